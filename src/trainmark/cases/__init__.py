@@ -1,0 +1,96 @@
+"""The workloads. A case is a folder with ``case.py`` (no torch) and ``job.py``.
+
+Owns finding them: the folders beside this file, those of packages that name one under the
+entry-point group ``trainmark.cases``, and those in the folders that the environment
+variable ``TRAINMARK_CASE_PATH`` lists. No case is named anywhere else.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainmark.errors import UsageError, nearest
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from trainmark.spec import Case
+
+ENTRY_POINT_GROUP = "trainmark.cases"
+PATH_VARIABLE = "TRAINMARK_CASE_PATH"
+_OUTSIDE_PACKAGE = "trainmark_outside_case_"
+
+
+def _packages() -> dict[str, Path | str]:
+    """Return each case's folder, or its package where an entry point names it."""
+    found: dict[str, Path | str] = {
+        entry.name: entry.value for entry in entry_points(group=ENTRY_POINT_GROUP)
+    }
+    roots = [Path(item) for item in os.environ.get(PATH_VARIABLE, "").split(os.pathsep) if item]
+    for root in (*roots, Path(__file__).parent):
+        if not root.is_dir():
+            raise UsageError(
+                f"{root} is not a folder", where=PATH_VARIABLE, remedy="name folders of cases"
+            )
+        for file in root.glob("*/case.py"):
+            found[file.parent.name] = file.parent
+    return found
+
+
+def names() -> list[str]:
+    """Return the names of all cases, sorted."""
+    return sorted(_packages())
+
+
+def _import(name: str, module: str) -> ModuleType:
+    place = _packages()[name]
+    if isinstance(place, str):
+        return importlib.import_module(f"{place}.{module}")
+    if place.parent == Path(__file__).parent:
+        return importlib.import_module(f"{__name__}.{name}.{module}")
+    package = _OUTSIDE_PACKAGE + name
+    if package not in sys.modules:
+        spec = importlib.util.spec_from_loader(package, loader=None, is_package=True)
+        assert spec is not None
+        spec.submodule_search_locations = [str(place)]
+        sys.modules[package] = importlib.util.module_from_spec(spec)
+    return importlib.import_module(f"{package}.{module}")
+
+
+def folder(name: str) -> Path:
+    """Return the folder of the case called ``name``, where its README and references lie."""
+    file = _import(name, "case").__file__
+    assert file is not None
+    return Path(file).parent
+
+
+def load(name: str) -> Case:
+    """Return the case called ``name``, by its name or an alias.
+
+    Raises:
+        UsageError: no such case.
+    """
+    known = names()
+    if name in known:
+        case: Case = _import(name, "case").CASE
+        return case
+    aliases: dict[str, Case] = {}
+    for candidate in known:
+        case = _import(candidate, "case").CASE
+        aliases.update(dict.fromkeys(case.aliases, case))
+    if name in aliases:
+        return aliases[name]
+    raise UsageError(
+        f"unknown case {name!r}", where="CASE", remedy=nearest(name, [*known, *aliases])
+    )
+
+
+def job_module(name: str) -> ModuleType:
+    """Import a case's torch side: ``load_data(context)`` and ``build(context, data)``."""
+    return _import(name, "job")

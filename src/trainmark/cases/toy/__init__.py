@@ -1,0 +1,1 @@
+"""The smallest complete case: the example for new ones, and what the tests run."""

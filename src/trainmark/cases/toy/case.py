@@ -1,0 +1,78 @@
+"""Two Gaussian clouds told apart by a small network; no torch here."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from math import erf, sqrt
+from typing import TYPE_CHECKING
+
+from trainmark.errors import DataError
+from trainmark.spec import Case, DataFacts, Recipe, Text
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FEATURES = 16
+DISTANCE = 3.0  # between the two means, in standard deviations
+BAYES_ACCURACY = 0.5 * (1 + erf(DISTANCE / 2 / sqrt(2)))  # 0.933: no model scores higher
+ROWS = {"train": 4_096, "validation": 1_000}
+
+
+def generate(folder: Path, recipe: Recipe) -> None:
+    """Write ``train.npz`` and ``validation.npz``: x (rows, 16) float32, y (rows,) int64."""
+    import numpy as np
+
+    rng = np.random.default_rng(recipe.seed)
+    direction = rng.standard_normal(FEATURES)
+    direction *= DISTANCE / np.linalg.norm(direction)
+    for split, rows in ROWS.items():
+        labels = rng.integers(0, 2, rows)
+        noise = rng.standard_normal((rows, FEATURES))
+        features = noise + (labels[:, None] - 0.5) * direction
+        np.savez(folder / f"{split}.npz", x=features.astype(np.float32), y=labels)
+
+
+def check_data(folder: Path, recipe: Recipe) -> DataFacts:
+    """Check names, shapes and labels of both files."""
+    import numpy as np
+
+    rows, digest = {}, sha256()
+    for split in ROWS:
+        file = folder / f"{split}.npz"
+        if not file.is_file():
+            raise DataError(
+                "no such file", where=str(file), remedy="leave --data out to generate it"
+            )
+        digest.update(file.read_bytes())
+        with np.load(file) as arrays:
+            features, labels = arrays["x"], arrays["y"]
+        if features.shape != (len(labels), FEATURES):
+            raise DataError(f"x is {features.shape}", where=str(file), rule=f"(rows, {FEATURES})")
+        bad = np.flatnonzero((labels != 0) & (labels != 1))
+        if len(bad):
+            where = f"{file}, row {bad[0]}"
+            raise DataError(f"label {labels[bad[0]]}", where=where, rule="a label is 0 or 1")
+        rows[split] = len(labels)
+    best = BAYES_ACCURACY if recipe.data == "generated" else None
+    return DataFacts(rows["train"], rows["validation"], digest.hexdigest()[:16], "npz", best)
+
+
+CASE = Case(
+    name="toy",
+    title=Text("Toy classification", "玩具分类"),
+    task=Text("Binary classification", "二分类"),
+    model="mlp-16-32-2",
+    dataset="two Gaussian clouds",
+    metric="acc",
+    metric_note=Text("classification accuracy", "分类准确率"),
+    sample_note="one row of 16 features",
+    recipe_type=Recipe,
+    recipes={
+        "tiny": Recipe(
+            data="generated", micro_batch_size=64, learning_rate=3e-3, max_epochs=10,
+            target_value=0.90, warmup_steps=10, timeout_s=120.0,
+        )
+    },
+    generate=generate,
+    check_data=check_data,
+)  # fmt: skip

@@ -1,0 +1,80 @@
+"""Where generated data lies, and how it comes to lie there whole.
+
+Owns the cache of generated data: a folder per case and content, written under another
+name and renamed, so that a run never reads half of it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from dataclasses import asdict
+from hashlib import sha256
+from inspect import getsource
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainmark.errors import EnvironmentFault
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from trainmark.spec import Case, Recipe
+
+ROOT_VARIABLE = "TRAINMARK_CACHE"
+
+
+def default_root() -> Path:
+    """Return the cache folder: ``$TRAINMARK_CACHE``, or ``trainmark`` in the user's cache."""
+    chosen = os.environ.get(ROOT_VARIABLE)
+    if chosen:
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trainmark"
+
+
+def generated_folder(case: Case, recipe: Recipe, root: Path) -> Path:
+    """Return the folder with ``recipe``'s generated data, generating it when it is missing.
+
+    The name holds a digest of the generator's source and of the recipe, so that a changed
+    generator never meets old data.
+    """
+    text = json.dumps(asdict(recipe), sort_keys=True) + getsource(_module_of(case.generate))
+    folder = root / f"{case.name}-{sha256(text.encode()).hexdigest()[:16]}"
+    if not folder.is_dir():
+        write_folder(folder, lambda place: case.generate(place, recipe))
+    return folder
+
+
+def _module_of(function: Callable[..., None]) -> object:
+    import sys
+
+    return sys.modules[function.__module__]
+
+
+def write_folder(folder: Path, fill: Callable[[Path], None]) -> None:
+    """Create ``folder`` with what ``fill`` writes: whole, or not at all.
+
+    Raises:
+        EnvironmentFault: the parent folder cannot be written.
+    """
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    except OSError as error:
+        raise EnvironmentFault(
+            f"cannot write there: {error.strerror}",
+            where=str(folder.parent),
+            remedy=f"choose another folder, or set {ROOT_VARIABLE} for generated data",
+        ) from error
+    try:
+        fill(staging)
+        staging.chmod(0o755)
+        try:
+            staging.rename(folder)
+        except OSError:
+            if not folder.is_dir():  # somebody else finished the same content first: use theirs
+                raise
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)

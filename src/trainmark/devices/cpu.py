@@ -1,0 +1,158 @@
+"""The host processor as a device: synchronous, timed by the host clock."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import sys
+from pathlib import Path
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any
+
+from trainmark.protocols import MemoryUse
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from trainmark.spec import Precision, Recipe
+
+# Linux counts ru_maxrss in KiB, macOS in bytes (getrusage(2) of each).
+_RSS_UNIT_BYTES = 1 if sys.platform == "darwin" else 1024
+
+
+def usable_cores() -> int:
+    """Return the cores this process may run on: affinity and cgroup quota, at least 1."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    cores = cores or 1
+    quota = Path("/sys/fs/cgroup/cpu.max")
+    if quota.exists():
+        limit, period = quota.read_text().split()
+        if limit != "max":
+            cores = min(cores, max(1, int(limit) // int(period)))
+    return cores
+
+
+def model_name() -> str:
+    """Return the processor's product name as the kernel gives it."""
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def total_memory_bytes() -> int:
+    """Return the memory this process can have: the machine's, or less under a cgroup."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = Path("/sys/fs/cgroup/memory.max")
+    if limit.exists():
+        text = limit.read_text().strip()
+        if text != "max":
+            total = min(total, int(text))
+    return total
+
+
+class Cpu:
+    """Planning's view of the CPU; see ``Vendor``."""
+
+    name = "cpu"
+    torch_type = "cpu"
+    collective_backend = "gloo"
+    visible_devices_variable: str | None = None
+
+    def count(self) -> int:
+        """Return the usable cores; more ranks than that are allowed, as oversubscribed."""
+        return usable_cores()
+
+    def product_names(self) -> list[str]:
+        """Return the processor's name, once: cores are not devices."""
+        return [model_name()]
+
+    def refuse(self, recipe: Recipe, nproc: int) -> str | None:
+        """Refuse TF32, which no CPU has."""
+        del nproc
+        if recipe.precision == "tf32":
+            return "precision=tf32 needs TF32 matrix units, which a CPU does not have"
+        return None
+
+    def open(self, local_rank: int, ranks_here: int) -> CpuDevice:
+        """Return the CPU with its cores shared out evenly over the ranks of this machine."""
+        del local_rank
+        return CpuDevice(threads=max(1, usable_cores() // ranks_here))
+
+
+class CpuDevice:
+    """A rank's share of the CPU; see ``Device``."""
+
+    name = "cpu"
+    torch_type = "cpu"
+
+    def __init__(self, *, threads: int, clock: Callable[[], int] = perf_counter_ns) -> None:
+        import torch
+
+        self._clock = clock
+        self._total_bytes = total_memory_bytes()
+        self.threads = threads
+        torch.set_num_threads(threads)
+
+    def mark(self) -> int:
+        """Return the host time."""
+        return self._clock()
+
+    def elapsed_ns(self, start: int, end: int) -> int:
+        """Return the host time between two marks."""
+        return end - start
+
+    def synchronize(self) -> None:
+        """Return at once: CPU work is done when the call returns."""
+
+    def read(self, losses: Sequence[Any]) -> list[float]:
+        """Return the losses as numbers."""
+        return [float(loss) for loss in losses]
+
+    def place(self, value: Any) -> Any:
+        """Return ``value``: it is on the host already."""
+        return value
+
+    def set_precision(self, precision: Precision) -> dict[str, Any]:
+        """Keep fp32 products in fp32; autocast is the job's."""
+        import torch
+
+        torch.set_float32_matmul_precision("highest")
+        return {
+            "float32_matmul": torch.get_float32_matmul_precision(),
+            "tf32": False,
+            "autocast": precision if precision in ("bf16", "fp16") else None,
+            "deterministic": torch.are_deterministic_algorithms_enabled(),
+        }
+
+    def memory(self) -> MemoryUse:
+        """Return the process's peak resident memory and the machine's total."""
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RSS_UNIT_BYTES
+        return MemoryUse(
+            allocator_peak_bytes=None,
+            used_bytes=peak,
+            total_bytes=self._total_bytes,
+            scope="process",
+        )
+
+    def matmul_flops_per_second(self, precision: Precision) -> float:
+        """Measure with this rank's threads, on its own size for slow precisions."""
+        from trainmark.devices.matmul import best_matmul_rate
+
+        return best_matmul_rate(self, precision, sizes=(1024, 2048))
+
+    def describe(self) -> dict[str, Any]:
+        """Return name, threads and memory."""
+        import torch
+
+        return {
+            "name": model_name(),
+            "vendor": self.name,
+            "threads": self.threads,
+            "usable_cores": usable_cores(),
+            "memory_total_bytes": self._total_bytes,
+            "capability": torch.backends.cpu.get_cpu_capability(),
+        }

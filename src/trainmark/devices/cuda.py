@@ -1,0 +1,208 @@
+"""NVIDIA accelerators, and what presents itself to torch as ``cuda``.
+
+Planning counts devices from the driver's files and checks the installed torch without
+importing it; a rank times its work with device events.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainmark.protocols import MemoryUse
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trainmark.spec import Precision, Recipe
+
+_DRIVER_GPUS = Path("/proc/driver/nvidia/gpus")
+
+
+def torch_is_built_for_cuda() -> bool:
+    """Tell whether the installed torch has CUDA, from its version file, without importing it."""
+    found = find_spec("torch")
+    if found is None or found.origin is None:
+        return False
+    version_file = Path(found.origin).with_name("version.py")
+    if not version_file.exists():
+        return False
+    for line in version_file.read_text().splitlines():
+        name, _, value = line.partition("=")
+        if name.split(":")[0].strip() == "cuda":
+            return value.strip() not in ("", "None")
+    return False
+
+
+def _product_name(gpu: Path) -> str:
+    information = gpu / "information"
+    for line in information.read_text().splitlines():
+        if line.startswith("Model:"):
+            return line.split(":", 1)[1].strip()
+    return "unknown"
+
+
+def _driver_names() -> list[str]:
+    """Return product names from the driver's proc files, or from its management library."""
+    if _DRIVER_GPUS.is_dir():
+        return [_product_name(gpu) for gpu in sorted(_DRIVER_GPUS.iterdir())]
+    try:
+        import pynvml
+    except ImportError:
+        # Without the library there is still torch itself, asked once a rank opens a device.
+        return ["unknown"] * len(list(Path("/dev").glob("nvidia[0-9]*")))
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return []
+    names = []
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        name = pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(index))
+        names.append(name.decode() if isinstance(name, bytes) else str(name))
+    pynvml.nvmlShutdown()
+    return names
+
+
+def visible_names(driver_names: list[str], variable: str | None) -> list[str]:
+    """Return the names left visible by a ``CUDA_VISIBLE_DEVICES`` value.
+
+    As the driver does: a list ends at the first index that does not exist; UUIDs are
+    taken as naming an existing device.
+    """
+    if variable is None:
+        return driver_names
+    chosen: list[str] = []
+    for item in (part.strip() for part in variable.split(",")):
+        if item.lstrip("-").isdigit():
+            index = int(item)
+            if not 0 <= index < len(driver_names):
+                break
+            chosen.append(driver_names[index])
+        elif item.startswith(("GPU-", "MIG-")):
+            chosen.append(driver_names[0] if driver_names else "unknown")
+        else:
+            break
+    return chosen
+
+
+class Cuda:
+    """Planning's view of CUDA devices; see ``Vendor``."""
+
+    name = "cuda"
+    torch_type = "cuda"
+    collective_backend = "nccl"
+    visible_devices_variable: str | None = "CUDA_VISIBLE_DEVICES"
+
+    def count(self) -> int:
+        """Return the visible devices; 0 when the installed torch cannot drive them."""
+        return len(self.product_names())
+
+    def product_names(self) -> list[str]:
+        """Return the product name of each visible device."""
+        if not torch_is_built_for_cuda():
+            return []
+        return visible_names(_driver_names(), os.environ.get("CUDA_VISIBLE_DEVICES"))
+
+    def refuse(self, recipe: Recipe, nproc: int) -> str | None:
+        """Refuse more ranks than devices."""
+        del recipe
+        here = self.count()
+        if nproc > here:
+            return f"--nproc {nproc} is more than the {here} cuda device(s) here"
+        return None
+
+    def open(self, local_rank: int, ranks_here: int) -> CudaDevice:
+        """Return the device with the rank's local number."""
+        del ranks_here
+        return CudaDevice(local_rank)
+
+
+class CudaDevice:
+    """One CUDA device; see ``Device``. Marks are events in the current stream."""
+
+    name = "cuda"
+    torch_type = "cuda"
+
+    def __init__(self, index: int) -> None:
+        import torch
+
+        self._torch = torch
+        self.index = index
+        torch.cuda.set_device(index)
+        torch.cuda.reset_peak_memory_stats()
+        self._peak_used_bytes = 0
+
+    def mark(self) -> Any:
+        """Record and return an event."""
+        event = self._torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def elapsed_ns(self, start: Any, end: Any) -> int:
+        """Return the time between two events; the driver resolves about half a microsecond."""
+        return round(start.elapsed_time(end) * 1e6)
+
+    def synchronize(self) -> None:
+        """Wait for the device."""
+        self._torch.cuda.synchronize()
+
+    def read(self, losses: Sequence[Any]) -> list[float]:
+        """Copy all losses in one transfer."""
+        stacked: list[float] = self._torch.stack([loss.float() for loss in losses]).tolist()
+        return stacked
+
+    def place(self, value: Any) -> Any:
+        """Move to the device; pinned host tensors go without waiting."""
+        if isinstance(value, self._torch.Tensor) and value.device.type == "cpu":
+            return value.pin_memory().to("cuda", non_blocking=True)
+        return value.to("cuda")
+
+    def set_precision(self, precision: Precision) -> dict[str, Any]:
+        """Switch TF32 on for ``tf32`` only, for matrix products and convolutions alike."""
+        torch = self._torch
+        tf32 = precision == "tf32"
+        torch.set_float32_matmul_precision("high" if tf32 else "highest")
+        torch.backends.cudnn.allow_tf32 = tf32
+        return {
+            "float32_matmul": torch.get_float32_matmul_precision(),
+            "tf32": bool(torch.backends.cuda.matmul.allow_tf32),
+            "cudnn_tf32": bool(torch.backends.cudnn.allow_tf32),
+            "autocast": precision if precision in ("bf16", "fp16") else None,
+            "deterministic": torch.are_deterministic_algorithms_enabled(),
+        }
+
+    def memory(self) -> MemoryUse:
+        """Return allocator peak and the highest device-wide use seen by these calls."""
+        free, total = self._torch.cuda.mem_get_info()
+        self._peak_used_bytes = max(self._peak_used_bytes, total - free)
+        return MemoryUse(
+            allocator_peak_bytes=self._torch.cuda.max_memory_allocated(),
+            used_bytes=self._peak_used_bytes,
+            total_bytes=total,
+            scope="device",
+        )
+
+    def matmul_flops_per_second(self, precision: Precision) -> float:
+        """Measure at sizes that fill a large device, then give the memory back."""
+        from trainmark.devices.matmul import best_matmul_rate
+
+        rate = best_matmul_rate(self, precision, sizes=(4096, 8192))
+        self._torch.cuda.empty_cache()
+        self._torch.cuda.reset_peak_memory_stats()
+        return rate
+
+    def describe(self) -> dict[str, Any]:
+        """Return product name, memory, capability and library versions."""
+        torch = self._torch
+        properties = torch.cuda.get_device_properties(self.index)
+        return {
+            "name": properties.name,
+            "vendor": self.name,
+            "memory_total_bytes": properties.total_memory,
+            "multiprocessors": properties.multi_processor_count,
+            "capability": f"{properties.major}.{properties.minor}",
+            "runtime": torch.version.cuda or torch.version.hip,
+            "cudnn": torch.backends.cudnn.version(),
+        }

@@ -1,0 +1,88 @@
+"""The one tree of errors that users see.
+
+Owns how a fault is worded and which exit code it maps to. Knows nothing of cases,
+devices or torch. Bugs of our own are ``assert``s, never members of this tree.
+"""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+EXIT_PASSED = 0
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_UNCLEAR = 3
+
+
+class TrainmarkError(Exception):
+    """Say what is wrong, where, by which rule, and the way out.
+
+    Args:
+        what: the fault with the offending value, one sentence without a full stop.
+        where: file, row or key the fault lies in.
+        rule: what would have been right.
+        remedy: what to do now.
+    """
+
+    exit_code = EXIT_USAGE
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        where: str | None = None,
+        rule: str | None = None,
+        remedy: str | None = None,
+    ) -> None:
+        super().__init__(what)
+        self.what = what
+        self.where = where
+        self.rule = rule
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        text = f"{self.where}: {self.what}" if self.where else self.what
+        if self.rule:
+            text += f"; {self.rule}"
+        if self.remedy:
+            text += f"\n  way out: {self.remedy}"
+        return text
+
+
+class UsageError(TrainmarkError):
+    """A word on the command line, a field or a value that does not exist or does not fit."""
+
+
+class DataError(TrainmarkError):
+    """Input data that is missing, malformed or outside its range."""
+
+
+class EnvironmentFault(TrainmarkError):
+    """The machine lacks what the plan needs: devices, packages, disk, permission."""
+
+
+class RecordError(TrainmarkError):
+    """A run directory or record that cannot be read as one of ours."""
+
+
+class RunError(TrainmarkError):
+    """A run that started and failed."""
+
+    exit_code = EXIT_FAILED
+
+
+class DivergedError(RunError):
+    """The loss left the finite numbers."""
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Return a remedy sentence naming the nearest of ``known``, or all of them."""
+    names = sorted(known)
+    close = get_close_matches(word, names, n=1, cutoff=0.5)
+    if close:
+        return f"did you mean {close[0]}? Known: {', '.join(names)}"
+    return f"known: {', '.join(names)}"

@@ -1,0 +1,1 @@
+"""Start a plan's ranks, watch them, and leave a record whatever happens."""

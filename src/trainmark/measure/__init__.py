@@ -1,0 +1,1 @@
+"""The measured loop, the events it writes, and the figures computed from them."""

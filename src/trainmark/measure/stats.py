@@ -1,0 +1,86 @@
+"""Statistics over step times and over launches. Medians and intervals, never trimmed means."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+STEADY_DRIFT = 0.05
+_STEADY_MIN_STEPS = 12
+_BOOTSTRAP_DRAWS = 10_000
+_INTERVAL_MIN_LAUNCHES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A distribution of step times, in seconds; ``cv`` is a share of the mean."""
+
+    p50: float
+    p90: float
+    p99: float
+    mad: float
+    cv: float
+
+
+def spread(step_ns: NDArray[np.int64]) -> Spread | None:
+    """Return percentiles, median absolute deviation and coefficient of variation."""
+    if len(step_ns) == 0:
+        return None
+    seconds = step_ns / 1e9
+    p50, p90, p99 = (float(value) for value in np.percentile(seconds, [50, 90, 99]))
+    mean = float(seconds.mean())
+    return Spread(
+        p50=p50,
+        p90=p90,
+        p99=p99,
+        mad=float(np.median(np.abs(seconds - p50))),
+        cv=float(seconds.std()) / mean if mean > 0 else 0.0,
+    )
+
+
+def drift(step_ns: NDArray[np.int64]) -> float | None:
+    """Return how far the last third's median step time lies from the first third's.
+
+    A share of the first third's median; None when there are too few steps to tell.
+    """
+    if len(step_ns) < _STEADY_MIN_STEPS:
+        return None
+    third = len(step_ns) // 3
+    first, last = float(np.median(step_ns[:third])), float(np.median(step_ns[-third:]))
+    return last / first - 1 if first > 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Launches:
+    """A figure over several launches. ``descriptive``: too few for an interval to infer from."""
+
+    median: float
+    low: float
+    high: float
+    cv: float | None
+    launches: int
+    descriptive: bool
+
+
+def over_launches(values: Sequence[float], *, seed: int = 0) -> Launches:
+    """Return the median with its 95% bootstrap interval and the coefficient of variation."""
+    data = np.asarray(values, np.float64)
+    rng = np.random.default_rng(seed)
+    draws = rng.choice(data, size=(_BOOTSTRAP_DRAWS, len(data)), replace=True)
+    low, high = np.percentile(np.median(draws, axis=1), [2.5, 97.5])
+    mean = float(data.mean())
+    return Launches(
+        median=float(np.median(data)),
+        low=float(low),
+        high=float(high),
+        cv=float(data.std(ddof=1)) / mean if len(data) > 1 and mean else None,
+        launches=len(data),
+        descriptive=len(data) < _INTERVAL_MIN_LAUNCHES,
+    )

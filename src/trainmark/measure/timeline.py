@@ -1,0 +1,250 @@
+"""Read a run's event files into numbers: spans and counts a rank, series a job.
+
+Owns the meaning of events. Works through one rank at a time and keeps only what the job
+needs of it, so that a million steps on eight ranks fit in memory.
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from trainmark.measure.events import LAUNCHER_FILE, EventFile, rank_file
+from trainmark.protocols import Counts
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+PHASES = ("compile", "warmup", "train")
+SPAN_NAMES = (
+    "launch", "init", "preflight", "data_build", "model_build", "compile", "warmup", "train",
+    "evaluate", "checkpoint", "finish",
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class Phase:
+    """Sums over the windows of one phase on one rank."""
+
+    windows_ns: int = 0
+    step_ns: int = 0
+    wait_ns: int = 0
+    steps: int = 0
+    counts: Counts = field(default_factory=Counts)
+    model_flops: float | None = 0.0
+
+
+@dataclass(slots=True)
+class RankTimeline:
+    """What one rank's events say."""
+
+    rank: int
+    start_ns: int | None = None
+    end_ns: int | None = None
+    last_ns: int | None = None
+    pid: int | None = None
+    spans_ns: dict[str, int] = field(default_factory=dict)
+    phases: dict[str, Phase] = field(default_factory=lambda: {name: Phase() for name in PHASES})
+    trained_ns: int | None = None
+    trained_start_ns: int | None = None
+    micro_batches: int = 0
+    epochs: int = 0
+    target_reached: bool = False
+    evaluations: list[dict[str, Any]] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
+    result: dict[str, Any] = field(default_factory=dict)
+    error: dict[str, Any] | None = None
+    used_bytes: int | None = None
+    malformed_lines: int = 0
+    torn: bool = False
+
+    @property
+    def counts(self) -> Counts:
+        """Return what this rank trained over all phases."""
+        return sum((phase.counts for phase in self.phases.values()), Counts())
+
+    @property
+    def steps(self) -> int:
+        """Return the optimizer steps this rank reported."""
+        return sum(phase.steps for phase in self.phases.values())
+
+    @property
+    def wait_ns(self) -> int:
+        """Return the time lost to data over the whole training."""
+        return sum(phase.wait_ns for phase in self.phases.values())
+
+    @property
+    def evaluate_ns(self) -> int:
+        """Return the time in evaluations."""
+        return self.spans_ns.get("evaluate", 0)
+
+    @property
+    def train_ns(self) -> int | None:
+        """Return training start to end; up to the last event when the rank did not finish."""
+        if self.trained_ns is not None:
+            return self.trained_ns
+        if self.trained_start_ns is None or self.last_ns is None:
+            return None
+        return self.last_ns - self.trained_start_ns
+
+    def wall_ns(self, launch_ns: int) -> int | None:
+        """Return launcher start to this rank's last event."""
+        return None if self.last_ns is None else self.last_ns - launch_ns
+
+    def all_spans_ns(self, launch_ns: int) -> dict[str, int]:
+        """Return every span by name, ``other`` the rest of the wall time, adding up to it."""
+        spans = dict.fromkeys(SPAN_NAMES, 0)
+        if self.start_ns is not None:
+            spans["launch"] = self.start_ns - launch_ns
+        for name, value in self.spans_ns.items():
+            spans[name] = spans.get(name, 0) + value
+        for name, phase in self.phases.items():
+            spans[name] += phase.windows_ns
+        wall = self.wall_ns(launch_ns) or 0
+        spans["other"] = wall - sum(spans.values())
+        return spans
+
+    def train_parts_ns(self) -> dict[str, int]:
+        """Return what the windows of all phases were spent on."""
+        windows = sum(phase.windows_ns for phase in self.phases.values())
+        steps = sum(phase.step_ns for phase in self.phases.values())
+        return {
+            "data_wait": self.wait_ns,
+            "compute": steps - self.wait_ns,
+            "other": windows - steps,
+        }
+
+
+@dataclass(slots=True)
+class Series:
+    """Step by step over all ranks: the slowest rank's time, the mean loss, all samples."""
+
+    step_ns: NDArray[np.int64]
+    loss_sum: NDArray[np.float64]
+    samples: NDArray[np.int64]
+
+    @classmethod
+    def empty(cls) -> Series:
+        """Return a series without steps."""
+        return cls(np.empty(0, np.int64), np.empty(0, np.float64), np.empty(0, np.int64))
+
+    def add_rank(self, step_ns: array[int], loss: array[float], samples: array[int]) -> None:
+        """Merge one rank's steps; a rank that stopped early leaves the later ones as they are."""
+        missing = len(step_ns) - len(self.step_ns)
+        if missing > 0:
+            self.step_ns = np.concatenate([self.step_ns, np.zeros(missing, np.int64)])
+            self.loss_sum = np.concatenate([self.loss_sum, np.zeros(missing)])
+            self.samples = np.concatenate([self.samples, np.zeros(missing, np.int64)])
+        steps = slice(0, len(step_ns))
+        rank_samples = np.frombuffer(samples, np.int64) if samples else np.empty(0, np.int64)
+        rank_loss = np.frombuffer(loss, np.float64) if loss else np.empty(0)
+        rank_ns = np.frombuffer(step_ns, np.int64) if step_ns else np.empty(0, np.int64)
+        np.maximum(self.step_ns[steps], rank_ns, out=self.step_ns[steps])
+        self.loss_sum[steps] += np.where(rank_samples > 0, rank_loss * rank_samples, 0.0)
+        self.samples[steps] += rank_samples
+
+    @property
+    def loss(self) -> NDArray[np.float64]:
+        """Return the mean loss of each step's samples."""
+        return self.loss_sum / np.maximum(self.samples, 1)
+
+
+@dataclass(slots=True)
+class RunTimeline:
+    """What all event files of a run directory say."""
+
+    launch_ns: int
+    launch_unix_ns: int
+    ranks: list[RankTimeline]
+    series: Series
+    launcher: list[dict[str, Any]]
+
+    @property
+    def end_ns(self) -> int | None:
+        """Return the last rank's end."""
+        ends = [rank.last_ns for rank in self.ranks if rank.last_ns is not None]
+        return max(ends, default=None)
+
+    @property
+    def counts(self) -> Counts:
+        """Return the sum of the ranks' counts."""
+        return sum((rank.counts for rank in self.ranks), Counts())
+
+
+def read_rank(path: Path, rank: int, series: Series) -> RankTimeline:
+    """Read one rank's file, merging its steps into ``series``."""
+    timeline = RankTimeline(rank)
+    step_ns, loss, samples = array("q"), array("d"), array("q")
+    events = EventFile(path)
+    for event in events:
+        timeline.last_ns = event["t_ns"]
+        match event["event"]:
+            case "window":
+                _add_window(timeline, event)
+                step_ns.extend(event["step_ns"])
+                loss.extend([float("nan") if v is None else v for v in event["loss"]])
+                samples.extend(event["samples"])
+            case "span":
+                name = event["name"]
+                spent = event["end_ns"] - event["start_ns"]
+                timeline.spans_ns[name] = timeline.spans_ns.get(name, 0) + spent
+            case "start":
+                timeline.start_ns, timeline.pid = event["t_ns"], event["pid"]
+            case "facts":
+                timeline.facts = event
+            case "evaluate":
+                timeline.evaluations.append(event)
+                spent = event["end_ns"] - event["start_ns"]
+                timeline.spans_ns["evaluate"] = timeline.spans_ns.get("evaluate", 0) + spent
+                timeline.target_reached = event["target_reached"]
+            case "trained":
+                timeline.trained_ns = event["end_ns"] - event["start_ns"]
+                timeline.trained_start_ns = event["start_ns"]
+                timeline.epochs = event["epochs"]
+            case "result":
+                timeline.result = event
+                timeline.used_bytes = event["used_bytes"]
+            case "error":
+                timeline.error = event
+            case "end":
+                timeline.end_ns = event["t_ns"]
+    timeline.malformed_lines, timeline.torn = events.malformed_lines, events.torn
+    series.add_rank(step_ns, loss, samples)
+    return timeline
+
+
+def _add_window(timeline: RankTimeline, event: dict[str, Any]) -> None:
+    phase = timeline.phases[event["phase"]]
+    phase.windows_ns += event["end_ns"] - event["start_ns"]
+    phase.step_ns += sum(event["step_ns"])
+    phase.wait_ns += sum(event["wait_ns"])
+    phase.steps += len(event["step_ns"])
+    phase.counts += Counts(
+        sum(event["samples"]), event["sequences"], event["tokens"], event["tokens_padded"]
+    )
+    if event["model_flops"] is None or phase.model_flops is None:
+        phase.model_flops = None
+    else:
+        phase.model_flops += event["model_flops"]
+    if timeline.trained_start_ns is None:
+        timeline.trained_start_ns = event["start_ns"]
+    timeline.epochs = max(timeline.epochs, event["epoch"] + 1)
+    timeline.micro_batches += event["micro_batches"]
+    timeline.used_bytes = event["used_bytes"]
+
+
+def read_run(run_dir: Path, world_size: int) -> RunTimeline:
+    """Read every event file of ``run_dir``; a missing one is a rank that never started."""
+    launcher = list(EventFile(run_dir / LAUNCHER_FILE))
+    start = next(event for event in launcher if event["event"] == "launch")
+    series = Series.empty()
+    ranks = []
+    for rank in range(world_size):
+        path = run_dir / rank_file(rank)
+        ranks.append(read_rank(path, rank, series) if path.exists() else RankTimeline(rank))
+    return RunTimeline(start["t_ns"], start["unix_ns"], ranks, series, launcher)

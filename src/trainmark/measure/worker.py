@@ -1,0 +1,221 @@
+"""One rank: build the job a plan names and run the measured loop.
+
+Started by the launcher as ``python -m trainmark.measure.worker RUN_DIR``. Owns the spans
+around the loop and the words a failing rank leaves. Knows no case and no vendor.
+"""
+
+from __future__ import annotations
+
+import errno
+import faulthandler
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainmark.measure.events import EventWriter, rank_file
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+STACKS_SIGNAL = signal.SIGUSR1
+clock = time.perf_counter_ns
+
+
+def stacks_file(rank: int) -> str:
+    """Return the name of the file a rank's stacks are written to."""
+    return f"stacks.rank{rank}.txt"
+
+
+def log_file(rank: int) -> str:
+    """Return the name of the file that takes a rank's own output."""
+    return f"log.rank{rank}.txt"
+
+
+class Rank:
+    """A rank's event file, its spans, and where it was when something went wrong."""
+
+    def __init__(self, run_dir: Path, rank: int) -> None:
+        self.events = EventWriter(run_dir / rank_file(rank), clock)
+        self.place = "start"
+
+    @contextmanager
+    def span(self, name: str) -> Iterator[None]:
+        """Emit a span around a piece of work."""
+        self.place = name
+        start_ns = clock()
+        yield
+        self.events.emit("span", name=name, start_ns=start_ns, end_ns=clock())
+
+
+def error_kind(error: BaseException) -> str:
+    """Name the kind of a failure: ``oom``, ``diverged``, ``disk_full`` or ``error``."""
+    from trainmark.errors import DivergedError
+
+    if isinstance(error, DivergedError):
+        return "diverged"
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "disk_full"
+    text = str(error)
+    out_of_memory = (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"
+        # torch raises a plain RuntimeError when the host allocator fails.
+        or "DefaultCPUAllocator: can't allocate memory" in text
+        or "DefaultCPUAllocator: not enough memory" in text
+    )
+    return "oom" if out_of_memory else "error"
+
+
+def error_report(error: BaseException, place: str) -> dict[str, Any]:
+    """Describe a failure for the record."""
+    return {
+        "kind": error_kind(error),
+        "type": type(error).__name__,
+        "message": str(error).strip()[:4000],
+        "place": place,
+        "traceback": "".join(traceback.format_exception(error))[-8000:],
+    }
+
+
+def _run(rank: Rank, run_dir: Path, number: int, local_rank: int) -> None:
+    with rank.span("init"):
+        import torch
+
+        from trainmark import cases, devices
+        from trainmark.measure.loop import MeasuredLoop, Schedule
+        from trainmark.plan import Plan
+        from trainmark.protocols import JobContext
+
+        plan = Plan.read(run_dir)
+        case, recipe = plan.load_case(), plan.load_recipe()
+        vendor = devices.choose(plan.device.vendor)
+        device = vendor.open(local_rank, plan.nproc)
+        distributed = plan.world_size > 1
+        if distributed:
+            from datetime import timedelta
+
+            # The launcher's own deadline ends a hang; collectives must outlast it.
+            torch.distributed.init_process_group(
+                vendor.collective_backend, timeout=timedelta(seconds=2 * recipe.timeout_s)
+            )
+        barrier = torch.distributed.barrier if distributed else lambda: None
+        flags = device.set_precision(recipe.precision)
+        torch.manual_seed(recipe.seed)
+        job_module = cases.job_module(case.name)
+    with rank.span("preflight"):
+        barrier()
+        matmul = device.matmul_flops_per_second(recipe.precision)
+    context = JobContext(
+        recipe=recipe,
+        data_dir=Path(plan.data.folder),
+        rank=number,
+        world_size=plan.world_size,
+        device=device,
+    )
+    with rank.span("data_build"):
+        data = job_module.load_data(context)
+    with rank.span("model_build"):
+        job = job_module.build(context, data)
+        # Ranks share initial weights but not dropout masks.
+        torch.manual_seed(recipe.seed + 1_000_003 * number)
+    rank.events.emit(
+        "facts",
+        device=device.describe(),
+        memory_scope=device.memory().scope,
+        precision_flags=flags,
+        matmul_flops_per_second=matmul,
+        steps_per_epoch=job.steps_per_epoch,
+        collective=_collective_library(vendor.collective_backend) if distributed else None,
+    )
+    rank.place = "train"
+    MeasuredLoop(
+        job=job,
+        schedule=Schedule.of(recipe, case.target(recipe)),
+        device=device,
+        clock=clock,
+        barrier=barrier,
+        emit=rank.events.emit,
+    ).run()
+    with rank.span("finish"):
+        memory = device.memory()
+        rank.events.emit(
+            "result",
+            job=dict(job.facts()),
+            allocator_peak_bytes=memory.allocator_peak_bytes,
+            used_bytes=memory.used_bytes,
+            total_bytes=memory.total_bytes,
+            memory_scope=memory.scope,
+        )
+        if distributed:
+            torch.distributed.destroy_process_group()
+
+
+def _collective_library(backend: str) -> str:
+    if backend == "nccl":
+        from torch.cuda import nccl
+
+        return "nccl " + ".".join(str(part) for part in nccl.version())
+    return backend
+
+
+def _leave_error(rank: Rank, report: dict[str, Any]) -> None:
+    """Tell the launcher by the elastic agent's error file, then in the events.
+
+    The agent's file lies on another disk as a rule, so that a full one does not hide why.
+    """
+    agent_file = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if agent_file:
+        Path(agent_file).write_text(
+            json.dumps(
+                {"message": {"message": report, "extraInfo": {"timestamp": int(time.time())}}}
+            ),
+            encoding="utf-8",
+        )
+    rank.events.emit("error", **report)
+
+
+def _die_with_parent() -> None:
+    """Ask the kernel to end this rank with its agent, so that no rank outlives a killed one."""
+    if sys.platform != "linux":
+        return
+    import ctypes
+
+    pr_set_pdeathsig = 1  # linux/prctl.h
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+
+
+def main(run_dir: Path) -> int:
+    """Run the rank that the environment names; return its exit code."""
+    number, local_rank = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
+    _die_with_parent()
+    log = os.open(run_dir / log_file(number), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    with (run_dir / stacks_file(number)).open("w") as stacks:
+        faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True)
+        rank = Rank(run_dir, number)
+        rank.events.emit("start", rank=number, pid=os.getpid(), unix_ns=time.time_ns())
+        try:
+            _run(rank, run_dir, number, local_rank)
+            rank.events.emit("end")
+        except Exception as error:  # the rank's last words, whatever ended it
+            traceback.print_exc()
+            _leave_error(rank, error_report(error, rank.place))
+            return 1
+        finally:
+            faulthandler.unregister(STACKS_SIGNAL)
+    return 0
+
+
+if __name__ == "__main__":
+    # Skip the interpreter's slow teardown of torch: everything is on disk by now.
+    code = main(Path(sys.argv[1]))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

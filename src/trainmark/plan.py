@@ -1,0 +1,379 @@
+"""Resolve everything a run needs before anything starts.
+
+Owns ``Plan``: the one document that ranks, records and people are given. Resolving is
+where every word of the command line is checked; it starts nothing and imports no torch.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from dataclasses import asdict, fields, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, PositiveInt, TypeAdapter, ValidationError
+
+from trainmark import cases, devices
+from trainmark.errors import EnvironmentFault, UsageError, nearest
+from trainmark.spec import FIELD_ALIASES, SHORT_NAMES, Case, Recipe, closed_fields
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from trainmark.protocols import Vendor
+    from trainmark.spec import DataFacts
+
+PLAN_FILE = "plan.json"
+KEY_FORM = "model:framework[_version]:hardware:nnodes:nproc:repeat"
+
+
+class Frozen(BaseModel):
+    """A document of ours: unknown keys fail, nothing changes once built."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class PlannedData(Frozen):
+    """Where the data lies and what the check found in it."""
+
+    folder: str
+    origin: Literal["generated", "real"]
+    layout: str
+    content_id: str
+    train_samples: PositiveInt
+    eval_samples: PositiveInt
+    best_quality: float | None
+    initial_weights: bool
+
+
+class PlannedDevice(Frozen):
+    """What ranks run on, as planning knows it."""
+
+    vendor: str
+    torch_type: str
+    collective_backend: str
+    product_names: list[str]
+
+
+class Plan(Frozen):
+    """One launch of one case, fully resolved."""
+
+    schema_version: Literal[1] = 1
+    suite_version: str
+    run_id: str
+    case: str
+    case_key: str
+    recipe_name: str
+    recipe: dict[str, Any]
+    fix_hp: dict[str, Any]
+    extra: dict[str, Any]
+    rules: Literal["closed", "open"]
+    labels: list[str]
+    device: PlannedDevice
+    nnodes: PositiveInt
+    nproc: PositiveInt
+    repeat_index: PositiveInt
+    repeat_count: PositiveInt
+    launcher: Literal["local"] = "local"
+    data: PlannedData
+    run_dir: str
+
+    @property
+    def world_size(self) -> int:
+        """Ranks over all machines."""
+        return self.nnodes * self.nproc
+
+    def load_case(self) -> Case:
+        """Return the case this plan runs."""
+        return cases.load(self.case)
+
+    def load_recipe(self) -> Recipe:
+        """Return the resolved recipe as the case's own type."""
+        return self.load_case().recipe_type(**self.recipe)
+
+    def save(self, run_dir: Path) -> Path:
+        """Write ``plan.json`` into ``run_dir`` and return its path."""
+        path = run_dir / PLAN_FILE
+        path.write_text(self.model_dump_json(indent=2) + "\n", encoding="utf-8")
+        return path
+
+    @classmethod
+    def read(cls, run_dir: Path) -> Plan:
+        """Read the plan of a run directory."""
+        return cls.model_validate_json((run_dir / PLAN_FILE).read_bytes())
+
+
+def split_key(case_word: str) -> dict[str, str]:
+    """Take a case key apart; a plain case name gives only ``case``.
+
+    Raises:
+        UsageError: a colon is there but not the form of a key.
+    """
+    parts = case_word.split(":")
+    if len(parts) == 1:
+        return {"case": case_word}
+    if len(parts) != 6 or not all(parts) or not all(part.isdigit() for part in parts[3:]):
+        raise UsageError(
+            f"{case_word!r} is not a case key",
+            where="CASE",
+            rule=f"a key is {KEY_FORM}",
+            remedy="for example distilbert:pytorch_2.13:cpu:1:2:1",
+        )
+    names = ("case", "framework", "hardware", "nnodes", "nproc", "repeat")
+    return dict(zip(names, parts, strict=True))
+
+
+def choose_recipe(case: Case, name: str | None, *, world: str, real_data: bool) -> str:
+    """Return the name of the recipe to run.
+
+    Without a name: the first generated recipe, or ``standard`` when data is given. The
+    word ``standard`` means the standard recipe written for this world.
+
+    Raises:
+        UsageError: no such recipe.
+    """
+    if name is None and not real_data:
+        return next(key for key, item in case.recipes.items() if item.data == "generated")
+    wanted = name or "standard"
+    if wanted in case.recipes:
+        return wanted
+    sized = f"{wanted}-{world}"
+    if sized in case.recipes:
+        return sized
+    family = sorted(key for key in case.recipes if key.startswith(f"{wanted}-"))
+    raise UsageError(
+        f"case {case.name} has no {wanted} recipe for a world of {world}"
+        if family
+        else f"case {case.name} has no recipe {wanted!r}",
+        where="--recipe",
+        remedy=f"name one of {', '.join(family)}" if family else nearest(wanted, case.recipes),
+    )
+
+
+def apply_overrides(recipe: Recipe, overrides: Mapping[str, str]) -> tuple[Recipe, dict[str, Any]]:
+    """Return ``recipe`` with ``overrides`` applied, and what really changed by field name.
+
+    Raises:
+        UsageError: an unknown field, or a value outside its type or range.
+    """
+    known = {item.name for item in fields(recipe)}
+    values: dict[str, Any] = {}
+    for key, text in overrides.items():
+        name = FIELD_ALIASES.get(key, key)
+        if name not in known:
+            raise UsageError(
+                f"unknown recipe field {key!r}",
+                where=f"{key}={text}",
+                remedy=nearest(key, known | {k for k, v in FIELD_ALIASES.items() if v in known}),
+            )
+        if name in values:
+            raise UsageError(f"{name} is given twice", where=f"{key}={text}", remedy="name it once")
+        values[name] = None if text.lower() == "none" else text
+    adapter = TypeAdapter(type(recipe))
+    try:
+        resolved: Recipe = adapter.validate_python({**asdict(recipe), **values})
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = str(first["loc"][0]) if first["loc"] else "recipe"
+        raise UsageError(
+            f"{values.get(name)!r} does not fit",
+            where=f"recipe field {name}",
+            rule=str(first["msg"]),
+            remedy=f"the recipe's own value is {getattr(recipe, name, None)!r}",
+        ) from None
+    changed = {
+        name: getattr(resolved, name)
+        for name in values
+        if getattr(resolved, name) != getattr(recipe, name)
+    }
+    return resolved, changed
+
+
+def _labels(recipe: Recipe, world: str, facts: DataFacts, *, oversubscribed: bool) -> list[str]:
+    """Return what a reader of the figures must know at first sight."""
+    labels = ["self-reported"]
+    if recipe.target_value is None or (recipe.data == "real" and not facts.initial_weights):
+        labels.append("performance-only")
+    if recipe.data == "generated":
+        labels.append("generated-data")
+    if oversubscribed:
+        labels.append("oversubscribed")
+    if recipe.world is not None and recipe.world != world:
+        labels.append(f"recipe-written-for-{recipe.world}")
+    return labels
+
+
+def _check_ranks(vendor: Vendor, recipe: Recipe, *, nproc: int, nnodes: int) -> None:
+    if nnodes != 1:
+        raise UsageError(
+            f"--nnodes {nnodes} needs a launcher for several machines",
+            where="--nnodes",
+            rule="the local launcher runs one machine",
+            remedy="use --nnodes 1",
+        )
+    refusal = vendor.refuse(recipe, nproc)
+    if refusal is not None:
+        raise EnvironmentFault(
+            refusal,
+            where=f"--device {vendor.name}",
+            remedy="change the recipe field or --nproc; see `trainmark list devices`",
+        )
+
+
+def resolve(
+    case_word: str,
+    *,
+    recipe_name: str | None = None,
+    overrides: Mapping[str, str] | None = None,
+    data_dir: Path | None = None,
+    device_name: str | None = None,
+    nnodes: int | None = None,
+    nproc: int | None = None,
+    repeat_count: int | None = None,
+    out_dir: Path,
+    generated_root: Path,
+    now: datetime | None = None,
+    run_token: str | None = None,
+) -> Plan:
+    """Check everything and return the plan of the first launch.
+
+    Generates a generated recipe's data into ``generated_root`` when it is not there yet.
+
+    Raises:
+        UsageError, DataError, EnvironmentFault: before anything starts.
+    """
+    from trainmark import __version__
+    from trainmark.datasets import generated_folder
+
+    key = split_key(case_word)
+    case = cases.load(key["case"])
+    _match_framework(case, key.get("framework"))
+    nnodes = nnodes or int(key.get("nnodes", 1))
+    nproc = nproc or int(key.get("nproc", 1))
+    repeat_count = repeat_count or int(key.get("repeat", 1))
+    world = f"{nnodes}x{nproc}"
+    name = choose_recipe(case, recipe_name, world=world, real_data=data_dir is not None)
+    recipe, changed = apply_overrides(case.recipes[name], overrides or {})
+    vendor = devices.choose(device_name or _hardware_vendor(key.get("hardware")))
+    _check_ranks(vendor, recipe, nproc=nproc, nnodes=nnodes)
+    if data_dir is not None:
+        # Data from outside has no known best score, whatever recipe trains on it.
+        recipe = replace(recipe, data="real")
+        folder = data_dir
+    elif recipe.data == "generated":
+        folder = generated_folder(case, recipe, generated_root)
+    else:
+        raise UsageError(
+            f"recipe {name} trains on real data",
+            where="--data",
+            rule="a real recipe needs the folder that holds it",
+            remedy=f"add --data DIR (see `trainmark prepare {case.name} --help`), "
+            "or use --recipe tiny",
+        )
+    facts = case.check_data(folder, recipe)
+    closed = closed_fields(case.recipe_type)
+    extra = {field: value for field, value in changed.items() if field not in closed}
+    stamp = (now or datetime.now(UTC)).strftime("%Y%m%dT%H%M%SZ")
+    run_id = f"{stamp}-{case.name}-{run_token or secrets.token_hex(3)}"
+    oversubscribed = vendor.name == "cpu" and nproc > vendor.count()
+    names = vendor.product_names()
+    return Plan(
+        suite_version=__version__,
+        run_id=run_id,
+        case=case.name,
+        case_key=case_key(case, vendor.name, nnodes=nnodes, nproc=nproc, repeat=repeat_count),
+        recipe_name=name,
+        recipe=asdict(recipe),
+        fix_hp={field: value for field, value in changed.items() if field in closed},
+        extra=extra,
+        rules="open" if extra else "closed",
+        labels=_labels(recipe, world, facts, oversubscribed=oversubscribed),
+        device=PlannedDevice(
+            vendor=vendor.name,
+            torch_type=vendor.torch_type,
+            collective_backend=vendor.collective_backend,
+            product_names=names if vendor.name == "cpu" else names[:nproc],
+        ),
+        nnodes=nnodes,
+        nproc=nproc,
+        repeat_index=1,
+        repeat_count=repeat_count,
+        data=PlannedData(
+            folder=str(folder.resolve()),
+            origin=recipe.data,
+            layout=facts.layout,
+            content_id=facts.content_id,
+            train_samples=facts.train_samples,
+            eval_samples=facts.eval_samples,
+            best_quality=facts.best_quality,
+            initial_weights=facts.initial_weights,
+        ),
+        run_dir=str(out_dir / run_id),
+    )
+
+
+def case_key(case: Case, hardware: str, *, nnodes: int, nproc: int, repeat: int) -> str:
+    """Return the key that names this work in other systems; the form is ``KEY_FORM``."""
+    from importlib.metadata import version
+
+    torch_version = ".".join(version("torch").split(".")[:2])
+    return f"{case.name}:{case.framework}_{torch_version}:{hardware}:{nnodes}:{nproc}:{repeat}"
+
+
+def _match_framework(case: Case, framework: str | None) -> None:
+    if framework is not None and framework.split("_")[0] != case.framework:
+        raise UsageError(
+            f"case {case.name} runs on {case.framework}, not on {framework}",
+            where="CASE",
+            remedy=f"write {case.framework} in the key",
+        )
+
+
+def _hardware_vendor(hardware: str | None) -> str | None:
+    """Return the vendor a key's hardware part names; a product name means the default."""
+    return hardware if hardware in devices.vendors() else None
+
+
+def of_repeat(plan: Plan, index: int) -> Plan:
+    """Return the plan of launch number ``index``, in its own folder under the first's."""
+    base = Path(plan.run_dir)
+    return plan.model_copy(
+        update={
+            "repeat_index": index,
+            "run_id": f"{plan.run_id}-r{index}",
+            "run_dir": str(base / f"r{index}"),
+        }
+    )
+
+
+def fix_hp_text(values: Mapping[str, Any]) -> str:
+    """Return changed fields as the pages print them, ``bs=96,lr=0.00015``; ``/`` for none."""
+    parts = [f"{SHORT_NAMES.get(name, name)}={_plain(value)}" for name, value in values.items()]
+    return ",".join(parts) or "/"
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.10f}".rstrip("0").rstrip(".") if 1e-6 < abs(value) < 1e6 else f"{value:g}"
+    return json.dumps(value) if isinstance(value, bool | None) else str(value)
+
+
+def parse_assignments(words: Sequence[str]) -> dict[str, str]:
+    """Split ``KEY=VALUE`` words.
+
+    Raises:
+        UsageError: a word without ``=``, or a key given twice.
+    """
+    values: dict[str, str] = {}
+    for word in words:
+        name, equals, text = word.partition("=")
+        if not equals or not name:
+            raise UsageError(
+                f"{word!r} is not KEY=VALUE", where="KEY=VALUE", remedy="write bs=96, for example"
+            )
+        if name in values:
+            raise UsageError(f"{name} is given twice", where=word, remedy="name it once")
+        values[name] = text
+    return values

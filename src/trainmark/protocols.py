@@ -1,0 +1,175 @@
+"""What the measured loop asks of a job and of a device.
+
+Owns the two Protocols and the values that cross between them. No torch at import: tensors
+appear as ``Any`` so that fakes and launchers can use the same words.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from trainmark.spec import Precision, Recipe
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What a piece of training really held.
+
+    ``tokens`` leaves padding out, ``tokens_padded`` counts what the device was given.
+    """
+
+    samples: int = 0
+    sequences: int = 0
+    tokens: int = 0
+    tokens_padded: int = 0
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(
+            self.samples + other.samples,
+            self.sequences + other.sequences,
+            self.tokens + other.tokens,
+            self.tokens_padded + other.tokens_padded,
+        )
+
+    def as_dict(self) -> dict[str, int]:
+        """Return the counts by name."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One micro-batch as a rank gets it.
+
+    Args:
+        tensors: what the model takes, already on its way to the device.
+        counts: what this rank trains with it; zero where a rank only takes part in the
+            reduction because the last step had fewer samples than ranks.
+        step_samples: samples of the whole optimizer step over all ranks, so that every
+            sample weighs the same however unevenly the step is split.
+        closes_step: the last micro-batch of this rank in the step.
+    """
+
+    tensors: Any
+    counts: Counts
+    step_samples: int
+    closes_step: bool
+
+
+@dataclass(frozen=True, slots=True)
+class JobContext:
+    """All that a job is built from on one rank."""
+
+    recipe: Any
+    data_dir: Path
+    rank: int
+    world_size: int
+    device: Device
+    total_steps: int | None = None
+
+
+class Job(Protocol):
+    """The torch side of a case on one rank.
+
+    A case's ``job.py`` offers ``load_data(context) -> data`` and
+    ``build(context, data) -> Job``; the worker times the two apart.
+    """
+
+    def batches(self, epoch: int) -> Iterator[Batch]:
+        """Yield this rank's micro-batches of ``epoch`` in a new order each epoch."""
+
+    def step(self, batches: Iterator[Batch]) -> Any | None:
+        """Take one optimizer step; return the mean loss of this rank's samples.
+
+        The loss stays on the device. None when ``batches`` was already exhausted.
+        """
+
+    def evaluate(self) -> Evaluation:
+        """Score the validation data over all ranks, each row counted once."""
+
+    def model_flops(self, counts: Counts) -> float | None:
+        """Return the model FLOPs of training ``counts``; None where no formula applies."""
+
+    def facts(self) -> Mapping[str, Any]:
+        """Return what the record should know: parameter count, formula id, engine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """The quality over all ranks and how many rows it was computed from."""
+
+    value: float
+    samples: int
+    detail: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryUse:
+    """Bytes of device memory: allocator peak, device-wide use, and the total.
+
+    ``scope`` says what ``used_bytes`` covers: ``device`` or ``process``.
+    """
+
+    allocator_peak_bytes: int | None
+    used_bytes: int | None
+    total_bytes: int | None
+    scope: str
+
+
+class Device(Protocol):
+    """One accelerator as a rank drives it. Torch is imported inside the methods only."""
+
+    name: str
+    torch_type: str
+
+    def mark(self) -> Any:
+        """Return a point in the device's stream of work (host time on a CPU)."""
+
+    def elapsed_ns(self, start: Any, end: Any) -> int:
+        """Return the device time between two marks; both must have been synchronised."""
+
+    def synchronize(self) -> None:
+        """Wait until the device has finished all work given to it."""
+
+    def read(self, losses: Sequence[Any]) -> list[float]:
+        """Copy scalar losses to the host in one transfer."""
+
+    def place(self, value: Any) -> Any:
+        """Move a tensor or module to the device."""
+
+    def set_precision(self, precision: Precision) -> dict[str, Any]:
+        """Switch the matrix units; return the flags that are then really in force."""
+
+    def memory(self) -> MemoryUse:
+        """Return memory use since the process started."""
+
+    def matmul_flops_per_second(self, precision: Precision) -> float:
+        """Measure the rate of a large square matrix product in ``precision``."""
+
+    def describe(self) -> dict[str, Any]:
+        """Return product name, driver, memory and the like for the record."""
+
+
+class Vendor(Protocol):
+    """What planning asks of a kind of device, without importing torch."""
+
+    name: str
+    torch_type: str
+    collective_backend: str
+    visible_devices_variable: str | None
+
+    def count(self) -> int:
+        """Return how many devices ranks can use here; 0 when there are none."""
+
+    def product_names(self) -> list[str]:
+        """Return the product name of each device."""
+
+    def refuse(self, recipe: Recipe, nproc: int) -> str | None:
+        """Return why ``recipe`` on ``nproc`` ranks cannot run here, or None."""
+
+    def open(self, local_rank: int, ranks_here: int) -> Device:
+        """Return the device of one rank. The first call that may import torch."""

@@ -1,0 +1,1 @@
+"""Records: what a run leaves for people, databases and those who check."""

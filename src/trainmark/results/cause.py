@@ -1,0 +1,140 @@
+"""Decide how a run ended and why, from events alone."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from trainmark.measure.timeline import RunTimeline
+    from trainmark.spec import Target
+
+Status = Literal["passed", "target_missed", "failed", "timed_out", "oom", "diverged", "interrupted"]
+_STATUS_OF_KIND: dict[str, Status] = {"oom": "oom", "diverged": "diverged"}
+# A rank that dies takes its peers with it within this time: among failures this close the
+# one that says most is the cause, not the one whose clock read first.
+_SAME_MOMENT_S = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """Status and cause of a run; no cause when it passed."""
+
+    status: Status
+    cause: dict[str, Any] | None = None
+
+
+def _cause(kind: str, message: str, *, rank: int | None = None, **more: Any) -> dict[str, Any]:
+    return {"kind": kind, "message": message, "rank": rank, **more}
+
+
+def find(timeline: RunTimeline, target: Target | None) -> Ending:
+    """Return the ending. What stopped the run from outside comes before what ranks say."""
+    launcher = {event["event"]: event for event in timeline.launcher}
+    stop = launcher.get("stop")
+    agent = launcher.get("agent_exit")
+    if stop is not None:
+        return _stopped(stop, timeline)
+    errors = _failures(timeline, agent, launcher.get("oom_kills"))
+    if errors:
+        return _of_failure(errors)
+    if agent is None or agent["exit_code"] != 0:
+        return _of_agent(agent)
+    unfinished = [rank.rank for rank in timeline.ranks if rank.end_ns is None]
+    if unfinished:
+        message = f"rank {unfinished[0]} ended without finishing its events"
+        return Ending("failed", _cause("events_incomplete", message, rank=unfinished[0]))
+    if target is not None and not timeline.ranks[0].target_reached:
+        return _missed(timeline, target)
+    return Ending("passed")
+
+
+def _stopped(stop: dict[str, Any], timeline: RunTimeline) -> Ending:
+    steps = max((rank.steps for rank in timeline.ranks), default=0)
+    if stop["reason"] == "timeout":
+        message = (
+            f"the run was still going after {stop['timeout_s']:g} s and was stopped; "
+            f"{steps} steps were done"
+        )
+        return Ending("timed_out", _cause("timeout", message, stacks=stop.get("stacks", [])))
+    if stop["reason"] == "launcher_killed":
+        message = f"the launcher was killed; {steps} steps were done"
+        return Ending("interrupted", _cause("launcher_killed", message))
+    if stop["reason"] == "disk_full":
+        return Ending("failed", _cause("disk_full", "the launcher could not write its events"))
+    message = f"stopped by {stop['signal']} after {steps} steps"
+    return Ending("interrupted", _cause("signal", message, signal=stop["signal"]))
+
+
+def _failures(
+    timeline: RunTimeline, agent: dict[str, Any] | None, oom_kills: dict[str, Any] | None
+) -> list[dict[str, Any]]:
+    """Return one entry a failed rank, the agent's news joined with the ranks' own words."""
+    by_rank: dict[int, dict[str, Any]] = {}
+    for failure in (agent or {}).get("failures", []):
+        rank, code = failure["rank"], failure["exit_code"]
+        report = failure.get("report")
+        entry = {"rank": rank, "exit_code": code, "time_s": failure["time_s"]}
+        if report:
+            entry |= report
+        elif code < 0:
+            name = signal.Signals(-code).name
+            killed = name == "SIGKILL" and bool(oom_kills and oom_kills["count"])
+            entry |= {
+                "kind": "oom" if killed else "signal",
+                "signal": name,
+                "message": f"rank {rank} was killed by {name}"
+                + (": the kernel ran out of memory" if killed else ""),
+            }
+        else:
+            entry |= {"kind": "exit", "message": f"rank {rank} exited with code {code}"}
+        by_rank[rank] = entry
+    for rank_timeline in timeline.ranks:
+        error = rank_timeline.error
+        if error is not None:
+            said = {k: error[k] for k in ("kind", "type", "message", "place", "traceback")}
+            entry = by_rank.setdefault(
+                rank_timeline.rank, {"rank": rank_timeline.rank, "exit_code": 1}
+            )
+            entry |= said
+            entry.setdefault(
+                "time_s",
+                (error["t_ns"] - timeline.launch_ns + timeline.launch_unix_ns) / 1e9,
+            )
+    return list(by_rank.values())
+
+
+def _of_failure(failures: list[dict[str, Any]]) -> Ending:
+    # The agent ends the other ranks with SIGTERM: those are consequences while others exist.
+    own = [entry for entry in failures if entry.get("signal") != "SIGTERM"] or failures
+    first = min(entry["time_s"] for entry in own)
+    close = [entry for entry in own if entry["time_s"] - first <= _SAME_MOMENT_S]
+
+    def telling(entry: dict[str, Any]) -> tuple[int, float]:
+        order = {"oom": 0, "diverged": 0, "disk_full": 0, "signal": 1, "error": 2, "exit": 3}
+        return order[entry["kind"]], entry["time_s"]
+
+    chosen = dict(min(close, key=telling))
+    del chosen["time_s"]
+    return Ending(_STATUS_OF_KIND.get(chosen["kind"], "failed"), chosen)
+
+
+def _of_agent(agent: dict[str, Any] | None) -> Ending:
+    if agent is None:
+        return Ending("failed", _cause("launcher", "the launcher left no word of the ranks' end"))
+    code = agent["exit_code"]
+    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+    message = f"the process that starts the ranks {how}"
+    return Ending("failed", _cause("launcher", message, exit_code=code))
+
+
+def _missed(timeline: RunTimeline, target: Target) -> Ending:
+    rank = timeline.ranks[0]
+    values = [event["value"] for event in rank.evaluations]
+    reached = "no evaluation was made" if not values else f"the last value was {values[-1]:.4f}"
+    message = (
+        f"{target.metric} did not reach {target.value:g} in {rank.epochs} epoch(s) "
+        f"and {rank.steps} steps: {reached}"
+    )
+    return Ending("target_missed", _cause("target_missed", message))

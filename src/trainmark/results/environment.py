@@ -1,0 +1,153 @@
+"""Describe the machine and the software, with nothing that names a person or a host."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import platform
+import re
+import socket
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from trainmark.devices.cpu import model_name, total_memory_bytes, usable_cores
+
+PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "pyarrow", "pydantic")
+# Variables that change what is measured and carry no secret.
+VARIABLES = (
+    "OMP_NUM_THREADS", "MKL_NUM_THREADS", "KMP_BLOCKTIME", "KMP_AFFINITY", "OMP_PROC_BIND",
+    "CUDA_VISIBLE_DEVICES", "CUDA_LAUNCH_BLOCKING", "CUBLAS_WORKSPACE_CONFIG",
+    "NCCL_DEBUG", "NCCL_ALGO", "NCCL_PROTO", "NCCL_P2P_DISABLE", "NCCL_IB_DISABLE",
+    "NVIDIA_TF32_OVERRIDE", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "TORCH_COMPILE_DISABLE",
+    "ONEDNN_MAX_CPU_ISA", "ONEDNN_DEFAULT_FPMATH_MODE", "LD_PRELOAD", "MALLOC_CONF",
+)  # fmt: skip
+
+
+def package_versions() -> dict[str, str]:
+    """Return the versions of the packages a result depends on."""
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue  # not needed by this case
+    return found
+
+
+def suite_commit() -> str | None:
+    """Return the commit of a source checkout, marked when files differ from it."""
+    root = Path(__file__).parents[3]
+    if not (root / ".git").exists():
+        return None
+    try:
+        commit = _git(root, "rev-parse", "HEAD")
+        return commit + ("-dirty" if _git(root, "status", "--porcelain", "-uno") else "")
+    except (OSError, subprocess.SubprocessError):
+        return None  # no git on this machine: the version stands alone
+
+
+def _git(root: Path, *words: str) -> str:
+    return subprocess.run(
+        ["git", *words], cwd=root, capture_output=True, text=True, check=True, timeout=10
+    ).stdout.strip()
+
+
+def driver_version() -> str | None:
+    """Return the accelerator driver's version where the kernel module states it."""
+    file = Path("/proc/driver/nvidia/version")
+    if not file.exists():
+        return None
+    found = re.search(r"(\d+\.\d+(?:\.\d+)?)", file.read_text())
+    return found.group(1) if found else None
+
+
+def container() -> str | None:
+    """Return the kind of container the run is in, if its usual traces are there."""
+    if Path("/.dockerenv").exists():
+        return "docker"
+    if Path("/run/.containerenv").exists():
+        return "podman"
+    return os.environ.get("container") or None
+
+
+def os_name() -> str:
+    """Return the operating system's name as it calls itself."""
+    release = Path("/etc/os-release")
+    if release.exists():
+        for line in release.read_text().splitlines():
+            if line.startswith("PRETTY_NAME="):
+                return line.partition("=")[2].strip().strip('"')
+    return platform.platform()
+
+
+def machine_model() -> str | None:
+    """Return the machine's product name from its firmware."""
+    file = Path("/sys/class/dmi/id/product_name")
+    try:
+        return file.read_text().strip() or None
+    except OSError:
+        return None  # no firmware table, or not for this user
+
+
+def numa_nodes() -> int | None:
+    """Return the number of NUMA nodes."""
+    nodes = list(Path("/sys/devices/system/node").glob("node[0-9]*"))
+    return len(nodes) or None
+
+
+def collect() -> dict[str, Any]:
+    """Return everything about the machine that a reader needs to compare results."""
+    return {
+        "commit": suite_commit(),
+        "packages": package_versions(),
+        "python": platform.python_version(),
+        "os": os_name(),
+        "kernel": platform.release(),
+        "architecture": platform.machine(),
+        "machine": machine_model(),
+        "cpu": model_name(),
+        "cpu_cores": usable_cores(),
+        "numa_nodes": numa_nodes(),
+        "memory_total_bytes": total_memory_bytes(),
+        "driver": driver_version(),
+        "container": container(),
+        "container_image": os.environ.get("TRAINMARK_CONTAINER_IMAGE"),
+        "network": os.environ.get("TRAINMARK_NETWORK"),
+        "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
+    }
+
+
+class Redactor:
+    """Replace what names a person or a host in text that may leave the machine."""
+
+    def __init__(self, *folders: tuple[Path, str]) -> None:
+        self._pairs = [(str(folder), stand_in) for folder, stand_in in folders]
+        self._pairs += [(str(Path.cwd()), "."), (str(Path.home()), "~")]
+        host = socket.gethostname()
+        words = [(host, "<host>")] if len(host) > 3 and host != "localhost" else []
+        user = getpass.getuser() if os.environ.get("USER") else ""
+        if len(user) > 2 and user != "root":
+            words.append((user, "<user>"))
+        self._words = [(re.compile(rf"\b{re.escape(old)}\b"), new) for old, new in words]
+        self._address = re.compile(r"\b(?!127\.)(?!0\.0\.0\.0)(?:\d{1,3}\.){3}\d{1,3}\b")
+
+    def text(self, value: str) -> str:
+        """Return ``value`` with folders, host, user and addresses replaced."""
+        for old, new in self._pairs:
+            if old not in ("/", ""):
+                value = value.replace(old, new)
+        for pattern, new in self._words:
+            value = pattern.sub(new, value)
+        return self._address.sub("<address>", value)
+
+    def apply(self, value: Any) -> Any:
+        """Return ``value`` with every string in it redacted."""
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, dict):
+            return {key: self.apply(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.apply(item) for item in value]
+        return value

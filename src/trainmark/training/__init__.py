@@ -1,0 +1,1 @@
+"""Torch-side pieces that jobs share: data order, precision, the optimizer step."""

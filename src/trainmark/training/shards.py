@@ -1,0 +1,82 @@
+"""Who trains which rows, in which order.
+
+Owns the cut of an epoch into optimizer steps, ranks and micro-batches, so that every row
+is trained exactly once an epoch and every sample of a step weighs the same. Numpy only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """Row numbers of one micro-batch of one rank.
+
+    ``weightless`` marks a stand-in: the rank has no row in this step and trains one row
+    with weight 0, because every rank must take part in the gradient reduction.
+    """
+
+    rows: NDArray[np.int64]
+    step_samples: int
+    closes_step: bool
+    weightless: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sharding:
+    """The cut of ``num_rows`` rows for one rank.
+
+    A step takes ``micro_batch_size x grad_accum_steps x world_size`` rows of the epoch's
+    permutation; the last step takes what is left. A step's rows are split over the ranks
+    as evenly as whole rows allow.
+    """
+
+    num_rows: int
+    micro_batch_size: int
+    grad_accum_steps: int
+    world_size: int
+    rank: int
+    seed: int
+
+    @property
+    def global_batch_size(self) -> int:
+        """Rows of a full optimizer step over all ranks."""
+        return self.micro_batch_size * self.grad_accum_steps * self.world_size
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Optimizer steps of an epoch, the short last one included."""
+        return -(-self.num_rows // self.global_batch_size)
+
+    def micro_batches(self, epoch: int) -> Iterator[MicroBatch]:
+        """Yield this rank's micro-batches of ``epoch``; the order depends on seed and epoch."""
+        order = np.random.default_rng([self.seed, epoch]).permutation(self.num_rows)
+        for start in range(0, self.num_rows, self.global_batch_size):
+            step_rows = order[start : start + self.global_batch_size]
+            samples = len(step_rows)
+            first = samples * self.rank // self.world_size
+            last = samples * (self.rank + 1) // self.world_size
+            mine = step_rows[first:last]
+            if len(mine) == 0:
+                yield MicroBatch(step_rows[:1], samples, closes_step=True, weightless=True)
+                continue
+            for offset in range(0, len(mine), self.micro_batch_size):
+                yield MicroBatch(
+                    mine[offset : offset + self.micro_batch_size],
+                    samples,
+                    closes_step=offset + self.micro_batch_size >= len(mine),
+                )
+
+
+def evaluation_rows(num_rows: int, *, rank: int, world_size: int) -> range:
+    """Return the rows that ``rank`` scores: disjoint over ranks, together all of them."""
+    return range(rank, num_rows, world_size)
