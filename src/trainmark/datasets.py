@@ -12,7 +12,7 @@ import shutil
 import tempfile
 from dataclasses import asdict
 from hashlib import sha256
-from inspect import getsource
+from inspect import getfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,17 +40,16 @@ def generated_folder(case: Case, recipe: Recipe, root: Path) -> Path:
     The name holds a digest of the generator's source and of the recipe, so that a changed
     generator never meets old data.
     """
-    text = json.dumps(asdict(recipe), sort_keys=True) + getsource(_module_of(case.generate))
+    text = json.dumps(asdict(recipe), sort_keys=True) + _source_beside(case.generate)
     folder = root / f"{case.name}-{sha256(text.encode()).hexdigest()[:16]}"
     if not folder.is_dir():
         write_folder(folder, lambda place: case.generate(place, recipe))
     return folder
 
 
-def _module_of(function: Callable[..., None]) -> object:
-    import sys
-
-    return sys.modules[function.__module__]
+def _source_beside(function: Callable[..., None]) -> str:
+    """Return the source of the file ``function`` is written in."""
+    return Path(getfile(function)).read_text(encoding="utf-8")
 
 
 def write_folder(folder: Path, fill: Callable[[Path], None]) -> None:

@@ -142,7 +142,8 @@ class CudaDevice:
 
     def elapsed_ns(self, start: Any, end: Any) -> int:
         """Return the time between two events; the driver resolves about half a microsecond."""
-        return round(start.elapsed_time(end) * 1e6)
+        milliseconds: float = start.elapsed_time(end)
+        return round(milliseconds * 1e6)
 
     def synchronize(self) -> None:
         """Wait for the device."""

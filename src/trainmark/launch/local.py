@@ -22,6 +22,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainmark.devices.cpu import usable_cores
 from trainmark.errors import EnvironmentFault
 from trainmark.launch import processes
 from trainmark.launch.keeper import DONE
@@ -55,9 +56,9 @@ def command(plan: Plan, *, python: str, agent_log_dir: str) -> list[str]:
     ]  # fmt: skip
 
 
-def rank_environment(plan: Plan, usable_cores: int) -> dict[str, str]:
+def rank_environment(plan: Plan, cores: int) -> dict[str, str]:
     """Return the variables a run adds to its ranks' environment."""
-    threads = max(1, usable_cores // plan.nproc)
+    threads = max(1, cores // plan.nproc)
     return {
         processes.RUN_VARIABLE: plan.run_id,
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
@@ -134,7 +135,7 @@ def launch(plan: Plan, on_poll: Callable[[], None] = lambda: None) -> Record:
         try:
             agent = subprocess.Popen(
                 command(plan, python=sys.executable, agent_log_dir=agent_log_dir),
-                env=os.environ | rank_environment(plan, environment.usable_cores()),
+                env=os.environ | rank_environment(plan, usable_cores()),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=agent_log,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Protocol
 
 from trainmark.errors import DivergedError
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 class Emit(Protocol):
     """Write one event; see ``EventWriter.emit``."""
 
-    def __call__(self, event: str, **fields: Any) -> None: ...
+    def __call__(self, event: str, **fields: Any) -> None:
+        """Write ``event`` with ``fields``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,7 +192,7 @@ class MeasuredLoop:
                 first_step=self.outcome.steps,
                 start_ns=start_ns,
                 end_ns=end_ns,
-                step_ns=[device.elapsed_ns(a, b) for a, b in zip(marks, marks[1:], strict=False)],
+                step_ns=[device.elapsed_ns(a, b) for a, b in pairwise(marks)],
                 wait_ns=[sum(device.elapsed_ns(a, b) for a, b in pairs) for pairs in fetches],
                 loss=[finite_or_none(value) for value in values],
                 samples=[item.samples for item in counts],

@@ -204,7 +204,7 @@ def main(run_dir: Path) -> int:
         try:
             _run(rank, run_dir, number, local_rank)
             rank.events.emit("end")
-        except Exception as error:  # the rank's last words, whatever ended it
+        except Exception as error:  # noqa: BLE001 - the rank's last words, whatever ended it
             traceback.print_exc()
             _leave_error(rank, error_report(error, rank.place))
             return 1

@@ -115,7 +115,7 @@ def _of_failure(failures: list[dict[str, Any]]) -> Ending:
         order = {"oom": 0, "diverged": 0, "disk_full": 0, "signal": 1, "error": 2, "exit": 3}
         return order[entry["kind"]], entry["time_s"]
 
-    chosen = dict(min(close, key=telling))
+    chosen: dict[str, Any] = dict(sorted(close, key=telling)[0])
     del chosen["time_s"]
     return Ending(_STATUS_OF_KIND.get(chosen["kind"], "failed"), chosen)
 

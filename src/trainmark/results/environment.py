@@ -20,7 +20,8 @@ VARIABLES = (
     "OMP_NUM_THREADS", "MKL_NUM_THREADS", "KMP_BLOCKTIME", "KMP_AFFINITY", "OMP_PROC_BIND",
     "CUDA_VISIBLE_DEVICES", "CUDA_LAUNCH_BLOCKING", "CUBLAS_WORKSPACE_CONFIG",
     "NCCL_DEBUG", "NCCL_ALGO", "NCCL_PROTO", "NCCL_P2P_DISABLE", "NCCL_IB_DISABLE",
-    "NVIDIA_TF32_OVERRIDE", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "TORCH_COMPILE_DISABLE",
+    "NVIDIA_TF32_OVERRIDE", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF",
+    "TORCH_COMPILE_DISABLE",
     "ONEDNN_MAX_CPU_ISA", "ONEDNN_DEFAULT_FPMATH_MODE", "LD_PRELOAD", "MALLOC_CONF",
 )  # fmt: skip
 
@@ -69,7 +70,7 @@ def container() -> str | None:
         return "docker"
     if Path("/run/.containerenv").exists():
         return "podman"
-    return os.environ.get("container") or None
+    return os.environ.get("container") or None  # noqa: SIM112 - systemd spells it so
 
 
 def os_name() -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from hashlib import file_digest
+from math import isnan, sqrt
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,7 +24,7 @@ from trainmark.measure.timeline import RunTimeline, read_run
 from trainmark.plan import PLAN_FILE, Frozen, Plan
 from trainmark.results import cause as cause_of
 from trainmark.results import environment
-from trainmark.results.cause import Status
+from trainmark.results.cause import Status  # noqa: TC001 - pydantic reads it at run time
 
 RECORD_FILE = "record.json"
 
@@ -192,7 +193,7 @@ def _steps(timeline: RunTimeline) -> Steps:
     return Steps(
         warmup=warmup,
         time_ns=series.step_ns.tolist(),
-        loss=[None if value != value else value for value in series.loss.tolist()],
+        loss=[None if isnan(value) else value for value in series.loss.tolist()],
         samples=series.samples.tolist(),
         drift=moved,
         steady=None if moved is None else abs(moved) <= STEADY_DRIFT,
@@ -303,7 +304,7 @@ def _notes(plan: Plan, steps: Steps, quality: Quality, timeline: RunTimeline) ->
 def _sampling_slack(quality: Quality) -> float:
     """Return three standard errors of an accuracy on the evaluated rows."""
     best = quality.best_possible or 0.0
-    return 3 * (best * (1 - best) / max(quality.eval_samples or 1, 1)) ** 0.5
+    return 3 * sqrt(best * (1 - best) / max(quality.eval_samples or 1, 1))
 
 
 def _evidence(run_dir: Path) -> list[Evidence]:

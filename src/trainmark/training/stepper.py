@@ -8,7 +8,7 @@ steps give the gradient of the mean loss exactly.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
@@ -24,10 +24,13 @@ if TYPE_CHECKING:
 AUTOCAST_DTYPES: dict[str, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def distribute(model: nn.Module, *, world_size: int, torch_type: str) -> nn.Module:
-    """Return ``model`` with gradients averaged over ranks; unchanged for one rank."""
+def distribute(model: Any, *, world_size: int, torch_type: str) -> nn.Module:
+    """Return ``model``, compiled or not, with gradients averaged over ranks.
+
+    One rank gets ``model`` itself.
+    """
     if world_size == 1:
-        return model
+        return cast("nn.Module", model)
     device_ids = [torch.cuda.current_device()] if torch_type == "cuda" else None
     return DistributedDataParallel(model, device_ids=device_ids, gradient_as_bucket_view=True)
 
