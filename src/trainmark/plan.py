@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, PositiveInt, TypeAdapter, Validation
 
 from trainmark import cases, devices
 from trainmark.errors import EnvironmentFault, UsageError, nearest
-from trainmark.spec import FIELD_ALIASES, SHORT_NAMES, Case, Recipe, closed_fields
+from trainmark.spec import FIELD_ALIASES, SHORT_NAMES, Case, Recipe, fields_under
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from trainmark.spec import DataFacts
 
 PLAN_FILE = "plan.json"
+RUNS_DIR = Path("runs")
 KEY_FORM = "model:framework[_version]:hardware:nnodes:nproc:repeat"
 
 
@@ -159,6 +160,7 @@ def apply_overrides(recipe: Recipe, overrides: Mapping[str, str]) -> tuple[Recip
         UsageError: an unknown field, or a value outside its type or range.
     """
     known = {item.name for item in fields(recipe)}
+    fixed = fields_under(type(recipe), "fixed")
     values: dict[str, Any] = {}
     for key, text in overrides.items():
         name = FIELD_ALIASES.get(key, key)
@@ -167,6 +169,13 @@ def apply_overrides(recipe: Recipe, overrides: Mapping[str, str]) -> tuple[Recip
                 f"unknown recipe field {key!r}",
                 where=f"{key}={text}",
                 remedy=nearest(key, known | {k for k, v in FIELD_ALIASES.items() if v in known}),
+            )
+        if name in fixed:
+            raise UsageError(
+                f"{name} cannot be changed by hand",
+                where=f"{key}={text}",
+                rule="it follows from the recipe and from --data",
+                remedy="choose another --recipe, or give --data",
             )
         if name in values:
             raise UsageError(f"{name} is given twice", where=f"{key}={text}", remedy="name it once")
@@ -232,12 +241,19 @@ def resolve(
     nnodes: int | None = None,
     nproc: int | None = None,
     repeat_count: int | None = None,
-    out_dir: Path,
+    timeout_s: float | None = None,
+    seed: int | None = None,
+    run_dir: Path | None = None,
     generated_root: Path,
     now: datetime | None = None,
     run_token: str | None = None,
 ) -> Plan:
     """Check everything and return the plan of the first launch.
+
+    Args:
+        case_word: a case's name, alias or key.
+        run_dir: where the run goes; none: a new folder under ``./runs``.
+        generated_root: the cache of generated data.
 
     Generates a generated recipe's data into ``generated_root`` when it is not there yet.
 
@@ -255,7 +271,9 @@ def resolve(
     repeat_count = repeat_count or int(key.get("repeat", 1))
     world = f"{nnodes}x{nproc}"
     name = choose_recipe(case, recipe_name, world=world, real_data=data_dir is not None)
-    recipe, changed = apply_overrides(case.recipes[name], overrides or {})
+    options = {"timeout_s": timeout_s, "seed": seed}
+    words = {key: str(value) for key, value in options.items() if value is not None}
+    recipe, changed = apply_overrides(case.recipes[name], {**(overrides or {}), **words})
     vendor = devices.choose(device_name or _hardware_vendor(key.get("hardware")))
     _check_ranks(vendor, recipe, nproc=nproc, nnodes=nnodes)
     if data_dir is not None:
@@ -273,8 +291,9 @@ def resolve(
             "or use --recipe tiny",
         )
     facts = case.check_data(folder, recipe)
-    closed = closed_fields(case.recipe_type)
-    extra = {field: value for field, value in changed.items() if field not in closed}
+    closed = fields_under(case.recipe_type, "closed")
+    free = fields_under(case.recipe_type, "free")
+    extra = {field: value for field, value in changed.items() if field not in closed | free}
     stamp = (now or datetime.now(UTC)).strftime("%Y%m%dT%H%M%SZ")
     run_id = f"{stamp}-{case.name}-{run_token or secrets.token_hex(3)}"
     oversubscribed = vendor.name == "cpu" and nproc > vendor.count()
@@ -310,7 +329,7 @@ def resolve(
             best_quality=facts.best_quality,
             initial_weights=facts.initial_weights,
         ),
-        run_dir=str(out_dir / run_id),
+        run_dir=str((run_dir or RUNS_DIR / run_id).resolve()),
     )
 
 

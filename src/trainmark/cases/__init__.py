@@ -11,11 +11,11 @@ import importlib
 import importlib.util
 import os
 import sys
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmark.errors import UsageError, nearest
+from trainmark.plugins import offered
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -30,7 +30,7 @@ _OUTSIDE_PACKAGE = "trainmark_outside_case_"
 def _packages() -> dict[str, Path | str]:
     """Return each case's folder, or its package where an entry point names it."""
     found: dict[str, Path | str] = {
-        entry.name: entry.value for entry in entry_points(group=ENTRY_POINT_GROUP)
+        entry.name: entry.value for entry in offered(ENTRY_POINT_GROUP)
     }
     roots = [Path(item) for item in os.environ.get(PATH_VARIABLE, "").split(os.pathsep) if item]
     for root in (*roots, Path(__file__).parent):

@@ -6,12 +6,12 @@ object of the ``Vendor`` Protocol under the entry-point group ``trainmark.device
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
 from trainmark.devices.cpu import Cpu
 from trainmark.devices.cuda import Cuda
 from trainmark.errors import EnvironmentFault, UsageError, nearest
+from trainmark.plugins import offered
 
 if TYPE_CHECKING:
     from trainmark.protocols import Vendor
@@ -22,7 +22,7 @@ ENTRY_POINT_GROUP = "trainmark.devices"
 def vendors() -> dict[str, Vendor]:
     """Return every known vendor by name; accelerators first, the CPU last."""
     known: dict[str, Vendor] = {"cuda": Cuda()}
-    for entry in entry_points(group=ENTRY_POINT_GROUP):
+    for entry in offered(ENTRY_POINT_GROUP):
         vendor: Vendor = entry.load()()
         known[vendor.name] = vendor
     known["cpu"] = Cpu()

@@ -10,7 +10,6 @@ import errno
 import json
 import os
 import select
-import shutil
 import signal
 import subprocess
 import sys
@@ -74,19 +73,19 @@ def create_run_dir(run_dir: Path) -> None:
         EnvironmentFault: it cannot be written, is in use, or the disk is too full.
     """
     try:
-        run_dir.mkdir(parents=True)
+        run_dir.mkdir(parents=True, exist_ok=True)
+        if any(run_dir.iterdir()):
+            raise EnvironmentFault(
+                "the folder is not empty",
+                where=str(run_dir),
+                rule="a run never writes into another run's folder",
+                remedy="choose another --out",
+            )
         with (run_dir / RESERVE_FILE).open("wb") as file:
             os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
-    except FileExistsError:
-        raise EnvironmentFault(
-            "the folder is there already",
-            where=str(run_dir),
-            rule="a run never writes into another run's folder",
-            remedy="choose another --out",
-        ) from None
     except OSError as error:
         if error.errno == errno.ENOSPC:
-            shutil.rmtree(run_dir, ignore_errors=True)
+            (run_dir / RESERVE_FILE).unlink(missing_ok=True)
             what = f"less than {2 * RESERVE_BYTES >> 20} MiB are free"
             remedy = "free some space, or choose --out on another disk"
         else:

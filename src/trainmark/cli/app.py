@@ -1,0 +1,67 @@
+"""The program: its verbs, how they fail, and nothing else.
+
+Verbs are imported here, what they need only when they run, so that help starts fast.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from trainmark.cli import list_, prepare, report, run, schema, show
+from trainmark.cli.help_ import with_examples
+from trainmark.errors import EXIT_FAILED, TrainmarkError
+
+app = typer.Typer(
+    name="trainmark",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+EXAMPLES = """\
+  trainmark run distilbert_sst2                measure on generated data, here and now
+  trainmark run distilbert_sst2 --nproc 2 bs=16 precision=bf16
+  trainmark list                               cases, recipes and devices present
+  trainmark report runs/RUN --format html -o page.html
+"""
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from trainmark import __version__
+
+        typer.echo(f"trainmark {__version__}")
+        raise typer.Exit
+
+
+@app.callback(cls=with_examples(EXAMPLES, group=True))
+def trainmark(
+    _version_wanted: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Measure how fast an accelerator really trains."""
+
+
+for verb in (run, list_, prepare, show, report, schema):
+    app.command(verb.NAME, cls=with_examples(verb.EXAMPLES))(verb.command)
+
+
+def main() -> None:
+    """Run the program; every fault of ours ends in one message and its exit code."""
+    try:
+        app()
+    except TrainmarkError as error:
+        print(f"trainmark: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        print("trainmark: interrupted", file=sys.stderr)
+        sys.exit(EXIT_FAILED)
+    except BrokenPipeError:
+        # The reader of our output went away, as `head` does: no fault of the run's.
+        sys.stderr.close()
+        sys.exit(EXIT_FAILED)

@@ -1,0 +1,55 @@
+"""``trainmark report``: pages and tables out of records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+NAME = "report"
+EXAMPLES = """\
+  trainmark report                                      the newest run, Markdown
+  trainmark report runs/RUN --lang zh
+  trainmark report runs/A runs/B --format html -o page.html
+  trainmark report runs/* --format csv -o results.csv
+"""
+
+
+def command(
+    runs: Annotated[list[Path] | None, typer.Argument(help="Run directories or records.")] = None,
+    form: Annotated[
+        Literal["md", "html", "json", "csv"], typer.Option("--format", help="Form of the output.")
+    ] = "md",
+    lang: Annotated[Literal["en", "zh"], typer.Option(help="Language of a page.")] = "en",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="File to write; default: stdout.")
+    ] = None,
+) -> None:
+    """Print the result page of one or several runs, or their figures as data."""
+    from trainmark.cli.show import find_records, newest_run
+    from trainmark.report.export import to_csv, to_json
+    from trainmark.report.page import html_page, markdown_page
+    from trainmark.results.record import read
+
+    records = [read(path) for run in runs or [newest_run()] for path in find_records(run)]
+    if form == "md":
+        text = markdown_page(records, lang)
+    elif form == "html":
+        text = html_page(records, lang)
+    elif form == "json":
+        text = to_json(records)
+    else:
+        text = to_csv(records)
+    if output is None:
+        typer.echo(text, nl=False)
+        return
+    try:
+        output.write_text(text, encoding="utf-8")
+    except OSError as error:
+        from trainmark.errors import EnvironmentFault
+
+        raise EnvironmentFault(
+            f"cannot write: {error.strerror}", where=str(output), remedy="choose another -o"
+        ) from error
+    typer.echo(str(output), err=True)

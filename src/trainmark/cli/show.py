@@ -1,0 +1,64 @@
+"""``trainmark show``: the table of a run that is over."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+NAME = "show"
+EXAMPLES = """\
+  trainmark show                    the newest run under ./runs
+  trainmark show runs/RUN
+  trainmark show runs/RUN --json
+"""
+
+
+def newest_run() -> Path:
+    """Return the newest run directory under ``./runs`` that has a record.
+
+    Raises:
+        RecordError: there is none.
+    """
+    from trainmark.errors import RecordError
+    from trainmark.plan import RUNS_DIR
+    from trainmark.results.record import RECORD_FILE
+
+    found = [*RUNS_DIR.glob(f"*/{RECORD_FILE}"), *RUNS_DIR.glob(f"*/*/{RECORD_FILE}")]
+    if not found:
+        raise RecordError(
+            "no run there yet", where=str(RUNS_DIR), remedy="`trainmark run CASE`, or name a run"
+        )
+    return max(found, key=lambda path: path.stat().st_mtime_ns).parent
+
+
+def find_records(run: Path) -> list[Path]:
+    """Return the run directories under ``run``: itself, or its repeats.
+
+    Raises:
+        RecordError: neither ``run`` nor its ``r1``, ``r2`` … hold a record.
+    """
+    from trainmark.results.record import RECORD_FILE
+
+    if run.is_file() or (run / RECORD_FILE).exists():
+        return [run]
+    repeats = [path.parent for path in run.glob(f"r*/{RECORD_FILE}")]
+    return sorted(repeats, key=lambda path: int(path.name[1:])) or [run]
+
+
+def command(
+    run: Annotated[Path | None, typer.Argument(help="Run directory or record.json.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
+) -> None:
+    """Print the table of a run."""
+    from trainmark.report.terminal import run_table
+    from trainmark.results.record import read
+
+    for path in find_records(run or newest_run()):
+        record = read(path)
+        if as_json:
+            typer.echo(json.dumps(record.model_dump(mode="json"), ensure_ascii=False))
+        else:
+            typer.echo(run_table(record, run_dir=path if path.is_dir() else path.parent))

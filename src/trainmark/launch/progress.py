@@ -1,0 +1,109 @@
+"""Follow a running rank's events and say how far it is, in one line.
+
+Reads what is new in the first rank's event file; asks the ranks nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from trainmark.measure.events import rank_file
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from trainmark.plan import Plan
+
+_AFTER_SPAN = {
+    "init": "measuring the matmul rate",
+    "preflight": "building data",
+    "data_build": "building the model",
+    "model_build": "first step",
+    "finish": "done",
+}
+
+
+def duration(seconds: float) -> str:
+    """Return a time for people: ``45s``, ``3m05s``, ``2h07m``."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02d}s"
+    return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far the first rank of a run has come."""
+
+    run_dir: Path
+    world_size: int
+    max_epochs: int
+    max_steps: int | None
+    total_steps: int | None = None
+    step: int = 0
+    text: str = "starting ranks"
+    _offset: int = 0
+    _rest: bytes = b""
+    _quality: str = field(default="")
+    _train_ns: int = 0
+    _train_steps: int = 0
+
+    @classmethod
+    def of(cls, plan: Plan, run_dir: Path) -> Progress:
+        """Follow the run of ``plan``."""
+        recipe = plan.recipe
+        return cls(run_dir, plan.world_size, recipe["max_epochs"], recipe["max_steps"])
+
+    def poll(self) -> str:
+        """Read what is new and return the line to show."""
+        path = self.run_dir / rank_file(0)
+        if path.exists():
+            with path.open("rb") as file:
+                file.seek(self._offset)
+                data = self._rest + file.read()
+                self._offset = file.tell()
+            *lines, self._rest = data.split(b"\n")
+            for line in lines:
+                self._take(json.loads(line))
+        return self.text
+
+    def _take(self, event: dict[str, Any]) -> None:
+        match event["event"]:
+            case "start":
+                self.text = "importing"
+            case "span":
+                self.text = _AFTER_SPAN.get(event["name"], self.text)
+            case "facts":
+                epochs_steps = event["steps_per_epoch"] * self.max_epochs
+                self.total_steps = min(epochs_steps, self.max_steps or epochs_steps)
+            case "evaluate":
+                if event["value"] is not None:
+                    self._quality = f"  quality {event['value']:.4f}"
+            case "window":
+                self._window(event)
+
+    def _window(self, event: dict[str, Any]) -> None:
+        steps = len(event["step_ns"])
+        spent_ns = event["end_ns"] - event["start_ns"]
+        self.step = event["first_step"] + steps
+        if event["phase"] == "train":
+            self._train_ns += spent_ns
+            self._train_steps += steps
+        rate = sum(event["samples"]) * self.world_size * 1e9 / max(spent_ns, 1)
+        loss = event["loss"][-1]
+        parts = [
+            f"step {self.step}/{self.total_steps}",
+            f"epoch {event['epoch'] + 1}",
+            "loss nan" if loss is None else f"loss {loss:.4f}",
+            f"{rate:,.1f} samples/s",
+        ]
+        if event["used_bytes"] is not None:
+            parts.append(f"{event['used_bytes'] / 2**30:.1f} GiB")
+        if self._train_steps and self.total_steps:
+            left_s = (self.total_steps - self.step) * self._train_ns / self._train_steps / 1e9
+            parts.append(f"at most {duration(left_s)} left")
+        self.text = "  ".join(parts) + self._quality
