@@ -1,0 +1,53 @@
+# Two commands do all: `make demo` measures here and now, `make test` proves the project.
+#
+# PYTHON  the interpreter to build .venv with; default: the first 3.11 or 3.12 found
+# TORCH   lock: the tested torch from requirements.lock (default)
+#         system: the torch that PYTHON already has, a GPU vendor's build for instance
+
+PYTHON ?=
+TORCH ?= lock
+VENV := .venv
+BIN := $(VENV)/bin
+LANG_OF_PAGE ?= en
+
+.PHONY: help install install-dev demo test lint bench lock clean
+
+help: ## show what there is
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+
+install: $(VENV)/.installed ## .venv with the program and tested versions of all it needs
+
+install-dev: $(VENV)/.installed-dev ## the same with the development tools
+
+demo: install ## measure DistilBERT on generated data, then print the page
+	@rm -rf runs/demo
+	$(BIN)/trainmark run distilbert_sst2 --out runs/demo
+	$(BIN)/trainmark report runs/demo --lang $(LANG_OF_PAGE)
+	@echo "The page: runs/demo/page.$(LANG_OF_PAGE).html   The record: runs/demo/record.json"
+
+test: install-dev lint ## lint, types, import contracts, tests
+	$(BIN)/pytest -n 2
+
+lint: install-dev
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/codespell
+
+bench: install-dev ## the speed benchmarks, each with its bar; takes about an hour
+	$(BIN)/python -m benchmarks
+
+lock: ## write requirements.lock anew from what is installed in .venv
+	$(BIN)/python tools/lock.py
+
+clean: ## remove .venv and caches; runs stay
+	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+$(VENV)/.installed: requirements.lock pyproject.toml tools/install.sh
+	PYTHON="$(PYTHON)" TORCH="$(TORCH)" tools/install.sh $(VENV)
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed requirements-dev.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements-dev.lock
+	@touch $@
