@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Protocol
 
-from trainmark.errors import DivergedError
+from trainmark.errors import DivergedError, RunError
 from trainmark.measure.events import finite_or_none
 from trainmark.protocols import Counts
 
@@ -125,6 +125,7 @@ class MeasuredLoop:
 
         Raises:
             DivergedError: a loss was not a finite number; the window is emitted first.
+            RunError: an epoch held nothing to train on.
         """
         self.device.synchronize()
         self.barrier()
@@ -156,10 +157,17 @@ class MeasuredLoop:
 
     def _train_epoch(self, epoch: int) -> None:
         batches = MeteredBatches(iter(self.job.batches(epoch)), self.device)
+        steps_before = self.outcome.steps
         more = True
         while more and not self._out_of_steps():
             phase, length = self.schedule.next_window(self.outcome.steps)
             more = self._window(batches, epoch=epoch, phase=phase, length=length)
+        if self.outcome.steps == steps_before:
+            raise RunError(
+                f"epoch {epoch + 1} held no batch",
+                rule="every epoch trains at least one step",
+                remedy="look at what the case's job leaves out of the data",
+            )
 
     def _window(self, batches: MeteredBatches, *, epoch: int, phase: str, length: int) -> bool:
         """Take up to ``length`` steps between two synchronisations; False at the epoch's end."""
@@ -231,6 +239,6 @@ class MeasuredLoop:
             end_ns=self.clock(),
             value=finite_or_none(result.value),
             samples=result.samples,
-            detail=dict(result.detail),
+            detail={name: finite_or_none(value) for name, value in result.detail.items()},
             target_reached=self.outcome.target_reached,
         )

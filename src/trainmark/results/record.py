@@ -117,7 +117,7 @@ class QualityPoint(Frozen):
     step: int
     value: float | None
     samples: int
-    detail: dict[str, float]
+    detail: dict[str, float | None]
 
 
 class Quality(Frozen):
