@@ -1,0 +1,301 @@
+"""A clock, devices, a job and event builders that do exactly what a test tells them.
+
+Nothing here sleeps or reads the real time: a nanosecond passes when a test says so.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainmark.protocols import Batch, Counts, Evaluation, MemoryUse
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from trainmark.spec import Precision, Recipe
+
+GOLDEN = Path(__file__).parent / "golden"
+UPDATE_VARIABLE = "TRAINMARK_UPDATE_GOLDEN"
+
+
+def check_golden(name: str, text: str) -> None:
+    """Compare with a golden file; ``TRAINMARK_UPDATE_GOLDEN=1 pytest`` writes it anew."""
+    path = GOLDEN / name
+    if os.environ.get(UPDATE_VARIABLE):
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8")
+
+
+@dataclass
+class FakeClock:
+    """Host time that passes only when told."""
+
+    now_ns: int = 0
+
+    def __call__(self) -> int:
+        return self.now_ns
+
+    def advance(self, duration_ns: int) -> None:
+        assert duration_ns >= 0
+        self.now_ns += duration_ns
+
+
+@dataclass
+class SyncDevice:
+    """A device whose work is done when the call returns, as a CPU's is."""
+
+    clock: FakeClock
+    calls: list[str] = field(default_factory=list)
+    name: str = "fake"
+    torch_type: str = "cpu"
+    used_bytes: int = 1_000
+
+    def work(self, duration_ns: int) -> None:
+        self.clock.advance(duration_ns)
+
+    def mark(self) -> int:
+        self.calls.append("mark")
+        return self.clock()
+
+    def elapsed_ns(self, start: int, end: int) -> int:
+        self.calls.append("elapsed")
+        return end - start
+
+    def synchronize(self) -> None:
+        self.calls.append("synchronize")
+
+    def read(self, losses: Sequence[float]) -> list[float]:
+        self.calls.append("read")
+        return list(losses)
+
+    def place(self, value: Any) -> Any:
+        return value
+
+    def set_precision(self, precision: Precision) -> dict[str, Any]:
+        return {"precision": precision}
+
+    def memory(self) -> MemoryUse:
+        self.calls.append("memory")
+        return MemoryUse(None, self.used_bytes, 10_000, "process")
+
+    def matmul_flops_per_second(self, precision: Precision) -> float:
+        return 1e12
+
+    def describe(self) -> dict[str, Any]:
+        return {"name": "Fake"}
+
+
+@dataclass
+class AsyncDevice(SyncDevice):
+    """A device with one stream that runs behind the host, as an accelerator's does.
+
+    ``work`` only queues. A mark completes when all that was queued before it is done, and
+    never before the host placed it: its value is that moment on the common timeline. Marks
+    and losses may be looked at only once the host has waited for them.
+    """
+
+    busy_until_ns: int = 0
+
+    def work(self, duration_ns: int) -> None:
+        self.busy_until_ns = max(self.busy_until_ns, self.clock()) + duration_ns
+
+    def mark(self) -> int:
+        self.calls.append("mark")
+        return max(self.busy_until_ns, self.clock())
+
+    def elapsed_ns(self, start: int, end: int) -> int:
+        self.calls.append("elapsed")
+        assert max(start, end) <= self.clock(), "a mark was read before the device reached it"
+        return end - start
+
+    def synchronize(self) -> None:
+        self.calls.append("synchronize")
+        self.clock.now_ns = max(self.clock.now_ns, self.busy_until_ns)
+
+    def read(self, losses: Sequence[float]) -> list[float]:
+        assert self.busy_until_ns <= self.clock(), "losses were read before they were computed"
+        return super().read(losses)
+
+
+@dataclass(frozen=True)
+class Micro:
+    """A micro-batch: what it holds, how long its loading and its work take."""
+
+    samples: int = 4
+    fetch_ns: int = 10
+    work_ns: int = 100
+    launch_ns: int = 0
+    closes_step: bool = True
+    loss: float = 1.0
+
+
+@dataclass
+class ScriptedJob:
+    """A job that takes the given times; ``epochs[n]`` are the micro-batches of epoch n."""
+
+    clock: FakeClock
+    device: SyncDevice
+    epochs: list[list[Micro]]
+    qualities: list[float] = field(default_factory=list)
+    evaluate_ns: int = 1_000
+    detail: dict[str, float] = field(default_factory=dict)
+    flops_per_sample: float | None = 6.0
+    end_of_epoch_ns: int = 0
+    evaluated: int = 0
+
+    def batches(self, epoch: int) -> Iterator[Batch]:
+        for micro in self.epochs[epoch]:
+            self.clock.advance(micro.fetch_ns)
+            counts = Counts(micro.samples, micro.samples, 10 * micro.samples, 16 * micro.samples)
+            yield Batch(micro, counts, micro.samples, micro.closes_step)
+        self.clock.advance(self.end_of_epoch_ns)
+
+    def step(self, batches: Iterator[Batch]) -> float | None:
+        loss = None
+        for batch in batches:
+            micro: Micro = batch.tensors
+            self.clock.advance(micro.launch_ns)
+            self.device.work(micro.work_ns)
+            loss = micro.loss
+            if batch.closes_step:
+                break
+        if loss is not None:
+            self.device.calls.append("step")
+        return loss
+
+    def evaluate(self) -> Evaluation:
+        self.device.calls.append("evaluate")
+        self.clock.advance(self.evaluate_ns)
+        value = self.qualities[self.evaluated]
+        self.evaluated += 1
+        return Evaluation(value, 50, self.detail)
+
+    def model_flops(self, counts: Counts) -> float | None:
+        return None if self.flops_per_sample is None else self.flops_per_sample * counts.samples
+
+    def facts(self) -> dict[str, Any]:
+        return {"parameters": 1}
+
+
+@dataclass
+class Events:
+    """Collect what would be written, stamped like the real writer does."""
+
+    clock: FakeClock
+    calls: list[str]
+    written: list[dict[str, Any]] = field(default_factory=list)
+
+    def __call__(self, event: str, **fields: Any) -> None:
+        self.calls.append(f"emit {event}")
+        self.written.append({"event": event, "t_ns": self.clock(), **fields})
+
+    def named(self, event: str) -> list[dict[str, Any]]:
+        return [item for item in self.written if item["event"] == event]
+
+
+@dataclass
+class FakeVendor:
+    """A kind of device with a given number of accelerators."""
+
+    name: str = "fake"
+    devices: int = 2
+    product: str = "Fake Accelerator 1"
+    torch_type: str = "cpu"
+    collective_backend: str = "gloo"
+    visible_devices_variable: str | None = None
+
+    def count(self) -> int:
+        return self.devices
+
+    def product_names(self) -> list[str]:
+        return [self.product] * (1 if self.name == "cpu" else self.devices)
+
+    def refuse(self, recipe: Recipe, nproc: int) -> str | None:
+        if self.name != "cpu" and nproc > self.devices:
+            return f"--nproc {nproc} is more than the {self.devices} {self.name} device(s) here"
+        return None
+
+    def open(self, local_rank: int, ranks_here: int) -> SyncDevice:
+        return SyncDevice(FakeClock())
+
+
+def window(
+    start_ns: int,
+    end_ns: int,
+    *,
+    phase: str = "train",
+    first_step: int = 0,
+    step_ns: Sequence[int],
+    wait_ns: Sequence[int] | None = None,
+    loss: Sequence[float | None] | None = None,
+    samples: Sequence[int],
+    **more: Any,
+) -> dict[str, Any]:
+    """Return a ``window`` event; what a test does not name is filled in plainly."""
+    total = sum(samples)
+    return {
+        "event": "window",
+        "t_ns": end_ns,
+        "phase": phase,
+        "epoch": 0,
+        "first_step": first_step,
+        "start_ns": start_ns,
+        "end_ns": end_ns,
+        "step_ns": list(step_ns),
+        "wait_ns": list(wait_ns or [0] * len(step_ns)),
+        "loss": list(loss or [1.0] * len(step_ns)),
+        "samples": list(samples),
+        "sequences": total,
+        "tokens": total,
+        "tokens_padded": total,
+        "micro_batches": len(step_ns),
+        "model_flops": float(total),
+        "used_bytes": 1_000,
+        **more,
+    }
+
+
+def event(name: str, t_ns: int, **fields: Any) -> dict[str, Any]:
+    """Return any other event."""
+    return {"event": name, "t_ns": t_ns, **fields}
+
+
+def span(name: str, start_ns: int, end_ns: int) -> dict[str, Any]:
+    """Return a ``span`` event."""
+    return event("span", end_ns, name=name, start_ns=start_ns, end_ns=end_ns)
+
+
+def launch_event(t_ns: int = 0, **fields: Any) -> dict[str, Any]:
+    """Return the launcher's first event."""
+    return event(
+        "launch",
+        t_ns,
+        **{
+            "unix_ns": 1_000_000_000_000_000_000,
+            "started": "2026-01-02T03:04:05+00:00",
+            "argv": ["trainmark", "run", "toy"],
+            "environment": {"cpu": "Fake CPU"},
+            **fields,
+        },
+    )
+
+
+def write_events(path: Path, events: Sequence[dict[str, Any]]) -> None:
+    """Write events as the real writer does."""
+    text = "".join(json.dumps(item, separators=(",", ":")) + "\n" for item in events)
+    path.write_text(text, encoding="utf-8")
+
+
+def write_run(
+    run_dir: Path, launcher: Sequence[dict[str, Any]], *ranks: Sequence[dict[str, Any]]
+) -> Path:
+    """Write the event files of a run and return its directory."""
+    run_dir.mkdir(exist_ok=True)
+    write_events(run_dir / "events.launcher.jsonl", launcher)
+    for number, events in enumerate(ranks):
+        write_events(run_dir / f"events.rank{number}.jsonl", events)
+    return run_dir
