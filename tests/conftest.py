@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import settings
+
 from fakes import AsyncDevice, FakeClock, SyncDevice
+
+# Slow shared machines must not fail a property, and a failure must come again.
+settings.register_profile(
+    "trainmark", deadline=None, max_examples=60, derandomize=True, database=None
+)
+settings.load_profile("trainmark")
 
 
 @pytest.fixture

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Any
 
 import pytest
-from fakes import AsyncDevice, Events, FakeClock, Micro, ScriptedJob, SyncDevice
 
+from fakes import AsyncDevice, Events, FakeClock, Micro, ScriptedJob, SyncDevice
 from trainmark.errors import DivergedError, RunError
 from trainmark.measure.loop import MeasuredLoop, Schedule
 from trainmark.spec import Recipe, Target
@@ -215,7 +216,7 @@ def test_nothing_is_written_read_or_synchronised_inside_a_window(
     assert calls.count("barrier") == 2
     # From the first mark of a window to its synchronisation: marks and steps only.
     inside = False
-    for before, call in zip(calls, calls[1:], strict=False):
+    for before, call in pairwise(calls):
         if call == "mark" and not inside:
             inside = True
             assert before in ("barrier", "emit window", "emit evaluate", "synchronize")

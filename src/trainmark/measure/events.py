@@ -33,21 +33,30 @@ def finite_or_none(value: float) -> float | None:
 class EventWriter:
     """Append events to one file; each is on disk or absent, never interleaved.
 
+    A line torn by a full disk or by the death of an earlier writer is closed before the
+    next one, so that it takes no other event with it.
+
     Raises:
         OSError: from the file system, a full disk for instance; the caller decides.
     """
 
     def __init__(self, path: Path, clock: Callable[[], int]) -> None:
         self._clock = clock
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        size = os.fstat(self._fd).st_size
+        self._torn = size > 0 and os.pread(self._fd, 1, size - 1) != b"\n"
 
     def emit(self, event: str, **fields: Any) -> None:
         """Write one event, stamped with the host clock in nanoseconds."""
         line = {"event": event, "t_ns": self._clock(), **fields}
         data = (json.dumps(line, separators=(",", ":"), allow_nan=False) + "\n").encode()
+        if self._torn:
+            data = b"\n" + data
         written = os.write(self._fd, data)
         while written < len(data):
+            self._torn = data[written - 1 : written] != b"\n"
             written += os.write(self._fd, data[written:])
+        self._torn = False
 
     def close(self) -> None:
         """Close the file."""
