@@ -16,10 +16,11 @@ from trainmark.measure.stats import spread
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trainmark.measure.timeline import RankTimeline, RunTimeline
+    from trainmark.measure.timeline import Phase, RankTimeline, RunTimeline
     from trainmark.spec import Precision
 
 NS_PER_S = 1e9
+_NO_TRAIN_TIME = "a rank did not report its training time"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ def _rate(
     times = [time_ns(rank) for rank in ranks]
     known = [value for value in times if value is not None]
     if not known or len(known) < len(ranks):
-        return Figure(None, unit, "a rank did not report its training time")
+        return Figure(None, unit, _NO_TRAIN_TIME)
     if amount == 0 or max(known) <= 0:
         return Figure(None, unit, "nothing was trained")
     return Figure(amount * NS_PER_S / max(known), unit)
@@ -72,8 +73,8 @@ def compute(
         if end_ns is not None
         else Figure(None, "s", "no rank started"),
         "train_time": Figure(max(train_times) / NS_PER_S, "s")
-        if train_times
-        else Figure(None, "s", "training did not start"),
+        if len(train_times) == world_size
+        else Figure(None, "s", _NO_TRAIN_TIME),
         "p_whole": _rate(counts.samples, ranks, train, "samples/s"),
         "p_train": _rate(counts.samples, ranks, without_evaluation, "samples/s"),
         "p_core": _rate(counts.samples, ranks, without_waiting, "samples/s"),
@@ -93,59 +94,73 @@ def compute(
 
 def _steady(timeline: RunTimeline, precision: Precision, warmup_steps: int) -> dict[str, Figure]:
     """Return the figures over the steps after the warm-up."""
-    ranks = timeline.ranks
-    phases = [rank.phases["train"] for rank in ranks]
+    phases = [rank.phases["train"] for rank in timeline.ranks]
     slowest_ns = max(phase.windows_ns for phase in phases)
     samples = sum(phase.counts.samples for phase in phases)
-    too_short = f"no step after the {warmup_steps} warm-up steps"
-    figures: dict[str, Figure] = {}
-    if samples == 0 or slowest_ns == 0:
-        names = ("final_result", "step_time_p50", "step_time_p90", "step_time_p99",
-                 "step_time_mad", "step_time_cv", "model_flops_per_device",
-                 "matmul_flops_per_device", "MFU", "MAMFU")  # fmt: skip
-        units = ("samples/s", "s", "s", "s", "s", "%", "FLOP/s", "FLOP/s", "%", "%")
-        return {
-            name: Figure(None, unit, too_short) for name, unit in zip(names, units, strict=True)
-        }
-    figures["final_result"] = Figure(samples * NS_PER_S / slowest_ns, "samples/s")
-    warm = ranks[0].steps - ranks[0].phases["train"].steps
-    times = spread(timeline.series.step_ns[warm:])
-    assert times is not None
-    for name in ("p50", "p90", "p99", "mad"):
-        figures[f"step_time_{name}"] = Figure(getattr(times, name), "s")
-    figures["step_time_cv"] = Figure(100 * times.cv, "%")
-    figures |= _utilisation(timeline, precision, slowest_ns)
-    return figures
+    times = spread(timeline.series.step_ns[timeline.warmup_steps :])
+    if samples == 0 or slowest_ns == 0 or times is None:
+        reason = f"no step after the {warmup_steps} warm-up steps"
+    elif any(phase.steps == 0 for phase in phases):
+        reason = "a rank reported no step after the warm-up"
+    else:
+        figures = {"final_result": Figure(samples * NS_PER_S / slowest_ns, "samples/s")}
+        for name in ("p50", "p90", "p99", "mad"):
+            figures[f"step_time_{name}"] = Figure(getattr(times, name), "s")
+        figures["step_time_cv"] = Figure(100 * times.cv, "%")
+        rate = _model_flops_per_device(phases, slowest_ns)
+        return figures | _utilisation(timeline.ranks, precision, rate)
+    units = {"final_result": "samples/s", "step_time_p50": "s", "step_time_p90": "s",
+             "step_time_p99": "s", "step_time_mad": "s", "step_time_cv": "%"}  # fmt: skip
+    none = {name: Figure(None, unit, reason) for name, unit in units.items()}
+    return none | _utilisation(timeline.ranks, precision, Figure(None, "FLOP/s", reason))
 
 
-def _utilisation(timeline: RunTimeline, precision: Precision, slowest_ns: int) -> dict[str, Figure]:
-    """Return model FLOP rates against the published peak and the measured matmul rate."""
-    ranks = timeline.ranks
-    parts = [rank.phases["train"].model_flops for rank in ranks]
+def _model_flops_per_device(phases: list[Phase], slowest_ns: int) -> Figure:
+    parts = [phase.model_flops for phase in phases]
     known = [part for part in parts if part is not None]
     if len(known) < len(parts):
-        reason = "no FLOP formula for this case"
-        none = {name: Figure(None, "%", reason) for name in ("MFU", "MAMFU")}
-        return {"model_flops_per_device": Figure(None, "FLOP/s", reason), **none}
-    rate = sum(known) * NS_PER_S / slowest_ns / len(ranks)
-    figures = {"model_flops_per_device": Figure(rate, "FLOP/s")}
-    product = ranks[0].facts.get("device", {}).get("name", "")
+        return Figure(None, "FLOP/s", "no FLOP formula for this case")
+    return Figure(sum(known) * NS_PER_S / slowest_ns / len(parts), "FLOP/s")
+
+
+def _utilisation(
+    ranks: list[RankTimeline], precision: Precision, rate: Figure
+) -> dict[str, Figure]:
+    """Return model FLOP rates against the published peak and the measured matmul rate."""
+    matmul = _matmul_flops_per_device(ranks)
+    mamfu = Figure(None, "%", rate.reason or matmul.reason)
+    if rate.value is not None and matmul.value is not None:
+        mamfu = Figure(100 * rate.value / matmul.value, "%")
+    return {
+        "model_flops_per_device": rate,
+        "matmul_flops_per_device": matmul,
+        "MFU": _mfu(ranks, precision, rate),
+        "MAMFU": mamfu,
+    }
+
+
+def _mfu(ranks: list[RankTimeline], precision: Precision, rate: Figure) -> Figure:
+    if rate.value is None:
+        return Figure(None, "%", rate.reason)
+    products = {rank.facts.get("device", {}).get("name", "an unnamed device") for rank in ranks}
+    if len(products) > 1:
+        return Figure(
+            None, "%", f"the ranks ran on different devices: {', '.join(sorted(products))}"
+        )
+    (product,) = products
     peak = dense_peak(product, precision)
     if peak is None:
-        figures["MFU"] = Figure(None, "%", f"no dense {precision} peak is known for {product}")
-    else:
-        note = f"dense {precision} peak {peak.flops_per_second / 1e12:g} TFLOP/s ({peak.evidence})"
-        figures["MFU"] = Figure(100 * rate / peak.flops_per_second, "%", note=note)
-    measured = [rank.facts.get("matmul_flops_per_second") for rank in ranks]
-    rates = [value for value in measured if value]
-    if rates:
-        mean = sum(rates) / len(rates)
-        figures["matmul_flops_per_device"] = Figure(mean, "FLOP/s", note="measured in preflight")
-        figures["MAMFU"] = Figure(100 * rate / mean, "%")
-    else:
-        figures["matmul_flops_per_device"] = Figure(None, "FLOP/s", "not measured")
-        figures["MAMFU"] = Figure(None, "%", "the matmul rate was not measured")
-    return figures
+        return Figure(None, "%", f"no dense {precision} peak is known for {product}")
+    note = f"dense {precision} peak {peak.flops_per_second / 1e12:g} TFLOP/s ({peak.evidence})"
+    return Figure(100 * rate.value / peak.flops_per_second, "%", note=note)
+
+
+def _matmul_flops_per_device(ranks: list[RankTimeline]) -> Figure:
+    rates = [rank.facts.get("matmul_flops_per_second") for rank in ranks]
+    known = [value for value in rates if value]
+    if len(known) < len(ranks):
+        return Figure(None, "FLOP/s", "the matmul rate was not measured on every rank")
+    return Figure(sum(known) / len(known), "FLOP/s", note="measured in preflight")
 
 
 def _memory(ranks: list[RankTimeline]) -> Figure:

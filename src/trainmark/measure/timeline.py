@@ -52,6 +52,7 @@ class RankTimeline:
     phases: dict[str, Phase] = field(default_factory=lambda: {name: Phase() for name in PHASES})
     trained_ns: int | None = None
     trained_start_ns: int | None = None
+    trained_steps: int | None = None
     micro_batches: int = 0
     epochs: int = 0
     target_reached: bool = False
@@ -175,6 +176,11 @@ class RunTimeline:
         """Return the sum of the ranks' counts."""
         return sum((rank.counts for rank in self.ranks), Counts())
 
+    @property
+    def warmup_steps(self) -> int:
+        """Return the steps before the ``train`` phase, as the rank that came furthest has them."""
+        return max(rank.steps - rank.phases["train"].steps for rank in self.ranks)
+
 
 def read_rank(path: Path, rank: int, series: Series) -> RankTimeline:
     """Read one rank's file, merging its steps into ``series``."""
@@ -205,6 +211,7 @@ def read_rank(path: Path, rank: int, series: Series) -> RankTimeline:
             case "trained":
                 timeline.trained_ns = event["end_ns"] - event["start_ns"]
                 timeline.trained_start_ns = event["start_ns"]
+                timeline.trained_steps = event["steps"]
                 timeline.epochs = event["epochs"]
             case "result":
                 timeline.result = event

@@ -181,14 +181,9 @@ def schema() -> dict[str, Any]:
     return Record.model_json_schema(mode="serialization")
 
 
-def _warmup_steps_done(timeline: RunTimeline) -> int:
-    rank = timeline.ranks[0]
-    return rank.steps - rank.phases["train"].steps
-
-
 def _steps(timeline: RunTimeline) -> Steps:
     series = timeline.series
-    warmup = _warmup_steps_done(timeline)
+    warmup = timeline.warmup_steps
     moved = drift(series.step_ns[warmup:])
     return Steps(
         warmup=warmup,
