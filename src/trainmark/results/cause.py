@@ -25,6 +25,14 @@ class Ending:
     cause: dict[str, Any] | None = None
 
 
+def _signal_name(exit_code: int) -> str:
+    """Return the name of the signal that a negative exit code stands for."""
+    try:
+        return signal.Signals(-exit_code).name
+    except ValueError:
+        return f"signal {-exit_code}"  # a real-time signal has no name of its own
+
+
 def _cause(kind: str, message: str, *, rank: int | None = None, **more: Any) -> dict[str, Any]:
     return {"kind": kind, "message": message, "rank": rank, **more}
 
@@ -41,13 +49,29 @@ def find(timeline: RunTimeline, target: Target | None) -> Ending:
         return _of_failure(errors)
     if agent is None or agent["exit_code"] != 0:
         return _of_agent(agent)
-    unfinished = [rank.rank for rank in timeline.ranks if rank.end_ns is None]
-    if unfinished:
-        message = f"rank {unfinished[0]} ended without finishing its events"
-        return Ending("failed", _cause("events_incomplete", message, rank=unfinished[0]))
+    lost = _lost_events(timeline)
+    if lost is not None:
+        return Ending("failed", lost)
     if target is not None and not timeline.ranks[0].target_reached:
         return _missed(timeline, target)
     return Ending("passed")
+
+
+def _lost_events(timeline: RunTimeline) -> dict[str, Any] | None:
+    """Return a cause when events are missing: figures from the rest would not be the run's."""
+    for rank in timeline.ranks:
+        taken = rank.trained_steps
+        if rank.end_ns is None or taken is None:
+            message = f"rank {rank.rank} ended without finishing its events"
+        elif rank.malformed_lines or taken != rank.steps:
+            message = (
+                f"events of rank {rank.rank} were lost: {rank.malformed_lines} malformed line(s), "
+                f"{rank.steps} of {taken} steps are there"
+            )
+        else:
+            continue
+        return _cause("events_incomplete", message, rank=rank.rank)
+    return None
 
 
 def _stopped(stop: dict[str, Any], timeline: RunTimeline) -> Ending:
@@ -79,7 +103,7 @@ def _failures(
         if report:
             entry |= report
         elif code < 0:
-            name = signal.Signals(-code).name
+            name = _signal_name(code)
             killed = name == "SIGKILL" and bool(oom_kills and oom_kills["count"])
             entry |= {
                 "kind": "oom" if killed else "signal",
@@ -124,7 +148,7 @@ def _of_agent(agent: dict[str, Any] | None) -> Ending:
     if agent is None:
         return Ending("failed", _cause("launcher", "the launcher left no word of the ranks' end"))
     code = agent["exit_code"]
-    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+    how = f"was killed by {_signal_name(code)}" if code < 0 else f"exited with code {code}"
     message = f"the process that starts the ranks {how}"
     return Ending("failed", _cause("launcher", message, exit_code=code))
 
