@@ -259,7 +259,7 @@ def window(
     }
 
 
-def event(name: str, t_ns: int, **fields: Any) -> dict[str, Any]:
+def event(name: str, t_ns: int, /, **fields: Any) -> dict[str, Any]:
     """Return any other event."""
     return {"event": name, "t_ns": t_ns, **fields}
 
