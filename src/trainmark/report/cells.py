@@ -1,0 +1,106 @@
+"""Turn values into the strings that tables show, and make any string safe to show.
+
+Owns number formats and escaping. Knows no record and no language.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+NOTHING = "/"  # the founding pages' mark for "not measured"
+GIB = 1024**3
+# Control characters move a terminal's cursor; direction marks reorder what is read.
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]+")
+_MARKDOWN = re.compile(r"[\\|*`\[\]]|~~|(?<!\w)_|_(?!\w)")
+_ENTITY = re.compile(r"&(?=#?\w+;)")
+_SCALES: dict[str, tuple[tuple[float, str], ...]] = {
+    "s": ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")),
+    "bytes": ((GIB, "GiB"), (1024**2, "MiB"), (1024, "KiB")),
+    "FLOP/s": ((1e12, "TFLOP/s"), (1e9, "GFLOP/s"), (1e6, "MFLOP/s"), (1e3, "kFLOP/s")),
+}
+
+
+def clean(text: object) -> str:
+    """Return ``text`` on one line, without control or direction characters."""
+    return _CONTROL.sub(" ", str(text)).strip()
+
+
+def markdown(text: object) -> str:
+    """Return ``text`` as Markdown that shows it literally, in a table cell as elsewhere."""
+    line = _ENTITY.sub("&amp;", clean(text)).replace("<", "&lt;")
+    return _MARKDOWN.sub(lambda found: "\\" + found.group(), line)
+
+
+def fence(text: str) -> str:
+    """Return a code fence that nothing in ``text`` can close."""
+    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
+    return "`" * max(3, longest + 1)
+
+
+def seconds(value: float | None) -> str:
+    """Return a time of a performance table, one decimal."""
+    return NOTHING if value is None else f"{value:.1f}"
+
+
+def number(value: float | None) -> str:
+    """Return a rate: one decimal, below 10 four significant digits."""
+    if value is None:
+        return NOTHING
+    if value == 0:
+        return "0"
+    return f"{value:.1f}" if abs(value) >= 10 else f"{value:#.4g}"
+
+
+def percent(value: float | None) -> str:
+    """Return a percentage with its sign, as the fine-tuning page prints MFU."""
+    return NOTHING if value is None else f"{value:.1f}%"
+
+
+def quality(value: float | None, *, target: float | None = None) -> str:
+    """Return a quality with three decimals, more where rounding would hide a missed target."""
+    if value is None:
+        return NOTHING
+    if target is not None:
+        for digits in range(3, 7):
+            text = f"{value:.{digits}f}"
+            if (float(text) >= target) == (value >= target):
+                return text
+    return f"{value:.3f}"
+
+
+def memory(used_bytes: float | None, total_bytes: float | None) -> str:
+    """Return used/total in GiB, one decimal each."""
+    if used_bytes is None:
+        return NOTHING
+    total = NOTHING if total_bytes is None else f"{total_bytes / GIB:.1f}"
+    return f"{used_bytes / GIB:.1f}/{total}"
+
+
+def scaled(values: Sequence[float | None], unit: str) -> tuple[list[str], str]:
+    """Return values in one common readable unit, and that unit."""
+    scales = _SCALES.get(unit, ((1.0, unit),))
+    largest = max((abs(value) for value in values if value is not None), default=0.0)
+    factor, name = next((pair for pair in scales if largest >= pair[0]), scales[-1])
+    if largest == 0:
+        factor, name = scales[0]
+    return [number(None if value is None else value / factor) for value in values], name
+
+
+def count(value: int) -> str:
+    """Return a count in comma-separated groups of three."""
+    return f"{value:,}"
+
+
+def spent(value_ns: int) -> str:
+    """Return a span in seconds: three decimals below 100 s, one above."""
+    value = value_ns / 1e9
+    return f"{value:.3f}" if abs(value) < 100 else f"{value:.1f}"
+
+
+def clean_line(text: str) -> str:
+    """Return a line of code or traceback without control characters, its indent kept."""
+    return _CONTROL.sub(" ", text.expandtabs(4)).rstrip()

@@ -1,0 +1,294 @@
+"""The page's first half: what was run, on what, by which rules, and what each column means."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from trainmark.plan import fix_hp_text
+from trainmark.report import cells
+from trainmark.report.document import Block, Code, Facts, Grid, Section
+from trainmark.report.phrases import said
+from trainmark.report.tables import COLUMNS, QUALITY, Table, has_cards, short_device
+from trainmark.report.texts import has, text
+from trainmark.spec import PRECISION_NOTES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from trainmark.report.about import About
+    from trainmark.results.record import Record
+
+_TRACEBACK_LINES = 16
+
+
+def shared(records: Sequence[Record], value: Callable[[Record], str]) -> str:
+    """Return the value that all records have, or each different one with its numbers."""
+    by_value: dict[str, list[int]] = {}
+    for place, record in enumerate(records, start=1):
+        by_value.setdefault(value(record), []).append(place)
+    if len(by_value) == 1:
+        return next(iter(by_value))
+    return "; ".join(
+        f"[{','.join(str(place) for place in places)}] {item}" for item, places in by_value.items()
+    )
+
+
+def _facts(
+    records: Sequence[Record], lang: str, entries: dict[str, Callable[[Record], str]]
+) -> Facts:
+    return Facts(
+        tuple((text(key, lang), shared(records, value)) for key, value in entries.items())
+    )
+
+
+def _known(value: Any, lang: str) -> str:
+    return text("fact.unknown", lang) if value in (None, "") else cells.clean(value)
+
+
+def _joined(values: dict[str, Any] | None, lang: str) -> str:
+    if not values:
+        return text("fact.none", lang)
+    return text("sep.comma", lang).join(f"{name} {value}" for name, value in values.items())
+
+
+def _cards(record: Record, lang: str) -> str:
+    """Return each product among the ranks with how many there are."""
+    if not has_cards(record):
+        return text("env.shared", lang, name=short_device(record), n=record.plan.world_size)
+    names = [entry.get("name") for entry in record.environment.get("devices") or [] if entry]
+    if not names:
+        return f"{short_device(record)} x {record.plan.world_size}"
+    kinds = dict.fromkeys(str(name) for name in names)
+    return text("sep.comma", lang).join(f"{name} x {names.count(name)}" for name in kinds)
+
+
+def _card_detail(record: Record, lang: str) -> str:
+    """Return what the first rank's device says of itself, bytes as GiB."""
+    devices = [entry for entry in record.environment.get("devices") or [] if entry]
+    if not devices:
+        return text("fact.unknown", lang)
+    words = []
+    for name, value in devices[0].items():
+        if name in ("name", "vendor") or value is None:
+            continue
+        if name.endswith("_bytes"):
+            words.append(f"{name.removesuffix('_bytes')} {value / cells.GIB:.1f} GiB")
+        else:
+            words.append(f"{name} {value}")
+    return text("sep.comma", lang).join(words) or text("fact.none", lang)
+
+
+def _cpu(record: Record, lang: str) -> str:
+    env = record.environment
+    words = [_known(env.get("cpu"), lang)]
+    if env.get("cpu_cores"):
+        words.append(text("env.cores", lang, n=env["cpu_cores"]))
+    if env.get("numa_nodes"):
+        words.append(text("env.numa", lang, n=env["numa_nodes"]))
+    return text("sep.comma", lang).join(words)
+
+
+def _host_memory(record: Record, lang: str) -> str:
+    total = record.environment.get("memory_total_bytes")
+    return text("fact.unknown", lang) if total is None else f"{total / cells.GIB:.1f} GiB"
+
+
+def _container(record: Record, lang: str) -> str:
+    env = record.environment
+    words = [str(env[key]) for key in ("container", "container_image") if env.get(key)]
+    return text("sep.comma", lang).join(words) or text("fact.none", lang)
+
+
+def _framework(record: Record, lang: str) -> str:
+    packages = record.environment.get("packages") or {}
+    python = record.environment.get("python")
+    words = [f"torch {packages['torch']}"] if "torch" in packages else []
+    words += [f"Python {python}"] if python else []
+    return text("sep.comma", lang).join(words) or text("fact.unknown", lang)
+
+
+def environment(records: Sequence[Record], lang: str) -> list[Section]:
+    """Return the hardware and software of all records."""
+
+    def fact(key: str) -> Callable[[Record], str]:
+        return lambda record: _known(record.environment.get(key), lang)
+
+    hardware: dict[str, Callable[[Record], str]] = {
+        "env.machine": fact("machine"),
+        "env.card": lambda record: _cards(record, lang),
+        "env.card_detail": lambda record: _card_detail(record, lang),
+        "env.cpu": lambda record: _cpu(record, lang),
+        "env.host_memory": lambda record: _host_memory(record, lang),
+        "env.network": fact("network"),
+    }
+    software: dict[str, Callable[[Record], str]] = {
+        "env.os": fact("os"),
+        "env.kernel": fact("kernel"),
+        "env.driver": fact("driver"),
+        "env.container": lambda record: _container(record, lang),
+        "env.framework": lambda record: _framework(record, lang),
+        "env.packages": lambda record: _joined(record.environment.get("packages"), lang),
+        "env.collective": fact("collective"),
+        "env.variables": lambda record: _joined(record.environment.get("variables"), lang),
+    }
+    return [
+        Section(text("section.environment", lang), 2, "environment"),
+        Section(text("section.hardware", lang), 3, "hardware", (_facts(records, lang, hardware),)),
+        Section(text("section.software", lang), 3, "software", (_facts(records, lang, software),)),
+    ]
+
+
+def verdict(record: Record, lang: str) -> str:
+    """Return the quality against the target as a sentence."""
+    quality = record.quality
+    if quality.value is None:
+        reason = said(quality.reason or "", lang) or text("fact.unknown", lang)
+        return text("verdict.none", lang, metric=quality.metric, reason=reason)
+    if quality.target is None:
+        key = "verdict.no_target"
+    else:
+        key = "verdict.reached" if quality.reached else "verdict.missed"
+    value = cells.quality(quality.value, target=quality.target)
+    target = "" if quality.target is None else f"{quality.target:g}"
+    sentence = text(key, lang, metric=quality.metric, value=value, target=target)
+    if quality.best_possible is None:
+        return sentence
+    best = text("verdict.best", lang, best=f"{quality.best_possible:.3f}")
+    return sentence + text("sep.semicolon", lang) + best
+
+
+def label_text(label: str, lang: str) -> str:
+    """Return a label with what it means."""
+    key = f"label.{label}" if has(f"label.{label}") else f"label.{label.rpartition('-')[0]}"
+    return f"{label} ({text(key, lang)})" if has(key) else label
+
+
+def _steady(record: Record, lang: str) -> str:
+    steps = record.steps
+    if steps.steady is None or steps.drift is None:
+        return text("steady.unknown", lang)
+    return text(
+        "steady.yes" if steps.steady else "steady.no", lang, drift=f"{100 * steps.drift:+.1f}%"
+    )
+
+
+def _recipe(record: Record, lang: str) -> str:
+    world = record.plan.recipe.get("world")
+    name = record.plan.recipe_name
+    if world is None:
+        return text("recipe.any", lang, name=name)
+    return text("recipe.for", lang, name=name, world=world)
+
+
+def facts(records: Sequence[Record], lang: str) -> Section:
+    """Return how the runs ended, by which rules, and what a reader must know of them."""
+    comma, stop = text("sep.comma", lang), text("sep.semicolon", lang)
+    none = text("fact.none", lang)
+    entries: dict[str, Callable[[Record], str]] = {
+        "fact.status": lambda record: text(f"status.{record.status}", lang),
+        "fact.verdict": lambda record: verdict(record, lang),
+        "fact.labels": lambda record: comma.join(label_text(x, lang) for x in record.labels) or none,
+        "fact.rules": lambda record: text(f"rules.{record.plan.rules}", lang),
+        "fact.recipe": lambda record: _recipe(record, lang),
+        "fact.world": lambda record: text(
+            "world.text",
+            lang,
+            world=f"{record.plan.nnodes}x{record.plan.nproc}",
+            n=record.plan.world_size,
+        ),
+        "fact.repeat": lambda record: text(
+            "repeat.text", lang, index=record.plan.repeat_index, count=record.plan.repeat_count
+        ),
+        "fact.started": lambda record: cells.clean(record.started),
+        "fact.flags": lambda record: _joined(record.environment.get("precision_flags"), lang),
+        "fact.steady": lambda record: _steady(record, lang),
+        "fact.notes": lambda record: stop.join(said(note, lang) for note in record.notes) or none,
+    }
+    return Section(text("section.facts", lang), 3, "facts", (_facts(records, lang, entries),))
+
+
+def _data(record: Record, lang: str) -> str:
+    data = record.plan.data
+    return text(
+        "general.data",
+        lang,
+        train=cells.count(data.train_samples),
+        eval=cells.count(data.eval_samples),
+        layout=data.layout,
+        origin=text(f"origin.{data.origin}", lang),
+        content=data.content_id,
+    )
+
+
+def _definition(name: str, records: Sequence[Record], about: About, lang: str) -> str:
+    key = COLUMNS[name].definition
+    if name == "precision":
+        used = dict.fromkeys(str(record.plan.recipe["precision"]) for record in records)
+        notes = text("sep.comma", lang).join(said(PRECISION_NOTES.get(item, item), lang) for item in used)
+        return text(key, lang, precisions=notes)
+    if name == QUALITY:
+        return text(key, lang, note=about.metric_note.in_language(lang))
+    return text(key, lang)
+
+
+def general(
+    records: Sequence[Record], about: About, lang: str, *, columns: Sequence[str], metric: str
+) -> Section:
+    """Return the founding pages' table of what is measured and what each column means."""
+    rows = [
+        (text("name.task", lang), about.task.in_language(lang), ""),
+        (text("name.model", lang), about.model, ""),
+        (text("name.dataset", lang), about.dataset, shared(records, lambda r: _data(r, lang))),
+        (text("name.sample", lang), about.sample_note, ""),
+        (text("name.device", lang), shared(records, short_device), ""),
+    ]
+    for name in columns:
+        printed = metric if name == QUALITY else name
+        see = text("general.see", lang, column=printed)
+        rows.append(
+            (text(COLUMNS[name].name, lang), see, _definition(name, records, about, lang))
+        )
+
+    def extra(record: Record) -> str:
+        changed = fix_hp_text(record.extra)
+        return text("fact.none", lang) if changed == cells.NOTHING else changed
+
+    rows.append((text("name.extra", lang), shared(records, extra), text("def.extra", lang)))
+    names = tuple(text(f"head.{name}", lang) for name in ("name", "value", "remark"))
+    table = Table(names, tuple(rows))
+    strong = text("name.p_core", lang) if "p_core" in columns else text("name.token/p/s", lang)
+    blocks = (Grid(table, strong_row=strong),)
+    return Section(text("section.general", lang), 3, "general", blocks)
+
+
+def cause(record: Record, lang: str, *, number: str = "") -> Section | None:
+    """Return why a run did not pass and what to do; None when it passed."""
+    found = record.cause
+    if found is None:
+        return None
+    items = [
+        (text("fact.status", lang), text(f"status.{record.status}", lang)),
+        (text("cause.kind", lang), found.kind),
+        (text("cause.message", lang), said(found.message, lang)),
+        (text("cause.remedy", lang), remedy(record, lang)),
+    ]
+    for key in ("rank", "place", "type", "signal", "exit_code"):
+        value = getattr(found, key)
+        if value is not None:
+            items.append((text(f"cause.{key}", lang), str(value)))
+    if found.stacks:
+        items.append((text("cause.stacks", lang), ", ".join(found.stacks)))
+    blocks: list[Block] = [Facts(tuple(items))]
+    if found.traceback:
+        lines = found.traceback.rstrip().splitlines()[-_TRACEBACK_LINES:]
+        blocks.append(Code("\n".join(cells.clean_line(line) for line in lines)))
+    return Section(text("section.cause", lang) + number, 2, "cause", tuple(blocks))
+
+
+def remedy(record: Record, lang: str) -> str:
+    """Return what to do about a run that did not pass."""
+    kind = "" if record.cause is None else record.cause.kind
+    for key in (f"remedy.{kind}", f"remedy.{record.status}"):
+        if has(key):
+            return text(key, lang)
+    return text("remedy.other", lang)

@@ -1,0 +1,95 @@
+"""A page before it has a format: sections of blocks.
+
+Owns the blocks that both templates know. Strings in blocks are plain text; escaping is the
+templates' work, so that no block can be shown unescaped by oversight.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from trainmark.report.tables import Table
+
+Tone = Literal["plain", "muted", "good", "bad", "warn"]
+
+
+@dataclass(frozen=True, slots=True)
+class Paragraph:
+    """One or more sentences."""
+
+    kind: ClassVar[str] = "paragraph"
+    text: str
+    tone: Tone = "plain"
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Names with their values, as a list."""
+
+    kind: ClassVar[str] = "facts"
+    items: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """A table; ``strong_row`` names the first cell of a row to stand out."""
+
+    kind: ClassVar[str] = "grid"
+    table: Table
+    strong_row: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """Text whose lines and columns matter."""
+
+    kind: ClassVar[str] = "code"
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """An SVG of our own making, and the text that stands for it where there are no pictures."""
+
+    kind: ClassVar[str] = "picture"
+    svg: str
+    text: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """A few figures at a glance: name, value, unit. Markdown leaves them to the tables."""
+
+    kind: ClassVar[str] = "tiles"
+    items: tuple[tuple[str, str, str], ...]
+
+
+Block = Paragraph | Facts | Grid | Code | Picture | Tiles
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A heading and what stands under it; level 2 is the page's first.
+
+    ``pictures_only``: without pictures there is nothing to show, so Markdown leaves it out.
+    """
+
+    heading: str
+    level: int
+    anchor: str
+    blocks: tuple[Block, ...] = ()
+    pictures_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A whole page."""
+
+    title: str
+    lang: str
+    badge: str
+    tone: Tone
+    verdict: str
+    lead: tuple[Block, ...]
+    sections: tuple[Section, ...]

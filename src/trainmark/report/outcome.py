@@ -1,0 +1,297 @@
+"""The page's second half: every figure of the records, how it came about, and its evidence."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trainmark.report import cells
+from trainmark.report.charts import loss_chart, step_time_chart
+from trainmark.report.conditions import shared
+from trainmark.report.document import Block, Facts, Grid, Paragraph, Picture, Section, Tiles
+from trainmark.report.phrases import said
+from trainmark.report.summary import groups, remarks, summary, summary_table
+from trainmark.report.tables import (
+    QUALITY,
+    Table,
+    performance_row,
+    performance_table,
+    reference_table,
+    value_of,
+)
+from trainmark.report.texts import has, text
+from trainmark.report.waterfall import svg_waterfall, text_waterfall
+from trainmark.results.reference import implied_passes, same_work
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trainmark.report.about import About
+    from trainmark.results.record import Record
+    from trainmark.results.reference import References
+
+_PAGE_COLUMNS = 96  # of the text waterfall in a page
+_TILE_UNITS = {"e2e_time": "s", "p_core": "samples/s", "token/p/s": "tokens/s", "mem": "GiB"}
+_SHOWN_WITH = {"mem_total"}  # printed in the cell of another figure
+
+
+def _numbers(records: Sequence[Record]) -> list[str]:
+    """Return what tells the records apart in headings: nothing for one, ``[1]`` … for more."""
+    if len(records) == 1:
+        return [""]
+    return [f" [{place}]" for place in range(1, len(records) + 1)]
+
+
+def tiles(record: Record, lang: str, *, columns: Sequence[str], metric: str) -> Tiles:
+    """Return the few figures that most readers look for first."""
+    row = performance_row(record, lang=lang, columns=columns)
+    chosen = [name for name in ("p_core", "token/p/s", "e2e_time", QUALITY, "mem") if name in columns]
+    return Tiles(
+        tuple(
+            (metric if name == QUALITY else name, row.cells[name], _TILE_UNITS.get(name, ""))
+            for name in chosen
+        )
+    )
+
+
+def performance(
+    records: Sequence[Record], lang: str, *, columns: Sequence[str], metric: str
+) -> list[Section]:
+    """Return the performance table, numbered when there are several rows, and the repeats."""
+    table = performance_table(records, lang=lang, columns=columns, metric=metric)
+    if len(records) > 1:
+        rows = tuple(
+            (f"[{place}] {row[0]}", *row[1:]) for place, row in enumerate(table.rows, start=1)
+        )
+        table = Table(table.headers, rows)
+    blocks: list[Block] = [Grid(table)]
+    for number, record in zip(_numbers(records), records, strict=True):
+        reasons = _reasons(record, columns, lang)
+        if reasons:
+            blocks.append(Paragraph(f"{number} / = {reasons}".strip(), "muted"))
+    found = [Section(text("section.performance", lang), 3, "performance", tuple(blocks))]
+    for members in groups(records):
+        if len(members) > 1:
+            found.append(repeats(members, lang))
+    return found
+
+
+def _reasons(record: Record, columns: Sequence[str], lang: str) -> str:
+    """Return why cells of the performance table are empty."""
+    said_of: list[str] = []
+    for name in columns:
+        entry = record.figures.get(name)
+        if entry is not None and entry.value is None:
+            said_of.append(f"{name}: {said(entry.reason or '', lang)}")
+        if name == QUALITY and record.quality.value is None:
+            said_of.append(f"{record.quality.metric}: {said(record.quality.reason or '', lang)}")
+    return text("sep.semicolon", lang).join(said_of)
+
+
+def repeats(records: Sequence[Record], lang: str) -> Section:
+    """Return the figures over several launches of the same work."""
+    found = summary(records)
+    blocks: list[Block] = [Paragraph(line) for line in remarks(found, lang=lang)]
+    if found.figures:
+        blocks.insert(0, Grid(summary_table(found, lang=lang)))
+    blocks.append(Paragraph(", ".join(record.run_id for record in records), "muted"))
+    return Section(text("section.repeats", lang), 3, "repeats", tuple(blocks))
+
+
+def _figure_remark(record: Record, name: str, lang: str) -> str:
+    entry = record.figures.get(name)
+    if entry is None:
+        return ""
+    if entry.value is None:
+        return text("figure.null", lang, reason=said(entry.reason or "?", lang))
+    return said(entry.note or "", lang)
+
+
+def further(records: Sequence[Record], lang: str, *, columns: Sequence[str]) -> Section:
+    """Return the figures that the performance table has no column for, with unit or reason."""
+    names = dict.fromkeys(
+        name
+        for record in records
+        for name in record.figures
+        if name not in columns and name not in _SHOWN_WITH
+    )
+    if any(figure in columns and figure == "mem" for figure in columns):
+        names.pop("mem", None)
+    rows = []
+    for name in names:
+        unit = next(record.figures[name].unit for record in records if name in record.figures)
+        values, shown_unit = cells.scaled([value_of(record, name) for record in records], unit)
+        remark = shared(records, lambda record, name=name: _figure_remark(record, name, lang))  # type: ignore[misc]
+        meaning = text(f"figure.{name}", lang) if has(f"figure.{name}") else ""
+        parts = [part for part in (meaning, remark) if part]
+        rows.append((name, *values, shown_unit, text("sep.semicolon", lang).join(parts)))
+    values_heads = tuple(
+        number.strip() or text("head.value", lang) for number in _numbers(records)
+    )
+    heads = (
+        text("head.name", lang),
+        *values_heads,
+        text("head.unit", lang),
+        text("head.remark", lang),
+    )
+    return Section(
+        text("section.further", lang), 3, "further", (Grid(Table(heads, tuple(rows))),)
+    )
+
+
+def quality(records: Sequence[Record], lang: str) -> Section | None:
+    """Return every evaluation of every record; None when there was none."""
+    several = len(records) > 1
+    rows = []
+    for place, record in enumerate(records, start=1):
+        for point in record.quality.history:
+            detail = ", ".join(f"{name} {value:.4g}" for name, value in point.detail.items())
+            shown = cells.quality(point.value, target=record.quality.target)
+            row = (
+                str(point.epoch + 1),
+                cells.count(point.step),
+                shown,
+                cells.count(point.samples),
+                detail or cells.NOTHING,
+            )
+            rows.append((f"[{place}]", *row) if several else row)
+    if not rows:
+        return None
+    heads = [text(f"head.{name}", lang) for name in ("epoch", "step")]
+    heads += [records[0].quality.metric]
+    heads += [text(f"head.{name}", lang) for name in ("samples", "detail")]
+    if several:
+        heads.insert(0, text("head.run", lang))
+    return Section(
+        text("section.quality", lang), 3, "quality", (Grid(Table(tuple(heads), tuple(rows))),)
+    )
+
+
+def spans(record: Record, lang: str, *, number: str, ident: str) -> Section:
+    """Return where the wall time went."""
+    found = record.spans
+    heading = text("section.spans", lang) + number
+    if found.rank is None or not found.by_name_ns:
+        return Section(heading, 3, ident, (Paragraph(text("spans.none", lang), "muted"),))
+    named = cells.NOTHING if found.reconciled is None else f"{100 * found.reconciled:.1f}%"
+    caption = text(
+        "spans.caption", lang, wall=cells.spent(found.wall_ns or 0), rank=found.rank, named=named
+    )
+    bars = Picture(
+        svg_waterfall(record, lang=lang, ident=ident),
+        text_waterfall(record, width=_PAGE_COLUMNS, lang=lang),
+    )
+    return Section(heading, 3, ident, (Paragraph(caption, "muted"), bars))
+
+
+def steps(record: Record, lang: str, *, number: str, ident: str) -> Section | None:
+    """Return the charts; they exist in HTML only, so that Markdown shows nothing for them."""
+    charts = (
+        loss_chart(record, lang=lang, ident=f"{ident}-loss"),
+        step_time_chart(record, lang=lang, ident=f"{ident}-time"),
+    )
+    pictures = tuple(Picture(chart, None) for chart in charts if chart is not None)
+    if not pictures:
+        return None
+    blocks = (*pictures, Paragraph(text("chart.note", lang), "muted"))
+    heading = text("section.steps", lang) + number
+    return Section(heading, 3, ident, blocks, pictures_only=True)
+
+
+def per_record(records: Sequence[Record], lang: str) -> list[Section]:
+    """Return waterfall and charts of each record."""
+    found: list[Section] = []
+    for place, (number, record) in enumerate(
+        zip(_numbers(records), records, strict=True), start=1
+    ):
+        found.append(spans(record, lang, number=number, ident=f"spans{place}"))
+        charts = steps(record, lang, number=number, ident=f"steps{place}")
+        if charts is not None:
+            found.append(charts)
+    return found
+
+
+def counts(records: Sequence[Record], lang: str) -> Section:
+    """Return what was really trained, and how many passes over the data that is."""
+    names = type(records[0].counts).model_fields
+    rows = []
+    for name in names:
+        values = [getattr(record.counts, name) for record in records]
+        shown = [cells.NOTHING if value is None else cells.count(value) for value in values]
+        label = text(f"count.{name}", lang) if has(f"count.{name}") else name
+        rows.append((label, *shown))
+    passes = [
+        f"{record.counts.samples / record.plan.data.train_samples:.2f}" for record in records
+    ]
+    rows.append((text("count.passes", lang), *passes))
+    heads = [number.strip() or text("head.value", lang) for number in _numbers(records)]
+    table = Table((text("head.count", lang), *heads), tuple(rows))
+    return Section(text("section.counts", lang), 3, "counts", (Grid(table),))
+
+
+def references(about: About, lang: str) -> Section | None:
+    """Return published rows as printed, what their own figures imply, and their provenance."""
+    found = about.references
+    if not found.rows:
+        return None
+    table = reference_table(found, lang=lang)
+    blocks: list[Block] = []
+    if found.samples_per_pass is None:
+        blocks.append(Grid(table))
+    else:
+        blocks.append(Grid(with_passes(table, found, lang=lang)))
+        rows = cells.count(found.samples_per_pass)
+        blocks.append(Paragraph(text("reference.audit", lang, rows=rows)))
+        same = same_work(found)
+        if same is not None:
+            tone, key = ("plain", "reference.same") if same else ("warn", "reference.differ")
+            blocks.append(Paragraph(text(key, lang), tone))  # type: ignore[arg-type]
+    for source in {row.source.id: row.source for row in found.rows}.values():
+        items = [
+            (text("reference.source", lang), source.text.in_language(lang)),
+            (text("reference.date", lang), source.date or text("fact.unknown", lang)),
+            (text("reference.evidence", lang), text(f"evidence.{source.evidence}", lang)),
+        ]
+        if source.url:
+            items.insert(1, ("URL", source.url))
+        if source.remark:
+            items.append((text("reference.remark", lang), source.remark.in_language(lang)))
+        blocks.append(Facts(tuple(items)))
+    return Section(text("section.references", lang), 3, "references", tuple(blocks))
+
+
+def with_passes(table: Table, found: References, *, lang: str) -> Table:
+    """Return the printed table with one more column: the passes each row's figures imply."""
+    assert found.samples_per_pass is not None
+    rows = []
+    for printed, row in zip(table.rows, found.rows, strict=True):
+        passes = implied_passes(row, samples_per_pass=found.samples_per_pass)
+        rows.append((*printed, cells.NOTHING if passes is None else f"{passes:.1f}"))
+    return Table((*table.headers, text("head.passes", lang)), tuple(rows))
+
+
+def footer(records: Sequence[Record], lang: str) -> Section:
+    """Return what measured, which runs, and the files that prove it."""
+    items = (
+        (text("foot.suite", lang), shared(records, lambda r: f"{r.suite.name} {r.suite.version}")),
+        (
+            text("foot.commit", lang),
+            shared(records, lambda r: r.environment.get("commit") or text("fact.unknown", lang)),
+        ),
+        (text("foot.run", lang), shared(records, lambda r: r.run_id)),
+        (text("foot.key", lang), shared(records, lambda r: r.case_key)),
+    )
+    several = len(records) > 1
+    rows = []
+    for place, record in enumerate(records, start=1):
+        for file in record.evidence:
+            row = (file.name, cells.count(file.bytes), file.sha256)
+            rows.append((f"[{place}]", *row) if several else row)
+    heads = [text("head.file", lang), text("head.bytes", lang), "SHA-256"]
+    if several:
+        heads.insert(0, text("head.run", lang))
+    blocks = (
+        Facts(items),
+        Paragraph(text("foot.content", lang), "muted"),
+        Grid(Table(tuple(heads), tuple(rows))),
+    )
+    return Section(text("section.footer", lang), 2, "provenance", blocks)

@@ -1,0 +1,148 @@
+"""The result page in the founding form, as Markdown and as one HTML file.
+
+Owns the order of the page and the two templates. ``compose`` is pure: the same records
+and the same words about the case always give the same page, byte by byte.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import TYPE_CHECKING, Literal
+
+from trainmark.errors import RecordError, UsageError, nearest
+from trainmark.report import cells, conditions, outcome
+from trainmark.report.about import about
+from trainmark.report.document import Page, Section
+from trainmark.report.tables import column_set, quality_header, record_configuration
+from trainmark.report.texts import LANGUAGES, text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from jinja2 import Environment
+
+    from trainmark.report.about import About
+    from trainmark.report.document import Tone
+    from trainmark.results.record import Record
+
+Format = Literal["md", "html"]
+_NUMBER = re.compile(r"(\[\d+\] )?[-+]?[\d,]+(\.\d+)?(e[-+]?\d+)?%?|/|[\d.]+/[\d./]+")
+_WORST_FIRST: tuple[Tone, ...] = ("bad", "warn", "good")
+
+
+def compose(records: Sequence[Record], *, about: About, lang: str = "en") -> Page:
+    """Return the page of ``records``, all of one case.
+
+    Raises:
+        RecordError: no record, or records of several cases.
+        UsageError: no such language.
+    """
+    if lang not in LANGUAGES:
+        raise UsageError(f"no page in {lang!r}", where="--lang", remedy=nearest(lang, LANGUAGES))
+    if not records:
+        raise RecordError("no record to show", remedy="name one run or more")
+    found = dict.fromkeys(record.plan.case for record in records)
+    if len(found) > 1:
+        raise RecordError(
+            f"records of {', '.join(found)}",
+            rule="a page shows one case",
+            remedy="make a page for each case, or use --format csv",
+        )
+    columns = column_set(about.references)
+    metric = quality_header(about.references, metric=records[0].quality.metric)
+    several = len(records) > 1
+    causes = [
+        conditions.cause(record, lang, number=f" [{place}]" if several else "")
+        for place, record in enumerate(records, start=1)
+    ]
+    sections: list[Section | None] = [
+        *causes,
+        *conditions.environment(records, lang),
+        Section(text("section.run", lang), 2, "run"),
+        conditions.facts(records, lang),
+        conditions.general(records, about, lang, columns=columns, metric=metric),
+        *outcome.performance(records, lang, columns=columns, metric=metric),
+        outcome.further(records, lang, columns=columns),
+        outcome.quality(records, lang),
+        *outcome.per_record(records, lang),
+        outcome.counts(records, lang),
+        outcome.references(about, lang),
+        outcome.footer(records, lang),
+    ]
+    lead = () if several else (outcome.tiles(records[0], lang, columns=columns, metric=metric),)
+    badge, tone = _badge(records, lang)
+    return Page(
+        title=text("page.title", lang, title=about.title.in_language(lang)),
+        lang=lang,
+        badge=badge,
+        tone=tone,
+        verdict=_subtitle(records, lang),
+        lead=lead,
+        sections=tuple(section for section in sections if section is not None),
+    )
+
+
+def _tone(record: Record) -> Tone:
+    if record.passed:
+        return "good"
+    return "warn" if record.status in ("target_missed", "interrupted") else "bad"
+
+
+def _badge(records: Sequence[Record], lang: str) -> tuple[str, Tone]:
+    """Return the status in a word, or how many passed, with the worst tone."""
+    tones = {_tone(record) for record in records}
+    tone = next(tone for tone in _WORST_FIRST if tone in tones)
+    if len(records) == 1:
+        return text(f"status.{records[0].status}", lang), tone
+    passed = sum(record.passed for record in records)
+    return text("repeats.counted", lang, passed=passed, all=len(records)), tone
+
+
+def _subtitle(records: Sequence[Record], lang: str) -> str:
+    """Return configuration and verdict of one record, or all configurations."""
+    names = dict.fromkeys(record_configuration(record, lang=lang) for record in records)
+    if len(records) > 1:
+        return text("sep.semicolon", lang).join(names)
+    return next(iter(names)) + text("sep.colon", lang) + conditions.verdict(records[0], lang)
+
+
+@cache
+def _templates() -> Environment:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("trainmark.report"),
+        # Markdown escapes by its own filter; everything else is HTML or goes into HTML.
+        autoescape=lambda name: name is None or not name.endswith(".md.j2"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {"md": cells.markdown, "fence": cells.fence, "clean": cells.clean}
+    environment.tests["numeric"] = lambda cell: _NUMBER.fullmatch(cell) is not None
+    return environment
+
+
+def to_markdown(page: Page) -> str:
+    """Return the page as GitHub-flavoured Markdown."""
+    written = _templates().get_template("page.md.j2").render(page=page)
+    return re.sub(r"\n{3,}", "\n\n", written).strip() + "\n"
+
+
+def to_html(page: Page) -> str:
+    """Return the page as one HTML file that loads nothing else."""
+    return _templates().get_template("page.html.j2").render(page=page)
+
+
+def render(records: Sequence[Record], *, form: Format = "md", lang: str = "en") -> str:
+    """Return the page of ``records`` as ``trainmark report`` writes it.
+
+    Raises:
+        RecordError: no record, or records of several cases.
+        UsageError: no such language.
+    """
+    name = records[0].plan.case if records else ""
+    page = compose(records, about=about(name), lang=lang)
+    return to_html(page) if form == "html" else to_markdown(page)

@@ -1,0 +1,92 @@
+"""Chinese for the sentences that records carry in English.
+
+A record is written once, in English; its Chinese page should not be half English. A
+sentence that is not here is shown as the record has it.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+# ``{}`` stands for a value that is kept. Order matters only where one pattern contains another.
+PHRASES: dict[str, str] = {
+    # Reasons of figures
+    "a rank did not report its training time": "有 rank 未上报训练时间",
+    "nothing was trained": "没有训练任何样本",
+    "no rank started": "没有 rank 启动",
+    "training did not start": "训练未开始",
+    "no step after the {} warm-up steps": "{} 步预热之后没有训练步",
+    "no FLOP formula for this case": "该用例没有 FLOP 公式",
+    "no dense {} peak is known for {}": "{1} 的 {0} 稠密峰值未知",
+    "the matmul rate was not measured": "未实测矩阵乘速率",
+    "not measured": "未测量",
+    "no rank reported its memory": "没有 rank 上报内存",
+    "no rank reported its device": "没有 rank 上报设备",
+    "this device has no counting allocator": "该设备的内存分配器不支持统计",
+    "the run ended before an evaluation": "运行在首次评估前结束",
+    "this recipe evaluates nothing": "该配方不做评估",
+    # Notes of figures
+    "tokens without padding, per device, evaluation left out": "不含填充，单卡，不含评估时间",
+    "dense {} peak {} TFLOP/s ({})": "{} 稠密峰值 {} TFLOP/s（{}）",
+    "measured in preflight": "预检时实测",
+    "sum of the ranks' peak resident memory": "各 rank 常驻内存峰值之和",
+    "fullest device, device-wide, at window edges": "占用最高的设备，整卡口径，在窗口边界采样",
+    # Notes of records
+    "not steady: median step time moved by {} between the first and the last third of the "
+    "measured steps": "不稳定：首尾各三分之一计量步的步耗时中位数变化 {}",
+    "too few steps after the warm-up to tell whether they were steady": (
+        "预热后的步数过少，无法判断是否稳定"
+    ),
+    "{} {} is above {}, the best any model can score on this data: labels may leak": (
+        "{} {} 高于该数据上任何模型的最高得分 {}：标签可能泄漏"
+    ),
+    "more ranks than cores: throughput says little about the machine": (
+        "rank 数多于核数：吞吐量不能反映机器性能"
+    ),
+    "rank {}: {} malformed event line(s)": "rank {}：{} 行事件格式错误",
+    # Precisions
+    "fp32 (TF32 off)": "fp32（TF32 关闭）",
+    "fp32 storage, TF32 matrix units": "fp32 存储，TF32 矩阵单元",
+    # Causes
+    "{} did not reach {} in {} epoch(s) and {} steps: no evaluation was made": (
+        "{} 在 {2} 轮、{3} 步内未达到 {1}：未做评估"
+    ),
+    "{} did not reach {} in {} epoch(s) and {} steps: the last value was {}": (
+        "{} 在 {2} 轮、{3} 步内未达到 {1}：最后一次为 {4}"
+    ),
+    "the run was still going after {} s and was stopped; {} steps were done": (
+        "运行超过 {} s 仍未结束，已被停止；完成 {} 步"
+    ),
+    "stopped by {} after {} steps": "在 {1} 步后被 {0} 停止",
+    "the launcher was killed; {} steps were done": "启动器被终止；完成 {} 步",
+    "rank {} was killed by {}: the kernel ran out of memory": "rank {} 被 {} 终止：系统内存耗尽",
+    "rank {} was killed by {}": "rank {} 被 {} 终止",
+    "rank {} exited with code {}": "rank {} 退出，退出码 {}",
+    "rank {} ended without finishing its events": "rank {} 结束时事件不完整",
+    "the launcher could not write its events": "启动器无法写入事件",
+    "the launcher left no word of the ranks' end": "启动器未留下 rank 结束的信息",
+}
+
+
+@cache
+def _compiled() -> tuple[tuple[re.Pattern[str], str], ...]:
+    pairs = []
+    for english, chinese in PHRASES.items():
+        pattern = "(.+?)".join(re.escape(part) for part in english.split("{}"))
+        # "{}" and "{0}" do not mix in one format string: number every bare place.
+        first, *rest = chinese.split("{}")
+        numbered = first + "".join(f"{{{place}}}{part}" for place, part in enumerate(rest))
+        pairs.append((re.compile(pattern, re.DOTALL), numbered))
+    return tuple(pairs)
+
+
+def said(sentence: str, lang: str) -> str:
+    """Return a record's sentence in ``lang``; as it is where no translation is known."""
+    if lang != "zh":
+        return sentence
+    for pattern, chinese in _compiled():
+        found = pattern.fullmatch(sentence)
+        if found:
+            return chinese.format(*found.groups())
+    return sentence

@@ -1,0 +1,162 @@
+"""Figures over several launches of the same work.
+
+Owns what "the same work" is and which launches count: only those that passed. The others
+are counted and named, never averaged in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from trainmark.errors import RecordError
+from trainmark.measure.stats import Launches, over_launches
+from trainmark.report import cells
+from trainmark.report.tables import Table, short_device, value_of
+from trainmark.report.texts import text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trainmark.results.record import Record
+
+FIGURES = (
+    "e2e_time", "train_time", "p_whole", "p_train", "p_core", "token/p/s", "final_result",
+    "step_time_p50", "step_time_p99", "MFU", "MAMFU", "mem", "allocator_peak",
+)  # fmt: skip
+# A different seed or time limit is the same work done again.
+_NOT_WORK = ("seed", "timeout_s")
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatSummary:
+    """Each figure over the launches that passed, with its unit; ``failed`` is run id and status.
+
+    ``descriptive``: too few launches passed for an interval to infer anything from.
+    """
+
+    case_key: str
+    launches: int
+    failed: tuple[tuple[str, str], ...]
+    figures: dict[str, Launches]
+    units: dict[str, str]
+    quality: Launches | None
+    metric: str
+
+    @property
+    def passed(self) -> int:
+        """Return the number of launches that the figures are over."""
+        return self.launches - len(self.failed)
+
+    @property
+    def descriptive(self) -> bool:
+        """Tell whether any interval is over too few launches."""
+        return any(found.descriptive for found in self.figures.values())
+
+
+def work(record: Record) -> dict[str, Any]:
+    """Return what must be equal for two launches to be of the same work, by name."""
+    plan = record.plan
+    recipe = {name: value for name, value in plan.recipe.items() if name not in _NOT_WORK}
+    return {
+        "case": plan.case,
+        "device": short_device(record),
+        "world": f"{plan.nnodes}x{plan.nproc}",
+        "data": plan.data.content_id,
+        "suite": ".".join(record.suite.version.split(".")[:2]),
+        **recipe,
+    }
+
+
+def groups(records: Sequence[Record]) -> list[list[Record]]:
+    """Return the records of the same work together, in order of first appearance."""
+    found: list[tuple[dict[str, Any], list[Record]]] = []
+    for record in records:
+        key = work(record)
+        for known, members in found:
+            if known == key:
+                members.append(record)
+                break
+        else:
+            found.append((key, [record]))
+    return [members for _, members in found]
+
+
+def summary(records: Sequence[Record]) -> RepeatSummary:
+    """Return median, 95% interval and CV of every figure over ``records``.
+
+    Raises:
+        RecordError: no record, a run given twice, or work that differs, naming what.
+    """
+    if not records:
+        raise RecordError("no record to sum up", remedy="name one run or more")
+    first = work(records[0])
+    for record in records[1:]:
+        other = work(record)
+        differing = sorted(
+            key for key in first.keys() | other.keys() if first.get(key) != other.get(key)
+        )
+        if differing:
+            key = differing[0]
+            raise RecordError(
+                f"{key} is {other.get(key)!r}, elsewhere {first.get(key)!r}",
+                where=record.run_id,
+                rule="repeats are launches of the same work",
+            )
+    ids = [record.run_id for record in records]
+    twice = next((name for name in ids if ids.count(name) > 1), None)
+    if twice is not None:
+        raise RecordError("the same run is given twice", where=twice, remedy="name it once")
+    passed = [record for record in records if record.passed]
+    figures, units = {}, {}
+    for name in FIGURES:
+        values = [value for record in passed if (value := value_of(record, name)) is not None]
+        if values:
+            figures[name] = over_launches(values)
+            units[name] = passed[0].figures[name].unit
+    qualities = [
+        record.quality.value for record in passed if record.quality.value is not None
+    ]
+    return RepeatSummary(
+        case_key=records[0].case_key,
+        launches=len(records),
+        failed=tuple((item.run_id, item.status) for item in records if not item.passed),
+        figures=figures,
+        units=units,
+        quality=over_launches(qualities) if qualities else None,
+        metric=records[0].quality.metric,
+    )
+
+
+def _cv(found: Launches) -> str:
+    return cells.NOTHING if found.cv is None else f"{100 * found.cv:.2f}%"
+
+
+def summary_table(found: RepeatSummary, *, lang: str = "en") -> Table:
+    """Return a row a figure: median, unit, interval, CV and the launches it is over."""
+    rows = []
+    for name, item in found.figures.items():
+        (median, low, high), unit = cells.scaled(
+            [item.median, item.low, item.high], found.units[name]
+        )
+        rows.append((name, median, unit, f"{low} – {high}", _cv(item), str(item.launches)))
+    if found.quality is not None:
+        item = found.quality
+        median, low, high = (cells.quality(value) for value in (item.median, item.low, item.high))
+        interval = f"{low} – {high}"
+        rows.append((found.metric, median, "", interval, _cv(item), str(item.launches)))
+    names = ("name", "median", "unit", "interval", "cv", "launches")
+    return Table(tuple(text(f"head.{name}", lang) for name in names), tuple(rows))
+
+
+def remarks(found: RepeatSummary, *, lang: str = "en") -> list[str]:
+    """Return what must be said beside the table: how many passed, which did not, how few."""
+    lines = [text("repeats.counted", lang, passed=found.passed, all=found.launches)]
+    if found.failed:
+        runs = text("sep.comma", lang).join(
+            f"{run} ({text(f'status.{status}', lang)})" for run, status in found.failed
+        )
+        lines.append(text("repeats.left_out", lang, runs=runs))
+    if found.descriptive:
+        lines.append(text("repeats.descriptive", lang))
+    return lines

@@ -1,0 +1,225 @@
+"""The performance table in the founding form: one row a configuration.
+
+Owns which columns exist and how a record fills them. A column set is a tuple of column
+names, so that a case's ``reference.toml`` can ask for another set by naming its headers.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from trainmark.errors import RecordError
+from trainmark.plan import fix_hp_text
+from trainmark.report import cells
+from trainmark.report.texts import text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from trainmark.results.record import Record
+    from trainmark.results.reference import Reference, References
+
+QUALITY = "<quality>"
+PERFORMANCE = ("precision", "fix_hp", "e2e_time", "p_whole", "p_train", "p_core", QUALITY, "mem")
+FINE_TUNING = ("fix_hp", "token/p/s", "loss", "mem", QUALITY, "MFU")
+_LOSS_SHARE = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """How a record fills a column; ``name`` and ``definition`` are keys of texts."""
+
+    name: str
+    definition: str
+    cell: Callable[[Record], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One configuration and its cells by column name, as strings."""
+
+    configuration: str
+    cells: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Headers and rows of strings, neither escaped nor aligned."""
+
+    headers: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def value_of(record: Record, name: str) -> float | None:
+    """Return a figure's value; None where the record lacks the figure."""
+    entry = record.figures.get(name)
+    return None if entry is None else entry.value
+
+
+def final_loss(record: Record) -> float | None:
+    """Return the mean training loss over the samples of the last tenth of the steps."""
+    given = value_of(record, "loss")
+    if given is not None:
+        return given
+    steps = record.steps
+    tail = max(1, round(len(steps.loss) * _LOSS_SHARE))
+    pairs = [
+        (loss, samples)
+        for loss, samples in zip(steps.loss[-tail:], steps.samples[-tail:], strict=True)
+        if loss is not None and math.isfinite(loss)
+    ]
+    total = sum(samples for _, samples in pairs)
+    return sum(loss * samples for loss, samples in pairs) / total if total else None
+
+
+def _rate(name: str) -> Callable[[Record], str]:
+    return lambda record: cells.number(value_of(record, name))
+
+
+def _loss_cell(record: Record) -> str:
+    loss = final_loss(record)
+    return cells.NOTHING if loss is None else f"{loss:.3f}"
+
+
+COLUMNS: dict[str, Column] = {
+    "precision": Column(
+        "name.precision", "def.precision", lambda record: str(record.plan.recipe["precision"])
+    ),
+    "fix_hp": Column("name.fix_hp", "def.fix_hp", lambda record: fix_hp_text(record.fix_hp)),
+    "e2e_time": Column(
+        "name.e2e_time",
+        "def.e2e_time",
+        lambda record: cells.seconds(value_of(record, "e2e_time")),
+    ),
+    "p_whole": Column("name.p_whole", "def.p_whole", _rate("p_whole")),
+    "p_train": Column("name.p_train", "def.p_train", _rate("p_train")),
+    "p_core": Column("name.p_core", "def.p_core", _rate("p_core")),
+    "token/p/s": Column("name.token/p/s", "def.token/p/s", _rate("token/p/s")),
+    "loss": Column("name.loss", "def.loss", _loss_cell),
+    "mem": Column(
+        "name.mem",
+        "def.mem",
+        lambda record: cells.memory(value_of(record, "mem"), value_of(record, "mem_total")),
+    ),
+    "MFU": Column("name.MFU", "def.MFU", lambda record: cells.percent(value_of(record, "MFU"))),
+    QUALITY: Column(
+        "name.quality",
+        "def.quality",
+        lambda record: cells.quality(record.quality.value, target=record.quality.target),
+    ),
+}
+
+
+def column_set(references: References) -> tuple[str, ...]:
+    """Return the columns a case's references are printed with; without any, the usual ones.
+
+    Raises:
+        RecordError: more than one header that no column is called.
+    """
+    if not references.columns:
+        return PERFORMANCE
+    names = tuple(name if name in COLUMNS else QUALITY for name in references.columns)
+    if names.count(QUALITY) > 1:
+        strange = [name for name in references.columns if name not in COLUMNS]
+        raise RecordError(
+            f"unknown columns {', '.join(strange)}",
+            where="reference.toml",
+            rule=f"besides the quality, columns are {', '.join(sorted(COLUMNS))}",
+        )
+    return names
+
+
+def headers(columns: Sequence[str], *, metric: str) -> tuple[str, ...]:
+    """Return the printed names of ``columns``."""
+    return tuple(metric if name == QUALITY else name for name in columns)
+
+
+def short_device(record: Record) -> str:
+    """Return the device's product name, as ranks saw it or else as planning did."""
+    seen = [entry.get("name") for entry in record.environment.get("devices") or [] if entry]
+    planned = record.plan.device.product_names
+    names = [cells.clean(name) for name in (*seen, *planned) if name]
+    return names[0] if names else cells.NOTHING
+
+
+def has_cards(record: Record) -> bool:
+    """Tell whether each rank has a device to itself; on a host's own cores they share one."""
+    return record.plan.device.torch_type != "cpu"
+
+
+def configuration(device: str, *, nnodes: int, nproc: int, lang: str, cards: bool = True) -> str:
+    """Return a configuration's name, ``A100 1 node x 8 (1x8)`` or ``A100单机8卡（1x8）``.
+
+    ``cards`` is false where ranks are processes that share the host's own cores.
+    """
+    if lang == "zh":
+        unit = "卡" if cards else "进程"
+        count = "单" if nproc == 1 else str(nproc)
+        machines = {1: "单", 2: "两"}.get(nnodes, str(nnodes))
+        return f"{device}{machines}机{count}{unit}（{nnodes}x{nproc}）"
+    nodes = "1 node" if nnodes == 1 else f"{nnodes} nodes"
+    return f"{device} {nodes} x {nproc} ({nnodes}x{nproc})"
+
+
+def record_configuration(record: Record, *, lang: str) -> str:
+    """Return the configuration of a record; one that did not pass says so."""
+    plan = record.plan
+    name = configuration(
+        short_device(record),
+        nnodes=plan.nnodes,
+        nproc=plan.nproc,
+        lang=lang,
+        cards=has_cards(record),
+    )
+    if record.passed:
+        return name
+    return f"{name} [{text(f'status.{record.status}', lang)}]"
+
+
+def performance_row(
+    record: Record, *, lang: str = "en", columns: Sequence[str] = PERFORMANCE
+) -> Row:
+    """Return a record's row; ``/`` where nothing was measured."""
+    return Row(
+        record_configuration(record, lang=lang),
+        {name: COLUMNS[name].cell(record) for name in columns},
+    )
+
+
+def quality_header(references: References, *, metric: str) -> str:
+    """Return the quality's header as the references print it, else the metric's name."""
+    return next((name for name in references.columns if name not in COLUMNS), metric)
+
+
+def performance_table(
+    records: Sequence[Record],
+    *,
+    lang: str = "en",
+    columns: Sequence[str] = PERFORMANCE,
+    metric: str | None = None,
+) -> Table:
+    """Return the table of ``records`` of one case, in their order."""
+    rows = [performance_row(record, lang=lang, columns=columns) for record in records]
+    metric = metric or (records[0].quality.metric if records else QUALITY)
+    return Table(
+        (text("head.configuration", lang), *headers(columns, metric=metric)),
+        tuple((row.configuration, *(row.cells[name] for name in columns)) for row in rows),
+    )
+
+
+def reference_configuration(row: Reference, *, lang: str) -> str:
+    """Return a reference's configuration: as printed in Chinese, in our words in English."""
+    if lang == "zh":
+        return row.configuration
+    return configuration(row.device, nnodes=row.nnodes, nproc=row.nproc, lang=lang)
+
+
+def reference_table(references: References, *, lang: str = "en") -> Table:
+    """Return published rows under their own headers; in Chinese cell by cell as printed."""
+    rows = []
+    for row in references.rows:
+        printed = row.cells if lang == "zh" else row.cells | row.cells_en
+        rows.append((reference_configuration(row, lang=lang), *printed.values()))
+    return Table((text("head.configuration", lang), *references.columns), tuple(rows))

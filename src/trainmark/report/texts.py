@@ -1,0 +1,366 @@
+"""Every word of the pages and tables, in English and in Chinese.
+
+Field terms (``p_core``, ``fix_hp``, span names) are the same in both languages and are not
+here. Sentences that records carry are in ``phrases``.
+"""
+
+from __future__ import annotations
+
+from trainmark.errors import nearest
+from trainmark.spec import Text
+
+LANGUAGES = ("en", "zh")
+
+TEXTS: dict[str, Text] = {
+    # Headings
+    "page.title": Text("{title}: training speed", "{title}训练性能结果"),
+    "section.cause": Text("Why the run did not pass", "未通过原因"),
+    "section.environment": Text("Environment", "环境配置"),
+    "section.hardware": Text("Hardware", "硬件环境"),
+    "section.software": Text("Software", "软件环境"),
+    "section.run": Text("The run", "运行情况"),
+    "section.facts": Text("Facts of the run", "运行信息"),
+    "section.general": Text("General figures", "通用指标"),
+    "section.performance": Text("Performance figures", "性能指标"),
+    "section.repeats": Text("Repeated launches", "重复运行统计"),
+    "section.further": Text("Further figures", "更多指标"),
+    "section.quality": Text("Quality by evaluation", "训练结果变化"),
+    "section.steps": Text("Step by step", "逐步曲线"),
+    "section.spans": Text("Where the time went", "耗时构成"),
+    "section.counts": Text("Counts", "计数"),
+    "section.references": Text("Published figures", "已公布结果对比"),
+    "section.footer": Text("Provenance", "结果来源"),
+    # Table headers
+    "head.configuration": Text("configuration", "配置"),
+    "head.name": Text("figure", "指标名称"),
+    "head.value": Text("value", "指标值"),
+    "head.remark": Text("remark", "特殊说明"),
+    "head.unit": Text("unit", "单位"),
+    "head.count": Text("count", "计数项"),
+    "head.epoch": Text("epoch", "轮次"),
+    "head.step": Text("step", "步数"),
+    "head.samples": Text("samples evaluated", "评估样本数"),
+    "head.detail": Text("detail", "明细"),
+    "head.run": Text("run", "运行"),
+    "head.file": Text("file", "文件"),
+    "head.bytes": Text("bytes", "字节数"),
+    "head.median": Text("median", "中位数"),
+    "head.interval": Text("95% interval", "95% 区间"),
+    "head.cv": Text("CV", "变异系数"),
+    "head.launches": Text("launches", "次数"),
+    "head.passes": Text("passes (computed by us)", "折合遍数（本系统计算）"),
+    # Environment
+    "env.machine": Text("Machine", "机器型号"),
+    "env.card": Text("Accelerator", "加速卡型号"),
+    "env.card_detail": Text("Accelerator details", "加速卡详情"),
+    "env.cpu": Text("CPU", "CPU型号"),
+    "env.host_memory": Text("Host memory", "主机内存"),
+    "env.network": Text("Network between machines, bandwidth", "多机网络类型、带宽"),
+    "env.os": Text("OS", "OS版本"),
+    "env.kernel": Text("OS kernel", "OS kernel版本"),
+    "env.driver": Text("Accelerator driver", "加速卡驱动版本"),
+    "env.container": Text("Container", "容器"),
+    "env.framework": Text("Training framework", "训练框架版本"),
+    "env.packages": Text("Dependent packages", "依赖软件版本"),
+    "env.collective": Text("Collective library", "集合通信库"),
+    "env.variables": Text("Variables", "环境变量"),
+    "env.shared": Text("{name}, shared by {n} rank(s)", "{name}，由 {n} 个 rank 共用"),
+    "env.cores": Text("{n} usable cores", "可用核数 {n}"),
+    "env.numa": Text("{n} NUMA node(s)", "NUMA 节点数 {n}"),
+    # Facts of the run
+    "fact.status": Text("Status", "状态"),
+    "fact.verdict": Text("Verdict against the target", "目标判定"),
+    "fact.labels": Text("Labels", "标签"),
+    "fact.rules": Text("Rules", "规则"),
+    "fact.recipe": Text("Recipe", "训练配方"),
+    "fact.world": Text("World", "运行规模"),
+    "fact.repeat": Text("Launch", "运行序号"),
+    "fact.started": Text("Started (UTC)", "开始时间（UTC）"),
+    "fact.steady": Text("Steadiness", "稳定性"),
+    "fact.flags": Text("Precision flags in force", "实际生效的精度开关"),
+    "fact.notes": Text("Notes", "备注"),
+    "fact.none": Text("none", "无"),
+    "fact.unknown": Text("not known", "未知"),
+    "rules.closed": Text(
+        "closed: only fields that the closed rules allow were changed",
+        "封闭规则（closed）：仅改动了规则允许的字段",
+    ),
+    "rules.open": Text(
+        "open: fields beyond the closed rules were changed",
+        "开放规则（open）：改动了封闭规则以外的字段",
+    ),
+    "recipe.any": Text(
+        "{name}, written for no particular world", "{name}，未限定运行规模"
+    ),
+    "recipe.for": Text("{name}, written for {world}", "{name}，针对 {world} 编写"),
+    "world.text": Text("{world} ({n} rank(s))", "{world}（共 {n} 个 rank）"),
+    "repeat.text": Text("{index} of {count}", "第 {index} 次，共 {count} 次"),
+    "steady.yes": Text("steady: median step time moved by {drift}", "稳定：步耗时中位数变化 {drift}"),
+    "steady.no": Text(
+        "not steady: median step time moved by {drift}", "不稳定：步耗时中位数变化 {drift}"
+    ),
+    "steady.unknown": Text("too few steps to tell", "步数过少，无法判断"),
+    # Status and verdict
+    "status.passed": Text("passed", "通过"),
+    "status.target_missed": Text("target missed", "未达目标"),
+    "status.failed": Text("failed", "失败"),
+    "status.timed_out": Text("timed out", "超时"),
+    "status.oom": Text("out of memory", "内存不足"),
+    "status.diverged": Text("diverged", "训练发散"),
+    "status.interrupted": Text("interrupted", "中断"),
+    "verdict.reached": Text(
+        "{metric} {value} reached the target {target}", "{metric} {value}，达到目标 {target}"
+    ),
+    "verdict.missed": Text(
+        "{metric} {value} did not reach the target {target}",
+        "{metric} {value}，未达到目标 {target}",
+    ),
+    "verdict.no_target": Text(
+        "{metric} {value}; this recipe has no target", "{metric} {value}；该配方未设目标"
+    ),
+    "verdict.none": Text("no {metric}: {reason}", "无 {metric}：{reason}"),
+    "verdict.best": Text(
+        "the best any model can score on this data is {best}", "该数据上任何模型的最高得分为 {best}"
+    ),
+    # Labels
+    "label.self-reported": Text("measured by whoever shows it", "由发布者自行测得"),
+    "label.reproduced": Text("measured again by somebody else", "已由他人复现"),
+    "label.performance-only": Text("says nothing about quality", "仅反映速度，不反映训练质量"),
+    "label.generated-data": Text("data generated by the case", "数据由用例生成"),
+    "label.oversubscribed": Text("more ranks than cores", "rank 数多于核数"),
+    "label.recipe-written-for": Text(
+        "the recipe was written for another world", "配方针对其他运行规模编写"
+    ),
+    # General figures: names
+    "name.task": Text("task", "任务类别"),
+    "name.model": Text("model", "模型"),
+    "name.dataset": Text("data set", "数据集"),
+    "name.sample": Text("one sample", "样本定义"),
+    "name.device": Text("short device name", "硬件设备简称"),
+    "name.extra": Text("extra changes", "额外修改项"),
+    "name.precision": Text("precision", "数据精度"),
+    "name.fix_hp": Text("changed hyper-parameters", "超参修改"),
+    "name.e2e_time": Text("end-to-end time", "端到端时间"),
+    "name.p_whole": Text("whole throughput", "总吞吐量"),
+    "name.p_train": Text("training throughput", "训练吞吐量"),
+    "name.p_core": Text("compute throughput", "计算吞吐量"),
+    "name.token/p/s": Text("token throughput", "吞吐量"),
+    "name.loss": Text("training loss", "训练损失"),
+    "name.mem": Text("memory use", "硬件存储使用"),
+    "name.MFU": Text("model FLOP utilisation", "计算使用率"),
+    "name.quality": Text("quality", "训练结果"),
+    "general.see": Text("{column}, see performance figures", "{column},见“性能指标”"),
+    "general.data": Text(
+        "{train} training and {eval} evaluation samples, {layout}, {origin}, content {content}",
+        "训练样本 {train}，评估样本 {eval}，格式 {layout}，{origin}，内容标识 {content}",
+    ),
+    "origin.generated": Text("generated by the case", "由用例生成"),
+    "origin.real": Text("real data", "真实数据"),
+    # General figures: definitions
+    "def.precision": Text("the precision that was in force: {precisions}", "实际生效的精度：{precisions}"),
+    "def.fix_hp": Text(
+        "recipe fields changed that the closed rules allow; / means none",
+        "在封闭规则允许范围内改动的配方字段；/ 表示未改动",
+    ),
+    "def.e2e_time": Text(
+        "launcher start to the last rank's end, in s", "从启动器启动到最后一个 rank 结束，单位为 s"
+    ),
+    "def.p_whole": Text(
+        "samples really trained over training time, evaluation included, slowest rank; samples/s",
+        "实际训练样本数除以训练时间（含评估，取最慢的 rank），单位为 samples/s",
+    ),
+    "def.p_train": Text(
+        "the same, evaluation left out of the time; samples/s",
+        "同上，时间中不包含评估，单位为 samples/s",
+    ),
+    "def.p_core": Text(
+        "the same, evaluation and waiting for data left out of the time; samples/s",
+        "同上，时间中不包含评估和等待数据（p_core≥p_train≥p_whole），单位为 samples/s",
+    ),
+    "def.token/p/s": Text(
+        "tokens without padding, per device and second, evaluation left out",
+        "单卡每秒训练的 token 数，不含填充，不含评估时间",
+    ),
+    "def.loss": Text(
+        "mean over the samples of the last tenth of the steps", "最后十分之一训练步内按样本平均"
+    ),
+    "def.mem": Text("peak used/total, in GiB", "峰值使用量/总量，通常称为“显存”，单位为GiB"),
+    "def.MFU": Text(
+        "model FLOP/s per device over the dense peak of the precision that ran",
+        "单卡模型 FLOP/s 除以实际运行精度的稠密峰值",
+    ),
+    "def.quality": Text("{note}", "{note}"),
+    "def.extra": Text(
+        "changes beyond the closed rules", "超出封闭规则的改动"
+    ),
+    # Further figures
+    "figure.train_time": Text("training start to end, slowest rank", "训练起止时间，取最慢的 rank"),
+    "figure.final_result": Text(
+        "all work over all time after the warm-up", "预热之后的总工作量除以总时间"
+    ),
+    "figure.step_time_p50": Text("median step after the warm-up", "预热后步耗时中位数"),
+    "figure.step_time_p90": Text("90th percentile", "第 90 百分位"),
+    "figure.step_time_p99": Text("99th percentile", "第 99 百分位"),
+    "figure.step_time_mad": Text("median absolute deviation", "中位数绝对偏差"),
+    "figure.step_time_cv": Text("standard deviation over mean", "标准差除以均值"),
+    "figure.MAMFU": Text(
+        "model FLOP/s over the matmul rate measured on this device",
+        "模型 FLOP/s 除以本机实测矩阵乘速率",
+    ),
+    "figure.allocator_peak": Text("peak of the framework's allocator", "框架内存分配器的峰值"),
+    "figure.null": Text("not measured: {reason}", "未测得：{reason}"),
+    # Counts
+    "count.samples": Text("samples trained", "训练样本数"),
+    "count.sequences": Text("sequences trained", "训练序列数"),
+    "count.tokens": Text("tokens without padding", "token 数（不含填充）"),
+    "count.tokens_padded": Text("tokens with padding", "token 数（含填充）"),
+    "count.steps": Text("optimizer steps", "优化器步数"),
+    "count.micro_batches": Text("micro-batches", "微批次数"),
+    "count.epochs": Text("epochs begun", "已开始的轮数"),
+    "count.skipped_steps": Text("steps skipped by the loss scaler", "因损失缩放跳过的步数"),
+    "count.passes": Text("passes over the data", "折合数据遍数"),
+    # Spans
+    "spans.caption": Text(
+        "{wall} s of rank {rank}, the one that ended last; {named} of it has a name. Spans that "
+        "recur are added up, offsets stack them in order.",
+        "最后结束的 rank {rank} 的墙钟时间 {wall} s，其中 {named} 已归类。"
+        "重复出现的阶段累加计算，起点按顺序叠加。",
+    ),
+    "spans.none": Text("no rank reported a span", "没有 rank 上报耗时"),
+    "spans.alt": Text(
+        "Bars from launch to end, one a span", "从启动到结束的各阶段耗时条形图"
+    ),
+    "spans.parts": Text("inside compile, warmup and train", "compile、warmup 与 train 的内部构成"),
+    "spans.start": Text("start", "起点"),
+    "spans.share": Text("share", "占比"),
+    "span.launch": Text("launch", "启动"),
+    "span.init": Text("init", "初始化"),
+    "span.preflight": Text("preflight", "预检"),
+    "span.data_build": Text("data_build", "构建数据"),
+    "span.model_build": Text("model_build", "构建模型"),
+    "span.compile": Text("compile", "首步编译"),
+    "span.warmup": Text("warmup", "预热"),
+    "span.train": Text("train", "训练"),
+    "span.evaluate": Text("evaluate", "评估"),
+    "span.checkpoint": Text("checkpoint", "存档"),
+    "span.finish": Text("finish", "收尾"),
+    "span.other": Text("other", "其他"),
+    "span.data_wait": Text("data_wait", "等待数据"),
+    "span.compute": Text("compute", "计算"),
+    # Charts
+    "chart.loss": Text("Training loss by step", "训练损失随步数变化"),
+    "chart.loss.desc": Text(
+        "Loss of {n} steps, from {first} to {last}; dashed lines are evaluations",
+        "{n} 步的损失，从 {first} 到 {last}；虚线为评估",
+    ),
+    "chart.step_time": Text("Step time by step (ms)", "步耗时随步数变化（ms）"),
+    "chart.step_time.desc": Text(
+        "Time of {n} steps; the first {warmup} are the warm-up and are shaded",
+        "{n} 步的耗时；前 {warmup} 步为预热，以底色标出",
+    ),
+    "chart.step": Text("step", "步数"),
+    "chart.warmup": Text("warm-up", "预热"),
+    "chart.note": Text(
+        "Long series are drawn by the least and greatest value of each bucket; figures are "
+        "computed from every step.",
+        "较长序列按分段最小值和最大值绘制；所有指标均由全部步数计算。",
+    ),
+    # References
+    "reference.audit": Text(
+        "Passes are e2e_time x p_whole / {rows} training samples of the data set.",
+        "折合遍数 = e2e_time × p_whole / 数据集训练样本数 {rows}。",
+    ),
+    "reference.differ": Text(
+        "The rows trained different amounts of data: their e2e_time columns do not compare.",
+        "各行实际训练的数据量不同，其 e2e_time 不可相互比较。",
+    ),
+    "reference.same": Text(
+        "The rows trained the same amount of data.", "各行训练的数据量相同。"
+    ),
+    "reference.source": Text("Source", "来源"),
+    "reference.date": Text("Date", "日期"),
+    "reference.evidence": Text("Evidence level", "证据等级"),
+    "reference.remark": Text("Remark", "说明"),
+    "evidence.A": Text("A: measured, the record can be checked", "A：实测，记录可核查"),
+    "evidence.B": Text("B: published with logs or raw data", "B：已公布，附日志或原始数据"),
+    "evidence.C": Text("C: published figures alone", "C：仅公布数值"),
+    "evidence.unverified": Text("unverified: second-hand", "未核实：转引"),
+    # Repeats
+    "repeats.counted": Text("{passed} of {all} launches passed", "{all} 次运行中 {passed} 次通过"),
+    "repeats.left_out": Text(
+        "left out of every figure: {runs}", "以下运行不计入任何指标：{runs}"
+    ),
+    "repeats.descriptive": Text(
+        "Fewer than five launches: the interval is descriptive, nothing can be inferred from it.",
+        "运行次数少于五次：区间仅作描述，不能据此推断。",
+    ),
+    # Cause
+    "cause.kind": Text("Kind", "类别"),
+    "cause.rank": Text("Rank", "Rank"),
+    "cause.place": Text("Place", "位置"),
+    "cause.type": Text("Exception", "异常类型"),
+    "cause.signal": Text("Signal", "信号"),
+    "cause.exit_code": Text("Exit code", "退出码"),
+    "cause.message": Text("Message", "信息"),
+    "cause.remedy": Text("Way out", "处理建议"),
+    "cause.stacks": Text("Stacks of the ranks", "各 rank 调用栈文件"),
+    "cause.traceback": Text("End of the traceback", "调用栈末尾"),
+    "remedy.oom": Text(
+        "lower bs and raise gas by the same factor, or choose a smaller precision",
+        "减小 bs 并按相同倍数增大 gas，或改用更低的精度",
+    ),
+    "remedy.diverged": Text(
+        "lower lr, or choose bf16 or fp32 instead of fp16",
+        "减小 lr，或以 bf16、fp32 代替 fp16",
+    ),
+    "remedy.disk_full": Text(
+        "free space, or write elsewhere with --out", "清理磁盘空间，或用 --out 写到别处"
+    ),
+    "remedy.timeout": Text(
+        "raise timeout_s; if the stacks show a rank waiting, look at what it waits for",
+        "增大 timeout_s；若调用栈显示某个 rank 在等待，请检查其等待的对象",
+    ),
+    "remedy.target_missed": Text(
+        "raise max_epochs, or go back to the recipe's own hyper-parameters",
+        "增大 max_epochs，或恢复配方自带的超参",
+    ),
+    "remedy.interrupted": Text("run it again", "重新运行"),
+    "remedy.impossible_figure": Text(
+        "report it: a count, a time or the device's peak is wrong",
+        "请反馈：计数、计时或设备峰值有误",
+    ),
+    "remedy.other": Text(
+        "read the traceback here, and log.rank<N>.txt and the events beside the record",
+        "查看此处的调用栈，以及记录旁的 log.rank<N>.txt 和事件文件",
+    ),
+    # Footer and terminal
+    "foot.suite": Text("Suite", "评测套件"),
+    "foot.commit": Text("Commit", "代码提交"),
+    "foot.run": Text("Run", "运行编号"),
+    "foot.key": Text("Case key", "用例键"),
+    "foot.content": Text(
+        "Every figure on this page is computed from the record of the run; the record from "
+        "these files.",
+        "本页所有指标均由运行记录计算得出；运行记录由以下文件计算得出。",
+    ),
+    "terminal.record": Text("record", "记录"),
+    "terminal.labels": Text("labels", "标签"),
+    "terminal.note": Text("note", "备注"),
+    "terminal.way_out": Text("way out", "处理建议"),
+    "sep.colon": Text(": ", "："),
+    "sep.comma": Text(", ", "，"),
+    "sep.semicolon": Text("; ", "；"),
+    "sep.stop": Text(". ", "。"),
+}  # fmt: skip
+
+
+def text(key: str, lang: str, **values: object) -> str:
+    """Return the text called ``key`` in ``lang``, its places filled with ``values``."""
+    assert key in TEXTS, f"no text {key!r}: {nearest(key, TEXTS)}"
+    found = TEXTS[key].in_language(lang)
+    return found.format(**values) if values else found
+
+
+def has(key: str) -> bool:
+    """Tell whether there is a text called ``key``."""
+    return key in TEXTS
