@@ -21,13 +21,14 @@ def main(arguments: list[str]) -> int:
     except ChildFailedError as error:
         for rank, failure in error.failures.items():
             said = failure.message
-            report = said["message"] if isinstance(said, dict) else None
+            # A rank of ours leaves its report as JSON text; a rank killed leaves nothing.
+            report = json.loads(said["message"]) if isinstance(said, dict) else None
             failures.append(
                 {
                     "rank": rank,
                     "exit_code": failure.exitcode,
                     "time_s": failure.timestamp,
-                    "report": report if isinstance(report, dict) else None,
+                    "report": report,
                 }
             )
     print(json.dumps({"failures": failures}), flush=True)

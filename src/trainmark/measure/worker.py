@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 import traceback
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -165,7 +165,7 @@ def _collective_library(backend: str) -> str:
 
 
 def _leave_error(rank: Rank, report: dict[str, Any]) -> None:
-    """Tell the launcher by the elastic agent's error file, then in the events.
+    """Tell the launcher by the elastic agent's error file, then in the events and the log.
 
     The agent's file lies on another disk as a rule, so that a full one does not hide why.
     """
@@ -173,11 +173,18 @@ def _leave_error(rank: Rank, report: dict[str, Any]) -> None:
     if agent_file:
         Path(agent_file).write_text(
             json.dumps(
-                {"message": {"message": report, "extraInfo": {"timestamp": int(time.time())}}}
+                {
+                    "message": {
+                        "message": json.dumps(report),
+                        "extraInfo": {"timestamp": int(time.time())},
+                    }
+                }
             ),
             encoding="utf-8",
         )
-    rank.events.emit("error", **report)
+    with suppress(OSError):  # a full disk takes no more, and the agent's file has said it
+        rank.events.emit("error", **report)
+        sys.stderr.write(report["traceback"])
 
 
 def _die_with_parent() -> None:
@@ -205,7 +212,6 @@ def main(run_dir: Path) -> int:
             _run(rank, run_dir, number, local_rank)
             rank.events.emit("end")
         except Exception as error:  # noqa: BLE001 - the rank's last words, whatever ended it
-            traceback.print_exc()
             _leave_error(rank, error_report(error, rank.place))
             return 1
         finally:
@@ -216,6 +222,7 @@ def main(run_dir: Path) -> int:
 if __name__ == "__main__":
     # Skip the interpreter's slow teardown of torch: everything is on disk by now.
     code = main(Path(sys.argv[1]))
-    sys.stdout.flush()
-    sys.stderr.flush()
+    with suppress(OSError):  # a full disk takes no more of the log
+        sys.stdout.flush()
+        sys.stderr.flush()
     os._exit(code)

@@ -150,6 +150,7 @@ def _of_agent(agent: dict[str, Any] | None) -> Ending:
     code = agent["exit_code"]
     how = f"was killed by {_signal_name(code)}" if code < 0 else f"exited with code {code}"
     message = f"the process that starts the ranks {how}"
+    message += "; its own words are in log.launcher.txt"
     return Ending("failed", _cause("launcher", message, exit_code=code))
 
 

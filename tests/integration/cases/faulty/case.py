@@ -1,0 +1,35 @@
+"""The toy case with a fault planted at one rank and step: what the fault tests run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from trainmark.cases.toy.case import CASE as TOY
+from trainmark.spec import PositiveInt, Recipe, recipe_field
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaultyRecipe(Recipe):
+    fault: Literal["none", "raise", "wait", "spin", "fill_disk", "oom", "nan"] = recipe_field(
+        "none", "what goes wrong"
+    )
+    fault_rank: int = recipe_field(0, "on which rank")
+    fault_step: PositiveInt = recipe_field(15, "before which step")
+
+
+CASE = replace(
+    TOY,
+    name="faulty",
+    recipe_type=FaultyRecipe,
+    recipes={
+        "tiny": FaultyRecipe(
+            data="generated",
+            micro_batch_size=64,
+            max_epochs=1,
+            warmup_steps=2,
+            window_steps=2,
+            timeout_s=120.0,
+        )
+    },
+)

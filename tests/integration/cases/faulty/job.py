@@ -1,0 +1,55 @@
+"""Plant a fault in the toy job. ``FAULT_FIFO`` is told when the fault's step is reached."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import torch
+
+from trainmark.cases.toy.job import ToyJob, load_data
+
+__all__ = ["build", "load_data"]
+
+
+def build(context, data):
+    return FaultyJob(context, data)
+
+
+class FaultyJob(ToyJob):
+    def __init__(self, context, data):
+        super().__init__(context, data)
+        self.taken = 0
+        take_step = self.step
+
+        def step(batches):
+            self.taken += 1
+            recipe = self.context.recipe
+            if self.taken == recipe.fault_step and self.context.rank == recipe.fault_rank:
+                faulty = self.fault(recipe.fault)
+                if faulty is not None:
+                    return take_step(batches) * faulty
+            return take_step(batches)
+
+        self.step = step
+
+    def fault(self, kind):
+        if kind == "raise":
+            raise ValueError("planted: row 17 of the data is upside down")
+        if kind == "wait":
+            with open(os.environ["FAULT_FIFO"], "w") as fifo:
+                fifo.write(f"{os.getpid()} {os.getppid()}\n")
+            signal.pause()
+        if kind == "spin":
+            while True:
+                torch.ones(8).sum()
+        if kind == "fill_disk":
+            with Path(os.environ["FAULT_FILL"]).open("wb", buffering=0) as file:
+                while True:
+                    file.write(bytes(64 * 1024))
+        if kind == "oom":
+            torch.empty(1 << 50)
+        if kind == "nan":
+            return float("nan")
+        return None

@@ -1,0 +1,248 @@
+"""Break real runs on purpose: each leaves a valid record, a non-zero exit, no orphan."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import psutil
+import pytest
+
+from trainmark.launch.processes import RUN_VARIABLE
+from trainmark.measure.events import EventFile
+from trainmark.results.record import read, schema
+
+CASES = Path(__file__).parent / "cases"
+
+
+@pytest.fixture
+def started(tmp_path):
+    """Start ``trainmark run`` and end it with the test, whatever happens."""
+    processes = []
+
+    def start(*words, case="faulty", prefix=(), **variables):
+        run_dir = tmp_path / "run"
+        env = os.environ | {
+            "TRAINMARK_CASE_PATH": str(CASES),
+            "TRAINMARK_CACHE": str(tmp_path / "cache"),
+            "FAULT_FIFO": str(tmp_path / "fifo"),
+            "OMP_NUM_THREADS": "1",
+            **variables,
+        }
+        out = variables.get("RUN_DIR", str(run_dir))
+        command = [*prefix, sys.executable, "-m", "trainmark", "run", case, "--out", out, *words]
+        process = subprocess.Popen(
+            command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        processes.append(process)
+        return process, run_dir
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+def ended(process):
+    """Wait until launcher and keeper are gone: both hold standard error open."""
+    out, err = process.communicate(timeout=120)
+    return process.returncode, out, err
+
+
+def checked(run_dir):
+    """Return the record after checking what every ending promises."""
+    document = json.loads((run_dir / "record.json").read_text())
+    jsonschema.validate(document, schema())
+    for path in run_dir.glob("events.*.jsonl"):
+        events = EventFile(path)
+        assert list(events), path
+        assert events.malformed_lines == 0, path
+    record = read(run_dir)
+    left = [p for p in psutil.process_iter() if run_id_of(p) == record.run_id]
+    assert left == []
+    assert not (run_dir / ".reserve").exists()
+    return record
+
+
+def run_id_of(process):
+    try:
+        return process.environ().get(RUN_VARIABLE)
+    except psutil.Error:
+        return None
+
+
+@pytest.fixture
+def fifo(tmp_path):
+    path = tmp_path / "fifo"
+    os.mkfifo(path)
+    return path
+
+
+def wait_for_fault(fifo):
+    """Block until the faulty rank has reached its step; return its pid and its agent's."""
+    rank_pid, agent_pid = fifo.read_text().split()
+    return int(rank_pid), int(agent_pid)
+
+
+def test_rank_that_raises(started):
+    process, run_dir = started("--nproc", "2", "fault=raise", "fault_rank=1")
+    code, out, _ = ended(process)
+    record = checked(run_dir)
+    assert code == 1
+    assert record.status == "failed"
+    assert record.cause.kind == "error"
+    assert record.cause.rank == 1
+    assert record.cause.place == "train"
+    assert record.cause.type == "ValueError"
+    assert "row 17 of the data is upside down" in record.cause.message
+    assert "upside down" in out
+    assert record.ranks[1].steps == 14
+
+
+def test_rank_killed(started, fifo):
+    process, run_dir = started("--nproc", "2", "fault=wait", "fault_rank=1")
+    rank_pid, _ = wait_for_fault(fifo)
+    os.kill(rank_pid, signal.SIGKILL)
+    code, _, _ = ended(process)
+    record = checked(run_dir)
+    assert code == 1
+    assert record.status == "failed"
+    assert (record.cause.kind, record.cause.signal, record.cause.rank) == ("signal", "SIGKILL", 1)
+
+
+def test_launcher_killed(started, fifo):
+    process, run_dir = started("--nproc", "2", "fault=wait")
+    wait_for_fault(fifo)
+    process.kill()
+    code, _, _ = ended(process)
+    record = checked(run_dir)
+    assert code == -signal.SIGKILL
+    assert record.status == "interrupted"
+    assert record.cause.kind == "launcher_killed"
+    assert record.counts.steps == 14
+
+
+def test_agent_killed(started, fifo):
+    process, run_dir = started("--nproc", "2", "fault=wait")
+    _, agent_pid = wait_for_fault(fifo)
+    os.kill(agent_pid, signal.SIGKILL)
+    code, _, _ = ended(process)
+    record = checked(run_dir)
+    assert code == 1
+    assert record.status == "failed"
+    assert record.cause.kind == "launcher"
+    assert "SIGKILL" in record.cause.message
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_stopped_by_a_signal(started, fifo, number):
+    process, run_dir = started("fault=wait")
+    wait_for_fault(fifo)
+    process.send_signal(number)
+    code, _, _ = ended(process)
+    record = checked(run_dir)
+    assert code == 1
+    assert record.status == "interrupted"
+    assert record.cause.signal == number.name
+    assert record.figures["p_whole"].value is not None
+
+
+def test_loss_becomes_nan(started):
+    process, run_dir = started("fault=nan")
+    code, _, _ = ended(process)
+    record = checked(run_dir)
+    assert code == 1
+    assert record.status == "diverged"
+    assert "nan at step 15" in record.cause.message
+    # The window with the bad step is kept, the step's loss as null.
+    assert record.steps.loss[14] is None
+    assert record.counts.steps == len(record.steps.loss)
+
+
+def test_divergence_for_real(started):
+    process, run_dir = started("lr=1e38", "window_steps=1", case="toy")
+    code, _, _ = ended(process)
+    assert code == 1
+    assert checked(run_dir).status == "diverged"
+
+
+def test_hang_past_the_timeout(started):
+    process, run_dir = started("--nproc", "2", "fault=spin", "fault_rank=1", "--timeout", "25")
+    code, _, _ = ended(process)
+    record = checked(run_dir)
+    assert code == 1
+    assert record.status == "timed_out"
+    assert record.cause.stacks == ["stacks.rank0.txt", "stacks.rank1.txt"]
+    for name in record.cause.stacks:
+        stacks = (run_dir / name).read_text()
+        assert "worker.py" in stacks, stacks
+        assert "loop.py" in stacks, stacks
+    assert "in fault" in (run_dir / "stacks.rank1.txt").read_text()
+
+
+def test_out_of_memory(started):
+    process, run_dir = started("fault=oom")
+    code, _, _ = ended(process)
+    record = checked(run_dir)
+    assert code == 1
+    assert record.status == "oom"
+    assert record.cause.rank == 0
+
+
+def test_target_missed(started):
+    process, run_dir = started("lr=1e-9", "epochs=1", case="toy")
+    code, out, _ = ended(process)
+    record = checked(run_dir)
+    assert code == 1
+    assert record.status == "target_missed"
+    assert "did not reach 0.9" in record.cause.message
+    assert "target" in out
+
+
+def test_full_disk(started, tmp_path):
+    """On a real file system of 12 MB, in a mount namespace of its own."""
+    disk, result = tmp_path / "disk", tmp_path / "run"
+    disk.mkdir()
+    allowed = subprocess.run(
+        ["unshare", "-rm", "mount", "-t", "tmpfs", "tmpfs", str(disk)],
+        capture_output=True,
+        check=False,
+    )
+    if allowed.returncode != 0:
+        pytest.skip("this kernel lets no test mount a file system")
+    script = (
+        f"mount -t tmpfs -o size=12m tmpfs {disk} && "
+        f'"$@"; code=$?; cp -r {disk}/run {result}; exit $code'
+    )
+    process, _ = started(
+        "fault=fill_disk",
+        prefix=("unshare", "-rm", "sh", "-c", script, "sh"),
+        RUN_DIR=str(disk / "run"),
+        FAULT_FILL=str(disk / "filler"),
+    )
+    code, _, err = ended(process)
+    record = checked(result)
+    assert code == 1, err
+    assert record.status == "failed"
+    assert record.cause.kind == "disk_full"
+
+
+def test_disk_too_full_to_start(started, tmp_path):
+    if shutil.which("unshare") is None:
+        pytest.skip("no unshare here")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    script = f'mount -t tmpfs -o size=1m tmpfs {disk} && exec "$@"'
+    process, _ = started(
+        prefix=("unshare", "-rm", "sh", "-c", script, "sh"), RUN_DIR=str(disk / "run")
+    )
+    code, _, err = ended(process)
+    assert code == 2
+    assert "MiB are free" in err
+    assert "choose --out on another disk" in err
