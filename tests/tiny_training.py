@@ -1,0 +1,118 @@
+"""A model small enough to train in a test, on one rank or on two real ones.
+
+Apart from the tests because a spawned rank has to import it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from trainmark.protocols import Batch, Counts
+from trainmark.training.shards import Sharding
+from trainmark.training.stepper import Stepper, add_over_ranks, distribute
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+FEATURES = 6
+ROWS = 75  # with a step of 32 the last one holds 11: uneven over 2 ranks and 3 micro-batches
+
+
+def rows_of_data() -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    features = torch.randn(ROWS, FEATURES, generator=generator)
+    return features, features @ torch.randn(FEATURES, 1, generator=generator)
+
+
+def new_model() -> nn.Module:
+    torch.manual_seed(7)
+    return nn.Sequential(nn.Linear(FEATURES, 5), nn.Tanh(), nn.Linear(5, 1))
+
+
+def new_stepper(
+    model: nn.Module,
+    *,
+    learning_rate: float = 0.05,
+    world_size: int = 1,
+    loss_sum: Callable[[nn.Module, Batch], torch.Tensor] | None = None,
+    **fields: Any,
+) -> Stepper:
+    def squared_error(batch: Batch) -> torch.Tensor:
+        if loss_sum is not None:
+            return loss_sum(stepper.model, batch)
+        features, targets = batch.tensors
+        return ((stepper.model(features).float() - targets) ** 2).sum()
+
+    distributed = distribute(model, world_size=world_size, torch_type="cpu")
+    stepper = Stepper(
+        distributed,
+        torch.optim.AdamW(model.parameters(), lr=learning_rate),
+        squared_error,
+        torch_type="cpu",
+        world_size=world_size,
+        **{"precision": "fp32", **fields},
+    )
+    return stepper
+
+
+def batches(sharding: Sharding, epoch: int) -> Iterator[Batch]:
+    features, targets = rows_of_data()
+    for part in sharding.micro_batches(epoch):
+        count = 0 if part.weightless else len(part.rows)
+        tensors = features[part.rows], targets[part.rows]
+        yield Batch(tensors, Counts(samples=count), part.step_samples, part.closes_step)
+
+
+def train(
+    stepper: Stepper,
+    *,
+    micro: int,
+    accumulate: int,
+    world_size: int = 1,
+    rank: int = 0,
+    epochs: int = 7,
+) -> list[tuple[float, int]]:
+    """Return (mean loss, samples) of each step on this rank."""  # fmt: skip
+    sharding = Sharding(
+        num_rows=ROWS, micro_batch_size=micro, grad_accum_steps=accumulate,
+        world_size=world_size, rank=rank, seed=1,
+    )  # fmt: skip
+    steps = []
+    for epoch in range(epochs):
+        source = list(batches(sharding, epoch))
+        held = iter(source)
+        position = 0
+        while (loss := stepper.step(held)) is not None:
+            samples = 0
+            while True:
+                samples += source[position].counts.samples
+                position += 1
+                if source[position - 1].closes_step:
+                    break
+            steps.append((float(loss), samples))
+    return steps
+
+
+def weights(model: nn.Module) -> torch.Tensor:
+    return torch.cat([item.detach().flatten() for item in model.parameters()])
+
+
+def rank_main(rank: int, rendezvous: str, out: str) -> None:
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=2
+    )
+    model = new_model()
+    stepper = new_stepper(model, world_size=2)
+    # 75 rows in steps of 32 leave 11: 5 on rank 0 and 6 on rank 1, one micro-batch each.
+    steps = train(stepper, micro=8, accumulate=2, world_size=2, rank=rank)
+    # An epoch of one row: rank 0 has none and takes part without weight.
+    features, targets = rows_of_data()
+    single = Batch((features[:1], targets[:1]), Counts(samples=rank), 1, closes_step=True)
+    stepper.step(iter([single]))
+    total = add_over_ranks(rank + 1, 10, world_size=2, device=torch.device("cpu"))
+    torch.save({"steps": steps, "weights": weights(model), "total": total}, f"{out}{rank}.pt")
+    torch.distributed.destroy_process_group()
