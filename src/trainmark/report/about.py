@@ -21,7 +21,7 @@ class About:
     dataset: str
     metric_note: Text
     sample_note: str
-    references: References = References()
+    references: References
 
 
 def about(name: str) -> About:
@@ -42,6 +42,7 @@ def about(name: str) -> About:
             dataset=NOTHING,
             metric_note=unknown,
             sample_note=NOTHING,
+            references=References(),
         )
     case = cases.load(name)
     return About(

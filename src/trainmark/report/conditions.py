@@ -36,9 +36,7 @@ def shared(records: Sequence[Record], value: Callable[[Record], str]) -> str:
 def _facts(
     records: Sequence[Record], lang: str, entries: dict[str, Callable[[Record], str]]
 ) -> Facts:
-    return Facts(
-        tuple((text(key, lang), shared(records, value)) for key, value in entries.items())
-    )
+    return Facts(tuple((text(key, lang), shared(records, value)) for key, value in entries.items()))
 
 
 def _known(value: Any, lang: str) -> str:
@@ -187,7 +185,9 @@ def facts(records: Sequence[Record], lang: str) -> Section:
     entries: dict[str, Callable[[Record], str]] = {
         "fact.status": lambda record: text(f"status.{record.status}", lang),
         "fact.verdict": lambda record: verdict(record, lang),
-        "fact.labels": lambda record: comma.join(label_text(x, lang) for x in record.labels) or none,
+        "fact.labels": lambda record: (
+            comma.join(label_text(x, lang) for x in record.labels) or none
+        ),
         "fact.rules": lambda record: text(f"rules.{record.plan.rules}", lang),
         "fact.recipe": lambda record: _recipe(record, lang),
         "fact.world": lambda record: text(
@@ -224,7 +224,9 @@ def _definition(name: str, records: Sequence[Record], about: About, lang: str) -
     key = COLUMNS[name].definition
     if name == "precision":
         used = dict.fromkeys(str(record.plan.recipe["precision"]) for record in records)
-        notes = text("sep.comma", lang).join(said(PRECISION_NOTES.get(item, item), lang) for item in used)
+        notes = text("sep.comma", lang).join(
+            said(PRECISION_NOTES.get(item, item), lang) for item in used
+        )
         return text(key, lang, precisions=notes)
     if name == QUALITY:
         return text(key, lang, note=about.metric_note.in_language(lang))
@@ -245,9 +247,7 @@ def general(
     for name in columns:
         printed = metric if name == QUALITY else name
         see = text("general.see", lang, column=printed)
-        rows.append(
-            (text(COLUMNS[name].name, lang), see, _definition(name, records, about, lang))
-        )
+        rows.append((text(COLUMNS[name].name, lang), see, _definition(name, records, about, lang)))
 
     def extra(record: Record) -> str:
         changed = fix_hp_text(record.extra)

@@ -7,9 +7,10 @@ templates' work, so that no block can be shown unescaped by oversight.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from trainmark.report.tables import Table
+if TYPE_CHECKING:
+    from trainmark.report.tables import Table
 
 Tone = Literal["plain", "muted", "good", "bad", "warn"]
 
@@ -55,6 +56,7 @@ class Picture:
     kind: ClassVar[str] = "picture"
     svg: str
     text: str | None
+    caption: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,9 @@ def _numbers(records: Sequence[Record]) -> list[str]:
 def tiles(record: Record, lang: str, *, columns: Sequence[str], metric: str) -> Tiles:
     """Return the few figures that most readers look for first."""
     row = performance_row(record, lang=lang, columns=columns)
-    chosen = [name for name in ("p_core", "token/p/s", "e2e_time", QUALITY, "mem") if name in columns]
+    chosen = [
+        name for name in ("p_core", "token/p/s", "e2e_time", QUALITY, "mem") if name in columns
+    ]
     return Tiles(
         tuple(
             (metric if name == QUALITY else name, row.cells[name], _TILE_UNITS.get(name, ""))
@@ -124,18 +126,14 @@ def further(records: Sequence[Record], lang: str, *, columns: Sequence[str]) -> 
         meaning = text(f"figure.{name}", lang) if has(f"figure.{name}") else ""
         parts = [part for part in (meaning, remark) if part]
         rows.append((name, *values, shown_unit, text("sep.semicolon", lang).join(parts)))
-    values_heads = tuple(
-        number.strip() or text("head.value", lang) for number in _numbers(records)
-    )
+    values_heads = tuple(number.strip() or text("head.value", lang) for number in _numbers(records))
     heads = (
         text("head.name", lang),
         *values_heads,
         text("head.unit", lang),
         text("head.remark", lang),
     )
-    return Section(
-        text("section.further", lang), 3, "further", (Grid(Table(heads, tuple(rows))),)
-    )
+    return Section(text("section.further", lang), 3, "further", (Grid(Table(heads, tuple(rows))),))
 
 
 def quality(records: Sequence[Record], lang: str) -> Section | None:
@@ -185,14 +183,16 @@ def spans(record: Record, lang: str, *, number: str, ident: str) -> Section:
 
 def steps(record: Record, lang: str, *, number: str, ident: str) -> Section | None:
     """Return the charts; they exist in HTML only, so that Markdown shows nothing for them."""
-    charts = (
-        loss_chart(record, lang=lang, ident=f"{ident}-loss"),
-        step_time_chart(record, lang=lang, ident=f"{ident}-time"),
+    charts = {
+        "chart.loss": loss_chart(record, lang=lang, ident=f"{ident}-loss"),
+        "chart.step_time": step_time_chart(record, lang=lang, ident=f"{ident}-time"),
+    }
+    pictures = tuple(
+        Picture(chart, None, text(key, lang)) for key, chart in charts.items() if chart is not None
     )
-    pictures = tuple(Picture(chart, None) for chart in charts if chart is not None)
     if not pictures:
         return None
-    blocks = (*pictures, Paragraph(text("chart.note", lang), "muted"))
+    blocks: tuple[Block, ...] = (*pictures, Paragraph(text("chart.note", lang), "muted"))
     heading = text("section.steps", lang) + number
     return Section(heading, 3, ident, blocks, pictures_only=True)
 
@@ -200,9 +200,7 @@ def steps(record: Record, lang: str, *, number: str, ident: str) -> Section | No
 def per_record(records: Sequence[Record], lang: str) -> list[Section]:
     """Return waterfall and charts of each record."""
     found: list[Section] = []
-    for place, (number, record) in enumerate(
-        zip(_numbers(records), records, strict=True), start=1
-    ):
+    for place, (number, record) in enumerate(zip(_numbers(records), records, strict=True), start=1):
         found.append(spans(record, lang, number=number, ident=f"spans{place}"))
         charts = steps(record, lang, number=number, ident=f"steps{place}")
         if charts is not None:
@@ -219,9 +217,7 @@ def counts(records: Sequence[Record], lang: str) -> Section:
         shown = [cells.NOTHING if value is None else cells.count(value) for value in values]
         label = text(f"count.{name}", lang) if has(f"count.{name}") else name
         rows.append((label, *shown))
-    passes = [
-        f"{record.counts.samples / record.plan.data.train_samples:.2f}" for record in records
-    ]
+    passes = [f"{record.counts.samples / record.plan.data.train_samples:.2f}" for record in records]
     rows.append((text("count.passes", lang), *passes))
     heads = [number.strip() or text("head.value", lang) for number in _numbers(records)]
     table = Table((text("head.count", lang), *heads), tuple(rows))

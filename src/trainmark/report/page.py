@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from trainmark.errors import RecordError, UsageError, nearest
 from trainmark.report import cells, conditions, outcome
@@ -26,22 +26,21 @@ if TYPE_CHECKING:
     from trainmark.report.document import Tone
     from trainmark.results.record import Record
 
-Format = Literal["md", "html"]
+__all__ = ["LANGUAGES", "compose", "html_page", "markdown_page", "to_html", "to_markdown"]
+
 _NUMBER = re.compile(r"(\[\d+\] )?[-+]?[\d,]+(\.\d+)?(e[-+]?\d+)?%?|/|[\d.]+/[\d./]+")
 _WORST_FIRST: tuple[Tone, ...] = ("bad", "warn", "good")
 
 
 def compose(records: Sequence[Record], *, about: About, lang: str = "en") -> Page:
-    """Return the page of ``records``, all of one case.
+    """Return the page of ``records``: one or more, all of one case.
 
     Raises:
-        RecordError: no record, or records of several cases.
+        RecordError: records of several cases.
         UsageError: no such language.
     """
     if lang not in LANGUAGES:
         raise UsageError(f"no page in {lang!r}", where="--lang", remedy=nearest(lang, LANGUAGES))
-    if not records:
-        raise RecordError("no record to show", remedy="name one run or more")
     found = dict.fromkeys(record.plan.case for record in records)
     if len(found) > 1:
         raise RecordError(
@@ -136,13 +135,22 @@ def to_html(page: Page) -> str:
     return _templates().get_template("page.html.j2").render(page=page)
 
 
-def render(records: Sequence[Record], *, form: Format = "md", lang: str = "en") -> str:
-    """Return the page of ``records`` as ``trainmark report`` writes it.
+def markdown_page(records: Sequence[Record], lang: str = "en") -> str:
+    """Return the result page of records of one case as Markdown.
 
     Raises:
         RecordError: no record, or records of several cases.
         UsageError: no such language.
     """
-    name = records[0].plan.case if records else ""
-    page = compose(records, about=about(name), lang=lang)
-    return to_html(page) if form == "html" else to_markdown(page)
+    return to_markdown(_of_case(records, lang))
+
+
+def html_page(records: Sequence[Record], lang: str = "en") -> str:
+    """Return the result page of records of one case as one HTML file; raises as Markdown does."""
+    return to_html(_of_case(records, lang))
+
+
+def _of_case(records: Sequence[Record], lang: str) -> Page:
+    if not records:
+        raise RecordError("no record to show", remedy="name one run or more")
+    return compose(records, about=about(records[0].plan.case), lang=lang)

@@ -114,9 +114,7 @@ def summary(records: Sequence[Record]) -> RepeatSummary:
         if values:
             figures[name] = over_launches(values)
             units[name] = passed[0].figures[name].unit
-    qualities = [
-        record.quality.value for record in passed if record.quality.value is not None
-    ]
+    qualities = [record.quality.value for record in passed if record.quality.value is not None]
     return RepeatSummary(
         case_key=records[0].case_key,
         launches=len(records),

@@ -163,16 +163,20 @@ def configuration(device: str, *, nnodes: int, nproc: int, lang: str, cards: boo
     return f"{device} {nodes} x {nproc} ({nnodes}x{nproc})"
 
 
-def record_configuration(record: Record, *, lang: str) -> str:
-    """Return the configuration of a record; one that did not pass says so."""
-    plan = record.plan
-    name = configuration(
+def device_configuration(record: Record, *, lang: str) -> str:
+    """Return the configuration of a record."""
+    return configuration(
         short_device(record),
-        nnodes=plan.nnodes,
-        nproc=plan.nproc,
+        nnodes=record.plan.nnodes,
+        nproc=record.plan.nproc,
         lang=lang,
         cards=has_cards(record),
     )
+
+
+def record_configuration(record: Record, *, lang: str) -> str:
+    """Return the configuration of a record; one that did not pass says so."""
+    name = device_configuration(record, lang=lang)
     if record.passed:
         return name
     return f"{name} [{text(f'status.{record.status}', lang)}]"

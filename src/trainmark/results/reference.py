@@ -11,14 +11,16 @@ logs or raw data; ``C`` published figures alone; ``unverified`` second-hand.
 from __future__ import annotations
 
 import tomllib
-from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, PositiveInt, ValidationError
 
 from trainmark import cases
 from trainmark.errors import RecordError
 from trainmark.plan import Frozen
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 REFERENCE_FILE = "reference.toml"
 EvidenceLevel = Literal["A", "B", "C", "unverified"]
@@ -58,7 +60,7 @@ class _PrintedRow(Frozen):
     world: Annotated[str, Field(pattern=r"^[1-9]\d*x[1-9]\d*$")]
     precision: str
     cells: list[str]
-    cells_en: dict[str, str] = {}
+    cells_en: dict[str, str] = Field({})
 
 
 class _File(Frozen):
@@ -83,7 +85,7 @@ class Reference(Frozen):
     world: str
     precision: str
     cells: dict[str, str]
-    cells_en: dict[str, str] = {}
+    cells_en: dict[str, str] = Field({})
 
     @property
     def fix_hp(self) -> str:

@@ -1,0 +1,128 @@
+"""Records as JSON and as CSV for other programs.
+
+CSV has one row a record. Column order is fixed, units are in the names, and what is null in
+the record is empty. Figures of a case's own come last, by name.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from typing import TYPE_CHECKING, Any
+
+from trainmark.plan import fix_hp_text
+from trainmark.report.cells import NOTHING, clean
+from trainmark.report.tables import short_device, value_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from trainmark.results.record import Record
+
+Value = str | int | float | bool | None
+
+
+def _changes(values: dict[str, Any]) -> str | None:
+    changed = fix_hp_text(values)
+    return None if changed == NOTHING else changed
+
+
+COLUMNS: dict[str, Callable[[Record], Value]] = {
+    "run_id": lambda record: record.run_id,
+    "case_key": lambda record: record.case_key,
+    "case": lambda record: record.plan.case,
+    "recipe": lambda record: record.plan.recipe_name,
+    "started_utc": lambda record: record.started,
+    "status": lambda record: record.status,
+    "cause_kind": lambda record: None if record.cause is None else record.cause.kind,
+    "suite_version": lambda record: record.suite.version,
+    "suite_commit": lambda record: record.environment.get("commit"),
+    "vendor": lambda record: record.plan.device.vendor,
+    "device": short_device,
+    "nnodes": lambda record: record.plan.nnodes,
+    "nproc": lambda record: record.plan.nproc,
+    "repeat_index": lambda record: record.plan.repeat_index,
+    "precision": lambda record: record.plan.recipe["precision"],
+    "rules": lambda record: record.plan.rules,
+    "fix_hp": lambda record: _changes(record.fix_hp),
+    "extra": lambda record: _changes(record.extra),
+    "labels": lambda record: " ".join(record.labels) or None,
+    "data_origin": lambda record: record.plan.data.origin,
+    "data_content_id": lambda record: record.plan.data.content_id,
+    "quality_metric": lambda record: record.quality.metric,
+    "quality_value": lambda record: record.quality.value,
+    "quality_target": lambda record: record.quality.target,
+    "quality_reached": lambda record: record.quality.reached,
+    "samples": lambda record: record.counts.samples,
+    "sequences": lambda record: record.counts.sequences,
+    "tokens": lambda record: record.counts.tokens,
+    "tokens_padded": lambda record: record.counts.tokens_padded,
+    "steps": lambda record: record.counts.steps,
+    "epochs": lambda record: record.counts.epochs,
+    "warmup_steps": lambda record: record.steps.warmup,
+    "steady": lambda record: record.steps.steady,
+}
+FIGURES: dict[str, str] = {
+    "e2e_time": "e2e_time_s",
+    "train_time": "train_time_s",
+    "p_whole": "p_whole_samples_per_s",
+    "p_train": "p_train_samples_per_s",
+    "p_core": "p_core_samples_per_s",
+    "token/p/s": "tokens_per_s_per_device",
+    "final_result": "final_result_samples_per_s",
+    "step_time_p50": "step_time_p50_s",
+    "step_time_p90": "step_time_p90_s",
+    "step_time_p99": "step_time_p99_s",
+    "step_time_mad": "step_time_mad_s",
+    "step_time_cv": "step_time_cv_percent",
+    "model_flops_per_device": "model_flop_per_s_per_device",
+    "matmul_flops_per_device": "matmul_flop_per_s_per_device",
+    "MFU": "mfu_percent",
+    "MAMFU": "mamfu_percent",
+    "mem": "mem_bytes",
+    "mem_total": "mem_total_bytes",
+    "allocator_peak": "allocator_peak_bytes",
+}
+_UNIT_WORDS = {"%": "percent", "/": "_per_"}
+
+
+def to_json(records: Sequence[Record]) -> str:
+    """Return the whole records as a JSON array, one record a line."""
+    lines = ",\n".join(record.model_dump_json() for record in records)
+    return f"[\n{lines}\n]\n" if lines else "[]\n"
+
+
+def _header(name: str, unit: str) -> str:
+    """Return a name with its unit for a figure that has no column of its own."""
+    for sign, word in _UNIT_WORDS.items():
+        unit = unit.replace(sign, word)
+    return re.sub(r"\W+", "_", f"{name}_{unit}").strip("_")
+
+
+def _cell(value: Value) -> Value:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        line = clean(value)
+        # A spreadsheet would run such a cell as a formula.
+        return f"'{line}" if line.startswith(("=", "+", "-", "@")) else line
+    return value
+
+
+def to_csv(records: Sequence[Record]) -> str:
+    """Return a row a record under a header row; lines end with a newline."""
+    others = {
+        name: _header(name, entry.unit)
+        for record in records
+        for name, entry in record.figures.items()
+        if name not in FIGURES
+    }
+    figures = FIGURES | dict(sorted(others.items()))
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow([*COLUMNS, *figures.values()])
+    for record in records:
+        row = [_cell(column(record)) for column in COLUMNS.values()]
+        writer.writerow([*row, *(value_of(record, name) for name in figures)])
+    return out.getvalue()
