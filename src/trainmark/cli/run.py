@@ -117,7 +117,7 @@ def _launch_all(plan: Plan, *, quiet: bool) -> list[Record]:
         if not quiet:
             _end_line(f"{label}: {record.status}")
         records.append(record)
-        _write_pages(record, Path(single.run_dir))
+        write_pages(record, Path(single.run_dir))
         if record.status == "interrupted":
             break
     return records
@@ -153,7 +153,7 @@ def _end_line(text: str) -> None:
         sys.stderr.write(text + "\n")
 
 
-def _write_pages(record: Record, run_dir: Path) -> None:
+def write_pages(record: Record, run_dir: Path) -> None:
     """Write the result pages beside the record."""
     from trainmark.report.page import LANGUAGES, html_page, markdown_page
 

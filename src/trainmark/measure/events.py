@@ -13,6 +13,8 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pydantic_core import from_json
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
@@ -80,7 +82,7 @@ class EventFile:
                     self.torn = True
                     return
                 try:
-                    event = json.loads(line)
+                    event = from_json(line, allow_inf_nan=False)
                 except ValueError:
                     self.malformed_lines += 1
                     continue

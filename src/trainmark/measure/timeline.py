@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass, field
+from math import nan
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,8 +36,16 @@ class Phase:
     step_ns: int = 0
     wait_ns: int = 0
     steps: int = 0
-    counts: Counts = field(default_factory=Counts)
+    samples: int = 0
+    sequences: int = 0
+    tokens: int = 0
+    tokens_padded: int = 0
     model_flops: float | None = 0.0
+
+    @property
+    def counts(self) -> Counts:
+        """Return what the phase trained."""
+        return Counts(self.samples, self.sequences, self.tokens, self.tokens_padded)
 
 
 @dataclass(slots=True)
@@ -192,9 +201,12 @@ def read_rank(path: Path, rank: int, series: Series) -> RankTimeline:
         match event["event"]:
             case "window":
                 _add_window(timeline, event)
-                step_ns.extend(event["step_ns"])
-                loss.extend([float("nan") if v is None else v for v in event["loss"]])
-                samples.extend(event["samples"])
+                step_ns.fromlist(event["step_ns"])
+                losses = event["loss"]
+                if None in losses:
+                    losses = [nan if value is None else value for value in losses]
+                loss.fromlist(losses)
+                samples.fromlist(event["samples"])
             case "span":
                 name = event["name"]
                 spent = event["end_ns"] - event["start_ns"]
@@ -231,16 +243,17 @@ def _add_window(timeline: RankTimeline, event: dict[str, Any]) -> None:
     phase.step_ns += sum(event["step_ns"])
     phase.wait_ns += sum(event["wait_ns"])
     phase.steps += len(event["step_ns"])
-    phase.counts += Counts(
-        sum(event["samples"]), event["sequences"], event["tokens"], event["tokens_padded"]
+    phase.samples += sum(event["samples"])
+    phase.sequences += event["sequences"]
+    phase.tokens += event["tokens"]
+    phase.tokens_padded += event["tokens_padded"]
+    flops = event["model_flops"]
+    phase.model_flops = (
+        None if flops is None or phase.model_flops is None else phase.model_flops + flops
     )
-    if event["model_flops"] is None or phase.model_flops is None:
-        phase.model_flops = None
-    else:
-        phase.model_flops += event["model_flops"]
     if timeline.trained_start_ns is None:
         timeline.trained_start_ns = event["start_ns"]
-    timeline.epochs = max(timeline.epochs, event["epoch"] + 1)
+    timeline.epochs = event["epoch"] + 1
     timeline.micro_batches += event["micro_batches"]
     timeline.used_bytes = event["used_bytes"]
 

@@ -1,0 +1,1 @@
+"""Speed, proven: each benchmark interleaves ours with its peer and prints the ratio."""

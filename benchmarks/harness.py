@@ -1,0 +1,109 @@
+"""Interleave, compare, print, keep: what every benchmark shares."""
+
+from __future__ import annotations
+
+import platform
+import statistics
+import subprocess
+import sys
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+RESULTS = Path(__file__).parent / "results"
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """Pair by pair over an interleaved run: median and the middle half."""
+
+    median: float
+    low: float
+    high: float
+    pairs: int
+
+    def __str__(self) -> str:
+        return f"{self.median:.3f} ({self.low:.3f} to {self.high:.3f}, {self.pairs} pairs)"
+
+
+def ratio(above: Sequence[float], below: Sequence[float]) -> Ratio:
+    """Return ``above / below`` pair by pair; low and high bound the middle half."""
+    values = sorted(a / b for a, b in zip(above, below, strict=True))
+    quarter = len(values) // 4
+    return Ratio(statistics.median(values), values[quarter], values[-1 - quarter], len(values))
+
+
+def interleave(
+    variants: Mapping[str, Callable[[], float]], *, rounds: int, warmup: int = 1
+) -> dict[str, list[float]]:
+    """Run every variant once a round, the order reversed every other round.
+
+    Each callable returns its own measure of one run. Warm-up rounds are not kept.
+    """
+    kept: dict[str, list[float]] = {name: [] for name in variants}
+    for number in range(warmup + rounds):
+        names = list(variants) if number % 2 == 0 else list(reversed(variants))
+        for name in names:
+            value = variants[name]()
+            if number >= warmup:
+                kept[name].append(value)
+        print(f"  round {number + 1}/{warmup + rounds}", file=sys.stderr, flush=True)
+    return kept
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One thing asked for: what was measured, the bar, and whether it is met."""
+
+    what: str
+    measured: str
+    bar: str
+    met: bool
+
+    def row(self) -> str:
+        """Return a Markdown row."""
+        return f"| {self.what} | {self.measured} | {self.bar} | {'met' if self.met else 'missed'} |"
+
+
+def machine() -> str:
+    """Return device, versions and date in one line."""
+    import torch
+
+    from trainmark.devices.cpu import model_name, usable_cores
+
+    device = f"{model_name()}, {usable_cores()} cores, {torch.backends.cpu.get_cpu_capability()}"
+    if torch.cuda.is_available():
+        device = f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}; host {device}"
+    date = datetime.now(UTC).date().isoformat()
+    return f"{device}; Python {platform.python_version()}, torch {torch.__version__}; {date}"
+
+
+def commit() -> str:
+    """Return the commit measured, marked when files differ from it."""
+    words = ["git", "describe", "--always", "--dirty", "--exclude", "*"]
+    found = subprocess.run(
+        words, cwd=Path(__file__).parent, capture_output=True, text=True, check=False
+    )
+    return found.stdout.strip() or "no checkout"
+
+
+def conclude(name: str, title: str, bars: Sequence[Bar], details: str = "") -> bool:
+    """Print the table, write it to ``benchmarks/results/NAME.md``, tell whether all bars are met."""
+    lines = [
+        f"# {title}",
+        "",
+        f"{machine()}; commit {commit()}. Written by `python -m benchmarks {name}`.",
+        "",
+        "| what | measured | bar | |",
+        "|---|---|---|---|",
+        *(bar.row() for bar in bars),
+    ]
+    text = "\n".join(lines) + "\n" + (f"\n{details.strip()}\n" if details else "")
+    print(text)
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / f"{name}.md").write_text(text, encoding="utf-8")
+    return all(bar.met for bar in bars)

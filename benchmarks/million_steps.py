@@ -1,0 +1,146 @@
+"""Record, figures and pages of a run with a million steps on eight ranks."""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.harness import Bar, conclude
+
+RANKS, STEPS, WINDOW, WARMUP = 8, 1_000_000, 10, 10
+SECONDS, MEGABYTES = 20.0, 500.0
+
+
+def _plan(run_dir: Path, cache: Path) -> None:
+    from trainmark.plan import resolve
+
+    plan = resolve(
+        "toy",
+        nproc=RANKS,
+        device_name="cpu",
+        overrides={"steps": str(STEPS), "warmup_steps": str(WARMUP), "epochs": "100000"},
+        run_dir=run_dir,
+        generated_root=cache,
+    )
+    run_dir.mkdir()
+    plan.save(run_dir)
+
+
+def _line(event: str, t_ns: int, **fields: object) -> str:
+    return json.dumps({"event": event, "t_ns": t_ns, **fields}, separators=(",", ":")) + "\n"
+
+
+def _write_rank(path: Path, rank: int) -> None:
+    """Write what a rank of the measured loop writes, steps of 1 ms with a little variation."""
+    t = 5_000_000_000
+    with path.open("w") as file:
+        file.write(_line("start", t, rank=rank, pid=1000 + rank, unix_ns=0))
+        t += 1_000_000
+        device = {"name": "AMD EPYC", "memory_total_bytes": 2**34}
+        file.write(
+            _line(
+                "facts", t, device=device, memory_scope="process", precision_flags={},
+                matmul_flops_per_second=1e11, steps_per_epoch=64, collective="gloo",
+            )
+        )  # fmt: skip
+        step, train_start = 0, t
+        while step < STEPS:
+            phase = "compile" if step == 0 else "warmup" if step < WARMUP else "train"
+            end = 1 if step == 0 else min(step + WINDOW, WARMUP) if step < WARMUP else step + WINDOW
+            count = min(end, STEPS) - step
+            step_ns = [1_000_000 + (step + i + rank) % 977 * 101 for i in range(count)]
+            start, t = t, t + sum(step_ns)
+            file.write(
+                _line(
+                    "window", t, phase=phase, epoch=step // 64, first_step=step, start_ns=start,
+                    end_ns=t, step_ns=step_ns, wait_ns=[value // 50 for value in step_ns],
+                    loss=[0.7 - 1e-7 * (step + i) for i in range(count)], samples=[64] * count,
+                    sequences=64 * count, tokens=64 * count, tokens_padded=64 * count,
+                    micro_batches=count, model_flops=1e6 * count, used_bytes=2**28,
+                )
+            )  # fmt: skip
+            step += count
+        file.write(
+            _line(
+                "trained", t, start_ns=train_start, end_ns=t, steps=STEPS, epochs=STEPS // 64,
+                target_reached=True,
+            )
+        )  # fmt: skip
+        file.write(
+            _line(
+                "result", t, job={"skipped_steps": 0}, allocator_peak_bytes=None,
+                used_bytes=2**28, total_bytes=2**34, memory_scope="process",
+            )
+        )  # fmt: skip
+        file.write(_line("end", t))
+
+
+def _write_launcher(path: Path) -> None:
+    with path.open("w") as file:
+        file.write(
+            _line("launch", 0, unix_ns=0, started="2026-01-01T00:00:00+00:00", argv=[],
+                  environment={})
+        )  # fmt: skip
+        file.write(_line("agent_exit", 2, exit_code=0, failures=[]))
+
+
+def measured(run_dir: Path) -> None:
+    """Do what the launcher does after a run; print seconds and peak megabytes as JSON."""
+    start = time.perf_counter()
+    from trainmark.cli.run import write_pages
+    from trainmark.results import record
+
+    built = record.build(run_dir)
+    record.write(built, run_dir)
+    recorded = time.perf_counter()
+    write_pages(built, run_dir)
+    done = time.perf_counter()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    assert built.counts.steps == STEPS
+    assert built.counts.samples == RANKS * STEPS * 64
+    print(json.dumps({"record_s": recorded - start, "pages_s": done - recorded, "peak_mb": peak}))
+
+
+def main() -> bool:
+    from trainmark.measure.events import LAUNCHER_FILE, rank_file
+
+    with tempfile.TemporaryDirectory() as place:
+        run_dir = Path(place) / "run"
+        _plan(run_dir, Path(place) / "cache")
+        _write_launcher(run_dir / LAUNCHER_FILE)
+        for rank in range(RANKS):
+            _write_rank(run_dir / rank_file(rank), rank)
+        size = sum(path.stat().st_size for path in run_dir.iterdir())
+        runs = []
+        for _ in range(3):
+            (run_dir / "record.json").unlink(missing_ok=True)
+            words = [sys.executable, "-m", "benchmarks.million_steps", str(run_dir)]
+            done = subprocess.run(words, capture_output=True, text=True, check=True)
+            runs.append(json.loads(done.stdout))
+            print(f"  {runs[-1]}", file=sys.stderr)
+        record_bytes = (run_dir / "record.json").stat().st_size
+    total = sorted(run["record_s"] + run["pages_s"] for run in runs)
+    peak = max(run["peak_mb"] for run in runs)
+    pages = sorted(run["pages_s"] for run in runs)[1]
+    bars = [
+        Bar("seconds, imports included", f"{total[1]:.1f} ({total[0]:.1f} to {total[2]:.1f})",
+            f"under {SECONDS:g}", total[1] < SECONDS),
+        Bar("peak memory, MB", f"{peak:.0f}", f"under {MEGABYTES:g}", peak < MEGABYTES),
+    ]  # fmt: skip
+    details = (
+        f"{RANKS} ranks x {STEPS:,} steps, {size / 1e6:.0f} MB of events, windows of {WINDOW}; "
+        f"the record has {record_bytes / 1e6:.0f} MB. Of the time, {pages:.1f} s are the four pages."
+    )
+    return conclude("million_steps", "A million steps on eight ranks", bars, details)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        measured(Path(sys.argv[1]))
+    else:
+        sys.exit(not main())

@@ -1,0 +1,63 @@
+"""How long the program takes to answer: ``--help`` and ``list`` against an empty Python."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+from benchmarks.harness import Bar, conclude, interleave, ratio
+
+PROGRAM = str(Path(sys.executable).with_name("trainmark"))
+COMMANDS = {
+    "pass": [sys.executable, "-c", "pass"],
+    "help": [PROGRAM, "--help"],
+    "list": [PROGRAM, "list"],
+}
+BARS = {"help": 12.0, "list": 15.0}
+FORBIDDEN = ("torch", "transformers", "numpy", "pydantic")
+
+
+def _seconds(command: list[str]) -> float:
+    start = time.perf_counter()
+    subprocess.run(command, capture_output=True, check=True)
+    return time.perf_counter() - start
+
+
+def _imported(words: list[str]) -> list[str]:
+    """Return which heavy packages a verb imports."""
+    script = (
+        "import sys\n"
+        "from trainmark.cli.app import app\n"
+        f"sys.argv = {['trainmark', *words]!r}\n"
+        "try:\n    app()\nexcept SystemExit:\n    pass\n"
+        f"print([name for name in {FORBIDDEN!r} if name in sys.modules], file=sys.stderr)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    names = done.stderr.strip().splitlines()[-1]
+    return [name for name in FORBIDDEN if f"'{name}'" in names]
+
+
+def main() -> bool:
+    times = interleave(
+        {name: partial(_seconds, command) for name, command in COMMANDS.items()},
+        rounds=21,
+        warmup=2,
+    )
+    bars = []
+    for name, bar in BARS.items():
+        found = ratio(times[name], times["pass"])
+        what = f"`trainmark {' '.join(COMMANDS[name][1:])}` / `python -c pass`"
+        bars.append(Bar(what, str(found), f"at most {bar:g}", found.median <= bar))
+        heavy = _imported(COMMANDS[name][1:])
+        what = f"heavy imports of `{' '.join(COMMANDS[name][1:])}`"
+        bars.append(Bar(what, ", ".join(heavy) or "none", "no torch", "torch" not in heavy))
+    return conclude("startup", "Start-up", bars)
+
+
+if __name__ == "__main__":
+    sys.exit(not main())
