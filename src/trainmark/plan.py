@@ -7,16 +7,18 @@ where every word of the command line is checked; it starts nothing and imports n
 from __future__ import annotations
 
 import json
+import math
 import secrets
 from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, PositiveInt, TypeAdapter, ValidationError
 
 from trainmark import cases, devices
-from trainmark.errors import EnvironmentFault, UsageError, nearest
+from trainmark.errors import DataError, EnvironmentFault, UsageError, nearest
 from trainmark.spec import FIELD_ALIASES, SHORT_NAMES, Case, Recipe, fields_under
 
 if TYPE_CHECKING:
@@ -136,7 +138,9 @@ def choose_recipe(case: Case, name: str | None, *, world: str, real_data: bool) 
         UsageError: no such recipe.
     """
     if name is None and not real_data:
-        return next(key for key, item in case.recipes.items() if item.data == "generated")
+        for key, item in case.recipes.items():
+            if item.data == "generated":
+                return key
     wanted = name or "standard"
     if wanted in case.recipes:
         return wanted
@@ -192,6 +196,15 @@ def apply_overrides(recipe: Recipe, overrides: Mapping[str, str]) -> tuple[Recip
             rule=str(first["msg"]),
             remedy=f"the recipe's own value is {getattr(recipe, name, None)!r}",
         ) from None
+    for name in values:
+        value = getattr(resolved, name)
+        if isinstance(value, float) and not math.isfinite(value):
+            raise UsageError(
+                f"{value} does not fit",
+                where=f"recipe field {name}",
+                rule="a number must be finite",
+                remedy=f"the recipe's own value is {getattr(recipe, name)!r}",
+            )
     changed = {
         name: getattr(resolved, name)
         for name in values
@@ -212,6 +225,28 @@ def _labels(recipe: Recipe, world: str, facts: DataFacts, *, oversubscribed: boo
     if recipe.world is not None and recipe.world != world:
         labels.append(f"recipe-written-for-{recipe.world}")
     return labels
+
+
+def _count(option: str, given: int | None, in_key: str) -> int:
+    """Return how many: as given, or as the case key has it."""
+    value = int(in_key) if given is None else given
+    if value < 1:
+        raise UsageError(f"{option} {value}", where=option, rule="at least 1 is needed")
+    return value
+
+
+def _check_work(recipe: Recipe, facts: DataFacts, folder: Path) -> None:
+    """Refuse a run that cannot end as its recipe asks."""
+    if recipe.target_value is not None and recipe.eval_every_epochs is None:
+        raise UsageError(
+            f"target_value={recipe.target_value:g} cannot be reached without an evaluation",
+            where="recipe field eval_every_epochs",
+            rule="none is for recipes without a target",
+            remedy="add target_value=none",
+        )
+    for split, rows in (("training", facts.train_samples), ("evaluation", facts.eval_samples)):
+        if rows < 1:
+            raise DataError(f"no {split} samples", where=str(folder), rule="at least 1 is needed")
 
 
 def _check_ranks(vendor: Vendor, recipe: Recipe, *, nproc: int, nnodes: int) -> None:
@@ -266,9 +301,9 @@ def resolve(
     key = split_key(case_word)
     case = cases.load(key["case"])
     _match_framework(case, key.get("framework"))
-    nnodes = nnodes or int(key.get("nnodes", 1))
-    nproc = nproc or int(key.get("nproc", 1))
-    repeat_count = repeat_count or int(key.get("repeat", 1))
+    nnodes = _count("--nnodes", nnodes, key.get("nnodes", "1"))
+    nproc = _count("--nproc", nproc, key.get("nproc", "1"))
+    repeat_count = _count("--repeat", repeat_count, key.get("repeat", "1"))
     world = f"{nnodes}x{nproc}"
     name = choose_recipe(case, recipe_name, world=world, real_data=data_dir is not None)
     options = {"timeout_s": timeout_s, "seed": seed}
@@ -291,6 +326,7 @@ def resolve(
             "or use --recipe tiny",
         )
     facts = case.check_data(folder, recipe)
+    _check_work(recipe, facts, folder)
     closed = fields_under(case.recipe_type, "closed")
     free = fields_under(case.recipe_type, "free")
     extra = {field: value for field, value in changed.items() if field not in closed | free}
@@ -374,9 +410,12 @@ def fix_hp_text(values: Mapping[str, Any]) -> str:
 
 
 def _plain(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.10f}".rstrip("0").rstrip(".") if 1e-6 < abs(value) < 1e6 else f"{value:g}"
-    return json.dumps(value) if isinstance(value, bool | None) else str(value)
+    if isinstance(value, float) and math.isfinite(value):
+        text = format(Decimal(repr(value)), "f")  # every digit, and no exponent
+        return text.rstrip("0").rstrip(".") if "." in text else text
+    if value is None:
+        return "none"
+    return json.dumps(value) if isinstance(value, bool) else str(value)
 
 
 def parse_assignments(words: Sequence[str]) -> dict[str, str]:
