@@ -92,7 +92,7 @@ def commit() -> str:
 
 
 def conclude(name: str, title: str, bars: Sequence[Bar], details: str = "") -> bool:
-    """Print the table, write it to ``benchmarks/results/NAME.md``, tell whether all bars are met."""
+    """Print the table, keep it in ``benchmarks/results``, tell whether all bars are met."""
     lines = [
         f"# {title}",
         "",

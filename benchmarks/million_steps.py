@@ -134,7 +134,7 @@ def main() -> bool:
     ]  # fmt: skip
     details = (
         f"{RANKS} ranks x {STEPS:,} steps, {size / 1e6:.0f} MB of events, windows of {WINDOW}; "
-        f"the record has {record_bytes / 1e6:.0f} MB. Of the time, {pages:.1f} s are the four pages."
+        f"the record has {record_bytes / 1e6:.0f} MB; {pages:.1f} s are the four pages."
     )
     return conclude("million_steps", "A million steps on eight ranks", bars, details)
 

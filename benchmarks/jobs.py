@@ -1,0 +1,34 @@
+"""Build a case's job in this process, as a rank would."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trainmark.protocols import Device
+
+
+def build(case_name: str, *, device_name: str = "cpu", **overrides: object) -> tuple[Any, Device]:
+    """Return the job of ``case_name``'s generated recipe with ``overrides``, and its device."""
+    import torch
+
+    from trainmark import cases, devices
+    from trainmark.plan import resolve
+    from trainmark.protocols import JobContext
+
+    words = {name: str(value) for name, value in overrides.items()}
+    with tempfile.TemporaryDirectory() as cache:
+        plan = resolve(
+            case_name, overrides=words, device_name=device_name, generated_root=Path(cache)
+        )
+        device = devices.choose(plan.device.vendor).open(0, 1)
+        recipe = plan.load_recipe()
+        device.set_precision(recipe.precision)
+        torch.manual_seed(recipe.seed)
+        context = JobContext(
+            recipe=recipe, data_dir=Path(plan.data.folder), rank=0, world_size=1, device=device
+        )
+        module = cases.job_module(plan.case)
+        return module.build(context, module.load_data(context)), device

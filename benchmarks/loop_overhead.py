@@ -1,0 +1,130 @@
+"""What the measured loop adds to the bare step of the same job.
+
+Two answers: interleaved runs of the same number of steps with and without the loop, and
+the loop's own cost a step measured on a job that does nothing, which noise cannot hide.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from itertools import chain, repeat
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.harness import Bar, conclude, interleave, ratio
+from benchmarks.jobs import build
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trainmark.protocols import Batch, Device
+
+STEPS, ROUNDS, EMPTY_STEPS = 20, 25, 20_000
+BAR = 1.01
+
+
+class Endless:
+    """A job whose epochs follow each other without end."""
+
+    def __init__(self, job: Any) -> None:
+        self.job, self.step, self.model_flops = job, job.step, job.model_flops
+        self.stream = chain.from_iterable(job.batches(epoch) for epoch in range(10**6))
+
+    def batches(self, epoch: int) -> Iterator[Batch]:
+        del epoch
+        return self.stream
+
+
+class Empty:
+    """A job that does nothing with one batch, over and over."""
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
+
+    def batches(self, epoch: int) -> Iterator[Batch]:
+        del epoch
+        return repeat(self.batch)
+
+    def step(self, batches: Iterator[Batch]) -> float:
+        next(batches)
+        return 0.5
+
+    def model_flops(self, counts: object) -> float:
+        del counts
+        return 1.0
+
+
+def _loop_seconds(job: Any, device: Device, steps: int, window_steps: int = 10) -> float:
+    from trainmark.measure.events import EventWriter
+    from trainmark.measure.loop import MeasuredLoop, Schedule
+
+    schedule = Schedule(max_epochs=1, max_steps=steps, warmup_steps=1, window_steps=window_steps)
+    with tempfile.TemporaryDirectory() as place:
+        events = EventWriter(Path(place) / "events.jsonl", time.perf_counter_ns)
+        start = time.perf_counter()
+        MeasuredLoop(
+            job=job, schedule=schedule, device=device, clock=time.perf_counter_ns,
+            barrier=lambda: None, emit=events.emit,
+        ).run()  # fmt: skip
+        seconds = time.perf_counter() - start
+        events.close()
+    return seconds
+
+
+def _bare_seconds(job: Endless, steps: int) -> float:
+    start = time.perf_counter()
+    for _ in range(steps):
+        job.step(job.stream)
+    return time.perf_counter() - start
+
+
+def _empty_step_seconds(batch: Batch, device: Device) -> float:
+    """Return the loop's cost a step, less what the empty job costs without it."""
+    job = Empty(batch)
+    with_loop = min(_loop_seconds(job, device, EMPTY_STEPS) for _ in range(3))
+    stream = job.batches(0)
+    bare = []
+    for _ in range(3):
+        start = time.perf_counter()
+        for _ in range(EMPTY_STEPS):
+            job.step(stream)
+        bare.append(time.perf_counter() - start)
+    return (with_loop - min(bare)) / EMPTY_STEPS
+
+
+def main() -> bool:
+    device_name = os.environ.get("BENCHMARK_DEVICE", "cpu")
+    job, device = build("distilbert_sst2", device_name=device_name, max_epochs=1000)
+    endless = Endless(job)
+    times = interleave(
+        {
+            "loop": lambda: _loop_seconds(endless, device, STEPS),
+            "bare": lambda: _bare_seconds(endless, STEPS),
+        },
+        rounds=ROUNDS,
+        warmup=2,
+    )
+    found = ratio(times["loop"], times["bare"])
+    step = min(times["bare"]) / STEPS
+    own = _empty_step_seconds(next(endless.stream), device)
+    bars = [
+        Bar("loop / bare step, interleaved", str(found), f"at most {BAR:g}", found.median <= BAR),
+        Bar(
+            "the loop's own cost / a step",
+            f"{own * 1e6:.0f} us / {step * 1e3:.1f} ms = {100 * own / step:.3f}%",
+            "at most 1%",
+            own / step <= 0.01,
+        ),
+    ]
+    details = (
+        f"DistilBERT at its tiny size, windows of 10 steps, {STEPS} steps a run, {ROUNDS} rounds, "
+        f"{EMPTY_STEPS:,} empty steps, on {device.name}."
+    )
+    return conclude("loop_overhead", "The measured loop against the bare step", bars, details)
+
+
+if __name__ == "__main__":
+    sys.exit(not main())
