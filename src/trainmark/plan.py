@@ -131,13 +131,14 @@ def split_key(case_word: str) -> dict[str, str]:
 def choose_recipe(case: Case, name: str | None, *, world: str, real_data: bool) -> str:
     """Return the name of the recipe to run.
 
-    Without a name: the first generated recipe, or ``standard`` when data is given. The
-    word ``standard`` means the standard recipe written for this world.
+    Without a name: the first generated recipe, or ``standard`` when data is given and the
+    case has it. The word ``standard`` means the standard recipe written for this world.
 
     Raises:
         UsageError: no such recipe.
     """
-    if name is None and not real_data:
+    published = any(key.split("-")[0] == "standard" for key in case.recipes)
+    if name is None and not (real_data and published):
         for key, item in case.recipes.items():
             if item.data == "generated":
                 return key

@@ -38,7 +38,7 @@ class FaultyJob(ToyJob):
         if kind == "raise":
             raise ValueError("planted: row 17 of the data is upside down")
         if kind == "wait":
-            with open(os.environ["FAULT_FIFO"], "w") as fifo:
+            with Path(os.environ["FAULT_FIFO"]).open("w") as fifo:
                 fifo.write(f"{os.getpid()} {os.getppid()}\n")
             signal.pause()
         if kind == "spin":

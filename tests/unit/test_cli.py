@@ -1,0 +1,192 @@
+"""The command line's words, messages and exit codes; nothing here starts a rank."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from trainmark.cli.app import main
+from trainmark.results import record
+
+VERBS = ("run", "list", "prepare", "show", "report", "schema")
+
+
+@pytest.fixture
+def cli(monkeypatch, capsys, tmp_path):
+    """Call the program in this process; return exit code, stdout and stderr."""
+    monkeypatch.setenv("TRAINMARK_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+
+    def call(*words):
+        monkeypatch.setattr(sys, "argv", ["trainmark", *map(str, words)])
+        try:
+            main()
+            code = 0
+        except SystemExit as ending:
+            code = ending.code or 0
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return call
+
+
+def test_every_help_begins_with_examples(cli):
+    for words in ((), *((verb,) for verb in VERBS)):
+        code, out, _ = cli(*words, "--help")
+        assert code == 0
+        first, second = out.splitlines()[:2]
+        assert first == "Examples:"
+        assert second.startswith("  trainmark ")
+
+
+def test_help_names_every_verb(cli):
+    _, out, _ = cli("--help")
+    assert [verb for verb in VERBS if f"\n  {verb} " not in out] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["run", "distilbrt"], ["distilbrt", "did you mean distilbert"]),
+        (["run", "toy", "bs=0"], ["micro_batch_size", "greater than 0"]),
+        (["run", "toy", "bs=many"], ["micro_batch_size", "valid integer"]),
+        (["run", "toy", "batchsize=8"], ["unknown recipe field 'batchsize'", "batch_size"]),
+        (["run", "toy", "precision=fp8"], ["precision", "fp32", "bf16"]),
+        (["run", "toy", "precision=tf32"], ["TF32 matrix units"]),
+        (["run", "toy", "bs"], ["'bs' is not KEY=VALUE"]),
+        (["run", "toy", "bs=1", "bs=2"], ["given twice"]),
+        (["run", "toy", "data=real"], ["cannot be changed by hand", "--data"]),
+        (["run", "toy", "--recipe", "tny"], ["no recipe 'tny'", "did you mean tiny"]),
+        (["run", "toy", "--nnodes", "2"], ["--nnodes", "one machine"]),
+        (["run", "toy", "--device", "cdua"], ["unknown device 'cdua'", "cuda"]),
+        (["run", "toy", "--data", "nowhere"], ["nowhere", "no such file"]),
+        (["run", "toy:pytorch:cpu:1"], ["not a case key", "model:framework"]),
+        (["run", "toy:paddle:cpu:1:1:1"], ["runs on pytorch, not on paddle"]),
+        (["run", "distilbert", "--recipe", "standard"], ["--data", "--recipe tiny"]),
+        (["run", "distilbert", "--recipe", "standard", "--nproc", "3"], ["world of 1x3"]),
+        (["prepare", "toy", "--from", ".", "--data", "x"], ["nothing to prepare"]),
+        (["show"], ["no run there yet"]),
+        (["show", "nowhere"], ["no record there"]),
+    ],
+)
+def test_bad_words_end_in_one_clear_error(cli, words, said):
+    code, out, err = cli(*words)
+    assert code == 2
+    assert out == ""
+    assert err.startswith("trainmark: ")
+    assert "Traceback" not in err
+    for part in said:
+        assert part in err
+
+
+def test_more_ranks_than_accelerators_is_refused(cli, monkeypatch):
+    from trainmark.devices.cuda import Cuda
+
+    monkeypatch.setattr(Cuda, "product_names", lambda self: ["NVIDIA H100 80GB HBM3"])
+    code, _, err = cli("run", "toy", "--device", "cuda", "--nproc", "2")
+    assert code == 2
+    assert "--nproc 2 is more than the 1 cuda device(s) here" in err
+
+
+def test_absent_accelerator_is_refused(cli, monkeypatch):
+    from trainmark.devices.cuda import Cuda
+
+    monkeypatch.setattr(Cuda, "product_names", lambda self: [])
+    code, _, err = cli("run", "toy", "--device", "cuda")
+    assert code == 2
+    assert "no cuda device" in err
+    assert "devices present: cpu" in err
+
+
+def test_out_that_holds_something_is_refused(cli, tmp_path):
+    (tmp_path / "used").mkdir()
+    (tmp_path / "used" / "thesis.tex").write_text("years of work")
+    code, _, err = cli("run", "toy", "--out", "used")
+    assert code == 2
+    assert "the folder is not empty" in err
+    assert [path.name for path in (tmp_path / "used").iterdir()] == ["thesis.tex"]
+
+
+def test_out_that_cannot_be_written_is_refused(cli, tmp_path):
+    (tmp_path / "file").write_text("")
+    code, _, err = cli("run", "toy", "--out", "file/run")
+    assert code == 2
+    assert "cannot write there" in err
+    assert "choose an --out" in err
+
+
+def test_dry_run_prints_plan_and_command_and_starts_nothing(cli, tmp_path):
+    code, out, _ = cli("run", "toy", "bs=32", "--nproc", "2", "--dry-run", "--json")
+    document = json.loads(out)
+    assert code == 0
+    assert document["plan"]["recipe"]["micro_batch_size"] == 32
+    assert document["plan"]["fix_hp"] == {"micro_batch_size": 32}
+    assert "--nproc-per-node=2" in document["command"]
+    assert not (tmp_path / "runs").exists()
+
+
+def test_ranks_beyond_the_cores_are_labelled(cli):
+    _, out, _ = cli("run", "toy", "--device", "cpu", "--nproc", "64", "--dry-run")
+    assert "oversubscribed" in json.loads(out)["labels"]
+
+
+def test_list_as_json_names_cases_and_devices(cli):
+    code, out, _ = cli("list", "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert {"toy", "distilbert_sst2"} <= {case["name"] for case in found["cases"]}
+    assert {"cpu", "cuda"} <= {device["name"] for device in found["devices"]}
+    assert {"tiny"} == {item["recipe"] for item in found["recipes"] if item["case"] == "toy"}
+
+
+def test_list_fields_says_what_changing_one_means(cli):
+    _, out, _ = cli("list", "fields")
+    line = next(text for text in out.splitlines() if " micro_batch_size " in text)
+    assert "closed" in line
+    assert "bs" in line.split()
+
+
+def test_schema_is_a_schema(cli):
+    code, out, _ = cli("schema")
+    assert code == 0
+    jsonschema.Draft202012Validator.check_schema(json.loads(out))
+    assert out == record.dumps_schema()
+
+
+def test_version(cli):
+    code, out, _ = cli("--version")
+    assert code == 0
+    assert out.startswith("trainmark 0.")
+
+
+@pytest.mark.parametrize("words", [["--help"], ["list"], ["run", "--help"]])
+def test_start_up_imports_nothing_heavy(words, tmp_path):
+    script = (
+        "import sys\n"
+        "from trainmark.cli.app import app\n"
+        f"sys.argv = {['trainmark', *words]!r}\n"
+        "try:\n    app()\nexcept SystemExit:\n    pass\n"
+        "heavy = {'torch', 'transformers', 'numpy', 'pydantic', 'pyarrow', 'rich'}\n"
+        "print(sorted(heavy & set(sys.modules)), file=sys.stderr)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    assert done.stderr.splitlines()[-1] == "[]"
+
+
+def test_a_closed_pipe_is_no_traceback(tmp_path):
+    reader, writer = os.pipe()
+    os.close(reader)
+    program = Path(sys.executable).with_name("trainmark")
+    done = subprocess.run(
+        [program, "list"], stdout=writer, stderr=subprocess.PIPE, text=True, check=False
+    )
+    os.close(writer)
+    assert "Traceback" not in done.stderr
