@@ -15,7 +15,7 @@ NOTHING = "/"  # the founding pages' mark for "not measured"
 GIB = 1024**3
 # Control characters move a terminal's cursor; direction marks reorder what is read.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]+")
-_MARKDOWN = re.compile(r"[\\|*`\[\]]|~~|(?<!\w)_|_(?!\w)")
+_MARKDOWN = re.compile(r"[\\|*`\[\]]|~~|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 _ENTITY = re.compile(r"&(?=#?\w+;)")
 _SCALES: dict[str, tuple[tuple[float, str], ...]] = {
     "s": ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")),

@@ -159,12 +159,13 @@ def loss_chart(record: Record, *, lang: str = "en", ident: str = "loss") -> str 
     parts = axes.frame(lang=lang)
     parts += _evaluations(record, axes)
     parts.append(svg.polyline(axes.runs(points), classes="curve"))
+    measured = values[np.isfinite(values)]  # what is said comes from every step
     description = text(
         "chart.loss.desc",
         lang,
         n=f"{len(values):,}",
-        first=f"{finite[0]:.4g}",
-        last=f"{finite[-1]:.4g}",
+        first=f"{measured[0]:.4g}",
+        last=f"{measured[-1]:.4g}",
     )
     return _chart(parts, text("chart.loss", lang), description, ident)
 

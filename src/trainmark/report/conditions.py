@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainmark.plan import fix_hp_text
 from trainmark.report import cells
-from trainmark.report.document import Block, Code, Facts, Grid, Section
+from trainmark.report.document import Block, Code, Facts, Grid, Paragraph, Section
 from trainmark.report.phrases import said
 from trainmark.report.tables import COLUMNS, QUALITY, Table, has_cards, short_device
 from trainmark.report.texts import has, text
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from trainmark.results.record import Record
 
 _TRACEBACK_LINES = 16
+_OWN_REMEDY = "\n  way out: "  # as TrainmarkError prints it
 
 
 def shared(records: Sequence[Record], value: Callable[[Record], str]) -> str:
@@ -52,7 +53,8 @@ def _joined(values: dict[str, Any] | None, lang: str) -> str:
 def _cards(record: Record, lang: str) -> str:
     """Return each product among the ranks with how many there are."""
     if not has_cards(record):
-        return text("env.shared", lang, name=short_device(record), n=record.plan.world_size)
+        name, ranks = short_device(record), record.plan.world_size
+        return name if ranks == 1 else text("env.shared", lang, name=name, n=ranks)
     names = [entry.get("name") for entry in record.environment.get("devices") or [] if entry]
     if not names:
         return f"{short_device(record)} x {record.plan.world_size}"
@@ -158,7 +160,9 @@ def verdict(record: Record, lang: str) -> str:
 def label_text(label: str, lang: str) -> str:
     """Return a label with what it means."""
     key = f"label.{label}" if has(f"label.{label}") else f"label.{label.rpartition('-')[0]}"
-    return f"{label} ({text(key, lang)})" if has(key) else label
+    if not has(key):
+        return label
+    return text("label.form", lang, label=label, meaning=text(key, lang))
 
 
 def _steady(record: Record, lang: str) -> str:
@@ -269,7 +273,7 @@ def cause(record: Record, lang: str, *, number: str = "") -> Section | None:
     items = [
         (text("fact.status", lang), text(f"status.{record.status}", lang)),
         (text("cause.kind", lang), found.kind),
-        (text("cause.message", lang), said(found.message, lang)),
+        (text("cause.message", lang), message(record, lang)),
         (text("cause.remedy", lang), remedy(record, lang)),
     ]
     for key in ("rank", "place", "type", "signal", "exit_code"):
@@ -281,14 +285,28 @@ def cause(record: Record, lang: str, *, number: str = "") -> Section | None:
     blocks: list[Block] = [Facts(tuple(items))]
     if found.traceback:
         lines = found.traceback.rstrip().splitlines()[-_TRACEBACK_LINES:]
+        blocks.append(Paragraph(text("cause.traceback", lang), "muted"))
         blocks.append(Code("\n".join(cells.clean_line(line) for line in lines)))
     return Section(text("section.cause", lang) + number, 2, "cause", tuple(blocks))
 
 
+def message(record: Record, lang: str) -> str:
+    """Return what the cause says, without the remedy that an error of ours carries."""
+    assert record.cause is not None
+    return said(record.cause.message.partition(_OWN_REMEDY)[0], lang)
+
+
 def remedy(record: Record, lang: str) -> str:
-    """Return what to do about a run that did not pass."""
-    kind = "" if record.cause is None else record.cause.kind
+    """Return what to do about a run that did not pass: the error's own advice first.
+
+    That advice exists in English only.
+    """
+    cause = record.cause
+    kind = "" if cause is None else cause.kind
+    own = "" if cause is None else cause.message.partition(_OWN_REMEDY)[2]
+    if own and lang == "en":
+        return own
     for key in (f"remedy.{kind}", f"remedy.{record.status}"):
         if has(key):
             return text(key, lang)
-    return text("remedy.other", lang)
+    return own or text("remedy.other", lang)

@@ -14,7 +14,7 @@ from trainmark.errors import RecordError, UsageError, nearest
 from trainmark.report import cells, conditions, outcome
 from trainmark.report.about import about
 from trainmark.report.document import Page, Section
-from trainmark.report.tables import column_set, quality_header, record_configuration
+from trainmark.report.tables import column_set, device_configuration, quality_header
 from trainmark.report.texts import LANGUAGES, text
 
 if TYPE_CHECKING:
@@ -100,10 +100,11 @@ def _badge(records: Sequence[Record], lang: str) -> tuple[str, Tone]:
 
 def _subtitle(records: Sequence[Record], lang: str) -> str:
     """Return configuration and verdict of one record, or all configurations."""
-    names = dict.fromkeys(record_configuration(record, lang=lang) for record in records)
+    names = dict.fromkeys(device_configuration(record, lang=lang) for record in records)
+    joined = text("sep.semicolon", lang).join(names)
     if len(records) > 1:
-        return text("sep.semicolon", lang).join(names)
-    return next(iter(names)) + text("sep.colon", lang) + conditions.verdict(records[0], lang)
+        return joined
+    return joined + text("sep.colon", lang) + conditions.verdict(records[0], lang)
 
 
 @cache

@@ -19,7 +19,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from trainmark.report import cells
-from trainmark.report.conditions import label_text, remedy, verdict
+from trainmark.report.conditions import label_text, message, remedy, verdict
 from trainmark.report.phrases import said
 from trainmark.report.summary import remarks, summary, summary_table
 from trainmark.report.tables import (
@@ -130,10 +130,9 @@ def _cause(record: Record, lang: str) -> list[Text]:
     words = [found.kind, *where]
     head = cells.clean(text("sep.comma", lang).join(words))
     colon = text("sep.colon", lang)
-    message = cells.clean(said(found.message, lang))
     return [
-        Text(f"{head}{colon}{message}"),
-        Text(f"{text('terminal.way_out', lang)}{colon}{remedy(record, lang)}"),
+        Text(f"{head}{colon}{cells.clean(message(record, lang))}"),
+        Text(f"{text('cause.remedy', lang)}{colon}{cells.clean(remedy(record, lang))}"),
     ]
 
 

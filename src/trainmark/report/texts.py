@@ -125,6 +125,7 @@ TEXTS: dict[str, Text] = {
         "the best any model can score on this data is {best}", "该数据上任何模型的最高得分为 {best}"
     ),
     # Labels
+    "label.form": Text("{label} ({meaning})", "{label}（{meaning}）"),
     "label.self-reported": Text("measured by whoever shows it", "由发布者自行测得"),
     "label.reproduced": Text("measured again by somebody else", "已由他人复现"),
     "label.performance-only": Text("says nothing about quality", "仅反映速度，不反映训练质量"),
@@ -349,11 +350,9 @@ TEXTS: dict[str, Text] = {
     "terminal.record": Text("record", "记录"),
     "terminal.labels": Text("labels", "标签"),
     "terminal.note": Text("note", "备注"),
-    "terminal.way_out": Text("way out", "处理建议"),
     "sep.colon": Text(": ", "："),
     "sep.comma": Text(", ", "，"),
     "sep.semicolon": Text("; ", "；"),
-    "sep.stop": Text(". ", "。"),
 }  # fmt: skip
 
 

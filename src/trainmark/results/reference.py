@@ -167,7 +167,8 @@ def read(path: Path) -> References:
     try:
         file = _File.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
     except ValidationError as error:
-        first = error.errors()[0]
+        # A misspelt key is also a missing one: the misspelling says more.
+        first = min(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
         key = ".".join(str(part) for part in first["loc"])
         raise RecordError(
             f"key {key}: {first['msg']}",

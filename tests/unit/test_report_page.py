@@ -1,0 +1,266 @@
+"""The result page: golden files, both languages, hostile strings, failed runs.
+
+``UPDATE_GOLDEN=1 pytest tests/unit/test_report_page.py`` writes the golden pages anew; look
+at the difference before committing it.
+"""
+
+import os
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from trainmark.errors import RecordError, UsageError
+from trainmark.report import page
+from trainmark.report.about import About, about
+from trainmark.results import reference
+from trainmark.results.record import Cause, Record
+from trainmark.spec import Text
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+PACKAGE = Path(page.__file__).parents[1]
+CJK = re.compile(r"[\u3000-\u9fff\uff00-\uffef]")
+HOSTILE = '<script>alert("x")</script>|a\nb\x1b[31m`c`**d**'
+VOID = {"meta", "br", "hr", "img", "link", "input"}
+
+
+def record(**changes):
+    text = (GOLDEN / "record_distilbert.json").read_text(encoding="utf-8")
+    return Record.model_validate_json(text).model_copy(update=changes)
+
+
+def words():
+    """Return fixed words about the case: its own may be reworded without a page changing here."""
+    return About(
+        title=Text("DistilBERT on SST-2", "DistilBERT SST-2 "),
+        task=Text("Text classification", "文本分类"),
+        model="distilbert-base-uncased",
+        dataset="SST-2",
+        metric_note=Text("classification accuracy", "分类准确率"),
+        sample_note="one sentence of 512 tokens",
+        references=reference.read(PACKAGE / "cases" / "distilbert_sst2" / "reference.toml"),
+    )
+
+
+def markdown(*records, lang="en", about=None):
+    return page.to_markdown(page.compose(records, about=about or words(), lang=lang))
+
+
+def html(*records, lang="en", about=None):
+    return page.to_html(page.compose(records, about=about or words(), lang=lang))
+
+
+def failed():
+    made = record()
+    gone = {
+        name: entry.model_copy(update={"value": None, "reason": "training did not start"})
+        for name, entry in made.figures.items()
+    }
+    return record(
+        status="oom",
+        cause=Cause(
+            kind="oom",
+            message="out of memory|after <2 GiB>",
+            rank=1,
+            place="model_build",
+            type="OutOfMemoryError",
+            exit_code=1,
+            traceback="Traceback\n" + "\n".join(f'  File "m.py", line {n}' for n in range(40)),
+        ),
+        figures=gone,
+        quality=made.quality.model_copy(
+            update={
+                "value": None, "history": [], "reached": False,
+                "reason": "the run ended before an evaluation",
+            }
+        ),
+        steps=made.steps.model_copy(
+            update={"time_ns": [], "loss": [], "samples": [], "steady": None, "drift": None}
+        ),
+    )  # fmt: skip
+
+
+class Checker(HTMLParser):
+    """Collect tags, attributes and text; insist that tags close in order."""
+
+    def __init__(self, source):
+        super().__init__()
+        self.open, self.seen, self.attributes, self.words = [], [], [], []
+        self.feed(source)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.seen.append(tag)
+        self.attributes += attrs
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.seen.append(tag)
+        self.attributes += attrs
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [
+        ("page.en.md", lambda: markdown(record())),
+        ("page.zh.md", lambda: markdown(record(), lang="zh")),
+        ("page.html", lambda: html(record())),
+        ("page.failed.en.md", lambda: markdown(failed())),
+    ],
+)
+def test_golden_pages(name, make):
+    path, made = GOLDEN / name, make()
+    if os.environ.get("UPDATE_GOLDEN") == "1":
+        path.write_text(made, encoding="utf-8")
+    assert made == path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("make", [markdown, html])
+def test_the_english_page_has_no_chinese(make):
+    assert CJK.findall(make(record())) == []
+    assert CJK.findall(make(failed())) == []
+
+
+def test_the_chinese_pages_headings_are_chinese():
+    headings = re.findall(r"^#+ (.*)$", markdown(failed(), lang="zh"), re.MULTILINE)
+    assert len(headings) == 14
+    assert [heading for heading in headings if not CJK.search(heading)] == []
+    assert '<html lang="zh-Hans">' in html(record(), lang="zh")
+
+
+def test_reasons_and_notes_are_chinese_too():
+    made = markdown(failed(), lang="zh")
+    assert "训练未开始" in made
+    assert "training did not start" not in made
+
+
+def test_published_rows_stand_with_what_they_imply():
+    made = markdown(record(), lang="zh")
+    rows = [line for line in made.splitlines() if line.startswith("| A100")]
+    assert [row.split(" | ")[-1] for row in rows] == ["9.5 |", "10.0 |", "3.0 |", "3.1 |"]
+    assert rows[2].startswith("| A100单机单卡（1x1） | fp32 | bs=96,lr=0.00015 | 720.8 | 283.7 |")
+    assert "各行实际训练的数据量不同，其 e2e_time 不可相互比较。" in made
+    assert "C：仅公布数值" in made
+    english = markdown(record())
+    assert "trained different amounts of data: their e2e_time columns do not compare" in english
+
+
+def test_a_failed_run_has_a_page_with_cause_and_reasons():
+    made = markdown(failed())
+    assert "**out of memory** ·" in made
+    assert "- Message: out of memory\\|after &lt;2 GiB>" in made
+    assert "- Place: model\\_build" not in made
+    assert "- Place: model_build" in made
+    assert "- Way out: lower bs and raise gas by the same factor" in made
+    assert "line 39" in made
+    assert "line 20" not in made
+    row = next(line for line in made.splitlines() if line.startswith("| NVIDIA"))
+    assert row.endswith("\\[out of memory\\] | tf32 | bs=96,lr=0.00015 | / | / | / | / | / | / |")
+    assert "/ = e2e_time: training did not start; p_whole: training did not start;" in made
+    assert "| MFU | / | % | not measured: training did not start |" in made
+
+
+def test_an_errors_own_advice_comes_before_the_general_one():
+    made = failed()
+    cause = made.cause.model_copy(update={"message": "boom\n  way out: do the right thing"})
+    text = markdown(made.model_copy(update={"cause": cause}))
+    assert "- Message: boom\n- Way out: do the right thing\n" in text
+
+
+def hostile():
+    made = record()
+    devices = [{"name": HOSTILE, "memory_total_bytes": 1}]
+    plan = made.plan.model_copy(update={"recipe_name": HOSTILE, "case_key": HOSTILE})
+    cause = Cause(kind="error", message=HOSTILE, traceback=f"```\n{HOSTILE}\n````", place=HOSTILE)
+    return record(
+        plan=plan, status="failed", cause=cause, run_id=HOSTILE, notes=[HOSTILE],
+        labels=[HOSTILE], fix_hp={"a": HOSTILE}, extra={"b|c": HOSTILE}, case_key=HOSTILE,
+        environment=made.environment | {"devices": devices, "os": HOSTILE, "cpu": HOSTILE,
+                                        "packages": {HOSTILE: HOSTILE}, "commit": HOSTILE},
+        quality=made.quality.model_copy(update={"metric": HOSTILE}),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_hostile_strings_stay_text_in_html(lang):
+    made = html(hostile(), lang=lang)
+    found = Checker(made)
+    assert "script" not in found.seen
+    assert "\x1b" not in made
+    assert any('<script>alert("x")</script>|a b' in text for text in found.words)
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_hostile_strings_stay_cells_in_markdown(lang):
+    made = markdown(hostile(), lang=lang)
+    outside = re.sub(r"(?ms)^(`{3,})text$.*?^\1$", "", made)
+    assert "<script" not in outside
+    assert "\x1b" not in made
+    table = []
+    for line in [*outside.splitlines(), ""]:
+        if line.startswith("|"):
+            table.append(len(re.findall(r"(?<!\\)\|", line)))
+            continue
+        assert len(set(table)) <= 1
+        table = []
+
+
+def test_html_is_one_file_that_loads_nothing():
+    made = html(record())
+    found = Checker(made)
+    assert not {"script", "link", "img", "iframe"} & set(found.seen)
+    links = [value for name, value in found.attributes if name in ("href", "src", "srcset")]
+    assert links == []
+    assert "url(" not in made
+    assert "@import" not in made
+    assert "prefers-color-scheme: dark" in made
+    assert "@media print" in made
+    ids = [value for name, value in found.attributes if name == "id"]
+    assert len(ids) == len(set(ids))
+
+
+def test_several_records_share_a_page_with_their_repeats():
+    second = record(run_id="second")
+    third = failed().model_copy(update={"run_id": "third"})
+    made = markdown(record(), second, third)
+    assert "| [1] " not in made
+    rows = re.findall(r"^\| \\\[(\d)\\\] NVIDIA", made, re.MULTILINE)
+    assert rows == ["1", "2", "3"]
+    assert "2 of 3 launches passed" in made
+    assert "left out of every figure: third (out of memory)" in made
+    assert "nothing can be inferred from it" in made
+    assert "- Status: \\[1,2\\] passed; \\[3\\] out of memory" in made
+    found = Checker(html(record(), second, third))
+    ids = [value for name, value in found.attributes if name == "id"]
+    assert len(ids) == len(set(ids))
+
+
+def test_a_page_shows_one_case():
+    other = record()
+    other = record(plan=other.plan.model_copy(update={"case": "toy"}))
+    with pytest.raises(RecordError, match="distilbert_sst2, toy"):
+        page.markdown_page([record(), other])
+    with pytest.raises(RecordError, match="no record"):
+        page.html_page([])
+    with pytest.raises(UsageError, match="'fr'"):
+        page.markdown_page([record()], "fr")
+
+
+def test_a_record_of_a_case_that_is_not_here_still_has_a_page():
+    unknown = about("from_elsewhere")
+    assert unknown.title.en == "from_elsewhere"
+    made = markdown(record(), about=unknown)
+    assert made.startswith("# from_elsewhere: training speed\n")
+    assert "Published figures" not in made
+
+
+def test_the_same_record_gives_the_same_page():
+    assert html(record()) == html(record())

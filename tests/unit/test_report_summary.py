@@ -1,0 +1,106 @@
+"""Repeats: which launches count, and what is said of them."""
+
+from pathlib import Path
+
+import pytest
+
+from trainmark.errors import RecordError
+from trainmark.report.summary import groups, remarks, summary, summary_table
+from trainmark.results.record import Record
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+
+def record(**changes):
+    text = (GOLDEN / "record_distilbert.json").read_text(encoding="utf-8")
+    return Record.model_validate_json(text).model_copy(update=changes)
+
+
+def launch(number, p_core, **changes):
+    made = record()
+    entry = made.figures["p_core"].model_copy(update={"value": p_core})
+    figures = made.figures | {"p_core": entry}
+    return record(run_id=f"run{number}", figures=figures, **changes)
+
+
+def with_recipe(**fields):
+    plan = record().plan
+    return record(run_id="other", plan=plan.model_copy(update={"recipe": plan.recipe | fields}))
+
+
+def test_median_interval_and_cv_over_launches():
+    found = summary([launch(n, value) for n, value in enumerate([100.0, 102.0, 98.0, 101.0, 99.0])])
+    core = found.figures["p_core"]
+    assert (core.median, core.low, core.high, core.launches) == (100.0, 98.0, 102.0, 5)
+    assert core.cv == pytest.approx(0.0158114, abs=1e-6)
+    assert not found.descriptive
+    assert remarks(found) == ["5 of 5 launches passed"]
+
+
+def test_failed_launches_are_named_and_never_averaged_in():
+    launches = [launch(0, 100.0), launch(1, 1.0, status="failed"), launch(2, 104.0)]
+    launches.append(launch(3, 2.0, status="target_missed"))
+    found = summary(launches)
+    assert found.figures["p_core"].median == 102.0
+    assert found.figures["p_core"].launches == 2
+    assert found.failed == (("run1", "failed"), ("run3", "target_missed"))
+    assert (found.passed, found.launches, found.descriptive) == (2, 4, True)
+    assert remarks(found) == [
+        "2 of 4 launches passed",
+        "left out of every figure: run1 (failed), run3 (target missed)",
+        "Fewer than five launches: the interval is descriptive, nothing can be inferred from it.",
+    ]
+
+
+def test_no_launch_passed():
+    found = summary([launch(0, 1.0, status="failed"), launch(1, 1.0, status="oom")])
+    assert found.figures == {}
+    assert found.quality is None
+    assert summary_table(found).rows == ()
+    assert remarks(found)[0] == "0 of 2 launches passed"
+
+
+def test_a_figure_that_some_launches_lack_counts_the_others():
+    made = launch(0, 100.0)
+    entry = made.figures["MFU"].model_copy(update={"value": None, "reason": "unknown"})
+    lacking = made.model_copy(update={"figures": made.figures | {"MFU": entry}})
+    found = summary([lacking, launch(1, 100.0)])
+    assert found.figures["MFU"].launches == 1
+    assert found.figures["p_core"].launches == 2
+
+
+def test_one_launch_has_no_cv():
+    table = summary_table(summary([launch(0, 100.0)]))
+    row = next(row for row in table.rows if row[0] == "p_core")
+    assert row == ("p_core", "100.0", "samples/s", "100.0 – 100.0", "/", "1")
+    assert table.rows[-1][:2] == ("acc", "0.912")
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"precision": "bf16"}, "precision is 'bf16', elsewhere 'tf32'"),
+        ({"micro_batch_size": 32}, "micro_batch_size is 32, elsewhere 96"),
+    ],
+)
+def test_other_work_is_refused_by_name(fields, words):
+    with pytest.raises(RecordError) as caught:
+        summary([record(), with_recipe(**fields)])
+    assert words in str(caught.value)
+
+
+def test_another_seed_is_the_same_work():
+    assert summary([record(), with_recipe(seed=2, timeout_s=60.0)]).launches == 2
+
+
+def test_a_run_counts_once():
+    with pytest.raises(RecordError, match="twice"):
+        summary([record(), record()])
+    with pytest.raises(RecordError, match="no record"):
+        summary([])
+
+
+def test_groups_keep_the_order_of_first_appearance():
+    one, other, two = launch(0, 1.0), with_recipe(precision="bf16"), launch(1, 2.0)
+    found = groups([one, other, two])
+    assert [[item.run_id for item in members] for members in found] == [["run0", "run1"], ["other"]]

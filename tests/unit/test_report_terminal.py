@@ -1,0 +1,106 @@
+"""What a run prints at its end: complete, within 80 columns, harmless."""
+
+from pathlib import Path
+
+import pytest
+from rich.cells import cell_len
+
+from trainmark.errors import RecordError
+from trainmark.report.terminal import Screen, repeats_table, run_table
+from trainmark.results.record import Cause, Record
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+PLAIN = Screen()
+
+
+def record(**changes):
+    text = (GOLDEN / "record_distilbert.json").read_text(encoding="utf-8")
+    return Record.model_validate_json(text).model_copy(update=changes)
+
+
+def hostile():
+    made = record()
+    name = "[bold red]X[/]\x1b[2J" + "|wide 宽" * 30
+    return record(
+        environment=made.environment | {"devices": [{"name": name}]},
+        status="failed",
+        cause=Cause(kind="error", message="[/nope]\x1b]0;title\x07 " + "m" * 200, rank=3),
+        notes=["note " * 40],
+        fix_hp={f"field_{n}": "x" * 30 for n in range(5)},
+    )
+
+
+def test_a_passed_run():
+    lines = run_table(record(), run_dir=Path("runs/one"), screen=PLAIN).splitlines()
+    assert lines[0] == "PASSED distilbert_sst2 · NVIDIA A100-SXM4-40GB 1 node x 2 (1x2)"
+    assert lines[1] == "acc 0.912 reached the target 0.91"
+    assert lines[3].split() == [
+        "precision", "fix_hp", "e2e_time", "p_whole", "p_train", "p_core", "acc", "mem",
+    ]  # fmt: skip
+    assert lines[5].split() == [
+        "tf32", "bs=96,lr", "46.1", "412.9", "457.2", "464.6", "0.912", "33.4/40.0",
+    ]  # fmt: skip
+    assert lines[-1] == "record: runs/one/record.json"
+    text = "\n".join(lines)
+    assert "MFU               31.6  %          dense tf32 peak 156 TFLOP/s (A)" in text
+    assert "train          22.970    20.125 s  43.6%" in text
+    assert "labels: self-reported (measured by whoever shows it)" in text
+
+
+def test_a_failed_run_says_why_and_what_to_do():
+    made = record(
+        status="oom",
+        cause=Cause(kind="oom", message="no memory left", rank=1, place="model_build"),
+        notes=["more ranks than cores: throughput says little about the machine"],
+    )
+    text = run_table(made, screen=PLAIN)
+    assert text.startswith("OUT OF MEMORY distilbert_sst2 · NVIDIA")
+    assert "\noom, rank 1, model_build: no memory left\nWay out: lower bs and raise gas" in text
+    assert "\nnote: more ranks than cores" in text
+    chinese = run_table(made, screen=PLAIN, lang="zh")
+    assert chinese.startswith("内存不足 ")
+    assert "\n备注：rank 数多于核数" in chinese
+
+
+@pytest.mark.parametrize("make", [record, hostile])
+@pytest.mark.parametrize("unicode", [True, False])
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_no_line_is_wider_than_80(make, unicode, lang):
+    text = run_table(make(), screen=Screen(width=80, unicode=unicode), lang=lang)
+    assert max(cell_len(line) for line in text.splitlines()) <= 80
+
+
+def test_text_of_a_record_is_neither_markup_nor_control():
+    text = run_table(hostile(), screen=PLAIN)
+    assert "\x1b" not in text
+    assert "\x07" not in text
+    assert "[bold red]X[/]" in text
+    assert "[/nope]" in text
+
+
+def test_without_utf8_all_is_ascii():
+    assert run_table(record(), screen=Screen(unicode=False)).isascii()
+
+
+def test_colour_is_there_only_when_asked(monkeypatch):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert "\x1b[1;32mPASSED" in run_table(record(), screen=Screen(colour=True))
+    assert "\x1b" not in run_table(record(), screen=PLAIN)
+
+
+def test_off_a_terminal_the_screen_is_plain_and_80_wide(capsys):
+    found = Screen.of_stdout()
+    assert (found.width, found.colour) == (80, False)
+
+
+def test_repeats():
+    launches = [record(run_id=f"r{n}") for n in range(3)]
+    launches.append(record(run_id="r3", status="timed_out"))
+    lines = repeats_table(launches, screen=PLAIN).splitlines()
+    assert lines[0] == "Repeated launches: distilbert_sst2:pytorch_2.13:cuda:1:2:1"
+    assert lines[4].split() == ["e2e_time", "46.1", "s", "46.1", "–", "46.1", "0.00%", "3"]
+    assert "3 of 4 launches passed" in lines
+    assert "left out of every figure: r3 (timed out)" in lines
+    assert max(map(len, lines)) <= 80
+    with pytest.raises(RecordError, match="twice"):
+        repeats_table([launches[0], launches[0]], screen=PLAIN)

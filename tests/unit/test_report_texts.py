@@ -1,0 +1,69 @@
+"""Texts and phrases: complete in both languages, each in its own script."""
+
+import re
+import string
+from pathlib import Path
+
+import pytest
+
+import trainmark.report
+from trainmark.report.phrases import PHRASES, said
+from trainmark.report.texts import LANGUAGES, TEXTS, text
+
+CJK = re.compile(r"[\u3000-\u9fff\uff00-\uffef]")
+PREFIXES = (
+    "status.", "rules.", "label.", "origin.", "figure.", "count.", "span.", "evidence.",
+    "remedy.", "cause.", "head.",
+)  # fmt: skip
+
+
+def places(sentence):
+    return sorted(name for _, name, _, _ in string.Formatter().parse(sentence) if name)
+
+
+@pytest.mark.parametrize("key", TEXTS)
+def test_every_text_is_there_twice_with_the_same_places(key):
+    found = TEXTS[key]
+    assert found.en
+    assert found.zh
+    assert not CJK.search(found.en)
+    assert places(found.en) == places(found.zh)
+
+
+def test_headings_are_chinese_in_chinese():
+    headings = [key for key in TEXTS if key.startswith("section.")]
+    assert len(headings) == 16
+    assert [key for key in headings if not CJK.search(text(key, "zh"))] == []
+
+
+def test_every_text_is_used():
+    folder = Path(trainmark.report.__file__).parent
+    source = "".join(
+        path.read_text(encoding="utf-8") for path in folder.glob("*.py") if path.stem != "texts"
+    )
+    unused = [
+        key
+        for key in TEXTS
+        if not key.startswith(PREFIXES) and f'"{key}"' not in source and f"'{key}'" not in source
+    ]
+    assert unused == []
+
+
+def test_an_unknown_text_is_a_bug_of_ours():
+    with pytest.raises(AssertionError, match=r"section\.run"):
+        text("section.rum", "en")
+
+
+@pytest.mark.parametrize("english", PHRASES)
+def test_every_phrase_keeps_all_its_values(english):
+    count = english.count("{}")
+    values = [str(1000 + place) for place in range(count)]
+    chinese = said(english.format(*values), "zh")
+    assert CJK.search(chinese)
+    assert sorted(re.findall(r"1\d{3}", chinese)) == values
+
+
+def test_sentences_without_a_translation_are_kept():
+    assert said("something new", "zh") == "something new"
+    assert said("nothing was trained", "en") == "nothing was trained"
+    assert LANGUAGES == ("en", "zh")

@@ -1,0 +1,111 @@
+"""The span waterfall, as text and as SVG."""
+
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+from trainmark.report import waterfall
+from trainmark.results.record import Record, Spans
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+S = 1_000_000_000
+
+
+def record(**spans):
+    text = (GOLDEN / "record_distilbert.json").read_text(encoding="utf-8")
+    made = Record.model_validate_json(text)
+    return made.model_copy(update={"spans": made.spans.model_copy(update=spans)}) if spans else made
+
+
+def small():
+    return Spans(
+        rank=0,
+        wall_ns=10 * S,
+        by_name_ns={"launch": 2 * S, "compile": S, "train": 5 * S, "evaluate": S, "other": S},
+        train_parts_ns={"data_wait": S, "compute": 4 * S, "other": S},
+        reconciled=0.9,
+    )
+
+
+def test_bars_stack_in_order_and_parts_take_the_steps_apart():
+    found = [
+        (bar.name, bar.depth, bar.start_ns // S, bar.spent_ns // S, bar.share)
+        for bar in waterfall.bars(small())
+    ]
+    assert found == [
+        ("launch", 0, 0, 2, 0.2), ("compile", 0, 2, 1, 0.1), ("train", 0, 3, 5, 0.5),
+        ("data_wait", 1, 2, 1, 0.1), ("compute", 1, 3, 4, 0.4), ("other", 1, 7, 1, 0.1),
+        ("evaluate", 0, 8, 1, 0.1), ("other", 0, 9, 1, 0.1),
+    ]  # fmt: skip
+
+
+def test_text_lines_exactly():
+    made = record(**small().model_dump())
+    assert waterfall.text_waterfall(made, width=61).splitlines() == [
+        "launch          0.000     2.000 s  20.0% ████",
+        "compile         2.000     1.000 s  10.0%     ██",
+        "train           3.000     5.000 s  50.0%       ██████████",
+        "· data_wait     2.000     1.000 s  10.0%     ██",
+        "· compute       3.000     4.000 s  40.0%       ████████",
+        "· other         7.000     1.000 s  10.0%               ██",
+        "evaluate        8.000     1.000 s  10.0%                 ██",
+        "other           9.000     1.000 s  10.0%                   ██",
+    ]
+
+
+def test_ascii_has_no_other_character():
+    lines = waterfall.text_waterfall(record(), width=80, unicode=False)
+    assert lines.isascii()
+    assert "####" in lines
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 97, 200])
+@pytest.mark.parametrize("unicode", [True, False])
+def test_no_line_is_wider_than_asked(width, unicode):
+    lines = waterfall.text_waterfall(record(), width=width, unicode=unicode).splitlines()
+    assert len(lines) == 15
+    assert max(map(len, lines)) <= width
+
+
+def test_a_short_span_is_seen_and_an_empty_one_is_not():
+    made = record(
+        wall_ns=1000 * S,
+        by_name_ns={"launch": 1000 * S - 1, "checkpoint": 0, "finish": 1},
+        train_parts_ns={},
+    )
+    lines = waterfall.text_waterfall(made, width=60).splitlines()
+    assert lines[1].endswith("0.0%")
+    assert lines[2].endswith("▏")
+
+
+def test_no_span_says_so():
+    made = record(rank=None, wall_ns=None, by_name_ns={}, train_parts_ns={}, reconciled=None)
+    assert waterfall.text_waterfall(made) == "no rank reported a span"
+
+
+def test_svg_is_well_formed_named_and_stays_inside():
+    hostile = {'<script>alert("x")</script>': 4 * S, "a&b": 6 * S}
+    made = record(wall_ns=10 * S, by_name_ns=hostile, train_parts_ns={})
+    picture = waterfall.svg_waterfall(made, ident="w1")
+    root = ET.fromstring(picture)
+    space = "{http://www.w3.org/2000/svg}"
+    assert root.find(f"{space}title").text == "Where the time went"
+    assert root.find(f"{space}desc").text == "Bars from launch to end, one a span"
+    assert root.get("aria-labelledby") == "w1-title w1-desc"
+    assert "<script" not in picture
+    labels = [element.text for element in root.iter(f"{space}text")]
+    assert labels == [
+        '<script>alert("x")</script>', "4.000 s", "40.0%", "a&b", "6.000 s", "60.0%",
+    ]  # fmt: skip
+    bars = [element for element in root.iter(f"{space}rect") if element.get("class") != "track"]
+    assert [bar.get("width") for bar in bars] == ["174.4", "261.6"]
+
+
+@pytest.mark.parametrize(
+    ("encoding", "expected"),
+    [("utf-8", True), ("UTF8", True), ("cp65001", True), ("ascii", False), ("latin-1", False),
+     (None, False)],
+)  # fmt: skip
+def test_only_utf8_shows_blocks(encoding, expected):
+    assert waterfall.can_show(encoding) is expected
