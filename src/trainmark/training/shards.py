@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from trainmark.protocols import JobContext
+
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
@@ -46,6 +48,19 @@ class Sharding:
     world_size: int
     rank: int
     seed: int
+
+    @classmethod
+    def of(cls, context: JobContext, *, num_rows: int) -> Sharding:
+        """Return the cut for the rank and the recipe of ``context``."""
+        recipe = context.recipe
+        return cls(
+            num_rows=num_rows,
+            micro_batch_size=recipe.micro_batch_size,
+            grad_accum_steps=recipe.grad_accum_steps,
+            world_size=context.world_size,
+            rank=context.rank,
+            seed=recipe.seed,
+        )
 
     @property
     def global_batch_size(self) -> int:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-    from trainmark.protocols import Batch
+    from trainmark.protocols import Batch, JobContext
     from trainmark.spec import Precision
 
 AUTOCAST_DTYPES: dict[str, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -81,6 +81,28 @@ class Stepper:
         self._scaler = torch.amp.GradScaler(torch_type, enabled=precision == "fp16")
         self._one = torch.ones((), device=next(model.parameters()).device)
         self._skipped = torch.zeros_like(self._one)
+
+    @classmethod
+    def of(
+        cls,
+        context: JobContext,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        loss_sum: Callable[[Any], Tensor],
+        **more: Any,
+    ) -> Stepper:
+        """Return a stepper that compiles and distributes ``model`` as ``context`` asks."""
+        recipe, torch_type = context.recipe, context.device.torch_type
+        compiled = cast("nn.Module", torch.compile(model)) if recipe.compile else model
+        return cls(
+            distribute(compiled, world_size=context.world_size, torch_type=torch_type),
+            optimizer,
+            loss_sum,
+            precision=recipe.precision,
+            torch_type=torch_type,
+            world_size=context.world_size,
+            **more,
+        )
 
     def skipped_steps(self) -> int:
         """Return how many steps the loss scaler dropped. Synchronises: call after the loop."""

@@ -40,9 +40,7 @@ def check_data(folder: Path, recipe: Recipe) -> DataFacts:
     for split in ROWS:
         file = folder / f"{split}.npz"
         if not file.is_file():
-            raise DataError(
-                "no such file", where=str(file), remedy="leave --data out to generate it"
-            )
+            raise DataError("no such file", where=str(file), remedy="leave out --data")
         digest.update(file.read_bytes())
         with np.load(file) as arrays:
             features, labels = arrays["x"], arrays["y"]
@@ -50,29 +48,23 @@ def check_data(folder: Path, recipe: Recipe) -> DataFacts:
             raise DataError(f"x is {features.shape}", where=str(file), rule=f"(rows, {FEATURES})")
         bad = np.flatnonzero((labels != 0) & (labels != 1))
         if len(bad):
-            where = f"{file}, row {bad[0]}"
-            raise DataError(f"label {labels[bad[0]]}", where=where, rule="a label is 0 or 1")
+            row = bad[0]
+            raise DataError(f"label {labels[row]}", where=f"{file}, row {row}", rule="0 or 1")
         rows[split] = len(labels)
     best = BAYES_ACCURACY if recipe.data == "generated" else None
     return DataFacts(rows["train"], rows["validation"], digest.hexdigest()[:16], "npz", best)
 
 
 CASE = Case(
-    name="toy",
-    title=Text("Toy classification", "玩具分类"),
-    task=Text("Binary classification", "二分类"),
-    model="mlp-16-32-2",
-    dataset="two Gaussian clouds",
-    metric="acc",
-    metric_note=Text("classification accuracy", "分类准确率"),
-    sample_note="one row of 16 features",
-    recipe_type=Recipe,
+    name="toy", model="mlp-16-32-2", dataset="two Gaussian clouds",
+    title=Text("Toy classification", "玩具分类"), task=Text("Binary classification", "二分类"),
+    metric="acc", metric_note=Text("classification accuracy", "分类准确率"),
+    sample_note="one row of 16 features", recipe_type=Recipe,
+    generate=generate, check_data=check_data,
     recipes={
         "tiny": Recipe(
             data="generated", micro_batch_size=64, learning_rate=3e-3, max_epochs=10,
             target_value=0.90, warmup_steps=10, timeout_s=120.0,
         )
     },
-    generate=generate,
-    check_data=check_data,
 )  # fmt: skip
