@@ -68,20 +68,17 @@ def _driver_names() -> list[str]:
 def visible_names(driver_names: list[str], variable: str | None) -> list[str]:
     """Return the names left visible by a ``CUDA_VISIBLE_DEVICES`` value.
 
-    As the driver does: a list ends at the first index that does not exist; UUIDs are
-    taken as naming an existing device.
+    As the driver does: a list ends at the first index that does not exist. A UUID is taken
+    as naming an existing device, whose product is known only where all are the same.
     """
     if variable is None:
         return driver_names
     chosen: list[str] = []
     for item in (part.strip() for part in variable.split(",")):
-        if item.lstrip("-").isdigit():
-            index = int(item)
-            if not 0 <= index < len(driver_names):
-                break
-            chosen.append(driver_names[index])
+        if item.isascii() and item.isdigit() and int(item) < len(driver_names):
+            chosen.append(driver_names[int(item)])
         elif item.startswith(("GPU-", "MIG-")):
-            chosen.append(driver_names[0] if driver_names else "unknown")
+            chosen.append(driver_names[0] if len(set(driver_names)) == 1 else "unknown")
         else:
             break
     return chosen
