@@ -1,0 +1,260 @@
+"""Finding cases, and what every case keeps: these tests discover the cases by themselves."""
+
+from __future__ import annotations
+
+import filecmp
+import subprocess
+import sys
+from dataclasses import fields, is_dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fakes import FakeVendor
+from trainmark import cases, devices, plan
+from trainmark.datasets import generated_folder
+from trainmark.errors import UsageError
+from trainmark.protocols import Counts
+from trainmark.spec import Case, DataFacts, Recipe, Text, field_docs, fields_under
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RECIPES = [(name, recipe) for name in cases.names() for recipe in cases.load(name).recipes]
+GENERATED = [
+    (name, recipe)
+    for name, recipe in RECIPES
+    if cases.load(name).recipes[recipe].data == "generated"
+]
+FORBIDDEN = ("torch", "numpy", "pydantic", "pyarrow", "transformers")
+
+
+@pytest.fixture(scope="module")
+def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.mark.parametrize("name", cases.names())
+def test_a_case_describes_itself_in_both_languages(name: str) -> None:
+    case = cases.load(name)
+    assert isinstance(case, Case)
+    assert case.name == name == cases.folder(name).name
+    for item in fields(case):
+        value = getattr(case, item.name)
+        if isinstance(value, Text):
+            assert value.en.strip(), item.name
+            assert value.zh.strip(), item.name
+            assert value.in_language("zh") == value.zh
+            assert value.in_language("en") == value.en
+        if item.name in ("model", "dataset", "metric", "sample_note"):
+            assert value.strip(), item.name
+    assert case.name not in case.aliases
+    for alias in case.aliases:
+        assert cases.load(alias) is case
+    assert callable(cases.job_module(name).load_data)
+    assert callable(cases.job_module(name).build)
+
+
+def test_no_two_cases_answer_to_one_word() -> None:
+    words = [word for name in cases.names() for word in (name, *cases.load(name).aliases)]
+    assert len(words) == len(set(words))
+
+
+@pytest.mark.parametrize("name", cases.names())
+def test_every_field_of_a_recipe_is_described(name: str) -> None:
+    recipe_type = cases.load(name).recipe_type
+    assert is_dataclass(recipe_type)
+    assert issubclass(recipe_type, Recipe)
+    assert len(recipe_type.__mro__) - len(Recipe.__mro__) in (0, 1)  # derived at most once
+    docs = field_docs(recipe_type)
+    assert all(docs.values()), docs
+    names = {item.name for item in fields(recipe_type)}
+    assert set(docs) == names
+    rules = [fields_under(recipe_type, rule) for rule in ("open", "closed", "free", "fixed")]
+    assert set().union(*rules) == names
+
+
+@pytest.mark.parametrize(("name", "recipe_name"), RECIPES)
+def test_every_recipe_is_sound(name: str, recipe_name: str) -> None:
+    case = cases.load(name)
+    recipe = case.recipes[recipe_name]
+    assert type(recipe) is case.recipe_type
+    prefix, _, world = recipe_name.rpartition("-")
+    if prefix and world[0].isdigit():
+        assert recipe.world == world
+    else:
+        assert recipe.world is None
+    # A recipe is worth its name only with steps left to measure.
+    assert recipe.max_steps is None or recipe.max_steps > recipe.warmup_steps
+    assert recipe.target_value is None or recipe.eval_every_epochs is not None
+
+
+@pytest.mark.parametrize("name", cases.names())
+def test_every_case_has_a_tiny_recipe_on_generated_data(name: str) -> None:
+    tiny = cases.load(name).recipes["tiny"]
+    assert (tiny.data, tiny.world) == ("generated", None)
+    assert tiny.target_value is not None
+    assert plan.choose_recipe(cases.load(name), None, world="1x1", real_data=False) == "tiny"
+
+
+@pytest.mark.parametrize(("name", "recipe_name"), RECIPES)
+def test_every_recipe_resolves(
+    name: str, recipe_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = cases.load(name)
+    recipe = case.recipes[recipe_name]
+    facts = DataFacts(1_000, 100, "0123456789abcdef", "fake", initial_weights=True)
+    object.__setattr__(shadow := _copy(case), "check_data", lambda folder, recipe: facts)
+    monkeypatch.setattr(cases, "load", lambda _: shadow)
+    vendor = FakeVendor(devices=8)
+    monkeypatch.setattr(devices, "choose", lambda _: vendor)
+    nnodes, nproc = map(int, (recipe.world or "1x1").split("x"))
+    resolved = plan.resolve(
+        name,
+        recipe_name=recipe_name,
+        data_dir=tmp_path,
+        nproc=nproc if nnodes == 1 else None,
+        run_dir=tmp_path / "run",
+        generated_root=tmp_path,
+    )
+    assert resolved.recipe_name == recipe_name
+    assert (resolved.rules, resolved.fix_hp, resolved.extra) == ("closed", {}, {})
+    assert plan.Plan.model_validate_json(resolved.model_dump_json()) == resolved
+
+
+def _copy(case: Case) -> Case:
+    return Case(**{item.name: getattr(case, item.name) for item in fields(case)})
+
+
+@pytest.mark.parametrize(("name", "recipe_name"), GENERATED)
+def test_generated_data_is_the_same_each_time(
+    name: str, recipe_name: str, tmp_path: Path, data_root: Path
+) -> None:
+    case = cases.load(name)
+    recipe = case.recipes[recipe_name]
+    first = generated_folder(case, recipe, data_root)
+    case.generate(tmp_path, recipe)
+    files = sorted(path.relative_to(first) for path in first.rglob("*") if path.is_file())
+    assert files == sorted(p.relative_to(tmp_path) for p in tmp_path.rglob("*") if p.is_file())
+    same, different, odd = filecmp.cmpfiles(first, tmp_path, map(str, files), shallow=False)
+    assert (different, odd) == ([], [])
+    assert len(same) == len(files) > 0
+    facts = case.check_data(first, recipe)
+    assert facts == case.check_data(tmp_path, recipe)
+    assert facts.train_samples > 0
+    assert facts.eval_samples > 0
+    assert facts.content_id
+    assert facts.best_quality is not None
+    # A target above what any model can score would never be reached.
+    assert recipe.target_value is not None
+    assert recipe.target_value < facts.best_quality
+
+
+def test_toy_is_small_enough_to_be_read_as_the_example() -> None:
+    files = cases.folder("toy").glob("**/*.py")
+    assert sum(len(file.read_text().splitlines()) for file in files) < 150
+
+
+def test_toys_flop_formula_counts_the_products_of_its_layers(
+    tmp_path: Path, data_root: Path
+) -> None:
+    torch = pytest.importorskip("torch")
+    from torch.utils.flop_counter import FlopCounterMode
+
+    job, batch = toy_job(data_root)
+    with FlopCounterMode(display=False) as counter:
+        job.stepper.step(iter([batch]))
+    # The first layer needs no gradient of its input, which the formula counts all the same.
+    not_done = 2 * 16 * 32 * batch.counts.samples
+    assert counter.get_total_flops() == job.model_flops(batch.counts) - not_done
+    assert torch.is_tensor(batch.tensors[0])
+
+
+def test_toy_counts_what_it_hands_out(data_root: Path) -> None:
+    job, _ = toy_job(data_root)
+    batches = list(job.batches(0))
+    assert sum((item.counts for item in batches), Counts()) == Counts(4096, 4096, 4096, 4096)
+    assert job.steps_per_epoch == len(batches) == 64
+    assert job.facts()["parameters"] == 16 * 32 + 32 + 32 * 2 + 2
+    assert job.evaluate().samples == 1_000
+
+
+def toy_job(data_root: Path) -> tuple[Any, Any]:
+    from trainmark.devices.cpu import CpuDevice
+    from trainmark.protocols import JobContext
+
+    case = cases.load("toy")
+    recipe = case.recipes["tiny"]
+    context = JobContext(
+        recipe=recipe,
+        data_dir=generated_folder(case, recipe, data_root),
+        rank=0,
+        world_size=1,
+        device=CpuDevice(threads=1),
+    )
+    module = cases.job_module("toy")
+    job = module.build(context, module.load_data(context))
+    return job, next(iter(job.batches(0)))
+
+
+OUTSIDE_CASE = """
+from dataclasses import replace
+from trainmark.cases.toy.case import CASE as TOY
+from .words import NAME
+CASE = replace(TOY, name=NAME, aliases=("elsewhere",))
+"""
+
+
+@pytest.fixture
+def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "more" / "far_case"
+    folder.mkdir(parents=True)
+    (folder / "case.py").write_text(OUTSIDE_CASE)
+    (folder / "words.py").write_text('NAME = "far_case"\n')
+    (folder / "job.py").write_text("from .words import NAME\nJOB = NAME\n")
+    (tmp_path / "empty").mkdir()
+    roots = [tmp_path / "empty", tmp_path / "more"]
+    monkeypatch.setenv(cases.PATH_VARIABLE, ":".join(map(str, roots)))
+    for module in [name for name in sys.modules if "outside_case" in name]:
+        monkeypatch.delitem(sys.modules, module)
+    return folder
+
+
+def test_a_case_may_lie_anywhere(outside: Path) -> None:
+    assert "far_case" in cases.names()
+    assert cases.load("far_case").name == "far_case"
+    assert cases.load("elsewhere") is cases.load("far_case")
+    assert cases.job_module("far_case").JOB == "far_case"
+    assert cases.folder("far_case") == outside
+
+
+def test_an_unknown_case_names_the_nearest(outside: Path) -> None:
+    with pytest.raises(UsageError, match="unknown case 'far_cas'") as caught:
+        cases.load("far_cas")
+    assert "did you mean far_case?" in str(caught.value)
+    with pytest.raises(UsageError) as caught:
+        cases.load("zzzz")
+    assert "known: " in str(caught.value)
+    assert "toy" in str(caught.value)
+
+
+def test_a_case_path_that_is_no_folder_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(cases.PATH_VARIABLE, str(tmp_path / "nowhere"))
+    with pytest.raises(UsageError, match="is not a folder") as caught:
+        cases.names()
+    assert cases.PATH_VARIABLE in str(caught.value)
+
+
+def test_planning_imports_nothing_of_weight() -> None:
+    program = (
+        "import sys, trainmark.cases as cases, trainmark.devices as devices\n"
+        "[cases.load(name) for name in cases.names()]\n"
+        "[vendor.name for vendor in devices.vendors().values()]\n"
+        f"print(*[name for name in {FORBIDDEN!r} if name in sys.modules])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == []

@@ -1,0 +1,212 @@
+"""Devices as planning sees them, and the table of peaks."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+from trainmark import devices
+from trainmark.devices import cpu, cuda, peaks
+from trainmark.devices.matmul import best_matmul_rate
+from trainmark.spec import Recipe
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from fakes import SyncDevice
+
+FOUR = ["A", "B", "C", "D"]
+
+
+@pytest.mark.parametrize(
+    ("variable", "visible"),
+    [
+        (None, FOUR),
+        ("", []),
+        ("0", ["A"]),
+        ("3,1", ["D", "B"]),
+        (" 2 , 0 ", ["C", "A"]),
+        ("-1", []),
+        ("0,-1,1", ["A"]),  # the list ends at what does not exist
+        ("0,9,1", ["A"]),
+        ("--1", []),
+        ("²", []),
+        ("none", []),
+        ("NoDevFiles", []),
+        ("GPU-4f2a", ["unknown"]),  # of four different products
+        ("0,GPU-4f2a,MIG-77", ["A", "unknown", "unknown"]),
+    ],
+)
+def test_visible_devices_are_read_as_the_driver_does(
+    variable: str | None, visible: list[str]
+) -> None:
+    assert cuda.visible_names(FOUR, variable) == visible
+
+
+def test_a_uuid_among_equal_products_names_that_product() -> None:
+    assert cuda.visible_names(["A", "A"], "GPU-4f2a") == ["A"]
+    assert cuda.visible_names([], "GPU-4f2a") == ["unknown"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "built"),
+    [
+        ("cuda: Optional[str] = '12.8'\nhip: Optional[str] = None\n", True),
+        ("cuda = '11.8'", True),
+        ("cuda: Optional[str] = None\nhip: Optional[str] = '6.2'\n", False),
+        ("cuda_archs = '9.0'\ncuda = None", False),
+        ("", False),
+    ],
+)
+def test_a_torch_built_for_cuda_is_told_by_its_version_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: str, built: bool
+) -> None:
+    (tmp_path / "version.py").write_text(f"__version__ = '2.13'\n{lines}")
+    found = SimpleNamespace(origin=str(tmp_path / "__init__.py"))
+    monkeypatch.setattr(cuda, "find_spec", lambda _: found)
+    assert cuda.torch_is_built_for_cuda() is built
+
+
+@pytest.mark.parametrize("found", [None, SimpleNamespace(origin=None)])
+def test_no_torch_is_no_cuda(monkeypatch: pytest.MonkeyPatch, found: object) -> None:
+    monkeypatch.setattr(cuda, "find_spec", lambda _: found)
+    assert not cuda.torch_is_built_for_cuda()
+    assert cuda.Cuda().count() == 0
+
+
+def test_a_torch_without_version_file_is_no_cuda(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = SimpleNamespace(origin=str(tmp_path / "__init__.py"))
+    monkeypatch.setattr(cuda, "find_spec", lambda _: found)
+    assert not cuda.torch_is_built_for_cuda()
+
+
+def test_products_are_read_from_the_drivers_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for bus, text in {"b": "Model: \t NVIDIA H200\nIRQ: 1\n", "a": "IRQ: 2\n"}.items():
+        (tmp_path / bus).mkdir()
+        (tmp_path / bus / "information").write_text(text)
+    monkeypatch.setattr(cuda, "_DRIVER_GPUS", tmp_path)
+    monkeypatch.setattr(cuda, "torch_is_built_for_cuda", lambda: True)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    vendor = cuda.Cuda()
+    assert vendor.product_names() == ["unknown", "NVIDIA H200"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert vendor.product_names() == ["NVIDIA H200"]
+    assert vendor.refuse(Recipe(), 1) is None
+    assert vendor.refuse(Recipe(), 2) == "--nproc 2 is more than the 1 cuda device(s) here"
+
+
+def test_a_cpu_refuses_tf32_only() -> None:
+    vendor = cpu.Cpu()
+    assert vendor.refuse(Recipe(precision="bf16"), 99) is None
+    assert "does not have" in (vendor.refuse(Recipe(precision="tf32"), 1) or "")
+    assert vendor.count() >= 1
+    assert len(vendor.product_names()) == 1
+
+
+def test_accelerators_come_first_and_the_cpu_last() -> None:
+    names = list(devices.vendors())
+    assert (names[0], names[-1]) == ("cuda", "cpu")
+
+
+def test_a_cpu_device_says_what_is_in_force() -> None:
+    threads = torch.get_num_threads()
+    before = torch.get_float32_matmul_precision()
+    ticks = iter([5, 17])
+    device = cpu.CpuDevice(threads=1, clock=lambda: next(ticks))
+    assert device.elapsed_ns(device.mark(), device.mark()) == 12
+    assert device.set_precision("fp16") == {
+        "float32_matmul": "highest",
+        "tf32": False,
+        "autocast": "fp16",
+        "deterministic": False,
+    }
+    assert device.read([torch.tensor(1.5), torch.tensor(2.0)]) == [1.5, 2.0]
+    memory = device.memory()
+    assert memory.scope == "process"
+    assert memory.allocator_peak_bytes is None
+    assert 0 < (memory.used_bytes or 0) < (memory.total_bytes or 0)
+    assert device.describe()["threads"] == 1
+    torch.set_num_threads(threads)
+    torch.set_float32_matmul_precision(before)
+
+
+def test_the_best_product_gives_the_matmul_rate(sync_device: SyncDevice) -> None:
+    durations = iter([10, 4, 5] * 20)
+    ends: list[int] = []
+
+    def mark() -> int:
+        if len(ends) % 2:
+            sync_device.clock.advance(next(durations))
+        ends.append(sync_device.clock())
+        return ends[-1]
+
+    sync_device.mark = mark  # type: ignore[method-assign]
+    # 2 x 8^3 FLOP in 4 ns, the shortest of the products timed.
+    assert best_matmul_rate(sync_device, "fp32", sizes=(8,)) == 2 * 8**3 * 1e9 / 4
+    assert len(ends) == 40
+
+
+def test_every_peak_has_its_provenance() -> None:
+    table = peaks.table()
+    assert table["source"]
+    assert table["date"] == "2026-11-20"
+    for row in table["peak"]:
+        assert row["evidence"] in {"A", "B", "C", "unverified"}
+        rates = [value for name, value in row.items() if name.endswith("_tflops")]
+        assert rates
+        assert all(isinstance(value, float) and value > 0 for value in rates)
+    names = [name for row in table["peak"] for name in row["names"]]
+    assert len(names) == len(set(names))
+    accelerators = [row["accelerator"] for row in table["peak"]]
+    assert len(accelerators) == len(set(accelerators)) == 35
+
+
+@pytest.mark.parametrize(
+    ("product", "precision", "tflops", "evidence"),
+    [
+        # Copied by hand from the project's data set of peaks on 2026-11-20.
+        ("Tesla V100-SXM2-16GB", "fp16", 125, "A"),
+        ("NVIDIA A100-SXM4-80GB", "fp32", 19.5, "B"),
+        ("NVIDIA A100-SXM4-80GB", "tf32", 156, "B"),
+        ("NVIDIA A800-SXM4-80GB", "bf16", 312, "C"),
+        ("NVIDIA H100 80GB HBM3", "bf16", 989, "A"),
+        ("NVIDIA H100 80GB HBM3", "tf32", 494.5, "A"),
+        ("NVIDIA H100 PCIe", "bf16", 756, "B"),
+        ("NVIDIA H100 NVL", "fp16", 835.5, "B"),
+        ("NVIDIA H200", "bf16", 989, "B"),
+        ("NVIDIA H20", "bf16", 148, "C"),
+        ("NVIDIA L40S", "fp32", 91.6, "B"),
+        ("NVIDIA B200", "bf16", 2250, "A"),
+        ("NVIDIA B300 SXM6 AC", "bf16", 2250, "A"),
+        ("NVIDIA GB300", "bf16", 2500, "B"),
+    ],
+)
+def test_peaks_are_those_of_the_data_set(
+    product: str, precision: str, tflops: float, evidence: str
+) -> None:
+    peak = peaks.dense_peak(product, precision)
+    assert peak is not None
+    assert (peak.flops_per_second, peak.evidence) == (tflops * 1e12, evidence)
+    assert (peak.precision, peak.date) == (precision, "2026-11-20")
+    assert peak.source
+
+
+@pytest.mark.parametrize(
+    "product",
+    ["", "unknown", "H20", "H200", "NVIDIA H2", "NVIDIA H20 ", "NVIDIA H200 NVL", "nvidia h20",
+     "NVIDIA B300", "NVIDIA GB300 NVL72", "Ascend-910B3", "910B", "AMD EPYC", "NVIDIA H100"],
+)  # fmt: skip
+def test_part_of_a_name_matches_nothing(product: str) -> None:
+    assert peaks.dense_peak(product, "bf16") is None
+
+
+def test_a_precision_without_a_claim_has_no_peak() -> None:
+    assert peaks.dense_peak("Tesla V100-SXM2-16GB", "bf16") is None
+    assert peaks.dense_peak("Tesla V100-SXM2-16GB", "tf32") is None
