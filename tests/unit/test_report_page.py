@@ -164,7 +164,10 @@ def test_a_failed_run_has_a_page_with_cause_and_reasons():
     assert "line 20" not in made
     row = next(line for line in made.splitlines() if line.startswith("| NVIDIA"))
     assert row.endswith("\\[out of memory\\] | tf32 | bs=96,lr=0.00015 | / | / | / | / | / | / |")
-    assert "/ = e2e_time: training did not start; p_whole: training did not start;" in made
+    assert (
+        "/ e2e_time, p_whole, p_train, p_core, mem: training did not start; "
+        "acc: the run ended before an evaluation\n"
+    ) in made
     assert "| MFU | / | % | not measured: training did not start |" in made
 
 
@@ -237,6 +240,9 @@ def test_several_records_share_a_page_with_their_repeats():
     assert "2 of 3 launches passed" in made
     assert "left out of every figure: third (out of memory)" in made
     assert "nothing can be inferred from it" in made
+    assert "not measured: training did not start |" in made
+    assert "; ;" not in made
+    assert " ; " not in made
     assert "- Status: \\[1,2\\] passed; \\[3\\] out of memory" in made
     found = Checker(html(record(), second, third))
     ids = [value for name, value in found.attributes if name == "id"]

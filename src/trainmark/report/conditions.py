@@ -30,7 +30,9 @@ def shared(records: Sequence[Record], value: Callable[[Record], str]) -> str:
     if len(by_value) == 1:
         return next(iter(by_value))
     return "; ".join(
-        f"[{','.join(str(place) for place in places)}] {item}" for item, places in by_value.items()
+        f"[{','.join(str(place) for place in places)}] {item}"
+        for item, places in by_value.items()
+        if item
     )
 
 

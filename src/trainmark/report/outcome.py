@@ -69,7 +69,7 @@ def performance(
     for number, record in zip(_numbers(records), records, strict=True):
         reasons = _reasons(record, columns, lang)
         if reasons:
-            blocks.append(Paragraph(f"{number} / = {reasons}".strip(), "muted"))
+            blocks.append(Paragraph(f"{number} / {reasons}".strip(), "muted"))
     found = [Section(text("section.performance", lang), 3, "performance", tuple(blocks))]
     for members in groups(records):
         if len(members) > 1:
@@ -78,15 +78,16 @@ def performance(
 
 
 def _reasons(record: Record, columns: Sequence[str], lang: str) -> str:
-    """Return why cells of the performance table are empty."""
-    said_of: list[str] = []
+    """Return why cells of the performance table are empty, each reason once."""
+    by_reason: dict[str, list[str]] = {}
     for name in columns:
-        entry = record.figures.get(name)
+        entry = record.quality if name == QUALITY else record.figures.get(name)
         if entry is not None and entry.value is None:
-            said_of.append(f"{name}: {said(entry.reason or '', lang)}")
-        if name == QUALITY and record.quality.value is None:
-            said_of.append(f"{record.quality.metric}: {said(record.quality.reason or '', lang)}")
-    return text("sep.semicolon", lang).join(said_of)
+            shown = record.quality.metric if name == QUALITY else name
+            by_reason.setdefault(said(entry.reason or "?", lang), []).append(shown)
+    return text("sep.semicolon", lang).join(
+        ", ".join(names) + text("sep.colon", lang) + reason for reason, names in by_reason.items()
+    )
 
 
 def repeats(records: Sequence[Record], lang: str) -> Section:
