@@ -73,11 +73,11 @@ def quality(value: float | None, *, target: float | None = None) -> str:
 
 
 def memory(used_bytes: float | None, total_bytes: float | None) -> str:
-    """Return used/total in GiB, one decimal each."""
+    """Return used/total in GiB, one decimal each; used alone where the total is not known."""
     if used_bytes is None:
         return NOTHING
-    total = NOTHING if total_bytes is None else f"{total_bytes / GIB:.1f}"
-    return f"{used_bytes / GIB:.1f}/{total}"
+    used = f"{used_bytes / GIB:.1f}"
+    return used if total_bytes is None else f"{used}/{total_bytes / GIB:.1f}"
 
 
 def scaled(values: Sequence[float | None], unit: str) -> tuple[list[str], str]:
