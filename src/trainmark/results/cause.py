@@ -157,7 +157,12 @@ def _of_agent(agent: dict[str, Any] | None) -> Ending:
 def _missed(timeline: RunTimeline, target: Target) -> Ending:
     rank = timeline.ranks[0]
     values = [event["value"] for event in rank.evaluations]
-    reached = "no evaluation was made" if not values else f"the last value was {values[-1]:.4f}"
+    if not values:
+        reached = "no evaluation was made"
+    elif values[-1] is None:
+        reached = "the last value was no number"
+    else:
+        reached = f"the last value was {values[-1]:.4f}"
     message = (
         f"{target.metric} did not reach {target.value:g} in {rank.epochs} epoch(s) "
         f"and {rank.steps} steps: {reached}"
