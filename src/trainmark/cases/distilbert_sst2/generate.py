@@ -1,0 +1,122 @@
+"""Generated reviews: sentences whose sentiment needs word order, not only words.
+
+Owns the words, the grammar and the noise. Light at import: ``case.py`` names ``generate``.
+
+A sentence holds one judging adjective. ``not`` right before it turns the label around;
+``not`` before a neutral adjective elsewhere changes nothing. So the words alone, without
+their order, decide about four sentences in five. A known share of labels is then flipped,
+exactly counted per split: the true rule scores ``BEST_ACCURACY``, and no honest model more.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from trainmark.spec import Recipe
+
+ROWS = {"train": 6_400, "validation": 1_000}
+FLIPPED_SHARE = 0.04
+BEST_ACCURACY = 1.0 - FLIPPED_SHARE
+NEGATED_SHARE = 0.25
+DISTRACTED_SHARE = 0.1
+
+POSITIVE = (
+    "good", "great", "fine", "funny", "warm", "clever", "moving", "bright",
+    "rich", "fresh", "charming", "honest",
+)  # fmt: skip
+NEGATIVE = (
+    "bad", "awful", "poor", "dull", "cold", "clumsy", "boring", "bleak",
+    "thin", "stale", "grating", "false",
+)  # fmt: skip
+NEUTRAL = (
+    "long", "short", "loud", "quiet", "new", "old", "dark", "fast",
+)  # fmt: skip
+NOUNS = (
+    "film", "movie", "story", "plot", "cast", "scene", "script", "actor",
+    "music", "ending", "camera", "dialogue",
+)  # fmt: skip
+OPENINGS = ("well ,", "to me", "in the end", "for once", "", "", "")
+TAILS = ("", "", ".", ".", "if you ask me .", "in every scene .", "for a first work .")
+ADVERBS = ("", "", "simply", "truly", "mostly")
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+SPLIT_WORDS = {"simply": "simp ##ly", "mostly": "most ##ly", "truly": "tru ##ly"}  # as WordPiece
+
+MODEL_CONFIG: dict[str, Any] = {
+    "model_type": "distilbert", "architectures": ["DistilBertForSequenceClassification"],
+    "activation": "gelu", "n_layers": 2, "n_heads": 2, "dim": 64, "hidden_dim": 128,
+    "max_position_embeddings": 64, "sinusoidal_pos_embds": False, "pad_token_id": 0,
+    "dropout": 0.0, "attention_dropout": 0.0, "seq_classif_dropout": 0.1,
+    "initializer_range": 0.05,
+}  # fmt: skip
+
+
+def vocabulary() -> list[str]:
+    """Return the tokens by id: special ones first, then every word in a fixed order."""
+    texts = [*POSITIVE, *NEGATIVE, *NEUTRAL, *NOUNS, *OPENINGS, *TAILS, *ADVERBS]
+    texts.append("the a this is was not and")
+    words = " ".join(texts).split()
+    pieces = [piece for word in words for piece in SPLIT_WORDS.get(word, word).split()]
+    return [*SPECIAL_TOKENS, *dict.fromkeys(pieces)]
+
+
+def _sentence(rng: Any) -> tuple[str, int]:
+    """Return one sentence and its true label, 1 for praise."""
+
+    def pick(words: Any) -> str:
+        return str(words[rng.integers(len(words))])
+
+    praise, negated = bool(rng.integers(2)), rng.random() < NEGATED_SHARE
+    words = [pick(OPENINGS), pick(("the", "this")), pick(NOUNS), pick(("is", "was"))]
+    aside = ["not", pick(NEUTRAL)] if rng.random() < DISTRACTED_SHARE else [pick(NEUTRAL)]
+    verdict = ["not"] if negated else []
+    verdict.append(pick(POSITIVE if praise else NEGATIVE))
+    first, second = (aside, verdict) if rng.integers(2) else (verdict, aside)
+    words += [pick(ADVERBS), *first, "and", *second, pick(TAILS)]
+    return " ".join(word for word in words if word), int(praise != negated)
+
+
+def sentences(split: str, *, rows: int, seed: int) -> tuple[list[str], list[int], list[int]]:
+    """Return sentences, noisy labels and the row numbers (from 0) whose label is flipped."""
+    import numpy as np
+
+    rng = np.random.default_rng([seed, list(ROWS).index(split)])
+    pairs = [_sentence(rng) for _ in range(rows)]
+    flipped = sorted(rng.permutation(rows)[: round(rows * FLIPPED_SHARE)].tolist())
+    labels = [label for _, label in pairs]
+    for row in flipped:
+        labels[row] = 1 - labels[row]
+    return [text for text, _ in pairs], labels, flipped
+
+
+def write_model_folder(folder: Path) -> None:
+    """Write ``config.json``, ``vocab.txt`` and ``tokenizer_config.json``; no weights."""
+    tokens = vocabulary()
+    folder.mkdir()
+    config = {**MODEL_CONFIG, "vocab_size": len(tokens)}
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    (folder / "vocab.txt").write_text("\n".join(tokens) + "\n", encoding="utf-8")
+    tokenizer = {"tokenizer_class": "DistilBertTokenizer", "do_lower_case": True}
+    (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer) + "\n", encoding="utf-8")
+
+
+def generate(folder: Path, recipe: Recipe) -> None:
+    """Write the parquet files of both splits, as GLUE has them, and the model folder."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    (folder / "data").mkdir()
+    for split, rows in ROWS.items():
+        texts, labels, _ = sentences(split, rows=rows, seed=recipe.seed)
+        table = pa.table(
+            {
+                "idx": pa.array(range(rows), pa.int32()),
+                "sentence": pa.array(texts, pa.string()),
+                "label": pa.array(labels, pa.int64()),
+            }
+        )
+        pq.write_table(table, folder / "data" / f"{split}-00000-of-00001.parquet")
+    write_model_folder(folder / "model")

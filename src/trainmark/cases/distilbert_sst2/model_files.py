@@ -1,0 +1,205 @@
+"""The Hugging Face files in ``model/``: the sizes of the model and its tokenizer.
+
+Owns what ``config.json`` must say and how sentences become ids. No torch: the launcher
+checks with it before anything starts.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from trainmark.errors import DataError
+
+from .columns import refuse_empty_file
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from tokenizers import Tokenizer
+
+    from .tokens import TokenRows
+
+CONFIG = "config.json"
+TOKENIZERS = ("tokenizer.json", "vocab.txt")  # the first that exists is used
+MODEL_REMEDY = "put the files of the distilbert-base-uncased model folder into model/"
+NUM_LABELS = 2
+SIZES = ("n_layers", "n_heads", "dim", "hidden_dim", "vocab_size", "max_position_embeddings")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """Sizes of the model; ``raw`` is the whole of ``config.json``."""
+
+    n_layers: int
+    n_heads: int
+    dim: int
+    hidden_dim: int
+    vocab_size: int
+    max_position_embeddings: int
+    pad_token_id: int
+    raw: Mapping[str, Any]
+
+    @property
+    def encoder_matmul_weights(self) -> int:
+        """Weights of the encoder's matrix products: no bias, LayerNorm or embedding."""
+        return self.n_layers * (4 * self.dim**2 + 2 * self.dim * self.hidden_dim)
+
+    @property
+    def head_matmul_weights(self) -> int:
+        """Weights of the two head layers, which see the first token only."""
+        return self.dim**2 + self.dim * NUM_LABELS
+
+
+def first_existing(folder: Path, names: Iterable[str]) -> Path | None:
+    """Return the first of ``names`` that is a file in ``folder``."""
+    return next((folder / name for name in names if (folder / name).is_file()), None)
+
+
+def read_config(folder: Path) -> ModelConfig:
+    """Read and check ``config.json`` of the model folder.
+
+    Raises:
+        DataError: missing, no JSON, another model, or a size that is no positive number.
+    """
+    file = folder / CONFIG
+    if not file.is_file():
+        raise DataError("no such file", where=str(file), remedy=MODEL_REMEDY)
+    try:
+        raw = json.loads(file.read_bytes())
+    except ValueError as error:
+        raise DataError(
+            f"not readable as JSON: {error}", where=str(file), remedy=MODEL_REMEDY
+        ) from None
+    if not isinstance(raw, dict) or raw.get("model_type") != "distilbert":
+        kind = raw.get("model_type") if isinstance(raw, dict) else type(raw).__name__
+        raise DataError(
+            f"model_type is {kind!r}",
+            where=f"{file}, model_type",
+            rule='this case trains "distilbert"',
+            remedy=MODEL_REMEDY,
+        )
+    for name in SIZES:
+        value = raw.get(name)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise DataError(
+                f"{name} is {value!r}",
+                where=f"{file}, {name}",
+                rule="a size is a whole number above 0",
+                remedy=MODEL_REMEDY,
+            )
+    config = ModelConfig(
+        **{name: raw[name] for name in SIZES}, pad_token_id=raw.get("pad_token_id") or 0, raw=raw
+    )
+    if config.dim % config.n_heads:
+        raise DataError(
+            f"dim {config.dim} does not divide into {config.n_heads} heads",
+            where=f"{file}, n_heads",
+            rule="dim is a multiple of n_heads",
+            remedy=MODEL_REMEDY,
+        )
+    return config
+
+
+def refuse_long(config: ModelConfig, seq_length: int, folder: Path) -> None:
+    """Raise DataError when the model has no position for the last token of a sequence."""
+    if seq_length > config.max_position_embeddings:
+        raise DataError(
+            f"the recipe's seq_length is {seq_length}",
+            where=f"{folder / CONFIG}, max_position_embeddings",
+            rule=f"the model has {config.max_position_embeddings} positions",
+            remedy=f"add seq={config.max_position_embeddings}, or use another model folder",
+        )
+
+
+def open_tokenizer(folder: Path, config: ModelConfig) -> Tokenizer:
+    """Open ``tokenizer.json``, or build BERT's uncased tokenizer from ``vocab.txt``.
+
+    Raises:
+        DataError: neither is there, it cannot be read, or it does not fit the model.
+    """
+    file = first_existing(folder, TOKENIZERS)
+    if file is None:
+        raise DataError(
+            f"no {' and no '.join(TOKENIZERS)}",
+            where=str(folder),
+            rule="sentences are tokenised with the model's own tokenizer",
+            remedy=MODEL_REMEDY,
+        )
+    refuse_empty_file(file)
+    tokenizer = _from_vocab(file) if file.suffix == ".txt" else _from_json(file)
+    size = tokenizer.get_vocab_size(with_added_tokens=True)
+    pad = tokenizer.token_to_id("[PAD]")
+    if size > config.vocab_size or pad != config.pad_token_id:
+        raise DataError(
+            f"{size} tokens, [PAD] is {pad}",
+            where=str(file),
+            rule=f"model/config.json has vocab_size {config.vocab_size} "
+            f"and pad_token_id {config.pad_token_id}",
+            remedy=MODEL_REMEDY,
+        )
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    return tokenizer
+
+
+def _from_json(file: Path) -> Tokenizer:
+    from tokenizers import Tokenizer
+
+    try:
+        tokenizer = Tokenizer.from_file(str(file))
+    except Exception as error:  # noqa: BLE001  the library raises bare Exception for any fault
+        raise DataError(
+            f"not readable as a tokenizer: {error}", where=str(file), remedy=MODEL_REMEDY
+        ) from None
+    _refuse_missing_tokens(file, tokenizer.get_vocab())
+    return tokenizer
+
+
+def _from_vocab(file: Path) -> Tokenizer:
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+
+    try:
+        lines = file.read_bytes().decode("utf-8").split("\n")
+    except UnicodeDecodeError:
+        raise DataError("not UTF-8 text", where=str(file), remedy=MODEL_REMEDY) from None
+    if not lines[-1]:
+        lines.pop()
+    vocab = {token.rstrip("\r"): number for number, token in enumerate(lines)}
+    _refuse_missing_tokens(file, vocab)
+    tokenizer = Tokenizer(models.WordPiece(vocab, unk_token="[UNK]"))
+    tokenizer.add_special_tokens(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"])
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.BertProcessing(
+        ("[SEP]", vocab["[SEP]"]), ("[CLS]", vocab["[CLS]"])
+    )
+    return tokenizer
+
+
+def _refuse_missing_tokens(file: Path, vocab: Mapping[str, int]) -> None:
+    missing = [name for name in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]") if name not in vocab]
+    if missing:
+        raise DataError(
+            f"no token {', '.join(missing)}",
+            where=str(file),
+            rule="a BERT vocabulary holds the five special tokens",
+            remedy=MODEL_REMEDY,
+        )
+
+
+def tokenize(
+    tokenizer: Tokenizer, sentences: list[str], labels: list[int], seq_length: int
+) -> TokenRows:
+    """Return ids of every sentence between [CLS] and [SEP], cut to ``seq_length`` tokens."""
+    import numpy as np
+
+    from .tokens import TokenRows
+
+    tokenizer.enable_truncation(seq_length)
+    encodings = tokenizer.encode_batch(sentences)
+    tokens = np.fromiter((item for row in encodings for item in row.ids), np.int32)
+    truncated = sum(1 for row in encodings if row.overflowing)
+    return TokenRows.of(tokens, [len(row.ids) for row in encodings], labels, truncated)
