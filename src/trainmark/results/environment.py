@@ -10,9 +10,12 @@ import socket
 import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainmark.devices.cpu import model_name, total_memory_bytes, usable_cores
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "pyarrow", "pydantic")
 # Variables that change what is measured and carry no secret.
@@ -120,35 +123,60 @@ def collect() -> dict[str, Any]:
     }
 
 
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return ""  # a user id without a name, as containers have
+
+
 class Redactor:
     """Replace what names a person or a host in text that may leave the machine."""
 
     def __init__(self, *folders: tuple[Path, str]) -> None:
-        self._pairs = [(str(folder), stand_in) for folder, stand_in in folders]
-        self._pairs += [(str(Path.cwd()), "."), (str(Path.home()), "~")]
+        known = [*folders, (Path.cwd(), "."), (Path.home(), "~")]
+        pairs = [
+            (str(whole), stand_in)
+            for folder, stand_in in known
+            for whole in (folder.absolute(), folder.resolve())
+            if whole.name
+        ]
+        self._folders = sorted(pairs, key=lambda pair: -len(pair[0]))  # the innermost first
         host = socket.gethostname()
-        words = [(host, "<host>")] if len(host) > 3 and host != "localhost" else []
-        user = getpass.getuser() if os.environ.get("USER") else ""
-        if len(user) > 2 and user != "root":
-            words.append((user, "<user>"))
-        self._words = [(re.compile(rf"\b{re.escape(old)}\b"), new) for old, new in words]
-        self._address = re.compile(r"\b(?!127\.)(?!0\.0\.0\.0)(?:\d{1,3}\.){3}\d{1,3}\b")
+        words = dict.fromkeys((host, host.partition(".")[0]), "<host>") | {_user(): "<user>"}
+        self._words = [
+            (re.compile(rf"\b{re.escape(old)}\b"), new)
+            for old, new in words.items()
+            if len(old) > 2 and old not in ("root", "localhost")
+        ]
+        self._address = re.compile(
+            r"\b(?!127\.)(?!0\.0\.0\.0)(?:\d{1,3}\.){3}\d{1,3}\b"
+            r"|(?<![\w:])(?:[0-9a-fA-F]{1,4}:){5,7}[0-9a-fA-F]{1,4}(?![\w:])"  # IPv6, MAC
+            r"|(?<![\w:])[0-9a-fA-F]{1,4}(?::[0-9a-fA-F]{1,4})*::(?:[0-9a-fA-F]{1,4}:)*"
+            r"[0-9a-fA-F]{1,4}(?![\w:])"
+        )
 
-    def text(self, value: str) -> str:
-        """Return ``value`` with folders, host, user and addresses replaced."""
-        for old, new in self._pairs:
-            if old not in ("/", ""):
+    def folders(self, value: Any) -> Any:
+        """Return ``value`` with the folders in every string of it replaced."""
+        if isinstance(value, str):
+            for old, new in self._folders:
                 value = value.replace(old, new)
-        for pattern, new in self._words:
-            value = pattern.sub(new, value)
-        return self._address.sub("<address>", value)
+            return value
+        return _in_every_item(self.folders, value)
 
     def apply(self, value: Any) -> Any:
-        """Return ``value`` with every string in it redacted."""
-        if isinstance(value, str):
-            return self.text(value)
-        if isinstance(value, dict):
-            return {key: self.apply(item) for key, item in value.items()}
-        if isinstance(value, list | tuple):
-            return [self.apply(item) for item in value]
-        return value
+        """Return ``value`` with folders, host, user and addresses in every string replaced."""
+        if not isinstance(value, str):
+            return _in_every_item(self.apply, value)
+        text: str = self.folders(value)
+        for pattern, new in self._words:
+            text = pattern.sub(new, text)
+        return self._address.sub("<address>", text)
+
+
+def _in_every_item(change: Callable[[Any], Any], value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: change(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [change(item) for item in value]
+    return value

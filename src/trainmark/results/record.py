@@ -59,7 +59,7 @@ class RunCounts(Frozen):
     tokens_padded: NonNegativeInt
     steps: NonNegativeInt
     micro_batches: NonNegativeInt
-    epochs: NonNegativeInt
+    epochs: NonNegativeInt = Field(description="begun; the last may have ended early")
     skipped_steps: NonNegativeInt | None = Field(description="dropped by the loss scaler")
 
 
@@ -328,7 +328,7 @@ def build(run_dir: Path) -> Record:
     try:
         plan = Plan.read(run_dir)
         timeline = read_run(run_dir, plan.world_size)
-    except (OSError, StopIteration, ValueError) as error:
+    except (OSError, StopIteration, ValueError, KeyError, TypeError) as error:
         raise RecordError(
             "not a run directory", where=str(run_dir), rule=f"it needs {PLAN_FILE} and events"
         ) from error
@@ -347,7 +347,9 @@ def build(run_dir: Path) -> Record:
         ending = _impossible(entries) or ending
     steps, quality = _steps(timeline), _quality(plan, timeline)
     launch = next(event for event in timeline.launcher if event["event"] == "launch")
-    redactor = environment.Redactor((run_dir, "<run>"), (Path(plan.data.folder), "<data>"))
+    redactor = environment.Redactor(
+        (run_dir, "<run>"), (Path(plan.run_dir), "<run>"), (Path(plan.data.folder), "<data>")
+    )
     rank0 = timeline.ranks[0]
     return Record(
         suite=Suite(version=__version__),
@@ -356,7 +358,8 @@ def build(run_dir: Path) -> Record:
         started=launch["started"],
         status=ending.status,
         cause=None if ending.cause is None else Cause(**redactor.apply(ending.cause)),
-        plan=Plan(**redactor.apply(plan.model_dump())),
+        # Folders only: a user called "real" must not change what was planned.
+        plan=Plan(**redactor.folders(plan.model_dump())),
         argv=redactor.apply(launch["argv"]),
         environment=redactor.apply(launch["environment"])
         | {
