@@ -1,0 +1,301 @@
+"""The record: golden for a run written by hand, schema-valid, immutable, and without names."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import socket
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from fakes import GOLDEN, check_golden, event, launch_event, span, window, write_run
+from trainmark.errors import RecordError
+from trainmark.plan import Plan
+from trainmark.results import environment, record
+
+S = 1_000_000_000
+TICK = S // 8  # exact in binary, so that sums of it are the same on every machine
+EPYC = "Fake CPU"
+
+
+@pytest.fixture(autouse=True)
+def _nobodys_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "home" / "somebody"
+    home.mkdir(parents=True)
+    monkeypatch.setattr(Path, "home", lambda: home)
+    monkeypatch.setattr(socket, "gethostname", lambda: "node-07.cluster.example")
+    monkeypatch.setattr(getpass, "getuser", lambda: "somebody")
+    monkeypatch.setattr(record, "__version__", "0.0.0")
+    monkeypatch.chdir(home)
+
+
+def rank_events() -> list[dict[str, Any]]:
+    """Return one rank: 16 steps of 64 samples, 13 of them measured, one evaluation."""
+    ticks = range(13)
+    return [
+        event("start", S, rank=0, pid=4711, unix_ns=1),
+        span("init", S, 3 * S),
+        span("preflight", 3 * S, 4 * S),
+        span("data_build", 4 * S, 4 * S + 1_000),
+        span("model_build", 5 * S, 6 * S),
+        event(
+            "facts", 6 * S, device={"name": EPYC, "memory_total_bytes": 8_000_000},
+            memory_scope="process", precision_flags={"tf32": False},
+            matmul_flops_per_second=5e10, steps_per_epoch=64, collective=None,
+        ),
+        window(6 * S, 7 * S, phase="compile", step_ns=[S], wait_ns=[1_000], loss=[0.75],
+               samples=[64], model_flops=225_792.0),
+        window(7 * S, 8 * S, phase="warmup", first_step=1, step_ns=[S // 2, S // 2],
+               loss=[0.5, 0.5], samples=[64, 64], model_flops=451_584.0),
+        window(8 * S, 8 * S + 13 * TICK, first_step=3, step_ns=[TICK for _ in ticks],
+               wait_ns=[10_000 for _ in ticks], loss=[0.25 for _ in ticks],
+               samples=[64 for _ in ticks], model_flops=2_935_296.0, used_bytes=2_000_000),
+        event("evaluate", 11 * S, epoch=0, step=16, start_ns=10 * S, end_ns=11 * S, value=0.9375,
+              samples=1_000, detail={"loss": 0.25}, target_reached=True),
+        event("trained", 11 * S, start_ns=6 * S, end_ns=11 * S, steps=16, epochs=1,
+              target_reached=True),
+        event("result", 11 * S, job={"parameters": 610, "skipped_steps": 0}, used_bytes=2_500_000,
+              allocator_peak_bytes=None, total_bytes=8_000_000, memory_scope="process"),
+        span("finish", 11 * S, 12 * S),
+        event("end", 12 * S),
+    ]  # fmt: skip
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    folder = write_run(
+        tmp_path / "run",
+        [
+            launch_event(argv=["trainmark", "run", "toy", "--out", "/somewhere/run"]),
+            event("agent_exit", 11 * S, exit_code=0, failures=[]),
+            event("finished", 11 * S),
+        ],
+        rank_events(),
+    )
+    (folder / "plan.json").write_bytes((GOLDEN / "plan_toy.json").read_bytes())
+    return folder
+
+
+def change(run_dir: Path, name: str, **fields: Any) -> None:
+    """Change fields of every event of that name."""
+    path = run_dir / "events.rank0.jsonl"
+    events = [json.loads(line) for line in path.read_text().splitlines()]
+    changed = [item | (fields if item["event"] == name else {}) for item in events]
+    path.write_text("".join(json.dumps(item) + "\n" for item in changed))
+
+
+def test_the_record_of_a_run_is_golden(run_dir: Path) -> None:
+    path = record.write(record.build(run_dir), run_dir)
+    assert path == run_dir / "record.json"
+    check_golden("record_toy.json", path.read_text())
+
+
+def test_a_record_is_built_the_same_again_and_read_as_written(run_dir: Path) -> None:
+    first = record.build(run_dir)
+    record.write(first, run_dir)
+    assert record.build(run_dir) == first
+    assert record.read(run_dir) == record.read(run_dir / "record.json") == first
+    assert first.passed
+    assert first.figure("train_time") == 5.0
+    assert first.figure("MFU") is None
+
+
+def test_a_record_holds_to_the_schema(run_dir: Path) -> None:
+    path = record.write(record.build(run_dir), run_dir)
+    schema = record.schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    document = json.loads(path.read_text())
+    jsonschema.Draft202012Validator(schema).validate(document)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(document | {"surprise": 1}, schema)
+    wanted = {"schema_version", "status", "cause", "plan", "environment", "counts", "spans",
+              "figures", "quality", "labels"}  # fmt: skip
+    assert wanted <= set(schema["required"]) | {"schema_version"}
+    assert wanted <= set(document)
+
+
+def test_the_shipped_schema_is_that_of_the_records() -> None:
+    # To renew it: trainmark schema > src/trainmark/results/record.schema.json
+    shipped = files("trainmark.results").joinpath("record.schema.json").read_text("utf-8")
+    assert shipped == record.dumps_schema()
+
+
+def test_every_failed_run_has_a_valid_record_too(run_dir: Path) -> None:
+    for name in ("events.rank0.jsonl", "events.launcher.jsonl"):
+        path = run_dir / name
+        lines = path.read_text().splitlines(keepends=True)
+        path.write_text("".join(lines[:1]))
+    built = record.build(run_dir)
+    assert (built.status, built.cause and built.cause.kind) == ("failed", "launcher")
+    path = record.write(built, run_dir)
+    jsonschema.validate(json.loads(path.read_text()), record.schema())
+    (run_dir / "events.rank0.jsonl").unlink()
+    assert record.build(run_dir).spans.rank is None
+
+
+def test_a_record_is_never_replaced(run_dir: Path) -> None:
+    path = record.write(record.build(run_dir), run_dir)
+    before = path.read_bytes()
+    with pytest.raises(RecordError, match="a record is there already"):
+        record.write(record.build(run_dir), run_dir)
+    assert path.read_bytes() == before
+
+
+def test_a_record_is_written_whole_or_not_at_all(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = record.build(run_dir)
+
+    def full_disk(fd: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(record.os, "fsync", full_disk)
+    with pytest.raises(OSError, match="No space left"):
+        record.write(built, run_dir)
+    assert not (run_dir / "record.json").exists()
+    monkeypatch.undo()
+    record.write(built, run_dir)
+    assert record.read(run_dir) == built
+    assert not list(run_dir.glob(".record*"))
+
+
+@pytest.mark.parametrize("damage", ["no plan", "no events", "no launch", "an event without time"])
+def test_what_is_no_run_directory_is_named(run_dir: Path, damage: str) -> None:
+    if damage == "no plan":
+        (run_dir / "plan.json").unlink()
+    elif damage == "no events":
+        (run_dir / "events.launcher.jsonl").unlink()
+    elif damage == "no launch":
+        (run_dir / "events.launcher.jsonl").write_text('{"event":"finished","t_ns":1}\n')
+    else:
+        (run_dir / "events.rank0.jsonl").write_text('{"event":"window"}\n')
+    with pytest.raises(RecordError, match="not a run directory"):
+        record.build(run_dir)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"schema_version": 2}', "no json"])
+def test_what_is_no_record_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "record.json").write_text(text)
+    with pytest.raises(RecordError, match="not a record of this schema"):
+        record.read(tmp_path)
+
+
+def test_a_missing_record_is_named(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match="no record there"):
+        record.read(tmp_path)
+
+
+def test_an_impossible_mfu_fails_the_run(run_dir: Path) -> None:
+    change(run_dir, "facts", device={"name": "NVIDIA H100 80GB HBM3"})
+    assert record.build(run_dir).status == "passed"
+    # 3.25e15 FLOP in 1.625 s are 2e15 FLOP/s: the fp32 peak of that product is 67e12.
+    change(run_dir, "window", model_flops=3.25e15)
+    built = record.build(run_dir)
+    assert built.status == "failed"
+    assert built.cause is not None
+    assert built.cause.kind == "impossible_figure"
+    assert built.cause.message.startswith("MFU 2985.1% is above 100%")
+
+
+def test_a_quality_above_the_best_possible_is_noted(run_dir: Path) -> None:
+    assert not [note for note in record.build(run_dir).notes if "labels may leak" in note]
+    change(run_dir, "evaluate", value=0.99)
+    assert "acc 0.9900 is above 0.9332, the best any model can score on this data: " \
+        "labels may leak" in record.build(run_dir).notes  # fmt: skip
+
+
+def test_unsteady_steps_are_noted(run_dir: Path) -> None:
+    built = record.build(run_dir)
+    assert (built.steps.steady, built.steps.drift, built.notes) == (True, 0.0, [])
+    slower = [TICK] * 6 + [2 * TICK] * 7
+    path = run_dir / "events.rank0.jsonl"
+    text = path.read_text()
+    old = json.dumps([TICK] * 13, separators=(",", ":"))
+    path.write_text(text.replace(old, json.dumps(slower)))
+    built = record.build(run_dir)
+    assert (built.steps.steady, built.steps.drift) == (False, 1.0)
+    assert built.notes[0].startswith("not steady: median step time moved by +100.0%")
+
+
+def test_names_of_persons_hosts_and_places_stay_on_the_machine(
+    run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolved = Plan.read(run_dir)
+    data = tmp_path / "home" / "somebody" / "data" / "sst2"
+    moved = resolved.model_copy(
+        update={
+            "run_dir": str(run_dir),
+            "data": resolved.data.model_copy(update={"folder": str(data)}),
+        }
+    )
+    moved.save(run_dir)
+    message = (
+        f"somebody on node-07 (node-07.cluster.example, 10.1.2.3, fe80::1a2b:3c4d, "
+        f"02:42:ac:11:00:02) read {data}/train.npz and wrote {run_dir}/log in {Path.home()}/x; "
+        "peer 127.0.0.1 at c10::Error 12:34:56"
+    )
+    report = {"kind": "error", "type": "OSError", "message": message, "place": "train",
+              "traceback": message}  # fmt: skip
+    write_run(run_dir, [
+        launch_event(argv=["trainmark", str(data)], environment={"network": "eth0 10.1.2.3"}),
+        event("agent_exit", 11 * S, exit_code=1, failures=[
+            {"rank": 0, "exit_code": 1, "time_s": 1e9, "report": report}]),
+    ], rank_events())  # fmt: skip
+    built = record.build(run_dir)
+    assert built.cause is not None
+    clean = (
+        "<user> on <host> (<host>, <address>, <address>, <address>) read <data>/train.npz and "
+        "wrote <run>/log in ./x; peer 127.0.0.1 at c10::Error 12:34:56"
+    )
+    assert built.cause.message == built.cause.traceback == clean
+    assert built.argv == ["trainmark", "<data>"]
+    assert built.environment["network"] == "eth0 <address>"
+    assert (built.plan.run_dir, built.plan.data.folder) == ("<run>", "<data>")
+    text = record.write(built, run_dir).read_text()
+    for word in ("somebody", "node-07", "cluster", "10.1.2.3", str(tmp_path)):
+        assert word not in text
+
+
+@pytest.mark.parametrize("user", ["real", "local", "closed", "toy", "generated", "npz"])
+def test_a_user_named_like_a_word_of_ours_changes_no_plan(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch, user: str
+) -> None:
+    monkeypatch.setattr(getpass, "getuser", lambda: user)
+    built = record.build(run_dir).plan
+    folders = {"run_dir": built.run_dir, "data": built.data}
+    assert built == Plan.read(run_dir).model_copy(update=folders)
+    assert built.data.layout == "npz"
+
+
+def test_common_words_are_not_taken_for_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "localhost")
+    monkeypatch.setattr(getpass, "getuser", lambda: "root")
+    redactor = environment.Redactor()
+    assert redactor.apply("root on localhost") == "root on localhost"
+
+    def nameless() -> str:
+        raise KeyError("uid not found")
+
+    monkeypatch.setattr(getpass, "getuser", nameless)
+    assert environment.Redactor().apply({"a": ["b", 1, None]}) == {"a": ["b", 1, None]}
+
+
+def test_the_innermost_folder_is_replaced_first(tmp_path: Path) -> None:
+    redactor = environment.Redactor((tmp_path, "<data>"), (tmp_path / "runs" / "a", "<run>"))
+    assert redactor.apply(f"{tmp_path}/runs/a/x {tmp_path}/b") == "<run>/x <data>/b"
+
+
+def test_the_environment_names_no_variable_outside_the_list(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(environment, "suite_commit", lambda: None)
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    monkeypatch.setenv("SECRET_TOKEN", "hush")
+    collected = environment.collect()
+    assert collected["variables"]["OMP_NUM_THREADS"] == "3"
+    assert "hush" not in json.dumps(collected)
+    assert collected["packages"]["torch"]
