@@ -1,0 +1,87 @@
+"""How faults are worded, and which kind a rank's last words name."""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+from trainmark import errors
+from trainmark.measure.events import EventFile, rank_file
+from trainmark.measure.worker import Rank, error_kind, error_report
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_a_message_says_what_where_by_which_rule_and_the_way_out() -> None:
+    error = errors.UsageError("bs is 0", where="bs=0", rule="at least 1", remedy="write bs=1")
+    assert str(error) == "bs=0: bs is 0; at least 1\n  way out: write bs=1"
+    assert str(errors.UsageError("bs is 0")) == "bs is 0"
+    assert error.args == ("bs is 0",)
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [
+        (errors.UsageError, 2),
+        (errors.DataError, 2),
+        (errors.EnvironmentFault, 2),
+        (errors.RecordError, 2),
+        (errors.RunError, 1),
+        (errors.DivergedError, 1),
+    ],
+)
+def test_exit_codes(kind: type[errors.TrainmarkError], code: int) -> None:
+    assert kind("x").exit_code == code
+
+
+def test_the_nearest_name_is_offered() -> None:
+    assert errors.nearest("tini", ["tiny", "huge"]) == "did you mean tiny? Known: huge, tiny"
+    assert errors.nearest("zzz", ["tiny", "huge"]) == "known: huge, tiny"
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (errors.DivergedError("nan"), "diverged"),
+        (OSError(errno.ENOSPC, "full"), "disk_full"),
+        (OSError(errno.EDQUOT, "quota"), "disk_full"),
+        (OSError(errno.EACCES, "no"), "error"),
+        (MemoryError(), "oom"),
+        (torch.OutOfMemoryError("CUDA out of memory"), "oom"),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"), "oom"),
+        (RuntimeError("out of luck"), "error"),
+    ],
+)
+def test_a_failure_is_named_by_its_kind(error: Exception, kind: str) -> None:
+    assert error_kind(error) == kind
+
+
+def test_a_report_keeps_the_place_and_a_bounded_traceback() -> None:
+    try:
+        raise ValueError("x" * 10_000)
+    except ValueError as error:
+        report = error_report(error, "data_build")
+    assert (report["kind"], report["type"], report["place"]) == (
+        "error",
+        "ValueError",
+        "data_build",
+    )
+    assert len(report["message"]) == 4_000
+    assert len(report["traceback"]) == 8_000
+    assert report["traceback"].endswith("x\n")
+
+
+def test_a_rank_remembers_where_it_was(tmp_path: Path) -> None:
+    rank = Rank(tmp_path, 3)
+    with rank.span("init"):
+        pass
+    with pytest.raises(ValueError, match="planted"), rank.span("data_build"):
+        raise ValueError("planted")
+    assert rank.place == "data_build"
+    (event,) = EventFile(tmp_path / rank_file(3))
+    assert (event["event"], event["name"]) == ("span", "init")
+    assert event["end_ns"] >= event["start_ns"]
