@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zipfile
 import zlib
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from .columns import FETCH_AGAIN, LABEL_RULE, refuse_empty_file
 from .tokens import TokenRows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -45,15 +46,16 @@ def read_npz(file: Path, *, seq_length: int | None, vocab_size: int) -> TokenRow
             _refuse_narrow(file, width, seq_length)
             labels = _labels(archive, file)
             parts = []
-            blocks = zip(
-                _blocks(archive, "input_ids"), _blocks(archive, "attention_mask"), strict=True
-            )
-            first = 0
-            for ids, mask in blocks:
-                parts.append(
-                    _checked(file, first, ids, mask, seq_length or width, vocab_size=vocab_size)
-                )
-                first += len(ids)
+            # Streams are closed before the archive, whatever a row's check raises.
+            with (
+                closing(_blocks(archive, "input_ids")) as all_ids,
+                closing(_blocks(archive, "attention_mask")) as all_masks,
+            ):
+                first = 0
+                for ids, mask in zip(all_ids, all_masks, strict=True):
+                    length = seq_length or width
+                    parts.append(_checked(file, first, ids, mask, length, vocab_size=vocab_size))
+                    first += len(ids)
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError) as error:
         raise DataError(
             f"not readable as npz: {error}", where=str(file), remedy=FETCH_AGAIN
@@ -133,7 +135,7 @@ def _refuse_narrow(file: Path, width: int, seq_length: int | None) -> None:
         )
 
 
-def _blocks(archive: zipfile.ZipFile, name: str) -> Iterator[NDArray[Any]]:
+def _blocks(archive: zipfile.ZipFile, name: str) -> Generator[NDArray[Any]]:
     """Yield an array's rows in blocks of ``BLOCK_ROWS``."""
     with archive.open(f"{name}.npy") as stream:
         shape, _, kind = _header(stream)
