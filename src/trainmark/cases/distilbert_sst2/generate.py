@@ -47,10 +47,10 @@ SPLIT_WORDS = {"simply": "simp ##ly", "mostly": "most ##ly", "truly": "tru ##ly"
 
 MODEL_CONFIG: dict[str, Any] = {
     "model_type": "distilbert", "architectures": ["DistilBertForSequenceClassification"],
-    "activation": "gelu", "n_layers": 2, "n_heads": 2, "dim": 64, "hidden_dim": 128,
+    "activation": "gelu", "n_layers": 2, "n_heads": 4, "dim": 64, "hidden_dim": 128,
     "max_position_embeddings": 64, "sinusoidal_pos_embds": False, "pad_token_id": 0,
     "dropout": 0.0, "attention_dropout": 0.0, "seq_classif_dropout": 0.1,
-    "initializer_range": 0.05,
+    "initializer_range": 0.1,
 }  # fmt: skip
 
 

@@ -82,6 +82,13 @@ def _load_weights(model: nn.Module, file: Path, config: ModelConfig) -> None:
             where=str(file),
             remedy=MODEL_REMEDY,
         ) from None
+    if not isinstance(state, dict) or not all(isinstance(x, Tensor) for x in state.values()):
+        raise DataError(
+            f"holds {type(state).__name__}, not named tensors",
+            where=str(file),
+            rule="a checkpoint is a state_dict",
+            remedy=MODEL_REMEDY,
+        )
     matched = match_weights({key: tuple(item.shape) for key, item in state.items()}, config, file)
     parameters = dict(model.named_parameters())
     with torch.no_grad():

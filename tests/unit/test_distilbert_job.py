@@ -1,0 +1,341 @@
+"""The torch side of distilbert_sst2 against the library and against plain loops."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.flop_counter import FlopCounterMode
+from transformers.models.distilbert.configuration_distilbert import DistilBertConfig
+from transformers.models.distilbert.modeling_distilbert import (
+    DistilBertForMaskedLM,
+    DistilBertForSequenceClassification,
+)
+
+from trainmark.cases.distilbert_sst2 import data, generate, job
+from trainmark.cases.distilbert_sst2.case import CASE
+from trainmark.cases.distilbert_sst2.model_files import ModelConfig, read_config
+from trainmark.cases.distilbert_sst2.tokens import TokenRows
+from trainmark.cases.distilbert_sst2.weights import expected_shapes
+from trainmark.devices.cpu import CpuDevice
+from trainmark.errors import DataError
+from trainmark.protocols import Counts, JobContext
+from trainmark.training.shards import Sharding, evaluation_rows
+
+BASE = ModelConfig(6, 12, 768, 3072, 30522, 512, 0, {"model_type": "distilbert"})
+TINY = replace(CASE.recipes["tiny"], micro_batch_size=8)
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    place = tmp_path_factory.mktemp("data")
+    CASE.generate(place, TINY)
+    return place
+
+
+@pytest.fixture(scope="module")
+def loaded(folder):
+    return data.load(folder, TINY)
+
+
+@pytest.fixture(scope="module")
+def counting_job(folder, loaded):
+    return build(folder, loaded)
+
+
+def first_rows(split, rows):
+    end = split.starts[rows]
+    return TokenRows(split.tokens[:end], split.starts[: rows + 1], split.labels[:rows])
+
+
+def without_dropout(loaded):
+    raw = dict(loaded.config.raw) | {"seq_classif_dropout": 0.0}
+    return replace(loaded, config=replace(loaded.config, raw=raw))
+
+
+def build(folder, loaded, *, rows=160, **changes):
+    recipe = replace(TINY, **changes)
+    small = replace(loaded, train=first_rows(loaded.train, rows))
+    context = JobContext(
+        recipe=recipe, data_dir=folder, rank=0, world_size=1, device=CpuDevice(threads=1)
+    )
+    return job.build(context, small)
+
+
+def test_the_base_model_has_the_published_number_of_parameters():
+    with torch.device("meta"):
+        model = DistilBertForSequenceClassification(DistilBertConfig())
+    shapes = {name: tuple(item.shape) for name, item in model.named_parameters()}
+    assert shapes == expected_shapes(BASE)
+    assert sum(item.numel() for item in model.parameters()) == 66_955_010
+
+
+def test_decay_leaves_out_biases_and_norms(folder, loaded):
+    model = build(folder, loaded).model
+    decayed, plain = job.parameter_groups(model, 0.01)
+    names = {id(item): name for name, item in model.named_parameters()}
+    assert decayed["weight_decay"] == 0.01
+    assert plain["weight_decay"] == 0.0
+    assert len(decayed["params"]) + len(plain["params"]) == len(names)
+    assert all(item.ndim == 2 for item in decayed["params"])
+    assert all(item.ndim == 1 for item in plain["params"])
+
+
+def all_tensors(the_job, rows):
+    return the_job._tensors(the_job.data.validation, np.arange(rows))
+
+
+def test_logits_equal_the_library_model_with_the_same_weights(folder, loaded):
+    the_job = build(folder, loaded)
+    theirs = DistilBertForSequenceClassification(the_job.model.config)
+    theirs.load_state_dict(the_job.model.state_dict())
+    ids, mask, labels = all_tensors(the_job, 32)
+    the_job.model.eval()
+    theirs.eval()
+    with torch.no_grad():
+        ours = the_job.logits(the_job.model, ids, mask)
+        wanted = theirs(input_ids=ids, attention_mask=mask.long(), labels=labels)
+    torch.testing.assert_close(ours, wanted.logits, rtol=0, atol=1e-6)
+    loss = torch.nn.functional.cross_entropy(ours, labels)
+    torch.testing.assert_close(loss, wanted.loss, rtol=0, atol=1e-6)
+
+
+def plain_losses(model, batches, *, lr, planned):
+    """Train as any tutorial does: unfused AdamW, mean loss, linear decay."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.0, fused=False)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / planned)
+    losses = []
+    for ids, mask, labels in batches:
+        output = model(input_ids=ids, attention_mask=mask.long(), labels=labels)
+        optimizer.zero_grad()
+        output.loss.backward()
+        optimizer.step()
+        schedule.step()
+        losses.append(output.loss.item())
+    return losses
+
+
+@pytest.mark.parametrize("dropout", [False, True])
+def test_twenty_steps_lose_what_a_plain_loop_loses(folder, loaded, dropout):
+    the_job = build(folder, loaded if dropout else without_dropout(loaded))
+    theirs = DistilBertForSequenceClassification(the_job.model.config).train()
+    theirs.load_state_dict(the_job.model.state_dict())
+    batches = [batch.tensors for batch in the_job.batches(0)]
+    assert len(batches) == 20
+    torch.manual_seed(7)
+    wanted = plain_losses(theirs, batches, lr=TINY.learning_rate, planned=20 * TINY.max_epochs)
+    torch.manual_seed(7)
+    source = the_job.batches(0)
+    losses = [float(the_job.step(source)) for _ in range(20)]
+    assert the_job.step(source) is None
+    np.testing.assert_allclose(losses, wanted, rtol=0, atol=1e-6)
+
+
+def test_two_micro_batches_of_eight_equal_one_of_sixteen(folder, loaded):
+    plain = without_dropout(loaded)
+    results = []
+    for micro, accumulate in ((8, 2), (16, 1)):
+        the_job = build(folder, plain, micro_batch_size=micro, grad_accum_steps=accumulate)
+        source = the_job.batches(0)
+        losses = [float(the_job.step(source)) for _ in range(10)]
+        results.append((losses, the_job.model.classifier.weight.detach()))
+    np.testing.assert_allclose(results[0][0], results[1][0], rtol=0, atol=1e-5)
+    torch.testing.assert_close(results[0][1], results[1][1], rtol=0, atol=1e-5)
+
+
+def test_the_rate_falls_linearly_to_zero(folder, loaded):
+    assert job.planned_steps(replace(TINY, max_epochs=3), 7) == 21
+    assert job.planned_steps(replace(TINY, max_epochs=3, max_steps=5), 7) == 5
+    assert job.planned_steps(replace(TINY, max_epochs=3, max_steps=50), 7) == 21
+    the_job = build(folder, loaded, max_steps=4, learning_rate=0.01)
+    rates = []
+    source = the_job.batches(0)
+    for _ in range(6):  # the loop ends at 4; a step past it must not climb again
+        the_job.step(source)
+        rates.append(the_job.stepper.optimizer.param_groups[0]["lr"])
+    np.testing.assert_allclose(rates, [0.01, 0.0075, 0.005, 0.0025, 0.0, 0.0], atol=1e-12)
+
+
+def test_the_tiny_recipe_lowers_the_loss(folder, loaded):
+    the_job = build(folder, loaded, rows=3_200, micro_batch_size=32)
+    source = the_job.batches(0)
+    losses = [float(the_job.step(source)) for _ in range(100)]
+    assert np.mean(losses[:5]) > 0.65
+    assert np.mean(losses[-10:]) < 0.55
+    assert the_job.evaluate().value > 0.7
+    assert the_job.model.training
+
+
+def test_epochs_differ_in_order_and_hold_the_same_rows(folder, loaded):
+    the_job = build(folder, loaded, rows=40)
+    seen = [
+        sorted(tuple(row.tolist()) for batch in the_job.batches(epoch) for row in batch.tensors[0])
+        for epoch in (0, 1)
+    ]
+    orders = [
+        [tuple(row.tolist()) for batch in the_job.batches(epoch) for row in batch.tensors[0]]
+        for epoch in (0, 0, 1)
+    ]
+    assert seen[0] == seen[1]
+    assert orders[0] == orders[1] != orders[2]
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 7, 1_001])
+def test_evaluation_counts_each_row_once(folder, loaded, world_size):
+    the_job = build(folder, loaded)
+    evaluation = the_job.evaluate()
+    total = len(loaded.validation)
+    assert evaluation.samples == total
+    if world_size > 8:  # more ranks than rows: only the split, and a rank with none
+        assert len(evaluation_rows(total, rank=1_000, world_size=world_size)) == 0
+        assert the_job.count_correct([]) == 0
+        return
+    parts = [evaluation_rows(total, rank=rank, world_size=world_size) for rank in range(world_size)]
+    assert sorted(row for part in parts for row in part) == list(range(total))
+    correct = sum(the_job.count_correct(part) for part in parts)
+    assert evaluation.value == correct / total
+    assert evaluation.detail == {"correct": float(correct)}
+
+
+def test_a_row_lost_between_ranks_is_our_bug(folder, loaded, monkeypatch):
+    the_job = build(folder, loaded)
+    monkeypatch.setattr(job, "evaluation_rows", lambda total, **_: range(total - 1))
+    with pytest.raises(AssertionError, match="999 of 1000 validation rows"):
+        the_job.evaluate()
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    rows=st.integers(1, 120), micro=st.integers(1, 17), accumulate=st.integers(1, 4),
+    world_size=st.integers(1, 9), epoch=st.integers(0, 3),
+)  # fmt: skip
+def test_counts_of_an_epoch_add_up_exactly(
+    counting_job, loaded, *, rows, micro, accumulate, world_size, epoch
+):
+    small = first_rows(loaded.train, rows)
+    the_job = counting_job
+    the_job.data = replace(loaded, train=small)
+    total, real_tokens = Counts(), 0
+    for rank in range(world_size):
+        the_job.sharding = Sharding(
+            num_rows=rows, micro_batch_size=micro, grad_accum_steps=accumulate,
+            world_size=world_size, rank=rank, seed=5,
+        )  # fmt: skip
+        for batch in the_job.batches(epoch):
+            total = total + batch.counts
+            if batch.counts.samples:
+                real_tokens += int(batch.tensors[1].sum())
+    tokens = int(small.lengths.sum())
+    assert total == Counts(rows, rows, tokens, rows * TINY.seq_length)
+    assert real_tokens == tokens
+
+
+def test_model_flops_agree_with_the_counter(folder, loaded):
+    the_job = build(folder, loaded)
+    model = job.build_model(the_job.data.config, seed=1, attention="eager")
+    ids, mask, labels = all_tensors(the_job, 16)
+    with FlopCounterMode(display=False) as counter:
+        scores = the_job.logits(model, ids, mask)
+        torch.nn.functional.cross_entropy(scores, labels).backward()
+    counts = Counts(16, 16, int(mask.sum()), 16 * TINY.seq_length)
+    assert the_job.model_flops(counts) == pytest.approx(counter.get_total_flops(), rel=0.01)
+
+
+def test_model_flops_of_the_base_model_are_the_formula(folder, loaded):
+    the_job = build(folder, loaded, seq_length=512)
+    the_job.data = replace(loaded, config=BASE)
+    assert BASE.encoder_matmul_weights == 42_467_328
+    assert BASE.head_matmul_weights == 591_360
+    per_sample = 512 * (6 * 42_467_328 + 12 * 6 * 768 * 512) + 6 * 591_360
+    assert the_job.model_flops(Counts(3, 3, 60, 3 * 512)) == 3 * per_sample
+
+
+def test_facts_name_the_model_and_the_start(folder, loaded):
+    facts = build(folder, loaded).facts()
+    expected = sum(int(np.prod(shape)) for shape in expected_shapes(loaded.config).values())
+    assert facts["parameters"] == facts["trainable_parameters"] == expected
+    assert facts["flops_formula"] == "palm-appendix-b"
+    assert facts["init"] == "random"
+    assert facts["model_config"]["n_layers"] == 2
+    assert facts["skipped_steps"] == 0
+    assert facts["truncated_rows"] == 0
+
+
+def test_initial_weights_depend_on_the_seed_alone(loaded):
+    torch.manual_seed(99)
+    first = job.build_model(loaded.config, seed=1)
+    again, other = (job.build_model(loaded.config, seed=seed) for seed in (1, 2))
+    assert torch.equal(first.classifier.weight, again.classifier.weight)
+    assert not torch.equal(first.classifier.weight, other.classifier.weight)
+
+
+@pytest.mark.parametrize("form", ["model.safetensors", "pytorch_model.bin"])
+@pytest.mark.parametrize("kind", ["classifier", "masked", "bare"])
+def test_pretrained_weights_arrive_and_the_head_starts_fresh(tmp_path, loaded, form, kind):
+    hf_config = DistilBertConfig.from_dict(dict(loaded.config.raw))
+    torch.manual_seed(5)
+    if kind == "classifier":
+        source = DistilBertForSequenceClassification(hf_config)
+    else:
+        source = DistilBertForMaskedLM(hf_config)
+    if kind == "bare":
+        source = source.distilbert
+    state = {key: item.clone() for key, item in source.state_dict().items()}
+    file = tmp_path / form
+    if form == "pytorch_model.bin":
+        torch.save(state, file)
+    else:
+        from safetensors.torch import save_file
+
+        save_file(state, file)
+    model = job.build_model(loaded.config, seed=1, weights=file)
+    fresh = job.build_model(loaded.config, seed=1)
+    encoder = source if kind == "bare" else source.distilbert
+    for name, parameter in encoder.named_parameters():
+        assert torch.equal(model.get_parameter(f"distilbert.{name}"), parameter), name
+    head = source.classifier.weight if kind == "classifier" else fresh.classifier.weight
+    assert torch.equal(model.classifier.weight, head)
+
+
+class Bomb:
+    def __reduce__(self):
+        return (pytest.fail, ("the pickle was run",))
+
+
+def test_bad_weights_are_told_and_never_run(tmp_path, loaded):
+    file = tmp_path / "pytorch_model.bin"
+    torch.save({"x": Bomb()}, file)
+    with pytest.raises(DataError, match="not readable as weights"):
+        job.build_model(loaded.config, seed=1, weights=file)
+    file.write_bytes(b"nothing")
+    with pytest.raises(DataError, match="not readable as weights"):
+        job.build_model(loaded.config, seed=1, weights=file)
+    torch.save({"roberta.weight": torch.zeros(2)}, file)
+    with pytest.raises(DataError, match=r"unknown weight roberta\.weight"):
+        job.build_model(loaded.config, seed=1, weights=file)
+    torch.save([1, 2], file)
+    with pytest.raises(DataError, match="holds list, not named tensors"):
+        job.build_model(loaded.config, seed=1, weights=file)
+
+
+def test_read_config_gives_the_sizes_of_the_generated_model(folder):
+    config = read_config(folder / "model")
+    assert config.vocab_size == len(generate.vocabulary())
+    assert config.dim == 64
+
+
+def test_bf16_autocast_runs_and_evaluates(folder, loaded):
+    the_job = build(folder, loaded, precision="bf16")
+    loss = the_job.step(the_job.batches(0))
+    assert 0.3 < float(loss) < 1.5
+    assert 0.0 < the_job.evaluate().value < 1.0
