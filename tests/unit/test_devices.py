@@ -153,6 +153,21 @@ def test_the_best_product_gives_the_matmul_rate(sync_device: SyncDevice) -> None
     assert len(ends) == 40
 
 
+def test_a_product_that_would_last_too_long_is_not_tried(sync_device: SyncDevice) -> None:
+    marks = 0
+
+    def mark() -> int:
+        nonlocal marks
+        marks += 1
+        sync_device.clock.advance(100_000_000)
+        return sync_device.clock()
+
+    sync_device.mark = mark  # type: ignore[method-assign]
+    # 100 ms for 2 x 8^3 FLOP: 64^3 would last 51 s.
+    assert best_matmul_rate(sync_device, "fp32", sizes=(8, 64)) == 2 * 8**3 * 1e9 / 1e8
+    assert marks == 6
+
+
 def test_every_peak_has_its_provenance() -> None:
     table = peaks.table()
     assert table["source"]

@@ -142,7 +142,7 @@ class CpuDevice:
         """Measure with this rank's threads, on its own size for slow precisions."""
         from trainmark.devices.matmul import best_matmul_rate
 
-        return best_matmul_rate(self, precision, sizes=(1024, 2048))
+        return best_matmul_rate(self, precision, sizes=(256, 1024, 2048))
 
     def describe(self) -> dict[str, Any]:
         """Return name, threads and memory."""

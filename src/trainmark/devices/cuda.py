@@ -186,7 +186,7 @@ class CudaDevice:
         """Measure at sizes that fill a large device, then give the memory back."""
         from trainmark.devices.matmul import best_matmul_rate
 
-        rate = best_matmul_rate(self, precision, sizes=(4096, 8192))
+        rate = best_matmul_rate(self, precision, sizes=(1024, 4096, 8192))
         self._torch.cuda.empty_cache()
         self._torch.cuda.reset_peak_memory_stats()
         return rate

@@ -8,9 +8,6 @@ if TYPE_CHECKING:
     from trainmark.protocols import Device
     from trainmark.spec import Precision
 
-# A precision the device has no units for can be a thousand times slower: start small, and
-# go on to a larger product only if the rate so far says it fits the budget.
-_FIRST_SIZE = 256
 _BUDGET_NS = 250_000_000
 _MAX_REPEATS = 20
 
@@ -18,12 +15,14 @@ _MAX_REPEATS = 20
 def best_matmul_rate(device: Device, precision: Precision, *, sizes: tuple[int, ...]) -> float:
     """Return the best rate over square products of ``sizes``, in FLOP/s.
 
-    Each size runs once to warm up, then until a quarter of a second is spent. The best
+    A precision the device has no units for can be a hundred times slower, so a larger
+    product is tried only if the rate so far says that it lasts about a second at most:
+    give ``sizes`` from small to large. Each size runs once to warm up, then until a quarter of a second is spent. The best
     single product counts: it is the least disturbed, and a ceiling must not be too low.
     """
     best = 0.0
-    for size in (_FIRST_SIZE, *sizes):
-        if best and 2.0 * size**3 * 1e9 / best > _BUDGET_NS * _MAX_REPEATS:
+    for size in sizes:
+        if best and 2.0 * size**3 * 1e9 / best > 4 * _BUDGET_NS:
             break
         best = max(best, _rate(device, precision, size))
     return best
