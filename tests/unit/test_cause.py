@@ -140,7 +140,9 @@ def test_a_kill_counted_by_the_kernel_is_out_of_memory(ending: Any) -> None:
 
 def test_the_kernels_counter_explains_only_sigkill(ending: Any) -> None:
     launcher = [event("oom_kills", 8 * S, count=1), agent_exit(failure(0, -11, 4))]
-    assert ending(launcher, whole_rank()[:3]).cause["signal"] == "SIGSEGV"
+    result = ending(launcher, whole_rank()[:3])
+    assert (result.status, result.cause["kind"]) == ("failed", "signal")
+    assert result.cause["signal"] == "SIGSEGV"
 
 
 def test_a_signal_without_a_name_is_numbered(ending: Any) -> None:

@@ -48,6 +48,10 @@ def test_launches_are_deterministic_and_say_when_they_are_few() -> None:
     assert (first.median, first.launches, first.descriptive) == (12.0, 5, False)
     assert (first.low, first.high) == (10.0, 14.0)
     assert first.cv == pytest.approx(2.5**0.5 / 12)
+    # Nine launches: the median of a resample is at most the smallest in 0.1%, at most the
+    # second in 3.0% of cases (binomial), so that 2.5% lies at the second.
+    nine = over_launches([float(value) for value in range(1, 10)])
+    assert (nine.low, nine.median, nine.high) == (2.0, 5.0, 8.0)
     assert over_launches(values[:4]).descriptive
     one = over_launches([7.0])
     assert (one.low, one.median, one.high, one.cv, one.descriptive) == (7.0, 7.0, 7.0, None, True)
