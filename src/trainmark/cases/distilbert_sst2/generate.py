@@ -41,9 +41,9 @@ NOUNS = (
 )  # fmt: skip
 OPENINGS = ("well ,", "to me", "in the end", "for once", "", "", "")
 TAILS = ("", "", ".", ".", "if you ask me .", "in every scene .", "for a first work .")
-ADVERBS = ("", "", "simply", "truly", "mostly")
+ADVERBS = ("", "", "simply", "really", "mostly")
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-SPLIT_WORDS = {"simply": "simp ##ly", "mostly": "most ##ly", "truly": "tru ##ly"}  # as WordPiece
+SPLIT_WORDS = {"simply": "simp ##ly", "mostly": "most ##ly", "really": "real ##ly"}  # as WordPiece
 
 MODEL_CONFIG: dict[str, Any] = {
     "model_type": "distilbert", "architectures": ["DistilBertForSequenceClassification"],

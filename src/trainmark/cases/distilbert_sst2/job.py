@@ -14,6 +14,8 @@ from transformers.models.distilbert.modeling_distilbert import DistilBertForSequ
 
 from trainmark.errors import DataError
 from trainmark.protocols import Batch, Counts, Evaluation
+from trainmark.training.attention import use_cpu_attention
+from trainmark.training.dropout import use_fast_dropout
 from trainmark.training.shards import Sharding, evaluation_rows
 from trainmark.training.stepper import Stepper, add_over_ranks, distribute
 
@@ -125,6 +127,7 @@ class DistilbertJob:
         weights = weights_file(context.data_dir / "model") if pretrained else None
         self.model = build_model(data.config, seed=recipe.seed, weights=weights)
         context.device.place(self.model)
+        self._use_fast_cpu_parts()
         self.sharding = Sharding(
             num_rows=len(data.train), micro_batch_size=recipe.micro_batch_size,
             grad_accum_steps=recipe.grad_accum_steps, world_size=context.world_size,
@@ -145,6 +148,16 @@ class DistilbertJob:
             schedule_lr=lambda steps: max(0.0, 1.0 - steps / planned),
         )  # fmt: skip
         self.step = self.stepper.step
+
+    def _use_fast_cpu_parts(self) -> None:
+        """On a CPU in fp32, compute dropout and attention faster; the mathematics stay.
+
+        A compiled model has its own fused dropout; lower precisions keep the library's.
+        """
+        fp32_cpu = self.context.device.torch_type == "cpu" and self.recipe.precision == "fp32"
+        if fp32_cpu and not self.recipe.compile:
+            use_fast_dropout(self.model)
+            use_cpu_attention(self.model)
 
     def batches(self, epoch: int) -> Iterator[Batch]:
         split = self.data.train
