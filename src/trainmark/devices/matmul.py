@@ -17,8 +17,9 @@ def best_matmul_rate(device: Device, precision: Precision, *, sizes: tuple[int, 
 
     A precision the device has no units for can be a hundred times slower, so a larger
     product is tried only if the rate so far says that it lasts about a second at most:
-    give ``sizes`` from small to large. Each size runs once to warm up, then until a quarter of a second is spent. The best
-    single product counts: it is the least disturbed, and a ceiling must not be too low.
+    give ``sizes`` from small to large. Each size runs once to warm up, then until a quarter
+    of a second is spent. The best single product counts: it is the least disturbed, and a
+    ceiling must not be too low.
     """
     best = 0.0
     for size in sizes:

@@ -1,0 +1,93 @@
+"""The CPU's faster dropout and attention: the same mathematics as the library's."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from trainmark.training.attention import attention_forward
+from trainmark.training.dropout import FastDropout, keep_mask, use_fast_dropout
+
+
+def draws(*shape, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(*shape, generator=generator) for _ in range(3)]
+
+
+@pytest.mark.parametrize("p", [0.1, 0.2, 0.5])
+def test_the_scale_is_the_inverse_of_the_probability_drawn(p):
+    _, scale = keep_mask(torch.Size([4]), p)
+    levels = round(p * 65536)
+    assert scale == 65536 / (65536 - levels)
+    assert levels / 65536 == pytest.approx(p, abs=2**-17)
+
+
+def test_the_share_kept_is_that_probability():
+    torch.manual_seed(1)
+    mask, scale = keep_mask(torch.Size([1000, 1001]), 0.1)
+    kept = 1 / scale
+    error = (kept * (1 - kept) / mask.numel()) ** 0.5
+    assert set(mask.unique().tolist()) == {0.0, 1.0}
+    assert abs(mask.mean().item() - kept) < 5 * error
+    # Neighbours share a random word, and must not share a fate.
+    pairs = (mask.flatten()[:-1] * mask.flatten()[1:]).mean().item()
+    assert abs(pairs - kept**2) < 5 * (kept**2 * (1 - kept**2) / mask.numel()) ** 0.5
+
+
+def test_masks_follow_the_seed():
+    masks = []
+    for seed in (3, 3, 4):
+        torch.manual_seed(seed)
+        masks.append(keep_mask(torch.Size([64]), 0.5)[0])
+    assert torch.equal(masks[0], masks[1])
+    assert not torch.equal(masks[0], masks[2])
+
+
+def test_dropout_layers_change_and_names_stay():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Sequential(nn.Dropout(0.0)))
+    before = list(model.state_dict())
+    use_fast_dropout(model)
+    assert list(model.state_dict()) == before
+    assert isinstance(model[1], FastDropout)
+    value = torch.ones(1000, 4)
+    torch.manual_seed(0)
+    assert set(model[1](value).unique().tolist()) == {0.0, 2.0}
+    assert torch.equal(model[2](value), value)
+    model.eval()
+    assert torch.equal(model[1](value), value)
+
+
+@pytest.mark.parametrize("kind", ["none", "boolean", "added"])
+def test_attention_equals_the_library_function(kind):
+    q, k, v = (item.requires_grad_() for item in draws(2, 3, 7, 5))
+    keep = torch.ones(2, 1, 1, 7, dtype=torch.bool)
+    keep[1, ..., 4:] = False
+    added = torch.zeros(2, 1, 1, 7).masked_fill(~keep, torch.finfo(torch.float32).min)
+    mask = {"none": None, "boolean": keep, "added": added}[kind]
+    ours, weights = attention_forward(nn.Module(), q, k, v, mask)
+    assert weights is None
+    wanted = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2)
+    torch.testing.assert_close(ours, wanted, rtol=0, atol=1e-6)
+    seed = torch.randn(ours.shape, generator=torch.Generator().manual_seed(9))
+    found = torch.autograd.grad(ours, (q, k, v), seed)
+    expected = torch.autograd.grad(wanted, (q, k, v), seed)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-6)
+
+
+def test_the_gradient_with_dropout_is_that_of_the_function_drawn():
+    """Against the same mathematics written out, with the very mask that was drawn."""
+    q, k, v = (item.requires_grad_() for item in draws(2, 2, 6, 4, seed=5))
+    torch.manual_seed(11)
+    ours, _ = attention_forward(nn.Module(), q, k, v, None, dropout=0.3, scaling=0.5)
+    torch.manual_seed(11)
+    keep, scale = keep_mask(torch.Size([4, 6, 6]), 0.3)
+    scores = torch.softmax(0.5 * q @ k.transpose(-1, -2), -1)
+    wanted = ((scores * keep.view(2, 2, 6, 6) * scale) @ v).transpose(1, 2)
+    torch.testing.assert_close(ours, wanted, rtol=0, atol=1e-6)
+    seed = torch.randn(ours.shape, generator=torch.Generator().manual_seed(13))
+    found = torch.autograd.grad(ours, (q, k, v), seed)
+    expected = torch.autograd.grad(wanted, (q, k, v), seed)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-6)
