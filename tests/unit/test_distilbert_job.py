@@ -1,5 +1,6 @@
 """The torch side of distilbert_sst2 against the library and against plain loops."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -78,6 +79,23 @@ def test_the_base_model_has_the_published_number_of_parameters():
     shapes = {name: tuple(item.shape) for name, item in model.named_parameters()}
     assert shapes == expected_shapes(BASE)
     assert sum(item.numel() for item in model.parameters()) == 66_955_010
+
+
+def test_a_config_as_the_hub_has_it_builds(tmp_path):
+    hub = {
+        "activation": "gelu", "architectures": ["DistilBertForMaskedLM"], "attention_dropout": 0.1,
+        "dim": 32, "dropout": 0.1, "hidden_dim": 64, "initializer_range": 0.02,
+        "max_position_embeddings": 16, "model_type": "distilbert", "n_heads": 2, "n_layers": 1,
+        "pad_token_id": 0, "qa_dropout": 0.1, "seq_classif_dropout": 0.2,
+        "sinusoidal_pos_embds": False, "tie_weights_": True, "torch_dtype": "float16",
+        "transformers_version": "4.10.0.dev0", "vocab_size": 50,
+        "id2label": {"0": "a", "1": "b", "2": "c"}, "label2id": {"a": 0, "b": 1, "c": 2},
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(hub))
+    config = read_config(tmp_path)
+    model = job.build_model(config, seed=1)
+    assert {n: tuple(p.shape) for n, p in model.named_parameters()} == expected_shapes(config)
+    assert all(item.dtype == torch.float32 for item in model.parameters())
 
 
 def test_decay_leaves_out_biases_and_norms(folder, loaded):

@@ -196,6 +196,10 @@ def test_folders_of_others_are_never_written_over(raw, tmp_path):
     assert "was prepared from other raw files" in fault(raw, target)
 
 
+def test_the_result_never_lies_inside_the_raw_folder(raw):
+    assert "lies inside the raw one" in fault(raw, raw / "data")
+
+
 def test_what_is_missing_is_named_with_its_origin(raw, tmp_path):
     target = tmp_path / "data"
     assert "no such file or folder" in fault(tmp_path / "nowhere", target)

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 MEMBERS = ("label", "input_ids", "attention_mask")  # idx and sentence are not read
 BLOCK_ROWS = 4_096
+# What the zip reader raises for damaged, encrypted and unknown content.
+DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError)
 
 
 def read_npz(file: Path, *, seq_length: int | None, vocab_size: int) -> TokenRows:
@@ -56,7 +58,7 @@ def read_npz(file: Path, *, seq_length: int | None, vocab_size: int) -> TokenRow
                     length = seq_length or width
                     parts.append(_checked(file, first, ids, mask, length, vocab_size=vocab_size))
                     first += len(ids)
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError) as error:
+    except (*DAMAGE, OSError, ValueError) as error:
         raise DataError(
             f"not readable as npz: {error}", where=str(file), remedy=FETCH_AGAIN
         ) from None

@@ -42,6 +42,13 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
         DataError: something is missing or damaged, or ``data`` is not this call's to write.
         EnvironmentFault: no room to unpack.
     """
+    if raw.resolve() in data.resolve().parents:
+        raise DataError(
+            "the folder to write lies inside the raw one",
+            where=str(data),
+            rule="what is written must not become a source of the next call",
+            remedy="name a folder beside the raw one with --data",
+        )
     sources = describe_sources(raw)
     partial = data.with_name(f".{data.name}.partial")
     done = _resume(data, partial, sources, say)
