@@ -93,9 +93,9 @@ def measured(run_dir: Path) -> None:
     """Do what the launcher does after a run; print seconds and peak megabytes as JSON."""
     start = time.perf_counter()
     from trainmark.cli.run import write_pages
-    from trainmark.results import record
+    from trainmark.results import building, record
 
-    built = record.build(run_dir)
+    built = building.build(run_dir)
     record.write(built, run_dir)
     recorded = time.perf_counter()
     write_pages(built, run_dir)

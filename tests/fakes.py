@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from trainmark.spec import Precision, Recipe
 
 GOLDEN = Path(__file__).parent / "golden"
-UPDATE_VARIABLE = "TRAINMARK_UPDATE_GOLDEN"
+UPDATE_VARIABLE = "UPDATE_GOLDEN"
 
 
 def check_golden(name: str, text: str) -> None:
-    """Compare with a golden file; ``TRAINMARK_UPDATE_GOLDEN=1 pytest`` writes it anew."""
+    """Compare with a golden file; ``UPDATE_GOLDEN=1 pytest`` writes it anew."""
     path = GOLDEN / name
     if os.environ.get(UPDATE_VARIABLE):
         path.write_text(text, encoding="utf-8")

@@ -37,19 +37,20 @@ def default_root() -> Path:
 def generated_folder(case: Case, recipe: Recipe, root: Path) -> Path:
     """Return the folder with ``recipe``'s generated data, generating it when it is missing.
 
-    The name holds a digest of the generator's source and of the recipe, so that a changed
+    The name holds a digest of the case's sources and of the recipe, so that a changed
     generator never meets old data.
     """
-    text = json.dumps(asdict(recipe), sort_keys=True) + _source_beside(case.generate)
+    text = json.dumps(asdict(recipe), sort_keys=True) + _sources_beside(case.generate)
     folder = root / f"{case.name}-{sha256(text.encode()).hexdigest()[:16]}"
     if not folder.is_dir():
         write_folder(folder, lambda place: case.generate(place, recipe))
     return folder
 
 
-def _source_beside(function: Callable[..., None]) -> str:
-    """Return the source of the file ``function`` is written in."""
-    return Path(getfile(function)).read_text(encoding="utf-8")
+def _sources_beside(function: Callable[..., None]) -> str:
+    """Return the sources in the folder that ``function`` is written in."""
+    files = sorted(Path(getfile(function)).parent.glob("*.py"))
+    return "".join(file.read_text(encoding="utf-8") for file in files)
 
 
 def write_folder(folder: Path, fill: Callable[[Path], None]) -> None:
@@ -70,10 +71,13 @@ def write_folder(folder: Path, fill: Callable[[Path], None]) -> None:
     try:
         fill(staging)
         staging.chmod(0o755)
-        try:
-            staging.rename(folder)
-        except OSError:
-            if not folder.is_dir():  # somebody else finished the same content first: use theirs
-                raise
+        staging.rename(folder)
+    except OSError as error:
+        if not folder.is_dir():  # else somebody finished the same content first: use theirs
+            raise EnvironmentFault(
+                f"cannot write there: {error.strerror or error}",
+                where=str(folder),
+                remedy=f"free some space, or set {ROOT_VARIABLE} for generated data",
+            ) from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)

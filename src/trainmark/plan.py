@@ -6,30 +6,27 @@ where every word of the command line is checked; it starts nothing and imports n
 
 from __future__ import annotations
 
-import json
-import math
 import secrets
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
-from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, PositiveInt, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, PositiveInt
 
-from trainmark import cases, devices
-from trainmark.errors import DataError, EnvironmentFault, UsageError, nearest
-from trainmark.spec import FIELD_ALIASES, SHORT_NAMES, Case, Recipe, fields_under
+from trainmark import case_key, cases, devices
+from trainmark.errors import DataError, EnvironmentFault, UsageError
+from trainmark.recipes import apply_overrides, choose_recipe
+from trainmark.spec import Case, Recipe, fields_under
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from trainmark.protocols import Vendor
     from trainmark.spec import DataFacts
 
 PLAN_FILE = "plan.json"
 RUNS_DIR = Path("runs")
-KEY_FORM = "model:framework[_version]:hardware:nnodes:nproc:repeat"
 
 
 class Frozen(BaseModel):
@@ -48,7 +45,7 @@ class PlannedData(Frozen):
     train_samples: PositiveInt
     eval_samples: PositiveInt
     best_quality: float | None
-    initial_weights: bool
+    quality_comparable: bool
 
 
 class PlannedDevice(Frozen):
@@ -108,116 +105,10 @@ class Plan(Frozen):
         return cls.model_validate_json((run_dir / PLAN_FILE).read_bytes())
 
 
-def split_key(case_word: str) -> dict[str, str]:
-    """Take a case key apart; a plain case name gives only ``case``.
-
-    Raises:
-        UsageError: a colon is there but not the form of a key.
-    """
-    parts = case_word.split(":")
-    if len(parts) == 1:
-        return {"case": case_word}
-    if len(parts) != 6 or not all(parts) or not all(part.isdigit() for part in parts[3:]):
-        raise UsageError(
-            f"{case_word!r} is not a case key",
-            where="CASE",
-            rule=f"a key is {KEY_FORM}",
-            remedy="for example distilbert:pytorch_2.13:cpu:1:2:1",
-        )
-    names = ("case", "framework", "hardware", "nnodes", "nproc", "repeat")
-    return dict(zip(names, parts, strict=True))
-
-
-def choose_recipe(case: Case, name: str | None, *, world: str, real_data: bool) -> str:
-    """Return the name of the recipe to run.
-
-    Without a name: the first generated recipe, or ``standard`` when data is given and the
-    case has it. The word ``standard`` means the standard recipe written for this world.
-
-    Raises:
-        UsageError: no such recipe.
-    """
-    published = any(key.split("-")[0] == "standard" for key in case.recipes)
-    if name is None and not (real_data and published):
-        for key, item in case.recipes.items():
-            if item.data == "generated":
-                return key
-    wanted = name or "standard"
-    if wanted in case.recipes:
-        return wanted
-    sized = f"{wanted}-{world}"
-    if sized in case.recipes:
-        return sized
-    family = sorted(key for key in case.recipes if key.startswith(f"{wanted}-"))
-    raise UsageError(
-        f"case {case.name} has no {wanted} recipe for a world of {world}"
-        if family
-        else f"case {case.name} has no recipe {wanted!r}",
-        where="--recipe",
-        remedy=f"name one of {', '.join(family)}" if family else nearest(wanted, case.recipes),
-    )
-
-
-def apply_overrides(recipe: Recipe, overrides: Mapping[str, str]) -> tuple[Recipe, dict[str, Any]]:
-    """Return ``recipe`` with ``overrides`` applied, and what really changed by field name.
-
-    Raises:
-        UsageError: an unknown field, or a value outside its type or range.
-    """
-    known = {item.name for item in fields(recipe)}
-    fixed = fields_under(type(recipe), "fixed")
-    values: dict[str, Any] = {}
-    for key, text in overrides.items():
-        name = FIELD_ALIASES.get(key, key)
-        if name not in known:
-            raise UsageError(
-                f"unknown recipe field {key!r}",
-                where=f"{key}={text}",
-                remedy=nearest(key, known | {k for k, v in FIELD_ALIASES.items() if v in known}),
-            )
-        if name in fixed:
-            raise UsageError(
-                f"{name} cannot be changed by hand",
-                where=f"{key}={text}",
-                rule="it follows from the recipe and from --data",
-                remedy="choose another --recipe, or give --data",
-            )
-        if name in values:
-            raise UsageError(f"{name} is given twice", where=f"{key}={text}", remedy="name it once")
-        values[name] = None if text.lower() == "none" else text
-    adapter = TypeAdapter(type(recipe))
-    try:
-        resolved: Recipe = adapter.validate_python({**asdict(recipe), **values})
-    except ValidationError as error:
-        first = error.errors()[0]
-        name = str(first["loc"][0]) if first["loc"] else "recipe"
-        raise UsageError(
-            f"{values.get(name)!r} does not fit",
-            where=f"recipe field {name}",
-            rule=str(first["msg"]),
-            remedy=f"the recipe's own value is {getattr(recipe, name, None)!r}",
-        ) from None
-    for name in values:
-        value = getattr(resolved, name)
-        if isinstance(value, float) and not math.isfinite(value):
-            raise UsageError(
-                f"{value} does not fit",
-                where=f"recipe field {name}",
-                rule="a number must be finite",
-                remedy=f"the recipe's own value is {getattr(recipe, name)!r}",
-            )
-    changed = {
-        name: getattr(resolved, name)
-        for name in values
-        if getattr(resolved, name) != getattr(recipe, name)
-    }
-    return resolved, changed
-
-
 def _labels(recipe: Recipe, world: str, facts: DataFacts, *, oversubscribed: bool) -> list[str]:
     """Return what a reader of the figures must know at first sight."""
     labels = ["self-reported"]
-    if recipe.target_value is None or (recipe.data == "real" and not facts.initial_weights):
+    if recipe.target_value is None or (recipe.data == "real" and not facts.quality_comparable):
         labels.append("performance-only")
     if recipe.data == "generated":
         labels.append("generated-data")
@@ -228,9 +119,9 @@ def _labels(recipe: Recipe, world: str, facts: DataFacts, *, oversubscribed: boo
     return labels
 
 
-def _count(option: str, given: int | None, in_key: str) -> int:
+def _count(option: str, given: int | None, in_key: int) -> int:
     """Return how many: as given, or as the case key has it."""
-    value = int(in_key) if given is None else given
+    value = in_key if given is None else given
     if value < 1:
         raise UsageError(f"{option} {value}", where=option, rule="at least 1 is needed")
     return value
@@ -299,18 +190,18 @@ def resolve(
     from trainmark import __version__
     from trainmark.datasets import generated_folder
 
-    key = split_key(case_word)
-    case = cases.load(key["case"])
-    _match_framework(case, key.get("framework"))
-    nnodes = _count("--nnodes", nnodes, key.get("nnodes", "1"))
-    nproc = _count("--nproc", nproc, key.get("nproc", "1"))
-    repeat_count = _count("--repeat", repeat_count, key.get("repeat", "1"))
+    word = case_key.split(case_word)
+    case = cases.load(word.case)
+    case_key.check_framework(case, word.framework)
+    nnodes = _count("--nnodes", nnodes, word.nnodes)
+    nproc = _count("--nproc", nproc, word.nproc)
+    repeat_count = _count("--repeat", repeat_count, word.repeat)
     world = f"{nnodes}x{nproc}"
     name = choose_recipe(case, recipe_name, world=world, real_data=data_dir is not None)
     options = {"timeout_s": timeout_s, "seed": seed}
     words = {key: str(value) for key, value in options.items() if value is not None}
     recipe, changed = apply_overrides(case.recipes[name], {**(overrides or {}), **words})
-    vendor = devices.choose(device_name or _hardware_vendor(key.get("hardware")))
+    vendor = devices.choose(device_name or case_key.vendor_of(word.hardware))
     _check_ranks(vendor, recipe, nproc=nproc, nnodes=nnodes)
     if data_dir is not None:
         # Data from outside has no known best score, whatever recipe trains on it.
@@ -339,7 +230,7 @@ def resolve(
         suite_version=__version__,
         run_id=run_id,
         case=case.name,
-        case_key=case_key(case, vendor.name, nnodes=nnodes, nproc=nproc, repeat=repeat_count),
+        case_key=case_key.write(case, vendor.name, nnodes=nnodes, nproc=nproc, repeat=repeat_count),
         recipe_name=name,
         recipe=asdict(recipe),
         fix_hp={field: value for field, value in changed.items() if field in closed},
@@ -364,32 +255,10 @@ def resolve(
             train_samples=facts.train_samples,
             eval_samples=facts.eval_samples,
             best_quality=facts.best_quality,
-            initial_weights=facts.initial_weights,
+            quality_comparable=facts.quality_comparable,
         ),
         run_dir=str((run_dir or RUNS_DIR / run_id).resolve()),
     )
-
-
-def case_key(case: Case, hardware: str, *, nnodes: int, nproc: int, repeat: int) -> str:
-    """Return the key that names this work in other systems; the form is ``KEY_FORM``."""
-    from importlib.metadata import version
-
-    torch_version = ".".join(version("torch").split(".")[:2])
-    return f"{case.name}:{case.framework}_{torch_version}:{hardware}:{nnodes}:{nproc}:{repeat}"
-
-
-def _match_framework(case: Case, framework: str | None) -> None:
-    if framework is not None and framework.split("_")[0] != case.framework:
-        raise UsageError(
-            f"case {case.name} runs on {case.framework}, not on {framework}",
-            where="CASE",
-            remedy=f"write {case.framework} in the key",
-        )
-
-
-def _hardware_vendor(hardware: str | None) -> str | None:
-    """Return the vendor a key's hardware part names; a product name means the default."""
-    return hardware if hardware in devices.vendors() else None
 
 
 def of_repeat(plan: Plan, index: int) -> Plan:
@@ -402,37 +271,3 @@ def of_repeat(plan: Plan, index: int) -> Plan:
             "run_dir": str(base / f"r{index}"),
         }
     )
-
-
-def fix_hp_text(values: Mapping[str, Any]) -> str:
-    """Return changed fields as the pages print them, ``bs=96,lr=0.00015``; ``/`` for none."""
-    parts = [f"{SHORT_NAMES.get(name, name)}={_plain(value)}" for name, value in values.items()]
-    return ",".join(parts) or "/"
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, float) and math.isfinite(value):
-        text = format(Decimal(repr(value)), "f")  # every digit, and no exponent
-        return text.rstrip("0").rstrip(".") if "." in text else text
-    if value is None:
-        return "none"
-    return json.dumps(value) if isinstance(value, bool) else str(value)
-
-
-def parse_assignments(words: Sequence[str]) -> dict[str, str]:
-    """Split ``KEY=VALUE`` words.
-
-    Raises:
-        UsageError: a word without ``=``, or a key given twice.
-    """
-    values: dict[str, str] = {}
-    for word in words:
-        name, equals, text = word.partition("=")
-        if not equals or not name:
-            raise UsageError(
-                f"{word!r} is not KEY=VALUE", where="KEY=VALUE", remedy="write bs=96, for example"
-            )
-        if name in values:
-            raise UsageError(f"{name} is given twice", where=word, remedy="name it once")
-        values[name] = text
-    return values

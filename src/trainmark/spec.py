@@ -41,7 +41,7 @@ class Text:
         return self.zh if lang == "zh" else self.en
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Target:
     """The quality that ends a run."""
 
@@ -149,6 +149,8 @@ SHORT_NAMES: dict[str, str] = {
 class DataFacts:
     """What the check before a run found in the data.
 
+    ``quality_comparable`` is false where the run starts from something else than the
+    published one, random weights for instance: it is then about speed only.
     ``best_quality`` is the score no honest model can pass (a Bayes accuracy, say), known
     only for generated data. ``content_id`` names the bytes, so that runs on other data
     are never compared unseen.
@@ -159,7 +161,7 @@ class DataFacts:
     content_id: str
     layout: str
     best_quality: float | None = None
-    initial_weights: bool = False
+    quality_comparable: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,6 +191,7 @@ class Case:
     generate: Callable[[Path, Any], None]
     check_data: Callable[[Path, Any], DataFacts]
     prepare: Callable[[Path, Path, Callable[[str], None]], None] | None = None
+    higher_is_better: bool = True
     aliases: tuple[str, ...] = ()
     framework: str = "pytorch"
 
@@ -196,4 +199,4 @@ class Case:
         """Return the quality target of ``recipe``, none for a throughput recipe."""
         if recipe.target_value is None:
             return None
-        return Target(metric=self.metric, value=recipe.target_value)
+        return Target(self.metric, recipe.target_value, self.higher_is_better)

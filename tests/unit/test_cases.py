@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fakes import FakeVendor
-from trainmark import cases, devices, plan
+from trainmark import cases, devices, plan, recipes
 from trainmark.datasets import generated_folder
 from trainmark.errors import UsageError
 from trainmark.protocols import Counts
@@ -94,7 +94,7 @@ def test_every_case_has_a_tiny_recipe_on_generated_data(name: str) -> None:
     tiny = cases.load(name).recipes["tiny"]
     assert (tiny.data, tiny.world) == ("generated", None)
     assert tiny.target_value is not None
-    assert plan.choose_recipe(cases.load(name), None, world="1x1", real_data=False) == "tiny"
+    assert recipes.choose_recipe(cases.load(name), None, world="1x1", real_data=False) == "tiny"
 
 
 @pytest.mark.parametrize(("name", "recipe_name"), RECIPES)
@@ -103,7 +103,7 @@ def test_every_recipe_resolves(
 ) -> None:
     case = cases.load(name)
     recipe = case.recipes[recipe_name]
-    facts = DataFacts(1_000, 100, "0123456789abcdef", "fake", initial_weights=True)
+    facts = DataFacts(1_000, 100, "0123456789abcdef", "fake", quality_comparable=True)
     object.__setattr__(shadow := _copy(case), "check_data", lambda folder, recipe: facts)
     monkeypatch.setattr(cases, "load", lambda _: shadow)
     vendor = FakeVendor(devices=8)

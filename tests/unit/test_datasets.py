@@ -91,7 +91,7 @@ def test_a_rename_that_fails_for_another_reason_is_told(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "rename", refuse)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(EnvironmentFault, match="No space left"):
         write_folder(tmp_path / "data", lambda place: None)
     assert list(tmp_path.iterdir()) == []
 

@@ -79,7 +79,7 @@ def test_generated_data_is_deterministic_and_passes_the_check(tmp_path):
     assert (facts.train_samples, facts.eval_samples) == (6_400, 1_000)
     assert facts.layout == "parquet"
     assert facts.best_quality == 0.96
-    assert not facts.initial_weights
+    assert not facts.quality_comparable
     assert CASE.check_data(tmp_path / "two", TINY) == facts
 
 
@@ -208,7 +208,7 @@ def test_weights_without_head_and_with_language_head_pass(folder):
         folder / "model", without=heads, extra={"vocab_transform.bias": np.zeros(3, np.float32)}
     )
     facts = CASE.check_data(folder, replace(REAL, init="pretrained"))
-    assert facts.initial_weights
+    assert facts.quality_comparable
     assert facts.best_quality is None
     assert facts.content_id != CASE.check_data(folder, REAL).content_id
 

@@ -51,6 +51,7 @@ def test_ranks_share_the_cores(
     assert local.rank_environment(toy_plan.model_copy(update={"nproc": nproc}), 8) == {
         "TRAINMARK_RUN": "20260102T030405Z-toy-abc123",
         "OMP_NUM_THREADS": threads,
+        "GOMP_SPINCOUNT": "10000",
         "TOKENIZERS_PARALLELISM": "false",
         "PYTHONUNBUFFERED": "1",
     }

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes import FakeVendor, check_golden
-from trainmark import cases, devices, plan
+from trainmark import case_key, cases, devices, plan, recipes
 from trainmark.cases.toy.case import CASE as TOY
 from trainmark.errors import DataError, EnvironmentFault, TrainmarkError, UsageError
 from trainmark.spec import DataFacts, Recipe
@@ -28,7 +28,7 @@ def _one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make plans the same on every machine: two accelerators, four cores, one torch."""
     known = {"fake": FakeVendor(), "cpu": FakeVendor("cpu", devices=4, product="Fake CPU")}
     monkeypatch.setattr(devices, "vendors", lambda: known)
-    monkeypatch.setattr("importlib.metadata.version", lambda _: "2.13.0+cpu")
+    monkeypatch.setattr(case_key, "version", lambda _: "2.13.0+cpu")
     monkeypatch.setattr("trainmark.__version__", "0.0.0")
 
 
@@ -39,7 +39,7 @@ def resolve(tmp_path: Path) -> Any:
         return plan.resolve(
             case_word,
             **{
-                "overrides": plan.parse_assignments(words),
+                "overrides": recipes.parse_assignments(words),
                 "device_name": None if ":" in case_word else "cpu",
                 "run_dir": tmp_path / "run",
                 "generated_root": tmp_path / "cache",
@@ -84,8 +84,14 @@ def test_options_come_before_the_key(resolve: Any) -> None:
     assert resolve("toy:pytorch:cpu:1:2:1", device_name="fake").device.vendor == "fake"
 
 
-def test_a_product_in_a_key_means_the_default_device(resolve: Any) -> None:
-    assert resolve("toy:pytorch:A100:1:1:1").device.vendor == "fake"
+def test_a_product_in_a_key_names_its_device(resolve: Any) -> None:
+    assert resolve("toy:pytorch:FakeCPU:1:1:1").device.vendor == "cpu"
+
+
+@pytest.mark.parametrize("key", ["toy:pytorch:A100:1:1:1", "toy:pytorch_2.5:cpu:1:1:1"])
+def test_a_key_never_answers_for_work_it_does_not_do(resolve: Any, key: str) -> None:
+    with pytest.raises(EnvironmentFault, match="the key asks for"):
+        resolve(key)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +102,7 @@ def test_a_product_in_a_key_means_the_default_device(resolve: Any) -> None:
 def test_a_bad_key_is_named(resolve: Any, key: str) -> None:
     with pytest.raises(UsageError, match="is not a case key") as caught:
         resolve(key)
-    assert plan.KEY_FORM in str(caught.value)
+    assert case_key.FORM in str(caught.value)
 
 
 def test_a_key_for_another_framework_is_refused(resolve: Any) -> None:
@@ -215,11 +221,11 @@ def test_a_field_is_given_once(resolve: Any, words: list[str]) -> None:
 @pytest.mark.parametrize("word", ["bs", "=3", "", "--bs"])
 def test_a_word_without_a_name_and_a_value_is_refused(word: str) -> None:
     with pytest.raises(UsageError, match=r"is not KEY=VALUE"):
-        plan.parse_assignments([word])
+        recipes.parse_assignments([word])
 
 
 def test_a_value_may_hold_an_equals_sign() -> None:
-    assert plan.parse_assignments(["a=b=c", "d="]) == {"a": "b=c", "d": ""}
+    assert recipes.parse_assignments(["a=b=c", "d="]) == {"a": "b=c", "d": ""}
 
 
 def test_an_unknown_recipe_names_the_nearest(resolve: Any) -> None:
@@ -249,18 +255,18 @@ def sized_case() -> cases.Case:
 def test_the_recipe_follows_the_world(
     name: str | None, world: str, real_data: bool, chosen: str
 ) -> None:
-    assert plan.choose_recipe(sized_case(), name, world=world, real_data=real_data) == chosen
+    assert recipes.choose_recipe(sized_case(), name, world=world, real_data=real_data) == chosen
 
 
 def test_a_world_without_a_recipe_names_those_there_are() -> None:
     with pytest.raises(UsageError, match="no standard recipe for a world of 1x4") as caught:
-        plan.choose_recipe(sized_case(), None, world="1x4", real_data=True)
+        recipes.choose_recipe(sized_case(), None, world="1x4", real_data=True)
     assert "standard-1x1, standard-1x8" in str(caught.value)
 
 
 def test_a_case_without_generated_data_asks_for_data() -> None:
     case = replace(TOY, recipes={"standard-1x1": Recipe()})
-    assert plan.choose_recipe(case, None, world="1x1", real_data=False) == "standard-1x1"
+    assert recipes.choose_recipe(case, None, world="1x1", real_data=False) == "standard-1x1"
 
 
 def test_a_real_recipe_needs_data(resolve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -345,7 +351,7 @@ def test_every_repeat_is_a_launch_in_its_own_folder(resolve: Any) -> None:
     ],
 )
 def test_fix_hp_is_written_as_on_the_founding_pages(values: dict[str, Any], text: str) -> None:
-    assert plan.fix_hp_text(values) == text
+    assert recipes.fix_hp_text(values) == text
 
 
 @given(
@@ -363,15 +369,15 @@ def test_fix_hp_can_be_given_back(batch: int, rate: float, precision: str, compi
         "compile": compiled,
     }
     changed = {name: value for name, value in values.items() if value != getattr(recipe, name)}
-    words = plan.parse_assignments(plan.fix_hp_text(changed).split(","))
-    assert plan.apply_overrides(recipe, words)[1] == changed
+    words = recipes.parse_assignments(recipes.fix_hp_text(changed).split(","))
+    assert recipes.apply_overrides(recipe, words)[1] == changed
 
 
 @given(st.lists(st.text(max_size=12), max_size=3), st.text(max_size=20))
 def test_no_word_ends_in_anything_but_our_errors(words: list[str], key: str) -> None:
     with suppress(TrainmarkError):
-        plan.apply_overrides(Recipe(), plan.parse_assignments(words))
-        plan.split_key(key)
+        recipes.apply_overrides(Recipe(), recipes.parse_assignments(words))
+        case_key.split(key)
 
 
 def test_a_plan_refuses_unknown_keys(resolve: Any, tmp_path: Path) -> None:

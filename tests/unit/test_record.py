@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import json
+import os
 import socket
 from importlib.resources import files
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 from fakes import GOLDEN, check_golden, event, launch_event, span, window, write_run
 from trainmark.errors import RecordError
 from trainmark.plan import Plan
-from trainmark.results import environment, record
+from trainmark.results import building, environment, record
 
 S = 1_000_000_000
 TICK = S // 8  # exact in binary, so that sums of it are the same on every machine
@@ -29,7 +30,7 @@ def _nobodys_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Path, "home", lambda: home)
     monkeypatch.setattr(socket, "gethostname", lambda: "node-07.cluster.example")
     monkeypatch.setattr(getpass, "getuser", lambda: "somebody")
-    monkeypatch.setattr(record, "__version__", "0.0.0")
+    monkeypatch.setattr(building, "__version__", "0.0.0")
     monkeypatch.chdir(home)
 
 
@@ -89,15 +90,15 @@ def change(run_dir: Path, name: str, **fields: Any) -> None:
 
 
 def test_the_record_of_a_run_is_golden(run_dir: Path) -> None:
-    path = record.write(record.build(run_dir), run_dir)
+    path = record.write(building.build(run_dir), run_dir)
     assert path == run_dir / "record.json"
     check_golden("record_toy.json", path.read_text())
 
 
 def test_a_record_is_built_the_same_again_and_read_as_written(run_dir: Path) -> None:
-    first = record.build(run_dir)
+    first = building.build(run_dir)
     record.write(first, run_dir)
-    assert record.build(run_dir) == first
+    assert building.build(run_dir) == first
     assert record.read(run_dir) == record.read(run_dir / "record.json") == first
     assert first.passed
     assert first.figure("train_time") == 5.0
@@ -105,7 +106,7 @@ def test_a_record_is_built_the_same_again_and_read_as_written(run_dir: Path) -> 
 
 
 def test_a_record_holds_to_the_schema(run_dir: Path) -> None:
-    path = record.write(record.build(run_dir), run_dir)
+    path = record.write(building.build(run_dir), run_dir)
     schema = record.schema()
     jsonschema.Draft202012Validator.check_schema(schema)
     document = json.loads(path.read_text())
@@ -129,26 +130,26 @@ def test_every_failed_run_has_a_valid_record_too(run_dir: Path) -> None:
         path = run_dir / name
         lines = path.read_text().splitlines(keepends=True)
         path.write_text("".join(lines[:1]))
-    built = record.build(run_dir)
+    built = building.build(run_dir)
     assert (built.status, built.cause and built.cause.kind) == ("failed", "launcher")
     path = record.write(built, run_dir)
     jsonschema.validate(json.loads(path.read_text()), record.schema())
     (run_dir / "events.rank0.jsonl").unlink()
-    assert record.build(run_dir).spans.rank is None
+    assert building.build(run_dir).spans.rank is None
 
 
 def test_a_record_is_never_replaced(run_dir: Path) -> None:
-    path = record.write(record.build(run_dir), run_dir)
+    path = record.write(building.build(run_dir), run_dir)
     before = path.read_bytes()
     with pytest.raises(RecordError, match="a record is there already"):
-        record.write(record.build(run_dir), run_dir)
+        record.write(building.build(run_dir), run_dir)
     assert path.read_bytes() == before
 
 
 def test_a_record_is_written_whole_or_not_at_all(
     run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    built = record.build(run_dir)
+    built = building.build(run_dir)
 
     def full_disk(fd: int) -> None:
         raise OSError(28, "No space left on device")
@@ -174,7 +175,7 @@ def test_what_is_no_run_directory_is_named(run_dir: Path, damage: str) -> None:
     else:
         (run_dir / "events.rank0.jsonl").write_text('{"event":"window"}\n')
     with pytest.raises(RecordError, match="not a run directory"):
-        record.build(run_dir)
+        building.build(run_dir)
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"schema_version": 2}', "no json"])
@@ -191,10 +192,10 @@ def test_a_missing_record_is_named(tmp_path: Path) -> None:
 
 def test_an_impossible_mfu_fails_the_run(run_dir: Path) -> None:
     change(run_dir, "facts", device={"name": "NVIDIA H100 80GB HBM3"})
-    assert record.build(run_dir).status == "passed"
+    assert building.build(run_dir).status == "passed"
     # 3.25e15 FLOP in 1.625 s are 2e15 FLOP/s: the fp32 peak of that product is 67e12.
     change(run_dir, "window", model_flops=3.25e15)
-    built = record.build(run_dir)
+    built = building.build(run_dir)
     assert built.status == "failed"
     assert built.cause is not None
     assert built.cause.kind == "impossible_figure"
@@ -202,21 +203,21 @@ def test_an_impossible_mfu_fails_the_run(run_dir: Path) -> None:
 
 
 def test_a_quality_above_the_best_possible_is_noted(run_dir: Path) -> None:
-    assert not [note for note in record.build(run_dir).notes if "labels may leak" in note]
+    assert not [note for note in building.build(run_dir).notes if "labels may leak" in note]
     change(run_dir, "evaluate", value=0.99)
     assert "acc 0.9900 is above 0.9332, the best any model can score on this data: " \
-        "labels may leak" in record.build(run_dir).notes  # fmt: skip
+        "labels may leak" in building.build(run_dir).notes  # fmt: skip
 
 
 def test_unsteady_steps_are_noted(run_dir: Path) -> None:
-    built = record.build(run_dir)
+    built = building.build(run_dir)
     assert (built.steps.steady, built.steps.drift, built.notes) == (True, 0.0, [])
     slower = [TICK] * 6 + [2 * TICK] * 7
     path = run_dir / "events.rank0.jsonl"
     text = path.read_text()
     old = json.dumps([TICK] * 13, separators=(",", ":"))
     path.write_text(text.replace(old, json.dumps(slower)))
-    built = record.build(run_dir)
+    built = building.build(run_dir)
     assert (built.steps.steady, built.steps.drift) == (False, 1.0)
     assert built.notes[0].startswith("not steady: median step time moved by +100.0%")
 
@@ -245,7 +246,7 @@ def test_names_of_persons_hosts_and_places_stay_on_the_machine(
         event("agent_exit", 11 * S, exit_code=1, failures=[
             {"rank": 0, "exit_code": 1, "time_s": 1e9, "report": report}]),
     ], rank_events())  # fmt: skip
-    built = record.build(run_dir)
+    built = building.build(run_dir)
     assert built.cause is not None
     clean = (
         "<user> on <host> (<host>, <address>, <address>, <address>) read <data>/train.npz and "
@@ -265,7 +266,7 @@ def test_a_user_named_like_a_word_of_ours_changes_no_plan(
     run_dir: Path, monkeypatch: pytest.MonkeyPatch, user: str
 ) -> None:
     monkeypatch.setattr(getpass, "getuser", lambda: user)
-    built = record.build(run_dir).plan
+    built = building.build(run_dir).plan
     folders = {"run_dir": built.run_dir, "data": built.data}
     assert built == Plan.read(run_dir).model_copy(update=folders)
     assert built.data.layout == "npz"
@@ -295,7 +296,7 @@ def test_the_environment_names_no_variable_outside_the_list(
     monkeypatch.setattr(environment, "suite_commit", lambda: None)
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     monkeypatch.setenv("SECRET_TOKEN", "hush")
-    collected = environment.collect()
+    collected = environment.collect(os.environ)
     assert collected["variables"]["OMP_NUM_THREADS"] == "3"
     assert "hush" not in json.dumps(collected)
     assert collected["packages"]["torch"]

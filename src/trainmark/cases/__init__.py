@@ -29,9 +29,7 @@ _OUTSIDE_PACKAGE = "trainmark_outside_case_"
 
 def _packages() -> dict[str, Path | str]:
     """Return each case's folder, or its package where an entry point names it."""
-    found: dict[str, Path | str] = {
-        entry.name: entry.value for entry in offered(ENTRY_POINT_GROUP)
-    }
+    found: dict[str, Path | str] = {entry.name: entry.value for entry in offered(ENTRY_POINT_GROUP)}
     roots = [Path(item) for item in os.environ.get(PATH_VARIABLE, "").split(os.pathsep) if item]
     for root in (*roots, Path(__file__).parent):
         if not root.is_dir():

@@ -59,7 +59,8 @@ def command(
 ) -> None:
     """Run a case, measure it, and leave a record whatever happens."""
     from trainmark.datasets import default_root
-    from trainmark.plan import parse_assignments, resolve
+    from trainmark.plan import resolve
+    from trainmark.recipes import parse_assignments
 
     del launcher  # one value so far; the type checks it
     plan = resolve(

@@ -94,9 +94,14 @@ class Cpu:
         return None
 
     def open(self, local_rank: int, ranks_here: int) -> CpuDevice:
-        """Return the CPU with its cores shared out evenly over the ranks of this machine."""
+        """Return the CPU with its cores shared out evenly over the ranks of this machine.
+
+        ``OMP_NUM_THREADS`` in the environment is the user's word and goes before.
+        """
         del local_rank
-        return CpuDevice(threads=max(1, usable_cores() // ranks_here))
+        chosen = os.environ.get("OMP_NUM_THREADS", "")
+        even = max(1, usable_cores() // ranks_here)
+        return CpuDevice(threads=int(chosen) if chosen.isdigit() and int(chosen) else even)
 
 
 class CpuDevice:

@@ -27,7 +27,7 @@ from trainmark.launch import processes
 from trainmark.launch.keeper import DONE
 from trainmark.measure.events import LAUNCHER_FILE, EventWriter
 from trainmark.measure.worker import STACKS_SIGNAL, stacks_file
-from trainmark.results import environment, record
+from trainmark.results import building, environment, record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -61,6 +61,9 @@ def rank_environment(plan: Plan, cores: int) -> dict[str, str]:
     return {
         processes.RUN_VARIABLE: plan.run_id,
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
+        # As fast as the default on an idle machine; on a shared one, threads that spin for
+        # long keep the cores from the very thread they wait for: steps took eight times as long.
+        "GOMP_SPINCOUNT": os.environ.get("GOMP_SPINCOUNT", "10000"),
         "TOKENIZERS_PARALLELISM": "false",  # set, or the library warns in every rank
         "PYTHONUNBUFFERED": "1",
     }
@@ -116,13 +119,14 @@ def launch(plan: Plan, on_poll: Callable[[], None] = lambda: None) -> Record:
     run_dir = Path(plan.run_dir)
     create_run_dir(run_dir)
     plan.save(run_dir)
+    variables = os.environ | rank_environment(plan, usable_cores())
     events = EventWriter(run_dir / LAUNCHER_FILE, time.perf_counter_ns)
     events.emit(
         "launch",
         unix_ns=time.time_ns(),
         started=datetime.now(UTC).isoformat(timespec="seconds"),
         argv=sys.argv,
-        environment=environment.collect(),
+        environment=environment.collect(variables),
     )
     watch = _Watch()
     with (
@@ -134,7 +138,7 @@ def launch(plan: Plan, on_poll: Callable[[], None] = lambda: None) -> Record:
         try:
             agent = subprocess.Popen(
                 command(plan, python=sys.executable, agent_log_dir=agent_log_dir),
-                env=os.environ | rank_environment(plan, usable_cores()),
+                env=variables,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=agent_log,
@@ -166,7 +170,7 @@ def finish(
         events.emit("agent_exit", **agent)
     events.emit("finished")
     events.close()
-    built = record.build(run_dir)
+    built = building.build(run_dir)
     record.write(built, run_dir)
     return built
 

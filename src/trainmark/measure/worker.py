@@ -49,7 +49,12 @@ class Rank:
         """Emit a span around a piece of work."""
         self.place = name
         start_ns = clock()
-        yield
+        try:
+            yield
+        except BaseException:
+            with suppress(OSError):  # the failure itself matters more than a full disk now
+                self.events.emit("span", name=name, start_ns=start_ns, end_ns=clock())
+            raise
         self.events.emit("span", name=name, start_ns=start_ns, end_ns=clock())
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from trainmark.plan import fix_hp_text
+from trainmark.recipes import fix_hp_text
 from trainmark.report import cells
 from trainmark.report.document import Block, Code, Facts, Grid, Paragraph, Section
 from trainmark.report.phrases import said

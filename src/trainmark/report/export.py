@@ -11,7 +11,7 @@ import io
 import re
 from typing import TYPE_CHECKING, Any
 
-from trainmark.plan import fix_hp_text
+from trainmark.recipes import fix_hp_text
 from trainmark.report.cells import NOTHING, clean
 from trainmark.report.tables import short_device, value_of
 

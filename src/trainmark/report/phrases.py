@@ -60,7 +60,12 @@ PHRASES: dict[str, str] = {
     ),
     "stopped by {} after {} steps": "在 {1} 步后被 {0} 停止",
     "the launcher was killed; {} steps were done": "启动器被终止；完成 {} 步",
-    "rank {} was killed by {}: the kernel ran out of memory": "rank {} 被 {} 终止：系统内存耗尽",
+    "MAMFU {}% is above 100%: the matmul rate was disturbed, or the matrix units did other work": (
+        "MAMFU {}% 超过 100%：矩阵乘速率测量受到干扰，或矩阵单元实际执行了其他工作"
+    ),
+    "rank {} was killed by {}: the kernel killed for want of memory meanwhile": (
+        "rank {} 被 {} 终止：其间内核因内存不足终止了进程"
+    ),
     "rank {} was killed by {}": "rank {} 被 {} 终止",
     "rank {} exited with code {}": "rank {} 退出，退出码 {}",
     "rank {} ended without finishing its events": "rank {} 结束时事件不完整",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trainmark.errors import RecordError
-from trainmark.plan import fix_hp_text
+from trainmark.recipes import fix_hp_text
 from trainmark.report import cells
 from trainmark.report.texts import text
 

@@ -109,7 +109,7 @@ def _failures(
                 "kind": "oom" if killed else "signal",
                 "signal": name,
                 "message": f"rank {rank} was killed by {name}"
-                + (": the kernel ran out of memory" if killed else ""),
+                + (": the kernel killed for want of memory meanwhile" if killed else ""),
             }
         else:
             entry |= {"kind": "exit", "message": f"rank {rank} exited with code {code}"}

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 from trainmark.devices.cpu import model_name, total_memory_bytes, usable_cores
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "pyarrow", "pydantic")
 # Variables that change what is measured and carry no secret.
 VARIABLES = (
     "OMP_NUM_THREADS", "MKL_NUM_THREADS", "KMP_BLOCKTIME", "KMP_AFFINITY", "OMP_PROC_BIND",
+    "OMP_WAIT_POLICY", "GOMP_SPINCOUNT",
     "CUDA_VISIBLE_DEVICES", "CUDA_LAUNCH_BLOCKING", "CUBLAS_WORKSPACE_CONFIG",
     "NCCL_DEBUG", "NCCL_ALGO", "NCCL_PROTO", "NCCL_P2P_DISABLE", "NCCL_IB_DISABLE",
     "NVIDIA_TF32_OVERRIDE", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF",
@@ -101,8 +102,12 @@ def numa_nodes() -> int | None:
     return len(nodes) or None
 
 
-def collect() -> dict[str, Any]:
-    """Return everything about the machine that a reader needs to compare results."""
+def collect(variables: Mapping[str, str]) -> dict[str, Any]:
+    """Return everything about the machine that a reader needs to compare results.
+
+    Args:
+        variables: the environment that ranks get.
+    """
     return {
         "commit": suite_commit(),
         "packages": package_versions(),
@@ -119,7 +124,7 @@ def collect() -> dict[str, Any]:
         "container": container(),
         "container_image": os.environ.get("TRAINMARK_CONTAINER_IMAGE"),
         "network": os.environ.get("TRAINMARK_NETWORK"),
-        "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
+        "variables": {name: variables[name] for name in VARIABLES if name in variables},
     }
 
 

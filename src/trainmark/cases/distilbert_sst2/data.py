@@ -185,7 +185,7 @@ def check(folder: Path, recipe: DistilbertRecipe) -> DataFacts:
     return DataFacts(
         rows["train"], rows["validation"], digest.hexdigest()[:16], layout.kind,
         best_quality=BEST_ACCURACY if recipe.data == "generated" else None,
-        initial_weights=pretrained,
+        quality_comparable=pretrained,
     )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from trainmark.protocols import Batch, Counts, Evaluation
 from trainmark.training.attention import use_cpu_attention
 from trainmark.training.dropout import use_fast_dropout
 from trainmark.training.shards import Sharding, evaluation_rows
-from trainmark.training.stepper import Stepper, add_over_ranks, distribute
+from trainmark.training.stepper import Stepper, add_over_ranks
 
 from . import data as rows_of
 from .model_files import MODEL_REMEDY, NUM_LABELS
@@ -128,23 +128,13 @@ class DistilbertJob:
         self.model = build_model(data.config, seed=recipe.seed, weights=weights)
         context.device.place(self.model)
         self._use_fast_cpu_parts()
-        self.sharding = Sharding(
-            num_rows=len(data.train), micro_batch_size=recipe.micro_batch_size,
-            grad_accum_steps=recipe.grad_accum_steps, world_size=context.world_size,
-            rank=context.rank, seed=recipe.seed,
-        )  # fmt: skip
+        self.sharding = Sharding.of(context, num_rows=len(data.train))
         self.steps_per_epoch = self.sharding.steps_per_epoch
         planned = planned_steps(recipe, self.steps_per_epoch)
-        torch_type = context.device.torch_type
-        model = torch.compile(self.model) if recipe.compile else self.model
-        self.stepper = Stepper(
-            distribute(model, world_size=context.world_size, torch_type=torch_type),
-            torch.optim.AdamW(
-                parameter_groups(self.model, recipe.weight_decay),
-                lr=recipe.learning_rate, fused=True,
-            ),
-            self._loss_sum, precision=recipe.precision, torch_type=torch_type,
-            world_size=context.world_size,
+        groups = parameter_groups(self.model, recipe.weight_decay)
+        optimizer = torch.optim.AdamW(groups, lr=recipe.learning_rate, fused=True)
+        self.stepper = Stepper.of(
+            context, self.model, optimizer, self._loss_sum,
             schedule_lr=lambda steps: max(0.0, 1.0 - steps / planned),
         )  # fmt: skip
         self.step = self.stepper.step

@@ -1,0 +1,137 @@
+"""Choose a recipe and change it by words: every check of ``--recipe`` and ``KEY=VALUE``."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, fields
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from trainmark.errors import UsageError, nearest
+from trainmark.spec import FIELD_ALIASES, SHORT_NAMES, Case, Recipe, fields_under
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+def choose_recipe(case: Case, name: str | None, *, world: str, real_data: bool) -> str:
+    """Return the name of the recipe to run.
+
+    Without a name: the first generated recipe, or ``standard`` when data is given and the
+    case has it. The word ``standard`` means the standard recipe written for this world.
+
+    Raises:
+        UsageError: no such recipe.
+    """
+    published = any(key.split("-")[0] == "standard" for key in case.recipes)
+    if name is None and not (real_data and published):
+        for key, item in case.recipes.items():
+            if item.data == "generated":
+                return key
+    wanted = name or "standard"
+    if wanted in case.recipes:
+        return wanted
+    sized = f"{wanted}-{world}"
+    if sized in case.recipes:
+        return sized
+    family = sorted(key for key in case.recipes if key.startswith(f"{wanted}-"))
+    raise UsageError(
+        f"case {case.name} has no {wanted} recipe for a world of {world}"
+        if family
+        else f"case {case.name} has no recipe {wanted!r}",
+        where="--recipe",
+        remedy=f"name one of {', '.join(family)}" if family else nearest(wanted, case.recipes),
+    )
+
+
+def apply_overrides(recipe: Recipe, overrides: Mapping[str, str]) -> tuple[Recipe, dict[str, Any]]:
+    """Return ``recipe`` with ``overrides`` applied, and what really changed by field name.
+
+    Raises:
+        UsageError: an unknown field, or a value outside its type or range.
+    """
+    known = {item.name for item in fields(recipe)}
+    fixed = fields_under(type(recipe), "fixed")
+    values: dict[str, Any] = {}
+    for key, text in overrides.items():
+        name = FIELD_ALIASES.get(key, key)
+        if name not in known:
+            raise UsageError(
+                f"unknown recipe field {key!r}",
+                where=f"{key}={text}",
+                remedy=nearest(key, known | {k for k, v in FIELD_ALIASES.items() if v in known}),
+            )
+        if name in fixed:
+            raise UsageError(
+                f"{name} cannot be changed by hand",
+                where=f"{key}={text}",
+                rule="it follows from the recipe and from --data",
+                remedy="choose another --recipe, or give --data",
+            )
+        if name in values:
+            raise UsageError(f"{name} is given twice", where=f"{key}={text}", remedy="name it once")
+        values[name] = None if text.lower() == "none" else text
+    adapter = TypeAdapter(type(recipe))
+    try:
+        resolved: Recipe = adapter.validate_python({**asdict(recipe), **values})
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = str(first["loc"][0]) if first["loc"] else "recipe"
+        raise UsageError(
+            f"{values.get(name)!r} does not fit",
+            where=f"recipe field {name}",
+            rule=str(first["msg"]),
+            remedy=f"the recipe's own value is {getattr(recipe, name, None)!r}",
+        ) from None
+    for name in values:
+        value = getattr(resolved, name)
+        if isinstance(value, float) and not math.isfinite(value):
+            raise UsageError(
+                f"{value} does not fit",
+                where=f"recipe field {name}",
+                rule="a number must be finite",
+                remedy=f"the recipe's own value is {getattr(recipe, name)!r}",
+            )
+    changed = {
+        name: getattr(resolved, name)
+        for name in values
+        if getattr(resolved, name) != getattr(recipe, name)
+    }
+    return resolved, changed
+
+
+def fix_hp_text(values: Mapping[str, Any]) -> str:
+    """Return changed fields as the pages print them, ``bs=96,lr=0.00015``; ``/`` for none."""
+    parts = [f"{SHORT_NAMES.get(name, name)}={_plain(value)}" for name, value in values.items()]
+    return ",".join(parts) or "/"
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, float) and math.isfinite(value):
+        text = format(Decimal(repr(value)), "f")  # every digit, and no exponent
+        return text.rstrip("0").rstrip(".") if "." in text else text
+    if value is None:
+        return "none"
+    return json.dumps(value) if isinstance(value, bool) else str(value)
+
+
+def parse_assignments(words: Sequence[str]) -> dict[str, str]:
+    """Split ``KEY=VALUE`` words.
+
+    Raises:
+        UsageError: a word without ``=``, or a key given twice.
+    """
+    values: dict[str, str] = {}
+    for word in words:
+        name, equals, text = word.partition("=")
+        if not equals or not name:
+            raise UsageError(
+                f"{word!r} is not KEY=VALUE", where="KEY=VALUE", remedy="write bs=96, for example"
+            )
+        if name in values:
+            raise UsageError(f"{name} is given twice", where=word, remedy="name it once")
+        values[name] = text
+    return values

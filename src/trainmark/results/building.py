@@ -1,0 +1,246 @@
+"""Build the record of a run directory from its plan and events alone.
+
+Never reads log text and never asks a process anything: what is not in the events is not
+in the record.
+"""
+
+from __future__ import annotations
+
+from hashlib import file_digest
+from math import isnan, sqrt
+from pathlib import Path
+
+from trainmark import __version__
+from trainmark.errors import RecordError
+from trainmark.measure import figures as figures_of
+from trainmark.measure.stats import STEADY_DRIFT, drift
+from trainmark.measure.timeline import RunTimeline, read_run
+from trainmark.plan import PLAN_FILE, Plan
+from trainmark.results import cause as cause_of
+from trainmark.results import environment
+from trainmark.results.record import (
+    Cause,
+    Evidence,
+    FigureEntry,
+    Quality,
+    QualityPoint,
+    RankEntry,
+    Record,
+    RunCounts,
+    Spans,
+    Steps,
+    Suite,
+)
+
+
+def _steps(timeline: RunTimeline) -> Steps:
+    series = timeline.series
+    warmup = timeline.warmup_steps
+    moved = drift(series.step_ns[warmup:])
+    return Steps(
+        warmup=warmup,
+        time_ns=series.step_ns.tolist(),
+        loss=[None if isnan(value) else value for value in series.loss.tolist()],
+        samples=series.samples.tolist(),
+        drift=moved,
+        steady=None if moved is None else abs(moved) <= STEADY_DRIFT,
+    )
+
+
+def _spans(timeline: RunTimeline) -> Spans:
+    ended = [rank for rank in timeline.ranks if rank.last_ns is not None]
+    if not ended:
+        return Spans(rank=None, wall_ns=None, by_name_ns={}, train_parts_ns={}, reconciled=None)
+    last = max(ended, key=lambda rank: rank.last_ns or 0)
+    spans = last.all_spans_ns(timeline.launch_ns)
+    wall = last.wall_ns(timeline.launch_ns)
+    return Spans(
+        rank=last.rank,
+        wall_ns=wall,
+        by_name_ns=spans,
+        train_parts_ns=last.train_parts_ns(),
+        reconciled=1 - spans["other"] / wall if wall else None,
+    )
+
+
+def _ranks(timeline: RunTimeline) -> list[RankEntry]:
+    return [
+        RankEntry(
+            rank=rank.rank,
+            pid=rank.pid,
+            finished=rank.end_ns is not None,
+            steps=rank.steps,
+            samples=rank.counts.samples,
+            wall_ns=rank.wall_ns(timeline.launch_ns),
+            spans_ns=rank.all_spans_ns(timeline.launch_ns),
+            used_bytes=rank.used_bytes,
+            malformed_lines=rank.malformed_lines,
+            torn_last_line=rank.torn,
+        )
+        for rank in timeline.ranks
+    ]
+
+
+def _quality(plan: Plan, timeline: RunTimeline) -> Quality:
+    case = plan.load_case()
+    target = case.target(plan.load_recipe())
+    history = [
+        QualityPoint(
+            epoch=event["epoch"],
+            step=event["step"],
+            value=event["value"],
+            samples=event["samples"],
+            detail=event["detail"],
+        )
+        for event in timeline.ranks[0].evaluations
+    ]
+    value = history[-1].value if history else None
+    reason = None
+    if not history:
+        asked = plan.recipe["eval_every_epochs"] is not None
+        reason = "the run ended before an evaluation" if asked else "this recipe evaluates nothing"
+    return Quality(
+        metric=case.metric,
+        value=value,
+        target=None if target is None else target.value,
+        reached=None if target is None else timeline.ranks[0].target_reached,
+        best_possible=plan.data.best_quality,
+        eval_samples=history[-1].samples if history else None,
+        history=history,
+        reason=reason,
+    )
+
+
+def _counts(timeline: RunTimeline) -> RunCounts:
+    total = timeline.counts
+    skipped = timeline.ranks[0].result.get("job", {}).get("skipped_steps")
+    return RunCounts(
+        **total.as_dict(),
+        steps=max(rank.steps for rank in timeline.ranks),
+        micro_batches=sum(rank.micro_batches for rank in timeline.ranks),
+        epochs=max(rank.epochs for rank in timeline.ranks),
+        skipped_steps=skipped,
+    )
+
+
+def _notes(
+    plan: Plan,
+    steps: Steps,
+    quality: Quality,
+    timeline: RunTimeline,
+    figures: dict[str, FigureEntry],
+) -> list[str]:
+    """Return what a careful reader should be told beside the figures."""
+    notes = []
+    share = figures["MAMFU"].value
+    if share is not None and share > 100:
+        notes.append(
+            f"MAMFU {share:.1f}% is above 100%: the matmul rate was disturbed, "
+            "or the matrix units did other work"
+        )
+    if steps.steady is False:
+        assert steps.drift is not None
+        notes.append(
+            f"not steady: median step time moved by {100 * steps.drift:+.1f}% "
+            "between the first and the last third of the measured steps"
+        )
+    if steps.steady is None:
+        notes.append("too few steps after the warm-up to tell whether they were steady")
+    best, value = quality.best_possible, quality.value
+    if best is not None and value is not None and value > best + _sampling_slack(quality):
+        notes.append(
+            f"{quality.metric} {value:.4f} is above {best:.4f}, the best any model can score "
+            "on this data: labels may leak"
+        )
+    if "oversubscribed" in plan.labels:
+        notes.append("more ranks than cores: throughput says little about the machine")
+    for rank in timeline.ranks:
+        if rank.malformed_lines:
+            notes.append(f"rank {rank.rank}: {rank.malformed_lines} malformed event line(s)")
+    return notes
+
+
+def _sampling_slack(quality: Quality) -> float:
+    """Return three standard errors of an accuracy on the evaluated rows."""
+    best = quality.best_possible or 0.0
+    return 3 * sqrt(best * (1 - best) / max(quality.eval_samples or 1, 1))
+
+
+def _evidence(run_dir: Path) -> list[Evidence]:
+    entries = []
+    for path in sorted([*run_dir.glob("events.*.jsonl"), run_dir / PLAN_FILE]):
+        with path.open("rb") as file:
+            digest = file_digest(file, "sha256").hexdigest()
+        entries.append(Evidence(name=path.name, bytes=path.stat().st_size, sha256=digest))
+    return entries
+
+
+def _impossible(entries: dict[str, FigureEntry]) -> cause_of.Ending | None:
+    mfu = entries["MFU"].value
+    if mfu is not None and mfu > 100:
+        message = f"MFU {mfu:.1f}% is above 100%: a count, a time or the peak is wrong"
+        return cause_of.Ending("failed", {"kind": "impossible_figure", "message": message})
+    return None
+
+
+def build(run_dir: Path) -> Record:
+    """Compute the record of ``run_dir`` from its plan and events.
+
+    Raises:
+        RecordError: no plan or no launcher events there.
+    """
+    try:
+        plan = Plan.read(run_dir)
+        timeline = read_run(run_dir, plan.world_size)
+    except (OSError, StopIteration, ValueError, KeyError, TypeError) as error:
+        raise RecordError(
+            "not a run directory", where=str(run_dir), rule=f"it needs {PLAN_FILE} and events"
+        ) from error
+    target = plan.load_case().target(plan.load_recipe())
+    ending = cause_of.find(timeline, target)
+    computed = figures_of.compute(
+        timeline,
+        precision=plan.recipe["precision"],
+        recipe_warmup_steps=plan.recipe["warmup_steps"],
+    )
+    entries = {
+        name: FigureEntry(value=item.value, unit=item.unit, reason=item.reason, note=item.note)
+        for name, item in computed.items()
+    }
+    if ending.status in ("passed", "target_missed"):
+        ending = _impossible(entries) or ending
+    steps, quality = _steps(timeline), _quality(plan, timeline)
+    launch = next(event for event in timeline.launcher if event["event"] == "launch")
+    redactor = environment.Redactor(
+        (run_dir, "<run>"), (Path(plan.run_dir), "<run>"), (Path(plan.data.folder), "<data>")
+    )
+    rank0 = timeline.ranks[0]
+    return Record(
+        suite=Suite(version=__version__),
+        run_id=plan.run_id,
+        case_key=plan.case_key,
+        started=launch["started"],
+        status=ending.status,
+        cause=None if ending.cause is None else Cause(**redactor.apply(ending.cause)),
+        # Folders only: a user called "real" must not change what was planned.
+        plan=Plan(**redactor.folders(plan.model_dump())),
+        argv=redactor.apply(launch["argv"]),
+        environment=redactor.apply(launch["environment"])
+        | {
+            "devices": [rank.facts.get("device") for rank in timeline.ranks if rank.facts],
+            "precision_flags": rank0.facts.get("precision_flags"),
+            "collective": rank0.facts.get("collective"),
+            "job": rank0.result.get("job"),
+        },
+        counts=_counts(timeline),
+        spans=_spans(timeline),
+        ranks=_ranks(timeline),
+        steps=steps,
+        figures=entries,
+        quality=quality,
+        fix_hp=plan.fix_hp,
+        extra=plan.extra,
+        labels=plan.labels,
+        notes=_notes(plan, steps, quality, timeline, entries),
+        evidence=_evidence(run_dir),
+    )
