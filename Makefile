@@ -1,6 +1,6 @@
 # Two commands do all: `make demo` measures here and now, `make test` proves the project.
 #
-# PYTHON  the interpreter to build .venv with; default: the first 3.11 or 3.12 found
+# PYTHON  the interpreter to build .venv with; 3.11 or newer; default: the first found
 # TORCH   lock: the tested torch from requirements.lock (default)
 #         system: the torch that PYTHON already has, a GPU vendor's build for instance
 
@@ -15,7 +15,7 @@ LANG_OF_PAGE ?= en
 help: ## show what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
-install: $(VENV)/.installed ## .venv with the program and tested versions of all it needs
+install: $(VENV)/.installed-$(TORCH) ## .venv with the program and tested versions of all it needs
 
 install-dev: $(VENV)/.installed-dev ## the same with the development tools
 
@@ -44,10 +44,10 @@ lock: ## write requirements.lock anew from what is installed in .venv
 clean: ## remove .venv and caches; runs stay
 	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
-$(VENV)/.installed: requirements.lock pyproject.toml tools/install.sh
+$(VENV)/.installed-$(TORCH): requirements.lock pyproject.toml tools/install.sh
 	PYTHON="$(PYTHON)" TORCH="$(TORCH)" tools/install.sh $(VENV)
 	@touch $@
 
-$(VENV)/.installed-dev: $(VENV)/.installed requirements-dev.lock
+$(VENV)/.installed-dev: $(VENV)/.installed-$(TORCH) requirements-dev.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements-dev.lock
 	@touch $@

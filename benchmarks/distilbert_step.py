@@ -225,6 +225,31 @@ class Peer:
         self.process.communicate()
 
 
+def run_profile(folder: Path) -> None:
+    """Print where one of our steps spends its time, as Markdown rows."""
+    from torch.profiler import ProfilerActivity, profile
+
+    job = our_job(folder, precision="fp32", batch=BATCH)
+    stream = job.batches(0)
+    for _ in range(WARMUP):
+        job.step(stream)
+    with profile(activities=[ProfilerActivity.CPU]) as found:
+        job.step(stream)
+    events = sorted(found.key_averages(), key=lambda item: -item.self_cpu_time_total)
+    total = sum(item.self_cpu_time_total for item in events)
+    products = ("aten::mm", "aten::addmm", "aten::bmm")
+    share = sum(item.self_cpu_time_total for item in events if item.key in products) / total
+    print(f"| all matrix products | {100 * share:.1f}% |")
+    for item in events[:14]:
+        print(f"| `{item.key}` | {100 * item.self_cpu_time_total / total:.1f}% |")
+
+
+def _profile(folder: Path) -> str:
+    words = [sys.executable, "-m", "benchmarks.distilbert_step", "profile", str(folder)]
+    rows = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    return f"Where one of our fp32 steps goes:\n\n| operation | share |\n|---|---|\n{rows}"
+
+
 def _flops(folder: Path) -> float:
     from trainmark.protocols import Counts
 
@@ -298,9 +323,10 @@ def main() -> bool:
         make_data(folder)
         bars, details = _fp32_bars(folder)
         bar, more = _bf16_bar(place)
+        where = _profile(folder)
     return conclude(
         "distilbert_step", f"The DistilBERT-base step, batch {BATCH}, sequence {SEQUENCE}, CPU",
-        [*bars, bar], f"{details}\n\n{more}",
+        [*bars, bar], f"{details}\n\n{more}\n\n{where}",
     )  # fmt: skip
 
 
@@ -310,6 +336,7 @@ if __name__ == "__main__":
         "plain": lambda folder: run_plain(Path(folder)),
         "trainer": lambda folder: run_trainer(Path(folder)),
         "matmul": run_matmul,
+        "profile": lambda folder: run_profile(Path(folder)),
     }
     if len(sys.argv) > 1:
         partial(parts[sys.argv[1]], *sys.argv[2:])()

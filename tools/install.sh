@@ -1,7 +1,7 @@
 #!/bin/sh
 # Build a virtual environment with the program in it: tools/install.sh VENV
 #
-# PYTHON  the interpreter to use; default: the first of 3.11 and 3.12 that works
+# PYTHON  the interpreter to use; default: the first of 3.11, 3.12 and python3 that fits
 # TORCH   lock    install the tested torch of requirements.lock (default)
 #         system  see the packages PYTHON already has and keep its torch
 set -eu
@@ -17,44 +17,64 @@ fail() {
     exit 2
 }
 
-supported() {
-    "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' 2>/dev/null
+fits() {
+    "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null
+}
+
+pip_install() {
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@"
+}
+
+# Debian and Ubuntu ship Python without what builds a virtual environment.
+need_venv_module() {
+    "$python" -c 'import venv, ensurepip' 2>/dev/null && return
+    package=$("$python" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')
+    command -v apt-get >/dev/null || fail "$python cannot build a virtual environment" \
+        "install its venv module ($package on Debian)"
+    root=
+    [ "$(id -u)" = 0 ] || root=sudo
+    echo "install: $python lacks its venv module; installing $package" >&2
+    # shellcheck disable=SC2086 # no word at all for root
+    { $root apt-get update -qq && $root apt-get install -y -qq "$package" >/dev/null; } ||
+        fail "could not install $package" "install it yourself, then make install again"
 }
 
 if [ -z "$python" ]; then
     for candidate in python3.11 python3.12 python3; do
-        if supported "$candidate"; then python=$candidate && break; fi
+        if fits "$candidate"; then python=$candidate && break; fi
     done
 fi
-[ -n "$python" ] || fail "no Python 3.11 or 3.12 here" "install one, or make install PYTHON=PATH"
-supported "$python" ||
-    fail "PYTHON=$python is not Python 3.11 or 3.12, or does not start" "name another PYTHON"
-"$python" -c 'import venv, ensurepip' 2>/dev/null ||
-    fail "$python has no venv module" "apt-get install python3-venv"
+[ -n "$python" ] || fail "no Python 3.11 or newer here" "install one, or make install PYTHON=PATH"
+fits "$python" || fail "PYTHON=$python is not Python 3.11 or newer, or does not start" \
+    "name another PYTHON"
+case $torch in lock | system) ;; *) fail "TORCH=$torch is unknown" "TORCH=lock or TORCH=system" ;; esac
 
-case $torch in
-lock)
-    if [ ! -x "$venv/bin/python" ]; then "$python" -m venv "$venv"; fi
-    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
-        --requirement "$here/requirements.lock"
-    ;;
-system)
-    "$python" -c 'import torch' ||
+mode=$venv/.torch
+if [ -e "$mode" ] && [ "$(cat "$mode")" != "$torch" ]; then
+    fail "$venv was built with TORCH=$(cat "$mode")" "make clean, then make install TORCH=$torch"
+fi
+if [ ! -x "$venv/bin/python" ]; then
+    need_venv_module
+    "$python" -m venv "$venv"
+fi
+echo "$torch" >"$mode"
+
+if [ "$torch" = lock ]; then
+    pip_install --requirement "$here/requirements.lock"
+else
+    version=$("$python" -c 'import torch; print(torch.__version__)') ||
         fail "TORCH=system, but $python has no torch" "install the vendor's torch for it first"
-    if [ ! -x "$venv/bin/python" ]; then "$python" -m venv --system-site-packages "$venv"; fi
-    # Ranges, not the lock: what the interpreter already has stays, torch above all.
-    # pip takes a package seen through the system folder as installed.
-    version=$("$venv/bin/python" -c 'import torch; print(torch.__version__)')
-    constraints=$(mktemp)
-    trap 'rm -f "$constraints"' EXIT
-    echo "torch==$version" >"$constraints"
-    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
-        --constraint "$constraints" "setuptools>=77" "$here"
-    "$venv/bin/python" -m pip uninstall --quiet --yes trainmark
-    ;;
-*)
-    fail "TORCH=$torch is unknown" "TORCH=lock or TORCH=system"
-    ;;
-esac
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
-    --no-deps --no-build-isolation --editable "$here"
+    # A path file and not --system-site-packages: that flag sees past PYTHON to its base
+    # when PYTHON is itself of a virtual environment, as in many GPU images.
+    site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+    "$python" -c 'import site, sys
+folders = [*site.getsitepackages(), site.getusersitepackages()]
+print("\n".join(folder for folder in folders if folder in sys.path))' >"$site/from_python.pth"
+    # Ranges, not the lock: what PYTHON has and fits stays, its torch above all.
+    pinned=$(mktemp)
+    trap 'rm -f "$pinned"' EXIT
+    echo "torch==$version" >"$pinned"
+    pip_install "setuptools>=77"
+    pip_install --constraint "$pinned" --no-build-isolation --editable "$here"
+fi
+pip_install --no-deps --no-build-isolation --editable "$here"

@@ -204,7 +204,8 @@ def test_a_launcher_that_left_no_word_is_a_failure(ending: Any) -> None:
          "the launcher was killed; 1 steps were done"),
         ({"reason": "signal", "signal": "SIGINT"}, "interrupted",
          "stopped by SIGINT after 1 steps"),
-        ({"reason": "disk_full"}, "failed", "the launcher could not write its events"),
+        ({"reason": "launcher_error", "message": "OSError: x"}, "failed",
+         "the launcher failed: OSError: x"),
     ],
 )  # fmt: skip
 def test_what_stopped_the_run_from_outside_comes_first(

@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -136,12 +137,14 @@ def _progress_line(label: str, poll: Callable[[], str]) -> Callable[[], None]:
         if text == shown or (not terminal and now - shown_at < _LINE_EVERY_S):
             return
         shown, shown_at = text, now
-        if terminal:
-            width = shutil.get_terminal_size().columns - 1
-            sys.stderr.write(f"\r{text[:width]:<{width}}")
-        else:
-            sys.stderr.write(text + "\n")
-        sys.stderr.flush()
+        # Whoever read our progress may have gone; the run has not.
+        with suppress(OSError):
+            if terminal:
+                width = shutil.get_terminal_size().columns - 1
+                sys.stderr.write(f"\r{text[:width]:<{width}}")
+            else:
+                sys.stderr.write(text + "\n")
+            sys.stderr.flush()
 
     return show
 
@@ -163,6 +166,12 @@ def write_pages(record: Record, run_dir: Path) -> None:
         (run_dir / f"page.{lang}.html").write_text(html_page([record], lang), encoding="utf-8")
 
 
+def _from_here(path: Path) -> Path:
+    """Return ``path`` as it is called from the folder we are in, if it lies below it."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
+
+
 def _print_results(plan: Plan, records: list[Record], *, as_json: bool) -> None:
     from trainmark.report.terminal import repeats_table, run_table
 
@@ -172,7 +181,7 @@ def _print_results(plan: Plan, records: list[Record], *, as_json: bool) -> None:
         typer.echo(json.dumps(single, ensure_ascii=False))
         return
     for record in records:
-        run_dir = Path(plan.run_dir)
+        run_dir = _from_here(Path(plan.run_dir))
         if plan.repeat_count > 1:
             run_dir /= f"r{record.plan.repeat_index}"
         typer.echo(run_table(record, run_dir=run_dir))

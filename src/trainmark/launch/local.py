@@ -87,14 +87,19 @@ def create_run_dir(run_dir: Path) -> None:
         with (run_dir / RESERVE_FILE).open("wb") as file:
             os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
     except OSError as error:
-        if error.errno == errno.ENOSPC:
-            (run_dir / RESERVE_FILE).unlink(missing_ok=True)
-            what = f"less than {2 * RESERVE_BYTES >> 20} MiB are free"
-            remedy = "free some space, or choose --out on another disk"
-        else:
-            what = f"cannot write there: {error.strerror}"
-            remedy = "choose an --out you may write to"
-        raise EnvironmentFault(what, where=str(run_dir), remedy=remedy) from error
+        raise _cannot_write(run_dir, error) from error
+
+
+def _cannot_write(run_dir: Path, error: OSError) -> EnvironmentFault:
+    """Give back what was held and say why a run cannot be written there."""
+    if error.errno == errno.ENOSPC:
+        (run_dir / RESERVE_FILE).unlink(missing_ok=True)
+        what = f"less than {2 * RESERVE_BYTES >> 20} MiB are free"
+        remedy = "free some space, or choose --out on another disk"
+    else:
+        what = f"cannot write there: {error.strerror}"
+        remedy = "choose an --out you may write to"
+    return EnvironmentFault(what, where=str(run_dir), remedy=remedy)
 
 
 @dataclass(slots=True)
@@ -117,39 +122,61 @@ def launch(plan: Plan, on_poll: Callable[[], None] = lambda: None) -> Record:
         EnvironmentFault: the run directory cannot be made; nothing was started.
     """
     run_dir = Path(plan.run_dir)
-    create_run_dir(run_dir)
-    plan.save(run_dir)
-    variables = os.environ | rank_environment(plan, usable_cores())
-    events = EventWriter(run_dir / LAUNCHER_FILE, time.perf_counter_ns)
-    events.emit(
-        "launch",
-        unix_ns=time.time_ns(),
-        started=datetime.now(UTC).isoformat(timespec="seconds"),
-        argv=sys.argv,
-        environment=environment.collect(variables),
-    )
     watch = _Watch()
+    variables = os.environ | rank_environment(plan, usable_cores())
+    with _stop_signals(watch):
+        create_run_dir(run_dir)
+        events = _first_words(plan, run_dir, variables)
+        with _keeper(run_dir):
+            try:
+                agent = _run_ranks(plan, watch, variables, on_poll)
+            except BaseException as error:
+                # A fault of ours or of this machine: the ranks end, and a record says so.
+                processes.kill_run(plan.run_id)
+                stop = {"reason": "launcher_error", "message": f"{type(error).__name__}: {error}"}
+                finish(run_dir, events, stop=stop, agent=None)
+                raise
+            return finish(run_dir, events, stop=watch.stop, agent=agent)
+
+
+def _first_words(plan: Plan, run_dir: Path, variables: dict[str, str]) -> EventWriter:
+    """Write the plan and the launcher's first event; the run counts from here."""
+    try:
+        plan.save(run_dir)
+        events = EventWriter(run_dir / LAUNCHER_FILE, time.perf_counter_ns)
+        events.emit(
+            "launch",
+            unix_ns=time.time_ns(),
+            started=datetime.now(UTC).isoformat(timespec="seconds"),
+            argv=sys.argv,
+            environment=environment.collect(variables),
+        )
+    except OSError as error:
+        raise _cannot_write(run_dir, error) from error
+    return events
+
+
+def _run_ranks(
+    plan: Plan, watch: _Watch, variables: dict[str, str], on_poll: Callable[[], None]
+) -> dict[str, Any]:
+    """Start the ranks, watch them to their end, leave none; return the agent's news."""
     with (
-        _keeper(run_dir),
-        _stop_signals(watch),
         tempfile.TemporaryDirectory(prefix="trainmark-") as agent_log_dir,
-        (run_dir / AGENT_LOG).open("wb") as agent_log,
+        (Path(plan.run_dir) / AGENT_LOG).open("wb") as agent_log,
+        subprocess.Popen(
+            command(plan, python=sys.executable, agent_log_dir=agent_log_dir),
+            env=variables,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=agent_log,
+            start_new_session=True,
+        ) as agent,
     ):
         try:
-            agent = subprocess.Popen(
-                command(plan, python=sys.executable, agent_log_dir=agent_log_dir),
-                env=variables,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=agent_log,
-                start_new_session=True,
-            )
             _watch_agent(agent, plan, watch, on_poll)
-            processes.kill_run(plan.run_id)
-            exit_code = agent.wait()
         finally:
             processes.kill_run(plan.run_id)
-        return finish(run_dir, events, stop=watch.stop, agent=_agent_news(watch, exit_code))
+        return _agent_news(watch, agent.wait())
 
 
 def finish(

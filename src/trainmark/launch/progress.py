@@ -68,7 +68,11 @@ class Progress:
                 self._offset = file.tell()
             *lines, self._rest = data.split(b"\n")
             for line in lines:
-                self._take(json.loads(line))
+                try:
+                    event = json.loads(line)
+                except ValueError:
+                    continue  # the record counts malformed lines; progress only goes on
+                self._take(event)
         return self.text
 
     def _take(self, event: dict[str, Any]) -> None:

@@ -63,13 +63,13 @@ PHRASES: dict[str, str] = {
     "MAMFU {}% is above 100%: the matmul rate was disturbed, or the matrix units did other work": (
         "MAMFU {}% 超过 100%：矩阵乘速率测量受到干扰，或矩阵单元实际执行了其他工作"
     ),
+    "the launcher failed: {}": "启动器出错：{}",
     "rank {} was killed by {}: the kernel killed for want of memory meanwhile": (
         "rank {} 被 {} 终止：其间内核因内存不足终止了进程"
     ),
     "rank {} was killed by {}": "rank {} 被 {} 终止",
     "rank {} exited with code {}": "rank {} 退出，退出码 {}",
     "rank {} ended without finishing its events": "rank {} 结束时事件不完整",
-    "the launcher could not write its events": "启动器无法写入事件",
     "the launcher left no word of the ranks' end": "启动器未留下 rank 结束的信息",
 }
 

@@ -85,8 +85,8 @@ def _stopped(stop: dict[str, Any], timeline: RunTimeline) -> Ending:
     if stop["reason"] == "launcher_killed":
         message = f"the launcher was killed; {steps} steps were done"
         return Ending("interrupted", _cause("launcher_killed", message))
-    if stop["reason"] == "disk_full":
-        return Ending("failed", _cause("disk_full", "the launcher could not write its events"))
+    if stop["reason"] == "launcher_error":
+        return Ending("failed", _cause("launcher", f"the launcher failed: {stop['message']}"))
     message = f"stopped by {stop['signal']} after {steps} steps"
     return Ending("interrupted", _cause("signal", message, signal=stop["signal"]))
 

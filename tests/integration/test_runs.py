@@ -1,0 +1,90 @@
+"""Real runs that pass, from the command line to the page."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import jsonschema
+import pytest
+
+from trainmark.results.record import read, schema
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
+
+
+def trainmark(*words, cache, cwd):
+    env = os.environ | {"TRAINMARK_CACHE": str(cache), "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [sys.executable, "-m", "trainmark", *words],
+        env=env, cwd=cwd, capture_output=True, text=True, check=False, timeout=280,
+    )  # fmt: skip
+
+
+def test_distilbert_on_two_ranks_from_command_to_page(tmp_path, cache):
+    words = ("run", "distilbert_sst2", "--nproc", "2", "bs=8", "--out", "run")
+    done = trainmark(*words, cache=cache, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    record = read(tmp_path / "run")
+    jsonschema.validate(json.loads((tmp_path / "run/record.json").read_text()), schema())
+    assert record.status == "passed"
+    assert record.cause is None
+    assert record.fix_hp == {"micro_batch_size": 8}
+
+    # Every row once an epoch, on whichever rank, and every validation row once.
+    rows = record.plan.data.train_samples
+    assert record.counts.samples == rows * record.counts.epochs
+    assert record.counts.steps == -(-rows // 16) * record.counts.epochs
+    assert sum(rank.samples for rank in record.ranks) == record.counts.samples
+    assert record.quality.eval_samples == record.plan.data.eval_samples
+    assert record.quality.value >= record.quality.target
+    assert record.counts.tokens < record.counts.tokens_padded
+    assert sum(record.steps.samples) == record.counts.samples
+
+    # The wall time has names, and figures keep their order.
+    assert record.spans.reconciled >= 0.98
+    assert sum(record.spans.by_name_ns.values()) == record.spans.wall_ns
+    figures = record.figures
+    assert figures["p_core"].value >= figures["p_train"].value >= figures["p_whole"].value
+    assert record.environment["collective"] == "gloo"
+    assert record.environment["precision_flags"]["tf32"] is False
+
+    # People see it too, in both languages, and nothing names this machine's folders.
+    assert "PASSED" in done.stdout
+    assert str(tmp_path) not in (tmp_path / "run/record.json").read_text()
+    for name in ("page.en.md", "page.zh.md", "page.en.html", "page.zh.html"):
+        page = (tmp_path / "run" / name).read_text()
+        assert "p_core" in page
+        assert str(tmp_path) not in page
+    shown = trainmark("show", "run", cache=cache, cwd=tmp_path)
+    assert shown.stdout == done.stdout
+    exported = trainmark("report", "run", "--format", "csv", cache=cache, cwd=tmp_path)
+    assert exported.stdout.splitlines()[1].split(",")[0] == record.run_id
+
+
+def test_repeats_are_launches_of_their_own(tmp_path, cache):
+    words = ("run", "toy", "--repeat", "2", "--out", "runs", "--json", "--quiet")
+    done = trainmark(*words, cache=cache, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    first, second = json.loads(done.stdout)
+    assert first["run_id"] != second["run_id"]
+    assert [first["plan"]["repeat_index"], second["plan"]["repeat_index"]] == [1, 2]
+    assert first["ranks"][0]["pid"] != second["ranks"][0]["pid"]
+    # Same seed, same data: the same work, sample for sample.
+    assert first["steps"]["loss"] == second["steps"]["loss"]
+    assert read(tmp_path / "runs" / "r2").run_id == second["run_id"]
+
+
+def test_accumulation_and_autocast_run(tmp_path, cache):
+    words = ("run", "toy", "bs=16", "gas=4", "precision=bf16", "--out", "run")
+    done = trainmark(*words, cache=cache, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    record = read(tmp_path / "run")
+    assert record.counts.micro_batches == 4 * record.counts.steps
+    assert record.environment["precision_flags"]["autocast"] == "bf16"
