@@ -51,7 +51,8 @@ def interleave(
             value = variants[name]()
             if number >= warmup:
                 kept[name].append(value)
-        print(f"  round {number + 1}/{warmup + rounds}", file=sys.stderr, flush=True)
+        if (number + 1) % max(1, rounds // 30) == 0:
+            print(f"  round {number + 1}/{warmup + rounds}", file=sys.stderr, flush=True)
     return kept
 
 
