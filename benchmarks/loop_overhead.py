@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from trainmark.protocols import Batch, Device
 
-STEPS, ROUNDS, EMPTY_STEPS = 10, 301, 20_000
+STEPS, ROUNDS, EMPTY_STEPS = 60, 101, 20_000
 BAR = 1.01
 
 
