@@ -128,7 +128,8 @@ def main() -> bool:
     peak = max(run["peak_mb"] for run in runs)
     pages = sorted(run["pages_s"] for run in runs)[1]
     bars = [
-        Bar("1,000,000 steps, 8 ranks: record and pages, s", f"{total[1]:.1f} ({total[0]:.1f} to {total[2]:.1f})",
+        Bar("1,000,000 steps, 8 ranks: record and pages, s",
+            f"{total[1]:.1f} ({total[0]:.1f} to {total[2]:.1f})",
             f"under {SECONDS:g}", total[1] < SECONDS),
         Bar("the same, peak memory, MB", f"{peak:.0f}", f"under {MEGABYTES:g}", peak < MEGABYTES),
     ]  # fmt: skip
