@@ -111,6 +111,19 @@ def test_a_rank_that_told_its_failure_is_believed(ending: Any, kind: str, status
     }  # fmt: skip
 
 
+def test_of_two_errors_in_one_second_the_first_is_the_cause(ending: Any) -> None:
+    """A peer's broken connection follows what broke it; the agent knows whole seconds only."""
+    broken, raised = failed_rank("error", 4.9, "closed by peer"), failed_rank("error", 4.1)
+    result = ending([agent_exit(failure(0, 1, 4), failure(1, 1, 4))], broken, raised)
+    assert (result.cause["rank"], result.cause["message"]) == (1, "why")
+
+
+def test_a_rank_ended_while_it_told_its_error_is_believed(ending: Any) -> None:
+    result = ending([agent_exit(failure(0, -15, 4))], failed_rank("error"))
+    assert (result.cause["kind"], result.cause["message"]) == ("error", "why")
+    assert "signal" not in result.cause
+
+
 def test_a_full_disk_is_told_by_the_agents_file_alone(ending: Any) -> None:
     report = {"kind": "disk_full", "type": "OSError", "message": "No space left", "place": "train",
               "traceback": "tb"}  # fmt: skip

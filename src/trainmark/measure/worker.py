@@ -84,6 +84,7 @@ def error_report(error: BaseException, place: str) -> dict[str, Any]:
         "type": type(error).__name__,
         "message": str(error).strip()[:4000],
         "place": place,
+        "time_s": time.time(),
         "traceback": "".join(traceback.format_exception(error))[-8000:],
     }
 

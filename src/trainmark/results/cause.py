@@ -122,10 +122,10 @@ def _failures(
                 rank_timeline.rank, {"rank": rank_timeline.rank, "exit_code": 1}
             )
             entry |= said
-            entry.setdefault(
-                "time_s",
-                (error["t_ns"] - timeline.launch_ns + timeline.launch_unix_ns) / 1e9,
-            )
+            # To the nanosecond, where the agent knows whole seconds: a peer's broken
+            # connection comes after what broke it, often within the same second.
+            entry["time_s"] = (error["t_ns"] - timeline.launch_ns + timeline.launch_unix_ns) / 1e9
+            entry.pop("signal", None)  # ended by the agent while it was saying its own
     return list(by_rank.values())
 
 
