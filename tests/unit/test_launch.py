@@ -10,7 +10,7 @@ import pytest
 
 from fakes import GOLDEN
 from trainmark.errors import EnvironmentFault
-from trainmark.launch import local
+from trainmark.launch import local, run_dir
 from trainmark.plan import Plan
 
 if TYPE_CHECKING:
@@ -63,15 +63,15 @@ def test_a_thread_count_of_the_users_stays(toy_plan: Plan, monkeypatch: pytest.M
 
 
 def test_a_run_directory_holds_back_room_for_its_record(tmp_path: Path) -> None:
-    local.create_run_dir(tmp_path / "a" / "b")
-    reserve = tmp_path / "a" / "b" / local.RESERVE_FILE
-    assert reserve.stat().st_size == local.RESERVE_BYTES
+    run_dir.create(tmp_path / "a" / "b")
+    reserve = tmp_path / "a" / "b" / run_dir.RESERVE_FILE
+    assert reserve.stat().st_size == run_dir.RESERVE_BYTES
 
 
 def test_a_run_never_writes_into_another_runs_folder(tmp_path: Path) -> None:
     (tmp_path / "record.json").write_text("{}")
     with pytest.raises(EnvironmentFault, match="the folder is not empty") as caught:
-        local.create_run_dir(tmp_path)
+        run_dir.create(tmp_path)
     assert "--out" in str(caught.value)
     assert [path.name for path in tmp_path.iterdir()] == ["record.json"]
 
@@ -79,7 +79,7 @@ def test_a_run_never_writes_into_another_runs_folder(tmp_path: Path) -> None:
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(EnvironmentFault, match="cannot write there"):
-        local.create_run_dir(tmp_path / "file" / "run")
+        run_dir.create(tmp_path / "file" / "run")
 
 
 def test_a_disk_too_full_for_a_record_is_told_before_anything_starts(
@@ -90,5 +90,5 @@ def test_a_disk_too_full_for_a_record_is_told_before_anything_starts(
 
     monkeypatch.setattr(os, "posix_fallocate", full_disk)
     with pytest.raises(EnvironmentFault, match="MiB are free"):
-        local.create_run_dir(tmp_path / "run")
-    assert not (tmp_path / "run" / local.RESERVE_FILE).exists()
+        run_dir.create(tmp_path / "run")
+    assert not (tmp_path / "run" / run_dir.RESERVE_FILE).exists()

@@ -18,8 +18,8 @@ def take_over(run_dir: Path) -> None:
     """End the run's processes and leave the record the launcher would have left."""
     from time import perf_counter_ns
 
-    from trainmark.launch.local import finish
     from trainmark.launch.processes import kill_run
+    from trainmark.launch.run_dir import finish
     from trainmark.measure.events import LAUNCHER_FILE, EventWriter
     from trainmark.plan import Plan
     from trainmark.results.record import RECORD_FILE

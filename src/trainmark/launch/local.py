@@ -1,12 +1,11 @@
 """Run a plan's ranks on this machine, over ``torch.distributed.run``.
 
-Owns the run directory from its creation to the record in it. ``command`` is pure; what
-starts, watches and ends processes is apart. Works the same for one rank and for many.
+``command`` is pure; what starts, watches and ends processes is apart. Works the same for
+one rank and for many.
 """
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import select
@@ -17,17 +16,13 @@ import tempfile
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainmark.devices.cpu import usable_cores
-from trainmark.errors import EnvironmentFault
-from trainmark.launch import processes
+from trainmark.launch import processes, run_dir
 from trainmark.launch.keeper import DONE
-from trainmark.measure.events import LAUNCHER_FILE, EventWriter
 from trainmark.measure.worker import STACKS_SIGNAL, stacks_file
-from trainmark.results import building, environment, record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,10 +30,6 @@ if TYPE_CHECKING:
     from trainmark.plan import Plan
     from trainmark.results.record import Record
 
-# Held from the start and given back for the last words, so that a full disk cannot take
-# the record away. A record of 10,000 steps has about 0.3 MB.
-RESERVE_FILE = ".reserve"
-RESERVE_BYTES = 4 * 1024 * 1024
 AGENT_LOG = "log.launcher.txt"
 _POLL_S = 0.1
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -69,39 +60,6 @@ def rank_environment(plan: Plan, cores: int) -> dict[str, str]:
     }
 
 
-def create_run_dir(run_dir: Path) -> None:
-    """Create the folder of one run and hold back the disk space its record needs.
-
-    Raises:
-        EnvironmentFault: it cannot be written, is in use, or the disk is too full.
-    """
-    try:
-        run_dir.mkdir(parents=True, exist_ok=True)
-        if any(run_dir.iterdir()):
-            raise EnvironmentFault(
-                "the folder is not empty",
-                where=str(run_dir),
-                rule="a run never writes into another run's folder",
-                remedy="choose another --out",
-            )
-        with (run_dir / RESERVE_FILE).open("wb") as file:
-            os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
-    except OSError as error:
-        raise _cannot_write(run_dir, error) from error
-
-
-def _cannot_write(run_dir: Path, error: OSError) -> EnvironmentFault:
-    """Give back what was held and say why a run cannot be written there."""
-    if error.errno == errno.ENOSPC:
-        (run_dir / RESERVE_FILE).unlink(missing_ok=True)
-        what = f"less than {2 * RESERVE_BYTES >> 20} MiB are free"
-        remedy = "free some space, or choose --out on another disk"
-    else:
-        what = f"cannot write there: {error.strerror}"
-        remedy = "choose an --out you may write to"
-    return EnvironmentFault(what, where=str(run_dir), remedy=remedy)
-
-
 @dataclass(slots=True)
 class _Watch:
     """What the launcher learns while the ranks run."""
@@ -121,39 +79,22 @@ def launch(plan: Plan, on_poll: Callable[[], None] = lambda: None) -> Record:
     Raises:
         EnvironmentFault: the run directory cannot be made; nothing was started.
     """
-    run_dir = Path(plan.run_dir)
+    folder = Path(plan.run_dir)
     watch = _Watch()
     variables = os.environ | rank_environment(plan, usable_cores())
     with _stop_signals(watch):
-        create_run_dir(run_dir)
-        events = _first_words(plan, run_dir, variables)
-        with _keeper(run_dir):
+        run_dir.create(folder)
+        events = run_dir.first_words(plan, folder, variables)
+        with _keeper(folder):
             try:
                 agent = _run_ranks(plan, watch, variables, on_poll)
             except BaseException as error:
                 # A fault of ours or of this machine: the ranks end, and a record says so.
                 processes.kill_run(plan.run_id)
                 stop = {"reason": "launcher_error", "message": f"{type(error).__name__}: {error}"}
-                finish(run_dir, events, stop=stop, agent=None)
+                run_dir.finish(folder, events, stop=stop, agent=None)
                 raise
-            return finish(run_dir, events, stop=watch.stop, agent=agent)
-
-
-def _first_words(plan: Plan, run_dir: Path, variables: dict[str, str]) -> EventWriter:
-    """Write the plan and the launcher's first event; the run counts from here."""
-    try:
-        plan.save(run_dir)
-        events = EventWriter(run_dir / LAUNCHER_FILE, time.perf_counter_ns)
-        events.emit(
-            "launch",
-            unix_ns=time.time_ns(),
-            started=datetime.now(UTC).isoformat(timespec="seconds"),
-            argv=sys.argv,
-            environment=environment.collect(variables),
-        )
-    except OSError as error:
-        raise _cannot_write(run_dir, error) from error
-    return events
+            return run_dir.finish(folder, events, stop=watch.stop, agent=agent)
 
 
 def _run_ranks(
@@ -177,29 +118,6 @@ def _run_ranks(
         finally:
             processes.kill_run(plan.run_id)
         return _agent_news(watch, agent.wait())
-
-
-def finish(
-    run_dir: Path,
-    events: EventWriter,
-    *,
-    stop: dict[str, Any] | None,
-    agent: dict[str, Any] | None,
-) -> Record:
-    """Write the launcher's last events and the record; every process is gone by now."""
-    (run_dir / RESERVE_FILE).unlink(missing_ok=True)
-    if stop is not None:
-        events.emit("stop", **stop)
-    if agent is not None:
-        kills = agent.pop("oom_kills")
-        if kills:
-            events.emit("oom_kills", count=kills)
-        events.emit("agent_exit", **agent)
-    events.emit("finished")
-    events.close()
-    built = building.build(run_dir)
-    record.write(built, run_dir)
-    return built
 
 
 def _agent_news(watch: _Watch, exit_code: int) -> dict[str, Any]:
@@ -240,17 +158,16 @@ def _watch_agent(
 
 
 def _time_out(plan: Plan, timeout_s: float) -> dict[str, Any]:
-    run_dir = Path(plan.run_dir)
-    files = {rank: run_dir / stacks_file(rank) for rank in range(plan.world_size)}
+    files = {rank: Path(plan.run_dir) / stacks_file(rank) for rank in range(plan.world_size)}
     saved = processes.save_stacks(plan.run_id, files, STACKS_SIGNAL)
     return {"reason": "timeout", "timeout_s": timeout_s, "stacks": saved}
 
 
 @contextmanager
-def _keeper(run_dir: Path) -> Iterator[None]:
+def _keeper(folder: Path) -> Iterator[None]:
     """Keep a process beside the run that takes over if this one is killed."""
     keeper = subprocess.Popen(
-        [sys.executable, "-m", "trainmark.launch.keeper", str(run_dir)],
+        [sys.executable, "-m", "trainmark.launch.keeper", str(folder)],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         start_new_session=True,

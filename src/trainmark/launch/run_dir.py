@@ -1,0 +1,102 @@
+"""The run directory, from its creation to the record in it.
+
+Owns what is written before the ranks start and after they are gone, by the launcher or by
+the keeper in its place.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from trainmark.errors import EnvironmentFault
+from trainmark.measure.events import LAUNCHER_FILE, EventWriter
+from trainmark.results import building, environment, record
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from trainmark.plan import Plan
+    from trainmark.results.record import Record
+
+# Held from the start and given back for the last words, so that a full disk cannot take
+# the record away. A record of 10,000 steps has about 0.3 MB.
+RESERVE_FILE = ".reserve"
+RESERVE_BYTES = 4 * 1024 * 1024
+
+
+def create(run_dir: Path) -> None:
+    """Create the folder of one run and hold back the disk space its record needs.
+
+    Raises:
+        EnvironmentFault: it cannot be written, is in use, or the disk is too full.
+    """
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        if any(run_dir.iterdir()):
+            raise EnvironmentFault(
+                "the folder is not empty",
+                where=str(run_dir),
+                rule="a run never writes into another run's folder",
+                remedy="choose another --out",
+            )
+        with (run_dir / RESERVE_FILE).open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
+    except OSError as error:
+        raise _cannot_write(run_dir, error) from error
+
+
+def _cannot_write(run_dir: Path, error: OSError) -> EnvironmentFault:
+    """Give back what was held and say why a run cannot be written there."""
+    if error.errno == errno.ENOSPC:
+        (run_dir / RESERVE_FILE).unlink(missing_ok=True)
+        what = f"less than {2 * RESERVE_BYTES >> 20} MiB are free"
+        remedy = "free some space, or choose --out on another disk"
+    else:
+        what = f"cannot write there: {error.strerror}"
+        remedy = "choose an --out you may write to"
+    return EnvironmentFault(what, where=str(run_dir), remedy=remedy)
+
+
+def first_words(plan: Plan, run_dir: Path, variables: dict[str, str]) -> EventWriter:
+    """Write the plan and the launcher's first event; the run counts from here."""
+    try:
+        plan.save(run_dir)
+        events = EventWriter(run_dir / LAUNCHER_FILE, time.perf_counter_ns)
+        events.emit(
+            "launch",
+            unix_ns=time.time_ns(),
+            started=datetime.now(UTC).isoformat(timespec="seconds"),
+            argv=sys.argv,
+            environment=environment.collect(variables),
+        )
+    except OSError as error:
+        raise _cannot_write(run_dir, error) from error
+    return events
+
+
+def finish(
+    run_dir: Path,
+    events: EventWriter,
+    *,
+    stop: dict[str, Any] | None,
+    agent: dict[str, Any] | None,
+) -> Record:
+    """Write the launcher's last events and the record; every process is gone by now."""
+    (run_dir / RESERVE_FILE).unlink(missing_ok=True)
+    if stop is not None:
+        events.emit("stop", **stop)
+    if agent is not None:
+        kills = agent.pop("oom_kills")
+        if kills:
+            events.emit("oom_kills", count=kills)
+        events.emit("agent_exit", **agent)
+    events.emit("finished")
+    events.close()
+    built = building.build(run_dir)
+    record.write(built, run_dir)
+    return built
