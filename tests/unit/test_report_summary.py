@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from trainmark.errors import RecordError
-from trainmark.report.summary import groups, remarks, summary, summary_table
+from trainmark.report.summary import groups, remarks, summary, summary_table, work
 from trainmark.results.record import Record
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -87,6 +87,65 @@ def test_other_work_is_refused_by_name(fields, words):
     with pytest.raises(RecordError) as caught:
         summary([record(), with_recipe(**fields)])
     assert words in str(caught.value)
+
+
+def tiny(**plan_changes):
+    """Return a run of a recipe for any world, as ``tiny`` is: its own ``world`` says nothing."""
+    plan = record().plan
+    recipe = plan.recipe | {"world": None, "data": "generated"}
+    return plan.model_copy(update={"nproc": 1, "recipe": recipe} | plan_changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"nproc": 2}, "ran_world is '1x2', elsewhere '1x1'"),
+        ({"nnodes": 2}, "ran_world is '2x1', elsewhere '1x1'"),
+        (
+            {"data": record().plan.data.model_copy(update={"content_id": "feed"})},
+            "content_id is 'feed', elsewhere '9ae5ab26d6dc5efc'",
+        ),
+    ],
+)
+def test_another_world_or_other_data_is_other_work(changes, words):
+    one = record(run_id="one", plan=tiny())
+    two = record(run_id="two", plan=tiny(**changes))
+    assert len(groups([one, two])) == 2
+    with pytest.raises(RecordError) as caught:
+        summary([one, two])
+    assert words in str(caught.value)
+
+
+def test_any_other_product_among_the_devices_is_other_work():
+    seen = [{"name": "NVIDIA A100-SXM4-40GB"}, {"name": "other"}]
+    mixed = record(run_id="mixed", environment=record().environment | {"devices": seen})
+    with pytest.raises(RecordError, match=r"device_products is 'NVIDIA A100-SXM4-40GB, other'"):
+        summary([record(), mixed])
+
+
+def test_another_minor_version_of_the_suite_is_other_work():
+    def by(version):
+        made = record()
+        return record(run_id=version, suite=made.suite.model_copy(update={"version": version}))
+
+    assert len(groups([by("0.1.0"), by("0.1.1")])) == 1
+    assert len(groups([by("0.1.0"), by("0.2.0")])) == 2
+    assert len(groups([by("0.1.0"), by("1.1.0")])) == 2
+
+
+def test_no_name_of_ours_is_a_recipe_field():
+    found = work(record())
+    assert found["world"] == "1x8"
+    assert found["ran_world"] == "1x2"
+    assert found["data"] == "real"
+    ours = {"case", "device_products", "ran_world", "content_id", "suite_version"}
+    assert ours.isdisjoint(record().plan.recipe)
+    assert ours <= found.keys()
+
+
+def test_a_launch_that_saw_no_device_is_still_a_repeat():
+    blind = record(run_id="blind", environment=record().environment | {"devices": []})
+    assert len(groups([record(), blind])) == 1
 
 
 def test_another_seed_is_the_same_work():

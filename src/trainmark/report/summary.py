@@ -54,17 +54,28 @@ class RepeatSummary:
         return any(found.descriptive for found in self.figures.values())
 
 
+def _products(record: Record) -> str:
+    """Return each product once, as the ranks saw it; as planned where not all of them told."""
+    entries = record.environment.get("devices") or []
+    seen = [entry["name"] for entry in entries if entry and entry.get("name")]
+    names = seen if len(seen) == record.plan.world_size else record.plan.device.product_names
+    return cells.clean(", ".join(sorted(set(names)))) or short_device(record)
+
+
 def work(record: Record) -> dict[str, Any]:
-    """Return what must be equal for two launches to be of the same work, by name."""
+    """Return what must be equal for two launches to be of the same work, by name.
+
+    The recipe stands first and our own names are none of its fields, so that neither hides
+    the other: a recipe has a ``world`` it was written for and a kind of ``data``.
+    """
     plan = record.plan
     recipe = {name: value for name, value in plan.recipe.items() if name not in _NOT_WORK}
-    return {
+    return recipe | {
         "case": plan.case,
-        "device": short_device(record),
-        "world": f"{plan.nnodes}x{plan.nproc}",
-        "data": plan.data.content_id,
-        "suite": ".".join(record.suite.version.split(".")[:2]),
-        **recipe,
+        "device_products": _products(record),
+        "ran_world": f"{plan.nnodes}x{plan.nproc}",
+        "content_id": plan.data.content_id,
+        "suite_version": ".".join(record.suite.version.split(".")[:2]),
     }
 
 
