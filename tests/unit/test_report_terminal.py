@@ -43,7 +43,7 @@ def test_a_passed_run():
     assert lines[-1] == "record: runs/one/record.json"
     text = "\n".join(lines)
     assert "MFU               31.6  %          dense tf32 peak 156 TFLOP/s (A)" in text
-    assert "train          22.970    20.125 s  43.6%" in text
+    assert "train        measured steps      22.970   20.125 s  43.6%" in text
     assert "labels: self-reported (measured by whoever shows it)" in text
 
 

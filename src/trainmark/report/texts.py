@@ -227,30 +227,34 @@ TEXTS: dict[str, Text] = {
     # Spans
     "spans.caption": Text(
         "{wall} s of rank {rank}, the one that ended last; {named} of it has a name. Spans that "
-        "recur are added up, starts stack them in order. The lines under train take compile, "
-        "warmup and train apart together.",
+        "recur are added up, starts stack them in order.",
         "最后结束的 rank {rank} 的墙钟时间 {wall} s，其中 {named} 已归类。"
-        "重复出现的阶段累加计算，起点按顺序叠加。"
-        "train 下的三行为 compile、warmup 与 train 的合计构成。",
+        "重复出现的阶段累加计算，起点按顺序叠加。",
     ),
+    "spans.of": Text("of compile + warmup + train:", "compile + warmup + train 合计："),
+    "spans.parts": Text(
+        "Of compile, warm-up and train together: waiting for data, computing, window edges",
+        "首步编译、预热与训练合计：等待数据、计算、窗口边缘",
+    ),
+    "spans.edges": Text("window edges", "窗口边缘"),
     "spans.none": Text("no rank reported a span", "没有 rank 上报耗时"),
     "spans.alt": Text(
         "Bars from launch to end, one a span", "从启动到结束的各阶段耗时条形图"
     ),
-    "span.launch": Text("launch", "启动"),
-    "span.init": Text("init", "初始化"),
-    "span.preflight": Text("preflight", "预检"),
-    "span.data_build": Text("data_build", "构建数据"),
-    "span.model_build": Text("model_build", "构建模型"),
-    "span.compile": Text("compile", "首步编译"),
-    "span.warmup": Text("warmup", "预热"),
-    "span.train": Text("train", "训练"),
-    "span.evaluate": Text("evaluate", "评估"),
-    "span.checkpoint": Text("checkpoint", "存档"),
-    "span.finish": Text("finish", "收尾"),
-    "span.other": Text("other", "其他"),
-    "span.data_wait": Text("data_wait", "等待数据"),
-    "span.compute": Text("compute", "计算"),
+    "span.launch": Text("start-up", "启动"),
+    "span.init": Text("set-up", "初始化"),
+    "span.preflight": Text("checks", "预检"),
+    "span.data_build": Text("data ready", "构建数据"),
+    "span.model_build": Text("model ready", "构建模型"),
+    "span.compile": Text("first step", "首步编译"),
+    "span.warmup": Text("warm-up", "预热"),
+    "span.train": Text("measured steps", "训练"),
+    "span.evaluate": Text("evaluation", "评估"),
+    "span.checkpoint": Text("saving", "存档"),
+    "span.finish": Text("closing", "收尾"),
+    "span.other": Text("without a name", "其他"),
+    "span.data_wait": Text("waiting for data", "等待数据"),
+    "span.compute": Text("computing", "计算"),
     # Charts
     "chart.loss": Text("Training loss by step", "训练损失随步数变化"),
     "chart.loss.desc": Text(

@@ -2,6 +2,7 @@
 
 A record keeps the sum of each span, not every occurrence. Bars are therefore stacked in
 the order of the run, and evaluations between training steps show as one bar after them.
+What the training steps consist of stands apart below: it is no span of its own.
 """
 
 from __future__ import annotations
@@ -24,41 +25,56 @@ _SET_UP = ("launch", "init", "preflight", "data_build", "model_build")
 _ROW_PX = 22
 _LABEL_PX = 176
 _VALUE_PX = 148
+_GLOSS_COLUMNS = 17
+_GLOSSED_COLUMNS = 76  # narrower than this, bars need the room more than words do
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One span; ``depth`` 1 is a part of the stepped spans, ``share`` is of wall time."""
+    """One row; ``share`` is of wall time for a span, of the stepped spans for a part."""
 
     name: str
-    depth: int
     start_ns: int
     spent_ns: int
     share: float
 
+    @property
+    def shown(self) -> bool:
+        """Tell whether there is anything to show; the rest is shown even where it is nothing."""
+        return self.name == REST or spent(self.spent_ns) != spent(0)
+
 
 def bars(spans: Spans) -> list[Bar]:
-    """Return every span in the order of the run, the parts of the steps under ``train``."""
+    """Return the spans that took time, in the order of the run, the rest last."""
     wall_ns = spans.wall_ns or 0
     names = [name for name in spans.by_name_ns if name != REST]
     if REST in spans.by_name_ns:
         names.append(REST)
-    found, offset_ns, stepped_ns = [], 0, 0
-
-    def bar(name: str, depth: int, start_ns: int, spent_ns: int) -> Bar:
-        return Bar(name, depth, start_ns, spent_ns, spent_ns / wall_ns if wall_ns else 0.0)
-
+    found, offset_ns = [], 0
     for name in names:
         spent_ns = spans.by_name_ns[name]
-        if name == STEPPED[0]:
-            stepped_ns = offset_ns
-        found.append(bar(name, 0, offset_ns, spent_ns))
+        found.append(Bar(name, offset_ns, spent_ns, spent_ns / wall_ns if wall_ns else 0.0))
         offset_ns += spent_ns
-        if name == STEPPED[-1]:
-            for part, part_ns in spans.train_parts_ns.items():
-                found.append(bar(part, 1, stepped_ns, part_ns))
-                stepped_ns += part_ns
-    return found
+    return [bar for bar in found if bar.shown]
+
+
+def parts(spans: Spans) -> list[Bar]:
+    """Return what the stepped spans consist of together.
+
+    The parts alternate from step to step and have no start of their own: all start at 0.
+    """
+    total_ns = sum(spans.train_parts_ns.values())
+    if total_ns <= 0:
+        return []
+    found = [Bar(name, 0, ns, ns / total_ns) for name, ns in spans.train_parts_ns.items()]
+    return [bar for bar in found if bar.shown]
+
+
+def _gloss(name: str, lang: str, *, part: bool = False) -> str:
+    """Return a span's name in words; nothing where there are none."""
+    if part and name == REST:
+        return text("spans.edges", lang)
+    return text(f"span.{name}", lang) if has(f"span.{name}") else ""
 
 
 def can_show(encoding: str | None) -> bool:
@@ -84,62 +100,80 @@ def text_waterfall(
 ) -> str:
     """Return one line a span: name, start, seconds, share, bar; no line is over ``width``."""
     spans = record.spans
-    found = bars(spans)
+    found, taken_apart = bars(spans), parts(spans)
     if not found:
         return text("spans.none", lang)
-    lines = []
-    mark = "· " if unicode else "- "
-    # The name is a field term in both languages, so that columns are one cell a character.
-    longest = max(len(bar.name) + 2 * bar.depth for bar in found)
-    for bar in found:
-        name = mark * bar.depth + bar.name
-        head = (
-            f"{name:<{longest}} {spent(bar.start_ns):>9} {spent(bar.spent_ns):>9} s "
-            f"{100 * bar.share:>5.1f}% "
-        )
+    longest = max(len(bar.name) for bar in [*found, *taken_apart]) + 2
+    # In Chinese the name alone is shown, so that columns are one cell a character.
+    glossed = lang == "en" and width >= _GLOSSED_COLUMNS
+
+    def line(bar: Bar, *, part: bool) -> str:
+        name = f"{'  ' if part else ''}{bar.name:<{longest - 2 * part}}"
+        if glossed:
+            name += f"{_gloss(bar.name, lang, part=part):<{_GLOSS_COLUMNS}}"
+        start = "" if part else spent(bar.start_ns)
+        head = f"{name} {start:>8} {spent(bar.spent_ns):>8} s {100 * bar.share:>5.1f}% "
         room = max(width - len(head), 1)
-        lines.append((head + _blocks(bar, spans.wall_ns or 0, room, unicode=unicode)).rstrip())
-    return "\n".join(line[:width] for line in lines)
+        return head + _blocks(bar, spans.wall_ns or 0, room, unicode=unicode)
+
+    lines = [line(bar, part=False) for bar in found]
+    if taken_apart:
+        lines.append(text("spans.of", lang))
+        lines += [line(bar, part=True) for bar in taken_apart]
+    return "\n".join(line[:width].rstrip() for line in lines)
 
 
-def _bar_class(bar: Bar) -> str:
-    if bar.depth:
-        return {"data_wait": "wait", "compute": "work"}.get(bar.name, "rest")
-    if bar.name in STEPPED:
+def _bar_class(name: str, *, part: bool) -> str:
+    if part:
+        return {"data_wait": "wait", "compute": "work"}.get(name, "rest")
+    if name in STEPPED:
         return "work"
-    if bar.name in _SET_UP:
+    if name in _SET_UP:
         return "setup"
-    return "eval" if bar.name == "evaluate" else "rest"
+    return "eval" if name == "evaluate" else "rest"
+
+
+def _svg_row(bar: Bar, *, row: int, wall_ns: int, part: bool, lang: str) -> list[str]:
+    """Return a bar on its track with name, seconds and share."""
+    room = svg.WIDTH - _LABEL_PX - _VALUE_PX
+    y = row * _ROW_PX
+    x = _LABEL_PX + room * min(max(bar.start_ns / wall_ns, 0), 1)
+    length = room * max(bar.spent_ns, 0) / wall_ns
+    length = min(max(length, 1.5 if bar.spent_ns > 0 else 0), svg.WIDTH - _VALUE_PX - x + 1.5)
+    gloss = _gloss(bar.name, lang, part=part)
+    label = f"{bar.name} {gloss}" if gloss and gloss != bar.name else bar.name
+    height, lift = (8, 7) if part else (14, 4)
+    return [
+        svg.label(label, x=14 * part, y=y + 15, classes="sub" if part else ""),
+        svg.rect(x=_LABEL_PX, y=y + lift, width=room, height=height, classes="track"),
+        svg.rect(
+            x=x, y=y + lift, width=length, height=height, classes=_bar_class(bar.name, part=part)
+        ),
+        svg.label(
+            f"{spent(bar.spent_ns)} s", x=svg.WIDTH - 58, y=y + 15, anchor="end", classes="num"
+        ),
+        svg.label(
+            f"{100 * bar.share:.1f}%", x=svg.WIDTH, y=y + 15, anchor="end", classes="num sub"
+        ),
+    ]
 
 
 def svg_waterfall(record: Record, *, lang: str = "en", ident: str = "spans") -> str:
     """Return the bars as inline SVG; colours come from the page's style sheet."""
-    found = bars(record.spans)
+    found, taken_apart = bars(record.spans), parts(record.spans)
     wall_ns = max(record.spans.wall_ns or 0, 1)
-    room = svg.WIDTH - _LABEL_PX - _VALUE_PX
-    parts = []
-    for index, bar in enumerate(found):
-        y = index * _ROW_PX
-        x = _LABEL_PX + room * min(max(bar.start_ns / wall_ns, 0), 1)
-        length = room * max(bar.spent_ns, 0) / wall_ns
-        length = min(max(length, 1.5 if bar.spent_ns > 0 else 0), svg.WIDTH - _VALUE_PX - x + 1.5)
-        gloss = text(f"span.{bar.name}", lang) if has(f"span.{bar.name}") else bar.name
-        label = bar.name if gloss == bar.name else f"{bar.name} {gloss}"
-        height, lift = (8, 7) if bar.depth else (14, 4)
-        parts += [
-            svg.label(label, x=14 * bar.depth, y=y + 15, classes="sub" if bar.depth else ""),
-            svg.rect(x=_LABEL_PX, y=y + lift, width=room, height=height, classes="track"),
-            svg.rect(x=x, y=y + lift, width=length, height=height, classes=_bar_class(bar)),
-            svg.label(
-                f"{spent(bar.spent_ns)} s", x=svg.WIDTH - 58, y=y + 15, anchor="end", classes="num"
-            ),
-            svg.label(
-                f"{100 * bar.share:.1f}%", x=svg.WIDTH, y=y + 15, anchor="end", classes="num sub"
-            ),
-        ]
+    drawn, rows = [], len(found)
+    for row, bar in enumerate(found):
+        drawn += _svg_row(bar, row=row, wall_ns=wall_ns, part=False, lang=lang)
+    if taken_apart:
+        heading = text("spans.parts", lang)
+        drawn.append(svg.label(heading, x=0, y=(rows + 1) * _ROW_PX - 7, classes="sub"))
+        for row, bar in enumerate(taken_apart, start=rows + 1):
+            drawn += _svg_row(bar, row=row, wall_ns=wall_ns, part=True, lang=lang)
+        rows += 1 + len(taken_apart)
     return svg.picture(
-        parts,
-        height=_ROW_PX * len(found),
+        drawn,
+        height=_ROW_PX * rows,
         title=text("section.spans", lang),
         description=text("spans.alt", lang),
         ident=ident,
