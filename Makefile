@@ -3,10 +3,11 @@
 # PYTHON  the interpreter to build .venv with; 3.11 or newer; default: the first found
 # TORCH   lock: the tested torch from requirements.lock (default)
 #         system: the torch that PYTHON already has, a GPU vendor's build for instance
+#         once .venv is built, later calls follow what it was built with
 
 PYTHON ?=
-TORCH ?= lock
 VENV := .venv
+TORCH ?= $(shell cat $(VENV)/.torch 2>/dev/null || echo lock)
 BIN := $(VENV)/bin
 LANG_OF_PAGE ?= en
 
@@ -16,6 +17,7 @@ help: ## show what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
 install: $(VENV)/.installed-$(TORCH) ## .venv with the program and tested versions of all it needs
+	@echo "$(BIN)/trainmark is ready: $$($(BIN)/python --version), TORCH=$(TORCH)"
 
 install-dev: $(VENV)/.installed-dev ## the same with the development tools
 

@@ -98,7 +98,7 @@ def measured(run_dir: Path) -> None:
     built = building.build(run_dir)
     record.write(built, run_dir)
     recorded = time.perf_counter()
-    write_pages(built, run_dir)
+    write_pages([built], run_dir)
     done = time.perf_counter()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     assert built.counts.steps == STEPS

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainmark.protocols import Batch, Counts, Evaluation, MemoryUse
+from trainmark.protocols import Batch, Counts, Evaluation, MemoryUse, Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -214,9 +214,10 @@ class FakeVendor:
     def product_names(self) -> list[str]:
         return [self.product] * (1 if self.name == "cpu" else self.devices)
 
-    def refuse(self, recipe: Recipe, nproc: int) -> str | None:
+    def refuse(self, recipe: Recipe, nproc: int) -> Refusal | None:
         if self.name != "cpu" and nproc > self.devices:
-            return f"--nproc {nproc} is more than the {self.devices} {self.name} device(s) here"
+            why = f"--nproc {nproc} is more than the {self.devices} {self.name} device(s) here"
+            return Refusal(why, f"use --nproc {self.devices} or less")
         return None
 
     def open(self, local_rank: int, ranks_here: int) -> SyncDevice:

@@ -127,8 +127,17 @@ def _count(option: str, given: int | None, in_key: int) -> int:
     return value
 
 
-def _check_work(recipe: Recipe, facts: DataFacts, folder: Path) -> None:
+def _check_work(case: Case, recipe: Recipe, facts: DataFacts, folder: Path) -> None:
     """Refuse a run that cannot end as its recipe asks."""
+    target = case.target(recipe)
+    if target and facts.best_quality is not None and not target.reached(facts.best_quality):
+        raise UsageError(
+            f"target_value={target.value:g} cannot be reached",
+            where="recipe field target_value",
+            rule=f"the best {case.metric} any model can score on this data is "
+            f"{facts.best_quality:.4g}",
+            remedy="choose a target below it" if case.higher_is_better else "choose one above it",
+        )
     if recipe.target_value is not None and recipe.eval_every_epochs is None:
         raise UsageError(
             f"target_value={recipe.target_value:g} cannot be reached without an evaluation",
@@ -151,11 +160,7 @@ def _check_ranks(vendor: Vendor, recipe: Recipe, *, nproc: int, nnodes: int) -> 
         )
     refusal = vendor.refuse(recipe, nproc)
     if refusal is not None:
-        raise EnvironmentFault(
-            refusal,
-            where=f"--device {vendor.name}",
-            remedy="change the recipe field or --nproc; see `trainmark list devices`",
-        )
+        raise EnvironmentFault(refusal.why, where=f"--device {vendor.name}", remedy=refusal.way_out)
 
 
 def resolve(
@@ -218,7 +223,7 @@ def resolve(
             "or use --recipe tiny",
         )
     facts = case.check_data(folder, recipe)
-    _check_work(recipe, facts, folder)
+    _check_work(case, recipe, facts, folder)
     closed = fields_under(case.recipe_type, "closed")
     free = fields_under(case.recipe_type, "free")
     extra = {field: value for field, value in changed.items() if field not in closed | free}

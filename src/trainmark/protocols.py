@@ -7,7 +7,7 @@ appear as ``Any`` so that fakes and launchers can use the same words.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 class Counts:
     """What a piece of training really held.
 
-    ``tokens`` leaves padding out, ``tokens_padded`` counts what the device was given.
+    ``tokens`` leaves padding out, ``tokens_padded`` counts what the device was given; both
+    stay 0 for a case that has no tokens.
     """
 
     samples: int = 0
@@ -154,6 +155,13 @@ class Device(Protocol):
         """Return product name, driver, memory and the like for the record."""
 
 
+class Refusal(NamedTuple):
+    """Why a device cannot run something, and the way out."""
+
+    why: str
+    way_out: str
+
+
 class Vendor(Protocol):
     """What planning asks of a kind of device, without importing torch."""
 
@@ -168,7 +176,7 @@ class Vendor(Protocol):
     def product_names(self) -> list[str]:
         """Return the product name of each device."""
 
-    def refuse(self, recipe: Recipe, nproc: int) -> str | None:
+    def refuse(self, recipe: Recipe, nproc: int) -> Refusal | None:
         """Return why ``recipe`` on ``nproc`` ranks cannot run here, or None."""
 
     def open(self, local_rank: int, ranks_here: int) -> Device:

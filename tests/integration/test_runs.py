@@ -76,6 +76,13 @@ def test_repeats_are_launches_of_their_own(tmp_path, cache):
     assert first["run_id"] != second["run_id"]
     assert [first["plan"]["repeat_index"], second["plan"]["repeat_index"]] == [1, 2]
     assert first["ranks"][0]["pid"] != second["ranks"][0]["pid"]
+    together = json.loads((tmp_path / "runs" / "repeats.json").read_text())
+    assert together["run_ids"] == [first["run_id"], second["run_id"]]
+    assert together["descriptive"] is True
+    median = together["figures"]["p_whole"]["median"]
+    values = [record["figures"]["p_whole"]["value"] for record in (first, second)]
+    assert median == pytest.approx(sum(values) / 2)
+    assert "2 of 2 launches passed" in (tmp_path / "runs" / "page.en.md").read_text()
     # Same seed, same data: the same work, sample for sample.
     assert first["steps"]["loss"] == second["steps"]["loss"]
     assert read(tmp_path / "runs" / "r2").run_id == second["run_id"]

@@ -147,7 +147,9 @@ def test_generated_data_is_the_same_each_time(
     assert facts.best_quality is not None
     # A target above what any model can score would never be reached.
     assert recipe.target_value is not None
-    assert recipe.target_value < facts.best_quality
+    target = case.target(recipe)
+    assert target is not None
+    assert target.reached(facts.best_quality)
 
 
 def test_toy_is_small_enough_to_be_read_as_the_example() -> None:
@@ -173,7 +175,7 @@ def test_toys_flop_formula_counts_the_products_of_its_layers(
 def test_toy_counts_what_it_hands_out(data_root: Path) -> None:
     job, _ = toy_job(data_root)
     batches = list(job.batches(0))
-    assert sum((item.counts for item in batches), Counts()) == Counts(4096, 4096, 4096, 4096)
+    assert sum((item.counts for item in batches), Counts()) == Counts(samples=4096, sequences=4096)
     assert job.steps_per_epoch == len(batches) == 64
     assert job.facts()["parameters"] == 16 * 32 + 32 + 32 * 2 + 2
     assert job.evaluate().samples == 1_000
@@ -258,3 +260,30 @@ def test_planning_imports_nothing_of_weight() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert done.stdout.split() == []
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("import nothere\n", "No module named 'nothere'"),
+        ("CASE = (\n", "SyntaxError"),
+        ("X = 1\n", "has no attribute 'CASE'"),
+        ("from trainmark.cases.toy.case import CASE\n", "CASE.name is 'toy' in the folder 'mine'"),
+    ],
+)
+def test_a_broken_case_is_named_and_leaves_the_others(
+    text: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "case.py").write_text(text)
+    monkeypatch.setenv(cases.PATH_VARIABLE, str(tmp_path))
+    for module in ("trainmark_outside_case_mine", "trainmark_outside_case_mine.case"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    with pytest.raises(UsageError, match="mine") as caught:
+        cases.load("mine")
+    assert said in str(caught.value)
+    assert "mine/case.py" in str(caught.value)
+    loaded, faults = cases.load_all()
+    assert {"toy", "distilbert_sst2"} <= {case.name for case in loaded}
+    assert len(faults) == 1
+    assert cases.load("distilbert").name == "distilbert_sst2"

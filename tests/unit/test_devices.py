@@ -99,13 +99,19 @@ def test_products_are_read_from_the_drivers_files(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     assert vendor.product_names() == ["NVIDIA H200"]
     assert vendor.refuse(Recipe(), 1) is None
-    assert vendor.refuse(Recipe(), 2) == "--nproc 2 is more than the 1 cuda device(s) here"
+    refusal = vendor.refuse(Recipe(), 2)
+    assert refusal is not None
+    assert refusal.why == "--nproc 2 is more than the 1 cuda device(s) here"
+    assert "--nproc 1 or less" in refusal.way_out
 
 
 def test_a_cpu_refuses_tf32_only() -> None:
     vendor = cpu.Cpu()
     assert vendor.refuse(Recipe(precision="bf16"), 99) is None
-    assert "does not have" in (vendor.refuse(Recipe(precision="tf32"), 1) or "")
+    refusal = vendor.refuse(Recipe(precision="tf32"), 1)
+    assert refusal is not None
+    assert "does not have" in refusal.why
+    assert "precision=fp32" in refusal.way_out
     assert vendor.count() >= 1
     assert len(vendor.product_names()) == 1
 

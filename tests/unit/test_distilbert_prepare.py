@@ -208,14 +208,11 @@ def test_what_is_missing_is_named_with_its_origin(raw, tmp_path):
     (tmp_path / "notes.txt").write_text("x")
     assert "notes.txt is no archive" in fault(tmp_path / "notes.txt", target)
     model = raw / "distilbert-base-uncased"
-    (model / "model.safetensors").rename(tmp_path / "weights")
-    assert "no model.safetensors and no pytorch_model.bin" in fault(raw, target)
     (model / "config.json").rename(tmp_path / "config")
     message = fault(raw, target)
     assert "no model folder found" in message
     assert "from the model hub as distilbert-base-uncased" in message
     (tmp_path / "config").rename(model / "config.json")
-    (tmp_path / "weights").rename(model / "model.safetensors")
     (raw / "SST-2.zip").rename(tmp_path / "SST-2.zip")
     assert "no SST-2 found" in fault(raw, target)
     for name in ("a", "b"):
@@ -277,3 +274,10 @@ def test_an_archive_larger_than_the_disk_is_refused(raw, tmp_path, monkeypatch):
     monkeypatch.setattr("shutil.disk_usage", lambda _: real._replace(free=100))
     with pytest.raises(EnvironmentFault, match="the disk has 100 free"):
         prepare(raw, tmp_path / "data")
+
+
+def test_a_model_without_weights_is_prepared_for_random_ones(raw, tmp_path):
+    (raw / "distilbert-base-uncased" / "model.safetensors").unlink()
+    said = prepare(raw, tmp_path / "data")
+    assert "no weights in the model folder: only init=random will run on this data" in said
+    assert not (tmp_path / "data" / "model" / "model.safetensors").exists()

@@ -10,7 +10,7 @@ import pytest
 
 from fakes import GOLDEN
 from trainmark.errors import EnvironmentFault
-from trainmark.launch import local, run_dir
+from trainmark.launch import local, processes, run_dir
 from trainmark.plan import Plan
 
 if TYPE_CHECKING:
@@ -92,3 +92,18 @@ def test_a_disk_too_full_for_a_record_is_told_before_anything_starts(
     with pytest.raises(EnvironmentFault, match="MiB are free"):
         run_dir.create(tmp_path / "run")
     assert not (tmp_path / "run" / run_dir.RESERVE_FILE).exists()
+
+
+def test_what_others_used_is_busy_time_less_that_of_our_children() -> None:
+    before = processes.CpuUse(busy_s=100.0, total_s=1000.0, children_s=5.0)
+    later = processes.CpuUse(busy_s=112.0, total_s=1020.0, children_s=13.0)
+    assert before.others_share(later) == (12.0 - 8.0) / 20.0
+    assert before.others_share(before) is None
+    # Counters of different resolution never give a share below nothing.
+    ours = processes.CpuUse(busy_s=101.0, total_s=1020.0, children_s=7.0)
+    assert before.others_share(ours) == 0.0
+
+
+def test_the_counters_of_this_machine_are_read() -> None:
+    now = processes.CpuUse.now()
+    assert 0 < now.busy_s < now.total_s

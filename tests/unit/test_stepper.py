@@ -11,7 +11,7 @@ from torch import nn
 
 from tiny_training import ROWS, new_model, new_stepper, rank_main, rows_of_data, train, weights
 from trainmark.protocols import Batch, Counts
-from trainmark.training.stepper import add_over_ranks, distribute
+from trainmark.training.stepper import add_floats_over_ranks, add_over_ranks, distribute
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -192,3 +192,11 @@ def test_two_ranks_equal_one(tmp_path: Path) -> None:
     torch.testing.assert_close(first["weights"], weights(alone), rtol=0, atol=1e-6)
     assert first["total"] == second["total"] == [3, 20]
     assert first["reductions"] == second["reductions"] == 22  # one a step, none a micro-batch
+
+
+def test_sums_over_ranks_are_exact_or_refused() -> None:
+    here = {"world_size": 1, "device": torch.device("cpu")}
+    assert add_over_ranks(2**60, 3, **here) == [2**60, 3]
+    assert add_floats_over_ranks(0.25, 1.0, **here) == [0.25, 1.0]
+    with pytest.raises(TypeError, match="use add_floats_over_ranks"):
+        add_over_ranks(0.25, **here)

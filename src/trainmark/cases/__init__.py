@@ -76,17 +76,47 @@ def load(name: str) -> Case:
     """
     known = names()
     if name in known:
-        case: Case = _import(name, "case").CASE
-        return case
-    aliases: dict[str, Case] = {}
-    for candidate in known:
-        case = _import(candidate, "case").CASE
-        aliases.update(dict.fromkeys(case.aliases, case))
+        return _load(name)
+    loaded, _ = load_all()
+    aliases = {alias: case for case in loaded for alias in case.aliases}
     if name in aliases:
         return aliases[name]
     raise UsageError(
         f"unknown case {name!r}", where="CASE", remedy=nearest(name, [*known, *aliases])
     )
+
+
+def load_all() -> tuple[list[Case], list[UsageError]]:
+    """Return every case that can be read, and a fault for each that cannot."""
+    loaded, faults = [], []
+    for name in names():
+        try:
+            loaded.append(_load(name))
+        except UsageError as error:
+            faults.append(error)
+    return loaded, faults
+
+
+def _load(name: str) -> Case:
+    """Return one case, or say what is wrong with its ``case.py``."""
+    file = f"{_packages()[name]}/case.py"
+    try:
+        case: Case = _import(name, "case").CASE
+    except Exception as error:  # whatever somebody's file does on import
+        raise UsageError(
+            f"cannot be read as a case: {type(error).__name__}: {error}",
+            where=file,
+            rule="a case.py defines CASE and imports without fault",
+            remedy="mend the file; docs/adding-a-case.md shows a complete one",
+        ) from error
+    if case.name != name:
+        raise UsageError(
+            f"CASE.name is {case.name!r} in the folder {name!r}",
+            where=file,
+            rule="a case is called as its folder is",
+            remedy=f"write name={name!r}, or rename the folder",
+        )
+    return case
 
 
 def job_module(name: str) -> ModuleType:

@@ -21,7 +21,9 @@ def _gather(what: What | None) -> dict[str, list[dict[str, Any]]]:
     from trainmark import cases
 
     wanted: tuple[str, ...] = (what,) if what else ("cases", "recipes", "devices", "launchers")
-    loaded = [cases.load(name) for name in cases.names()] if what != "devices" else []
+    loaded, faults = cases.load_all() if what != "devices" else ([], [])
+    for fault in faults:
+        typer.echo(f"trainmark: {fault}", err=True)
     found: dict[str, list[dict[str, Any]]] = {}
     for section in wanted:
         if section == "cases":

@@ -19,8 +19,9 @@ EXAMPLES = """\
 def command(
     runs: Annotated[list[Path] | None, typer.Argument(help="Run directories or records.")] = None,
     form: Annotated[
-        Literal["md", "html", "json", "csv"], typer.Option("--format", help="Form of the output.")
-    ] = "md",
+        Literal["md", "html", "json", "csv"] | None,
+        typer.Option("--format", help="Form of the output; default: by -o's ending, else md."),
+    ] = None,
     lang: Annotated[Literal["en", "zh"], typer.Option(help="Language of a page.")] = "en",
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="File to write; default: stdout.")
@@ -32,6 +33,9 @@ def command(
     from trainmark.report.page import html_page, markdown_page
     from trainmark.results.record import read
 
+    if form is None:
+        ending = output.suffix[1:] if output else ""
+        form = ending if ending in ("html", "json", "csv") else "md"  # type: ignore[assignment]
     records = [read(path) for run in runs or [newest_run()] for path in find_records(run)]
     if form == "md":
         text = markdown_page(records, lang)

@@ -29,6 +29,7 @@ EXAMPLES = """\
   trainmark run distilbert_sst2 --dry-run            print the plan, start nothing
 """
 _LINE_EVERY_S = 10.0
+REPEATS_FILE = "repeats.json"
 
 
 def command(
@@ -119,9 +120,11 @@ def _launch_all(plan: Plan, *, quiet: bool) -> list[Record]:
         if not quiet:
             _end_line(f"{label}: {record.status}")
         records.append(record)
-        write_pages(record, Path(single.run_dir))
+        write_pages([record], Path(single.run_dir))
         if record.status == "interrupted":
             break
+    if count > 1:
+        _write_repeats(records, Path(plan.run_dir))
     return records
 
 
@@ -157,13 +160,21 @@ def _end_line(text: str) -> None:
         sys.stderr.write(text + "\n")
 
 
-def write_pages(record: Record, run_dir: Path) -> None:
-    """Write the result pages beside the record."""
+def _write_repeats(records: list[Record], folder: Path) -> None:
+    """Write what the launches say together: pages, and the statistics as JSON."""
+    from trainmark.report.export import repeats_json
+
+    write_pages(records, folder)
+    (folder / REPEATS_FILE).write_text(repeats_json(records), encoding="utf-8")
+
+
+def write_pages(records: list[Record], folder: Path) -> None:
+    """Write the result pages of one run, or of several together."""
     from trainmark.report.page import LANGUAGES, html_page, markdown_page
 
     for lang in LANGUAGES:
-        (run_dir / f"page.{lang}.md").write_text(markdown_page([record], lang), encoding="utf-8")
-        (run_dir / f"page.{lang}.html").write_text(html_page([record], lang), encoding="utf-8")
+        (folder / f"page.{lang}.md").write_text(markdown_page(records, lang), encoding="utf-8")
+        (folder / f"page.{lang}.html").write_text(html_page(records, lang), encoding="utf-8")
 
 
 def _from_here(path: Path) -> Path:

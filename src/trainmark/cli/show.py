@@ -53,12 +53,16 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
     """Print the table of a run."""
-    from trainmark.report.terminal import run_table
+    from trainmark.report.terminal import repeats_table, run_table
     from trainmark.results.record import read
 
-    for path in find_records(run or newest_run()):
-        record = read(path)
-        if as_json:
-            typer.echo(json.dumps(record.model_dump(mode="json"), ensure_ascii=False))
-        else:
-            typer.echo(run_table(record, run_dir=path if path.is_dir() else path.parent))
+    paths = find_records(run or newest_run())
+    records = [read(path) for path in paths]
+    if as_json:
+        documents = [record.model_dump(mode="json") for record in records]
+        typer.echo(json.dumps(documents if len(records) > 1 else documents[0], ensure_ascii=False))
+        return
+    for path, record in zip(paths, records, strict=True):
+        typer.echo(run_table(record, run_dir=path if path.is_dir() else path.parent))
+    if len(records) > 1:
+        typer.echo(repeats_table(records))

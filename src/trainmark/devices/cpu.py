@@ -11,7 +11,7 @@ from pathlib import Path
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
-from trainmark.protocols import MemoryUse
+from trainmark.protocols import MemoryUse, Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -86,11 +86,14 @@ class Cpu:
         """Return the processor's name, once: cores are not devices."""
         return [model_name()]
 
-    def refuse(self, recipe: Recipe, nproc: int) -> str | None:
+    def refuse(self, recipe: Recipe, nproc: int) -> Refusal | None:
         """Refuse TF32, which no CPU has."""
         del nproc
         if recipe.precision == "tf32":
-            return "precision=tf32 needs TF32 matrix units, which a CPU does not have"
+            return Refusal(
+                "precision=tf32 needs TF32 matrix units, which a CPU does not have",
+                "use precision=fp32, or a device with TF32 units",
+            )
         return None
 
     def open(self, local_rank: int, ranks_here: int) -> CpuDevice:

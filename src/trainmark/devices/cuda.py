@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainmark.protocols import MemoryUse
+from trainmark.protocols import MemoryUse, Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -102,12 +102,15 @@ class Cuda:
             return []
         return visible_names(_driver_names(), os.environ.get("CUDA_VISIBLE_DEVICES"))
 
-    def refuse(self, recipe: Recipe, nproc: int) -> str | None:
+    def refuse(self, recipe: Recipe, nproc: int) -> Refusal | None:
         """Refuse more ranks than devices."""
         del recipe
         here = self.count()
         if nproc > here:
-            return f"--nproc {nproc} is more than the {here} cuda device(s) here"
+            return Refusal(
+                f"--nproc {nproc} is more than the {here} cuda device(s) here",
+                f"use --nproc {here} or less; see `trainmark list devices`",
+            )
         return None
 
     def open(self, local_rank: int, ranks_here: int) -> CudaDevice:

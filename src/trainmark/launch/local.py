@@ -68,6 +68,7 @@ class _Watch:
     agent_output: bytes = b""
     stop: dict[str, Any] | None = None
     oom_kills_before: int | None = field(default_factory=processes.oom_kills)
+    cpu_before: processes.CpuUse = field(default_factory=processes.CpuUse.now)
 
 
 def launch(plan: Plan, on_poll: Callable[[], None] = lambda: None) -> Record:
@@ -129,7 +130,13 @@ def _agent_news(watch: _Watch, exit_code: int) -> dict[str, Any]:
     now = processes.oom_kills()
     before = watch.oom_kills_before
     kills = now - before if now is not None and before is not None else 0
-    return {"exit_code": exit_code, "failures": failures, "oom_kills": kills}
+    others = watch.cpu_before.others_share(processes.CpuUse.now())
+    return {
+        "exit_code": exit_code,
+        "failures": failures,
+        "oom_kills": kills,
+        "others_cpu_share": others,
+    }
 
 
 def _watch_agent(

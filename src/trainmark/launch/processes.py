@@ -7,8 +7,10 @@ takes away: parents, sessions and process groups do not matter.
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -89,6 +91,33 @@ def save_stacks(run_id: str, files: dict[int, Path], signal_number: int) -> list
             state = ranks[rank].status() if rank in ranks else "gone"
             path.write_text(f"no stack: the process did not answer (state: {state})\n")
     return [path.name for path in files.values()]
+
+
+@dataclass(frozen=True, slots=True)
+class CpuUse:
+    """Processor seconds since boot, of the machine and of this process's ended children."""
+
+    busy_s: float
+    total_s: float
+    children_s: float
+
+    @classmethod
+    def now(cls) -> CpuUse:
+        """Read the counters."""
+        times = psutil.cpu_times()
+        idle = times.idle + getattr(times, "iowait", 0.0)
+        children = resource.getrusage(resource.RUSAGE_CHILDREN)
+        # Guest time is counted in user time already (proc(5)).
+        total = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
+        return cls(total - idle, total, children.ru_utime + children.ru_stime)
+
+    def others_share(self, later: CpuUse) -> float | None:
+        """Return the share of the machine's cores that others used since; 0 to 1."""
+        total = later.total_s - self.total_s
+        if total <= 0:
+            return None
+        others = (later.busy_s - self.busy_s) - (later.children_s - self.children_s)
+        return min(1.0, max(0.0, others / total))
 
 
 def oom_kills() -> int | None:

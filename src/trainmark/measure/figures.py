@@ -68,8 +68,14 @@ def compute(
     end_ns = timeline.end_ns
     train_times = [rank.train_ns for rank in ranks if rank.train_ns is not None]
     tokens = _rate(counts.tokens, ranks, without_evaluation, "tokens/s")
+    if counts.samples and not counts.tokens:
+        tokens = Figure(None, "tokens/s", "this case has no tokens")
     figures = {
-        "e2e_time": Figure((end_ns - timeline.launch_ns) / NS_PER_S, "s")
+        "e2e_time": Figure(
+            (end_ns - timeline.launch_ns) / NS_PER_S,
+            "s",
+            note=None if timeline.finished else "until the launcher saw the run end",
+        )
         if end_ns is not None
         else Figure(None, "s", "no rank started"),
         "train_time": Figure(max(train_times) / NS_PER_S, "s")

@@ -176,9 +176,25 @@ class RunTimeline:
 
     @property
     def end_ns(self) -> int | None:
-        """Return the last rank's end."""
+        """Return the last rank's end; where one did not finish, what the launcher saw of it."""
         ends = [rank.last_ns for rank in self.ranks if rank.last_ns is not None]
+        if ends and not self.finished:
+            ends += [e["t_ns"] for e in self.launcher if e["event"] in ("stop", "agent_exit")]
         return max(ends, default=None)
+
+    @property
+    def finished(self) -> bool:
+        """Tell whether every rank reported its end."""
+        return all(rank.end_ns is not None for rank in self.ranks)
+
+    @property
+    def others_cpu_share(self) -> float | None:
+        """Return the share of the machine's cores that other work used during the run."""
+        for event in self.launcher:
+            if event["event"] == "agent_exit":
+                share: float | None = event.get("others_cpu_share")
+                return share
+        return None
 
     @property
     def counts(self) -> Counts:

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import re
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from trainmark.recipes import fix_hp_text
 from trainmark.report.cells import NOTHING, clean
+from trainmark.report.summary import summary
 from trainmark.report.tables import short_device, value_of
 
 if TYPE_CHECKING:
@@ -126,3 +129,19 @@ def to_csv(records: Sequence[Record]) -> str:
         row = [_cell(column(record)) for column in COLUMNS.values()]
         writer.writerow([*row, *(value_of(record, name) for name in figures)])
     return out.getvalue()
+
+
+def repeats_json(records: Sequence[Record]) -> str:
+    """Return the statistics over launches of the same work as JSON; figures by name.
+
+    Raises:
+        RecordError: the launches are not of the same work.
+    """
+    found = summary(records)
+    document = {
+        "run_ids": [record.run_id for record in records],
+        "passed": found.passed,
+        "descriptive": found.descriptive,
+        **asdict(found),
+    }
+    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"

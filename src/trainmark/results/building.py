@@ -32,6 +32,9 @@ from trainmark.results.record import (
     Suite,
 )
 
+# Less is what a system does for itself; the run's own launcher is in it too.
+_BUSY_SHARE = 0.1
+
 
 def _steps(timeline: RunTimeline) -> Steps:
     series = timeline.series
@@ -147,10 +150,16 @@ def _notes(
     if steps.steady is None:
         notes.append("too few steps after the warm-up to tell whether they were steady")
     best, value = quality.best_possible, quality.value
-    if best is not None and value is not None and value > best + _sampling_slack(quality):
+    is_share = plan.load_case().higher_is_better  # an error's sampling spread is not known here
+    if is_share and best and value and value > best + _sampling_slack(quality):
         notes.append(
             f"{quality.metric} {value:.4f} is above {best:.4f}, the best any model can score "
             "on this data: labels may leak"
+        )
+    others = timeline.others_cpu_share
+    if others is not None and others > _BUSY_SHARE:
+        notes.append(
+            f"the machine was busy: other work used {100 * others:.0f}% of the cores during the run"
         )
     if "oversubscribed" in plan.labels:
         notes.append("more ranks than cores: throughput says little about the machine")
@@ -227,6 +236,7 @@ def build(run_dir: Path) -> Record:
         argv=redactor.apply(launch["argv"]),
         environment=redactor.apply(launch["environment"])
         | {
+            "others_cpu_share": timeline.others_cpu_share,
             "devices": [rank.facts.get("device") for rank in timeline.ranks if rank.facts],
             "precision_flags": rank0.facts.get("precision_flags"),
             "collective": rank0.facts.get("collective"),

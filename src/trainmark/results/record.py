@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, NonNegativeInt
 from pydantic_core import to_json
 
+from trainmark import __version__
 from trainmark.errors import RecordError
 from trainmark.plan import Frozen, Plan
 from trainmark.results.cause import Status  # noqa: TC001 - pydantic reads it at run time
@@ -218,12 +219,28 @@ def read(path: Path) -> Record:
             remedy="name a run directory or its record.json",
         ) from None
     except ValueError as error:
-        first = str(error).splitlines()[:3]
-        raise RecordError(
-            "not a record of this schema: " + " ".join(first),
+        raise _unreadable(file, error) from None
+
+
+def _unreadable(file: Path, error: ValueError) -> RecordError:
+    """Say whether the file is no record, or one of another version."""
+    try:
+        writer = json.loads(file.read_bytes())["suite"]["version"]
+    except (ValueError, KeyError, TypeError):
+        writer = None
+    if isinstance(writer, str) and writer != __version__:
+        return RecordError(
+            f"written by trainmark {writer}, which {__version__} cannot read",
             where=str(file),
-            remedy="`trainmark schema` prints the schema",
-        ) from None
+            remedy="read it with that version, or run anew",
+        )
+    first = " ".join(str(error).splitlines()[:3])
+    return RecordError(
+        f"not a record of this schema: {first}",
+        where=str(file),
+        rule="records never change once written",
+        remedy="`trainmark schema` prints the schema",
+    )
 
 
 def dumps_schema() -> str:

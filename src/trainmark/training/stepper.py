@@ -14,7 +14,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from torch import Tensor, nn
 
@@ -36,12 +36,30 @@ def distribute(model: Any, *, world_size: int, torch_type: str) -> nn.Module:
 
 
 def add_over_ranks(*values: int, world_size: int, device: torch.device) -> list[int]:
-    """Return the exact sums of whole numbers over all ranks."""
+    """Return the exact sums of whole numbers over all ranks.
+
+    Raises:
+        TypeError: a value is no whole number; it would be cut without a word.
+    """
+    if not all(isinstance(value, int) for value in values):
+        raise TypeError(f"{values} are not whole numbers: use add_floats_over_ranks")
+    return [int(total) for total in _all_reduce(values, torch.int64, world_size, device)]
+
+
+def add_floats_over_ranks(*values: float, world_size: int, device: torch.device) -> list[float]:
+    """Return the sums of numbers over all ranks, added in float64."""
+    return [float(total) for total in _all_reduce(values, torch.float64, world_size, device)]
+
+
+def _all_reduce(
+    values: Sequence[float], dtype: torch.dtype, world_size: int, device: torch.device
+) -> list[float]:
     if world_size == 1:
         return list(values)
-    total = torch.tensor(values, dtype=torch.int64, device=device)
+    total = torch.tensor(values, dtype=dtype, device=device)
     torch.distributed.all_reduce(total)
-    return [int(value) for value in total.tolist()]
+    sums: list[float] = total.tolist()
+    return sums
 
 
 class Stepper:

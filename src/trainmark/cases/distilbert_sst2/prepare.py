@@ -17,6 +17,7 @@ from trainmark.errors import DataError
 
 from .sources import Source, find_source, raw_files
 from .unpack import is_archive, unpack
+from .weights import WEIGHTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,6 +57,8 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
         return
     unpacked = partial / "raw"
     source = find_source(_unpacked(raw, unpacked, say))
+    if not any(source.model.joinpath(name).exists() for name in WEIGHTS):
+        say("no weights in the model folder: only init=random will run on this data")
     counts: dict[str, dict[str, int]] = done["counts"]
     for relative in source.outputs():
         if relative in done["files"]:

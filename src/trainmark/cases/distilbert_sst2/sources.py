@@ -142,7 +142,8 @@ def find_source(places: Sequence[Path]) -> Source:
     config = read_config(model)
     if layout.kind != "npz":
         open_tokenizer(model, config)
-    check_weights(model, config)
+    if first_existing(model, WEIGHTS):
+        check_weights(model, config)
     return Source(layout, model, config)
 
 
