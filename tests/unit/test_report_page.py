@@ -153,6 +153,25 @@ def test_published_rows_stand_with_what_they_imply():
     assert "trained different amounts of data: their e2e_time columns do not compare" in english
 
 
+def of_recipe(name, origin="real"):
+    plan = record().plan
+    data = plan.data.model_copy(update={"origin": origin})
+    return record(plan=plan.model_copy(update={"recipe_name": name, "data": data}))
+
+
+def test_published_rows_of_other_work_say_so_before_the_table():
+    made = markdown(of_recipe("tiny", "generated"))
+    told = "do not compare with this page's runs of tiny: model size, sequence length and data"
+    assert made.index(told) < made.index("| A100 1 node x 8 (1x8) |")
+    chinese = markdown(of_recipe("tiny", "generated"), lang="zh")
+    assert chinese.index("模型规模、序列长度和数据均不同") < chinese.index("| A100单机8卡")
+    other = markdown(of_recipe("throughput-1x1"))
+    assert "runs of throughput-1x1 do not train to the target" in other
+    assert told not in other
+    assert "This page's runs of" not in markdown(record())
+    assert told not in markdown(record())
+
+
 def test_a_failed_run_has_a_page_with_cause_and_reasons():
     made = markdown(failed())
     assert "**out of memory** ·" in made

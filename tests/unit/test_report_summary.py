@@ -35,6 +35,7 @@ def test_median_interval_and_cv_over_launches():
     assert core.cv == pytest.approx(0.0158114, abs=1e-6)
     assert not found.descriptive
     assert remarks(found) == ["5 of 5 launches passed"]
+    assert "95% interval" in summary_table(found).headers
 
 
 def test_failed_launches_are_named_and_never_averaged_in():
@@ -45,10 +46,12 @@ def test_failed_launches_are_named_and_never_averaged_in():
     assert found.figures["p_core"].launches == 2
     assert found.failed == (("run1", "failed"), ("run3", "target_missed"))
     assert (found.passed, found.launches, found.descriptive) == (2, 4, True)
+    assert "range" in summary_table(found).headers
+    assert "范围" in summary_table(found, lang="zh").headers
     assert remarks(found) == [
         "2 of 4 launches passed",
         "left out of every figure: run1 (failed), run3 (target missed)",
-        "Fewer than five launches: the interval is descriptive, nothing can be inferred from it.",
+        "Fewer than five launches: the range is descriptive, nothing can be inferred from it.",
     ]
 
 

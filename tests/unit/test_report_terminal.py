@@ -38,8 +38,9 @@ def test_a_passed_run():
         "precision", "fix_hp", "e2e_time", "p_whole", "p_train", "p_core", "acc", "mem",
     ]  # fmt: skip
     assert lines[5].split() == [
-        "tf32", "bs=96,lr", "46.1", "412.9", "457.2", "464.6", "0.912", "33.4/40.0",
+        "tf32", "bs=96,", "46.1", "412.9", "457.2", "464.6", "0.912", "33.4/40.0",
     ]  # fmt: skip
+    assert lines[6].split() == ["lr=0.00015"]
     assert lines[-1] == "record: runs/one/record.json"
     text = "\n".join(lines)
     assert "MFU               31.6  %          dense tf32 peak 156 TFLOP/s (A)" in text
@@ -78,6 +79,31 @@ def test_text_of_a_record_is_neither_markup_nor_control():
     assert "[/nope]" in text
 
 
+def test_a_figure_that_is_missing_shows_its_reason_and_no_unit():
+    made = record()
+    gone = made.figures["token/p/s"].model_copy(
+        update={"value": None, "reason": "this case has no tokens"}
+    )
+    made = record(figures=made.figures | {"token/p/s": gone})
+    lines = run_table(made, screen=PLAIN).splitlines()
+    line = next(line for line in lines if line.startswith("token/p/s"))
+    assert line.split(maxsplit=2) == ["token/p/s", "–", "this case has no tokens"]
+    assert "该用例没有 token" in run_table(made, screen=PLAIN, lang="zh")
+    ascii_only = run_table(made, screen=Screen(unicode=False)).splitlines()
+    assert next(line for line in ascii_only if line.startswith("token/p/s")).split()[1] == "-"
+
+
+def test_changes_fold_at_commas_only():
+    changes = {
+        "micro_batch_size": 2097152, "learning_rate": 0.00000125, "grad_accum_steps": 8,
+        "eval_every_epochs": None,
+    }  # fmt: skip
+    lines = run_table(record(fix_hp=changes), screen=PLAIN).splitlines()
+    assert [line.split()[-1 if row else 1] for row, line in enumerate(lines[5:10])] == [
+        "bs=2097152,", "lr=0.00000125,", "gas=8,", "eval_every_epochs=", "none",
+    ]  # fmt: skip
+
+
 def test_without_utf8_all_is_ascii():
     assert run_table(record(), screen=Screen(unicode=False)).isascii()
 
@@ -98,6 +124,7 @@ def test_repeats():
     launches.append(record(run_id="r3", status="timed_out"))
     lines = repeats_table(launches, screen=PLAIN).splitlines()
     assert lines[0] == "Repeated launches: distilbert_sst2:pytorch_2.13:cuda:1:2:1"
+    assert lines[2].split() == ["figure", "median", "unit", "range", "CV", "launches"]
     assert lines[4].split() == ["e2e_time", "46.1", "s", "46.1", "–", "46.1", "0.00%", "3"]
     assert "3 of 4 launches passed" in lines
     assert "left out of every figure: r3 (timed out)" in lines

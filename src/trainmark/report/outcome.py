@@ -225,13 +225,28 @@ def counts(records: Sequence[Record], lang: str) -> Section:
     return Section(text("section.counts", lang), 3, "counts", (Grid(table),))
 
 
-def references(about: About, lang: str) -> Section | None:
+def _other_work(records: Sequence[Record], lang: str) -> list[Block]:
+    """Return warnings where the runs are of other work than the published rows."""
+    by_key: dict[str, dict[str, None]] = {}
+    for record in records:
+        name = cells.clean(record.plan.recipe_name)
+        if record.plan.data.origin == "generated":
+            by_key.setdefault("reference.other", {})[name] = None
+        elif name.split("-")[0] != "standard":
+            by_key.setdefault("reference.unlike", {})[name] = None
+    return [
+        Paragraph(text(key, lang, recipes=", ".join(names)), "warn")
+        for key, names in by_key.items()
+    ]
+
+
+def references(records: Sequence[Record], about: About, lang: str) -> Section | None:
     """Return published rows as printed, what their own figures imply, and their provenance."""
     found = about.references
     if not found.rows:
         return None
     table = reference_table(found, lang=lang)
-    blocks: list[Block] = []
+    blocks = _other_work(records, lang)
     if found.samples_per_pass is None:
         blocks.append(Grid(table))
     else:

@@ -66,7 +66,7 @@ def compose(records: Sequence[Record], *, about: About, lang: str = "en") -> Pag
         outcome.quality(records, lang),
         *outcome.per_record(records, lang),
         outcome.counts(records, lang),
-        outcome.references(about, lang),
+        outcome.references(records, about, lang),
         outcome.footer(records, lang),
     ]
     lead = () if several else (outcome.tiles(records[0], lang, columns=columns, metric=metric),)

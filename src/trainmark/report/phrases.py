@@ -20,6 +20,7 @@ PHRASES: dict[str, str] = {
     "no FLOP formula for this case": "该用例没有 FLOP 公式",
     "no dense {} peak is known for {}": "{1} 的 {0} 稠密峰值未知",
     "the matmul rate was not measured": "未实测矩阵乘速率",
+    "this case has no tokens": "该用例没有 token",
     "not measured": "未测量",
     "no rank reported its memory": "没有 rank 上报内存",
     "no rank reported its device": "没有 rank 上报设备",
@@ -44,6 +45,10 @@ PHRASES: dict[str, str] = {
     "more ranks than cores: throughput says little about the machine": (
         "rank 数多于核数：吞吐量不能反映机器性能"
     ),
+    "the machine was busy: other work used {}% of the cores during the run": (
+        "机器繁忙：运行期间其他任务占用了 {}% 的核"
+    ),
+    "written by another version": "由其他版本写入",
     "rank {}: {} malformed event line(s)": "rank {}：{} 行事件格式错误",
     # Precisions
     "fp32 (TF32 off)": "fp32（TF32 关闭）",

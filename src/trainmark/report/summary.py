@@ -142,7 +142,10 @@ def _cv(found: Launches) -> str:
 
 
 def summary_table(found: RepeatSummary, *, lang: str = "en") -> Table:
-    """Return a row a figure: median, unit, interval, CV and the launches it is over."""
+    """Return a row a figure: median, unit, interval, CV and the launches it is over.
+
+    Below five launches the interval is no more than least and greatest, and is headed so.
+    """
     rows = []
     for name, item in found.figures.items():
         (median, low, high), unit = cells.scaled(
@@ -152,9 +155,9 @@ def summary_table(found: RepeatSummary, *, lang: str = "en") -> Table:
     if found.quality is not None:
         item = found.quality
         median, low, high = (cells.quality(value) for value in (item.median, item.low, item.high))
-        interval = f"{low} – {high}"
-        rows.append((found.metric, median, "", interval, _cv(item), str(item.launches)))
-    names = ("name", "median", "unit", "interval", "cv", "launches")
+        rows.append((found.metric, median, "", f"{low} – {high}", _cv(item), str(item.launches)))
+    interval = "range" if found.descriptive else "interval"
+    names = ("name", "median", "unit", interval, "cv", "launches")
     return Table(tuple(text(f"head.{name}", lang) for name in names), tuple(rows))
 
 

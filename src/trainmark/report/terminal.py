@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
@@ -27,7 +28,6 @@ from trainmark.report.tables import (
     Table,
     device_configuration,
     performance_table,
-    value_of,
 )
 from trainmark.report.texts import text
 from trainmark.report.waterfall import can_show, text_waterfall
@@ -44,6 +44,7 @@ _FURTHER = (
     "train_time", "final_result", "token/p/s", "step_time_p50", "step_time_p90", "step_time_p99",
     "step_time_cv", "MFU", "MAMFU", "allocator_peak",
 )  # fmt: skip
+_WIDEST_CHANGE = 20  # columns that a changed hyper-parameter has to itself, no fold within
 _ASCII = str.maketrans({"–": "-", "·": "-", "≥": ">=", "×": "x", "µ": "u", "…": "..."})
 
 
@@ -88,18 +89,38 @@ class Screen:
         return printed.translate(_ASCII).encode("ascii", "replace").decode("ascii")
 
 
-def _rich_table(table: Table, *, unicode: bool) -> RichTable:
-    """Return a table whose cells fold rather than lose characters."""
+def _change_lines(value: str) -> list[str]:
+    """Return changed fields a line each; one too wide for that is broken after its sign."""
+    lines: list[str] = []
+    for change in value.replace(",", ",\n").split("\n"):
+        name, sign, rest = change.strip().partition("=")
+        wide = cell_len(change) > _WIDEST_CHANGE
+        lines += [name + sign, rest] if wide and sign else [change.strip()]
+    return lines
+
+
+def _rich_table(table: Table, screen: Screen) -> RichTable:
+    """Return a table whose cells fold rather than lose characters, changes at commas only."""
+    columns = [[cells.clean(cell) for cell in column] for column in zip(*table.rows, strict=True)]
+    for place, head in enumerate(table.headers):
+        if head == "fix_hp":
+            columns[place] = ["\n".join(_change_lines(cell)) for cell in columns[place]]
+    widths = [
+        max(cell_len(line) for cell in (cells.clean(head), *column) for line in cell.split("\n"))
+        for head, column in zip(table.headers, columns, strict=True)
+    ]
+    roomy = screen.unicode and sum(widths) + 3 * (len(widths) - 1) <= screen.width
     drawn = RichTable(
-        box=box.SIMPLE_HEAD if unicode else box.ASCII_DOUBLE_HEAD,
+        box=box.SIMPLE_HEAD if screen.unicode else box.ASCII_DOUBLE_HEAD,
         show_edge=False,
         pad_edge=False,
-        padding=(0, 1) if unicode else (0, 0),
+        padding=(0, 1) if roomy else (0, 0),
     )
-    for head in table.headers:
-        drawn.add_column(Text(cells.clean(head)), overflow="fold")
-    for row in table.rows:
-        drawn.add_row(*(Text(cells.clean(cell)) for cell in row))
+    for head, width in zip(table.headers, widths, strict=True):
+        least = min(width, _WIDEST_CHANGE) if head == "fix_hp" else None
+        drawn.add_column(Text(cells.clean(head)), overflow="fold", min_width=least)
+    for row in zip(*columns, strict=True):
+        drawn.add_row(*(Text(cell) for cell in row))
     return drawn
 
 
@@ -114,7 +135,10 @@ def _further(record: Record, lang: str) -> RichTable:
         entry = record.figures.get(name)
         if entry is None:
             continue
-        (value,), unit = cells.scaled([value_of(record, name)], entry.unit)
+        if entry.value is None:
+            value, unit = "–", ""
+        else:
+            (value,), unit = cells.scaled([entry.value], entry.unit)
         remark = said((entry.reason if entry.value is None else entry.note) or "", lang)
         grid.add_row(Text(name), Text(value), Text(unit), Text(cells.clean(remark), style="dim"))
     return grid
@@ -150,7 +174,7 @@ def run_table(
     console.print()
     table = performance_table([record], lang=lang, columns=PERFORMANCE)
     bare = Table(table.headers[1:], tuple(row[1:] for row in table.rows))
-    console.print(_rich_table(bare, unicode=screen.unicode))
+    console.print(_rich_table(bare, screen))
     console.print()
     console.print(_further(record, lang))
     console.print()
@@ -206,7 +230,7 @@ def repeats_table(
     console.print(Text(cells.clean(head)))
     console.print()
     if found.figures:
-        console.print(_rich_table(summary_table(found, lang=lang), unicode=screen.unicode))
+        console.print(_rich_table(summary_table(found, lang=lang), screen))
         console.print()
     for line in remarks(found, lang=lang):
         console.print(Text(cells.clean(line)))

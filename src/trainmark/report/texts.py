@@ -46,6 +46,7 @@ TEXTS: dict[str, Text] = {
     "head.bytes": Text("bytes", "字节数"),
     "head.median": Text("median", "中位数"),
     "head.interval": Text("95% interval", "95% 区间"),
+    "head.range": Text("range", "范围"),
     "head.cv": Text("CV", "变异系数"),
     "head.launches": Text("launches", "次数"),
     "head.passes": Text("passes (computed by us)", "折合遍数（本系统计算）"),
@@ -274,6 +275,16 @@ TEXTS: dict[str, Text] = {
         "较长序列按分段最小值和最大值绘制；所有指标均由全部步数计算。",
     ),
     # References
+    "reference.other": Text(
+        "These rows do not compare with this page's runs of {recipes}: model size, sequence "
+        "length and data differ.",
+        "以下各行与本页 {recipes} 配方的运行不可比较：模型规模、序列长度和数据均不同。",
+    ),
+    "reference.unlike": Text(
+        "This page's runs of {recipes} do not train to the target as these rows did: e2e_time "
+        "and quality do not compare.",
+        "本页 {recipes} 配方的运行不以达到目标为止，与以下各行不同：e2e_time 与训练结果不可比较。",
+    ),
     "reference.audit": Text(
         "Passes are e2e_time x p_whole / {rows} training samples of the data set.",
         "折合遍数 = e2e_time × p_whole / 数据集训练样本数 {rows}。",
@@ -299,8 +310,8 @@ TEXTS: dict[str, Text] = {
         "left out of every figure: {runs}", "以下运行不计入任何指标：{runs}"
     ),
     "repeats.descriptive": Text(
-        "Fewer than five launches: the interval is descriptive, nothing can be inferred from it.",
-        "运行次数少于五次：区间仅作描述，不能据此推断。",
+        "Fewer than five launches: the range is descriptive, nothing can be inferred from it.",
+        "运行次数少于五次：范围仅作描述，不能据此推断。",
     ),
     # Cause
     "cause.kind": Text("Kind", "类别"),
