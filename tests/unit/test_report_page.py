@@ -268,6 +268,70 @@ def test_several_records_share_a_page_with_their_repeats():
     assert len(ids) == len(set(ids))
 
 
+def test_a_page_of_repeats_begins_with_their_summary():
+    made = record()
+    entry = made.figures["p_core"].model_copy(update={"value": 500.0})
+    second = record(run_id="second", figures=made.figures | {"p_core": entry})
+    third = failed().model_copy(update={"run_id": "third"})
+    launches = (made, second, third)
+    headings = re.findall(r"^## (.*)$", markdown(*launches), re.MULTILINE)
+    assert headings[:2] == ["Repeated launches", "Why the run did not pass \\[3\\]"]
+    assert markdown(*launches).count("Repeated launches") == 1
+    picture = html(*launches)
+    tile = '<span class="tile-name">p_core, median</span> <span class="tile-value">482.3</span>'
+    assert tile in picture
+    assert picture.index(tile) < picture.index("<h2>Repeated launches")
+    assert "p_core（中位数）" in html(*launches, lang="zh")
+
+
+def test_runs_of_different_work_have_no_medians_in_front():
+    other = of_recipe("throughput-1x1")
+    other = other.model_copy(
+        update={"run_id": "o", "plan": other.plan.model_copy(update={"nnodes": 2})}
+    )
+    made = html(record(), other)
+    assert "median</span>" not in made
+    assert "Repeated launches" not in made
+
+
+def on_cpu():
+    made = record()
+    device = made.plan.device.model_copy(update={"torch_type": "cpu", "vendor": "cpu"})
+    plan = made.plan.model_copy(update={"device": device, "nproc": 1})
+    entry = {"name": "CPU X", "keeps_freed_memory": True, "memory_total_bytes": 1024**3}
+    note = "too few steps after the warm-up to tell whether they were steady"
+    return record(
+        plan=plan, notes=[note, "rank 0: 2 malformed event line(s)"],
+        steps=made.steps.model_copy(update={"steady": None, "drift": None}),
+        environment=made.environment
+        | {"devices": [entry], "network": None, "driver": None, "collective": None},
+    )  # fmt: skip
+
+
+def test_a_cpu_page_says_what_does_not_apply():
+    made = markdown(on_cpu())
+    assert "- Network between machines, bandwidth: does not apply\n" in made
+    assert "- Accelerator driver: does not apply\n" in made
+    assert "- Collective library: does not apply\n" in made
+    assert "keeps freed memory yes, memory total 1.0 GiB" in made
+    assert "autocast none, deterministic no" in made
+    assert "True" not in made
+    chinese = markdown(on_cpu(), lang="zh")
+    assert chinese.count("：不适用\n") == 3
+    assert "单卡" not in chinese.partition("## 已公布")[0]
+    assert "显存" not in chinese
+    several = on_cpu().plan.model_copy(update={"nproc": 2, "nnodes": 2})
+    asked = markdown(on_cpu().model_copy(update={"plan": several}))
+    assert "- Collective library: not known\n" in asked
+    assert "- Network between machines, bandwidth: not known\n" in asked
+
+
+def test_steadiness_is_said_once():
+    made = markdown(on_cpu())
+    assert made.count("too few steps") == 1
+    assert "- Notes: rank 0: 2 malformed event line(s)\n" in made
+
+
 def test_a_page_shows_one_case():
     other = record()
     other = record(plan=other.plan.model_copy(update={"case": "toy"}))

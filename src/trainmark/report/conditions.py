@@ -19,6 +19,12 @@ if TYPE_CHECKING:
     from trainmark.results.record import Record
 
 _TRACEBACK_LINES = 16
+_ON_STEADINESS = ("not steady: ", "too few steps after the warm-up to tell")
+_ON_HOST = {
+    "def.token/p/s": "def.host.token/p/s",
+    "def.mem": "def.host.mem",
+    "def.MFU": "def.host.MFU",
+}
 _OWN_REMEDY = "\n  way out: "  # as TrainmarkError prints it
 
 
@@ -46,10 +52,32 @@ def _known(value: Any, lang: str) -> str:
     return text("fact.unknown", lang) if value in (None, "") else cells.clean(value)
 
 
+def _word(value: Any, lang: str) -> str:
+    """Return a value as people write it: yes, no and none in words."""
+    if isinstance(value, bool):
+        return text("fact.yes" if value else "fact.no", lang)
+    return text("fact.none", lang) if value is None else str(value)
+
+
 def _joined(values: dict[str, Any] | None, lang: str) -> str:
     if not values:
         return text("fact.none", lang)
-    return text("sep.comma", lang).join(f"{name} {value}" for name, value in values.items())
+    return text("sep.comma", lang).join(
+        f"{name} {_word(value, lang)}" for name, value in values.items()
+    )
+
+
+def _if_used(record: Record, key: str, lang: str) -> str:
+    """Return a fact of the environment; where the run has no use for such a thing, that."""
+    plan, value = record.plan, record.environment.get(key)
+    used = {
+        "network": plan.nnodes > 1,
+        "driver": has_cards(record),
+        "collective": plan.world_size > 1,
+    }
+    if value in (None, "") and not used[key]:
+        return text("fact.not_used", lang)
+    return _known(value, lang)
 
 
 def _cards(record: Record, lang: str) -> str:
@@ -73,10 +101,11 @@ def _card_detail(record: Record, lang: str) -> str:
     for name, value in devices[0].items():
         if name in ("name", "vendor") or value is None:
             continue
+        said_name = name.removesuffix("_bytes").replace("_", " ")
         if name.endswith("_bytes"):
-            words.append(f"{name.removesuffix('_bytes')} {value / cells.GIB:.1f} GiB")
+            words.append(f"{said_name} {value / cells.GIB:.1f} GiB")
         else:
-            words.append(f"{name} {value}")
+            words.append(f"{said_name} {_word(value, lang)}")
     return text("sep.comma", lang).join(words) or text("fact.none", lang)
 
 
@@ -121,16 +150,16 @@ def environment(records: Sequence[Record], lang: str) -> list[Section]:
         "env.card_detail": lambda record: _card_detail(record, lang),
         "env.cpu": lambda record: _cpu(record, lang),
         "env.host_memory": lambda record: _host_memory(record, lang),
-        "env.network": fact("network"),
+        "env.network": lambda record: _if_used(record, "network", lang),
     }
     software: dict[str, Callable[[Record], str]] = {
         "env.os": fact("os"),
         "env.kernel": fact("kernel"),
-        "env.driver": fact("driver"),
+        "env.driver": lambda record: _if_used(record, "driver", lang),
         "env.container": lambda record: _container(record, lang),
         "env.framework": lambda record: _framework(record, lang),
         "env.packages": lambda record: _joined(record.environment.get("packages"), lang),
-        "env.collective": fact("collective"),
+        "env.collective": lambda record: _if_used(record, "collective", lang),
         "env.variables": lambda record: _joined(record.environment.get("variables"), lang),
     }
     return [
@@ -176,6 +205,11 @@ def _steady(record: Record, lang: str) -> str:
     )
 
 
+def _notes(record: Record, lang: str) -> list[str]:
+    """Return the notes, without those that repeat the line on steadiness."""
+    return [said(note, lang) for note in record.notes if not note.startswith(_ON_STEADINESS)]
+
+
 def _recipe(record: Record, lang: str) -> str:
     world = record.plan.recipe.get("world")
     name = record.plan.recipe_name
@@ -208,7 +242,7 @@ def facts(records: Sequence[Record], lang: str) -> Section:
         "fact.started": lambda record: cells.clean(record.started),
         "fact.flags": lambda record: _joined(record.environment.get("precision_flags"), lang),
         "fact.steady": lambda record: _steady(record, lang),
-        "fact.notes": lambda record: stop.join(said(note, lang) for note in record.notes) or none,
+        "fact.notes": lambda record: stop.join(_notes(record, lang)) or none,
     }
     return Section(text("section.facts", lang), 3, "facts", (_facts(records, lang, entries),))
 
@@ -228,6 +262,8 @@ def _data(record: Record, lang: str) -> str:
 
 def _definition(name: str, records: Sequence[Record], about: About, lang: str) -> str:
     key = COLUMNS[name].definition
+    if not any(has_cards(record) for record in records):
+        key = _ON_HOST.get(key, key)
     if name == "precision":
         used = dict.fromkeys(str(record.plan.recipe["precision"]) for record in records)
         notes = text("sep.comma", lang).join(

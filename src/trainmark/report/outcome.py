@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from trainmark.results.reference import References
 
 _PAGE_COLUMNS = 96  # of the text waterfall in a page
+TILES = ("p_core", "token/p/s", "e2e_time", QUALITY, "mem")
 _TILE_UNITS = {"e2e_time": "s", "p_core": "samples/s", "token/p/s": "tokens/s", "mem": "GiB"}
 _SHOWN_WITH = {"mem_total"}  # printed in the cell of another figure
 
@@ -44,9 +45,7 @@ def _numbers(records: Sequence[Record]) -> list[str]:
 def tiles(record: Record, lang: str, *, columns: Sequence[str], metric: str) -> Tiles:
     """Return the few figures that most readers look for first."""
     row = performance_row(record, lang=lang, columns=columns)
-    chosen = [
-        name for name in ("p_core", "token/p/s", "e2e_time", QUALITY, "mem") if name in columns
-    ]
+    chosen = [name for name in TILES if name in columns]
     return Tiles(
         tuple(
             (metric if name == QUALITY else name, row.cells[name], _TILE_UNITS.get(name, ""))
@@ -55,10 +54,36 @@ def tiles(record: Record, lang: str, *, columns: Sequence[str], metric: str) -> 
     )
 
 
+def median_tiles(
+    records: Sequence[Record], lang: str, *, columns: Sequence[str], metric: str
+) -> Tiles:
+    """Return the tiles of several launches of the same work: the medians of those that passed."""
+    found = summary(records)
+    total = next((value_of(record, "mem_total") for record in records if record.passed), None)
+    items = []
+    for name in TILES:
+        if name not in columns:
+            continue
+        over = found.quality if name == QUALITY else found.figures.get(name)
+        value = None if over is None else over.median
+        if name == QUALITY:
+            shown = cells.quality(value, target=records[0].quality.target)
+        elif name == "mem":
+            shown = cells.memory(value, total)
+        else:
+            shown = cells.seconds(value) if name == "e2e_time" else cells.number(value)
+        title = text("repeats.median", lang, name=metric if name == QUALITY else name)
+        items.append((title, shown, _TILE_UNITS.get(name, "")))
+    return Tiles(tuple(items))
+
+
 def performance(
     records: Sequence[Record], lang: str, *, columns: Sequence[str], metric: str
 ) -> list[Section]:
-    """Return the performance table, numbered when there are several rows, and the repeats."""
+    """Return the performance table, numbered when there are several rows, and the repeats.
+
+    Where all records are repeats of each other, their summary begins the page instead.
+    """
     table = performance_table(records, lang=lang, columns=columns, metric=metric)
     if len(records) > 1:
         rows = tuple(
@@ -71,10 +96,14 @@ def performance(
         if reasons:
             blocks.append(Paragraph(f"{number} / {reasons}".strip(), "muted"))
     found = [Section(text("section.performance", lang), 3, "performance", tuple(blocks))]
-    for members in groups(records):
-        if len(members) > 1:
-            found.append(repeats(members, lang))
+    if not same_launches(records):
+        found += [repeats(members, lang) for members in groups(records) if len(members) > 1]
     return found
+
+
+def same_launches(records: Sequence[Record]) -> bool:
+    """Tell whether the records are several launches of one piece of work."""
+    return len(records) > 1 and len(groups(records)) == 1
 
 
 def _reasons(record: Record, columns: Sequence[str], lang: str) -> str:
@@ -90,14 +119,14 @@ def _reasons(record: Record, columns: Sequence[str], lang: str) -> str:
     )
 
 
-def repeats(records: Sequence[Record], lang: str) -> Section:
+def repeats(records: Sequence[Record], lang: str, *, level: int = 3) -> Section:
     """Return the figures over several launches of the same work."""
     found = summary(records)
     blocks: list[Block] = [Paragraph(line) for line in remarks(found, lang=lang)]
     if found.figures:
         blocks.insert(0, Grid(summary_table(found, lang=lang)))
     blocks.append(Paragraph(", ".join(record.run_id for record in records), "muted"))
-    return Section(text("section.repeats", lang), 3, "repeats", tuple(blocks))
+    return Section(text("section.repeats", lang), level, "repeats", tuple(blocks))
 
 
 def _figure_remark(record: Record, name: str, lang: str) -> str:

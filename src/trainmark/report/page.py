@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
     from trainmark.report.about import About
-    from trainmark.report.document import Tone
+    from trainmark.report.document import Block, Tone
     from trainmark.results.record import Record
 
 __all__ = ["LANGUAGES", "compose", "html_page", "markdown_page", "to_html", "to_markdown"]
@@ -55,7 +55,9 @@ def compose(records: Sequence[Record], *, about: About, lang: str = "en") -> Pag
         conditions.cause(record, lang, number=f" [{place}]" if several else "")
         for place, record in enumerate(records, start=1)
     ]
+    repeated = outcome.same_launches(records)
     sections: list[Section | None] = [
+        outcome.repeats(records, lang, level=2) if repeated else None,
         *causes,
         *conditions.environment(records, lang),
         Section(text("section.run", lang), 2, "run"),
@@ -69,7 +71,11 @@ def compose(records: Sequence[Record], *, about: About, lang: str = "en") -> Pag
         outcome.references(records, about, lang),
         outcome.footer(records, lang),
     ]
-    lead = () if several else (outcome.tiles(records[0], lang, columns=columns, metric=metric),)
+    lead: tuple[Block, ...] = ()
+    if repeated:
+        lead = (outcome.median_tiles(records, lang, columns=columns, metric=metric),)
+    elif not several:
+        lead = (outcome.tiles(records[0], lang, columns=columns, metric=metric),)
     badge, tone = _badge(records, lang)
     return Page(
         title=text("page.title", lang, title=about.title.in_language(lang)),

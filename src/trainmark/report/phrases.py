@@ -28,7 +28,9 @@ PHRASES: dict[str, str] = {
     "the run ended before an evaluation": "运行在首次评估前结束",
     "this recipe evaluates nothing": "该配方不做评估",
     # Notes of figures
-    "tokens without padding, per device, evaluation left out": "不含填充，单卡，不含评估时间",
+    "tokens without padding, per device, evaluation left out": (
+        "不含填充，按单个设备计，不含评估时间"
+    ),
     "dense {} peak {} TFLOP/s ({})": "{} 稠密峰值 {} TFLOP/s（{}）",
     "measured in preflight": "预检时实测",
     "sum of the ranks' peak resident memory": "各 rank 常驻内存峰值之和",

@@ -82,6 +82,9 @@ TEXTS: dict[str, Text] = {
     "fact.notes": Text("Notes", "备注"),
     "fact.none": Text("none", "无"),
     "fact.unknown": Text("not known", "未知"),
+    "fact.not_used": Text("does not apply", "不适用"),
+    "fact.yes": Text("yes", "是"),
+    "fact.no": Text("no", "否"),
     "rules.closed": Text(
         "closed: only fields that the closed rules allow were changed",
         "封闭规则（closed）：仅改动了规则允许的字段",
@@ -97,12 +100,18 @@ TEXTS: dict[str, Text] = {
     "world.text": Text("{world} ({n} rank(s))", "{world}（共 {n} 个 rank）"),
     "repeat.text": Text("{index} of {count}", "第 {index} 次，共 {count} 次"),
     "steady.yes": Text(
-        "steady: median step time moved by {drift}", "稳定：步耗时中位数变化 {drift}"
+        "steady: median step time moved by {drift} between the first and the last third of the "
+        "measured steps",
+        "稳定：首尾各三分之一计量步的步耗时中位数变化 {drift}",
     ),
     "steady.no": Text(
-        "not steady: median step time moved by {drift}", "不稳定：步耗时中位数变化 {drift}"
+        "not steady: median step time moved by {drift} between the first and the last third of "
+        "the measured steps",
+        "不稳定：首尾各三分之一计量步的步耗时中位数变化 {drift}",
     ),
-    "steady.unknown": Text("too few steps to tell", "步数过少，无法判断"),
+    "steady.unknown": Text(
+        "too few steps after the warm-up to tell", "预热后的步数过少，无法判断"
+    ),
     # Status and verdict
     "status.passed": Text("passed", "通过"),
     "status.target_missed": Text("target missed", "未达目标"),
@@ -194,6 +203,19 @@ TEXTS: dict[str, Text] = {
     "def.MFU": Text(
         "model FLOP/s per device over the dense peak of the precision that ran",
         "单卡模型 FLOP/s 除以实际运行精度的稠密峰值",
+    ),
+    # The same where ranks are processes that share a host's cores and memory
+    "def.host.token/p/s": Text(
+        "tokens without padding, per process and second, evaluation left out",
+        "每个进程每秒训练的 token 数，不含填充，不含评估时间",
+    ),
+    "def.host.mem": Text(
+        "the processes' peak use/the host's total, in GiB",
+        "各进程内存峰值使用量/主机内存总量，单位为GiB",
+    ),
+    "def.host.MFU": Text(
+        "model FLOP/s per process over the dense peak of the precision that ran",
+        "每个进程的模型 FLOP/s 除以实际运行精度的稠密峰值",
     ),
     "def.quality": Text("{note}", "{note}"),
     "def.extra": Text(
@@ -306,6 +328,7 @@ TEXTS: dict[str, Text] = {
     "evidence.unverified": Text("unverified: second-hand", "未核实：转引"),
     # Repeats
     "repeats.counted": Text("{passed} of {all} launches passed", "{all} 次运行中 {passed} 次通过"),
+    "repeats.median": Text("{name}, median", "{name}（中位数）"),
     "repeats.left_out": Text(
         "left out of every figure: {runs}", "以下运行不计入任何指标：{runs}"
     ),
