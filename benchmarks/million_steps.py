@@ -68,6 +68,7 @@ def _write_rank(path: Path, rank: int) -> None:
         file.write(
             _line(
                 "trained", t, start_ns=train_start, end_ns=t, steps=STEPS, epochs=STEPS // 64,
+                samples=STEPS * 64, evaluations=0,
                 target_reached=True,
             )
         )  # fmt: skip

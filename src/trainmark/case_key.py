@@ -36,7 +36,11 @@ def split(word: str) -> CaseWord:
     parts = word.split(":")
     if len(parts) == 1:
         return CaseWord(word)
-    if len(parts) != 6 or not all(parts) or not all(part.isdigit() for part in parts[3:]):
+    if (
+        len(parts) != 6
+        or not all(parts)
+        or not all(part.isascii() and part.isdigit() for part in parts[3:])
+    ):
         raise UsageError(
             f"{word!r} is not a case key",
             where="CASE",

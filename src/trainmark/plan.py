@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 PLAN_FILE = "plan.json"
 RUNS_DIR = Path("runs")
+_MOST = 1_024  # ranks, machines or launches; more is a slip of the keyboard
 
 
 class Frozen(BaseModel):
@@ -122,8 +123,8 @@ def _labels(recipe: Recipe, world: str, facts: DataFacts, *, oversubscribed: boo
 def _count(option: str, given: int | None, in_key: int) -> int:
     """Return how many: as given, or as the case key has it."""
     value = in_key if given is None else given
-    if value < 1:
-        raise UsageError(f"{option} {value}", where=option, rule="at least 1 is needed")
+    if not 1 <= value <= _MOST:
+        raise UsageError(f"{option} {value}", where=option, rule=f"1 to {_MOST:,} are possible")
     return value
 
 
@@ -262,8 +263,22 @@ def resolve(
             best_quality=facts.best_quality,
             quality_comparable=facts.quality_comparable,
         ),
-        run_dir=str((run_dir or RUNS_DIR / run_id).resolve()),
+        run_dir=_absolute(run_dir or RUNS_DIR / run_id),
     )
+
+
+def _absolute(run_dir: Path) -> str:
+    try:
+        path = str(run_dir.resolve())
+        path.encode()
+    except (OSError, RuntimeError, UnicodeEncodeError) as error:
+        raise UsageError(
+            f"not a usable folder: {error}",
+            where="--out",
+            rule="links must end somewhere, and names must be text",
+            remedy="choose another --out",
+        ) from None
+    return path
 
 
 def of_repeat(plan: Plan, index: int) -> Plan:

@@ -9,16 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Le
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
-PositiveInt = Annotated[int, Gt(0)]
+PositiveInt = Annotated[int, Gt(0), Le(10**12)]  # what every counter and clock can hold
 PositiveFloat = Annotated[float, Gt(0)]
-NonNegativeInt = Annotated[int, Ge(0)]
+NonNegativeInt = Annotated[int, Ge(0), Le(2**63 - 1)]  # what torch takes as a seed
 NonNegativeFloat = Annotated[float, Ge(0)]
 
 PRECISION_NOTES: dict[str, str] = {

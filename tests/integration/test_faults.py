@@ -128,6 +128,64 @@ def test_launcher_killed(started, fifo):
     assert record.counts.steps == 14
 
 
+def keeper_of(process):
+    for child in psutil.Process(process.pid).children():
+        if "trainmark.launch.keeper" in child.cmdline():
+            return child
+    raise AssertionError("no keeper beside the run")
+
+
+def test_keeper_killed_then_launcher(started, fifo):
+    """The launcher replaces a dead keeper, so that one of the two is always there."""
+    process, run_dir = started("fault=wait")
+    rank_pid, _ = wait_for_fault(fifo)
+    first = keeper_of(process)
+    first.kill()
+    first.wait()
+    rank = psutil.Process(rank_pid)
+    while not any(
+        "keeper" in " ".join(child.cmdline())
+        for child in psutil.Process(process.pid).children()
+        if child.pid != first.pid
+    ):
+        rank.status()  # raises once the rank is gone: nothing replaced the keeper
+    process.kill()
+    ended(process)
+    record = checked(run_dir)
+    assert (record.status, record.cause.kind) == ("interrupted", "launcher_killed")
+
+
+def test_a_stopped_keeper_holds_nobody_up(started, fifo):
+    process, run_dir = started("fault=wait")
+    wait_for_fault(fifo)
+    keeper_of(process).suspend()
+    process.send_signal(signal.SIGINT)
+    code, _, _ = ended(process)
+    assert code == 1
+    assert checked(run_dir).status == "interrupted"
+
+
+def test_an_ignored_hangup_stays_ignored(started, fifo):
+    """As under nohup: the signal is ignored before the program starts."""
+    process, run_dir = started("fault=wait", prefix=("sh", "-c", 'trap "" HUP; exec "$@"', "sh"))
+    rank_pid, _ = wait_for_fault(fifo)
+    process.send_signal(signal.SIGHUP)
+    os.kill(rank_pid, signal.SIGKILL)
+    ended(process)
+    record = checked(run_dir)
+    assert (record.cause.kind, record.cause.signal) == ("signal", "SIGKILL")
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">/dev/full", "2>/dev/full"])
+def test_the_verdict_is_the_runs_not_the_readers(started, closed):
+    process, run_dir = started(case="toy", prefix=("sh", "-c", f'exec "$@" {closed}', "sh"))
+    code, _, err = ended(process)
+    assert code == 0, err
+    assert "Traceback" not in err
+    assert checked(run_dir).status == "passed"
+    assert (run_dir / "page.en.html").exists()
+
+
 def test_agent_killed(started, fifo):
     process, run_dir = started("--nproc", "2", "fault=wait")
     _, agent_pid = wait_for_fault(fifo)

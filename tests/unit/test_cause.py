@@ -250,3 +250,41 @@ def test_a_malformed_line_is_a_failure(ending: Any) -> None:
     result = ending([agent_exit()], events)
     assert (result.status, result.cause["kind"]) == ("failed", "events_incomplete")
     assert "1 malformed line" in result.cause["message"]
+
+
+def complete_rank() -> Events:
+    """Return the events of a rank as this version writes them: with totals to check against."""
+    *first, trained, last = whole_rank()
+    trained = trained | {"samples": sum(sum(e.get("samples", [])) for e in first
+                                        if e["event"] == "window"), "evaluations": 1}  # fmt: skip
+    facts = event("facts", 1 * S, device={"name": "x", "vendor": "cpu"})
+    result = event("result", 5 * S, job={}, used_bytes=1, allocator_peak_bytes=None)
+    return [first[0], facts, *first[1:], trained, result, last]
+
+
+def test_complete_events_pass(ending: Any) -> None:
+    assert ending([agent_exit()], complete_rank()).status == "passed"
+
+
+@pytest.mark.parametrize(
+    ("lost", "said"),
+    [
+        ("evaluate", "0 of 1 evaluations are there"),
+        ("facts", "its facts or its result"),
+        ("result", "its facts or its result"),
+        ("window", "steps are there"),
+    ],
+)
+def test_a_run_with_lost_evidence_never_passes(ending: Any, lost: str, said: str) -> None:
+    events = [item for item in complete_rank() if item["event"] != lost]
+    result = ending([agent_exit()], events)
+    assert (result.status, result.cause["kind"]) == ("failed", "events_incomplete")
+    assert said in result.cause["message"]
+
+
+def test_altered_counts_never_pass(ending: Any) -> None:
+    events = complete_rank()
+    window = next(item for item in events if item["event"] == "window")
+    window["samples"] = [value + 1 for value in window["samples"]]
+    result = ending([agent_exit()], events)
+    assert "samples are there" in result.cause["message"]

@@ -107,8 +107,11 @@ def test_every_number_of_a_short_run_is_exact(sync_device: SyncDevice) -> None:
         "end_ns": 2_365,
         "steps": 4,
         "epochs": 1,
+        "samples": outcome.samples,
+        "evaluations": 1,
         "target_reached": False,
     }
+    assert outcome.samples == sum(sum(window["samples"]) for window in events.named("window"))
     assert (outcome.steps, outcome.epochs, outcome.quality) == (4, 1, 0.75)
 
 

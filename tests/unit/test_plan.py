@@ -113,12 +113,12 @@ def test_a_key_for_another_framework_is_refused(resolve: Any) -> None:
 @pytest.mark.parametrize("field", ["nnodes", "nproc", "repeat_count"])
 @pytest.mark.parametrize("value", [0, -1])
 def test_a_count_below_one_is_refused(resolve: Any, field: str, value: int) -> None:
-    with pytest.raises(UsageError, match="at least 1 is needed"):
+    with pytest.raises(UsageError, match="1 to 1,024 are possible"):
         resolve(**{field: value})
 
 
 def test_a_zero_in_a_key_is_refused(resolve: Any) -> None:
-    with pytest.raises(UsageError, match="at least 1 is needed"):
+    with pytest.raises(UsageError, match="1 to 1,024 are possible"):
         resolve("toy:pytorch:cpu:1:0:1")
 
 

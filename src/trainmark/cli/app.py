@@ -5,7 +5,9 @@ Verbs are imported here, what they need only when they run, so that help starts 
 
 from __future__ import annotations
 
+import os
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -53,6 +55,9 @@ for verb in (run, list_, prepare, show, report, schema):
 
 def main() -> None:
     """Run the program; every fault of ours ends in one message and its exit code."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by whoever started us, as daemons are
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - until the process ends
     try:
         app()
     except TrainmarkError as error:
@@ -63,5 +68,5 @@ def main() -> None:
         sys.exit(EXIT_FAILED)
     except BrokenPipeError:
         # The reader of our output went away, as `head` does: no fault of the run's.
-        sys.stderr.close()
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - until the process ends
         sys.exit(EXIT_FAILED)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 import sys
 import time
 from contextlib import suppress
@@ -83,7 +85,13 @@ def command(
         _print_dry_run(plan, as_json=as_json)
         return
     records = _launch_all(plan, quiet=quiet)
-    _print_results(plan, records, as_json=as_json)
+    try:
+        _print_results(plan, records, as_json=as_json)
+    except OSError as error:
+        # The verdict is the run's, not the reader's: records and pages are written.
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - until the process ends
+        with suppress(OSError):
+            print(f"trainmark: cannot print the table: {error.strerror}", file=sys.stderr)
     if not all(record.passed for record in records):
         raise typer.Exit(EXIT_FAILED)
 
@@ -104,10 +112,13 @@ def _launch_all(plan: Plan, *, quiet: bool) -> list[Record]:
     """Launch once, or as often as the plan says; a failed launch does not stop the others."""
     from trainmark.launch.local import launch
     from trainmark.launch.progress import Progress
+    from trainmark.launch.run_dir import refuse_used
     from trainmark.plan import of_repeat
 
     count = plan.repeat_count
     plans = [plan] if count == 1 else [of_repeat(plan, index + 1) for index in range(count)]
+    if count > 1:
+        refuse_used(Path(plan.run_dir))
     records = []
     for single in plans:
         label = single.case if count == 1 else f"{single.case} {single.repeat_index}/{count}"
@@ -119,6 +130,9 @@ def _launch_all(plan: Plan, *, quiet: bool) -> list[Record]:
         record = launch(single, on_poll=show)
         if not quiet:
             _end_line(f"{label}: {record.status}")
+        if record.status == "interrupted":
+            # Once is enough: further Ctrl-C must not take the pages away.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
         records.append(record)
         write_pages([record], Path(single.run_dir))
         if record.status == "interrupted":
@@ -153,11 +167,12 @@ def _progress_line(label: str, poll: Callable[[], str]) -> Callable[[], None]:
 
 
 def _end_line(text: str) -> None:
-    if sys.stderr.isatty():
-        width = shutil.get_terminal_size().columns - 1
-        sys.stderr.write(f"\r{text[:width]:<{width}}\n")
-    else:
-        sys.stderr.write(text + "\n")
+    with suppress(OSError):
+        if sys.stderr.isatty():
+            width = shutil.get_terminal_size().columns - 1
+            sys.stderr.write(f"\r{text[:width]:<{width}}\n")
+        else:
+            sys.stderr.write(text + "\n")
 
 
 def _write_repeats(records: list[Record], folder: Path) -> None:

@@ -44,7 +44,8 @@ def find_records(run: Path) -> list[Path]:
 
     if run.is_file() or (run / RECORD_FILE).exists():
         return [run]
-    repeats = [path.parent for path in run.glob(f"r*/{RECORD_FILE}")]
+    found = (path.parent for path in run.glob(f"r*/{RECORD_FILE}"))
+    repeats = [path for path in found if path.name[1:].isdecimal()]
     return sorted(repeats, key=lambda path: int(path.name[1:])) or [run]
 
 

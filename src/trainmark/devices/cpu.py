@@ -104,7 +104,9 @@ class Cpu:
         del local_rank
         chosen = os.environ.get("OMP_NUM_THREADS", "")
         even = max(1, usable_cores() // ranks_here)
-        return CpuDevice(threads=int(chosen) if chosen.isdigit() and int(chosen) else even)
+        return CpuDevice(
+            threads=int(chosen) if chosen.isascii() and chosen.isdigit() and int(chosen) else even
+        )
 
 
 class CpuDevice:

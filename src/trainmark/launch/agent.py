@@ -12,6 +12,9 @@ import sys
 
 def main(arguments: list[str]) -> int:
     """Run the agent; return 1 when a rank failed."""
+    from trainmark.measure.worker import die_with_parent
+
+    die_with_parent()  # ranks die with this process, so none outlives a killed launcher
     from torch.distributed import run
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 

@@ -1,6 +1,6 @@
 """Outlive the launcher: if it is killed, end its ranks and write the record.
 
-Started beside every run as ``python -m trainmark.launch.keeper RUN_DIR``, in a session of
+Started beside every run as ``python -m trainmark.launch.keeper RUN_DIR RUN_ID``, in a session of
 its own, so that neither Ctrl-C nor a closing terminal reaches it. It waits on its standard
 input: the word ``done`` means all is well, the end of the stream that the launcher died.
 Imports nothing of weight until then.
@@ -14,17 +14,25 @@ from pathlib import Path
 DONE = b"done\n"
 
 
-def take_over(run_dir: Path) -> None:
-    """End the run's processes and leave the record the launcher would have left."""
+def take_over(run_dir: Path, run_id: str) -> None:
+    """End the run's processes and leave the record the launcher would have left.
+
+    Nothing is touched where the folder is another run's, or no run's yet.
+    """
     from time import perf_counter_ns
 
     from trainmark.launch.processes import kill_run
     from trainmark.launch.run_dir import finish
     from trainmark.measure.events import LAUNCHER_FILE, EventWriter
-    from trainmark.plan import Plan
+    from trainmark.plan import PLAN_FILE, Plan
     from trainmark.results.record import RECORD_FILE
 
-    kill_run(Plan.read(run_dir).run_id)
+    if not (run_dir / PLAN_FILE).exists() or Plan.read(run_dir).run_id != run_id:
+        return
+    if not (run_dir / LAUNCHER_FILE).exists():
+        leave_nothing(run_dir)
+        return
+    kill_run(run_id)
     if (run_dir / RECORD_FILE).exists():
         return
     finish(
@@ -35,12 +43,22 @@ def take_over(run_dir: Path) -> None:
     )
 
 
-def main(run_dir: Path) -> int:
+def leave_nothing(run_dir: Path) -> None:
+    """Clear the folder of a run whose launcher died before it began."""
+    from trainmark.launch.run_dir import RESERVE_FILE
+    from trainmark.plan import PLAN_FILE
+
+    (run_dir / RESERVE_FILE).unlink(missing_ok=True)
+    (run_dir / PLAN_FILE).unlink()
+    run_dir.rmdir()
+
+
+def main(run_dir: Path, run_id: str) -> int:
     """Wait for the launcher's word or its death."""
     if sys.stdin.buffer.read() != DONE:
-        take_over(run_dir)
+        take_over(run_dir, run_id)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2]))

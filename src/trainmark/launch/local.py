@@ -20,9 +20,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainmark.devices.cpu import usable_cores
+from trainmark.errors import EnvironmentFault
 from trainmark.launch import processes, run_dir
 from trainmark.launch.keeper import DONE
 from trainmark.measure.worker import STACKS_SIGNAL, stacks_file
+from trainmark.results import environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
 AGENT_LOG = "log.launcher.txt"
 _POLL_S = 0.1
+_KEEPER_PATIENCE_S = 5
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -84,11 +87,13 @@ def launch(plan: Plan, on_poll: Callable[[], None] = lambda: None) -> Record:
     watch = _Watch()
     variables = os.environ | rank_environment(plan, usable_cores())
     with _stop_signals(watch):
-        run_dir.create(folder)
-        events = run_dir.first_words(plan, folder, variables)
-        with _keeper(folder):
+        described = environment.collect(variables)
+        with _Keeper(folder, plan.run_id) as keeper:
+            run_dir.create(folder)
+            events = run_dir.first_words(plan, folder, described)
             try:
-                agent = _run_ranks(plan, watch, variables, on_poll)
+                poll = _both(keeper.replace_if_dead, on_poll)
+                agent = _run_ranks(plan, watch, variables, poll)
             except BaseException as error:
                 # A fault of ours or of this machine: the ranks end, and a record says so.
                 processes.kill_run(plan.run_id)
@@ -103,7 +108,7 @@ def _run_ranks(
 ) -> dict[str, Any]:
     """Start the ranks, watch them to their end, leave none; return the agent's news."""
     with (
-        tempfile.TemporaryDirectory(prefix="trainmark-") as agent_log_dir,
+        _temporary_folder() as agent_log_dir,
         (Path(plan.run_dir) / AGENT_LOG).open("wb") as agent_log,
         subprocess.Popen(
             command(plan, python=sys.executable, agent_log_dir=agent_log_dir),
@@ -119,6 +124,20 @@ def _run_ranks(
         finally:
             processes.kill_run(plan.run_id)
         return _agent_news(watch, agent.wait())
+
+
+@contextmanager
+def _temporary_folder() -> Iterator[str]:
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="trainmark-")
+    except OSError as error:
+        raise EnvironmentFault(
+            f"no folder for temporary files: {error.strerror}",
+            rule="the ranks' last words go there, apart from the run's own disk",
+            remedy="set TMPDIR to a folder you may write to",
+        ) from error
+    with folder as name:
+        yield name
 
 
 def _agent_news(watch: _Watch, exit_code: int) -> dict[str, Any]:
@@ -170,20 +189,41 @@ def _time_out(plan: Plan, timeout_s: float) -> dict[str, Any]:
     return {"reason": "timeout", "timeout_s": timeout_s, "stacks": saved}
 
 
-@contextmanager
-def _keeper(folder: Path) -> Iterator[None]:
-    """Keep a process beside the run that takes over if this one is killed."""
-    keeper = subprocess.Popen(
-        [sys.executable, "-m", "trainmark.launch.keeper", str(folder)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    try:
-        yield
-    finally:
+def _both(first: Callable[[], None], second: Callable[[], None]) -> Callable[[], None]:
+    def call() -> None:
+        first()
+        second()
+
+    return call
+
+
+class _Keeper:
+    """A process beside the run that takes over if this one is killed."""
+
+    def __init__(self, folder: Path, run_id: str) -> None:
+        self._command = [sys.executable, "-m", "trainmark.launch.keeper", str(folder), run_id]
+        self._process = self._start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            self._command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True
+        )
+
+    def replace_if_dead(self) -> None:
+        """Start another where somebody killed this one."""
+        if self._process.poll() is not None:
+            self._process = self._start()
+
+    def __enter__(self) -> _Keeper:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         # Also after an error of ours: the launcher lives, so it reports for itself.
-        keeper.communicate(DONE)
+        try:
+            self._process.communicate(DONE, timeout=_KEEPER_PATIENCE_S)
+        except (subprocess.TimeoutExpired, BrokenPipeError):
+            self._process.kill()
+            self._process.wait()
 
 
 @contextmanager
@@ -193,7 +233,9 @@ def _stop_signals(watch: _Watch) -> Iterator[None]:
     def note(number: int, _frame: object) -> None:
         watch.signal_name = watch.signal_name or signal.Signals(number).name
 
-    before = {number: signal.signal(number, note) for number in _STOP_SIGNALS}
+    # Whoever started us with a signal ignored, nohup for instance, meant it.
+    heard = [number for number in _STOP_SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, note) for number in heard}
     try:
         yield
     finally:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainmark.errors import EnvironmentFault
 from trainmark.measure.events import LAUNCHER_FILE, EventWriter
-from trainmark.results import building, environment, record
+from trainmark.results import building, record
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,17 +37,32 @@ def create(run_dir: Path) -> None:
     """
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
-        if any(run_dir.iterdir()):
-            raise EnvironmentFault(
-                "the folder is not empty",
-                where=str(run_dir),
-                rule="a run never writes into another run's folder",
-                remedy="choose another --out",
-            )
-        with (run_dir / RESERVE_FILE).open("wb") as file:
+        refuse_used(run_dir)
+        with (run_dir / RESERVE_FILE).open("xb") as file:  # x: of two launches one gets it
             os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
+    except FileExistsError:
+        raise _in_use(run_dir) from None
     except OSError as error:
         raise _cannot_write(run_dir, error) from error
+
+
+def refuse_used(run_dir: Path) -> None:
+    """Refuse a folder that holds anything.
+
+    Raises:
+        EnvironmentFault: a run never writes into another run's folder.
+    """
+    if run_dir.is_dir() and any(run_dir.iterdir()):
+        raise _in_use(run_dir)
+
+
+def _in_use(run_dir: Path) -> EnvironmentFault:
+    return EnvironmentFault(
+        "the folder is not empty" if run_dir.is_dir() else "that is not a folder",
+        where=str(run_dir),
+        rule="a run never writes into another run's folder",
+        remedy="choose another --out",
+    )
 
 
 def _cannot_write(run_dir: Path, error: OSError) -> EnvironmentFault:
@@ -62,7 +77,7 @@ def _cannot_write(run_dir: Path, error: OSError) -> EnvironmentFault:
     return EnvironmentFault(what, where=str(run_dir), remedy=remedy)
 
 
-def first_words(plan: Plan, run_dir: Path, variables: dict[str, str]) -> EventWriter:
+def first_words(plan: Plan, run_dir: Path, described: dict[str, Any]) -> EventWriter:
     """Write the plan and the launcher's first event; the run counts from here."""
     try:
         plan.save(run_dir)
@@ -72,7 +87,7 @@ def first_words(plan: Plan, run_dir: Path, variables: dict[str, str]) -> EventWr
             unix_ns=time.time_ns(),
             started=datetime.now(UTC).isoformat(timespec="seconds"),
             argv=sys.argv,
-            environment=environment.collect(variables),
+            environment=described,
         )
     except OSError as error:
         raise _cannot_write(run_dir, error) from error

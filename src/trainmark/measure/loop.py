@@ -73,6 +73,8 @@ class Outcome:
 
     steps: int = 0
     epochs: int = 0
+    samples: int = 0
+    evaluations: int = 0
     quality: float | None = None
     target_reached: bool = False
 
@@ -147,6 +149,8 @@ class MeasuredLoop:
             end_ns=self.clock(),
             steps=self.outcome.steps,
             epochs=self.outcome.epochs,
+            samples=self.outcome.samples,
+            evaluations=self.outcome.evaluations,
             target_reached=self.outcome.target_reached,
         )
         return self.outcome
@@ -213,6 +217,7 @@ class MeasuredLoop:
             )
             self._refuse_non_finite(values)
             self.outcome.steps += len(losses)
+            self.outcome.samples += total.samples
         return more
 
     def _refuse_non_finite(self, values: list[float]) -> None:
@@ -230,6 +235,7 @@ class MeasuredLoop:
         self.device.synchronize()
         target = self.schedule.target
         self.outcome.quality = result.value
+        self.outcome.evaluations += 1
         self.outcome.target_reached = target is not None and target.reached(result.value)
         self.emit(
             "evaluate",

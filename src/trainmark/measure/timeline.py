@@ -62,6 +62,8 @@ class RankTimeline:
     trained_ns: int | None = None
     trained_start_ns: int | None = None
     trained_steps: int | None = None
+    trained_samples: int | None = None
+    trained_evaluations: int | None = None
     micro_batches: int = 0
     epochs: int = 0
     target_reached: bool = False
@@ -240,6 +242,8 @@ def read_rank(path: Path, rank: int, series: Series) -> RankTimeline:
                 timeline.trained_ns = event["end_ns"] - event["start_ns"]
                 timeline.trained_start_ns = event["start_ns"]
                 timeline.trained_steps = event["steps"]
+                timeline.trained_samples = event.get("samples")
+                timeline.trained_evaluations = event.get("evaluations")
                 timeline.epochs = event["epochs"]
             case "result":
                 timeline.result = event

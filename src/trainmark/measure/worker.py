@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 STACKS_SIGNAL = signal.SIGUSR1
 clock = time.perf_counter_ns
+_LONGEST_COLLECTIVE_S = 30 * 86_400.0
 
 
 def stacks_file(rank: int) -> str:
@@ -106,9 +107,11 @@ def _run(rank: Rank, run_dir: Path, number: int, local_rank: int) -> None:
         if distributed:
             from datetime import timedelta
 
-            # The launcher's own deadline ends a hang; collectives must outlast it.
+            # The launcher's own deadline ends a hang; collectives must outlast it. Above
+            # some 292 years a timeout overflows in nanoseconds and collectives hang at once.
+            seconds = min(2 * recipe.timeout_s, _LONGEST_COLLECTIVE_S)
             torch.distributed.init_process_group(
-                vendor.collective_backend, timeout=timedelta(seconds=2 * recipe.timeout_s)
+                vendor.collective_backend, timeout=timedelta(seconds=seconds)
             )
         barrier = torch.distributed.barrier if distributed else lambda: None
         flags = device.set_precision(recipe.precision)
@@ -193,8 +196,8 @@ def _leave_error(rank: Rank, report: dict[str, Any]) -> None:
         sys.stderr.write(report["traceback"])
 
 
-def _die_with_parent() -> None:
-    """Ask the kernel to end this rank with its agent, so that no rank outlives a killed one."""
+def die_with_parent() -> None:
+    """Ask the kernel to end this process with its parent."""
     if sys.platform != "linux":
         return
     import ctypes
@@ -206,7 +209,7 @@ def _die_with_parent() -> None:
 def main(run_dir: Path) -> int:
     """Run the rank that the environment names; return its exit code."""
     number, local_rank = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
-    _die_with_parent()
+    die_with_parent()
     log = os.open(run_dir / log_file(number), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(log, 1)
     os.dup2(log, 2)

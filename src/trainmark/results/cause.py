@@ -68,6 +68,18 @@ def _lost_events(timeline: RunTimeline) -> dict[str, Any] | None:
                 f"events of rank {rank.rank} were lost: {rank.malformed_lines} malformed line(s), "
                 f"{rank.steps} of {taken} steps are there"
             )
+        elif rank.trained_samples not in (None, rank.counts.samples):
+            message = (
+                f"events of rank {rank.rank} were altered: {rank.counts.samples} of "
+                f"{rank.trained_samples} samples are there"
+            )
+        elif rank.trained_evaluations not in (None, len(rank.evaluations)):
+            message = (
+                f"events of rank {rank.rank} were lost: {len(rank.evaluations)} of "
+                f"{rank.trained_evaluations} evaluations are there"
+            )
+        elif rank.trained_samples is not None and not (rank.facts and rank.result):
+            message = f"events of rank {rank.rank} were lost: its facts or its result"
         else:
             continue
         return _cause("events_incomplete", message, rank=rank.rank)
