@@ -266,7 +266,7 @@ TEXTS: dict[str, Text] = {
     ),
     "span.launch": Text("start-up", "启动"),
     "span.init": Text("set-up", "初始化"),
-    "span.preflight": Text("checks", "预检"),
+    "span.preflight": Text("matmul rate", "矩阵乘速率"),
     "span.data_build": Text("data ready", "构建数据"),
     "span.model_build": Text("model ready", "构建模型"),
     "span.compile": Text("first step", "首步编译"),
