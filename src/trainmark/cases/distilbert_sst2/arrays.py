@@ -6,6 +6,7 @@ half a gigabyte, of which about one fortieth are tokens. Pickled members are nev
 
 from __future__ import annotations
 
+import tokenize
 import zipfile
 import zlib
 from contextlib import closing
@@ -28,6 +29,8 @@ MEMBERS = ("label", "input_ids", "attention_mask")  # idx and sentence are not r
 BLOCK_ROWS = 4_096
 # What the zip reader raises for damaged, encrypted and unknown content.
 DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError)
+# What numpy's header reader raises besides ValueError for a header that is no literal.
+BAD_HEADER = (tokenize.TokenError, SyntaxError, MemoryError, OverflowError, TypeError)
 
 
 def read_npz(file: Path, *, seq_length: int | None, vocab_size: int) -> TokenRows:
@@ -58,7 +61,7 @@ def read_npz(file: Path, *, seq_length: int | None, vocab_size: int) -> TokenRow
                     length = seq_length or width
                     parts.append(_checked(file, first, ids, mask, length, vocab_size=vocab_size))
                     first += len(ids)
-    except (*DAMAGE, OSError, ValueError) as error:
+    except (*DAMAGE, *BAD_HEADER, OSError, ValueError) as error:
         raise DataError(
             f"not readable as npz: {error}", where=str(file), remedy=FETCH_AGAIN
         ) from None
@@ -77,7 +80,12 @@ def _header(stream: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
 
 def _shapes(archive: zipfile.ZipFile, file: Path) -> dict[str, tuple[int, ...]]:
     """Return the shape of every array, after checking names, types and lengths."""
-    members = [name.removesuffix(".npy") for name in archive.namelist()]
+    # What is no array (a README, a folder entry) is not ours to read.
+    members = [
+        name.removesuffix(".npy")
+        for name in archive.namelist()
+        if name.endswith(".npy") and not name.endswith("/.npy")
+    ]
     missing = [name for name in MEMBERS if name not in members]
     if missing:
         raise DataError(

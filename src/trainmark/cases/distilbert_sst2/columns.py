@@ -108,13 +108,37 @@ def read_parquet(file: Path) -> Texts:
             rule=LABEL_RULE,
             remedy="store labels as whole numbers",
         )
-    texts = Texts(sentences.to_pylist(), labels.to_pylist())
+    texts = Texts(_strings(file, sentences), labels.to_pylist())
     for name, values, rule in (
         ("sentence", texts.sentences, SENTENCE_RULE),
         ("label", texts.labels, LABEL_RULE),
     ):
         _refuse_null(file, name, values, rule)
     return texts
+
+
+def _strings(file: Path, column: Any) -> list[str]:
+    try:
+        values: list[str] = column.to_pylist()
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"byte 0x{error.object[error.start]:02x} is not UTF-8",
+            where=f"{file}, column sentence, row {_first_undecodable(column)}",
+            rule=SENTENCE_RULE,
+            remedy=FETCH_AGAIN,
+        ) from None
+    return values
+
+
+def _first_undecodable(column: Any) -> int:
+    """Return the row, counted from 1, at which reading ``column`` first fails."""
+    row = 0
+    for row, item in enumerate(column, start=1):  # noqa: B007
+        try:
+            item.as_py()
+        except UnicodeDecodeError:
+            break
+    return row
 
 
 def _refuse_null(file: Path, name: str, values: list[Any], rule: str) -> None:
@@ -142,7 +166,7 @@ def read_tsv(file: Path) -> Texts:
     """Read a TSV file with the header ``sentence<TAB>label``; quotes have no meaning in it."""
     refuse_empty_file(file)
     try:
-        lines = file.read_bytes().decode("utf-8").split("\n")
+        lines = file.read_bytes().decode("utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
         number = error.object[: error.start].count(b"\n") + 1
         raise DataError(
@@ -154,6 +178,14 @@ def read_tsv(file: Path) -> Texts:
         lines.pop()
     header = lines[0].rstrip("\r").split("\t")
     _refuse_missing_columns(file, header)
+    twice = sorted({name for name in header if header.count(name) > 1})
+    if twice:
+        raise DataError(
+            f"column {twice[0]} is there {header.count(twice[0])} times",
+            where=f"{file}, line 1",
+            rule="every column has a name of its own",
+            remedy="use GLUE's SST-2 train and validation files",
+        )
     texts = Texts([], [])
     sentence_at, label_at = header.index("sentence"), header.index("label")
     for row, line in enumerate(lines[1:], start=1):

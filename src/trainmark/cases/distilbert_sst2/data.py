@@ -6,6 +6,7 @@ functions, so what passed the check cannot surprise a rank. No torch.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from hashlib import file_digest, sha256
 from typing import TYPE_CHECKING, Literal
@@ -48,6 +49,7 @@ LAYOUTS_RULE = (
     "train*.parquet and validation*.parquet, or train.tsv and dev.tsv (in the folder itself, "
     "data/, sst2/ or SST-2/), and model/"
 )
+PART_NAME = re.compile(r".*-([0-9]+)-of-([0-9]+)(-[0-9a-f]+)?")  # older hub names end in a hash
 PREPARE = "run `trainmark prepare distilbert_sst2 --from RAW --data DIR`"
 
 
@@ -121,23 +123,37 @@ def parquet_files(folder: Path, split: str) -> list[Path]:
     """Return ``split.parquet``, or its numbered parts ``split-00000-of-00001.parquet``.
 
     Raises:
-        DataError: a numbered part is missing.
+        DataError: a numbered part is missing, or there twice.
     """
     whole = folder / f"{split}.parquet"
     if whole.is_file():
         return [whole]
-    parts = sorted(folder.glob(f"{split}-[0-9]*-of-[0-9]*.parquet"))
-    if parts:
-        total = int(parts[0].stem.rpartition("-")[2])
-        names = [f"{split}-{number:05d}-of-{total:05d}.parquet" for number in range(total)]
-        absent = sorted(set(names) - {part.name for part in parts})
-        if absent:
-            raise DataError(
-                "no such file",
-                where=str(folder / absent[0]),
-                rule=f"{parts[0].name} says that the split has {total} parts",
-                remedy="fetch the missing part",
-            )
+    named = [
+        (file, match)
+        for file in sorted(folder.glob(f"{split}-[0-9]*-of-[0-9]*.parquet"))
+        if (match := PART_NAME.fullmatch(file.stem))
+    ]
+    if not named:
+        return []
+    parts = [file for file, _ in named]
+    numbers = [int(match[1]) for _, match in named]
+    total = int(named[0][1][2])
+    rule = f"{parts[0].name} says that the split has {total} parts"
+    absent = next((number for number in range(total) if number not in numbers), None)
+    if absent is not None:
+        raise DataError(
+            "no such file",
+            where=str(folder / f"{split}-{absent:05d}-of-{total:05d}.parquet"),
+            rule=rule,
+            remedy="fetch the missing part",
+        )
+    if len(parts) > total:
+        raise DataError(
+            f"{len(parts)} numbered files: {', '.join(part.name for part in parts)}",
+            where=str(folder),
+            rule=rule,
+            remedy="move all but one version of the split away",
+        )
     return parts
 
 

@@ -59,8 +59,7 @@ def build_model(
     Raises:
         DataError: weights that cannot be read or do not fit ``config``.
     """
-    raw = {key: item for key, item in config.raw.items() if key not in ("id2label", "label2id")}
-    hf_config = DistilBertConfig.from_dict({**raw, "num_labels": NUM_LABELS})
+    hf_config = DistilBertConfig.from_dict({**config.raw, "num_labels": NUM_LABELS})
     hf_config._attn_implementation = attention
     torch.manual_seed(seed)
     model: nn.Module = DistilBertForSequenceClassification(hf_config)

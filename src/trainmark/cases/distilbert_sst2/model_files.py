@@ -26,12 +26,24 @@ CONFIG = "config.json"
 TOKENIZERS = ("tokenizer.json", "vocab.txt")  # the first that exists is used
 MODEL_REMEDY = "put the files of the distilbert-base-uncased model folder into model/"
 NUM_LABELS = 2
+MAX_PARAMETERS = 10**10
+# Names that transformers' table of activations has and a DistilBERT can use.
+ACTIVATIONS = (
+    "gelu", "gelu_fast", "gelu_new", "gelu_python", "gelu_pytorch_tanh", "leaky_relu", "mish",
+    "quick_gelu", "relu", "relu6", "sigmoid", "silu", "swish", "tanh",
+)  # fmt: skip
+RATES = ("dropout", "attention_dropout", "seq_classif_dropout")
+# The keys of config.json that define the model; all others are the writer's own business.
+ARCHITECTURE = (
+    "n_layers", "n_heads", "dim", "hidden_dim", "vocab_size", "max_position_embeddings",
+    "pad_token_id", "activation", *RATES, "initializer_range", "sinusoidal_pos_embds",
+)  # fmt: skip
 SIZES = ("n_layers", "n_heads", "dim", "hidden_dim", "vocab_size", "max_position_embeddings")
 
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """Sizes of the model; ``raw`` is the whole of ``config.json``."""
+    """Sizes of the model; ``raw`` holds the keys of ``config.json`` that define it."""
 
     n_layers: int
     n_heads: int
@@ -41,6 +53,12 @@ class ModelConfig:
     max_position_embeddings: int
     pad_token_id: int
     raw: Mapping[str, Any]
+
+    @property
+    def parameters(self) -> int:
+        """Weights of the whole classifier, biases and LayerNorms left out."""
+        rows = self.vocab_size + self.max_position_embeddings
+        return rows * self.dim + self.encoder_matmul_weights + self.head_matmul_weights
 
     @property
     def encoder_matmul_weights(self) -> int:
@@ -62,7 +80,7 @@ def read_config(folder: Path) -> ModelConfig:
     """Read and check ``config.json`` of the model folder.
 
     Raises:
-        DataError: missing, no JSON, another model, or a size that is no positive number.
+        DataError: missing, no JSON, another model, or a value outside its range.
     """
     file = folder / CONFIG
     if not file.is_file():
@@ -73,6 +91,10 @@ def read_config(folder: Path) -> ModelConfig:
         raise DataError(
             f"not readable as JSON: {error}", where=str(file), remedy=MODEL_REMEDY
         ) from None
+    except RecursionError:
+        raise DataError(
+            "not readable as JSON: nested too deeply", where=str(file), remedy=MODEL_REMEDY
+        ) from None
     if not isinstance(raw, dict) or raw.get("model_type") != "distilbert":
         kind = raw.get("model_type") if isinstance(raw, dict) else type(raw).__name__
         raise DataError(
@@ -82,17 +104,22 @@ def read_config(folder: Path) -> ModelConfig:
             remedy=MODEL_REMEDY,
         )
     for name in SIZES:
-        value = raw.get(name)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise DataError(
-                f"{name} is {value!r}",
-                where=f"{file}, {name}",
-                rule="a size is a whole number above 0",
-                remedy=MODEL_REMEDY,
-            )
+        value: Any = raw.get(name)
+        if not _is_whole(value) or value < 1:
+            raise _bad_value(file, name, value, "a size is a whole number above 0")
+    _refuse_values(file, raw)
     config = ModelConfig(
-        **{name: raw[name] for name in SIZES}, pad_token_id=raw.get("pad_token_id") or 0, raw=raw
+        **{name: raw[name] for name in SIZES},
+        pad_token_id=raw.get("pad_token_id", 0),
+        raw={name: raw[name] for name in ARCHITECTURE if name in raw},
     )
+    if config.parameters >= MAX_PARAMETERS:
+        raise DataError(
+            f"the sizes make a model of {config.parameters:.1e} parameters",
+            where=f"{file}, {', '.join(SIZES)}",
+            rule=f"a model has fewer than {MAX_PARAMETERS:,} parameters",
+            remedy=MODEL_REMEDY,
+        )
     if config.dim % config.n_heads:
         raise DataError(
             f"dim {config.dim} does not divide into {config.n_heads} heads",
@@ -101,6 +128,44 @@ def read_config(folder: Path) -> ModelConfig:
             remedy=MODEL_REMEDY,
         )
     return config
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, float) or _is_whole(value)
+
+
+def _bad_value(file: Path, name: str, value: Any, rule: str) -> DataError:
+    shown = repr(value) if len(repr(value)) < 80 else f"{repr(value)[:80]}..."
+    return DataError(f"{name} is {shown}", where=f"{file}, {name}", rule=rule, remedy=MODEL_REMEDY)
+
+
+def _refuse_values(file: Path, raw: Mapping[str, Any]) -> None:
+    """Raise DataError for the first key, other than a size, that cannot be trained with."""
+    pad, vocab_size = raw.get("pad_token_id", 0), raw["vocab_size"]
+    if not _is_whole(pad) or not 0 <= pad < vocab_size:
+        rule = f"a whole number in [0, {vocab_size}), the vocab_size"
+        raise _bad_value(file, "pad_token_id", pad, rule)
+    if raw.get("activation", "gelu") not in ACTIVATIONS:
+        raise _bad_value(file, "activation", raw["activation"], f"one of {', '.join(ACTIVATIONS)}")
+    for name in RATES:
+        value = raw.get(name, 0.0)
+        if not _is_number(value) or not 0 <= value < 1:
+            raise _bad_value(file, name, value, "a number in [0, 1)")
+    scale = raw.get("initializer_range", 0.02)
+    if not _is_number(scale) or not 0 < scale < 1e3:
+        raise _bad_value(file, "initializer_range", scale, "a number above 0, below 1000")
+    if not isinstance(raw.get("sinusoidal_pos_embds", False), bool):
+        name = "sinusoidal_pos_embds"
+        raise _bad_value(file, name, raw[name], "true or false")
+    if raw.get("pruned_heads"):
+        raise _bad_value(file, "pruned_heads", raw["pruned_heads"], "all heads are trained")
+    for name in ("return_dict", "use_return_dict"):
+        if raw.get(name, True) is not True:
+            raise _bad_value(file, name, raw[name], "true, or left out")
 
 
 def refuse_long(config: ModelConfig, seq_length: int, folder: Path) -> None:

@@ -149,10 +149,10 @@ def find_source(places: Sequence[Path]) -> Source:
 
 def _model_folders(places: Sequence[Path]) -> list[Path]:
     found = []
-    for file in sorted(file for place in places for file in place.rglob(CONFIG)):
+    for file in sorted(x for place in places for x in place.rglob(CONFIG) if x.is_file()):
         try:
             raw = json.loads(file.read_bytes())
-        except ValueError:
+        except (ValueError, RecursionError):
             raw = None
         # A damaged config beside weights is still the model meant; its check says why.
         if raw is None or (isinstance(raw, dict) and raw.get("model_type") == "distilbert"):
