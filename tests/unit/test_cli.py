@@ -65,7 +65,7 @@ def test_help_names_every_verb(cli):
         (["run", "toy", "--recipe", "tny"], ["no recipe 'tny'", "did you mean tiny"]),
         (["run", "toy", "--nnodes", "2"], ["--nnodes", "one machine"]),
         (["run", "toy", "--device", "cdua"], ["unknown device 'cdua'", "cuda"]),
-        (["run", "toy", "--data", "nowhere"], ["nowhere", "no such file"]),
+        (["run", "toy", "--data", "nowhere"], ["nowhere", "No such file"]),
         (["run", "toy:pytorch:cpu:1"], ["not a case key", "model:framework"]),
         (["run", "toy:paddle:cpu:1:1:1"], ["runs on pytorch, not on paddle"]),
         (["run", "distilbert", "--recipe", "standard"], ["--data", "--recipe tiny"]),

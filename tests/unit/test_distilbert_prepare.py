@@ -281,3 +281,62 @@ def test_a_model_without_weights_is_prepared_for_random_ones(raw, tmp_path):
     said = prepare(raw, tmp_path / "data")
     assert "no weights in the model folder: only init=random will run on this data" in said
     assert not (tmp_path / "data" / "model" / "model.safetensors").exists()
+
+
+def gz_of(raw, target):
+    import tarfile
+
+    with tarfile.open(target, "w:gz") as archive:
+        archive.add(raw, arcname="download")
+    return target
+
+
+def test_a_gzip_whose_sum_is_wrong_is_refused(raw, tmp_path):
+    archive = gz_of(raw, tmp_path / "raw.tar.gz")
+    data = bytearray(archive.read_bytes())
+    data[-8] ^= 0xFF  # the CRC of the trailer, which tarfile never reads
+    archive.write_bytes(data)
+    message = fault(archive, tmp_path / "data")
+    assert "not readable as an archive" in message
+    assert "CRC" in message
+    assert not (tmp_path / ".data.partial").exists()
+
+
+def test_an_encrypted_zip_is_refused(raw, tmp_path):
+    import zipfile
+
+    archive = tmp_path / "raw.zip"
+    with zipfile.ZipFile(archive, "w") as opened:
+        opened.writestr("train.tsv", "sentence\tlabel\nfine\t1\n")
+    data = bytearray(archive.read_bytes())
+    for start in (data.index(b"PK\x03\x04") + 6, data.index(b"PK\x01\x02") + 8):
+        data[start] |= 1  # the flag that says encrypted
+    archive.write_bytes(data)
+    assert "encrypted" in fault(archive, tmp_path / "data")
+
+
+@pytest.mark.parametrize("name", ["file/below", "loop/data"])
+def test_a_folder_that_cannot_be_written_is_named(raw, tmp_path, name):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    with pytest.raises(EnvironmentFault, match="cannot prepare") as caught:
+        CASE.prepare(raw, tmp_path / name, lambda _: None)
+    assert "--data" in str(caught.value)
+
+
+def test_two_at_once_are_told(raw, tmp_path):
+    def again(_):
+        with pytest.raises(EnvironmentFault, match="another prepare is at work"):
+            CASE.prepare(raw, tmp_path / "data", lambda _: None)
+
+    CASE.prepare(raw, tmp_path / "data", again)
+    assert not list(tmp_path.glob(".data.*"))
+
+
+def test_a_manifest_of_another_shape_is_not_ours(raw, tmp_path):
+    prepare(raw, tmp_path / "data")
+    manifest = tmp_path / "data" / "manifest.json"
+    document = json.loads(manifest.read_text())
+    del document["sources"]
+    manifest.write_text(json.dumps(document))
+    assert "was not written by prepare" in fault(raw, tmp_path / "data")

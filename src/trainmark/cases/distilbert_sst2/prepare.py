@@ -7,20 +7,22 @@ name last. The unfinished folder lies beside it, with a manifest of the files do
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
+from contextlib import contextmanager
 from hashlib import file_digest
 from typing import TYPE_CHECKING, Any
 
-from trainmark.errors import DataError
+from trainmark.errors import DataError, EnvironmentFault, TrainmarkError
 
 from .sources import Source, find_source, raw_files
 from .unpack import is_archive, unpack
 from .weights import WEIGHTS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     Say = Callable[[str], None]
@@ -43,7 +45,45 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
         DataError: something is missing or damaged, or ``data`` is not this call's to write.
         EnvironmentFault: no room to unpack.
     """
-    if raw.resolve() in data.resolve().parents:
+    try:
+        raw, data = raw.resolve(), data.resolve()
+        with _alone(data):
+            _prepare(raw, data, say)
+    except (OSError, RuntimeError) as error:  # RuntimeError: links that lead in a circle
+        raise EnvironmentFault(
+            f"cannot prepare: {getattr(error, 'strerror', None) or error}",
+            where=str(getattr(error, "filename", None) or data),
+            rule="raw files must be readable, and the folder to write on a disk with room",
+            remedy="name another folder with --data, or free some space, and call again",
+        ) from error
+
+
+@contextmanager
+def _alone(data: Path) -> Iterator[None]:
+    """Hold the lock of a folder to write.
+
+    Raises:
+        EnvironmentFault: another prepare holds it.
+    """
+    data.parent.mkdir(parents=True, exist_ok=True)
+    lock = data.with_name(f".{data.name}.lock")
+    with lock.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise EnvironmentFault(
+                "another prepare is at work on this folder",
+                where=str(data),
+                remedy="wait for it, or name another folder with --data",
+            ) from None
+        try:
+            yield
+        finally:
+            lock.unlink(missing_ok=True)
+
+
+def _prepare(raw: Path, data: Path, say: Say) -> None:
+    if raw in data.parents:
         raise DataError(
             "the folder to write lies inside the raw one",
             where=str(data),
@@ -56,7 +96,12 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
     if done is None:
         return
     unpacked = partial / "raw"
-    source = find_source(_unpacked(raw, unpacked, say))
+    try:
+        source = find_source(_unpacked(raw, unpacked, say))
+    except TrainmarkError:
+        if not done["files"]:
+            shutil.rmtree(partial, ignore_errors=True)  # nothing in it is worth going on with
+        raise
     if not any(source.model.joinpath(name).exists() for name in WEIGHTS):
         say("no weights in the model folder: only init=random will run on this data")
     counts: dict[str, dict[str, int]] = done["counts"]
@@ -99,7 +144,10 @@ def _read_manifest(folder: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     ours = isinstance(found, dict) and found.get("case") == "distilbert_sst2"
-    return found if ours and found.get("format") == FORMAT else None
+    if not ours or found.get("format") != FORMAT:
+        return None
+    shape = {"sources": list, "files": dict, "counts": dict}
+    return found if all(isinstance(found.get(x), kind) for x, kind in shape.items()) else None
 
 
 def _resume(

@@ -5,6 +5,8 @@ Owns the check of every member before the first byte is written.
 
 from __future__ import annotations
 
+import errno
+import gzip
 import shutil
 import stat
 import tarfile
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz")
+# Besides damage: encrypted members and unknown methods (RuntimeError and its child
+# NotImplementedError), names too long or in each other's way, gzip sums (OSError).
+DAMAGE = (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, OSError, RuntimeError)
 MEMBER_RULE = "members are plain files and folders below the archive's own top"
 MEMBER_REMEDY = "fetch the archive from its publisher again, or unpack it by hand and look at it"
 
@@ -40,7 +45,13 @@ def unpack(archive: Path, folder: Path) -> None:
             _unpack_zip(archive, folder)
         else:
             _unpack_tar(archive, folder)
-    except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError) as error:
+    except DAMAGE as error:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise EnvironmentFault(
+                "the disk became full while unpacking",
+                where=str(archive),
+                remedy="choose a --data folder on a larger disk",
+            ) from None
         raise DataError(
             f"not readable as an archive: {error}", where=str(archive), remedy=MEMBER_REMEDY
         ) from None
@@ -57,12 +68,21 @@ def _unpack_zip(archive: Path, folder: Path) -> None:
 
 
 def _unpack_tar(archive: Path, folder: Path) -> None:
+    if archive.name.lower().endswith("gz"):
+        _read_to_the_end(archive)
     with tarfile.open(archive) as opened:
         members = opened.getmembers()
         for member in members:
             _refuse_member(archive, member.name, plain=member.isfile() or member.isdir())
         _refuse_too_large(archive, folder, sum(member.size for member in members))
         opened.extractall(folder, filter="data")
+
+
+def _read_to_the_end(archive: Path) -> None:
+    """Have gzip check its own sums: tarfile stops before them and takes altered bytes."""
+    with gzip.open(archive) as stream:
+        while stream.read(1 << 20):
+            pass
 
 
 def _refuse_member(archive: Path, name: str, *, plain: bool) -> None:

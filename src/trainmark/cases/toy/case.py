@@ -5,6 +5,7 @@ from __future__ import annotations
 from hashlib import sha256
 from math import erf, sqrt
 from typing import TYPE_CHECKING
+from zipfile import BadZipFile
 
 from trainmark.errors import DataError
 from trainmark.spec import Case, DataFacts, Recipe, Text
@@ -27,8 +28,7 @@ def generate(folder: Path, recipe: Recipe) -> None:
     direction *= DISTANCE / np.linalg.norm(direction)
     for split, rows in ROWS.items():
         labels = rng.integers(0, 2, rows)
-        noise = rng.standard_normal((rows, FEATURES))
-        features = noise + (labels[:, None] - 0.5) * direction
+        features = rng.standard_normal((rows, FEATURES)) + (labels[:, None] - 0.5) * direction
         np.savez(folder / f"{split}.npz", x=features.astype(np.float32), y=labels)
 
 
@@ -39,17 +39,17 @@ def check_data(folder: Path, recipe: Recipe) -> DataFacts:
     rows, digest = {}, sha256()
     for split in ROWS:
         file = folder / f"{split}.npz"
-        if not file.is_file():
-            raise DataError("no such file", where=str(file), remedy="leave out --data")
-        digest.update(file.read_bytes())
-        with np.load(file) as arrays:
-            features, labels = arrays["x"], arrays["y"]
+        try:
+            digest.update(file.read_bytes())
+            with np.load(file) as arrays:
+                features, labels = arrays["x"].astype(np.float32), arrays["y"].astype(np.int64)
+        except (OSError, ValueError, KeyError, EOFError, IndexError, BadZipFile) as error:
+            raise DataError(f"unreadable: {error}", where=str(file)) from None
         if features.shape != (len(labels), FEATURES):
             raise DataError(f"x is {features.shape}", where=str(file), rule=f"(rows, {FEATURES})")
         bad = np.flatnonzero((labels != 0) & (labels != 1))
         if len(bad):
-            row = bad[0]
-            raise DataError(f"label {labels[row]}", where=f"{file}, row {row}", rule="0 or 1")
+            raise DataError("label outside {0,1}", where=f"{file}, row {bad[0] + 1}")
         rows[split] = len(labels)
     best = BAYES_ACCURACY if recipe.data == "generated" else None
     return DataFacts(rows["train"], rows["validation"], digest.hexdigest()[:16], "npz", best)
