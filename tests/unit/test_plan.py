@@ -284,7 +284,7 @@ def test_given_data_is_real_whatever_the_recipe(resolve: Any) -> None:
 
 
 def test_bad_data_is_an_error_before_anything_starts(resolve: Any, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no such file"):
+    with pytest.raises(DataError, match="No such file"):
         resolve(data_dir=tmp_path / "nowhere", recipe_name="tiny")
 
 
