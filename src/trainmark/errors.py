@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 EXIT_PASSED = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
-EXIT_UNCLEAR = 3
 
 
 class TrainmarkError(Exception):

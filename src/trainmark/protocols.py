@@ -70,7 +70,6 @@ class JobContext:
     rank: int
     world_size: int
     device: Device
-    total_steps: int | None = None
 
 
 class Job(Protocol):
