@@ -164,6 +164,23 @@ class DataFacts:
     quality_comparable: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class Mission:
+    """How the JSON record of one case files a case; codes in ``results.index_record``.
+
+    Args:
+        repository: first word of the record's name, ``nlp``.
+        model: second word, ``gpt``.
+        name: the mission's name as the record prints it, ``语义表示``.
+        direction_id: 0 CV, 1 NLP, 2 Rec.
+    """
+
+    repository: str
+    model: str
+    name: str
+    direction_id: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class Case:
     """A workload: what is trained on what, to which quality.
@@ -176,6 +193,8 @@ class Case:
             before anything starts, without torch.
         prepare: turn a raw download into the case's form; none: nothing to prepare.
         sample_note: what one sample is, for the page.
+        work_unit: what ``final_result`` counts.
+        mission: how the JSON record of one case files it; none: no such record is written.
     """
 
     name: str
@@ -194,6 +213,8 @@ class Case:
     higher_is_better: bool = True
     aliases: tuple[str, ...] = ()
     framework: str = "pytorch"
+    work_unit: Literal["samples", "tokens"] = "samples"
+    mission: Mission | None = None
 
     def target(self, recipe: Recipe) -> Target | None:
         """Return the quality target of ``recipe``, none for a throughput recipe."""

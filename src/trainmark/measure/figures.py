@@ -8,7 +8,7 @@ throughput is all samples over the slowest rank's time of that kind, so that
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from trainmark.devices.peaks import dense_peak
 from trainmark.measure.stats import spread
@@ -49,9 +49,13 @@ def _rate(
 
 
 def compute(
-    timeline: RunTimeline, *, precision: Precision, recipe_warmup_steps: int
+    timeline: RunTimeline,
+    *,
+    precision: Precision,
+    recipe_warmup_steps: int,
+    work_unit: Literal["samples", "tokens"] = "samples",
 ) -> dict[str, Figure]:
-    """Return all figures by name."""
+    """Return all figures by name; ``final_result`` is in ``work_unit`` a second."""
     ranks, counts = timeline.ranks, timeline.counts
     world_size = len(ranks)
 
@@ -91,14 +95,16 @@ def compute(
             "tokens without padding, per device, evaluation left out",
         ),
     }
-    figures |= _steady(timeline, precision, recipe_warmup_steps)
+    figures |= _steady(timeline, precision, recipe_warmup_steps, work_unit)
     figures["mem"] = _memory(ranks)
     figures["mem_total"] = _memory_total(ranks)
     figures["allocator_peak"] = _allocator_peak(ranks)
     return figures
 
 
-def _steady(timeline: RunTimeline, precision: Precision, warmup_steps: int) -> dict[str, Figure]:
+def _steady(
+    timeline: RunTimeline, precision: Precision, warmup_steps: int, work_unit: str
+) -> dict[str, Figure]:
     """Return the figures over the steps after the warm-up."""
     phases = [rank.phases["train"] for rank in timeline.ranks]
     slowest_ns = max(phase.windows_ns for phase in phases)
@@ -109,13 +115,14 @@ def _steady(timeline: RunTimeline, precision: Precision, warmup_steps: int) -> d
     elif any(phase.steps == 0 for phase in phases):
         reason = "a rank reported no step after the warm-up"
     else:
-        figures = {"final_result": Figure(samples * NS_PER_S / slowest_ns, "samples/s")}
+        work = sum(getattr(phase.counts, work_unit) for phase in phases)
+        figures = {"final_result": Figure(work * NS_PER_S / slowest_ns, f"{work_unit}/s")}
         for name in ("p50", "p90", "p99", "mad"):
             figures[f"step_time_{name}"] = Figure(getattr(times, name), "s")
         figures["step_time_cv"] = Figure(100 * times.cv, "%")
         rate = _model_flops_per_device(phases, slowest_ns)
         return figures | _utilisation(timeline.ranks, precision, rate)
-    units = {"final_result": "samples/s", "step_time_p50": "s", "step_time_p90": "s",
+    units = {"final_result": f"{work_unit}/s", "step_time_p50": "s", "step_time_p90": "s",
              "step_time_p99": "s", "step_time_mad": "s", "step_time_cv": "%"}  # fmt: skip
     none = {name: Figure(None, unit, reason) for name, unit in units.items()}
     return none | _utilisation(timeline.ranks, precision, Figure(None, "FLOP/s", reason))

@@ -65,6 +65,7 @@ COLUMNS: dict[str, Callable[[Record], Value]] = {
     "epochs": lambda record: record.counts.epochs,
     "warmup_steps": lambda record: record.steps.warmup,
     "steady": lambda record: record.steps.steady,
+    "final_result_unit": lambda record: record.figures["final_result"].unit,  # the case's own
 }
 FIGURES: dict[str, str] = {
     "e2e_time": "e2e_time_s",
@@ -73,7 +74,7 @@ FIGURES: dict[str, str] = {
     "p_train": "p_train_samples_per_s",
     "p_core": "p_core_samples_per_s",
     "token/p/s": "tokens_per_s_per_device",
-    "final_result": "final_result_samples_per_s",
+    "final_result": "final_result",
     "step_time_p50": "step_time_p50_s",
     "step_time_p90": "step_time_p90_s",
     "step_time_p99": "step_time_p99_s",

@@ -205,12 +205,14 @@ def build(run_dir: Path) -> Record:
         raise RecordError(
             "not a run directory", where=str(run_dir), rule=f"it needs {PLAN_FILE} and events"
         ) from error
-    target = plan.load_case().target(plan.load_recipe())
+    case = plan.load_case()
+    target = case.target(plan.load_recipe())
     ending = cause_of.find(timeline, target)
     computed = figures_of.compute(
         timeline,
         precision=plan.recipe["precision"],
         recipe_warmup_steps=plan.recipe["warmup_steps"],
+        work_unit=case.work_unit,
     )
     entries = {
         name: FigureEntry(value=item.value, unit=item.unit, reason=item.reason, note=item.note)
