@@ -16,8 +16,8 @@ from pydantic import BaseModel, ConfigDict, PositiveInt
 
 from trainmark import case_key, cases, devices
 from trainmark.errors import DataError, EnvironmentFault, UsageError
-from trainmark.recipes import apply_overrides, choose_recipe
 from trainmark.spec import Case, Recipe, fields_under
+from trainmark.words import read_words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 PLAN_FILE = "plan.json"
 RUNS_DIR = Path("runs")
-_MOST = 1_024  # ranks, machines or launches; more is a slip of the keyboard
 
 
 class Frozen(BaseModel):
@@ -120,14 +119,6 @@ def _labels(recipe: Recipe, world: str, facts: DataFacts, *, oversubscribed: boo
     return labels
 
 
-def _count(option: str, given: int | None, in_key: int) -> int:
-    """Return how many: as given, or as the case key has it."""
-    value = in_key if given is None else given
-    if not 1 <= value <= _MOST:
-        raise UsageError(f"{option} {value}", where=option, rule=f"1 to {_MOST:,} are possible")
-    return value
-
-
 def _check_work(case: Case, recipe: Recipe, facts: DataFacts, folder: Path) -> None:
     """Refuse a run that cannot end as its recipe asks."""
     target = case.target(recipe)
@@ -196,18 +187,20 @@ def resolve(
     from trainmark import __version__
     from trainmark.datasets import generated_folder
 
-    word = case_key.split(case_word)
-    case = cases.load(word.case)
-    case_key.check_framework(case, word.framework)
-    nnodes = _count("--nnodes", nnodes, word.nnodes)
-    nproc = _count("--nproc", nproc, word.nproc)
-    repeat_count = _count("--repeat", repeat_count, word.repeat)
-    world = f"{nnodes}x{nproc}"
-    name = choose_recipe(case, recipe_name, world=world, real_data=data_dir is not None)
-    options = {"timeout_s": timeout_s, "seed": seed}
-    words = {key: str(value) for key, value in options.items() if value is not None}
-    recipe, changed = apply_overrides(case.recipes[name], {**(overrides or {}), **words})
-    vendor = devices.choose(device_name or case_key.vendor_of(word.hardware))
+    words = read_words(
+        case_word,
+        recipe_name=recipe_name,
+        overrides=overrides,
+        real_data=data_dir is not None,
+        nnodes=nnodes,
+        nproc=nproc,
+        repeat_count=repeat_count,
+        timeout_s=timeout_s,
+        seed=seed,
+    )
+    case, recipe, changed = words.case, words.recipe, words.changed
+    nnodes, nproc, repeat_count = words.nnodes, words.nproc, words.repeat_count
+    vendor = devices.choose(device_name or case_key.vendor_of(words.hardware))
     _check_ranks(vendor, recipe, nproc=nproc, nnodes=nnodes)
     if data_dir is not None:
         # Data from outside has no known best score, whatever recipe trains on it.
@@ -217,7 +210,7 @@ def resolve(
         folder = generated_folder(case, recipe, generated_root)
     else:
         raise UsageError(
-            f"recipe {name} trains on real data",
+            f"recipe {words.recipe_name} trains on real data",
             where="--data",
             rule="a real recipe needs the folder that holds it",
             remedy=f"add --data DIR (see `trainmark prepare {case.name} --help`), "
@@ -237,12 +230,12 @@ def resolve(
         run_id=run_id,
         case=case.name,
         case_key=case_key.write(case, vendor.name, nnodes=nnodes, nproc=nproc, repeat=repeat_count),
-        recipe_name=name,
+        recipe_name=words.recipe_name,
         recipe=asdict(recipe),
         fix_hp={field: value for field, value in changed.items() if field in closed},
         extra=extra,
         rules="open" if extra else "closed",
-        labels=_labels(recipe, world, facts, oversubscribed=oversubscribed),
+        labels=_labels(recipe, words.world, facts, oversubscribed=oversubscribed),
         device=PlannedDevice(
             vendor=vendor.name,
             torch_type=vendor.torch_type,

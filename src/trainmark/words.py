@@ -1,0 +1,92 @@
+"""What the words of one launch say, before any device or data is looked at.
+
+Owns the reading of case, recipe and counts into values. Must not know what this machine
+has: a launch that cannot run here is still checked word by word.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from trainmark import case_key, cases
+from trainmark.errors import UsageError
+from trainmark.recipes import apply_overrides, choose_recipe
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from trainmark.spec import Case, Recipe
+
+_MOST = 1_024  # ranks, machines or launches; more is a slip of the keyboard
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Words:
+    """One launch as it was asked for; ``hardware`` is a case key's, none without one."""
+
+    case: Case
+    recipe_name: str
+    recipe: Recipe
+    changed: dict[str, Any]
+    hardware: str | None
+    nnodes: int
+    nproc: int
+    repeat_count: int
+
+    @property
+    def world(self) -> str:
+        """Machines x ranks on each, ``1x8``."""
+        return f"{self.nnodes}x{self.nproc}"
+
+
+def read_words(
+    case_word: str,
+    *,
+    recipe_name: str | None = None,
+    overrides: Mapping[str, str] | None = None,
+    real_data: bool = False,
+    nnodes: int | None = None,
+    nproc: int | None = None,
+    repeat_count: int | None = None,
+    timeout_s: float | None = None,
+    seed: int | None = None,
+) -> Words:
+    """Check every word and return what they ask for.
+
+    Args:
+        case_word: a case's name, alias or key.
+        real_data: whether a folder of data is given.
+
+    Raises:
+        UsageError: a word that does not exist or does not fit.
+        EnvironmentFault: a case key asks for another version of the framework.
+    """
+    word = case_key.split(case_word)
+    case = cases.load(word.case)
+    case_key.check_framework(case, word.framework)
+    nnodes = _count("--nnodes", nnodes, word.nnodes)
+    nproc = _count("--nproc", nproc, word.nproc)
+    repeat_count = _count("--repeat", repeat_count, word.repeat)
+    name = choose_recipe(case, recipe_name, world=f"{nnodes}x{nproc}", real_data=real_data)
+    options = {"timeout_s": timeout_s, "seed": seed}
+    texts = {key: str(value) for key, value in options.items() if value is not None}
+    recipe, changed = apply_overrides(case.recipes[name], {**(overrides or {}), **texts})
+    return Words(
+        case=case,
+        recipe_name=name,
+        recipe=recipe,
+        changed=changed,
+        hardware=word.hardware,
+        nnodes=nnodes,
+        nproc=nproc,
+        repeat_count=repeat_count,
+    )
+
+
+def _count(option: str, given: int | None, in_key: int) -> int:
+    """Return how many: as given, or as the case key has it."""
+    value = in_key if given is None else given
+    if not 1 <= value <= _MOST:
+        raise UsageError(f"{option} {value}", where=option, rule=f"1 to {_MOST:,} are possible")
+    return value
