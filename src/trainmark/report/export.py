@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from trainmark.recipes import fix_hp_text
 from trainmark.report.cells import NOTHING, clean
 from trainmark.report.summary import summary
-from trainmark.report.tables import short_device, value_of
+from trainmark.report.tables import short_device
+from trainmark.results.readings import value_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -16,10 +16,10 @@ from trainmark.report.tables import (
     performance_row,
     performance_table,
     reference_table,
-    value_of,
 )
 from trainmark.report.texts import has, text
 from trainmark.report.waterfall import svg_waterfall, text_waterfall
+from trainmark.results.readings import value_of
 from trainmark.results.reference import implied_passes, same_work
 
 if TYPE_CHECKING:

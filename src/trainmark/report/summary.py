@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from trainmark.errors import RecordError
 from trainmark.measure.stats import Launches, over_launches
 from trainmark.report import cells
-from trainmark.report.tables import Table, short_device, value_of
+from trainmark.report.tables import Table, short_device
 from trainmark.report.texts import text
+from trainmark.results.readings import differing, planned_work, value_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,8 +25,6 @@ FIGURES = (
     "e2e_time", "train_time", "p_whole", "p_train", "p_core", "token/p/s", "final_result",
     "step_time_p50", "step_time_p99", "MFU", "MAMFU", "mem", "allocator_peak",
 )  # fmt: skip
-# A different seed or time limit is the same work done again.
-_NOT_WORK = ("seed", "timeout_s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +64,10 @@ def _products(record: Record) -> str:
 def work(record: Record) -> dict[str, Any]:
     """Return what must be equal for two launches to be of the same work, by name.
 
-    The recipe stands first and our own names are none of its fields, so that neither hides
-    the other: a recipe has a ``world`` it was written for and a kind of ``data``.
+    As planned, but for the devices and the program that were really there.
     """
-    plan = record.plan
-    recipe = {name: value for name, value in plan.recipe.items() if name not in _NOT_WORK}
-    return recipe | {
-        "case": plan.case,
+    return planned_work(record.plan) | {
         "device_products": _products(record),
-        "ran_world": f"{plan.nnodes}x{plan.nproc}",
-        "content_id": plan.data.content_id,
         "suite_version": ".".join(record.suite.version.split(".")[:2]),
     }
 
@@ -104,11 +97,9 @@ def summary(records: Sequence[Record]) -> RepeatSummary:
     first = work(records[0])
     for record in records[1:]:
         other = work(record)
-        differing = sorted(
-            key for key in first.keys() | other.keys() if first.get(key) != other.get(key)
-        )
-        if differing:
-            key = differing[0]
+        names = differing(first, other)
+        if names:
+            key = names[0]
             raise RecordError(
                 f"{key} is {other.get(key)!r}, elsewhere {first.get(key)!r}",
                 where=record.run_id,

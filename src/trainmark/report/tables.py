@@ -6,7 +6,6 @@ names, so that a case's ``reference.toml`` can ask for another set by naming its
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,7 @@ from trainmark.errors import RecordError
 from trainmark.recipes import fix_hp_text
 from trainmark.report import cells
 from trainmark.report.texts import text
+from trainmark.results.readings import final_loss, value_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 QUALITY = "<quality>"
 PERFORMANCE = ("precision", "fix_hp", "e2e_time", "p_whole", "p_train", "p_core", QUALITY, "mem")
 FINE_TUNING = ("fix_hp", "token/p/s", "loss", "mem", QUALITY, "MFU")
-_LOSS_SHARE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,28 +49,6 @@ class Table:
 
     headers: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
-
-
-def value_of(record: Record, name: str) -> float | None:
-    """Return a figure's value; None where the record lacks the figure."""
-    entry = record.figures.get(name)
-    return None if entry is None else entry.value
-
-
-def final_loss(record: Record) -> float | None:
-    """Return the mean training loss over the samples of the last tenth of the steps."""
-    given = value_of(record, "loss")
-    if given is not None:
-        return given
-    steps = record.steps
-    tail = max(1, round(len(steps.loss) * _LOSS_SHARE))
-    pairs = [
-        (loss, samples)
-        for loss, samples in zip(steps.loss[-tail:], steps.samples[-tail:], strict=True)
-        if loss is not None and math.isfinite(loss)
-    ]
-    total = sum(samples for _, samples in pairs)
-    return sum(loss * samples for loss, samples in pairs) / total if total else None
 
 
 def _rate(name: str) -> Callable[[Record], str]:

@@ -1,0 +1,57 @@
+"""What more than one room reads out of a record: the loss it ended with, what work it is."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trainmark.plan import Plan
+    from trainmark.results.record import Record
+
+_LOSS_SHARE = 0.1
+# A different seed or time limit is the same work done again.
+_NOT_WORK = ("seed", "timeout_s")
+
+
+def value_of(record: Record, name: str) -> float | None:
+    """Return a figure's value; None where the record lacks the figure."""
+    entry = record.figures.get(name)
+    return None if entry is None else entry.value
+
+
+def final_loss(record: Record) -> float | None:
+    """Return the mean training loss over the samples of the last tenth of the steps."""
+    given = value_of(record, "loss")
+    if given is not None:
+        return given
+    steps = record.steps
+    tail = max(1, round(len(steps.loss) * _LOSS_SHARE))
+    pairs = [
+        (loss, samples)
+        for loss, samples in zip(steps.loss[-tail:], steps.samples[-tail:], strict=True)
+        if loss is not None and math.isfinite(loss)
+    ]
+    total = sum(samples for _, samples in pairs)
+    return sum(loss * samples for loss, samples in pairs) / total if total else None
+
+
+def planned_work(plan: Plan) -> dict[str, Any]:
+    """Return what must be equal for two launches to be of the same work, by name.
+
+    The recipe stands first and our own names are none of its fields, so that neither hides
+    the other: a recipe has a ``world`` it was written for and a kind of ``data``.
+    """
+    recipe = {name: value for name, value in plan.recipe.items() if name not in _NOT_WORK}
+    return recipe | {
+        "case": plan.case,
+        "device_products": ", ".join(sorted(set(plan.device.product_names))),
+        "ran_world": f"{plan.nnodes}x{plan.nproc}",
+        "content_id": plan.data.content_id,
+        "suite_version": ".".join(plan.suite_version.split(".")[:2]),
+    }
+
+
+def differing(first: dict[str, Any], other: dict[str, Any]) -> list[str]:
+    """Return the names under which two pieces of work differ, sorted."""
+    return sorted(key for key in first.keys() | other.keys() if first.get(key) != other.get(key))
