@@ -1,0 +1,1 @@
+"""GPT-2 trained on Megatron's indexed token files."""
