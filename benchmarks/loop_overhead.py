@@ -52,6 +52,9 @@ class Empty:
         next(batches)
         return 0.5
 
+    def check(self) -> None:
+        pass
+
     def model_flops(self, counts: object) -> float:
         del counts
         return 1.0

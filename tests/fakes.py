@@ -146,6 +146,7 @@ class ScriptedJob:
     flops_per_sample: float | None = 6.0
     end_of_epoch_ns: int = 0
     evaluated: int = 0
+    fault: Exception | None = None  # what ``check`` raises
 
     def batches(self, epoch: int) -> Iterator[Batch]:
         for micro in self.epochs[epoch]:
@@ -166,6 +167,10 @@ class ScriptedJob:
         if loss is not None:
             self.device.calls.append("step")
         return loss
+
+    def check(self) -> None:
+        if self.fault is not None and self.evaluated == 0:
+            raise self.fault
 
     def evaluate(self) -> Evaluation:
         self.device.calls.append("evaluate")

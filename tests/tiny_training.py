@@ -13,7 +13,8 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 
 from trainmark.protocols import Batch, Counts
 from trainmark.training.shards import Sharding
-from trainmark.training.stepper import Stepper, add_over_ranks, distribute
+from trainmark.training.parallel import Ranks, spread
+from trainmark.training.stepper import Stepper, add_over_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -47,13 +48,12 @@ def new_stepper(
         features, targets = batch.tensors
         return ((stepper.model(features).float() - targets) ** 2).sum()
 
-    distributed = distribute(model, world_size=world_size, torch_type="cpu")
     stepper = Stepper(
-        distributed,
+        spread(model, Ranks(data_size=world_size), torch_type="cpu"),
         torch.optim.SGD(model.parameters(), lr=learning_rate, momentum=0.9),
         squared_error,
         torch_type="cpu",
-        world_size=world_size,
+        data_size=world_size,
         **{"precision": "fp32", **fields},
     )
     return stepper

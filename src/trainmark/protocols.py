@@ -53,12 +53,20 @@ class Batch:
         step_samples: samples of the whole optimizer step over all ranks, so that every
             sample weighs the same however unevenly the step is split.
         closes_step: the last micro-batch of this rank in the step.
+        shared_samples: samples of this batch on a rank that leaves counting them to the
+            one it trains them together with (tensor parallelism); ``counts`` is then zero.
     """
 
     tensors: Any
     counts: Counts
     step_samples: int
     closes_step: bool
+    shared_samples: int = 0
+
+    @property
+    def samples_trained(self) -> int:
+        """Samples whose losses the batch adds up, counted here or elsewhere."""
+        return self.counts.samples + self.shared_samples
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +94,12 @@ class Job(Protocol):
         """Take one optimizer step; return the mean loss of this rank's samples.
 
         The loss stays on the device. None when ``batches`` was already exhausted.
+        """
+
+    def check(self) -> None:
+        """Raise where training went wrong in a way that the loss does not show.
+
+        Called at a window's edge, after the device was synchronised.
         """
 
     def evaluate(self) -> Evaluation:

@@ -294,6 +294,17 @@ def test_a_loss_that_is_no_number_stops_after_its_window_is_written(
     assert not events.named("trained")
 
 
+def test_what_the_job_finds_wrong_stops_after_its_window_is_written(
+    sync_device: SyncDevice,
+) -> None:
+    fault = DivergedError("the loss scale fell to 0.5")
+    loop, events = make_loop(sync_device, [[Micro()] * 4], job_fields={"fault": fault})
+    with pytest.raises(DivergedError) as caught:
+        loop.run()
+    assert caught.value is fault
+    assert [item["event"] for item in events.written] == ["window"]
+
+
 def test_a_quality_that_is_no_number_is_written_as_null(sync_device: SyncDevice) -> None:
     loop, events = make_loop(
         sync_device,

@@ -10,8 +10,10 @@ import torch
 from torch import nn
 
 from tiny_training import ROWS, new_model, new_stepper, rank_main, rows_of_data, train, weights
+from trainmark.errors import DivergedError
 from trainmark.protocols import Batch, Counts
-from trainmark.training.stepper import add_floats_over_ranks, add_over_ranks, distribute
+from trainmark.training.parallel import Ranks, spread
+from trainmark.training.stepper import add_floats_over_ranks, add_over_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -160,6 +162,35 @@ def test_an_overflow_is_a_skipped_step_and_counted(max_grad_norm: float | None) 
     assert stepper.steps == 5
 
 
+def test_a_loss_scale_at_its_floor_ends_the_run() -> None:
+    features, targets = rows_of_data()
+
+    def overflow(model: nn.Module, batch: Batch) -> torch.Tensor:
+        return (model(batch.tensors[0]).float() * 1e38).sum()
+
+    stepper = new_stepper(new_model(), precision="fp16", loss_sum=overflow)
+    batch = Batch((features, targets), Counts(samples=ROWS), ROWS, True)
+    for _ in range(16):  # 65,536 halved sixteen times is 1
+        stepper.step(iter([batch]))
+        stepper.check()
+    stepper.step(iter([batch]))
+    with pytest.raises(DivergedError, match=r"loss scale fell to 0\.5 by step 17") as caught:
+        stepper.check()
+    assert "precision=bf16" in str(caught.value)
+
+
+def test_a_batch_counted_elsewhere_still_trains() -> None:
+    features, targets = rows_of_data()
+    here, peer = new_model(), new_model()
+    counted = Batch((features, targets), Counts(samples=ROWS), ROWS, True)
+    shared = Batch((features, targets), Counts(), ROWS, True, shared_samples=ROWS)
+    losses = [
+        new_stepper(model).step(iter([batch])) for model, batch in ((here, counted), (peer, shared))
+    ]
+    assert losses[0] == losses[1] != 0
+    torch.testing.assert_close(weights(peer), weights(here), rtol=0, atol=0)
+
+
 def test_without_a_scaler_no_step_is_ever_skipped() -> None:
     stepper = new_stepper(new_model())
     train(stepper, micro=32, accumulate=1, epochs=1)
@@ -168,7 +199,7 @@ def test_without_a_scaler_no_step_is_ever_skipped() -> None:
 
 def test_one_rank_is_not_wrapped() -> None:
     model = new_model()
-    assert distribute(model, world_size=1, torch_type="cpu") is model
+    assert spread(model, Ranks(), torch_type="cpu").module is model
     assert add_over_ranks(3, 4, world_size=1, device=torch.device("cpu")) == [3, 4]
 
 

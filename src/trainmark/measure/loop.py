@@ -216,6 +216,7 @@ class MeasuredLoop:
                 used_bytes=device.memory().used_bytes,
             )
             self._refuse_non_finite(values)
+            self.job.check()
             self.outcome.steps += len(losses)
             self.outcome.samples += total.samples
         return more

@@ -131,8 +131,6 @@ def _run(rank: Rank, run_dir: Path, number: int, local_rank: int) -> None:
         data = job_module.load_data(context)
     with rank.span("model_build"):
         job = job_module.build(context, data)
-        # Ranks share initial weights but not dropout masks.
-        torch.manual_seed(recipe.seed + 1_000_003 * number)
     rank.events.emit(
         "facts",
         device=device.describe(),

@@ -29,11 +29,13 @@ def keep_mask(shape: torch.Size, p: float) -> tuple[Tensor, float]:
 
 
 class FastDropout(nn.Dropout):
-    """``nn.Dropout`` with the cheaper mask, for float32 on the CPU."""
+    """``nn.Dropout`` with the cheaper mask where it applies: float32 on a CPU, not compiled."""
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - the parent's name
         """Return ``input`` with elements dropped in training."""
-        if not self.training or not 0.0 < self.p < 1.0:
+        plain_cpu = input.device.type == "cpu" and input.dtype == torch.float32
+        drops = self.training and 0.0 < self.p < 1.0
+        if not (drops and plain_cpu) or torch.compiler.is_compiling():
             return super().forward(input)
         mask, scale = keep_mask(input.shape, self.p)
         return input * mask.mul_(scale)

@@ -8,10 +8,12 @@ steps give the gradient of the mean loss exactly.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.nn.parallel import DistributedDataParallel
+
+from trainmark.errors import DivergedError
+from trainmark.training.parallel import Ranks, spread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -20,19 +22,11 @@ if TYPE_CHECKING:
 
     from trainmark.protocols import Batch, JobContext
     from trainmark.spec import Precision
+    from trainmark.training.parallel import Replicas
 
 AUTOCAST_DTYPES: dict[str, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
-
-
-def distribute(model: Any, *, world_size: int, torch_type: str) -> nn.Module:
-    """Return ``model``, compiled or not, with gradients averaged over ranks.
-
-    One rank gets ``model`` itself.
-    """
-    if world_size == 1:
-        return cast("nn.Module", model)
-    device_ids = [torch.cuda.current_device()] if torch_type == "cuda" else None
-    return DistributedDataParallel(model, device_ids=device_ids, gradient_as_bucket_view=True)
+# Halving sixteen times from where the scaler starts: not one usable gradient meanwhile.
+LOSS_SCALE_FLOOR = 1.0
 
 
 def add_over_ranks(*values: int, world_size: int, device: torch.device) -> list[int]:
@@ -66,7 +60,7 @@ class Stepper:
     """Take optimizer steps.
 
     Args:
-        model: the module as distributed over ranks.
+        replicas: the model as spread over ranks; see ``parallel.spread``.
         loss_sum: called with a batch under autocast; returns the SUM of the losses of the
             batch's samples, a scalar tensor.
         schedule_lr: called with the number of finished steps before each step; returns
@@ -76,28 +70,29 @@ class Stepper:
 
     def __init__(
         self,
-        model: nn.Module,
+        replicas: Replicas,
         optimizer: torch.optim.Optimizer,
         loss_sum: Callable[[Any], Tensor],
         *,
         precision: Precision,
         torch_type: str,
-        world_size: int,
+        data_size: int,
         schedule_lr: Callable[[int], float] = lambda _: 1.0,
         max_grad_norm: float | None = None,
     ) -> None:
-        self.model = model
+        self.model = replicas.module
+        self._replicas = replicas
         self.optimizer = optimizer
         self.steps = 0
         self._loss_sum = loss_sum
         self._precision = precision
         self._torch_type = torch_type
-        self._world_size = world_size
+        self._data_size = data_size
         self._schedule_lr = schedule_lr
         self._base_lrs = [group["lr"] for group in optimizer.param_groups]
         self._max_grad_norm = max_grad_norm
         self._scaler = torch.amp.GradScaler(torch_type, enabled=precision == "fp16")
-        self._one = torch.ones((), device=next(model.parameters()).device)
+        self._one = torch.ones((), device=next(self.model.parameters()).device)
         self._skipped = torch.zeros_like(self._one)
 
     @classmethod
@@ -109,18 +104,51 @@ class Stepper:
         loss_sum: Callable[[Any], Tensor],
         **more: Any,
     ) -> Stepper:
-        """Return a stepper that compiles and distributes ``model`` as ``context`` asks."""
+        """Return a stepper for a whole replica on each rank of ``context``."""
         recipe, torch_type = context.recipe, context.device.torch_type
-        compiled = cast("nn.Module", torch.compile(model)) if recipe.compile else model
+        ranks = Ranks.of(context)
+        replicas = spread(model, ranks, torch_type=torch_type, compiled=recipe.compile)
+        return cls.over(context, ranks, replicas, optimizer, loss_sum, **more)
+
+    @classmethod
+    def over(
+        cls,
+        context: JobContext,
+        ranks: Ranks,
+        replicas: Replicas,
+        optimizer: torch.optim.Optimizer,
+        loss_sum: Callable[[Any], Tensor],
+        **more: Any,
+    ) -> Stepper:
+        """Return a stepper for a model that the job has spread itself.
+
+        Seeds what is drawn from here on: replicas share initial weights but not dropout
+        masks, and ranks that hold a replica together must drop alike.
+        """
+        recipe = context.recipe
+        torch.manual_seed(recipe.seed + 1_000_003 * ranks.data_rank)
         return cls(
-            distribute(compiled, world_size=context.world_size, torch_type=torch_type),
+            replicas,
             optimizer,
             loss_sum,
             precision=recipe.precision,
-            torch_type=torch_type,
-            world_size=context.world_size,
+            torch_type=context.device.torch_type,
+            data_size=ranks.data_size,
             **more,
         )
+
+    def check(self) -> None:
+        """Refuse to go on with a loss scale at its floor; see ``Job.check``.
+
+        Raises:
+            DivergedError: gradients overflow however small the scale.
+        """
+        if self._scaler.is_enabled() and self._scaler.get_scale() < LOSS_SCALE_FLOOR:
+            raise DivergedError(
+                f"the loss scale fell to {self._scaler.get_scale():g} by step {self.steps}",
+                rule=f"below {LOSS_SCALE_FLOOR:g} every gradient overflows in fp16",
+                remedy="set precision=bf16 or fp32, or lower learning_rate",
+            )
 
     def skipped_steps(self) -> int:
         """Return how many steps the loss scaler dropped. Synchronises: call after the loop."""
@@ -140,23 +168,24 @@ class Stepper:
         for batch in batches:
             loss_sum = self._backward(batch)
             total = loss_sum if total is None else total + loss_sum
-            samples += batch.counts.samples
+            samples += batch.samples_trained
             if batch.closes_step:
                 break
         if total is None:
             return None
+        self._replicas.finish()
         self._update()
         return total / max(samples, 1)
 
     def _backward(self, batch: Batch) -> Tensor:
-        reduce_now = batch.closes_step or not isinstance(self.model, DistributedDataParallel)
-        with nullcontext() if reduce_now else self.model.no_sync():  # type: ignore[operator]
+        samples = batch.samples_trained
+        with self._replicas.micro_batch(last=batch.closes_step):
             with self.autocast():
                 loss_sum = self._loss_sum(batch)
-            # DDP divides by the world size; undo it, then weigh by the step's samples.
-            weight = self._world_size / batch.step_samples if batch.counts.samples else 0.0
+            # Gradients are averaged over replicas; undo it, then weigh by the step's samples.
+            weight = self._data_size / batch.step_samples if samples else 0.0
             self._scaler.scale(loss_sum * weight).backward()
-        return loss_sum.detach() * (1.0 if batch.counts.samples else 0.0)
+        return loss_sum.detach() * (1.0 if samples else 0.0)
 
     def _update(self) -> None:
         factor = self._schedule_lr(self.steps)

@@ -136,7 +136,7 @@ class DistilbertJob:
             context, self.model, optimizer, self._loss_sum,
             schedule_lr=lambda steps: max(0.0, 1.0 - steps / planned),
         )  # fmt: skip
-        self.step = self.stepper.step
+        self.step, self.check = self.stepper.step, self.stepper.check
 
     def _use_fast_cpu_parts(self) -> None:
         """On a CPU in fp32, compute dropout and attention faster; the mathematics stay.

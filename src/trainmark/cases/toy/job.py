@@ -41,7 +41,7 @@ class ToyJob:
         self.sharding = Sharding.of(context, num_rows=len(data["train"][1]))
         self.steps_per_epoch = self.sharding.steps_per_epoch
         self.stepper = Stepper.of(context, self.model, optimizer, self._loss_sum)
-        self.step = self.stepper.step
+        self.step, self.check = self.stepper.step, self.stepper.check
 
     def batches(self, epoch: int) -> Iterator[Batch]:
         for part in self.sharding.micro_batches(epoch):

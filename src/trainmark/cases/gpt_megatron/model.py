@@ -1,0 +1,186 @@
+"""The GPT-2 shape, plainly: token and position tables, pre-norm blocks, a tied head.
+
+Owns sizes, parameter names, the forward pass to the loss, and how tensor parallelism cuts
+the parameters. The rows of ``attention.qkv`` stand head by head (query, key and value of
+head 0, then of head 1, …) as Megatron keeps them, so that a cut into equal parts gives
+every rank whole heads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.nn import functional as F  # noqa: N812 - the field's name for it
+from torch.utils.checkpoint import checkpoint
+
+from trainmark.training.attention import attention
+from trainmark.training.dropout import FastDropout
+from trainmark.training.linear_cross_entropy import linear_cross_entropy_sum
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+INIT_STD = 0.02  # GPT-2; residual projections are divided by sqrt(2 x layers)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GptConfig:
+    """Sizes. ``padded_vocab_size`` is what the token table holds."""
+
+    num_layers: int
+    hidden_size: int
+    num_heads: int
+    seq_length: int
+    vocab_size: int
+    padded_vocab_size: int
+    dropout: float = 0.0
+    checkpoint_activations: bool = False
+
+    @property
+    def matmul_weights(self) -> int:
+        """Weights that take part in matrix products: blocks and head, no look-up tables."""
+        blocks = 12 * self.num_layers * self.hidden_size**2
+        return blocks + self.hidden_size * self.padded_vocab_size
+
+
+def padded_vocab_size(vocab_size: int, tensor_parallel: int) -> int:
+    """Return the next multiple of ``128 x tensor_parallel``, as Megatron pads."""
+    multiple = 128 * tensor_parallel
+    return -(-vocab_size // multiple) * multiple
+
+
+class Attention(nn.Module):
+    """Causal self-attention over the heads that this rank holds."""
+
+    def __init__(self, config: GptConfig) -> None:
+        super().__init__()
+        self.head_dim = config.hidden_size // config.num_heads
+        self.dropout = config.dropout
+        self.qkv = nn.Linear(config.hidden_size, 3 * config.hidden_size)
+        self.out = nn.Linear(config.hidden_size, config.hidden_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (B, T, D) to (B, T, D)."""
+        b, t, _ = x.shape
+        qkv = self.qkv(x).view(b, t, -1, 3, self.head_dim)  # (B, T, H, 3, D/H)
+        query, key, value = qkv.permute(3, 0, 2, 1, 4)  # each (B, H, T, D/H)
+        dropout = self.dropout if self.training else 0.0
+        mixed = attention(query, key, value, is_causal=True, dropout=dropout)
+        return self.out(mixed.transpose(1, 2).reshape(b, t, -1))  # type: ignore[no-any-return]
+
+
+class Block(nn.Module):
+    """Attention and a feed-forward layer, each added to what comes in."""
+
+    def __init__(self, config: GptConfig) -> None:
+        super().__init__()
+        self.norm_1 = nn.LayerNorm(config.hidden_size)
+        self.attention = Attention(config)
+        self.norm_2 = nn.LayerNorm(config.hidden_size)
+        self.up = nn.Linear(config.hidden_size, 4 * config.hidden_size)
+        self.down = nn.Linear(4 * config.hidden_size, config.hidden_size)
+        self.dropout = FastDropout(config.dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (B, T, D) to (B, T, D)."""
+        x = x + self.dropout(self.attention(self.norm_1(x)))
+        wide = F.gelu(self.up(self.norm_2(x)), approximate="tanh")
+        return x + self.dropout(self.down(wide))  # type: ignore[no-any-return]
+
+
+class Gpt(nn.Module):
+    """The language model; the head shares the token table."""
+
+    def __init__(self, config: GptConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.wte = nn.Embedding(config.padded_vocab_size, config.hidden_size)
+        self.wpe = nn.Embedding(config.seq_length, config.hidden_size)
+        self.dropout = FastDropout(config.dropout)
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.num_layers))
+        self.norm = nn.LayerNorm(config.hidden_size)
+
+    def hidden(self, ids: Tensor) -> Tensor:
+        """Return the last hidden states (B, T, D) of token ids (B, T)."""
+        positions = torch.arange(ids.size(1), device=ids.device)
+        x = self.dropout(self.wte(ids) + self.wpe(positions))
+        for block in self.blocks:
+            if self.config.checkpoint_activations and self.training:
+                x = checkpoint(block, x, use_reentrant=False)
+            else:
+                x = block(x)
+        return self.norm(x)  # type: ignore[no-any-return]
+
+    def forward(self, ids: Tensor, targets: Tensor) -> Tensor:
+        """Return the SUM of the cross-entropy, in nats, over all targets.
+
+        The sum is inside so that what wraps the module (DDP, FSDP) sees the head too.
+
+        Args:
+            ids, targets: (B, T), int64.
+        """
+        hidden = self.hidden(ids).flatten(0, 1)  # (B * T, D)
+        table: Any = self.wte.weight
+        group = None
+        if isinstance(table, DTensor):
+            group = table.device_mesh.get_group()
+            table = table.to_local()
+        return linear_cross_entropy_sum(hidden, table, targets.flatten(), group=group)
+
+    def logits(self, ids: Tensor) -> Tensor:
+        """Return all scores (B, T, padded vocabulary), for tests and small inputs."""
+        return F.linear(self.hidden(ids), self.wte.weight)
+
+
+@torch.no_grad()
+def build_model(config: GptConfig, *, seed: int) -> Gpt:
+    """Return the model on the host, initialised from ``seed``, in train mode.
+
+    The token table comes last, so that its padding does not change the other weights.
+    """
+    torch.manual_seed(seed)
+    model = Gpt(config)
+    for name, parameter in model.named_parameters():
+        if name.endswith(("attention.out.weight", "down.weight")):
+            parameter.normal_(std=INIT_STD / (2 * config.num_layers) ** 0.5)
+        elif name.endswith("bias"):
+            parameter.zero_()
+        elif parameter.dim() == 2 and name != "wte.weight":
+            parameter.normal_(std=INIT_STD)
+    model.wte.weight.normal_(std=INIT_STD)
+    return model.train()
+
+
+def parallelize(model: Gpt, mesh: DeviceMesh) -> None:
+    """Cut the model over the ranks of a one-dimensional mesh, in place.
+
+    Every parameter becomes a DTensor of ``mesh``: optimizer, clipping and loss scaling
+    cannot mix them with plain tensors. Heads and feed-forward columns are cut, and the
+    token table by rows; norms and positions are the same on every rank.
+    """
+    from torch.distributed.tensor import Replicate
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        ParallelStyle,
+        RowwiseParallel,
+        parallelize_module,
+    )
+
+    from trainmark.training.parallel import Replicated
+
+    plan: dict[str, ParallelStyle] = {
+        "wte": RowwiseParallel(input_layouts=Replicate()),
+        "wpe": Replicated(),
+        "norm": Replicated(),
+        "blocks.*.norm_1": Replicated(),
+        "blocks.*.norm_2": Replicated(),
+        "blocks.*.attention.qkv": ColwiseParallel(),
+        "blocks.*.attention.out": RowwiseParallel(),
+        "blocks.*.up": ColwiseParallel(),
+        "blocks.*.down": RowwiseParallel(),
+    }
+    parallelize_module(model, mesh, plan)

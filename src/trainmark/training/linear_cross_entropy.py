@@ -1,0 +1,129 @@
+"""The cross-entropy of a linear head, without all its scores in memory at once.
+
+Over a large vocabulary the scores are the largest tensor of a language model. Here a block
+of rows at a time is scored, turned into its own gradient in place and multiplied on; the
+backward pass only scales what is ready. The products are those of the plain computation,
+none is done twice.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+# Rows x vocabulary scores that are held at once: large enough that reading the weight
+# once a block is small beside the products, small enough to be cheap in memory.
+SCORES_AT_ONCE = 1 << 26
+# A probability of one in 50,000 is below fp16's normal numbers; four times that is not, and
+# a thousand rows of one token still add up to less than fp16's largest.
+_FP16_BOOST = 4.0
+
+
+def linear_cross_entropy_sum(
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    *,
+    group: ProcessGroup | None = None,
+    scores_at_once: int = SCORES_AT_ONCE,
+) -> Tensor:
+    """Return ``cross_entropy(hidden @ weight.T, targets, reduction="sum")`` in float32.
+
+    Under autocast the products are in its dtype, the softmax and all sums in float32.
+
+    Args:
+        hidden: (N, D), the same on every rank of ``group``.
+        weight: (V, D); with a group, this rank's V / size rows of the whole weight, in
+            the order of the ranks.
+        targets: (N,), int64, in [0, V); with a group, of the whole weight's rows.
+        group: the ranks that share the weight; none: it is whole.
+        scores_at_once: scores held in memory at once.
+    """
+    device_type = hidden.device.type
+    dtype = hidden.dtype
+    if torch.is_autocast_enabled(device_type):
+        dtype = torch.get_autocast_dtype(device_type)
+    rows = max(1, scores_at_once // weight.size(0))
+    with torch.autocast(device_type, enabled=False):
+        loss: Tensor = _LinearCrossEntropy.apply(hidden, weight, targets, group, rows, dtype)  # type: ignore[no-untyped-call]
+    return loss
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(  # noqa: PLR0917 - autograd passes by position
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        targets: Tensor,
+        group: ProcessGroup | None,
+        rows: int,
+        dtype: torch.dtype,
+    ) -> Tensor:
+        wants_hidden, wants_weight = ctx.needs_input_grad[:2]
+        boost = _FP16_BOOST if dtype is torch.float16 else 1.0
+        inputs, matrix = hidden.to(dtype), weight.to(dtype)
+        loss = torch.zeros((), device=hidden.device)
+        d_hidden = torch.empty_like(hidden) if wants_hidden else None
+        d_weight = torch.zeros_like(weight, dtype=torch.float32) if wants_weight else None
+        for first in range(0, len(targets), rows):
+            part = slice(first, first + rows)
+            scores = (inputs[part] @ matrix.t()).float()  # (rows, V)
+            loss += _to_gradient(scores, targets[part], group)
+            if d_hidden is None and d_weight is None:
+                continue
+            gradient = scores.mul_(boost).to(dtype) if boost != 1.0 else scores.to(dtype)
+            if d_hidden is not None:
+                d_hidden[part] = gradient @ matrix
+            if d_weight is not None:
+                _add_product(d_weight, gradient, inputs[part])
+        if d_hidden is not None and group is not None:
+            dist.all_reduce(d_hidden, group=group)
+        ctx.gradients = d_hidden, d_weight
+        ctx.boost = boost
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        scale = grads[0] / ctx.boost
+        d_hidden, d_weight = (None if x is None else x.mul_(scale) for x in ctx.gradients)
+        ctx.gradients = None
+        return d_hidden, d_weight, None, None, None, None
+
+
+def _add_product(total: Tensor, gradient: Tensor, inputs: Tensor) -> None:
+    """Add ``gradient.T @ inputs`` to ``total``, float32, (V, D)."""
+    if gradient.dtype == total.dtype:
+        torch.addmm(total, gradient.t(), inputs, out=total)
+    else:
+        total += gradient.t() @ inputs
+
+
+def _to_gradient(scores: Tensor, targets: Tensor, group: ProcessGroup | None) -> Tensor:
+    """Turn ``scores`` (rows, V) into softmax less one-hot, in place; return the loss's sum."""
+    if group is None:
+        index = targets[:, None]
+        torch.log_softmax(scores, -1, out=scores)
+        loss = -scores.gather(1, index).sum()
+        scores.exp_().scatter_add_(1, index, -torch.ones_like(index, dtype=scores.dtype))
+        return loss
+    first = dist.get_rank(group) * scores.size(1)
+    local = targets - first
+    here = (local >= 0) & (local < scores.size(1))
+    index = local.where(here, 0)[:, None]
+    highest = scores.amax(-1, keepdim=True)
+    dist.all_reduce(highest, dist.ReduceOp.MAX, group=group)
+    scores.sub_(highest)
+    chosen = scores.gather(1, index).squeeze(1).where(here, 0.0)
+    total = scores.exp_().sum(-1)
+    both = torch.stack([chosen, total])
+    dist.all_reduce(both, group=group)
+    chosen, total = both
+    scores.div_(total[:, None]).scatter_add_(1, index, -here[:, None].to(scores.dtype))
+    return torch.sum(total.log() - chosen)

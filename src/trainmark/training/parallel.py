@@ -1,0 +1,174 @@
+"""How a model is spread over ranks: replicas of it, and parts of one replica.
+
+Owns which rank trains which share of the data, which ranks hold one replica together, and
+when gradients are averaged over replicas. Tensor peers stand next to each other: rank =
+data_rank x tensor_size + tensor_rank.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
+from torch.distributed.tensor.parallel import ParallelStyle
+from torch.nn.parallel import DistributedDataParallel
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from trainmark.protocols import JobContext
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """Where this rank stands. ``mesh`` has the dimensions ``data`` and ``tensor``."""
+
+    data_rank: int = 0
+    data_size: int = 1
+    tensor_rank: int = 0
+    tensor_size: int = 1
+    mesh: DeviceMesh | None = None
+
+    @classmethod
+    def of(cls, context: JobContext, *, tensor_parallel: int = 1, with_mesh: bool = False) -> Ranks:
+        """Return the rank's place; ``tensor_parallel`` ranks hold one replica together.
+
+        ``with_mesh`` makes one where plain replicas would not need it: FSDP does.
+        """
+        data_size = context.world_size // tensor_parallel
+        assert data_size * tensor_parallel == context.world_size, "checked when planning"
+        data_rank, tensor_rank = divmod(context.rank, tensor_parallel)
+        mesh = None
+        if context.world_size > 1 and (with_mesh or tensor_parallel > 1):
+            from torch.distributed.device_mesh import init_device_mesh
+
+            mesh = init_device_mesh(
+                context.device.torch_type,
+                (data_size, tensor_parallel),
+                mesh_dim_names=("data", "tensor"),
+            )
+        return cls(data_rank, data_size, tensor_rank, tensor_parallel, mesh)
+
+    @property
+    def counts_here(self) -> bool:
+        """Tell whether this rank reports counts: one of those that share a replica."""
+        return self.tensor_rank == 0
+
+
+class Replicated(ParallelStyle):
+    """Hold a module's parameters as DTensors that are the same on every rank of the mesh.
+
+    It takes and returns plain tensors, computed alike on every rank.
+    """
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            same = nn.Parameter(distribute_tensor(parameter.data, device_mesh, [Replicate()]))
+            module.register_parameter(name, same)
+
+        def enter(_module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[DTensor, ...]:
+            return tuple(
+                DTensor.from_local(x, device_mesh, [Replicate()], run_check=False) for x in inputs
+            )
+
+        def leave(_module: nn.Module, _inputs: Any, output: DTensor) -> Tensor:
+            return output.to_local()
+
+        module.register_forward_pre_hook(enter)
+        module.register_forward_hook(leave)
+        return module
+
+
+class Replicas:
+    """Average gradients over the replicas of a model; this base class has one replica.
+
+    Args:
+        module: what to call for a forward pass.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+
+    def micro_batch(self, *, last: bool) -> AbstractContextManager[Any]:
+        """Return the context of one forward and backward pass of a step."""
+        del last
+        return nullcontext()
+
+    def finish(self) -> None:
+        """Leave the averaged gradients of the step in the parameters."""
+
+
+class _Overlapped(Replicas):
+    """DDP: averages while the backward pass goes on."""
+
+    def micro_batch(self, *, last: bool) -> AbstractContextManager[Any]:
+        module = cast("DistributedDataParallel", self.module)
+        return nullcontext() if last else module.no_sync()
+
+
+class _Sharded(Replicas):
+    """FSDP2: every replica keeps a share of the parameters; averages with the backward pass."""
+
+    def micro_batch(self, *, last: bool) -> AbstractContextManager[Any]:
+        self.module.set_requires_gradient_sync(last)  # type: ignore[operator]
+        return nullcontext()
+
+
+class _AtTheEnd(Replicas):
+    """Averages when the step's last backward pass is done: DDP takes no DTensor."""
+
+    def __init__(self, module: nn.Module, ranks: Ranks) -> None:
+        super().__init__(module)
+        assert ranks.mesh is not None
+        self._group = ranks.mesh["data"].get_group()
+        self._size = ranks.data_size
+
+    def finish(self) -> None:
+        grads = [p.grad for p in self.module.parameters() if p.grad is not None]
+        local = [g.to_local() if isinstance(g, DTensor) else g for g in grads]
+        work = [dist.all_reduce(x, group=self._group, async_op=True) for x in local]
+        for handle in work:
+            assert handle is not None
+            handle.wait()
+        torch._foreach_div_(local, self._size)
+
+
+def spread(
+    model: nn.Module,
+    ranks: Ranks,
+    *,
+    torch_type: str,
+    compiled: bool = False,
+    shards: Iterable[nn.Module] | None = None,
+) -> Replicas:
+    """Spread ``model`` over the replicas of ``ranks``.
+
+    Args:
+        model: already cut over the tensor ranks.
+        compiled: call it through ``torch.compile``.
+        shards: with these, FSDP2 shards the model, each of these modules on its own;
+            none: every replica is whole.
+    """
+    if shards is not None and ranks.mesh is not None:
+        from torch.distributed.fsdp import fully_shard
+
+        for module in shards:
+            fully_shard(module, mesh=ranks.mesh["data"])
+        fully_shard(model, mesh=ranks.mesh["data"])
+        return _Sharded(cast("nn.Module", torch.compile(model)) if compiled else model)
+    called = cast("nn.Module", torch.compile(model)) if compiled else model
+    if ranks.data_size == 1:
+        return Replicas(called)
+    if ranks.tensor_size > 1:
+        return _AtTheEnd(called, ranks)
+    device_ids = [torch.cuda.current_device()] if torch_type == "cuda" else None
+    return _Overlapped(
+        DistributedDataParallel(called, device_ids=device_ids, gradient_as_bucket_view=True)
+    )
