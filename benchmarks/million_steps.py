@@ -93,7 +93,7 @@ def _write_launcher(path: Path) -> None:
 def measured(run_dir: Path) -> None:
     """Do what the launcher does after a run; print seconds and peak megabytes as JSON."""
     start = time.perf_counter()
-    from trainmark.cli.run import write_pages
+    from trainmark.report.files import write_pages
     from trainmark.results import building, record
 
     built = building.build(run_dir)

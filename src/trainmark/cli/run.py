@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import signal
-import sys
-import time
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from trainmark.cli.running import from_here, launch_and_write, verdict_stands
 from trainmark.errors import EXIT_FAILED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from trainmark.plan import Plan
     from trainmark.results.record import Record
 
@@ -30,8 +23,6 @@ EXAMPLES = """\
   trainmark run distilbert_sst2 --data data/sst2 --recipe standard --nproc 8 bs=96
   trainmark run distilbert_sst2 --dry-run            print the plan, start nothing
 """
-_LINE_EVERY_S = 10.0
-REPEATS_FILE = "repeats.json"
 
 
 def command(
@@ -84,14 +75,9 @@ def command(
     if dry_run:
         _print_dry_run(plan, as_json=as_json)
         return
-    records = _launch_all(plan, quiet=quiet)
-    try:
+    records = launch_and_write(plan, label=plan.case, quiet=quiet)
+    with verdict_stands():
         _print_results(plan, records, as_json=as_json)
-    except OSError as error:
-        # The verdict is the run's, not the reader's: records and pages are written.
-        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - until the process ends
-        with suppress(OSError):
-            print(f"trainmark: cannot print the table: {error.strerror}", file=sys.stderr)
     if not all(record.passed for record in records):
         raise typer.Exit(EXIT_FAILED)
 
@@ -108,96 +94,6 @@ def _print_dry_run(plan: Plan, *, as_json: bool) -> None:
     typer.echo(" ".join(argv), err=True)
 
 
-def _launch_all(plan: Plan, *, quiet: bool) -> list[Record]:
-    """Launch once, or as often as the plan says; a failed launch does not stop the others."""
-    from trainmark.launch.local import launch
-    from trainmark.launch.progress import Progress
-    from trainmark.launch.run_dir import refuse_used
-    from trainmark.plan import of_repeat
-
-    count = plan.repeat_count
-    plans = [plan] if count == 1 else [of_repeat(plan, index + 1) for index in range(count)]
-    if count > 1:
-        refuse_used(Path(plan.run_dir))
-    records = []
-    for single in plans:
-        label = single.case if count == 1 else f"{single.case} {single.repeat_index}/{count}"
-        show = (
-            (lambda: None)
-            if quiet
-            else _progress_line(label, Progress.of(single, Path(single.run_dir)).poll)
-        )
-        record = launch(single, on_poll=show)
-        if not quiet:
-            _end_line(f"{label}: {record.status}")
-        if record.status == "interrupted":
-            # Once is enough: further Ctrl-C must not take the pages away.
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-        records.append(record)
-        write_pages([record], Path(single.run_dir))
-        if record.status == "interrupted":
-            break
-    if count > 1:
-        _write_repeats(records, Path(plan.run_dir))
-    return records
-
-
-def _progress_line(label: str, poll: Callable[[], str]) -> Callable[[], None]:
-    """Return what shows progress: one moving line on a terminal, else a line now and then."""
-    terminal = sys.stderr.isatty()
-    shown, shown_at = "", 0.0
-
-    def show() -> None:
-        nonlocal shown, shown_at
-        text = f"{label}: {poll()}"
-        now = time.monotonic()
-        if text == shown or (not terminal and now - shown_at < _LINE_EVERY_S):
-            return
-        shown, shown_at = text, now
-        # Whoever read our progress may have gone; the run has not.
-        with suppress(OSError):
-            if terminal:
-                width = shutil.get_terminal_size().columns - 1
-                sys.stderr.write(f"\r{text[:width]:<{width}}")
-            else:
-                sys.stderr.write(text + "\n")
-            sys.stderr.flush()
-
-    return show
-
-
-def _end_line(text: str) -> None:
-    with suppress(OSError):
-        if sys.stderr.isatty():
-            width = shutil.get_terminal_size().columns - 1
-            sys.stderr.write(f"\r{text[:width]:<{width}}\n")
-        else:
-            sys.stderr.write(text + "\n")
-
-
-def _write_repeats(records: list[Record], folder: Path) -> None:
-    """Write what the launches say together: pages, and the statistics as JSON."""
-    from trainmark.report.export import repeats_json
-
-    write_pages(records, folder)
-    (folder / REPEATS_FILE).write_text(repeats_json(records), encoding="utf-8")
-
-
-def write_pages(records: list[Record], folder: Path) -> None:
-    """Write the result pages of one run, or of several together."""
-    from trainmark.report.page import LANGUAGES, html_page, markdown_page
-
-    for lang in LANGUAGES:
-        (folder / f"page.{lang}.md").write_text(markdown_page(records, lang), encoding="utf-8")
-        (folder / f"page.{lang}.html").write_text(html_page(records, lang), encoding="utf-8")
-
-
-def _from_here(path: Path) -> Path:
-    """Return ``path`` as it is called from the folder we are in, if it lies below it."""
-    here = Path.cwd()
-    return path.relative_to(here) if path.is_relative_to(here) else path
-
-
 def _print_results(plan: Plan, records: list[Record], *, as_json: bool) -> None:
     from trainmark.report.terminal import repeats_table, run_table
 
@@ -207,7 +103,7 @@ def _print_results(plan: Plan, records: list[Record], *, as_json: bool) -> None:
         typer.echo(json.dumps(single, ensure_ascii=False))
         return
     for record in records:
-        run_dir = _from_here(Path(plan.run_dir))
+        run_dir = from_here(Path(plan.run_dir))
         if plan.repeat_count > 1:
             run_dir /= f"r{record.plan.repeat_index}"
         typer.echo(run_table(record, run_dir=run_dir))

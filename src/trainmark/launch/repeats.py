@@ -1,0 +1,61 @@
+"""Launch a plan as often as it says, with a line of progress; one launch after another."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainmark.launch.local import launch
+from trainmark.launch.progress import Progress
+from trainmark.launch.progress_line import end_line, progress_line
+from trainmark.launch.run_dir import refuse_used
+from trainmark.plan import of_repeat
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from trainmark.plan import Plan
+    from trainmark.results.record import Record
+
+
+def launches(plan: Plan) -> list[Plan]:
+    """Return the plan of each launch, in order."""
+    count = plan.repeat_count
+    return [plan] if count == 1 else [of_repeat(plan, index + 1) for index in range(count)]
+
+
+def launch_all(
+    plan: Plan, *, label: str, quiet: bool, ended: Callable[[Record, Path], None]
+) -> list[Record]:
+    """Launch once, or as often as the plan says; a failed launch does not stop the others.
+
+    Args:
+        label: what the line of progress begins with.
+        ended: called with each record and its folder as soon as it is there.
+
+    Raises:
+        EnvironmentFault: the folder cannot be used; nothing was started.
+    """
+    count = plan.repeat_count
+    if count > 1:
+        refuse_used(Path(plan.run_dir))
+    records = []
+    for single in launches(plan):
+        said = label if count == 1 else f"{label} {single.repeat_index}/{count}"
+        show = (
+            (lambda: None)
+            if quiet
+            else progress_line(said, Progress.of(single, Path(single.run_dir)).poll)
+        )
+        record = launch(single, on_poll=show)
+        if not quiet:
+            end_line(f"{said}: {record.status}")
+        if record.status == "interrupted":
+            # Once is enough: further Ctrl-C must not take the pages away.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        records.append(record)
+        ended(record, Path(single.run_dir))
+        if record.status == "interrupted":
+            break
+    return records
