@@ -1,0 +1,92 @@
+"""Built indices kept on disk: one vector of whole numbers a file.
+
+Owns that a file is there whole or not at all, that a damaged one is built again, and that a
+folder nobody may write costs time but no run. Must not know what the numbers mean.
+"""
+
+from __future__ import annotations
+
+import secrets
+import zlib
+from io import BytesIO
+from typing import TYPE_CHECKING, BinaryIO
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+
+def kept(file: Path, length: int, build: Callable[[], NDArray[np.int64]]) -> NDArray[np.int64]:
+    """Return the vector that ``file`` keeps, mapped; build and keep it when it is not there.
+
+    Args:
+        length: elements that ``build`` returns, int64 (length,).
+    """
+    found = _load(file, length)
+    if found is not None:
+        return found
+    built = build()
+    assert built.shape == (length,)
+    checked = np.append(built, _checksum(built))
+    if replace_file(file, lambda stream: _save(stream, checked)):
+        found = _load(file, length)  # mapped: the ranks of a machine share one copy
+    return built if found is None else found
+
+
+def replace_file(file: Path, write: Callable[[BinaryIO], None]) -> bool:
+    """Give ``file`` the content that ``write`` writes, whole; tell whether that was possible.
+
+    Ranks may do so at once: each writes under a name of its own, the last one stays.
+    """
+    staging = file.with_name(f".{file.name}.{secrets.token_hex(4)}.part")
+    try:
+        file.parent.mkdir(exist_ok=True)
+        with staging.open("xb") as stream:
+            write(stream)
+        staging.replace(file)
+    except OSError:  # read-only or full: a cache is no condition of a run
+        _discard(staging)
+        return False
+    return True
+
+
+def _discard(file: Path) -> None:
+    try:
+        file.unlink(missing_ok=True)
+    except OSError:
+        return  # the folder cannot be written, so nothing was left in it
+
+
+def _load(file: Path, length: int) -> NDArray[np.int64] | None:
+    """Return the vector, or none where the file is absent, unreadable or damaged."""
+    header = _header(length + 1)
+    try:
+        with file.open("rb") as stream:
+            start = stream.read(len(header))
+        if start != header or file.stat().st_size != len(header) + 8 * (length + 1):
+            return None
+        vector: NDArray[np.int64] = np.memmap(file, "<i8", mode="r", offset=len(header))
+    except OSError:
+        return None
+    return vector[:-1] if vector[-1] == _checksum(vector[:-1]) else None
+
+
+def _save(stream: BinaryIO, vector: NDArray[np.int64]) -> None:
+    stream.write(_header(len(vector)))
+    stream.write(np.ascontiguousarray(vector, "<i8").data)
+
+
+def _header(length: int) -> bytes:
+    """Return the start of an ``.npy`` file; comparing it spares parsing a damaged one."""
+    buffer = BytesIO()
+    kind = {"descr": "<i8", "fortran_order": False, "shape": (length,)}
+    np.lib.format.write_array_header_1_0(buffer, kind)
+    return buffer.getvalue()
+
+
+def _checksum(vector: NDArray[np.int64]) -> int:
+    return zlib.crc32(vector.data)

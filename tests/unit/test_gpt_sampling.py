@@ -1,0 +1,259 @@
+"""Splits, epochs and kept indices of the GPT case, against plain reference loops."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainmark.cases.gpt_megatron import index_cache, sampling
+from trainmark.cases.gpt_megatron.indexed import IndexedReader, IndexedWriter
+from trainmark.cases.gpt_megatron.sampling import Samples, split_documents
+from trainmark.errors import UsageError
+
+SIZES = st.lists(st.integers(0, 12), max_size=40)
+
+
+def corpus(sizes):
+    """Tokens that are their own number, so that every sample says where it comes from."""
+    starts = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]).astype(np.int64)
+    return FakeReader(starts)
+
+
+class FakeReader:
+    def __init__(self, starts):
+        self.starts = starts
+        self.tokens = np.arange(starts[-1], dtype=np.int32)
+
+    def token_starts(self, documents):
+        return self.starts[documents.start : documents.stop + 1]
+
+
+def walk(sizes, seq_length):
+    """Cut documents one sample after another: the slow way to say what ``cut`` returns."""
+    samples = max(0, (sum(sizes) - 1) // seq_length)
+    found, document, offset = [(0, 0)], 0, 0
+    for _ in range(samples):
+        left = seq_length + 1
+        while left > sizes[document] - offset:
+            left -= sizes[document] - offset
+            document, offset = document + 1, 0
+        offset += left - 1
+        found.append((document, offset))
+    return found
+
+
+@settings(max_examples=200, deadline=None)
+@given(sizes=SIZES, seq_length=st.integers(1, 15))
+def test_cuts_equal_a_walk_over_the_documents(sizes, seq_length):
+    positions, offsets = sampling.cut(np.array(sizes, np.int64), seq_length)
+    expected = walk(sizes, seq_length) if sum(sizes) else []
+    assert list(zip(positions.tolist(), offsets.tolist(), strict=True)) == expected
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    sizes=SIZES,
+    seq_length=st.integers(1, 15),
+    seed=st.integers(0, 2**63 - 1),
+    number=st.integers(0, 5),
+    ends=st.tuples(st.integers(0, 40), st.integers(0, 40)),
+)
+def test_an_epoch_predicts_every_token_of_the_split_once(sizes, seq_length, seed, number, ends):
+    first, last = sorted(min(end, len(sizes)) for end in ends)
+    reader = corpus(sizes)
+    samples = Samples(reader, range(first, last), seq_length, seed)
+    total = sum(sizes[first:last])
+    assert len(samples) == max(0, (total - 1) // seq_length)
+    for index in (samples.epoch(number), samples.in_order()):
+        assert len(index) == len(samples)
+        assert sorted(index.shuffle) == list(range(len(samples)))
+        order = [
+            token
+            for document in index.documents + first
+            for token in range(reader.starts[document], reader.starts[document + 1])
+        ]
+        assert sorted(order) == list(range(reader.starts[first], reader.starts[last]))
+        rows = index.tokens(np.arange(len(samples)))
+        assert rows.dtype == np.int64
+        assert rows[:, 1:].ravel().tolist() == order[1 : 1 + len(samples) * seq_length]
+        assert rows[:, 0].tolist() == order[: len(samples) * seq_length : seq_length]
+        assert total - 1 - len(samples) * seq_length < seq_length
+        shuffled = index.tokens(index.shuffle)
+        assert (shuffled == rows[index.shuffle]).all()
+
+
+def test_samples_in_order_have_exact_tokens():
+    samples = Samples(corpus([3, 0, 0, 4, 1, 0, 5]), range(1, 7), 4, seed=1)
+    index = samples.in_order()
+    assert samples.num_tokens == 10
+    assert index.tokens([1, 0]).tolist() == [[7, 8, 9, 10, 11], [3, 4, 5, 6, 7]]
+    assert index.documents.tolist() == [0, 1, 2, 3, 4, 5]
+    assert index.positions.tolist() == [0, 3, 5]
+    assert index.offsets.tolist() == [0, 0, 3]
+    assert index.shuffle.tolist() == [0, 1]
+    assert index.tokens([]).shape == (0, 5)
+    with pytest.raises(AssertionError):
+        index.tokens([2])
+    with pytest.raises(AssertionError):
+        index.tokens([-1])
+
+
+def test_epochs_depend_on_seed_and_number_alone():
+    sizes = np.random.default_rng(3).integers(0, 9, 200)
+    one, again = (Samples(corpus(sizes), range(200), 4, seed=7) for _ in range(2))
+    other = Samples(corpus(sizes), range(200), 4, seed=8)
+    rows = one.epoch(0).tokens(one.epoch(0).shuffle)
+    assert (rows == again.epoch(0).tokens(again.epoch(0).shuffle)).all()
+    for index in (one.epoch(1), other.epoch(0), one.in_order()):
+        assert not (rows == index.tokens(index.shuffle)).all()
+        assert np.unique(index.tokens(index.shuffle)[:, 1:]).size == len(one) * 4
+
+
+def test_tokens_come_from_a_real_pair(tmp_path):
+    with IndexedWriter(tmp_path / "x", np.uint16) as writer:
+        writer.add_documents(np.arange(60_000, 60_020), np.array([6, 4, 10]))
+    samples = Samples(IndexedReader.open(tmp_path / "x"), range(1, 3), 4, seed=1)
+    rows = samples.in_order().tokens([0, 2])
+    assert rows.tolist() == [list(range(60_006, 60_011)), list(range(60_014, 60_019))]
+    assert rows.dtype == np.int64
+
+
+@pytest.mark.parametrize(
+    ("split", "documents", "bounds"),
+    [
+        ("949,50,1", 1000, [0, 949, 999, 1000]),
+        ("949,50,1", 10, [0, 9, 10, 10]),
+        ("949,50,1", 0, [0, 0, 0, 0]),
+        ("969, 30, 1", 8_013_769, [0, 7_765_342, 8_005_755, 8_013_769]),
+        ("1", 7, [0, 7, 7, 7]),
+        ("9,1", 25, [0, 22, 25, 25]),  # 22.5 rounds to the even 22
+        ("0.5,0.25,0.25", 8, [0, 4, 6, 8]),
+        ("0,1,0", 8, [0, 0, 8, 8]),
+    ],
+)
+def test_splits_are_contiguous_ranges(split, documents, bounds):
+    found = split_documents(split, documents)
+    assert list(found) == ["train", "validation", "test"]
+    assert [(part.start, part.stop) for part in found.values()] == list(pairwise(bounds))
+
+
+@given(
+    weights=st.lists(st.integers(0, 10**6), min_size=1, max_size=3).filter(any),
+    documents=st.integers(0, 10**9),
+)
+def test_splits_cover_every_document_once(weights, documents):
+    parts = list(split_documents(",".join(map(str, weights)), documents).values())
+    assert parts[0].start == 0
+    assert parts[-1].stop == documents
+    for part, after in pairwise(parts):
+        assert part.start <= part.stop == after.start
+    for part, weight in zip(parts, weights, strict=False):
+        assert abs(len(part) - documents * weight / sum(weights)) <= 1
+
+
+@pytest.mark.parametrize(
+    "split", ["", "a", "949,50,1,1", "-1,2", "0,0,0", "0", "1,,1", "nan", "inf", "1e3", "9" * 400]
+)
+def test_a_bad_split_is_refused(split):
+    with pytest.raises(UsageError) as caught:
+        split_documents(split, 10)
+    assert caught.value.where == "recipe field split"
+    assert "949,50,1" in caught.value.remedy
+
+
+@pytest.fixture
+def place(tmp_path):
+    return tmp_path / "indices"
+
+
+def cached(place, **changes):
+    words = {"documents": range(2, 190), "seq_length": 4, "seed": 7, "content_id": "abc"} | changes
+    sizes = np.random.default_rng(3).integers(0, 9, 200)
+    return Samples(
+        corpus(sizes), words["documents"], words["seq_length"], words["seed"], place,
+        content_id=words["content_id"],
+    )  # fmt: skip
+
+
+def same(one, other):
+    names = ("documents", "positions", "offsets", "shuffle")
+    return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in names)
+
+
+def test_a_kept_epoch_is_mapped_and_not_built_again(place, monkeypatch):
+    fresh = cached(None).epoch(3)
+    assert same(cached(place).epoch(3), fresh)
+    (file,) = place.iterdir()
+    assert np.load(file).dtype == np.int64
+    monkeypatch.setattr(Samples, "_build", None)
+    found = cached(place).epoch(3)
+    assert same(found, fresh)
+    assert isinstance(found.shuffle, np.memmap)
+    assert (found.tokens([5, 0]) == fresh.tokens([5, 0])).all()
+    assert list(place.iterdir()) == [file]
+
+
+def test_each_thing_an_epoch_depends_on_has_a_file_of_its_own(place, monkeypatch):
+    cached(place).epoch(0)
+    cached(place).epoch(1)
+    for changes in (
+        {"documents": range(2, 191)}, {"seq_length": 5}, {"seed": 8}, {"content_id": "xyz"},
+    ):  # fmt: skip
+        assert same(cached(place, **changes).epoch(0), cached(None, **changes).epoch(0))
+    assert len(list(place.iterdir())) == 6
+    monkeypatch.setattr(sampling, "FORMAT", 2)
+    cached(place).epoch(0)
+    assert len(list(place.iterdir())) == 7
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: b"",
+        lambda content: content[:-1],
+        lambda content: content + b"\0",
+        lambda content: b"\x93NUMPX" + content[6:],
+        lambda content: content[:300] + bytes([content[300] ^ 1]) + content[301:],
+        lambda content: content[:-8] + bytes(8),
+    ],
+)
+def test_a_damaged_file_is_built_again(place, damage):
+    fresh = cached(place).epoch(0)
+    (file,) = place.iterdir()
+    good = file.read_bytes()
+    file.unlink()  # the mapped one stays whole
+    file.write_bytes(damage(good))
+    assert same(cached(place).epoch(0), fresh)
+    assert file.read_bytes() == good
+    assert list(place.iterdir()) == [file]
+
+
+def test_a_folder_that_cannot_be_written_is_no_error(place, monkeypatch):
+    def refuse(*_):
+        raise PermissionError(13, "Permission denied")
+
+    place.write_bytes(b"a file where the folder would be")
+    assert same(cached(place).epoch(0), cached(None).epoch(0))
+    place.unlink()
+    monkeypatch.setattr(index_cache, "_save", refuse)
+    assert same(cached(place).epoch(0), cached(None).epoch(0))
+    assert list(place.iterdir()) == []
+
+
+def test_a_full_disk_leaves_nothing_half_written(place, monkeypatch):
+    def half(stream, vector):
+        stream.write(bytes(100))
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(index_cache, "_save", half)
+    assert same(cached(place).epoch(0), cached(None).epoch(0))
+    assert list(place.iterdir()) == []
+
+
+def test_splits_without_a_whole_sample_keep_nothing(place):
+    empty = cached(place, documents=range(5, 5))
+    assert len(empty) == 0
+    assert empty.epoch(0).tokens([]).shape == (0, 5)
+    assert not place.exists()
