@@ -13,13 +13,14 @@ EXAMPLES = """\
   trainmark report runs/RUN --lang zh
   trainmark report runs/A runs/B --format html -o page.html
   trainmark report runs/* --format csv -o results.csv
+  trainmark report runs/RUN --format index              one JSON line for speed, one for memory
 """
 
 
 def command(
     runs: Annotated[list[Path] | None, typer.Argument(help="Run directories or records.")] = None,
     form: Annotated[
-        Literal["md", "html", "json", "csv"] | None,
+        Literal["md", "html", "json", "csv", "index"] | None,
         typer.Option("--format", help="Form of the output; default: by -o's ending, else md."),
     ] = None,
     lang: Annotated[Literal["en", "zh"], typer.Option(help="Language of a page.")] = "en",
@@ -29,7 +30,7 @@ def command(
 ) -> None:
     """Print the result page of one or several runs, or their figures as data."""
     from trainmark.cli.show import find_records, newest_run
-    from trainmark.report.export import to_csv, to_json
+    from trainmark.report.export import to_csv, to_index, to_json
     from trainmark.report.page import html_page, markdown_page
     from trainmark.results.record import read
 
@@ -43,6 +44,8 @@ def command(
         text = html_page(records, lang)
     elif form == "json":
         text = to_json(records)
+    elif form == "index":
+        text = to_index(records)
     else:
         text = to_csv(records)
     if output is None:

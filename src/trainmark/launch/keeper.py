@@ -22,10 +22,10 @@ def take_over(run_dir: Path, run_id: str) -> None:
     from time import perf_counter_ns
 
     from trainmark.launch.processes import kill_run
-    from trainmark.launch.run_dir import finish
+    from trainmark.launch.run_dir import finish, leave_index
     from trainmark.measure.events import LAUNCHER_FILE, EventWriter
     from trainmark.plan import PLAN_FILE, Plan
-    from trainmark.results.record import RECORD_FILE
+    from trainmark.results.record import RECORD_FILE, read
 
     if not (run_dir / PLAN_FILE).exists() or Plan.read(run_dir).run_id != run_id:
         return
@@ -34,6 +34,7 @@ def take_over(run_dir: Path, run_id: str) -> None:
         return
     kill_run(run_id)
     if (run_dir / RECORD_FILE).exists():
+        leave_index(read(run_dir), run_dir)  # the launcher may have died between the two
         return
     finish(
         run_dir,

@@ -10,12 +10,13 @@ import errno
 import os
 import sys
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from trainmark.errors import EnvironmentFault
+from trainmark.errors import EnvironmentFault, TrainmarkError
 from trainmark.measure.events import LAUNCHER_FILE, EventWriter
-from trainmark.results import building, record
+from trainmark.results import building, index_of_run, record
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -114,4 +115,18 @@ def finish(
     events.close()
     built = building.build(run_dir)
     record.write(built, run_dir)
+    leave_index(built, run_dir)
     return built
+
+
+def leave_index(built: Record, run_dir: Path) -> None:
+    """Write the JSON records beside a record that stands; a fault is said and changes nothing."""
+    try:
+        index_of_run.write_index(built, run_dir)
+    except (OSError, TrainmarkError) as error:
+        with suppress(OSError):  # nobody may be listening any more
+            print(
+                f"trainmark: {run_dir / index_of_run.INDEX_DIR}: cannot be written: {error}\n"
+                "  way out: `trainmark report RUN --format index` prints what belongs there",
+                file=sys.stderr,
+            )

@@ -1,4 +1,4 @@
-"""Records as JSON and as CSV for other programs.
+"""Records as JSON, as CSV and as index lines for other programs.
 
 CSV has one row a record. Column order is fixed, units are in the names, and what is null in
 the record is empty. Figures of a case's own come last, by name.
@@ -13,10 +13,12 @@ import re
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from trainmark.errors import RecordError
 from trainmark.recipes import fix_hp_text
 from trainmark.report.cells import NOTHING, clean
 from trainmark.report.summary import summary
 from trainmark.report.tables import short_device
+from trainmark.results.index_of_run import index_records
 from trainmark.results.readings import value_of
 
 if TYPE_CHECKING:
@@ -131,6 +133,26 @@ def to_csv(records: Sequence[Record]) -> str:
         row = [_cell(column(record)) for column in COLUMNS.values()]
         writer.writerow([*row, *(value_of(record, name) for name in figures)])
     return out.getvalue()
+
+
+def to_index(records: Sequence[Record]) -> str:
+    """Return the JSON records of each run, one a line; see ``results.index_of_run``.
+
+    Raises:
+        RecordError: a case that has no such record.
+    """
+    lines = []
+    for record in records:
+        found = index_records(record)
+        if not found:
+            raise RecordError(
+                f"case {record.plan.case} names no mission",
+                where=record.run_id,
+                rule="an index record files a run under its case's mission",
+                remedy="leave this run out, or give the case a mission",
+            )
+        lines += [item.to_json() for item in found]
+    return "".join(f"{line}\n" for line in lines)
 
 
 def repeats_json(records: Sequence[Record]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from trainmark.spec import Case, DataFacts, PositiveInt, Recipe, Text, recipe_field
+from trainmark.spec import Case, DataFacts, Mission, PositiveInt, Recipe, Text, recipe_field
 
 from .generate import generate
 
@@ -78,4 +78,5 @@ CASE = Case(
     check_data=check_data,
     prepare=prepare,
     aliases=("distilbert",),
+    mission=Mission(repository="nlp", model="distilbert", name="文本分类", direction_id=1),
 )  # fmt: skip

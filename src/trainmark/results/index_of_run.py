@@ -1,0 +1,108 @@
+"""The JSON records of a run: its speed and its memory, as result collections import them.
+
+Owns which figure of a record becomes which line, and the folder they lie in beside
+``record.json``. Must not know events: what a record does not hold is not in them either.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from trainmark.measure.events import rank_file
+from trainmark.results.index_record import IndexRecord, fail_flag, file_name, model_name
+from trainmark.results.readings import final_loss
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from trainmark.results.record import Record
+
+INDEX_DIR = "index"
+_SPEED, _MEMORY = 1, 2
+_BYTES_PER_MIB = 2**20
+_DIGITS = 7  # significant ones; record.json has them all
+
+
+def index_records(record: Record) -> list[IndexRecord]:
+    """Return the speed record in work a second of the whole job, and the memory record in MiB.
+
+    A run that did not pass is flagged and its results are 0, whatever it measured: nobody
+    who overlooks the flag takes half a run for a speed. ``record.json`` keeps the figures.
+
+    Returns:
+        none for a case without a mission.
+
+    Raises:
+        UsageError: the case's mission does not fit the form.
+    """
+    plan = record.plan
+    mission = plan.load_case().mission
+    if mission is None:
+        return []
+    mode = "sp" if plan.world_size == 1 else "mp"
+    name = model_name(
+        mission.repository,
+        mission.model,
+        mode,
+        plan.recipe["micro_batch_size"],
+        plan.recipe["precision"],
+        plan.world_size,
+    )
+    speed, memory = record.figures["final_result"], record.figures["mem"]
+    results = (
+        (_SPEED, speed.value, speed.unit, final_loss(record)),
+        (_MEMORY, None if memory.value is None else memory.value / _BYTES_PER_MIB, "MiB", None),
+    )
+    found = []
+    for index, value, unit, loss in results:
+        result = _rounded(value or 0.0) if record.passed else 0.0
+        found.append(
+            IndexRecord(
+                log_file=f"{record.run_id}/{rank_file(0)}",
+                model_name=name,
+                mission_name=mission.name,
+                direction_id=mission.direction_id,
+                run_mode=mode,
+                index=index,
+                gpu_num=plan.world_size,
+                FINAL_RESULT=result,
+                JOB_FAIL_FLAG=fail_flag(result, failed=not record.passed),
+                UNIT=unit,
+                LOSS_RESULT=_rounded(loss) if loss is not None and record.passed else None,
+            )
+        )
+    return found
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{_DIGITS}g}")
+
+
+def write_index(record: Record, run_dir: Path) -> list[Path]:
+    """Write the records under ``index/``, each whole or not at all; return their paths.
+
+    A file that is there already stays as it is: records never change.
+
+    Raises:
+        OSError: the disk is full or the folder read-only.
+        UsageError: the case's mission does not fit the form.
+    """
+    folder = run_dir / INDEX_DIR
+    paths = []
+    for item in index_records(record):
+        folder.mkdir(exist_ok=True)
+        path = folder / file_name(item.model_name, item.index)
+        paths.append(path)
+        if path.exists():
+            continue
+        staging = folder / f".{path.name}.tmp"
+        try:
+            with staging.open("w", encoding="utf-8") as file:
+                file.write(item.to_json() + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+            staging.rename(path)
+        finally:
+            staging.unlink(missing_ok=True)
+    return paths
