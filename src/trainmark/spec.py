@@ -194,6 +194,8 @@ class Case:
         prepare: turn a raw download into the case's form; none: nothing to prepare.
         sample_note: what one sample is, for the page.
         work_unit: what ``final_result`` counts.
+        check_recipe: raise ``UsageError`` where a recipe does not fit in itself or the
+            number of ranks; none: every recipe of its type fits.
         mission: how the JSON record of one case files it; none: no such record is written.
     """
 
@@ -215,6 +217,7 @@ class Case:
     framework: str = "pytorch"
     work_unit: Literal["samples", "tokens"] = "samples"
     mission: Mission | None = None
+    check_recipe: Callable[[Any, int], None] | None = None
 
     def target(self, recipe: Recipe) -> Target | None:
         """Return the quality target of ``recipe``, none for a throughput recipe."""

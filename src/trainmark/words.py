@@ -65,13 +65,16 @@ def read_words(
     word = case_key.split(case_word)
     case = cases.load(word.case)
     case_key.check_framework(case, word.framework)
-    nnodes = _count("--nnodes", nnodes, word.nnodes)
-    nproc = _count("--nproc", nproc, word.nproc)
+    meant = _world_meant(case, word, recipe_name)
+    nnodes = _count("--nnodes", nnodes, meant[0])
+    nproc = _count("--nproc", nproc, meant[1])
     repeat_count = _count("--repeat", repeat_count, word.repeat)
     name = choose_recipe(case, recipe_name, world=f"{nnodes}x{nproc}", real_data=real_data)
     options = {"timeout_s": timeout_s, "seed": seed}
     texts = {key: str(value) for key, value in options.items() if value is not None}
     recipe, changed = apply_overrides(case.recipes[name], {**(overrides or {}), **texts})
+    if case.check_recipe is not None:
+        case.check_recipe(recipe, nnodes * nproc)
     return Words(
         case=case,
         recipe_name=name,
@@ -84,9 +87,21 @@ def read_words(
     )
 
 
-def _count(option: str, given: int | None, in_key: int) -> int:
-    """Return how many: as given, or as the case key has it."""
-    value = in_key if given is None else given
+def _world_meant(case: Case, word: case_key.CaseWord, recipe_name: str | None) -> tuple[int, int]:
+    """Return machines and ranks on each where --nnodes and --nproc are not given.
+
+    A key names them; else a recipe called by its full name was written for some.
+    """
+    named = case.recipes.get(recipe_name or "")
+    if named is None or named.world is None or word.hardware is not None:
+        return word.nnodes, word.nproc
+    machines, ranks = named.world.split("x")
+    return int(machines), int(ranks)
+
+
+def _count(option: str, given: int | None, meant: int) -> int:
+    """Return how many: as given, or as the case key or the recipe means it."""
+    value = meant if given is None else given
     if not 1 <= value <= _MOST:
         raise UsageError(f"{option} {value}", where=option, rule=f"1 to {_MOST:,} are possible")
     return value

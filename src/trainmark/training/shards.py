@@ -50,15 +50,26 @@ class Sharding:
     seed: int
 
     @classmethod
-    def of(cls, context: JobContext, *, num_rows: int) -> Sharding:
-        """Return the cut for the rank and the recipe of ``context``."""
+    def of(
+        cls,
+        context: JobContext,
+        *,
+        num_rows: int,
+        rank: int | None = None,
+        world_size: int | None = None,
+    ) -> Sharding:
+        """Return the cut for the recipe of ``context`` and its rank.
+
+        Where several ranks train a replica together, ``rank`` and ``world_size`` count
+        replicas.
+        """
         recipe = context.recipe
         return cls(
             num_rows=num_rows,
             micro_batch_size=recipe.micro_batch_size,
             grad_accum_steps=recipe.grad_accum_steps,
-            world_size=context.world_size,
-            rank=context.rank,
+            world_size=context.world_size if world_size is None else world_size,
+            rank=context.rank if rank is None else rank,
             seed=recipe.seed,
         )
 
@@ -72,9 +83,18 @@ class Sharding:
         """Optimizer steps of an epoch, the short last one included."""
         return -(-self.num_rows // self.global_batch_size)
 
-    def micro_batches(self, epoch: int) -> Iterator[MicroBatch]:
-        """Yield this rank's micro-batches of ``epoch``; the order depends on seed and epoch."""
-        order = np.random.default_rng([self.seed, epoch]).permutation(self.num_rows)
+    def micro_batches(
+        self, epoch: int, *, order: NDArray[np.int64] | None = None
+    ) -> Iterator[MicroBatch]:
+        """Yield this rank's micro-batches of ``epoch``.
+
+        Args:
+            order: row numbers as they are trained, (num_rows,); none: a permutation that
+                depends on seed and epoch.
+        """
+        if order is None:
+            order = np.random.default_rng([self.seed, epoch]).permutation(self.num_rows)
+        assert len(order) == self.num_rows
         for start in range(0, self.num_rows, self.global_batch_size):
             step_rows = order[start : start + self.global_batch_size]
             samples = len(step_rows)

@@ -92,7 +92,8 @@ class Stepper:
         self._base_lrs = [group["lr"] for group in optimizer.param_groups]
         self._max_grad_norm = max_grad_norm
         self._scaler = torch.amp.GradScaler(torch_type, enabled=precision == "fp16")
-        self._one = torch.ones((), device=next(self.model.parameters()).device)
+        self.device = next(self.model.parameters()).device
+        self._one = torch.ones((), device=self.device)
         self._skipped = torch.zeros_like(self._one)
 
     @classmethod
