@@ -1,5 +1,6 @@
 """Splits, epochs and kept indices of the GPT case, against plain reference loops."""
 
+import os
 from itertools import pairwise
 
 import numpy as np
@@ -164,7 +165,8 @@ def test_a_bad_split_is_refused(split):
 
 
 @pytest.fixture
-def place(tmp_path):
+def place(tmp_path, monkeypatch):
+    monkeypatch.setattr(sampling, "WORTH_KEEPING", 0)
     return tmp_path / "indices"
 
 
@@ -250,6 +252,36 @@ def test_a_full_disk_leaves_nothing_half_written(place, monkeypatch):
     monkeypatch.setattr(index_cache, "_save", half)
     assert same(cached(place).epoch(0), cached(None).epoch(0))
     assert list(place.iterdir()) == []
+
+
+def test_small_epochs_are_not_kept(place, monkeypatch):
+    cached(place).epoch(0)
+    (file,) = place.iterdir()
+    numbers = len(np.load(file)) - 1  # the last one is the checksum
+    monkeypatch.setattr(sampling, "WORTH_KEEPING", numbers)
+    cached(place).epoch(1)
+    assert len(list(place.iterdir())) == 2
+    monkeypatch.setattr(sampling, "WORTH_KEEPING", numbers + 1)
+    assert same(cached(place).epoch(2), cached(None).epoch(2))
+    assert len(list(place.iterdir())) == 2
+
+
+def test_the_newest_files_stay(place, monkeypatch):
+    monkeypatch.setattr(index_cache, "KEPT_FILES", 2)
+    place.mkdir()
+    others = [place / name for name in ("content.json", ".epoch-x.npy.1234.part")]
+    for number, file in enumerate(others):
+        file.write_bytes(b"left by a killed process")
+        os.utime(file, ns=(number, number))
+    first = cached(place).epoch(0)
+    for number in range(1, 4):
+        for file in place.glob("*.npy"):
+            stamp = file.stat().st_mtime_ns - 10**9
+            os.utime(file, ns=(stamp, stamp))
+        cached(place).epoch(number)
+    assert same(first, cached(None).epoch(0))  # mapped before it was removed
+    kept = {file.name for file in place.iterdir()}
+    assert kept == {cached(place)._file(number).name for number in (2, 3)} | {"content.json"}
 
 
 def test_splits_without_a_whole_sample_keep_nothing(place):

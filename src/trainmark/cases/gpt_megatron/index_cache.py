@@ -1,13 +1,15 @@
 """Built indices kept on disk: one vector of whole numbers a file.
 
-Owns that a file is there whole or not at all, that a damaged one is built again, and that a
-folder nobody may write costs time but no run. Must not know what the numbers mean.
+Owns that a file is there whole or not at all, that a damaged one is built again, that the
+newest few stay, and that a folder nobody may write costs time but no run. Must not know
+what the numbers mean.
 """
 
 from __future__ import annotations
 
 import secrets
 import zlib
+from contextlib import suppress
 from io import BytesIO
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from numpy.typing import NDArray
+
+KEPT_FILES = 16  # a run asks for one epoch after another; old ones would only fill the disk
 
 
 def kept(file: Path, length: int, build: Callable[[], NDArray[np.int64]]) -> NDArray[np.int64]:
@@ -34,10 +38,11 @@ def kept(file: Path, length: int, build: Callable[[], NDArray[np.int64]]) -> NDA
     checked = np.append(built, _checksum(built))
     if replace_file(file, lambda stream: _save(stream, checked)):
         found = _load(file, length)  # mapped: the ranks of a machine share one copy
+        _prune(file.parent)
     return built if found is None else found
 
 
-def replace_file(file: Path, write: Callable[[BinaryIO], None]) -> bool:
+def replace_file(file: Path, write: Callable[[BinaryIO], object]) -> bool:
     """Give ``file`` the content that ``write`` writes, whole; tell whether that was possible.
 
     Ranks may do so at once: each writes under a name of its own, the last one stays.
@@ -55,10 +60,20 @@ def replace_file(file: Path, write: Callable[[BinaryIO], None]) -> bool:
 
 
 def _discard(file: Path) -> None:
-    try:
+    with suppress(OSError):  # the folder cannot be written, or another rank was first
         file.unlink(missing_ok=True)
-    except OSError:
-        return  # the folder cannot be written, so nothing was left in it
+
+
+def _prune(folder: Path) -> None:
+    """Remove all but the newest files, what a killed process left half-written included.
+
+    A rank that has an old one mapped keeps it until it ends.
+    """
+    with suppress(OSError):  # another rank was first; the next file written prunes again
+        files = [file for file in folder.iterdir() if file.suffix in {".npy", ".part"}]
+        files.sort(key=lambda file: file.stat().st_mtime_ns)
+        for file in files[:-KEPT_FILES]:
+            file.unlink()
 
 
 def _load(file: Path, length: int) -> NDArray[np.int64] | None:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .indexed import IndexedReader
 
 FORMAT = 1  # of kept indices; a change of what an epoch is must raise it
+WORTH_KEEPING = 1 << 17  # numbers; fewer are built in milliseconds
 SPLITS = ("train", "validation", "test")
 WEIGHT = re.compile(r"[0-9]{1,15}(\.[0-9]{0,15})?")
 
@@ -56,6 +57,11 @@ def split_documents(split: str, num_documents: int) -> dict[str, range]:
     shares = [weight / total for weight in weights] + [0.0] * (len(SPLITS) - len(weights))
     bounds = [0, *(round(share * num_documents) for share in accumulate(shares))]
     return {name: range(*pair) for name, pair in zip(SPLITS, pairwise(bounds), strict=True)}
+
+
+def sample_count(num_tokens: int, seq_length: int) -> int:
+    """Return how many samples that share one token with the next fit into some tokens."""
+    return max(0, (num_tokens - 1) // seq_length)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -124,7 +130,7 @@ class Samples:
         documents: contiguous document numbers of the reader.
         seq_length: tokens that a sample predicts; it holds one more.
         seed: of both shuffles; equal seeds give equal epochs on every rank.
-        cache_dir: where built epochs are kept, none: nowhere.
+        cache_dir: where epochs that take time to build are kept, none: nowhere.
         content_id: names the reader's bytes; needed with a ``cache_dir``.
     """
 
@@ -149,7 +155,7 @@ class Samples:
         self._corpus = reader.tokens
 
     def __len__(self) -> int:
-        return max(0, (self.num_tokens - 1) // self.seq_length)
+        return sample_count(self.num_tokens, self.seq_length)
 
     @property
     def num_tokens(self) -> int:
@@ -168,7 +174,7 @@ class Samples:
         if samples == 0:
             return self.in_order()
         lengths = (documents, samples + 1, samples + 1, samples)
-        if self.cache_dir is None:
+        if self.cache_dir is None or sum(lengths) < WORTH_KEEPING:
             vector = self._build(number)
         else:
             vector = kept(self._file(number), sum(lengths), lambda: self._build(number))
