@@ -222,7 +222,7 @@ def test_a_stray_bin_beside_the_pair_is_left_alone(folder):
 def test_a_folder_in_place_of_a_file_is_refused(folder):
     (folder / f"{NAME}.bin").unlink()
     (folder / f"{NAME}.bin").mkdir()
-    assert "Is a directory" in fault(folder)
+    assert "not a regular file" in fault(folder)
 
 
 def test_damage_in_the_pair_is_refused(folder):

@@ -1,5 +1,6 @@
 """Megatron's indexed files: bytes, reading back, and every kind of damage."""
 
+import os
 import struct
 
 import numpy as np
@@ -274,6 +275,21 @@ def test_no_changed_byte_of_an_index_passes(tmp_path_factory, at, change):
         fault(prefix)
 
 
+@settings(max_examples=150, deadline=None)
+@given(
+    code=st.integers(0, 255),
+    sequences=st.integers(-(2**63), 2**63 - 1) | st.integers(0, 3),
+    bounds=st.integers(-(2**63), 2**63 - 1) | st.integers(0, 3),
+    rest=st.binary(max_size=60),
+)
+def test_no_header_is_believed(tmp_path_factory, code, sequences, bounds, rest):
+    prefix = tmp_path_factory.mktemp("header") / "x"
+    idx, data = parts(prefix)
+    idx.write_bytes(struct.pack("<9sqBqq", b"MMIDIDX\0\0", 1, code, sequences, bounds) + rest)
+    data.write_bytes(b"\1")
+    fault(prefix)
+
+
 @pytest.mark.parametrize("cut", [0, 1, 7])
 def test_a_bin_cut_short_is_refused(pair, cut):
     data = parts(pair)[1]
@@ -290,12 +306,15 @@ def test_swapped_files_are_recognised(pair):
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_a_missing_file_or_a_folder_in_its_place_is_refused(pair, number):
+def test_a_missing_file_or_something_else_in_its_place_is_refused(pair, number):
     file = parts(pair)[number]
     file.unlink()
     assert f"{file}: cannot be read: No such file" in fault(pair)
     file.mkdir()
-    assert f"{file}: cannot be read: Is a directory" in fault(pair)
+    assert f"{file}: cannot be read: not a regular file" in fault(pair)
+    file.rmdir()
+    os.mkfifo(file)
+    assert f"{file}: cannot be read: not a regular file" in fault(pair)
 
 
 def test_an_unreadable_file_is_refused(pair, monkeypatch):

@@ -14,7 +14,9 @@ from __future__ import annotations
 import os
 import struct
 from contextlib import contextmanager
+from errno import EINVAL
 from pathlib import Path
+from stat import S_ISREG
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -61,9 +63,12 @@ def readable(file: Path) -> Iterator[None]:
 
 
 def file_bytes(file: Path) -> int:
-    """Return the length of a file that can be opened."""
-    with readable(file), file.open("rb") as stream:
-        return stream.seek(0, os.SEEK_END)
+    """Return the length of a regular file that can be opened."""
+    with readable(file):
+        if not S_ISREG(file.stat().st_mode):  # opening a named pipe would wait for ever
+            raise OSError(EINVAL, "not a regular file")
+        with file.open("rb") as stream:
+            return stream.seek(0, os.SEEK_END)
 
 
 def _start(file: Path) -> bytes:

@@ -110,6 +110,7 @@ class IndexedReader:
 
     def token_starts(self, documents: range) -> NDArray[np.int64]:
         """Return where contiguous documents begin and the last ends, int64 (documents + 1,)."""
+        assert documents.step == 1
         sequences = self.document_index[documents.start : documents.stop + 1]
         # Empty documents at the end begin at a sequence that is not there.
         starts = np.full(len(sequences), self.num_tokens, np.int64)
