@@ -1,6 +1,7 @@
 """Splits, epochs and kept indices of the GPT case, against plain reference loops."""
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 import numpy as np
@@ -252,6 +253,15 @@ def test_a_full_disk_leaves_nothing_half_written(place, monkeypatch):
     monkeypatch.setattr(index_cache, "_save", half)
     assert same(cached(place).epoch(0), cached(None).epoch(0))
     assert list(place.iterdir()) == []
+
+
+def test_ranks_may_keep_the_same_epoch_at_once(place, monkeypatch):
+    monkeypatch.setattr(index_cache, "KEPT_FILES", 1)  # they prune each other's files too
+    fresh = cached(None).epoch(0)
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda _: cached(place).epoch(0), range(40)))
+    assert all(same(index, fresh) for index in found)
+    assert {file.suffix for file in place.iterdir()} <= {".npy"}
 
 
 def test_small_epochs_are_not_kept(place, monkeypatch):

@@ -37,8 +37,8 @@ def kept(file: Path, length: int, build: Callable[[], NDArray[np.int64]]) -> NDA
     assert built.shape == (length,)
     checked = np.append(built, _checksum(built))
     if replace_file(file, lambda stream: _save(stream, checked)):
-        found = _load(file, length)  # mapped: the ranks of a machine share one copy
         _prune(file.parent)
+    found = _load(file, length)  # mapped: the ranks of a machine share one copy, whoever wrote it
     return built if found is None else found
 
 
