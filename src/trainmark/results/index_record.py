@@ -32,7 +32,7 @@ class IndexRecord:
     Args:
         log_file: the log it was read from.
         model_name: what ran, as ``model_name`` builds it.
-        mission_name: one of ``MISSIONS``.
+        mission_name: one of ``MISSIONS``; empty: filed nowhere.
         direction_id: key of ``DIRECTIONS``.
         run_mode: ``sp`` one process, ``mp`` several.
         index: key of ``INDEXES``: what FINAL_RESULT is.
@@ -60,7 +60,8 @@ class IndexRecord:
     LOSS_RESULT: float | None = None
 
     def __post_init__(self) -> None:
-        _check_member("mission_name", self.mission_name, MISSIONS)
+        if self.mission_name:
+            _check_member("mission_name", self.mission_name, MISSIONS)
         _check_member("direction_id", self.direction_id, DIRECTIONS)
         _check_member("run_mode", self.run_mode, RUN_MODES)
         _check_member("index", self.index, INDEXES)

@@ -1,0 +1,208 @@
+"""Values of one rule out of the blocks of a log, with what is shown about them.
+
+Owns the search for matching lines and its evidence: first value, malformed lines, the line
+nearest to a keyword that never came. Must not know what values mean.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from trainmark.analysis.numbers import Rule
+    from trainmark.analysis.source import Block
+    from trainmark.analysis.spread import Spread
+
+SHOWN_CHARACTERS = 160
+_CANDIDATES_PER_BLOCK, _CANDIDATES = 200, 400
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A line as evidence: its number from 1, its text cut to ``SHOWN_CHARACTERS``."""
+
+    number: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"line {self.number}: {self.text}"
+
+
+def shown(block: Block, at: int) -> Shown:
+    """Return the line at byte ``at`` as evidence."""
+    text = block.line(at).strip()
+    cut = text[: SHOWN_CHARACTERS - 1] + "…" if len(text) > SHOWN_CHARACTERS else text
+    return Shown(block.line_number(at), cut)
+
+
+class Evidence:
+    """What a reader of values can show: counts and first lines."""
+
+    def __init__(self) -> None:
+        self.matched = 0
+        self.malformed = 0
+        self.first: Shown | None = None
+        self.first_word = ""
+        self.first_malformed: Shown | None = None
+        self.cut_value: Shown | None = None
+
+    def found(self, block: Block, at: int, word: str) -> None:
+        """Note a value; the first is kept."""
+        if self.first is None:
+            self.first, self.first_word = shown(block, at), word
+
+    def not_found(self, block: Block, at: int) -> None:
+        """Count a line that should have held a value; the first is kept."""
+        self.malformed += 1
+        if self.first_malformed is None:
+            self.first_malformed = shown(block, at)
+
+
+class Extractor(Evidence):
+    """Feeds the values of ``rule`` to ``spread``, block by block."""
+
+    def __init__(self, rule: Rule, spread: Spread) -> None:
+        super().__init__()
+        self.rule = rule
+        self.spread = spread
+        self._key = rule.keyword.encode()
+        self._plain = rule.plain
+
+    def feed(self, block: Block) -> None:
+        """Take the values of all matching lines of ``block``."""
+        end = block.data.rfind(b"\n") + 1  # what lies behind is a line without its end
+        words = self._plain.findall(block.data, 0, end) if self._plain and self.first else [b""]
+        values = list(map(float, words)) if all(words) else [math.inf]
+        if math.isfinite(sum(values)):
+            self.matched += len(words)
+        else:
+            values = self._one_by_one(block, end)
+        self.spread.add(values)
+        if block.cut and (at := block.data.find(self._key, end)) >= 0:
+            self._cut_line(block, at)
+
+    def _one_by_one(self, block: Block, end: int) -> list[float]:
+        """Return the values of a block in which some line needs a closer look."""
+        values: list[float] = []
+        find = block.data.find
+        plain = self._plain.match if self._plain else None
+        at = find(self._key, 0, end)
+        while at >= 0:
+            self.matched += 1
+            found = plain(block.data, at, end) if plain and self.first else None
+            value = float(found[1]) if found and found[1] else math.inf
+            if math.isfinite(value):
+                values.append(value)
+            else:
+                self._careful(block, at, values)
+            line_end = find(b"\n", at, end)
+            at = find(self._key, line_end, end)
+        return values
+
+    def _careful(self, block: Block, at: int, values: list[float]) -> None:
+        found = self.rule.value(block.line(at))
+        if found is None or not math.isfinite(found[0]):
+            self.not_found(block, at)
+        else:
+            values.append(found[0])
+            self.found(block, at, found[1])
+
+    def _cut_line(self, block: Block, at: int) -> None:
+        """Take the value of a last line without its end, unless it may lack digits.
+
+        It is whole if something follows it, or if it has as many decimals as the first
+        value; a lone value is taken as it is.
+        """
+        line = block.line(at)
+        found = self.rule.value(line)
+        self.matched += 1
+        if found is None or not math.isfinite(found[0]):
+            self.not_found(block, at)
+        elif (
+            line.endswith(found[1])
+            and found[1][-1:].isdigit()
+            and self.first is not None
+            and _decimals(found[1]) != _decimals(self.first_word)
+        ):
+            self.cut_value = shown(block, at)
+        else:
+            self.spread.add([found[0]])
+            self.found(block, at, found[1])
+
+
+def _decimals(word: str) -> int:
+    fraction = re.search(r"\.(\d*)", word)
+    return len(fraction[1]) if fraction else 0
+
+
+class LastValue:
+    """The last value of a rule in a log, a loss for instance; it may be infinite or NaN."""
+
+    def __init__(self, rule: Rule) -> None:
+        self.rule = rule
+        self.value: float | None = None
+        self.line: Shown | None = None
+        self._key = rule.keyword.encode()
+
+    def feed(self, block: Block) -> None:
+        """Take the last value of ``block``, if it has one.
+
+        A last line without its end may have lost digits: it counts only where no line
+        before it has a value.
+        """
+        end = len(block.data)
+        if block.cut:
+            end = block.data.rfind(b"\n") + 1
+        if not self._search(block, end) and self.value is None and block.cut:
+            self._search(block, len(block.data))
+
+    def _search(self, block: Block, end: int) -> bool:
+        at = block.data.rfind(self._key, 0, end)
+        while at >= 0:
+            if found := self.rule.value(block.line(at)):
+                self.value, self.line = found[0], shown(block, at)
+                return True
+            line_start = block.data.rfind(b"\n", 0, at) + 1
+            at = block.data.rfind(self._key, 0, line_start)
+        return False
+
+
+class NearMiss:
+    """The line most like a keyword, of a bounded number of differing lines."""
+
+    def __init__(self, keyword: str) -> None:
+        self._keyword = keyword.lower()
+        self._seen: set[str] = set()
+        self._best: tuple[float, Shown] | None = None
+        self._ways = SequenceMatcher(autojunk=False)
+        self._ways.set_seq2(self._keyword)
+
+    def feed(self, block: Block) -> None:
+        """Compare the first lines of ``block``; lines that differ in digits only once."""
+        start = 0
+        for _ in range(_CANDIDATES_PER_BLOCK):
+            if len(self._seen) >= _CANDIDATES or start >= len(block.data):
+                return
+            end = block.data.find(b"\n", start)
+            end = len(block.data) if end < 0 else end
+            text = block.data[start : min(end, start + 1000)].decode("utf-8", "replace").lower()
+            shape = re.sub(r"\d+", "0", text)
+            if text.strip() and shape not in self._seen:
+                self._seen.add(shape)
+                self._compare(text, block, start)
+            start = end + 1
+
+    def _compare(self, text: str, block: Block, at: int) -> None:
+        self._ways.set_seq1(text)
+        common = self._ways.find_longest_match().size / len(self._keyword)
+        if common >= 0.5 and (self._best is None or common > self._best[0]):
+            self._best = common, shown(block, at)
+
+    @property
+    def best(self) -> Shown | None:
+        """The nearest line, which has half of the keyword in one piece; none: no line has."""
+        return self._best[1] if self._best else None

@@ -1,0 +1,103 @@
+"""What the user says about a log, and the part of the record that follows from it alone.
+
+Owns the options, their checks and the names and codes of the record. Must not know how
+logs are read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainmark.analysis import modes
+from trainmark.analysis.events import READERS
+from trainmark.analysis.numbers import Rule
+from trainmark.analysis.source import STDIN
+from trainmark.errors import UsageError
+from trainmark.results.index_record import MISSIONS, IndexRecord, fail_flag
+
+SPEED, MEMORY, LARGEST_BATCH = 1, 2, 6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What the command line says; none means not said."""
+
+    keyword: str | None = None
+    separator: str | None = None
+    position: int | None = None
+    cut: str = ""
+    base_batch_size: int | None = None
+    skip_steps: int = 0
+    model_mode: int | None = None
+    ips_unit: str | None = None
+    time_unit: str | None = None
+    gpu_num: int = 1
+    run_mode: str | None = None
+    model_name: str | None = None
+    mission_name: str = ""
+    direction_id: int | None = None
+    index: int = SPEED
+    keyword_loss: str | None = None
+    preset: str | None = None
+    failed: bool = False
+
+
+def check(options: Options) -> None:
+    """Refuse options that no log can satisfy, before any log is opened.
+
+    Raises:
+        UsageError: naming the option.
+    """
+    if options.preset is None:
+        Rule(options.keyword or "", options.separator or "", options.position, options.cut)
+    elif options.preset in READERS and (options.keyword or options.position is not None):
+        what = f"preset {options.preset} reads JSON events, no keyword or position"
+        raise UsageError(what, where="--preset", remedy="leave out one of the two")
+    for name, least in (("base_batch_size", 1), ("gpu_num", 1), ("skip_steps", 0)):
+        value = getattr(options, name)
+        if value is not None and value < least:
+            raise UsageError(f"{name} is {value}", where=f"--{name}", rule=f"at least {least}")
+    if options.index == SPEED:
+        if options.preset is None:
+            modes.check_mode(options.model_mode or 0, options.base_batch_size)
+        elif options.model_mode is not None:
+            modes.check_mode(options.model_mode, options.base_batch_size or 1)
+    elif options.ips_unit is None:
+        rule = f"index {options.index} prints the log's own figure"
+        raise UsageError("no unit", where="--ips_unit", rule=rule, remedy="give it, as MB")
+    record(options, STDIN, 1.0, "samples/s", None, failed=False)
+
+
+def record(
+    options: Options, log: str, result: float, unit: str, loss: float | None, *, failed: bool
+) -> IndexRecord:
+    """Return the record of ``log`` with a result in ``unit``.
+
+    Raises:
+        UsageError: for a name or code that the record does not know.
+    """
+    stem = "stdin" if log == STDIN else Path(log).name.removesuffix(".gz").removesuffix(".log")
+    direction = options.direction_id
+    if direction is None:
+        direction = _DIRECTION_OF.get(options.mission_name, 0)
+    return IndexRecord(
+        log_file=log,
+        model_name=options.model_name or stem,
+        mission_name=options.mission_name,
+        direction_id=direction,
+        run_mode=options.run_mode or ("sp" if options.gpu_num == 1 else "mp"),
+        index=options.index,
+        gpu_num=options.gpu_num,
+        FINAL_RESULT=result,
+        JOB_FAIL_FLAG=fail_flag(result, failed=failed),
+        UNIT=unit,
+        LOSS_RESULT=loss,
+    )
+
+
+_RECOMMENDING = {"推荐模型", "推荐召回", "推荐排序"}
+_DIRECTION_OF = {
+    name: 2 if name in _RECOMMENDING else 0 if place <= MISSIONS.index("视频分类") else 1
+    for place, name in enumerate(MISSIONS)
+}

@@ -1,0 +1,117 @@
+"""A log as blocks of whole lines, cleaned of what terminals and crashes leave in it.
+
+Owns opening (plain, gzip, standard input), line ends and control sequences. Must not know
+what is looked for in the lines.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import re
+import sys
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, cast
+
+from trainmark.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+STDIN = "-"
+BLOCK_BYTES = 1 << 19  # in the cache while several searches pass over it
+LINE_LIMIT_BYTES = 1 << 24
+_SMALL_LOG_BLOCKS = 64  # up to here counting lines costs less than importing numpy
+_GZIP_MAGIC = b"\x1f\x8b"
+_CONTROL = re.compile(
+    rb"\x1b(?:\[[0-?]*[ -/]*[@-~]"  # colours and cursor
+    rb"|\][^\x07\x1b\n]*(?:\x07|\x1b\\)"  # titles and links
+    rb"|[@-Z\\^_])"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Some whole lines, each ended by a line feed.
+
+    Args:
+        data: the lines; the last one lacks its end only where ``cut`` says so.
+        lines_before: lines of the log before this block.
+        cut: the log ends in the middle of the last line.
+    """
+
+    data: bytes
+    lines_before: int
+    cut: bool = False
+
+    def line_number(self, at: int) -> int:
+        """Return the number, from 1, of the line that holds byte ``at``."""
+        return self.lines_before + self.data.count(b"\n", 0, at) + 1
+
+    def line(self, at: int) -> str:
+        """Return the line that holds byte ``at``, without its end."""
+        start = self.data.rfind(b"\n", 0, at) + 1
+        end = self.data.find(b"\n", at)
+        return self.data[start : None if end < 0 else end].decode("utf-8", "replace")
+
+
+def blocks(log: str) -> Iterator[Block]:
+    """Yield ``log`` in order, ``-`` being standard input; gzip is told by its first bytes.
+
+    A carriage return ends a line too, as progress bars have it. A line beyond
+    ``LINE_LIMIT_BYTES`` is cut there, which keeps memory constant.
+
+    Raises:
+        DataError: for a log that cannot be opened or is damaged.
+    """
+    lines = 0
+    try:
+        with _open(log) as file:
+            for number, (data, cut) in enumerate(_whole_lines(file)):
+                clean = _clean(data)
+                yield Block(clean, lines, cut)
+                lines += _line_feeds(clean, number)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        remedy = "copy the log again, or cut it with: gzip -dc LOG | trainmark analyze -"
+        raise DataError(f"damaged gzip data: {error}", where=log, remedy=remedy) from error
+    except OSError as error:
+        raise DataError(f"cannot read: {error.strerror or error}", where=log) from error
+
+
+def _open(log: str) -> IO[bytes]:
+    raw = sys.stdin.buffer if log == STDIN else Path(log).open("rb", buffering=0)  # noqa: SIM115
+    peeked = io.BufferedReader(cast("io.RawIOBase", raw), BLOCK_BYTES)
+    if peeked.peek(2)[:2] == _GZIP_MAGIC:
+        return cast("IO[bytes]", gzip.GzipFile(fileobj=peeked))
+    return peeked
+
+
+def _whole_lines(file: IO[bytes]) -> Iterator[tuple[bytes, bool]]:
+    """Yield data that ends where lines end; the last with True if its line has no end."""
+    while data := file.read(BLOCK_BYTES):
+        rest = file.readline(LINE_LIMIT_BYTES)
+        data += rest
+        if len(rest) == LINE_LIMIT_BYTES and not rest.endswith(b"\n"):
+            data += b"\n"
+        yield data, not data.endswith((b"\n", b"\r"))
+
+
+def _line_feeds(data: bytes, block_number: int) -> int:
+    if block_number < _SMALL_LOG_BLOCKS:
+        return data.count(b"\n")
+    import numpy as np
+
+    return int(np.count_nonzero(np.frombuffer(data, np.uint8) == ord("\n")))
+
+
+def _clean(data: bytes) -> bytes:
+    # Each test is one fast search; the copies are made only where there is something.
+    if b"\0" in data:
+        data = data.replace(b"\0", b"")
+    if b"\x1b" in data:
+        data = _CONTROL.sub(b"", data)
+    if b"\r" in data:
+        data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    return data

@@ -1,0 +1,66 @@
+"""The figures of an analysed log for people and, as one object, for programs.
+
+Owns wording and order. Must not know how figures are made.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from trainmark.analysis.modes import MODES
+from trainmark.analysis.spread import EXACT_LIMIT, RELATIVE_ERROR
+
+if TYPE_CHECKING:
+    from trainmark.analysis.engine import Analysis
+
+_SHARES = {"p50": 0.50, "p90": 0.90, "p99": 0.99}
+
+
+def figures(analysis: Analysis) -> dict[str, Any]:
+    """Return all figures by name; values are in the log's own unit."""
+    reading, values, evidence = analysis.reading, analysis.reading.values, analysis.reading.evidence
+    return {
+        "log_file": analysis.record.log_file,
+        "lines_matched": evidence.matched,
+        "lines_malformed": evidence.malformed,
+        "first_malformed": str(evidence.first_malformed) if evidence.first_malformed else None,
+        "first_value": str(evidence.first) if evidence.first else None,
+        "values": values.count,
+        "values_skipped": values.skipped,
+        "mean": values.mean,
+        "min": values.minimum,
+        **{name: values.percentile(share) for name, share in _SHARES.items()},
+        "max": values.maximum,
+        "percentiles_exact": values.exact,
+        "model_mode": reading.mode,
+        "time_unit": reading.time_unit,
+        "batch": reading.batch,
+        "devices_in_formula": reading.devices,
+        "notes": reading.notes,
+    }
+
+
+def text(analysis: Analysis) -> str:
+    """Return the summary that a person reads."""
+    record, reading, evidence = analysis.record, analysis.reading, analysis.reading.evidence
+    all_ = figures(analysis)
+    spread = "  ".join(f"{name} {all_[name]:.6g}" for name in ("mean", "min", *_SHARES, "max"))
+    lines = [
+        f"{record.log_file}: {all_['values']} values, {all_['values_skipped']} skipped, "
+        f"{evidence.malformed} malformed lines",
+        f"  first value in {evidence.first}",
+        f"  {spread}",
+    ]
+    if not all_["percentiles_exact"]:
+        lines.append(f"  percentiles within {RELATIVE_ERROR:.1%}: more than {EXACT_LIMIT:,} values")
+    if evidence.first_malformed:
+        lines.append(f"  first malformed is {evidence.first_malformed}")
+    if evidence.cut_value:
+        lines.append(f"  left out, its end is missing: {evidence.cut_value}")
+    lines += [f"  note: {note}" for note in reading.notes]
+    how = f"mode {reading.mode}: {MODES[reading.mode].formula}" if record.index == 1 else "as it is"
+    result = f"  result {record.FINAL_RESULT:g} {record.UNIT} ({how})"
+    if record.LOSS_RESULT is not None:
+        result += f", loss {record.LOSS_RESULT:g}"
+    lines.append(result + (", FAILED" if record.JOB_FAIL_FLAG else ""))
+    return "\n".join(lines)

@@ -1,0 +1,116 @@
+"""``trainmark analyze``: figures out of somebody else's training log."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Literal
+
+import typer
+
+NAME = "analyze"
+EXAMPLES = """\
+  trainmark analyze train.log --preset auto --skip_steps 20
+  trainmark analyze train.log --keyword "ips:" --model_mode -1 --ips_unit tokens/s --gpu_num 8
+  trainmark analyze train.log --keyword "(ms):" --time_unit ms --base_batch_size 8192 \\
+      --model_mode -2 --ips_unit tokens/s --mission_name 语义表示 --direction_id 1
+  zcat old.log.gz | trainmark analyze - --preset megatron --keyword_loss "lm loss:"
+"""
+
+
+def _option(name: str, help_: str) -> typer.models.OptionInfo:
+    """Declare an option with the public tool's spelling and with dashes."""
+    dashed = name.replace("_", "-")
+    return typer.Option(*dict.fromkeys((f"--{name}", f"--{dashed}")), help=help_)  # type: ignore[no-any-return]
+
+
+def command(
+    logs: Annotated[
+        list[str] | None, typer.Argument(metavar="LOG...", help="Logs, plain or gzip; - is stdin.")
+    ] = None,
+    filename: Annotated[
+        str | None, _option("filename", "A log, as the public tool has it.")
+    ] = None,
+    preset: Annotated[
+        str | None, _option("preset", "Known trainer, or auto; other options win over it.")
+    ] = None,
+    keyword: Annotated[str | None, _option("keyword", "A line with this text counts.")] = None,
+    separator: Annotated[
+        str | None, _option("separator", "Between words; default: white space.")
+    ] = None,
+    position: Annotated[
+        int | None, _option("position", "Word of the line, from 0; default: behind the keyword.")
+    ] = None,
+    cut: Annotated[str, _option("range", "Characters of the word: N or A:B.")] = "",
+    base_batch_size: Annotated[
+        int | None, _option("base_batch_size", "Samples (or tokens) of a device in a step.")
+    ] = None,
+    skip_steps: Annotated[int, _option("skip_steps", "First values to leave out.")] = 0,
+    model_mode: Annotated[
+        int | None, _option("model_mode", "Formula, -2 to 4, see docs/analyze.md; default: 0.")
+    ] = None,
+    ips_unit: Annotated[
+        str | None, _option("ips_unit", "Unit of the result in modes -2 and -1.")
+    ] = None,
+    time_unit: Annotated[
+        Literal["s", "ms"] | None, _option("time_unit", "Unit of the log's times; default: s.")
+    ] = None,
+    gpu_num: Annotated[int, _option("gpu_num", "Devices of the job.")] = 1,
+    run_mode: Annotated[
+        Literal["sp", "mp"] | None, _option("run_mode", "Default: by --gpu_num.")
+    ] = None,
+    model_name: Annotated[
+        str | None, _option("model_name", "Name in the record; default: the log's.")
+    ] = None,
+    mission_name: Annotated[str, _option("mission_name", "Mission in the record.")] = "",
+    direction_id: Annotated[
+        int | None, _option("direction_id", "0 CV, 1 NLP, 2 Rec; default: the mission's, or 0.")
+    ] = None,
+    index: Annotated[int, _option("index", "1 speed, 2 memory, 3 profile, 6 largest batch.")] = 1,
+    keyword_loss: Annotated[
+        str | None, _option("keyword_loss", "The last number behind it is LOSS_RESULT.")
+    ] = None,
+    failed: Annotated[
+        bool, typer.Option("--failed", help="The run failed: set JOB_FAIL_FLAG.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print all figures as JSON before the record.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Hide the summary.")] = False,
+) -> None:
+    """Print the JSON record of a training log that another program wrote."""
+    from trainmark.analysis import engine, summary
+    from trainmark.analysis.options import Options
+    from trainmark.errors import EXIT_FAILED, UsageError
+
+    options = Options(
+        keyword=keyword,
+        separator=separator,
+        position=position,
+        cut=cut,
+        base_batch_size=base_batch_size,
+        skip_steps=skip_steps,
+        model_mode=model_mode,
+        ips_unit=ips_unit,
+        time_unit=time_unit,
+        gpu_num=gpu_num,
+        run_mode=run_mode,
+        model_name=model_name,
+        mission_name=mission_name,
+        direction_id=direction_id,
+        index=index,
+        keyword_loss=keyword_loss,
+        preset=preset,
+        failed=failed,
+    )
+    wanted = [*(logs or []), *([filename] if filename else [])]
+    if not wanted:
+        raise UsageError("no log", where="LOG", remedy="name one, or - for standard input")
+    analyses = [engine.analyze(log, options) for log in wanted]
+    for analysis in analyses:
+        if not quiet:
+            typer.echo(summary.text(analysis), err=True)
+        if as_json:
+            typer.echo(json.dumps(summary.figures(analysis), ensure_ascii=False))
+        typer.echo(analysis.record.to_json())
+    if any(analysis.record.JOB_FAIL_FLAG for analysis in analyses):
+        raise typer.Exit(EXIT_FAILED)
