@@ -22,11 +22,12 @@ EXAMPLES = """\
   trainmark run distilbert_sst2 --repeat 5           five launches, median and interval
   trainmark run distilbert_sst2 --data data/sst2 --recipe standard --nproc 8 bs=96
   trainmark run distilbert_sst2 --dry-run            print the plan, start nothing
+  trainmark run plans/demo.yaml                      several runs; again: what is left
 """
 
 
 def command(
-    case: Annotated[str, typer.Argument(help="A case, an alias, or a case key.")],
+    case: Annotated[str, typer.Argument(help="A case, an alias, a case key, or a plan file.")],
     overrides: Annotated[
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Recipe fields to change.")
     ] = None,
@@ -53,11 +54,23 @@ def command(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
 ) -> None:
     """Run a case, measure it, and leave a record whatever happens."""
+    from trainmark.cli.run_plan import refuse_options, run_plan_file
     from trainmark.datasets import default_root
+    from trainmark.launch.series import Choices
     from trainmark.plan import resolve
+    from trainmark.plan_file import is_plan_file
     from trainmark.recipes import parse_assignments
 
     del launcher  # one value so far; the type checks it
+    if is_plan_file(case):
+        given = {
+            "KEY=VALUE": overrides, "--recipe": recipe, "--nproc": nproc, "--nnodes": nnodes,
+            "--repeat": repeat,
+        }  # fmt: skip
+        refuse_options(case, given)
+        choices = Choices(data=data, device=device, out=out, timeout_s=timeout, seed=seed)
+        run_plan_file(Path(case), choices, dry_run=dry_run, as_json=as_json, quiet=quiet)
+        return
     plan = resolve(
         case,
         recipe_name=recipe,

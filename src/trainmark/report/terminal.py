@@ -99,7 +99,7 @@ def _change_lines(value: str) -> list[str]:
     return lines
 
 
-def _rich_table(table: Table, screen: Screen) -> RichTable:
+def rich_table(table: Table, screen: Screen) -> RichTable:
     """Return a table whose cells fold rather than lose characters, changes at commas only."""
     columns = [[cells.clean(cell) for cell in column] for column in zip(*table.rows, strict=True)]
     for place, head in enumerate(table.headers):
@@ -174,7 +174,7 @@ def run_table(
     console.print()
     table = performance_table([record], lang=lang, columns=PERFORMANCE)
     bare = Table(table.headers[1:], tuple(row[1:] for row in table.rows))
-    console.print(_rich_table(bare, screen))
+    console.print(rich_table(bare, screen))
     console.print()
     console.print(_further(record, lang))
     console.print()
@@ -230,7 +230,7 @@ def repeats_table(
     console.print(Text(cells.clean(head)))
     console.print()
     if found.figures:
-        console.print(_rich_table(summary_table(found, lang=lang), screen))
+        console.print(rich_table(summary_table(found, lang=lang), screen))
         console.print()
     for line in remarks(found, lang=lang):
         console.print(Text(cells.clean(line)))

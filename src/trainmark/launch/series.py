@@ -1,0 +1,190 @@
+"""Run the entries of a plan file one after another; what is finished already is kept.
+
+Owns the order of things: every entry is checked before the first starts, what this machine
+cannot do is skipped with its reason, a failure does not stop the others, Ctrl-C does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainmark.ability import able_vendor
+from trainmark.errors import EnvironmentFault, TrainmarkError
+from trainmark.launch.attempts import Found, look, unusable
+from trainmark.plan import RUNS_DIR, Plan, resolve
+from trainmark.results.entries import Outcome
+from trainmark.words import read_words
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from trainmark.plan_file import Entry, PlanFile
+    from trainmark.results.record import Record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choices:
+    """What the command line says for all entries; it goes before what the file says."""
+
+    data: Path | None = None
+    device: str | None = None
+    out: Path | None = None
+    timeout_s: float | None = None
+    seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One entry, checked: a plan to launch or records to keep, or why it is skipped."""
+
+    name: str
+    plan: Plan | None
+    found: Found | None
+    skipped: str | None = None
+
+    @property
+    def to_launch(self) -> bool:
+        """Tell whether there is anything left to do."""
+        return self.found is not None and not self.found.kept
+
+
+def check(file: PlanFile, choices: Choices, *, generated_root: Path) -> list[Step]:
+    """Resolve every entry; nothing is started.
+
+    Raises:
+        TrainmarkError: the first fault, with the file, line and name of its entry.
+    """
+    base = choices.out or file.out or RUNS_DIR / file.name
+    return [_checked(entry, file, choices, base, generated_root) for entry in file.entries]
+
+
+def _checked(
+    entry: Entry, file: PlanFile, choices: Choices, base: Path, generated_root: Path
+) -> Step:
+    data = choices.data or entry.data
+    asked: dict[str, Any] = {
+        "recipe_name": entry.recipe,
+        "overrides": entry.fields,
+        "nnodes": entry.nnodes,
+        "nproc": entry.nproc,
+        "repeat_count": entry.repeat,
+        "timeout_s": entry.timeout_s if choices.timeout_s is None else choices.timeout_s,
+        "seed": entry.seed if choices.seed is None else choices.seed,
+    }
+    try:
+        try:
+            words = read_words(entry.case, real_data=data is not None, **asked)
+            chosen = choices.device or entry.device
+            vendor = able_vendor(words, chosen=chosen, default=file.device)
+        except EnvironmentFault as fault:
+            return Step(entry.name, None, None, skipped=fault.what)
+        plan = resolve(
+            entry.case,
+            data_dir=data,
+            device_name=vendor.name,
+            run_dir=base / entry.name,
+            generated_root=generated_root,
+            **asked,
+        )
+        found = look(plan, Path(plan.run_dir).parent, entry.name)
+    except TrainmarkError as fault:
+        place = f"{entry.where}, run {entry.name}"
+        where = f"{place}: {fault.where}" if fault.where else place
+        raise type(fault)(fault.what, where=where, rule=fault.rule, remedy=fault.remedy) from fault
+    return Step(entry.name, plan.model_copy(update={"run_dir": str(found.run_dir)}), found)
+
+
+def preview(steps: Sequence[Step]) -> list[Outcome]:
+    """Return what a run would do with each entry."""
+    return [_settled(step) or _waiting(step) for step in steps]
+
+
+def _settled(step: Step) -> Outcome | None:
+    """Return the outcome of an entry that needs no launch; None for one that does."""
+    if step.skipped is not None:
+        return Outcome(name=step.name, state="skipped", reason=step.skipped)
+    assert step.found is not None
+    if not step.found.kept:
+        return None
+    records = step.found.kept
+    return Outcome(name=step.name, state="kept", run_dir=step.found.run_dir, records=records)
+
+
+def _waiting(step: Step) -> Outcome:
+    assert step.plan is not None
+    assert step.found is not None
+    again = f"; {step.found.why_again}" if step.found.why_again else ""
+    reason = f"{step.plan.case_key}{again}"
+    return Outcome(name=step.name, state="to run", reason=reason, run_dir=step.found.run_dir)
+
+
+def run(
+    steps: Sequence[Step],
+    *,
+    launch: Callable[[Plan, str], list[Record]],
+    said: Callable[[str], None],
+) -> list[Outcome]:
+    """Do all that is left to do and return every entry's outcome.
+
+    Args:
+        launch: runs a plan under a label and returns its records.
+        said: told in a line what becomes of an entry that is not launched, and why one
+            is launched again.
+
+    Raises:
+        EnvironmentFault: the folder of the runs cannot be made; nothing was started.
+    """
+    for step in steps:
+        if step.found is not None and step.to_launch:
+            base = step.found.run_dir.parent
+            try:
+                base.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise unusable(base, error) from error
+    outcomes: list[Outcome] = []
+    stopped = False
+    for number, step in enumerate(steps, 1):
+        label = f"{number}/{len(steps)} {step.name}"
+        outcome = _settled(step)
+        if outcome is not None:
+            said(f"{label}: {outcome.state}" + (f": {outcome.reason}" if outcome.reason else ""))
+        elif stopped:
+            outcome = Outcome(name=step.name, state="left", reason="stopped before its turn")
+            said(f"{label}: left")
+        else:
+            outcome, stopped = _launched(step, label, launch, said)
+        outcomes.append(outcome)
+    return outcomes
+
+
+def _launched(
+    step: Step,
+    label: str,
+    launch: Callable[[Plan, str], list[Record]],
+    said: Callable[[str], None],
+) -> tuple[Outcome, bool]:
+    """Launch one entry; return its outcome, and whether somebody stopped it."""
+    assert step.plan is not None
+    assert step.found is not None
+    folder = step.found.run_dir
+    if step.found.why_again:
+        said(f"{label}: {step.found.why_again}; this attempt goes to {folder.name}")
+    try:
+        records = tuple(launch(step.plan, label))
+    except KeyboardInterrupt:
+        return _failed(step, folder, "interrupted"), True
+    except (TrainmarkError, OSError) as fault:
+        said(f"{label}: failed: {fault}")
+        return _failed(step, folder, " ".join(str(fault).split())), False
+    fallen = next((record for record in records if not record.passed), None)
+    if fallen is None:
+        return Outcome(name=step.name, state="passed", run_dir=folder, records=records), False
+    why = f"{fallen.status}: {fallen.cause.message}" if fallen.cause else fallen.status
+    stopped = any(record.status == "interrupted" for record in records)
+    return _failed(step, folder, " ".join(why.split()), records), stopped
+
+
+def _failed(step: Step, folder: Path, why: str, records: tuple[Record, ...] = ()) -> Outcome:
+    return Outcome(name=step.name, state="failed", reason=why, run_dir=folder, records=records)

@@ -1,0 +1,43 @@
+"""How the entries of a plan file ended: what running them, and reporting them, both know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from trainmark.errors import EXIT_FAILED, EXIT_PASSED, EXIT_USAGE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from trainmark.results.record import Record
+
+State = Literal["passed", "kept", "failed", "skipped", "left", "to run"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """One entry of a plan file.
+
+    Args:
+        state: ``kept``: a record of the same work was there; ``skipped``: this machine
+            cannot do it; ``left``: stopped before its turn; ``to run``: in a dry run.
+        reason: why it failed, was skipped or left, or what would run.
+        run_dir: where its records lie or would lie; none where it was skipped.
+        records: one a launch; none where nothing ran.
+    """
+
+    name: str
+    state: State
+    reason: str | None = None
+    run_dir: Path | None = None
+    records: tuple[Record, ...] = ()
+
+
+def exit_code(outcomes: Iterable[Outcome]) -> int:
+    """Return 0 where all that could run passed, 1 where one did not, 2 where nothing could."""
+    states = {outcome.state for outcome in outcomes}
+    if states & {"failed", "left"}:
+        return EXIT_FAILED
+    return EXIT_PASSED if states & {"passed", "kept", "to run"} else EXIT_USAGE
