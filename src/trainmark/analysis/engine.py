@@ -94,9 +94,10 @@ def _read_keyword(source: Iterable[Block], options: Options, form: Form | None) 
     loss = LastValue(Rule(loss_keyword)) if loss_keyword else None
     near = NearMiss(keyword)
     for block in source:
-        values.feed(block)
-        if batch:
+        if batch:  # a last line without its end may hold one number of the pair
+            block = block.whole_lines()  # noqa: PLW2901
             batch.feed(block)
+        values.feed(block)
         if loss:
             loss.feed(block)
         if not values.matched:

@@ -23,7 +23,7 @@ _CANDIDATES_PER_BLOCK, _CANDIDATES = 200, 400
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A line as evidence: its number from 1, its text cut to ``SHOWN_CHARACTERS``."""
+    """A line as evidence: its number from 1, ``SHOWN_CHARACTERS`` of it around the place."""
 
     number: int
     text: str
@@ -34,9 +34,12 @@ class Shown:
 
 def shown(block: Block, at: int) -> Shown:
     """Return the line at byte ``at`` as evidence."""
-    text = block.line(at).strip()
-    cut = text[: SHOWN_CHARACTERS - 1] + "…" if len(text) > SHOWN_CHARACTERS else text
-    return Shown(block.line_number(at), cut)
+    line = block.line(at)
+    column = at - (block.data.rfind(b"\n", 0, at) + 1)  # in bytes: near enough for a view
+    start = max(0, min(column - SHOWN_CHARACTERS // 3, len(line) - SHOWN_CHARACTERS))
+    text = line[start : start + SHOWN_CHARACTERS].strip()
+    before, after = "…" if start else "", "…" if len(line) > start + SHOWN_CHARACTERS else ""
+    return Shown(block.line_number(at), before + text + after)
 
 
 class Evidence:

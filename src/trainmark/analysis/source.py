@@ -56,6 +56,12 @@ class Block:
         end = self.data.find(b"\n", at)
         return self.data[start : None if end < 0 else end].decode("utf-8", "replace")
 
+    def whole_lines(self) -> Block:
+        """Return the block without a last line that has no end."""
+        if not self.cut:
+            return self
+        return Block(self.data[: self.data.rfind(b"\n") + 1], self.lines_before)
+
 
 def blocks(log: str) -> Iterator[Block]:
     """Yield ``log`` in order, ``-`` being standard input; gzip is told by its first bytes.
