@@ -11,6 +11,7 @@ import io
 import re
 import sys
 import zlib
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, cast
@@ -86,12 +87,17 @@ def blocks(log: str) -> Iterator[Block]:
         raise DataError(f"cannot read: {error.strerror or error}", where=log) from error
 
 
-def _open(log: str) -> IO[bytes]:
-    raw = sys.stdin.buffer if log == STDIN else Path(log).open("rb", buffering=0)  # noqa: SIM115
-    peeked = io.BufferedReader(cast("io.RawIOBase", raw), BLOCK_BYTES)
-    if peeked.peek(2)[:2] == _GZIP_MAGIC:
-        return cast("IO[bytes]", gzip.GzipFile(fileobj=peeked))
-    return peeked
+@contextmanager
+def _open(log: str) -> Iterator[IO[bytes]]:
+    with (
+        sys.stdin.buffer if log == STDIN else Path(log).open("rb", buffering=0) as raw,
+        io.BufferedReader(cast("io.RawIOBase", raw), BLOCK_BYTES) as file,
+    ):
+        if file.peek(2)[:2] == _GZIP_MAGIC:
+            with gzip.GzipFile(fileobj=file) as unpacked:
+                yield cast("IO[bytes]", unpacked)
+        else:
+            yield file
 
 
 def _whole_lines(file: IO[bytes]) -> Iterator[tuple[bytes, bool]]:
