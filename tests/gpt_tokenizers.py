@@ -1,0 +1,49 @@
+"""Small byte-level BPE tokenizers in both forms, for tests."""
+
+import json
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+END = "<|endoftext|>"
+MERGES = [("h", "e"), ("l", "l"), ("he", "ll"), ("hell", "o"), ("Ġ", "w"), ("Ġw", "o"), ("'", "s")]
+LETTERS = sorted(pre_tokenizers.ByteLevel.alphabet())
+
+
+def vocab():
+    """256 bytes, then the merges in their order, then the end of a document: 264 ids."""
+    tokens = [*LETTERS, *("".join(pair) for pair in MERGES), END]
+    return {token: number for number, token in enumerate(tokens)}
+
+
+def write_two_files(folder, *, ids=None, merges=MERGES):
+    folder.mkdir(exist_ok=True)
+    (folder / "vocab.json").write_text(json.dumps(vocab() if ids is None else ids))
+    lines = ["#version: 0.2", *(" ".join(pair) for pair in merges)]
+    (folder / "merges.txt").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def write_one_file(folder, change=lambda document: None):
+    """Write tokenizer.json after ``change`` had its way with the document."""
+    folder.mkdir(exist_ok=True)
+    library = Tokenizer(models.BPE({k: v for k, v in vocab().items() if k != END}, MERGES))
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    library.decoder = decoders.ByteLevel()
+    library.add_special_tokens([END])
+    document = json.loads(library.to_str())
+    change(document)
+    (folder / "tokenizer.json").write_text(json.dumps(document))
+    return folder
+
+
+def ids_of(text):
+    """Return the ids by hand: cut as GPT-2 does for ASCII words, merge in order."""
+    known = vocab()
+    tokens = ["Ġ" if letter == " " else letter for letter in text]
+    for left, right in MERGES:
+        at = 0
+        while at < len(tokens) - 1:
+            if tokens[at] == left and tokens[at + 1] == right:
+                tokens[at : at + 2] = [left + right]
+            at += 1
+    return [known[token] for token in tokens]

@@ -1,0 +1,463 @@
+"""A corpus into indexed tokens: order, damage, interruption, other processes' ends."""
+
+import gzip
+import hashlib
+import itertools
+import json
+import os
+import signal
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpt_tokenizers import END, ids_of, write_one_file, write_two_files
+from trainmark.cases.gpt_megatron import prepare_pool, prepare_shards, prepare_sources
+from trainmark.cases.gpt_megatron.indexed import IndexedReader
+from trainmark.cases.gpt_megatron.prepare import prepare
+from trainmark.cases.gpt_megatron.prepare_encode import LineFault, texts_of
+from trainmark.cases.gpt_megatron.prepare_sources import Position, read_blocks, source_files
+from trainmark.errors import DataError, EnvironmentFault, UsageError
+
+TEXTS = [f"hello world {'wo ' * (n % 7)}{n}" for n in range(60)]
+BLOCK_BYTES, SHARD_BYTES = 200, 700
+
+
+def lines(texts, key="text"):
+    return "".join(json.dumps({"id": n, key: text}) + "\n" for n, text in enumerate(texts))
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    (tmp_path / "corpus.jsonl").write_text(lines(TEXTS))
+    return tmp_path / "corpus.jsonl"
+
+
+@pytest.fixture
+def tokenizer(tmp_path):
+    return write_two_files(tmp_path / "gpt2")
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Blocks and shards so small that a few lines make many."""
+    monkeypatch.setattr(prepare_sources, "BLOCK_BYTES", BLOCK_BYTES)
+    monkeypatch.setattr(prepare_sources.read_blocks, "__defaults__", (BLOCK_BYTES,))
+    monkeypatch.setattr(prepare_shards, "SHARD_BYTES", SHARD_BYTES)
+
+
+def run(corpus, data, tokenizer, **options):
+    said = []
+    prepare(corpus, data, said.append, tokenizer=tokenizer, **{"workers": 1, **options})
+    return said
+
+
+def documents(data):
+    reader = IndexedReader.open(data / "corpus_text_document")
+    assert reader.num_sequences == reader.num_documents
+    return [reader.document(n).tolist() for n in range(reader.num_documents)]
+
+
+def files_of(folder):
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_every_document_is_there_in_order_and_ends_with_the_end_token(corpus, tokenizer, tmp_path):
+    data = tmp_path / "data"
+    said = run(corpus, data, tokenizer)
+    wanted = [[*ids_of(text), 263] for text in TEXTS]
+    assert documents(data) == wanted
+    tokens = sum(map(len, wanted))
+    assert said[1:] == [f"60 documents, {tokens:,} tokens, largest id 263 of 264", f"done: {data}"]
+    manifest = json.loads((data / "manifest.json").read_bytes())
+    names = ["corpus_text_document.bin", "corpus_text_document.idx",
+             "tokenizer/merges.txt", "tokenizer/vocab.json"]  # fmt: skip
+    assert sorted(manifest["files"]) == names
+    assert sorted(files_of(data)) == sorted([*names, "manifest.json"])
+    content = corpus.read_bytes()
+    assert manifest["sources"] == [{
+        "name": "corpus.jsonl", "size_bytes": len(content),
+        "sha256": hashlib.sha256(content).hexdigest(),
+    }]  # fmt: skip
+    assert [item["name"] for item in manifest["tokenizer"]] == ["merges.txt", "vocab.json"]
+    rest = {name: manifest[name] for name in (
+        "case", "complete", "documents", "empty_texts", "end_of_document", "format",
+        "largest_token_id", "shards", "text_key", "tokens", "vocab_size",
+    )}  # fmt: skip
+    assert rest == {
+        "case": "gpt_megatron", "complete": True, "documents": 60, "empty_texts": 0,
+        "end_of_document": {"token": END, "id": 263}, "format": 1, "largest_token_id": 263,
+        "shards": [], "text_key": "text", "tokens": tokens, "vocab_size": 264,
+    }  # fmt: skip
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["corpus.jsonl", "data", "gpt2"]
+
+
+def test_the_bytes_do_not_depend_on_workers_blocks_or_shards(corpus, tokenizer, tmp_path, request):
+    run(corpus, tmp_path / "whole", tokenizer)
+    request.getfixturevalue("small")
+    run(corpus, tmp_path / "one", tokenizer, workers=1)
+    run(corpus, tmp_path / "two", tokenizer, workers=2)
+    whole, one, two = (files_of(tmp_path / name) for name in ("whole", "one", "two"))
+    assert whole == one == two
+
+
+def test_a_folder_plain_and_gzip_gives_what_its_files_give_in_order(tokenizer, tmp_path, small):
+    raw = tmp_path / "raw"
+    (raw / "b").mkdir(parents=True)
+    (raw / "a.jsonl").write_text(lines(TEXTS[:20]).rstrip("\n"))  # no newline at the end
+    (raw / "b" / "c.jsonl.gz").write_bytes(gzip.compress(lines(TEXTS[20:40]).encode()))
+    (raw / "b" / "d.JSON").write_bytes(  # gzip by content, in two members
+        gzip.compress(lines(TEXTS[40:50]).encode()) + gzip.compress(lines(TEXTS[50:]).encode())
+    )
+    for name in ("notes.txt", ".hidden.jsonl"):
+        (raw / name).write_text("not part of it")
+    assert list(source_files(raw)) == ["a.jsonl", "b/c.jsonl.gz", "b/d.JSON"]
+    run(raw, tmp_path / "data", tokenizer)
+    assert documents(tmp_path / "data") == [[*ids_of(text), 263] for text in TEXTS]
+
+
+def test_empty_texts_and_blank_lines_make_no_document(tmp_path, tokenizer):
+    corpus = tmp_path / "c.jsonl"
+    corpus.write_bytes(b'{"text": ""}\n\n  \r\n{"text": "he"}\r\n{"text": " "}\n{"text": ""}')
+    said = run(corpus, tmp_path / "data", tokenizer)
+    assert documents(tmp_path / "data") == [[256, 263], [*ids_of(" "), 263]]
+    assert said[1] == "2 documents, 4 tokens, largest id 263 of 264; 2 empty texts left out"
+
+
+def test_a_large_vocabulary_takes_wider_ids(tmp_path, corpus):
+    def grow(document):
+        vocab = document["model"]["vocab"]
+        vocab.update({f"x{n}": n for n in range(263, 65_499)})
+        document["added_tokens"][0]["id"] = 65_499
+
+    tokenizer = write_one_file(tmp_path / "large", grow)
+    run(corpus, tmp_path / "data", tokenizer)
+    reader = IndexedReader.open(tmp_path / "data" / "corpus_text_document")
+    assert reader.dtype == np.dtype("<i4")
+    assert reader.document(0).tolist() == [*ids_of(TEXTS[0]), 65_499]
+
+
+def fault(kind, corpus, data, tokenizer, **options):
+    with pytest.raises(kind) as caught:
+        run(corpus, data, tokenizer, **options)
+    assert caught.value.where
+    assert caught.value.rule
+    assert caught.value.remedy
+    assert not data.exists()
+    return str(caught.value)
+
+
+BAD_LINES = [
+    (b'{"text": "a"', "not readable as JSON"),
+    (b'{"text": "\xff"}', "not readable as JSON"),
+    (b'{"text": "\\ud800"}', "not readable as JSON"),
+    (b"[" * 10_000, "not readable as JSON"),
+    (b"[1]", "a list, no JSON object"),
+    (b'{"body": "a", "id": 1}', "no key 'text'; its keys: 'body', 'id'"),
+    (b'{"text": null}', "'text' is 'None', a NoneType"),
+    (b'{"text": ["a"]}', "a list"),
+]
+
+
+@pytest.mark.parametrize(("line", "says"), BAD_LINES)
+def test_a_line_without_a_text_is_a_fault(line, says):
+    texts = texts_of(b'{"text": "a"}\n\n' + line + b'\n{"text": "b"}\n', "text")
+    assert next(texts) == "a"
+    with pytest.raises(LineFault) as caught:
+        next(texts)
+    assert caught.value.number == 2
+    assert says in caught.value.what
+    assert caught.value.remedy
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_first_bad_line_of_a_corpus_is_named(corpus, tokenizer, tmp_path, small, workers):
+    rows = corpus.read_bytes().split(b"\n")
+    rows[41] = rows[50] = b"{}"
+    corpus.write_bytes(b"\n".join(rows))
+    message = fault(DataError, corpus, tmp_path / "data", tokenizer, workers=workers)
+    assert f"{corpus}, line 42: no key 'text'; its keys: none" in message
+
+
+def test_the_texts_key_can_be_named(tmp_path, tokenizer):
+    (tmp_path / "c.jsonl").write_text(lines(["hello"], key="body"))
+    run(tmp_path / "c.jsonl", tmp_path / "data", tokenizer, text_key="body")
+    assert documents(tmp_path / "data") == [[259, 263]]
+
+
+def test_a_corpus_without_a_document_is_refused(tmp_path, tokenizer):
+    (tmp_path / "c.jsonl").write_text('{"text": ""}\n')
+    message = fault(DataError, tmp_path / "c.jsonl", tmp_path / "data", tokenizer)
+    assert "no document in the corpus, 1 empty texts" in message
+    (tmp_path / "c.jsonl").write_text("")
+    message = fault(DataError, tmp_path / "c.jsonl", tmp_path / "data", tokenizer)
+    assert "no document in the corpus, 0 empty texts" in message
+    assert not (tmp_path / ".data.partial").exists()
+
+
+def test_what_is_missing_is_named(tmp_path, tokenizer, corpus):
+    data = tmp_path / "data"
+    with pytest.raises(DataError, match="no such file or folder"):
+        run(tmp_path / "nowhere", data, tokenizer)
+    (tmp_path / "empty").mkdir()
+    assert "no file of JSON lines" in fault(DataError, tmp_path / "empty", data, tokenizer)
+    assert "no tokenizer" in fault(DataError, corpus, data, tmp_path / "empty")
+    assert "--tokenizer: no tokenizer" in fault(UsageError, corpus, data, None)
+    for workers in (0, 513):
+        message = fault(UsageError, corpus, data, tokenizer, workers=workers)
+        assert f"--workers: {workers} workers" in message
+    with pytest.raises(DataError, match="lies inside the raw one"):
+        run(corpus, tokenizer / "data", tokenizer)
+
+
+@pytest.mark.parametrize("cut", [slice(0, -9), slice(0, 30)])
+def test_a_gzip_cut_short_is_refused(tmp_path, tokenizer, cut):
+    file = tmp_path / "c.jsonl.gz"
+    file.write_bytes(gzip.compress(lines(TEXTS).encode())[cut])
+    message = fault(DataError, file, tmp_path / "data", tokenizer)
+    assert "c.jsonl.gz: not readable as gzip" in message
+
+
+def test_a_gzip_whose_sum_is_wrong_is_refused(tmp_path, tokenizer):
+    content = bytearray(gzip.compress(lines(TEXTS).encode()))
+    content[-8] ^= 0xFF
+    (tmp_path / "c.jsonl.gz").write_bytes(content)
+    message = fault(DataError, tmp_path / "c.jsonl.gz", tmp_path / "data", tokenizer)
+    assert "CRC" in message
+
+
+def test_a_line_beyond_all_measure_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(prepare_sources, "MAX_LINE_BYTES", 1000)
+    (tmp_path / "c.jsonl").write_bytes(b"short\n" + b"x" * 2000)
+    with pytest.raises(DataError, match=r"c\.jsonl, line 2: a line of more than 1,000 bytes"):
+        list(read_blocks(source_files(tmp_path), Position(), 100))
+
+
+CONTENT = st.lists(st.text("ab\n", max_size=30).map(str.encode), min_size=1, max_size=4)
+
+
+@given(contents=CONTENT, block_bytes=st.integers(1, 20), zipped=st.booleans())
+def test_blocks_are_whole_lines_and_can_be_gone_on_with(
+    tmp_path_factory, contents, block_bytes, zipped
+):
+    folder = tmp_path_factory.mktemp("corpus")
+    for number, content in enumerate(contents):
+        kept = gzip.compress(content) if zipped else content
+        (folder / f"{number}.jsonl").write_bytes(kept)
+    files = source_files(folder)
+    blocks = list(read_blocks(files, Position(), block_bytes))
+    assert b"".join(block.data for block in blocks) == b"".join(contents)
+    for before, block in itertools.pairwise(blocks):
+        new = block.start == Position(block.start.file)
+        assert new or (block.start == before.end and before.data.endswith(b"\n"))
+    for block in blocks:
+        assert len(block.data) <= block_bytes or block.data[:-1].rfind(b"\n") < block_bytes
+        rows = contents[block.start.file][: block.end.offset_bytes]
+        assert block.end.lines == len(rows.removesuffix(b"\n").split(b"\n"))
+    assert not blocks or blocks[-1].consumed_bytes <= sum(f.stat().st_size for f in files.values())
+    for at, block in enumerate(blocks):
+        assert list(read_blocks(files, block.end, block_bytes)) == blocks[at + 1 :]
+
+
+class Killed(BaseException):
+    """Stands for the end of the process."""
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("after", [0, 2])
+def test_a_killed_call_goes_on_after_its_last_shard(
+    corpus, tokenizer, tmp_path, monkeypatch, after
+):
+    run(corpus, tmp_path / "whole", tokenizer)
+    real, written = prepare_shards._write_shard, []
+
+    def write(*words):
+        if len(written) == after:
+            (tmp_path / ".data.partial" / "shards" / ".000009.bin.0.part").write_bytes(b"half")
+            raise Killed
+        written.append(words)
+        return real(*words)
+
+    monkeypatch.setattr(prepare_shards, "_write_shard", write)
+    with pytest.raises(Killed):
+        run(corpus, tmp_path / "data", tokenizer)
+    monkeypatch.setattr(prepare_shards, "_write_shard", real)
+    said = run(corpus, tmp_path / "data", tokenizer)
+    kept = [line for line in said if line.startswith("kept")]
+    assert kept == ([f"kept {after} finished shards: their sha256 fits"] if after else [])
+    assert files_of(tmp_path / "data") == files_of(tmp_path / "whole")
+
+
+def stopped_before_joining(corpus, data, tokenizer, monkeypatch):
+    def stop(*_):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(prepare_shards, "join_shards", stop)
+        with pytest.raises(Killed):
+            run(corpus, data, tokenizer)
+    manifest = json.loads((data.with_name(".data.partial") / "manifest.json").read_bytes())
+    return manifest["shards"]
+
+
+def test_all_shards_done_and_not_joined_are_only_joined(
+    corpus, tokenizer, tmp_path, small, monkeypatch
+):
+    run(corpus, tmp_path / "whole", tokenizer)
+    shards = stopped_before_joining(corpus, tmp_path / "data", tokenizer, monkeypatch)
+    assert sum(shard["documents"] for shard in shards) == 60
+    assert len(shards) == 4
+    assert "kept 4 finished shards: their sha256 fits" in run(corpus, tmp_path / "data", tokenizer)
+    assert files_of(tmp_path / "data") == files_of(tmp_path / "whole")
+
+
+def test_a_damaged_shard_and_those_after_it_are_written_again(
+    corpus, tokenizer, tmp_path, small, monkeypatch
+):
+    run(corpus, tmp_path / "whole", tokenizer)
+    stopped_before_joining(corpus, tmp_path / "data", tokenizer, monkeypatch)
+    torn = tmp_path / ".data.partial" / "shards" / "000002.bin"
+    torn.write_bytes(torn.read_bytes()[:-2])
+    assert "kept 2 finished shards: their sha256 fits" in run(corpus, tmp_path / "data", tokenizer)
+    assert files_of(tmp_path / "data") == files_of(tmp_path / "whole")
+
+
+def test_a_second_call_changes_nothing_and_a_damaged_folder_is_mended(corpus, tokenizer, tmp_path):
+    data = tmp_path / "data"
+    run(corpus, data, tokenizer)
+    before = files_of(data)
+    assert f"{data} is already prepared: 4 files checked by sha256" in run(corpus, data, tokenizer)
+    (data / "corpus_text_document.idx").write_bytes(b"")
+    (data / "tokenizer" / "vocab.json").unlink()
+    said = run(corpus, data, tokenizer)
+    assert (
+        "damaged or missing, written again: corpus_text_document.idx, tokenizer/vocab.json" in said
+    )
+    assert files_of(data) == before
+
+
+def test_a_folder_of_another_corpus_tokenizer_or_key_is_refused(corpus, tokenizer, tmp_path):
+    data = tmp_path / "data"
+    run(corpus, data, tokenizer)
+    with pytest.raises(DataError, match="prepared with another text_key"):
+        run(corpus, data, tokenizer, text_key="body")
+    with pytest.raises(DataError, match="prepared with another tokenizer"):
+        run(corpus, data, write_one_file(tmp_path / "other"))
+    corpus.write_text(lines(TEXTS[:5]))
+    with pytest.raises(DataError, match="prepared from other raw files"):
+        run(corpus, data, tokenizer)
+    assert len(documents(data)) == 60
+
+
+def test_a_corpus_that_changes_meanwhile_is_refused(corpus, tokenizer, tmp_path, monkeypatch):
+    real = prepare_shards.join_shards
+
+    def join(*words):
+        with corpus.open("a") as stream:
+            stream.write("\n")
+        real(*words)
+
+    monkeypatch.setattr(prepare_shards, "join_shards", join)
+    message = fault(DataError, corpus, tmp_path / "data", tokenizer)
+    assert f"{corpus}: changed while it was read" in message
+    assert not (tmp_path / ".data.partial").exists()
+
+
+def test_a_disk_that_will_be_too_small_is_said_early(
+    corpus, tokenizer, tmp_path, small, monkeypatch
+):
+    real = prepare_shards.shutil.disk_usage(tmp_path)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: real._replace(free=1000))
+    message = fault(EnvironmentFault, corpus, tmp_path / "data", tokenizer)
+    assert "the disk has 1,000 free" in message
+    manifest = json.loads((tmp_path / ".data.partial" / "manifest.json").read_bytes())
+    assert len(manifest["shards"]) == 1
+    monkeypatch.undo()
+    assert "kept 1 finished shards: their sha256 fits" in run(corpus, tmp_path / "data", tokenizer)
+
+
+def pool(tokenizer, count):
+    return prepare_pool.Workers(count, tokenizer=tokenizer, dtype="<u2", text_key="text")
+
+
+def test_what_is_held_in_memory_is_bounded(corpus, tokenizer):
+    drawn = [0]
+
+    def blocks():
+        for block in read_blocks({"c": corpus}, Position(), 100):
+            drawn[0] += 1
+            yield block
+
+    ahead = []
+    with pool(tokenizer, 2) as workers:
+        for number, _ in enumerate(workers.in_order(blocks())):
+            ahead.append(drawn[0] - number)
+    assert drawn[0] == 34
+    assert max(ahead) <= 2 * prepare_pool.HELD_BLOCKS
+
+
+def test_a_killed_worker_ends_the_call_with_a_way_on(corpus, tokenizer, tmp_path, monkeypatch):
+    real = prepare_pool.Workers.__enter__
+
+    def enter(workers):
+        real(workers)
+        os.kill(workers.process_ids[1], signal.SIGKILL)
+        return workers
+
+    monkeypatch.setattr(prepare_pool.Workers, "__enter__", enter)
+    monkeypatch.setattr("trainmark.cases.gpt_megatron.prepare_sources.BLOCK_BYTES", 100)
+    message = fault(EnvironmentFault, corpus, tmp_path / "data", tokenizer, workers=2)
+    assert "a worker ended by SIGKILL" in message
+    assert "fewer --workers" in message
+    monkeypatch.undo()
+    run(corpus, tmp_path / "data", tokenizer)
+    assert len(documents(tmp_path / "data")) == 60
+
+
+def test_no_worker_is_left_whatever_ends_the_call(corpus, tokenizer):
+    found = []
+
+    def killed_at_work():
+        with pool(tokenizer, 2) as workers:
+            found.extend(workers.process_ids)
+            next(workers.in_order(read_blocks({"c": corpus}, Position(), 100)))
+            raise Killed
+
+    with pytest.raises(Killed):
+        killed_at_work()
+    assert len(found) == 2
+    for process_id in found:
+        with pytest.raises(ProcessLookupError):
+            os.kill(process_id, 0)
+
+
+def test_a_worker_ends_when_its_pipe_does(tokenizer):
+    with pool(tokenizer, 1) as workers:
+        worker = workers._workers[0]
+        worker.pipe.close()  # as the system does when the call is killed
+        assert worker.process.wait(60) is not None
+
+
+def test_ctrl_c_says_how_to_go_on(corpus, tokenizer, tmp_path, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(prepare_shards, "_write_shard", interrupted)
+    said = []
+    with pytest.raises(KeyboardInterrupt):
+        prepare(corpus, tmp_path / "data", said.append, tokenizer=tokenizer, workers=1)
+    assert said[-1] == "interrupted; call again to go on after the last finished shard"
+
+
+def test_progress_is_said_at_intervals_with_rate_and_time_left():
+    times = iter([0.0, 1.0, 4.0, 6.0, 10.0, 11.0])
+    said = []
+    progress = prepare_shards.Progress(8_000_000_000, said.append, lambda: next(times))
+    for consumed in (2_000_000_000, 2_500_000_000, 3_000_000_000, 3_200_000_000, 4_000_000_000):
+        progress.at(consumed)
+    assert said == [
+        "3,000 of 8,000 MB, 200.0 MB/s, 0:00:25 left",
+        "4,000 of 8,000 MB, 200.0 MB/s, 0:00:20 left",
+    ]
+    assert progress.share(2_000_000_000) == 0.25
