@@ -1,0 +1,125 @@
+"""``trainmark analyze``: words, streams and exit codes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trainmark.cli.app import main
+
+LOG = "step 1 ips: 90\nstep 2 ips: 10 loss: 5.0\nstep 3 ips: x\nstep 4 ips: 20 loss: 4.0\n"
+
+
+@pytest.fixture
+def cli(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    Path("train.log").write_text(LOG)
+
+    def call(*words):
+        monkeypatch.setattr(sys, "argv", ["trainmark", "analyze", *map(str, words)])
+        try:
+            main()
+            code = 0
+        except SystemExit as ending:
+            code = ending.code or 0
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return call
+
+
+PUBLIC = [
+    *("--filename", "train.log", "--keyword", "ips:", "--base_batch_size", "8"),
+    *("--skip_steps", "1", "--model_mode", "-1", "--ips_unit", "tokens/s", "--time_unit", "s"),
+    *("--gpu_num", "8", "--run_mode", "mp", "--model_name", "nlp_gpt_mp_bs8_fp32_8"),
+    *("--mission_name", "语义表示", "--direction_id", "1", "--index", "1"),
+    *("--keyword_loss", "loss:"),
+]
+RECORD = (
+    '{"log_file": "train.log", "model_name": "nlp_gpt_mp_bs8_fp32_8", "mission_name": "语义表示", '
+    '"direction_id": 1, "run_mode": "mp", "index": 1, "gpu_num": 8, "FINAL_RESULT": 120.0, '
+    '"JOB_FAIL_FLAG": 0, "UNIT": "tokens/s", "LOSS_RESULT": 4.0}\n'
+)
+
+
+def test_the_public_tools_words_give_its_record(cli):
+    code, out, err = cli(*PUBLIC)
+    assert (code, out) == (0, RECORD)
+    assert "2 values, 1 skipped, 1 malformed lines" in err
+    assert "first malformed is line 3: step 3 ips: x" in err
+    assert "mean 15  min 10  p50 15  p90 19  p99 19.9  max 20" in err
+
+
+def test_dashes_spell_the_same_options_and_quiet_hides_the_summary(cli):
+    words = [word.replace("_", "-") if word.startswith("--") else word for word in PUBLIC]
+    assert cli(*words, "--quiet") == (0, RECORD, "")
+
+
+def test_json_prints_the_figures_before_the_record(cli):
+    code, out, _ = cli(*PUBLIC, "--json")
+    first, last = out.splitlines()
+    assert code == 0
+    assert last + "\n" == RECORD
+    figures = json.loads(first)
+    assert (figures["values"], figures["p50"], figures["lines_malformed"]) == (2, 15.0, 1)
+
+
+def test_several_logs_give_a_record_each(cli):
+    Path("other.log").write_text("ips: 7\n")
+    code, out, _ = cli("train.log", "other.log", "--keyword", "ips:", "--model_mode", "1", "-q")
+    assert code == 0
+    records = [json.loads(line) for line in out.splitlines()]
+    results = [(record["model_name"], record["FINAL_RESULT"]) for record in records]
+    assert results == [("train", 40.0), ("other", 7.0)]
+
+
+@pytest.mark.parametrize("words", [["--failed"], ["--keyword_loss", "step 4 ips"]])
+def test_a_failed_run_still_prints_its_record_and_exits_with_one(cli, words):
+    if "--failed" not in words:
+        Path("train.log").write_text("ips: 3 step 4 ips: nan\n")
+    code, out, err = cli("train.log", "--keyword", "ips:", "--model_mode", 1, *words)
+    assert code == 1
+    assert json.loads(out)["JOB_FAIL_FLAG"] == 1
+    assert "FAILED" in err
+
+
+def test_a_result_of_zero_is_a_failed_one(cli):
+    Path("train.log").write_text("ips: 0\n")
+    code, out, _ = cli("train.log", "--keyword", "ips:", "--model_mode", "2")
+    assert (code, json.loads(out)["FINAL_RESULT"], json.loads(out)["JOB_FAIL_FLAG"]) == (1, 0.0, 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "no log"),
+        (["train.log"], "--preset auto"),
+        (["train.log", "--keyword", "ips:", "--model_mode", "7"], "no mode 7"),
+        (["train.log", "--keyword", "speed:", "--model_mode", "1"], "no line with 'speed:'"),
+        (["nowhere.log", "--preset", "auto"], "nowhere.log: cannot read"),
+        (["train.log", "nowhere.log", "--keyword", "ips:", "--model_mode", "1"], "nowhere.log"),
+        (["train.log", "--keyword", "ips:", "--time_unit", "us"], "time_unit"),
+    ],
+)
+def test_what_does_not_fit_prints_no_record_and_exits_with_two(cli, words, said):
+    code, out, err = cli(*words)
+    assert (code, out) == (2, "")
+    assert said in err
+
+
+def test_a_pipe_is_read_and_nothing_heavy_is_imported():
+    script = (
+        "import sys\nfrom trainmark.cli.app import app\n"
+        "sys.argv = ['trainmark', 'analyze', '-', '--keyword', 'ips:', '--model_mode', '1', '-q']\n"
+        "try:\n    app()\nexcept SystemExit:\n    pass\n"
+        "print([n for n in ('torch', 'numpy', 'pydantic') if n in sys.modules], file=sys.stderr)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], input=LOG, capture_output=True, text=True, check=True
+    )
+    assert json.loads(done.stdout)["FINAL_RESULT"] == 40.0
+    assert done.stderr == "[]\n"
