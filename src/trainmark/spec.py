@@ -191,7 +191,10 @@ class Case:
             real on-disk form.
         check_data: read what a recipe needs from a folder, or raise ``DataError``. Runs
             before anything starts, without torch.
-        prepare: turn a raw download into the case's form; none: nothing to prepare.
+        prepare: turn a raw download into the case's form, called with raw, data, ``say`` and
+            the options given; none: nothing to prepare.
+        prepare_options: options of ``trainmark prepare`` that this case takes, as the names
+            of the keyword arguments of ``prepare``.
         sample_note: what one sample is, for the page.
         work_unit: what ``final_result`` counts.
         check_recipe: raise ``UsageError`` where a recipe does not fit in itself or the
@@ -211,7 +214,8 @@ class Case:
     recipes: Mapping[str, Recipe]
     generate: Callable[[Path, Any], None]
     check_data: Callable[[Path, Any], DataFacts]
-    prepare: Callable[[Path, Path, Callable[[str], None]], None] | None = None
+    prepare: Callable[..., None] | None = None
+    prepare_options: frozenset[str] = frozenset()
     higher_is_better: bool = True
     aliases: tuple[str, ...] = ()
     framework: str = "pytorch"

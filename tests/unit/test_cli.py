@@ -71,6 +71,10 @@ def test_help_names_every_verb(cli):
         (["run", "distilbert", "--recipe", "standard"], ["--data", "--recipe tiny"]),
         (["run", "distilbert", "--recipe", "standard", "--nproc", "3"], ["world of 1x3"]),
         (["prepare", "toy", "--from", ".", "--data", "x"], ["nothing to prepare"]),
+        (
+            ["prepare", "distilbert", "--from", ".", "--data", "x", "--text-key", "y"],
+            ["--text-key: case distilbert_sst2 takes no --text-key", "it takes nothing"],
+        ),
         (["show"], ["no run there yet"]),
         (["show", "nowhere"], ["no record there"]),
     ],
@@ -83,6 +87,31 @@ def test_bad_words_end_in_one_clear_error(cli, words, said):
     assert "Traceback" not in err
     for part in said:
         assert part in err
+
+
+def test_prepare_hands_a_case_only_the_options_given(cli, monkeypatch):
+    from dataclasses import replace
+
+    from trainmark import cases
+
+    called = []
+
+    def prepare(raw, data, say, **options):
+        say("working")
+        called.append((raw, data, options))
+
+    toy = replace(
+        cases.load("toy"), prepare=prepare, prepare_options=frozenset({"text_key", "workers"})
+    )
+    monkeypatch.setattr(cases, "load", lambda _: toy)
+    words = ("prepare", "toy", "--from", "raw", "--data", "out")
+    assert cli(*words, "--workers", 3) == (0, "out\n", "working\n")
+    assert cli(*words, "--quiet", "--text-key", "body") == (0, "out\n", "")
+    places = (Path("raw"), Path("out"))
+    assert called == [(*places, {"workers": 3}), (*places, {"text_key": "body"})]
+    code, _, err = cli(*words, "--tokenizer", "here")
+    assert code == 2
+    assert "besides --from and --data it takes --text-key, --workers" in err
 
 
 def test_more_ranks_than_accelerators_is_refused(cli, monkeypatch):

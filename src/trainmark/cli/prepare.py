@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from trainmark.spec import Case
 
 NAME = "prepare"
 EXAMPLES = """\
   trainmark prepare distilbert_sst2 --from downloads/ --data data/sst2
   trainmark run distilbert_sst2 --data data/sst2 --recipe standard
+  trainmark prepare gpt_megatron --from corpus.jsonl --tokenizer gpt2/ --data data/corpus
 """
 
 
 def command(
     case: Annotated[str, typer.Argument(help="Name of a case.")],
-    raw: Annotated[Path, typer.Option("--from", help="Folder or archive as downloaded.")],
+    raw: Annotated[Path, typer.Option("--from", help="File, folder or archive as downloaded.")],
     data: Annotated[Path, typer.Option("--data", help="Folder to write; resumed if half there.")],
+    tokenizer: Annotated[
+        Path | None, typer.Option("--tokenizer", help="Folder of the tokenizer (gpt_megatron).")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option("--workers", help="Processes at work (gpt_megatron).")
+    ] = None,
+    text_key: Annotated[
+        str | None, typer.Option("--text-key", help="Key of a line's text (gpt_megatron).")
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No messages.")] = False,
 ) -> None:
     """Check raw data and write it in the form a case reads: resumable, atomic."""
@@ -31,10 +44,31 @@ def command(
             where="CASE",
             remedy=f"`trainmark run {chosen.name}` generates its data",
         )
+    options = {"tokenizer": tokenizer, "workers": workers, "text_key": text_key}
+    given = {name: value for name, value in options.items() if value is not None}
+    _refuse_untaken(chosen, given)
 
     def say(text: str) -> None:
         if not quiet:
             typer.echo(text, err=True)
 
-    chosen.prepare(raw, data, say)
+    chosen.prepare(raw, data, say, **given)
     typer.echo(str(data))
+
+
+def _refuse_untaken(case: Case, given: dict[str, Any]) -> None:
+    from trainmark.errors import UsageError
+
+    for name in given:
+        if name not in case.prepare_options:
+            taken = ", ".join(sorted(map(_word, case.prepare_options)))
+            raise UsageError(
+                f"case {case.name} takes no {_word(name)}",
+                where=_word(name),
+                rule="besides --from and --data it takes " + (taken or "nothing"),
+                remedy="leave it out",
+            )
+
+
+def _word(option: str) -> str:
+    return "--" + option.replace("_", "-")
