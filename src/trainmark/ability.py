@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trainmark import case_key, devices
-from trainmark.errors import EnvironmentFault
+from trainmark.errors import EnvironmentFault, UsageError, nearest
 from trainmark.plan_file import ACCELERATOR
 
 if TYPE_CHECKING:
@@ -28,6 +28,11 @@ def able_vendor(words: Words, *, chosen: str | None, default: str) -> Vendor:
         EnvironmentFault: it is not here, has too few devices, or refuses the recipe.
     """
     wanted = chosen or case_key.vendor_of(words.hardware) or default
+    names = [*devices.vendors(), ACCELERATOR]
+    if wanted not in names:
+        raise UsageError(
+            f"unknown device {wanted!r}", where="--device", remedy=nearest(wanted, names)
+        )
     vendor = _accelerator() if wanted == ACCELERATOR else devices.choose(wanted)
     if words.nnodes > 1:
         raise EnvironmentFault(f"{words.nnodes} machines needed, the local launcher has 1")

@@ -293,6 +293,7 @@ def test_a_vendors_refusal_is_a_reason(
         ("{case: toy, set: {bss: 1}}", ["unknown recipe field 'bss'"]),
         ("{case: toy, set: {bs: 0}}", ["micro_batch_size", "greater than 0"]),
         ("{case: toy, device: fkae}", ["unknown device 'fkae'", "fake"]),
+        ("{case: toy, device: acelerator}", ["did you mean accelerator"]),
         ("{case: toy, nproc: 0}", ["--nproc 0"]),
         ("{case: toy, seed: -1}", ["seed"]),
         ("{case: toy, nproc: 64, set: {bss: 1}}", ["'bss'"]),
