@@ -5,7 +5,15 @@ from __future__ import annotations
 import importlib
 import sys
 
-NAMES = ("startup", "loop_overhead", "million_steps", "index_building", "distilbert_step")
+NAMES = (
+    "startup",
+    "analyze",
+    "loop_overhead",
+    "million_steps",
+    "index_building",
+    "distilbert_step",
+    "prepare_gpt",
+)
 
 
 def main(words: list[str]) -> int:

@@ -22,9 +22,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 STDIN = "-"
-BLOCK_BYTES = 1 << 19  # in the cache while several searches pass over it
+# Small enough for the allocator to hand out the same memory again, which from 128 KiB on it
+# gets anew from the system, page by page; and for the cache, as several searches pass over it.
+BLOCK_BYTES = 112 << 10
 LINE_LIMIT_BYTES = 1 << 24
-_SMALL_LOG_BLOCKS = 64  # up to here counting lines costs less than importing numpy
+_SMALL_LOG_BLOCKS = 256  # up to here counting lines costs less than importing numpy
 _GZIP_MAGIC = b"\x1f\x8b"
 _CONTROL = re.compile(
     rb"\x1b(?:\[[0-?]*[ -/]*[@-~]"  # colours and cursor
