@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import filecmp
+import re
 import subprocess
 import sys
 from dataclasses import fields, is_dataclass
@@ -79,11 +80,11 @@ def test_every_recipe_is_sound(name: str, recipe_name: str) -> None:
     case = cases.load(name)
     recipe = case.recipes[recipe_name]
     assert type(recipe) is case.recipe_type
-    prefix, _, world = recipe_name.rpartition("-")
-    if prefix and world[0].isdigit():
-        assert recipe.world == world
+    named = re.fullmatch(r".+-(\d+x\d+)", recipe_name)
+    if named:
+        assert recipe.world == named[1]
     else:
-        assert recipe.world is None
+        assert recipe.world is None or re.fullmatch(r"\d+x\d+", recipe.world)
     # A recipe is worth its name only with steps left to measure.
     assert recipe.max_steps is None or recipe.max_steps > recipe.warmup_steps
     assert recipe.target_value is None or recipe.eval_every_epochs is not None
@@ -113,6 +114,7 @@ def test_every_recipe_resolves(
         name,
         recipe_name=recipe_name,
         data_dir=tmp_path,
+        nnodes=1,
         nproc=nproc if nnodes == 1 else None,
         run_dir=tmp_path / "run",
         generated_root=tmp_path,
@@ -146,10 +148,8 @@ def test_generated_data_is_the_same_each_time(
     assert facts.content_id
     assert facts.best_quality is not None
     # A target above what any model can score would never be reached.
-    assert recipe.target_value is not None
     target = case.target(recipe)
-    assert target is not None
-    assert target.reached(facts.best_quality)
+    assert target is None or target.reached(facts.best_quality)
 
 
 def test_toy_is_small_enough_to_be_read_as_the_example() -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from trainmark.training.attention import attention_forward
+from trainmark.training.attention import attention, attention_forward
 from trainmark.training.dropout import FastDropout, keep_mask, use_fast_dropout
 
 
@@ -91,3 +91,37 @@ def test_the_gradient_with_dropout_is_that_of_the_function_drawn():
     expected = torch.autograd.grad(wanted, (q, k, v), seed)
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("length", [1, 127, 128, 300])
+def test_causal_attention_equals_the_librarys(length: int) -> None:
+    torch.manual_seed(2)
+    q, k, v = (torch.randn(2, 3, length, 8, requires_grad=True) for _ in range(3))
+    grad = torch.randn(2, 3, length, 8)
+    ours = attention(q, k, v, is_causal=True, dropout=1e-9)  # too small to drop anything
+    theirs = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+    found = torch.autograd.grad(ours, (q, k, v), grad)
+    wanted = torch.autograd.grad(theirs, (q, k, v), grad)
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_causal_attention_with_dropout_has_the_exact_gradient() -> None:
+    torch.manual_seed(2)
+    q, k, v = (torch.randn(1, 2, 200, 4, requires_grad=True) for _ in range(3))
+
+    def mixed() -> torch.Tensor:
+        torch.manual_seed(9)  # the same mask each time
+        return attention(q, k, v, is_causal=True, dropout=0.4)
+
+    grad = torch.randn_like(mixed())
+    for tensor, found in zip((q, k, v), torch.autograd.grad(mixed(), (q, k, v), grad), strict=True):
+        direction = torch.randn_like(tensor)
+        with torch.no_grad():
+            tensor.add_(1e-2 * direction)
+            above = (mixed() * grad).sum().double()
+            tensor.sub_(2e-2 * direction)
+            below = (mixed() * grad).sum().double()
+            tensor.add_(1e-2 * direction)
+        slope = (above - below) / 2e-2
+        torch.testing.assert_close((found * direction).sum().double(), slope, rtol=2e-2, atol=2e-1)

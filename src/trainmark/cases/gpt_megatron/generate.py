@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .case import SYMBOLS
 from .indexed import IndexedWriter, dtype_for
 
 if TYPE_CHECKING:
@@ -22,9 +23,8 @@ if TYPE_CHECKING:
 
     from .case import GptRecipe
 
-SYMBOLS = 64
 CHANCES = (0.6, 0.25, 0.1, 0.05)  # of the symbols that a table's row allows
-DOCUMENTS = 512
+DOCUMENTS = 1024
 DOCUMENT_TOKENS = 1024
 PREFIX = "generated_text_document"
 _LANGUAGE_SEED = 20_210_906  # the language is the same for every seed of a recipe

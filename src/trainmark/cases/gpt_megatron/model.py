@@ -142,8 +142,8 @@ def build_model(config: GptConfig, *, seed: int) -> Gpt:
 
     The token table comes last, so that its padding does not change the other weights.
     """
-    torch.manual_seed(seed)
     model = Gpt(config)
+    torch.manual_seed(seed)
     for name, parameter in model.named_parameters():
         if name.endswith(("attention.out.weight", "down.weight")):
             parameter.normal_(std=INIT_STD / (2 * config.num_layers) ** 0.5)

@@ -94,7 +94,8 @@ def _prepare(
     files = source_files(raw)
     opened = open_tokenizer(tokenizer)
     stamps = _stamps(files)
-    say(f"reading {len(files)} files, {sum(size for size, _ in stamps.values()) / 1e6:,.1f} MB")
+    size_bytes = sum(size for size, _ in stamps.values())
+    say(f"{len(files):,} files, {size_bytes / 1e6:,.1f} MB: taking their sha256")
     made_of = {
         "format": FORMAT,
         "case": "gpt_megatron",

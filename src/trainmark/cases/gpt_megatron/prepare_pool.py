@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Pipe, wait
 from typing import TYPE_CHECKING, Any, Self
 
@@ -83,7 +83,7 @@ class Workers:
         return [worker.process.pid for worker in self._workers]
 
     def in_order(self, blocks: Iterable[Block]) -> Iterator[tuple[Block, Encoded]]:
-        """Yield every block with what became of it, in the order of ``blocks``.
+        """Yield every block, its lines let go, with what became of it; in the order given.
 
         Raises:
             DataError: a line holds no text; always the first such line of the corpus.
@@ -103,7 +103,7 @@ class Workers:
                 if block is None:
                     exhausted = True
                     break
-                held[given] = block
+                held[given] = replace(block, data=b"")
                 idlest.sent.append(given)
                 _send(idlest, block.data)
                 given += 1

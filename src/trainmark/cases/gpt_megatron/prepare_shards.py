@@ -142,7 +142,7 @@ def _write_shard(
             largest = max(counts["largest_token_id"], int(tokens.max(initial=0)))
             counts["largest_token_id"] = largest
             progress.at(block.consumed_bytes)
-            source_bytes += len(block.data)
+            source_bytes += block.size_bytes
             if source_bytes >= SHARD_BYTES:
                 break
     files = {file.suffix: fingerprint(file) for file in _pair(prefix)}
@@ -173,11 +173,9 @@ def join_shards(unfinished: Unfinished, name: str, dtype: np.dtype[Any]) -> None
 
 
 def _refuse_full(folder: Path, shards: list[dict[str, Any]], done: float) -> None:
-    """Refuse to go on where the rest of the shards and the joined pair will find no room."""
+    """Refuse to go on where the shards still to come and the joined pair find no room."""
     written = sum(shard[end]["size_bytes"] for shard in shards for end in (".bin", ".idx"))
-    needed = int(
-        2 * written / done - written
-    )  # the shards still to come, and all of them once more
+    needed = int(2 * written / done - written)
     free_bytes = shutil.disk_usage(folder).free
     if needed > free_bytes:
         raise EnvironmentFault(

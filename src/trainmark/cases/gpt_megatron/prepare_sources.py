@@ -57,6 +57,11 @@ class Block:
     data: bytes
     consumed_bytes: int
 
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the lines, known also where they were let go."""
+        return self.end.offset_bytes - self.start.offset_bytes
+
 
 def source_files(raw: Path) -> dict[str, Path]:
     """Return the files of a corpus by name, in the order they are read: sorted by name.

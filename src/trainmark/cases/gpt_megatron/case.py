@@ -1,0 +1,186 @@
+"""A GPT-2 shaped language model on Megatron's indexed tokens; no torch here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+from annotated_types import Ge, Lt
+
+from trainmark.errors import UsageError
+from trainmark.spec import (
+    Case,
+    DataFacts,
+    Mission,
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    Recipe,
+    Text,
+    recipe_field,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+SYMBOLS = 64  # of the generated language; each is one token
+
+
+@dataclass(frozen=True, kw_only=True)
+class GptRecipe(Recipe):
+    """How the model is shaped, trained and spread over ranks."""
+
+    num_layers: PositiveInt = recipe_field(12, "transformer blocks")
+    hidden_size: PositiveInt = recipe_field(768, "width of the residual stream")
+    num_heads: PositiveInt = recipe_field(12, "attention heads")
+    seq_length: PositiveInt = recipe_field(1024, "tokens of a sample")
+    vocab_size: PositiveInt = recipe_field(
+        50257, "token ids of the data; the table is padded to 128 x tensor_parallel"
+    )
+    dropout: Annotated[float, Ge(0), Lt(1)] = recipe_field(
+        0.1, "probability of dropping embeddings, attention weights and residuals"
+    )
+    split: str = recipe_field("949,50,1", "weights of training, validation and test documents")
+    adam_beta2: Annotated[float, Ge(0), Lt(1)] = recipe_field(0.999, "second moment's decay")
+    max_grad_norm: PositiveFloat | None = recipe_field(1.0, "clip gradients to it; none: no clip")
+    min_learning_rate: NonNegativeFloat = recipe_field(1e-5, "where the cosine ends")
+    lr_decay_steps: PositiveInt = recipe_field(320_000, "steps of warm-up and cosine together")
+    lr_warmup_fraction: Annotated[float, Ge(0), Lt(1)] = recipe_field(
+        0.01, "share of lr_decay_steps with a linearly rising learning rate"
+    )
+    tensor_parallel: PositiveInt = recipe_field(
+        1, "ranks that hold one replica together; the other ranks train replicas", rule="closed"
+    )
+    fsdp: bool = recipe_field(
+        False, "shard parameters, gradients and optimizer over replicas (FSDP2)", rule="closed"
+    )
+    checkpoint_activations: bool = recipe_field(
+        False, "recompute blocks in the backward pass to save memory", rule="closed"
+    )
+
+
+def check_recipe(recipe: GptRecipe, world_size: int) -> None:
+    """Refuse shapes that do not divide.
+
+    Raises:
+        UsageError: naming the field, what it must divide and the values that do.
+    """
+    degree = recipe.tensor_parallel
+    for field, value, of, whole in (
+        ("num_heads", recipe.num_heads, "hidden_size", recipe.hidden_size),
+        ("tensor_parallel", degree, "num_heads", recipe.num_heads),
+        ("tensor_parallel", degree, "the number of ranks", world_size),
+    ):
+        if whole % value:
+            fitting = ", ".join(str(n) for n in range(1, whole + 1) if whole % n == 0)
+            raise UsageError(
+                f"{field}={value} does not divide {of} {whole}",
+                where=f"recipe field {field}",
+                rule="every head has the same width, every rank the same heads, "
+                "every replica the same ranks",
+                remedy=f"use one of {fitting}",
+            )
+    if recipe.data == "generated" and recipe.vocab_size < SYMBOLS:
+        raise UsageError(
+            f"vocab_size={recipe.vocab_size} is too small for generated data",
+            where="recipe field vocab_size",
+            rule=f"the generated language has {SYMBOLS} symbols",
+            remedy=f"use {SYMBOLS} or more",
+        )
+    if recipe.min_learning_rate > recipe.learning_rate:
+        raise UsageError(
+            f"min_learning_rate={recipe.min_learning_rate:g} is above "
+            f"learning_rate={recipe.learning_rate:g}",
+            where="recipe field min_learning_rate",
+            rule="the cosine falls from learning_rate to min_learning_rate",
+            remedy="lower min_learning_rate too",
+        )
+
+
+def generate(folder: Path, recipe: GptRecipe) -> None:
+    """Write text of a language with a known entropy; see ``generate.generate``."""
+    from .generate import generate as write
+
+    write(folder, recipe)
+
+
+def check_data(folder: Path, recipe: GptRecipe) -> DataFacts:
+    """Check the pair of files that ``recipe`` reads; see ``data.check``."""
+    from .data import check
+
+    return check(folder, recipe)
+
+
+def prepare(raw: Path, data: Path, say: Any, **options: Any) -> None:
+    """Tokenise a corpus into the indexed form; see ``prepare.prepare``."""
+    from .prepare import prepare as run
+
+    run(raw, data, say, **options)
+
+
+def _reproduction(micro_batch_size: int, precision: str, world: str) -> GptRecipe:
+    """Return a run of the founding page: 200 steps, 20 of them skipped, speed only."""
+    return GptRecipe(
+        micro_batch_size=micro_batch_size, precision=precision, world=world,  # type: ignore[arg-type]
+        learning_rate=1.5e-4, weight_decay=0.01, max_epochs=1_000_000, max_steps=200,
+        warmup_steps=20, eval_every_epochs=None, timeout_s=900.0, data="generated",
+    )  # fmt: skip
+
+
+def _standard(world: str) -> GptRecipe:
+    """Return the published training: 320,000 steps on a corpus of one's own."""
+    return GptRecipe(
+        micro_batch_size=8, world=world, learning_rate=1.5e-4, weight_decay=0.01,
+        max_epochs=1_000_000, max_steps=320_000, timeout_s=30 * 86_400.0,
+    )  # fmt: skip
+
+
+CASE = Case(
+    name="gpt_megatron",
+    title=Text("GPT-2 pre-training, Megatron style", "GPT-2 预训练（Megatron）"),
+    task=Text("Language Modelling", "语言模型"),
+    model="gpt2",
+    dataset="Megatron indexed tokens",
+    metric="loss",
+    metric_note=Text("validation cross-entropy, nats a token", "验证集交叉熵（nat/token）"),
+    higher_is_better=False,
+    sample_note="one stretch of seq_length tokens",
+    work_unit="tokens",
+    mission=Mission("nlp", "gpt", "语义表示", 1),
+    recipe_type=GptRecipe,
+    recipes={
+        "tiny": GptRecipe(
+            data="generated",
+            num_layers=2,
+            hidden_size=64,
+            num_heads=2,
+            seq_length=64,
+            vocab_size=SYMBOLS,
+            dropout=0.0,
+            micro_batch_size=32,
+            learning_rate=1e-2,
+            min_learning_rate=1e-4,
+            lr_decay_steps=1_400,
+            lr_warmup_fraction=0.05,
+            weight_decay=0.01,
+            adam_beta2=0.95,
+            max_epochs=6,
+            target_value=1.77,
+            timeout_s=300.0,
+        ),
+        "sp-bs8-fp32": _reproduction(8, "fp32", "1x1"),
+        "sp-bs16-fp16": _reproduction(16, "fp16", "1x1"),
+        "sp-bs16-bf16": _reproduction(16, "bf16", "1x1"),
+        "mp-bs8-fp32": _reproduction(8, "fp32", "1x8"),
+        "mp-bs16-fp16": _reproduction(16, "fp16", "1x8"),
+        "mp-bs16-bf16": _reproduction(16, "bf16", "1x8"),
+        "standard-1x1": _standard("1x1"),
+        "standard-1x8": _standard("1x8"),
+    },
+    generate=generate,
+    check_recipe=check_recipe,
+    check_data=check_data,
+    prepare=prepare,
+    aliases=("gpt",),
+)  # fmt: skip

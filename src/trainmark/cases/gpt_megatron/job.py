@@ -1,0 +1,180 @@
+"""The torch side of the GPT: replicas, optimizer, batches, validation."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from trainmark.protocols import Batch, Counts, Evaluation
+from trainmark.training.parallel import Ranks, spread
+from trainmark.training.shards import Sharding, evaluation_rows
+from trainmark.training.stepper import Stepper, add_floats_over_ranks, add_over_ranks
+
+from . import data as corpus
+from .model import GptConfig, build_model, padded_vocab_size, parallelize
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from numpy.typing import NDArray
+
+    from trainmark.protocols import JobContext
+
+    from .case import GptRecipe
+    from .data import Loaded
+
+
+def load_data(context: JobContext) -> Loaded:
+    """Return training and validation samples over the mapped tokens."""
+    return corpus.load(context.data_dir, context.recipe)
+
+
+def build(context: JobContext, data: Loaded) -> GptJob:
+    """Build the model, spread it over the ranks, and its optimizer."""
+    return GptJob(context, data)
+
+
+def config_of(recipe: GptRecipe) -> GptConfig:
+    """Return the model's sizes."""
+    return GptConfig(
+        num_layers=recipe.num_layers,
+        hidden_size=recipe.hidden_size,
+        num_heads=recipe.num_heads,
+        seq_length=recipe.seq_length,
+        vocab_size=recipe.vocab_size,
+        padded_vocab_size=padded_vocab_size(recipe.vocab_size, recipe.tensor_parallel),
+        dropout=recipe.dropout,
+        checkpoint_activations=recipe.checkpoint_activations,
+    )
+
+
+def lr_factor(recipe: GptRecipe, finished_steps: int) -> float:
+    """Return the learning rate of the next step over the peak: linear rise, then cosine."""
+    warmup = round(recipe.lr_warmup_fraction * recipe.lr_decay_steps)
+    if finished_steps < warmup:
+        return (finished_steps + 1) / warmup
+    lowest = recipe.min_learning_rate / recipe.learning_rate
+    done = min(1.0, (finished_steps - warmup) / (recipe.lr_decay_steps - warmup))
+    return lowest + (1 - lowest) * (1 + math.cos(math.pi * done)) / 2
+
+
+class GptJob:
+    """See ``trainmark.protocols.Job``."""
+
+    def __init__(self, context: JobContext, data: Loaded) -> None:
+        recipe: GptRecipe = context.recipe
+        self.context, self.data, self.recipe = context, data, recipe
+        self.config = config_of(recipe)
+        ranks = Ranks.of(context, tensor_parallel=recipe.tensor_parallel, with_mesh=recipe.fsdp)
+        self.ranks = ranks
+        self.model = build_model(self.config, seed=recipe.seed)
+        self.parameters = sum(item.numel() for item in self.model.parameters())
+        context.device.place(self.model)
+        if ranks.tensor_size > 1:
+            assert ranks.mesh is not None
+            parallelize(self.model, ranks.mesh["tensor"])
+        replicas = spread(
+            self.model, ranks, torch_type=context.device.torch_type, compiled=recipe.compile,
+            shards=self.model.blocks if recipe.fsdp else None,
+        )  # fmt: skip
+        decayed = [p for p in self.model.parameters() if p.dim() >= 2]
+        plain = [p for p in self.model.parameters() if p.dim() < 2]  # biases and norms
+        optimizer = torch.optim.AdamW(
+            [
+                {"params": decayed, "weight_decay": recipe.weight_decay},
+                {"params": plain, "weight_decay": 0.0},
+            ],
+            lr=recipe.learning_rate,
+            betas=(0.9, recipe.adam_beta2),
+            fused=True,
+        )
+        self.sharding = Sharding.of(
+            context, num_rows=len(data.train), rank=ranks.data_rank, world_size=ranks.data_size
+        )
+        self.steps_per_epoch = self.sharding.steps_per_epoch
+        self.stepper = Stepper.over(
+            context, ranks, replicas, optimizer, self._loss_sum,
+            schedule_lr=lambda steps: lr_factor(recipe, steps),
+            max_grad_norm=recipe.max_grad_norm,
+        )  # fmt: skip
+        self.step, self.check = self.stepper.step, self.stepper.check
+
+    def batches(self, epoch: int) -> Iterator[Batch]:
+        index = self.data.train.epoch(epoch)
+        for part in self.sharding.micro_batches(epoch, order=index.shuffle):
+            samples = 0 if part.weightless else len(part.rows)
+            tokens = samples * self.recipe.seq_length
+            here = self.ranks.counts_here
+            yield Batch(
+                self._place(index.tokens(part.rows)),
+                Counts(samples, samples, tokens, tokens) if here else Counts(),
+                part.step_samples,
+                part.closes_step,
+                shared_samples=0 if here else samples,
+            )
+
+    def _place(self, tokens: NDArray[Any]) -> Tensor:
+        """Return token ids (B, T + 1) on the device: T to read, each followed by its target."""
+        placed: Tensor = self.context.device.place(torch.from_numpy(tokens))
+        return placed
+
+    def _loss_sum(self, batch: Batch) -> Tensor:
+        """Return the sum over samples of each sample's mean loss a token."""
+        ids: Tensor = batch.tensors
+        total: Tensor = self.stepper.model(ids[:, :-1], ids[:, 1:])
+        return total / self.recipe.seq_length
+
+    @torch.no_grad()
+    def evaluate(self) -> Evaluation:
+        """Return the mean loss of the validation samples; see ``Job.evaluate``.
+
+        Every rank takes the same number of forward passes, because a sharded or divided
+        model needs all its ranks in each.
+        """
+        index = self.data.validation.in_order()
+        ranks, size = self.ranks, self.recipe.micro_batch_size
+        total = len(self.data.validation)
+        rows = evaluation_rows(total, rank=ranks.data_rank, world_size=ranks.data_size)
+        most = -(-total // ranks.data_size)
+        device = self.stepper.device
+        loss = torch.zeros((), device=device)
+        self.model.eval()
+        for first in range(0, most, size):
+            mine = rows[first : first + size]
+            ids = self._place(index.tokens(list(mine) or [0]))
+            with self.stepper.autocast():
+                found = self.model(ids[:, :-1], ids[:, 1:])
+            loss += found if mine else 0.0
+        self.model.train()
+        counted = ranks.counts_here
+        world_size = self.context.world_size
+        (scored,) = add_over_ranks(
+            len(rows) if counted else 0, world_size=world_size, device=device
+        )
+        (loss_sum,) = add_floats_over_ranks(
+            loss.item() if counted else 0.0, world_size=world_size, device=device
+        )
+        assert scored == total, f"{scored} of {total} validation samples were scored"
+        return Evaluation(loss_sum / (scored * self.recipe.seq_length), scored)
+
+    def model_flops(self, counts: Counts) -> float:
+        config = self.config
+        attention = 12.0 * config.num_layers * config.hidden_size * config.seq_length
+        return (6.0 * config.matmul_weights + attention) * counts.tokens_padded
+
+    def facts(self) -> Mapping[str, Any]:
+        ranks = self.ranks
+        return {
+            "parameters": self.parameters,
+            "trainable_parameters": self.parameters,
+            "flops_formula": "palm-appendix-b",
+            "padded_vocab_size": self.config.padded_vocab_size,
+            "parallel": {
+                "data": ranks.data_size, "tensor": ranks.tensor_size,
+                "fsdp": self.recipe.fsdp and ranks.mesh is not None,
+            },
+            "skipped_steps": self.stepper.skipped_steps(),
+        }  # fmt: skip

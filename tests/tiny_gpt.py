@@ -1,0 +1,104 @@
+"""A GPT small enough to train in a test, on one rank or on several real ones.
+
+Apart from the tests because a spawned rank has to import it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from torch.distributed.tensor import DTensor
+
+from trainmark.cases.gpt_megatron.case import GptRecipe
+from trainmark.cases.gpt_megatron.job import GptJob, build
+from trainmark.devices.cpu import CpuDevice
+from trainmark.protocols import JobContext
+
+VOCAB, SEQUENCE, SAMPLES, STEPS = 250, 12, 20, 3
+
+
+@dataclass
+class Epoch:
+    """Random tokens in the form of ``sampling.EpochIndex``."""
+
+    shuffle: Any
+
+    def tokens(self, numbers: Any) -> Any:
+        rows = np.random.default_rng(5).integers(0, VOCAB, (len(self.shuffle), SEQUENCE + 1))
+        return rows[np.asarray(numbers)]
+
+
+@dataclass
+class Split:
+    """The same in the form of ``sampling.Samples``."""
+
+    samples: int
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def epoch(self, number: int) -> Epoch:
+        return Epoch(np.random.default_rng(number).permutation(self.samples))
+
+    def in_order(self) -> Epoch:
+        return Epoch(np.arange(self.samples))
+
+
+def recipe(**changes: Any) -> GptRecipe:
+    fields = {
+        "num_layers": 2, "hidden_size": 32, "num_heads": 4, "seq_length": SEQUENCE,
+        "vocab_size": VOCAB, "dropout": 0.0, "micro_batch_size": 8, "learning_rate": 1e-2,
+        "lr_decay_steps": 10, "lr_warmup_fraction": 0.1, "min_learning_rate": 1e-3,
+        "weight_decay": 0.01, "data": "generated",
+    }  # fmt: skip
+    return GptRecipe(**{**fields, **changes})
+
+
+def new_job(*, rank: int = 0, world_size: int = 1, **changes: Any) -> GptJob:
+    context = JobContext(
+        recipe=recipe(**changes), data_dir=Path(), rank=rank, world_size=world_size,
+        device=CpuDevice(threads=1),
+    )  # fmt: skip
+    return build(context, SimpleNamespace(train=Split(SAMPLES), validation=Split(7)))
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    plain = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    return plain.detach().clone()
+
+
+def train(job: GptJob) -> dict[str, Any]:
+    """Take the steps of an epoch; return losses, samples, weights and quality."""
+    losses, samples = [], []
+
+    def count(source: Any) -> Any:
+        for batch in source:
+            samples.append(batch.counts.samples)
+            yield batch
+
+    stream = count(job.batches(0))
+    while (loss := job.step(stream)) is not None:
+        losses.append(loss.item())
+    job.check()
+    quality = job.evaluate()
+    weights = {name: whole(value) for name, value in job.model.named_parameters()}
+    return {
+        "losses": losses, "samples": samples, "weights": weights,
+        "quality": (quality.value, quality.samples), "facts": dict(job.facts()),
+    }  # fmt: skip
+
+
+def rank_main(rank: int, rendezvous: str, out: str, world_size: int, changes: Any) -> None:
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=world_size
+    )
+    found = train(new_job(rank=rank, world_size=world_size, **changes))
+    torch.save(found, f"{out}{rank}.pt")
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()

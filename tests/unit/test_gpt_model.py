@@ -1,0 +1,252 @@
+"""The GPT is the library's GPT-2, however it is spread over ranks."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+import tiny_gpt
+from trainmark.cases import load
+from trainmark.cases.gpt_megatron.case import GptRecipe
+from trainmark.cases.gpt_megatron.job import config_of, lr_factor
+from trainmark.cases.gpt_megatron.model import GptConfig, build_model, padded_vocab_size
+from trainmark.errors import UsageError
+from trainmark.protocols import Counts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def library_model(config: GptConfig) -> torch.nn.Module:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(3)
+    return GPT2LMHeadModel(
+        GPT2Config(
+            vocab_size=config.vocab_size,
+            n_positions=config.seq_length,
+            n_embd=config.hidden_size,
+            n_layer=config.num_layers,
+            n_head=config.num_heads,
+            resid_pdrop=0.0,
+            embd_pdrop=0.0,
+            attn_pdrop=0.0,
+            use_cache=False,
+        )
+    )
+
+
+def by_heads(weight: torch.Tensor, config: GptConfig) -> torch.Tensor:
+    """Turn rows of all queries, all keys, all values into rows head by head."""
+    heads, width = config.num_heads, config.hidden_size // config.num_heads
+    return weight.view(3, heads, width, -1).transpose(0, 1).reshape(weight.shape)
+
+
+@torch.no_grad()
+def copy_from_library(ours: torch.nn.Module, theirs: torch.nn.Module, config: GptConfig) -> None:
+    source = dict(theirs.transformer.named_parameters())
+    ours.wte.weight[: config.vocab_size] = source["wte.weight"]
+    ours.wpe.weight.copy_(source["wpe.weight"])
+    names = {
+        "norm_1": "ln_1", "norm_2": "ln_2", "attention.qkv": "attn.c_attn",
+        "attention.out": "attn.c_proj", "up": "mlp.c_fc", "down": "mlp.c_proj",
+    }  # fmt: skip
+    for name, parameter in ours.named_parameters():
+        part, _, kind = name.rpartition(".")
+        if part == "norm":
+            parameter.copy_(source[f"ln_f.{kind}"])
+        if not part.startswith("blocks."):
+            continue
+        _, number, inner = part.split(".", 2)
+        value = source[f"h.{number}.{names[inner]}.{kind}"]
+        if kind == "weight" and not inner.startswith("norm"):
+            value = value.t()  # the library keeps (in, out)
+        parameter.copy_(by_heads(value, config) if inner == "attention.qkv" else value)
+
+
+CONFIG = GptConfig(
+    num_layers=3, hidden_size=48, num_heads=4, seq_length=20, vocab_size=300, padded_vocab_size=384
+)  # fmt: skip
+
+
+def test_logits_and_gradients_equal_the_librarys() -> None:
+    ours, theirs = build_model(CONFIG, seed=1), library_model(CONFIG)
+    copy_from_library(ours, theirs, CONFIG)
+    ids = torch.randint(0, CONFIG.vocab_size, (5, CONFIG.seq_length + 1))
+    inputs, targets = ids[:, :-1], ids[:, 1:]
+    expected = theirs(inputs).logits
+    torch.testing.assert_close(
+        ours.logits(inputs)[..., : CONFIG.vocab_size], expected, rtol=1e-5, atol=1e-5
+    )
+    # Without the padded rows the loss is the library's too.
+    with torch.no_grad():
+        ours.wte.weight = torch.nn.Parameter(ours.wte.weight[: CONFIG.vocab_size].clone())
+    loss = ours(inputs, targets)
+    wanted = torch.nn.functional.cross_entropy(
+        expected.flatten(0, 1), targets.flatten(), reduction="sum"
+    )
+    torch.testing.assert_close(loss, wanted, rtol=1e-6, atol=1e-4)
+    loss.backward()
+    wanted.backward()
+    for mine, other in (
+        (ours.wte.weight, theirs.transformer.wte.weight),
+        (ours.wpe.weight, theirs.transformer.wpe.weight),
+        (ours.blocks[0].norm_1.weight, theirs.transformer.h[0].ln_1.weight),
+    ):
+        torch.testing.assert_close(mine.grad, other.grad, rtol=1e-4, atol=1e-4)
+    first = theirs.transformer.h[0].attn.c_attn.weight.grad.t()
+    torch.testing.assert_close(
+        ours.blocks[0].attention.qkv.weight.grad, by_heads(first, CONFIG), rtol=1e-4, atol=1e-4
+    )
+
+
+def test_the_padding_of_the_vocabulary_changes_no_other_weight() -> None:
+    from dataclasses import replace
+
+    narrow = build_model(CONFIG, seed=1)
+    wide = build_model(replace(CONFIG, padded_vocab_size=512), seed=1)
+    for (name, a), (_, b) in zip(narrow.named_parameters(), wide.named_parameters(), strict=True):
+        torch.testing.assert_close(b[: len(a)], a, rtol=0, atol=0, msg=name)
+
+
+@pytest.mark.parametrize(
+    ("vocab_size", "tensor_parallel", "padded"),
+    [(50257, 1, 50304), (50257, 8, 51200), (128, 1, 128), (129, 2, 256), (1, 1, 128)],
+)
+def test_the_vocabulary_is_padded_as_megatron_pads(
+    vocab_size: int, tensor_parallel: int, padded: int
+) -> None:
+    assert padded_vocab_size(vocab_size, tensor_parallel) == padded
+
+
+def test_the_standard_shape_has_the_published_parameters() -> None:
+    config = config_of(GptRecipe())
+    with torch.device("meta"):
+        from trainmark.cases.gpt_megatron.model import Gpt
+
+        model = Gpt(config)
+    # GPT-2 small has 124,439,808; the padded table holds 47 rows of 768 more.
+    assert sum(p.numel() for p in model.parameters()) == 124_439_808 + 47 * 768
+
+
+def test_the_flop_formula_is_what_the_counter_counts() -> None:
+    job = tiny_gpt.new_job(seq_length=12)
+    batch = next(job.batches(0))
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        job.step(iter([batch]))
+    counted = counter.get_total_flops()
+    assert job.model_flops(batch.counts) == pytest.approx(counted, rel=0.01)
+    # By hand: 12 L D^2 + D V weights, 6 FLOPs each, and 12 L D T, for 8 x 12 tokens.
+    by_hand = (6 * (12 * 2 * 32**2 + 32 * 256) + 12 * 2 * 32 * 12) * 96
+    assert job.model_flops(Counts(tokens_padded=96)) == by_hand
+
+
+def test_checkpointed_activations_change_no_number() -> None:
+    plain = tiny_gpt.train(tiny_gpt.new_job())
+    again = tiny_gpt.train(tiny_gpt.new_job(checkpoint_activations=True))
+    assert again["losses"] == plain["losses"]
+    assert again["quality"] == plain["quality"]
+
+
+def test_the_learning_rate_rises_and_falls_as_a_cosine() -> None:
+    recipe = GptRecipe(learning_rate=1e-3, min_learning_rate=1e-4, lr_decay_steps=100,
+                       lr_warmup_fraction=0.1)  # fmt: skip
+    factors = [lr_factor(recipe, step) for step in (0, 4, 9, 10, 55, 100, 5000)]
+    half = 0.1 + 0.9 / 2
+    assert factors == pytest.approx([0.1, 0.5, 1.0, 1.0, half, 0.1, 0.1])
+    assert lr_factor(GptRecipe(lr_warmup_fraction=0.0), 0) == 1.0
+    assert math.isclose(lr_factor(GptRecipe(), 3199), 1.0)  # 1% of 320,000 steps
+
+
+# A spread model is the whole model: (ranks, recipe) -> the same as one rank.
+SPREADS: dict[str, tuple[int, dict[str, Any]]] = {
+    "data": (2, {"micro_batch_size": 4}),
+    "tensor": (2, {"tensor_parallel": 2}),
+    "fsdp": (2, {"fsdp": True, "micro_batch_size": 2, "grad_accum_steps": 2}),
+    "data-tensor": (4, {"tensor_parallel": 2, "micro_batch_size": 4}),
+    "fsdp-tensor": (4, {"tensor_parallel": 2, "micro_batch_size": 4, "fsdp": True}),
+}
+
+
+def spawn(place: Path, ranks: int, changes: dict[str, Any]) -> list[dict[str, Any]]:
+    folder = str(Path(tiny_gpt.__file__).parent)
+    program = (
+        f"import sys; sys.path.insert(0, {folder!r}); from tiny_gpt import rank_main; "
+        f"rank_main(int(sys.argv[1]), *sys.argv[2:4], {ranks}, {changes!r})"
+    )
+    shared = [str(place / "rendezvous"), str(place / "rank")]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, str(rank), *shared], stdout=subprocess.DEVNULL
+        )
+        for rank in range(ranks)
+    ]
+    assert [process.wait() for process in processes] == [0] * ranks
+    return [torch.load(place / f"rank{rank}.pt") for rank in range(ranks)]
+
+
+@pytest.mark.parametrize("name", SPREADS)
+def test_a_spread_model_trains_as_one(tmp_path: Path, name: str) -> None:
+    ranks, changes = SPREADS[name]
+    tensor_size = changes.get("tensor_parallel", 1)
+    alone = tiny_gpt.train(tiny_gpt.new_job())
+    found = spawn(tmp_path, ranks, changes)
+    # Counts: every sample once, by one rank of those that hold a replica.
+    counting = [item for rank, item in enumerate(found) if rank % tensor_size == 0]
+    assert sum(sum(item["samples"]) for item in counting) == tiny_gpt.SAMPLES
+    assert all(sum(item["samples"]) == 0 for item in found if item not in counting)
+    # The mean loss of each step, then weights and validation loss after all of them.
+    if ranks == tensor_size:
+        assert found[0]["losses"] == pytest.approx(alone["losses"], abs=1e-5)
+    else:
+        means = [
+            sum(step) / len(step) for step in zip(*(x["losses"] for x in counting), strict=True)
+        ]
+        assert means == pytest.approx(alone["losses"], abs=1e-5)
+    for item in found:
+        assert item["quality"][1] == 7
+        assert item["quality"][0] == pytest.approx(alone["quality"][0], abs=1e-5)
+        for key, value in alone["weights"].items():
+            # Adam turns rounding of a gradient near 0 into part of a step of 0.01.
+            torch.testing.assert_close(
+                item["weights"][key], value, rtol=0, atol=1e-3, msg=f"{name} {key}"
+            )
+    parallel = {"data": ranks // tensor_size, "tensor": tensor_size, "fsdp": "fsdp" in changes}
+    assert found[0]["facts"]["parallel"] == parallel
+
+
+@pytest.mark.parametrize(
+    ("changes", "ranks", "said"),
+    [
+        ({"num_heads": 5}, 1, "num_heads=5 does not divide hidden_size 768"),
+        ({"tensor_parallel": 8}, 8, "tensor_parallel=8 does not divide num_heads 12"),
+        ({"tensor_parallel": 2}, 3, "tensor_parallel=2 does not divide the number of ranks 3"),
+        ({"min_learning_rate": 1.0}, 1, "is above learning_rate"),
+        ({"vocab_size": 10, "data": "generated"}, 1, "too small for generated data"),
+    ],
+)
+def test_shapes_that_do_not_divide_are_refused(
+    changes: dict[str, Any], ranks: int, said: str
+) -> None:
+    check = load("gpt_megatron").check_recipe
+    assert check is not None
+    check(GptRecipe(), 8)
+    with pytest.raises(UsageError, match=said) as caught:
+        check(GptRecipe(**changes), ranks)
+    assert caught.value.remedy
