@@ -224,7 +224,7 @@ def test_other_indexes_print_the_figure_of_the_log(log, index, result):
         ({"index": 4}, "index 4"),
         ({"direction_id": 7}, "direction_id 7"),
         ({"mission_name": "语义"}, "语义表示"),
-        ({"preset": "mllog"}, "JSON events"),
+        ({"preset": "mllog"}, "--keyword: does not apply; preset mllog reads JSON events"),
         ({"keyword": None}, "--keyword"),
     ],
 )

@@ -236,3 +236,18 @@ def test_broken_events_are_counted_not_believed(run, name, line):
     found = run(LOGS[name] + f"{marker} {line}\n", skip_steps=1)
     assert found.record == run(LOGS[name], skip_steps=1).record
     assert found.reading.evidence.malformed == 1
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("keyword", "x"), ("position", 0), ("cut", "3"), ("time_unit", "ms"), ("keyword_loss", "x")],
+)
+def test_events_take_no_options_about_words(run, option, value):
+    for preset in ("auto", "perflog"):
+        with pytest.raises(UsageError, match="does not apply"):
+            run(LOGS["perflog"], preset=preset, **{option: value})
+
+
+def test_events_without_an_interval_are_said_to_be_so(run):
+    with pytest.raises(DataError, match="needs a beginning and an end"):
+        run(_perflog(1000, "STEP_BEGIN"))

@@ -14,7 +14,15 @@ from trainmark.analysis import modes
 from trainmark.analysis.events import READERS, EventReader
 from trainmark.analysis.extract import Evidence, Extractor, LastValue, NearMiss
 from trainmark.analysis.numbers import Rule
-from trainmark.analysis.options import LARGEST_BATCH, MEMORY, SPEED, Options, check, record
+from trainmark.analysis.options import (
+    LARGEST_BATCH,
+    MEMORY,
+    SPEED,
+    Options,
+    check,
+    check_events,
+    record,
+)
 from trainmark.analysis.presets import Form, choose
 from trainmark.analysis.source import Block, blocks
 from trainmark.analysis.spread import Spread
@@ -70,7 +78,7 @@ def analyze(log: str, options: Options) -> Analysis:
             reading = _read_keyword(source, options, None)
         else:
             choice, source = choose(options.preset, source)
-            if choice.form is None and options.keyword is None:
+            if choice.form is None:
                 reading = _read_events(source, choice.preset.name, options)
             else:
                 reading = _read_keyword(source, options, choice.form)
@@ -171,6 +179,7 @@ def _unit_after(values: Extractor) -> str | None:
 
 
 def _read_events(source: Iterable[Block], name: str, options: Options) -> Reading:
+    check_events(options, name)  # the preset may have been recognised only now
     skip = options.skip_steps
     reader: EventReader = READERS[name](Spread(skip), Spread(skip), Spread(skip))
     for block in source:
@@ -210,8 +219,8 @@ def _require(evidence: Evidence, values: Spread, keyword: str, near: NearMiss | 
     if evidence.matched:
         what = f"{evidence.matched} lines with {keyword!r}, none with a value"
         first = evidence.first_malformed
-        rule = f"first is {first}" if first else "steps need a beginning and an end"
-        remedy = "check --position, --separator and --range"
+        rule = f"first is {first}" if first else "an interval needs a beginning and an end"
+        remedy = "check --position, --separator and --range" if near else "wait for more steps"
         raise DataError(what, rule=rule, remedy=remedy)
     best = near.best if near else None
     rule = f"nearest is {best}" if best else "and no line that comes near"

@@ -148,7 +148,6 @@ class LastValue:
     def __init__(self, rule: Rule) -> None:
         self.rule = rule
         self.value: float | None = None
-        self.line: Shown | None = None
         self._key = rule.keyword.encode()
 
     def feed(self, block: Block) -> None:
@@ -167,7 +166,7 @@ class LastValue:
         at = block.data.rfind(self._key, 0, end)
         while at >= 0:
             if found := self.rule.value(block.line(at)):
-                self.value, self.line = found[0], shown(block, at)
+                self.value = found[0]
                 return True
             line_start = block.data.rfind(b"\n", 0, at) + 1
             at = block.data.rfind(self._key, 0, line_start)

@@ -51,9 +51,8 @@ def check(options: Options) -> None:
     """
     if options.preset is None:
         Rule(options.keyword or "", options.separator or "", options.position, options.cut)
-    elif options.preset in READERS and (options.keyword or options.position is not None):
-        what = f"preset {options.preset} reads JSON events, no keyword or position"
-        raise UsageError(what, where="--preset", remedy="leave out one of the two")
+    elif options.preset in READERS:
+        check_events(options, options.preset)
     for name, least in (("base_batch_size", 1), ("gpu_num", 1), ("skip_steps", 0)):
         value = getattr(options, name)
         if value is not None and value < least:
@@ -67,6 +66,19 @@ def check(options: Options) -> None:
         rule = f"index {options.index} prints the log's own figure"
         raise UsageError("no unit", where="--ips_unit", rule=rule, remedy="give it, as MB")
     record(options, STDIN, 1.0, "samples/s", None, failed=False)
+
+
+def check_events(options: Options, preset: str) -> None:
+    """Refuse options about words of lines, for a preset that reads JSON events.
+
+    Raises:
+        UsageError: naming the option.
+    """
+    for name in ("keyword", "separator", "position", "cut", "time_unit", "keyword_loss"):
+        if getattr(options, name) not in {None, ""}:
+            spelt = "range" if name == "cut" else name
+            rule = f"preset {preset} reads JSON events, which say this themselves"
+            raise UsageError("does not apply", where=f"--{spelt}", rule=rule, remedy="leave it out")
 
 
 def record(
