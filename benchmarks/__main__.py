@@ -12,6 +12,7 @@ NAMES = (
     "million_steps",
     "index_building",
     "distilbert_step",
+    "gpt_step",
     "prepare_gpt",
 )
 
