@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import TYPE_CHECKING
 
+from trainmark.analysis.source import NUMBERED_BLOCKS
+
 if TYPE_CHECKING:
     from trainmark.analysis.numbers import Rule
     from trainmark.analysis.source import Block
@@ -185,6 +187,8 @@ class NearMiss:
 
     def feed(self, block: Block) -> None:
         """Compare the first lines of ``block``; lines that differ in digits only once."""
+        if block.number >= NUMBERED_BLOCKS:
+            return
         start = 0
         for _ in range(_CANDIDATES_PER_BLOCK):
             if len(self._seen) >= _CANDIDATES or start >= len(block.data):

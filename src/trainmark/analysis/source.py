@@ -12,21 +12,23 @@ import re
 import sys
 import zlib
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, cast
 
 from trainmark.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 STDIN = "-"
 # Small enough for the allocator to hand out the same memory again, which from 128 KiB on it
 # gets anew from the system, page by page; and for the cache, as several searches pass over it.
 BLOCK_BYTES = 112 << 10
 LINE_LIMIT_BYTES = 1 << 24
-_SMALL_LOG_BLOCKS = 256  # up to here counting lines costs less than importing numpy
+NUMBERED_BLOCKS = 256  # whose lines are counted while they are read, whoever asks for them
 _GZIP_MAGIC = b"\x1f\x8b"
 _CONTROL = re.compile(
     rb"\x1b(?:\[[0-?]*[ -/]*[@-~]"  # colours and cursor
@@ -41,17 +43,19 @@ class Block:
 
     Args:
         data: the lines; the last one lacks its end only where ``cut`` says so.
-        lines_before: lines of the log before this block.
+        number: place of the block in the log, from 0.
+        lines_before: counts the lines of the log before this block.
         cut: the log ends in the middle of the last line.
     """
 
     data: bytes
-    lines_before: int
+    number: int
+    lines_before: Callable[[], int]
     cut: bool = False
 
     def line_number(self, at: int) -> int:
         """Return the number, from 1, of the line that holds byte ``at``."""
-        return self.lines_before + self.data.count(b"\n", 0, at) + 1
+        return self.lines_before() + self.data.count(b"\n", 0, at) + 1
 
     def line(self, at: int) -> str:
         """Return the line that holds byte ``at``, without its end."""
@@ -63,7 +67,7 @@ class Block:
         """Return the block without a last line that has no end."""
         if not self.cut:
             return self
-        return Block(self.data[: self.data.rfind(b"\n") + 1], self.lines_before)
+        return replace(self, data=self.data[: self.data.rfind(b"\n") + 1], cut=False)
 
 
 def blocks(log: str) -> Iterator[Block]:
@@ -77,11 +81,15 @@ def blocks(log: str) -> Iterator[Block]:
     """
     lines = 0
     try:
-        with _open(log) as file:
-            for number, (data, cut) in enumerate(_whole_lines(file)):
-                clean = _clean(data)
-                yield Block(clean, lines, cut)
-                lines += _line_feeds(clean, number)
+        with _open(log) as (file, can_reread):
+            for number, (data, cut) in enumerate(_clean_blocks(file)):
+                # Counting costs as much as searching. Far into a file nobody asks for a
+                # line's number but for the first malformed one: that is counted then.
+                counted = number < NUMBERED_BLOCKS or not can_reread
+                before = partial(int, lines) if counted else partial(_recount, log, number)
+                yield Block(data, number, before, cut)
+                if counted:
+                    lines += data.count(b"\n")
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         remedy = "copy the log again, or cut it with: gzip -dc LOG | trainmark analyze -"
         raise DataError(f"damaged gzip data: {error}", where=log, remedy=remedy) from error
@@ -90,34 +98,33 @@ def blocks(log: str) -> Iterator[Block]:
 
 
 @contextmanager
-def _open(log: str) -> Iterator[IO[bytes]]:
+def _open(log: str) -> Iterator[tuple[IO[bytes], bool]]:
+    """Open the log; tell with it whether reading it anew is possible and cheap."""
     with (
         sys.stdin.buffer if log == STDIN else Path(log).open("rb", buffering=0) as raw,
         io.BufferedReader(cast("io.RawIOBase", raw), BLOCK_BYTES) as file,
     ):
         if file.peek(2)[:2] == _GZIP_MAGIC:
             with gzip.GzipFile(fileobj=file) as unpacked:
-                yield cast("IO[bytes]", unpacked)
+                yield cast("IO[bytes]", unpacked), False
         else:
-            yield file
+            yield file, log != STDIN and file.seekable()
 
 
-def _whole_lines(file: IO[bytes]) -> Iterator[tuple[bytes, bool]]:
+def _recount(log: str, blocks_before: int) -> int:
+    """Return the lines of the first ``blocks_before`` blocks, reading them once more."""
+    with _open(log) as (file, _):
+        return sum(data.count(b"\n") for data, _ in islice(_clean_blocks(file), blocks_before))
+
+
+def _clean_blocks(file: IO[bytes]) -> Iterator[tuple[bytes, bool]]:
     """Yield data that ends where lines end; the last with True if its line has no end."""
     while data := file.read(BLOCK_BYTES):
         rest = file.readline(LINE_LIMIT_BYTES)
         data += rest
         if len(rest) == LINE_LIMIT_BYTES and not rest.endswith(b"\n"):
             data += b"\n"
-        yield data, not data.endswith((b"\n", b"\r"))
-
-
-def _line_feeds(data: bytes, block_number: int) -> int:
-    if block_number < _SMALL_LOG_BLOCKS:
-        return data.count(b"\n")
-    import numpy as np
-
-    return int(np.count_nonzero(np.frombuffer(data, np.uint8) == ord("\n")))
+        yield _clean(data), not data.endswith((b"\n", b"\r"))
 
 
 def _clean(data: bytes) -> bytes:

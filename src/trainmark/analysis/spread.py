@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 from array import array
+from bisect import bisect_right
 from collections import Counter
 from itertools import accumulate, repeat
 from operator import rshift
 from struct import Struct
 
-EXACT_LIMIT = 1 << 16
+EXACT_LIMIT = 1 << 20
 _DROPPED_BITS = 44  # of 52: buckets 1/256 of their lower edge wide
 RELATIVE_ERROR = 1 / 512
 _BITS, _DOUBLE = Struct("<Q"), Struct("<d")
@@ -65,29 +66,35 @@ class Spread:
         self.maximum = max(self.maximum, *values)
         self._kept.extend(values)
         if len(self._kept) > EXACT_LIMIT:
-            # The loop over the values runs in C: views, shift and count are built-ins.
-            bits = memoryview(self._kept).cast("B").cast("Q")
-            self._buckets.update(map(rshift, bits, repeat(_DROPPED_BITS)))
-            bits.release()
-            self._kept = array("d")
+            self._flush()
 
-    def percentile(self, share: float) -> float:
-        """Return the value below which ``share`` (0 to 1) of the values lie."""
-        place = share * (self.count - 1)
-        if not self._buckets:
-            ordered = sorted(self._kept)
+    def percentiles(self, *shares: float) -> list[float]:
+        """Return for each share (0 to 1) the value below which so many of the values lie."""
+        places = [share * (self.count - 1) for share in shares]
+        return self._in_buckets(places) if self._buckets else self._exactly(places)
+
+    def _exactly(self, places: list[float]) -> list[float]:
+        ordered = array("d", sorted(self._kept))
+        found = []
+        for place in places:
             low = math.floor(place)
             high = min(low + 1, self.count - 1)
-            return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
-        counts = self._buckets.copy()
-        for value in self._kept:
-            counts[_BITS.unpack(_DOUBLE.pack(value))[0] >> _DROPPED_BITS] += 1
-        middles = sorted((_middle(bucket), count) for bucket, count in counts.items())
-        passed = accumulate(count for _, count in middles)
-        middle = next(
-            value for (value, _), upto in zip(middles, passed, strict=True) if upto > place
-        )
-        return min(max(middle, self.minimum), self.maximum)
+            found.append(ordered[low] + (ordered[high] - ordered[low]) * (place - low))
+        return found
+
+    def _in_buckets(self, places: list[float]) -> list[float]:
+        self._flush()
+        middles = sorted((_middle(bucket), count) for bucket, count in self._buckets.items())
+        passed = list(accumulate(count for _, count in middles))
+        found = (middles[bisect_right(passed, place)][0] for place in places)
+        return [min(max(middle, self.minimum), self.maximum) for middle in found]
+
+    def _flush(self) -> None:
+        """Count the kept values in buckets; the loop over them runs in C."""
+        bits = memoryview(self._kept).cast("B").cast("Q")
+        self._buckets.update(map(rshift, bits, repeat(_DROPPED_BITS)))
+        bits.release()
+        self._kept = array("d")
 
 
 def _middle(bucket: int) -> float:

@@ -29,7 +29,7 @@ def figures(analysis: Analysis) -> dict[str, Any]:
         "values_skipped": values.skipped,
         "mean": values.mean,
         "min": values.minimum,
-        **{name: values.percentile(share) for name, share in _SHARES.items()},
+        **dict(zip(_SHARES, values.percentiles(*_SHARES.values()), strict=True)),
         "max": values.maximum,
         "percentiles_exact": values.exact,
         "model_mode": reading.mode,
