@@ -64,6 +64,11 @@ def test_what_does_not_fit_is_refused_by_key(key, value, said):
     assert said in str(caught.value)
 
 
+def test_a_record_may_be_filed_under_no_mission():
+    record = IndexRecord(**{**GOOD, "mission_name": ""})
+    assert json.loads(record.to_json())["mission_name"] == ""
+
+
 def test_a_failed_run_may_have_no_result():
     record = IndexRecord(**{**GOOD, "FINAL_RESULT": 0, "JOB_FAIL_FLAG": 1})
     assert json.loads(record.to_json())["JOB_FAIL_FLAG"] == 1

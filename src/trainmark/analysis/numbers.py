@@ -93,7 +93,8 @@ class Rule:
         before ``avg_ips:``; of several the first that a number follows.
         """
         if self.position is not None:
-            words = line.strip().split(self.separator or None)
+            enough = self.position + 1 if self.position >= 0 else -1
+            words = line.strip().split(self.separator or None, enough)
             if not -len(words) <= self.position < len(words):
                 return None
             return self._parse(words[self.position])
