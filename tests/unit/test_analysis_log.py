@@ -150,7 +150,7 @@ def test_a_log_without_a_match_shows_the_nearest_line(log):
 
 
 def test_an_empty_log_says_that_nothing_comes_near(log):
-    with pytest.raises(DataError, match="no line that comes near"):
+    with pytest.raises(DataError, match="no line comes near it"):
         speed(log(""))
 
 

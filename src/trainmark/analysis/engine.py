@@ -223,7 +223,7 @@ def _require(evidence: Evidence, values: Spread, keyword: str, near: NearMiss | 
         remedy = "check --position, --separator and --range" if near else "wait for more steps"
         raise DataError(what, rule=rule, remedy=remedy)
     best = near.best if near else None
-    rule = f"nearest is {best}" if best else "and no line that comes near"
+    rule = f"nearest is {best}" if best else "no line comes near it"
     raise DataError(f"no line with {keyword!r}", rule=rule, remedy="give --keyword as in the log")
 
 
