@@ -11,6 +11,7 @@ import torch
 from trainmark import devices
 from trainmark.devices import cpu, cuda, peaks
 from trainmark.devices.matmul import best_matmul_rate
+from trainmark.errors import EnvironmentFault
 from trainmark.spec import Recipe
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def test_products_are_read_from_the_drivers_files(
     assert "--nproc 1 or less" in refusal.way_out
 
 
-def test_a_cpu_refuses_tf32_only() -> None:
+def test_a_cpu_refuses_tf32() -> None:
     vendor = cpu.Cpu()
     assert vendor.refuse(Recipe(precision="bf16"), 99) is None
     refusal = vendor.refuse(Recipe(precision="tf32"), 1)
@@ -114,6 +115,67 @@ def test_a_cpu_refuses_tf32_only() -> None:
     assert "precision=fp32" in refusal.way_out
     assert vendor.count() >= 1
     assert len(vendor.product_names()) == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "has"),
+    [
+        ("flags\t\t: fpu avx2 avx512f avx512_fp16", True),
+        ("flags\t\t: fpu amx_fp16", True),
+        ("Features\t: fp asimd fphp asimdhp", True),
+        ("flags\t\t: fpu avx2 avx512f avx512_bf16", False),
+        ("bugs\t\t: avx512_fp16", False),
+    ],
+)
+def test_a_cpu_refuses_fp16_where_it_is_emulated(
+    monkeypatch: pytest.MonkeyPatch, line: str, has: bool
+) -> None:
+    text = f"processor\t: 0\n{line}\nmodel name\t: X\n"
+    monkeypatch.setattr(cpu.Path, "read_text", lambda _: text)
+    assert cpu.has_fp16_units() is has
+    refusal = cpu.Cpu().refuse(Recipe(precision="fp16"), 1)
+    assert (refusal is None) is has
+    if refusal is not None:
+        assert "does not have" in refusal.why
+        assert "precision=fp32 or bf16" in refusal.way_out
+
+
+@pytest.mark.parametrize(
+    ("capability", "precision", "way_out"),
+    [
+        ((7, 0), "bf16", "use precision=fp32 or fp16"),
+        ((7, 5), "tf32", "use precision=fp32"),
+        ((5, 2), "fp16", "use precision=fp32"),
+        ((5, 2), "bf16", "use precision=fp32"),
+        ((8, 0), "bf16", None),
+        ((7, 0), "fp16", None),
+        ((3, 5), "fp32", None),
+    ],
+)
+def test_a_cuda_device_refuses_a_precision_it_would_emulate(
+    capability: tuple[int, int], precision: str, way_out: str | None
+) -> None:
+    device = object.__new__(cuda.CudaDevice)
+    device.index = 0
+    device._torch = SimpleNamespace(
+        cuda=SimpleNamespace(
+            get_device_capability=lambda index: capability,
+            get_device_name=lambda index: "Tesla X",
+        ),
+        set_float32_matmul_precision=lambda word: None,
+        get_float32_matmul_precision=torch.get_float32_matmul_precision,
+        backends=SimpleNamespace(
+            cudnn=SimpleNamespace(allow_tf32=False),
+            cuda=SimpleNamespace(matmul=SimpleNamespace(allow_tf32=False)),
+        ),
+        are_deterministic_algorithms_enabled=torch.are_deterministic_algorithms_enabled,
+    )
+    if way_out is None:
+        assert device.set_precision(precision)["deterministic"] is False
+        return
+    with pytest.raises(EnvironmentFault, match=f"precision={precision} on Tesla X") as caught:
+        device.set_precision(precision)
+    assert caught.value.remedy == way_out
 
 
 def test_accelerators_come_first_and_the_cpu_last() -> None:

@@ -222,6 +222,20 @@ def test_unsteady_steps_are_noted(run_dir: Path) -> None:
     assert built.notes[0].startswith("not steady: median step time moved by +100.0%")
 
 
+def test_a_loss_that_does_not_fall_is_noted_where_nothing_is_evaluated(run_dir: Path) -> None:
+    path = run_dir / "events.rank0.jsonl"
+    events = [json.loads(line) for line in path.read_text().splitlines()]
+    without = [item for item in events if item["event"] != "evaluate"]
+    path.write_text("".join(json.dumps(item) + "\n" for item in without))
+    assert not [note for note in building.build(run_dir).notes if "did not fall" in note]
+    old = json.dumps([0.25] * 13)
+    path.write_text(path.read_text().replace(old, json.dumps([0.25] * 12 + [0.75])))
+    assert (
+        "the training loss did not fall: 0.7500 over the first tenth of the steps, "
+        "0.7500 over the last"
+    ) in building.build(run_dir).notes
+
+
 def test_names_of_persons_hosts_and_places_stay_on_the_machine(
     run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

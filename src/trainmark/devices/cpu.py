@@ -44,6 +44,23 @@ def model_name() -> str:
     return platform.processor() or platform.machine()
 
 
+def has_fp16_units() -> bool:
+    """Tell whether the processor multiplies in fp16 itself, by the kernel's list of features.
+
+    Without them each product is emulated at about a hundredth of the fp32 rate.
+    """
+    info = Path("/proc/cpuinfo")
+    if not info.exists():
+        return platform.machine() == "arm64"  # macOS: every processor of that name has them
+    listed = ("flags", "Features")  # x86, Arm
+    words: set[str] = set()
+    for line in info.read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() in listed:
+            words.update(value.split())
+    return not words.isdisjoint(("avx512_fp16", "amx_fp16", "asimdhp"))
+
+
 def total_memory_bytes() -> int:
     """Return the memory this process can have: the machine's, or less under a cgroup."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -87,8 +104,13 @@ class Cpu:
         return [model_name()]
 
     def refuse(self, recipe: Recipe, nproc: int) -> Refusal | None:
-        """Refuse TF32, which no CPU has."""
+        """Refuse TF32, which no CPU has, and fp16 where it would be emulated."""
         del nproc
+        if recipe.precision == "fp16" and not has_fp16_units():
+            return Refusal(
+                "precision=fp16 needs fp16 matrix units, which this processor does not have",
+                "use precision=fp32 or bf16, or a device with fp16 units",
+            )
         if recipe.precision == "tf32":
             return Refusal(
                 "precision=tf32 needs TF32 matrix units, which a CPU does not have",

@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainmark.errors import EnvironmentFault
 from trainmark.protocols import MemoryUse, Refusal
 
 if TYPE_CHECKING:
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from trainmark.spec import Precision, Recipe
 
 _DRIVER_GPUS = Path("/proc/driver/nvidia/gpus")
+# Compute capability from which on the matrix units take a precision themselves,
+# https://docs.nvidia.com/cuda/cuda-c-programming-guide/#arithmetic-instructions, 2026-11-21
+_LEAST_CAPABILITY: dict[str, tuple[int, int]] = {"fp16": (5, 3), "bf16": (8, 0), "tf32": (8, 0)}
 
 
 def torch_is_built_for_cuda() -> bool:
@@ -161,8 +165,23 @@ class CudaDevice:
         return value.to("cuda")
 
     def set_precision(self, precision: Precision) -> dict[str, Any]:
-        """Switch TF32 on for ``tf32`` only, for matrix products and convolutions alike."""
+        """Switch TF32 on for ``tf32`` only, for matrix products and convolutions alike.
+
+        Raises:
+            EnvironmentFault: the device would emulate the precision, or ignore the switch.
+        """
         torch = self._torch
+        capability = torch.cuda.get_device_capability(self.index)
+        least = _LEAST_CAPABILITY.get(precision, (0, 0))
+        if capability < least:
+            raise EnvironmentFault(
+                f"precision={precision} on {torch.cuda.get_device_name(self.index)}, compute "
+                f"capability {capability[0]}.{capability[1]}",
+                where="recipe field precision",
+                rule=f"its matrix units take {precision} from {least[0]}.{least[1]} on",
+                remedy="use precision=fp32"
+                + (" or fp16" if precision == "bf16" and capability >= (5, 3) else ""),
+            )
         tf32 = precision == "tf32"
         torch.set_float32_matmul_precision("high" if tf32 else "highest")
         torch.backends.cudnn.allow_tf32 = tf32

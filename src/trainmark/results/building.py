@@ -149,6 +149,7 @@ def _notes(
         )
     if steps.steady is None:
         notes.append("too few steps after the warm-up to tell whether they were steady")
+    notes += _loss_note(steps, quality)
     best, value = quality.best_possible, quality.value
     is_share = plan.load_case().higher_is_better  # an error's sampling spread is not known here
     if is_share and best and value and value > best + _sampling_slack(quality):
@@ -167,6 +168,21 @@ def _notes(
         if rank.malformed_lines:
             notes.append(f"rank {rank.rank}: {rank.malformed_lines} malformed event line(s)")
     return notes
+
+
+def _loss_note(steps: Steps, quality: Quality) -> list[str]:
+    """Say so where nothing was evaluated and the training loss did not fall either."""
+    known = [loss for loss in steps.loss if loss is not None]
+    tenth = len(known) // 10
+    if quality.history or tenth == 0:
+        return []
+    first, last = sum(known[:tenth]) / tenth, sum(known[-tenth:]) / tenth
+    if last < first:
+        return []
+    return [
+        f"the training loss did not fall: {first:.4f} over the first tenth of the steps, "
+        f"{last:.4f} over the last"
+    ]
 
 
 def _sampling_slack(quality: Quality) -> float:

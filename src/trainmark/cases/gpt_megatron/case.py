@@ -142,7 +142,7 @@ CASE = Case(
     task=Text("Language Modelling", "语言模型"),
     model="gpt2",
     dataset="Megatron indexed tokens",
-    metric="loss",
+    metric="val_loss",
     metric_note=Text("validation cross-entropy, nats a token", "验证集交叉熵（nat/token）"),
     higher_is_better=False,
     sample_note="one stretch of seq_length tokens",
@@ -182,5 +182,6 @@ CASE = Case(
     check_recipe=check_recipe,
     check_data=check_data,
     prepare=prepare,
+    prepare_options=frozenset({"tokenizer", "workers", "text_key"}),
     aliases=("gpt",),
 )  # fmt: skip

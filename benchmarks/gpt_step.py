@@ -1,0 +1,114 @@
+"""The GPT-2 training step on a CPU: ours and ``transformers.Trainer`` on its GPT-2.
+
+Four layers of the standard width, sequence 512, the whole vocabulary. Both with dropout
+and clipping as the standard recipe has them.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import conclude
+from benchmarks.peers import (
+    bf16_bar,
+    fp32_bars,
+    print_profile,
+    profile_table,
+    run_trainer,
+    serve,
+    take_steps,
+)
+
+MODULE = "benchmarks.gpt_step"
+BATCH, SEQUENCE, LAYERS = 4, 512, 4
+ROUNDS, WARMUP = 11, 2
+BARS = {"trainer": 1.0, "matmul": 0.75, "bf16": 1.8}
+
+
+def recipe(**changes: Any) -> Any:
+    """Return the standard recipe at the benchmark's size."""
+    from trainmark import cases
+
+    fields = {"num_layers": LAYERS, "seq_length": SEQUENCE, "micro_batch_size": BATCH}
+    return cases.load("gpt_megatron").recipe_type(**{**fields, **changes})
+
+
+def our_job(folder: str, **changes: Any) -> Any:
+    """Return the case's own job on the data in ``folder``."""
+    from trainmark import cases, devices
+    from trainmark.protocols import JobContext
+
+    chosen = recipe(**changes)
+    device = devices.choose("cpu").open(0, 1)
+    device.set_precision(chosen.precision)
+    module = cases.job_module("gpt_megatron")
+    context = JobContext(recipe=chosen, data_dir=Path(folder), rank=0, world_size=1, device=device)
+    return module.build(context, module.load_data(context))
+
+
+def run_ours(folder: str, precision: str, layers: str, batch: str, sequence: str) -> None:
+    sizes = {"num_layers": layers, "micro_batch_size": batch, "seq_length": sequence}
+    changes = {name: int(word) for name, word in sizes.items()}
+    take_steps(our_job(folder, precision=precision, **changes))
+
+
+def run_library(folder: str) -> None:
+    import torch
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    job = our_job(folder)
+    source, chosen = job.batches(0), job.recipe
+    rows = [row.clone() for _ in range(8) for row in next(source).tensors[:, :-1]]
+    del job
+    torch.manual_seed(1)
+    # The library shifts the labels itself and so predicts one token a sample less.
+    items = [{"input_ids": row, "labels": row} for row in rows]
+    config = GPT2Config(
+        n_layer=LAYERS, n_positions=SEQUENCE, vocab_size=chosen.vocab_size, use_cache=False
+    )
+    run_trainer(
+        GPT2LMHeadModel(config).train(), items, batch=BATCH, planned=10_000,
+        learning_rate=chosen.learning_rate, lr_scheduler_type="cosine",
+        weight_decay=chosen.weight_decay, max_grad_norm=chosen.max_grad_norm,
+    )  # fmt: skip
+
+
+def run_profile(folder: str) -> None:
+    print_profile(our_job(folder))
+
+
+def main() -> bool:
+    from trainmark import cases
+    from trainmark.protocols import Counts
+
+    with tempfile.TemporaryDirectory() as folder:
+        cases.load("gpt_megatron").generate(Path(folder), recipe())
+        tokens = BATCH * SEQUENCE
+        flops = our_job(folder).model_flops(Counts(tokens=tokens, tokens_padded=tokens))
+        bars, details = fp32_bars(
+            MODULE,
+            {"ours": ("ours", folder, "fp32", str(LAYERS), str(BATCH), str(SEQUENCE)),
+             "trainer": ("trainer", folder)},
+            {"trainer": "`transformers.Trainer`"},
+            BARS, flops=flops, rounds=ROUNDS, warmup=WARMUP,
+        )  # fmt: skip
+
+        def parts_for(fast: bool) -> dict[str, tuple[str, ...]]:
+            sizes = (LAYERS, BATCH, SEQUENCE) if fast else (1, 1, 32)
+            words = tuple(map(str, sizes))
+            return {kind: ("ours", folder, kind, *words) for kind in ("fp32", "bf16")}
+
+        bar, more = bf16_bar(MODULE, parts_for, BARS["bf16"], "1 layer, 32 tokens")
+        where = profile_table(MODULE, "profile", folder)
+    return conclude(
+        "gpt_step",
+        f"The GPT-2 step, {LAYERS} layers, batch {BATCH}, sequence {SEQUENCE}, CPU",
+        [*bars, bar],
+        f"{details}\n\n{more}\n\n{where}",
+    )
+
+
+if __name__ == "__main__":
+    serve({"ours": run_ours, "trainer": run_library, "profile": run_profile})
