@@ -12,8 +12,8 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
 from trainmark.protocols import Batch, Counts
-from trainmark.training.shards import Sharding
 from trainmark.training.parallel import Ranks, spread
+from trainmark.training.shards import Sharding
 from trainmark.training.stepper import Stepper, add_over_ranks
 
 if TYPE_CHECKING:
