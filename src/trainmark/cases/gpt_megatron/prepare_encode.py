@@ -73,7 +73,7 @@ def texts_of(data: bytes, text_key: str) -> Iterator[str]:
         try:
             found: Any = from_json(line)
         except ValueError as error:
-            fault = str(error).replace("at line 1 column", "at byte")
+            fault = str(error).replace("at line 1 column", "at column")
             raise LineFault(
                 number, f"not readable as JSON: {fault}", "mend or remove the line"
             ) from None
