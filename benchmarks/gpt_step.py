@@ -23,7 +23,7 @@ from benchmarks.peers import (
 
 MODULE = "benchmarks.gpt_step"
 BATCH, SEQUENCE, LAYERS = 4, 512, 4
-ROUNDS, WARMUP = 11, 2
+ROUNDS, WARMUP = 9, 1
 BARS = {"trainer": 1.0, "matmul": 0.75, "bf16": 1.8}
 
 
