@@ -14,7 +14,7 @@ import pytest
 from trainmark.cli.app import main
 from trainmark.results import record
 
-VERBS = ("run", "list", "prepare", "show", "report", "schema")
+VERBS = ("run", "list", "prepare", "show", "report", "analyze", "schema")
 
 
 @pytest.fixture
