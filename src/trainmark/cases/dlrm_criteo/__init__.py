@@ -1,0 +1,1 @@
+"""DLRM trained on Criteo click logs."""
