@@ -1,0 +1,174 @@
+"""Where a click log lies on disk: one file a column group, rows of fixed size.
+
+Owns which files belong to a split, what a row takes in each, and that they hold the same
+rows. Must not know what the values mean, nor how the description is written down.
+
+A split is ``numerical.bin`` (num_numerical x float16 a row), ``label.bin`` (one byte a row)
+and a file for each categorical column, whole numbers of 1, 2 or 4 bytes. Everything is
+little endian, row after row, without headers.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from dataclasses import dataclass
+from errno import EINVAL
+from stat import S_ISREG
+from typing import TYPE_CHECKING
+
+from trainmark.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+SPLITS = ("train", "test")
+CATEGORY_BYTES = {"int8": 1, "int16": 2, "int32": 4}
+NUMERICAL_TYPE, NUMERICAL_BYTES = "float16", 2
+LABEL_TYPE, LABEL_BYTES = "bool", 1
+NUM_NUMERICAL = 13  # integer columns of the Criteo logs
+PREPARE = "run `trainmark prepare dlrm_criteo --from RAW --data DIR`"
+AGAIN = f"copy the folder again, or {PREPARE}"
+
+
+@dataclass(frozen=True, slots=True)
+class SplitFiles:
+    """The files of one split; categories in the order of the tables."""
+
+    numerical: Path
+    label: Path
+    categories: tuple[Path, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureSpec:
+    """What a data folder holds.
+
+    Args:
+        num_numerical: float16 values of a row.
+        cardinalities: rows of each table; a category lies below its table's.
+        category_dtypes: ``int8``, ``int16`` or ``int32``: how each column is stored.
+        files: by split, ``train`` and ``test``.
+    """
+
+    num_numerical: int
+    cardinalities: tuple[int, ...]
+    category_dtypes: tuple[str, ...]
+    files: dict[str, SplitFiles]
+
+    @classmethod
+    def of(
+        cls, folder: Path, cardinalities: Sequence[int], *, num_numerical: int = NUM_NUMERICAL
+    ) -> FeatureSpec:
+        """Return the names and types that this program gives to data it writes."""
+        assert cardinalities
+        assert num_numerical > 0
+        numbers = range(len(cardinalities))
+        files = {
+            split: SplitFiles(
+                folder / split / "numerical.bin",
+                folder / split / "label.bin",
+                tuple(folder / split / f"cat_{number}.bin" for number in numbers),
+            )
+            for split in SPLITS
+        }
+        dtypes = tuple(smallest_dtype(cardinality) for cardinality in cardinalities)
+        return cls(num_numerical, tuple(cardinalities), dtypes, files)
+
+    @classmethod
+    def read(cls, folder: Path) -> FeatureSpec:
+        """Return what ``feature_spec.yaml`` of ``folder`` says.
+
+        Raises:
+            DataError: it is missing or keeps its rules not; the files are not looked at.
+        """
+        from .spec_file import read_spec
+
+        return read_spec(folder)
+
+    def row_bytes(self, split: str) -> dict[Path, int]:
+        """Return the bytes a row takes in each file of a split."""
+        files = self.files[split]
+        sizes = (CATEGORY_BYTES[dtype] for dtype in self.category_dtypes)
+        return {
+            files.label: LABEL_BYTES,
+            files.numerical: NUMERICAL_BYTES * self.num_numerical,
+            **dict(zip(files.categories, sizes, strict=True)),
+        }
+
+    def num_rows(self, split: str) -> int:
+        """Return the rows of a split, from the sizes of all its files.
+
+        Raises:
+            DataError: a file is missing, ends inside a row, holds other rows than the
+                labels, or there are none.
+        """
+        label = self.files[split].label
+        rows: dict[Path, int] = {}
+        for file, size in self.row_bytes(split).items():
+            rows[file] = _whole_rows(file, size)
+            if rows[file] != rows[label]:
+                raise DataError(
+                    f"{rows[file]} rows, where {label} has {rows[label]}",
+                    where=str(file), rule="all files of a split hold the same rows",
+                    remedy=AGAIN,
+                )  # fmt: skip
+        if rows[label] == 0:
+            raise DataError(
+                f"the {split} split is empty", where=str(label),
+                rule="a split has at least one row", remedy="prepare from more rows",
+            )  # fmt: skip
+        return rows[label]
+
+
+def smallest_dtype(cardinality: int) -> str:
+    """Return the narrowest type that holds 0 to ``cardinality - 1``."""
+    assert 0 < cardinality <= largest_cardinality("int32"), cardinality
+    return next(dtype for dtype in CATEGORY_BYTES if cardinality <= largest_cardinality(dtype))
+
+
+def largest_cardinality(dtype: str) -> int:
+    """Return how many categories a signed type of the layout numbers from 0."""
+    return int(1 << (8 * CATEGORY_BYTES[dtype] - 1))
+
+
+def write_spec(
+    folder: Path, cardinalities: Sequence[int], *, num_numerical: int = NUM_NUMERICAL
+) -> FeatureSpec:
+    """Write ``feature_spec.yaml`` into ``folder``, whole or not at all, and return it read.
+
+    The files it names are written by the caller, before: a folder with a spec is complete.
+    """
+    from .spec_file import save_spec
+
+    spec = FeatureSpec.of(folder, cardinalities, num_numerical=num_numerical)
+    save_spec(folder, spec)
+    return spec
+
+
+@contextmanager
+def readable(file: Path) -> Iterator[None]:
+    """Turn what the system refuses into a ``DataError`` naming ``file``."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(
+            f"cannot be read: {error.strerror or error}", where=str(file),
+            rule="every file that feature_spec.yaml names is a readable one", remedy=AGAIN,
+        ) from None  # fmt: skip
+
+
+def _whole_rows(file: Path, row_bytes: int) -> int:
+    with readable(file):
+        if not S_ISREG(file.stat().st_mode):  # opening a named pipe would wait for ever
+            raise OSError(EINVAL, "not a regular file")
+        with file.open("rb") as stream:
+            length = stream.seek(0, os.SEEK_END)
+    rows, rest = divmod(length, row_bytes)
+    if rest:
+        raise DataError(
+            f"{length} bytes: cut off inside row {rows} (counted from 0)", where=str(file),
+            rule=f"a row takes {row_bytes} bytes here", remedy=AGAIN,
+        )  # fmt: skip
+    return rows

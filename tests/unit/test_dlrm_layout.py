@@ -1,0 +1,222 @@
+"""The description of a click log, the sizes of its files, and everything that is refused."""
+
+import os
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainmark.cases.dlrm_criteo import layout
+from trainmark.cases.dlrm_criteo.layout import FeatureSpec, write_spec
+from trainmark.errors import DataError
+
+CARDINALITIES = (3, 129, 40_000)
+
+# The other program's form: aliases where lists are shared, keys in its order.
+NVIDIA_FORM = """\
+channel_spec:
+  categorical:
+  - cat_0.bin
+  - cat_1.bin
+  label:
+  - label
+  numerical: &id001
+  - num_0
+  - num_1
+feature_spec:
+  cat_0.bin:
+    cardinality: 127
+    dtype: int16
+  cat_1.bin:
+    cardinality: 2147483648
+    dtype: int32
+  label:
+    dtype: bool
+  num_0:
+    dtype: float16
+  num_1:
+    dtype: float16
+metadata: {}
+source_spec:
+  test: &id002
+  - features: *id001
+    files:
+    - test/numerical.bin
+    type: split_binary
+  - features:
+    - label
+    files:
+    - test/label.bin
+    type: split_binary
+  - features:
+    - cat_0.bin
+    files:
+    - test/cat_0.bin
+    type: split_binary
+  - features:
+    - cat_1.bin
+    files:
+    - test/other.bin
+    type: split_binary
+  train: *id002
+"""
+
+
+def fill(spec, rows):
+    for split, count in rows.items():
+        for file, size in spec.row_bytes(split).items():
+            file.parent.mkdir(exist_ok=True)
+            file.write_bytes(bytes(size * count))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    fill(FeatureSpec.of(tmp_path, CARDINALITIES), {"train": 5, "test": 2})
+    write_spec(tmp_path, CARDINALITIES)
+    return tmp_path
+
+
+def fault(act, *arguments):
+    with pytest.raises(DataError) as caught:
+        act(*arguments)
+    error = caught.value
+    assert error.where, error.what
+    assert error.rule, error.what
+    assert error.remedy, error.what
+    return error
+
+
+def spec_fault(folder, pattern, new):
+    file = folder / "feature_spec.yaml"
+    text, count = re.subn(pattern, new, file.read_text(), count=1, flags=re.DOTALL)
+    assert count == 1
+    file.write_text(text)
+    error = fault(FeatureSpec.read, folder)
+    assert str(file) in error.where
+    return error
+
+
+def test_what_is_written_is_read_again(folder):
+    spec = FeatureSpec.read(folder)
+    assert spec == FeatureSpec.of(folder, CARDINALITIES)
+    assert spec.num_numerical == 13
+    assert spec.cardinalities == CARDINALITIES
+    assert spec.category_dtypes == ("int8", "int16", "int32")
+    assert spec.files["test"].categories[2] == folder / "test" / "cat_2.bin"
+    assert list(spec.row_bytes("train").values()) == [1, 26, 1, 2, 4]
+    assert (spec.num_rows("train"), spec.num_rows("test")) == (5, 2)
+    assert "&" not in (folder / "feature_spec.yaml").read_text()
+    assert not list(folder.glob(".*"))
+
+
+def test_the_form_with_aliases_is_read(tmp_path):
+    (tmp_path / "feature_spec.yaml").write_text(NVIDIA_FORM)
+    spec = FeatureSpec.read(tmp_path)
+    assert (spec.num_numerical, spec.cardinalities) == (2, (127, 2**31))
+    assert spec.category_dtypes == ("int16", "int32")
+    assert spec.files["train"] == spec.files["test"]
+    assert spec.files["train"].categories[1] == tmp_path / "test" / "other.bin"
+
+
+@given(st.integers(1, 2**31))
+def test_the_narrowest_type_holds_every_category(cardinality):
+    dtype = layout.smallest_dtype(cardinality)
+    assert cardinality <= layout.largest_cardinality(dtype)
+    narrower = [name for name in layout.CATEGORY_BYTES if layout.largest_cardinality(name) <
+                layout.largest_cardinality(dtype)]  # fmt: skip
+    assert all(layout.largest_cardinality(name) < cardinality for name in narrower)
+
+
+@pytest.mark.parametrize(
+    ("cardinality", "dtype"),
+    [(1, "int8"), (128, "int8"), (129, "int16"), (32_768, "int16"), (32_769, "int32")],
+)
+def test_types_change_where_a_value_no_longer_fits(cardinality, dtype):
+    assert layout.smallest_dtype(cardinality) == dtype
+
+
+@pytest.mark.parametrize(
+    ("pattern", "new", "what"),
+    [
+        (r"int8\n    cardinality: 3\b", "int8\n    cardinality: 129", "cardinality 129 of cat_0"),
+        (r"cardinality: 3\b", "cardinality: 0", "cardinality 0 of cat_0.bin"),
+        (r"cardinality: 3\b", "cardinality: many", "cardinality is text 'many'"),
+        (r"dtype: int8", "dtype: int64", "dtype int64"),
+        (r"dtype: int8", "dtype: uint8", "dtype uint8"),
+        (r"dtype: float16", "dtype: float32", "dtype float32"),
+        (r"dtype: bool", "dtype: int8", "dtype int8"),
+        (r"dtype: bool", "dtype: bool\n    unit: 1", "unknown key unit"),
+        (r"metadata", "metdata", "unknown key metdata"),
+        (r"    cardinality: 3\n", "", "cat_0.bin lacks cardinality"),
+        (r"  num_4:\n    dtype: float16\n", "", "feature_spec lacks num_4"),
+        (r"  train:", "  validation:", "unknown key validation"),
+        (r"- num_12\n", "- num_11\n", "num_11 is listed twice"),
+        (r"  - label\n", "  - label\n  - more\n", "2 labels"),
+        (r"split_binary", "csv", "type csv"),
+        (r"    - num_0\n    - num_1\n", "    - num_1\n    - num_0\n", "1 files for num_1, num_0"),
+        (r"    - train/cat_1.bin", "    - a\n    - b", "2 files for cat_1.bin"),
+        (r"  - type: split_binary\n    features:\n    - label\n    files:\n    - train/label.bin\n",
+         "", "no file for label"),
+        (r"train/cat_1.bin", "../cat_1.bin", "file ../cat_1.bin"),
+        (r"train/cat_1.bin", "/etc/hosts", "file /etc/hosts"),
+        (r"channel_spec:.*feature_spec:", "channel_spec: 3\nfeature_spec:", "is a number '3'"),
+        (r"channel_spec:", "channel_spec: [", "not YAML"),
+        (r".*", "", "the file is empty"),
+        (r".*", "[" * 5_000, "nested too deep"),
+        (r".*", "\x07", "a character that no text holds"),
+        (r".*", "#" * 300_000, "too large"),
+        (r".*", "&a [*a]", "the file is a list"),
+    ],
+)  # fmt: skip
+def test_a_spec_that_breaks_a_rule_is_refused(folder, pattern, new, what):
+    assert what in spec_fault(folder, pattern, new).what
+
+
+def test_the_line_is_named(folder):
+    error = spec_fault(folder, r"dtype: int8", "dtype: int64")
+    lines = (folder / "feature_spec.yaml").read_text().splitlines()
+    number = int(error.where.rpartition(" ")[2])
+    assert lines[number - 1].strip() == "dtype: int64"
+
+
+def test_a_missing_spec_is_named(tmp_path):
+    error = fault(FeatureSpec.read, tmp_path)
+    assert error.where == str(tmp_path / "feature_spec.yaml")
+    assert "No such file" in error.what
+
+
+def test_a_missing_column_is_named(folder):
+    spec = FeatureSpec.read(folder)
+    spec.files["train"].categories[1].unlink()
+    assert fault(spec.num_rows, "train").where == str(folder / "train" / "cat_1.bin")
+    assert spec.num_rows("test") == 2
+
+
+def test_files_of_other_rows_are_named_with_their_counts(folder):
+    spec = FeatureSpec.read(folder)
+    spec.files["train"].categories[2].write_bytes(bytes(4 * 6))
+    error = fault(spec.num_rows, "train")
+    assert error.where == str(folder / "train" / "cat_2.bin")
+    assert error.what == f"6 rows, where {folder / 'train' / 'label.bin'} has 5"
+
+
+def test_a_file_cut_off_inside_a_row_is_refused(folder):
+    spec = FeatureSpec.read(folder)
+    spec.files["train"].numerical.write_bytes(bytes(26 * 5 - 1))
+    error = fault(spec.num_rows, "train")
+    assert error.what == "129 bytes: cut off inside row 4 (counted from 0)"
+    assert error.rule == "a row takes 26 bytes here"
+
+
+def test_an_empty_split_is_refused(folder):
+    spec = FeatureSpec.read(folder)
+    fill(spec, {"test": 0})
+    assert "the test split is empty" in fault(spec.num_rows, "test").what
+
+
+def test_a_named_pipe_is_refused_without_waiting(folder):
+    spec = FeatureSpec.read(folder)
+    spec.files["test"].label.unlink()
+    os.mkfifo(spec.files["test"].label)
+    assert "not a regular file" in fault(spec.num_rows, "test").what
