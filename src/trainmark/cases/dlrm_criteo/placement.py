@@ -1,0 +1,176 @@
+"""Which rank holds which rows of which embedding table.
+
+Owns the cut of tables over ranks: every row has exactly one owner, look-ups are spread as
+evenly as whole tables allow, memory stays within each rank's budget. No torch: it is
+asked while planning.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from trainmark.errors import EnvironmentFault
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+FLOAT_BYTES = 4  # tables are fp32 in memory whatever the precision of the step
+GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Rows ``first_row`` to ``first_row + rows`` of ``table``; the whole of it mostly."""
+
+    table: int
+    first_row: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class RankLoad:
+    """What one rank holds, as the record and the printed table show it."""
+
+    rank: int
+    tables: str
+    rows: int
+    gib: float
+    lookups_share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The parts of each rank, in the order of their tables.
+
+    A rank holds at most one part of a table.
+    """
+
+    cardinalities: tuple[int, ...]
+    dim: int
+    parts: tuple[tuple[Part, ...], ...]
+
+    @property
+    def world_size(self) -> int:
+        """Ranks that the tables are placed on."""
+        return len(self.parts)
+
+    def columns(self, rank: int) -> tuple[int, ...]:
+        """Return the tables whose ids ``rank`` has to read, one for each of its parts."""
+        return tuple(part.table for part in self.parts[rank])
+
+    def is_cut(self, part: Part) -> bool:
+        """Tell whether other ranks hold further rows of the part's table."""
+        return part.rows < self.cardinalities[part.table]
+
+    def describe(self) -> list[dict[str, object]]:
+        """Return one row a rank, in plain values; ``lookups_share`` is of all look-ups."""
+        lookups = sum(len(parts) for parts in self.parts)
+        return [
+            asdict(
+                RankLoad(
+                    rank=rank,
+                    tables=" ".join(self._name(part) for part in parts) or "-",
+                    rows=sum(part.rows for part in parts),
+                    gib=_row_bytes(self.dim) * sum(part.rows for part in parts) / GIB,
+                    lookups_share=len(parts) / lookups,
+                )
+            )
+            for rank, parts in enumerate(self.parts)
+        ]
+
+    def lines(self) -> list[str]:
+        """Return ``describe`` as aligned text with a heading."""
+        head = f"{'rank':>4}  {'rows':>13}  {'GiB':>9}  {'look-ups':>8}  tables"
+        return [
+            head,
+            *(
+                f"{row['rank']:>4}  {row['rows']:>13,}  {row['gib']:>9.4f}"
+                f"  {row['lookups_share']:>8.1%}  {row['tables']}"
+                for row in self.describe()
+            ),
+        ]
+
+    def _name(self, part: Part) -> str:
+        if not self.is_cut(part):
+            return str(part.table)
+        return f"{part.table}[{part.first_row}:{part.first_row + part.rows}]"
+
+
+def place(cardinalities: Sequence[int], dim: int, world_size: int, budget_bytes: int) -> Placement:
+    """Place tables of ``cardinalities`` rows of ``dim`` numbers on ``world_size`` ranks.
+
+    The largest table goes first, to the rank with the fewest look-ups and, among those,
+    the most room: a look-up costs the same time in a large table as in a small one, so
+    look-ups are evened out and memory only has to fit. A table that fits no rank whole is
+    cut by rows over as few ranks as hold it.
+
+    Args:
+        budget_bytes: what the weights of one rank may take.
+
+    Raises:
+        EnvironmentFault: they do not fit; it names the smallest world that holds them.
+    """
+    assert world_size > 0
+    assert all(rows > 0 for rows in cardinalities)
+    row_budget = budget_bytes // _row_bytes(dim)
+    if sum(cardinalities) > row_budget * world_size:
+        raise _too_large(cardinalities, dim, world_size, budget_bytes)
+    room = [row_budget] * world_size
+    parts: list[list[Part]] = [[] for _ in range(world_size)]
+    for table in sorted(range(len(cardinalities)), key=lambda t: (-cardinalities[t], t)):
+        rows = cardinalities[table]
+        order = sorted(range(world_size), key=lambda r: (len(parts[r]), -room[r], r))
+        fitting = [rank for rank in order if room[rank] >= rows]
+        first_row = 0
+        for rank, share in [(fitting[0], rows)] if fitting else _cut(rows, room):
+            parts[rank].append(Part(table, first_row, share))
+            room[rank] -= share
+            first_row += share
+    ordered = (tuple(sorted(own, key=lambda part: part.table)) for own in parts)
+    return Placement(tuple(cardinalities), dim, tuple(ordered))
+
+
+def smallest_world(cardinalities: Sequence[int], dim: int, budget_bytes: int) -> int | None:
+    """Return the fewest ranks of ``budget_bytes`` that hold all tables; none: no number does.
+
+    Exact, because any table may be cut at any row.
+    """
+    row_budget = budget_bytes // _row_bytes(dim)
+    return -(-sum(cardinalities) // row_budget) if row_budget > 0 else None
+
+
+def _cut(rows: int, room: Sequence[int]) -> list[tuple[int, int]]:
+    """Return (rank, rows) of a table on the fewest ranks that hold it, as evenly as they can."""
+    roomiest = sorted(range(len(room)), key=lambda rank: (-room[rank], rank))
+    taken: list[int] = []
+    while sum(room[rank] for rank in taken) < rows:
+        taken.append(roomiest[len(taken)])
+    shares: list[tuple[int, int]] = []
+    # The fullest first: what it cannot take is spread over ranks that have more room.
+    for ranks_left, rank in zip(range(len(taken), 0, -1), reversed(taken), strict=True):
+        share = min(room[rank], -(-rows // ranks_left))
+        shares.append((rank, share))
+        rows -= share
+    return sorted(shares)
+
+
+def _row_bytes(dim: int) -> int:
+    return dim * FLOAT_BYTES
+
+
+def _too_large(
+    cardinalities: Sequence[int], dim: int, world_size: int, budget_bytes: int
+) -> EnvironmentFault:
+    needed = sum(cardinalities) * _row_bytes(dim)
+    fewest = smallest_world(cardinalities, dim, budget_bytes)
+    where = f"{sum(cardinalities):,} rows x {dim} in fp32, {len(cardinalities)} table(s)"
+    ranks = f"{world_size} rank{'s' if world_size > 1 else ''}"
+    what = f"{needed / GIB:,.2f} GiB of tables exceed the memory of {ranks}"
+    rule = f"a rank has {budget_bytes / GIB:,.2f} GiB for them"
+    smaller = "lower max_table_rows or embedding_dim"
+    if fewest is None:
+        remedy = f"no number of ranks holds them: {smaller}"
+    else:
+        remedy = f"the smallest world that holds them has {fewest:,} ranks; or {smaller}"
+    return EnvironmentFault(what, where=where, rule=rule, remedy=remedy)

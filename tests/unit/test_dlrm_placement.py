@@ -1,0 +1,123 @@
+"""Every row of every table lives on exactly one rank, and no rank does much more than others."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainmark.cases.dlrm_criteo.placement import Part, Placement, place, smallest_world
+from trainmark.errors import EnvironmentFault
+
+DIM, ROW_BYTES = 4, 16
+tables = st.lists(st.integers(1, 60), min_size=1, max_size=12)
+
+
+def owners(placement: Placement) -> list[list[int]]:
+    """Count the owners of each row of each table."""
+    counts = [[0] * rows for rows in placement.cardinalities]
+    for parts in placement.parts:
+        for part in parts:
+            for row in range(part.first_row, part.first_row + part.rows):
+                counts[part.table][row] += 1
+    return counts
+
+
+@given(tables, st.integers(1, 6), st.integers(0, 40))
+def test_every_row_has_one_owner_within_the_budget(
+    cardinalities: list[int], world_size: int, spare_rows: int
+) -> None:
+    row_budget = -(-sum(cardinalities) // world_size) + spare_rows
+    placement = place(cardinalities, DIM, world_size, row_budget * ROW_BYTES + 15)
+    assert owners(placement) == [[1] * rows for rows in cardinalities]
+    for rank, parts in enumerate(placement.parts):
+        assert sum(part.rows for part in parts) <= row_budget
+        columns = placement.columns(rank)
+        assert list(columns) == sorted(set(columns))
+        assert all(part.rows > 0 for part in parts)
+    # A table is cut only where no rank could take it whole, and covers few ranks.
+    for table, rows in enumerate(cardinalities):
+        pieces = sum(table in placement.columns(rank) for rank in range(world_size))
+        assert pieces == 1 or rows > spare_rows
+
+
+@given(tables, st.integers(1, 6))
+def test_loads_stay_within_the_greedy_bound(cardinalities: list[int], world_size: int) -> None:
+    placement = place(cardinalities, DIM, world_size, 10**9)
+    lookups = [len(parts) for parts in placement.parts]
+    rows = [sum(part.rows for part in parts) for parts in placement.parts]
+    assert max(lookups) - min(lookups) <= 1
+    assert max(rows) - min(rows) <= max(cardinalities)
+
+
+@given(tables, st.integers(1, 6), st.integers(1, 200))
+def test_the_smallest_world_is_named_and_fits(
+    cardinalities: list[int], world_size: int, row_budget: int
+) -> None:
+    budget = row_budget * ROW_BYTES
+    fewest = smallest_world(cardinalities, DIM, budget)
+    assert fewest is not None
+    if world_size >= fewest:
+        assert place(cardinalities, DIM, world_size, budget).world_size == world_size
+        return
+    with pytest.raises(EnvironmentFault, match="exceed the memory") as caught:
+        place(cardinalities, DIM, world_size, budget)
+    assert f"has {fewest:,} ranks" in str(caught.value.remedy)
+    place(cardinalities, DIM, fewest, budget)
+    with pytest.raises(EnvironmentFault):
+        place(cardinalities, DIM, fewest - 1, budget)
+
+
+def test_the_fewest_look_ups_go_before_the_most_room() -> None:
+    placement = place([100, 10, 9, 8, 7, 6], DIM, 2, 10**6)
+    assert placement.parts == (
+        (Part(0, 0, 100), Part(3, 0, 8), Part(5, 0, 6)),
+        (Part(1, 0, 10), Part(2, 0, 9), Part(4, 0, 7)),
+    )
+
+
+def test_a_table_larger_than_a_rank_is_cut_evenly_over_few_ranks() -> None:
+    placement = place([50, 5, 4], DIM, 4, 30 * ROW_BYTES)
+    assert placement.parts == (
+        (Part(0, 0, 25),),
+        (Part(0, 25, 25),),
+        (Part(1, 0, 5),),
+        (Part(2, 0, 4),),
+    )
+    assert placement.columns(1) == (0,)
+    assert placement.is_cut(Part(0, 25, 25))
+    assert not placement.is_cut(Part(1, 0, 5))
+
+
+def test_the_printed_table_says_who_holds_what() -> None:
+    placement = place([50, 5, 4], 2**20, 3, 30 * 2**22)
+    assert placement.describe() == [
+        {"rank": 0, "tables": "0[0:25]", "rows": 25, "gib": 25 / 256, "lookups_share": 0.25},
+        {"rank": 1, "tables": "0[25:50]", "rows": 25, "gib": 25 / 256, "lookups_share": 0.25},
+        {"rank": 2, "tables": "1 2", "rows": 9, "gib": 9 / 256, "lookups_share": 0.5},
+    ]
+    assert placement.lines() == [
+        "rank           rows        GiB  look-ups  tables",
+        "   0             25     0.0977     25.0%  0[0:25]",
+        "   1             25     0.0977     25.0%  0[25:50]",
+        "   2              9     0.0352     50.0%  1 2",
+    ]
+    assert place([1], 1, 2, 100).lines()[2].endswith("0.0%  -")
+
+
+def test_what_no_world_holds_says_so() -> None:
+    with pytest.raises(EnvironmentFault) as caught:
+        place([10], 128, 2, 511)
+    assert str(caught.value) == (
+        "10 rows x 128 in fp32, 1 table(s): 0.00 GiB of tables exceed the memory of 2 ranks; "
+        "a rank has 0.00 GiB for them\n  way out: no number of ranks holds them: "
+        "lower max_table_rows or embedding_dim"
+    )
+
+
+def test_the_published_tables_need_a_world_of_their_size() -> None:
+    with pytest.raises(
+        EnvironmentFault, match=r"exceed the memory of 1 rank; .* 32\.00 GiB"
+    ) as caught:
+        place([40_000_000] * 5, 128, 1, 32 * 2**30)
+    assert "has 3 ranks" in str(caught.value.remedy)
