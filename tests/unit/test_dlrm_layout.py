@@ -147,7 +147,7 @@ def test_types_change_where_a_value_no_longer_fits(cardinality, dtype):
         (r"dtype: float16", "dtype: float32", "dtype float32"),
         (r"dtype: bool", "dtype: int8", "dtype int8"),
         (r"dtype: bool", "dtype: bool\n    unit: 1", "unknown key unit"),
-        (r"metadata", "metdata", "unknown key metdata"),
+        (r"metadata", "meta_data", "unknown key meta_data"),
         (r"    cardinality: 3\n", "", "cat_0.bin lacks cardinality"),
         (r"  num_4:\n    dtype: float16\n", "", "feature_spec lacks num_4"),
         (r"  train:", "  validation:", "unknown key validation"),

@@ -1,0 +1,211 @@
+"""The reader gives every rank its rows and columns, ahead of the step, and stops cleanly."""
+
+import gc
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainmark.cases.dlrm_criteo import reader as module
+from trainmark.cases.dlrm_criteo.layout import write_spec
+from trainmark.cases.dlrm_criteo.reader import SplitReader
+from trainmark.errors import DataError
+from trainmark.training.shards import Sharding
+
+CARDINALITIES = (100, 1_000, 50_000)
+ROWS = {"train": 103, "test": 7}
+
+
+def rows_of(split):
+    """Numerical, labels and categories whose values tell the row they stand in."""
+    numbers = np.arange(ROWS[split])
+    numerical = (numbers[:, None] + np.arange(2) / 2).astype(np.float16)
+    categories = np.stack([numbers % 100, numbers * 9, numbers * 450])
+    return numerical, (numbers % 3 == 0).astype(np.float32), categories
+
+
+@pytest.fixture(scope="module")
+def spec(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("clicks")
+    spec = write_spec(folder, CARDINALITIES, num_numerical=2)
+    for split, files in spec.files.items():
+        files.label.parent.mkdir()
+        numerical, labels, categories = rows_of(split)
+        numerical.tofile(files.numerical)
+        labels.astype(bool).tofile(files.label)
+        for file, column, dtype in zip(
+            files.categories, categories, spec.category_dtypes, strict=True
+        ):
+            column.astype(dtype).tofile(file)
+    return spec
+
+
+def threads():
+    return [item for item in threading.enumerate() if item.name == module.THREAD_NAME]
+
+
+def test_one_rank_reads_everything_once(spec):
+    reader = SplitReader(spec, "train")
+    assert reader.num_rows == 103
+    batches = list(reader.batches(25))
+    assert [batch.step_samples for batch in batches] == [25, 25, 25, 25, 3]
+    assert [batch.first for batch in batches] == [0, 25, 50, 75, 100]
+    for batch in batches:
+        found = (batch.numerical.dtype, batch.labels.dtype, batch.categories.dtype)
+        assert found == (np.float16, np.float32, np.int32)
+    assert all(batch.categories.flags.c_contiguous for batch in batches)
+    numerical, labels, categories = rows_of("train")
+    assert (np.concatenate([batch.numerical for batch in batches]) == numerical).all()
+    assert (np.concatenate([batch.labels for batch in batches]) == labels).all()
+    assert (np.concatenate([batch.categories for batch in batches], axis=1) == categories).all()
+    assert not threads()
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    batch_size=st.integers(1, 120),
+    world_size=st.integers(1, 5),
+    portion_rows=st.integers(1, 200),
+    read_ahead=st.integers(1, 3),
+    seed=st.none() | st.integers(0, 9),
+)
+def test_ranks_share_rows_as_sharding_cuts_them(  # noqa: PLR0917 - hypothesis names them
+    spec, batch_size, world_size, portion_rows, read_ahead, seed
+):
+    numerical, labels, categories = rows_of("train")
+    count = -(-103 // batch_size)
+    order = None if seed is None else np.random.default_rng(seed).permutation(count)
+    numbers = range(count) if order is None else order
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "PORTION_ROWS", portion_rows)
+        for rank in range(world_size):
+            columns = [c for c in range(3) if c % world_size == rank]
+            found = list(
+                SplitReader(spec, "train", columns).batches(
+                    batch_size, rank=rank, world_size=world_size, order=order,
+                    read_ahead=read_ahead,
+                )
+            )  # fmt: skip
+            assert len(found) == count
+            for number, batch in zip(numbers, found, strict=True):
+                whole = range(103)[number * batch_size : (number + 1) * batch_size]
+                first, end = (len(whole) * r // world_size for r in (rank, rank + 1))
+                mine = whole[first:end]
+                assert (batch.first, batch.step_samples) == (whole[0], len(whole))
+                assert batch.numerical.tolist() == numerical[mine].tolist()
+                assert batch.labels.tolist() == labels[mine].tolist()
+                assert batch.categories.tolist() == categories[columns][:, whole].tolist()
+
+
+def test_the_cut_equals_that_of_the_other_cases(spec):
+    for rank in range(3):
+        sharding = Sharding(
+            num_rows=103, micro_batch_size=10, grad_accum_steps=1, world_size=3, rank=rank, seed=0
+        )
+        parts = list(sharding.micro_batches(0, order=np.arange(103)))
+        batches = list(SplitReader(spec, "train").batches(30, rank=rank, world_size=3))
+        numerical, _, _ = rows_of("train")
+        for part, batch in zip(parts, batches, strict=True):
+            assert batch.step_samples == part.step_samples
+            assert batch.numerical.tolist() == numerical[part.rows].tolist()
+
+
+def test_ranks_without_rows_get_an_empty_slice(spec):
+    (*_, last) = SplitReader(spec, "test").batches(6, rank=0, world_size=2)
+    assert (last.numerical.shape, last.labels.shape) == ((0, 2), (0,))
+    assert (last.categories.shape, last.step_samples) == ((3, 1), 1)
+
+
+def test_a_pass_begins_where_it_is_told(spec):
+    order = [3, 0, 4, 1, 2]
+    batches = SplitReader(spec, "train").batches(25, first_batch=2, order=order)
+    assert [batch.first for batch in batches] == [100, 25, 50]
+    assert list(SplitReader(spec, "train").batches(25, first_batch=5)) == []
+
+
+def test_only_the_ranks_columns_are_opened(spec, monkeypatch):
+    opened = []
+    enter = module._Source.__enter__
+    monkeypatch.setattr(
+        module._Source, "__enter__", lambda self: opened.append(self.file.name) or enter(self)
+    )
+    list(SplitReader(spec, "train", [2]).batches(50))
+    assert sorted(opened) == ["cat_2.bin", "label.bin", "numerical.bin"]
+
+
+def test_batches_that_follow_each_other_are_read_at_once(spec, monkeypatch):
+    calls = []
+    fill = module._Source._fill
+    monkeypatch.setattr(
+        module._Source, "_fill",
+        lambda self, room, first: calls.append((first, len(room))) or fill(self, room, first),
+    )  # fmt: skip
+    list(SplitReader(spec, "train", [0]).batches(10))
+    assert calls == [(0, 103 * 4), (0, 103), (0, 103)]
+    calls.clear()
+    list(SplitReader(spec, "train", []).batches(50, rank=1, world_size=2))
+    assert [first for first, _ in calls] == [25, 75, 101] * 2
+
+
+def test_no_more_is_read_ahead_than_asked(spec, monkeypatch):
+    monkeypatch.setattr(module, "PORTION_ROWS", 1)
+    read, due = [], threading.Semaphore(0)
+    portion = SplitReader._portion
+
+    def counted(self, spans, rank, world_size):
+        read.append(spans[0][0])
+        due.release()
+        return portion(self, spans, rank, world_size)
+
+    monkeypatch.setattr(SplitReader, "_portion", counted)
+    batches = SplitReader(spec, "train").batches(10, read_ahead=3)
+    assert not threads()
+    next(batches)
+    for _ in range(3):
+        assert due.acquire(timeout=60)
+    next(batches)  # makes room for the fourth
+    assert due.acquire(timeout=60)
+    batches.close()
+    assert read == [0, 10, 20, 30]
+
+
+def test_dropping_the_iterator_ends_its_thread(spec):
+    batches = SplitReader(spec, "train").batches(1, read_ahead=1)
+    assert next(batches).first == 0
+    assert len(threads()) == 1
+    del batches
+    gc.collect()
+    assert not threads()
+
+
+def test_a_fault_of_the_thread_is_raised_where_batches_are_used(spec, tmp_path):
+    folder = tmp_path / "clicks"
+    short = write_spec(_filled(folder, 20), (5,), num_numerical=1)
+    batches = SplitReader(short, "train").batches(4)
+    short.files["train"].categories[0].write_bytes(bytes(18))
+    with pytest.raises(DataError, match="it ends before row") as caught:
+        list(batches)
+    assert caught.value.where == str(folder / "train" / "cat_0.bin")
+    assert caught.value.rule
+    assert caught.value.remedy
+    assert not threads()
+
+
+def test_a_file_gone_since_the_check_is_named(tmp_path):
+    spec = write_spec(_filled(tmp_path / "clicks", 20), (5,), num_numerical=1)
+    reader = SplitReader(spec, "train")
+    spec.files["train"].label.unlink()
+    with pytest.raises(DataError, match=r"label\.bin: cannot be read"):
+        next(reader.batches(4))
+    with pytest.raises(DataError, match=r"label\.bin: cannot be read"):
+        SplitReader(spec, "train")
+
+
+def _filled(folder, rows):
+    for split in ("train", "test"):
+        (folder / split).mkdir(parents=True)
+        for name, size in (("numerical", 2), ("label", 1), ("cat_0", 1)):
+            (folder / split / f"{name}.bin").write_bytes(bytes(size * rows))
+    return folder
