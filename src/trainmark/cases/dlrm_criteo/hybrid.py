@@ -1,0 +1,292 @@
+"""Embedding tables spread over ranks, and the exchanges that bring rows to samples.
+
+Owns both all-to-all exchanges of a step and what is summed and weighed on the way. Knows
+nothing of how a look-up or an update is done, nor of the dense part.
+
+A step of one rank runs in this order, and only two places wait:
+
+    start      look up own columns for the whole global batch, begin sending
+               bottom layers, forward                                  meanwhile
+    wait       the embeddings of all tables for this rank's samples are here
+               interaction, top layers, and all of their backward pass
+    (wait's backward)   begin sending gradients to the owners of the rows
+               bottom layers, backward                                 meanwhile
+    (start's backward)  the gradients of own columns are here: update
+"""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+from torch.autograd import Function
+
+from trainmark.cases.dlrm_criteo.initial import fill_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trainmark.cases.dlrm_criteo.placement import Part, Placement
+
+
+class Lookup(Protocol):
+    """A module that looks rows up and updates them in its backward pass.
+
+    Called with ids (T, B), it returns (B, T, dim). ``weight`` is (rows, dim), the tables
+    one after the other. An update takes ``learning_rate x gradient / grad_scale``.
+    """
+
+    weight: Tensor
+    learning_rate: float
+    grad_scale: float
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        """Return the rows of ``ids``."""
+
+
+class LookupType(Protocol):
+    """What makes a ``Lookup``; without a seed its weight is left for others to fill."""
+
+    def __call__(self, cardinalities: tuple[int, ...], dim: int, *, seed: int | None) -> Any:
+        """Return a module for tables of so many rows."""
+
+
+class HybridTables(nn.Module):
+    """One rank's share of the tables, called like all of them.
+
+    Every rank looks its own columns up for the whole global batch, so ids never travel.
+    The stepper weighs losses so that the mean over ranks is right, which is what DDP takes
+    of dense gradients; here gradients of all ranks meet, so they are divided as well.
+
+    Args:
+        lookup: the type of module that holds this rank's rows.
+        exchange_dtype: what embeddings and gradients travel in.
+        group: ranks to exchange with; none: all.
+    """
+
+    def __init__(
+        self,
+        placement: Placement,
+        *,
+        rank: int,
+        seed: int,
+        lookup: LookupType,
+        exchange_dtype: torch.dtype = torch.float32,
+        group: dist.ProcessGroup | None = None,
+    ) -> None:
+        super().__init__()
+        self.placement = placement
+        self.parts = placement.parts[rank]
+        self.rank, self.world_size = rank, placement.world_size
+        self.exchange_dtype, self.group = exchange_dtype, group
+        self.exposed_s = 0.0  # host time spent waiting for exchanges; a stream's wait is not seen
+        rows = tuple(part.rows for part in self.parts)
+        self.local: Any = lookup(rows, placement.dim, seed=None) if rows else None
+        for part, weight in self.part_weights():
+            fill_rows(
+                weight, table=part.table, first_row=part.first_row,
+                cardinality=placement.cardinalities[part.table], seed=seed,
+            )  # fmt: skip
+        # A rank without a table takes part in both exchanges: something must need a gradient.
+        self.register_buffer("_anchor", torch.zeros(()), persistent=False)
+        ranges = [(part.first_row, part.rows) for part in self.parts]
+        bounds = torch.tensor(ranges, dtype=torch.int32).view(-1, 2, 1)
+        self.register_buffer("_ranges", bounds, persistent=False)
+        for owner in range(self.world_size):
+            numbers = torch.tensor(placement.columns(owner), dtype=torch.long)
+            self.register_buffer(f"_tables_{owner}", numbers, persistent=False)
+        self.learning_rate, self.grad_scale = 0.0, 1.0
+
+    def part_weights(self) -> Iterator[tuple[Part, Tensor]]:
+        """Yield this rank's parts, each with its rows (rows, dim) as they are in memory."""
+        first = 0
+        for part in self.parts:
+            yield part, self.local.weight.detach()[first : first + part.rows]
+            first += part.rows
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Return the embeddings (B_local, T, dim) of this rank's samples; see ``start``."""
+        return self.start(ids).wait()
+
+    def start(self, ids: Tensor) -> Pending:
+        """Look up and begin to send.
+
+        Args:
+            ids: one row a part of this rank, each of the whole global batch,
+                (parts, B_global); row numbers of the whole table.
+        """
+        flight = _Flight(self, samples=ids.shape[1])
+        anchor = cast("Tensor", self._anchor).detach().requires_grad_()
+        if self.local is None:
+            found = anchor.new_zeros((ids.shape[1], 0, self.placement.dim))
+        else:
+            self.local.learning_rate = self.learning_rate
+            self.local.grad_scale = self.grad_scale * self.world_size
+            found = self.local(self._own_rows(ids, flight))
+        token: Tensor = _Depart.apply(found, anchor, flight)  # type: ignore[no-untyped-call]
+        return Pending(token, flight)
+
+    def exchanged_bytes(self, samples: int) -> int:
+        """Return the bytes this rank sends to others in a step of ``samples`` over all ranks.
+
+        Embeddings on the way out, gradients on the way back; what stays here is left out.
+        """
+        mine = self.bounds(samples, self.rank)
+        elsewhere = samples - (mine[1] - mine[0])
+        parts_elsewhere = sum(len(parts) for parts in self.placement.parts) - len(self.parts)
+        vectors = elsewhere * len(self.parts) + (mine[1] - mine[0]) * parts_elsewhere
+        return vectors * self.placement.dim * self.exchange_dtype.itemsize
+
+    def bounds(self, samples: int, rank: int) -> tuple[int, int]:
+        """Return where the samples of ``rank`` begin and end in a global batch."""
+        return samples * rank // self.world_size, samples * (rank + 1) // self.world_size
+
+    def tables_of(self, owner: int) -> Tensor:
+        """Return the numbers of the tables that ``owner`` holds rows of, one for each part."""
+        return cast("Tensor", getattr(self, f"_tables_{owner}"))
+
+    def _own_rows(self, ids: Tensor, flight: _Flight) -> Tensor:
+        """Return ids as row numbers of the local parts; remember which are not ours."""
+        if not any(self.placement.is_cut(part) for part in self.parts):
+            return ids
+        first_rows, rows = cast("Tensor", self._ranges).unbind(1)
+        shifted = ids - first_rows
+        flight.outside = (shifted < 0) | (shifted >= rows)
+        # Any row stands in for a foreign one: it counts 0 and gets a gradient of 0. Taking
+        # the remainder spreads the stand-ins, so that no row is waited for by all threads.
+        return shifted.remainder(rows)
+
+
+class Pending:
+    """Embeddings on their way."""
+
+    def __init__(self, token: Tensor, flight: _Flight) -> None:
+        self._token, self._flight = token, flight
+
+    def wait(self) -> Tensor:
+        """Return the embeddings of all tables for this rank's samples, (B_local, T, dim)."""
+        found: Tensor = _Arrive.apply(self._token, self._flight)  # type: ignore[no-untyped-call]
+        return found
+
+
+class _Flight:
+    """The two exchanges of one step: buffers, sizes and what is waited for."""
+
+    def __init__(self, tables: HybridTables, *, samples: int) -> None:
+        self.tables, self.samples = tables, samples
+        self.outside: Tensor | None = None  # (parts, B_global): rows that other ranks hold
+        first, last = tables.bounds(samples, tables.rank)
+        dim, ranks = tables.placement.dim, range(tables.world_size)
+        bounds = [tables.bounds(samples, rank) for rank in ranks]
+        self._here = last - first
+        # Numbers exchanged with each rank: own parts of its samples, its parts of ours.
+        self._own = [(end - begin) * len(tables.parts) * dim for begin, end in bounds]
+        self._theirs = [self._here * len(tables.placement.parts[r]) * dim for r in ranks]
+        self._work: Any = None
+        self._buffers: tuple[Tensor, Tensor] | None = None
+
+    def send_embeddings(self, found: Tensor) -> None:
+        """Begin to send rows (B_global, parts, dim) to those who train their samples."""
+        sent = found.to(self.tables.exchange_dtype).contiguous()
+        self._blank_foreign(sent)
+        self._begin(sent.view(-1), sizes_sent=self._own, sizes_received=self._theirs)
+
+    def receive_embeddings(self) -> Tensor:
+        """Return (B_local, T, dim) of all tables, the parts of a cut table added up."""
+        received = self._end()
+        placement = self.tables.placement
+        shape = (self._here, len(placement.cardinalities), placement.dim)
+        out = received.new_empty(shape)
+        begun: set[int] = set()
+        for owner, block in enumerate(self._blocks(received)):
+            parts = placement.parts[owner]
+            if not any(placement.is_cut(part) for part in parts):
+                out[:, self.tables.tables_of(owner)] = block
+                continue
+            for column, part in enumerate(parts):
+                # Of a cut table all owners but one send zeros: adding them rounds nothing.
+                if part.table in begun:
+                    out[:, part.table] += block[:, column]
+                else:
+                    out[:, part.table] = block[:, column]
+                begun.add(part.table)
+        return out
+
+    def send_gradients(self, grad: Tensor) -> None:
+        """Begin to send gradients (B_local, T, dim) to the owners of the rows."""
+        sent = grad.new_empty(sum(self._theirs))
+        for owner, block in enumerate(self._blocks(sent)):
+            torch.index_select(grad, 1, self.tables.tables_of(owner), out=block)
+        self._begin(sent, sizes_sent=self._theirs, sizes_received=self._own)
+
+    def receive_gradients(self) -> Tensor:
+        """Return the gradients of own parts for the whole global batch, (B_global, parts, dim)."""
+        shape = (self.samples, len(self.tables.parts), self.tables.placement.dim)
+        grad = self._end().view(shape)
+        self._blank_foreign(grad)
+        return grad.float()
+
+    def _blank_foreign(self, rows: Tensor) -> None:
+        """Set what belongs to rows of other ranks to 0, in place."""
+        if self.outside is None:
+            return
+        for column, part in enumerate(self.tables.parts):
+            if self.tables.placement.is_cut(part):
+                rows[:, column].masked_fill_(self.outside[column, :, None], 0.0)
+
+    def _blocks(self, flat: Tensor) -> Iterator[Tensor]:
+        """Yield each owner's piece of a buffer of this rank's samples, (B_local, parts, dim)."""
+        placement = self.tables.placement
+        for parts, piece in zip(placement.parts, flat.split(self._theirs), strict=True):
+            yield piece.view(self._here, len(parts), placement.dim)
+
+    def _begin(self, sent: Tensor, *, sizes_sent: list[int], sizes_received: list[int]) -> None:
+        received = sent.new_empty(sum(sizes_received))
+        self._buffers = sent, received  # the sent one must outlive the exchange
+        self._work = dist.all_to_all_single(
+            received, sent, sizes_received, sizes_sent, group=self.tables.group, async_op=True
+        )
+
+    def _end(self) -> Tensor:
+        assert self._buffers is not None, "an exchange is waited for once"
+        begun = perf_counter()
+        self._work.wait()
+        self.tables.exposed_s += perf_counter() - begun
+        _, received = self._buffers
+        self._work = self._buffers = None
+        return received
+
+
+# Two nodes joined by a token that carries no number. Autograd runs the node made last
+# first: bottom layers made between the two have their backward pass between the two.
+
+
+class _Depart(Function):
+    """Begin the exchange of embeddings; in the backward pass, end that of gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, found: Tensor, anchor: Tensor, flight: _Flight) -> Tensor:
+        flight.send_embeddings(found)
+        ctx.flight = flight
+        return torch.zeros_like(anchor)
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> tuple[Tensor | None, None, None]:
+        return ctx.flight.receive_gradients(), None, None
+
+
+class _Arrive(Function):
+    """End the exchange of embeddings; in the backward pass, begin that of gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, _token: Tensor, flight: _Flight) -> Tensor:
+        ctx.flight = flight
+        return flight.receive_embeddings()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        ctx.flight.send_gradients(grads[0])
+        return torch.zeros((), device=grads[0].device), None
