@@ -151,6 +151,10 @@ class Stepper:
                 remedy="set precision=bf16 or fp32, or lower learning_rate",
             )
 
+    def loss_scale(self) -> float | Tensor:
+        """Return what the next step's gradients are multiplied by; a tensor on the device."""
+        return self._scaler.scale(self._one) if self._scaler.is_enabled() else 1.0
+
     def skipped_steps(self) -> int:
         """Return how many steps the loss scaler dropped. Synchronises: call after the loop."""
         return int(self._skipped.item())

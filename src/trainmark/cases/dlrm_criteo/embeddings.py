@@ -1,0 +1,119 @@
+"""The embedding tables of one process, with their SGD step inside the backward pass.
+
+Owns the one weight that all tables share, the look-up, and the update of the rows that were
+looked up. There is never a gradient of a whole table. Must not know of ranks or of the
+model above.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+from .initial import fill_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class FusedTables(nn.Module):
+    """Look rows up in tables that lie one after the other in one weight.
+
+    Args:
+        cardinalities: rows of each table.
+        dim: numbers of a row.
+        seed: of the initial rows; none: the caller fills ``weight``.
+
+    Attributes:
+        weight: (sum of cardinalities, dim) float32; no parameter, so no optimizer sees it.
+        learning_rate: of the SGD step that the next backward pass takes.
+        grad_scale: what incoming gradients were multiplied by; a tensor where it lives on
+            the device, as a loss scale does. Gradients that overflowed under it are dropped.
+    """
+
+    def __init__(self, cardinalities: Sequence[int], dim: int, *, seed: int | None) -> None:
+        super().__init__()
+        self.cardinalities, self.dim = tuple(cardinalities), dim
+        self.learning_rate: float = 0.0
+        self.grad_scale: float | Tensor = 1.0
+        self.register_buffer("weight", torch.empty(sum(self.cardinalities), dim))
+        ends = torch.tensor(self.cardinalities, dtype=torch.int64).cumsum(0)
+        starts = torch.cat([ends.new_zeros(1), ends[:-1]])
+        # Ids come as int32 where all rows can be counted in it: half the bytes to read.
+        narrow = sum(self.cardinalities) < 2**31
+        self.register_buffer("_starts", starts.to(torch.int32 if narrow else torch.int64))
+        # Autograd calls backward only below something that asks for a gradient.
+        self.register_buffer("_anchor", torch.zeros(()), persistent=False)
+        if seed is not None:
+            for table, part in enumerate(self.tables()):
+                cardinality = len(part)
+                fill_rows(part, table=table, first_row=0, cardinality=cardinality, seed=seed)
+
+    def tables(self) -> Sequence[Tensor]:
+        """Return each table as a view of the weight, (cardinality, dim)."""
+        parts: Sequence[Tensor] = cast("Tensor", self.weight).split(self.cardinalities)
+        return parts
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Return the rows of ``ids`` (T, B), int32 or int64, as (B, T, dim)."""
+        anchor = cast("Tensor", self._anchor).detach().requires_grad_()
+        found: Tensor = _LookUp.apply(anchor, self, ids)  # type: ignore[no-untyped-call]
+        return found
+
+    def rows_of(self, ids: Tensor) -> Tensor:
+        """Return the row numbers in the weight of ids (T, B), sample by sample, (B x T,)."""
+        shifted = ids + cast("Tensor", self._starts)[:, None]
+        return shifted.t().reshape(-1)
+
+    @torch.no_grad()
+    def update(self, rows: Tensor, grads: Tensor) -> None:
+        """Take the SGD step for ``rows`` (B x T,) with gradients (B, T, dim); rows may repeat."""
+        weight = cast("Tensor", self.weight)
+        factor = -self.learning_rate / self.grad_scale
+        if isinstance(factor, Tensor):
+            grads = _scaled_or_zero(grads, factor)
+            factor = 1.0
+        if weight.device.type == "cpu":
+            _add_rows_on_cpu(weight, rows, grads, factor)
+        else:
+            weight.index_add_(0, rows, grads.reshape(-1, self.dim), alpha=factor)
+
+
+class _LookUp(Function):
+    """Rows of a weight; the backward pass updates them instead of handing a gradient on."""
+
+    @staticmethod
+    def forward(ctx: Any, _anchor: Tensor, tables: FusedTables, ids: Tensor) -> Tensor:
+        rows = tables.rows_of(ids)
+        ctx.tables = tables
+        ctx.save_for_backward(rows)
+        found = cast("Tensor", tables.weight).index_select(0, rows)
+        return found.view(ids.shape[1], ids.shape[0], tables.dim)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        (rows,) = ctx.saved_tensors
+        grad = grads[0].float()
+        ctx.tables.update(rows, grad)
+        return grad.new_zeros(()), None, None
+
+
+def _scaled_or_zero(grads: Tensor, factor: Tensor) -> Tensor:
+    """Return ``grads x factor``, or zeros where one overflowed; asks nothing of the host."""
+    scaled = grads * factor
+    return torch.where(torch.isfinite(scaled.sum()), scaled, torch.zeros_like(scaled))
+
+
+def _add_rows_on_cpu(weight: Tensor, rows: Tensor, grads: Tensor, factor: float) -> None:
+    """Add ``factor x grads`` (B, T, dim) to ``weight[rows]``, in place, on all threads.
+
+    ``index_add_`` runs on one thread there. ``scatter_add_`` with an index that is a vector
+    seen as a matrix sorts the rows and gives each to one thread, always in the same order.
+    """
+    scaled = (grads * factor).reshape(-1, weight.shape[1])
+    weight.scatter_add_(0, rows.long()[:, None].expand_as(scaled), scaled)

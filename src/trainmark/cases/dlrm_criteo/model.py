@@ -1,0 +1,142 @@
+"""The dense part of DLRM: two MLPs and the dot interaction between them.
+
+Owns layer widths and how pairs of vectors become features. Must not know where embedding
+rows come from or on which rank they lie.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+FEATURE_MULTIPLE = 32  # the top MLP's input is padded to it, as 26 tables of 128 give 480
+
+
+class Arriving(Protocol):
+    """Embeddings that are still on their way from other ranks."""
+
+    def wait(self) -> Tensor:
+        """Return them, (B, T, dim)."""
+
+
+class Interaction(nn.Module):
+    """Turn a dense vector and ``num_tables`` embeddings into the top MLP's features.
+
+    Features are the dense vector, the dot products of all pairs of the ``num_tables + 1``
+    vectors, and zeros up to a multiple of 32.
+    """
+
+    def __init__(self, num_tables: int, dim: int) -> None:
+        super().__init__()
+        vectors = num_tables + 1
+        pairs = vectors * (vectors - 1) // 2
+        self.dim = dim
+        self.num_features = -(-(dim + pairs) // FEATURE_MULTIPLE) * FEATURE_MULTIPLE
+        row, column = torch.tril_indices(vectors, vectors, -1)
+        self.register_buffer("_pairs", row * vectors + column, persistent=False)
+        # Feature that holds a pair, seen from both its sides; the diagonal has none.
+        feature = torch.zeros(vectors, vectors, dtype=torch.int64)
+        feature[row, column] = feature[column, row] = dim + torch.arange(pairs)
+        self.register_buffer("_features", feature.view(-1), persistent=False)
+
+    def forward(self, dense: Tensor, embedded: Tensor) -> Tensor:
+        """Return features (B, num_features) of ``dense`` (B, dim), ``embedded`` (B, T, dim)."""
+        # Under autocast the dense vector comes in the lower precision, and decides.
+        embedded = embedded.to(dense.dtype)
+        features: Tensor = _Interact.apply(dense, embedded, self)  # type: ignore[no-untyped-call]
+        return features
+
+
+class _Interact(Function):
+    """The products of all pairs of vectors, both ways without a sum over indices.
+
+    A pair's gradient goes to both its vectors: laid out as a symmetric matrix S, it gives
+    the gradient of the vectors X as the product S X.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, dense: Tensor, embedded: Tensor, shape: Interaction) -> Tensor:
+        vectors = torch.cat([dense[:, None], embedded], 1)
+        products = torch.bmm(vectors, vectors.mT).flatten(1)
+        features = vectors.new_zeros(len(dense), shape.num_features)
+        pairs = cast("Tensor", shape._pairs)
+        features[:, : shape.dim] = dense
+        features[:, shape.dim : shape.dim + len(pairs)] = products.index_select(1, pairs)
+        ctx.save_for_backward(vectors, shape._features)
+        return features
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
+        vectors, feature = ctx.saved_tensors
+        size, dim = vectors.shape[1:]
+        grad = grads[0]
+        both_ways = grad.index_select(1, feature).view(-1, size, size)
+        both_ways.diagonal(dim1=1, dim2=2).zero_()
+        found = torch.bmm(both_ways, vectors)
+        return found[:, 0] + grad[:, :dim], found[:, 1:], None
+
+
+class Dlrm(nn.Module):
+    """Bottom MLP, interaction, top MLP; the last layer gives one logit.
+
+    Args:
+        num_numerical: dense inputs of a sample.
+        dim: numbers of an embedding row; the bottom MLP must end in it.
+        num_tables: embeddings of a sample.
+        bottom: widths of the bottom MLP's layers.
+        top: widths of the top MLP's layers, ending in 1.
+    """
+
+    def __init__(
+        self, num_numerical: int, dim: int, num_tables: int, bottom: Sequence[int],
+        top: Sequence[int],
+    ) -> None:  # fmt: skip
+        super().__init__()
+        assert bottom[-1] == dim
+        assert top[-1] == 1
+        self.bottom = mlp([num_numerical, *bottom])
+        self.interaction = Interaction(num_tables, dim)
+        self.top = mlp([self.interaction.num_features, *top], last_is_linear=True)
+
+    def forward(self, numerical: Tensor, embedded: Tensor | Arriving) -> Tensor:
+        """Return logits (B,) of ``numerical`` (B, num_numerical), ``embedded`` (B, T, dim)."""
+        dense = self.bottom(numerical)
+        if not isinstance(embedded, Tensor):  # meanwhile they were on their way
+            embedded = embedded.wait()
+        return cast("Tensor", self.top(self.interaction(dense, embedded)).squeeze(1))
+
+    @property
+    def matmul_weights(self) -> int:
+        """Weights of all linear layers, biases left out."""
+        return sum(item.weight.numel() for item in self.modules() if isinstance(item, nn.Linear))
+
+
+def mlp(widths: Sequence[int], *, last_is_linear: bool = False) -> nn.Sequential:
+    """Return linear layers with ReLU after each, after the last one too unless told."""
+    layers: list[nn.Module] = []
+    for inputs, outputs in pairwise(widths):
+        layer = nn.Linear(inputs, outputs)
+        nn.init.normal_(layer.weight, std=math.sqrt(2 / (inputs + outputs)))
+        nn.init.normal_(layer.bias, std=math.sqrt(1 / outputs))
+        layers += [layer, nn.ReLU(inplace=True)]
+    return nn.Sequential(*(layers[:-1] if last_is_linear else layers))
+
+
+def build_model(
+    num_numerical: int, dim: int, num_tables: int, bottom: Sequence[int], top: Sequence[int],
+    *, seed: int,
+) -> Dlrm:  # fmt: skip
+    """Return the model with weights drawn from ``seed`` alone, the same on every rank."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return Dlrm(num_numerical, dim, num_tables, bottom, top)

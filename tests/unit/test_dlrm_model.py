@@ -1,0 +1,256 @@
+"""DLRM equals a plain reference of EmbeddingBags, a list of pairs and SGD; the AUC is exact."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from trainmark.cases.dlrm_criteo.auc import roc_auc
+from trainmark.cases.dlrm_criteo.embeddings import FusedTables
+from trainmark.cases.dlrm_criteo.model import Dlrm, Interaction, build_model
+from trainmark.errors import DataError, DivergedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+NUM_TABLES, DIM, BATCH = 26, 128, 64
+CARDINALITIES = tuple(3 + 7 * i for i in range(NUM_TABLES))
+BOTTOM, TOP = (512, 256, 128), (1024, 1024, 512, 256, 1)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+class PlainDlrm(nn.Module):
+    """The reference: a bag a table, pairs by index, the layers of ``model`` copied."""
+
+    def __init__(self, model: Dlrm, tables: FusedTables) -> None:
+        super().__init__()
+        self.bags = nn.ModuleList(
+            nn.EmbeddingBag.from_pretrained(part.clone(), freeze=False, mode="sum")
+            for part in tables.tables()
+        )
+        self.bottom, self.top = (
+            nn.Sequential(*[self._copy(layer) for layer in part])
+            for part in (model.bottom, model.top)
+        )
+        vectors = len(self.bags) + 1
+        self.pairs = [(i, j) for i in range(vectors) for j in range(i)]
+        self.num_features = model.interaction.num_features
+
+    @staticmethod
+    def _copy(layer: nn.Module) -> nn.Module:
+        if not isinstance(layer, nn.Linear):
+            return nn.ReLU()
+        copy = nn.Linear(layer.in_features, layer.out_features)
+        copy.load_state_dict(layer.state_dict())
+        return copy
+
+    def forward(self, numerical: Tensor, ids: Tensor) -> Tensor:
+        dense = self.bottom(numerical)
+        found = [bag(row[:, None]) for bag, row in zip(self.bags, ids, strict=True)]
+        vectors = torch.stack([dense, *found], 1)
+        products = vectors @ vectors.mT
+        pairs = torch.stack([products[:, i, j] for i, j in self.pairs], 1)
+        padding = dense.new_zeros(len(dense), self.num_features - dense.shape[1] - pairs.shape[1])
+        return self.top(torch.cat([dense, pairs, padding], 1)).squeeze(1)
+
+
+def batch(number: int, size: int = BATCH) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(number)
+    numerical = torch.rand(size, 13, generator=generator)
+    labels = (torch.rand(size, generator=generator) < 0.3).float()
+    ids = torch.stack([torch.randint(n, (size,), generator=generator) for n in CARDINALITIES])
+    return numerical, labels, ids.int()
+
+
+def pieces() -> tuple[Dlrm, FusedTables]:
+    tables = FusedTables(CARDINALITIES, DIM, seed=5)
+    return build_model(13, DIM, NUM_TABLES, BOTTOM, TOP, seed=5), tables
+
+
+def test_the_standard_shape_has_480_features() -> None:
+    model, _ = pieces()
+    assert model.interaction.num_features == 480
+    shapes = [tuple(item.weight.shape) for item in model.top if isinstance(item, nn.Linear)]
+    assert shapes == [(1024, 480), (1024, 1024), (512, 1024), (256, 512), (1, 256)]
+    assert model.matmul_weights == 13 * 512 + 512 * 256 + 256 * 128 + 480 * 1024 + 1024 * 1024 + (
+        1024 * 512 + 512 * 256 + 256
+    )
+
+
+def test_logits_and_three_steps_equal_the_plain_reference() -> None:
+    model, tables = pieces()
+    plain = PlainDlrm(model, tables)
+    rate = 0.1
+    ours = torch.optim.SGD(model.parameters(), lr=rate)
+    theirs = torch.optim.SGD(plain.parameters(), lr=rate)
+    tables.learning_rate = rate
+    for number in range(3):
+        numerical, labels, ids = batch(number)
+        found, expected = model(numerical, tables(ids)), plain(numerical, ids)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+        for logits in (found, expected):
+            nn.functional.binary_cross_entropy_with_logits(logits, labels).backward()
+        for optimizer in (ours, theirs):
+            optimizer.step()
+            optimizer.zero_grad()
+    for part, bag in zip(tables.tables(), plain.bags, strict=True):
+        torch.testing.assert_close(part, bag.weight.detach(), rtol=0, atol=1e-5)
+    for mine, other in (
+        (model.bottom, plain.bottom), (model.top, plain.top),
+    ):  # fmt: skip
+        for found, expected in zip(mine.parameters(), other.parameters(), strict=True):
+            torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+
+
+@given(seed=st.integers(0, 2**16), samples=st.integers(0, 40), narrow=st.booleans())
+@settings(max_examples=25, deadline=None)
+def test_repeated_rows_get_the_sum_of_their_gradients(
+    seed: int, samples: int, narrow: bool
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    tables = FusedTables((2, 5, 1), 4, seed=seed)
+    before = tables.weight.clone()
+    ids = torch.stack([torch.randint(n, (samples,), generator=generator) for n in (2, 5, 1)])
+    grad = torch.randn(samples, 3, 4, generator=generator)
+    tables.learning_rate, tables.grad_scale = 0.5, 4.0
+    found = tables(ids.int() if narrow else ids)
+    expected = before.clone()
+    for sample in range(samples):
+        for table, start in enumerate((0, 2, 7)):
+            row = start + int(ids[table, sample])
+            assert torch.equal(found[sample, table], before[row])
+            expected[row] -= 0.5 / 4.0 * grad[sample, table]
+    found.backward(grad)
+    torch.testing.assert_close(tables.weight, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_no_gradient_of_a_table_is_ever_made() -> None:
+    tables = FusedTables((1_000, 1_000), 8, seed=1)
+    assert list(tables.parameters()) == []
+    found = tables(torch.zeros(2, 3, dtype=torch.int32))
+    found.sum().backward()
+    assert tables.weight.grad is None
+
+
+def test_a_look_up_without_gradients_changes_nothing() -> None:
+    tables = FusedTables((4,), 2, seed=1)
+    tables.learning_rate = 1.0
+    before = tables.weight.clone()
+    with torch.no_grad():
+        assert not tables(torch.zeros(1, 3, dtype=torch.int32)).requires_grad
+    assert torch.equal(tables.weight, before)
+
+
+@pytest.mark.parametrize(("worst", "moves"), [(1.0, True), (float("inf"), False)])
+def test_gradients_that_overflowed_under_a_loss_scale_are_dropped(
+    worst: float, moves: bool
+) -> None:
+    tables = FusedTables((4,), 2, seed=1)
+    tables.learning_rate, tables.grad_scale = 1.0, torch.tensor(2.0)
+    before = tables.weight.clone()
+    found = tables(torch.tensor([[1, 2]]))
+    found.backward(torch.tensor([[[1.0, 1.0]], [[1.0, worst]]]))
+    expected = before.clone()
+    if moves:
+        expected[1:3] -= 0.5
+    torch.testing.assert_close(tables.weight, expected)
+
+
+def test_the_interaction_has_the_gradient_of_its_products() -> None:
+    interaction = Interaction(3, 5).double()
+    generator = torch.Generator().manual_seed(2)
+    dense = torch.randn(4, 5, generator=generator, dtype=torch.float64, requires_grad=True)
+    embedded = torch.randn(4, 3, 5, generator=generator, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(interaction, (dense, embedded))
+    features = interaction(dense, embedded)
+    assert features.shape == (4, 32)
+    assert torch.equal(features[:, :5], dense)
+    torch.testing.assert_close(features[:, 5], (dense * embedded[:, 0]).sum(1))
+    assert torch.equal(features[:, 5 + 6 :], torch.zeros(4, 21, dtype=torch.float64))
+
+
+def test_bf16_keeps_tables_in_fp32_and_logits_near() -> None:
+    model, tables = pieces()
+    numerical, labels, ids = batch(0)
+    exact = model(numerical, tables(ids)).detach()
+    tables.learning_rate = 0.1
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        logits = model(numerical, tables(ids))
+    assert logits.dtype == torch.bfloat16
+    nn.functional.binary_cross_entropy_with_logits(logits.float(), labels).backward()
+    assert tables.weight.dtype == torch.float32
+    torch.testing.assert_close(logits.float(), exact, rtol=0, atol=0.05)
+
+
+def test_embeddings_on_their_way_are_waited_for_after_the_bottom_layers() -> None:
+    model, tables = pieces()
+    numerical, _, ids = batch(1)
+    order: list[str] = []
+    model.bottom.register_forward_hook(lambda *_: order.append("bottom"))
+
+    class Arriving:
+        def wait(self) -> Tensor:
+            order.append("wait")
+            return tables(ids)
+
+    assert torch.equal(model(numerical, Arriving()), model(numerical, tables(ids)))
+    assert order[:2] == ["bottom", "wait"]
+
+
+def test_the_flops_of_a_step_are_counted() -> None:
+    model, tables = pieces()
+    numerical, labels, ids = batch(0)
+    with FlopCounterMode(display=False) as counter:
+        logits = model(numerical, tables(ids))
+        nn.functional.binary_cross_entropy_with_logits(logits, labels).backward()
+    weights, vectors = model.matmul_weights, NUM_TABLES + 1
+    # The first layer needs no gradient of its input; the interaction has one product back.
+    expected = 6 * weights - 2 * 13 * 512 + 4 * vectors * vectors * DIM
+    assert counter.get_total_flops() == BATCH * expected
+
+
+def by_pairs(scores: list[float], labels: list[int]) -> float:
+    positive = [score for score, label in zip(scores, labels, strict=True) if label]
+    negative = [score for score, label in zip(scores, labels, strict=True) if not label]
+    right = sum((a > b) + 0.5 * (a == b) for a in positive for b in negative)
+    return right / (len(positive) * len(negative))
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(allow_nan=False, width=32), st.integers(0, 1)), min_size=2, max_size=60
+    ).filter(lambda rows: 0 < sum(label for _, label in rows) < len(rows))
+)
+def test_the_auc_is_the_share_of_pairs_in_order(rows: list[tuple[float, int]]) -> None:
+    scores, labels = [score for score, _ in rows], [label for _, label in rows]
+    found = roc_auc(np.array(scores, np.float32), np.array(labels, np.float32))
+    assert found == pytest.approx(by_pairs(scores, labels), abs=1e-12)
+
+
+def test_ties_count_half_and_bounds_are_exact() -> None:
+    labels = np.array([1, 0, 1, 0])
+    assert roc_auc(np.zeros(4), labels) == 0.5
+    assert roc_auc(np.array([2.0, 1, 2, 1]), labels) == 1.0
+    assert roc_auc(np.array([1.0, 2, 1, 2]), labels) == 0.0
+    assert roc_auc(np.array([1.0, 1, 2, 0]), labels) == 0.875
+
+
+def test_scores_without_an_order_and_labels_without_a_pair_are_refused() -> None:
+    with pytest.raises(DivergedError, match="1 of 2 scores are not numbers"):
+        roc_auc(np.array([np.nan, 1.0]), np.array([0, 1]))
+    with pytest.raises(DataError, match="all 2 test labels are alike"):
+        roc_auc(np.array([0.5, 1.0]), np.array([1, 1]))
