@@ -1,0 +1,143 @@
+"""A DLRM small enough to train in a test, on one rank or on several real ones.
+
+Apart from the tests because a spawned rank has to import it. Data are drawn here and the
+step is written out, so that nothing but tables, exchange and layers is under test.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from trainmark.cases.dlrm_criteo.embeddings import FusedTables
+from trainmark.cases.dlrm_criteo.hybrid import HybridTables
+from trainmark.cases.dlrm_criteo.model import build_model
+from trainmark.cases.dlrm_criteo.placement import FLOAT_BYTES, Placement, place
+
+CARDINALITIES = (50, 3, 120, 7, 31, 1, 64)
+DIM, NUMERICAL, BATCH, STEPS, LAST, RATE, SEED = 8, 5, 24, 10, 3, 0.5, 11
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How a training is spread over ranks."""
+
+    ranks: int = 1
+    row_budget: int = 1000
+    cardinalities: tuple[int, ...] = CARDINALITIES
+    loss_scale: float = 1.0
+    dtype: torch.dtype = torch.float32
+
+    @property
+    def placement(self) -> Placement:
+        return place(self.cardinalities, DIM, self.ranks, self.row_budget * DIM * FLOAT_BYTES)
+
+
+SPREADS = {
+    "two": Spread(2),
+    "four": Spread(4),  # the last batch of 3 samples leaves one rank without any
+    "cut-by-rows": Spread(4, row_budget=75),
+    "cut-on-two": Spread(2, row_budget=138, loss_scale=1024.0),
+    "more-ranks-than-tables": Spread(4, cardinalities=(9, 40, 5)),
+    "bf16-on-the-way": Spread(2, dtype=torch.bfloat16),
+}
+
+
+def data(cardinalities: tuple[int, ...]) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """Return (numerical, labels, ids) of each global batch; the last one is short."""
+    generator = torch.Generator().manual_seed(SEED)
+    batches = []
+    for step in range(STEPS):
+        size = BATCH if step < STEPS - 1 else LAST
+        numerical = torch.randn(size, NUMERICAL, generator=generator)
+        # Squared, so that some rows come often.
+        share = torch.rand(len(cardinalities), size, generator=generator) ** 2
+        ids = (share * torch.tensor(cardinalities)[:, None]).int()
+        labels = (torch.rand(size, generator=generator) < 0.3).float()
+        batches.append((numerical, labels, ids))
+    return batches
+
+
+class SentBytes:
+    """Count what one rank sends to others, where torch is asked to."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank, self.total = rank, 0
+        self.exchange, dist.all_to_all_single = dist.all_to_all_single, self
+
+    def __call__(self, received: Tensor, sent: Tensor, *sizes: list[int], **more: Any) -> Any:
+        numbers = sum(size for rank, size in enumerate(sizes[1]) if rank != self.rank)
+        self.total += numbers * sent.element_size()
+        return self.exchange(received, sent, *sizes, **more)
+
+
+def train(
+    spread: Spread = Spread(), *, rank: int = 0, group: Any = None, lookup: Any = FusedTables,
+    sent: SentBytes | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Take the steps; return losses (sums), pieces of tables, dense weights, logits."""
+    cardinalities, ranks = spread.cardinalities, spread.ranks
+    dense: nn.Module = build_model(
+        NUMERICAL, DIM, len(cardinalities), [16, DIM], [16, 1], seed=SEED
+    )
+    if ranks == 1:
+        tables = start = lookup(cardinalities, DIM, seed=SEED)
+    else:
+        dense = DistributedDataParallel(dense, process_group=group)
+        tables = HybridTables(
+            spread.placement, rank=rank, seed=SEED, lookup=lookup,
+            exchange_dtype=spread.dtype, group=group,
+        )  # fmt: skip
+        start = tables.start
+    optimizer = torch.optim.SGD(dense.parameters(), lr=RATE)
+    tables.learning_rate, tables.grad_scale = RATE, spread.loss_scale
+    columns = list(spread.placement.columns(rank))
+    losses, logits, bytes_sent = [], [], []
+    for numerical, labels, ids in data(cardinalities):
+        size, before = len(labels), sent.total if sent else 0
+        here = slice(size * rank // ranks, size * (rank + 1) // ranks)
+        found = dense(numerical[here], start(ids[columns]))
+        loss = nn.functional.binary_cross_entropy_with_logits(found, labels[here], reduction="sum")
+        # Weighed as the stepper weighs: DDP takes the mean over ranks.
+        (loss * (spread.loss_scale * ranks / size)).backward()
+        for parameter in dense.parameters():
+            assert parameter.grad is not None
+            parameter.grad /= spread.loss_scale
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+        logits.append(found.detach())
+        if sent:
+            bytes_sent.append((sent.total - before, tables.exchanged_bytes(size)))
+    if ranks == 1:
+        weights = tables.weight.detach().split(cardinalities)
+        pieces = {(table, 0): weight.clone() for table, weight in enumerate(weights)}
+    else:
+        pieces = {(p.table, p.first_row): w.clone() for p, w in tables.part_weights()}
+    return {
+        "losses": losses, "logits": logits, "pieces": pieces, "bytes": bytes_sent,
+        "dense": [p.detach().clone() for p in dense.parameters()],
+    }  # fmt: skip
+
+
+def rank_main(rank: int, rendezvous: str, out: str, world_size: int) -> None:
+    """Train all spreads one after the other: starting ranks takes longer than training."""
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=world_size
+    )
+    groups = {size: dist.new_group(list(range(size))) for size in (2, 4)}
+    sent = SentBytes(rank)
+    found = {
+        name: train(spread, rank=rank, group=groups[spread.ranks], sent=sent)
+        for name, spread in SPREADS.items()
+        if rank < spread.ranks
+    }
+    torch.save(found, f"{out}{rank}.pt")
+    dist.barrier()
+    dist.destroy_process_group()

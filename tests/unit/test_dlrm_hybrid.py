@@ -1,0 +1,184 @@
+"""Tables spread over ranks train as one process trains them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch import distributed as dist
+
+import tiny_dlrm
+from tiny_dlrm import DIM, SEED, SPREADS, STEPS, Spread
+from trainmark.cases.dlrm_criteo.auc import roc_auc
+from trainmark.cases.dlrm_criteo.embeddings import FusedTables
+from trainmark.cases.dlrm_criteo.hybrid import HybridTables
+from trainmark.cases.dlrm_criteo.initial import BLOCK_ROWS, fill_rows
+from trainmark.cases.dlrm_criteo.model import build_model
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+RANKS = 4
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def spread_over_ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What each of four real ranks found, by name of the spread."""
+    folder = tmp_path_factory.mktemp("ranks")
+    program = (
+        f"import sys; sys.path.insert(0, {str(Path(tiny_dlrm.__file__).parent)!r}); "
+        f"from tiny_dlrm import rank_main; rank_main(int(sys.argv[1]), *sys.argv[2:4], {RANKS})"
+    )
+    shared = [str(folder / "rendezvous"), str(folder / "rank")]
+    processes = [
+        subprocess.Popen([sys.executable, "-c", program, str(rank), *shared])
+        for rank in range(RANKS)
+    ]
+    assert [process.wait() for process in processes] == [0] * RANKS
+    return [torch.load(folder / f"rank{rank}.pt") for rank in range(RANKS)]
+
+
+def joined(found: list[dict[str, Any]]) -> dict[int, torch.Tensor]:
+    """Return whole tables out of the pieces of all ranks."""
+    pieces: dict[int, list[tuple[int, torch.Tensor]]] = {}
+    for item in found:
+        for (table, first_row), rows in item["pieces"].items():
+            pieces.setdefault(table, []).append((first_row, rows))
+    return {
+        table: torch.cat([rows for _, rows in sorted(parts, key=lambda part: part[0])])
+        for table, parts in pieces.items()
+    }
+
+
+@pytest.mark.parametrize("name", SPREADS)
+def test_spread_tables_train_as_one(spread_over_ranks: list[dict[str, Any]], name: str) -> None:
+    spread = SPREADS[name]
+    tolerance = 1e-5 if spread.dtype == torch.float32 else 2e-2
+    alone = tiny_dlrm.train(Spread(cardinalities=spread.cardinalities))
+    found = [item[name] for item in spread_over_ranks[: spread.ranks]]
+    for step, loss in enumerate(alone["losses"]):
+        assert sum(item["losses"][step] for item in found) == pytest.approx(loss, rel=tolerance)
+        logits = torch.cat([item["logits"][step] for item in found])
+        torch.testing.assert_close(logits, alone["logits"][step], rtol=0, atol=5 * tolerance)
+    tables = joined(found)
+    assert sorted(tables) == list(range(len(spread.cardinalities)))
+    for table, rows in joined([alone]).items():
+        torch.testing.assert_close(tables[table], rows, rtol=0, atol=tolerance)
+        # It was trained at all.
+        fresh = torch.empty_like(rows)
+        fill_rows(fresh, table=table, first_row=0, cardinality=len(rows), seed=SEED)
+        assert (rows - fresh).abs().max() > 5e-3
+    for item in found:
+        for value, wanted in zip(item["dense"], alone["dense"], strict=True):
+            torch.testing.assert_close(value, wanted, rtol=0, atol=tolerance)
+
+
+def test_spread_scores_have_the_same_auc(spread_over_ranks: list[dict[str, Any]]) -> None:
+    labels = torch.cat([labels for _, labels, _ in tiny_dlrm.data(tiny_dlrm.CARDINALITIES)])
+    alone = torch.cat(tiny_dlrm.train()["logits"])
+    expected = roc_auc(alone.numpy(), labels.numpy())
+    for name in ("two", "cut-by-rows"):
+        found = [item[name]["logits"] for item in spread_over_ranks[: SPREADS[name].ranks]]
+        scores = torch.cat([rank[step] for step in range(STEPS) for rank in found])
+        assert roc_auc(scores.numpy(), labels.numpy()) == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize("name", SPREADS)
+def test_exchanged_bytes_are_those_that_are_sent(
+    spread_over_ranks: list[dict[str, Any]], name: str
+) -> None:
+    for item in spread_over_ranks[: SPREADS[name].ranks]:
+        counted = [sent for sent, _ in item[name]["bytes"]]
+        assert counted == [said for _, said in item[name]["bytes"]]
+        assert min(counted) > 0
+
+
+def test_exchanged_bytes_by_hand() -> None:
+    tables = [
+        HybridTables(Spread(2, cardinalities=(4, 3, 2)).placement, rank=rank, seed=1,
+                     lookup=FusedTables)
+        for rank in range(2)
+    ]  # fmt: skip
+    assert [item.placement.columns(item.rank) for item in tables] == [(0,), (1, 2)]
+    # Of 5 samples rank 0 has 2: out go 3 x 1 vectors, back 2 x 2; rank 1: 2 x 2 and 3 x 1.
+    assert [item.exchanged_bytes(5) for item in tables] == [7 * DIM * 4] * 2
+
+
+class Echo:
+    """An exchange of one rank with itself that notes when it begins and is waited for."""
+
+    def __init__(self, notes: list[str]) -> None:
+        self.notes = notes
+
+    def __call__(self, received: torch.Tensor, sent: torch.Tensor, *_: Any, **__: Any) -> Echo:
+        self.notes.append("begin")
+        self.received, self.sent = received, sent
+        return self
+
+    def wait(self) -> None:
+        self.notes.append("wait")
+        self.received.copy_(self.sent)  # only now, so that nobody can have read it before
+
+
+def test_both_exchanges_go_on_beside_the_bottom_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    notes: list[str] = []
+    monkeypatch.setattr(dist, "all_to_all_single", Echo(notes))
+    spread = Spread(1)
+    tables = HybridTables(spread.placement, rank=0, seed=SEED, lookup=FusedTables)
+    dense = build_model(tiny_dlrm.NUMERICAL, DIM, 7, [16, DIM], [16, 1], seed=SEED)
+    dense.bottom.register_forward_hook(lambda *_: notes.append("bottom"))
+    for place, layers in (("bottom", dense.bottom), ("top", dense.top)):
+        for parameter in layers.parameters():
+            parameter.register_post_accumulate_grad_hook(
+                lambda _, place=place: notes.append(f"{place} grad")
+            )
+    tables.learning_rate = tiny_dlrm.RATE
+    before = tables.local.weight.clone()
+    numerical, labels, ids = tiny_dlrm.data(spread.cardinalities)[0]
+    logits = dense(numerical, tables.start(ids))
+    loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, labels)
+    assert notes == ["begin", "bottom", "wait"]
+    notes.clear()
+    loss.backward()
+    assert notes == [*["top grad"] * 4, "begin", *["bottom grad"] * 4, "wait"]
+    assert not torch.equal(tables.local.weight, before)
+    assert tables.exposed_s > 0
+    # Without gradients the same call only looks up.
+    with torch.no_grad():
+        rows = tables(ids)
+    assert torch.equal(rows, tables.local(ids))
+
+
+@pytest.mark.parametrize("first_row", [0, 1, 10, BLOCK_ROWS - 1, BLOCK_ROWS, 2 * BLOCK_ROWS + 5])
+@pytest.mark.parametrize("rows", [1, 3, BLOCK_ROWS, BLOCK_ROWS + 7])
+def test_rows_start_alike_wherever_they_live(first_row: int, rows: int) -> None:
+    cardinality = 3 * BLOCK_ROWS + 100
+    whole, part = torch.empty(cardinality, 2), torch.empty(rows, 2)
+    fill_rows(whole, table=3, first_row=0, cardinality=cardinality, seed=5)
+    fill_rows(part, table=3, first_row=first_row, cardinality=cardinality, seed=5)
+    assert torch.equal(part, whole[first_row : first_row + rows])
+    bound = cardinality**-0.5
+    assert 0.99 * bound < whole.abs().max() <= bound
+    assert whole.mean().abs() < 0.02 * bound
+
+
+def test_no_two_tables_or_blocks_start_alike() -> None:
+    blocks = []
+    for table in range(20):
+        rows = torch.empty(2 * BLOCK_ROWS, 1)
+        fill_rows(rows, table=table, first_row=0, cardinality=len(rows), seed=1)
+        blocks += [rows[:BLOCK_ROWS, 0], rows[BLOCK_ROWS:, 0]]
+    distinct = {tuple(block[:4].tolist()) for block in blocks}
+    assert len(distinct) == 40
