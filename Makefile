@@ -11,15 +11,20 @@ TORCH ?= $(shell cat $(VENV)/.torch 2>/dev/null || echo lock)
 BIN := $(VENV)/bin
 LANG_OF_PAGE ?= en
 
-.PHONY: help install install-dev demo test lint bench lock clean
+.PHONY: help install install-dev install-recsys demo test lint bench lock clean
 
 help: ## show what there is
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
 
 install: $(VENV)/.installed-$(TORCH) ## .venv with the program and tested versions of all it needs
 	@echo "$(BIN)/trainmark is ready: $$($(BIN)/python --version), TORCH=$(TORCH)"
 
 install-dev: $(VENV)/.installed-dev ## the same with the development tools
+
+# Nothing but what the file names: torchrec's own requirements pull a GPU build.
+install-recsys: install ## torchrec as a second engine of dlrm_criteo, CPU only
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
+		--requirement requirements-recsys.lock
 
 demo: install ## measure DistilBERT on generated data, then print the page
 	@rm -rf runs/demo
