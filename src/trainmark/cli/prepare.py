@@ -15,6 +15,7 @@ EXAMPLES = """\
   trainmark prepare distilbert_sst2 --from downloads/ --data data/sst2
   trainmark run distilbert_sst2 --data data/sst2 --recipe standard
   trainmark prepare gpt_megatron --from corpus.jsonl --tokenizer gpt2/ --data data/corpus
+  trainmark prepare dlrm_criteo --from criteo/ --frequency-threshold 15 --data data/criteo
 """
 
 
@@ -26,10 +27,18 @@ def command(
         Path | None, typer.Option("--tokenizer", help="Folder of the tokenizer (gpt_megatron).")
     ] = None,
     workers: Annotated[
-        int | None, typer.Option("--workers", help="Processes at work (gpt_megatron).")
+        int | None,
+        typer.Option("--workers", help="Processes or threads at work (gpt_megatron, dlrm_criteo)."),
     ] = None,
     text_key: Annotated[
         str | None, typer.Option("--text-key", help="Key of a line's text (gpt_megatron).")
+    ] = None,
+    frequency_threshold: Annotated[
+        int | None,
+        typer.Option(
+            "--frequency-threshold",
+            help="Rarer categories share number 0; 15 if left out (dlrm_criteo).",
+        ),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No messages.")] = False,
 ) -> None:
@@ -44,7 +53,12 @@ def command(
             where="CASE",
             remedy=f"`trainmark run {chosen.name}` generates its data",
         )
-    options = {"tokenizer": tokenizer, "workers": workers, "text_key": text_key}
+    options = {
+        "tokenizer": tokenizer,
+        "workers": workers,
+        "text_key": text_key,
+        "frequency_threshold": frequency_threshold,
+    }
     given = {name: value for name, value in options.items() if value is not None}
     _refuse_untaken(chosen, given)
 
