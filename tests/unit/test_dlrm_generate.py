@@ -53,10 +53,10 @@ def test_the_best_auc_is_that_of_drawn_labels(clicks):
     assert found.std() < 0.0025  # what the sentence on sampling error says
     assert abs(found.mean() - best) < 4 * found.std() / 40**0.5
     assert abs(auc(clicks.log_odds, clicks.labels) - best) < 4 * found.std()
-    assert best == pytest.approx(0.872, abs=0.004)
+    assert best == pytest.approx(0.884, abs=0.004)
 
 
-def test_interactions_and_every_part_are_needed(clicks):
+def test_adding_up_alone_does_not_come_near(clicks):
     """Without the products nine tenths of the way to the best AUC are out of reach."""
     model, best = generate.planted(), generate.best_auc(SimpleNamespace(seed=3))
     products = np.zeros(len(clicks.labels))
