@@ -1,0 +1,182 @@
+"""A recommendation model on Criteo's click logs: MLPs over large embedding tables; no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from trainmark.errors import UsageError
+from trainmark.spec import (
+    Case,
+    DataFacts,
+    NonNegativeInt,
+    PositiveInt,
+    Precision,
+    Recipe,
+    Text,
+    recipe_field,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class DlrmRecipe(Recipe):
+    """How the model is shaped, trained and spread over ranks."""
+
+    embedding_dim: PositiveInt = recipe_field(128, "numbers of an embedding row")
+    bottom_layers: str = recipe_field(
+        "512,256,128", "widths of the bottom MLP; the last is embedding_dim"
+    )
+    top_layers: str = recipe_field(
+        "1024,1024,512,256,1", "widths of the top MLP; the last is 1, the logit"
+    )
+    max_table_rows: PositiveInt | None = recipe_field(
+        None, "rows of a table at most, larger ones are folded by remainder; none: as the data"
+    )
+    warmup_lr_steps: NonNegativeInt = recipe_field(
+        8_000, "steps with a linearly rising learning rate"
+    )
+    decay_start_step: NonNegativeInt = recipe_field(
+        48_000, "step from which the learning rate falls to 0 as a square"
+    )
+    decay_steps: PositiveInt = recipe_field(24_000, "steps that fall takes")
+    shuffle_batches: bool = recipe_field(
+        False, "train batches in random order; rows stay in theirs", rule="closed"
+    )
+    engine: Literal["plain", "torchrec"] = recipe_field(
+        "plain", "what looks embeddings up: this program, or the torchrec package"
+    )
+
+
+def widths(words: str, *, field: str, last: int) -> list[int]:
+    """Return a list of layer widths from text such as ``512,256,128``.
+
+    Raises:
+        UsageError: a width is no whole number above 0, or the last one is not ``last``.
+    """
+    rule = f"whole numbers above 0 with commas between, ending in {last}"
+    parts = words.split(",")
+    if not all(part.isascii() and part.isdigit() and int(part) > 0 for part in parts):
+        raise UsageError(
+            f"{words!r} is no list of widths", where=f"recipe field {field}", rule=rule
+        )
+    found = [int(part) for part in parts]
+    if found[-1] != last:
+        raise UsageError(
+            f"{field}={words} ends in {found[-1]}", where=f"recipe field {field}", rule=rule,
+            remedy="end bottom_layers in embedding_dim and top_layers in 1",
+        )  # fmt: skip
+    return found
+
+
+def layers(recipe: DlrmRecipe) -> tuple[list[int], list[int]]:
+    """Return the widths of the bottom and of the top MLP; see ``widths``."""
+    return (
+        widths(recipe.bottom_layers, field="bottom_layers", last=recipe.embedding_dim),
+        widths(recipe.top_layers, field="top_layers", last=1),
+    )
+
+
+def check_recipe(recipe: DlrmRecipe, world_size: int) -> None:
+    """Refuse what tables updated within the backward pass cannot do.
+
+    Raises:
+        UsageError: naming the field and its rule.
+        EnvironmentFault: the engine is not installed.
+    """
+    from .engines import require_engine
+
+    del world_size
+    layers(recipe)
+    for field, plain in (("grad_accum_steps", 1), ("weight_decay", 0.0), ("compile", False)):
+        value = getattr(recipe, field)
+        if value != plain:
+            raise UsageError(
+                f"{field}={value} does not go with fused tables",
+                where=f"recipe field {field}",
+                rule="each backward pass updates the rows it looked up, plain SGD, uncompiled",
+                remedy=f"leave {field} at {plain}",
+            )
+    require_engine(recipe.engine)
+
+
+def generate(folder: Path, recipe: DlrmRecipe) -> None:
+    """Write clicks of a planted model; see ``generate.generate``."""
+    from .generate import generate as write
+
+    write(folder, recipe)
+
+
+def check_data(folder: Path, recipe: DlrmRecipe) -> DataFacts:
+    """Check the folder that ``recipe`` reads; see ``data.check``."""
+    from .data import check
+
+    return check(folder, recipe)
+
+
+def prepare(raw: Path, data: Path, say: Any, **options: Any) -> None:
+    """Turn Criteo's click logs into the binary form; see ``prepare.prepare``."""
+    from .prepare import prepare as run
+
+    run(raw, data, say, **options)
+
+
+def _standard(world: str, micro_batch_size: int) -> DlrmRecipe:
+    """Return the published training: one epoch at a global batch of 65,536."""
+    return DlrmRecipe(
+        world=world, micro_batch_size=micro_batch_size, learning_rate=24.0, precision="fp16",
+        max_epochs=1, target_value=0.802, timeout_s=3 * 86_400.0,
+    )  # fmt: skip
+
+
+def _throughput(world: str, micro_batch_size: int, precision: Precision = "fp16") -> DlrmRecipe:
+    """Return a run for speed alone, at the batch that filled the published devices."""
+    return DlrmRecipe(
+        world=world, micro_batch_size=micro_batch_size, learning_rate=24.0, precision=precision,
+        max_epochs=1, max_steps=1_000, warmup_steps=50, eval_every_epochs=None,
+        timeout_s=86_400.0,
+    )  # fmt: skip
+
+
+CASE = Case(
+    name="dlrm_criteo",
+    title=Text("DLRM click prediction", "DLRM 点击率预估"),
+    task=Text("Recommendation", "推荐系统"),
+    model="dlrm",
+    dataset="Criteo Terabyte click logs",
+    metric="auc",
+    metric_note=Text("area under the ROC curve, exact", "ROC 曲线下面积（精确计算）"),
+    sample_note="one impression: 13 numbers and 26 categories",
+    recipe_type=DlrmRecipe,
+    recipes={
+        "tiny": DlrmRecipe(
+            data="generated",
+            embedding_dim=16,
+            bottom_layers="64,16",
+            top_layers="64,32,1",
+            micro_batch_size=512,
+            learning_rate=2.0,
+            warmup_lr_steps=100,
+            decay_start_step=2_000,
+            decay_steps=1_500,
+            shuffle_batches=True,
+            max_epochs=4,
+            target_value=0.847,
+            timeout_s=300.0,
+        ),
+        "standard-1x1": _standard("1x1", 65_536),
+        "standard-1x8": _standard("1x8", 8_192),
+        "standard-2x8": _standard("2x8", 4_096),
+        "throughput-1x1": _throughput("1x1", 262_144),
+        "throughput-1x8": _throughput("1x8", 262_144),
+        "throughput-2x8": _throughput("2x8", 172_032),
+    },
+    generate=generate,
+    check_recipe=check_recipe,
+    check_data=check_data,
+    prepare=prepare,
+    prepare_options=frozenset({"frequency_threshold", "workers"}),
+    aliases=("dlrm",),
+)

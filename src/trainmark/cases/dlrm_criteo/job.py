@@ -1,0 +1,211 @@
+"""The torch side of DLRM: tables, dense replicas, batches, AUC."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from trainmark.protocols import Batch, Counts, Evaluation
+from trainmark.training.parallel import Ranks, spread
+from trainmark.training.stepper import AUTOCAST_DTYPES, Stepper, add_floats_over_ranks
+
+from . import data as clicks
+from .auc import gather, roc_auc
+from .case import layers
+from .embeddings import FusedTables
+from .hybrid import HybridTables
+from .model import build_model
+from .placement import FLOAT_BYTES, Placement, place
+from .reader import SplitReader
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from trainmark.protocols import JobContext
+
+    from .case import DlrmRecipe
+    from .data import Loaded
+    from .reader import RawBatch
+
+TABLES_SHARE = 0.8  # of a rank's memory; the rest is for activations and their gradients
+
+
+def load_data(context: JobContext) -> Loaded:
+    """Return the description of the files; rows are read while training."""
+    return clicks.load(context.data_dir, context.recipe)
+
+
+def build(context: JobContext, data: Loaded) -> DlrmJob:
+    """Build the tables and the model, and spread them over the ranks."""
+    return DlrmJob(context, data)
+
+
+def lr_factor(recipe: DlrmRecipe, finished_steps: int) -> float:
+    """Return the learning rate of the next step over the peak: linear rise, then a square."""
+    if finished_steps < recipe.warmup_lr_steps:
+        return (finished_steps + 1) / recipe.warmup_lr_steps
+    left = recipe.decay_start_step + recipe.decay_steps - finished_steps
+    return float(min(1.0, max(0.0, left / recipe.decay_steps)) ** 2)
+
+
+def table_rows(cardinalities: tuple[int, ...], recipe: DlrmRecipe) -> tuple[int, ...]:
+    """Return the rows that each table gets."""
+    most = recipe.max_table_rows
+    return tuple(rows if most is None else min(rows, most) for rows in cardinalities)
+
+
+def placement_of(context: JobContext, cardinalities: tuple[int, ...]) -> Placement:
+    """Return where tables lie, within this machine's memory.
+
+    Ranks on a CPU share its memory: each may take its part of it.
+
+    Raises:
+        EnvironmentFault: the tables do not fit; it names the smallest world that holds them.
+    """
+    found = context.device.memory()
+    assert found.total_bytes is not None
+    sharing = context.world_size if context.device.torch_type == "cpu" else 1
+    budget = int(TABLES_SHARE * found.total_bytes) // sharing
+    return place(cardinalities, context.recipe.embedding_dim, context.world_size, budget)
+
+
+class DlrmJob:
+    """See ``trainmark.protocols.Job``."""
+
+    def __init__(self, context: JobContext, data: Loaded) -> None:
+        recipe: DlrmRecipe = context.recipe
+        self.context, self.recipe = context, recipe
+        spec = data.spec
+        rows = table_rows(spec.cardinalities, recipe)
+        self.placement = placement_of(context, rows)
+        columns = self.placement.columns(context.rank)
+        self.readers = {
+            split: SplitReader(spec, split, columns=columns) for split in ("train", "test")
+        }
+        self._folds = rows != spec.cardinalities
+        self._limits = context.device.place(torch.tensor([[rows[i]] for i in columns]).int())
+        self.tables: Any = self._build_tables()
+        context.device.place(self.tables)
+        bottom, top = layers(recipe)
+        self.model = build_model(
+            spec.num_numerical, recipe.embedding_dim, len(rows), bottom, top, seed=recipe.seed
+        )
+        context.device.place(self.model)
+        self.dense_parameters = sum(item.numel() for item in self.model.parameters())
+        ranks = Ranks.of(context)
+        replicas = spread(self.model, ranks, torch_type=context.device.torch_type)
+        optimizer = torch.optim.SGD(self.model.parameters(), lr=recipe.learning_rate, foreach=True)
+        self.stepper = Stepper.over(
+            context, ranks, replicas, optimizer, self._loss_sum,
+            schedule_lr=lambda steps: lr_factor(recipe, steps),
+        )  # fmt: skip
+        self.check = self.stepper.check
+        self.global_batch_size = recipe.micro_batch_size * context.world_size
+        self.steps_per_epoch = -(-self.readers["train"].num_rows // self.global_batch_size)
+
+    def _build_tables(self) -> nn.Module:
+        """Return the tables of this rank: all of them where it is alone."""
+        lookup = _lookup_of(self.recipe.engine)
+        dim, seed = self.recipe.embedding_dim, self.recipe.seed
+        if self.context.world_size == 1:
+            alone: nn.Module = lookup(self.placement.cardinalities, dim, seed=seed)
+            return alone
+        return HybridTables(
+            self.placement, rank=self.context.rank, seed=seed, lookup=lookup,
+            exchange_dtype=AUTOCAST_DTYPES.get(self.recipe.precision, torch.float32),
+        )  # fmt: skip
+
+    def step(self, batches: Iterator[Batch]) -> Tensor | None:
+        """Take one step. Tables are updated within it, so they are told its rate before."""
+        recipe = self.recipe
+        self.tables.learning_rate = recipe.learning_rate * lr_factor(recipe, self.stepper.steps)
+        self.tables.grad_scale = self.stepper.loss_scale()
+        return self.stepper.step(batches)
+
+    def batches(self, epoch: int) -> Iterator[Batch]:
+        order = None
+        if self.recipe.shuffle_batches:
+            rng = np.random.default_rng([self.recipe.seed, epoch])
+            order = rng.permutation(self.steps_per_epoch)
+        for raw in self._read("train", order):
+            samples = len(raw.labels)
+            counts = Counts(samples, samples)
+            yield Batch(self._tensors(raw), counts, raw.step_samples, closes_step=True)
+
+    def _read(self, split: str, order: Any = None) -> Iterator[RawBatch]:
+        return self.readers[split].batches(
+            self.global_batch_size, rank=self.context.rank, world_size=self.context.world_size,
+            order=order,
+        )  # fmt: skip
+
+    def _tensors(self, raw: RawBatch) -> tuple[Tensor, Tensor, Tensor]:
+        """Return numbers (B_local, 13), labels (B_local,), ids (columns, B), on the device."""
+        place = self.context.device.place
+        numerical = place(torch.from_numpy(raw.numerical)).float()
+        labels, ids = place(torch.from_numpy(raw.labels)), place(torch.from_numpy(raw.categories))
+        return numerical, labels, ids.remainder(self._limits) if self._folds else ids
+
+    def _logits(self, model: nn.Module, numerical: Tensor, ids: Tensor) -> Tensor:
+        # Where rows come from other ranks, the bottom MLP runs while they are on their way.
+        alone = self.context.world_size == 1
+        embedded = self.tables(ids) if alone else self.tables.start(ids)
+        logits: Tensor = model(numerical, embedded)
+        return logits.float()
+
+    def _loss_sum(self, batch: Batch) -> Tensor:
+        numerical, labels, ids = batch.tensors
+        logits = self._logits(self.stepper.model, numerical, ids)
+        return nn.functional.binary_cross_entropy_with_logits(logits, labels, reduction="sum")
+
+    @torch.no_grad()
+    def evaluate(self) -> Evaluation:
+        """Return the AUC of the test rows. Every rank takes the same forward passes."""
+        world_size, device = self.context.world_size, self.stepper.device
+        scores, labels = [], []
+        for raw in self._read("test"):
+            numerical, label, ids = self._tensors(raw)
+            with self.stepper.autocast():
+                scores.append(self._logits(self.model, numerical, ids))
+            labels.append(label)
+        score, label = gather(torch.cat(scores), torch.cat(labels), world_size=world_size)
+        auc = 0.0
+        if self.context.rank == 0:
+            auc = roc_auc(score.cpu().numpy(), label.cpu().numpy())
+        (auc,) = add_floats_over_ranks(auc, world_size=world_size, device=device)
+        total = self.readers["test"].num_rows
+        assert len(score) == total, f"{len(score)} of {total} test rows were scored"
+        return Evaluation(auc, total)
+
+    def model_flops(self, counts: Counts) -> float:
+        vectors = len(self.placement.cardinalities) + 1
+        interaction = vectors * vectors * self.recipe.embedding_dim
+        return 6.0 * (self.model.matmul_weights + interaction) * counts.samples
+
+    def facts(self) -> Mapping[str, Any]:
+        rows, dim = self.placement.cardinalities, self.recipe.embedding_dim
+        world_size = self.context.world_size
+        exchanged = 0 if world_size == 1 else self.tables.exchanged_bytes(self.global_batch_size)
+        return {
+            "parameters": self.dense_parameters + sum(rows) * dim,
+            "trainable_parameters": self.dense_parameters + sum(rows) * dim,
+            "dense_parameters": self.dense_parameters,
+            "flops_formula": "6 x (weights of linear layers + 27 x 27 x dim) per sample",
+            "engine": self.recipe.engine,
+            "placement": self.placement.describe(),
+            # A row read, its gradient read, the row read again and written.
+            "embedding_bytes_per_sample": 4 * len(rows) * dim * FLOAT_BYTES,
+            "exchanged_bytes_per_step": exchanged,
+            "skipped_steps": self.stepper.skipped_steps(),
+        }
+
+
+def _lookup_of(engine: str) -> Any:
+    """Return the type of module that looks rows up."""
+    if engine == "torchrec":
+        from .engine_torchrec import TorchrecTables
+
+        return TorchrecTables
+    return FusedTables
