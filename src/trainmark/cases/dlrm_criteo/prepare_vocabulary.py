@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 SLICE_COUNTS = 1 << 24  # added up at once: some 600 MB with all copies
 CATEGORIES = 1 << 32
 BUCKETS = 1 << 24  # at most, of one column: 64 MB, so 1.7 GB of all 26
+STEPS = 3
 
 
 def read_run(folder: Path, run: Mapping[str, Any], column: int) -> Counts:
@@ -112,8 +113,8 @@ def _between(run: Counts, low: int, high: int) -> Counts:
 class Vocabulary:
     """The numbers of one column, looked up.
 
-    The upper bits of a category give the place where those with the same bits begin. Most
-    places have one at most; what is not found there is searched for.
+    The upper bits of a category give the place where those with the same bits begin: mostly
+    none or one. What is not found in ``STEPS`` steps from there is searched for.
 
     Args:
         values: uint32, sorted; may lie on disk.
@@ -141,8 +142,12 @@ class Vocabulary:
             numbers = np.asarray(np.memmap(folder / "numbers.bin", "<i4", "r", 0, (size,)))
         bits = min(max(2 * size, 2).bit_length(), BUCKETS.bit_length() - 1)
         shift = 32 - bits
-        edges = np.arange(1 << bits, dtype=np.uint32) << np.uint32(shift)
-        begins = np.searchsorted(values, edges).astype(np.int32)
+        ends = np.zeros(1 << bits, np.int32)
+        for start in range(0, size, SLICE_COUNTS):
+            buckets = values[start : start + SLICE_COUNTS] >> np.uint32(shift)
+            ends += np.bincount(buckets, minlength=1 << bits).astype(np.int32)
+        begins = np.zeros_like(ends)
+        np.cumsum(ends[:-1], out=begins[1:])
         return cls(values, numbers, begins, np.uint32(shift), facts["missing"])
 
     def look_up(
@@ -154,6 +159,10 @@ class Vocabulary:
         places = self.begins[categories >> self.shift]
         found = self.values.take(places, mode="clip")
         later = np.flatnonzero(found < categories)
+        for _ in range(STEPS):
+            places[later] += 1
+            found[later] = self.values.take(places[later], mode="clip")
+            later = later[found[later] < categories[later]]
         if len(later):
             places[later] = np.searchsorted(self.values, categories[later])
             found[later] = self.values.take(places[later], mode="clip")
