@@ -14,6 +14,8 @@ NAMES = (
     "distilbert_step",
     "gpt_step",
     "prepare_gpt",
+    "dlrm_reader",
+    "prepare_dlrm",
 )
 
 
