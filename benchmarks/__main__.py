@@ -13,6 +13,8 @@ NAMES = (
     "index_building",
     "distilbert_step",
     "gpt_step",
+    "dlrm_step",
+    "dlrm_embeddings",
     "prepare_gpt",
     "dlrm_reader",
     "prepare_dlrm",
