@@ -1,12 +1,14 @@
 """A DLRM small enough to train in a test, on one rank or on several real ones.
 
-Apart from the tests because a spawned rank has to import it. Data are drawn here and the
-step is written out, so that nothing but tables, exchange and layers is under test.
+Apart from the tests because a spawned rank has to import it. ``train`` draws its data and
+writes the step out, so that nothing but tables, exchange and layers is under test;
+``train_job`` is the case as it runs, from files to AUC.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,8 +18,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from trainmark.cases.dlrm_criteo.embeddings import FusedTables
 from trainmark.cases.dlrm_criteo.hybrid import HybridTables
+from trainmark.cases.dlrm_criteo.layout import write_spec
 from trainmark.cases.dlrm_criteo.model import build_model
 from trainmark.cases.dlrm_criteo.placement import FLOAT_BYTES, Placement, place
+from trainmark.devices.cpu import CpuDevice
+from trainmark.protocols import JobContext
 
 CARDINALITIES = (50, 3, 120, 7, 31, 1, 64)
 DIM, NUMERICAL, BATCH, STEPS, LAST, RATE, SEED = 8, 5, 24, 10, 3, 0.5, 11
@@ -125,8 +130,48 @@ def train(
     }  # fmt: skip
 
 
-def rank_main(rank: int, rendezvous: str, out: str, world_size: int) -> None:
-    """Train all spreads one after the other: starting ranks takes longer than training."""
+def write_clicks(folder: Path) -> None:
+    """Write the batches of ``data`` as training rows and the same as test rows."""
+    spec = write_spec(folder, CARDINALITIES, num_numerical=NUMERICAL)
+    numerical, labels, ids = zip(*data(CARDINALITIES), strict=True)
+    for files in spec.files.values():
+        files.label.parent.mkdir(parents=True)
+        torch.cat(numerical).half().numpy().tofile(files.numerical)
+        torch.cat(labels).bool().numpy().tofile(files.label)
+        columns = torch.cat(ids, dim=1).numpy()
+        named = zip(files.categories, spec.category_dtypes, columns, strict=True)
+        for file, dtype, column in named:
+            column.astype(dtype).tofile(file)
+
+
+def train_job(folder: Path, *, rank: int = 0, ranks: int = 1) -> dict[str, Any]:
+    """Run the steps of the job over an epoch of ``write_clicks``, then score its test rows."""
+    from trainmark.cases.dlrm_criteo.case import DlrmRecipe
+    from trainmark.cases.dlrm_criteo.job import build, load_data
+
+    recipe = DlrmRecipe(
+        embedding_dim=DIM, bottom_layers=f"16,{DIM}", top_layers="16,1",
+        micro_batch_size=BATCH // ranks, learning_rate=RATE, warmup_lr_steps=2,
+        shuffle_batches=True,
+    )  # fmt: skip
+    context = JobContext(
+        recipe=recipe, data_dir=folder, rank=rank, world_size=ranks, device=CpuDevice(threads=1)
+    )
+    job = build(context, load_data(context))
+    batches = list(job.batches(0))
+    losses, stream = [], iter(batches)
+    while (loss := job.step(stream)) is not None:
+        losses.append(loss.item())
+    quality = job.evaluate()
+    return {
+        "losses": losses, "samples": [batch.counts.samples for batch in batches],
+        "quality": (quality.value, quality.samples), "facts": dict(job.facts()),
+        "dense": [p.detach().clone() for p in job.model.parameters()],
+    }  # fmt: skip
+
+
+def rank_main(rank: int, rendezvous: str, out: str, clicks: str, world_size: int) -> None:
+    """Train all spreads, then the job: starting ranks takes longer than training."""
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=world_size
@@ -138,6 +183,7 @@ def rank_main(rank: int, rendezvous: str, out: str, world_size: int) -> None:
         for name, spread in SPREADS.items()
         if rank < spread.ranks
     }
-    torch.save(found, f"{out}{rank}.pt")
+    job = train_job(Path(clicks), rank=rank, ranks=world_size)
+    torch.save((found, job), f"{out}{rank}.pt")
     dist.barrier()
     dist.destroy_process_group()

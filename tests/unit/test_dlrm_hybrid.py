@@ -12,7 +12,7 @@ import torch
 from torch import distributed as dist
 
 import tiny_dlrm
-from tiny_dlrm import DIM, SEED, SPREADS, STEPS, Spread
+from tiny_dlrm import BATCH, DIM, LAST, SEED, SPREADS, STEPS, Spread
 from trainmark.cases.dlrm_criteo.auc import roc_auc
 from trainmark.cases.dlrm_criteo.embeddings import FusedTables
 from trainmark.cases.dlrm_criteo.hybrid import HybridTables
@@ -34,20 +34,34 @@ def _one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def spread_over_ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What each of four real ranks found, by name of the spread."""
+def clicks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("clicks")
+    tiny_dlrm.write_clicks(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def of_ranks(
+    tmp_path_factory: pytest.TempPathFactory, clicks: Path
+) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """What each of four real ranks found: by name of the spread, and with the job."""
     folder = tmp_path_factory.mktemp("ranks")
     program = (
         f"import sys; sys.path.insert(0, {str(Path(tiny_dlrm.__file__).parent)!r}); "
-        f"from tiny_dlrm import rank_main; rank_main(int(sys.argv[1]), *sys.argv[2:4], {RANKS})"
+        f"from tiny_dlrm import rank_main; rank_main(int(sys.argv[1]), *sys.argv[2:5], {RANKS})"
     )
-    shared = [str(folder / "rendezvous"), str(folder / "rank")]
+    shared = [str(folder / "rendezvous"), str(folder / "rank"), str(clicks)]
     processes = [
         subprocess.Popen([sys.executable, "-c", program, str(rank), *shared])
         for rank in range(RANKS)
     ]
     assert [process.wait() for process in processes] == [0] * RANKS
     return [torch.load(folder / f"rank{rank}.pt") for rank in range(RANKS)]
+
+
+@pytest.fixture(scope="module")
+def spread_over_ranks(of_ranks: list[tuple[dict[str, Any], Any]]) -> list[dict[str, Any]]:
+    return [found for found, _ in of_ranks]
 
 
 def joined(found: list[dict[str, Any]]) -> dict[int, torch.Tensor]:
@@ -83,6 +97,26 @@ def test_spread_tables_train_as_one(spread_over_ranks: list[dict[str, Any]], nam
     for item in found:
         for value, wanted in zip(item["dense"], alone["dense"], strict=True):
             torch.testing.assert_close(value, wanted, rtol=0, atol=tolerance)
+
+
+def test_the_job_on_four_ranks_is_the_job_on_one(
+    of_ranks: list[tuple[Any, dict[str, Any]]], clicks: Path
+) -> None:
+    alone = tiny_dlrm.train_job(clicks)
+    found = [job for _, job in of_ranks]
+    rows = BATCH * (STEPS - 1) + LAST
+    assert len(alone["losses"]) == STEPS
+    assert sum(sum(job["samples"]) for job in found) == sum(alone["samples"]) == rows
+    for step, loss in enumerate(alone["losses"]):
+        total = sum(job["losses"][step] * job["samples"][step] for job in found)
+        assert total / alone["samples"][step] == pytest.approx(loss, abs=1e-4)
+    for job in found:
+        assert job["quality"] == (pytest.approx(alone["quality"][0], abs=1e-4), rows)
+        for value, wanted in zip(job["dense"], alone["dense"], strict=True):
+            torch.testing.assert_close(value, wanted, rtol=0, atol=1e-4)
+        assert [row["rank"] for row in job["facts"]["placement"]] == list(range(RANKS))
+        assert job["facts"]["engine"] == "plain"
+        assert job["facts"]["exchanged_bytes_per_step"] > 0
 
 
 def test_spread_scores_have_the_same_auc(spread_over_ranks: list[dict[str, Any]]) -> None:
