@@ -143,10 +143,12 @@ def test_batches_that_follow_each_other_are_read_at_once(spec, monkeypatch):
         lambda self, room, first: calls.append((first, len(room))) or fill(self, room, first),
     )  # fmt: skip
     list(SplitReader(spec, "train", [0]).batches(10))
-    assert calls == [(0, 103 * 4), (0, 103), (0, 103)]
+    # Portions of 1, 2, 4 and the last 4 batches; two numbers, a label and a category a row.
+    portions = ((0, 10), (10, 20), (30, 40), (70, 33))
+    assert calls == [(first, rows * size) for first, rows in portions for size in (4, 1, 1)]
     calls.clear()
     list(SplitReader(spec, "train", []).batches(50, rank=1, world_size=2))
-    assert [first for first, _ in calls] == [25, 75, 101] * 2
+    assert [first for first, _ in calls] == [25, 25, 75, 101, 75, 101]
 
 
 def test_no_more_is_read_ahead_than_asked(spec, monkeypatch):

@@ -109,8 +109,10 @@ class SplitReader:
         with ExitStack() as stack:
             for source in (self._numerical, self._label, *self._categories):
                 stack.enter_context(source)
-            for at in range(0, len(spans), portion):
-                yield from self._portion(spans[at : at + portion], rank, world_size)
+            at, size = 0, 1  # the first batch must not wait for a whole portion
+            while at < len(spans):
+                yield from self._portion(spans[at : at + size], rank, world_size)
+                at, size = at + size, min(2 * size, portion)
 
     def _portion(self, spans: list[Rows], rank: int, world_size: int) -> Iterator[RawBatch]:
         mine = [_slice_of(span, rank, world_size) for span in spans]
