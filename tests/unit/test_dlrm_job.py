@@ -14,6 +14,7 @@ from torch import nn
 import trainmark
 from trainmark.cases import load
 from trainmark.cases.dlrm_criteo.case import CASE, DlrmRecipe, check_recipe
+from trainmark.cases.dlrm_criteo.generate import best_auc
 from trainmark.cases.dlrm_criteo.job import build, load_data, lr_factor
 from trainmark.cases.dlrm_criteo.layout import FeatureSpec, write_spec
 from trainmark.devices.cpu import CpuDevice
@@ -220,3 +221,10 @@ def test_published_rows_stand_as_printed() -> None:
     passes = [reference.implied_passes(row, samples_per_pass=4_195_197_692) for row in found.rows]
     assert [None if n is None else round(n) for n in passes] == [2, 16, 32, None, None, None]
     assert load("dlrm") is CASE
+
+
+def test_tiny_must_come_nine_tenths_of_the_way_to_the_best_auc() -> None:
+    tiny = CASE.recipes["tiny"]
+    best = best_auc(tiny)
+    assert tiny.target_value is not None
+    assert 0.9 * (best - 0.5) <= tiny.target_value - 0.5 <= 0.92 * (best - 0.5)
