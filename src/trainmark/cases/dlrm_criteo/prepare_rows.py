@@ -122,7 +122,7 @@ def _columns_of_piece(piece: bytes) -> Columns | None:
         return None
     fields = words[starts[1 + NUM_NUMERICAL :] + WORD_BYTES]
     fields[missing] = ZEROS
-    pairs = _pair_values(HEX_DIGITS, 16)[fields.view("<u2")]
+    pairs = _pair_values(HEX_DIGITS, 16).take(fields.view("<u2"))
     if pairs.min() < 0:
         return None
     categories = pairs.astype(np.uint8).view(">u4").astype(np.uint32)
@@ -159,11 +159,11 @@ def _integers(
     kept = np.left_shift(np.uint64(0xFFFFFFFFFFFFFFFF), shift)  # a shift by 64 gives 0
     kept[digits == 0] = 0
     fields = (fields & kept) | (ZEROS & ~kept)
-    pairs = _pair_values(DIGITS, 10)[fields.view("<u2")].reshape(*fields.shape, 4)
+    pairs = _pair_values(DIGITS, 10).take(fields.view("<u2")).reshape(*fields.shape, 4)
     if pairs.min() < 0:
         return None
-    low = pairs.astype(np.int64)
-    values = ((low[..., 0] * 100 + low[..., 1]) * 100 + low[..., 2]) * 100 + low[..., 3]
+    fours = pairs[..., ::2].astype(np.int32) * 100 + pairs[..., 1::2]
+    values = (fours[..., 0] * 10_000 + fours[..., 1]).astype(np.int64)
     np.negative(values, where=negative, out=values)
     return _mend_long(values, words, starts, lengths)
 
