@@ -1,0 +1,159 @@
+"""The embedding stage of DLRM on a CPU: look-up, backward, update, against memory copies.
+
+Bytes are counted as the stage must move them at least: every row looked up is read, every
+gradient read, every row that was looked up read and written once however often it came.
+What the look-up writes is left out, though it is written.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from benchmarks.dlrm_plain import (
+    BATCH,
+    DIM,
+    NUM_TABLES,
+    TABLE_ROWS,
+    PlainTables,
+    bag_ids,
+    draw_ids,
+)
+from benchmarks.harness import Bar, conclude, interleave, ratio
+from benchmarks.peers import Peer, serve, turns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MODULE = "benchmarks.dlrm_embeddings"
+ROUNDS, WARMUP = 7, 1
+STEPS, REFERENCES = 2, ("dense", "sparse")
+FLOAT_BYTES = 4
+COPY_BYTES = 256 << 20  # read and written each; far beyond every cache
+BARS = {"copy": 0.5, "plain": 1.5}
+RATE = 1e-3
+
+
+def settle() -> None:
+    """Set the process up as a rank's is: its threads, its allocator."""
+    from trainmark import devices
+
+    devices.choose("cpu").open(0, 1)
+
+
+def repeat(step: Callable[[int], object]) -> None:
+    """Take ``STEPS`` steps a turn."""
+    step(0)
+    print("ready", flush=True)
+    for _ in turns():
+        for number in range(STEPS):
+            step(number)
+
+
+def run_ours(kind: str) -> None:
+    import torch
+
+    from trainmark.cases.dlrm_criteo.embeddings import FusedTables
+
+    settle()
+    tables = FusedTables([TABLE_ROWS] * NUM_TABLES, DIM, seed=1)
+    tables.learning_rate = RATE
+    batches = [draw_ids(kind, BATCH, seed=seed) for seed in range(STEPS)]
+    grad = torch.randn(BATCH, NUM_TABLES, DIM)
+
+    def step(number: int) -> None:
+        tables(batches[number]).backward(grad)
+
+    repeat(step)
+
+
+def run_plain(kind: str, gradients: str) -> None:
+    import torch
+
+    settle()
+    tables = PlainTables(sparse=gradients == "sparse")
+    optimizer = torch.optim.SGD(tables.parameters(), lr=RATE)
+    batches = [bag_ids(draw_ids(kind, BATCH, seed=seed)) for seed in range(STEPS)]
+    grads = list(torch.randn(NUM_TABLES, BATCH, DIM))
+
+    def step(number: int) -> None:
+        torch.autograd.backward(tables(batches[number]), grads)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    repeat(step)
+
+
+def run_copy() -> None:
+    import torch
+
+    settle()
+    source = torch.ones(COPY_BYTES // FLOAT_BYTES)
+    target = torch.empty_like(source)
+
+    def step(_: int) -> None:
+        target.copy_(source)
+
+    repeat(step)
+
+
+def stage_bytes(kind: str) -> float:
+    """Return the bytes of a turn."""
+    total = 0
+    for seed in range(STEPS):
+        ids = draw_ids(kind, BATCH, seed=seed)
+        touched = sum(len(row.unique()) for row in ids)
+        total += 2 * ids.numel() + 2 * touched
+    return float(total * DIM * FLOAT_BYTES)
+
+
+def measure(kind: str) -> tuple[list[Bar], str]:
+    """Interleave our stage with copies and with both references."""
+    peers = {name: Peer(MODULE, "plain", kind, name) for name in REFERENCES}
+    peers |= {"ours": Peer(MODULE, "ours", kind), "copy": Peer(MODULE, "copy")}
+    with ExitStack() as stack:
+        variants = {name: stack.enter_context(peer).turn for name, peer in peers.items()}
+        found = interleave(variants, rounds=ROUNDS, warmup=WARMUP)
+    moved = stage_bytes(kind)
+    rates = [moved / seconds / 1e9 for seconds in found["ours"]]
+    copies = [2 * COPY_BYTES * STEPS / seconds / 1e9 for seconds in found["copy"]]
+    share = ratio(rates, copies)
+    bars = [
+        Bar(f"{kind}: embedding bytes/s / copied bytes/s", str(share),
+            f"at least {BARS['copy']:g}", share.median >= BARS["copy"])
+    ]  # fmt: skip
+    for name in REFERENCES:
+        speed = ratio(found[name], found["ours"])
+        least = BARS["plain"]
+        bars.append(
+            Bar(f"{kind}: ours / EmbeddingBag with {name} gradients, speed", str(speed),
+                f"at least {least:g}", speed.median >= least)
+        )  # fmt: skip
+    each = ", ".join(
+        f"{name} {1e3 * sorted(values)[len(values) // 2] / STEPS:.0f} ms"
+        for name, values in found.items()
+    )
+    return bars, (
+        f"{kind}: {moved / STEPS / 1e6:.0f} MB a step; medians: {each}; "
+        f"copy {sorted(copies)[len(copies) // 2]:.1f} GB/s read and written."
+    )
+
+
+def main() -> bool:
+    bars, details = [], []
+    for kind in ("uniform", "zipf"):
+        print(kind, file=sys.stderr)
+        more, detail = measure(kind)
+        bars += more
+        details.append(detail)
+    return conclude(
+        "dlrm_embeddings",
+        f"DLRM's embedding stage, batch {BATCH}, {NUM_TABLES} tables {TABLE_ROWS:,} x {DIM}, CPU",
+        bars,
+        (__doc__ or "").split("\n\n", 1)[1] + "\n" + "\n".join(details),
+    )
+
+
+if __name__ == "__main__":
+    serve({"ours": run_ours, "plain": run_plain, "copy": run_copy})
