@@ -25,14 +25,14 @@ from benchmarks.harness import Bar, conclude, interleave, ratio
 from benchmarks.peers import Peer, bf16_bar, serve, turns
 
 MODULE = "benchmarks.dlrm_step"
-ROUNDS, WARMUP = 7, 1
+ROUNDS, WARMUP = 5, 1
 BARS = {"dense": 1.0, "sparse": 1.0, "torchrec": 1.0, "bf16": 1.8}
 LABELS = {
     "dense": "bags with dense gradients",
     "sparse": "bags with sparse gradients",
     "torchrec": "the same with `torchrec`'s tables",
 }
-RATE, BATCHES, SMALL_BATCH = 0.1, 4, 256
+RATE, BATCHES, SMALL_BATCH = 0.1, 4, 64
 
 
 def tables_of(engine: str) -> Any:
