@@ -236,6 +236,7 @@ def facts(records: Sequence[Record], lang: str) -> Section:
             world=f"{record.plan.nnodes}x{record.plan.nproc}",
             n=record.plan.world_size,
         ),
+        "fact.parallel": lambda record: _joined(_parallel(record), lang),
         "fact.repeat": lambda record: text(
             "repeat.text", lang, index=record.plan.repeat_index, count=record.plan.repeat_count
         ),
@@ -244,7 +245,15 @@ def facts(records: Sequence[Record], lang: str) -> Section:
         "fact.steady": lambda record: _steady(record, lang),
         "fact.notes": lambda record: stop.join(_notes(record, lang)) or none,
     }
+    if not any(_parallel(record) for record in records):
+        del entries["fact.parallel"]  # a case that only trains replicas says nothing of it
     return Section(text("section.facts", lang), 3, "facts", (_facts(records, lang, entries),))
+
+
+def _parallel(record: Record) -> dict[str, Any] | None:
+    """Return how a model was spread over the ranks, where the job says so."""
+    found: dict[str, Any] | None = (record.environment.get("job") or {}).get("parallel")
+    return found
 
 
 def _data(record: Record, lang: str) -> str:

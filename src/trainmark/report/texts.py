@@ -75,6 +75,7 @@ TEXTS: dict[str, Text] = {
     "fact.rules": Text("Rules", "规则"),
     "fact.recipe": Text("Recipe", "训练配方"),
     "fact.world": Text("World", "运行规模"),
+    "fact.parallel": Text("Parallel strategy", "并行策略"),
     "fact.repeat": Text("Launch", "运行序号"),
     "fact.started": Text("Started (UTC)", "开始时间（UTC）"),
     "fact.steady": Text("Steadiness", "稳定性"),
