@@ -39,7 +39,7 @@ def test_the_tiny_recipe_learns_the_language(trainmark, tmp_path):
     assert best < record.quality.value <= 1.05 * best
     assert record.counts.tokens == 64 * record.counts.samples
     assert record.figures["final_result"].unit == "tokens/s"
-    speed = json.loads((tmp_path / "run/index/nlp_gpt_sp_bs32_fp32_1_speed").read_text())
+    speed = json.loads((tmp_path / "run/index/nlp_gpt-tiny_sp_bs32_fp32_1_speed").read_text())
     assert (speed["JOB_FAIL_FLAG"], speed["UNIT"], speed["index"]) == (0, "tokens/s", 1)
     assert speed["FINAL_RESULT"] == pytest.approx(record.figure("final_result"), rel=1e-6)
 
@@ -69,7 +69,7 @@ def test_text_becomes_tokens_and_tokens_a_run(trainmark, tmp_path):
     assert record.counts.steps == 2 * -(-samples // 4)  # two tensor ranks are one replica
     assert [rank.samples for rank in record.ranks] == [2 * samples, 0]
     assert record.environment["job"]["parallel"] == {"data": 1, "tensor": 2, "fsdp": False}
-    assert (tmp_path / "run/index/nlp_gpt_mp_bs4_fp32_2_speed").is_file()
+    assert (tmp_path / "run/index/nlp_gpt-tiny-open_mp_bs4_fp32_2_speed").is_file()
 
 
 def test_a_reproduction_run_out_of_time_leaves_its_json_record(trainmark, tmp_path):

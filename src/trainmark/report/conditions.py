@@ -230,6 +230,8 @@ def facts(records: Sequence[Record], lang: str) -> Section:
         ),
         "fact.rules": lambda record: text(f"rules.{record.plan.rules}", lang),
         "fact.recipe": lambda record: _recipe(record, lang),
+        "fact.recipe_fields": lambda record: fix_hp_text(record.plan.recipe).replace(",", comma),
+        "fact.parameters": lambda record: _parameters(record, lang),
         "fact.world": lambda record: text(
             "world.text",
             lang,
@@ -248,6 +250,12 @@ def facts(records: Sequence[Record], lang: str) -> Section:
     if not any(_parallel(record) for record in records):
         del entries["fact.parallel"]  # a case that only trains replicas says nothing of it
     return Section(text("section.facts", lang), 3, "facts", (_facts(records, lang, entries),))
+
+
+def _parameters(record: Record, lang: str) -> str:
+    """Return the model's parameters as the job counted them."""
+    found = (record.environment.get("job") or {}).get("parameters")
+    return text("fact.unknown", lang) if found is None else f"{found:,}"
 
 
 def _parallel(record: Record) -> dict[str, Any] | None:
