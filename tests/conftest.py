@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 from hypothesis import settings
 
 from fakes import AsyncDevice, FakeClock, SyncDevice
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 # Slow shared machines must not fail a property, and a failure must come again.
 settings.register_profile(
@@ -27,3 +32,14 @@ def sync_device(clock: FakeClock) -> SyncDevice:
 @pytest.fixture
 def async_device(clock: FakeClock) -> AsyncDevice:
     return AsyncDevice(clock)
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Have torch compute in one thread, so that sums are the same on every machine."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, PositiveInt
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
 
 from trainmark import case_key, cases, devices
 from trainmark.errors import DataError, EnvironmentFault, UsageError
@@ -43,7 +43,7 @@ class PlannedData(Frozen):
     layout: str
     content_id: str
     train_samples: PositiveInt
-    eval_samples: PositiveInt
+    eval_samples: NonNegativeInt = Field(description="0 where nothing is evaluated")
     best_quality: float | None
     quality_comparable: bool
 
@@ -137,7 +137,10 @@ def _check_work(case: Case, recipe: Recipe, facts: DataFacts, folder: Path) -> N
             rule="none is for recipes without a target",
             remedy="add target_value=none",
         )
-    for split, rows in (("training", facts.train_samples), ("evaluation", facts.eval_samples)):
+    needed = {"training": facts.train_samples}
+    if recipe.eval_every_epochs is not None:
+        needed["evaluation"] = facts.eval_samples
+    for split, rows in needed.items():
         if rows < 1:
             raise DataError(f"no {split} samples", where=str(folder), rule="at least 1 is needed")
 

@@ -14,6 +14,7 @@ import jsonschema
 import psutil
 import pytest
 
+from real_runs import ended
 from trainmark.launch.processes import RUN_VARIABLE
 from trainmark.measure.events import EventFile
 from trainmark.results.record import read, schema
@@ -47,12 +48,6 @@ def started(tmp_path):
     for process in processes:
         process.kill()
         process.communicate()
-
-
-def ended(process):
-    """Wait until launcher and keeper are gone: both hold standard error open."""
-    out, err = process.communicate(timeout=120)
-    return process.returncode, out, err
 
 
 def checked(run_dir):

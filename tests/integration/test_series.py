@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from real_runs import ended
 from trainmark.results.record import read
 
 FAULTY = Path(__file__).parent / "cases"
@@ -63,12 +64,6 @@ def start(tmp_path):
     for process in processes:
         process.kill()
         process.communicate()
-
-
-def ended(process):
-    """Wait until launcher and keeper are gone: both hold standard error open."""
-    out, err = process.communicate(timeout=120)
-    return process.returncode, out, err
 
 
 def flags(run_dir):

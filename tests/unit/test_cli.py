@@ -219,3 +219,13 @@ def test_a_closed_pipe_is_no_traceback(tmp_path):
     )
     os.close(writer)
     assert "Traceback" not in done.stderr
+
+
+def test_a_full_disk_behind_the_output_is_no_traceback():
+    program = Path(sys.executable).with_name("trainmark")
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [program, "schema"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert done.returncode == 1
+    assert done.stderr == "trainmark: the disk is full; free some space and call again\n"

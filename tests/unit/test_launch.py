@@ -99,6 +99,8 @@ def test_what_others_used_is_busy_time_less_that_of_our_children() -> None:
     later = processes.CpuUse(busy_s=112.0, total_s=1020.0, children_s=13.0)
     assert before.others_share(later) == (12.0 - 8.0) / 20.0
     assert before.others_share(before) is None
+    # What a killed rank used is the run's, though nobody waited for it.
+    assert before.others_share(later, orphans_s=3.0) == (12.0 - 8.0 - 3.0) / 20.0
     # Counters of different resolution never give a share below nothing.
     ours = processes.CpuUse(busy_s=101.0, total_s=1020.0, children_s=7.0)
     assert before.others_share(ours) == 0.0

@@ -54,6 +54,19 @@ def test_autocast_multiplies_in_its_dtype_and_adds_in_float32(
         assert 0 < difference < off
 
 
+def test_padding_behind_the_classes_has_no_part() -> None:
+    hidden, weight, targets = inputs(9, 12)
+    padded = torch.cat([weight, 10 * torch.randn(4, 8)]).detach().requires_grad_()
+    loss = linear_cross_entropy_sum(hidden, padded, targets, classes=12)
+    wanted = torch.nn.functional.cross_entropy(hidden @ weight.t(), targets, reduction="sum")
+    torch.testing.assert_close(loss, wanted)
+    found = torch.autograd.grad(loss, (hidden, padded))
+    plain = torch.autograd.grad(wanted, (hidden, weight))
+    torch.testing.assert_close(found[0], plain[0], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(found[1][:12], plain[1], rtol=1e-5, atol=1e-5)
+    assert not found[1][12:].any()
+
+
 def test_without_gradients_only_the_loss_is_computed() -> None:
     hidden, weight, targets = inputs(9, 12)
     with torch.no_grad():

@@ -236,6 +236,24 @@ def test_a_loss_that_does_not_fall_is_noted_where_nothing_is_evaluated(run_dir: 
     ) in building.build(run_dir).notes
 
 
+def test_a_fall_within_the_noise_of_the_steps_is_none(run_dir: Path) -> None:
+    path = run_dir / "events.rank0.jsonl"
+    kept = [json.loads(line) for line in path.read_text().splitlines()]
+    train = next(item for item in kept if item["event"] == "window" and item["phase"] == "train")
+    for name, value in (("step_ns", TICK), ("wait_ns", 0), ("samples", 64)):
+        train[name] = [value] * 97
+    noise = [5.0, 7.0] * 48 + [5.5]
+    for losses, noted in ((noise, True), ([7.0] * 40 + [5.0] * 57, False)):
+        train["loss"] = losses
+        events = [item for item in kept if item["event"] != "evaluate"]
+        early = [x for x in events if x["event"] == "window" and x is not train]
+        for item in early:
+            item["loss"] = [losses[0]] * len(item["loss"])
+        path.write_text("".join(json.dumps(item) + "\n" for item in events))
+        notes = building.build(run_dir).notes
+        assert any("did not fall" in note for note in notes) is noted, notes
+
+
 def test_names_of_persons_hosts_and_places_stay_on_the_machine(
     run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -353,3 +353,12 @@ def test_a_record_of_a_case_that_is_not_here_still_has_a_page():
 
 def test_the_same_record_gives_the_same_page():
     assert html(record()) == html(record())
+
+
+def test_the_page_says_how_a_model_was_spread_where_the_job_does():
+    made = record()
+    assert "Parallel strategy" not in markdown(made)
+    job = {**(made.environment["job"] or {}), "parallel": {"data": 4, "tensor": 2, "fsdp": True}}
+    spread = record(environment=made.environment | {"job": job})
+    assert "- Parallel strategy: data 4, tensor 2, fsdp yes" in markdown(spread)
+    assert "- 并行策略：data 4，tensor 2，fsdp 是" in markdown(spread, lang="zh")

@@ -93,6 +93,12 @@ def test_a_figure_that_is_missing_shows_its_reason_and_no_unit():
     assert next(line for line in ascii_only if line.startswith("token/p/s")).split()[1] == "-"
 
 
+def test_changes_beyond_the_closed_rules_are_said():
+    assert "open:" not in run_table(record(), screen=PLAIN)
+    shown = run_table(record(extra={"num_layers": 2, "seq_length": 64}), screen=PLAIN)
+    assert "open: changed beyond the closed rules: num_layers=2,seq_length=64" in shown
+
+
 def test_changes_fold_at_commas_only():
     changes = {
         "micro_batch_size": 2097152, "learning_rate": 0.00000125, "grad_accum_steps": 8,

@@ -16,16 +16,9 @@ from trainmark.training.parallel import Ranks, spread
 from trainmark.training.stepper import add_floats_over_ranks, add_over_ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def test_accumulation_equals_one_large_batch() -> None:

@@ -137,6 +137,7 @@ def test_two_uneven_ranks_give_an_exact_series_and_spans(uneven: RunTimeline) ->
         "evaluate": 2 * S,
         "checkpoint": 0,
         "finish": 0,
+        "unfinished": 0,
         "other": 4 * S,  # 3-4, 8-8.5, 12.5-13, 15-17
     }
     assert first.wall_ns(uneven.launch_ns) == 16_500_000_000
@@ -238,6 +239,23 @@ def test_a_killed_rank_keeps_what_it_wrote(tmp_path: Path) -> None:
     assert timeline.warmup_steps == 3
     assert timeline.series.samples.tolist() == [7, 7, 7, 4, 4]
     assert timeline.series.step_ns.tolist() == [2 * S, S, S // 2, 2 * S, 3 * S // 2]
+
+
+def test_time_up_to_an_end_that_only_the_launcher_saw_has_a_name(tmp_path: Path) -> None:
+    cut_off = [event("start", S, rank=0, pid=1, unix_ns=1), span("init", S, 3 * S)]
+    raised = [
+        event("start", S, rank=1, pid=2, unix_ns=1),
+        event("error", 2 * S, kind="error", type="E", message="m", place="init", traceback=""),
+    ]
+    seen = [launch_event(), event("stop", 20 * S, reason="timeout", timeout_s=20)]
+    run = read_run(write_run(tmp_path / "run", seen, cut_off, raised), 2)
+    first, second = run.ranks
+    spans = first.all_spans_ns(run.launch_ns)
+    assert spans["unfinished"] == 17 * S  # from 3 to 20
+    assert first.wall_ns(run.launch_ns) == 20 * S - run.launch_ns == sum(spans.values())
+    # A rank that said its last words has none.
+    assert second.all_spans_ns(run.launch_ns)["unfinished"] == 0
+    assert second.wall_ns(run.launch_ns) == 2 * S - run.launch_ns
 
 
 def test_a_torn_file_is_read_up_to_its_last_whole_line(tmp_path: Path) -> None:

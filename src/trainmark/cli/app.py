@@ -5,6 +5,7 @@ Verbs are imported here, what they need only when they run, so that help starts 
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from pathlib import Path
@@ -69,4 +70,10 @@ def main() -> None:
     except BrokenPipeError:
         # The reader of our output went away, as `head` does: no fault of the run's.
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - until the process ends
+        sys.exit(EXIT_FAILED)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - until the process ends
+        print("trainmark: the disk is full; free some space and call again", file=sys.stderr)
         sys.exit(EXIT_FAILED)

@@ -72,6 +72,7 @@ class _Watch:
     stop: dict[str, Any] | None = None
     oom_kills_before: int | None = field(default_factory=processes.oom_kills)
     cpu_before: processes.CpuUse = field(default_factory=processes.CpuUse.now)
+    orphans_cpu_s: float = 0.0
 
 
 def launch(plan: Plan, on_poll: Callable[[], None] = lambda: None) -> Record:
@@ -122,6 +123,7 @@ def _run_ranks(
         try:
             _watch_agent(agent, plan, watch, on_poll)
         finally:
+            watch.orphans_cpu_s = processes.rank_cpu_s(plan.run_id)
             processes.kill_run(plan.run_id)
         return _agent_news(watch, agent.wait())
 
@@ -149,7 +151,7 @@ def _agent_news(watch: _Watch, exit_code: int) -> dict[str, Any]:
     now = processes.oom_kills()
     before = watch.oom_kills_before
     kills = now - before if now is not None and before is not None else 0
-    others = watch.cpu_before.others_share(processes.CpuUse.now())
+    others = watch.cpu_before.others_share(processes.CpuUse.now(), orphans_s=watch.orphans_cpu_s)
     return {
         "exit_code": exit_code,
         "failures": failures,

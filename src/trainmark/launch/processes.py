@@ -50,6 +50,18 @@ def ranks_of_run(run_id: str) -> dict[int, psutil.Process]:
     return ranks
 
 
+def rank_cpu_s(run_id: str) -> float:
+    """Return the processor seconds that the run's living ranks have used."""
+    used = 0.0
+    for process in ranks_of_run(run_id).values():
+        try:
+            times = process.cpu_times()
+        except psutil.Error:
+            continue  # ended meanwhile: whoever waits for it counts it
+        used += times.user + times.system
+    return used
+
+
 def kill_run(run_id: str) -> list[int]:
     """Kill every process of the run; return the ids of those that would not die."""
     for _ in range(_KILL_ROUNDS):
@@ -111,12 +123,16 @@ class CpuUse:
         total = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
         return cls(total - idle, total, children.ru_utime + children.ru_stime)
 
-    def others_share(self, later: CpuUse) -> float | None:
-        """Return the share of the machine's cores that others used since; 0 to 1."""
+    def others_share(self, later: CpuUse, *, orphans_s: float = 0.0) -> float | None:
+        """Return the share of the machine's cores that others used since; 0 to 1.
+
+        ``orphans_s`` is what processes of the run used that nobody waited for.
+        """
         total = later.total_s - self.total_s
         if total <= 0:
             return None
         others = (later.busy_s - self.busy_s) - (later.children_s - self.children_s)
+        others -= orphans_s
         return min(1.0, max(0.0, others / total))
 
 

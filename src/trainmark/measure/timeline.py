@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 PHASES = ("compile", "warmup", "train")
 SPAN_NAMES = (
     "launch", "init", "preflight", "data_build", "model_build", "compile", "warmup", "train",
-    "evaluate", "checkpoint", "finish",
+    "evaluate", "checkpoint", "finish", "unfinished",
 )  # fmt: skip
 
 
@@ -74,6 +74,7 @@ class RankTimeline:
     used_bytes: int | None = None
     malformed_lines: int = 0
     torn: bool = False
+    unfinished_ns: int = 0  # from the last event to the end that only the launcher saw
 
     @property
     def counts(self) -> Counts:
@@ -105,8 +106,8 @@ class RankTimeline:
         return self.last_ns - self.trained_start_ns
 
     def wall_ns(self, launch_ns: int) -> int | None:
-        """Return launcher start to this rank's last event."""
-        return None if self.last_ns is None else self.last_ns - launch_ns
+        """Return launcher start to this rank's last event, or to where it was seen to end."""
+        return None if self.last_ns is None else self.last_ns + self.unfinished_ns - launch_ns
 
     def all_spans_ns(self, launch_ns: int) -> dict[str, int]:
         """Return every span by name, ``other`` the rest of the wall time, adding up to it."""
@@ -115,6 +116,7 @@ class RankTimeline:
             spans["launch"] = self.start_ns - launch_ns
         for name, value in self.spans_ns.items():
             spans[name] = spans.get(name, 0) + value
+        spans["unfinished"] = self.unfinished_ns
         for name, phase in self.phases.items():
             spans[name] += phase.windows_ns
         wall = self.wall_ns(launch_ns) or 0
@@ -287,4 +289,9 @@ def read_run(run_dir: Path, world_size: int) -> RunTimeline:
     for rank in range(world_size):
         path = run_dir / rank_file(rank)
         ranks.append(read_rank(path, rank, series) if path.exists() else RankTimeline(rank))
+    seen = [event["t_ns"] for event in launcher if event["event"] in ("stop", "agent_exit")]
+    for item in ranks:
+        silent = item.end_ns is None and item.error is None and item.last_ns is not None
+        if silent and seen:
+            item.unfinished_ns = max(0, seen[0] - (item.last_ns or 0))
     return RunTimeline(start["t_ns"], start["unix_ns"], ranks, series, launcher)

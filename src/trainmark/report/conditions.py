@@ -230,12 +230,15 @@ def facts(records: Sequence[Record], lang: str) -> Section:
         ),
         "fact.rules": lambda record: text(f"rules.{record.plan.rules}", lang),
         "fact.recipe": lambda record: _recipe(record, lang),
+        "fact.recipe_fields": lambda record: fix_hp_text(record.plan.recipe).replace(",", comma),
+        "fact.parameters": lambda record: _parameters(record, lang),
         "fact.world": lambda record: text(
             "world.text",
             lang,
             world=f"{record.plan.nnodes}x{record.plan.nproc}",
             n=record.plan.world_size,
         ),
+        "fact.parallel": lambda record: _joined(_parallel(record), lang),
         "fact.repeat": lambda record: text(
             "repeat.text", lang, index=record.plan.repeat_index, count=record.plan.repeat_count
         ),
@@ -244,7 +247,21 @@ def facts(records: Sequence[Record], lang: str) -> Section:
         "fact.steady": lambda record: _steady(record, lang),
         "fact.notes": lambda record: stop.join(_notes(record, lang)) or none,
     }
+    if not any(_parallel(record) for record in records):
+        del entries["fact.parallel"]  # a case that only trains replicas says nothing of it
     return Section(text("section.facts", lang), 3, "facts", (_facts(records, lang, entries),))
+
+
+def _parameters(record: Record, lang: str) -> str:
+    """Return the model's parameters as the job counted them."""
+    found = (record.environment.get("job") or {}).get("parameters")
+    return text("fact.unknown", lang) if found is None else f"{found:,}"
+
+
+def _parallel(record: Record) -> dict[str, Any] | None:
+    """Return how a model was spread over the ranks, where the job says so."""
+    found: dict[str, Any] | None = (record.environment.get("job") or {}).get("parallel")
+    return found
 
 
 def _data(record: Record, lang: str) -> str:

@@ -42,7 +42,7 @@ PHRASES: dict[str, str] = {
         "预热后的步数过少，无法判断是否稳定"
     ),
     "{} {} is above {}, the best any model can score on this data: labels may leak": (
-        "{} {} 高于该数据上任何模型的最高得分 {}：标签可能泄漏"
+        "{} {} 高于该数据上任何模型的最佳得分 {}：标签可能泄漏"
     ),
     "more ranks than cores: throughput says little about the machine": (
         "rank 数多于核数：吞吐量不能反映机器性能"

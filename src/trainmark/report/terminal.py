@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from trainmark.recipes import fix_hp_text
 from trainmark.report import cells
 from trainmark.report.conditions import label_text, message, remedy, verdict
 from trainmark.report.phrases import said
@@ -209,6 +210,9 @@ def _tail(record: Record, lang: str) -> list[Text]:
     lines = []
     if labels:
         lines.append(Text(cells.clean(f"{text('terminal.labels', lang)}{colon}{labels}")))
+    if record.extra:
+        changed = text("terminal.open", lang, changed=fix_hp_text(record.extra))
+        lines.append(Text(cells.clean(changed), style="yellow"))
     for note in record.notes:
         line = cells.clean(f"{text('terminal.note', lang)}{colon}{said(note, lang)}")
         lines.append(Text(line, style="yellow"))

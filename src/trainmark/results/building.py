@@ -171,18 +171,28 @@ def _notes(
 
 
 def _loss_note(steps: Steps, quality: Quality) -> list[str]:
-    """Say so where nothing was evaluated and the training loss did not fall either."""
+    """Say so where nothing was evaluated and the training loss did not fall either.
+
+    A fall within the noise of the steps is none.
+    """
     known = [loss for loss in steps.loss if loss is not None]
     tenth = len(known) // 10
     if quality.history or tenth == 0:
         return []
-    first, last = sum(known[:tenth]) / tenth, sum(known[-tenth:]) / tenth
-    if last < first:
+    (first, first_error), (last, last_error) = _mean(known[:tenth]), _mean(known[-tenth:])
+    if first - last > 2 * sqrt(first_error**2 + last_error**2):
         return []
     return [
         f"the training loss did not fall: {first:.4f} over the first tenth of the steps, "
         f"{last:.4f} over the last"
     ]
+
+
+def _mean(values: list[float]) -> tuple[float, float]:
+    """Return the mean and its standard error."""
+    mean = sum(values) / len(values)
+    spread = sum((value - mean) ** 2 for value in values) / len(values)
+    return mean, sqrt(spread / len(values))
 
 
 def _sampling_slack(quality: Quality) -> float:

@@ -16,7 +16,9 @@ from trainmark.results.readings import final_loss
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from trainmark.plan import Plan
     from trainmark.results.record import Record
+    from trainmark.spec import Mission
 
 INDEX_DIR = "index"
 _SPEED, _MEMORY = 1, 2
@@ -29,6 +31,7 @@ def index_records(record: Record) -> list[IndexRecord]:
 
     A run that did not pass is flagged and its results are 0, whatever it measured: nobody
     who overlooks the flag takes half a run for a speed. ``record.json`` keeps the figures.
+    So is one that passed without a step after its warm-up: it has no speed.
 
     Returns:
         none for a case without a mission.
@@ -43,7 +46,7 @@ def index_records(record: Record) -> list[IndexRecord]:
     mode = "sp" if plan.world_size == 1 else "mp"
     name = model_name(
         mission.repository,
-        mission.model,
+        _model(mission, plan),
         mode,
         plan.recipe["micro_batch_size"],
         plan.recipe["precision"],
@@ -57,6 +60,7 @@ def index_records(record: Record) -> list[IndexRecord]:
     found = []
     for index, value, unit, loss in results:
         result = _rounded(value or 0.0) if record.passed else 0.0
+        known = loss is not None and result > 0.0
         found.append(
             IndexRecord(
                 log_file=f"{record.run_id}/{rank_file(0)}",
@@ -69,10 +73,22 @@ def index_records(record: Record) -> list[IndexRecord]:
                 FINAL_RESULT=result,
                 JOB_FAIL_FLAG=fail_flag(result, failed=not record.passed),
                 UNIT=unit,
-                LOSS_RESULT=_rounded(loss) if loss is not None and record.passed else None,
+                LOSS_RESULT=_rounded(loss) if loss is not None and known else None,
             )
         )
     return found
+
+
+def _model(mission: Mission, plan: Plan) -> str:
+    """Return the model's word, marked where it is not the model of that name that ran.
+
+    A collection compares records by name: the tiny recipe is another model, and a recipe
+    changed beyond the closed rules is other work.
+    """
+    word = mission.model
+    if plan.recipe_name == "tiny":
+        word += "-tiny"
+    return word if plan.rules == "closed" else f"{word}-open"
 
 
 def _rounded(value: float) -> float:

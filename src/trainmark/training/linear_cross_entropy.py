@@ -30,6 +30,7 @@ def linear_cross_entropy_sum(
     weight: Tensor,
     targets: Tensor,
     *,
+    classes: int | None = None,
     group: ProcessGroup | None = None,
     scores_at_once: int = SCORES_AT_ONCE,
 ) -> Tensor:
@@ -41,7 +42,9 @@ def linear_cross_entropy_sum(
         hidden: (N, D), the same on every rank of ``group``.
         weight: (V, D); with a group, this rank's V / size rows of the whole weight, in
             the order of the ranks.
-        targets: (N,), int64, in [0, V); with a group, of the whole weight's rows.
+        targets: (N,), int64, in [0, classes); with a group, of the whole weight's rows.
+        classes: rows of the whole weight that are classes, those behind them being padding
+            without probability; none: all of them.
         group: the ranks that share the weight; none: it is whole.
         scores_at_once: scores held in memory at once.
     """
@@ -50,8 +53,12 @@ def linear_cross_entropy_sum(
     if torch.is_autocast_enabled(device_type):
         dtype = torch.get_autocast_dtype(device_type)
     rows = max(1, scores_at_once // weight.size(0))
+    first = 0 if group is None else dist.get_rank(group) * weight.size(0)
+    real = weight.size(0) if classes is None else min(max(classes - first, 0), weight.size(0))
     with torch.autocast(device_type, enabled=False):
-        loss: Tensor = _LinearCrossEntropy.apply(hidden, weight, targets, group, rows, dtype)  # type: ignore[no-untyped-call]
+        loss: Tensor = _LinearCrossEntropy.apply(
+            hidden, weight, targets - first, group, real, rows, dtype
+        )  # type: ignore[no-untyped-call]
     return loss
 
 
@@ -63,6 +70,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         weight: Tensor,
         targets: Tensor,
         group: ProcessGroup | None,
+        real: int,
         rows: int,
         dtype: torch.dtype,
     ) -> Tensor:
@@ -75,6 +83,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         for first in range(0, len(targets), rows):
             part = slice(first, first + rows)
             scores = (inputs[part] @ matrix.t()).float()  # (rows, V)
+            scores[:, real:] = -torch.inf
             loss += _to_gradient(scores, targets[part], group)
             if d_hidden is None and d_weight is None:
                 continue
@@ -94,7 +103,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         scale = grads[0] / ctx.boost
         d_hidden, d_weight = (None if x is None else x.mul_(scale) for x in ctx.gradients)
         ctx.gradients = None
-        return d_hidden, d_weight, None, None, None, None
+        return d_hidden, d_weight, *[None] * 5
 
 
 def _add_product(total: Tensor, gradient: Tensor, inputs: Tensor) -> None:
@@ -106,17 +115,18 @@ def _add_product(total: Tensor, gradient: Tensor, inputs: Tensor) -> None:
 
 
 def _to_gradient(scores: Tensor, targets: Tensor, group: ProcessGroup | None) -> Tensor:
-    """Turn ``scores`` (rows, V) into softmax less one-hot, in place; return the loss's sum."""
+    """Turn ``scores`` (rows, V) into softmax less one-hot, in place; return the loss's sum.
+
+    ``targets`` count from this rank's first class.
+    """
     if group is None:
         index = targets[:, None]
         torch.log_softmax(scores, -1, out=scores)
         loss = -scores.gather(1, index).sum()
         scores.exp_().scatter_add_(1, index, -torch.ones_like(index, dtype=scores.dtype))
         return loss
-    first = dist.get_rank(group) * scores.size(1)
-    local = targets - first
-    here = (local >= 0) & (local < scores.size(1))
-    index = local.where(here, 0)[:, None]
+    here = (targets >= 0) & (targets < scores.size(1))
+    index = targets.where(here, 0)[:, None]
     highest = scores.amax(-1, keepdim=True)
     dist.all_reduce(highest, dist.ReduceOp.MAX, group=group)
     scores.sub_(highest)

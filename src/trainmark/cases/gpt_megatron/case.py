@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd
 from typing import TYPE_CHECKING, Annotated, Any
 
-from annotated_types import Ge, Lt
+from annotated_types import Ge, Gt, Le, Lt
 
 from trainmark.errors import UsageError
 from trainmark.spec import (
@@ -31,7 +32,7 @@ SYMBOLS = 64  # of the generated language; each is one token
 class GptRecipe(Recipe):
     """How the model is shaped, trained and spread over ranks."""
 
-    num_layers: PositiveInt = recipe_field(12, "transformer blocks")
+    num_layers: Annotated[int, Gt(0), Le(10_000)] = recipe_field(12, "transformer blocks")
     hidden_size: PositiveInt = recipe_field(768, "width of the residual stream")
     num_heads: PositiveInt = recipe_field(12, "attention heads")
     seq_length: PositiveInt = recipe_field(1024, "tokens of a sample")
@@ -66,14 +67,15 @@ def check_recipe(recipe: GptRecipe, world_size: int) -> None:
     Raises:
         UsageError: naming the field, what it must divide and the values that do.
     """
-    degree = recipe.tensor_parallel
-    for field, value, of, whole in (
-        ("num_heads", recipe.num_heads, "hidden_size", recipe.hidden_size),
-        ("tensor_parallel", degree, "num_heads", recipe.num_heads),
-        ("tensor_parallel", degree, "the number of ranks", world_size),
+    degree, heads = recipe.tensor_parallel, recipe.num_heads
+    for field, value, of, whole, common in (
+        ("num_heads", heads, "hidden_size", recipe.hidden_size, recipe.hidden_size),
+        ("tensor_parallel", degree, "num_heads", heads, gcd(heads, world_size)),
+        ("tensor_parallel", degree, "the number of ranks", world_size, gcd(heads, world_size)),
     ):
         if whole % value:
-            fitting = ", ".join(str(n) for n in range(1, whole + 1) if whole % n == 0)
+            # What the way out names must pass the other checks too.
+            fitting = ", ".join(str(n) for n in range(1, common + 1) if common % n == 0)
             raise UsageError(
                 f"{field}={value} does not divide {of} {whole}",
                 where=f"recipe field {field}",

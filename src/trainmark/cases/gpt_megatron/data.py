@@ -157,14 +157,16 @@ def _refuse_ids(reader: IndexedReader, content: Content, vocab_size: int) -> Non
             where=f"{bin_file(reader.prefix)}, document {document}, "
             f"token {at - starts[document]} (both counted from 0)",
             rule=f"a token id lies in [0, {vocab_size}), the recipe's vocab_size",
-            remedy="set vocab_size to that of the tokenizer the data was made with, "
-            "or prepare the data again",
+            remedy=f"set vocab_size to {_vocab_size_of(reader.prefix.parent)} of the tokenizer "
+            "the data was made with, or prepare the data again",
         )
 
 
 def _refuse_empty(reader: IndexedReader, splits: dict[str, range], recipe: GptRecipe) -> None:
     """Refuse a split without one whole sample, before anything takes long."""
     for name, documents in splits.items():
+        if name == "validation" and recipe.eval_every_epochs is None:
+            continue  # never read
         first, last = (
             int(reader.token_starts(range(end, end))[0])
             for end in (documents.start, documents.stop)
@@ -176,9 +178,26 @@ def _refuse_empty(reader: IndexedReader, splits: dict[str, range], recipe: GptRe
                 where=f"{bin_file(reader.prefix)}, split {recipe.split} of "
                 f"{reader.num_documents} documents with {reader.num_tokens} tokens",
                 rule=f"a sample takes seq_length + 1 = {recipe.seq_length + 1} tokens",
-                remedy=f"give the {name} split more weight (for instance split=949,50,1), "
-                "lower seq_length, or give more text",
+                remedy=_more_for(name, len(documents), reader.num_documents, recipe.split),
             )
+
+
+def _vocab_size_of(folder: Path) -> str:
+    """Return the vocabulary that ``prepare`` noted beside the data, or ``that``."""
+    try:
+        noted = json.loads((folder / "manifest.json").read_bytes())["vocab_size"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return "that"  # made by another program: it alone knows
+    return str(noted) if isinstance(noted, int) else "that"
+
+
+def _more_for(name: str, documents: int, of: int, split: str) -> str:
+    """Return the way out for a split without a whole sample."""
+    if documents == of:
+        return "lower seq_length, or give more text: the split has all documents already"
+    usual = "949,50,1"
+    example = f" (for instance split={usual})" if split.replace(" ", "") != usual else ""
+    return f"give the {name} split more weight{example}, lower seq_length, or give more text"
 
 
 def load(folder: Path, recipe: GptRecipe) -> Loaded:

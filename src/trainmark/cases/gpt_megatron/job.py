@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from trainmark.errors import DataError
 from trainmark.protocols import Batch, Counts, Evaluation
 from trainmark.training.parallel import Ranks, spread
 from trainmark.training.shards import Sharding, evaluation_rows
@@ -117,7 +118,24 @@ class GptJob:
             )
 
     def _place(self, tokens: NDArray[Any]) -> Tensor:
-        """Return token ids (B, T + 1) on the device: T to read, each followed by its target."""
+        """Return token ids (B, T + 1) on the device: T to read, each followed by its target.
+
+        Raises:
+            DataError: an id past the vocabulary. The check before the run knows a file by
+                size and time of change, and a table cut over ranks would take it for zero.
+        """
+        worst = next(
+            (int(x) for x in (tokens.min(), tokens.max()) if not 0 <= x < self.config.vocab_size),
+            None,
+        )
+        if worst is not None:
+            raise DataError(
+                f"token id {worst}",
+                where=str(self.context.data_dir),
+                rule=f"a token id lies in [0, {self.config.vocab_size}), the recipe's vocab_size",
+                remedy="the tokens changed since they were checked: remove indices/ beside them "
+                "and run again",
+            )
         placed: Tensor = self.context.device.place(torch.from_numpy(tokens))
         return placed
 

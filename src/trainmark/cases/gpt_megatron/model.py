@@ -42,9 +42,12 @@ class GptConfig:
 
     @property
     def matmul_weights(self) -> int:
-        """Weights that take part in matrix products: blocks and head, no look-up tables."""
+        """Weights that take part in matrix products: blocks and head, no look-up tables.
+
+        The head counts as one rank has it: more padding for more ranks is no more work.
+        """
         blocks = 12 * self.num_layers * self.hidden_size**2
-        return blocks + self.hidden_size * self.padded_vocab_size
+        return blocks + self.hidden_size * padded_vocab_size(self.vocab_size, 1)
 
 
 def padded_vocab_size(vocab_size: int, tensor_parallel: int) -> int:
@@ -118,6 +121,9 @@ class Gpt(nn.Module):
     def forward(self, ids: Tensor, targets: Tensor) -> Tensor:
         """Return the SUM of the cross-entropy, in nats, over all targets.
 
+        Padded rows of the token table have no probability: the loss would otherwise
+        depend on how many ranks the table is cut over.
+
         The sum is inside so that what wraps the module (DDP, FSDP) sees the head too.
 
         Args:
@@ -129,7 +135,9 @@ class Gpt(nn.Module):
         if isinstance(table, DTensor):
             group = table.device_mesh.get_group()
             table = table.to_local()
-        return linear_cross_entropy_sum(hidden, table, targets.flatten(), group=group)
+        return linear_cross_entropy_sum(
+            hidden, table, targets.flatten(), classes=self.config.vocab_size, group=group
+        )
 
     def logits(self, ids: Tensor) -> Tensor:
         """Return all scores (B, T, padded vocabulary), for tests and small inputs."""

@@ -1,0 +1,95 @@
+"""The GPT case from the command line: text to tokens to a run, and runs over several ranks."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from gpt_tokenizers import write_two_files
+from trainmark.cases.gpt_megatron.indexed import IndexedReader
+from trainmark.results.record import read
+
+SMALL = ("num_layers=1", "hidden_size=16", "num_heads=2", "seq_length=16", "bs=4", "target=none")
+
+
+@pytest.fixture
+def trainmark(tmp_path):
+    def call(*words, limit_s=280):
+        env = os.environ | {"TRAINMARK_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
+        return subprocess.run(
+            [sys.executable, "-m", "trainmark", *words],
+            env=env, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=limit_s,
+        )  # fmt: skip
+
+    return call
+
+
+@pytest.mark.timeout(1500)  # a minute on an idle machine, several on a busy one
+def test_the_tiny_recipe_learns_the_language(trainmark, tmp_path):
+    words = ("run", "gpt_megatron", "--out", "run", "--quiet", "--timeout", "1400")
+    done = trainmark(*words, limit_s=1450)
+    assert done.returncode == 0, done.stdout + done.stderr
+    record = read(tmp_path / "run")
+    best = record.quality.best_possible
+    assert best < record.quality.value <= 1.05 * best
+    assert record.counts.tokens == 64 * record.counts.samples
+    assert record.figures["final_result"].unit == "tokens/s"
+    speed = json.loads((tmp_path / "run/index/nlp_gpt-tiny_sp_bs32_fp32_1_speed").read_text())
+    assert (speed["JOB_FAIL_FLAG"], speed["UNIT"], speed["index"]) == (0, "tokens/s", 1)
+    assert speed["FINAL_RESULT"] == pytest.approx(record.figure("final_result"), rel=1e-6)
+
+
+def test_text_becomes_tokens_and_tokens_a_run(trainmark, tmp_path):
+    words = np.random.default_rng(3).choice(["hello", "world", "'s", "well", "who"], (400, 30))
+    texts = [" ".join(row) for row in words]
+    lines = "".join(json.dumps({"text": text}) + "\n" for text in texts)
+    (tmp_path / "corpus.jsonl").write_text(lines)
+    write_two_files(tmp_path / "bpe")
+    done = trainmark("prepare", "gpt_megatron", "--from", "corpus.jsonl", "--tokenizer", "bpe",
+                     "--data", "data", "--workers", "2")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    reader = IndexedReader.open(tmp_path / "data" / "corpus_text_document")
+    assert reader.num_documents == 400
+    spread = ("--recipe", "tiny", "--nproc", "2", "tensor_parallel=2", "vocab_size=264")
+    words = ("run", "gpt_megatron", "--data", "data", "--out", "run", *spread)
+    done = trainmark(*words, "epochs=2", *SMALL)
+    assert done.returncode == 0, done.stdout + done.stderr
+    record = read(tmp_path / "run")
+    # All documents of the split joined, cut every 16 tokens; each sample once an epoch.
+    tokens = int(reader.sizes[:380].sum())  # round(400 x 949/1000) documents
+    samples = (tokens - 1) // 16
+    assert record.plan.data.train_samples == samples
+    assert record.counts.samples == 2 * samples
+    assert record.counts.tokens == 2 * samples * 16
+    assert record.counts.steps == 2 * -(-samples // 4)  # two tensor ranks are one replica
+    assert [rank.samples for rank in record.ranks] == [2 * samples, 0]
+    assert record.environment["job"]["parallel"] == {"data": 1, "tensor": 2, "fsdp": False}
+    assert (tmp_path / "run/index/nlp_gpt-tiny-open_mp_bs4_fp32_2_speed").is_file()
+
+
+def test_a_reproduction_run_out_of_time_leaves_its_json_record(trainmark, tmp_path):
+    done = trainmark("run", "gpt_megatron", "--recipe", "sp-bs8-fp32", "--timeout", "20",
+                     "--out", "run", "--quiet")  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    record = read(tmp_path / "run")
+    assert (record.status, record.cause.kind) == ("timed_out", "timeout")
+    assert record.plan.recipe["max_steps"] == 200
+    speed = json.loads((tmp_path / "run/index/nlp_gpt_sp_bs8_fp32_1_speed").read_text())
+    assert (speed["FINAL_RESULT"], speed["JOB_FAIL_FLAG"]) == (0, 1)
+
+
+def test_a_damaged_pair_stops_before_anything_starts(trainmark, tmp_path):
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "a.bin").write_bytes(b"MMIDIDX\x00\x00" + bytes(60))
+    (data / "a.idx").write_bytes(bytes(64))
+    done = trainmark("run", "gpt_megatron", "--data", "data", "--out", "run")
+    assert done.returncode == 2
+    assert "swapped" in done.stderr
+    assert "way out" in done.stderr
+    assert not (tmp_path / "run").exists()
