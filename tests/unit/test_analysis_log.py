@@ -46,7 +46,7 @@ def test_a_plain_log(log):
     assert figures(found)["values"] == 6
     assert figures(found)["values_skipped"] == 2
     assert figures(found)["p50"] == 6.0
-    assert figures(found)["first_value"] == "line 2: step 1, ips: 1.5 samples/s"
+    assert figures(found)["first_value"] == "line 6: step 3, ips: 3.5 samples/s"
 
 
 @pytest.mark.parametrize(

@@ -401,8 +401,10 @@ def test_the_document_has_an_entry_a_run(
         "final_result": 512.0,
         "final_result_unit": "samples/s",
         "tokens_per_s_per_device": 256.0,
+        "final_result_reason": None,
         "loss": 0.25,
         "mem_bytes": 2_500_000.0,
+        "notes": outcomes[0].records[0].notes,
     }
     assert (failed["status"], failed["statuses"]) == ("failed", ["oom"])
     assert failed["final_result"] is None
@@ -432,7 +434,9 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(cli: Any, tmp_path: 
     assert [plan["recipe"]["micro_batch_size"] for plan in document["plans"]] == [32]
     assert [path.name for path in (tmp_path / "runs/plan").iterdir()] == ["a"]
     code, out, _ = cli("run", "plan.yaml", "--dry-run")
-    assert "b: to run: toy:pytorch_2.13:fake:1:1:1" in out.splitlines()
+    lines = out.splitlines()
+    assert "b: to run in runs/plan/b: toy:pytorch_2.13:fake:1:1:1" in lines
+    assert len([line for line in lines if line.startswith("b")]) == 2  # its row and this line
 
 
 def test_nothing_that_could_run_is_exit_code_2_with_the_reasons(cli: Any, tmp_path: Path) -> None:
@@ -440,7 +444,8 @@ def test_nothing_that_could_run_is_exit_code_2_with_the_reasons(cli: Any, tmp_pa
     code, out, err = cli("run", "plan.yaml")
     assert code == 2
     assert "toy: skipped: 8 fake devices needed, 2 here" in out.splitlines()
-    assert "1/1 toy: skipped: 8 fake devices needed, 2 here" in err
+    assert out.splitlines()[-1] == "nothing could run here: every run of the plan was skipped"
+    assert err == "1/1 toy: skipped\n"
     assert not (tmp_path / "runs").exists()
     code, _, err = cli("run", "plan.yaml", "--quiet", "--json")
     assert (code, err) == (2, "")
@@ -470,3 +475,43 @@ def test_a_missing_plan_file_is_named(cli: Any) -> None:
     code, _, err = cli("run", "nowhere.yml")
     assert code == 2
     assert "nowhere.yml: cannot be read: No such file or directory" in err
+
+
+def test_notes_and_missing_figures_are_said_once_for_all_they_hold_for(
+    go: Callable[..., list[Outcome]],
+) -> None:
+    go(TWO)
+    kept = go(TWO)[0]
+    (made,) = kept.records
+    lacking = made.figures["final_result"].model_copy(update={"value": None, "reason": "warm-up"})
+    changes = {"notes": ["busy"], "figures": made.figures | {"final_result": lacking}}
+    bare = made.model_copy(update=changes)
+    shaken = made.model_copy(update={"notes": ["busy", "not steady"]})
+    outcomes = [
+        Outcome(name="a", state="kept", records=(bare,)),
+        Outcome(name="b", state="passed", records=(shaken, bare)),
+        Outcome(name="c", state="skipped", reason="no"),
+        Outcome(name="d", state="skipped", reason="no"),
+    ]
+    lines = series_table(outcomes, screen=Screen(width=80)).split("\n")
+    index = made.plan.repeat_index
+    assert lines[7:] == [
+        f"a, b/r{index}: no final_result: warm-up",
+        "a, b: note: busy",
+        f"b/r{index}: note: not steady",
+        "c, d: skipped: no",
+    ]
+    document = json.loads(series_json(outcomes, name="plan", exit_code=0))
+    assert document["runs"][0]["final_result_reason"] == "warm-up"
+    assert document["runs"][1]["notes"] == ["busy", "not steady"]
+
+
+def test_a_plans_folder_shows_every_run_of_it(go: Callable[..., list[Outcome]], cli: Any) -> None:
+    go(TWO + "- {case: toy, name: r1}\n- {case: toy, name: many, repeat: 2}\n")
+    code, out, _ = cli("show", "runs/plan", "--json")
+    assert code == 0
+    assert [Path(found["plan"]["run_dir"]).name for found in json.loads(out)] == [
+        "a", "b", "r1", "r2", "r1",
+    ]  # fmt: skip
+    code, out, _ = cli("report", "runs/plan", "--format", "json")
+    assert (code, len(json.loads(out))) == (0, 5)

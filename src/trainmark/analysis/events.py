@@ -31,6 +31,7 @@ class EventReader(Evidence):
         self.speeds, self.seconds, self.samples = speeds, seconds, samples
         self.loss: float | None = None
         self.failed = False
+        self.missing = ""  # the first key that an event lacked
         self.notes: list[str] = []
 
     def feed(self, block: Block) -> None:
@@ -44,7 +45,10 @@ class EventReader(Evidence):
             try:
                 event, _ = _DECODER.raw_decode(text.decode("utf-8", "replace").lstrip())
                 self._event(event, block, at)
-            except (ValueError, TypeError, KeyError, AttributeError):
+            except KeyError as error:
+                self.missing = self.missing or str(error.args[0])
+                self.not_found(block, at)
+            except (ValueError, TypeError, AttributeError):
                 self.not_found(block, at)
             at = data.find(self.marker, end) if end >= 0 else -1
 
@@ -54,7 +58,7 @@ class EventReader(Evidence):
     def _interval(self, seconds: float, samples: float | None, block: Block, at: int) -> None:
         if seconds < 0:
             raise ValueError
-        self.found(block, at, f"{seconds:g} s")
+        self.found(block, at, f"{seconds:g} s", used=self.seconds.uses())
         self.seconds.add([seconds])
         if samples is not None:
             self.samples.add([samples])
@@ -77,8 +81,11 @@ class MLLogReader(EventReader):
         metadata = event.get("metadata") or {}
         if key == "tracked_stats" and isinstance(value, dict):
             if "throughput" in value:
-                self.speeds.add([speed := _finite(value["throughput"])])
-                self.found(block, at, f"{speed:g}")
+                speed = _finite(value["throughput"])
+                if not self.speeds.seen:
+                    self.first = None  # speeds take the place of intervals
+                self.found(block, at, f"{speed:g}", used=self.speeds.uses())
+                self.speeds.add([speed])
             if value.get("loss") is not None:
                 self.loss = float(value["loss"])
         elif key == "train_loss" and value is not None:
@@ -140,7 +147,7 @@ class PerfLogReader(EventReader):
             self._last = None
         elif name == "STEP_BEGIN":
             if self._last is None:  # the first step, or the first after an evaluation
-                self._last = time_s, 0.0 if self.first is None else self._trained
+                self._last = time_s, 0.0 if not self.seconds.seen else self._trained
         else:
             self._step_end(time_s, value, block, at)
 

@@ -55,10 +55,11 @@ class Evidence:
         self.first_malformed: Shown | None = None
         self.cut_value: Shown | None = None
 
-    def found(self, block: Block, at: int, word: str) -> None:
-        """Note a value; the first is kept."""
-        if self.first is None:
-            self.first, self.first_word = shown(block, at), word
+    def found(self, block: Block, at: int, word: str, *, used: bool) -> None:
+        """Note a value; the first word is kept, and the first line that is not skipped."""
+        self.first_word = self.first_word or word
+        if used and self.first is None:
+            self.first = shown(block, at)
 
     def not_found(self, block: Block, at: int) -> None:
         """Count a line that should have held a value; the first is kept."""
@@ -113,8 +114,8 @@ class Extractor(Evidence):
         if found is None or not math.isfinite(found[0]):
             self.not_found(block, at)
         else:
+            self.found(block, at, found[1], used=self.spread.uses(len(values)))
             values.append(found[0])
-            self.found(block, at, found[1])
 
     def _cut_line(self, block: Block, at: int) -> None:
         """Take the value of a last line without its end, unless it may lack digits.
@@ -130,13 +131,13 @@ class Extractor(Evidence):
         elif (
             line.endswith(found[1])
             and found[1][-1:].isdigit()
-            and self.first is not None
+            and self.first_word
             and _decimals(found[1]) != _decimals(self.first_word)
         ):
             self.cut_value = shown(block, at)
         else:
+            self.found(block, at, found[1], used=self.spread.uses())
             self.spread.add([found[0]])
-            self.found(block, at, found[1])
 
 
 def _decimals(word: str) -> int:

@@ -37,6 +37,7 @@ class Rule:
         separator: what words stand between; empty: white space.
         position: the word's place in the line, from 0, from the end if negative; none: the
             word after the keyword.
+        whole: a keyword inside another word does not count.
         cut: which characters of the word count, ``N`` or ``A:B``; empty: all.
 
     Raises:
@@ -47,6 +48,7 @@ class Rule:
     separator: str = ""
     position: int | None = None
     cut: str = ""
+    whole: bool = False
     _slice: slice = field(init=False, repr=False)
     _number: re.Pattern[str] = field(init=False, repr=False)
     _word: re.Pattern[str] = field(init=False, repr=False)
@@ -100,7 +102,7 @@ class Rule:
             return self._parse(words[self.position])
         places = [found.span() for found in re.finditer(re.escape(self.keyword), line)]
         alone = [span for span in places if not _in_word(line, span[0])]
-        for _, end in alone or places:
+        for _, end in alone or ([] if self.whole else places):
             word = self._word.match(line, end)
             value = self._parse(word[1]) if word else None
             if value is not None:

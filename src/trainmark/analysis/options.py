@@ -32,7 +32,7 @@ class Options:
     model_mode: int | None = None
     ips_unit: str | None = None
     time_unit: str | None = None
-    gpu_num: int = 1
+    gpu_num: int | None = None
     run_mode: str | None = None
     model_name: str | None = None
     mission_name: str = ""
@@ -98,9 +98,9 @@ def record(
         model_name=options.model_name or stem,
         mission_name=options.mission_name,
         direction_id=direction,
-        run_mode=options.run_mode or ("sp" if options.gpu_num == 1 else "mp"),
+        run_mode=options.run_mode or ("sp" if (options.gpu_num or 1) == 1 else "mp"),
         index=options.index,
-        gpu_num=options.gpu_num,
+        gpu_num=options.gpu_num or 1,
         FINAL_RESULT=result,
         JOB_FAIL_FLAG=fail_flag(result, failed=failed),
         UNIT=unit,

@@ -31,6 +31,7 @@ class Form:
         reads: step times, steps a second, or samples (or tokens) a second.
         time_unit: of a step time.
         per_device: whether a speed is that of one device; else of the whole job.
+        unit: of a speed; empty: the line says it.
         batch: keyword of the samples of a step over all devices; empty: not in the log.
         loss: keyword of the loss; empty: not in the log.
     """
@@ -39,6 +40,7 @@ class Form:
     reads: Literal["step_time", "steps", "speed"]
     time_unit: str = "s"
     per_device: bool = False
+    unit: str = ""
     batch: str = ""
     loss: str = ""
 
@@ -50,6 +52,7 @@ class Preset:
     Args:
         signature: pattern that its lines, and no other trainer's, contain.
         sample: such a line, for help and messages.
+        world: pattern of the devices of the job, or of the speeds of all and of one.
         forms: ways to read it, best first; none: its lines are JSON events.
     """
 
@@ -57,6 +60,7 @@ class Preset:
     title: str
     signature: bytes
     sample: str
+    world: bytes = b""
     forms: tuple[Form, ...] = ()
 
 
@@ -69,6 +73,7 @@ PRESETS = {
             signature=rb"elapsed time per iteration \(ms\): *\d",
             sample="iteration 20/200 | elapsed time per iteration (ms): 123.4 | "
             "global batch size: 512 | lm loss: 6.8E+00 |",
+            world=rb"using world size: *(\d+)",
             forms=(
                 Form(
                     keyword="elapsed time per iteration (ms):",
@@ -85,9 +90,9 @@ PRESETS = {
             signature=rb"SamplesPerSec=\d|iter time \(s\): *\d.*samples/sec: *\d",
             sample="global_step=10, RunningAvgSamplesPerSec=220.7, CurrSamplesPerSec=222.9,",
             forms=(
-                Form(keyword="CurrSamplesPerSec=", reads="speed"),
-                Form(keyword="samples/sec:", reads="speed", loss="loss:"),
-                Form(keyword="SamplesPerSec=", reads="speed"),
+                Form(keyword="CurrSamplesPerSec=", reads="speed", unit="samples/s"),
+                Form(keyword="samples/sec:", reads="speed", unit="samples/s", loss="loss:"),
+                Form(keyword="SamplesPerSec=", reads="speed", unit="samples/s"),
                 Form(keyword="iter time (s):", reads="step_time", loss="loss:"),
             ),
         ),
@@ -98,17 +103,26 @@ PRESETS = {
             sample="{'train_runtime': 110.6, 'train_samples_per_second': 1.808, "
             "'train_steps_per_second': 0.226, 'epoch': 0.69}",
             forms=(
-                Form(keyword="train_samples_per_second", reads="speed", loss="'loss':"),
+                Form(
+                    keyword="train_samples_per_second", reads="speed", unit="samples/s",
+                    loss="'loss':",
+                ),
                 Form(keyword="train_steps_per_second", reads="steps", loss="'loss':"),
             ),
         ),
         Preset(
             name="paddle",
             title="PaddleNLP, PaddleOCR, PaddleClas",
-            signature=rb"(?:batch_cost|reader_cost): *\d.*(?:ips|speed): *\d|\bips: *\d",
+            signature=rb"(?:batch_cost|reader_cost): *\d.*(?:ips|speed): *\d|\bips: *\d"
+            rb"|\binterval_samples_per_second: *\d",
+            world=rb"\bips_total: *(\d[\d.]*)[^\n]*?\bips: *(\d[\d.]*)",
             sample="global step 20, loss: 8.08, avg_batch_cost: 0.35901 sec, "
             "speed: 2.79 step/s, ips_total: 22818 tokens/s, ips: 11409 tokens/s",
             forms=(
+                Form(
+                    keyword="interval_samples_per_second:", reads="speed", unit="samples/s",
+                    loss="loss:",
+                ),
                 Form(keyword="ips:", reads="speed", per_device=True, loss="loss:"),
                 Form(keyword="speed:", reads="steps", loss="loss:"),
                 Form(keyword="avg_batch_cost:", reads="step_time", loss="loss:"),
@@ -143,11 +157,12 @@ PRESETS = {
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The preset taken, its form (none: events), and why in one line."""
+    """The preset taken, its form (none: events), why in one line, and the log's devices."""
 
     preset: Preset
     form: Form | None
     why: str
+    devices: int | None
 
 
 def choose(name: str, blocks: Iterator[Block]) -> tuple[Choice, Iterator[Block]]:
@@ -165,11 +180,14 @@ def choose(name: str, blocks: Iterator[Block]) -> tuple[Choice, Iterator[Block]]
         raise UsageError(f"no preset {name!r}", where="--preset", remedy=remedy)
     wanted = list(PRESETS.values()) if name == AUTO else [PRESETS[name]]
     misses = [NearMiss(form.keyword) for preset in wanted for form in preset.forms]
+    first: Block | None = None
     for block in blocks:
+        first = first or block
         counts = {preset.name: len(re.findall(preset.signature, block.data)) for preset in wanted}
         if any(counts.values()):
             preset, why = _decide(counts) if name == AUTO else (PRESETS[name], f"preset {name}")
-            return Choice(preset, _form(preset, block), why), chain([block], blocks)
+            devices = _devices(preset, first) or _devices(preset, block)
+            return Choice(preset, _form(preset, block), why, devices), chain([block], blocks)
         if name != AUTO:
             for miss in misses:
                 miss.feed(block)
@@ -186,6 +204,20 @@ def _decide(counts: dict[str, int]) -> tuple[Preset, str]:
     others = f", {total - counts[best]} of other presets" if counts[best] < total else ""
     why = f"preset {best} recognised by {counts[best]} of its first lines{others}"
     return PRESETS[best], why
+
+
+def _devices(preset: Preset, block: Block) -> int | None:
+    found = re.search(preset.world, block.data) if preset.world else None
+    if not found:
+        return None
+    try:
+        numbers = [float(text) for text in found.groups()]
+    except ValueError:  # dots in a row: no number, so nothing is said
+        return None
+    all_, one = numbers[0], numbers[1] if len(numbers) > 1 else 1.0
+    devices = round(all_ / one) if one else 0
+    near = abs(all_ - devices * one) <= 0.02 * all_  # both speeds are rounded in the log
+    return devices if devices and near else None
 
 
 def _form(preset: Preset, block: Block) -> Form | None:

@@ -70,6 +70,21 @@ class Block:
         return replace(self, data=self.data[: self.data.rfind(b"\n") + 1], cut=False)
 
 
+def check_readable(log: str) -> None:
+    """Open and close ``log``; standard input and pipes, which that would spend, are not tried.
+
+    Raises:
+        DataError: for a log that cannot be opened.
+    """
+    if log == STDIN:
+        return
+    try:
+        if Path(log).is_file() or Path(log).is_dir() or not Path(log).exists():
+            Path(log).open("rb").close()
+    except OSError as error:
+        raise DataError(f"cannot read: {error.strerror or error}", where=log) from error
+
+
 def blocks(log: str) -> Iterator[Block]:
     """Yield ``log`` in order, ``-`` being standard input; gzip is told by its first bytes.
 

@@ -42,6 +42,10 @@ class Spread:
         """Values with the skipped ones."""
         return self.count + self.skipped
 
+    def uses(self, ahead: int = 0) -> bool:
+        """Tell whether the value after ``ahead`` more counts, not being skipped."""
+        return self.seen + ahead >= self._skip
+
     @property
     def exact(self) -> bool:
         """Whether percentiles are exact."""

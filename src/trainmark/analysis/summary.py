@@ -36,6 +36,9 @@ def figures(analysis: Analysis) -> dict[str, Any]:
         "time_unit": reading.time_unit,
         "batch": reading.batch,
         "devices_in_formula": reading.devices,
+        "result": analysis.measured,
+        "unit": analysis.record.UNIT,
+        "loss": analysis.loss,
         "notes": reading.notes,
     }
 
@@ -59,7 +62,7 @@ def text(analysis: Analysis) -> str:
         lines.append(f"  left out, its end is missing: {evidence.cut_value}")
     lines += [f"  note: {note}" for note in reading.notes]
     how = f"mode {reading.mode}: {MODES[reading.mode].formula}" if record.index == 1 else "as it is"
-    result = f"  result {record.FINAL_RESULT:g} {record.UNIT} ({how})"
+    result = f"  result {analysis.measured:g} {record.UNIT} ({how})"
     if record.LOSS_RESULT is not None:
         result += f", loss {record.LOSS_RESULT:g}"
     lines.append(result + (", FAILED" if record.JOB_FAIL_FLAG else ""))

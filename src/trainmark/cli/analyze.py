@@ -9,12 +9,19 @@ import typer
 
 NAME = "analyze"
 EXAMPLES = """\
-  trainmark analyze train.log --preset auto --skip_steps 20
+  trainmark analyze train.log --preset auto
+  trainmark analyze megatron.log --preset megatron --skip_steps 20
   trainmark analyze train.log --keyword "ips:" --model_mode -1 --ips_unit tokens/s --gpu_num 8
   trainmark analyze train.log --keyword "(ms):" --time_unit ms --base_batch_size 8192 \\
       --model_mode -2 --ips_unit tokens/s --mission_name 语义表示 --direction_id 1
   zcat old.log.gz | trainmark analyze - --preset megatron --keyword_loss "lm loss:"
 """
+
+
+_PRESET = (
+    "auto, or megatron, deepspeed, transformers, paddle, nanogpt, mllog, perflog; "
+    "other options win over it."
+)
 
 
 def _option(name: str, help_: str) -> typer.models.OptionInfo:
@@ -30,9 +37,7 @@ def command(
     filename: Annotated[
         str | None, _option("filename", "A log, as the public tool has it.")
     ] = None,
-    preset: Annotated[
-        str | None, _option("preset", "Known trainer, or auto; other options win over it.")
-    ] = None,
+    preset: Annotated[str | None, _option("preset", _PRESET)] = None,
     keyword: Annotated[str | None, _option("keyword", "A line with this text counts.")] = None,
     separator: Annotated[
         str | None, _option("separator", "Between words; default: white space.")
@@ -49,12 +54,15 @@ def command(
         int | None, _option("model_mode", "Formula, -2 to 4, see docs/analyze.md; default: 0.")
     ] = None,
     ips_unit: Annotated[
-        str | None, _option("ips_unit", "Unit of the result in modes -2 and -1.")
+        str | None,
+        _option("ips_unit", "Unit of the result in modes -2 and -1, and of another --index."),
     ] = None,
     time_unit: Annotated[
         Literal["s", "ms"] | None, _option("time_unit", "Unit of the log's times; default: s.")
     ] = None,
-    gpu_num: Annotated[int, _option("gpu_num", "Devices of the job.")] = 1,
+    gpu_num: Annotated[
+        int | None, _option("gpu_num", "Devices of the job; default: the log's, or 1.")
+    ] = None,
     run_mode: Annotated[
         Literal["sp", "mp"] | None, _option("run_mode", "Default: by --gpu_num.")
     ] = None,
@@ -70,7 +78,7 @@ def command(
         str | None, _option("keyword_loss", "The last number behind it is LOSS_RESULT.")
     ] = None,
     failed: Annotated[
-        bool, typer.Option("--failed", help="The run failed: set JOB_FAIL_FLAG.")
+        bool, typer.Option("--failed", help="The run failed: FINAL_RESULT 0, JOB_FAIL_FLAG 1.")
     ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print all figures as JSON before the record.")
@@ -105,7 +113,7 @@ def command(
     wanted = [*(logs or []), *([filename] if filename else [])]
     if not wanted:
         raise UsageError("no log", where="LOG", remedy="name one, or - for standard input")
-    analyses = [engine.analyze(log, options) for log in wanted]
+    analyses = engine.analyze_all(wanted, options)
     for analysis in analyses:
         if not quiet:
             typer.echo(summary.text(analysis), err=True)

@@ -29,7 +29,7 @@ def command(
     ] = None,
 ) -> None:
     """Print the result page of one or several runs, or their figures as data."""
-    from trainmark.cli.show import find_records, newest_run
+    from trainmark.cli.show import find_runs, newest_run
     from trainmark.report.export import to_csv, to_index, to_json
     from trainmark.report.page import html_page, markdown_page
     from trainmark.results.record import read
@@ -37,7 +37,8 @@ def command(
     if form is None:
         ending = output.suffix[1:] if output else ""
         form = ending if ending in ("html", "json", "csv") else "md"  # type: ignore[assignment]
-    records = [read(path) for run in runs or [newest_run()] for path in find_records(run)]
+    launches = [found for run in runs or [newest_run()] for found in find_runs(run)]
+    records = [read(path) for found in launches for path in found]
     if form == "md":
         text = markdown_page(records, lang)
     elif form == "html":

@@ -12,6 +12,7 @@ NAME = "show"
 EXAMPLES = """\
   trainmark show                    the newest run under ./runs
   trainmark show runs/RUN
+  trainmark show runs/demo          every run of a plan
   trainmark show runs/RUN --json
 """
 
@@ -34,36 +35,52 @@ def newest_run() -> Path:
     return max(found, key=lambda path: path.stat().st_mtime_ns).parent
 
 
-def find_records(run: Path) -> list[Path]:
-    """Return the run directories under ``run``: itself, or its repeats.
+def find_runs(folder: Path) -> list[list[Path]]:
+    """Return the runs that ``folder`` is or holds, each as the directories of its launches.
 
-    Raises:
-        RecordError: neither ``run`` nor its ``r1``, ``r2`` … hold a record.
+    A run is its own launch or has repeats ``r1``, ``r2`` …; the runs of a plan file lie one
+    down. Where there is no record, ``folder`` alone is returned: reading it says so.
     """
+    repeats = _launches(folder)
+    if folder.is_file() or repeats == [folder]:
+        return [[folder]]
+    below = [found for child in sorted(folder.glob("*")) if (found := _launches(child))]
+    # A plan file may call a run r1: repeats are alone in their folder.
+    if repeats and len(repeats) == len(below):
+        return [repeats]
+    return below or [[folder]]
+
+
+def _launches(run: Path) -> list[Path]:
+    """Return the directories of a run's launches; none where there is no record."""
     from trainmark.results.record import RECORD_FILE
 
-    if run.is_file() or (run / RECORD_FILE).exists():
+    if (run / RECORD_FILE).exists():
         return [run]
     found = (path.parent for path in run.glob(f"r*/{RECORD_FILE}"))
     repeats = [path for path in found if path.name[1:].isdecimal()]
-    return sorted(repeats, key=lambda path: int(path.name[1:])) or [run]
+    return sorted(repeats, key=lambda path: int(path.name[1:]))
 
 
 def command(
-    run: Annotated[Path | None, typer.Argument(help="Run directory or record.json.")] = None,
+    run: Annotated[
+        Path | None, typer.Argument(help="Run directory, record.json, or a plan's folder.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
-    """Print the table of a run."""
+    """Print the table of a run, or of each run of a plan."""
     from trainmark.report.terminal import repeats_table, run_table
     from trainmark.results.record import read
 
-    paths = find_records(run or newest_run())
-    records = [read(path) for path in paths]
+    runs = [[(path, read(path)) for path in paths] for paths in find_runs(run or newest_run())]
     if as_json:
-        documents = [record.model_dump(mode="json") for record in records]
-        typer.echo(json.dumps(documents if len(records) > 1 else documents[0], ensure_ascii=False))
+        documents = [record.model_dump(mode="json") for found in runs for _, record in found]
+        typer.echo(
+            json.dumps(documents if len(documents) > 1 else documents[0], ensure_ascii=False)
+        )
         return
-    for path, record in zip(paths, records, strict=True):
-        typer.echo(run_table(record, run_dir=path if path.is_dir() else path.parent))
-    if len(records) > 1:
-        typer.echo(repeats_table(records))
+    for found in runs:
+        for path, record in found:
+            typer.echo(run_table(record, run_dir=path if path.is_dir() else path.parent))
+        if len(found) > 1:
+            typer.echo(repeats_table([record for _, record in found]))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:
-    """What the command line says for all entries; it goes before what the file says."""
+    """What the command line says for all entries; it takes precedence over the file."""
 
     data: Path | None = None
     device: str | None = None
@@ -130,8 +130,8 @@ def run(
 
     Args:
         launch: runs a plan under a label and returns its records.
-        said: told in a line what becomes of an entry that is not launched, and why one
-            is launched again.
+        said: told in a line what becomes of an entry that is not launched (its reason is
+            in the outcome), and why one is launched again.
 
     Raises:
         EnvironmentFault: the folder of the runs cannot be made; nothing was started.
@@ -149,7 +149,7 @@ def run(
         label = f"{number}/{len(steps)} {step.name}"
         outcome = _settled(step)
         if outcome is not None:
-            said(f"{label}: {outcome.state}" + (f": {outcome.reason}" if outcome.reason else ""))
+            said(f"{label}: {outcome.state}")
         elif stopped:
             outcome = Outcome(name=step.name, state="left", reason="stopped before its turn")
             said(f"{label}: left")

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
+from trainmark.errors import EXIT_USAGE
 from trainmark.report import cells
 from trainmark.report.tables import Table
 from trainmark.report.terminal import Screen, rich_table
+from trainmark.results.entries import exit_code as code_of
 from trainmark.results.readings import final_loss, value_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from trainmark.results.entries import Outcome
@@ -24,23 +26,67 @@ _HEADERS = ("run", "status", "final_result", "token/p/s", "loss", "mem")
 
 
 def series_table(outcomes: Sequence[Outcome], *, screen: Screen | None = None) -> str:
-    """Return a table with a row an entry, then each entry's reason and folder.
+    """Return a table with a row an entry, then reasons, remarks and folders.
 
     Figures are those of runs that passed, over several launches their median; ``/`` where
-    there is none. No line is wider than the screen, but for a folder.
+    there is none. What holds for several entries is said once. No line is wider than the
+    screen, but for one with a folder.
     """
     screen = screen or Screen.of_stdout()
     console = screen.console()
     console.print(rich_table(Table(_HEADERS, tuple(map(_row, outcomes))), screen))
     console.print()
+    for words, names in _grouped(pair for outcome in outcomes for pair in _said(outcome)).items():
+        console.print(Text(cells.clean(f"{', '.join(names)}: {words}")))
     for outcome in outcomes:
-        if outcome.reason:
-            line = f"{outcome.name}: {outcome.state}: {outcome.reason}"
-            console.print(Text(cells.clean(line)))
         if outcome.run_dir is not None:
-            place = Text(cells.clean(f"{outcome.name}: {outcome.run_dir}"))
+            place = Text(cells.clean(_place(outcome)))
             console.print(place, no_wrap=True, crop=False, overflow="ignore")
+    if code_of(outcomes) == EXIT_USAGE:
+        console.print(Text("nothing could run here: every run of the plan was skipped"))
     return screen.text(console)
+
+
+def _said(outcome: Outcome) -> Iterator[tuple[str, str]]:
+    """Yield what is to be said of an entry, and of which launches: ``name`` or ``name/r2``."""
+    if outcome.reason and outcome.state != "to run":
+        yield f"{outcome.state}: {outcome.reason}", outcome.name
+    remarks = [(words, record) for record in outcome.records for words in _remarks(record)]
+    for words in dict.fromkeys(words for words, _ in remarks):
+        having = [record for said, record in remarks if said == words]
+        if len(having) == len(outcome.records):
+            yield words, outcome.name
+        else:
+            for record in having:
+                yield words, f"{outcome.name}/r{record.plan.repeat_index}"
+
+
+def _remarks(record: Record) -> list[str]:
+    """Return why a launch that passed has no result, and the notes to its figures."""
+    notes = [f"note: {note}" for note in dict.fromkeys(record.notes)]
+    why = _no_result(record)
+    return notes if why is None else [f"no final_result: {why}", *notes]
+
+
+def _no_result(record: Record) -> str | None:
+    """Return the record's reason for the lack of a result; the status says it if it failed."""
+    entry = record.figures.get("final_result")
+    return entry.reason if record.passed and entry and entry.value is None else None
+
+
+def _grouped(said: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """Return the names of which the same words are said, in the order of both."""
+    found: dict[str, list[str]] = {}
+    for words, name in said:
+        found.setdefault(words, []).append(name)
+    return found
+
+
+def _place(outcome: Outcome) -> str:
+    """Return the line with an entry's folder; of one that would run, with what it is."""
+    if outcome.state == "to run":
+        return f"{outcome.name}: to run in {outcome.run_dir}: {outcome.reason}"
+    return f"{outcome.name}: {outcome.run_dir}"
 
 
 def series_json(
@@ -85,8 +131,10 @@ def _entry(outcome: Outcome) -> dict[str, Any]:
         "final_result": result,
         "final_result_unit": None if result is None else _unit(outcome),
         "tokens_per_s_per_device": _over(outcome, lambda record: value_of(record, "token/p/s")),
+        "final_result_reason": next(filter(None, map(_no_result, outcome.records)), None),
         "loss": _over(outcome, final_loss),
         "mem_bytes": _over(outcome, lambda record: value_of(record, "mem")),
+        "notes": list(dict.fromkeys(note for record in outcome.records for note in record.notes)),
     }
 
 
