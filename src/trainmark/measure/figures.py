@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from trainmark.devices.peaks import dense_peak
+from trainmark.measure import traffic
 from trainmark.measure.stats import spread
 
 if TYPE_CHECKING:
@@ -96,6 +97,11 @@ def compute(
         ),
     }
     figures |= _steady(timeline, precision, recipe_warmup_steps, work_unit)
+    if not traffic.has_headline_mfu(timeline):
+        figures["MFU"] = Figure(None, "%", traffic.NO_HEADLINE)
+    for name, (value, unit, remark) in traffic.rates(timeline).items():
+        known = value is not None
+        figures[name] = Figure(value, unit, None if known else remark, remark if known else None)
     figures["mem"] = _memory(ranks)
     figures["mem_total"] = _memory_total(ranks)
     figures["allocator_peak"] = _allocator_peak(ranks)

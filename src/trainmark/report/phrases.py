@@ -35,6 +35,17 @@ PHRASES: dict[str, str] = {
     "measured in preflight": "预检时实测",
     "sum of the ranks' peak resident memory": "各 rank 常驻内存峰值之和",
     "fullest device, device-wide, at window edges": "占用最高的设备，整卡口径，在窗口边界采样",
+    "embedding look-ups, not products, are the work here: see bytes/s and FLOP/s": (
+        "该用例的主要工作是嵌入查找而非矩阵乘：见 bytes/s 与 FLOP/s"
+    ),
+    "rows and gradients read, rows read and written": "读取行和梯度，读写被更新的行",
+    "sent to other ranks, forward and backward": "前向与反向发往其他 rank",
+    "one rank exchanges nothing": "单个 rank 无需交换",
+    "the host does not see an accelerator wait": "主机无法观察加速卡的等待",
+    "waiting for exchanges, evaluation included, mean of the ranks": (
+        "等待交换的时间，含评估，各 rank 均值"
+    ),
+    "no step after the warm-up": "预热之后没有训练步",
     # Notes of records
     "not steady: median step time moved by {} between the first and the last third of the "
     "measured steps": "不稳定：首尾各三分之一计量步的步耗时中位数变化 {}",

@@ -240,6 +240,13 @@ TEXTS: dict[str, Text] = {
         "model FLOP/s over the matmul rate measured on this device",
         "模型 FLOP/s 除以本机实测矩阵乘速率",
     ),
+    "figure.embedding_bytes_per_device": Text(
+        "embedding bytes moved a second a device", "单卡每秒嵌入读写字节数"
+    ),
+    "figure.exchange_bytes_per_device": Text(
+        "bytes sent a second a device", "单卡每秒发送字节数"
+    ),
+    "figure.exchange_share": Text("time waiting for exchanges", "等待交换的时间占比"),
     "figure.allocator_peak": Text("peak of the framework's allocator", "框架内存分配器的峰值"),
     "figure.null": Text("not measured: {reason}", "未测得：{reason}"),
     # Counts

@@ -198,6 +198,8 @@ class DlrmJob:
             # A row read, its gradient read, the row read again and written.
             "embedding_bytes_per_sample": 4 * len(rows) * dim * FLOAT_BYTES,
             "exchanged_bytes_per_step": exchanged,
+            "exchange_exposed_s": 0.0 if world_size == 1 else self.tables.exposed_s,
+            "headline_mfu": False,
             "skipped_steps": self.stepper.skipped_steps(),
         }
 
