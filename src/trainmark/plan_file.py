@@ -89,9 +89,9 @@ def _name(value: Value) -> str:
 
 
 def _as_name(words: str) -> str:
-    """Return words as a folder's name: a case key has colons."""
-    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", words).lstrip("._-")[:100]
-    return plain or "plan"
+    """Return words as a folder's name: a case key has colons, a file's name what it likes."""
+    parts = re.split(r"[\s/:\\]+", "".join(c if c.isprintable() else " " for c in words))
+    return "-".join(parts).lstrip("._-") or "plan"
 
 
 _TOP: dict[str, Callable[[Value], Any]] = {
@@ -161,7 +161,7 @@ def _entry(value: Value) -> Entry:
             remedy="add `case: NAME`; see `trainmark list cases`",
         )
     words = [known["case"], known["recipe"]] if "recipe" in known else [known["case"]]
-    known.setdefault("name", _as_name("-".join(words)))
+    known.setdefault("name", _as_name("-".join(words))[:100])
     return Entry(where=value.where, **{_FIELD_OF_KEY.get(key, key): known[key] for key in known})
 
 

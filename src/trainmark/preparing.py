@@ -1,13 +1,12 @@
 """Write a data folder whole or not at all, and go on where a call was stopped.
 
-Owns the lock, the manifest, and what of an earlier call is kept. The unfinished folder lies
+Owns the manifest, and what of an earlier call is kept. The unfinished folder lies
 beside the one asked for and takes its name last; its manifest lists every file done so far
 with its sha256. Must not know what the files mean.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -17,6 +16,7 @@ from hashlib import file_digest
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from trainmark.errors import DataError, EnvironmentFault
+from trainmark.locks import held
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -39,7 +39,13 @@ def alone(data: Path) -> Iterator[Path]:
     """
     try:
         data = data.resolve()
-        with _locked(data):
+        data.parent.mkdir(parents=True, exist_ok=True)
+        at_work = EnvironmentFault(
+            "another prepare is at work on this folder",
+            where=str(data),
+            remedy="wait for it, or name another folder with --data",
+        )
+        with held(data.with_name(f".{data.name}.lock"), at_work):
             yield data
     except (OSError, RuntimeError) as error:  # RuntimeError: links that lead in a circle
         raise EnvironmentFault(
@@ -48,25 +54,6 @@ def alone(data: Path) -> Iterator[Path]:
             rule="raw files must be readable, and the folder to write on a disk with room",
             remedy="name another folder with --data, or free some space, and call again",
         ) from error
-
-
-@contextmanager
-def _locked(data: Path) -> Iterator[None]:
-    data.parent.mkdir(parents=True, exist_ok=True)
-    lock = data.with_name(f".{data.name}.lock")
-    with lock.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise EnvironmentFault(
-                "another prepare is at work on this folder",
-                where=str(data),
-                remedy="wait for it, or name another folder with --data",
-            ) from None
-        try:
-            yield
-        finally:
-            lock.unlink(missing_ok=True)
 
 
 def refuse_inside(data: Path, raw: Path) -> None:

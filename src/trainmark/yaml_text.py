@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from stat import S_ISREG
 from typing import TYPE_CHECKING
 
 from trainmark.errors import UsageError
@@ -149,6 +150,8 @@ def read(path: Path) -> Value:
     """
     file = str(path)
     try:
+        if not S_ISREG(path.stat().st_mode):  # opening a pipe waits for its writer
+            raise ValueError("not a regular file")
         with path.open("rb") as stream:
             data = stream.read(_LARGEST_BYTES + 1)
     except (OSError, ValueError) as error:

@@ -123,3 +123,24 @@ def test_a_pipe_is_read_and_nothing_heavy_is_imported():
     )
     assert json.loads(done.stdout)["FINAL_RESULT"] == 40.0
     assert done.stderr == "[]\n"
+
+
+def test_closed_standard_input_is_said(cli, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", None)
+    code, out, err = cli("-", "--preset", "auto")
+    assert (code, out) == (2, "")
+    assert err.startswith("trainmark: -: standard input is closed")
+
+
+def test_closed_standard_output_is_said_and_no_success(cli, monkeypatch):
+    monkeypatch.setattr(sys, "__stdout__", None)  # as the interpreter has it then
+    code, out, err = cli(*PUBLIC)
+    assert (code, out) == (2, "")
+    assert "standard output: is closed, so the record cannot be printed" in err
+
+
+def test_a_log_whose_name_is_not_utf_8_is_read(cli):
+    name = "\udcff.log"
+    Path(name).write_text(LOG)
+    code, out, _ = cli(name, "--keyword", "ips:", "--model_mode", "1")
+    assert (code, json.loads(out)["log_file"]) == (0, "\ufffd.log")

@@ -176,8 +176,10 @@ def test_a_log_that_cannot_be_read_is_named(tmp_path):
 
 def test_damaged_gzip_data_is_named(log):
     data = gzip.compress(LINES.encode() * 100)
-    with pytest.raises(DataError, match="damaged gzip"):
-        speed(log(data[:-40], "cut.gz"))
+    path = log(data[:-40], "cut.gz")
+    with pytest.raises(DataError, match="damaged gzip") as caught:
+        speed(path)
+    assert str(caught.value).count("cut.gz") == 1
 
 
 def test_the_loss_is_the_last_number_behind_its_keyword(log):
@@ -219,7 +221,14 @@ def test_other_indexes_print_the_figure_of_the_log(log, index, result):
         ({"skip_steps": -1}, "--skip_steps"),
         ({"index": 2}, "--ips_unit"),
         ({"index": 4}, "index 4"),
-        ({"direction_id": 7}, "direction_id 7"),
+        ({"direction_id": 7}, "^--direction_id: direction_id 7 is unknown"),
+        ({"mission_name": "x"}, "^--mission_name: mission_name 'x' is unknown"),
+        ({"base_batch_size": int("9" * 400)}, "--base_batch_size: the number is too large"),
+        ({"gpu_num": int("9" * 400)}, "--gpu_num: the number is too large"),
+        ({"position": 10**20 - 1}, "--position: the number is too large"),
+        ({"position": 1 - 10**20}, "--position: the number is too large"),
+        ({"keyword": "\udc80\udcff"}, "--keyword: '\ufffd\ufffd' is not UTF-8"),
+        ({"separator": "\udc80"}, "--separator: '\ufffd' is not UTF-8"),
         ({"mission_name": "语义"}, "语义表示"),
         ({"preset": "mllog"}, "--keyword: does not apply; preset mllog reads JSON events"),
         ({"keyword": None}, "--keyword"),

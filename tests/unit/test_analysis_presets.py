@@ -251,3 +251,23 @@ def test_events_take_no_options_about_words(run, option, value):
 def test_events_without_an_interval_are_said_to_be_so(run):
     with pytest.raises(DataError, match="needs a beginning and an end"):
         run(_perflog(1000, "STEP_BEGIN"))
+
+
+def test_events_that_no_reader_can_hold_are_malformed(tmp_path):
+    deep = '0: :::MLLOG {"key": ' + "[" * 200_000 + "\n"
+    huge = _mllog(1, "tracked_stats", {"throughput": 10**404})
+    path = tmp_path / "train.log"
+    path.write_text(huge + deep + _mllog(2, "tracked_stats", {"throughput": 8.0}))
+    found = analyze(str(path), Options(preset="mllog"))
+    assert found.record.FINAL_RESULT == 8.0
+    assert found.reading.evidence.malformed == 2
+    path.write_text(huge)
+    with pytest.raises(DataError, match="1 lines with ':::MLLOG', none with a value"):
+        analyze(str(path), Options(preset="mllog"))
+
+
+@pytest.mark.parametrize("devices", ["9" * 30, "9" * 400])
+def test_a_world_that_is_no_count_says_no_devices(tmp_path, devices):
+    path = tmp_path / "train.log"
+    path.write_text(f"using world size: {devices}\n{LOGS['megatron']}")
+    assert analyze(str(path), Options(preset="auto")).record.gpu_num == 1

@@ -80,9 +80,9 @@ def test_milliseconds_are_divided_by_a_thousand_first(mode, result):
     assert final_result(mode, 250.0, batch=8, devices=4, time_unit="ms") == result
 
 
-def test_results_have_three_places_and_may_be_below_one():
+def test_results_have_three_places_or_digits_and_may_be_below_one():
     assert final_result(1, 0.12345, batch=None, devices=1, time_unit="s") == 0.123
-    assert final_result(1, 0.0004, batch=None, devices=1, time_unit="s") == 0.0
+    assert final_result(1, 0.00043219, batch=None, devices=1, time_unit="s") == 0.000432
 
 
 @pytest.mark.parametrize("mode", sorted(MODES))
@@ -114,3 +114,9 @@ def test_modes_of_units():
         -2: None, -1: None, 0: "samples/s", 1: "steps/s", 2: "steps/s", 3: "samples/s",
         4: "s/epoch",
     }  # fmt: skip
+
+
+def test_percentiles_between_the_ends_of_all_numbers():
+    spread = Spread()
+    spread.add([-1.5e308, 1.5e308])
+    assert spread.percentiles(0.0, 0.5, 1.0) == [-1.5e308, 0.0, 1.5e308]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import string
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -183,12 +184,42 @@ def test_aliases_that_would_grow_are_refused_before_they_do(write: Write) -> Non
     assert "line 1: anchors and aliases are not taken" in fault(write, "\n".join(lines))
 
 
-@pytest.mark.parametrize("kind", ["missing", "folder", "unreadable name"])
+@pytest.mark.parametrize("kind", ["missing", "folder", "pipe", "unreadable name"])
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, kind: str) -> None:
     (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
     path = tmp_path / ("a\0b" if kind == "unreadable name" else kind)
     with pytest.raises(UsageError, match="cannot be read"):
         read_plan_file(path)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "/dev/null"])
+def test_only_a_regular_file_is_opened(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UsageError, match="cannot be read: not a regular file"):
+        read_plan_file(tmp_path / kind)
+
+
+@pytest.mark.parametrize(
+    ("stem", "name"),
+    [
+        ("甲", "甲"),
+        ("乙", "乙"),
+        ("हि", "हि"),  # letters that differ in a mark alone stay apart
+        ("हा", "हा"),
+        ("e\u0301té 2", "e\u0301té-2"),
+        ("a:b\\c\u3000d\u200be", "a-b-c-d-e"),
+        ("a(1)", "a(1)"),
+        ("\n", "plan"),
+        ("界" * 80, "界" * 80),
+        ("x" * 120, "x" * 120),
+    ],
+)
+def test_the_folder_is_called_after_the_file(tmp_path: Path, stem: str, name: str) -> None:
+    path = tmp_path / f"{stem}.yaml"
+    path.write_text("runs:\n- case: toy\n", encoding="utf-8")
+    assert read_plan_file(path).name == name
 
 
 def test_a_byte_order_mark_and_windows_line_ends_are_no_fault(

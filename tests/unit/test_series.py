@@ -339,6 +339,37 @@ def test_a_folder_that_cannot_be_used_is_refused_before_anything_starts(
     assert launcher.launched == []
 
 
+def test_two_calls_never_work_in_one_folder(
+    go: Callable[..., list[Outcome]], launcher: Launcher, tmp_path: Path, cli: Any
+) -> None:
+    endings: list[tuple[int, str, str]] = []
+    steps = checked(tmp_path, TWO)
+
+    def launch(plan: Plan, label: str) -> list[Record]:
+        endings.append(cli("run", "plan.yaml", "--quiet"))
+        return launcher(plan, label)
+
+    outcomes = series.run(steps, launch=launch, said=launcher.said.append)
+    assert states(outcomes) == {"a": "passed", "b": "passed"}
+    assert [(code, out) for code, out, _ in endings] == [(2, ""), (2, "")]
+    assert "another `trainmark run` of this plan is at work there" in endings[0][2]
+    assert sorted(path.name for path in (tmp_path / "runs/plan").iterdir()) == ["a", "b"]
+    assert states(go(TWO)) == {"a": "kept", "b": "kept"}
+
+
+def test_what_another_call_did_after_the_check_is_kept(
+    go: Callable[..., list[Outcome]], launcher: Launcher, tmp_path: Path
+) -> None:
+    early = checked(tmp_path, TWO)
+    launcher.endings = {"b": "oom"}
+    go(TWO)
+    launcher.launched.clear()
+    launcher.endings = {}
+    outcomes = series.run(early, launch=launcher, said=launcher.said.append)
+    assert states(outcomes) == {"a": "kept", "b": "passed"}
+    assert launcher.launched == ["b-2"]
+
+
 def test_a_record_that_cannot_be_read_is_left_alone(
     go: Callable[..., list[Outcome]], tmp_path: Path
 ) -> None:

@@ -13,11 +13,11 @@ from trainmark.analysis import modes
 from trainmark.analysis.options import LARGEST_BATCH, MEMORY, SPEED, Options, check, record
 from trainmark.analysis.presets import choose
 from trainmark.analysis.reading import Reading, read_events, read_keyword
-from trainmark.analysis.source import blocks, check_readable
+from trainmark.analysis.source import LINE_LIMIT_BYTES, Block, blocks, check_readable
 from trainmark.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from trainmark.results.index_record import IndexRecord
 
@@ -55,8 +55,9 @@ def analyze(log: str, options: Options) -> Analysis:
         DataError: for a log without values.
     """
     check(options)
-    source = blocks(log)
     said: list[str] = []
+    torn: list[int] = []
+    source = _noting_torn(blocks(log), torn)
     try:
         if options.preset is None:
             reading = read_keyword(source, options, None)
@@ -73,7 +74,18 @@ def analyze(log: str, options: Options) -> Analysis:
             error.where = f"{log}: {error.where}" if error.where else log
         raise
     reading.notes.extend(said)
+    if torn:
+        limit, lines = f"{LINE_LIMIT_BYTES >> 20} MiB", "lines" if len(torn) > 1 else "line"
+        reading.notes.append(f"{len(torn)} {lines} beyond {limit}: the rest is not read")
     return _finish(log, options, reading)
+
+
+def _noting_torn(source: Iterator[Block], torn: list[int]) -> Iterator[Block]:
+    """Pass the blocks on; add to ``torn`` those whose last line is beyond the limit."""
+    for block in source:
+        if block.torn:
+            torn.append(block.number)
+        yield block
 
 
 def _with_devices(options: Options, devices: int | None, notes: list[str]) -> Options:
@@ -94,7 +106,7 @@ def _finish(log: str, options: Options, reading: Reading) -> Analysis:
         result, unit = _speed(log, options, reading)
     else:
         largest = options.index in {MEMORY, LARGEST_BATCH}
-        result = round(values.maximum if largest else values.mean, 3)
+        result = modes.rounded(values.maximum if largest else values.mean)
         unit = options.ips_unit or ""
         notes.append(f"the {'largest' if largest else 'mean'} of the log's values, as it is")
     _note_devices_and_outliers(options, reading)

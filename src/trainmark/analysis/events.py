@@ -48,7 +48,7 @@ class EventReader(Evidence):
             except KeyError as error:
                 self.missing = self.missing or str(error.args[0])
                 self.not_found(block, at)
-            except (ValueError, TypeError, AttributeError):
+            except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
                 self.not_found(block, at)
             at = data.find(self.marker, end) if end >= 0 else -1
 
@@ -56,7 +56,7 @@ class EventReader(Evidence):
         raise NotImplementedError
 
     def _interval(self, seconds: float, samples: float | None, block: Block, at: int) -> None:
-        if seconds < 0:
+        if _finite(seconds) < 0 or not math.isfinite(samples or 0.0):
             raise ValueError
         self.found(block, at, f"{seconds:g} s", used=self.seconds.uses())
         self.seconds.add([seconds])

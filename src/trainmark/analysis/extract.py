@@ -121,15 +121,18 @@ class Extractor(Evidence):
         """Take the value of a last line without its end, unless it may lack digits.
 
         It is whole if something follows it, or if it has as many decimals as the first
-        value; a lone value is taken as it is.
+        value; a lone value is taken as it is. At the limit of long lines nothing is taken
+        that touches it.
         """
         line = block.line(at)
         found = self.rule.value(line)
         self.matched += 1
-        if found is None or not math.isfinite(found[0]):
+        lacking = block.torn and found is not None and _touches_end(self.rule, line, found[1])
+        if found is None or lacking or not math.isfinite(found[0]):
             self.not_found(block, at)
         elif (
-            line.endswith(found[1])
+            not block.torn
+            and line.endswith(found[1])
             and found[1][-1:].isdigit()
             and self.first_word
             and _decimals(found[1]) != _decimals(self.first_word)
@@ -138,6 +141,11 @@ class Extractor(Evidence):
         else:
             self.found(block, at, found[1], used=self.spread.uses())
             self.spread.add([found[0]])
+
+
+def _touches_end(rule: Rule, line: str, word: str) -> bool:
+    """Tell whether more of ``line`` would change its value: the word reaches its end."""
+    return line.endswith(word) or (rule.position is not None and rule.position < 0)
 
 
 def _decimals(word: str) -> int:
@@ -157,11 +165,19 @@ class LastValue:
         """Take the last value of ``block``, if it has one.
 
         A last line without its end may have lost digits: it counts only where no line
-        before it has a value.
+        before it has a value. One longer than the limit counts if its value ends before it.
         """
         end = len(block.data)
         if block.cut:
             end = block.data.rfind(b"\n") + 1
+        if block.torn and block.data.find(self._key, end) >= 0:
+            line = block.line(end)
+            found = self.rule.value(line)
+            if found and not _touches_end(self.rule, line, found[1]):
+                self.value = found[0]
+                return
+        if block.torn:
+            block = block.whole_lines()
         if not self._search(block, end) and self.value is None and block.cut:
             self._search(block, len(block.data))
 

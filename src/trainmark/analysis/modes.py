@@ -72,7 +72,7 @@ def check_mode(number: int, base_batch_size: float | None) -> Mode:
 def final_result(
     number: int, mean: float, *, batch: float | None, devices: int, time_unit: str
 ) -> float:
-    """Return FINAL_RESULT of mode ``number``, rounded to three places.
+    """Return FINAL_RESULT of mode ``number``, as ``rounded`` gives it.
 
     ``ms`` divides the mean by 1000 first, whatever the mode. A mean of zero is a result of
     zero.
@@ -89,4 +89,9 @@ def final_result(
         what = f"no result from a mean of {mean:g}"
         rule = f"mode {number} is {mode.formula}, a finite number above zero"
         raise DataError(what, rule=rule, remedy="check --keyword and --position")
-    return round(result, 3)
+    return rounded(result)
+
+
+def rounded(result: float) -> float:
+    """Return ``result`` to three places, or to three digits where that would be zero."""
+    return round(result, 3) or float(f"{result:.3g}")

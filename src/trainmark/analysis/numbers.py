@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from trainmark.errors import UsageError
 
+LARGEST_COUNT = 10**15  # of devices, steps or words: below it floats count exactly
 _EXPONENT = r"(?:[eE][+-]?\d+)?"
 _DIGITS = rf"\d+(?:\.\d*)?{_EXPONENT}"
 _OTHERS = rf"\.\d+{_EXPONENT}|(?i:nan|inf(?:inity)?)(?![A-Za-z_])"
@@ -100,14 +101,20 @@ class Rule:
             if not -len(words) <= self.position < len(words):
                 return None
             return self._parse(words[self.position])
-        places = [found.span() for found in re.finditer(re.escape(self.keyword), line)]
-        alone = [span for span in places if not _in_word(line, span[0])]
-        for _, end in alone or ([] if self.whole else places):
-            word = self._word.match(line, end)
-            value = self._parse(word[1]) if word else None
-            if value is not None:
-                return value
-        return None
+        alone = False
+        for found in re.finditer(re.escape(self.keyword), line):
+            if not _in_word(line, found.start()):
+                alone = True
+                if value := self._behind(line, found.end()):
+                    return value
+        if alone or self.whole:
+            return None
+        places = re.finditer(re.escape(self.keyword), line)  # anew: lines may hold millions
+        return next(filter(None, (self._behind(line, found.end()) for found in places)), None)
+
+    def _behind(self, line: str, end: int) -> tuple[float, str] | None:
+        word = self._word.match(line, end)
+        return self._parse(word[1]) if word else None
 
     def _parse(self, word: str) -> tuple[float, str] | None:
         found = self._number.match(word[self._slice])

@@ -6,17 +6,30 @@ logs are read.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from trainmark.analysis import modes
 from trainmark.analysis.events import READERS
-from trainmark.analysis.numbers import Rule
+from trainmark.analysis.numbers import LARGEST_COUNT, Rule
 from trainmark.analysis.source import STDIN
-from trainmark.errors import UsageError
-from trainmark.results.index_record import MISSIONS, IndexRecord, fail_flag
+from trainmark.errors import UsageError, nearest
+from trainmark.results.index_record import (
+    DIRECTIONS,
+    INDEXES,
+    MISSIONS,
+    RUN_MODES,
+    IndexRecord,
+    fail_flag,
+)
 
 SPEED, MEMORY, LARGEST_BATCH = 1, 2, 6
+_KNOWN = {
+    "mission_name": MISSIONS,
+    "direction_id": tuple(DIRECTIONS),
+    "run_mode": RUN_MODES,
+    "index": tuple(INDEXES),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +62,12 @@ def check(options: Options) -> None:
     Raises:
         UsageError: naming the option.
     """
+    _check_text(options)
+    for name, known in _KNOWN.items():
+        value = getattr(options, name)
+        if value not in {None, ""} and value not in known:
+            remedy = nearest(str(value), map(str, known))
+            raise UsageError(f"{name} {value!r} is unknown", where=f"--{name}", remedy=remedy)
     if options.preset is None:
         Rule(options.keyword or "", options.separator or "", options.position, options.cut)
     elif options.preset in READERS:
@@ -57,6 +76,10 @@ def check(options: Options) -> None:
         value = getattr(options, name)
         if value is not None and value < least:
             raise UsageError(f"{name} is {value}", where=f"--{name}", rule=f"at least {least}")
+    for name in ("base_batch_size", "gpu_num", "skip_steps", "position"):
+        if abs(getattr(options, name) or 0) > LARGEST_COUNT:
+            rule = f"at most {LARGEST_COUNT}"
+            raise UsageError("the number is too large", where=f"--{name}", rule=rule)
     if options.index == SPEED:
         if options.preset is None:
             modes.check_mode(options.model_mode or 0, options.base_batch_size)
@@ -66,6 +89,21 @@ def check(options: Options) -> None:
         rule = f"index {options.index} prints the log's own figure"
         raise UsageError("no unit", where="--ips_unit", rule=rule, remedy="give it, as MB")
     record(options, STDIN, 1.0, "samples/s", None, failed=False)
+
+
+def _check_text(options: Options) -> None:
+    """Refuse words that came as bytes and are no UTF-8: they can be neither sought nor printed."""
+    for item in fields(options):
+        value = getattr(options, item.name)
+        if isinstance(value, str) and value != printable(value):
+            spelt = "range" if item.name == "cut" else item.name
+            what = f"{printable(value)!r} is not UTF-8"
+            raise UsageError(what, where=f"--{spelt}", remedy="give text in UTF-8")
+
+
+def printable(word: str) -> str:
+    """Return a word of the command line with what is not UTF-8 in it replaced."""
+    return word.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def check_events(options: Options, preset: str) -> None:
@@ -89,13 +127,14 @@ def record(
     Raises:
         UsageError: for a name or code that the record does not know.
     """
+    log = printable(log)
     stem = "stdin" if log == STDIN else Path(log).name.removesuffix(".gz").removesuffix(".log")
     direction = options.direction_id
     if direction is None:
         direction = _DIRECTION_OF.get(options.mission_name, 0)
     return IndexRecord(
         log_file=log,
-        model_name=options.model_name or stem,
+        model_name=options.model_name or stem or log,
         mission_name=options.mission_name,
         direction_id=direction,
         run_mode=options.run_mode or ("sp" if (options.gpu_num or 1) == 1 else "mp"),

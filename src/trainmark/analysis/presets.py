@@ -11,6 +11,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Literal
 
 from trainmark.analysis.extract import NearMiss
+from trainmark.analysis.numbers import LARGEST_COUNT
 from trainmark.errors import DataError, UsageError, nearest
 
 if TYPE_CHECKING:
@@ -215,7 +216,8 @@ def _devices(preset: Preset, block: Block) -> int | None:
     except ValueError:  # dots in a row: no number, so nothing is said
         return None
     all_, one = numbers[0], numbers[1] if len(numbers) > 1 else 1.0
-    devices = round(all_ / one) if one else 0
+    ratio = all_ / one if one else 0.0
+    devices = round(ratio) if ratio < LARGEST_COUNT else 0  # as nan and inf are not
     near = abs(all_ - devices * one) <= 0.02 * all_  # both speeds are rounded in the log
     return devices if devices and near else None
 

@@ -6,12 +6,15 @@ Owns the statistics of a stream. Must not know what the values are.
 from __future__ import annotations
 
 import math
+import sys
 from array import array
 from bisect import bisect_right
 from collections import Counter
 from itertools import accumulate, repeat
 from operator import rshift
 from struct import Struct
+
+from trainmark.errors import DataError
 
 EXACT_LIMIT = 1 << 20
 _DROPPED_BITS = 44  # of 52: buckets 1/256 of their lower edge wide
@@ -57,7 +60,11 @@ class Spread:
         return self._total / self.count
 
     def add(self, values: list[float]) -> None:
-        """Take finite ``values`` in the order of the log."""
+        """Take finite ``values`` in the order of the log.
+
+        Raises:
+            DataError: for a sum that no float holds.
+        """
         if self.skipped < self._skip:
             skipped = min(self._skip - self.skipped, len(values))
             self.skipped += skipped
@@ -65,7 +72,14 @@ class Spread:
         if not values:
             return
         self.count += len(values)
-        self._total = math.fsum([self._total, *values])
+        try:
+            self._total = math.fsum([self._total, *values])
+        except OverflowError as error:
+            remedy = "check which number is read: --keyword and --position"
+            what = f"the sum of the values is beyond all numbers; one is {max(values, key=abs):g}"
+            raise DataError(
+                what, rule=f"at most {sys.float_info.max:.2g}", remedy=remedy
+            ) from error
         self.minimum = min(self.minimum, *values)
         self.maximum = max(self.maximum, *values)
         self._kept.extend(values)
@@ -83,7 +97,10 @@ class Spread:
         for place in places:
             low = math.floor(place)
             high = min(low + 1, self.count - 1)
-            found.append(ordered[low] + (ordered[high] - ordered[low]) * (place - low))
+            share = place - low
+            step = ordered[high] - ordered[low]
+            between = ordered[low] * (1 - share) + ordered[high] * share  # where step overflows
+            found.append(ordered[low] + step * share if math.isfinite(step) else between)
         return found
 
     def _in_buckets(self, places: list[float]) -> list[float]:

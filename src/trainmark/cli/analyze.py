@@ -86,10 +86,15 @@ def command(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Hide the summary.")] = False,
 ) -> None:
     """Print the JSON record of a training log that another program wrote."""
+    import sys
+
     from trainmark.analysis import engine, summary
     from trainmark.analysis.options import Options
     from trainmark.errors import EXIT_FAILED, UsageError
 
+    if sys.__stdout__ is None:  # closed by the caller: the record would be lost in silence
+        what, where = "is closed, so the record cannot be printed", "standard output"
+        raise UsageError(what, where=where, remedy="send it to a file, or to /dev/null")
     options = Options(
         keyword=keyword,
         separator=separator,

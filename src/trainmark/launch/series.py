@@ -2,10 +2,12 @@
 
 Owns the order of things: every entry is checked before the first starts, what this machine
 cannot do is skipped with its reason, a failure does not stop the others, Ctrl-C does.
+One call at a time is at work in a folder.
 """
 
 from __future__ import annotations
 
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,15 +15,18 @@ from typing import TYPE_CHECKING, Any
 from trainmark.ability import able_vendor
 from trainmark.errors import EnvironmentFault, TrainmarkError
 from trainmark.launch.attempts import Found, look, unusable
+from trainmark.locks import held
 from trainmark.plan import RUNS_DIR, Plan, resolve
 from trainmark.results.entries import Outcome
 from trainmark.words import read_words
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from trainmark.plan_file import Entry, PlanFile
     from trainmark.results.record import Record
+
+_LOCK_FILE = ".trainmark.lock"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,12 +93,17 @@ def _checked(
             generated_root=generated_root,
             **asked,
         )
-        found = look(plan, Path(plan.run_dir).parent, entry.name)
+        return _looked_up(entry.name, plan)
     except TrainmarkError as fault:
         place = f"{entry.where}, run {entry.name}"
         where = f"{place}: {fault.where}" if fault.where else place
         raise type(fault)(fault.what, where=where, rule=fault.rule, remedy=fault.remedy) from fault
-    return Step(entry.name, plan.model_copy(update={"run_dir": str(found.run_dir)}), found)
+
+
+def _looked_up(name: str, plan: Plan) -> Step:
+    """Return the step of an entry as the attempts beside ``plan``'s folder stand now."""
+    found = look(plan, Path(plan.run_dir).parent, name)
+    return Step(name, plan.model_copy(update={"run_dir": str(found.run_dir)}), found)
 
 
 def preview(steps: Sequence[Step]) -> list[Outcome]:
@@ -134,15 +144,38 @@ def run(
             in the outcome), and why one is launched again.
 
     Raises:
-        EnvironmentFault: the folder of the runs cannot be made; nothing was started.
+        EnvironmentFault: the folder of the runs cannot be used, or another call is at work
+            there; nothing was started.
     """
-    for step in steps:
-        if step.found is not None and step.to_launch:
-            base = step.found.run_dir.parent
-            try:
-                base.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise unusable(base, error) from error
+    bases = [step.found.run_dir.parent for step in steps if step.found and step.to_launch]
+    if not bases:
+        return _in_turn(steps, launch, said)
+    with _alone(bases[0]):
+        # What another call did between the check and the lock counts.
+        now = [_looked_up(step.name, step.plan) if step.plan else step for step in steps]
+        return _in_turn(now, launch, said)
+
+
+@contextmanager
+def _alone(base: Path) -> Iterator[None]:
+    """Hold the folder of the runs, which is made where it is missing."""
+    at_work = EnvironmentFault(
+        "another `trainmark run` of this plan is at work there",
+        where=str(base),
+        remedy="wait for it, or choose another --out",
+    )
+    with ExitStack() as stack:
+        try:
+            base.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(held(base / _LOCK_FILE, at_work))
+        except OSError as error:
+            raise unusable(base, error) from error
+        yield
+
+
+def _in_turn(
+    steps: Sequence[Step], launch: Callable[[Plan, str], list[Record]], said: Callable[[str], None]
+) -> list[Outcome]:
     outcomes: list[Outcome] = []
     stopped = False
     for number, step in enumerate(steps, 1):
