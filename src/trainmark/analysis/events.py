@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from trainmark.analysis.extract import Evidence
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from trainmark.analysis.spread import Spread
 
 
-class EventReader(Evidence):
+class EventReader(Evidence, ABC):
     """Speeds as logged, or seconds and the samples done in them.
 
     ``speeds`` are of the whole job. ``seconds`` and ``samples`` grow together, one pair an
@@ -52,8 +53,9 @@ class EventReader(Evidence):
                 self.not_found(block, at)
             at = data.find(self.marker, end) if end >= 0 else -1
 
+    @abstractmethod
     def _event(self, event: dict[str, Any], block: Block, at: int) -> None:
-        raise NotImplementedError
+        """Take one event, which stands at byte ``at`` of ``block``."""
 
     def _interval(self, seconds: float, samples: float | None, block: Block, at: int) -> None:
         if _finite(seconds) < 0 or not math.isfinite(samples or 0.0):

@@ -10,17 +10,15 @@ little endian, row after row, without headers.
 
 from __future__ import annotations
 
-import os
-from contextlib import contextmanager
 from dataclasses import dataclass
-from errno import EINVAL
-from stat import S_ISREG
+from functools import partial
 from typing import TYPE_CHECKING
 
+from trainmark import input_files
 from trainmark.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
 SPLITS = ("train", "test")
@@ -147,24 +145,16 @@ def write_spec(
     return spec
 
 
-@contextmanager
-def readable(file: Path) -> Iterator[None]:
-    """Turn what the system refuses into a ``DataError`` naming ``file``."""
-    try:
-        yield
-    except OSError as error:
-        raise DataError(
-            f"cannot be read: {error.strerror or error}", where=str(file),
-            rule="every file that feature_spec.yaml names is a readable one", remedy=AGAIN,
-        ) from None  # fmt: skip
+readable = partial(
+    input_files.readable,
+    rule="every file that feature_spec.yaml names is a readable one",
+    remedy=AGAIN,
+)
 
 
 def _whole_rows(file: Path, row_bytes: int) -> int:
     with readable(file):
-        if not S_ISREG(file.stat().st_mode):  # opening a named pipe would wait for ever
-            raise OSError(EINVAL, "not a regular file")
-        with file.open("rb") as stream:
-            length = stream.seek(0, os.SEEK_END)
+        length = input_files.file_bytes(file)
     rows, rest = divmod(length, row_bytes)
     if rest:
         raise DataError(

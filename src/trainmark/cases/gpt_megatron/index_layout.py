@@ -11,21 +11,17 @@ sequences, usually one.
 
 from __future__ import annotations
 
-import os
 import struct
-from contextlib import contextmanager
-from errno import EINVAL
+from functools import partial
 from pathlib import Path
-from stat import S_ISREG
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from trainmark import input_files
 from trainmark.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from numpy.typing import NDArray
 
 MAGIC = b"MMIDIDX\x00\x00"
@@ -48,27 +44,17 @@ def bin_file(prefix: Path) -> Path:
     return Path(f"{prefix}.bin")
 
 
-@contextmanager
-def readable(file: Path) -> Iterator[None]:
-    """Turn what the system refuses into a ``DataError`` naming ``file``."""
-    try:
-        yield
-    except OSError as error:
-        raise DataError(
-            f"cannot be read: {error.strerror or error}",
-            where=str(file),
-            rule="an indexed data set is a readable .bin with its .idx",
-            remedy="check the name and the permissions, or prepare the data again",
-        ) from None
+readable = partial(
+    input_files.readable,
+    rule="an indexed data set is a readable .bin with its .idx",
+    remedy="check the name and the permissions, or prepare the data again",
+)
 
 
 def file_bytes(file: Path) -> int:
     """Return the length of a regular file that can be opened."""
     with readable(file):
-        if not S_ISREG(file.stat().st_mode):  # opening a named pipe would wait for ever
-            raise OSError(EINVAL, "not a regular file")
-        with file.open("rb") as stream:
-            return stream.seek(0, os.SEEK_END)
+        return input_files.file_bytes(file)
 
 
 def _start(file: Path) -> bytes:
