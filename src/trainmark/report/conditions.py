@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from trainmark.recipes import fix_hp_text
 from trainmark.report import cells
 from trainmark.report.document import Block, Code, Facts, Grid, Paragraph, Section
+from trainmark.report.listing import joined, listed, shared
 from trainmark.report.phrases import said
 from trainmark.report.tables import COLUMNS, QUALITY, Table, has_cards, short_device
 from trainmark.report.texts import has, text
@@ -26,147 +27,6 @@ _ON_HOST = {
     "def.MFU": "def.host.MFU",
 }
 _OWN_REMEDY = "\n  way out: "  # as TrainmarkError prints it
-
-
-def shared(records: Sequence[Record], value: Callable[[Record], str]) -> str:
-    """Return the value that all records have, or each different one with its numbers."""
-    by_value: dict[str, list[int]] = {}
-    for place, record in enumerate(records, start=1):
-        by_value.setdefault(value(record), []).append(place)
-    if len(by_value) == 1:
-        return next(iter(by_value))
-    return "; ".join(
-        f"[{','.join(str(place) for place in places)}] {item}"
-        for item, places in by_value.items()
-        if item
-    )
-
-
-def _facts(
-    records: Sequence[Record], lang: str, entries: dict[str, Callable[[Record], str]]
-) -> Facts:
-    return Facts(tuple((text(key, lang), shared(records, value)) for key, value in entries.items()))
-
-
-def _known(value: Any, lang: str) -> str:
-    return text("fact.unknown", lang) if value in (None, "") else cells.clean(value)
-
-
-def _word(value: Any, lang: str) -> str:
-    """Return a value as people write it: yes, no and none in words."""
-    if isinstance(value, bool):
-        return text("fact.yes" if value else "fact.no", lang)
-    return text("fact.none", lang) if value is None else str(value)
-
-
-def _joined(values: dict[str, Any] | None, lang: str) -> str:
-    if not values:
-        return text("fact.none", lang)
-    return text("sep.comma", lang).join(
-        f"{name} {_word(value, lang)}" for name, value in values.items()
-    )
-
-
-def _if_used(record: Record, key: str, lang: str) -> str:
-    """Return a fact of the environment; where the run has no use for such a thing, that."""
-    plan, value = record.plan, record.environment.get(key)
-    used = {
-        "network": plan.nnodes > 1,
-        "driver": has_cards(record),
-        "collective": plan.world_size > 1,
-    }
-    if value in (None, "") and not used[key]:
-        return text("fact.not_used", lang)
-    return _known(value, lang)
-
-
-def _cards(record: Record, lang: str) -> str:
-    """Return each product among the ranks with how many there are."""
-    if not has_cards(record):
-        name, ranks = short_device(record), record.plan.world_size
-        return name if ranks == 1 else text("env.shared", lang, name=name, n=ranks)
-    names = [entry.get("name") for entry in record.environment.get("devices") or [] if entry]
-    if not names:
-        return f"{short_device(record)} x {record.plan.world_size}"
-    kinds = dict.fromkeys(str(name) for name in names)
-    return text("sep.comma", lang).join(f"{name} x {names.count(name)}" for name in kinds)
-
-
-def _card_detail(record: Record, lang: str) -> str:
-    """Return what the first rank's device says of itself, bytes as GiB."""
-    devices = [entry for entry in record.environment.get("devices") or [] if entry]
-    if not devices:
-        return text("fact.unknown", lang)
-    words = []
-    for name, value in devices[0].items():
-        if name in ("name", "vendor") or value is None:
-            continue
-        said_name = name.removesuffix("_bytes").replace("_", " ")
-        if name.endswith("_bytes"):
-            words.append(f"{said_name} {value / cells.GIB:.1f} GiB")
-        else:
-            words.append(f"{said_name} {_word(value, lang)}")
-    return text("sep.comma", lang).join(words) or text("fact.none", lang)
-
-
-def _cpu(record: Record, lang: str) -> str:
-    env = record.environment
-    words = [_known(env.get("cpu"), lang)]
-    if env.get("cpu_cores"):
-        words.append(text("env.cores", lang, n=env["cpu_cores"]))
-    if env.get("numa_nodes"):
-        words.append(text("env.numa", lang, n=env["numa_nodes"]))
-    return text("sep.comma", lang).join(words)
-
-
-def _host_memory(record: Record, lang: str) -> str:
-    total = record.environment.get("memory_total_bytes")
-    return text("fact.unknown", lang) if total is None else f"{total / cells.GIB:.1f} GiB"
-
-
-def _container(record: Record, lang: str) -> str:
-    env = record.environment
-    words = [str(env[key]) for key in ("container", "container_image") if env.get(key)]
-    return text("sep.comma", lang).join(words) or text("fact.none", lang)
-
-
-def _framework(record: Record, lang: str) -> str:
-    packages = record.environment.get("packages") or {}
-    python = record.environment.get("python")
-    words = [f"torch {packages['torch']}"] if "torch" in packages else []
-    words += [f"Python {python}"] if python else []
-    return text("sep.comma", lang).join(words) or text("fact.unknown", lang)
-
-
-def environment(records: Sequence[Record], lang: str) -> list[Section]:
-    """Return the hardware and software of all records."""
-
-    def fact(key: str) -> Callable[[Record], str]:
-        return lambda record: _known(record.environment.get(key), lang)
-
-    hardware: dict[str, Callable[[Record], str]] = {
-        "env.machine": fact("machine"),
-        "env.card": lambda record: _cards(record, lang),
-        "env.card_detail": lambda record: _card_detail(record, lang),
-        "env.cpu": lambda record: _cpu(record, lang),
-        "env.host_memory": lambda record: _host_memory(record, lang),
-        "env.network": lambda record: _if_used(record, "network", lang),
-    }
-    software: dict[str, Callable[[Record], str]] = {
-        "env.os": fact("os"),
-        "env.kernel": fact("kernel"),
-        "env.driver": lambda record: _if_used(record, "driver", lang),
-        "env.container": lambda record: _container(record, lang),
-        "env.framework": lambda record: _framework(record, lang),
-        "env.packages": lambda record: _joined(record.environment.get("packages"), lang),
-        "env.collective": lambda record: _if_used(record, "collective", lang),
-        "env.variables": lambda record: _joined(record.environment.get("variables"), lang),
-    }
-    return [
-        Section(text("section.environment", lang), 2, "environment"),
-        Section(text("section.hardware", lang), 3, "hardware", (_facts(records, lang, hardware),)),
-        Section(text("section.software", lang), 3, "software", (_facts(records, lang, software),)),
-    ]
 
 
 def verdict(record: Record, lang: str) -> str:
@@ -238,18 +98,18 @@ def facts(records: Sequence[Record], lang: str) -> Section:
             world=f"{record.plan.nnodes}x{record.plan.nproc}",
             n=record.plan.world_size,
         ),
-        "fact.parallel": lambda record: _joined(_parallel(record), lang),
+        "fact.parallel": lambda record: joined(_parallel(record), lang),
         "fact.repeat": lambda record: text(
             "repeat.text", lang, index=record.plan.repeat_index, count=record.plan.repeat_count
         ),
         "fact.started": lambda record: cells.clean(record.started),
-        "fact.flags": lambda record: _joined(record.environment.get("precision_flags"), lang),
+        "fact.flags": lambda record: joined(record.environment.get("precision_flags"), lang),
         "fact.steady": lambda record: _steady(record, lang),
         "fact.notes": lambda record: stop.join(_notes(record, lang)) or none,
     }
     if not any(_parallel(record) for record in records):
         del entries["fact.parallel"]  # a case that only trains replicas says nothing of it
-    return Section(text("section.facts", lang), 3, "facts", (_facts(records, lang, entries),))
+    return Section(text("section.facts", lang), 3, "facts", (listed(records, lang, entries),))
 
 
 def _parameters(record: Record, lang: str) -> str:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from trainmark.report import cells
 from trainmark.report.charts import loss_chart, step_time_chart
-from trainmark.report.conditions import shared
 from trainmark.report.document import Block, Facts, Grid, Paragraph, Picture, Section, Tiles
+from trainmark.report.listing import shared
 from trainmark.report.phrases import said
 from trainmark.report.summary import groups, remarks, summary, summary_table
 from trainmark.report.tables import (

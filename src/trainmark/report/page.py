@@ -11,7 +11,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from trainmark.errors import RecordError, UsageError, nearest
-from trainmark.report import cells, conditions, outcome
+from trainmark.report import cells, conditions, environment, outcome
 from trainmark.report.about import about
 from trainmark.report.document import Page, Section
 from trainmark.report.tables import column_set, device_configuration, quality_header
@@ -59,7 +59,7 @@ def compose(records: Sequence[Record], *, about: About, lang: str = "en") -> Pag
     sections: list[Section | None] = [
         outcome.repeats(records, lang, level=2) if repeated else None,
         *causes,
-        *conditions.environment(records, lang),
+        *environment.environment(records, lang),
         Section(text("section.run", lang), 2, "run"),
         conditions.facts(records, lang),
         conditions.general(records, about, lang, columns=columns, metric=metric),

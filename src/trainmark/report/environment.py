@@ -1,0 +1,118 @@
+"""The page's list of hardware and software that the runs were made on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trainmark.report import cells
+from trainmark.report.document import Section
+from trainmark.report.listing import in_words, joined, known, listed
+from trainmark.report.tables import has_cards, short_device
+from trainmark.report.texts import text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from trainmark.results.record import Record
+
+
+def _if_used(record: Record, key: str, lang: str) -> str:
+    """Return a fact of the environment; where the run has no use for such a thing, that."""
+    plan, value = record.plan, record.environment.get(key)
+    used = {
+        "network": plan.nnodes > 1,
+        "driver": has_cards(record),
+        "collective": plan.world_size > 1,
+    }
+    if value in (None, "") and not used[key]:
+        return text("fact.not_used", lang)
+    return known(value, lang)
+
+
+def _cards(record: Record, lang: str) -> str:
+    """Return each product among the ranks with how many there are."""
+    if not has_cards(record):
+        name, ranks = short_device(record), record.plan.world_size
+        return name if ranks == 1 else text("env.shared", lang, name=name, n=ranks)
+    names = [entry.get("name") for entry in record.environment.get("devices") or [] if entry]
+    if not names:
+        return f"{short_device(record)} x {record.plan.world_size}"
+    kinds = dict.fromkeys(str(name) for name in names)
+    return text("sep.comma", lang).join(f"{name} x {names.count(name)}" for name in kinds)
+
+
+def _card_detail(record: Record, lang: str) -> str:
+    """Return what the first rank's device says of itself, bytes as GiB."""
+    devices = [entry for entry in record.environment.get("devices") or [] if entry]
+    if not devices:
+        return text("fact.unknown", lang)
+    words = []
+    for name, value in devices[0].items():
+        if name in ("name", "vendor") or value is None:
+            continue
+        said_name = name.removesuffix("_bytes").replace("_", " ")
+        if name.endswith("_bytes"):
+            words.append(f"{said_name} {value / cells.GIB:.1f} GiB")
+        else:
+            words.append(f"{said_name} {in_words(value, lang)}")
+    return text("sep.comma", lang).join(words) or text("fact.none", lang)
+
+
+def _cpu(record: Record, lang: str) -> str:
+    env = record.environment
+    words = [known(env.get("cpu"), lang)]
+    if env.get("cpu_cores"):
+        words.append(text("env.cores", lang, n=env["cpu_cores"]))
+    if env.get("numa_nodes"):
+        words.append(text("env.numa", lang, n=env["numa_nodes"]))
+    return text("sep.comma", lang).join(words)
+
+
+def _host_memory(record: Record, lang: str) -> str:
+    total = record.environment.get("memory_total_bytes")
+    return text("fact.unknown", lang) if total is None else f"{total / cells.GIB:.1f} GiB"
+
+
+def _container(record: Record, lang: str) -> str:
+    env = record.environment
+    words = [str(env[key]) for key in ("container", "container_image") if env.get(key)]
+    return text("sep.comma", lang).join(words) or text("fact.none", lang)
+
+
+def _framework(record: Record, lang: str) -> str:
+    packages = record.environment.get("packages") or {}
+    python = record.environment.get("python")
+    words = [f"torch {packages['torch']}"] if "torch" in packages else []
+    words += [f"Python {python}"] if python else []
+    return text("sep.comma", lang).join(words) or text("fact.unknown", lang)
+
+
+def environment(records: Sequence[Record], lang: str) -> list[Section]:
+    """Return the hardware and software of all records."""
+
+    def fact(key: str) -> Callable[[Record], str]:
+        return lambda record: known(record.environment.get(key), lang)
+
+    hardware: dict[str, Callable[[Record], str]] = {
+        "env.machine": fact("machine"),
+        "env.card": lambda record: _cards(record, lang),
+        "env.card_detail": lambda record: _card_detail(record, lang),
+        "env.cpu": lambda record: _cpu(record, lang),
+        "env.host_memory": lambda record: _host_memory(record, lang),
+        "env.network": lambda record: _if_used(record, "network", lang),
+    }
+    software: dict[str, Callable[[Record], str]] = {
+        "env.os": fact("os"),
+        "env.kernel": fact("kernel"),
+        "env.driver": lambda record: _if_used(record, "driver", lang),
+        "env.container": lambda record: _container(record, lang),
+        "env.framework": lambda record: _framework(record, lang),
+        "env.packages": lambda record: joined(record.environment.get("packages"), lang),
+        "env.collective": lambda record: _if_used(record, "collective", lang),
+        "env.variables": lambda record: joined(record.environment.get("variables"), lang),
+    }
+    return [
+        Section(text("section.environment", lang), 2, "environment"),
+        Section(text("section.hardware", lang), 3, "hardware", (listed(records, lang, hardware),)),
+        Section(text("section.software", lang), 3, "software", (listed(records, lang, software),)),
+    ]
