@@ -10,6 +10,7 @@ from fakes import event, launch_event, window, write_run
 from trainmark.measure.figures import compute
 from trainmark.measure.timeline import read_run
 from trainmark.measure.traffic import RESOURCES, bound_by
+from trainmark.report import phrases
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -100,6 +101,18 @@ def test_the_evidence_is_in_the_sentence(tmp_path: Path) -> None:
         "the steps are bound by compute: embeddings take 25.0% of their time at 35.0% of the "
         "copy rate, dense layers 60.0% at 66.7% of the matmul rate, exchanges 10.0%, input 5.0%"
     )
+
+
+@pytest.mark.parametrize(("copied", "far"), [(20e3, False), (40e3, True)])
+def test_a_part_far_from_its_limit_is_said_to_be(tmp_path: Path, copied: float, far: bool) -> None:
+    job = JOB | {"copy_bytes_per_second": copied}
+    found = figures(tmp_path, job, parts_ns={"embedding": int(1.3 * S)})
+    # 6,000 bytes in 1.3 s are 23.1% of 20 kB/s and 11.5% of 40 kB/s.
+    said = bound_by({name: figure.value for name, figure in found.items()})
+    assert said is not None
+    assert said.endswith("many small operations cost more than their work") is far
+    assert "受限于内存带宽" in phrases.said(said, "zh")
+    assert ("远未达到其上限" in phrases.said(said, "zh")) is far
 
 
 def test_one_rank_exchanges_nothing(tmp_path: Path) -> None:

@@ -32,6 +32,8 @@ RESOURCES = {
     "exchange_share": "exchange",
     "input_share": "input",
 }
+_NEAR_A_LIMIT = 20.0  # percent of it; below, what is short is not the resource
+_FAR = "; that part is far from its limit: many small operations cost more than their work"
 _NS_PER_S = 1e9
 
 Rate = tuple[float | None, str, str]
@@ -127,20 +129,25 @@ def bound_by(values: dict[str, float | None]) -> str | None:
     if not known:
         return None
     largest = max(known, key=lambda name: known[name])
+    reached = {
+        "embedding_share": values.get("embedding_bandwidth_share"),
+        "dense_share": _dense_rate(values),
+    }.get(largest)
+    far = "" if reached is None or reached >= _NEAR_A_LIMIT else _FAR
     return (
         f"the steps are bound by {RESOURCES[largest]}: embeddings take "
         f"{_percent(shares['embedding_share'])} of their time at "
         f"{_percent(values.get('embedding_bandwidth_share'))} of the copy rate, dense layers "
-        f"{_percent(shares['dense_share'])} at {_dense_rate(values)} of the matmul rate, "
-        f"exchanges {_percent(shares['exchange_share'] or 0.0)}, "
-        f"input {_percent(shares['input_share'])}"
+        f"{_percent(shares['dense_share'])} at {_percent(_dense_rate(values))} of the matmul "
+        f"rate, exchanges {_percent(shares['exchange_share'] or 0.0)}, "
+        f"input {_percent(shares['input_share'])}{far}"
     )
 
 
-def _dense_rate(values: dict[str, float | None]) -> str:
-    """Return the products' rate within the dense part over the matmul rate, as text."""
+def _dense_rate(values: dict[str, float | None]) -> float | None:
+    """Return the products' rate within the dense part over the matmul rate, in percent."""
     overall, share = values.get("MAMFU"), values.get("dense_share")
-    return _percent(overall / (share / 100) if overall is not None and share else None)
+    return overall / (share / 100) if overall is not None and share else None
 
 
 def _percent(value: float | None) -> str:

@@ -52,15 +52,24 @@ PHRASES: dict[str, str] = {
     "embedding bytes/s within the stage over the copy rate": "嵌入阶段内的字节速率除以拷贝速率",
     **{
         f"the steps are bound by {resource}: embeddings take {{}} of their time at {{}} of the "
-        "copy rate, dense layers {} at {} of the matmul rate, exchanges {}, input {}": (
+        "copy rate, dense layers {} at {} of the matmul rate, exchanges {}, input {}" + english: (
             f"训练步受限于{name}：嵌入占时间 {{}}，达到拷贝速率的 {{}}；稠密层占 {{}}，"
-            "达到矩阵乘速率的 {}；交换占 {}；输入占 {}"
+            "达到矩阵乘速率的 {}；交换占 {}；输入占 {}" + chinese
         )
         for resource, name in (
             ("memory", "内存带宽"),
             ("compute", "计算"),
             ("exchange", "通信交换"),
             ("input", "数据输入"),
+        )
+        # The longer sentence first: it contains the shorter one.
+        for english, chinese in (
+            (
+                "; that part is far from its limit: many small operations cost more than "
+                "their work",
+                "；该部分远未达到其上限：大量小操作的开销超过其计算",
+            ),
+            ("", ""),
         )
     },
     "no step after the warm-up": "预热之后没有训练步",
