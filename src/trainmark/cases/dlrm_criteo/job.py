@@ -104,7 +104,7 @@ class DlrmJob:
 
     def _build_tables(self) -> nn.Module:
         """Return the tables of this rank: all of them where it is alone."""
-        lookup = _lookup_of(self.recipe.engine)
+        lookup = lookup_of(self.recipe.engine)
         dim, seed = self.recipe.embedding_dim, self.recipe.seed
         if self.context.world_size == 1:
             alone: nn.Module = lookup(self.placement.cardinalities, dim, seed=seed)
@@ -201,7 +201,7 @@ class DlrmJob:
         }
 
 
-def _lookup_of(engine: str) -> Any:
+def lookup_of(engine: str) -> Any:
     """Return the type of module that looks rows up."""
     if engine == "torchrec":
         from .engine_torchrec import TorchrecTables
