@@ -93,8 +93,8 @@ def _shares(phases: list[Phase]) -> dict[str, Rate]:
     remarks = {
         "embedding_share": "look-ups and updates of rows",
         "dense_share": "what is no look-up, exchange or input: the dense layers mostly",
-        "exchange_share": "waiting for exchanges",
-        "input_share": "waiting for input",
+        "exchange_share": "by the device's own marks",
+        "input_share": "by the device's own marks",
     }
     shares: dict[str, Rate] = {
         name: (100 * spent_ns / total_ns, "%", remarks[name])

@@ -46,8 +46,7 @@ PHRASES: dict[str, str] = {
     "what is no look-up, exchange or input: the dense layers mostly": (
         "查找、交换与输入之外的时间：主要是稠密层"
     ),
-    "waiting for exchanges": "等待交换",
-    "waiting for input": "等待输入",
+    "by the device's own marks": "由设备自身的计时标记得出",
     "the embedding stage was not timed": "嵌入阶段未计时",
     "embedding bytes/s within the stage over the copy rate": "嵌入阶段内的字节速率除以拷贝速率",
     **{
