@@ -19,7 +19,7 @@ from torch import Tensor
 
 from trainmark.errors import DataError
 
-from .row_loops import STREAM_ALIGNMENT_BYTES, STREAM_WIDTH, add_to_table, look_up_samples
+from .row_loops import WIDE_BYTES, WIDTH, add_to_table, look_up_samples
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -47,9 +47,7 @@ def look_up(weight: Tensor, starts: Tensor, cardinalities: Tensor, ids: Tensor) 
     (tables, samples), dim = ids.shape, weight.shape[1]
     out = weight.new_empty((samples, tables, dim))
     streams = (
-        out.nbytes >= STREAM_FROM_BYTES
-        and dim % STREAM_WIDTH == 0
-        and out.data_ptr() % STREAM_ALIGNMENT_BYTES == 0
+        out.nbytes >= STREAM_FROM_BYTES and dim % WIDTH == 0 and out.data_ptr() % WIDE_BYTES == 0
     )
     arrays = [item.numpy() for item in (weight, starts, cardinalities, ids.contiguous(), out)]
     outside: list[int] = []

@@ -19,8 +19,10 @@ from numba.extending import intrinsic
 AHEAD = 8  # rows between a prefetch and its use: 4 KiB on their way at 128 numbers a row
 LINE_BYTES = 64
 FLOAT_BYTES = 4
-STREAM_WIDTH = 8  # numbers stored at once past the caches
-STREAM_ALIGNMENT_BYTES = STREAM_WIDTH * FLOAT_BYTES
+WIDTH = 8  # numbers handled at once where a row is a multiple of them
+WIDE_BYTES = WIDTH * FLOAT_BYTES  # also what a store past the caches is aligned to
+
+_WIDE = ir.VectorType(ir.FloatType(), WIDTH)
 
 
 @intrinsic  # type: ignore[untyped-decorator]
@@ -40,18 +42,37 @@ def _prefetch(_typing: Any, _address: Any) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def _stream(_typing: Any, _target: Any, _source: Any) -> Any:
-    """Copy ``STREAM_WIDTH`` numbers to an aligned address without reading what was there."""
+    """Copy ``WIDTH`` numbers to an aligned address without reading what was there."""
 
     def generate(context: Any, builder: Any, _signature: Any, values: Any) -> Any:
         to, origin = (builder.inttoptr(value, ir.PointerType()) for value in values)
-        numbers = builder.load(
-            origin, typ=ir.VectorType(ir.FloatType(), STREAM_WIDTH), align=FLOAT_BYTES
-        )
-        store = builder.store(numbers, to, align=STREAM_ALIGNMENT_BYTES)
+        numbers = builder.load(origin, typ=_WIDE, align=FLOAT_BYTES)
+        store = builder.store(numbers, to, align=WIDE_BYTES)
         store.set_metadata("nontemporal", builder.module.add_metadata([ir.IntType(32)(1)]))
         return context.get_dummy_value()
 
     return types.void(types.intp, types.intp), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _add_scaled(_typing: Any, _target: Any, _source: Any, _scale: Any) -> Any:
+    """Add ``scale x source`` to ``WIDTH`` numbers at an address.
+
+    Written out, because between two arrays that might overlap the compiler takes them singly.
+    """
+
+    def generate(context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        to, origin = (builder.inttoptr(value, ir.PointerType()) for value in values[:2])
+        nothing, first = ir.Constant(_WIDE, ir.Undefined), ir.IntType(32)(0)
+        lanes = ir.Constant(ir.VectorType(ir.IntType(32), WIDTH), [0] * WIDTH)
+        scale = builder.insert_element(nothing, values[2], first)
+        scale = builder.shuffle_vector(scale, nothing, lanes)
+        change = builder.fmul(scale, builder.load(origin, typ=_WIDE, align=FLOAT_BYTES))
+        numbers = builder.fadd(builder.load(to, typ=_WIDE, align=FLOAT_BYTES), change)
+        builder.store(numbers, to, align=FLOAT_BYTES)
+        return context.get_dummy_value()
+
+    return types.void(types.intp, types.intp, types.float32), generate
 
 
 @intrinsic  # type: ignore[untyped-decorator]
@@ -91,7 +112,7 @@ def _look_up_samples(  # noqa: PLR0917 - numba has no arguments by keyword alone
             if streams:
                 source = origin + row * row_bytes
                 begin = target + (sample * tables + table) * row_bytes
-                for offset in range(0, row_bytes, STREAM_ALIGNMENT_BYTES):
+                for offset in range(0, row_bytes, WIDE_BYTES):
                     _stream(begin + offset, source + offset)
             else:
                 for i in range(dim):
@@ -108,7 +129,7 @@ def _add_to_table(  # noqa: PLR0917
     samples, dim = ids.shape[1], weight.shape[1]
     row_bytes = dim * FLOAT_BYTES
     first, gradients = weight.ctypes.data, grads.ctypes.data + table * row_bytes
-    scale = types.float32(factor)
+    scale, wide = types.float32(factor), dim % WIDTH == 0
     for sample in range(samples):
         if sample + AHEAD < samples:
             number = ids[table, sample + AHEAD]
@@ -121,9 +142,15 @@ def _add_to_table(  # noqa: PLR0917
         number = ids[table, sample]
         if parts == 1 or number % parts == part:
             row = starts[table] + number
-            begin = sample * stride + table * dim
-            for i in range(dim):
-                weight[row, i] += scale * grads[begin + i]
+            if wide:
+                target = first + row * row_bytes
+                source = gradients + sample * stride * FLOAT_BYTES
+                for offset in range(0, row_bytes, WIDE_BYTES):
+                    _add_scaled(target + offset, source + offset, scale)
+            else:
+                begin = sample * stride + table * dim
+                for i in range(dim):
+                    weight[row, i] += scale * grads[begin + i]
 
 
 _compiled = njit(nogil=True, error_model="numpy")
