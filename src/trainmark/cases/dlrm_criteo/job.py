@@ -191,6 +191,7 @@ class DlrmJob:
             "dense_parameters": self.dense_parameters,
             "flops_formula": "6 x (weights of linear layers + 27 x 27 x dim) per sample",
             "engine": self.recipe.engine,
+            "row_operations": self.tables.row_operations,
             "placement": self.placement.describe(),
             # A row read, its gradient read, the row read again and written.
             "embedding_bytes_per_sample": 4 * len(rows) * dim * FLOAT_BYTES,
