@@ -95,8 +95,28 @@ def _spans(length: int, is_causal: bool) -> list[tuple[int, int, int]]:
     return [(first, last, last) for first, last in zip([0, *lasts], lasts, strict=False)]
 
 
+class Prefix:
+    """Causal attention with a prefix that every token of its row sees, row by row.
+
+    Args:
+        separators: (B,): how many tokens are such a prefix; at most ``length``.
+        length: tokens in a row.
+    """
+
+    def __init__(self, separators: Tensor, length: int) -> None:
+        place = torch.arange(length, device=separators.device)
+        seen = (place <= place[:, None]) | (place < separators[:, None, None])
+        self.mask = seen[:, None]  # (B, 1, T, T), made on the device, the same for all layers
+
+
 def attention(
-    query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool, dropout: float
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    is_causal: bool = False,
+    prefix: Prefix | None = None,
+    dropout: float,
 ) -> Tensor:
     """Return scaled dot-product attention by the fastest kernel at hand.
 
@@ -104,8 +124,13 @@ def attention(
 
     Args:
         query, key, value: (B, H, T, D); so is the result.
+        is_causal, prefix: who sees whom; at most one of the two.
         dropout: probability of dropping an attention weight; 0 outside training.
     """
+    if prefix is not None:
+        return nn.functional.scaled_dot_product_attention(
+            query, key, value, attn_mask=prefix.mask, dropout_p=dropout
+        )
     plain_cpu = query.device.type == "cpu" and query.dtype == torch.float32
     if plain_cpu and dropout > 0.0:
         scaling = query.size(-1) ** -0.5
