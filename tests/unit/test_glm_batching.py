@@ -1,5 +1,7 @@
 """Batches of choice sequences, and the order that groups samples by candidates; no torch."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -128,7 +130,7 @@ def test_every_sample_is_there_once_and_groups_hold_like_numbers(choices, micro,
         assert len(held) == micro * world
         spans.append((held.min(), held.max()))
     spans.sort()
-    assert all(low[1] <= high[0] for low, high in zip(spans, spans[1:], strict=False))
+    assert all(low[1] <= high[0] for low, high in pairwise(spans))
 
 
 def test_every_place_in_the_epoch_is_as_likely_for_a_sample_of_any_group():
