@@ -7,7 +7,7 @@ log-probabilities of its tokens. Tensors only: knows neither model nor files.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn import functional as F  # noqa: N812 - the field's name for it
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Place = Callable[[Tensor], Tensor]
 
 
-def _placed(arrays: Sequence[NDArray[object]], place: Place) -> list[Tensor]:
+def _placed(arrays: Sequence[NDArray[Any]], place: Place) -> list[Tensor]:
     return [place(torch.from_numpy(item)) for item in arrays]
 
 
