@@ -103,6 +103,10 @@ class Cpu:
         """Return the processor's name, once: cores are not devices."""
         return [model_name()]
 
+    def rank_memory_bytes(self, nproc: int) -> int | None:
+        """Return an even part of the machine's memory."""
+        return total_memory_bytes() // nproc
+
     def refuse(self, recipe: Recipe, nproc: int) -> Refusal | None:
         """Refuse TF32, which no CPU has, and fp16 where it would be emulated."""
         del nproc
@@ -192,6 +196,12 @@ class CpuDevice:
         from trainmark.devices.matmul import best_matmul_rate
 
         return best_matmul_rate(self, precision, sizes=(256, 1024, 2048))
+
+    def copy_bytes_per_second(self) -> float:
+        """Measure with this rank's threads, beyond the largest caches that are shared out."""
+        from trainmark.devices.copying import best_copy_rate
+
+        return best_copy_rate(self, copied_bytes=256 << 20)
 
     def describe(self) -> dict[str, Any]:
         """Return name, threads and memory."""
