@@ -34,16 +34,20 @@ def digest_of(*files: Path) -> str:
     return digest.hexdigest()
 
 
+def kept_file(file: Path, vocabulary: Path, place: Path) -> Path:
+    """Return where a split is kept: named after what it and the vocabulary hold."""
+    return place / f"{file.stem}-{digest_of(file, vocabulary)[:16]}.safetensors"
+
+
 def read_split(file: Path, vocabulary: Path, place: Path) -> Passages:
     """Return a split as tokens: from ``place``, or tokenised now and kept there.
 
-    A split is kept under the digest of its file and the vocabulary. Where nothing can be
-    kept it is tokenised each time.
+    Where nothing can be kept it is tokenised each time.
 
     Raises:
         DataError: a line or the vocabulary breaks a rule.
     """
-    kept = place / f"{file.stem}-{digest_of(file, vocabulary)[:16]}.safetensors"
+    kept = kept_file(file, vocabulary, place)
     found = _load(kept)
     if found is None:
         found = tokenise(read_passages(file), open_vocabulary(vocabulary))
