@@ -160,14 +160,29 @@ def test_padding_behind_the_answer_changes_nothing() -> None:
 
 
 def test_bf16_autocast_stays_near_and_returns_float32() -> None:
-    ours, _ = pair(dropout=0.1)
-    ours.eval()
+    ours, _ = pair(dropout=0.0)
     arguments = [*sequences(2, 20), torch.tensor([5, 12]), torch.tensor([7]), torch.tensor([3])]
     exact = ours(*arguments)
     with torch.autocast("cpu", torch.bfloat16):
         near = ours(*arguments)
     assert near.dtype == torch.float32
     assert 0 < (near - exact).abs().item() < 0.2
+    table = ours.word_embeddings.weight
+    wanted, found = (torch.autograd.grad(item.sum(), table)[0] for item in (exact, near))
+    assert found.dtype == torch.float32
+    assert 0 < (found - wanted).norm() < 0.05 * wanted.norm()
+
+
+def test_the_table_is_asked_twice_and_gets_one_gradient() -> None:
+    ours, plain = pair(dropout=0.0)
+    inputs, limits = sequences(2, 20), torch.tensor([5, 20])
+    rows, targets = torch.tensor([3, 30, 3]), torch.tensor([1, 2, 96])
+    loss = ours(*inputs, limits, rows, targets).sum()
+    for _ in range(2):  # backward over the same pass again must not count the head twice
+        loss.backward(retain_graph=True)
+    full = torch.log_softmax(plain.logits(*inputs, limits), -1).flatten(0, 1)
+    (2 * full[rows, targets].sum()).backward()
+    close(ours.word_embeddings.weight.grad, plain.word_embeddings.weight.grad)
 
 
 def test_the_seed_decides_the_weights_and_their_spread() -> None:

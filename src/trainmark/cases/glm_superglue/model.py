@@ -16,6 +16,8 @@ from torch.utils.checkpoint import checkpoint
 from trainmark.training.attention import Prefix, attention
 from trainmark.training.dropout import FastDropout
 
+from .tied import Head, TiedEmbedding
+
 INIT_STD = 0.02  # projections into the residual stream are divided by sqrt(2 x layers)
 
 
@@ -147,7 +149,7 @@ class Glm(nn.Module):
     ) -> None:
         super().__init__()
         self.shape = shape
-        self.word_embeddings = nn.Embedding(shape.vocab_size, shape.hidden_size)
+        self.word_embeddings = TiedEmbedding(shape.vocab_size, shape.hidden_size)
         self.transformer = Transformer(
             shape, dropout=dropout, checkpoint_activations=checkpoint_activations
         )
@@ -162,9 +164,14 @@ class Glm(nn.Module):
             separators: (N,): tokens before it are seen by all of their row, those from it on
                 only by themselves and what follows them.
         """
+        return self._run(ids, positions, block_positions, separators)[0]
+
+    def _run(
+        self, ids: Tensor, positions: Tensor, block_positions: Tensor, separators: Tensor
+    ) -> tuple[Tensor, Head]:
+        words, head = self.word_embeddings.look_up(ids)
         prefix = Prefix(separators, ids.size(1))
-        words = self.word_embeddings(ids)
-        return self.transformer(words, positions, block_positions, prefix)  # type: ignore[no-any-return]
+        return self.transformer(words, positions, block_positions, prefix), head
 
     def target_log_probs(  # noqa: PLR0917 - as it is called through DDP
         self,
@@ -184,10 +191,9 @@ class Glm(nn.Module):
             rows: (K,): which of the N x S positions predicts, counted along the sequences.
             targets: (K,): the token of which the probability is asked.
         """
-        hidden = self.hidden_states(ids, positions, block_positions, separators)
+        hidden, head = self._run(ids, positions, block_positions, separators)
         asked = hidden.flatten(0, 1).index_select(0, rows)  # (K, D)
-        scores = F.linear(asked, self.word_embeddings.weight).float()  # (K, V)
-        return -F.cross_entropy(scores, targets, reduction="none")
+        return head.log_probs(asked, targets)  # type: ignore[no-any-return]
 
     # A replica that is spread over ranks has to be called itself.
     forward = target_log_probs
