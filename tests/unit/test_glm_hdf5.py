@@ -12,20 +12,32 @@ from trainmark.cases.glm_superglue.case import CASE
 from trainmark.cases.glm_superglue.examples import ChoiceBatch
 from trainmark.errors import DataError
 
-TINY = CASE.recipes["tiny"]
+TINY = replace(CASE.recipes["tiny"], seq_length=64, vocab_size=128)
 RECIPE = replace(TINY, data="real")
 PUBLISHED = "ReCoRD/glm_train_eval_hdf5_sparse"
 FILES = {"train": "train_hdf5/train_sparse.hdf5", "validation": "eval_hdf5/eval_sparse.hdf5"}
 
 
-@pytest.fixture(scope="module")
-def text_splits(tmp_path_factory):
-    """A few generated samples, read from text."""
-    folder = tmp_path_factory.mktemp("text")
+def read_text(folder, least, most):
+    """Return a few generated samples with so many candidates each, read from text."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(generate, "PASSAGES", {"train": 6, "val": 4})
+        patch.setattr(generate, "PASSAGES", {"train": 12, "val": 8})
+        patch.setattr(generate, "LEAST_PEOPLE", least)
+        patch.setattr(generate, "MOST_PEOPLE", most)
         generate.generate(folder, TINY)
     return data.load(folder, TINY)
+
+
+@pytest.fixture(scope="module")
+def text_splits(tmp_path_factory):
+    """Samples with four candidates each."""
+    return read_text(tmp_path_factory.mktemp("text"), 4, 4)
+
+
+@pytest.fixture(scope="module")
+def mixed_splits(tmp_path_factory):
+    """Samples with two to five candidates."""
+    return read_text(tmp_path_factory.mktemp("mixed"), 2, 5)
 
 
 def write(folder, text_splits, **storage):
@@ -56,11 +68,12 @@ def change(folder, split="train"):
 
 @pytest.mark.parametrize("storage", [{}, {"chunks": (16,), "compression": "gzip"}])
 @pytest.mark.parametrize("trim", [False, True])
-def test_text_and_sparse_file_give_equal_batches(tmp_path, text_splits, storage, trim):
-    loaded = data.load(write(tmp_path, text_splits, **storage), RECIPE)
+def test_text_and_sparse_file_give_equal_batches(tmp_path, mixed_splits, storage, trim):
+    loaded = data.load(write(tmp_path, mixed_splits, **storage), RECIPE)
     for split in FILES:
-        ours, theirs = getattr(text_splits, split), getattr(loaded, split)
+        ours, theirs = getattr(mixed_splits, split), getattr(loaded, split)
         assert ours.num_choices.tolist() == theirs.num_choices.tolist()
+        assert len(set(ours.num_choices.tolist())) > 1
         rows = np.random.default_rng(1).permutation(len(ours))
         left, right = (examples.batch(rows, trim=trim) for examples in (ours, theirs))
         assert left.samples == right.samples
@@ -127,8 +140,8 @@ BAD_VALUES = {
     "target": ("target", -1, "target/data, sample 1, sequence 5 (counted from 0): -1 is outside; "
                "a token id lies in [0, 128), the recipe's vocab_size"),
     "token": ("text", 128, "text/data, sample 1, sequence 5 (counted from 0): 128 is outside"),
-    "position": ("position", 49, "position/data, sample 1, sequence 5 (counted from 0): 49 is "
-                 "outside; a position lies in [0, 48]"),
+    "position": ("position", 65, "position/data, sample 1, sequence 5 (counted from 0): 65 is "
+                 "outside; a position lies in [0, 64]"),
     "scored": ("logit_mask", 2, "logit_mask/data, sample 1, sequence 5 (counted from 0): 2"),
 }  # fmt: skip
 
@@ -143,13 +156,13 @@ def test_a_number_that_the_model_has_no_row_for_is_named(folder, name, value, me
 
 def test_a_column_past_the_sequence_is_named(folder):
     with change(folder) as file:
-        file["target/indices"][file["target/indptr"][6] - 1] = 48
+        file["target/indices"][file["target/indptr"][6] - 1] = 64
     said = fault(folder)
-    assert "target/indices, sample 1, sequence 5 (counted from 0): 48 is outside" in said
-    assert "a column lies in [0, 48)" in said
+    assert "target/indices, sample 1, sequence 5 (counted from 0): 64 is outside" in said
+    assert "a column lies in [0, 64)" in said
 
 
-@pytest.mark.parametrize("separator", [48, -3])
+@pytest.mark.parametrize("separator", [64, -3])
 def test_a_separator_past_the_sequence_is_named(folder, separator):
     with change(folder) as file:
         file["mask/data"][5] = separator
@@ -219,10 +232,10 @@ def test_a_sample_without_answer_is_named(folder):
 
 def test_a_sequence_without_target_is_named(folder):
     with change(folder) as file:
-        held = np.zeros((48, 48), np.int64)
+        held = np.zeros((48, 64), np.int64)
         held[np.arange(48) != 5, 40] = 1
         del file["logit_mask"]
-        write_matrix(file, "logit_mask", held, 48)
+        write_matrix(file, "logit_mask", held, 64)
     said = fault(folder, read=data.load)
     assert "logit_mask, sample 1, sequence 5 (counted from 0): no target" in said
 
@@ -257,21 +270,21 @@ def partless(file):
 
 def halved(file):
     bounds = file["position"].attrs["h5sparse_shape"]
-    rows = [np.zeros(48)] * (int(bounds[0]) // 2)
+    rows = [np.zeros(64)] * (int(bounds[0]) // 2)
     del file["position"]
-    write_matrix(file, "position", rows, 48)
+    write_matrix(file, "position", rows, 64)
 
 
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (reformatted, "text: h5sparse_format is csc, h5sparse_shape is [48, 48]"),
+        (reformatted, "text: h5sparse_format is csc, h5sparse_shape is [48, 64]"),
         (shapeless, "text: h5sparse_format is csr, h5sparse_shape is []"),
         (falling, "text: indptr has 49 numbers for 48 rows"),
         (shorter, "indptr rises from 0 to the length of data"),
         (fractions, "/text/data: holds float64; everything in the file is a whole number"),
         (partless, "/text: no vector indices"),
-        (halved, "position: 48 x 48; text is 48 x 48, so position is 96 x 48"),
+        (halved, "position: 48 x 64; text is 48 x 64, so position is 96 x 64"),
     ],
 )
 def test_a_matrix_of_another_form_is_refused(folder, damage, message):
@@ -283,9 +296,9 @@ def test_a_matrix_of_another_form_is_refused(folder, damage, message):
 
 
 def test_sequences_longer_than_the_recipes_are_refused(folder):
-    said = fault(folder, replace(RECIPE, seq_length=47))
-    assert "48 columns, the recipe's seq_length is 47" in said
-    assert "set seq_length=48" in said
+    said = fault(folder, replace(RECIPE, seq_length=63))
+    assert "64 columns, the recipe's seq_length is 63" in said
+    assert "set seq_length=64" in said
 
 
 @pytest.mark.parametrize("content", [b"", b"no HDF5 at all"])

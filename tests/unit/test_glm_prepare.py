@@ -17,7 +17,7 @@ RECIPE = replace(TINY, data="real")
 @pytest.fixture
 def raw(tmp_path, monkeypatch):
     """A download: ReCoRD as its archive unpacks, and a vocabulary."""
-    monkeypatch.setattr(generate, "PASSAGES", {"train": 5, "val": 3})
+    monkeypatch.setattr(generate, "PASSAGES", {"train": 10, "val": 6})
     folder = tmp_path / "raw"
     folder.mkdir()
     generate.generate(folder, TINY)
@@ -37,7 +37,7 @@ def test_a_download_becomes_a_folder_that_a_run_reads(raw, monkeypatch):
     folder, said = prepare(raw)
     manifest = json.loads((folder / "manifest.json").read_text())
     assert manifest["complete"]
-    assert manifest["counts"]["train"]["passages"] == 5
+    assert manifest["counts"]["train"]["passages"] == 10
     assert manifest["counts"]["train"]["questions"] == 10
     names = {name for name in manifest["files"] if not name.startswith("tokens/")}
     assert names == {"train.jsonl", "val.jsonl", "model/vocab.txt"}
@@ -66,7 +66,11 @@ def test_a_checkpoint_comes_along_as_safetensors(raw, layout, one_thread):
     from trainmark.cases.glm_superglue.model import GlmShape, build_model
 
     shape = GlmShape(
-        num_layers=1, hidden_size=64, num_heads=1, vocab_size=TINY.vocab_size, max_positions=48
+        num_layers=1,
+        hidden_size=64,
+        num_heads=1,
+        vocab_size=TINY.vocab_size,
+        max_positions=TINY.seq_length,
     )
     weights = build_model(shape, seed=1).state_dict()
     place = raw / "blocklm"

@@ -184,6 +184,7 @@ def _mapped(dataset: h5py.Dataset) -> Any:
     offset = dataset.id.get_offset()
     if offset is None or len(dataset) == 0 or dataset.dtype.kind == "b":
         return dataset
-    return np.memmap(
+    mapped = np.memmap(
         dataset.file.filename, dataset.dtype, mode="r", offset=offset, shape=dataset.shape
     )
+    return mapped.view(np.ndarray)  # slices of the class itself cost ten times as much
