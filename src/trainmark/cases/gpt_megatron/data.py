@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trainmark.errors import DataError
+from trainmark.kept import replace_file
 from trainmark.spec import DataFacts
 
-from .index_cache import replace_file
 from .index_layout import bin_file, idx_file, readable
 from .indexed import BLOCK_BYTES, IndexedReader
 from .sampling import Samples, sample_count, split_documents
