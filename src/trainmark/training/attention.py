@@ -87,6 +87,7 @@ class _Attention(torch.autograd.Function):
     With probabilities P, the kept ones D = P * keep, g the gradient of the output times
     1/P(keep), the gradient of the scores is D * (g v^T) - P * rowsum(grad * out).
 
+    P and D are kept in one tensor: the probabilities, below zero where they were kept.
     ``blocks`` cover every query of every row once; ``bias`` is for blocks of all keys.
     """
 
@@ -113,16 +114,16 @@ class _Attention(torch.autograd.Function):
                 by_row.add_(bias)
             if block.hidden is not None:
                 by_row[..., -block.hidden.size(-1) :].masked_fill_(block.hidden, -torch.inf)
-            probabilities = torch.softmax(scores, -1, out=scores)
-            kept = probabilities
+            signed = kept = torch.softmax(scores, -1, out=scores)
             if p > 0.0:
-                mask, scale = keep_mask(probabilities.shape, p)
-                kept = mask.mul_(probabilities)
+                mask, scale = keep_mask(scores.shape, p)
+                kept = mask.mul_(scores)
+                signed = scores.sub_(kept, alpha=2)  # below zero where kept
             out[heads, asking] = torch.bmm(kept, v[heads, keys])
-            saved += [probabilities, kept]
+            saved.append(signed)
         out.mul_(scale)
         ctx.save_for_backward(q, k, v, out, *saved)
-        ctx.scale, ctx.scaling, ctx.blocks = scale, scaling, blocks
+        ctx.scale, ctx.scaling, ctx.blocks, ctx.drops = scale, scaling, blocks, p > 0.0
         return out.view(b, h, t, d).transpose(1, 2).contiguous()  # (B, T, H, D)
 
     @staticmethod
@@ -133,12 +134,13 @@ class _Attention(torch.autograd.Function):
         row = (grad * out).sum(-1, keepdim=True)
         grad = grad * ctx.scale
         d_query, d_key, d_value = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
-        for place, block in enumerate(ctx.blocks):
+        for signed, block in zip(saved, ctx.blocks, strict=True):
             heads, asking, keys = _cut(block, h)
-            probabilities, kept = saved[2 * place : 2 * place + 2]
             g = grad[heads, asking]
+            kept = signed.clamp(max=0.0).neg_() if ctx.drops else signed
             d_value[heads, keys] += torch.bmm(kept.transpose(1, 2), g)
             d_scores = torch.bmm(g, v[heads, keys].transpose(1, 2)).mul_(kept)
+            probabilities = torch.abs(signed, out=kept) if ctx.drops else signed
             d_scores.addcmul_(probabilities, row[heads, asking], value=-1)
             d_query[heads, asking] = torch.bmm(d_scores, k[heads, keys])
             d_key[heads, keys] += torch.bmm(d_scores.transpose(1, 2), q[heads, asking])
