@@ -2,9 +2,10 @@
 
 Owns the words and the rule. Light at import: ``case.py`` names ``generate``.
 
-A passage gives each of its people a role; the question names one role. Which names occur,
-how often and where says nothing about the answer, so a model must read which person has
-the role. Written in the release's own form, with character offsets and highlights.
+A passage gives each of its people a role and its highlight names one of them once more:
+that one fills the gap. Which names occur and in which order says nothing about the answer,
+so a model must read the passage. Written in the release's own form, with character offsets
+and highlights.
 """
 
 from __future__ import annotations
@@ -17,9 +18,8 @@ if TYPE_CHECKING:
 
     from trainmark.spec import Recipe
 
-PASSAGES = {"train": 3_200, "val": 250}
-QUESTIONS = 2  # a passage
-PEOPLE = 4  # a passage, each with a role of its own
+PASSAGES = {"train": 6_400, "val": 500}  # each with one question
+LEAST_PEOPLE, MOST_PEOPLE = 3, 5  # in a passage, each with a role of its own
 BEST_ACCURACY = 1.0  # the passage decides every question
 
 FIRST_NAMES = (
@@ -38,7 +38,7 @@ PIECES = {"Jansen": ("jan", "##sen"), "Keller": ("kel", "##ler")}  # as WordPiec
 
 def vocabulary() -> list[str]:
     """Return the tokens by id: special ones first, then every word in a fixed order."""
-    words = ["is", "the", *ROLES]
+    words = ["is", "the", "winner", *ROLES]
     for name in (*FIRST_NAMES, *LAST_NAMES):
         words += PIECES.get(name, (name.lower(),))
     return [*SPECIAL_TOKENS, *SIGNS, *words]
@@ -46,28 +46,24 @@ def vocabulary() -> list[str]:
 
 def passage(rng: Any, number: int) -> dict[str, Any]:
     """Return one line of a split."""
+    people = int(rng.integers(LEAST_PEOPLE, MOST_PEOPLE + 1))
     firsts, lasts, roles = (
-        rng.choice(words, PEOPLE, replace=False) for words in (FIRST_NAMES, LAST_NAMES, ROLES)
+        rng.choice(words, people, replace=False) for words in (FIRST_NAMES, LAST_NAMES, ROLES)
     )
     names = [f"{first} {last}" for first, last in zip(firsts, lasts, strict=True)]
-    text, places = "", []
-    for at, (name, role) in enumerate(zip(names, roles, strict=True)):
-        text += "\n@highlight\n" if at == PEOPLE - 1 else " " if at else ""
-        places.append({"start": len(text), "end": len(text) + len(name) - 1})
-        text += f"{name} is the {role}."
-    asked = rng.choice(PEOPLE, QUESTIONS, replace=False).tolist()
-    questions = [
-        {
-            "query": f"The {roles[who]} is @placeholder.",
-            "answers": [{**places[who], "text": names[who]}],
-            "idx": number * QUESTIONS + place,
-        }
-        for place, who in enumerate(asked)
-    ]
+    winner = int(rng.integers(people))
+    text, entities = "", []
+    for name, role in zip(names, roles, strict=True):
+        entities.append({"start": len(text), "end": len(text) + len(name) - 1})
+        text += f"{name} is the {role}. "
+    answer = {**entities[winner], "text": names[winner]}
+    text = text.rstrip() + "\n@highlight\n"
+    entities.append({"start": len(text), "end": len(text) + len(names[winner]) - 1})
+    text += f"{names[winner]} is the winner."
     return {
         "source": "generated",
-        "passage": {"text": text, "entities": places},
-        "qas": questions,
+        "passage": {"text": text, "entities": entities},
+        "qas": [{"query": "The winner is @placeholder.", "answers": [answer], "idx": number}],
         "idx": number,
     }
 
