@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from trainmark.cases.glm_superglue import data, token_cache
 from trainmark.cases.glm_superglue.case import CASE
 from trainmark.cases.glm_superglue.cloze import BOUND_TOKENS, DRAW_SEED
+from trainmark.cases.glm_superglue.record_jsonl import read_passages
 from trainmark.errors import DataError
 
 RECIPE = replace(
@@ -292,6 +293,48 @@ def test_bounds_of_a_vocabulary_that_names_them_are_its_own(tmp_path):
     tokens = data.load(tmp_path, RECIPE).train.tokens
     assert (tokens.piece_end, tokens.piece_start) == (0, len(WORDS) + 1)
     assert (tokens.first, tokens.mask, tokens.end) == (3, 5, 1)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 70) | st.floats() | st.text(max_size=12),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["start", "end", "text", "query", "answers"]), inner)
+    ),
+    max_leaves=6,
+)
+
+
+def places(value, path=()):
+    """Yield the path of everything in a JSON value."""
+    yield path
+    if isinstance(value, dict | list):
+        for key in value if isinstance(value, dict) else range(len(value)):
+            yield from places(value[key], (*path, key))
+
+
+@given(choice=st.data(), put=JSON)
+def test_a_line_is_read_or_refused_whatever_stands_anywhere_in_it(tmp_path_factory, choice, put):
+    whole = [line(question(), question("the @placeholder", "Rome", "Li"))]
+    path = choice.draw(st.sampled_from([item for item in places(whole) if item]))
+    at = whole
+    for key in path[:-1]:
+        at = at[key]
+    at[path[-1]] = put
+    file = tmp_path_factory.getbasetemp() / "anything.jsonl"
+    file.write_text(json.dumps(whole[0]) + "\n", encoding="utf-8")
+    said, found = None, []
+    try:
+        found = list(read_passages(file))
+    except DataError as error:
+        said = str(error)
+    assert said is None or said.startswith(f"{file}, line 1")
+    assert len(found) == (said is None)
+    for passage in found:
+        assert 1 <= passage.num_entities <= len(passage.names)
+        for asked in passage.questions:
+            assert min(asked.answers) < passage.num_entities
+            assert max(asked.answers) < len(passage.names)
 
 
 @given(

@@ -37,7 +37,7 @@ def open_file(file: Path) -> h5py.File:
     with input_files.readable(file, rule="a split is one readable HDF5 file", remedy=AGAIN):
         input_files.file_bytes(file)
     try:
-        return h5py.File(file, "r")
+        return h5py.File(file, "r", locking="best-effort")  # some file systems know no locks
     except OSError as error:
         raise DataError(
             f"not readable as HDF5: {str(error).splitlines()[0]}", where=str(file), remedy=AGAIN
