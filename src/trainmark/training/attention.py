@@ -121,17 +121,17 @@ class _Attention(torch.autograd.Function):
                 signed = scores.sub_(kept, alpha=2)  # below zero where kept
             out[heads, asking] = torch.bmm(kept, v[heads, keys])
             saved.append(signed)
-        out.mul_(scale)
-        ctx.save_for_backward(q, k, v, out, *saved)
+        mixed = out.mul_(scale).view(b, h, t, d).transpose(1, 2).contiguous()  # (B, T, H, D)
+        ctx.save_for_backward(q, k, v, mixed, *saved)
         ctx.scale, ctx.scaling, ctx.blocks, ctx.drops = scale, scaling, blocks, p > 0.0
-        return out.view(b, h, t, d).transpose(1, 2).contiguous()  # (B, T, H, D)
+        return mixed
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, out, *saved = ctx.saved_tensors
+        q, k, v, mixed, *saved = ctx.saved_tensors
         b, t, h, d = grads[0].shape
         grad = grads[0].transpose(1, 2).reshape(b * h, t, d)
-        row = (grad * out).sum(-1, keepdim=True)
+        row = (grads[0] * mixed).sum(-1).transpose(1, 2).reshape(b * h, t, 1)
         grad = grad * ctx.scale
         d_query, d_key, d_value = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
         for signed, block in zip(saved, ctx.blocks, strict=True):

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812 - the field's name for it
 from torch.utils.checkpoint import checkpoint
 
 from trainmark.training.attention import Prefix, attention
 from trainmark.training.dropout import FastDropout
+from trainmark.training.gelu_linear import gelu_linear
 
 from .tied import Head, TiedEmbedding
 
@@ -82,8 +82,7 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (N, S, D) to (N, S, D)."""
-        wide = F.gelu(self.dense_h_to_4h(x), approximate="tanh")
-        return self.dense_4h_to_h(wide)  # type: ignore[no-any-return]
+        return gelu_linear(self.dense_h_to_4h(x), self.dense_4h_to_h)
 
 
 class Layer(nn.Module):
