@@ -137,7 +137,7 @@ def peaks() -> tuple[Bar, str]:
     return bar, (
         f"Tensors are weights, gradients, AdamW's two states and activations: ours "
         f"{gib['ours'][0]:.2f} GiB, plain {gib['plain'][0]:.2f} GiB at their peaks. Of the whole "
-        f"process, interpreter and fragments of its heap included: {gib['ours'][1]:.2f} and "
+        f"process, interpreter, profiler and gaps in its heap included: {gib['ours'][1]:.2f} and "
         f"{gib['plain'][1]:.2f} GiB resident, {resident:.3f}."
     )
 
