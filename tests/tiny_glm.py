@@ -44,16 +44,43 @@ class DrawnExamples(Examples):
             targets = np.concatenate([answer, [0]])
             found.append(
                 ChoiceSequence(
-                    ids,
-                    positions,
-                    blocks.astype(np.int64),
-                    len(context),
-                    rows,
-                    targets,
-                    right,
+                    ids, positions, blocks.astype(np.int64), len(context), rows, targets, right
                 )
             )
         return found
+
+
+class NamedOften(Examples):
+    """Contexts of 3 or 4 names of which one stands three times: the right answer, or any of them.
+
+    ``shuffled`` calls a name right that is drawn without a look at the context.
+    """
+
+    def __init__(self, samples: int, *, seed: int, shuffled: bool = False) -> None:
+        self.seq_length, self.seed, self.shuffled = 13, seed, shuffled
+        self.num_choices = np.random.default_rng(seed).integers(3, 5, samples)
+
+    def sequences(self, row: int) -> list[ChoiceSequence]:
+        rng = np.random.default_rng([self.seed, row])
+        names = rng.choice(np.arange(4, 16), self.num_choices[row], replace=False)
+        context = np.concatenate([[2], rng.permutation([*names, names[0], names[0]]), [3, 0]])
+        if self.shuffled:
+            names = rng.permutation(names)
+        block, mask = len(context), len(context) - 2
+        positions = np.concatenate([np.arange(block), [mask, mask]])
+        blocks = np.concatenate([np.zeros(block, np.int64), [1, 2]])
+        return [
+            ChoiceSequence(
+                ids=np.concatenate([context, [1, name]]),
+                positions=positions,
+                block_positions=blocks,
+                separator=block,
+                target_rows=np.array([block, block + 1]),
+                target_ids=np.array([name, 0]),
+                correct=slot == 0,
+            )
+            for slot, name in enumerate(names)
+        ]
 
 
 def recipe(**changes: Any) -> GlmRecipe:

@@ -204,6 +204,23 @@ def test_the_head_left_out_of_large_flops_is_little() -> None:
     assert 10 * 6 * shape.head_matmul_weights < 0.01 * blocks  # ten targets a sequence
 
 
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_an_answer_in_the_passage_is_learned_and_a_shuffled_one_is_not(shuffled: bool) -> None:
+    train = tiny_glm.NamedOften(1_600, seed=5, shuffled=shuffled)
+    validation = tiny_glm.NamedOften(300, seed=6)
+    job = tiny_glm.new_job(
+        train=train, validation=validation, vocab_size=16, seq_length=13, num_layers=1,
+        micro_batch_size=16, learning_rate=5e-3, lr_decay_steps=200, weight_decay=0.0,
+    )  # fmt: skip
+    found, samples = tiny_glm.train(job)["quality"]
+    chance = float((1 / validation.num_choices).mean())
+    noise = (chance * (1 - chance) / samples) ** 0.5
+    if shuffled:
+        assert abs(found - chance) < 4 * noise
+    else:
+        assert found > 0.75  # chance is 0.29
+
+
 RUNS: list[dict[str, Any]] = [
     {"micro_batch_size": 4},
     {"micro_batch_size": 2, "grad_accum_steps": 2},  # the last step's 6 samples: uneven parts
