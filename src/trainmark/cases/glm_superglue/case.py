@@ -67,7 +67,7 @@ class GlmRecipe(Recipe):
 
 
 def check_recipe(recipe: GlmRecipe, world_size: int) -> None:
-    """Refuse shapes that do not divide, and weights that cannot be there.
+    """Refuse shapes that do not divide.
 
     Raises:
         UsageError: naming the field, its rule and what fits.
@@ -81,19 +81,23 @@ def check_recipe(recipe: GlmRecipe, world_size: int) -> None:
             rule="every head has the same width",
             remedy=f"use one of {', '.join(map(str, fitting))}",
         )
-    if recipe.data == "generated" and recipe.init == "pretrained":
+
+
+def generate(folder: Path, recipe: GlmRecipe) -> None:
+    """Write passages with a gap whose answer follows from them; see ``generate.generate``.
+
+    Raises:
+        UsageError: the recipe starts from a checkpoint, which generated data has not.
+    """
+    from .generate import generate as write
+
+    if recipe.init == "pretrained":
         raise UsageError(
             "init=pretrained does not go with generated data",
             where="recipe field init",
             rule="a checkpoint lies beside real data; generated data has none",
             remedy="leave init=random, or give --data",
         )
-
-
-def generate(folder: Path, recipe: GlmRecipe) -> None:
-    """Write passages with a gap whose answer follows from them; see ``generate.generate``."""
-    from .generate import generate as write
-
     write(folder, recipe)
 
 
