@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -17,18 +14,6 @@ from trainmark.cases.glm_superglue.model import build_model
 from trainmark.results.record import read
 
 SMALL = ("num_heads=1", "target=none", "steps=4")
-
-
-@pytest.fixture
-def trainmark(tmp_path):
-    def call(*words, limit_s=280):
-        env = os.environ | {"TRAINMARK_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
-        return subprocess.run(
-            [sys.executable, "-m", "trainmark", *words],
-            env=env, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=limit_s,
-        )  # fmt: skip
-
-    return call
 
 
 @pytest.mark.timeout(1500)  # a minute on an idle machine, several on a busy one
