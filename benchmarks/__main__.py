@@ -13,6 +13,8 @@ NAMES = (
     "index_building",
     "distilbert_step",
     "gpt_step",
+    "glm_step",
+    "glm_loader",
     "dlrm_step",
     "dlrm_embeddings",
     "prepare_gpt",

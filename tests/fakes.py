@@ -134,6 +134,7 @@ class Micro:
     launch_ns: int = 0
     closes_step: bool = True
     loss: float = 1.0
+    step_samples: int | None = None  # of all ranks; none: this rank is alone
 
 
 @dataclass
@@ -155,7 +156,8 @@ class ScriptedJob:
         for micro in self.epochs[epoch]:
             self.clock.advance(micro.fetch_ns)
             counts = Counts(micro.samples, micro.samples, 10 * micro.samples, 16 * micro.samples)
-            yield Batch(micro, counts, micro.samples, micro.closes_step)
+            of_all = micro.samples if micro.step_samples is None else micro.step_samples
+            yield Batch(micro, counts, of_all, micro.closes_step)
         self.clock.advance(self.end_of_epoch_ns)
 
     def step(self, batches: Iterator[Batch]) -> float | None:

@@ -130,7 +130,14 @@ def _check_work(case: Case, recipe: Recipe, facts: DataFacts, folder: Path) -> N
             f"{facts.best_quality:.4g}",
             remedy="choose a target below it" if case.higher_is_better else "choose one above it",
         )
-    if recipe.target_value is not None and recipe.eval_every_epochs is None:
+    if recipe.eval_from_sample is not None and recipe.eval_every_samples is None:
+        raise UsageError(
+            f"eval_from_sample={recipe.eval_from_sample} has nothing to begin",
+            where="recipe field eval_from_sample",
+            rule="it says when the evaluations of eval_every_samples begin",
+            remedy="set eval_every_samples too, or eval_from_sample=none",
+        )
+    if recipe.target_value is not None and not recipe.evaluates:
         raise UsageError(
             f"target_value={recipe.target_value:g} cannot be reached without an evaluation",
             where="recipe field eval_every_epochs",
@@ -138,7 +145,7 @@ def _check_work(case: Case, recipe: Recipe, facts: DataFacts, folder: Path) -> N
             remedy="add target_value=none",
         )
     needed = {"training": facts.train_samples}
-    if recipe.eval_every_epochs is not None:
+    if recipe.evaluates:
         needed["evaluation"] = facts.eval_samples
     for split, rows in needed.items():
         if rows < 1:

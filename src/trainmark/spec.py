@@ -95,7 +95,13 @@ class Recipe:
     max_epochs: PositiveInt = recipe_field(1, "passes over the data at most")
     max_steps: PositiveInt | None = recipe_field(None, "optimizer steps at most; none: epochs rule")
     eval_every_epochs: PositiveInt | None = recipe_field(
-        1, "epochs between two evaluations; none: performance only"
+        1, "epochs between two evaluations; none: no evaluation by epochs"
+    )
+    eval_every_samples: PositiveInt | None = recipe_field(
+        None, "samples of all ranks between two evaluations; none: no evaluation within epochs"
+    )
+    eval_from_sample: PositiveInt | None = recipe_field(
+        None, "samples of all ranks before the first of these; none: eval_every_samples"
     )
     target_value: float | None = recipe_field(None, "quality that ends the run; none: no target")
     warmup_steps: PositiveInt = recipe_field(10, "first steps kept out of steady figures")
@@ -114,6 +120,11 @@ class Recipe:
     world: str | None = recipe_field(
         None, "nnodes x nproc the recipe was written for, as 1x8", rule="fixed"
     )
+
+    @property
+    def evaluates(self) -> bool:
+        """Tell whether a run is evaluated at all; if so, at its end too."""
+        return self.eval_every_epochs is not None or self.eval_every_samples is not None
 
 
 def field_docs(recipe_type: type[Recipe]) -> dict[str, str]:

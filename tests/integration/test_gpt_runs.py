@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -15,18 +12,6 @@ from trainmark.cases.gpt_megatron.indexed import IndexedReader
 from trainmark.results.record import read
 
 SMALL = ("num_layers=1", "hidden_size=16", "num_heads=2", "seq_length=16", "bs=4", "target=none")
-
-
-@pytest.fixture
-def trainmark(tmp_path):
-    def call(*words, limit_s=280):
-        env = os.environ | {"TRAINMARK_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
-        return subprocess.run(
-            [sys.executable, "-m", "trainmark", *words],
-            env=env, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=limit_s,
-        )  # fmt: skip
-
-    return call
 
 
 @pytest.mark.timeout(1500)  # a minute on an idle machine, several on a busy one

@@ -87,7 +87,7 @@ def test_every_recipe_is_sound(name: str, recipe_name: str) -> None:
         assert recipe.world is None or re.fullmatch(r"\d+x\d+", recipe.world)
     # A recipe is worth its name only with steps left to measure.
     assert recipe.max_steps is None or recipe.max_steps > recipe.warmup_steps
-    assert recipe.target_value is None or recipe.eval_every_epochs is not None
+    assert recipe.target_value is None or recipe.evaluates
 
 
 @pytest.mark.parametrize("name", cases.names())

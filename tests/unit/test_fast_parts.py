@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 
-from trainmark.training.attention import attention, attention_forward
+from trainmark.training.attention import Prefix, attention, attention_forward
 from trainmark.training.dropout import FastDropout, keep_mask, use_fast_dropout
+from trainmark.training.gelu_linear import gelu_linear
 
 
 def draws(*shape, seed=0):
@@ -125,3 +128,59 @@ def test_causal_attention_with_dropout_has_the_exact_gradient() -> None:
             tensor.add_(1e-2 * direction)
         slope = (above - below) / 2e-2
         torch.testing.assert_close((found * direction).sum().double(), slope, rtol=2e-2, atol=2e-1)
+
+
+@pytest.mark.parametrize(
+    ("length", "separators"),
+    [(1, [0, 1]), (40, [0, 17, 40]), (300, [0, 1, 150, 299, 300]), (300, [20, 21]), (260, [130])],
+)
+def test_attention_with_a_prefix_equals_the_librarys(length: int, separators: list[int]) -> None:
+    """Rows that differ in their prefix, in one block of queries and in several."""
+    torch.manual_seed(2)
+    q, k, v = (torch.randn(len(separators), 3, length, 8, requires_grad=True) for _ in range(3))
+    grad = torch.randn_like(q)
+    prefix = Prefix(torch.tensor(separators), length)
+    seen = torch.ones(len(separators), 1, length, length, dtype=torch.bool).tril()
+    for row, separator in enumerate(separators):
+        seen[row, :, :, :separator] = True
+    assert torch.equal(prefix.mask, seen)
+    ours = attention(q, k, v, prefix=prefix, dropout=1e-9)  # too small to drop anything
+    theirs = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=seen)
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+    found = torch.autograd.grad(ours, (q, k, v), grad)
+    wanted = torch.autograd.grad(theirs, (q, k, v), grad)
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+@settings(max_examples=40)
+@given(
+    length=st.integers(1, 400),
+    separators=st.lists(st.integers(0, 400), min_size=1, max_size=5),
+)
+def test_blocks_hold_every_score_that_counts_once(length: int, separators: list[int]) -> None:
+    prefix = Prefix(torch.tensor(separators).clamp(max=length), length)
+    held = torch.zeros(len(separators), length, length)
+    for block in prefix.blocks:
+        counts = torch.ones(
+            block.rows.stop - block.rows.start, 1, block.last - block.first, block.keys
+        )
+        if block.hidden is not None:
+            counts[..., -block.hidden.size(-1) :].masked_fill_(block.hidden, 0.0)
+        held[block.rows, block.first : block.last, : block.keys] += counts[:, 0]
+    assert torch.equal(held, prefix.mask[:, 0].float())
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_gelu_and_linear_equal_the_plain_pair(autocast: bool) -> None:
+    torch.manual_seed(3)
+    layer, wide = nn.Linear(12, 5), torch.randn(2, 7, 12, requires_grad=True)
+    grad = torch.randn(2, 7, 5)
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        ours = gelu_linear(wide, layer)
+        theirs = layer(nn.functional.gelu(wide, approximate="tanh"))
+    assert ours.dtype == theirs.dtype
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
+    inputs = (wide, layer.weight, layer.bias)
+    found = torch.autograd.grad(ours, inputs, grad.to(ours.dtype))
+    wanted = torch.autograd.grad(theirs, inputs, grad.to(ours.dtype))
+    torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-6)

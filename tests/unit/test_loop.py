@@ -296,6 +296,82 @@ def test_evaluation_cadence(
     assert [item["step"] for item in events.named("evaluate")] == evaluated_after
 
 
+@pytest.mark.parametrize(
+    ("every", "first", "max_steps", "evaluated_after"),
+    [
+        (16, None, None, [4, 8, 10]),  # each 16 samples, four a step; the end once more
+        (16, 4, None, [1, 5, 9, 10]),  # from sample 4
+        (10, 1, None, [1, 3, 6, 8, 10]),  # due at 1, 11, 21, 31, the last just after 40
+        (16, None, 8, [4, 8]),  # the last step was just evaluated
+        (40, None, None, [10]),
+        (1, None, 3, [1, 2, 3]),  # every step
+        (100, None, None, [10]),  # never due: the end alone
+    ],
+)
+def test_evaluation_cadence_by_samples(
+    sync_device: SyncDevice,
+    every: int,
+    first: int | None,
+    max_steps: int | None,
+    evaluated_after: list[int],
+) -> None:
+    loop, events = make_loop(
+        sync_device,
+        [[Micro(samples=4)] * 5] * 2,
+        qualities=[0.5] * 9,
+        eval_every_samples=every,
+        eval_from_sample=first,
+        max_steps=max_steps,
+    )
+    outcome = loop.run()
+    assert [item["step"] for item in events.named("evaluate")] == evaluated_after
+    assert outcome.evaluations == len(evaluated_after)
+    steps = [first for *_, first, _ in phases(events)]
+    assert steps == sorted(set(steps))
+    assert sum(length for *_, length in phases(events)) == outcome.steps
+    assert outcome.samples == 4 * outcome.steps
+
+
+def test_samples_of_all_ranks_call_for_an_evaluation(sync_device: SyncDevice) -> None:
+    # This rank trains 1 of the 4 samples of a step, in a micro-batch of its own.
+    parts = [Micro(samples=0, step_samples=4, closes_step=False), Micro(samples=1, step_samples=4)]
+    loop, events = make_loop(
+        sync_device, [parts * 6], qualities=[0.5] * 3, eval_every_samples=8, warmup_steps=1
+    )
+    outcome = loop.run()
+    assert [item["step"] for item in events.named("evaluate")] == [2, 4, 6]
+    assert phases(events) == [
+        ("compile", 0, 0, 1), ("train", 0, 1, 1), ("train", 0, 2, 2), ("train", 0, 4, 2),
+    ]  # fmt: skip
+    assert outcome.samples == 6
+
+
+def test_both_cadences_evaluate_a_step_once(sync_device: SyncDevice) -> None:
+    loop, events = make_loop(
+        sync_device,
+        [[Micro(samples=4)] * 5] * 2,
+        qualities=[0.5] * 4,
+        eval_every_samples=20,
+        eval_from_sample=12,
+        eval_every_epochs=1,
+    )
+    loop.run()
+    assert [item["step"] for item in events.named("evaluate")] == [3, 5, 8, 10]
+
+
+def test_the_target_ends_the_run_within_an_epoch(sync_device: SyncDevice) -> None:
+    loop, events = make_loop(
+        sync_device,
+        [[Micro(samples=4)] * 50] * 9,
+        qualities=[0.5, 0.9],
+        eval_every_samples=12,
+        target=Target(metric="acc", value=0.9),
+    )
+    outcome = loop.run()
+    assert (outcome.target_reached, outcome.epochs, outcome.steps) == (True, 1, 6)
+    assert [item["event"] for item in events.written[-2:]] == ["evaluate", "trained"]
+
+
 def test_the_target_ends_the_run(sync_device: SyncDevice) -> None:
     loop, events = make_loop(
         sync_device,
@@ -382,10 +458,11 @@ def test_no_flop_formula_gives_null(sync_device: SyncDevice) -> None:
 
 
 def test_a_schedule_is_taken_out_of_a_recipe() -> None:
-    recipe = Recipe(max_epochs=4, warmup_steps=7, window_steps=5, max_steps=9, eval_every_epochs=2)
-    assert Schedule.of(recipe, None) == Schedule(
-        max_epochs=4, warmup_steps=7, window_steps=5, max_steps=9, eval_every_epochs=2, target=None
-    )
+    fields = {
+        "max_epochs": 4, "warmup_steps": 7, "window_steps": 5, "max_steps": 9,
+        "eval_every_epochs": 2, "eval_every_samples": 30, "eval_from_sample": 10,
+    }  # fmt: skip
+    assert Schedule.of(Recipe(**fields), None) == Schedule(**fields, target=None)
 
 
 def test_the_clock_is_the_callers(clock: FakeClock) -> None:

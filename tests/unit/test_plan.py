@@ -200,6 +200,8 @@ def test_a_value_that_is_the_recipes_own_is_no_change(resolve: Any) -> None:
         ("data=real", "data cannot be changed by hand", "choose another --recipe"),
         ("world=1x8", "world cannot be changed by hand", "choose another --recipe"),
         ("eval_every_epochs=none", "cannot be reached without an evaluation", "target_value=none"),
+        ("eval_from_sample=100", "has nothing to begin", "set eval_every_samples too"),
+        ("eval_every_samples=0", "greater than 0", "own value is None"),
     ],
 )
 def test_a_word_that_does_not_fit_is_refused(
@@ -210,6 +212,16 @@ def test_a_word_that_does_not_fit_is_refused(
     assert what in str(caught.value)
     assert way_out in str(caught.value)
     assert caught.value.exit_code == 2
+
+
+def test_evaluations_by_samples_are_evaluations(resolve: Any) -> None:
+    words = ["eval_every_epochs=none", "eval_every_samples=500", "eval_from_sample=100"]
+    found = resolve(words=words)
+    assert found.recipe["target_value"] == 0.9
+    assert found.load_recipe().evaluates
+    assert found.extra == {
+        "eval_every_epochs": None, "eval_every_samples": 500, "eval_from_sample": 100,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("words", [["bs=1", "bs=2"], ["bs=1", "micro_batch_size=1"]])

@@ -142,6 +142,28 @@ def test_reasons_and_notes_are_chinese_too():
     assert "training did not start" not in made
 
 
+@pytest.mark.parametrize(
+    ("lang", "sentence"),
+    [
+        ("en", "p_train is also 1234.5 sequences/s and 98765.4 tokens/s without padding; "
+               "9.12 sequences a sample on average"),
+        ("zh", "p_train 折合 1234.5 sequences/s、98765.4 tokens/s（不含填充）；"
+               "平均每个样本 9.12 条序列"),
+    ],
+)  # fmt: skip
+def test_samples_of_several_sequences_are_said_in_these_under_the_table(lang, sentence):
+    made, entry = record(), record().figures["p_train"]
+    rates = {
+        "p_train_sequences": entry.model_copy(
+            update={"value": 1234.5, "note": "9.12 sequences a sample on average"}
+        ),
+        "p_train_tokens": entry.model_copy(update={"value": 98765.4}),
+    }
+    found = record(figures=made.figures | rates)
+    assert sentence in markdown(found, lang=lang)
+    assert sentence not in markdown(made, lang=lang)
+
+
 def test_published_rows_stand_with_what_they_imply():
     made = markdown(record(), lang="zh")
     rows = [line for line in made.splitlines() if line.startswith("| A100")]

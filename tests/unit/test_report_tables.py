@@ -105,18 +105,24 @@ def test_a_founding_page_equals_our_table_cell_by_cell(page, tmp_path):
     assert all(markdown(cell) == cell for row in table.rows for cell in row)
 
 
-def test_the_shipped_references_are_the_founding_page():
+@pytest.mark.parametrize(
+    ("case", "page", "names"),
+    [
+        ("distilbert_sst2", "distilbert", ["A100 1 node x 8 (1x8)", "A100 1 node x 8 (1x8)",
+                                           "A100 1 node x 1 (1x1)", "A100 2 nodes x 8 (2x8)"]),
+        ("glm_superglue", "glm", ["BI-V100 1 node x 8 (1x8)", "BI-V100 1 node x 1 (1x1)",
+                                  "BI-V100 2 nodes x 8 (2x8)"]),
+    ],
+)  # fmt: skip
+def test_the_shipped_references_are_the_founding_page(case, page, names):
     package = Path(tables.__file__).parents[1]
-    found = reference.read(package / "cases" / "distilbert_sst2" / "reference.toml")
-    columns, rows = FOUNDING["distilbert"]
+    found = reference.read(package / "cases" / case / "reference.toml")
+    columns, rows = FOUNDING[page]
     table = tables.reference_table(found, lang="zh")
     assert table.headers == ("配置", *columns)
     assert table.rows == tuple((row[0], *row[2:]) for row in rows)
     english = tables.reference_table(found, lang="en")
-    assert [row[0] for row in english.rows] == [
-        "A100 1 node x 8 (1x8)", "A100 1 node x 8 (1x8)", "A100 1 node x 1 (1x1)",
-        "A100 2 nodes x 8 (2x8)",
-    ]  # fmt: skip
+    assert [row[0] for row in english.rows] == names
 
 
 def test_a_record_with_a_published_rows_values_prints_that_row():

@@ -48,6 +48,28 @@ def test_a_passed_run():
     assert "labels: self-reported (measured by whoever shows it)" in text
 
 
+def by_sequences():
+    entry = record().figures["p_train"]
+    rates = {
+        "p_train_sequences": entry.model_copy(
+            update={"value": 1234.5, "unit": "sequences/s",
+                    "note": "9.12 sequences a sample on average"}
+        ),
+        "p_train_tokens": entry.model_copy(update={"value": 98765.4, "unit": "tokens/s"}),
+    }  # fmt: skip
+    return record(figures=record().figures | rates)
+
+
+def test_samples_of_several_sequences_are_shown_in_these_too():
+    lines = run_table(by_sequences(), screen=PLAIN).splitlines()
+    shown = [line.split(maxsplit=3) for line in lines if line.startswith("p_train_")]
+    assert shown == [
+        ["p_train_sequences", "1234.5", "sequences/s", "9.12 sequences a sample on average"],
+        ["p_train_tokens", "98765.4", "tokens/s"],
+    ]
+    assert "p_train_" not in run_table(record(), screen=PLAIN)
+
+
 def test_a_failed_run_says_why_and_what_to_do():
     made = record(
         status="oom",

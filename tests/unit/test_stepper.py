@@ -155,6 +155,24 @@ def test_an_overflow_is_a_skipped_step_and_counted(max_grad_norm: float | None) 
     assert stepper.steps == 5
 
 
+def test_the_loss_scale_doubles_after_its_window_and_halves_on_overflow() -> None:
+    features, targets = rows_of_data()
+
+    def loss_sum(model: nn.Module, batch: Batch) -> torch.Tensor:
+        return (model(batch.tensors[0]).float() * batch.tensors[1]).sum()
+
+    stepper = new_stepper(
+        new_model(), precision="fp16", loss_sum=loss_sum, loss_scale_window=3, learning_rate=1e-6
+    )
+    scales = []
+    for factor in (1e-4, 1e-4, 1e-4, 1e38, 1e-4, 1e-4, 1e-4):
+        factors = torch.full_like(targets, factor)
+        stepper.step(iter([Batch((features, factors), Counts(samples=ROWS), ROWS, True)]))
+        scales.append(float(stepper.loss_scale()) / 2**16)
+    assert scales == [1, 1, 2, 1, 1, 1, 2]
+    assert stepper.skipped_steps() == 1
+
+
 def test_a_loss_scale_at_its_floor_ends_the_run() -> None:
     features, targets = rows_of_data()
 

@@ -119,6 +119,23 @@ def test_two_uneven_ranks_give_exact_figures(uneven: RunTimeline) -> None:
     assert figures["MFU"].note == "dense bf16 peak 989 TFLOP/s (A)"
 
 
+def test_samples_of_several_sequences_are_counted_in_these_too(tmp_path: Path) -> None:
+    ranks = uneven_ranks()
+    for item in ranks[1]:
+        if item["event"] == "window":
+            item["sequences"] *= 3
+    run = read_run(write_run(tmp_path / "run", [launch_event(S // 2)], *ranks), 2)
+    figures = compute(run, precision="bf16", recipe_warmup_steps=3)
+    own, other = (sum(run.ranks[n].counts.samples for n in n_) for n_ in ([0], [1]))
+    sequences = own + 3 * other
+    found = figures["p_train_sequences"]
+    assert (found.value, found.unit) == (pytest.approx(sequences / 11), "sequences/s")
+    assert found.note == f"{sequences / 34:.2f} sequences a sample on average"
+    tokens = figures["p_train_tokens"]
+    assert (tokens.value, tokens.unit) == (pytest.approx(340 / 11), "tokens/s")
+    assert figures["p_train"].value == pytest.approx(34 / 11)
+
+
 def test_two_uneven_ranks_give_an_exact_series_and_spans(uneven: RunTimeline) -> None:
     assert uneven.series.step_ns.tolist() == [2 * S, S, S // 2, 2 * S, 2 * S]
     assert uneven.series.samples.tolist() == [7, 7, 7, 7, 6]

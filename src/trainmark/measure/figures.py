@@ -7,7 +7,7 @@ throughput is all samples over the slowest rank's time of that kind, so that
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from trainmark.devices.peaks import dense_peak
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from trainmark.measure.timeline import Phase, RankTimeline, RunTimeline
+    from trainmark.protocols import Counts
     from trainmark.spec import Precision
 
 NS_PER_S = 1e9
@@ -96,6 +97,8 @@ def compute(
             "tokens without padding, per device, evaluation left out",
         ),
     }
+    if counts.sequences not in (0, counts.samples):
+        figures |= _by_sequences(counts, ranks, without_evaluation)
     figures |= _steady(timeline, precision, recipe_warmup_steps, work_unit)
     if not traffic.has_headline_mfu(timeline):
         figures["MFU"] = Figure(None, "%", traffic.NO_HEADLINE)
@@ -106,6 +109,24 @@ def compute(
     figures["mem_total"] = _memory_total(ranks)
     figures["allocator_peak"] = _allocator_peak(ranks)
     return figures
+
+
+def _by_sequences(
+    counts: Counts, ranks: list[RankTimeline], time_ns: Callable[[RankTimeline], int | None]
+) -> dict[str, Figure]:
+    """Return ``p_train`` in sequences and in tokens, where a sample is not one sequence.
+
+    Samples are then work of different sizes, and their rate alone says little.
+    """
+    note = f"{counts.sequences / counts.samples:.2f} sequences a sample on average"
+    found = {
+        "p_train_sequences": _rate(counts.sequences, ranks, time_ns, "sequences/s"),
+        "p_train_tokens": _rate(counts.tokens, ranks, time_ns, "tokens/s"),
+    }
+    return {
+        name: replace(item, note=note if name == "p_train_sequences" else None)
+        for name, item in found.items()
+    }
 
 
 def _steady(

@@ -40,6 +40,8 @@ class Schedule:
     window_steps: int
     max_steps: int | None = None
     eval_every_epochs: int | None = None
+    eval_every_samples: int | None = None
+    eval_from_sample: int | None = None
     target: Target | None = None
 
     @classmethod
@@ -51,6 +53,8 @@ class Schedule:
             window_steps=recipe.window_steps,
             max_steps=recipe.max_steps,
             eval_every_epochs=recipe.eval_every_epochs,
+            eval_every_samples=recipe.eval_every_samples,
+            eval_from_sample=recipe.eval_from_sample,
             target=target,
         )
 
@@ -65,6 +69,14 @@ class Schedule:
         if self.max_steps is not None:
             end = min(end, self.max_steps)
         return phase, end - step
+
+    def next_evaluation(self, samples: int) -> float:
+        """Return how many samples of all ranks call for an evaluation after ``samples``."""
+        every = self.eval_every_samples
+        if every is None:
+            return math.inf
+        first = self.eval_from_sample or every
+        return first if samples < first else samples + every - (samples - first) % every
 
 
 @dataclass(slots=True)
@@ -91,6 +103,7 @@ class MeteredBatches:
     source: Iterator[Batch]
     device: Device
     counts: Counts = field(default_factory=Counts)
+    samples_of_all: int = 0  # of the steps that were handed out whole, over all ranks
     fetches: list[tuple[Any, Any]] = field(default_factory=list)
 
     def __iter__(self) -> MeteredBatches:
@@ -101,12 +114,14 @@ class MeteredBatches:
         batch = next(self.source)
         self.fetches.append((before, self.device.mark()))
         self.counts = self.counts + batch.counts
+        if batch.closes_step:
+            self.samples_of_all += batch.step_samples
         return batch
 
-    def take(self) -> tuple[Counts, list[tuple[Any, Any]]]:
-        """Return counts and marks since the last call, and start anew."""
-        taken = self.counts, self.fetches
-        self.counts, self.fetches = Counts(), []
+    def take(self) -> tuple[Counts, list[tuple[Any, Any]], int]:
+        """Return counts, marks and the samples of all ranks since the last call; start anew."""
+        taken = self.counts, self.fetches, self.samples_of_all
+        self.counts, self.fetches, self.samples_of_all = Counts(), [], 0
         return taken
 
 
@@ -122,6 +137,9 @@ class MeasuredLoop:
     emit: Emit
     parts: StepParts = field(default_factory=StepParts)
     outcome: Outcome = field(default_factory=Outcome)
+    _samples_of_all: int = field(default=0, init=False)
+    _evaluate_at: float = field(default=math.inf, init=False)
+    _evaluated_step: int | None = field(default=None, init=False)
 
     def run(self) -> Outcome:
         """Train until the target, the epochs or the steps are reached.
@@ -133,12 +151,12 @@ class MeasuredLoop:
         self.device.synchronize()
         self.barrier()
         start_ns = self.clock()
+        self._evaluate_at = self.schedule.next_evaluation(0)
         for epoch in range(self.schedule.max_epochs):
             self._train_epoch(epoch)
             self.outcome.epochs = epoch + 1
             last = self._out_of_steps() or epoch + 1 == self.schedule.max_epochs
-            every = self.schedule.eval_every_epochs
-            if every is not None and (last or (epoch + 1) % every == 0):
+            if self._due_after(epoch, last=last):
                 self._evaluate(epoch)
             if last or self.outcome.target_reached:
                 break
@@ -160,13 +178,24 @@ class MeasuredLoop:
         limit = self.schedule.max_steps
         return limit is not None and self.outcome.steps >= limit
 
+    def _due_after(self, epoch: int, *, last: bool) -> bool:
+        """Tell whether the end of ``epoch`` is evaluated: not where its last step just was."""
+        if self._evaluated_step == self.outcome.steps:
+            return False
+        every = self.schedule.eval_every_epochs
+        by_epochs = every is not None and (last or (epoch + 1) % every == 0)
+        return by_epochs or (last and self._evaluate_at < math.inf)
+
     def _train_epoch(self, epoch: int) -> None:
         batches = MeteredBatches(iter(self.job.batches(epoch)), self.device)
         steps_before = self.outcome.steps
         more = True
-        while more and not self._out_of_steps():
+        while more and not self._out_of_steps() and not self.outcome.target_reached:
             phase, length = self.schedule.next_window(self.outcome.steps)
             more = self._window(batches, epoch=epoch, phase=phase, length=length)
+            if self._samples_of_all >= self._evaluate_at:
+                self._evaluate(epoch)
+                self._evaluate_at = self.schedule.next_evaluation(self._samples_of_all)
         if self.outcome.steps == steps_before:
             raise RunError(
                 f"epoch {epoch + 1} held no batch",
@@ -190,9 +219,12 @@ class MeasuredLoop:
                 break
             marks.append(device.mark())
             losses.append(loss)
-            step_counts, step_fetches = batches.take()
+            step_counts, step_fetches, samples_of_all = batches.take()
             counts.append(step_counts)
             fetches.append(step_fetches)
+            self._samples_of_all += samples_of_all
+            if self._samples_of_all >= self._evaluate_at:
+                break
         device.synchronize()
         end_ns = self.clock()
         if losses:
@@ -241,6 +273,7 @@ class MeasuredLoop:
         target = self.schedule.target
         self.outcome.quality = result.value
         self.outcome.evaluations += 1
+        self._evaluated_step = self.outcome.steps
         self.outcome.target_reached = target is not None and target.reached(result.value)
         self.emit(
             "evaluate",

@@ -92,6 +92,9 @@ def performance(
         table = Table(table.headers, rows)
     blocks: list[Block] = [Grid(table)]
     for number, record in zip(_numbers(records), records, strict=True):
+        sizes = _by_sequences(record, lang)
+        if sizes:
+            blocks.append(Paragraph(f"{number} {sizes}".strip()))
         reasons = _reasons(record, columns, lang)
         if reasons:
             blocks.append(Paragraph(f"{number} / {reasons}".strip(), "muted"))
@@ -99,6 +102,20 @@ def performance(
     if not same_launches(records):
         found += [repeats(members, lang) for members in groups(records) if len(members) > 1]
     return found
+
+
+def _by_sequences(record: Record, lang: str) -> str:
+    """Return ``p_train`` in sequences and tokens where a sample is not one sequence."""
+    entry = record.figures.get("p_train_sequences")
+    if entry is None or entry.value is None:
+        return ""
+    return text(
+        "performance.sequences",
+        lang,
+        sequences=cells.number(entry.value),
+        tokens=cells.number(value_of(record, "p_train_tokens")),
+        note=said(entry.note or "", lang),
+    )
 
 
 def same_launches(records: Sequence[Record]) -> bool:

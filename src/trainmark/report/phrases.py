@@ -31,6 +31,7 @@ PHRASES: dict[str, str] = {
     "tokens without padding, per device, evaluation left out": (
         "不含填充，按单个设备计，不含评估时间"
     ),
+    "{} sequences a sample on average": "平均每个样本 {} 条序列",
     "dense {} peak {} TFLOP/s ({})": "{} 稠密峰值 {} TFLOP/s（{}）",
     "measured in preflight": "预检时实测",
     "sum of the ranks' peak resident memory": "各 rank 常驻内存峰值之和",

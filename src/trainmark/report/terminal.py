@@ -43,10 +43,11 @@ if TYPE_CHECKING:
 
 _TONES = {"passed": "bold green", "target_missed": "bold yellow", "interrupted": "bold yellow"}
 _FURTHER = (
-    "train_time", "final_result", "token/p/s", "step_time_p50", "step_time_p90", "step_time_p99",
-    "step_time_cv", "MFU", "MAMFU", "embedding_bytes_per_device", "copy_bytes_per_device",
-    "embedding_bandwidth_share", "exchange_bytes_per_device", "embedding_share", "dense_share",
-    "exchange_share", "input_share", "allocator_peak",
+    "train_time", "final_result", "p_train_sequences", "p_train_tokens", "token/p/s",
+    "step_time_p50", "step_time_p90", "step_time_p99", "step_time_cv", "MFU", "MAMFU",
+    "embedding_bytes_per_device", "copy_bytes_per_device", "embedding_bandwidth_share",
+    "exchange_bytes_per_device", "embedding_share", "dense_share", "exchange_share",
+    "input_share", "allocator_peak",
 )  # fmt: skip
 _WIDEST_CHANGE = 20  # columns that a changed hyper-parameter has to itself, no fold within
 _ASCII = str.maketrans({"–": "-", "·": "-", "≥": ">=", "×": "x", "µ": "u", "…": "..."})

@@ -237,6 +237,14 @@ TEXTS: dict[str, Text] = {
     "figure.final_result": Text(
         "all work over all time after the warm-up", "预热之后的总工作量除以总时间"
     ),
+    "figure.p_train_sequences": Text(
+        "sequences in place of samples in p_train, all devices",
+        "p_train 以序列计，全部设备合计",
+    ),
+    "figure.p_train_tokens": Text(
+        "tokens without padding in place of samples in p_train, all devices",
+        "p_train 以 token 计（不含填充），全部设备合计",
+    ),
     "figure.step_time_p50": Text("median step after the warm-up", "预热后步耗时中位数"),
     "figure.step_time_p90": Text("90th percentile", "第 90 百分位"),
     "figure.step_time_p99": Text("99th percentile", "第 99 百分位"),
@@ -264,6 +272,10 @@ TEXTS: dict[str, Text] = {
     "figure.input_share": Text("time waiting for input", "等待输入的时间占比"),
     "figure.allocator_peak": Text("peak of the framework's allocator", "框架内存分配器的峰值"),
     "figure.null": Text("not measured: {reason}", "未测得：{reason}"),
+    "performance.sequences": Text(
+        "p_train is also {sequences} sequences/s and {tokens} tokens/s without padding; {note}",
+        "p_train 折合 {sequences} sequences/s、{tokens} tokens/s（不含填充）；{note}",
+    ),
     # Counts
     "count.samples": Text("samples trained", "训练样本数"),
     "count.sequences": Text("sequences trained", "训练序列数"),

@@ -101,7 +101,7 @@ def _quality(plan: Plan, timeline: RunTimeline) -> Quality:
     value = history[-1].value if history else None
     reason = None
     if not history:
-        asked = plan.recipe["eval_every_epochs"] is not None
+        asked = plan.load_recipe().evaluates
         reason = "the run ended before an evaluation" if asked else "this recipe evaluates nothing"
     return Quality(
         metric=case.metric,

@@ -91,7 +91,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             if d_hidden is not None:
                 d_hidden[part] = gradient @ matrix
             if d_weight is not None:
-                _add_product(d_weight, gradient, inputs[part])
+                add_product(d_weight, gradient, inputs[part])
         if d_hidden is not None and group is not None:
             dist.all_reduce(d_hidden, group=group)
         ctx.gradients = d_hidden, d_weight
@@ -106,7 +106,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return d_hidden, d_weight, *[None] * 5
 
 
-def _add_product(total: Tensor, gradient: Tensor, inputs: Tensor) -> None:
+def add_product(total: Tensor, gradient: Tensor, inputs: Tensor) -> None:
     """Add ``gradient.T @ inputs`` to ``total``, float32, (V, D)."""
     if gradient.dtype == total.dtype:
         torch.addmm(total, gradient.t(), inputs, out=total)

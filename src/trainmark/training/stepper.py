@@ -66,6 +66,8 @@ class Stepper:
         schedule_lr: called with the number of finished steps before each step; returns
             the learning rate as a multiple of the optimizer's initial one.
         max_grad_norm: clip the global gradient norm; none: no clipping.
+        loss_scale_window: steps without overflow after which fp16's loss scale doubles; an
+            overflow halves it.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class Stepper:
         data_size: int,
         schedule_lr: Callable[[int], float] = lambda _: 1.0,
         max_grad_norm: float | None = None,
+        loss_scale_window: int = 2000,
     ) -> None:
         self.model = replicas.module
         self._replicas = replicas
@@ -91,7 +94,9 @@ class Stepper:
         self._schedule_lr = schedule_lr
         self._base_lrs = [group["lr"] for group in optimizer.param_groups]
         self._max_grad_norm = max_grad_norm
-        self._scaler = torch.amp.GradScaler(torch_type, enabled=precision == "fp16")
+        self._scaler = torch.amp.GradScaler(
+            torch_type, growth_interval=loss_scale_window, enabled=precision == "fp16"
+        )
         self.device = next(self.model.parameters()).device
         self._one = torch.ones((), device=self.device)
         self._skipped = torch.zeros_like(self._one)

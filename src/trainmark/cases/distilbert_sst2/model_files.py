@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trainmark.errors import DataError
+from trainmark.wordpiece import FILES, open_wordpiece
 
 from .columns import refuse_empty_file
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from .tokens import TokenRows
 
 CONFIG = "config.json"
-TOKENIZERS = ("tokenizer.json", "vocab.txt")  # the first that exists is used
+TOKENIZERS = FILES  # of the tokenizer; the first that exists is used
 MODEL_REMEDY = "put the files of the distilbert-base-uncased model folder into model/"
 NUM_LABELS = 2
 MAX_PARAMETERS = 10**10
@@ -194,7 +195,7 @@ def open_tokenizer(folder: Path, config: ModelConfig) -> Tokenizer:
             remedy=MODEL_REMEDY,
         )
     refuse_empty_file(file)
-    tokenizer = _from_vocab(file) if file.suffix == ".txt" else _from_json(file)
+    tokenizer = open_wordpiece(file, remedy=MODEL_REMEDY)
     size = tokenizer.get_vocab_size(with_added_tokens=True)
     pad = tokenizer.token_to_id("[PAD]")
     if size > config.vocab_size or pad != config.pad_token_id:
@@ -205,54 +206,7 @@ def open_tokenizer(folder: Path, config: ModelConfig) -> Tokenizer:
             f"and pad_token_id {config.pad_token_id}",
             remedy=MODEL_REMEDY,
         )
-    tokenizer.no_padding()
-    tokenizer.no_truncation()
     return tokenizer
-
-
-def _from_json(file: Path) -> Tokenizer:
-    from tokenizers import Tokenizer
-
-    try:
-        tokenizer = Tokenizer.from_file(str(file))
-    except Exception as error:  # noqa: BLE001  the library raises bare Exception for any fault
-        raise DataError(
-            f"not readable as a tokenizer: {error}", where=str(file), remedy=MODEL_REMEDY
-        ) from None
-    _refuse_missing_tokens(file, tokenizer.get_vocab())
-    return tokenizer
-
-
-def _from_vocab(file: Path) -> Tokenizer:
-    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
-
-    try:
-        lines = file.read_bytes().decode("utf-8").split("\n")
-    except UnicodeDecodeError:
-        raise DataError("not UTF-8 text", where=str(file), remedy=MODEL_REMEDY) from None
-    if not lines[-1]:
-        lines.pop()
-    vocab = {token.rstrip("\r"): number for number, token in enumerate(lines)}
-    _refuse_missing_tokens(file, vocab)
-    tokenizer = Tokenizer(models.WordPiece(vocab, unk_token="[UNK]"))
-    tokenizer.add_special_tokens(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"])
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.post_processor = processors.BertProcessing(
-        ("[SEP]", vocab["[SEP]"]), ("[CLS]", vocab["[CLS]"])
-    )
-    return tokenizer
-
-
-def _refuse_missing_tokens(file: Path, vocab: Mapping[str, int]) -> None:
-    missing = [name for name in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]") if name not in vocab]
-    if missing:
-        raise DataError(
-            f"no token {', '.join(missing)}",
-            where=str(file),
-            rule="a BERT vocabulary holds the five special tokens",
-            remedy=MODEL_REMEDY,
-        )
 
 
 def tokenize(

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from trainmark.kept import replace_file
 
 from .layout import CATEGORY_BYTES, readable
 
@@ -127,12 +127,7 @@ def _kept(place: Path, key: dict[str, list[Any]]) -> list[Extremes] | None:
 
 
 def _keep(place: Path, key: dict[str, list[Any]], found: list[Extremes]) -> None:
-    """Write the findings whole; a folder nobody may write costs time but no run."""
+    """Write the findings."""
     kept = {"format": FORMAT, "files": key, "found": [asdict(entry) for entry in found]}
-    staging = place.with_name(f".{place.name}.{secrets.token_hex(4)}.part")
-    try:
-        staging.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
-        staging.replace(place)
-    except OSError:
-        with suppress(OSError):
-            staging.unlink(missing_ok=True)
+    text = json.dumps(kept, indent=1) + "\n"
+    replace_file(place, lambda stream: stream.write(text.encode()))

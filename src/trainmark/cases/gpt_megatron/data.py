@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trainmark.errors import DataError
+from trainmark.kept import replace_file
 from trainmark.spec import DataFacts
 
-from .index_cache import replace_file
 from .index_layout import bin_file, idx_file, readable
 from .indexed import BLOCK_BYTES, IndexedReader
 from .sampling import Samples, sample_count, split_documents
@@ -165,7 +165,7 @@ def _refuse_ids(reader: IndexedReader, content: Content, vocab_size: int) -> Non
 def _refuse_empty(reader: IndexedReader, splits: dict[str, range], recipe: GptRecipe) -> None:
     """Refuse a split without one whole sample, before anything takes long."""
     for name, documents in splits.items():
-        if name == "validation" and recipe.eval_every_epochs is None:
+        if name == "validation" and not recipe.evaluates:
             continue  # never read
         first, last = (
             int(reader.token_starts(range(end, end))[0])

@@ -1,19 +1,19 @@
 """Built indices kept on disk: one vector of whole numbers a file.
 
-Owns that a file is there whole or not at all, that a damaged one is built again, that the
-newest few stay, and that a folder nobody may write costs time but no run. Must not know
-what the numbers mean.
+Owns that a damaged one is built again, that the newest few stay, and that a rank works on
+where none can be kept. Must not know what the numbers mean.
 """
 
 from __future__ import annotations
 
-import secrets
 import zlib
 from contextlib import suppress
 from io import BytesIO
 from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
+
+from trainmark.kept import replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,28 +40,6 @@ def kept(file: Path, length: int, build: Callable[[], NDArray[np.int64]]) -> NDA
         _prune(file.parent)
     found = _load(file, length)  # mapped: the ranks of a machine share one copy, whoever wrote it
     return built if found is None else found
-
-
-def replace_file(file: Path, write: Callable[[BinaryIO], object]) -> bool:
-    """Give ``file`` the content that ``write`` writes, whole; tell whether that was possible.
-
-    Ranks may do so at once: each writes under a name of its own, the last one stays.
-    """
-    staging = file.with_name(f".{file.name}.{secrets.token_hex(4)}.part")
-    try:
-        file.parent.mkdir(exist_ok=True)
-        with staging.open("xb") as stream:
-            write(stream)
-        staging.replace(file)
-    except OSError:  # read-only or full: a cache is no condition of a run
-        _discard(staging)
-        return False
-    return True
-
-
-def _discard(file: Path) -> None:
-    with suppress(OSError):  # the folder cannot be written, or another rank was first
-        file.unlink(missing_ok=True)
 
 
 def _prune(folder: Path) -> None:

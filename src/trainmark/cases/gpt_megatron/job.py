@@ -10,6 +10,7 @@ from torch import Tensor
 
 from trainmark.errors import DataError
 from trainmark.protocols import Batch, Counts, Evaluation
+from trainmark.training.optimizer import decay_groups, decay_progress, warmup_factor
 from trainmark.training.parallel import Ranks, spread
 from trainmark.training.shards import Sharding, evaluation_rows
 from trainmark.training.stepper import Stepper, add_floats_over_ranks, add_over_ranks
@@ -55,11 +56,10 @@ def config_of(recipe: GptRecipe) -> GptConfig:
 def lr_factor(recipe: GptRecipe, finished_steps: int) -> float:
     """Return the learning rate of the next step over the peak: linear rise, then cosine."""
     warmup = round(recipe.lr_warmup_fraction * recipe.lr_decay_steps)
-    if finished_steps < warmup:
-        return (finished_steps + 1) / warmup
     lowest = recipe.min_learning_rate / recipe.learning_rate
-    done = min(1.0, (finished_steps - warmup) / (recipe.lr_decay_steps - warmup))
-    return lowest + (1 - lowest) * (1 + math.cos(math.pi * done)) / 2
+    done = decay_progress(finished_steps, warmup, recipe.lr_decay_steps)
+    cosine = lowest + (1 - lowest) * (1 + math.cos(math.pi * done)) / 2
+    return warmup_factor(finished_steps, warmup) * cosine
 
 
 class GptJob:
@@ -81,13 +81,8 @@ class GptJob:
             self.model, ranks, torch_type=context.device.torch_type, compiled=recipe.compile,
             shards=self.model.blocks if recipe.fsdp else None,
         )  # fmt: skip
-        decayed = [p for p in self.model.parameters() if p.dim() >= 2]
-        plain = [p for p in self.model.parameters() if p.dim() < 2]  # biases and norms
         optimizer = torch.optim.AdamW(
-            [
-                {"params": decayed, "weight_decay": recipe.weight_decay},
-                {"params": plain, "weight_decay": 0.0},
-            ],
+            decay_groups(self.model, recipe.weight_decay),
             lr=recipe.learning_rate,
             betas=(0.9, recipe.adam_beta2),
             fused=True,

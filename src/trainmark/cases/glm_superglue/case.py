@@ -1,0 +1,176 @@
+"""GLM on ReCoRD, the cloze task of SuperGLUE: what is trained and how; no torch here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from annotated_types import Ge, Gt, Le, Lt
+
+from trainmark.errors import UsageError
+from trainmark.spec import (
+    Case,
+    DataFacts,
+    Mission,
+    PositiveFloat,
+    PositiveInt,
+    Precision,
+    Recipe,
+    Text,
+    recipe_field,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class GlmRecipe(Recipe):
+    """How GLM is shaped and trained; the defaults are GLM-large's."""
+
+    num_layers: Annotated[int, Gt(0), Le(10_000)] = recipe_field(24, "transformer blocks")
+    hidden_size: PositiveInt = recipe_field(1024, "width of the residual stream")
+    num_heads: PositiveInt = recipe_field(16, "attention heads")
+    vocab_size: PositiveInt = recipe_field(30592, "rows of the token table, padding included")
+    seq_length: PositiveInt = recipe_field(512, "tokens every sequence is padded to")
+    trim_padding: bool = recipe_field(
+        False, "pad to the longest sequence of a micro-batch only; less is then computed"
+    )
+    max_wrong_choices: PositiveInt = recipe_field(
+        9, "wrong candidates of a training sample at most, drawn once from a fixed seed"
+    )
+    group_by_choices: bool = recipe_field(
+        False, "let ranks that wait for each other train samples of like size", rule="closed"
+    )
+    init: Literal["pretrained", "random"] = recipe_field(
+        "pretrained", "weights to start from; random: speed only, no quality to compare"
+    )
+    dropout: Annotated[float, Ge(0), Lt(1)] = recipe_field(
+        0.1, "probability of dropping embeddings, attention weights and residuals"
+    )
+    max_grad_norm: PositiveFloat | None = recipe_field(1.0, "clip gradients to it; none: no clip")
+    lr_decay_steps: PositiveInt = recipe_field(
+        4_338, "steps of warm-up and linear decay together; two epochs at 64 samples a step"
+    )
+    lr_warmup_fraction: Annotated[float, Ge(0), Lt(1)] = recipe_field(
+        0.1, "share of lr_decay_steps with a linearly rising learning rate"
+    )
+    lr_floor: Annotated[float, Ge(0), Le(1)] = recipe_field(
+        0.1, "share of learning_rate where the decay ends, and stays"
+    )
+    loss_scale_window: PositiveInt = recipe_field(
+        1_000, "fp16: steps without overflow after which the loss scale doubles", rule="free"
+    )
+    checkpoint_activations: bool = recipe_field(
+        False, "recompute blocks in the backward pass to save memory", rule="closed"
+    )
+
+
+def check_recipe(recipe: GlmRecipe, world_size: int) -> None:
+    """Refuse shapes that do not divide.
+
+    Raises:
+        UsageError: naming the field, its rule and what fits.
+    """
+    del world_size
+    if recipe.hidden_size % recipe.num_heads:
+        fitting = [n for n in range(1, recipe.hidden_size + 1) if recipe.hidden_size % n == 0]
+        raise UsageError(
+            f"num_heads={recipe.num_heads} does not divide hidden_size {recipe.hidden_size}",
+            where="recipe field num_heads",
+            rule="every head has the same width",
+            remedy=f"use one of {', '.join(map(str, fitting))}",
+        )
+
+
+def generate(folder: Path, recipe: GlmRecipe) -> None:
+    """Write passages with a gap whose answer follows from them; see ``generate.generate``.
+
+    Raises:
+        UsageError: the recipe starts from a checkpoint, which generated data has not.
+    """
+    from .generate import generate as write
+
+    if recipe.init == "pretrained":
+        raise UsageError(
+            "init=pretrained does not go with generated data",
+            where="recipe field init",
+            rule="a checkpoint lies beside real data; generated data has none",
+            remedy="leave init=random, or give --data",
+        )
+    write(folder, recipe)
+
+
+def check_data(folder: Path, recipe: GlmRecipe) -> DataFacts:
+    """Check every file that ``recipe`` reads; see ``data.check``."""
+    from .data import check
+
+    return check(folder, recipe)
+
+
+def prepare(raw: Path, data: Path, say: Any) -> None:
+    """Lay downloads out as a data folder; see ``prepare.prepare``."""
+    from .prepare import prepare as run
+
+    run(raw, data, say)
+
+
+def _standard(world: str, *, grad_accum_steps: int = 1, lr_decay_steps: int = 4_338) -> GlmRecipe:
+    """Return the published training: AdamW 1e-5, 8 samples a device, accuracy 0.80.
+
+    The published program ends after 40 epochs at the latest, recomputes every block, and
+    halves the steps of its schedule where a step is twice as large.
+    """
+    return GlmRecipe(
+        world=world, micro_batch_size=8, grad_accum_steps=grad_accum_steps,
+        learning_rate=1e-5, weight_decay=0.1, lr_decay_steps=lr_decay_steps, max_epochs=40,
+        eval_every_epochs=None, eval_every_samples=19_200, eval_from_sample=100,
+        target_value=0.80, checkpoint_activations=True, timeout_s=7 * 86_400.0,
+    )  # fmt: skip
+
+
+def _throughput(world: str, precision: Precision) -> GlmRecipe:
+    """Return a recipe that measures speed only."""
+    return GlmRecipe(
+        world=world, micro_batch_size=8, learning_rate=1e-5, weight_decay=0.1,
+        precision=precision, max_steps=320, warmup_steps=20, eval_every_epochs=None,
+        group_by_choices=True,
+    )  # fmt: skip
+
+
+CASE = Case(
+    name="glm_superglue",
+    title=Text("GLM on SuperGLUE", "GLM 自然语言理解（SuperGLUE）"),
+    task=Text(
+        "Natural Language Understanding, Unconditional and Conditional Text Generation",
+        "自然语言理解、无条件文本生成、有条件文本生成",
+    ),
+    model="GLM",
+    dataset="superglue",
+    metric="acc",
+    metric_note=Text(
+        "share of questions whose best-scored entity is a right answer",
+        "得分最高的候选实体为正确答案的问题占比（准确率）",
+    ),
+    sample_note="one question: a sequence of seq_length tokens for each candidate entity",
+    mission=Mission(repository="nlp", model="glm", name="阅读理解", direction_id=1),
+    recipe_type=GlmRecipe,
+    recipes={
+        "tiny": GlmRecipe(
+            data="generated", init="random", num_layers=2, hidden_size=64, num_heads=2,
+            vocab_size=128, seq_length=52, dropout=0.0, micro_batch_size=16, learning_rate=2e-3,
+            weight_decay=0.1, lr_decay_steps=1_000, max_epochs=5, target_value=0.9,
+            eval_every_epochs=None, eval_every_samples=3_200, timeout_s=600.0,
+        ),
+        "standard-1x1": _standard("1x1", grad_accum_steps=8),
+        "standard-1x8": _standard("1x8"),
+        "standard-2x8": _standard("2x8", lr_decay_steps=2_169),
+        "throughput-1x1": _throughput("1x1", "bf16"),
+        "throughput-1x8": _throughput("1x8", "bf16"),
+    },
+    generate=generate,
+    check_recipe=check_recipe,
+    check_data=check_data,
+    prepare=prepare,
+    aliases=("glm",),
+)  # fmt: skip

@@ -1,0 +1,178 @@
+"""The torch side of GLM on ReCoRD: replicas, optimizer, batches of choices, accuracy."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from trainmark.protocols import Batch, Counts, Evaluation
+from trainmark.training.optimizer import decay_groups, decay_progress, warmup_factor
+from trainmark.training.shards import Sharding, evaluation_rows
+from trainmark.training.stepper import Stepper, add_over_ranks
+
+from . import data as samples_of
+from .batching import grouped_order
+from .checkpoint import load
+from .model import GlmShape, build_model
+from .scoring import Places, Sequences
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from trainmark.protocols import JobContext
+
+    from .case import GlmRecipe
+    from .checkpoint import LoadReport
+    from .data import Loaded
+    from .examples import ChoiceBatch
+    from .model import Glm
+
+SEGMENT_CHOICES = 10  # candidates a sample that an evaluation scores in one forward pass
+
+
+def load_data(context: JobContext) -> Loaded:
+    """Return training and validation samples."""
+    return samples_of.load(context.data_dir, context.recipe)
+
+
+def build(context: JobContext, data: Loaded) -> GlmJob:
+    """Build the model, its weights and its optimizer, and spread it over the ranks."""
+    return GlmJob(context, data)
+
+
+def shape_of(recipe: GlmRecipe) -> GlmShape:
+    """Return the model's sizes."""
+    return GlmShape(
+        num_layers=recipe.num_layers,
+        hidden_size=recipe.hidden_size,
+        num_heads=recipe.num_heads,
+        vocab_size=recipe.vocab_size,
+        max_positions=recipe.seq_length,
+    )
+
+
+def lr_factor(recipe: GlmRecipe, finished_steps: int) -> float:
+    """Return the learning rate of the next step over the peak: linear up, then linear down."""
+    warmup = round(recipe.lr_warmup_fraction * recipe.lr_decay_steps)
+    done = decay_progress(finished_steps, warmup, recipe.lr_decay_steps)
+    return warmup_factor(finished_steps, warmup) * (1 - (1 - recipe.lr_floor) * done)
+
+
+class GlmJob:
+    """See ``trainmark.protocols.Job``."""
+
+    def __init__(self, context: JobContext, data: Loaded) -> None:
+        recipe: GlmRecipe = context.recipe
+        self.context, self.data, self.recipe = context, data, recipe
+        self.shape = shape_of(recipe)
+        self.model: Glm = build_model(
+            self.shape, dropout=recipe.dropout, seed=recipe.seed,
+            checkpoint_activations=recipe.checkpoint_activations,
+        )  # fmt: skip
+        self.loaded: LoadReport | None = None
+        if recipe.init == "pretrained":
+            self.loaded = load(self.model, context.data_dir)
+        context.device.place(self.model)
+        optimizer = torch.optim.AdamW(
+            decay_groups(self.model, recipe.weight_decay),
+            lr=recipe.learning_rate,
+            betas=(0.9, 0.999),
+            fused=True,
+        )
+        self.sharding = Sharding.of(context, num_rows=len(data.train))
+        self.steps_per_epoch = self.sharding.steps_per_epoch
+        self.stepper = Stepper.of(
+            context, self.model, optimizer, self._loss_sum,
+            schedule_lr=lambda steps: lr_factor(recipe, steps),
+            max_grad_norm=recipe.max_grad_norm, loss_scale_window=recipe.loss_scale_window,
+        )  # fmt: skip
+        self.step, self.check = self.stepper.step, self.stepper.check
+
+    def batches(self, epoch: int) -> Iterator[Batch]:
+        train, recipe = self.data.train, self.recipe
+        order = None
+        if recipe.group_by_choices:
+            order = grouped_order(train.num_choices, self.sharding, epoch)
+        place = self.context.device.place
+        for part in self.sharding.micro_batches(epoch, order=order):
+            choices = train.batch(part.rows, trim=recipe.trim_padding)
+            counts = Counts() if part.weightless else _counts(choices)
+            tensors = Sequences.of(choices, place), Places.of(choices, place)
+            yield Batch(tensors, counts, part.step_samples, part.closes_step)
+
+    def _loss_sum(self, batch: Batch) -> Tensor:
+        sequences, places = batch.tensors
+        scores = sequences.scores(self.stepper.model(*sequences.inputs))
+        loss: Tensor = places.loss_sum(scores)
+        return loss
+
+    def evaluate(self) -> Evaluation:
+        """Return the share of validation samples answered rightly; see ``Job.evaluate``."""
+        world_size, total = self.context.world_size, len(self.data.validation)
+        rows = evaluation_rows(total, rank=self.context.rank, world_size=world_size)
+        right, scored = add_over_ranks(
+            self.count_right(rows), len(rows), world_size=world_size, device=self.stepper.device
+        )
+        assert scored == total, f"{scored} of {total} validation samples were scored"
+        return Evaluation(right / scored, scored, {"correct": float(right)})
+
+    @torch.no_grad()
+    def count_right(self, rows: range) -> int:
+        """Return how many of the validation samples ``rows`` the model answers rightly.
+
+        All candidates of a sample are scored, however many forward passes they take.
+        """
+        size, place = self.recipe.micro_batch_size, self.context.device.place
+        right = torch.zeros((), dtype=torch.long, device=self.stepper.device)
+        self.model.eval()
+        for first in range(0, len(rows), size):
+            choices = self.data.validation.batch(
+                rows[first : first + size], trim=self.recipe.trim_padding
+            )
+            scores = torch.cat(
+                [self._scores(part) for part in choices.parts(SEGMENT_CHOICES * size)]
+            )
+            correct = place(torch.from_numpy(choices.correct))
+            right += Places.of(choices, place).count_right(scores, correct)
+        self.model.train()
+        return int(right)
+
+    def _scores(self, choices: ChoiceBatch) -> Tensor:
+        """Return the score of each sequence in eval mode (N,)."""
+        sequences = Sequences.of(choices, self.context.device.place)
+        with self.stepper.autocast():
+            return sequences.scores(self.model(*sequences.inputs))
+
+    def model_flops(self, counts: Counts) -> float:
+        """Return the FLOPs of the blocks for the sequences that were run.
+
+        Attention is counted at the mean length of ``counts``, and the head, which sees a
+        handful of positions a sequence, is left out: never more than was computed.
+        """
+        if not counts.sequences:
+            return 0.0
+        shape, length = self.shape, counts.tokens_padded / counts.sequences
+        weights = 6.0 * shape.num_layers * shape.layer_matmul_weights
+        attention = 12.0 * shape.num_layers * shape.hidden_size * length
+        return (weights + attention) * counts.tokens_padded
+
+    def facts(self) -> Mapping[str, Any]:
+        recipe = self.recipe
+        return {
+            "parameters": self.shape.parameters,
+            "trainable_parameters": self.shape.parameters,
+            "flops_formula": "palm-appendix-b, blocks only",
+            "init": recipe.init,
+            "checkpoint": None if self.loaded is None else asdict(self.loaded),
+            "group_by_choices": recipe.group_by_choices,
+            "trim_padding": recipe.trim_padding,
+            "skipped_steps": self.stepper.skipped_steps(),
+        }
+
+
+def _counts(choices: ChoiceBatch) -> Counts:
+    """Return what a batch holds; candidates that do not exist are not in it."""
+    return Counts(choices.samples, len(choices.ids), choices.tokens, choices.ids.size)

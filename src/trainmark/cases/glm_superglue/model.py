@@ -1,0 +1,215 @@
+"""GLM, plainly: two position tables, pre-norm blocks with a bidirectional prefix, a tied head.
+
+Owns sizes, the original's parameter names, the forward pass to log-probabilities at target
+positions, and the initial weights. Must not know where sequences come from.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from trainmark.training.attention import Prefix, attention
+from trainmark.training.dropout import FastDropout
+from trainmark.training.gelu_linear import gelu_linear
+
+from .tied import Head, TiedEmbedding
+
+INIT_STD = 0.02  # projections into the residual stream are divided by sqrt(2 x layers)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GlmShape:
+    """Sizes; the defaults are GLM-large's.
+
+    ``max_positions`` is the longest sequence: each position table has a row more.
+    """
+
+    num_layers: int = 24
+    hidden_size: int = 1024
+    num_heads: int = 16
+    vocab_size: int = 30592
+    max_positions: int = 512
+
+    @property
+    def layer_matmul_weights(self) -> int:
+        """Weights of one block that take part in matrix products at every position."""
+        return 12 * self.hidden_size**2
+
+    @property
+    def head_matmul_weights(self) -> int:
+        """Weights of the head, which runs at target positions only."""
+        return self.vocab_size * self.hidden_size
+
+    @property
+    def parameters(self) -> int:
+        """All that is trained, biases and norms included; the tied table counts once."""
+        tables = self.head_matmul_weights + 2 * (self.max_positions + 1) * self.hidden_size
+        block = self.layer_matmul_weights + 13 * self.hidden_size  # biases 3 + 1 + 4 + 1, norms 4
+        return tables + self.num_layers * block + 2 * self.hidden_size
+
+
+class Attention(nn.Module):
+    """Self-attention; the rows of ``query_key_value`` are all queries, all keys, all values."""
+
+    def __init__(self, shape: GlmShape, dropout: float) -> None:
+        super().__init__()
+        self.num_heads = shape.num_heads
+        self.dropout = dropout
+        self.query_key_value = nn.Linear(shape.hidden_size, 3 * shape.hidden_size)
+        self.dense = nn.Linear(shape.hidden_size, shape.hidden_size)
+
+    def forward(self, x: Tensor, prefix: Prefix) -> Tensor:
+        """Map (N, S, D) to (N, S, D)."""
+        n, s, _ = x.shape
+        parts = self.query_key_value(x).view(n, s, 3, self.num_heads, -1)
+        query, key, value = parts.permute(2, 0, 3, 1, 4)  # each (N, H, S, D/H)
+        dropout = self.dropout if self.training else 0.0
+        mixed = attention(query, key, value, prefix=prefix, dropout=dropout)
+        return self.dense(mixed.transpose(1, 2).reshape(n, s, -1))  # type: ignore[no-any-return]
+
+
+class FeedForward(nn.Module):
+    """Two layers with GELU (tanh form) between them."""
+
+    def __init__(self, hidden_size: int) -> None:
+        super().__init__()
+        self.dense_h_to_4h = nn.Linear(hidden_size, 4 * hidden_size)
+        self.dense_4h_to_h = nn.Linear(4 * hidden_size, hidden_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (N, S, D) to (N, S, D)."""
+        return gelu_linear(self.dense_h_to_4h(x), self.dense_4h_to_h)
+
+
+class Layer(nn.Module):
+    """Attention and a feed-forward part, each normed before and added to what comes in."""
+
+    def __init__(self, shape: GlmShape, dropout: float) -> None:
+        super().__init__()
+        self.input_layernorm = nn.LayerNorm(shape.hidden_size)
+        self.attention = Attention(shape, dropout)
+        self.post_attention_layernorm = nn.LayerNorm(shape.hidden_size)
+        self.mlp = FeedForward(shape.hidden_size)
+        self.dropout = FastDropout(dropout)
+
+    def forward(self, x: Tensor, prefix: Prefix) -> Tensor:
+        """Map (N, S, D) to (N, S, D)."""
+        x = x + self.dropout(self.attention(self.input_layernorm(x), prefix))
+        return x + self.dropout(self.mlp(self.post_attention_layernorm(x)))  # type: ignore[no-any-return]
+
+
+class Transformer(nn.Module):
+    """Everything between the token table and the head."""
+
+    def __init__(self, shape: GlmShape, *, dropout: float, checkpoint_activations: bool) -> None:
+        super().__init__()
+        self.checkpoint_activations = checkpoint_activations
+        rows = shape.max_positions + 1
+        self.position_embeddings = nn.Embedding(rows, shape.hidden_size)
+        self.block_position_embeddings = nn.Embedding(rows, shape.hidden_size)
+        self.dropout = FastDropout(dropout)
+        self.layers = nn.ModuleList(Layer(shape, dropout) for _ in range(shape.num_layers))
+        self.final_layernorm = nn.LayerNorm(shape.hidden_size)
+
+    def forward(
+        self, words: Tensor, positions: Tensor, block_positions: Tensor, prefix: Prefix
+    ) -> Tensor:
+        """Map embedded tokens (N, S, D) to hidden states (N, S, D)."""
+        placed = self.position_embeddings(positions) + self.block_position_embeddings(
+            block_positions
+        )
+        x = self.dropout(words + placed)
+        for layer in self.layers:
+            if self.checkpoint_activations and self.training:
+                # Draws its dropout masks again: the generator's state is kept and restored.
+                x = checkpoint(layer, x, prefix, use_reentrant=False)
+            else:
+                x = layer(x, prefix)
+        return self.final_layernorm(x)  # type: ignore[no-any-return]
+
+
+class Glm(nn.Module):
+    """The language model; the head shares the token table.
+
+    Args:
+        shape: sizes.
+        dropout: probability, the same for embeddings, attention weights and both
+            additions of a layer.
+        checkpoint_activations: keep only what enters a layer and compute the rest again in
+            the backward pass.
+    """
+
+    def __init__(
+        self, shape: GlmShape, *, dropout: float = 0.1, checkpoint_activations: bool = False
+    ) -> None:
+        super().__init__()
+        self.shape = shape
+        self.word_embeddings = TiedEmbedding(shape.vocab_size, shape.hidden_size)
+        self.transformer = Transformer(
+            shape, dropout=dropout, checkpoint_activations=checkpoint_activations
+        )
+
+    def hidden_states(
+        self, ids: Tensor, positions: Tensor, block_positions: Tensor, separators: Tensor
+    ) -> Tensor:
+        """Return what the head sees, (N, S, D).
+
+        Args:
+            ids, positions, block_positions: (N, S), int64.
+            separators: (N,): tokens before it are seen by all of their row, those from it on
+                only by themselves and what follows them.
+        """
+        return self._run(ids, positions, block_positions, separators)[0]
+
+    def _run(
+        self, ids: Tensor, positions: Tensor, block_positions: Tensor, separators: Tensor
+    ) -> tuple[Tensor, Head]:
+        words, head = self.word_embeddings.look_up(ids)
+        prefix = Prefix(separators, ids.size(1))
+        return self.transformer(words, positions, block_positions, prefix), head
+
+    def target_log_probs(  # noqa: PLR0917 - as it is called through DDP
+        self,
+        ids: Tensor,
+        positions: Tensor,
+        block_positions: Tensor,
+        separators: Tensor,
+        rows: Tensor,
+        targets: Tensor,
+    ) -> Tensor:
+        """Return the log-probability, float32 (K,), of each target.
+
+        The head runs on the K hidden states that are asked for, not on all N x S.
+
+        Args:
+            ids, positions, block_positions, separators: as in ``hidden_states``.
+            rows: (K,): which of the N x S positions predicts, counted along the sequences.
+            targets: (K,): the token of which the probability is asked.
+        """
+        hidden, head = self._run(ids, positions, block_positions, separators)
+        asked = hidden.flatten(0, 1).index_select(0, rows)  # (K, D)
+        return head.log_probs(asked, targets)  # type: ignore[no-any-return]
+
+    # A replica that is spread over ranks has to be called itself.
+    forward = target_log_probs
+
+
+@torch.no_grad()
+def build_model(
+    shape: GlmShape, *, dropout: float = 0.1, checkpoint_activations: bool = False, seed: int
+) -> Glm:
+    """Return the model on the host, initialised from ``seed``, in train mode."""
+    model = Glm(shape, dropout=dropout, checkpoint_activations=checkpoint_activations)
+    torch.manual_seed(seed)
+    for name, parameter in model.named_parameters():
+        if name.endswith(("attention.dense.weight", "mlp.dense_4h_to_h.weight")):
+            parameter.normal_(std=INIT_STD / (2 * shape.num_layers) ** 0.5)
+        elif name.endswith("bias"):
+            parameter.zero_()
+        elif parameter.dim() == 2:
+            parameter.normal_(std=INIT_STD)
+    return model.train()

@@ -1,0 +1,19 @@
+"""What tests of cases from the command line share."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.fixture
+def trainmark(tmp_path):
+    def call(*words, limit_s=280):
+        env = os.environ | {"TRAINMARK_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
+        return subprocess.run(
+            [sys.executable, "-m", "trainmark", *words],
+            env=env, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=limit_s,
+        )  # fmt: skip
+
+    return call

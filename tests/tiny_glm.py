@@ -1,0 +1,141 @@
+"""A GLM small enough to train in a test, on one rank or on several real ones.
+
+Apart from the tests because a spawned rank has to import it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+
+from trainmark.cases.glm_superglue.case import GlmRecipe
+from trainmark.cases.glm_superglue.examples import ChoiceSequence, Examples
+from trainmark.cases.glm_superglue.job import GlmJob, build
+from trainmark.devices.cpu import CpuDevice
+from trainmark.protocols import JobContext
+
+VOCAB, LENGTH, SAMPLES, VALIDATION = 40, 24, 22, 13
+
+
+class DrawnExamples(Examples):
+    """Samples of random tokens with 1 to ``most`` candidates; any may be right in evaluation."""
+
+    def __init__(self, samples: int, *, most: int, seed: int, evaluation: bool = False) -> None:
+        self.seq_length, self.seed, self.evaluation = LENGTH, seed, evaluation
+        self.num_choices = np.random.default_rng(seed).integers(1, most + 1, samples)
+
+    def sequences(self, row: int) -> list[ChoiceSequence]:
+        rng = np.random.default_rng([self.seed, row])
+        context = rng.integers(2, VOCAB, rng.integers(5, 12))
+        mask = int(rng.integers(1, len(context)))
+        found = []
+        for slot in range(self.num_choices[row]):
+            answer = rng.integers(2, VOCAB, rng.integers(1, 5))
+            block = len(answer) + 1  # the start token and the answer; the end token is a target
+            ids = np.concatenate([context, [1], answer])
+            positions = np.concatenate([np.arange(len(context)), np.full(block, mask)])
+            blocks = np.concatenate([np.zeros(len(context)), np.arange(1, block + 1)])
+            rows = np.arange(len(context), len(ids))
+            right = bool(rng.random() < 0.4) if self.evaluation else slot == 0
+            targets = np.concatenate([answer, [0]])
+            found.append(
+                ChoiceSequence(
+                    ids, positions, blocks.astype(np.int64), len(context), rows, targets, right
+                )
+            )
+        return found
+
+
+class NamedOften(Examples):
+    """Contexts of 3 or 4 names of which one stands three times: the right answer, or any of them.
+
+    ``shuffled`` calls a name right that is drawn without a look at the context.
+    """
+
+    def __init__(self, samples: int, *, seed: int, shuffled: bool = False) -> None:
+        self.seq_length, self.seed, self.shuffled = 13, seed, shuffled
+        self.num_choices = np.random.default_rng(seed).integers(3, 5, samples)
+
+    def sequences(self, row: int) -> list[ChoiceSequence]:
+        rng = np.random.default_rng([self.seed, row])
+        names = rng.choice(np.arange(4, 16), self.num_choices[row], replace=False)
+        context = np.concatenate([[2], rng.permutation([*names, names[0], names[0]]), [3, 0]])
+        if self.shuffled:
+            names = rng.permutation(names)
+        block, mask = len(context), len(context) - 2
+        positions = np.concatenate([np.arange(block), [mask, mask]])
+        blocks = np.concatenate([np.zeros(block, np.int64), [1, 2]])
+        return [
+            ChoiceSequence(
+                ids=np.concatenate([context, [1, name]]),
+                positions=positions,
+                block_positions=blocks,
+                separator=block,
+                target_rows=np.array([block, block + 1]),
+                target_ids=np.array([name, 0]),
+                correct=slot == 0,
+            )
+            for slot, name in enumerate(names)
+        ]
+
+
+def recipe(**changes: Any) -> GlmRecipe:
+    fields = {
+        "num_layers": 2, "hidden_size": 32, "num_heads": 4, "seq_length": LENGTH,
+        "vocab_size": VOCAB, "dropout": 0.0, "micro_batch_size": 8, "learning_rate": 1e-2,
+        "weight_decay": 0.1, "lr_decay_steps": 10, "init": "random", "data": "generated",
+    }  # fmt: skip
+    return GlmRecipe(**{**fields, **changes})
+
+
+def new_job(
+    *, rank: int = 0, world_size: int = 1, train: Any = None, validation: Any = None, **changes: Any
+) -> GlmJob:
+    context = JobContext(
+        recipe=recipe(**changes), data_dir=Path(), rank=rank, world_size=world_size,
+        device=CpuDevice(threads=1),
+    )  # fmt: skip
+    data = SimpleNamespace(
+        train=train or DrawnExamples(SAMPLES, most=5, seed=3),
+        validation=validation or DrawnExamples(VALIDATION, most=23, seed=4, evaluation=True),
+    )
+    return build(context, data)
+
+
+def train(job: GlmJob, epochs: int = 2) -> dict[str, Any]:
+    """Take the steps of some epochs; return losses and samples of each, weights, quality."""
+    losses, samples = [], []
+    for epoch in range(epochs):
+        stream = list(job.batches(epoch))
+        handed = iter(stream)
+        while (loss := job.step(handed)) is not None:
+            losses.append(loss.item())
+        here = 0
+        for batch in stream:
+            here += batch.counts.samples
+            if batch.closes_step:
+                samples.append(here)
+                here = 0
+    job.check()
+    quality = job.evaluate()
+    weights = {name: value.detach().clone() for name, value in job.model.named_parameters()}
+    return {
+        "losses": losses, "samples": samples, "weights": weights,
+        "quality": (quality.value, quality.samples), "facts": dict(job.facts()),
+    }  # fmt: skip
+
+
+def rank_main(rank: int, rendezvous: str, out: str, runs: list[dict[str, Any]]) -> None:
+    """Train each of ``runs`` on two ranks: starting ranks takes longer than training."""
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=2
+    )
+    found = [train(new_job(rank=rank, world_size=2, **changes)) for changes in runs]
+    torch.save(found, f"{out}{rank}.pt")
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()

@@ -1,0 +1,154 @@
+"""Batches of choice sequences, and the order that groups samples by candidates; no torch."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainmark.cases.glm_superglue.batching import grouped_order
+from trainmark.cases.glm_superglue.examples import ChoiceBatch, ChoiceSequence, Examples
+from trainmark.training.shards import Sharding
+
+
+class Held(Examples):
+    """Samples held as lists of sequences."""
+
+    def __init__(self, samples, seq_length=10):
+        self.samples, self.seq_length = samples, seq_length
+        self.num_choices = np.array([len(sample) for sample in samples])
+
+    def sequences(self, row):
+        return self.samples[row]
+
+
+def sequence(ids, separator, target_ids, *, correct=False):
+    rows = np.arange(separator, separator + len(target_ids))
+    blocks = np.maximum(np.arange(len(ids)) - separator + 1, 0)
+    positions = np.where(blocks > 0, 1, np.arange(len(ids)))
+    return ChoiceSequence(
+        np.array(ids), positions, blocks, separator, rows, np.array(target_ids), correct
+    )
+
+
+HELD = Held(
+    [
+        [sequence([2, 4, 0, 9, 5], 3, [5, 8], correct=True), sequence([2, 4, 0, 9], 3, [8])],
+        [sequence([2, 4, 6, 0, 9, 7, 7], 4, [7, 7, 8], correct=True)],
+    ]
+)
+
+
+def test_a_batch_holds_the_candidates_that_exist_and_no_others():
+    batch = HELD.batch([1, 0])
+    assert batch.samples == 2
+    assert batch.ids.tolist() == [
+        [2, 4, 6, 0, 9, 7, 7, 0, 0, 0],
+        [2, 4, 0, 9, 5, 0, 0, 0, 0, 0],
+        [2, 4, 0, 9, 0, 0, 0, 0, 0, 0],
+    ]
+    assert batch.positions[0].tolist() == [0, 1, 2, 3, 1, 1, 1, 0, 0, 0]
+    assert batch.block_positions[0].tolist() == [0, 0, 0, 0, 1, 2, 3, 0, 0, 0]
+    assert batch.separators.tolist() == [4, 3, 3]
+    assert batch.lengths.tolist() == [7, 5, 4]
+    assert batch.tokens == 16
+    assert batch.owner.tolist() == [0, 1, 1]
+    assert batch.slot.tolist() == [0, 0, 1]
+    assert batch.max_choices == 2
+    assert batch.correct.tolist() == [True, True, False]
+    assert batch.target_rows.tolist() == [4, 5, 6, 13, 14, 23]
+    assert batch.target_ids.tolist() == [7, 7, 8, 5, 8, 8]
+    assert batch.target_owner.tolist() == [0, 0, 0, 1, 1, 2]
+    arrays = [getattr(batch, name) for name in ChoiceBatch.__slots__ if name != "samples"]
+    assert {array.dtype for array in arrays} == {np.dtype("i8"), np.dtype("?")}
+
+
+@pytest.mark.parametrize(("rows", "width"), [([0, 1], 8), ([0], 8)])
+def test_a_trimmed_batch_is_as_wide_as_its_longest_sequence(rows, width):
+    trimmed, full = HELD.batch(rows, trim=True), HELD.batch(rows)
+    assert trimmed.ids.shape == (len(full.ids), width)
+    assert (trimmed.ids == full.ids[:, :width]).all()
+    picked = trimmed.target_rows % width + trimmed.target_owner * 10
+    assert picked.tolist() == full.target_rows.tolist()
+
+
+def test_trimming_never_goes_past_the_sequence_length():
+    short = Held([[sequence([2, 4, 0, 9, 5], 3, [5, 8])]], seq_length=5)
+    assert short.batch([0], trim=True).ids.shape == (1, 5)
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 50])
+def test_parts_hold_all_sequences_once_with_their_own_targets(most):
+    batch = HELD.batch([0, 1, 0])
+    parts = list(batch.parts(most))
+    assert [len(part.ids) for part in parts] == [
+        min(most, 5 - first) for first in range(0, 5, most)
+    ]
+    assert np.concatenate([part.owner for part in parts]).tolist() == batch.owner.tolist()
+    scored = [
+        (part.ids.reshape(-1)[row], target, part.owner[owner], part.slot[owner])
+        for part in parts
+        for row, target, owner in zip(
+            part.target_rows, part.target_ids, part.target_owner, strict=True
+        )
+    ]
+    assert scored == [
+        (batch.ids.reshape(-1)[row], target, batch.owner[owner], batch.slot[owner])
+        for row, target, owner in zip(
+            batch.target_rows, batch.target_ids, batch.target_owner, strict=True
+        )
+    ]
+
+
+def sharding(rows, *, micro=4, accumulate=1, world=1, rank=0, seed=1):
+    return Sharding(
+        num_rows=rows, micro_batch_size=micro, grad_accum_steps=accumulate,
+        world_size=world, rank=rank, seed=seed,
+    )  # fmt: skip
+
+
+@given(
+    choices=st.lists(st.integers(1, 20), min_size=1, max_size=90),
+    micro=st.integers(1, 5),
+    accumulate=st.integers(1, 3),
+    world=st.integers(1, 4),
+)
+def test_every_sample_is_there_once_and_groups_hold_like_numbers(choices, micro, accumulate, world):
+    num_choices = np.array(choices)
+    ranks = [
+        sharding(len(choices), micro=micro, accumulate=accumulate, world=world, rank=rank)
+        for rank in range(world)
+    ]
+    order = grouped_order(num_choices, ranks[0], 0)
+    assert sorted(order.tolist()) == list(range(len(choices)))
+    parts = [list(rank.micro_batches(0, order=order)) for rank in ranks]
+    full = len(choices) // (micro * accumulate * world) * accumulate
+    spans = []
+    for together in list(zip(*parts, strict=False))[:full]:  # what ranks take at the same time
+        held = num_choices[np.concatenate([part.rows for part in together])]
+        assert len(held) == micro * world
+        spans.append((held.min(), held.max()))
+    spans.sort()
+    assert all(low[1] <= high[0] for low, high in pairwise(spans))
+
+
+def test_every_place_in_the_epoch_is_as_likely_for_a_sample_of_any_group():
+    num_choices = np.array([1, 1, 2, 2, 3, 9, 9])  # groups of two, one left over
+    epochs = 4_000
+    places = np.zeros((7, 7))
+    for epoch in range(epochs):
+        order = grouped_order(num_choices, sharding(7, micro=2), epoch)
+        places[order, np.arange(7)] += 1
+    expected = epochs / 7
+    assert abs(places - expected).max() < 5 * np.sqrt(expected)  # five standard deviations
+
+
+def test_the_grouped_order_follows_from_seed_and_epoch_alone():
+    num_choices = np.arange(40) % 7
+    orders = [
+        tuple(grouped_order(num_choices, sharding(40, seed=seed), epoch))
+        for seed, epoch in [(1, 0), (1, 1), (2, 0)]
+    ]
+    assert len(set(orders)) == 3
+    assert orders[0] == tuple(grouped_order(num_choices, sharding(40), 0))

@@ -1,0 +1,215 @@
+"""Checkpoints of the original load as they are, and what does not fit is named."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from trainmark.cases.glm_superglue.checkpoint import LoadReport, export, load
+from trainmark.cases.glm_superglue.checkpoint_files import (
+    EXPORTED,
+    LATEST,
+    ORIGINAL,
+    find_checkpoint,
+)
+from trainmark.cases.glm_superglue.model import Glm, GlmShape, build_model
+from trainmark.errors import DataError
+
+SIZES: dict[str, int] = {"num_layers": 2, "hidden_size": 64, "num_heads": 1, "vocab_size": 30}
+SHAPE = GlmShape(**SIZES, max_positions=10)
+POSITIONS = "transformer.position_embeddings.weight"
+BLOCK_POSITIONS = "transformer.block_position_embeddings.weight"
+BIAS = "transformer.layers.1.attention.query_key_value.bias"
+
+
+def weights() -> dict[str, torch.Tensor]:
+    return dict(build_model(SHAPE, seed=3).state_dict())
+
+
+def write(folder: Path, content: Any, word: str = "250000") -> Path:
+    """Lay a checkpoint out as the original does; return its file."""
+    file = folder / word / ORIGINAL
+    file.parent.mkdir(parents=True)
+    torch.save(content, file)
+    (folder / LATEST).write_text(f"{word}\n")
+    return file
+
+
+def model(**sizes: int) -> Glm:
+    return build_model(GlmShape(**{**SIZES, "max_positions": 10, **sizes}), seed=9)
+
+
+def fault(folder: Path, into: Glm | None = None) -> DataError:
+    with pytest.raises(DataError) as caught:
+        load(into or model(), folder)
+    return caught.value
+
+
+@pytest.mark.parametrize("wrapper", ["", "module.", "model.", "module.model."])
+def test_the_originals_layout_loads(tmp_path: Path, wrapper: str) -> None:
+    wanted = weights()
+    state = {wrapper + name: item.half() for name, item in wanted.items()}
+    file = write(tmp_path / "blocklm-large", {"iteration": 250000, "module": state})
+    assert find_checkpoint(tmp_path) == file
+    assert find_checkpoint(tmp_path / "blocklm-large") == file
+    loaded = model()
+    assert load(loaded, tmp_path) == LoadReport((), (), ())
+    for name, item in loaded.state_dict().items():
+        assert item.dtype == torch.float32
+        assert torch.equal(item, wanted[name].half().float())
+
+
+def test_the_state_of_generators_is_read_past(tmp_path: Path) -> None:
+    write(tmp_path, {
+        "module": weights(), "np_rng_state": np.random.RandomState(1).get_state(),
+        "random_rng_state": random.getstate(), "csr_tensor_module_names": {"word_embeddings"},
+    })  # fmt: skip
+    loaded = model()
+    load(loaded, tmp_path)
+    assert torch.equal(loaded.word_embeddings.weight, weights()["word_embeddings.weight"])
+
+
+def test_code_in_a_checkpoint_is_refused_not_run(tmp_path: Path) -> None:
+    class Trap:
+        def __reduce__(self) -> Any:
+            return Path.touch, (tmp_path / "sprung",)
+
+    file = write(tmp_path, {})
+    for save in (torch.save, lambda item, place: place.write_bytes(pickle.dumps(item, 2))):
+        save({"module": weights(), "args": Trap()}, file)
+        found = fault(tmp_path)
+        assert found.where == str(file)
+        assert found.what.startswith("not readable as weights alone")
+    assert not (tmp_path / "sprung").exists()
+
+
+def test_longer_position_tables_keep_their_further_rows(tmp_path: Path) -> None:
+    write(tmp_path, {"module": weights()})
+    loaded, fresh = model(max_positions=12), model(max_positions=12).state_dict()
+    assert load(loaded, tmp_path) == LoadReport((), (POSITIONS, BLOCK_POSITIONS), ())
+    for name in (POSITIONS, BLOCK_POSITIONS):
+        table = loaded.state_dict()[name]
+        assert torch.equal(table[:11], weights()[name])
+        assert torch.equal(table[11:], fresh[name][11:])
+    shorter = model(max_positions=4)
+    assert load(shorter, tmp_path) == LoadReport((), (), (POSITIONS, BLOCK_POSITIONS))
+    assert torch.equal(shorter.state_dict()[POSITIONS], weights()[POSITIONS][:5])
+
+
+def test_what_the_model_has_no_use_for_is_reported(tmp_path: Path) -> None:
+    write(tmp_path, {"module": {**weights(), "pool_layer.weight": torch.ones(2, 2)}})
+    assert load(model(), tmp_path).unexpected == ("pool_layer.weight",)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "key", "what"),
+    [
+        ({"num_layers": 3}, "transformer.layers.2.input_layernorm.weight", "and 11 more"),
+        ({"num_layers": 1}, "transformer.layers.1.input_layernorm.weight", "a further weight"),
+        ({"vocab_size": 31}, "word_embeddings.weight", "(30, 64), the model's is (31, 64)"),
+        ({"hidden_size": 32}, "word_embeddings.weight", "(30, 64), the model's is (30, 32)"),
+    ],
+)
+def test_a_checkpoint_of_another_shape_is_refused_by_key(
+    tmp_path: Path, sizes: dict[str, int], key: str, what: str
+) -> None:
+    file = write(tmp_path, {"module": weights()})
+    other = model(**sizes)
+    before = {name: item.clone() for name, item in other.state_dict().items()}
+    found = fault(tmp_path, other)
+    assert found.where == f"{file}, {key}"
+    assert what in found.what
+    assert all(torch.equal(item, before[name]) for name, item in other.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        ({BIAS: None}, BIAS),
+        ({BIAS: torch.ones(192, dtype=torch.int64)}, BIAS),
+        ({BIAS: 3}, BIAS),
+        ({POSITIONS: torch.ones(())}, POSITIONS),
+        ({f"module.{BIAS}": torch.ones(192)}, BIAS),
+    ],
+)
+def test_a_weight_that_is_missing_double_or_no_number_is_named(
+    tmp_path: Path, change: dict[str, Any], key: str
+) -> None:
+    state = {name: item for name, item in {**weights(), **change}.items() if item is not None}
+    file = write(tmp_path, {"module": state})
+    assert fault(tmp_path).where == f"{file}, {key}"
+
+
+@pytest.mark.parametrize("content", [{"module": 3}, [1, 2], {1: torch.ones(1)}])
+def test_a_file_without_weights_by_name_is_refused(tmp_path: Path, content: Any) -> None:
+    file = write(tmp_path, content)
+    assert fault(tmp_path).where == f"{file}, module"
+
+
+@pytest.mark.parametrize("name", [EXPORTED, ORIGINAL])
+@pytest.mark.parametrize("content", [b"", b"noise that is no checkpoint at all", b"PK\x03\x04"])
+def test_a_damaged_file_is_refused_by_name(tmp_path: Path, name: str, content: bytes) -> None:
+    file = tmp_path / EXPORTED if name == EXPORTED else write(tmp_path, {})
+    file.write_bytes(content)
+    assert fault(tmp_path).where == str(file)
+
+
+@pytest.mark.parametrize("word", ["", "..", "../other", "1/2", "x" * 3000])
+def test_a_pointer_out_of_the_folder_is_refused(tmp_path: Path, word: str) -> None:
+    (tmp_path / LATEST).write_text(word)
+    found = fault(tmp_path)
+    assert found.where == str(tmp_path / LATEST)
+    assert len(found.what) < 120
+
+
+def test_no_checkpoint_several_and_one_in_parts_are_refused(tmp_path: Path) -> None:
+    assert fault(tmp_path / "absent").where == str(tmp_path / "absent")
+    assert fault(tmp_path).what == "no checkpoint"
+    (tmp_path / LATEST).write_text("7")
+    assert fault(tmp_path).where == str(tmp_path / "7" / ORIGINAL)
+    (tmp_path / LATEST).unlink()
+    for name in ("one", "two"):
+        write(tmp_path / name, {"module": weights()})
+    assert fault(tmp_path).what == "2 checkpoints: one, two"
+    (tmp_path / "one" / "250000" / "mp_rank_01_model_states.pt").touch()
+    found = fault(tmp_path / "one")
+    assert found.what == f"the weights are cut over {ORIGINAL}, mp_rank_01_model_states.pt"
+
+
+def test_export_is_the_same_weights_and_loads_again(tmp_path: Path) -> None:
+    state = {f"module.{name}": item.half() for name, item in weights().items()}
+    write(tmp_path / "original", {"module": {**state, "module.pool.weight": torch.ones(2)}})
+    (tmp_path / "out").mkdir()
+    exported = tmp_path / "out" / EXPORTED
+    assert export(tmp_path / "original", exported) == SHAPE
+    assert [item.name for item in exported.parent.iterdir()] == [EXPORTED]
+    found = load_file(exported)
+    assert found.keys() == weights().keys()
+    assert all(torch.equal(item, weights()[name].half()) for name, item in found.items())
+    one, two = model(), model()
+    load(one, tmp_path / "original")
+    assert load(two, tmp_path / "out") == LoadReport((), (), ())
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
+
+
+def test_export_refuses_half_a_model_and_writes_nothing(tmp_path: Path) -> None:
+    state = weights()
+    del state[BIAS]
+    (tmp_path / "in").mkdir()
+    save_file(state, tmp_path / "in" / EXPORTED)
+    with pytest.raises(DataError) as caught:
+        export(tmp_path / "in", tmp_path / "out.safetensors")
+    assert caught.value.where == f"{tmp_path / 'in' / EXPORTED}, {BIAS}"
+    for table in (POSITIONS, "word_embeddings.weight"):
+        save_file({name: item for name, item in state.items() if name != table},
+                  tmp_path / "in" / EXPORTED)  # fmt: skip
+        with pytest.raises(DataError, match="no such table"):
+            export(tmp_path / "in", tmp_path / "out.safetensors")
+    assert [item.name for item in tmp_path.iterdir()] == ["in"]

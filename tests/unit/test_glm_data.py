@@ -1,0 +1,350 @@
+"""ReCoRD's jsonl as choice sequences: lines, tokens, candidates, the kept tokens; no torch."""
+
+import json
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainmark.cases.glm_superglue import data, token_cache
+from trainmark.cases.glm_superglue.case import CASE
+from trainmark.cases.glm_superglue.cloze import BOUND_TOKENS, DRAW_SEED
+from trainmark.cases.glm_superglue.record_jsonl import read_passages
+from trainmark.errors import DataError
+
+RECIPE = replace(
+    CASE.recipes["tiny"], data="real", init="random", vocab_size=40, seq_length=24,
+    max_wrong_choices=2,
+)  # fmt: skip
+WORDS = [
+    "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", "-", "@", "'", "the", "was", "in", "born",
+    "poet", "and", "who", "anna", "berg", "rome", "oslo", "boris", "##ov", "cole", "li",
+]  # fmt: skip
+IDS = {word: number for number, word in enumerate(WORDS)}
+START, END = len(WORDS), len(WORDS) + 1  # follow the last token of the file
+
+TEXT = "Anna Berg was born in Rome.\n@highlight\nBorisov and Cole"
+
+
+def span(text, name, after=0):
+    first = text.index(name, after)
+    return {"start": first, "end": first + len(name) - 1}
+
+
+def question(query="@placeholder was born", *answers):
+    return {"query": query, "answers": [{"text": text} for text in answers or ("Anna Berg",)]}
+
+
+def line(*questions, text=TEXT, names=("Anna Berg", "Rome", "Borisov", "Cole")):
+    return {
+        "source": "test",
+        "passage": {"text": text, "entities": [span(text, name) for name in names]},
+        "qas": list(questions) or [question()],
+        "idx": 0,
+    }
+
+
+def write(folder, train=None, val=None, words=WORDS):
+    for name, wanted in (("train", train), ("val", val)):
+        lines = [item if isinstance(item, str) else json.dumps(item) for item in wanted or [line()]]
+        text = "".join(item if item.endswith("\n") else item + "\n" for item in lines)
+        (folder / f"{name}.jsonl").write_text(text, encoding="utf-8")
+    (folder / "model").mkdir(exist_ok=True)
+    (folder / "model" / "vocab.txt").write_text("\n".join(words) + "\n", encoding="utf-8")
+    return folder
+
+
+def ids(text):
+    return [IDS[word] for word in text.split()]
+
+
+def fault(folder, recipe=RECIPE):
+    with pytest.raises(DataError) as caught:
+        data.check(folder, recipe)
+    return str(caught.value).replace(str(folder), "DIR")
+
+
+def test_a_sequence_is_the_context_with_a_gap_and_then_the_candidate(tmp_path):
+    found = data.load(write(tmp_path), RECIPE).train.sequences(0)[0]
+    context = ids("[CLS] anna berg was born in rome . - boris ##ov and cole [MASK] was born [PAD]")
+    assert found.ids.tolist() == [*context, START, *ids("anna berg")]
+    assert found.separator == len(context) == 17
+    mask = context.index(IDS["[MASK]"])
+    assert found.positions.tolist() == [*range(17), mask, mask, mask]
+    assert found.block_positions.tolist() == [0] * 17 + [1, 2, 3]
+    assert found.target_rows.tolist() == [17, 18, 19]
+    assert found.target_ids.tolist() == [*ids("anna berg"), END]
+    assert found.correct
+
+
+def test_text_around_the_gap_lies_on_its_sides(tmp_path):
+    queried = line(question("who was @placeholder ’ born in ?", "Cole"))
+    found = data.load(write(tmp_path, [queried]), RECIPE).train.sequences(0)[0]
+    at = found.ids.tolist().index(IDS["[MASK]"])
+    assert found.ids[at - 2 : at + 5].tolist() == ids("who was [MASK] ' born in [UNK]")
+
+
+def test_a_passage_is_shortened_by_what_each_candidate_needs(tmp_path):
+    recipe = replace(RECIPE, seq_length=14)
+    examples = data.load(write(tmp_path), recipe).validation
+    found = {len(item.target_ids): item for item in examples.sequences(0)}
+    whole = ids("[CLS] anna berg was born in rome .")
+    for targets, kept in ((2, 8), (3, 7)):
+        item = found[targets]
+        assert len(item.ids) == 14
+        assert item.ids[: item.separator].tolist() == [*whole[:kept], *ids("[MASK] was born [PAD]")]
+    assert examples.shortened == 1
+    assert data.load(tmp_path, RECIPE).validation.shortened == 0
+
+
+def test_a_training_sample_is_one_right_answer_with_wrong_entities_drawn(tmp_path):
+    twice = question("@placeholder was born", "Anna Berg", "Rome")
+    passage = line(question(), twice, names=("Anna Berg", "Rome", "Borisov", "Cole", "Rome"))
+    examples = data.load(write(tmp_path, [passage]), RECIPE).train
+    assert examples.num_choices.tolist() == [3, 3, 3]
+    draw, expected = random.Random(DRAW_SEED), []
+    wrong = ["boris ##ov", "cole", "rome"]
+    draw.shuffle(wrong)
+    expected.append(["anna berg", *wrong[:2]])
+    expected += [["anna berg", "boris ##ov", "cole"], ["rome", "boris ##ov", "cole"]]
+    assert [
+        [item.target_ids[:-1].tolist() for item in examples.sequences(row)] for row in range(3)
+    ] == [[ids(name) for name in names] for names in expected]
+    assert [[item.correct for item in examples.sequences(row)] for row in range(3)] == [
+        [True, False, False]
+    ] * 2 + [[True, False, False]]
+
+
+def test_evaluation_scores_all_entities_and_knows_every_right_one(tmp_path):
+    twice = question("@placeholder was born", "Rome", "Anna Berg", "Rome")
+    examples = data.load(write(tmp_path, val=[line(twice, question())]), RECIPE).validation
+    assert examples.num_choices.tolist() == [4, 4]
+    names = [item.target_ids[:-1].tolist() for item in examples.sequences(0)]
+    assert names == [ids(name) for name in ("anna berg", "boris ##ov", "cole", "rome")]
+    assert [item.correct for item in examples.sequences(0)] == [True, False, False, True]
+    assert [item.correct for item in examples.sequences(1)] == [True, False, False, False]
+
+
+def test_curly_quotes_are_plain_before_texts_are_compared(tmp_path):
+    text = "In Rome O’Li was born"
+    curly = line(question("@placeholder", "O'Li"), text=text, names=("O’Li", "Rome"))
+    found = data.load(write(tmp_path, [curly]), RECIPE).train.sequences(0)[0]
+    assert found.target_ids.tolist() == [*ids("[UNK] ' li"), END]
+    assert found.correct
+
+
+def test_text_that_spells_a_special_token_makes_no_second_gap(tmp_path):
+    forged = line(text=TEXT + " [MASK]")
+    found = data.load(write(tmp_path, [forged]), RECIPE).train.sequences(0)[0]
+    assert found.ids.tolist().count(IDS["[MASK]"]) == 1
+
+
+def test_an_answer_that_is_no_entity_trains_beside_one_that_is(tmp_path):
+    partly = line(question("@placeholder was born", "Cole", "Li"))
+    write(tmp_path, [partly], [partly])
+    loaded = data.load(tmp_path, RECIPE)
+    firsts = [loaded.train.sequences(row)[0].target_ids[:-1].tolist() for row in (0, 1)]
+    assert firsts == [ids("cole"), ids("li")]
+    assert loaded.validation.num_choices.tolist() == [4]
+
+
+def test_the_check_counts_samples_and_names_the_content(tmp_path):
+    two = question("@placeholder was born", "Anna Berg", "Rome")
+    write(tmp_path, [line(two), line()], [line(two, question())])
+    facts = data.check(tmp_path, RECIPE)
+    assert (facts.train_samples, facts.eval_samples, facts.layout) == (3, 2, "jsonl")
+    assert not facts.quality_comparable
+    assert facts == data.check(tmp_path, RECIPE)
+    write(tmp_path, [line(two), line()], [line(two, question("the @placeholder"))])
+    assert data.check(tmp_path, RECIPE).content_id != facts.content_id
+
+
+def test_a_folder_in_the_downloads_form_is_found(tmp_path):
+    (tmp_path / "ReCoRD").mkdir()
+    write(tmp_path)
+    for name in ("train", "val"):
+        (tmp_path / f"{name}.jsonl").rename(tmp_path / "ReCoRD" / f"{name}.jsonl")
+    assert data.check(tmp_path, RECIPE).train_samples == 1
+
+
+def test_a_file_is_tokenised_once(tmp_path, monkeypatch):
+    folder = write(tmp_path)
+    before = data.load(folder, RECIPE).train.batch([0])
+
+    def never(*_):
+        raise AssertionError("tokenised again")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(token_cache, "tokenise", never)
+        again = data.load(folder, RECIPE).train.batch([0])
+        assert (again.ids == before.ids).all()
+        (folder / "val.jsonl").write_text(json.dumps(line(question("the @placeholder"))) + "\n")
+        with pytest.raises(AssertionError, match="tokenised again"):
+            data.load(folder, RECIPE)
+
+
+@pytest.mark.parametrize("damage", [lambda raw: raw[:40], lambda raw: raw[:-1] + b"\x55"])
+def test_damaged_kept_tokens_are_made_again(tmp_path, damage):
+    folder = write(tmp_path)
+    before = data.load(folder, RECIPE).train.batch([0])
+    for file in (folder / token_cache.FOLDER).iterdir():
+        file.write_bytes(damage(file.read_bytes()))
+    assert (data.load(folder, RECIPE).train.batch([0]).ids == before.ids).all()
+
+
+def test_a_folder_that_cannot_be_written_is_read_all_the_same(tmp_path):
+    folder = write(tmp_path)
+    (folder / token_cache.FOLDER).write_text("in the way")
+    assert data.check(folder, RECIPE).train_samples == 1
+
+
+def edited(**changes):
+    return {**line(), **changes}
+
+
+BAD_LINES = {
+    "no JSON": ("{", "line 1: not readable as JSON"),
+    "no object": ("[]\n", "line 1: a list where an object with passage should be"),
+    "no passage": (edited(passage=1), "line 1: passage is a int"),
+    "no entities": (
+        line(names=()), "line 1: no candidate: entities is empty; a sample has at least one",
+    ),
+    "entity outside": (
+        edited(passage={"text": "Rome", "entities": [{"start": 1, "end": 4}]}),
+        "line 1: an entity from 1 to 4; it lies in the passage's 4 characters",
+    ),
+    "truth value": (
+        edited(passage={"text": "Rome", "entities": [{"start": False, "end": 3}]}),
+        "line 1: start is a bool; start is a whole number",
+    ),
+    "no gap": (
+        line(question(), question("was born")),
+        "line 1, question 1 (from 0): 0 @placeholder in the query; a query has one @placeholder",
+    ),
+    "two gaps": (line(question("@placeholder or @placeholder")), "2 @placeholder in the query"),
+    "no answers": (line({"query": "@placeholder"}), "question 0 (from 0): no answers"),
+    "empty answers": (line({"query": "@placeholder", "answers": []}), "no answers"),
+    "answers elsewhere": (
+        line(question("@placeholder was born", "Li", "Oslo")),
+        "answers that are not among the candidates: 'Li', 'Oslo'; an answer is one of the "
+        "passage's 4 entities",
+    ),
+    "half a character": (line(question("@placeholder \ud800")), "query holds half a character"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("bad", "message"), BAD_LINES.values(), ids=BAD_LINES)
+def test_a_line_that_breaks_a_rule_is_named(tmp_path, bad, message):
+    said = fault(write(tmp_path, [bad]))
+    assert said.startswith("DIR/train.jsonl, line 1")
+    assert message in said
+    assert "way out" in said
+
+
+@pytest.mark.parametrize(
+    ("train", "message"),
+    [
+        (["\n", "\n"], "DIR/train.jsonl: no passage"),
+        ([edited(qas=[])], "DIR/train.jsonl: no question"),
+        (["\n", line(), "\n", line(question(), question("none"))], "line 4, question 1 (from 0)"),
+    ],
+)
+def test_lines_are_counted_as_an_editor_counts_them(tmp_path, train, message):
+    assert message in fault(write(tmp_path, train))
+
+
+def test_a_question_that_leaves_no_room_is_named(tmp_path):
+    folder = write(tmp_path, [line(), line(question(), question("was born in @placeholder"))])
+    most = 3 + 2 + BOUND_TOKENS
+    assert data.check(folder, replace(RECIPE, seq_length=most)).train_samples == 3
+    said = fault(folder, replace(RECIPE, seq_length=most - 1))
+    assert "DIR/train.jsonl, line 2, question 1 (from 0): a question and a candidate take 9" in said
+
+
+@pytest.mark.parametrize(
+    ("prepare", "message"),
+    [
+        (lambda d: (d / "val.jsonl").unlink(), "DIR/val.jsonl: no validation split beside train"),
+        (lambda d: (d / "model/vocab.txt").unlink(), "no tokenizer.json and no vocab.txt"),
+        (lambda d: (d / "model/vocab.txt").write_text(""), "the file is empty"),
+        (lambda d: (d / "model/vocab.txt").write_text("[PAD]\n"), "no token [UNK], [CLS]"),
+        (
+            lambda d: (d / "model/vocab.txt").write_text("\n".join([*WORDS, *map(str, range(20))])),
+            f"{len(WORDS) + 22} tokens, <|startofpiece|> and <|endofpiece|> counted; "
+            "the recipe's vocab_size is 40",
+        ),
+    ],
+)
+def test_a_folder_that_lacks_something_is_refused(tmp_path, prepare, message):
+    prepare(write(tmp_path))
+    assert message in fault(tmp_path)
+
+
+def test_no_folder_and_no_data_are_refused(tmp_path):
+    assert "no such folder" in fault(tmp_path / "none")
+    assert "DIR: no data files" in fault(tmp_path)
+
+
+def test_bounds_of_a_vocabulary_that_names_them_are_its_own(tmp_path):
+    write(tmp_path, words=["<|endofpiece|>", *WORDS, "<|startofpiece|>"])
+    tokens = data.load(tmp_path, RECIPE).train.tokens
+    assert (tokens.piece_end, tokens.piece_start) == (0, len(WORDS) + 1)
+    assert (tokens.first, tokens.mask, tokens.end) == (3, 5, 1)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 70) | st.floats() | st.text(max_size=12),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["start", "end", "text", "query", "answers"]), inner)
+    ),
+    max_leaves=6,
+)
+
+
+def places(value, path=()):
+    """Yield the path of everything in a JSON value."""
+    yield path
+    if isinstance(value, dict | list):
+        for key in value if isinstance(value, dict) else range(len(value)):
+            yield from places(value[key], (*path, key))
+
+
+@given(choice=st.data(), put=JSON)
+def test_a_line_is_read_or_refused_whatever_stands_anywhere_in_it(tmp_path_factory, choice, put):
+    whole = [line(question(), question("the @placeholder", "Rome", "Li"))]
+    path = choice.draw(st.sampled_from([item for item in places(whole) if item]))
+    at = whole
+    for key in path[:-1]:
+        at = at[key]
+    at[path[-1]] = put
+    file = tmp_path_factory.getbasetemp() / "anything.jsonl"
+    file.write_text(json.dumps(whole[0]) + "\n", encoding="utf-8")
+    said, found = None, []
+    try:
+        found = list(read_passages(file))
+    except DataError as error:
+        said = str(error)
+    assert said is None or said.startswith(f"{file}, line 1")
+    assert len(found) == (said is None)
+    for passage in found:
+        assert 1 <= passage.num_entities <= len(passage.names)
+        for asked in passage.questions:
+            assert min(asked.answers) < passage.num_entities
+            assert max(asked.answers) < len(passage.names)
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 99), min_size=1, max_size=4), min_size=1, max_size=6),
+)
+def test_rows_of_any_lengths_come_back(rows):
+    from trainmark.cases.glm_superglue.ragged import Ragged
+
+    held = Ragged.of(rows)
+    assert [held.row(number).tolist() for number in range(len(held))] == rows
+    joined = Ragged.joined([held, held])
+    assert [joined.row(number).tolist() for number in range(len(joined))] == rows * 2
+    assert np.array_equal(joined.lengths, [len(row) for row in rows * 2])

@@ -1,0 +1,109 @@
+"""The generated passages of glm_superglue: what they say decides the answer, nothing else."""
+
+import json
+import re
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from trainmark.cases.glm_superglue import data, generate
+from trainmark.cases.glm_superglue.case import CASE
+from trainmark.cases.glm_superglue.record_jsonl import read_passages
+
+TINY = CASE.recipes["tiny"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Generated data, less of it, for as long as this module's tests run."""
+    place = tmp_path_factory.mktemp("generated")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(generate, "PASSAGES", {"train": 2_000, "val": 100})
+        CASE.generate(place, TINY)
+        yield place
+
+
+def solve(text, query):
+    """Return the name that the passage gives the gap, read as a person would."""
+    said = re.escape(query).replace("@placeholder", r"(\w+ \w+)")
+    turned = re.fullmatch(r"The (\w+) is @placeholder\.", query)
+    found = re.findall(rf"(\w+ \w+) is the {turned[1]}\.", text) or re.findall(said, text)
+    assert len(found) == 1
+    return found[0]
+
+
+def test_every_answer_follows_from_its_passage(folder):
+    for name, count in generate.PASSAGES.items():
+        raw = [json.loads(line) for line in (folder / f"{name}.jsonl").read_text().splitlines()]
+        assert len(raw) == count
+        for item in raw:
+            text = item["passage"]["text"]
+            for question in item["qas"]:
+                (answer,) = question["answers"]
+                assert solve(text, question["query"]) == answer["text"]
+                assert text[answer["start"] : answer["end"] + 1] == answer["text"]
+
+
+def test_passages_have_the_release_s_form_and_several_numbers_of_candidates(folder):
+    held = list(read_passages(folder / "train.jsonl"))
+    text = json.loads((folder / "train.jsonl").read_text().splitlines()[0])["passage"]["text"]
+    assert text.count("\n@highlight\n") == 1
+    assert {passage.num_entities for passage in held} == set(
+        range(generate.LEAST_PEOPLE, generate.MOST_PEOPLE + 1)
+    )
+    assert {len(passage.questions) for passage in held} == {1}
+
+
+def test_neither_a_name_nor_its_place_among_the_candidates_tells_the_answer(folder):
+    """What knows no passage is right about as often as who guesses."""
+    held = list(read_passages(folder / "train.jsonl"))
+    guessing = sum(1 / passage.num_entities for passage in held) / len(held)
+
+    def share(right):
+        return sum(right) / len(held)
+
+    (answers,) = zip(*(passage.questions[0].answers for passage in held), strict=True)
+    names = Counter(held[row].names[answer] for row, answer in enumerate(answers))
+    favourite = [  # the candidate that is most often an answer in the whole split
+        max(range(passage.num_entities), key=lambda at: names[passage.names[at]]) == answer
+        for passage, answer in zip(held, answers, strict=True)
+    ]
+    places = [share(answer == place for answer in answers) for place in range(3)]
+    first = [
+        passage.text.startswith(passage.names[answer])
+        for passage, answer in zip(held, answers, strict=True)
+    ]
+    assert max(*places, share(first)) < guessing + 0.05
+    assert share(favourite) < guessing + 0.12  # 144 names, learnt by heart from 2,000 answers
+
+
+def test_another_seed_gives_other_passages_and_the_same_seed_the_same(folder, tmp_path):
+    again, other = tmp_path / "again", tmp_path / "other"
+    for place, seed in ((again, TINY.seed), (other, TINY.seed + 1)):
+        place.mkdir()
+        CASE.generate(place, replace(TINY, seed=seed))
+    for name in ("train.jsonl", "val.jsonl", "model/vocab.txt"):
+        assert (again / name).read_bytes() == (folder / name).read_bytes()
+    assert (other / "train.jsonl").read_bytes() != (folder / "train.jsonl").read_bytes()
+
+
+def test_the_loader_reads_all_of_it_and_no_word_is_unknown(folder):
+    facts = CASE.check_data(folder, TINY)
+    assert (facts.train_samples, facts.eval_samples) == tuple(generate.PASSAGES.values())
+    assert facts.best_quality == generate.BEST_ACCURACY == 1.0
+    loaded = data.load(folder, TINY)
+    unknown = generate.SPECIAL_TOKENS.index("[UNK]")
+    for examples in (loaded.train, loaded.validation):
+        assert examples.shortened == 0
+        batch = examples.batch(range(64))
+        assert not (batch.ids == unknown).any()
+        assert batch.ids.max() < TINY.vocab_size
+    assert loaded.train.num_choices.max() == generate.MOST_PEOPLE
+
+
+def test_words_are_split_into_pieces_somewhere(folder):
+    vocabulary = (folder / "model" / "vocab.txt").read_text().split("\n")
+    pieces = {vocabulary.index(token) for token in vocabulary if token.startswith("##")}
+    loaded = data.load(folder, TINY)
+    assert pieces & set(loaded.train.batch(range(64)).ids.reshape(-1).tolist())

@@ -1,0 +1,195 @@
+"""GLM is the original's arithmetic, and asks the head for no more than its targets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from benchmarks.glm_plain import PlainGlm
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.flop_counter import FlopCounterMode
+
+from trainmark.cases.glm_superglue.model import Glm, GlmShape, build_model
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+SHAPE = GlmShape(num_layers=3, hidden_size=32, num_heads=4, vocab_size=97, max_positions=160)
+DROPS_NOTHING = 1e-9  # rounds to no drop at all, but takes the path with dropout
+
+
+def sequences(rows: int, length: int, *, seed: int = 0) -> list[torch.Tensor]:
+    """Return ids, positions and block positions, each (rows, length)."""
+    generator = torch.Generator().manual_seed(seed)
+    highest = [SHAPE.vocab_size, SHAPE.max_positions + 1, SHAPE.max_positions + 1]
+    return [torch.randint(0, top, (rows, length), generator=generator) for top in highest]
+
+
+def pair(**switches: Any) -> tuple[Glm, PlainGlm]:
+    """Return ours and the plain reference with the same weights, none of them zero."""
+    ours, plain = build_model(SHAPE, seed=4, **switches), PlainGlm(SHAPE, dropout=0.0).train()
+    with torch.no_grad():
+        for parameter in ours.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    plain.load_state_dict(ours.state_dict())  # raises where a name or a shape differs
+    return ours, plain
+
+
+def close(found: Any, wanted: Any) -> None:
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_the_counts_are_those_of_the_parameters() -> None:
+    assert sum(item.numel() for item in Glm(SHAPE).parameters()) == SHAPE.parameters
+    large = GlmShape()
+    assert large.parameters == 334_688_256
+    assert (large.layer_matmul_weights, large.head_matmul_weights) == (12_582_912, 31_326_208)
+
+
+@pytest.mark.parametrize("dropout", [0.0, DROPS_NOTHING])
+@pytest.mark.parametrize("checkpointed", [False, True])
+@pytest.mark.parametrize("length", [20, 150])  # within one block of queries, and over two
+def test_logits_loss_and_gradients_equal_the_originals(
+    length: int, checkpointed: bool, dropout: float
+) -> None:
+    ours, plain = pair(dropout=dropout, checkpoint_activations=checkpointed)
+    inputs = sequences(3, length)
+    separators = torch.tensor([0, length // 2, length])  # nothing, half, everything is prefix
+    hidden = ours.hidden_states(*inputs, separators)
+    logits = hidden @ ours.word_embeddings.weight.t()
+    close(logits, plain.logits(*inputs, separators))
+
+    generator = torch.Generator().manual_seed(1)
+    counted = (torch.rand(3, length, generator=generator) < 0.3).float()
+    targets = torch.randint(0, SHAPE.vocab_size, (3, length), generator=generator)
+    asked = counted.flatten().nonzero().squeeze(1)
+    chances = ours.target_log_probs(*inputs, separators, asked, targets.flatten()[asked])
+    sums = torch.zeros(3).index_add(0, asked // length, chances)
+    wanted = plain(*inputs, separators, targets, counted)
+    close(sums, wanted)
+    right = torch.tensor([1])
+    losses = [torch.nn.functional.cross_entropy(item[None], right) for item in (sums, wanted)]
+    close(*losses)
+    for loss in losses:
+        loss.backward()
+    plain_gradients = {name: item.grad for name, item in plain.named_parameters()}
+    assert len(plain_gradients) == 3 + 12 * SHAPE.num_layers + 2
+    for name, parameter in ours.named_parameters():
+        assert parameter.grad is not None
+        close(parameter.grad, plain_gradients[name])
+
+
+@settings(max_examples=25)
+@given(
+    separators=st.lists(st.integers(0, 9), min_size=1, max_size=4),
+    picks=st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 96)), min_size=1, max_size=12),
+)
+def test_any_targets_have_the_log_probability_of_the_full_computation(
+    separators: list[int], picks: list[tuple[int, int]]
+) -> None:
+    ours, plain = pair(dropout=0.0)
+    inputs, limits = sequences(len(separators), 9), torch.tensor(separators)
+    rows = torch.tensor([pick % (9 * len(separators)) for pick, _ in picks])
+    targets = torch.tensor([token for _, token in picks])
+    with torch.no_grad():
+        found = ours(*inputs, limits, rows, targets)
+        full = torch.log_softmax(plain.logits(*inputs, limits), -1).flatten(0, 1)
+    assert (found.dtype, found.shape) == (torch.float32, (len(picks),))
+    close(found, full[rows, targets])
+
+
+def gradients(ours: Glm) -> list[torch.Tensor]:
+    inputs = sequences(2, 150)
+    torch.manual_seed(8)
+    asked = torch.tensor([140, 290])
+    chances = ours(*inputs, torch.tensor([11, 139]), asked, torch.tensor([3, 5]))
+    return [chances.detach(), *torch.autograd.grad(chances.sum(), list(ours.parameters()))]
+
+
+def test_a_recomputed_layer_drops_what_it_dropped() -> None:
+    kept, recomputed, other = (
+        gradients(pair(dropout=0.3, checkpoint_activations=switch)[0])
+        for switch in (False, True, False)
+    )
+    for one, two, three in zip(kept, recomputed, other, strict=True):
+        torch.testing.assert_close(one, two, rtol=0, atol=0)
+        torch.testing.assert_close(one, three, rtol=0, atol=0)  # the seed decides
+    nothing_dropped = gradients(pair(dropout=0.0)[0])
+    assert not torch.allclose(kept[0], nothing_dropped[0], rtol=1e-3)
+
+
+def test_checkpointing_keeps_only_what_enters_a_layer() -> None:
+    def saved(switch: bool) -> int:
+        sizes: dict[int, int] = {}
+
+        def keep(tensor: torch.Tensor) -> torch.Tensor:
+            sizes[tensor.data_ptr()] = tensor.numel()
+            return tensor
+
+        ours = pair(dropout=0.1, checkpoint_activations=switch)[0]
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            total = ours.hidden_states(*sequences(2, 150), torch.tensor([100, 140])).sum()
+        assert total.isfinite()
+        weights = {item.data_ptr() for item in ours.parameters()}
+        return sum(size for place, size in sizes.items() if place not in weights)
+
+    tokens = 2 * 150 * SHAPE.hidden_size
+    assert saved(True) < 8 * tokens
+    assert saved(False) > 40 * tokens
+
+
+def test_the_head_multiplies_target_rows_only() -> None:
+    ours, _ = pair(dropout=0.0)
+    inputs, limits = sequences(2, 20), torch.tensor([5, 20])
+
+    def products(rows: int) -> int:
+        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+            ours(*inputs, limits, torch.arange(rows), torch.zeros(rows, dtype=torch.int64))
+        return counter.get_total_flops()
+
+    assert products(7) - products(2) == 5 * 2 * SHAPE.head_matmul_weights
+
+
+def test_padding_behind_the_answer_changes_nothing() -> None:
+    ours, _ = pair(dropout=0.0)
+    short, limits = sequences(2, 20), torch.tensor([5, 12])
+    longer = [torch.cat([item, item[:, :7]], 1) for item in short]
+    with torch.no_grad():
+        close(ours.hidden_states(*longer, limits)[:, :20], ours.hidden_states(*short, limits))
+
+
+def test_bf16_autocast_stays_near_and_returns_float32() -> None:
+    ours, _ = pair(dropout=0.0)
+    arguments = [*sequences(2, 20), torch.tensor([5, 12]), torch.tensor([7]), torch.tensor([3])]
+    exact = ours(*arguments)
+    with torch.autocast("cpu", torch.bfloat16):
+        near = ours(*arguments)
+    assert near.dtype == torch.float32
+    assert 0 < (near - exact).abs().item() < 0.2
+    table = ours.word_embeddings.weight
+    wanted, found = (torch.autograd.grad(item.sum(), table)[0] for item in (exact, near))
+    assert found.dtype == torch.float32
+    assert 0 < (found - wanted).norm() < 0.05 * wanted.norm()
+
+
+def test_the_table_is_asked_twice_and_gets_one_gradient() -> None:
+    ours, plain = pair(dropout=0.0)
+    inputs, limits = sequences(2, 20), torch.tensor([5, 20])
+    rows, targets = torch.tensor([3, 30, 3]), torch.tensor([1, 2, 96])
+    loss = ours(*inputs, limits, rows, targets).sum()
+    for _ in range(2):  # backward over the same pass again must not count the head twice
+        loss.backward(retain_graph=True)
+    full = torch.log_softmax(plain.logits(*inputs, limits), -1).flatten(0, 1)
+    (2 * full[rows, targets].sum()).backward()
+    close(ours.word_embeddings.weight.grad, plain.word_embeddings.weight.grad)
+
+
+def test_the_seed_decides_the_weights_and_their_spread() -> None:
+    one, same, other = (build_model(SHAPE, seed=seed).state_dict() for seed in (1, 1, 2))
+    assert all(torch.equal(one[name], same[name]) for name in one)
+    assert not torch.equal(one["word_embeddings.weight"], other["word_embeddings.weight"])
+    assert one["word_embeddings.weight"].std().item() == pytest.approx(0.02, rel=0.05)
+    into_stream = one["transformer.layers.0.attention.dense.weight"].std().item()
+    assert into_stream == pytest.approx(0.02 / 6**0.5, rel=0.1)
+    assert one["transformer.layers.2.mlp.dense_4h_to_h.bias"].abs().max() == 0
