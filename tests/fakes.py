@@ -212,12 +212,16 @@ class FakeVendor:
     torch_type: str = "cpu"
     collective_backend: str = "gloo"
     visible_devices_variable: str | None = None
+    memory_bytes: int | None = None
 
     def count(self) -> int:
         return self.devices
 
     def product_names(self) -> list[str]:
         return [self.product] * (1 if self.name == "cpu" else self.devices)
+
+    def rank_memory_bytes(self, nproc: int) -> int | None:
+        return None if self.memory_bytes is None else self.memory_bytes // nproc
 
     def refuse(self, recipe: Recipe, nproc: int) -> Refusal | None:
         if self.name != "cpu" and nproc > self.devices:

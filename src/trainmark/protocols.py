@@ -7,7 +7,7 @@ appear as ``Any`` so that fakes and launchers can use the same words.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -112,6 +112,14 @@ class Job(Protocol):
         """Return what the record should know: parameter count, formula id, engine."""
 
 
+@runtime_checkable
+class SavesArtifacts(Protocol):
+    """A job that leaves files behind when training is over, trained weights for instance."""
+
+    def save(self, folder: Path) -> None:
+        """Write files below ``folder``. Every rank calls it, the first alone writes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Evaluation:
     """The quality over all ranks and how many rows it was computed from."""
@@ -188,6 +196,9 @@ class Vendor(Protocol):
 
     def product_names(self) -> list[str]:
         """Return the product name of each device."""
+
+    def rank_memory_bytes(self, nproc: int) -> int | None:
+        """Return what one of ``nproc`` ranks can have; None where only torch could tell."""
 
     def refuse(self, recipe: Recipe, nproc: int) -> Refusal | None:
         """Return why ``recipe`` on ``nproc`` ranks cannot run here, or None."""

@@ -103,6 +103,10 @@ class Cpu:
         """Return the processor's name, once: cores are not devices."""
         return [model_name()]
 
+    def rank_memory_bytes(self, nproc: int) -> int | None:
+        """Return an even part of the machine's memory."""
+        return total_memory_bytes() // nproc
+
     def refuse(self, recipe: Recipe, nproc: int) -> Refusal | None:
         """Refuse TF32, which no CPU has, and fp16 where it would be emulated."""
         del nproc

@@ -52,21 +52,35 @@ def _driver_names() -> list[str]:
     """Return product names from the driver's proc files, or from its management library."""
     if _DRIVER_GPUS.is_dir():
         return [_product_name(gpu) for gpu in sorted(_DRIVER_GPUS.iterdir())]
+    names = _ask_each_device("nvmlDeviceGetName")
+    if names is None:
+        # Without the library there is still torch itself, asked once a rank opens a device.
+        return ["unknown"] * len(list(Path("/dev").glob("nvidia[0-9]*")))
+    return [name.decode() if isinstance(name, bytes) else str(name) for name in names]
+
+
+def _driver_memory_bytes() -> list[int]:
+    """Return the memory of each device of this machine; empty where nothing can tell."""
+    return [info.total for info in _ask_each_device("nvmlDeviceGetMemoryInfo") or ()]
+
+
+def _ask_each_device(question: str) -> list[Any] | None:
+    """Call a function of the management library for each device; None without the library."""
     try:
         import pynvml
     except ImportError:
-        # Without the library there is still torch itself, asked once a rank opens a device.
-        return ["unknown"] * len(list(Path("/dev").glob("nvidia[0-9]*")))
+        return None
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
         return []
-    names = []
-    for index in range(pynvml.nvmlDeviceGetCount()):
-        name = pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(index))
-        names.append(name.decode() if isinstance(name, bytes) else str(name))
+    ask = getattr(pynvml, question)
+    answers = [
+        ask(pynvml.nvmlDeviceGetHandleByIndex(index))
+        for index in range(pynvml.nvmlDeviceGetCount())
+    ]
     pynvml.nvmlShutdown()
-    return names
+    return answers
 
 
 def visible_names(driver_names: list[str], variable: str | None) -> list[str]:
@@ -105,6 +119,11 @@ class Cuda:
         if not torch_is_built_for_cuda():
             return []
         return visible_names(_driver_names(), os.environ.get("CUDA_VISIBLE_DEVICES"))
+
+    def rank_memory_bytes(self, nproc: int) -> int | None:
+        """Return the smallest device's memory, where the management library can tell."""
+        del nproc
+        return min(_driver_memory_bytes(), default=None)
 
     def refuse(self, recipe: Recipe, nproc: int) -> Refusal | None:
         """Refuse more ranks than devices."""
