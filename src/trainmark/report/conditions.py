@@ -11,7 +11,7 @@ from trainmark.report.listing import joined, listed, shared
 from trainmark.report.phrases import said
 from trainmark.report.tables import COLUMNS, QUALITY, Table, has_cards, short_device
 from trainmark.report.texts import has, text
-from trainmark.spec import PRECISION_NOTES
+from trainmark.spec import precision_note
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -142,10 +142,8 @@ def _definition(name: str, records: Sequence[Record], about: About, lang: str) -
     if not any(has_cards(record) for record in records):
         key = _ON_HOST.get(key, key)
     if name == "precision":
-        used = dict.fromkeys(str(record.plan.recipe["precision"]) for record in records)
-        notes = text("sep.comma", lang).join(
-            said(PRECISION_NOTES.get(item, item), lang) for item in used
-        )
+        used = dict.fromkeys(precision_note(record.plan.recipe) for record in records)
+        notes = text("sep.comma", lang).join(said(item, lang) for item in used)
         return text(key, lang, precisions=notes)
     if name == QUALITY:
         return text(key, lang, note=about.metric_note.in_language(lang))
@@ -163,6 +161,10 @@ def general(
         (text("name.sample", lang), about.sample_note, ""),
         (text("name.device", lang), shared(records, short_device), ""),
     ]
+    if "precision" not in columns:
+        precision = shared(records, COLUMNS["precision"].cell)
+        remark = _definition("precision", records, about, lang)
+        rows.append((text("name.precision", lang), precision, remark))
     for name in columns:
         printed = metric if name == QUALITY else name
         see = text("general.see", lang, column=printed)
