@@ -41,6 +41,7 @@ class LlamaRecipe(Recipe):
     lr_gamma: Annotated[float, Gt(0), Le(1)] = recipe_field(
         0.85, "factor on the learning rate after each epoch"
     )
+    max_grad_norm: PositiveFloat | None = recipe_field(None, "clip gradients to it; none: no clip")
     init: Literal["pretrained", "random"] = recipe_field(
         "pretrained", "frozen weights: of model/, or random, then about speed only"
     )
@@ -139,6 +140,15 @@ def check_data(folder: Path, recipe: LlamaRecipe) -> DataFacts:
     return check(folder, recipe)
 
 
+def check_fit(folder: Path, recipe: LlamaRecipe, world_size: int, memory_bytes: int) -> None:
+    """Refuse what a rank with ``memory_bytes`` cannot hold; see ``memory.refuse_too_little``."""
+    from .data import MODEL
+    from .memory import refuse_too_little
+    from .model_files import read_config
+
+    refuse_too_little(read_config(folder / MODEL), recipe, world_size, memory_bytes)
+
+
 def prepare(raw: Path, data: Path, say: Any, **options: Any) -> None:
     """Turn raw downloads into the case's folder; see ``prepare.prepare``."""
     from .prepare import prepare as run
@@ -212,6 +222,7 @@ CASE = Case(
     generate=generate,
     check_recipe=check_recipe,
     check_data=check_data,
+    check_fit=check_fit,
     prepare=prepare,
     aliases=("llama", "llama2"),
 )

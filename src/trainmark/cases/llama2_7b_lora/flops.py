@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .model_files import linear_shapes
+
 if TYPE_CHECKING:
     from .model_files import ModelConfig
 
@@ -27,11 +29,8 @@ def attention_flops_per_token(config: ModelConfig, seq_length: int) -> float:
 
 def matmul_weights(config: ModelConfig) -> int:
     """Return the weights that every token is multiplied with: no look-ups, but the LM head."""
-    hidden = config.hidden_size
-    key_value = hidden // config.num_heads * config.num_kv_heads
-    attention = 2 * hidden * hidden + 2 * hidden * key_value
-    mlp = 3 * hidden * config.intermediate_size
-    return config.num_layers * (attention + mlp) + config.vocab_size * hidden
+    block = sum(out * into for out, into in linear_shapes(config).values())
+    return config.num_layers * block + config.vocab_size * config.hidden_size
 
 
 def model_flops_per_token(config: ModelConfig, *, trained: int, seq_length: int) -> float:
