@@ -238,11 +238,12 @@ def best_loss(tokenizer: TextTokenizer, recipe: LlamaRecipe) -> float:
 
 def _information() -> dict[str, float]:
     """Return the nats that one word can tell at most."""
-    told: dict[str, float] = {}
-    for drawn in (NAMES, THINGS, PLACES, DAYS, tuple(reply.split()[0] for reply in REPLIES)):
+    told = dict.fromkeys(NAMES, log(2 * len(NAMES)))  # the first also that it is a chat
+    told["---"] = log(MOST_QUESTIONS)  # that no more questions follow
+    for drawn in (THINGS, PLACES, DAYS, tuple(reply.split()[0] for reply in REPLIES)):
         told |= dict.fromkeys(drawn, log(len(drawn)))
     for asked, _, words in KNOWLEDGE:
-        told[asked.split()[0]] = log(len(KNOWLEDGE) * 2)  # that it is a quiz, and which
+        told[asked.split()[0]] = log(2 * len(KNOWLEDGE))  # that it is a quiz, and which
         known = [word for right in words for word in right]
         told |= dict.fromkeys(known, log(len(known)))
     return told
