@@ -18,6 +18,7 @@ NAMES = (
     "prepare_gpt",
     "dlrm_reader",
     "prepare_dlrm",
+    "mmlu_scoring",
 )
 
 

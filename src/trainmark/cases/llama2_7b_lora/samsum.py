@@ -63,19 +63,31 @@ def find_layout(folder: Path) -> Layout:
     if not folder.is_dir():
         raise DataError("no such folder", where=str(folder), remedy=f"check --data, or {FETCH}")
     for place in (folder / name for name in FOLDERS):
-        for kind in KINDS:
-            files = {split: _files(place, names, kind) for split, names in SPLITS.items()}
-            missing = [split for split, found in files.items() if not found]
-            if len(missing) == len(SPLITS):
-                continue
-            if missing:
-                other = next(found for found in files.values() if found)[0]
-                raise DataError(
-                    f"no {missing[0]} split beside {other.name}",
-                    where=str(other.parent), rule=LAYOUT_RULE, remedy=f"add the split, or {FETCH}",
-                )  # fmt: skip
-            return Layout(kind, files)
+        layout = splits_in(place)
+        if layout is not None:
+            return layout
     raise DataError("no dialogues", where=str(folder), rule=LAYOUT_RULE, remedy=FETCH)
+
+
+def splits_in(place: Path) -> Layout | None:
+    """Return the splits that lie right in ``place``, in the first of the known forms.
+
+    Raises:
+        DataError: one split is there without the other.
+    """
+    for kind in KINDS:
+        files = {split: _files(place, names, kind) for split, names in SPLITS.items()}
+        missing = [split for split, found in files.items() if not found]
+        if len(missing) == len(SPLITS):
+            continue
+        if missing:
+            other = next(found for found in files.values() if found)[0]
+            raise DataError(
+                f"no {missing[0]} split beside {other.name}",
+                where=str(other.parent), rule=LAYOUT_RULE, remedy=f"add the split, or {FETCH}",
+            )  # fmt: skip
+        return Layout(kind, files)
+    return None
 
 
 def _files(place: Path, names: Sequence[str], kind: Kind) -> list[Path]:
