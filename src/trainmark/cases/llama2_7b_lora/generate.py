@@ -57,6 +57,7 @@ KNOWLEDGE: tuple[tuple[str, tuple[str, str, str, str], tuple[tuple[str, ...], ..
     ),
 )  # fmt: skip
 SPECIAL = ("<unk>", "<s>", "</s>")  # ids 0, 1 and 2, as in Llama
+_HEAD_SHARPNESS = 2.8  # lets a state score its own token at e**20 times a strange one's
 WORD = r"\n|-+|\w+|[^\w\s]"
 
 
@@ -198,18 +199,28 @@ def write_model(folder: Path, recipe: LlamaRecipe) -> None:
 
 
 def _weights(config: ModelConfig, *, seed: int) -> dict[str, NDArray[np.float32]]:
-    """Return random weights as a new model has them: norms 1, else normally distributed."""
+    """Return random weights that adapters learn on: norms 1, else normally distributed.
+
+    Nothing of the base is trained. So tokens must differ at once, blocks keep the size of
+    what passes, and the head can tell a sure answer.
+    """
     import numpy as np
 
     from .model_files import expected_shapes
 
     rng = np.random.default_rng([seed, len(DIALOGUES) + 1])
-    return {
-        name: np.ones(shape, np.float32)
-        if len(shape) == 1
-        else config.initializer_range * rng.standard_normal(shape, np.float32)
-        for name, shape in expected_shapes(config).items()
-    }
+    found = {}
+    for name, shape in expected_shapes(config).items():
+        if len(shape) == 1:
+            found[name] = np.ones(shape, np.float32)
+            continue
+        spread = shape[1] ** -0.5
+        if "embed_tokens" in name:
+            spread = 1.0
+        elif "lm_head" in name:
+            spread *= _HEAD_SHARPNESS
+        found[name] = np.float32(spread) * rng.standard_normal(shape, np.float32)
+    return found
 
 
 def best_accuracy(recipe: LlamaRecipe) -> float:
