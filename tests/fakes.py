@@ -85,6 +85,9 @@ class SyncDevice:
     def matmul_flops_per_second(self, precision: Precision) -> float:
         return 1e12
 
+    def copy_bytes_per_second(self) -> float:
+        return 2e9
+
     def describe(self) -> dict[str, Any]:
         return {"name": "Fake"}
 

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from torch import distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from trainmark.cases.dlrm_criteo.embeddings import FusedTables
+from trainmark.cases.dlrm_criteo.engines import missing_packages
 from trainmark.cases.dlrm_criteo.hybrid import HybridTables
+from trainmark.cases.dlrm_criteo.job import lookup_of
 from trainmark.cases.dlrm_criteo.layout import write_spec
 from trainmark.cases.dlrm_criteo.model import build_model
 from trainmark.cases.dlrm_criteo.placement import FLOAT_BYTES, Placement, place
@@ -37,6 +38,7 @@ class Spread:
     cardinalities: tuple[int, ...] = CARDINALITIES
     loss_scale: float = 1.0
     dtype: torch.dtype = torch.float32
+    engine: str = "plain"
 
     @property
     def placement(self) -> Placement:
@@ -51,6 +53,8 @@ SPREADS = {
     "more-ranks-than-tables": Spread(4, cardinalities=(9, 40, 5)),
     "bf16-on-the-way": Spread(2, dtype=torch.bfloat16),
 }
+if not missing_packages():
+    SPREADS["torchrec"] = Spread(2, row_budget=138, engine="torchrec")
 
 
 def data(cardinalities: tuple[int, ...]) -> list[tuple[Tensor, Tensor, Tensor]]:
@@ -82,11 +86,11 @@ class SentBytes:
 
 
 def train(
-    spread: Spread = Spread(), *, rank: int = 0, group: Any = None, lookup: Any = FusedTables,
-    sent: SentBytes | None = None,
-) -> dict[str, Any]:  # fmt: skip
+    spread: Spread = Spread(), *, rank: int = 0, group: Any = None, sent: SentBytes | None = None
+) -> dict[str, Any]:
     """Take the steps; return losses (sums), pieces of tables, dense weights, logits."""
     cardinalities, ranks = spread.cardinalities, spread.ranks
+    lookup = lookup_of(spread.engine)
     dense: nn.Module = build_model(
         NUMERICAL, DIM, len(cardinalities), [16, DIM], [16, 1], seed=SEED
     )

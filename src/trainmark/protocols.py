@@ -6,6 +6,7 @@ appear as ``Any`` so that fakes and launchers can use the same words.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
@@ -69,6 +70,37 @@ class Batch:
         return self.counts.samples + self.shared_samples
 
 
+# Parts that figures are computed from; see ``measure.traffic``.
+EMBEDDING_PART = "embedding"  # rows looked up, and updated
+EXCHANGE_PART = "exchange"  # waiting for what other ranks send
+
+
+@dataclass(slots=True)
+class StepParts:
+    """Device time of the parts of a step that a job wants told apart.
+
+    A job enters ``part`` within its steps; the loop takes the sums at a window's edge. Parts
+    may not overlap: each says where the device's time went.
+    """
+
+    _marks: list[tuple[str, Any, Any]] = field(default_factory=list)
+
+    @contextmanager
+    def part(self, name: str, device: Device) -> Iterator[None]:
+        """Put what the device does inside the block down to ``name``."""
+        start = device.mark()
+        yield
+        self._marks.append((name, start, device.mark()))
+
+    def take_ns(self, device: Device) -> dict[str, int]:
+        """Return the time of each part since the last call; the device was synchronised."""
+        sums: dict[str, int] = {}
+        for name, start, end in self._marks:
+            sums[name] = sums.get(name, 0) + device.elapsed_ns(start, end)
+        self._marks.clear()
+        return sums
+
+
 @dataclass(frozen=True, slots=True)
 class JobContext:
     """All that a job is built from on one rank."""
@@ -78,6 +110,7 @@ class JobContext:
     rank: int
     world_size: int
     device: Device
+    parts: StepParts = field(default_factory=StepParts)
 
 
 class Job(Protocol):
@@ -171,6 +204,9 @@ class Device(Protocol):
 
     def matmul_flops_per_second(self, precision: Precision) -> float:
         """Measure the rate of a large square matrix product in ``precision``."""
+
+    def copy_bytes_per_second(self) -> float:
+        """Measure the rate of a large copy within the device's memory, read plus written."""
 
     def describe(self) -> dict[str, Any]:
         """Return product name, driver, memory and the like for the record."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 needs_torchrec = pytest.mark.skipif(
-    any(importlib.util.find_spec(name) is None for name in engines.PACKAGES),
+    bool(engines.missing_packages()),
     reason=f"torchrec is not installed: {engines.INSTALL_COMMAND}",
 )
 
@@ -48,7 +47,7 @@ def test_an_absent_engine_is_refused_with_the_way_out(monkeypatch: pytest.Monkey
 @needs_torchrec
 def test_torchrec_trains_as_the_plain_engine() -> None:
     plain = tiny_dlrm.train(Spread(loss_scale=8.0))
-    other = tiny_dlrm.train(Spread(loss_scale=8.0), lookup=torchrec_tables())
+    other = tiny_dlrm.train(Spread(loss_scale=8.0, engine="torchrec"))
     assert len(other["losses"]) == 10
     assert other["losses"] == pytest.approx(plain["losses"], abs=1e-4)
     for key, rows in plain["pieces"].items():
@@ -63,6 +62,7 @@ def test_torchrec_holds_and_finds_the_same_rows() -> None:
         lookup(CARDINALITIES, DIM, seed=SEED) for lookup in (FusedTables, torchrec_tables())
     )
     assert torch.equal(theirs.weight, ours.weight)
+    assert (ours.row_operations, theirs.row_operations) == ("numba", "fbgemm")
     for _, _, ids in tiny_dlrm.data(CARDINALITIES)[-2:]:
         assert torch.equal(theirs(ids), ours(ids))
 

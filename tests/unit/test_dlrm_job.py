@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -158,10 +159,29 @@ def test_tables_beyond_memory_are_refused_with_the_world_that_fits(folder: Path)
     assert "the smallest world that holds them has 3 ranks" in str(caught.value)
 
 
+def test_planning_refuses_them_before_a_rank_starts(folder: Path) -> None:
+    assert CASE.check_fit is not None
+    CASE.check_fit(folder, SMALL, 3, 4_000)
+    with pytest.raises(EnvironmentFault, match="exceed the memory of 2 ranks") as caught:
+        CASE.check_fit(folder, SMALL, 2, 4_000)
+    assert "the smallest world that holds them has 3 ranks" in str(caught.value)
+    CASE.check_fit(folder, replace(SMALL, max_table_rows=10), 1, 4_000)
+
+
+def test_both_passes_of_the_embedding_stage_are_timed(folder: Path) -> None:
+    device = CpuDevice(threads=1, clock=count().__next__)  # a nanosecond from mark to mark
+    context = JobContext(recipe=SMALL, data_dir=folder, rank=0, world_size=1, device=device)
+    job = build(context, load_data(context))
+    batches = job.batches(0)
+    for _ in range(3):
+        job.step(batches)
+    assert context.parts.take_ns(device) == {"embedding": 3 * 2}
+
+
 def test_facts_name_engine_placement_and_bytes(folder: Path) -> None:
     facts = job_of(folder).facts()
     dense = 13 * 16 + 16 + 16 * 8 + 8 + 32 * 16 + 16 + 16 + 1
-    assert facts["engine"] == "plain"
+    assert (facts["engine"], facts["row_operations"]) == ("plain", "numba")
     assert facts["dense_parameters"] == dense
     assert facts["parameters"] == dense + 250 * 8
     assert facts["embedding_bytes_per_sample"] == 4 * 4 * 8 * 4

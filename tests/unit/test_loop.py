@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from fakes import AsyncDevice, Events, FakeClock, Micro, ScriptedJob, SyncDevice
 from trainmark.errors import DivergedError, RunError
 from trainmark.measure.loop import MeasuredLoop, Schedule
+from trainmark.protocols import StepParts
 from trainmark.spec import Recipe, Target
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trainmark.protocols import Batch, Evaluation
 
 
 def make_loop(
@@ -154,6 +160,36 @@ def test_accumulated_micro_batches_are_one_step(sync_device: SyncDevice) -> None
     assert window["wait_ns"] == [2 * 10 + 20]
     assert (window["samples"], window["micro_batches"], window["tokens"]) == ([10], 3, 100)
     assert loop.outcome.steps == 2
+
+
+def test_parts_of_steps_are_added_up_a_window_and_those_of_evaluations_dropped(
+    async_device: AsyncDevice,
+) -> None:
+    device, parts = async_device, StepParts()
+    loop, events = make_loop(device, [[Micro(work_ns=100)] * 5], qualities=[0.5])
+    loop.parts = parts
+    job_step, job_evaluate = loop.job.step, loop.job.evaluate
+
+    def step(batches: Iterator[Batch]) -> Any:
+        loss = job_step(batches)
+        if loss is not None:
+            with parts.part("look up", device):
+                device.work(30)
+            with parts.part("wait", device):
+                device.work(5)
+        return loss
+
+    def evaluate() -> Evaluation:
+        with parts.part("look up", device):
+            device.work(1_000)
+        return job_evaluate()
+
+    loop.job.step, loop.job.evaluate = step, evaluate  # type: ignore[method-assign]
+    loop.run()
+    assert [item["parts_ns"] for item in events.named("window")] == [
+        {"look up": 30 * steps, "wait": 5 * steps} for steps in (1, 1, 3)
+    ]
+    assert parts.take_ns(device) == {}
 
 
 def test_a_slow_loader_hidden_behind_device_work_costs_nothing(async_device: AsyncDevice) -> None:

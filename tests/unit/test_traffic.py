@@ -9,59 +9,123 @@ import pytest
 from fakes import event, launch_event, window, write_run
 from trainmark.measure.figures import compute
 from trainmark.measure.timeline import read_run
+from trainmark.measure.traffic import RESOURCES, bound_by
+from trainmark.report import phrases
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from trainmark.measure.figures import Figure
+    from trainmark.measure.timeline import RunTimeline
+
 S = 1_000_000_000
 
 
-def rank(number: int, *, samples: int, job: dict[str, Any], scope: str) -> list[dict[str, Any]]:
+def rank(
+    number: int, *, samples: int, job: dict[str, Any], parts_ns: dict[str, int]
+) -> list[dict[str, Any]]:
     return [
         event("start", S, rank=number, pid=1, unix_ns=1),
-        event("facts", S, device={"name": "X"}, memory_scope=scope, matmul_flops_per_second=1e9,
+        event("facts", S, device={"name": "X"}, memory_scope="process", matmul_flops_per_second=1e9,
               steps_per_epoch=2),
-        window(2 * S, 4 * S, step_ns=[S, S], wait_ns=[0, 0], loss=[1.0, 1.0],
-               samples=[samples, samples], model_flops=8e9),
+        window(2 * S, 4 * S, step_ns=[S, S], wait_ns=[S // 10, 0], loss=[1.0, 1.0],
+               samples=[samples, samples], model_flops=8e8, parts_ns=parts_ns),
         event("trained", 6 * S, start_ns=2 * S, end_ns=6 * S, steps=2, epochs=1,
               target_reached=False),
         event("result", 6 * S, job=job, used_bytes=1, allocator_peak_bytes=None, total_bytes=2,
-              memory_scope=scope),
+              memory_scope="process"),
         event("end", 6 * S),
     ]  # fmt: skip
 
 
-def figures(tmp_path: Path, *jobs: dict[str, Any], scope: str = "process") -> dict[str, Any]:
-    ranks = [rank(n, samples=3 + n, job=job, scope=scope) for n, job in enumerate(jobs)]
-    run = read_run(write_run(tmp_path / "run", [launch_event()], *ranks), len(jobs))
+def run_of(tmp_path: Path, *jobs: dict[str, Any], parts_ns: dict[str, int]) -> RunTimeline:
+    ranks = [rank(n, samples=3 + n, job=job, parts_ns=parts_ns) for n, job in enumerate(jobs)]
+    return read_run(write_run(tmp_path / "run", [launch_event()], *ranks), len(jobs))
+
+
+def figures(
+    tmp_path: Path, *jobs: dict[str, Any], parts_ns: dict[str, int] | None = None
+) -> dict[str, Figure]:
+    run = run_of(tmp_path, *jobs, parts_ns=PARTS if parts_ns is None else parts_ns)
     return compute(run, precision="fp32", recipe_warmup_steps=0)
 
 
+PARTS = {"embedding": S // 2, "exchange": S // 5}
 JOB = {"embedding_bytes_per_sample": 1000, "exchanged_bytes_per_step": 600,
-       "exchange_exposed_s": 1.0, "headline_mfu": False}  # fmt: skip
+       "copy_bytes_per_second": 40e3, "headline_mfu": False}  # fmt: skip
 
 
 def test_rates_are_a_devices_over_the_steady_windows(tmp_path: Path) -> None:
-    found = figures(tmp_path, JOB, JOB | {"exchanged_bytes_per_step": 200})
+    second = JOB | {"exchanged_bytes_per_step": 200, "copy_bytes_per_second": 30e3}
+    found = figures(tmp_path, JOB, second)
     # 2 x (3 + 4) samples in 2 s on two devices; (600 + 200) / 2 bytes a step, a step a second.
     assert found["embedding_bytes_per_device"].value == 14 * 1000 / 2 / 2
     assert found["exchange_bytes_per_device"].value == 400.0
-    # Each rank waited 1 s of its 4.
-    assert found["exchange_share"].value == pytest.approx(25.0)
-    assert (found["MFU"].value, "bytes/s" in found["MFU"].reason) == (None, True)
-    assert found["model_flops_per_device"].value == 8e9 / 2
+    assert found["copy_bytes_per_device"].value == 35e3
+    assert (found["MFU"].value, "bytes/s" in (found["MFU"].reason or "")) == (None, True)
+    assert found["model_flops_per_device"].value == 8e8 / 2
 
 
-def test_what_cannot_be_known_has_a_reason(tmp_path: Path) -> None:
-    alone = figures(tmp_path, JOB)["exchange_share"]
+def test_shares_take_the_steps_time_apart(tmp_path: Path) -> None:
+    found = figures(tmp_path, JOB, JOB)
+    shares = {name: found[name].value for name in RESOURCES}
+    # Of 2 s on each rank 0.5 s are embeddings, 0.2 s exchanges, 0.1 s input.
+    assert shares == {
+        "embedding_share": 25.0, "dense_share": 60.0, "exchange_share": 10.0, "input_share": 5.0,
+    }  # fmt: skip
+    # 14,000 bytes in 2 x 0.5 s of the stage.
+    assert found["embedding_bandwidth_share"].value == 100 * 14e3 / 40e3
+
+
+@pytest.mark.parametrize(
+    ("parts_ns", "resource"),
+    [
+        ({"embedding": S, "exchange": S // 5}, "memory"),
+        ({"embedding": S // 5, "exchange": S // 5}, "compute"),
+        ({"embedding": S // 5, "exchange": S}, "exchange"),
+    ],
+)
+def test_the_part_that_takes_longest_binds(
+    tmp_path: Path, parts_ns: dict[str, int], resource: str
+) -> None:
+    found = figures(tmp_path, JOB, JOB, parts_ns=parts_ns)
+    said = bound_by({name: figure.value for name, figure in found.items()})
+    assert said is not None
+    assert said.startswith(f"the steps are bound by {resource}: ")
+
+
+def test_the_evidence_is_in_the_sentence(tmp_path: Path) -> None:
+    found = figures(tmp_path, JOB, JOB)
+    # 0.4 GFLOP/s a device of 1 are 40% overall: two thirds within the 60% that are dense.
+    assert bound_by({name: figure.value for name, figure in found.items()}) == (
+        "the steps are bound by compute: embeddings take 25.0% of their time at 35.0% of the "
+        "copy rate, dense layers 60.0% at 66.7% of the matmul rate, exchanges 10.0%, input 5.0%"
+    )
+
+
+@pytest.mark.parametrize(("copied", "far"), [(20e3, False), (40e3, True)])
+def test_a_part_far_from_its_limit_is_said_to_be(tmp_path: Path, copied: float, far: bool) -> None:
+    job = JOB | {"copy_bytes_per_second": copied}
+    found = figures(tmp_path, job, parts_ns={"embedding": int(1.3 * S)})
+    # 6,000 bytes in 1.3 s are 23.1% of 20 kB/s and 11.5% of 40 kB/s.
+    said = bound_by({name: figure.value for name, figure in found.items()})
+    assert said is not None
+    assert said.endswith("many small operations cost more than their work") is far
+    assert "受限于内存带宽" in phrases.said(said, "zh")
+    assert ("远未达到其上限" in phrases.said(said, "zh")) is far
+
+
+def test_one_rank_exchanges_nothing(tmp_path: Path) -> None:
+    found = figures(tmp_path, JOB, parts_ns={"embedding": S})
+    alone = found["exchange_share"]
     assert (alone.value, alone.reason) == (None, "one rank exchanges nothing")
-    other = tmp_path / "other"
-    other.mkdir()
-    card = figures(other, JOB, JOB, scope="device")["exchange_share"]
-    assert (card.value, card.reason) == (None, "the host does not see an accelerator wait")
+    said = bound_by({name: figure.value for name, figure in found.items()})
+    assert said is not None
+    assert "exchanges 0.0%" in said
 
 
 def test_other_jobs_have_none_of_it(tmp_path: Path) -> None:
-    found = figures(tmp_path, {"parameters": 3})
+    found = figures(tmp_path, {"parameters": 3}, parts_ns={})
     assert not [name for name in found if "embedding" in name or "exchange" in name]
     assert "bytes/s" not in (found["MFU"].reason or "")
+    assert bound_by({name: figure.value for name, figure in found.items()}) is None

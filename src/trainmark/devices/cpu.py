@@ -197,6 +197,12 @@ class CpuDevice:
 
         return best_matmul_rate(self, precision, sizes=(256, 1024, 2048))
 
+    def copy_bytes_per_second(self) -> float:
+        """Measure with this rank's threads, beyond the largest caches that are shared out."""
+        from trainmark.devices.copying import best_copy_rate
+
+        return best_copy_rate(self, copied_bytes=256 << 20)
+
     def describe(self) -> dict[str, Any]:
         """Return name, threads and memory."""
         import torch

@@ -232,6 +232,12 @@ class CudaDevice:
         self._torch.cuda.reset_peak_memory_stats()
         return rate
 
+    def copy_bytes_per_second(self) -> float:
+        """Measure far beyond the second-level cache."""
+        from trainmark.devices.copying import best_copy_rate
+
+        return best_copy_rate(self, copied_bytes=1 << 30)
+
     def describe(self) -> dict[str, Any]:
         """Return product name, memory, capability and library versions."""
         torch = self._torch

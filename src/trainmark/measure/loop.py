@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from trainmark.errors import DivergedError, RunError
 from trainmark.measure.events import finite_or_none
-from trainmark.protocols import Counts
+from trainmark.protocols import Counts, StepParts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -120,6 +120,7 @@ class MeasuredLoop:
     clock: Callable[[], int]
     barrier: Callable[[], None]
     emit: Emit
+    parts: StepParts = field(default_factory=StepParts)
     outcome: Outcome = field(default_factory=Outcome)
 
     def run(self) -> Outcome:
@@ -197,6 +198,7 @@ class MeasuredLoop:
         if losses:
             values = device.read(losses)
             total = sum(counts, Counts())
+            parts_ns = self.parts.take_ns(device)
             self.emit(
                 "window",
                 phase=phase,
@@ -214,6 +216,7 @@ class MeasuredLoop:
                 micro_batches=sum(len(pairs) for pairs in fetches),
                 model_flops=self.job.model_flops(total),
                 used_bytes=device.memory().used_bytes,
+                **({"parts_ns": parts_ns} if parts_ns else {}),
             )
             self._refuse_non_finite(values)
             self.job.check()
@@ -234,6 +237,7 @@ class MeasuredLoop:
         start_ns = self.clock()
         result = self.job.evaluate()
         self.device.synchronize()
+        self.parts.take_ns(self.device)  # of no step: dropped
         target = self.schedule.target
         self.outcome.quality = result.value
         self.outcome.evaluations += 1

@@ -41,6 +41,7 @@ class Phase:
     tokens: int = 0
     tokens_padded: int = 0
     model_flops: float | None = 0.0
+    parts_ns: dict[str, int] = field(default_factory=dict)
 
     @property
     def counts(self) -> Counts:
@@ -273,6 +274,8 @@ def _add_window(timeline: RankTimeline, event: dict[str, Any]) -> None:
     phase.model_flops = (
         None if flops is None or phase.model_flops is None else phase.model_flops + flops
     )
+    for name, spent_ns in event.get("parts_ns", {}).items():
+        phase.parts_ns[name] = phase.parts_ns.get(name, 0) + spent_ns
     if timeline.trained_start_ns is None:
         timeline.trained_start_ns = event["start_ns"]
     timeline.epochs = event["epoch"] + 1

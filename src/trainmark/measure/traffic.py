@@ -1,18 +1,42 @@
-"""Compute what embedding models move: rows of tables, and vectors between ranks.
+"""Compute what embedding models move, and what their steps are bound by.
 
-Owns the figures of jobs that say in their facts how many bytes a sample or a step moves.
-Such a model has no headline MFU: its matrix products are a small part of the work.
+Owns the figures of jobs that say in their facts how many bytes a sample or a step moves,
+and that time the parts of their steps. Such a model has no headline MFU: its matrix
+products are a small part of the work.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from trainmark.protocols import EMBEDDING_PART, EXCHANGE_PART
+
 if TYPE_CHECKING:
-    from trainmark.measure.timeline import RankTimeline, RunTimeline
+    from trainmark.measure.timeline import Phase, RunTimeline
 
 NO_HEADLINE = "embedding look-ups, not products, are the work here: see bytes/s and FLOP/s"
+UNITS = {
+    "embedding_bytes_per_device": "bytes/s",
+    "copy_bytes_per_device": "bytes/s",
+    "exchange_bytes_per_device": "bytes/s",
+    "embedding_share": "%",
+    "dense_share": "%",
+    "exchange_share": "%",
+    "input_share": "%",
+    "embedding_bandwidth_share": "%",
+}
+# What a step is bound by where a part of it takes the longest.
+RESOURCES = {
+    "embedding_share": "memory",
+    "dense_share": "compute",
+    "exchange_share": "exchange",
+    "input_share": "input",
+}
+_NEAR_A_LIMIT = 20.0  # percent of it; below, what is short is not the resource
+_FAR = "; that part is far from its limit: many small operations cost more than their work"
 _NS_PER_S = 1e9
+
+Rate = tuple[float | None, str, str]
 
 
 def job_facts(timeline: RunTimeline) -> list[dict[str, Any]]:
@@ -25,50 +49,106 @@ def has_headline_mfu(timeline: RunTimeline) -> bool:
     return all(facts.get("headline_mfu", True) for facts in job_facts(timeline))
 
 
-def rates(timeline: RunTimeline) -> dict[str, tuple[float | None, str, str]]:
+def rates(timeline: RunTimeline) -> dict[str, Rate]:
     """Return value, unit and remark by name; nothing for jobs that move no embeddings.
 
-    The rates are a device's, over the windows after the warm-up. A value of None has its
-    reason in the remark.
+    All are over the windows after the warm-up, rates a device's, shares the ranks' mean. A
+    value of None has its reason in the remark.
     """
     facts = job_facts(timeline)
     if not all("embedding_bytes_per_sample" in item for item in facts):
         return {}
-    ranks = timeline.ranks
-    phases = [rank.phases["train"] for rank in ranks]
+    phases = [rank.phases["train"] for rank in timeline.ranks]
     slowest_s = max(phase.windows_ns for phase in phases) / _NS_PER_S
     if slowest_s == 0:
-        reason = "no step after the warm-up"
-        return {
-            "embedding_bytes_per_device": (None, "bytes/s", reason),
-            "exchange_bytes_per_device": (None, "bytes/s", reason),
-            "exchange_share": (None, "%", reason),
-        }
-    samples = sum(phase.samples for phase in phases)
-    moved = samples * facts[0]["embedding_bytes_per_sample"] / len(ranks)
-    sent = sum(item["exchanged_bytes_per_step"] for item in facts) / len(ranks)
+        return {name: (None, unit, "no step after the warm-up") for name, unit in UNITS.items()}
+    ranks = len(phases)
+    moved = sum(phase.samples for phase in phases) * facts[0]["embedding_bytes_per_sample"]
+    sent = sum(item["exchanged_bytes_per_step"] for item in facts) / ranks
     steps = max(phase.steps for phase in phases)
-    return {
+    copied = sum(item["copy_bytes_per_second"] for item in facts) / ranks
+    found: dict[str, Rate] = {
         "embedding_bytes_per_device": (
-            moved / slowest_s, "bytes/s", "rows and gradients read, rows read and written",
+            moved / ranks / slowest_s, "bytes/s", "rows and gradients read, rows read and written",
         ),
+        "copy_bytes_per_device": (copied, "bytes/s", "a large copy, measured after training"),
         "exchange_bytes_per_device": (
             sent * steps / slowest_s, "bytes/s", "sent to other ranks, forward and backward",
         ),
-        "exchange_share": _share(ranks, facts),
     }  # fmt: skip
+    return (
+        found | _shares(phases) | {"embedding_bandwidth_share": _bandwidth(phases, moved, copied)}
+    )
 
 
-def _share(ranks: list[RankTimeline], facts: list[dict[str, Any]]) -> tuple[float | None, str, str]:
-    """Return the share of training and evaluation that ranks waited for exchanges."""
-    if len(ranks) == 1:
-        return None, "%", "one rank exchanges nothing"
-    if any(rank.facts.get("memory_scope") != "process" for rank in ranks):
-        return None, "%", "the host does not see an accelerator wait"
-    spent_ns = [rank.train_ns for rank in ranks]
-    known = [value for value in spent_ns if value]
-    if len(known) < len(ranks):
-        return None, "%", "a rank did not report its training time"
-    waited_s = sum(item["exchange_exposed_s"] for item in facts)
-    share = 100 * waited_s * _NS_PER_S / sum(known)
-    return share, "%", "waiting for exchanges, evaluation included, mean of the ranks"
+def _shares(phases: list[Phase]) -> dict[str, Rate]:
+    """Return the share of the steps' time in each part; what no part claims is dense."""
+    total_ns = sum(phase.windows_ns for phase in phases)
+    parts = {
+        "embedding_share": _part_ns(phases, EMBEDDING_PART),
+        "exchange_share": _part_ns(phases, EXCHANGE_PART),
+        "input_share": sum(phase.wait_ns for phase in phases),
+    }
+    dense_ns = total_ns - sum(parts.values())
+    remarks = {
+        "embedding_share": "look-ups and updates of rows",
+        "dense_share": "what is no look-up, exchange or input: the dense layers mostly",
+        "exchange_share": "by the device's own marks",
+        "input_share": "by the device's own marks",
+    }
+    shares: dict[str, Rate] = {
+        name: (100 * spent_ns / total_ns, "%", remarks[name])
+        for name, spent_ns in (parts | {"dense_share": dense_ns}).items()
+    }
+    if len(phases) == 1:
+        shares["exchange_share"] = (None, "%", "one rank exchanges nothing")
+    return shares
+
+
+def _part_ns(phases: list[Phase], name: str) -> int:
+    return sum(phase.parts_ns.get(name, 0) for phase in phases)
+
+
+def _bandwidth(phases: list[Phase], moved: float, copied: float) -> Rate:
+    """Return the bytes/s within the embedding stage over those of a copy."""
+    spent_ns = _part_ns(phases, EMBEDDING_PART)
+    if spent_ns == 0:
+        return None, "%", "the embedding stage was not timed"
+    share = 100 * moved * _NS_PER_S / spent_ns / copied
+    return share, "%", "embedding bytes/s within the stage over the copy rate"
+
+
+def bound_by(values: dict[str, float | None]) -> str | None:
+    """Say what the steps are bound by, and why; none where their parts are not known.
+
+    Args:
+        values: figures by name.
+    """
+    shares = {name: values.get(name) for name in RESOURCES}
+    known = {name: share for name, share in shares.items() if share is not None}
+    if not known:
+        return None
+    largest = max(known, key=lambda name: known[name])
+    reached = {
+        "embedding_share": values.get("embedding_bandwidth_share"),
+        "dense_share": _dense_rate(values),
+    }.get(largest)
+    far = "" if reached is None or reached >= _NEAR_A_LIMIT else _FAR
+    return (
+        f"the steps are bound by {RESOURCES[largest]}: embeddings take "
+        f"{_percent(shares['embedding_share'])} of their time at "
+        f"{_percent(values.get('embedding_bandwidth_share'))} of the copy rate, dense layers "
+        f"{_percent(shares['dense_share'])} at {_percent(_dense_rate(values))} of the matmul "
+        f"rate, exchanges {_percent(shares['exchange_share'] or 0.0)}, "
+        f"input {_percent(shares['input_share'])}{far}"
+    )
+
+
+def _dense_rate(values: dict[str, float | None]) -> float | None:
+    """Return the products' rate within the dense part over the matmul rate, in percent."""
+    overall, share = values.get("MAMFU"), values.get("dense_share")
+    return overall / (share / 100) if overall is not None and share else None
+
+
+def _percent(value: float | None) -> str:
+    return "an unknown share" if value is None else f"{value:.1f}%"

@@ -150,6 +150,7 @@ def _run(rank: Rank, run_dir: Path, number: int, local_rank: int) -> None:
         clock=clock,
         barrier=barrier,
         emit=rank.events.emit,
+        parts=context.parts,
     ).run()
     if isinstance(job, SavesArtifacts):
         with rank.span("checkpoint"):

@@ -14,6 +14,7 @@ from trainmark.errors import RecordError, UsageError, nearest
 from trainmark.report import cells, conditions, environment, outcome
 from trainmark.report.about import about
 from trainmark.report.document import Page, Section
+from trainmark.report.placement import placement
 from trainmark.report.strategy import batch_sizes, strategies
 from trainmark.report.tables import column_set, device_configuration, quality_header
 from trainmark.report.texts import LANGUAGES, text
@@ -69,6 +70,7 @@ def compose(records: Sequence[Record], *, about: About, lang: str = "en") -> Pag
         *outcome.performance(records, lang, columns=columns, metric=metric),
         outcome.further(records, lang, columns=columns),
         outcome.quality(records, lang),
+        placement(records, lang),
         *outcome.per_record(records, lang),
         outcome.counts(records, lang),
         outcome.references(records, about, lang),

@@ -41,10 +41,36 @@ PHRASES: dict[str, str] = {
     "rows and gradients read, rows read and written": "读取行和梯度，读写被更新的行",
     "sent to other ranks, forward and backward": "前向与反向发往其他 rank",
     "one rank exchanges nothing": "单个 rank 无需交换",
-    "the host does not see an accelerator wait": "主机无法观察加速卡的等待",
-    "waiting for exchanges, evaluation included, mean of the ranks": (
-        "等待交换的时间，含评估，各 rank 均值"
+    "a large copy, measured after training": "大块拷贝，训练后实测",
+    "look-ups and updates of rows": "嵌入行的查找与更新",
+    "what is no look-up, exchange or input: the dense layers mostly": (
+        "查找、交换与输入之外的时间：主要是稠密层"
     ),
+    "by the device's own marks": "由设备自身的计时标记得出",
+    "the embedding stage was not timed": "嵌入阶段未计时",
+    "embedding bytes/s within the stage over the copy rate": "嵌入阶段内的字节速率除以拷贝速率",
+    **{
+        f"the steps are bound by {resource}: embeddings take {{}} of their time at {{}} of the "
+        "copy rate, dense layers {} at {} of the matmul rate, exchanges {}, input {}" + english: (
+            f"训练步受限于{name}：嵌入占时间 {{}}，达到拷贝速率的 {{}}；稠密层占 {{}}，"
+            "达到矩阵乘速率的 {}；交换占 {}；输入占 {}" + chinese
+        )
+        for resource, name in (
+            ("memory", "内存带宽"),
+            ("compute", "计算"),
+            ("exchange", "通信交换"),
+            ("input", "数据输入"),
+        )
+        # The longer sentence first: it contains the shorter one.
+        for english, chinese in (
+            (
+                "; that part is far from its limit: many small operations cost more than "
+                "their work",
+                "；该部分远未达到其上限：大量小操作的开销超过其计算",
+            ),
+            ("", ""),
+        )
+    },
     "no step after the warm-up": "预热之后没有训练步",
     # Notes of records
     "not steady: median step time moved by {} between the first and the last third of the "

@@ -23,6 +23,7 @@ from trainmark.recipes import fix_hp_text
 from trainmark.report import cells
 from trainmark.report.conditions import label_text, message, remedy, verdict
 from trainmark.report.phrases import said
+from trainmark.report.placement import placement_table
 from trainmark.report.summary import remarks, summary, summary_table
 from trainmark.report.tables import (
     PERFORMANCE,
@@ -43,8 +44,9 @@ if TYPE_CHECKING:
 _TONES = {"passed": "bold green", "target_missed": "bold yellow", "interrupted": "bold yellow"}
 _FURTHER = (
     "train_time", "final_result", "token/p/s", "step_time_p50", "step_time_p90", "step_time_p99",
-    "step_time_cv", "MFU", "MAMFU", "embedding_bytes_per_device", "exchange_bytes_per_device",
-    "exchange_share", "allocator_peak",
+    "step_time_cv", "MFU", "MAMFU", "embedding_bytes_per_device", "copy_bytes_per_device",
+    "embedding_bandwidth_share", "exchange_bytes_per_device", "embedding_share", "dense_share",
+    "exchange_share", "input_share", "allocator_peak",
 )  # fmt: skip
 _WIDEST_CHANGE = 20  # columns that a changed hyper-parameter has to itself, no fold within
 _ASCII = str.maketrans({"–": "-", "·": "-", "≥": ">=", "×": "x", "µ": "u", "…": "..."})
@@ -180,6 +182,10 @@ def run_table(
     console.print()
     console.print(_further(record, lang))
     console.print()
+    placed = placement_table(record, lang)
+    if placed is not None:
+        console.print(rich_table(placed, screen))
+        console.print()
     waterfall = text_waterfall(record, width=screen.width, unicode=screen.unicode, lang=lang)
     console.print(Text(waterfall), no_wrap=True, crop=False)
     console.print()

@@ -27,6 +27,7 @@ TEXTS: dict[str, Text] = {
     "section.performance": Text("Performance figures", "性能指标"),
     "section.repeats": Text("Repeated launches", "重复运行统计"),
     "section.further": Text("Further figures", "更多指标"),
+    "section.placement": Text("Placement of embedding tables", "嵌入表的放置"),
     "section.quality": Text("Quality by evaluation", "训练结果变化"),
     "section.steps": Text("Step by step", "逐步曲线"),
     "section.spans": Text("Where the time went", "耗时构成"),
@@ -44,6 +45,11 @@ TEXTS: dict[str, Text] = {
     "head.step": Text("step", "步数"),
     "head.samples": Text("samples evaluated", "评估样本数"),
     "head.detail": Text("detail", "明细"),
+    "head.placement.rank": Text("rank", "rank"),
+    "head.placement.rows": Text("rows", "行数"),
+    "head.placement.gib": Text("GiB", "GiB"),
+    "head.placement.lookups": Text("look-ups", "查找占比"),
+    "head.placement.tables": Text("tables", "表"),
     "head.run": Text("run", "运行"),
     "head.file": Text("file", "文件"),
     "head.bytes": Text("bytes", "字节数"),
@@ -270,7 +276,16 @@ TEXTS: dict[str, Text] = {
     "figure.exchange_bytes_per_device": Text(
         "bytes sent a second a device", "单卡每秒发送字节数"
     ),
+    "figure.copy_bytes_per_device": Text(
+        "bytes a second of a memory copy", "内存拷贝每秒字节数"
+    ),
+    "figure.embedding_bandwidth_share": Text(
+        "embedding stage's share of the copy rate", "嵌入阶段达到的拷贝速率占比"
+    ),
+    "figure.embedding_share": Text("time in embeddings", "嵌入的时间占比"),
+    "figure.dense_share": Text("time in dense layers", "稠密层的时间占比"),
     "figure.exchange_share": Text("time waiting for exchanges", "等待交换的时间占比"),
+    "figure.input_share": Text("time waiting for input", "等待输入的时间占比"),
     "figure.allocator_peak": Text("peak of the framework's allocator", "框架内存分配器的峰值"),
     "figure.null": Text("not measured: {reason}", "未测得：{reason}"),
     # Counts

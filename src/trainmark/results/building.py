@@ -15,6 +15,7 @@ from trainmark.errors import RecordError
 from trainmark.measure import figures as figures_of
 from trainmark.measure.stats import STEADY_DRIFT, drift
 from trainmark.measure.timeline import RunTimeline, read_run
+from trainmark.measure.traffic import bound_by
 from trainmark.plan import PLAN_FILE, Plan
 from trainmark.results import cause as cause_of
 from trainmark.results import environment
@@ -134,7 +135,8 @@ def _notes(
     figures: dict[str, FigureEntry],
 ) -> list[str]:
     """Return what a careful reader should be told beside the figures."""
-    notes = []
+    bound = bound_by({name: entry.value for name, entry in figures.items()})
+    notes = [] if bound is None else [bound]
     share = figures["MAMFU"].value
     if share is not None and share > 100:
         notes.append(

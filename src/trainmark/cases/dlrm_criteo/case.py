@@ -9,6 +9,7 @@ from trainmark.errors import UsageError
 from trainmark.spec import (
     Case,
     DataFacts,
+    Mission,
     NonNegativeInt,
     PositiveInt,
     Precision,
@@ -77,6 +78,25 @@ def layers(recipe: DlrmRecipe) -> tuple[list[int], list[int]]:
         widths(recipe.bottom_layers, field="bottom_layers", last=recipe.embedding_dim),
         widths(recipe.top_layers, field="top_layers", last=1),
     )
+
+
+def table_rows(cardinalities: tuple[int, ...], recipe: DlrmRecipe) -> tuple[int, ...]:
+    """Return the rows that each table gets."""
+    most = recipe.max_table_rows
+    return tuple(rows if most is None else min(rows, most) for rows in cardinalities)
+
+
+def check_fit(folder: Path, recipe: DlrmRecipe, world_size: int, memory_bytes: int) -> None:
+    """Refuse tables that the ranks' memory does not hold.
+
+    Raises:
+        EnvironmentFault: it names the smallest world that does.
+    """
+    from .layout import FeatureSpec
+    from .placement import place_within
+
+    rows = table_rows(FeatureSpec.read(folder).cardinalities, recipe)
+    place_within(memory_bytes, rows, recipe.embedding_dim, world_size)
 
 
 def check_recipe(recipe: DlrmRecipe, world_size: int) -> None:
@@ -176,7 +196,9 @@ CASE = Case(
     generate=generate,
     check_recipe=check_recipe,
     check_data=check_data,
+    check_fit=check_fit,
     prepare=prepare,
     prepare_options=frozenset({"frequency_threshold", "workers"}),
     aliases=("dlrm",),
+    mission=Mission(repository="rec", model="dlrm", name="推荐模型", direction_id=2),
 )

@@ -7,6 +7,8 @@ model above.
 
 from __future__ import annotations
 
+import mmap
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -18,6 +20,8 @@ from .initial import fill_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+FLOAT_BYTES = 4
 
 
 class FusedTables(nn.Module):
@@ -33,6 +37,8 @@ class FusedTables(nn.Module):
         learning_rate: of the SGD step that the next backward pass takes.
         grad_scale: what incoming gradients were multiplied by; a tensor where it lives on
             the device, as a loss scale does. Gradients that overflowed under it are dropped.
+        compiles: whether a CPU takes the compiled loops of ``cpu_rows``, as it does where
+            numba is installed, or torch's operations.
     """
 
     def __init__(self, cardinalities: Sequence[int], dim: int, *, seed: int | None) -> None:
@@ -40,12 +46,14 @@ class FusedTables(nn.Module):
         self.cardinalities, self.dim = tuple(cardinalities), dim
         self.learning_rate: float = 0.0
         self.grad_scale: float | Tensor = 1.0
-        self.register_buffer("weight", torch.empty(sum(self.cardinalities), dim))
+        self.compiles = find_spec("numba") is not None
+        self.register_buffer("weight", _empty_rows(sum(self.cardinalities), dim))
         ends = torch.tensor(self.cardinalities, dtype=torch.int64).cumsum(0)
         starts = torch.cat([ends.new_zeros(1), ends[:-1]])
         # Ids come as int32 where all rows can be counted in it: half the bytes to read.
         narrow = sum(self.cardinalities) < 2**31
         self.register_buffer("_starts", starts.to(torch.int32 if narrow else torch.int64))
+        self.register_buffer("_cardinalities", torch.tensor(self.cardinalities), persistent=False)
         # Autograd calls backward only below something that asks for a gradient.
         self.register_buffer("_anchor", torch.zeros(()), persistent=False)
         if seed is not None:
@@ -64,23 +72,48 @@ class FusedTables(nn.Module):
         found: Tensor = _LookUp.apply(anchor, self, ids)  # type: ignore[no-untyped-call]
         return found
 
+    @property
+    def row_operations(self) -> str:
+        """What looks rows up and updates them: ``numba`` or ``torch``."""
+        on_cpu = cast("Tensor", self.weight).device.type == "cpu"
+        return "numba" if self.compiles and on_cpu else "torch"
+
     def rows_of(self, ids: Tensor) -> Tensor:
         """Return the row numbers in the weight of ids (T, B), sample by sample, (B x T,)."""
         shifted = ids + cast("Tensor", self._starts)[:, None]
         return shifted.t().reshape(-1)
 
     @torch.no_grad()
-    def update(self, rows: Tensor, grads: Tensor) -> None:
-        """Take the SGD step for ``rows`` (B x T,) with gradients (B, T, dim); rows may repeat."""
+    def look_up(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the rows of ids (T, B) as (B, T, dim), and what ``update`` names them by."""
+        weight = cast("Tensor", self.weight)
+        if self.row_operations == "numba":
+            from . import cpu_rows
+
+            starts, sizes = cast("Tensor", self._starts), cast("Tensor", self._cardinalities)
+            return cpu_rows.look_up(weight, starts, sizes, ids), ids
+        rows = self.rows_of(ids)
+        return weight.index_select(0, rows).view(ids.shape[1], ids.shape[0], self.dim), rows
+
+    @torch.no_grad()
+    def update(self, names: Tensor, grads: Tensor) -> None:
+        """Take the SGD step for the rows of a look-up with gradients (B, T, dim).
+
+        Rows may repeat within a look-up: their gradients add up.
+        """
         weight = cast("Tensor", self.weight)
         factor = -self.learning_rate / self.grad_scale
         if isinstance(factor, Tensor):
             grads = _scaled_or_zero(grads, factor)
             factor = 1.0
-        if weight.device.type == "cpu":
-            _add_rows_on_cpu(weight, rows, grads, factor)
+        if self.row_operations == "numba":
+            from . import cpu_rows
+
+            cpu_rows.add_rows(weight, cast("Tensor", self._starts), names, grads, factor)
+        elif weight.device.type == "cpu":
+            _add_rows_on_cpu(weight, names, grads, factor)
         else:
-            weight.index_add_(0, rows, grads.reshape(-1, self.dim), alpha=factor)
+            weight.index_add_(0, names, grads.reshape(-1, self.dim), alpha=factor)
 
 
 class _LookUp(Function):
@@ -88,19 +121,31 @@ class _LookUp(Function):
 
     @staticmethod
     def forward(ctx: Any, _anchor: Tensor, tables: FusedTables, ids: Tensor) -> Tensor:
-        rows = tables.rows_of(ids)
+        found, names = tables.look_up(ids)
         ctx.tables = tables
-        ctx.save_for_backward(rows)
-        found = cast("Tensor", tables.weight).index_select(0, rows)
-        return found.view(ids.shape[1], ids.shape[0], tables.dim)
+        ctx.save_for_backward(names)
+        return found
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        (rows,) = ctx.saved_tensors
+        (names,) = ctx.saved_tensors
         grad = grads[0].float()
-        ctx.tables.update(rows, grad)
+        ctx.tables.update(names, grad)
         return grad.new_zeros(()), None, None
+
+
+def _empty_rows(rows: int, dim: int) -> Tensor:
+    """Return (rows, dim) float32 to be filled, on huge pages where the host has them.
+
+    Rows lie at random: with pages of 4 KiB nearly each costs a walk through page tables.
+    """
+    on_cpu = torch.get_default_device().type == "cpu"
+    if not on_cpu or not rows * dim or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return torch.empty(rows, dim)
+    room = mmap.mmap(-1, rows * dim * FLOAT_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    room.madvise(mmap.MADV_HUGEPAGE)  # advice: a kernel without them leaves pages as they are
+    return torch.frombuffer(room, dtype=torch.float32).view(rows, dim)  # keeps ``room`` alive
 
 
 def _scaled_or_zero(grads: Tensor, factor: Tensor) -> Tensor:

@@ -29,6 +29,8 @@ class TorchrecTables(nn.Module):
         UsageError: ``dim`` is no multiple of 4.
     """
 
+    row_operations = "fbgemm"
+
     def __init__(self, cardinalities: Sequence[int], dim: int, *, seed: int | None) -> None:
         super().__init__()
         if dim % WIDTH_MULTIPLE:

@@ -13,13 +13,18 @@ INSTALL_COMMAND = "make install-recsys"
 PACKAGES = ("torchrec", "fbgemm_gpu")
 
 
+def missing_packages() -> list[str]:
+    """Return what the second engine needs and is not installed."""
+    return [name for name in PACKAGES if find_spec(name) is None]
+
+
 def require_engine(engine: str) -> None:
     """Refuse an engine whose packages are not installed.
 
     Raises:
         EnvironmentFault: it names the packages and the command that installs them.
     """
-    missing = [name for name in PACKAGES if find_spec(name) is None]
+    missing = missing_packages()
     if engine == "torchrec" and missing:
         raise EnvironmentFault(
             f"engine={engine} needs {' and '.join(missing)}",

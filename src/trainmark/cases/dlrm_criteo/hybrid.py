@@ -16,7 +16,7 @@ A step of one rank runs in this order, and only two places wait:
 
 from __future__ import annotations
 
-from time import perf_counter
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
@@ -25,10 +25,13 @@ from torch import distributed as dist
 from torch.autograd import Function
 
 from trainmark.cases.dlrm_criteo.initial import fill_rows
+from trainmark.cases.dlrm_criteo.timed import look_up
+from trainmark.protocols import EXCHANGE_PART
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from trainmark.cases.dlrm_criteo import timed
     from trainmark.cases.dlrm_criteo.placement import Part, Placement
 
 
@@ -42,6 +45,7 @@ class Lookup(Protocol):
     weight: Tensor
     learning_rate: float
     grad_scale: float
+    row_operations: str
 
     def __call__(self, ids: Tensor) -> Tensor:
         """Return the rows of ``ids``."""
@@ -65,6 +69,7 @@ class HybridTables(nn.Module):
         lookup: the type of module that holds this rank's rows.
         exchange_dtype: what embeddings and gradients travel in.
         group: ranks to exchange with; none: all.
+        in_part: enters a part of the step: look-ups and updates, or waiting for an exchange.
     """
 
     def __init__(
@@ -76,13 +81,14 @@ class HybridTables(nn.Module):
         lookup: LookupType,
         exchange_dtype: torch.dtype = torch.float32,
         group: dist.ProcessGroup | None = None,
+        in_part: timed.Part = lambda _: nullcontext(),
     ) -> None:
         super().__init__()
         self.placement = placement
         self.parts = placement.parts[rank]
         self.rank, self.world_size = rank, placement.world_size
         self.exchange_dtype, self.group = exchange_dtype, group
-        self.exposed_s = 0.0  # host time spent waiting for exchanges; a stream's wait is not seen
+        self.in_part = in_part
         rows = tuple(part.rows for part in self.parts)
         self.local: Any = lookup(rows, placement.dim, seed=None) if rows else None
         for part, weight in self.part_weights():
@@ -99,6 +105,11 @@ class HybridTables(nn.Module):
             numbers = torch.tensor(placement.columns(owner), dtype=torch.long)
             self.register_buffer(f"_tables_{owner}", numbers, persistent=False)
         self.learning_rate, self.grad_scale = 0.0, 1.0
+
+    @property
+    def row_operations(self) -> str:
+        """What looks this rank's rows up; see ``FusedTables``."""
+        return "none" if self.local is None else str(self.local.row_operations)
 
     def part_weights(self) -> Iterator[tuple[Part, Tensor]]:
         """Yield this rank's parts, each with its rows (rows, dim) as they are in memory."""
@@ -125,7 +136,7 @@ class HybridTables(nn.Module):
         else:
             self.local.learning_rate = self.learning_rate
             self.local.grad_scale = self.grad_scale * self.world_size
-            found = self.local(self._own_rows(ids, flight))
+            found = look_up(self.local, self._own_rows(ids, flight), self.in_part)
         token: Tensor = _Depart.apply(found, anchor, flight)  # type: ignore[no-untyped-call]
         return Pending(token, flight)
 
@@ -252,9 +263,8 @@ class _Flight:
 
     def _end(self) -> Tensor:
         assert self._buffers is not None, "an exchange is waited for once"
-        begun = perf_counter()
-        self._work.wait()
-        self.tables.exposed_s += perf_counter() - begun
+        with self.tables.in_part(EXCHANGE_PART):
+            self._work.wait()
         _, received = self._buffers
         self._work = self._buffers = None
         return received

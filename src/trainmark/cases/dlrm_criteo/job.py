@@ -14,12 +14,13 @@ from trainmark.training.stepper import AUTOCAST_DTYPES, Stepper, add_floats_over
 
 from . import data as clicks
 from .auc import gather, roc_auc
-from .case import layers
+from .case import layers, table_rows
 from .embeddings import FusedTables
 from .hybrid import HybridTables
 from .model import build_model
-from .placement import FLOAT_BYTES, Placement, place
+from .placement import FLOAT_BYTES, Placement, place_within
 from .reader import SplitReader
+from .timed import look_up
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from .case import DlrmRecipe
     from .data import Loaded
     from .reader import RawBatch
-
-TABLES_SHARE = 0.8  # of a rank's memory; the rest is for activations and their gradients
 
 
 def load_data(context: JobContext) -> Loaded:
@@ -51,12 +50,6 @@ def lr_factor(recipe: DlrmRecipe, finished_steps: int) -> float:
     return float(min(1.0, max(0.0, left / recipe.decay_steps)) ** 2)
 
 
-def table_rows(cardinalities: tuple[int, ...], recipe: DlrmRecipe) -> tuple[int, ...]:
-    """Return the rows that each table gets."""
-    most = recipe.max_table_rows
-    return tuple(rows if most is None else min(rows, most) for rows in cardinalities)
-
-
 def placement_of(context: JobContext, cardinalities: tuple[int, ...]) -> Placement:
     """Return where tables lie, within this machine's memory.
 
@@ -68,8 +61,10 @@ def placement_of(context: JobContext, cardinalities: tuple[int, ...]) -> Placeme
     found = context.device.memory()
     assert found.total_bytes is not None
     sharing = context.world_size if context.device.torch_type == "cpu" else 1
-    budget = int(TABLES_SHARE * found.total_bytes) // sharing
-    return place(cardinalities, context.recipe.embedding_dim, context.world_size, budget)
+    return place_within(
+        found.total_bytes // sharing, cardinalities, context.recipe.embedding_dim,
+        context.world_size,
+    )  # fmt: skip
 
 
 class DlrmJob:
@@ -87,6 +82,7 @@ class DlrmJob:
         }
         self._folds = rows != spec.cardinalities
         self._limits = context.device.place(torch.tensor([[rows[i]] for i in columns]).int())
+        self._in_part = lambda name: context.parts.part(name, context.device)
         self.tables: Any = self._build_tables()
         context.device.place(self.tables)
         bottom, top = layers(recipe)
@@ -108,7 +104,7 @@ class DlrmJob:
 
     def _build_tables(self) -> nn.Module:
         """Return the tables of this rank: all of them where it is alone."""
-        lookup = _lookup_of(self.recipe.engine)
+        lookup = lookup_of(self.recipe.engine)
         dim, seed = self.recipe.embedding_dim, self.recipe.seed
         if self.context.world_size == 1:
             alone: nn.Module = lookup(self.placement.cardinalities, dim, seed=seed)
@@ -116,6 +112,7 @@ class DlrmJob:
         return HybridTables(
             self.placement, rank=self.context.rank, seed=seed, lookup=lookup,
             exchange_dtype=AUTOCAST_DTYPES.get(self.recipe.precision, torch.float32),
+            in_part=self._in_part,
         )  # fmt: skip
 
     def step(self, batches: Iterator[Batch]) -> Tensor | None:
@@ -151,7 +148,7 @@ class DlrmJob:
     def _logits(self, model: nn.Module, numerical: Tensor, ids: Tensor) -> Tensor:
         # Where rows come from other ranks, the bottom MLP runs while they are on their way.
         alone = self.context.world_size == 1
-        embedded = self.tables(ids) if alone else self.tables.start(ids)
+        embedded = look_up(self.tables, ids, self._in_part) if alone else self.tables.start(ids)
         logits: Tensor = model(numerical, embedded)
         return logits.float()
 
@@ -194,17 +191,18 @@ class DlrmJob:
             "dense_parameters": self.dense_parameters,
             "flops_formula": "6 x (weights of linear layers + 27 x 27 x dim) per sample",
             "engine": self.recipe.engine,
+            "row_operations": self.tables.row_operations,
             "placement": self.placement.describe(),
             # A row read, its gradient read, the row read again and written.
             "embedding_bytes_per_sample": 4 * len(rows) * dim * FLOAT_BYTES,
             "exchanged_bytes_per_step": exchanged,
-            "exchange_exposed_s": 0.0 if world_size == 1 else self.tables.exposed_s,
+            "copy_bytes_per_second": self.context.device.copy_bytes_per_second(),
             "headline_mfu": False,
             "skipped_steps": self.stepper.skipped_steps(),
         }
 
 
-def _lookup_of(engine: str) -> Any:
+def lookup_of(engine: str) -> Any:
     """Return the type of module that looks rows up."""
     if engine == "torchrec":
         from .engine_torchrec import TorchrecTables

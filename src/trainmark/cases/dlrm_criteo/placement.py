@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 FLOAT_BYTES = 4  # tables are fp32 in memory whatever the precision of the step
 GIB = 2**30
+TABLES_SHARE = 0.8  # of a rank's memory; the rest is for activations and their gradients
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class RankLoad:
-    """What one rank holds, as the record and the printed table show it."""
+    """What one rank holds, as the record and the pages show it."""
 
     rank: int
     tables: str
@@ -79,18 +80,6 @@ class Placement:
             for rank, parts in enumerate(self.parts)
         ]
 
-    def lines(self) -> list[str]:
-        """Return ``describe`` as aligned text with a heading."""
-        head = f"{'rank':>4}  {'rows':>13}  {'GiB':>9}  {'look-ups':>8}  tables"
-        return [
-            head,
-            *(
-                f"{row['rank']:>4}  {row['rows']:>13,}  {row['gib']:>9.4f}"
-                f"  {row['lookups_share']:>8.1%}  {row['tables']}"
-                for row in self.describe()
-            ),
-        ]
-
     def _name(self, part: Part) -> str:
         if not self.is_cut(part):
             return str(part.table)
@@ -129,6 +118,13 @@ def place(cardinalities: Sequence[int], dim: int, world_size: int, budget_bytes:
             first_row += share
     ordered = (tuple(sorted(own, key=lambda part: part.table)) for own in parts)
     return Placement(tuple(cardinalities), dim, tuple(ordered))
+
+
+def place_within(
+    memory_bytes: int, cardinalities: Sequence[int], dim: int, world_size: int
+) -> Placement:
+    """Place tables on ranks that can have ``memory_bytes`` each for everything; see ``place``."""
+    return place(cardinalities, dim, world_size, int(TABLES_SHARE * memory_bytes))
 
 
 def smallest_world(cardinalities: Sequence[int], dim: int, budget_bytes: int) -> int | None:
