@@ -78,20 +78,16 @@ def _activation_bytes(config: ModelConfig, recipe: LlamaRecipe) -> int:
     number = _HALF if recipe.precision in ("bf16", "fp16") else _FULL  # in products
     stream = _FULL if recipe.weights_dtype == "fp32" else _HALF  # between blocks
     row = tokens * config.hidden_size
+    head = _head_bytes(config, tokens, number=number, stream=stream)
     block = _block_bytes(config, recipe, tokens, number=number, stream=stream)
-    if recipe.checkpoint_activations:
-        kept = config.num_layers * row * stream + block
-    else:
-        kept = config.num_layers * block
+    feed_forward = _feed_forward_bytes(config, tokens, number=number, stream=stream)
+    kept = row * stream  # by the last norm
     if recipe.cross_document == "separate":  # one mask, and its form that is added to scores
         kept += recipe.micro_batch_size * recipe.seq_length**2 * (1 + number)
-    kept += row * stream  # what the last norm keeps
-    cast = number != stream
-    passing = max(
-        _head_bytes(config, tokens, number=number, stream=stream),
-        _feed_forward_bytes(config, tokens, number=number, stream=stream, cast=cast),
-    )
-    return kept + passing
+    if recipe.checkpoint_activations:  # a block is there again only when the head is through
+        kept += config.num_layers * row * stream
+        return kept + max(head, block + feed_forward)
+    return kept + config.num_layers * block + max(head, feed_forward)
 
 
 def _block_bytes(
@@ -125,13 +121,12 @@ def _head_bytes(config: ModelConfig, tokens: int, *, number: int, stream: int) -
     return scores + states + rows * config.hidden_size * number
 
 
-def _feed_forward_bytes(
-    config: ModelConfig, tokens: int, *, number: int, stream: int, cast: bool
-) -> int:
+def _feed_forward_bytes(config: ModelConfig, tokens: int, *, number: int, stream: int) -> int:
     """Return what passes through a feed-forward layer's backward beside gate and up."""
     wide = 2 * tokens * config.intermediate_size * number
     narrow = tokens * config.hidden_size * (2 * stream + number)
-    return wide + narrow + (config.hidden_size * config.intermediate_size * number if cast else 0)
+    cast = config.hidden_size * config.intermediate_size * number if number != stream else 0
+    return wide + narrow + cast
 
 
 def refuse_too_little(

@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers.models.llama.configuration_llama import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaForCausalLM, LlamaRotaryEmbedding
 
+from trainmark.training.host_memory import map_large_blocks
 from trainmark.training.linear_cross_entropy import linear_cross_entropy_sum
 
 from .case import targets
@@ -26,7 +27,7 @@ from .layers import ADAPTER, use_lean_parts
 from .memory import SCORES_AT_ONCE
 from .packing import IGNORED
 from .weight_files import check_weights
-from .weight_loading import copy_stored, map_stored
+from .weight_loading import TableInFile, copy_stored
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
     from .case import LlamaRecipe
     from .model_files import ModelConfig
 
+TABLE = "model.embed_tokens.weight"
+# Of a tensor that is mapped on its own on a CPU: every large activation of a large model.
+LARGE_BLOCK_BYTES = 1 << 21
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -142,10 +146,12 @@ def build(
     with torch.device("meta"):
         causal_lm = LlamaForCausalLM(_library_config(config)).to(dtype)
     place = torch.device("cpu") if sharded else device.place(torch.empty(0)).device
+    if place.type == "cpu":
+        map_large_blocks(LARGE_BLOCK_BYTES)
     if weights is None:
         _draw_weights(causal_lm, config, place, seed=recipe.seed)
     else:
-        _load_weights(causal_lm, config, place, weights, may_map=not sharded)
+        _load_weights(causal_lm, config, place, weights, may_stay=not sharded)
     with torch.device(place):  # what follows from the sizes alone is in no file
         causal_lm.model.rotary_emb = LlamaRotaryEmbedding(config=causal_lm.config)
     if config.tie_embeddings:
@@ -212,23 +218,22 @@ def _load_weights(
     place: torch.device,
     folder: Path,
     *,
-    may_map: bool,
+    may_stay: bool,
 ) -> None:
     """Read each weight to where it will stay.
 
-    On a CPU the table of tokens stays in its file where it has the right type: a look-up
-    brings in the rows that it needs, and no product ever reads the others.
+    On a CPU a large table of tokens stays in its file where it has the right type: a look-up
+    takes the rows that it needs, and no product ever reads the others.
     """
     stored = check_weights(folder, config)
-    may_map = may_map and place.type == "cpu" and not config.tie_embeddings
+    may_stay = may_stay and place.type == "cpu" and not config.tie_embeddings
     for name, empty in _weights_of(causal_lm, config):
-        mapped = None
-        if may_map and name == "model.embed_tokens.weight":
-            mapped = map_stored(stored[name], empty.dtype)
-        if mapped is None:
-            mapped = torch.empty(empty.shape, dtype=empty.dtype, device=place)
-            copy_stored(stored[name], mapped)
-        _put(causal_lm, name, mapped)
+        if may_stay and name == TABLE and TableInFile.fits(stored[name], empty.dtype):
+            causal_lm.model.embed_tokens = TableInFile(stored[name])
+            continue
+        value = torch.empty(empty.shape, dtype=empty.dtype, device=place)
+        copy_stored(stored[name], value)
+        _put(causal_lm, name, value)
 
 
 def _weights_of(causal_lm: LlamaForCausalLM, config: ModelConfig) -> list[tuple[str, Tensor]]:

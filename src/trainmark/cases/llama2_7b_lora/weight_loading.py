@@ -1,15 +1,17 @@
 """From the bytes of a safetensors file to a tensor, without a second copy in memory.
 
-Owns reading by blocks with the change of type, and mapping a file. Must not know which
-weight is which.
+Owns reading by blocks with the change of type, and a table that stays in its file. Must
+not know which weight is which.
 """
 
 from __future__ import annotations
 
-import math
+import os
+import weakref
 from typing import TYPE_CHECKING
 
 import torch
+from torch import nn
 
 from trainmark.input_files import readable
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 STORED = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _BLOCK_BYTES = 1 << 24  # read at once; a multiple of every type's size
+_LARGE_TABLE_BYTES = 1 << 26  # below, a look-up's own cost is not worth the memory
 
 
 def copy_stored(stored: StoredTensor, out: Tensor) -> None:
@@ -45,15 +48,45 @@ def copy_stored(stored: StoredTensor, out: Tensor) -> None:
             place += len(values)
 
 
-def map_stored(stored: StoredTensor, dtype: torch.dtype) -> Tensor | None:
-    """Return ``stored`` as a read-only view of its file, none where types or places differ.
+class TableInFile(nn.Embedding):
+    """A table of which a look-up reads the rows it needs; the others never take memory.
 
-    Private to this process: writing to it would not reach the file.
+    ``weight`` is a private mapping of the file. It is there for whoever wants the whole:
+    touching one row through it brings in its neighbours, up to megabytes, to stay.
     """
-    if STORED[stored.dtype] is not dtype or stored.offset % dtype.itemsize:
-        return None
+
+    def __init__(self, stored: StoredTensor) -> None:
+        rows, width = stored.shape
+        super().__init__(rows, width, _weight=_mapped(stored), _freeze=True)
+        self._row_bytes = stored.size_bytes // rows
+        self._offset = stored.offset
+        with readable(stored.file, rule=RULE, remedy=REMEDY):
+            self._file = os.open(stored.file, os.O_RDONLY)
+        weakref.finalize(self, os.close, self._file)
+
+    @staticmethod
+    def fits(stored: StoredTensor, dtype: torch.dtype) -> bool:
+        """Tell whether ``stored`` is worth it, and in the file as ``dtype`` wants it."""
+        same = STORED[stored.dtype] is dtype and stored.offset % dtype.itemsize == 0
+        return same and stored.size_bytes >= _LARGE_TABLE_BYTES
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - the parent's name
+        """Return the rows (..., width) that ``input`` names."""
+        if torch.compiler.is_compiling():
+            return super().forward(input)
+        found = torch.empty(*input.shape, self.embedding_dim, dtype=self.weight.dtype)
+        rows = found.view(torch.uint8).view(-1, self._row_bytes).numpy()
+        for row, number in zip(rows, input.flatten().tolist(), strict=True):
+            place = self._offset + number * self._row_bytes
+            got = os.preadv(self._file, [row.data], place)
+            assert got == self._row_bytes, (
+                f"row {number} of a table of weights was cut off while in use"
+            )
+        return found
+
+
+def _mapped(stored: StoredTensor) -> Tensor:
     with readable(stored.file, rule=RULE, remedy=REMEDY):
         last = stored.offset + stored.size_bytes
         whole = torch.from_file(str(stored.file), shared=False, size=last, dtype=torch.uint8)
-    elements = math.prod(stored.shape)
-    return whole[stored.offset :].view(dtype)[:elements].view(stored.shape)
+    return whole[stored.offset :].view(STORED[stored.dtype]).view(stored.shape)
