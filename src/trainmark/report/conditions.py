@@ -9,7 +9,14 @@ from trainmark.report import cells
 from trainmark.report.document import Block, Code, Facts, Grid, Paragraph, Section
 from trainmark.report.listing import joined, listed, shared
 from trainmark.report.phrases import said
-from trainmark.report.tables import COLUMNS, QUALITY, Table, has_cards, short_device
+from trainmark.report.tables import (
+    COLUMNS,
+    QUALITY,
+    Table,
+    has_cards,
+    is_fine_tuning,
+    short_device,
+)
 from trainmark.report.texts import has, text
 from trainmark.spec import precision_note
 
@@ -78,7 +85,7 @@ def _recipe(record: Record, lang: str) -> str:
     return text("recipe.for", lang, name=name, world=world)
 
 
-def facts(records: Sequence[Record], lang: str) -> Section:
+def facts(records: Sequence[Record], lang: str, *, columns: Sequence[str]) -> Section:
     """Return how the runs ended, by which rules, and what a reader must know of them."""
     comma, stop = text("sep.comma", lang), text("sep.semicolon", lang)
     none = text("fact.none", lang)
@@ -107,15 +114,21 @@ def facts(records: Sequence[Record], lang: str) -> Section:
         "fact.steady": lambda record: _steady(record, lang),
         "fact.notes": lambda record: stop.join(_notes(record, lang)) or none,
     }
-    if not any(_parallel(record) for record in records):
-        del entries["fact.parallel"]  # a case that only trains replicas says nothing of it
+    if is_fine_tuning(columns) or not any(_parallel(record) for record in records):
+        # A case that only trains replicas says nothing of it, one that fine-tunes has a list.
+        del entries["fact.parallel"]
     return Section(text("section.facts", lang), 3, "facts", (listed(records, lang, entries),))
 
 
 def _parameters(record: Record, lang: str) -> str:
     """Return the model's parameters as the job counted them."""
-    found = (record.environment.get("job") or {}).get("parameters")
-    return text("fact.unknown", lang) if found is None else f"{found:,}"
+    job = record.environment.get("job") or {}
+    found, trained = job.get("parameters"), job.get("trainable_parameters")
+    if found is None:
+        return text("fact.unknown", lang)
+    if trained in (None, found):
+        return cells.count(found)
+    return text("parameters.trained", lang, all=cells.count(found), trained=cells.count(trained))
 
 
 def _parallel(record: Record) -> dict[str, Any] | None:

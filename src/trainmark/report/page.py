@@ -64,7 +64,7 @@ def compose(records: Sequence[Record], *, about: About, lang: str = "en") -> Pag
         *environment.environment(records, lang),
         *strategies(records, lang, columns=columns),
         Section(text("section.run", lang), 2, "run"),
-        conditions.facts(records, lang),
+        conditions.facts(records, lang, columns=columns),
         batch_sizes(records, lang, columns=columns),
         conditions.general(records, about, lang, columns=columns, metric=metric),
         *outcome.performance(records, lang, columns=columns, metric=metric),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainmark.report.document import Section
 from trainmark.report.listing import joined, listed
+from trainmark.report.tables import is_fine_tuning
 from trainmark.report.texts import text
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 def strategies(records: Sequence[Record], lang: str, *, columns: Sequence[str]) -> list[Section]:
     """Return the parallel and the optimisation strategy as the jobs told them."""
-    if not _is_fine_tuning(columns):
+    if not is_fine_tuning(columns):
         return []
     parallel: dict[str, Callable[[Record], str]] = {
         "parallel.technique": lambda record: _technique(record, lang),
@@ -44,7 +45,7 @@ def strategies(records: Sequence[Record], lang: str, *, columns: Sequence[str]) 
 
 def batch_sizes(records: Sequence[Record], lang: str, *, columns: Sequence[str]) -> Section | None:
     """Return the sizes of a batch from one forward pass to a step over all ranks."""
-    if not _is_fine_tuning(columns):
+    if not is_fine_tuning(columns):
         return None
     entries: dict[str, Callable[[Record], str]] = {
         "batch.local": lambda record: str(record.plan.recipe["micro_batch_size"]),
@@ -53,10 +54,6 @@ def batch_sizes(records: Sequence[Record], lang: str, *, columns: Sequence[str])
         "batch.global": lambda record: str(_global_batch(record)),
     }
     return Section(text("section.batch", lang), 3, "batch", (listed(records, lang, entries),))
-
-
-def _is_fine_tuning(columns: Sequence[str]) -> bool:
-    return "token/p/s" in columns
 
 
 def _global_batch(record: Record) -> int:

@@ -97,6 +97,9 @@ TEXTS: dict[str, Text] = {
     "fact.not_used": Text("does not apply", "不适用"),
     "fact.yes": Text("yes", "是"),
     "fact.no": Text("no", "否"),
+    "parameters.trained": Text(
+        "{all}, of which {trained} are trained", "{all}，其中训练 {trained}"
+    ),
     "rules.closed": Text(
         "closed: only fields that the closed rules allow were changed",
         "封闭规则（closed）：仅改动了规则允许的字段",
