@@ -13,6 +13,7 @@ NAMES = (
     "index_building",
     "distilbert_step",
     "gpt_step",
+    "llama_step",
     "dlrm_step",
     "dlrm_embeddings",
     "prepare_gpt",

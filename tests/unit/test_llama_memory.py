@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -36,11 +35,11 @@ def peak(config, **fields):
     ctypes.CDLL(None).malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from here
     before = resident("VmRSS")
-    lama = model.build(config, recipe, weights=None, device=device)
-    trained = [x for x in lama.parameters() if x.requires_grad]
+    llama = model.build(config, recipe, weights=None, device=device)
+    trained = [x for x in llama.parameters() if x.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=1e-3, fused=True)
     ids = torch.randint(0, config.vocab_size, (recipe.micro_batch_size, recipe.seq_length))
-    lama(ids, ids).backward()
+    llama(ids, ids).backward()
     optimizer.step()
     return resident("VmHWM") - before, memory.predict_peak_bytes(config, recipe, 1).total
 
