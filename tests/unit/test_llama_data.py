@@ -328,7 +328,7 @@ def test_check_names_the_content_and_load_gives_what_was_checked(generated, tmp_
     assert data.check(generated, TINY).content_id == facts.content_id
     off = data.check(generated, dataclasses.replace(TINY, mmlu_mode="off", init="random"))
     assert off.content_id != facts.content_id
-    assert (off.eval_samples, off.best_quality) == (len(loaded.validation), None)
+    assert (off.eval_samples, off.best_quality) == (len(loaded.validation), 1.0)
     assert not off.quality_comparable
 
 

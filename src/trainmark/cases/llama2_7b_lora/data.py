@@ -65,7 +65,7 @@ def check(folder: Path, recipe: LlamaRecipe) -> DataFacts:
     """
     loaded, layout, content_id = _read(folder, recipe, check_model=True)
     best = None
-    if recipe.data == "generated" and loaded.mmlu:
+    if recipe.data == "generated":
         from .generate import best_accuracy
 
         best = best_accuracy(recipe)
