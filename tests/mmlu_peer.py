@@ -11,10 +11,12 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+from safetensors.numpy import save_file
 
 from trainmark.cases.llama2_7b_lora import generate
 from trainmark.cases.llama2_7b_lora.case import CASE
 from trainmark.cases.llama2_7b_lora.mmlu import DEV_ROWS, Question, Subject
+from trainmark.cases.llama2_7b_lora.model_files import PRESETS, expected_shapes
 
 GOLDEN = Path(__file__).parent / "golden" / "mmlu_lm_eval.json"
 NAMES = ("abstract_algebra", "college_biology", "high_school_us_history", "virology")
@@ -39,8 +41,20 @@ def subjects():
 
 
 def write_model(folder):
-    """Write the tiny model with weights drawn by numpy, and its tokenizer."""
-    generate.write_model(folder, CASE.recipes["tiny"])
+    """Write the tiny model and its tokenizer, with weights of this file's own.
+
+    The golden scores are of these, whatever the case's generator draws.
+    """
+    recipe = CASE.recipes["tiny"]
+    generate.write_model(folder, recipe)
+    rng = np.random.default_rng([recipe.seed, 3])
+    weights = {
+        name: np.ones(shape, np.float32)
+        if len(shape) == 1
+        else 0.2 * rng.standard_normal(shape, np.float32)
+        for name, shape in expected_shapes(PRESETS["tiny"]).items()
+    }
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
 
 
 def open_model(folder):

@@ -320,7 +320,9 @@ def test_rows_hide_little_of_what_was_drawn(generated):
 def test_check_names_the_content_and_load_gives_what_was_checked(generated, tmp_path):
     facts = data.check(generated, TINY)
     loaded = data.load(generated, TINY)
-    assert facts.train_samples == len(loaded.train) == -(-loaded.train.tokens.sum() // TINY.seq_length)
+    assert (
+        facts.train_samples == len(loaded.train) == -(-loaded.train.tokens.sum() // TINY.seq_length)
+    )
     assert facts.eval_samples == 57 * generate.ITEMS
     assert (facts.best_quality, facts.layout, facts.quality_comparable) == (1.0, "json", True)
     assert loaded.train.num_documents == generate.DIALOGUES["train"]
