@@ -15,11 +15,13 @@ NAMES = (
     "gpt_step",
     "glm_step",
     "glm_loader",
+    "llama_step",
     "dlrm_step",
     "dlrm_embeddings",
     "prepare_gpt",
     "dlrm_reader",
     "prepare_dlrm",
+    "mmlu_scoring",
 )
 
 

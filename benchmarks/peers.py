@@ -14,6 +14,7 @@ import tempfile
 import time
 from contextlib import ExitStack
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.harness import Bar, interleave, ratio
@@ -27,15 +28,21 @@ PROFILE_WARMUP = 3
 
 
 def turns() -> Iterator[None]:
-    """Yield each time the parent says so; report the seconds of the turn before."""
+    """Yield each time the parent says so; report seconds of the turn before, peak bytes so far."""
     started = None
     while True:
         if started is not None:
-            print(time.perf_counter() - started, flush=True)
+            print(time.perf_counter() - started, _peak_bytes(), flush=True)
         if not sys.stdin.readline():
             return
         started = time.perf_counter()
         yield
+
+
+def _peak_bytes() -> int:
+    """Return the most memory that was resident; ``ru_maxrss`` would count the parent's."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return 1024 * int(next(line for line in lines if line.startswith("VmHWM")).split()[1])
 
 
 def take_steps(job: Any) -> None:
@@ -190,15 +197,16 @@ def fp32_bars(
     Args:
         parts: the words of each variant, ``ours`` among them.
         labels: how each peer is called in the table.
-        bars: least speed against each peer, and under ``matmul`` least share of its rate.
+        bars: least speed against each peer; under ``matmul`` least share of its rate; under
+            ``memory``, where it is asked for, the largest part of each peer's peak.
         flops: model FLOPs of one step.
     """
     with ExitStack() as stack:
         matmul = stack.enter_context(Peer("benchmarks.peers", "matmul", "fp32"))
-        variants = {
-            name: stack.enter_context(Peer(module, *words)).turn for name, words in parts.items()
-        }
+        peers = {name: stack.enter_context(Peer(module, *words)) for name, words in parts.items()}
+        variants = {name: peer.turn for name, peer in peers.items()}
         found = interleave({**variants, "matmul": matmul.turn}, rounds=rounds, warmup=warmup)
+        peaks = {name: peer.more[-1][0] for name, peer in peers.items()}
         single = [rates[0] for rates in matmul.more[warmup:]]
     rows = []
     for name, label in labels.items():
@@ -207,6 +215,8 @@ def fp32_bars(
         rows.append(
             Bar(f"ours / {label}, speed", str(speed), f"at least {least:g}", speed.median >= least)
         )
+        if "memory" in bars:
+            rows.append(_memory_bar(label, peaks["ours"], peaks[name], bars["memory"]))
     reached = [flops / seconds for seconds in found["ours"]]
     share = ratio(reached, found["matmul"])
     rows.append(
@@ -224,6 +234,14 @@ def fp32_bars(
         "all with the same batches and learning rate schedule."
     )
     return rows, details
+
+
+def _memory_bar(label: str, ours: float, theirs: float, most: float) -> Bar:
+    measured = f"{ours / theirs:.3f} ({ours / 2**20:.0f} MiB of {theirs / 2**20:.0f} MiB)"
+    return Bar(
+        f"ours / {label}, peak memory of the process", measured, f"at most {most:g}",
+        ours <= most * theirs,
+    )  # fmt: skip
 
 
 def bf16_bar(

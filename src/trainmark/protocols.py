@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -143,6 +143,14 @@ class Job(Protocol):
 
     def facts(self) -> Mapping[str, Any]:
         """Return what the record should know: parameter count, formula id, engine."""
+
+
+@runtime_checkable
+class SavesArtifacts(Protocol):
+    """A job that leaves files behind when training is over, trained weights for instance."""
+
+    def save(self, folder: Path) -> None:
+        """Write files below ``folder``. Every rank calls it, the first alone writes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,17 @@ PRECISION_NOTES: dict[str, str] = {
 }
 
 
+def precision_note(recipe: Mapping[str, Any]) -> str:
+    """Return what the precision of ``recipe``, by field name, means for weights and products.
+
+    A case whose frozen weights may be held in 16 bits says so in a field ``weights_dtype``.
+    """
+    precision, held = str(recipe["precision"]), recipe.get("weights_dtype", "fp32")
+    if held == "fp32":
+        return PRECISION_NOTES.get(precision, precision)
+    return f"{held}, frozen weights too; trained weights in fp32"
+
+
 @dataclass(frozen=True, slots=True)
 class Text:
     """One sentence for people, in the two languages of the result page."""

@@ -82,3 +82,19 @@ def test_a_frozen_weight_gets_no_gradient() -> None:
     linear_cross_entropy_sum(hidden, weight, targets).backward()
     assert weight.grad is None
     assert hidden.grad is not None
+
+
+def test_ignored_targets_add_nothing_to_loss_or_gradients() -> None:
+    hidden, weight, targets = inputs(9, 11)
+    targets[[0, 4]] = -100
+    plain = torch.nn.functional.cross_entropy(
+        hidden @ weight.t(), targets, reduction="sum", ignore_index=-100
+    )
+    expected = torch.autograd.grad(plain, (hidden, weight))
+    found = linear_cross_entropy_sum(hidden, weight, targets, ignored=-100, scores_at_once=33)
+    torch.testing.assert_close(found, plain)
+    for got, wanted in zip(torch.autograd.grad(found, (hidden, weight)), expected, strict=True):
+        torch.testing.assert_close(got, wanted)
+    frozen = linear_cross_entropy_sum(hidden, weight.detach(), targets, ignored=-100)
+    (alone,) = torch.autograd.grad(frozen, hidden)
+    torch.testing.assert_close(alone, expected[0])

@@ -320,6 +320,24 @@ def test_more_ranks_than_accelerators_are_refused(resolve: Any) -> None:
     assert "--nproc" in (caught.value.remedy or "")
 
 
+def test_a_case_is_told_the_memory_of_a_rank(resolve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(folder: Path, recipe: Recipe, world_size: int, memory_bytes: int) -> None:
+        told.append((world_size, memory_bytes))
+        if memory_bytes < 40:
+            raise EnvironmentFault("does not fit")
+
+    told: list[tuple[int, int]] = []
+    known = {"cpu": FakeVendor("cpu", memory_bytes=64)}
+    monkeypatch.setattr(devices, "vendors", lambda: known)
+    monkeypatch.setattr(cases, "load", lambda _: replace(TOY, check_fit=refuse))
+    resolve(nproc=1)
+    with pytest.raises(EnvironmentFault, match="does not fit"):
+        resolve(nproc=2)
+    known["cpu"].memory_bytes = None  # nobody can tell: left to the ranks
+    resolve(nproc=2)
+    assert told == [(1, 64), (2, 32)]
+
+
 def test_more_ranks_than_cores_are_oversubscribed(resolve: Any) -> None:
     assert "oversubscribed" not in resolve(nproc=4).labels
     assert "oversubscribed" in resolve(nproc=5).labels

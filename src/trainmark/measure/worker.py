@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 STACKS_SIGNAL = signal.SIGUSR1
 clock = time.perf_counter_ns
 _LONGEST_COLLECTIVE_S = 30 * 86_400.0
+ARTIFACTS_DIR = "artifacts"  # what a job leaves in the run's folder
 
 
 def stacks_file(rank: int) -> str:
@@ -97,7 +98,7 @@ def _run(rank: Rank, run_dir: Path, number: int, local_rank: int) -> None:
         from trainmark import cases, devices
         from trainmark.measure.loop import MeasuredLoop, Schedule
         from trainmark.plan import Plan
-        from trainmark.protocols import JobContext
+        from trainmark.protocols import JobContext, SavesArtifacts
 
         plan = Plan.read(run_dir)
         case, recipe = plan.load_case(), plan.load_recipe()
@@ -141,6 +142,7 @@ def _run(rank: Rank, run_dir: Path, number: int, local_rank: int) -> None:
         collective=_collective_library(vendor.collective_backend) if distributed else None,
     )
     rank.place = "train"
+    artifacts: list[str] = []
     MeasuredLoop(
         job=job,
         schedule=Schedule.of(recipe, case.target(recipe)),
@@ -150,11 +152,16 @@ def _run(rank: Rank, run_dir: Path, number: int, local_rank: int) -> None:
         emit=rank.events.emit,
         parts=context.parts,
     ).run()
+    if isinstance(job, SavesArtifacts):
+        with rank.span("checkpoint"):
+            job.save(run_dir / ARTIFACTS_DIR)
+            barrier()
+            artifacts = _files_below(run_dir, ARTIFACTS_DIR)
     with rank.span("finish"):
         memory = device.memory()
         rank.events.emit(
             "result",
-            job=dict(job.facts()),
+            job=dict(job.facts()) | ({"artifacts": artifacts} if artifacts else {}),
             allocator_peak_bytes=memory.allocator_peak_bytes,
             used_bytes=memory.used_bytes,
             total_bytes=memory.total_bytes,
@@ -162,6 +169,12 @@ def _run(rank: Rank, run_dir: Path, number: int, local_rank: int) -> None:
         )
         if distributed:
             torch.distributed.destroy_process_group()
+
+
+def _files_below(run_dir: Path, folder: str) -> list[str]:
+    """Return the files in ``folder``, as they are called from the run's own."""
+    files = (path for path in (run_dir / folder).rglob("*") if path.is_file())
+    return sorted(path.relative_to(run_dir).as_posix() for path in files)
 
 
 def _collective_library(backend: str) -> str:

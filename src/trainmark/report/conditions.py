@@ -9,9 +9,16 @@ from trainmark.report import cells
 from trainmark.report.document import Block, Code, Facts, Grid, Paragraph, Section
 from trainmark.report.listing import joined, listed, shared
 from trainmark.report.phrases import said
-from trainmark.report.tables import COLUMNS, QUALITY, Table, has_cards, short_device
+from trainmark.report.tables import (
+    COLUMNS,
+    QUALITY,
+    Table,
+    has_cards,
+    is_fine_tuning,
+    short_device,
+)
 from trainmark.report.texts import has, text
-from trainmark.spec import PRECISION_NOTES
+from trainmark.spec import precision_note
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -78,7 +85,7 @@ def _recipe(record: Record, lang: str) -> str:
     return text("recipe.for", lang, name=name, world=world)
 
 
-def facts(records: Sequence[Record], lang: str) -> Section:
+def facts(records: Sequence[Record], lang: str, *, columns: Sequence[str]) -> Section:
     """Return how the runs ended, by which rules, and what a reader must know of them."""
     comma, stop = text("sep.comma", lang), text("sep.semicolon", lang)
     none = text("fact.none", lang)
@@ -107,15 +114,21 @@ def facts(records: Sequence[Record], lang: str) -> Section:
         "fact.steady": lambda record: _steady(record, lang),
         "fact.notes": lambda record: stop.join(_notes(record, lang)) or none,
     }
-    if not any(_parallel(record) for record in records):
-        del entries["fact.parallel"]  # a case that only trains replicas says nothing of it
+    if is_fine_tuning(columns) or not any(_parallel(record) for record in records):
+        # A case that only trains replicas says nothing of it, one that fine-tunes has a list.
+        del entries["fact.parallel"]
     return Section(text("section.facts", lang), 3, "facts", (listed(records, lang, entries),))
 
 
 def _parameters(record: Record, lang: str) -> str:
     """Return the model's parameters as the job counted them."""
-    found = (record.environment.get("job") or {}).get("parameters")
-    return text("fact.unknown", lang) if found is None else f"{found:,}"
+    job = record.environment.get("job") or {}
+    found, trained = job.get("parameters"), job.get("trainable_parameters")
+    if found is None:
+        return text("fact.unknown", lang)
+    if trained in (None, found):
+        return cells.count(found)
+    return text("parameters.trained", lang, all=cells.count(found), trained=cells.count(trained))
 
 
 def _parallel(record: Record) -> dict[str, Any] | None:
@@ -142,10 +155,8 @@ def _definition(name: str, records: Sequence[Record], about: About, lang: str) -
     if not any(has_cards(record) for record in records):
         key = _ON_HOST.get(key, key)
     if name == "precision":
-        used = dict.fromkeys(str(record.plan.recipe["precision"]) for record in records)
-        notes = text("sep.comma", lang).join(
-            said(PRECISION_NOTES.get(item, item), lang) for item in used
-        )
+        used = dict.fromkeys(precision_note(record.plan.recipe) for record in records)
+        notes = text("sep.comma", lang).join(said(item, lang) for item in used)
         return text(key, lang, precisions=notes)
     if name == QUALITY:
         return text(key, lang, note=about.metric_note.in_language(lang))
@@ -163,6 +174,10 @@ def general(
         (text("name.sample", lang), about.sample_note, ""),
         (text("name.device", lang), shared(records, short_device), ""),
     ]
+    if "precision" not in columns:
+        precision = shared(records, COLUMNS["precision"].cell)
+        remark = _definition("precision", records, about, lang)
+        rows.append((text("name.precision", lang), precision, remark))
     for name in columns:
         printed = metric if name == QUALITY else name
         see = text("general.see", lang, column=printed)

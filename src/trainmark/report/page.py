@@ -15,6 +15,7 @@ from trainmark.report import cells, conditions, environment, outcome
 from trainmark.report.about import about
 from trainmark.report.document import Page, Section
 from trainmark.report.placement import placement
+from trainmark.report.strategy import batch_sizes, strategies
 from trainmark.report.tables import column_set, device_configuration, quality_header
 from trainmark.report.texts import LANGUAGES, text
 
@@ -61,8 +62,10 @@ def compose(records: Sequence[Record], *, about: About, lang: str = "en") -> Pag
         outcome.repeats(records, lang, level=2) if repeated else None,
         *causes,
         *environment.environment(records, lang),
+        *strategies(records, lang, columns=columns),
         Section(text("section.run", lang), 2, "run"),
-        conditions.facts(records, lang),
+        conditions.facts(records, lang, columns=columns),
+        batch_sizes(records, lang, columns=columns),
         conditions.general(records, about, lang, columns=columns, metric=metric),
         *outcome.performance(records, lang, columns=columns, metric=metric),
         outcome.further(records, lang, columns=columns),

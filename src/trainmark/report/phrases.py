@@ -96,6 +96,7 @@ PHRASES: dict[str, str] = {
     # Precisions
     "fp32 (TF32 off)": "fp32（TF32 关闭）",
     "fp32 storage, TF32 matrix units": "fp32 存储，TF32 矩阵单元",
+    "{}, frozen weights too; trained weights in fp32": "{}，冻结权重同为该精度；训练权重为 fp32",
     # Causes
     "{} did not reach {} in {} epoch(s) and {} steps: no evaluation was made": (
         "{} 在 {2} 轮、{3} 步内未达到 {1}：未做评估"

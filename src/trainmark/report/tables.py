@@ -108,6 +108,11 @@ def column_set(references: References) -> tuple[str, ...]:
     return names
 
 
+def is_fine_tuning(columns: Sequence[str]) -> bool:
+    """Tell whether a page has the fine-tuning form: by tokens, with lists of strategies."""
+    return "token/p/s" in columns
+
+
 def headers(columns: Sequence[str], *, metric: str) -> tuple[str, ...]:
     """Return the printed names of ``columns``."""
     return tuple(metric if name == QUALITY else name for name in columns)

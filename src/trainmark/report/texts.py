@@ -20,6 +20,9 @@ TEXTS: dict[str, Text] = {
     "section.software": Text("Software", "软件环境"),
     "section.run": Text("The run", "运行情况"),
     "section.facts": Text("Facts of the run", "运行信息"),
+    "section.parallel": Text("Parallel strategy", "并行策略"),
+    "section.optimisation": Text("Optimisation strategy", "优化策略"),
+    "section.batch": Text("Batch sizes", "输入批尺寸"),
     "section.general": Text("General figures", "通用指标"),
     "section.performance": Text("Performance figures", "性能指标"),
     "section.repeats": Text("Repeated launches", "重复运行统计"),
@@ -94,6 +97,9 @@ TEXTS: dict[str, Text] = {
     "fact.not_used": Text("does not apply", "不适用"),
     "fact.yes": Text("yes", "是"),
     "fact.no": Text("no", "否"),
+    "parameters.trained": Text(
+        "{all}, of which {trained} are trained", "{all}，其中训练 {trained}"
+    ),
     "rules.closed": Text(
         "closed: only fields that the closed rules allow were changed",
         "封闭规则（closed）：仅改动了规则允许的字段",
@@ -120,6 +126,27 @@ TEXTS: dict[str, Text] = {
     ),
     "steady.unknown": Text(
         "too few steps after the warm-up to tell", "预热后的步数过少，无法判断"
+    ),
+    # Strategies and batch sizes of the fine-tuning page
+    "parallel.technique": Text("Technique", "并行技术"),
+    "parallel.implementer": Text("Implemented by", "实施者"),
+    "parallel.details": Text("Details", "实施细节"),
+    "optimisation.scheme": Text("Scheme", "优化方案"),
+    "optimisation.implementer": Text("Implemented by", "实施者"),
+    "optimisation.details": Text("Details", "方案细节"),
+    "batch.local": Text(
+        "local_batchsize, LBS: samples a device takes in one forward pass (micro_batch_size)",
+        "local_batchsize，简写为LBS，即单卡一次前向的样本数（micro_batch_size）",
+    ),
+    "batch.sequence": Text(
+        "seq_length, MPE: tokens of a sample", "seq_length，简写为MPE，即一个样本的 token 数"
+    ),
+    "batch.accumulation": Text(
+        "gradient_accumulate_steps, GAS: micro-batches of a step (grad_accum_steps)",
+        "gradient_accumulate_steps，简写为GAS，即梯度累加步数（grad_accum_steps）",
+    ),
+    "batch.global": Text(
+        "global_batchsize: LBS x GAS x ranks", "global_batchsize，即 LBS × GAS × rank 数"
     ),
     # Status and verdict
     "status.passed": Text("passed", "通过"),

@@ -19,13 +19,29 @@ def keep_mask(shape: torch.Size, p: float) -> tuple[Tensor, float]:
     P(zero) is ``p`` rounded to a multiple of 2**-16 (0.1 gives 0.1000061); the factor is
     the exact inverse of the probability that is drawn, so the expectation is kept.
     """
-    elements = shape.numel()
+    mask = torch.empty(shape)
+    return mask, _draw(mask, p)
+
+
+def kept_elements(like: Tensor, p: float) -> tuple[Tensor, float]:
+    """Return which elements of ``like`` are kept, bool of its shape, and 1 / P(kept).
+
+    A quarter of a float mask's memory, for whoever keeps it until the backward pass.
+    """
+    kept = torch.empty(like.shape, dtype=torch.bool, device=like.device)
+    if like.device.type == "cpu":
+        return kept, _draw(kept, p)
+    return kept.bernoulli_(1.0 - p), 1.0 / (1.0 - p)
+
+
+def _draw(mask: Tensor, p: float) -> float:
+    """Fill ``mask`` on the host with zeros and ones; return 1 / P(one)."""
+    elements = mask.numel()
     dropped = round(p * _LEVELS)
     words = torch.empty((elements + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
-    bits = words.view(torch.int16)[:elements].view(shape)
-    mask = torch.empty(shape)
+    bits = words.view(torch.int16)[:elements].view(mask.shape)
     torch.ge(bits, dropped - _LEVELS // 2, out=mask)
-    return mask, _LEVELS / (_LEVELS - dropped)
+    return _LEVELS / (_LEVELS - dropped)
 
 
 class FastDropout(nn.Dropout):

@@ -33,6 +33,7 @@ def linear_cross_entropy_sum(
     classes: int | None = None,
     group: ProcessGroup | None = None,
     scores_at_once: int = SCORES_AT_ONCE,
+    ignored: int | None = None,
 ) -> Tensor:
     """Return ``cross_entropy(hidden @ weight.T, targets, reduction="sum")`` in float32.
 
@@ -47,19 +48,26 @@ def linear_cross_entropy_sum(
             without probability; none: all of them.
         group: the ranks that share the weight; none: it is whole.
         scores_at_once: scores held in memory at once.
+        ignored: a target of this value, which is no class, adds nothing to the loss.
     """
     device_type = hidden.device.type
-    dtype = hidden.dtype
-    if torch.is_autocast_enabled(device_type):
-        dtype = torch.get_autocast_dtype(device_type)
+    dtype = product_dtype(hidden)
     rows = max(1, scores_at_once // weight.size(0))
     first = 0 if group is None else dist.get_rank(group) * weight.size(0)
     real = weight.size(0) if classes is None else min(max(classes - first, 0), weight.size(0))
     with torch.autocast(device_type, enabled=False):
         loss: Tensor = _LinearCrossEntropy.apply(
-            hidden, weight, targets - first, group, real, rows, dtype
+            hidden, weight, targets, group, real, rows, dtype, first, ignored
         )  # type: ignore[no-untyped-call]
     return loss
+
+
+def product_dtype(x: Tensor) -> torch.dtype:
+    """Return the type in which a product with ``x`` is computed: autocast's, or its own."""
+    device_type = x.device.type
+    if torch.is_autocast_enabled(device_type):
+        return torch.get_autocast_dtype(device_type)
+    return x.dtype
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
@@ -73,6 +81,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
         real: int,
         rows: int,
         dtype: torch.dtype,
+        first_class: int,
+        ignored: int | None,
     ) -> Tensor:
         wants_hidden, wants_weight = ctx.needs_input_grad[:2]
         boost = _FP16_BOOST if dtype is torch.float16 else 1.0
@@ -84,7 +94,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
             part = slice(first, first + rows)
             scores = (inputs[part] @ matrix.t()).float()  # (rows, V)
             scores[:, real:] = -torch.inf
-            loss += _to_gradient(scores, targets[part], group)
+            counts = None if ignored is None else targets[part] != ignored
+            loss += _to_gradient(scores, targets[part] - first_class, group, counts)
             if d_hidden is None and d_weight is None:
                 continue
             gradient = scores.mul_(boost).to(dtype) if boost != 1.0 else scores.to(dtype)
@@ -103,7 +114,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         scale = grads[0] / ctx.boost
         d_hidden, d_weight = (None if x is None else x.mul_(scale) for x in ctx.gradients)
         ctx.gradients = None
-        return d_hidden, d_weight, *[None] * 5
+        return d_hidden, d_weight, *[None] * 7
 
 
 def add_product(total: Tensor, gradient: Tensor, inputs: Tensor) -> None:
@@ -114,17 +125,22 @@ def add_product(total: Tensor, gradient: Tensor, inputs: Tensor) -> None:
         total += gradient.t() @ inputs
 
 
-def _to_gradient(scores: Tensor, targets: Tensor, group: ProcessGroup | None) -> Tensor:
+def _to_gradient(
+    scores: Tensor, targets: Tensor, group: ProcessGroup | None, counts: Tensor | None
+) -> Tensor:
     """Turn ``scores`` (rows, V) into softmax less one-hot, in place; return the loss's sum.
 
-    ``targets`` count from this rank's first class.
+    ``targets`` count from this rank's first class; rows outside ``counts`` become zero.
     """
     if group is None:
-        index = targets[:, None]
+        index = targets[:, None] if counts is None else targets.where(counts, 0)[:, None]
         torch.log_softmax(scores, -1, out=scores)
-        loss = -scores.gather(1, index).sum()
+        losses = -scores.gather(1, index)
         scores.exp_().scatter_add_(1, index, -torch.ones_like(index, dtype=scores.dtype))
-        return loss
+        if counts is None:
+            return losses.sum()
+        scores.mul_(counts[:, None])
+        return torch.sum(losses * counts[:, None])
     here = (targets >= 0) & (targets < scores.size(1))
     index = targets.where(here, 0)[:, None]
     highest = scores.amax(-1, keepdim=True)
@@ -136,4 +152,8 @@ def _to_gradient(scores: Tensor, targets: Tensor, group: ProcessGroup | None) ->
     dist.all_reduce(both, group=group)
     chosen, total = both
     scores.div_(total[:, None]).scatter_add_(1, index, -here[:, None].to(scores.dtype))
-    return torch.sum(total.log() - chosen)
+    losses = torch.sub(total.log(), chosen)
+    if counts is not None:
+        scores.mul_(counts[:, None])
+        losses *= counts
+    return losses.sum()

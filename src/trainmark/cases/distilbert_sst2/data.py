@@ -6,12 +6,12 @@ functions, so what passed the check cannot surprise a rank. No torch.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from hashlib import file_digest, sha256
 from typing import TYPE_CHECKING, Literal
 
 from trainmark.errors import DataError
+from trainmark.input_files import split_files
 from trainmark.spec import DataFacts
 
 from .arrays import read_npz
@@ -49,7 +49,6 @@ LAYOUTS_RULE = (
     "train*.parquet and validation*.parquet, or train.tsv and dev.tsv (in the folder itself, "
     "data/, sst2/ or SST-2/), and model/"
 )
-PART_NAME = re.compile(r".*-([0-9]+)-of-([0-9]+)(-[0-9a-f]+)?")  # older hub names end in a hash
 PREPARE = "run `trainmark prepare distilbert_sst2 --from RAW --data DIR`"
 
 
@@ -107,7 +106,7 @@ def _candidates(folder: Path) -> list[tuple[Kind, dict[str, list[Path]]]]:
 def splits_in(folder: Path, kind: Kind) -> dict[str, list[Path]]:
     """Return the files of each split that lie right in ``folder`` in one form."""
     if kind == "parquet":
-        return {split: parquet_files(folder, split) for split in SPLITS}
+        return {split: split_files(folder, split, "parquet") for split in SPLITS}
     names = {split: (NPZ_NAMES[split],) for split in SPLITS} if kind == "npz" else TSV_NAMES
     files = {split: first_existing(folder, names[split]) for split in SPLITS}
     return {split: [file] if file else [] for split, file in files.items()}
@@ -117,44 +116,6 @@ def layouts_in(folder: Path) -> list[Layout]:
     """Return every form in which ``folder`` holds both splits."""
     found = [Layout(kind, splits_in(folder, kind)) for kind in KINDS]
     return [layout for layout in found if all(layout.files.values())]
-
-
-def parquet_files(folder: Path, split: str) -> list[Path]:
-    """Return ``split.parquet``, or its numbered parts ``split-00000-of-00001.parquet``.
-
-    Raises:
-        DataError: a numbered part is missing, or there twice.
-    """
-    whole = folder / f"{split}.parquet"
-    if whole.is_file():
-        return [whole]
-    named = [
-        (file, match)
-        for file in sorted(folder.glob(f"{split}-[0-9]*-of-[0-9]*.parquet"))
-        if (match := PART_NAME.fullmatch(file.stem))
-    ]
-    if not named:
-        return []
-    parts = [file for file, _ in named]
-    numbers = [int(match[1]) for _, match in named]
-    total = int(named[0][1][2])
-    rule = f"{parts[0].name} says that the split has {total} parts"
-    absent = next((number for number in range(total) if number not in numbers), None)
-    if absent is not None:
-        raise DataError(
-            "no such file",
-            where=str(folder / f"{split}-{absent:05d}-of-{total:05d}.parquet"),
-            rule=rule,
-            remedy="fetch the missing part",
-        )
-    if len(parts) > total:
-        raise DataError(
-            f"{len(parts)} numbered files: {', '.join(part.name for part in parts)}",
-            where=str(folder),
-            rule=rule,
-            remedy="move all but one version of the split away",
-        )
-    return parts
 
 
 def _name(kind: Kind, split: str) -> str:

@@ -1,0 +1,163 @@
+"""The step of training adapters on a CPU: ours, and ``transformers.Trainer`` with peft.
+
+Two layers at the 7B model's width, sequence 512, batch 1, the standard adapters. Both start
+from the same folder, and each process's peak memory counts from its start.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.harness import Bar, conclude, interleave, ratio
+from benchmarks.peers import (
+    Peer,
+    fp32_bars,
+    print_profile,
+    profile_table,
+    run_trainer,
+    serve,
+    take_steps,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MODULE = "benchmarks.llama_step"
+LARGE, SMALL = "7b-2layers", "tiny"
+SEQUENCE, BATCHES = 512, {LARGE: 1, SMALL: 2}
+ROUNDS, WARMUP = 9, 1
+BARS = {"trainer": 1.0, "matmul": 0.8, "memory": 0.85, "bf16": 1.0}
+
+
+def recipe(size: str, **changes: Any) -> Any:
+    """Return the standard recipe on a generated folder of that size."""
+    from trainmark import cases
+
+    fields = {
+        "data": "generated", "model_size": size, "micro_batch_size": BATCHES[size],
+        "seq_length": SEQUENCE, "learning_rate": 1e-4, "eval_every_epochs": None,
+        "mmlu_mode": "off",
+    }  # fmt: skip
+    return cases.load("llama2_7b_lora").recipe_type(**{**fields, **changes})
+
+
+def our_job(folder: str, size: str, **changes: Any) -> Any:
+    """Return the case's own job on the data and the weights in ``folder``."""
+    from trainmark import cases, devices
+    from trainmark.protocols import JobContext
+
+    chosen = recipe(size, **changes)
+    device = devices.choose("cpu").open(0, 1)
+    device.set_precision(chosen.precision)
+    module = cases.job_module("llama2_7b_lora")
+    context = JobContext(recipe=chosen, data_dir=Path(folder), rank=0, world_size=1, device=device)
+    return module.build(context, module.load_data(context))
+
+
+def run_generate(folder: str, size: str) -> None:
+    """Write the data in a process of its own: it holds all weights once."""
+    from trainmark import cases
+
+    Path(folder).mkdir()
+    cases.load("llama2_7b_lora").generate(Path(folder), recipe(size))
+
+
+def run_ours(folder: str, size: str, precision: str) -> None:
+    take_steps(our_job(folder, size, precision=precision))
+
+
+def run_library(folder: str, size: str, precision: str) -> None:
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import LlamaForCausalLM
+
+    from trainmark import cases
+
+    chosen = recipe(size)
+    split = cases.job_module("llama2_7b_lora").dialogues.load(Path(folder), chosen).train
+    items = [
+        {"input_ids": torch.from_numpy(ids), "labels": torch.from_numpy(labels)}
+        for ids, labels in zip(split.ids[:64], split.labels[:64], strict=True)
+    ]
+    del split
+    torch.manual_seed(1)
+    model = LlamaForCausalLM.from_pretrained(Path(folder) / "model", dtype=torch.float32)
+    model.config.use_cache = False
+    settings = LoraConfig(
+        task_type="CAUSAL_LM", r=chosen.lora_rank, lora_alpha=int(chosen.lora_alpha),
+        lora_dropout=chosen.lora_dropout, target_modules=chosen.lora_targets.split(","),
+    )  # fmt: skip
+    run_trainer(
+        get_peft_model(model, settings).train(), items, batch=chosen.micro_batch_size,
+        planned=10_000, learning_rate=chosen.learning_rate, lr_scheduler_type="constant",
+        weight_decay=chosen.weight_decay, max_grad_norm=0.0, bf16=precision == "bf16",
+    )  # fmt: skip
+
+
+def run_profile(folder: str, size: str) -> None:
+    print_profile(our_job(folder, size))
+
+
+def run_flops(folder: str, size: str) -> None:
+    """Print the model FLOPs of one step; building the model is left to its own process."""
+    from trainmark.protocols import Counts
+
+    job = our_job(folder, size)
+    tokens = SEQUENCE * BATCHES[size]
+    print(job.model_flops(Counts(BATCHES[size], BATCHES[size], tokens, tokens)))
+
+
+def _part(*words: str) -> str:
+    command = [sys.executable, "-m", MODULE, *words]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def sixteen_bit_bar(folder: str) -> tuple[Bar, str]:
+    """Compare both in bf16, at a size that ends where bf16 is slow."""
+    parts: Mapping[str, tuple[str, ...]] = {
+        name: (name, folder, SMALL, "bf16") for name in ("ours", "trainer")
+    }
+    with Peer(MODULE, *parts["ours"]) as one, Peer(MODULE, *parts["trainer"]) as two:
+        found = interleave({"ours": one.turn, "trainer": two.turn}, rounds=ROUNDS, warmup=WARMUP)
+    speed = ratio(found["trainer"], found["ours"])
+    what, bar = "ours / `transformers.Trainer`, speed in bf16", f"at least {BARS['bf16']:g}"
+    return (
+        Bar(what, str(speed), bar, speed.median >= BARS["bf16"]),
+        "bf16 at the tiny model's size: where a processor has no bf16 units, 7B width takes hours.",
+    )
+
+
+def main() -> bool:
+    with tempfile.TemporaryDirectory() as place:
+        folder, small = str(Path(place) / "large"), str(Path(place) / "small")
+        _part("generate", folder, LARGE)
+        _part("generate", small, SMALL)
+        flops = float(_part("flops", folder, LARGE))
+        bars, details = fp32_bars(
+            MODULE,
+            {name: (name, folder, LARGE, "fp32") for name in ("ours", "trainer")},
+            {"trainer": "`transformers.Trainer`"},
+            BARS, flops=flops, rounds=ROUNDS, warmup=WARMUP,
+        )  # fmt: skip
+        bar, more = sixteen_bit_bar(small)
+        where = profile_table(MODULE, "profile", folder, LARGE)
+    return conclude(
+        "llama_step",
+        f"The step with adapters, 2 layers at 7B width, batch {BATCHES[LARGE]}, "
+        f"sequence {SEQUENCE}, CPU",
+        [*bars, bar],
+        f"{details} Model FLOPs are 4 a frozen weight that is multiplied and 6 an adapter's; "
+        "the first block's inputs need no gradient, which either side leaves out.\n\n"
+        f"{more}\n\n{where}",
+    )
+
+
+if __name__ == "__main__":
+    serve({
+        "generate": run_generate, "ours": run_ours, "trainer": run_library,
+        "profile": run_profile, "flops": run_flops,
+    })  # fmt: skip

@@ -1,0 +1,153 @@
+"""What a data folder holds, the check before a run, and the load on a rank.
+
+Owns the data folder's layout and the content id. The check is the load with its findings
+written down, so what passed it cannot surprise a rank. No torch.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+from trainmark.errors import DataError
+from trainmark.spec import DataFacts
+
+from .mmlu import read_mmlu
+from .mmlu_plan import answer_ids
+from .model_files import CONFIG, read_config
+from .packing import pack
+from .prompts import training_text
+from .samsum import find_layout, read_dialogues
+from .tokens import open_tokenizer, tokenizer_files
+from .weight_files import check_weights, weight_files
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from .case import LlamaRecipe
+    from .mmlu import Mmlu
+    from .model_files import ModelConfig
+    from .packing import Packed
+    from .samsum import Dialogues
+    from .tokens import TextTokenizer
+
+MODEL, MMLU = "model", "mmlu"
+_WEIGHT_SAMPLES, _SAMPLE_BYTES = 64, 1 << 16  # of each file of weights; whole, they take minutes
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What a rank trains and scores; ``mmlu`` is none where the recipe asks for no score."""
+
+    train: Packed
+    validation: Packed
+    mmlu: Mmlu | None
+    tokenizer: TextTokenizer
+    config: ModelConfig
+
+
+def load(folder: Path, recipe: LlamaRecipe) -> Loaded:
+    """Read and tokenise all that ``recipe`` trains and scores.
+
+    Raises:
+        DataError: the first fault found, with file, row or key, rule and way out.
+    """
+    return _read(folder, recipe)[0]
+
+
+def check(folder: Path, recipe: LlamaRecipe) -> DataFacts:
+    """Check every file that ``recipe`` reads and name the content.
+
+    Raises:
+        DataError: as ``load``, and where weights are missing or have another shape.
+    """
+    loaded, layout, content_id = _read(folder, recipe, check_model=True)
+    best = None
+    if recipe.data == "generated":
+        from .generate import best_accuracy
+
+        best = best_accuracy(recipe)
+    asked = len(loaded.validation)
+    if loaded.mmlu:
+        asked = sum(len(subject.items) for subject in loaded.mmlu)
+    return DataFacts(
+        len(loaded.train), asked, content_id, layout,
+        best_quality=best, quality_comparable=recipe.init == "pretrained",
+    )  # fmt: skip
+
+
+def _read(
+    folder: Path, recipe: LlamaRecipe, *, check_model: bool = False
+) -> tuple[Loaded, str, str]:
+    """Return what was read, the layout's name and the content id.
+
+    Args:
+        check_model: look at the weights too.
+    """
+    layout = find_layout(folder)
+    model = folder / MODEL
+    config = read_config(model)
+    _refuse_long(config, recipe.seq_length, model)
+    tokenizer = open_tokenizer(model, vocab_size=config.vocab_size)
+    splits = {name: read_dialogues(files) for name, files in layout.files.items()}
+    mmlu = None
+    if recipe.mmlu_mode != "off":
+        mmlu = read_mmlu(folder / MMLU)
+        answer_ids(tokenizer, mmlu[0])
+    if check_model and recipe.init == "pretrained":
+        check_weights(model, config)
+    train, validation = (pack_split(item, tokenizer, recipe) for item in splits.values())
+    content_id = _content_id(model, splits, mmlu, recipe) if check_model else ""
+    return Loaded(train, validation, mmlu, tokenizer, config), layout.kind, content_id
+
+
+def _refuse_long(config: ModelConfig, seq_length: int, folder: Path) -> None:
+    if seq_length > config.max_positions:
+        raise DataError(
+            f"the recipe's seq_length is {seq_length}",
+            where=f"{folder / CONFIG}, max_position_embeddings",
+            rule=f"the model has {config.max_positions} positions",
+            remedy=f"add seq={config.max_positions}, or use another model folder",
+        )
+
+
+def pack_split(split: Dialogues, tokenizer: TextTokenizer, recipe: LlamaRecipe) -> Packed:
+    """Return a split tokenised with the instruction template and packed."""
+    texts = [
+        training_text(dialogue, summary)
+        for dialogue, summary in zip(split.dialogues, split.summaries, strict=True)
+    ]
+    return pack(
+        tokenizer.documents(texts),
+        seq_length=recipe.seq_length,
+        pad_id=tokenizer.end_id,
+        separate=recipe.cross_document == "separate",
+    )
+
+
+def _content_id(
+    model: Path, splits: dict[str, Dialogues], mmlu: Mmlu | None, recipe: LlamaRecipe
+) -> str:
+    """Return a digest of the rows as read and of the model's files.
+
+    The same rows in another form keep their name. Of weights only sizes and samples go in.
+    """
+    digest = sha256()
+    for split in splits.values():
+        digest.update(json.dumps([split.dialogues, split.summaries]).encode())
+    for subject in mmlu or ():
+        rows = [(x.text, x.choices, x.answer) for x in (*subject.shots, *subject.items)]
+        digest.update(json.dumps([subject.name, len(subject.shots), rows]).encode())
+    for file in (model / CONFIG, *tokenizer_files(model)):
+        digest.update(file.read_bytes())
+    if recipe.init == "pretrained":
+        for file in weight_files(model):
+            size = file.stat().st_size
+            digest.update(f"{file.name} {size}".encode())
+            with file.open("rb") as stream:
+                for number in range(_WEIGHT_SAMPLES):
+                    stream.seek(size * number // _WEIGHT_SAMPLES)
+                    digest.update(stream.read(_SAMPLE_BYTES))
+    return digest.hexdigest()[:16]

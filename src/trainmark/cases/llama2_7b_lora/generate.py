@@ -1,0 +1,260 @@
+"""Made-up dialogues and multiple-choice questions, a tokenizer and a model to train on them.
+
+Owns the words, what is drawn and what follows from it. Light at import.
+
+Half of the dialogues are chats: somebody brings something somewhere on some day, and the
+summary says so. The others are quizzes: questions as MMLU prompts have them, answered, and
+the summary lists the answers. What is right follows from one word of the question, so the
+quizzes teach what the generated MMLU asks. All draws are uniform, which makes the least
+loss of any model countable: see ``best_loss``.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from math import log
+from typing import TYPE_CHECKING, Any
+
+from .mmlu import DEV_ROWS, LETTERS, SUBJECTS, Question
+from .prompts import head, shown, training_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    import numpy as np
+    from numpy.random import Generator
+    from numpy.typing import NDArray
+
+    from .case import LlamaRecipe
+    from .model_files import ModelConfig
+    from .tokens import TextTokenizer
+
+DIALOGUES = {"train": 6_000, "val": 400}
+ITEMS = 8  # of each of the 57 subjects
+NAMES = (
+    "Ada", "Ben", "Cleo", "Dan", "Eva", "Finn", "Gina", "Hugo", "Iris", "Jon", "Kim", "Leo",
+)  # fmt: skip
+THINGS = ("bread", "chairs", "drums", "games", "juice", "lamps", "plates", "salad")
+PLACES = ("beach", "garden", "hall", "harbour", "lake", "office", "school", "square")
+DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+REPLIES = ("thanks !", "good .", "see you then .", "do not be late .")
+MOST_QUESTIONS = 3
+# What is asked, the four choices, and for each choice the words it is right for.
+KNOWLEDGE: tuple[tuple[str, tuple[str, str, str, str], tuple[tuple[str, ...], ...]], ...] = (
+    (
+        "Where does the {word} live?", ("water", "air", "forest", "house"),
+        (("carp", "eel"), ("crow", "hawk"), ("bear", "deer"), ("cat", "dog")),
+    ),
+    (
+        "What is the {word} made of?", ("wood", "metal", "glass", "wool"),
+        (("plank", "fence"), ("nail", "coin"), ("jar", "lens"), ("scarf", "sock")),
+    ),
+    (
+        "When is the {word} out?", ("spring", "summer", "autumn", "winter"),
+        (("tulip", "lilac"), ("poppy", "wheat"), ("grape", "nut"), ("ice", "snow")),
+    ),
+)  # fmt: skip
+SPECIAL = ("<unk>", "<s>", "</s>")  # ids 0, 1 and 2, as in Llama
+_HEAD_SHARPNESS = 2.8  # lets a state score its own token at e**20 times a strange one's
+WORD = r"\n|-+|\w+|[^\w\s]"
+
+
+def _pick(rng: Generator, words: Sequence[Any]) -> Any:
+    return words[int(rng.integers(len(words)))]
+
+
+def _chat(rng: Generator) -> tuple[str, str, float]:
+    """Return dialogue, summary and the nats drawn."""
+    first, second = (NAMES[i] for i in rng.permutation(len(NAMES))[:2])
+    thing, place, day = (_pick(rng, words) for words in (THINGS, PLACES, DAYS))
+    said = f"the {thing} to the {place} on {day} ."
+    dialogue = f"{first}: I bring {said}\n{second}: {_pick(rng, REPLIES)}"
+    drawn = log(len(NAMES) * (len(NAMES) - 1)) + sum(
+        log(len(words)) for words in (THINGS, PLACES, DAYS, REPLIES)
+    )
+    return dialogue, f"{first} brings {said}", drawn
+
+
+def _question(rng: Generator) -> tuple[Question, float]:
+    """Return a question and the nats drawn."""
+    asked, choices, words = _pick(rng, KNOWLEDGE)
+    pairs = [(word, right) for right, known in enumerate(words) for word in known]
+    word, right = _pick(rng, pairs)
+    return (
+        Question(asked.format(word=word), choices, right),
+        log(len(KNOWLEDGE)) + log(len(pairs)),
+    )
+
+
+def _quiz(rng: Generator) -> tuple[str, str, float]:
+    """Return dialogue, summary and the nats drawn."""
+    asked = [_question(rng) for _ in range(rng.integers(1, MOST_QUESTIONS + 1))]
+    dialogue = "".join(shown(question) for question, _ in asked)
+    letters = " ".join(LETTERS[question.answer] for question, _ in asked)
+    return dialogue, letters, log(MOST_QUESTIONS) + sum(nats for _, nats in asked)
+
+
+def dialogues(split: str, *, rows: int, seed: int) -> list[tuple[str, str, float]]:
+    """Return dialogue, summary and the nats drawn for each row of ``split``."""
+    import numpy as np
+
+    rng = np.random.default_rng([seed, list(DIALOGUES).index(split)])
+    kinds = (_chat, _quiz)
+    found = []
+    for _ in range(rows):
+        dialogue, summary, nats = kinds[rng.integers(len(kinds))](rng)
+        found.append((dialogue, summary, nats + log(len(kinds))))
+    return found
+
+
+def questions(subject: str, *, rows: int, seed: int) -> list[Question]:
+    """Return ``rows`` questions of one subject; all subjects ask about the same things."""
+    import numpy as np
+
+    rng = np.random.default_rng([seed, len(DIALOGUES), SUBJECTS.index(subject)])
+    return [_question(rng)[0] for _ in range(rows)]
+
+
+def vocabulary() -> list[str]:
+    """Return the tokens by id: special ones first, then every word in a fixed order."""
+    from tokenizers import Regex, pre_tokenizers
+
+    texts = [training_text("", ""), *map(head, SUBJECTS), *NAMES, *THINGS, *PLACES, *DAYS]
+    texts += [*REPLIES, ": I bring brings the to on . ,", *LETTERS]
+    for asked, choices, words in KNOWLEDGE:
+        texts += [shown(Question(asked.format(word=""), choices, 0))]
+        texts += [word for known in words for word in known]
+    cut = pre_tokenizers.Split(Regex(WORD), "removed", invert=True)
+    pieces = [piece for text in texts for piece, _ in cut.pre_tokenize_str(text)]
+    return [*SPECIAL, *dict.fromkeys(pieces)]
+
+
+def write_tokenizer(folder: Path) -> None:
+    """Write ``tokenizer.json`` and ``tokenizer_config.json``: a word a token, line ends too."""
+    from tokenizers import AddedToken, Regex, Tokenizer, models, pre_tokenizers, processors
+
+    unknown, begin, end = SPECIAL
+    ids = {token: number for number, token in enumerate(vocabulary())}
+    tokenizer = Tokenizer(models.WordLevel(ids, unk_token=unknown))
+    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in SPECIAL])
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(WORD), "removed", invert=True)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{begin} $A", pair=f"{begin} $A {begin} $B", special_tokens=[(begin, ids[begin])]
+    )
+    tokenizer.save(str(folder / "tokenizer.json"))
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast", "unk_token": unknown, "bos_token": begin,
+        "eos_token": end, "clean_up_tokenization_spaces": False,
+    }  # fmt: skip
+    _write_json(folder / "tokenizer_config.json", settings)
+
+
+def _write_json(file: Path, value: Any) -> None:
+    file.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+
+
+def write_mmlu(folder: Path, *, seed: int) -> None:
+    """Write the csv tree of all subjects."""
+    for split in ("dev", "test"):
+        (folder / split).mkdir(parents=True)
+    for subject in SUBJECTS:
+        drawn = questions(subject, rows=DEV_ROWS + ITEMS, seed=seed)
+        for split, part in (("dev", drawn[:DEV_ROWS]), ("test", drawn[DEV_ROWS:])):
+            with (folder / split / f"{subject}_{split}.csv").open(
+                "w", encoding="utf-8", newline=""
+            ) as stream:
+                rows = [(item.text, *item.choices, LETTERS[item.answer]) for item in part]
+                csv.writer(stream, lineterminator="\n").writerows(rows)
+
+
+def generate(folder: Path, recipe: LlamaRecipe) -> None:
+    """Write both splits as the corpus has them, the csv tree and the model folder."""
+    for split, rows in DIALOGUES.items():
+        drawn = dialogues(split, rows=rows, seed=recipe.seed)
+        listed = [
+            {"id": f"{split}-{number}", "dialogue": dialogue, "summary": summary}
+            for number, (dialogue, summary, _) in enumerate(drawn)
+        ]
+        _write_json(folder / f"{split}.json", listed)
+    write_mmlu(folder / "mmlu", seed=recipe.seed)
+    write_model(folder / "model", recipe)
+
+
+def write_model(folder: Path, recipe: LlamaRecipe) -> None:
+    """Write tokenizer and ``config.json``, and random weights where the recipe loads some."""
+    from .model_files import CONFIG, PRESETS
+
+    folder.mkdir()
+    write_tokenizer(folder)
+    config = PRESETS[recipe.model_size]
+    _write_json(folder / CONFIG, dict(config.raw))
+    if recipe.init == "pretrained":
+        from safetensors.numpy import save_file
+
+        from .weight_files import SINGLE
+
+        save_file(_weights(config, seed=recipe.seed), folder / SINGLE, {"format": "pt"})
+
+
+def _weights(config: ModelConfig, *, seed: int) -> dict[str, NDArray[np.float32]]:
+    """Return random weights that adapters learn on: norms 1, else normally distributed.
+
+    Nothing of the base is trained. So tokens must differ at once, blocks keep the size of
+    what passes, and the head can tell a sure answer.
+    """
+    import numpy as np
+
+    from .model_files import expected_shapes
+
+    rng = np.random.default_rng([seed, len(DIALOGUES) + 1])
+    found = {}
+    for name, shape in expected_shapes(config).items():
+        if len(shape) == 1:
+            found[name] = np.ones(shape, np.float32)
+            continue
+        spread = shape[1] ** -0.5
+        if "embed_tokens" in name:
+            spread = 1.0
+        elif "lm_head" in name:
+            spread *= _HEAD_SHARPNESS
+        found[name] = np.float32(spread) * rng.standard_normal(shape, np.float32)
+    return found
+
+
+def best_accuracy(recipe: LlamaRecipe) -> float:
+    """Return the best score on the generated questions: each has one right answer."""
+    del recipe  # every recipe asks the same
+    return 1.0
+
+
+def best_loss(tokenizer: TextTokenizer, recipe: LlamaRecipe) -> float:
+    """Return the nats a token that no model is expected to get below on the validation rows.
+
+    That is all that was drawn, over all tokens to be foretold. A drawn word that is first in
+    its row is not to be foretold: what it can tell at most is taken off.
+    """
+    from .data import pack_split
+    from .samsum import Dialogues
+
+    drawn = dialogues("val", rows=DIALOGUES["val"], seed=recipe.seed)
+    split = Dialogues([item[0] for item in drawn], [item[1] for item in drawn])
+    packed = pack_split(split, tokenizer, recipe)
+    told = _information()
+    words = vocabulary()
+    given = sum(told.get(words[token], 0.0) for token in packed.ids[:, 0])
+    return (sum(nats for _, _, nats in drawn) - given) / float(packed.targets.sum())
+
+
+def _information() -> dict[str, float]:
+    """Return the nats that one word can tell at most."""
+    told = dict.fromkeys(NAMES, log(2 * len(NAMES)))  # the first also that it is a chat
+    told["---"] = log(MOST_QUESTIONS)  # that no more questions follow
+    for drawn in (THINGS, PLACES, DAYS, tuple(reply.split()[0] for reply in REPLIES)):
+        told |= dict.fromkeys(drawn, log(len(drawn)))
+    for asked, _, words in KNOWLEDGE:
+        told[asked.split()[0]] = log(2 * len(KNOWLEDGE))  # that it is a quiz, and which
+        known = [word for right in words for word in right]
+        told |= dict.fromkeys(known, log(len(known)))
+    return told

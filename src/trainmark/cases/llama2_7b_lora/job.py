@@ -1,0 +1,211 @@
+"""The torch side of the fine-tuning: adapters, optimizer, batches, loss and MMLU."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trainmark.protocols import Batch, Counts, Evaluation
+from trainmark.training.parallel import Ranks, spread
+from trainmark.training.shards import Sharding, evaluation_rows
+from trainmark.training.stepper import Stepper, add_floats_over_ranks
+
+from . import adapters
+from . import data as dialogues
+from .data import MODEL
+from .flops import FORMULA, model_flops_per_token
+from .memory import predict_peak_bytes, refuse_too_little
+from .mmlu_plan import plan_scoring
+from .mmlu_scoring import score
+from .model import build as build_model
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from trainmark.protocols import JobContext
+
+    from .case import LlamaRecipe
+    from .data import Loaded
+    from .mmlu_scoring import MmluResult
+    from .packing import Packed
+
+ADAPTERS = "adapters"  # folder among the run's artifacts
+
+
+def load_data(context: JobContext) -> Loaded:
+    """Return packed dialogues, questions, tokenizer and the model's sizes."""
+    return dialogues.load(context.data_dir, context.recipe)
+
+
+def build(context: JobContext, data: Loaded) -> LlamaJob:
+    """Build the frozen model with its adapters, spread it over the ranks, and the optimizer."""
+    return LlamaJob(context, data)
+
+
+def refuse_what_does_not_fit(context: JobContext, data: Loaded) -> None:
+    """Refuse a recipe before its weights are loaded; ranks on a CPU share its memory.
+
+    Planning asked already where it could tell the device's memory; the device itself can.
+
+    Raises:
+        EnvironmentFault: it names a recipe that fits.
+    """
+    total = context.device.memory().total_bytes
+    if total is None:
+        return
+    sharing = context.world_size if context.device.torch_type == "cpu" else 1
+    refuse_too_little(data.config, context.recipe, context.world_size, total // sharing)
+
+
+class LlamaJob:
+    """See ``trainmark.protocols.Job``."""
+
+    def __init__(self, context: JobContext, data: Loaded) -> None:
+        recipe: LlamaRecipe = context.recipe
+        self.context, self.data, self.recipe = context, data, recipe
+        refuse_what_does_not_fit(context, data)
+        ranks = Ranks.of(context, with_mesh=recipe.fsdp)
+        self.sharded = recipe.fsdp and ranks.mesh is not None
+        weights = context.data_dir / MODEL if recipe.init == "pretrained" else None
+        self.model = build_model(
+            data.config, recipe, weights=weights, device=context.device, sharded=self.sharded
+        )
+        parameters = list(self.model.parameters())
+        self.parameters = sum(item.numel() for item in parameters)
+        self.trained = sum(item.numel() for item in parameters if item.requires_grad)
+        replicas = spread(
+            self.model, ranks, torch_type=context.device.torch_type, compiled=recipe.compile,
+            shards=self.model.decoder_layers() if self.sharded else None,
+        )  # fmt: skip
+        optimizer = torch.optim.AdamW(
+            [item for item in self.model.parameters() if item.requires_grad],
+            lr=recipe.learning_rate, weight_decay=recipe.weight_decay, fused=True,
+        )  # fmt: skip
+        self.sharding = Sharding.of(context, num_rows=len(data.train))
+        self.steps_per_epoch = self.sharding.steps_per_epoch
+        self.stepper = Stepper.over(
+            context, ranks, replicas, optimizer, self._loss_sum,
+            schedule_lr=lambda steps: recipe.lr_gamma ** (steps // self.steps_per_epoch),
+            max_grad_norm=recipe.max_grad_norm,
+        )  # fmt: skip
+        self.step, self.check = self.stepper.step, self.stepper.check
+
+    def batches(self, epoch: int) -> Iterator[Batch]:
+        split, size = self.data.train, self.sharding.global_batch_size
+        order = np.random.default_rng([self.recipe.seed, epoch]).permutation(len(split))
+        step = 0
+        for part in self.sharding.micro_batches(epoch, order=order):
+            counts = Counts()
+            if not part.weightless:
+                samples = len(part.rows)
+                tokens = int(split.tokens[part.rows].sum())
+                counts = Counts(samples, samples, tokens, samples * self.recipe.seq_length)
+            # A step's loss is the mean over its tokens, whichever rank has them.
+            targets = int(split.targets[order[step * size : (step + 1) * size]].sum())
+            tensors = *self._tensors(split, part.rows), part.step_samples / targets
+            yield Batch(tensors, counts, part.step_samples, part.closes_step)
+            step += part.closes_step
+
+    def _tensors(self, split: Packed, rows: NDArray[Any]) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return ids, labels and, where they are kept apart, documents: (B, T), on the device."""
+        place = self.context.device.place
+        ids, labels = (place(torch.from_numpy(x[rows])) for x in (split.ids, split.labels))
+        if self.recipe.cross_document == "attend":
+            return ids, labels, None
+        return ids, labels, place(torch.from_numpy(split.documents[rows]))
+
+    def _loss_sum(self, batch: Batch) -> Tensor:
+        """Return the sum over tokens, scaled so that a step's samples add up to its mean."""
+        *tensors, scale = batch.tensors
+        total: Tensor = self.stepper.model(*tensors) * scale
+        return total
+
+    def evaluate(self) -> Evaluation:
+        loss = self.validation_loss()
+        detail = {"val_loss": loss}
+        if self.data.mmlu is None:
+            return Evaluation(float("nan"), len(self.data.validation), detail)
+        found = self.answer()
+        detail |= {"macro": found.macro, "shots": found.mean_shots, "cut": float(found.cut)}
+        detail |= found.per_category
+        return Evaluation(found.micro, found.asked, detail)
+
+    @torch.no_grad()
+    def validation_loss(self) -> float:
+        """Return the mean loss of the validation tokens, each counted once, in eval mode.
+
+        Every rank takes the same number of forward passes, as a sharded model needs.
+        """
+        rank, world_size = self.context.rank, self.context.world_size
+        split, size = self.data.validation, self.recipe.micro_batch_size
+        rows = evaluation_rows(len(split), rank=rank, world_size=world_size)
+        most = -(-len(split) // world_size)
+        total = torch.zeros((), device=self.stepper.device)
+        self.model.eval()
+        for first in range(0, most, size):
+            mine = rows[first : first + size]
+            tensors = self._tensors(split, np.asarray(list(mine) or [0]))
+            with self.stepper.autocast():
+                found = self.model(*tensors)
+            total += found if mine else 0.0
+        self.model.train()
+        (loss,) = add_floats_over_ranks(
+            total.item(), world_size=world_size, device=self.stepper.device
+        )
+        return loss / int(split.targets.sum())
+
+    def answer(self) -> MmluResult:
+        """Score the questions over all ranks; see ``mmlu_scoring.score``."""
+        assert self.data.mmlu is not None
+        legacy = self.recipe.mmlu_mode == "legacy"
+        rank, world_size = self.context.rank, self.context.world_size
+        plan = plan_scoring(
+            self.data.tokenizer, self.data.mmlu, shots=self.recipe.mmlu_shots,
+            max_length=self.max_prompt, legacy=legacy, rank=rank, world_size=world_size,
+        )  # fmt: skip
+        with self.stepper.autocast():
+            return score(
+                self.model.causal_lm, self.data.mmlu, plan,
+                batch_tokens=self.recipe.micro_batch_size * self.recipe.seq_length,
+                legacy=legacy, in_step=self.sharded, rank=rank, world_size=world_size,
+            )  # fmt: skip
+
+    @property
+    def max_prompt(self) -> int:
+        """Return the tokens of a prompt at most: what the model can, in legacy mode the rows'."""
+        if self.recipe.mmlu_mode == "legacy":
+            return self.recipe.seq_length
+        return self.data.config.max_positions
+
+    def save(self, folder: Path) -> None:
+        """Leave the adapters as peft loads them."""
+        pretrained = self.recipe.init == "pretrained"
+        base = str(self.context.data_dir / MODEL) if pretrained else "random"
+        adapters.save(self.model, folder / ADAPTERS, base)
+
+    def model_flops(self, counts: Counts) -> float:
+        per_token = model_flops_per_token(
+            self.data.config, trained=self.trained, seq_length=self.recipe.seq_length
+        )
+        return per_token * counts.tokens_padded
+
+    def facts(self) -> Mapping[str, Any]:
+        recipe, config = self.recipe, self.data.config
+        predicted = predict_peak_bytes(config, recipe, self.context.world_size)
+        return {
+            "parameters": self.parameters,
+            "trainable_parameters": self.trained,
+            "flops_formula": FORMULA,
+            "init": recipe.init,
+            "optimisation": adapters.described(self.model),
+            "parallel": {"data": self.context.world_size, "fsdp": self.sharded},
+            "predicted_peak_bytes": predicted.total,
+            "documents": self.data.train.num_documents,
+            "skipped_steps": self.stepper.skipped_steps(),
+        }

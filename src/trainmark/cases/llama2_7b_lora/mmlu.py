@@ -1,0 +1,172 @@
+"""MMLU as a tree of csv files: the 57 subjects, their categories, and every row checked.
+
+Owns the table of subjects and the csv form. Must not know prompts, tokens or torch. Rows
+are counted from 1; there is no header.
+"""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from io import StringIO
+from typing import TYPE_CHECKING
+
+from trainmark.errors import DataError
+from trainmark.input_files import file_bytes, readable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+LETTERS = ("A", "B", "C", "D")
+DEV_ROWS = 5  # as published; each is a shot
+FIELDS = 6
+ROW_RULE = "a row is question, A, B, C, D, answer, the answer one of A, B, C, D; no header"
+TREE_RULE = "mmlu/ holds dev/<subject>_dev.csv and test/<subject>_test.csv for 57 subjects"
+FETCH = "unpack data.tar of the MMLU publication and put its dev and test folders into mmlu/"
+
+# Subject -> subcategory -> category as the benchmark's authors group them: Hendrycks et
+# al., Measuring Massive Multitask Language Understanding, arXiv 2009.03300, and their table.
+_BY_SUBCATEGORY: dict[str, tuple[str, ...]] = {
+    "biology": ("college_biology", "high_school_biology"),
+    "business": ("business_ethics", "management", "marketing"),
+    "chemistry": ("college_chemistry", "high_school_chemistry"),
+    "computer science": (
+        "college_computer_science", "computer_security", "high_school_computer_science",
+        "machine_learning",
+    ),
+    "culture": ("human_sexuality", "sociology"),
+    "economics": ("econometrics", "high_school_macroeconomics", "high_school_microeconomics"),
+    "engineering": ("electrical_engineering",),
+    "geography": ("high_school_geography",),
+    "health": (
+        "anatomy", "clinical_knowledge", "college_medicine", "human_aging", "medical_genetics",
+        "nutrition", "professional_medicine", "virology",
+    ),
+    "history": (
+        "high_school_european_history", "high_school_us_history", "high_school_world_history",
+        "prehistory",
+    ),
+    "law": ("international_law", "jurisprudence", "professional_law"),
+    "math": (
+        "abstract_algebra", "college_mathematics", "elementary_mathematics",
+        "high_school_mathematics", "high_school_statistics",
+    ),
+    "other": ("global_facts", "miscellaneous", "professional_accounting"),
+    "philosophy": (
+        "formal_logic", "logical_fallacies", "moral_disputes", "moral_scenarios", "philosophy",
+        "world_religions",
+    ),
+    "physics": ("astronomy", "college_physics", "conceptual_physics", "high_school_physics"),
+    "politics": (
+        "high_school_government_and_politics", "public_relations", "security_studies",
+        "us_foreign_policy",
+    ),
+    "psychology": ("high_school_psychology", "professional_psychology"),
+}  # fmt: skip
+_BY_CATEGORY: dict[str, tuple[str, ...]] = {
+    "STEM": ("biology", "chemistry", "computer science", "engineering", "math", "physics"),
+    "humanities": ("history", "law", "philosophy"),
+    "social sciences": ("culture", "economics", "geography", "politics", "psychology"),
+    "other": ("business", "health", "other"),
+}
+SUBCATEGORIES = {
+    subject: name for name, subjects in _BY_SUBCATEGORY.items() for subject in subjects
+}
+SUBJECTS = tuple(sorted(SUBCATEGORIES))
+_CATEGORY_OF = {name: category for category, names in _BY_CATEGORY.items() for name in names}
+CATEGORIES = {subject: _CATEGORY_OF[name] for subject, name in SUBCATEGORIES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One row: the question, its four choices and the number (0 to 3) of the right one."""
+
+    text: str
+    choices: tuple[str, str, str, str]
+    answer: int
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The rows of one subject: ``shots`` are shown with their answers, ``items`` are asked."""
+
+    name: str
+    shots: Sequence[Question]
+    items: Sequence[Question]
+
+
+Mmlu = tuple[Subject, ...]  # in the order of SUBJECTS
+
+
+def read_mmlu(folder: Path) -> Mmlu:
+    """Read every subject below ``folder``.
+
+    Raises:
+        DataError: a missing file, or a row that breaks the rule.
+    """
+    files = {
+        (subject, split): folder / split / f"{subject}_{split}.csv"
+        for subject in SUBJECTS
+        for split in ("dev", "test")
+    }
+    missing = [file for file in files.values() if not file.is_file()]
+    if missing:
+        raise DataError(
+            f"no such file; {len(missing)} of {len(files)} files are missing",
+            where=str(missing[0]),
+            rule=TREE_RULE,
+            remedy=f"{FETCH}, or set mmlu_mode=off",
+        )
+    return tuple(
+        Subject(name, read_questions(files[name, "dev"]), read_questions(files[name, "test"]))
+        for name in SUBJECTS
+    )
+
+
+def read_questions(file: Path) -> tuple[Question, ...]:
+    """Read one csv file; a field in double quotes may hold commas and line breaks.
+
+    Raises:
+        DataError: an unreadable or empty file, or the first row that breaks the rule.
+    """
+    with readable(file, rule=ROW_RULE, remedy=FETCH):
+        file_bytes(file)  # refuses what is no regular file
+        raw = file.read_bytes()
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise DataError(
+            f"byte 0x{raw[error.start]:02x} is not UTF-8", where=f"{file}, line {line}",
+            rule=ROW_RULE, remedy=FETCH,
+        ) from None  # fmt: skip
+    questions = []
+    rows = csv.reader(StringIO(text, newline=""), strict=True)
+    try:
+        for number, fields in enumerate(rows, start=1):
+            questions.append(_question(fields, f"{file}, row {number} (line {rows.line_num})"))
+    except csv.Error as error:
+        raise DataError(
+            f"not readable as csv: {error}", where=f"{file}, line {rows.line_num}",
+            rule=ROW_RULE, remedy=FETCH,
+        ) from None  # fmt: skip
+    if not questions:
+        raise DataError("no rows", where=str(file), rule=ROW_RULE, remedy=FETCH)
+    return tuple(questions)
+
+
+def _question(fields: Sequence[str], where: str) -> Question:
+    if len(fields) != FIELDS:
+        raise DataError(f"{len(fields)} column(s)", where=where, rule=ROW_RULE, remedy=FETCH)
+    text, a, b, c, d, answer = fields
+    if answer.strip() not in LETTERS:
+        raise DataError(f"the answer is {answer!r}", where=where, rule=ROW_RULE, remedy=FETCH)
+    if not text.strip():
+        raise DataError("the question is blank", where=where, rule=ROW_RULE, remedy=FETCH)
+    return Question(text, (a, b, c, d), LETTERS.index(answer.strip()))
+
+
+def counts_by_subject(mmlu: Mmlu) -> Mapping[str, int]:
+    """Return how many items each subject asks."""
+    return {subject.name: len(subject.items) for subject in mmlu}

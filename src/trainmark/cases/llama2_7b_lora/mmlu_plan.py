@@ -1,0 +1,204 @@
+"""Which MMLU prompts a rank scores, as token ids with what they share set apart.
+
+Owns the number of shots that fit, the four answer tokens, the cut among ranks and into
+batches. Must not know torch or the model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from trainmark.errors import DataError
+
+from .mmlu import LETTERS
+from .prompts import answer, prompt
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from .mmlu import Mmlu, Subject
+    from .tokens import TextTokenizer
+
+    Ids = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Items of one subject with the same number of shots.
+
+    Args:
+        subject: number of the subject in the tree.
+        shots: solved examples before each question.
+        prefix: ids that all prompts of the group begin with.
+        rests: each prompt's ids after the prefix, at least one.
+        rows: row of each item in the subject's file, from 0.
+        cut: the prompts were too long even without a shot and begin in their middle.
+    """
+
+    subject: int
+    shots: int
+    prefix: Ids
+    rests: Sequence[Ids]
+    rows: Sequence[int]
+    cut: bool
+
+    def batches(self, tokens: int) -> Iterator[range]:
+        """Yield runs of items whose rests have ``tokens`` ids together, or one item."""
+        first = held = 0
+        for number, rest in enumerate(self.rests):
+            if number > first and held + len(rest) > tokens:
+                yield range(first, number)
+                first, held = number, 0
+            held += len(rest)
+        yield range(first, len(self.rests))
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What one rank scores.
+
+    Args:
+        groups: its prompts.
+        letters: the ids of the four answers.
+        items: items of all ranks together.
+    """
+
+    groups: Sequence[Group]
+    letters: tuple[int, int, int, int]
+    items: int
+
+
+def plan_scoring(
+    tokenizer: TextTokenizer,
+    mmlu: Mmlu,
+    *,
+    shots: int = 5,
+    max_length: int,
+    legacy: bool = False,
+    rank: int = 0,
+    world_size: int = 1,
+) -> Plan:
+    """Return the prompts that ``rank`` scores; all ranks together score each item once.
+
+    Args:
+        shots: solved examples before each question; where the prompt is longer than
+            ``max_length`` ids, the last ones are dropped, in ``legacy`` mode the first.
+        legacy: prompts as the published page has them.
+
+    Raises:
+        DataError: the tokenizer does not make the four answers one token each.
+    """
+    letters = answer_ids(tokenizer, mmlu[0], legacy=legacy)
+    groups: list[Group] = []
+    for number, rows in shares(mmlu, rank=rank, world_size=world_size):
+        left = list(rows)
+        for count in range(min(shots, len(mmlu[number].shots)), -1, -1):
+            ids = _encode(tokenizer, mmlu[number], left, count, letters, legacy=legacy)
+            fits = [len(item) <= max_length for item in ids]
+            kept = [place for place, fit in enumerate(fits) if fit]
+            groups += _group(number, count, [ids[i] for i in kept], [left[i] for i in kept])
+            over = [place for place, fit in enumerate(fits) if not fit]
+            if not count:
+                ends = [ids[i][-max_length:] for i in over]
+                groups += _group(number, 0, ends, [left[i] for i in over], cut=True)
+            left = [left[i] for i in over]
+            if not left:
+                break
+    return Plan(groups, letters, sum(len(subject.items) for subject in mmlu))
+
+
+def shares(mmlu: Mmlu, *, rank: int, world_size: int) -> Iterator[tuple[int, range]]:
+    """Yield the subjects that ``rank`` scores with the run of its rows.
+
+    Items stay in order, so that few ranks share a subject and its prefix; the cut is by
+    the length of their texts.
+    """
+    lengths = np.array(
+        [len(item.text) + sum(map(len, item.choices)) for sub in mmlu for item in sub.items]
+    )
+    middles = np.cumsum(lengths) - lengths / 2
+    owners = (middles * world_size / lengths.sum()).astype(np.int64).clip(0, world_size - 1)
+    first = 0
+    for number, subject in enumerate(mmlu):
+        mine = np.flatnonzero(owners[first : first + len(subject.items)] == rank)
+        first += len(subject.items)
+        if len(mine):
+            yield number, range(int(mine[0]), int(mine[-1]) + 1)
+
+
+def answer_ids(
+    tokenizer: TextTokenizer, subject: Subject, *, legacy: bool = False
+) -> tuple[int, int, int, int]:
+    """Return the ids of the four answers after a prompt.
+
+    Raises:
+        DataError: they are not four tokens after the same ids.
+    """
+    stem = prompt(subject.name, (), subject.items[0], legacy=legacy)
+    a, b, c, d = tokenizer.prompts([stem + answer(number) for number in range(len(LETTERS))])
+    found = a[-1], b[-1], c[-1], d[-1]
+    if not a[:-1] == b[:-1] == c[:-1] == d[:-1] or len(set(found)) < len(LETTERS):
+        raise DataError(
+            "the answers are not one token each",
+            where=str(tokenizer.file),
+            rule="after `Answer:` each of ` A`, ` B`, ` C`, ` D` ends in a token of its own, "
+            "and nothing before it differs",
+            remedy="use the tokenizer that the model was trained with, or set mmlu_mode=off",
+        )
+    return found
+
+
+def _encode(
+    tokenizer: TextTokenizer,
+    subject: Subject,
+    rows: Sequence[int],
+    count: int,
+    letters: Sequence[int],
+    *,
+    legacy: bool,
+) -> list[Ids]:
+    """Return the ids of the prompts of ``rows`` up to where the answer is due.
+
+    They are encoded with an answer, which is then taken off: a blank before a letter is
+    part of the letter's token, or a token of its own that belongs to the prompt.
+    """
+    shots = subject.shots
+    shots = shots[len(shots) - count :] if legacy else shots[:count]
+    texts = [
+        prompt(subject.name, shots, subject.items[row], legacy=legacy) + answer(0) for row in rows
+    ]
+    found = tokenizer.prompts(texts)
+    for row, ids in zip(rows, found, strict=True):
+        if ids[-1] != letters[0]:
+            raise DataError(
+                f"the answer after row {row + 1} of {subject.name} is no token of its own",
+                where=str(tokenizer.file),
+                rule="an answer is the same token after every prompt",
+                remedy="use the tokenizer that the model was trained with",
+            )
+    return [np.array(ids[:-1], np.int64) for ids in found]
+
+
+def _group(
+    subject: int, shots: int, prompts: list[Ids], rows: list[int], *, cut: bool = False
+) -> list[Group]:
+    """Return the prompts with their common beginning set apart; nothing for no prompts."""
+    if not prompts:
+        return []
+    length = common_prefix(prompts)
+    rests = [ids[length:] for ids in prompts]
+    return [Group(subject, shots, prompts[0][:length], rests, rows, cut)]
+
+
+def common_prefix(prompts: Sequence[Ids]) -> int:
+    """Return how many ids all prompts begin with, leaving each at least one more."""
+    length = min(len(ids) for ids in prompts) - 1
+    for ids in prompts[1:]:
+        differing = np.flatnonzero(ids[:length] != prompts[0][:length])
+        length = int(differing[0]) if len(differing) else length
+    return length

@@ -1,0 +1,269 @@
+"""MMLU scores of a causal language model, with the shared beginning of prompts computed once.
+
+Owns the forward passes and the averages. Must not know csv files or tokenizers: prompts
+come as ids from ``mmlu_plan``.
+
+A group's prefix goes through the model once and stays in the key-value cache. Questions
+follow it end to end in one row: each sees the prefix and itself, and its positions go on
+from the prefix. So nothing is padded, the prefix is never copied for each question, and
+the result is that of every prompt alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from trainmark.training.stepper import add_over_ranks
+
+from .mmlu import CATEGORIES, SUBCATEGORIES, SUBJECTS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from .mmlu import Mmlu
+    from .mmlu_plan import Group, Plan
+
+NO_ANSWER = -1  # predicted, where legacy scoring names a token that is no letter
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One item as scored.
+
+    Args:
+        row: of the subject's file, from 0.
+        shots: solved examples that stood before it.
+        log_probabilities: of the four answers, among all tokens.
+        predicted: number of the answer given, or ``NO_ANSWER``.
+        right: number of the right answer.
+    """
+
+    subject: str
+    row: int
+    shots: int
+    log_probabilities: tuple[float, ...]
+    predicted: int
+    right: int
+
+
+@dataclass(frozen=True, slots=True)
+class MmluResult:
+    """Scores over all ranks, as shares of items answered rightly.
+
+    Args:
+        micro: over all items.
+        macro: mean of the subjects' scores.
+        per_subject, per_subcategory, per_category: over their items.
+        shots_used: items by the number of shots that stood before them.
+        cut: items whose prompt did not fit even without a shot.
+        asked: items of all ranks.
+        items: those that this rank scored.
+    """
+
+    micro: float
+    macro: float
+    per_subject: Mapping[str, float]
+    per_subcategory: Mapping[str, float]
+    per_category: Mapping[str, float]
+    shots_used: Mapping[int, int]
+    cut: int
+    asked: int
+    items: Sequence[Item] = field(repr=False)
+
+    @property
+    def mean_shots(self) -> float:
+        """Return the shots that stood before an item on average."""
+        return sum(shots * items for shots, items in self.shots_used.items()) / self.asked
+
+
+def score(
+    model: nn.Module,
+    mmlu: Mmlu,
+    plan: Plan,
+    *,
+    batch_tokens: int,
+    legacy: bool = False,
+    reuse: bool = True,
+    rank: int = 0,
+    world_size: int = 1,
+    in_step: bool = False,
+) -> MmluResult:
+    """Score this rank's part of ``plan`` and add up over ranks.
+
+    Args:
+        model: a causal language model of `transformers` with SDPA attention; its mode is
+            as before afterwards. The caller sets autocast.
+        batch_tokens: ids of questions in one forward pass.
+        legacy: as the published page did: each prompt alone, dropout on, and an answer is
+            right only where no token of the vocabulary is more likely.
+        reuse: keep a group's prefix in the cache; else each prompt goes alone.
+        in_step: all ranks make the same number of forward passes, which a model sharded
+            over ranks needs.
+    """
+    items: list[Item] = []
+    passes = 0
+    with torch.no_grad(), _mode(model, training=legacy):
+        for group in plan.groups:
+            together = _with_prefix if reuse and not legacy else _alone
+            for numbers, logits in together(model, group, batch_tokens):
+                items += _items(group, numbers, logits, plan, mmlu, legacy=legacy)
+                passes += 1
+            passes += together is _with_prefix and len(group.prefix) > 0
+        if in_step:
+            _keep_step(model, passes, plan.letters[0], rank=rank, world_size=world_size)
+    cut = sum(len(group.rows) for group in plan.groups if group.cut)
+    return _add_up(items, cut, plan, world_size=world_size, device=_device(model))
+
+
+def _device(model: nn.Module) -> torch.device:
+    return next(model.parameters()).device
+
+
+@contextmanager
+def _mode(model: nn.Module, *, training: bool) -> Iterator[None]:
+    """Set train or eval mode, and each module's own mode back afterwards."""
+    before = {module: module.training for module in model.modules()}
+    model.train(training)
+    try:
+        yield
+    finally:
+        for module, mode in before.items():
+            module.training = mode
+
+
+def _alone(
+    model: nn.Module, group: Group, batch_tokens: int
+) -> Iterator[tuple[Sequence[int], Tensor]]:
+    """Yield the logits (1, V) after each prompt of ``group``."""
+    del batch_tokens
+    device = _device(model)
+    prefix = torch.from_numpy(group.prefix)
+    for number, rest in enumerate(group.rests):
+        ids = torch.cat([prefix, torch.from_numpy(rest)])[None].to(device)
+        yield [number], model(input_ids=ids, use_cache=False, logits_to_keep=1).logits[:, 0]
+
+
+def _with_prefix(
+    model: nn.Module, group: Group, batch_tokens: int
+) -> Iterator[tuple[Sequence[int], Tensor]]:
+    """Yield the logits (B, V) after the prompts of each batch of ``group``."""
+    device, shared = _device(model), len(group.prefix)
+    config: Any = model.config
+    assert config._attn_implementation == "sdpa", "the mask below is in the form of SDPA"
+    cache = None
+    if shared:
+        ids = torch.from_numpy(group.prefix)[None].to(device)
+        cache = model(input_ids=ids, use_cache=True, logits_to_keep=1).past_key_values
+    for numbers in group.batches(batch_tokens):
+        rests = [torch.from_numpy(group.rests[number]) for number in numbers]
+        lengths = torch.tensor([len(rest) for rest in rests])
+        ends = lengths.cumsum(0)
+        positions = torch.arange(int(ends[-1])) + shared
+        positions -= (ends - lengths).repeat_interleave(lengths)
+        logits = model(
+            input_ids=torch.cat(rests)[None].to(device),
+            position_ids=positions[None].to(device),
+            attention_mask=_mask(lengths, shared).to(device),
+            past_key_values=cache,
+            use_cache=cache is not None,
+            logits_to_keep=(ends - 1).to(device),
+        ).logits[0]
+        if cache is not None:
+            cache.crop(-int(ends[-1]))  # take the questions off again
+        yield numbers, logits
+
+
+def _mask(lengths: Tensor, shared: int) -> Tensor:
+    """Return who sees whom, (1, 1, N, shared + N).
+
+    A token sees the prefix, and its own question up to itself.
+    """
+    owner = torch.arange(len(lengths)).repeat_interleave(lengths)
+    seen = (owner[:, None] == owner[None, :]).tril_()
+    prefix = torch.ones(len(owner), shared, dtype=torch.bool)
+    return torch.cat([prefix, seen], 1)[None, None]
+
+
+def _items(
+    group: Group,
+    numbers: Sequence[int],
+    logits: Tensor,
+    plan: Plan,
+    mmlu: Mmlu,
+    *,
+    legacy: bool,
+) -> Iterator[Item]:
+    subject = mmlu[group.subject]
+    letters = torch.tensor(plan.letters, device=logits.device)
+    log_probabilities = logits.float().log_softmax(-1)
+    likeliest = log_probabilities.argmax(-1).tolist()
+    found = log_probabilities[:, letters]
+    for number, four, best, token in zip(
+        numbers, found.tolist(), found.argmax(-1).tolist(), likeliest, strict=True
+    ):
+        row = group.rows[number]
+        predicted = best if not legacy or token == plan.letters[best] else NO_ANSWER
+        yield Item(
+            subject.name, row, group.shots, tuple(four), predicted, subject.items[row].answer
+        )
+
+
+def _keep_step(model: nn.Module, passes: int, token: int, *, rank: int, world_size: int) -> None:
+    """Make as many idle passes as the rank with the most has made more."""
+    device = _device(model)
+    mine = [passes if number == rank else 0 for number in range(world_size)]
+    most = max(add_over_ranks(*mine, world_size=world_size, device=device))
+    ids = torch.tensor([[token]], device=device)
+    for _ in range(most - passes):
+        model(input_ids=ids, use_cache=False, logits_to_keep=1)
+
+
+def _add_up(
+    items: Sequence[Item], cut: int, plan: Plan, *, world_size: int, device: torch.device
+) -> MmluResult:
+    """Return the averages over the items of all ranks."""
+    asked = Counter(item.subject for item in items)
+    right = Counter(item.subject for item in items if item.predicted == item.right)
+    shots = Counter(item.shots for item in items)
+    most = 1 + max((group.shots for group in plan.groups), default=0)
+    (most,) = add_over_ranks(most, world_size=world_size, device=device)  # at least the largest
+    counts = [
+        *(asked[name] for name in SUBJECTS), *(right[name] for name in SUBJECTS), cut,
+        *(shots[number] for number in range(most)),
+    ]  # fmt: skip
+    totals = add_over_ranks(*counts, world_size=world_size, device=device)
+    names = len(SUBJECTS)
+    all_asked = dict(zip(SUBJECTS, totals[:names], strict=True))
+    all_right = dict(zip(SUBJECTS, totals[names : 2 * names], strict=True))
+    total = sum(all_asked.values())
+    assert total == plan.items, f"{total} of {plan.items} items were scored"
+    per_subject = _shares(all_asked, all_right, {name: name for name in SUBJECTS})
+    return MmluResult(
+        micro=sum(all_right.values()) / total,
+        macro=sum(per_subject.values()) / len(per_subject),
+        per_subject=per_subject,
+        per_subcategory=_shares(all_asked, all_right, SUBCATEGORIES),
+        per_category=_shares(all_asked, all_right, CATEGORIES),
+        shots_used={n: items for n, items in enumerate(totals[2 * names + 1 :]) if items},
+        cut=totals[2 * names],
+        asked=total,
+        items=items,
+    )
+
+
+def _shares(
+    asked: Mapping[str, int], right: Mapping[str, int], kinds: Mapping[str, str]
+) -> dict[str, float]:
+    """Return the share of right answers over the subjects of each kind that were asked."""
+    all_asked: Counter[str] = Counter()
+    all_right: Counter[str] = Counter()
+    for subject, kind in kinds.items():
+        all_asked[kind] += asked[subject]
+        all_right[kind] += right[subject]
+    return {kind: all_right[kind] / count for kind, count in all_asked.items() if count}

@@ -1,0 +1,251 @@
+"""The library's Llama with peft's adapters: how it is built, and its way to the loss.
+
+Owns where weights come from (a folder, or a seed), how they lie in memory, and the forward
+pass of training. Only adapters are trained; frozen weights never get a gradient.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812 - the field's name for it
+from torch.utils.checkpoint import checkpoint
+
+# The narrow path: the package's own lazy top level resolves far more.
+from transformers.models.llama.configuration_llama import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaForCausalLM, LlamaRotaryEmbedding
+
+from trainmark.training.host_memory import map_large_blocks
+from trainmark.training.linear_cross_entropy import linear_cross_entropy_sum
+
+from .case import targets
+from .layers import ADAPTER, use_lean_parts
+from .memory import SCORES_AT_ONCE
+from .packing import IGNORED
+from .weight_files import check_weights
+from .weight_loading import TableInFile, copy_stored
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from trainmark.protocols import Device
+
+    from .case import LlamaRecipe
+    from .model_files import ModelConfig
+
+TABLE = "model.embed_tokens.weight"
+# Of a tensor that is mapped on its own on a CPU: every large activation of a large model.
+LARGE_BLOCK_BYTES = 1 << 21
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class LlamaLora(nn.Module):
+    """A frozen Llama with trained adapters; ``forward`` gives the loss.
+
+    Args:
+        peft: the model as peft wraps it, all on one device.
+        checkpoint_activations: recompute each block in the backward pass.
+    """
+
+    def __init__(self, peft: PeftModel, *, checkpoint_activations: bool) -> None:
+        super().__init__()
+        self.peft = peft
+        self._checkpoint = checkpoint_activations
+
+    @property
+    def causal_lm(self) -> LlamaForCausalLM:
+        """The library's model, adapters inside its layers."""
+        return self.peft.get_base_model()
+
+    def decoder_layers(self) -> list[nn.Module]:
+        """Return the blocks, the parts that FSDP2 shards each on its own."""
+        return list(self.causal_lm.model.layers)
+
+    def hidden(self, ids: Tensor, documents: Tensor | None = None) -> Tensor:
+        """Return the last hidden states (B, S, D) of token ids (B, S).
+
+        Args:
+            documents: (B, S), number of each token's document in its row: a token then sees
+                its own document only, and positions count from its beginning.
+        """
+        model = self.causal_lm.model
+        x = model.embed_tokens(ids)
+        positions, mask = _positions(ids), None
+        if documents is not None:
+            mask = _same_document(documents)
+            positions = positions - _document_starts(documents)
+        angles = model.rotary_emb(x, positions)
+        for layer in model.layers:
+            if self._checkpoint and self.training:
+                x = checkpoint(
+                    layer, x, attention_mask=mask, position_embeddings=angles, use_reentrant=False
+                )
+            else:
+                x = layer(x, attention_mask=mask, position_embeddings=angles)
+        return cast("Tensor", model.norm(x))
+
+    def forward(self, ids: Tensor, labels: Tensor, documents: Tensor | None = None) -> Tensor:
+        """Return the SUM of the cross-entropy, in nats, over all labels that count.
+
+        The sum is inside so that what wraps the module (DDP, FSDP) sees the head too.
+
+        Args:
+            ids: (B, S), int64.
+            labels: (B, S), int64; each to be foretold from the tokens before its place, or
+                ``IGNORED``.
+            documents: see ``hidden``.
+        """
+        hidden = self.hidden(ids, documents).flatten(0, 1)  # (B * S, D)
+        wanted = F.pad(labels[:, 1:], (0, 1), value=IGNORED).flatten()
+        return linear_cross_entropy_sum(
+            hidden, self.causal_lm.lm_head.weight, wanted,
+            ignored=IGNORED, scores_at_once=SCORES_AT_ONCE,
+        )  # fmt: skip
+
+
+def _positions(ids: Tensor) -> Tensor:
+    return torch.arange(ids.size(1), device=ids.device)[None]  # (1, S)
+
+
+def _same_document(documents: Tensor) -> Tensor:
+    """Return (B, 1, S, S), true where a query may see a key."""
+    same = documents[:, None, :, None] == documents[:, None, None, :]
+    return same.tril()
+
+
+def _document_starts(documents: Tensor) -> Tensor:
+    """Return (B, S): the position at which each token's document begins in its row."""
+    begins = F.pad(documents[:, 1:] != documents[:, :-1], (1, 0), value=True)
+    return (begins * _positions(documents)).cummax(1).values
+
+
+def build(
+    config: ModelConfig,
+    recipe: LlamaRecipe,
+    *,
+    weights: Path | None,
+    device: Device,
+    sharded: bool = False,
+) -> LlamaLora:
+    """Return the model in train mode, on ``device``; only adapters require gradients.
+
+    Never holds a second copy of the weights.
+
+    Args:
+        weights: the model folder; none: weights are drawn from the recipe's seed.
+        sharded: leave it on the host, from where FSDP2 takes each rank's share.
+
+    Raises:
+        DataError: weights that cannot be read or do not fit ``config``.
+    """
+    dtype = DTYPES[recipe.weights_dtype]
+    with torch.device("meta"):
+        causal_lm = LlamaForCausalLM(_library_config(config)).to(dtype)
+    place = torch.device("cpu") if sharded else device.place(torch.empty(0)).device
+    if place.type == "cpu":
+        map_large_blocks(LARGE_BLOCK_BYTES)
+    if weights is None:
+        _draw_weights(causal_lm, config, place, seed=recipe.seed)
+    else:
+        _load_weights(causal_lm, config, place, weights, may_stay=not sharded)
+    with torch.device(place):  # what follows from the sizes alone is in no file
+        causal_lm.model.rotary_emb = LlamaRotaryEmbedding(config=causal_lm.config)
+    if config.tie_embeddings:
+        causal_lm.lm_head.weight = causal_lm.model.embed_tokens.weight
+    causal_lm.requires_grad_(False)
+    model = LlamaLora(
+        _with_adapters(causal_lm, recipe, place),
+        checkpoint_activations=recipe.checkpoint_activations,
+    )
+    use_lean_parts(causal_lm.model)
+    _leave_to_each_rank(model)
+    return model.train()
+
+
+def _library_config(config: ModelConfig) -> LlamaConfig:
+    found = LlamaConfig.from_dict({**config.raw, "use_cache": False})
+    found._attn_implementation = "sdpa"
+    return found
+
+
+def _with_adapters(causal_lm: LlamaForCausalLM, recipe: LlamaRecipe, place: Any) -> PeftModel:
+    """Add float32 adapters, drawn on the host so that every device starts alike."""
+    torch.manual_seed(recipe.seed)
+    alpha: Any = recipe.lora_alpha  # any number to peft, a whole one to its annotation
+    alpha = int(alpha) if alpha.is_integer() else alpha
+    settings = LoraConfig(
+        task_type="CAUSAL_LM", r=recipe.lora_rank, lora_alpha=alpha,
+        lora_dropout=recipe.lora_dropout, target_modules=targets(recipe), bias="none",
+    )  # fmt: skip
+    with torch.device("cpu"), warnings.catch_warnings():
+        # peft asks the library for a property under its old name.
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated")
+        peft = get_peft_model(causal_lm, settings, adapter_name=ADAPTER)
+    for parameter in peft.parameters():
+        if parameter.requires_grad:
+            parameter.data = parameter.data.to(place, torch.float32)
+    return peft
+
+
+def _put(causal_lm: LlamaForCausalLM, name: str, value: Tensor) -> None:
+    """Make ``value`` the frozen weight called ``name``."""
+    owner, _, leaf = name.rpartition(".")
+    module = causal_lm.get_submodule(owner)
+    setattr(module, leaf, nn.Parameter(value, requires_grad=False))
+
+
+def _draw_weights(
+    causal_lm: LlamaForCausalLM, config: ModelConfig, place: torch.device, *, seed: int
+) -> None:
+    """Draw each weight where it will stay; norms are ones."""
+    generator = torch.Generator(place).manual_seed(seed)
+    for name, empty in _weights_of(causal_lm, config):
+        value = torch.empty(empty.shape, dtype=empty.dtype, device=place)
+        if value.dim() == 1:
+            value.fill_(1.0)
+        else:
+            value.normal_(std=config.initializer_range, generator=generator)
+        _put(causal_lm, name, value)
+
+
+def _load_weights(
+    causal_lm: LlamaForCausalLM,
+    config: ModelConfig,
+    place: torch.device,
+    folder: Path,
+    *,
+    may_stay: bool,
+) -> None:
+    """Read each weight to where it will stay.
+
+    On a CPU a large table of tokens stays in its file where it has the right type: a look-up
+    takes the rows that it needs, and no product ever reads the others.
+    """
+    stored = check_weights(folder, config)
+    may_stay = may_stay and place.type == "cpu" and not config.tie_embeddings
+    for name, empty in _weights_of(causal_lm, config):
+        if may_stay and name == TABLE and TableInFile.fits(stored[name], empty.dtype):
+            causal_lm.model.embed_tokens = TableInFile(stored[name])
+            continue
+        value = torch.empty(empty.shape, dtype=empty.dtype, device=place)
+        copy_stored(stored[name], value)
+        _put(causal_lm, name, value)
+
+
+def _weights_of(causal_lm: LlamaForCausalLM, config: ModelConfig) -> list[tuple[str, Tensor]]:
+    """Return name and (empty) value of each weight, the shared table once."""
+    every = causal_lm.named_parameters(remove_duplicate=False)
+    tied = config.tie_embeddings
+    return [(name, value) for name, value in every if not (tied and name == "lm_head.weight")]
+
+
+def _leave_to_each_rank(model: LlamaLora) -> None:
+    """Keep DDP from sending frozen weights around: every rank has read or drawn the same."""
+    frozen = [name for name, item in model.named_parameters() if not item.requires_grad]
+    torch.nn.parallel.DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(
+        model, frozen
+    )

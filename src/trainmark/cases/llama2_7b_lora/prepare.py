@@ -1,0 +1,223 @@
+"""Put dialogues, questions and model together into a data folder, whole or not at all.
+
+Owns what counts as a source among raw downloads. How files are kept and gone on with is
+``trainmark.preparing``'s; what they must hold is checked by their readers.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from trainmark import preparing
+from trainmark.errors import DataError, TrainmarkError
+
+from . import samsum
+from .data import MMLU, MODEL
+from .mmlu import SUBJECTS, read_mmlu
+from .model_files import CONFIG, read_config
+from .tokens import FAST, PIECES, SETTINGS, open_tokenizer
+from .weight_files import INDEX, SINGLE, check_weights, weight_files
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from trainmark.preparing import Say, Unfinished
+
+FORMAT = 1
+CASE = "llama2_7b_lora"
+WRITTEN = {"train": "train.jsonl", "validation": "val.jsonl"}
+# Rows of the published corpus, https://huggingface.co/datasets/Samsung/samsum
+PUBLISHED_ROWS = {"train": 14_732, "validation": 818}
+ARCHIVES = (".7z", ".zip", ".tar", ".tgz", ".gz")
+ENDINGS = (".json", ".jsonl", ".parquet", ".arrow", ".csv", ".safetensors")
+WHERE_DIALOGUES = (
+    "samsum comes as corpus.7z (train.json, val.json) with its paper, arXiv 1911.12237, or from "
+    "the dataset hub as samsum; unpack it into the raw folder"
+)
+WHERE_MODEL = (
+    "the model comes from the model hub as Llama-2-7b-hf: config.json, safetensors, "
+    "tokenizer.json or tokenizer.model"
+)
+WHERE_MMLU = "MMLU comes as data.tar with its paper, arXiv 2009.03300; unpack it"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Checked sources; ``mmlu`` is none where the raw folder has no questions."""
+
+    dialogues: samsum.Layout
+    model: Path
+    mmlu: Path | None
+
+    def outputs(self) -> dict[str, Callable[[Path], dict[str, int] | None]]:
+        """Return what writes each file, by its name below the data folder."""
+        made: dict[str, Callable[[Path], dict[str, int] | None]] = {
+            WRITTEN[split]: _writer(files) for split, files in self.dialogues.files.items()
+        }
+        for name in (CONFIG, FAST, PIECES, *SETTINGS, INDEX):
+            if (self.model / name).is_file():
+                made[f"{MODEL}/{name}"] = _copier(self.model / name)
+        if has_weights(self.model):
+            made |= {f"{MODEL}/{x.name}": _copier(x) for x in weight_files(self.model)}
+        for subject in SUBJECTS if self.mmlu else ():
+            for split in ("dev", "test"):
+                name = f"{split}/{subject}_{split}.csv"
+                assert self.mmlu is not None
+                made[f"{MMLU}/{name}"] = _copier(self.mmlu / name)
+        return made
+
+
+def has_weights(model: Path) -> bool:
+    """Tell whether a model folder holds weights in a form that is read."""
+    return any((model / name).is_file() for name in (SINGLE, INDEX))
+
+
+def prepare(raw: Path, data: Path, say: Say) -> None:
+    """Write ``data`` from the folder ``raw`` with dialogues, a model and MMLU.
+
+    Calling again with the same sources keeps every finished file whose sha256 still fits.
+
+    Args:
+        say: called with one line for each thing done, kept or found.
+
+    Raises:
+        DataError: something is missing or damaged, or ``data`` is not this call's to write.
+        EnvironmentFault: the system refused something.
+    """
+    with preparing.alone(data) as folder:
+        _prepare(raw.resolve(), folder, say)
+
+
+def _prepare(raw: Path, data: Path, say: Say) -> None:
+    preparing.refuse_inside(data, raw)
+    sources = preparing.fingerprints(_raw_files(raw))
+    made_of = {"format": FORMAT, "case": CASE, "sources": sources}
+    unfinished = preparing.resume(data, made_of=made_of, fresh={"counts": {}}, say=say)
+    if unfinished is None:
+        return
+    try:
+        source = find_source(raw)
+    except TrainmarkError:
+        if not unfinished.files:
+            unfinished.discard()  # nothing in it is worth going on with
+        raise
+    if source.mmlu is None:
+        say(f"no MMLU found: only mmlu_mode=off will run on this data. {WHERE_MMLU}")
+    if not has_weights(source.model):
+        say("no safetensors in the model folder: only init=random will run on this data")
+    _write(source, unfinished, say)
+    _tell_counts(unfinished.manifest["counts"], say)
+    unfinished.finish()
+    say(f"done: {data}")
+
+
+def _raw_files(raw: Path) -> dict[str, Path]:
+    """Return the raw files that matter, by name below ``raw``."""
+    if not raw.is_dir():
+        remedy = f"{WHERE_DIALOGUES}; {WHERE_MODEL}; {WHERE_MMLU}"
+        raise DataError("no such folder", where=str(raw), remedy=remedy)
+    files = [file for file in raw.rglob("*") if file.is_file()]
+    return {
+        file.relative_to(raw).as_posix(): file
+        for file in files
+        if file.suffix in ENDINGS or file.name == PIECES
+    }
+
+
+def find_source(raw: Path) -> Source:
+    """Find dialogues, model and questions anywhere below ``raw``, and check them.
+
+    Raises:
+        DataError: dialogues or a model are missing, something is there twice, or damaged.
+    """
+    folders = [raw, *sorted(item for item in raw.rglob("*") if item.is_dir())]
+    model = _only("model folder", [x for x in folders if _is_model(x)], raw, WHERE_MODEL)
+    config = read_config(model)
+    open_tokenizer(model, vocab_size=config.vocab_size)
+    if has_weights(model):
+        check_weights(model, config)
+    places = [folder for folder in folders if samsum.splits_in(folder)]
+    found = samsum.splits_in(_only("dialogues", places, raw, WHERE_DIALOGUES))
+    assert found is not None
+    trees = [folder for folder in folders if (folder / "dev").is_dir() and _asks(folder)]
+    mmlu = _only("MMLU", trees, raw, WHERE_MMLU) if trees else None
+    if mmlu:
+        read_mmlu(mmlu)
+    return Source(found, model, mmlu)
+
+
+def _is_model(folder: Path) -> bool:
+    file = folder / CONFIG
+    if not file.is_file():
+        return False
+    try:
+        raw = json.loads(file.read_bytes())
+    except (ValueError, RecursionError):
+        return True  # a damaged config is still the model meant; its check says why
+    return isinstance(raw, dict) and raw.get("model_type") == "llama"
+
+
+def _asks(folder: Path) -> bool:
+    return any((folder / "test").glob("*_test.csv"))
+
+
+def _only(what: str, found: Sequence[Path], raw: Path, remedy: str) -> Path:
+    if not found:
+        packed = sorted(x.name for x in raw.rglob("*") if x.name.lower().endswith(ARCHIVES))
+        unpack = f"unpack {', '.join(packed[:3])} first; " if packed else ""
+        raise DataError(f"no {what} found", where=str(raw), remedy=unpack + remedy)
+    if len(found) > 1:
+        raise DataError(
+            f"{len(found)} times {what}: {', '.join(map(str, found))}", where=str(raw),
+            rule="the raw folder holds each once", remedy="remove or move away all but one",
+        )  # fmt: skip
+    return found[0]
+
+
+def _writer(files: Sequence[Path]) -> Callable[[Path], dict[str, int]]:
+    """Return what writes a split one object a line and counts its rows."""
+
+    def write(target: Path) -> dict[str, int]:
+        rows = samsum.read_dialogues(files)
+        with target.open("w", encoding="utf-8", newline="\n") as stream:
+            for dialogue, summary in zip(rows.dialogues, rows.summaries, strict=True):
+                row = {"dialogue": dialogue, "summary": summary}
+                stream.write(json.dumps(row, ensure_ascii=False) + "\n")
+        return {"rows": len(rows)}
+
+    return write
+
+
+def _copier(source: Path) -> Callable[[Path], None]:
+    def copy(target: Path) -> None:
+        shutil.copyfile(source, target)
+
+    return copy
+
+
+def _write(source: Source, unfinished: Unfinished, say: Say) -> None:
+    """Write every output that no earlier call finished; questions are told of together."""
+    for relative, make in source.outputs().items():
+        if relative in unfinished.files:
+            continue
+        small = relative.startswith(f"{MMLU}/")  # over a hundred files
+        if not small:
+            say(f"writing {relative}")
+        counts = unfinished.write(relative, make)
+        if counts is not None:
+            split = next(key for key, name in WRITTEN.items() if name == relative)
+            unfinished.manifest["counts"][split] = counts
+        if not small:
+            unfinished.save()
+    unfinished.save()
+
+
+def _tell_counts(counts: dict[str, Any], say: Say) -> None:
+    for split, published in PUBLISHED_ROWS.items():
+        rows = counts[split]["rows"]
+        note = "" if rows == published else f"; NOT the published samsum, which has {published:,}"
+        say(f"{split}: {rows:,} dialogues{note}")

@@ -1,0 +1,239 @@
+"""Dialogues and their summaries out of the files they are published in, each row checked.
+
+Owns the places and forms of the splits: JSON, JSON lines, parquet, and the Arrow files of
+a saved ``datasets`` folder. Must not know prompts, tokens or torch. Rows and lines are
+counted from 1.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from trainmark.errors import DataError
+from trainmark.input_files import file_bytes, readable, split_files
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
+
+Kind = Literal["arrow", "jsonl", "json", "parquet"]
+KINDS: tuple[Kind, ...] = ("arrow", "jsonl", "json", "parquet")  # the first that is there is read
+SPLITS: dict[str, tuple[str, ...]] = {
+    "train": ("train",),
+    "validation": ("val", "validation", "eval"),  # the corpus says val, the hub validation
+}
+FOLDERS = (".", "data", "samsum", "corpus")  # where archive and hub keep the files
+COLUMNS = ("dialogue", "summary")
+LAYOUT_RULE = (
+    "a data folder holds train and val (or validation) as .json, .jsonl or .parquet (in the "
+    "folder itself, data/, samsum/ or corpus/), or what `datasets` saved, with train/ and "
+    "validation/"
+)
+ROW_RULE = "a row has dialogue and summary as text, the summary with at least one word"
+FETCH = "fetch the file again, or run `trainmark prepare llama2_7b_lora --from RAW --data DIR`"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The files of each split and the form they have."""
+
+    kind: Kind
+    files: dict[str, list[Path]]
+
+
+@dataclass(frozen=True, slots=True)
+class Dialogues:
+    """One split, row by row as it stands in its files."""
+
+    dialogues: list[str]
+    summaries: list[str]
+
+    def __len__(self) -> int:
+        return len(self.summaries)
+
+
+def find_layout(folder: Path) -> Layout:
+    """Find both splits of ``folder``, in the first of the known places and forms.
+
+    Raises:
+        DataError: no such folder, no splits, or only one of them.
+    """
+    if not folder.is_dir():
+        raise DataError("no such folder", where=str(folder), remedy=f"check --data, or {FETCH}")
+    for place in (folder / name for name in FOLDERS):
+        layout = splits_in(place)
+        if layout is not None:
+            return layout
+    raise DataError("no dialogues", where=str(folder), rule=LAYOUT_RULE, remedy=FETCH)
+
+
+def splits_in(place: Path) -> Layout | None:
+    """Return the splits that lie right in ``place``, in the first of the known forms.
+
+    Raises:
+        DataError: one split is there without the other.
+    """
+    for kind in KINDS:
+        files = {split: _files(place, names, kind) for split, names in SPLITS.items()}
+        missing = [split for split, found in files.items() if not found]
+        if len(missing) == len(SPLITS):
+            continue
+        if missing:
+            other = next(found for found in files.values() if found)[0]
+            raise DataError(
+                f"no {missing[0]} split beside {other.name}",
+                where=str(other.parent), rule=LAYOUT_RULE, remedy=f"add the split, or {FETCH}",
+            )  # fmt: skip
+        return Layout(kind, files)
+    return None
+
+
+def _files(place: Path, names: Sequence[str], kind: Kind) -> list[Path]:
+    """Return the files of the split that goes by one of ``names``, none where it is absent."""
+    for name in names:
+        found = saved_files(place / name) if kind == "arrow" else split_files(place, name, kind)
+        if found:
+            return found
+    return []
+
+
+def saved_files(folder: Path) -> list[Path]:
+    """Return the Arrow files that ``save_to_disk`` of `datasets` left in a split's folder.
+
+    Raises:
+        DataError: the folder's ``state.json`` is damaged, or tells of a selection of rows.
+    """
+    state = folder / "state.json"
+    if not state.is_file():
+        return []
+    told = _json(state, _text(state))
+    try:
+        names = [str(item["filename"]) for item in told["_data_files"]]
+        selection = told.get("_indices_data_files") or told.get("_indices_files")
+    except (TypeError, KeyError, AttributeError):
+        raise DataError(
+            "does not say which files hold the rows", where=f"{state}, _data_files",
+            rule="the folder is as `datasets` saved it", remedy=FETCH,
+        ) from None  # fmt: skip
+    if selection:
+        raise DataError(
+            "only a selection of the rows is meant", where=f"{state}, _indices_data_files",
+            rule="all rows of the files are read",
+            remedy="call flatten_indices() on the dataset and save it again",
+        )  # fmt: skip
+    return [folder / name for name in names]
+
+
+def read_dialogues(files: Sequence[Path]) -> Dialogues:
+    """Read one split from its files in order.
+
+    Raises:
+        DataError: a file cannot be read, holds no row, or one that breaks the rule.
+    """
+    found = Dialogues([], [])
+    for file in files:
+        with readable(file, rule=LAYOUT_RULE, remedy=FETCH):
+            empty = file_bytes(file) == 0
+        if empty:
+            raise DataError("the file is empty (0 bytes)", where=str(file), remedy=FETCH)
+        for where, row in _rows(file):
+            dialogue, summary = _checked(row, where)
+            found.dialogues.append(dialogue)
+            found.summaries.append(summary)
+    if not len(found):
+        raise DataError(
+            "the split is empty", where=str(files[0]),
+            rule="a split has at least one row", remedy=FETCH,
+        )  # fmt: skip
+    return found
+
+
+def _rows(file: Path) -> Iterable[tuple[str, Any]]:
+    """Yield each row with the words for where it stands."""
+    if file.suffix in (".parquet", ".arrow"):
+        return _columns(file)
+    text = _text(file)
+    # The hub has files named .json that hold one object a line.
+    if file.suffix == ".jsonl" or text.lstrip().startswith("{"):
+        return _lines(file, text)
+    listed = _json(file, text)
+    if not isinstance(listed, list):
+        raise DataError(
+            f"holds a {type(listed).__name__}", where=str(file),
+            rule="the file is a list of objects", remedy=FETCH,
+        )  # fmt: skip
+    return ((f"{file}, row {number}", row) for number, row in enumerate(listed, start=1))
+
+
+def _lines(file: Path, text: str) -> Iterator[tuple[str, Any]]:
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.strip():
+            where = f"{file}, line {number}"
+            yield where, _json(where, line)
+
+
+def _text(file: Path) -> str:
+    with readable(file, rule=LAYOUT_RULE, remedy=FETCH):
+        raw = file.read_bytes()
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise DataError(
+            f"byte 0x{raw[error.start]:02x} is not UTF-8", where=f"{file}, line {line}",
+            rule=ROW_RULE, remedy=FETCH,
+        ) from None  # fmt: skip
+
+
+def _json(where: Path | str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        what = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise DataError(
+            f"not readable as JSON: {what}", where=str(where), rule=ROW_RULE, remedy=FETCH
+        ) from None
+
+
+def _columns(file: Path) -> Iterator[tuple[str, Any]]:
+    """Yield the rows of a parquet or Arrow file."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with file.open("rb") as stream:
+            if file.suffix == ".parquet":
+                table = pq.read_table(stream)
+            else:
+                table = pa.ipc.open_stream(stream).read_all()
+        missing = [name for name in COLUMNS if name not in table.column_names]
+        if missing:
+            raise DataError(
+                f"no column {' and no column '.join(missing)}; there are: "
+                f"{', '.join(table.column_names)}",
+                where=str(file), rule=ROW_RULE, remedy=FETCH,
+            )  # fmt: skip
+        rows = table.select(list(COLUMNS)).to_pylist()
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        kind = "parquet" if file.suffix == ".parquet" else "an Arrow stream"
+        told = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise DataError(f"not readable as {kind}: {told}", where=str(file), remedy=FETCH) from None
+    for number, row in enumerate(rows, start=1):
+        yield f"{file}, row {number}", row
+
+
+def _checked(row: Any, where: str) -> tuple[str, str]:
+    """Return dialogue and summary of one row."""
+    if not isinstance(row, dict):
+        raise DataError(f"holds {row!r:.60}", where=where, rule=ROW_RULE, remedy=FETCH)
+    for name in COLUMNS:
+        if not isinstance(row.get(name), str):
+            what = f"{name} is {row[name]!r:.60}" if name in row else f"no {name}"
+            raise DataError(what, where=where, rule=ROW_RULE, remedy="mend or remove the row")
+    if not row["summary"].strip():
+        raise DataError(
+            "the summary is blank", where=where, rule=ROW_RULE, remedy="mend or remove the row"
+        )
+    return row["dialogue"], row["summary"]

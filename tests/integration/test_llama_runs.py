@@ -1,0 +1,106 @@
+"""The fine-tuning case from the command line: the tiny recipe to its target, two ranks, faults."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from trainmark.results.record import read
+
+CHANCE = 0.25  # four choices
+MARGIN = 0.5
+# What a model that knows the words and the form gets to, of the least loss of any.
+LOSS_LEVEL = 1.8
+
+
+@pytest.fixture(scope="module")
+def trainmark(tmp_path_factory):
+    place = tmp_path_factory.mktemp("llama")
+
+    def call(*words, limit_s=280):
+        env = os.environ | {"TRAINMARK_CACHE": str(place / "cache"), "OMP_NUM_THREADS": "1"}
+        return subprocess.run(
+            [sys.executable, "-m", "trainmark", *words],
+            env=env, cwd=place, capture_output=True, text=True, check=False, timeout=limit_s,
+        )  # fmt: skip
+
+    call.place = place
+    return call
+
+
+@pytest.mark.timeout(1500)  # a minute on an idle machine, several on a busy one
+def test_the_tiny_recipe_learns_to_summarise_and_to_answer(trainmark):
+    words = ("run", "llama2_7b_lora", "--out", "run", "--quiet", "--timeout", "1400")
+    done = trainmark(*words, limit_s=1450)
+    assert done.returncode == 0, done.stdout + done.stderr
+    run = trainmark.place / "run"
+    record = read(run)
+    assert CHANCE + MARGIN <= record.quality.value <= record.quality.best_possible == 1.0
+    best = least_loss(trainmark.place, record.plan.load_recipe())
+    detail = record.quality.history[-1].detail
+    assert best < detail["val_loss"] < LOSS_LEVEL * best
+    assert (detail["shots"], detail["cut"]) == (5, 0)
+    job = record.environment["job"]
+    assert job["artifacts"] == [
+        "artifacts/adapters/adapter_config.json",
+        "artifacts/adapters/adapter_model.safetensors",
+    ]
+    assert record.spans.by_name_ns["checkpoint"] > 0
+    name = "nlp_llama2-7b-lora-tiny_sp_bs6_fp32_1_speed"
+    speed = json.loads((run / "index" / name).read_text())
+    assert (speed["JOB_FAIL_FLAG"], speed["UNIT"]) == (0, "tokens/s")
+    for lang in ("en", "zh"):
+        assert "LoraConfig(" in (run / f"page.{lang}.md").read_text()
+
+
+def least_loss(place, recipe):
+    from trainmark.cases.llama2_7b_lora import data, generate
+
+    (folder,) = (place / "cache").glob("llama2_7b_lora-*")
+    return generate.best_loss(data.load(folder, recipe).tokenizer, recipe)
+
+
+@pytest.mark.timeout(600)
+def test_two_ranks_train_random_weights_for_speed_only(trainmark):
+    done = trainmark(
+        "run", "llama2_7b_lora", "--nproc", "2", "--out", "pair", "--quiet", "init=random",
+        "fsdp=true", "steps=12", "target=none", "eval_every_epochs=none", "mmlu_mode=off",
+        "warmup_steps=2", "lora_targets=q_proj,v_proj", limit_s=550,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    record = read(trainmark.place / "pair")
+    assert "performance-only" in record.labels
+    assert record.counts.samples == 12 * 12
+    assert record.environment["job"]["parallel"] == {"data": 2, "fsdp": True}
+    assert "FSDP2" in (trainmark.place / "pair" / "page.en.md").read_text()
+
+
+def test_what_does_not_fit_stops_before_anything_starts(trainmark):
+    made = trainmark("run", "llama2_7b_lora", "--dry-run", "init=random")
+    assert made.returncode == 0, made.stderr
+    folders = (trainmark.place / "cache").glob("llama2_7b_lora-*")
+    source = next(folder for folder in folders if not list(folder.glob("model/*.safetensors")))
+    data = trainmark.place / "data"
+    shutil.copytree(source, data)
+    no_weights = trainmark("run", "llama2_7b_lora", "--data", "data", "--out", "no")
+    assert no_weights.returncode == 2
+    assert "way out" in no_weights.stderr
+    config = data / "model" / "config.json"
+    large = json.loads(config.read_text()) | {
+        "hidden_size": 65_536, "intermediate_size": 262_144, "num_hidden_layers": 4,
+    }  # fmt: skip
+    config.write_text(json.dumps(large))
+    too_large = trainmark(
+        "run", "llama2_7b_lora", "--data", "data", "--out", "no", "init=random",
+        "target=none", "eval_every_epochs=none",
+    )  # fmt: skip
+    assert too_large.returncode == 2
+    assert "a rank needs about" in too_large.stderr
+    assert "weights" in too_large.stderr
+    assert "way out" in too_large.stderr
+    assert not (trainmark.place / "no").exists()

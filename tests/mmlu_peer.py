@@ -1,0 +1,118 @@
+"""The same questions and the same random model for our MMLU scores and for lm-eval's.
+
+``python tests/mmlu_peer.py`` writes ``golden/mmlu_lm_eval.json`` anew; it needs lm-eval.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from trainmark.cases.llama2_7b_lora import generate
+from trainmark.cases.llama2_7b_lora.case import CASE
+from trainmark.cases.llama2_7b_lora.mmlu import DEV_ROWS, Question, Subject
+from trainmark.cases.llama2_7b_lora.model_files import PRESETS, expected_shapes
+
+GOLDEN = Path(__file__).parent / "golden" / "mmlu_lm_eval.json"
+NAMES = ("abstract_algebra", "college_biology", "high_school_us_history", "virology")
+ITEMS = 9
+
+
+def subjects():
+    """Return four subjects: blanks around some questions, choices in any order, a long one."""
+    made = []
+    for number, name in enumerate(NAMES):
+        rng = np.random.default_rng(number)
+        rows = []
+        for row, item in enumerate(generate.questions(name, rows=DEV_ROWS + ITEMS, seed=7)):
+            order = rng.permutation(4)
+            text = item.text if row % 3 else f"  {item.text}\nWhat is out ? \n"
+            if row == DEV_ROWS + 4:
+                text = " ".join([text] * 12)
+            choices = tuple(item.choices[place] for place in order)
+            rows.append(Question(text, choices, int(np.flatnonzero(order == item.answer)[0])))
+        made.append(Subject(name, tuple(rows[:DEV_ROWS]), tuple(rows[DEV_ROWS:])))
+    return tuple(made)
+
+
+def write_model(folder):
+    """Write the tiny model and its tokenizer, with weights of this file's own.
+
+    The golden scores are of these, whatever the case's generator draws.
+    """
+    recipe = CASE.recipes["tiny"]
+    generate.write_model(folder, recipe)
+    rng = np.random.default_rng([recipe.seed, 3])
+    weights = {
+        name: np.ones(shape, np.float32)
+        if len(shape) == 1
+        else 0.2 * rng.standard_normal(shape, np.float32)
+        for name, shape in expected_shapes(PRESETS["tiny"]).items()
+    }
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+
+
+def open_model(folder):
+    from transformers.models.llama.modeling_llama import LlamaForCausalLM
+
+    return LlamaForCausalLM.from_pretrained(folder, attn_implementation="sdpa").eval()
+
+
+def score_with_lm_eval(folder, batch_size=4):
+    """Return lm-eval's log-probabilities of the four answers, by subject and row.
+
+    The tasks are its own ``mmlu`` tasks, read from files instead of the hub.
+    """
+    os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+    import lm_eval
+    from lm_eval.models.huggingface import HFLM
+    from lm_eval.tasks import TaskManager
+    from transformers import AutoTokenizer
+
+    own = Path(lm_eval.__file__).parent / "tasks" / "mmlu" / "default"
+    tasks = folder / "tasks"
+    tasks.mkdir()
+    for subject in subjects():
+        files = {}
+        for split, rows in (("dev", subject.shots), ("test", subject.items)):
+            files[split] = str(tasks / f"{subject.name}_{split}.jsonl")
+            lines = [
+                {"question": x.text, "choices": list(x.choices), "answer": x.answer} for x in rows
+            ]
+            Path(files[split]).write_text("".join(json.dumps(line) + "\n" for line in lines))
+        config = {
+            "include": str(own / f"mmlu_{subject.name}.yaml"), "task": f"peer_{subject.name}",
+            "dataset_path": "json", "dataset_name": None,
+            "dataset_kwargs": {"data_files": files, "cache_dir": str(folder / "cache")},
+        }  # fmt: skip
+        (tasks / f"{subject.name}.yaml").write_text(json.dumps(config))
+    model = HFLM(
+        pretrained=open_model(folder / "model"), tokenizer=AutoTokenizer.from_pretrained(
+            folder / "model"), batch_size=batch_size, device="cpu",
+    )  # fmt: skip
+    found = lm_eval.simple_evaluate(
+        model, tasks=[f"peer_{name}" for name in NAMES], num_fewshot=DEV_ROWS, log_samples=True,
+        bootstrap_iters=0, task_manager=TaskManager(include_path=str(tasks)),
+    )  # fmt: skip
+    return {
+        name: [
+            {
+                "log_probabilities": [round(float(x[0]), 6) for x in sample["filtered_resps"]],
+                "acc": float(sample["acc"]),
+            }
+            for sample in sorted(found["samples"][f"peer_{name}"], key=lambda x: x["doc_id"])
+        ]
+        for name in NAMES
+    } | {"acc": {name: found["results"][f"peer_{name}"]["acc,none"] for name in NAMES}}
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as place:
+        write_model(Path(place) / "model")
+        scores = score_with_lm_eval(Path(place))
+    GOLDEN.write_text(json.dumps(scores, indent=1) + "\n", encoding="utf-8")

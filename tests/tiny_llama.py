@@ -1,0 +1,100 @@
+"""A Llama with adapters small enough to train in a test, on one rank or on several real ones.
+
+Apart from the tests because a spawned rank has to import it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from trainmark.cases.llama2_7b_lora import generate, job
+from trainmark.cases.llama2_7b_lora.case import LlamaRecipe
+from trainmark.devices.cpu import CpuDevice
+from trainmark.protocols import JobContext
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ROWS = {"train": 45, "val": 9}
+SUBJECTS = 2  # of the 57, to be quick
+
+
+def recipe(**changes: Any) -> LlamaRecipe:
+    fields = {
+        "data": "generated", "model_size": "tiny", "init": "random", "seq_length": 64,
+        "micro_batch_size": 4, "lora_rank": 4, "lora_dropout": 0.0, "learning_rate": 1e-3,
+        "lora_targets": "q_proj,v_proj,down_proj", "max_epochs": 3, "mmlu_shots": 2,
+    }  # fmt: skip
+    return LlamaRecipe(**{**fields, **changes})
+
+
+def write_data(folder: Path) -> Path:
+    """Write few dialogues, all questions and a model without weights."""
+    folder.mkdir(exist_ok=True)
+    for split, rows in ROWS.items():
+        drawn = generate.dialogues(split, rows=rows, seed=1)
+        listed = [{"id": "", "dialogue": d, "summary": s} for d, s, _ in drawn]
+        (folder / f"{split}.json").write_text(json.dumps(listed))
+    generate.write_mmlu(folder / "mmlu", seed=1)
+    generate.write_model(folder / "model", recipe())
+    return folder
+
+
+def new_job(folder: Path, *, rank: int = 0, world_size: int = 1, **changes: Any) -> job.LlamaJob:
+    context = JobContext(
+        recipe=recipe(**changes), data_dir=folder, rank=rank, world_size=world_size,
+        device=CpuDevice(threads=1),
+    )  # fmt: skip
+    data = job.load_data(context)
+    return job.build(context, replace(data, mmlu=data.mmlu and data.mmlu[:SUBJECTS]))
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    plain = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    return plain.detach().clone()
+
+
+def train(made: job.LlamaJob, *, epochs: int = 2) -> dict[str, Any]:
+    """Take the steps of all epochs; return losses, samples, adapters and quality."""
+    steps = []
+    for epoch in range(epochs):
+        stream = list(made.batches(epoch))
+        source = iter(stream)
+        sizes, held = [], 0
+        for batch in stream:
+            held += batch.counts.samples
+            if batch.closes_step:
+                sizes.append(held)
+                held = 0
+        for samples in sizes:
+            loss = made.step(source)
+            assert loss is not None
+            steps.append((loss.item(), samples))
+    made.check()
+    found = made.evaluate()
+    weights = {n: whole(x) for n, x in made.model.named_parameters() if x.requires_grad}
+    return {
+        "steps": steps, "weights": weights, "quality": (found.value, found.samples),
+        "detail": dict(found.detail), "facts": dict(made.facts()),
+    }  # fmt: skip
+
+
+def rank_main(rank: int, folder: Path, out: Path, world_size: int, spreads: Any) -> None:
+    """Train one way after the other: starting a process costs more than all of them."""
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{out}/rendezvous", rank=rank, world_size=world_size
+    )
+    found = {}
+    for name, changes in spreads.items():
+        made = new_job(folder, rank=rank, world_size=world_size, **changes)
+        found[name] = train(made)
+        made.save(out / name)
+    torch.save(found, out / f"rank{rank}.pt")
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()

@@ -1,0 +1,371 @@
+"""Dialogues in every form, tokenizers of both kinds, generated data, the check and the load."""
+
+import dataclasses
+import io
+import json
+import math
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from sentencepiece import SentencePieceTrainer
+
+from mmlu_peer import open_model
+from trainmark.cases.llama2_7b_lora import data, generate
+from trainmark.cases.llama2_7b_lora.case import CASE
+from trainmark.cases.llama2_7b_lora.mmlu import LETTERS
+from trainmark.cases.llama2_7b_lora.mmlu_plan import answer_ids, plan_scoring
+from trainmark.cases.llama2_7b_lora.packing import IGNORED
+from trainmark.cases.llama2_7b_lora.prompts import training_text
+from trainmark.cases.llama2_7b_lora.samsum import find_layout, read_dialogues
+from trainmark.cases.llama2_7b_lora.tokens import open_tokenizer
+from trainmark.errors import DataError
+
+ROWS = [
+    {"id": "1", "dialogue": "Ann: hi\r\nBo: hé", "summary": "They greet."},
+    {"id": "2", "dialogue": "", "summary": "Nothing is said."},
+]
+OTHER = [{"id": "3", "dialogue": "x", "summary": "y"}]
+TINY = CASE.recipes["tiny"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_dialogues():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(generate, "DIALOGUES", {"train": 600, "val": 200})
+        yield
+
+
+def write(folder, kind, names=("train", "val")):
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, rows in zip(names, (ROWS, OTHER), strict=True):
+        table = pa.Table.from_pylist(rows)
+        if kind == "json":
+            (folder / f"{name}.json").write_text(json.dumps(rows), encoding="utf-8")
+        elif kind in ("jsonl", "json-lines"):
+            lines = "\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
+            ending = "jsonl" if kind == "jsonl" else "json"
+            (folder / f"{name}.{ending}").write_text(lines + "\n\n", encoding="utf-8")
+        elif kind == "parquet":
+            pq.write_table(table, folder / f"{name}.parquet")
+        elif kind == "parts":
+            for number in range(len(rows)):
+                part = f"{name}-{number:05d}-of-{len(rows):05d}.parquet"
+                pq.write_table(table.slice(number, 1), folder / part)
+        else:  # as save_to_disk of datasets leaves it
+            place = folder / name
+            place.mkdir()
+            with pa.ipc.new_stream(place / "data-00000-of-00001.arrow", table.schema) as stream:
+                stream.write_table(table)
+            state = {"_data_files": [{"filename": "data-00000-of-00001.arrow"}]}
+            (place / "state.json").write_text(json.dumps(state), encoding="utf-8")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("kind", "place", "names"),
+    [
+        ("json", ".", ("train", "val")),
+        ("jsonl", "data", ("train", "validation")),
+        ("json-lines", "samsum", ("train", "eval")),
+        ("parquet", ".", ("train", "validation")),
+        ("parts", "data", ("train", "validation")),
+        ("arrow", "corpus", ("train", "validation")),
+    ],
+)
+def test_every_form_gives_the_same_rows(tmp_path, kind, place, names):
+    write(tmp_path / place, kind, names)
+    layout = find_layout(tmp_path)
+    train, validation = (read_dialogues(files) for files in layout.files.values())
+    assert train.dialogues == [row["dialogue"] for row in ROWS]
+    assert train.summaries == [row["summary"] for row in ROWS]
+    assert (validation.dialogues, validation.summaries) == (["x"], ["y"])
+
+
+def fault(folder, file="train.json"):
+    """Return what, and where below the folder, reading the split says."""
+    with pytest.raises(DataError) as caught:
+        read_dialogues([folder / file])
+    assert caught.value.remedy
+    return caught.value.what, caught.value.where.removeprefix(f"{folder}/")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('[{"summary": "s"}]', ("no dialogue", "train.json, row 1")),
+        ('[{"dialogue": "d", "summary": 3}]', ("summary is 3", "train.json, row 1")),
+        ('{"dialogue":"d","summary":"s"}\n{"dialogue":null,"summary":"s"}',
+         ("dialogue is None", "train.json, line 2")),
+        ('[{"dialogue": "d", "summary": " "}]', ("the summary is blank", "train.json, row 1")),
+        ("[3]", ("holds 3", "train.json, row 1")),
+        ("[]", ("the split is empty", "train.json")),
+        ("", ("the file is empty (0 bytes)", "train.json")),
+        ('"x"', ("holds a str", "train.json")),
+        ("[" * 100_000, ("not readable as JSON: nested too deeply", "train.json")),
+        ('[\n{"a":}', ("not readable as JSON: Expecting value: line 2 column 6 (char 7)",
+                       "train.json")),
+    ],
+)  # fmt: skip
+def test_a_wrong_row_is_named(tmp_path, text, expected):
+    (tmp_path / "train.json").write_text(text, encoding="utf-8")
+    assert fault(tmp_path) == expected
+
+
+def test_wrong_bytes_and_columns_are_named(tmp_path):
+    (tmp_path / "train.jsonl").write_bytes(b'{"dialogue":"d","summary":"s"}\n\xff')
+    assert fault(tmp_path, "train.jsonl") == ("byte 0xff is not UTF-8", "train.jsonl, line 2")
+    pq.write_table(pa.table({"dialogue": ["a"], "text": ["b"]}), tmp_path / "train.parquet")
+    assert fault(tmp_path, "train.parquet") == (
+        "no column summary; there are: dialogue, text", "train.parquet",
+    )  # fmt: skip
+    table = pa.table({"dialogue": ["a", None], "summary": ["b", "c"]})
+    pq.write_table(table, tmp_path / "train.parquet")
+    assert fault(tmp_path, "train.parquet") == ("dialogue is None", "train.parquet, row 2")
+    (tmp_path / "train.parquet").write_bytes(b"PAR1 nothing")
+    assert fault(tmp_path, "train.parquet")[0].startswith("not readable as parquet: ")
+    (tmp_path / "x.arrow").write_bytes(b"nothing at all")
+    assert fault(tmp_path, "x.arrow")[0].startswith("not readable as an Arrow stream: ")
+
+
+def test_missing_splits_and_selections_are_named(tmp_path):
+    with pytest.raises(DataError, match="no such folder"):
+        find_layout(tmp_path / "none")
+    with pytest.raises(DataError, match="no dialogues"):
+        find_layout(tmp_path)
+    (tmp_path / "train.json").write_text("[]", encoding="utf-8")
+    with pytest.raises(DataError, match=r"no validation split beside train\.json"):
+        find_layout(tmp_path)
+    write(tmp_path / "saved", "arrow", ("train", "validation"))
+    state = tmp_path / "saved" / "train" / "state.json"
+    state.write_text('{"_data_files": [], "_indices_data_files": ["i.arrow"]}', encoding="utf-8")
+    with pytest.raises(DataError, match="only a selection of the rows") as caught:
+        find_layout(tmp_path / "saved")
+    assert "flatten_indices" in caught.value.remedy
+    state.write_text("[]", encoding="utf-8")
+    with pytest.raises(DataError, match="does not say which files"):
+        find_layout(tmp_path / "saved")
+
+
+@pytest.fixture(scope="module")
+def pieces(tmp_path_factory):
+    """A folder with a SentencePiece model as Llama's is: BPE, bytes, no normalising."""
+    folder = tmp_path_factory.mktemp("pieces")
+    model = io.BytesIO()
+    lines = [item[0] for item in generate.dialogues("val", rows=200, seed=1)]
+    SentencePieceTrainer.train(
+        sentence_iterator=iter(" ".join(lines).split("\n")), model_writer=model, vocab_size=420,
+        model_type="bpe", byte_fallback=True, normalization_rule_name="identity",
+        remove_extra_whitespaces=False, minloglevel=2,
+    )  # fmt: skip
+    (folder / "tokenizer.model").write_bytes(model.getvalue())
+    return folder
+
+
+def test_a_sentencepiece_tokenizer_begins_and_ends_documents(pieces):
+    tokenizer = open_tokenizer(pieces, vocab_size=420)
+    assert (tokenizer.vocab_size, tokenizer.begin, tokenizer.end_id) == (420, (1,), 2)
+    (ids,) = tokenizer.documents(["Ada: I bring</s>\nö"])
+    assert (ids[0], ids[-1], ids.count(2)) == (1, 2, 1)
+    assert [3 + byte for byte in (0x0A, 0xC3, 0xB6)] == ids[-4:-1]  # byte tokens follow id 2
+    letters = answer_ids(tokenizer, generate_subject())
+    assert len(set(letters)) == len(LETTERS)
+    (pieces / "tokenizer_config.json").write_text('{"add_bos_token": false}', encoding="utf-8")
+    assert open_tokenizer(pieces, vocab_size=420).begin == ()
+    (pieces / "tokenizer_config.json").unlink()
+
+
+def generate_subject():
+    from trainmark.cases.llama2_7b_lora.mmlu import Subject
+
+    drawn = tuple(generate.questions("anatomy", rows=3, seed=1))
+    return Subject("anatomy", drawn[:2], drawn[2:])
+
+
+def test_ids_are_those_of_transformers(tmp_path):
+    from transformers import AutoTokenizer
+
+    generate.write_tokenizer(tmp_path)
+    library = AutoTokenizer.from_pretrained(tmp_path)
+    texts = ["Ada: I bring the bread", "\n\nAnswer: C", ""]
+    ours = open_tokenizer(tmp_path, vocab_size=256)
+    assert ours.prompts(texts) == library(texts)["input_ids"]
+    assert ours.documents(texts) == [[*ids, 2] for ids in library(texts)["input_ids"]]
+
+
+def test_special_tokens_are_told_by_the_settings(tmp_path):
+    generate.write_tokenizer(tmp_path)
+    settings = tmp_path / "tokenizer_config.json"
+    told = {"eos_token": {"content": "---"}, "add_bos_token": False}
+    settings.write_text(json.dumps(told), encoding="utf-8")
+    tokenizer = open_tokenizer(tmp_path, vocab_size=256)
+    assert (tokenizer.begin, tokenizer.end_id) == ((), generate.vocabulary().index("---"))
+    (ids,) = tokenizer.prompts(["</s>"])
+    assert 2 not in ids  # a text cannot forge the end of a dialogue
+    settings.write_text('{"eos_token": "<none>"}', encoding="utf-8")
+    with pytest.raises(DataError, match="no end token"):
+        open_tokenizer(tmp_path, vocab_size=256)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "what"),
+    [
+        ("tokenizer.json", b"", "the file is empty (0 bytes)"),
+        ("tokenizer.json", b"{}", "not readable as a tokenizer: "),
+        ("tokenizer.model", b"no model", "not readable as a tokenizer: "),
+        ("tokenizer_config.json", b"{", "not readable as a tokenizer: "),
+        ("tokenizer_config.json", b"[]", "not readable as a tokenizer: holds a list"),
+    ],
+)
+def test_an_unreadable_tokenizer_is_named(tmp_path, name, content, what):
+    if name == "tokenizer_config.json":
+        generate.write_tokenizer(tmp_path)
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError) as caught:
+        open_tokenizer(tmp_path, vocab_size=256)
+    assert caught.value.what.startswith(what)
+    assert caught.value.where == str(tmp_path / name)
+    assert caught.value.remedy
+
+
+def test_a_missing_tokenizer_and_ids_past_the_embedding_are_named(tmp_path):
+    with pytest.raises(DataError, match=r"no tokenizer\.json and no tokenizer\.model"):
+        open_tokenizer(tmp_path, vocab_size=256)
+    generate.write_tokenizer(tmp_path)
+    size = len(generate.vocabulary())
+    assert open_tokenizer(tmp_path, vocab_size=size).vocab_size == size
+    with pytest.raises(DataError, match=f"ids go up to {size - 1}") as caught:
+        open_tokenizer(tmp_path, vocab_size=size - 1)
+    assert f"has {size - 1} rows" in caught.value.rule
+
+
+@pytest.fixture(scope="module")
+def generated(tmp_path_factory, few_dialogues):
+    folder = tmp_path_factory.mktemp("generated")
+    generate.generate(folder, TINY)
+    return folder
+
+
+def test_generating_again_gives_the_same_bytes(generated, tmp_path):
+    generate.generate(tmp_path, TINY)
+    files = sorted(f.relative_to(generated) for f in generated.rglob("*") if f.is_file())
+    assert len(files) == 2 + 114 + 4
+    assert all((generated / name).read_bytes() == (tmp_path / name).read_bytes() for name in files)
+    other = generate.dialogues("val", rows=3, seed=TINY.seed + 1)
+    assert other != generate.dialogues("val", rows=3, seed=TINY.seed)
+
+
+def test_summaries_follow_from_their_dialogues():
+    seen = set()
+    for dialogue, summary, _ in generate.dialogues("train", rows=300, seed=3):
+        lines = dialogue.split("\n")
+        if ": I bring " in lines[0]:
+            name, said = lines[0].split(": I bring ")
+            assert summary == f"{name} brings {said}"
+            seen.add("chat")
+            continue
+        answers = [line.removeprefix("Answer: ") for line in lines if line.startswith("Answer")]
+        assert summary == " ".join(answers)
+        for number, letter in enumerate(answers):
+            asked, *choices = lines[7 * number : 7 * number + 5]
+            words = asked.replace("?", "").split()
+            (right,) = (
+                kind[1][place]
+                for kind in generate.KNOWLEDGE
+                for place, known in enumerate(kind[2])
+                if set(known) & set(words)
+            )
+            assert choices[LETTERS.index(letter)] == f"{letter}. {right}"
+        seen.add(len(answers))
+    assert seen == {"chat", 1, 2, 3}
+
+
+def test_no_generated_word_is_unknown(generated):
+    loaded = data.load(generated, TINY)
+    assert (loaded.train.ids != 0).all()
+    groups = plan_scoring(loaded.tokenizer, loaded.mmlu, max_length=2048).groups
+    assert sum(len(group.rows) for group in groups) == 57 * generate.ITEMS
+    assert all((group.prefix != 0).all() for group in groups)
+    assert all((rest != 0).all() for group in groups for rest in group.rests)
+    longest = max(len(g.prefix) + max(map(len, g.rests)) for g in groups)
+    assert longest < 200
+
+
+def test_the_least_loss_is_what_was_drawn_by_hand(generated, monkeypatch):
+    tokenizer = open_tokenizer(generated / "model", vocab_size=256)
+    monkeypatch.setattr(generate, "DIALOGUES", {"train": 1, "val": 1})
+    recipe = dataclasses.replace(TINY, seq_length=4096)
+    ((dialogue, summary, nats),) = generate.dialogues("val", rows=1, seed=recipe.seed)
+    tokens = len(tokenizer.documents([training_text(dialogue, summary)])[0])
+    assert generate.best_loss(tokenizer, recipe) == pytest.approx(nats / (tokens - 1))
+    chat = math.log(2 * 12 * 11 * 8 * 8 * 7 * 4)
+    quizzes = [math.log(2 * 3) + count * math.log(3 * 8) for count in (1, 2, 3)]
+    drawn = {round(x[2], 9) for x in generate.dialogues("train", rows=200, seed=1)}
+    assert drawn == {round(x, 9) for x in (chat, *quizzes)}
+
+
+def test_rows_hide_little_of_what_was_drawn(generated):
+    tokenizer = open_tokenizer(generated / "model", vocab_size=256)
+    drawn = generate.dialogues("val", rows=200, seed=TINY.seed)
+    ids = tokenizer.documents([training_text(dialogue, summary) for dialogue, summary, _ in drawn])
+    exact = sum(nats for _, _, nats in drawn) / sum(map(len, ids))
+    for seq_length, near in ((2048, 0.01), (64, 0.05)):
+        recipe = dataclasses.replace(TINY, seq_length=seq_length)
+        bound = generate.best_loss(tokenizer, recipe)
+        assert bound == pytest.approx(exact, rel=near)
+
+
+def test_check_names_the_content_and_load_gives_what_was_checked(generated, tmp_path):
+    facts = data.check(generated, TINY)
+    loaded = data.load(generated, TINY)
+    assert (
+        facts.train_samples == len(loaded.train) == -(-loaded.train.tokens.sum() // TINY.seq_length)
+    )
+    assert facts.eval_samples == 57 * generate.ITEMS
+    assert (facts.best_quality, facts.layout, facts.quality_comparable) == (1.0, "json", True)
+    assert loaded.train.num_documents == generate.DIALOGUES["train"]
+    assert loaded.config.vocab_size == 256
+    assert data.check(generated, TINY).content_id == facts.content_id
+    off = data.check(generated, dataclasses.replace(TINY, mmlu_mode="off", init="random"))
+    assert off.content_id != facts.content_id
+    assert (off.eval_samples, off.best_quality) == (len(loaded.validation), 1.0)
+    assert not off.quality_comparable
+
+
+def test_documents_kept_apart_are_not_foretold_from_each_other(generated):
+    apart = data.load(generated, dataclasses.replace(TINY, cross_document="separate")).train
+    attending = data.load(generated, TINY).train
+    assert (apart.ids == attending.ids).all()
+    differing = apart.labels != attending.labels
+    begins = np.diff(apart.documents, axis=1, prepend=0) > 0
+    real = attending.labels != IGNORED
+    assert (differing == (begins & real)).all()
+    assert (apart.labels[differing] == IGNORED).all()
+    assert (attending.labels[differing] == 1).all()
+
+
+def test_the_check_refuses_what_training_would_stumble_over(generated, tmp_path):
+    long = dataclasses.replace(TINY, seq_length=4096)
+    with pytest.raises(DataError, match="the recipe's seq_length is 4096"):
+        data.check(generated, long)
+    folder = tmp_path / "x"
+    folder.mkdir()
+    generate.generate(folder, dataclasses.replace(TINY, init="random"))
+    with pytest.raises(DataError, match=r"no model\.safetensors"):
+        data.check(folder, TINY)
+    (folder / "mmlu" / "dev" / "anatomy_dev.csv").unlink()
+    with pytest.raises(DataError, match="1 of 114 files"):
+        data.check(folder, dataclasses.replace(TINY, init="random"))
+    (folder / "val.json").write_text("[]", encoding="utf-8")
+    with pytest.raises(DataError, match="the split is empty"):
+        data.check(folder, dataclasses.replace(TINY, init="random"))
+
+
+def test_generated_weights_are_loaded_by_transformers(generated):
+    model = open_model(generated / "model")
+    weights = generate._weights(data.read_config(generated / "model"), seed=TINY.seed)
+    loaded = model.state_dict()
+    assert weights.keys() <= loaded.keys()
+    assert all(torch.equal(loaded[name], torch.from_numpy(w)) for name, w in weights.items())

@@ -1,0 +1,237 @@
+"""The fine-tuning case: FLOPs, batches, one rank against two, what it leaves, what it refuses."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+import tiny_llama
+from trainmark import cases, recipes
+from trainmark.cases.llama2_7b_lora import flops
+from trainmark.cases.llama2_7b_lora.case import CASE, check_recipe
+from trainmark.cases.llama2_7b_lora.model_files import PRESETS, lora_parameters, parameters
+from trainmark.devices.peaks import dense_peak
+from trainmark.errors import EnvironmentFault, UsageError
+from trainmark.protocols import Counts, SavesArtifacts
+from trainmark.report.cells import percent
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_llama.write_data(tmp_path_factory.mktemp("data"))
+
+
+def test_the_published_mfu_follows_from_the_pages_own_inputs() -> None:
+    config = PRESETS["7b"]
+    trained = lora_parameters(config, 8, ["q_proj", "v_proj"])
+    assert (parameters(config), trained) == (6_738_415_616, 4_194_304)
+    peak = dense_peak("NVIDIA A100-SXM4-40GB", "fp16")
+    assert peak is not None
+
+    def mfu(per_token: float) -> str:
+        return percent(100 * 4017 * per_token / peak.flops_per_second)
+
+    assert mfu(flops.weight_flops_per_token(7e9, trained)) == "36.1%"
+    assert mfu(flops.weight_flops_per_token(parameters(config), trained)) == "34.7%"
+    # Ours takes no look-up for a product and counts attention.
+    assert flops.matmul_weights(config) == 6_607_077_376
+    assert mfu(flops.model_flops_per_token(config, trained=trained, seq_length=512)) == "35.1%"
+
+
+def _product(_total: Any, left: Any, right: Any, **_: Any) -> int:
+    return 2 * left[0] * left[1] * right[1]
+
+
+def _attention(query: Any, *_: Any, **__: Any) -> int:
+    batch, heads, tokens, width = query
+    return 2 * 2 * batch * heads * tokens * tokens * width
+
+
+UNKNOWN_TO_TORCH = {
+    torch.ops.aten.addmm_: _product,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention,
+    # Scores that are computed a second time are no model FLOPs.
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: (
+        lambda grad, *_, **__: 2 * _attention(grad)
+    ),
+}
+
+
+def test_the_formula_counts_the_products_that_are_done(folder: Path) -> None:
+    job = tiny_llama.new_job(folder)
+    batch = next(job.batches(0))
+    with FlopCounterMode(display=False, custom_mapping=UNKNOWN_TO_TORCH) as counter:
+        job.step(iter([replace(batch, closes_step=True)]))
+    # Nothing learns below the first block: its input gets no gradient, neither from three
+    # projections nor from two adapters.
+    rank, hidden, tokens = job.recipe.lora_rank, 64, batch.counts.tokens_padded
+    not_done = 2 * tokens * (3 * hidden * hidden + 2 * rank * hidden)
+    assert counter.get_total_flops() == job.model_flops(batch.counts) - not_done
+
+
+def test_batches_hold_every_row_once_and_weigh_tokens_alike(folder: Path) -> None:
+    job = tiny_llama.new_job(folder, micro_batch_size=3, grad_accum_steps=2)
+    split = job.data.train
+    assert split.targets.min() < split.targets.max()  # the last row is not full
+    batches = list(job.batches(0))
+    total = sum((batch.counts for batch in batches), Counts())
+    rows = len(split)
+    assert total == Counts(rows, rows, int(split.tokens.sum()), rows * 64)
+    assert sum(batch.closes_step for batch in batches) == job.steps_per_epoch == -(-rows // 6)
+    # Scale times a step's targets is its samples: their losses add up to the mean a token.
+    step: list[Any] = []
+    for batch in batches:
+        step.append(batch)
+        if batch.closes_step:
+            targets = sum(int((item.tensors[1] != -100).sum()) for item in step)
+            assert {item.tensors[-1] for item in step} == {batch.step_samples / targets}
+            step = []
+
+
+def test_the_learning_rate_falls_with_each_epoch(folder: Path) -> None:
+    job = tiny_llama.new_job(folder, micro_batch_size=8, mmlu_mode="off")
+    seen = []
+    for epoch in range(3):
+        stream = job.batches(epoch)
+        while job.step(stream) is not None:
+            seen.append(job.stepper.optimizer.param_groups[0]["lr"])
+    steps = job.steps_per_epoch
+    assert steps > 1
+    wanted = [1e-3 * 0.85**epoch for epoch in range(3) for _ in range(steps)]
+    assert seen == pytest.approx(wanted)
+
+
+SPREADS: dict[str, dict[str, Any]] = {
+    "ddp": {},
+    "ddp separate, accumulated": {
+        "cross_document": "separate", "micro_batch_size": 2, "grad_accum_steps": 2,
+    },
+    "fsdp": {"fsdp": True},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def spread(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("spread")
+    torch.multiprocessing.spawn(tiny_llama.rank_main, (folder, out, 2, SPREADS), nprocs=2)
+    return out
+
+
+@pytest.mark.parametrize("name", SPREADS)
+def test_two_ranks_train_as_one(folder: Path, spread: Path, name: str) -> None:
+    changes = SPREADS[name]
+    found = [torch.load(spread / f"rank{rank}.pt")[name] for rank in range(2)]
+    batch = 2 * changes.get("micro_batch_size", 4)  # what two ranks take together
+    job = tiny_llama.new_job(folder, **{**changes, "micro_batch_size": batch, "fsdp": False})
+    alone = tiny_llama.train(job)
+    # The last step of an epoch is uneven over the ranks.
+    means = []
+    for step in zip(*(item["steps"] for item in found), strict=True):
+        samples = sum(count for _, count in step)
+        means.append((sum(loss * count for loss, count in step) / samples, samples))
+    assert means == [(pytest.approx(loss, abs=1e-5), count) for loss, count in alone["steps"]]
+    for item in found:
+        assert item["quality"] == alone["quality"]
+        assert item["detail"] == pytest.approx(alone["detail"], abs=1e-4)
+        for key, value in alone["weights"].items():
+            # Adam turns rounding of a gradient near 0 into part of a step of 0.001.
+            torch.testing.assert_close(item["weights"][key], value, rtol=0, atol=3e-4, msg=key)
+    assert found[0]["facts"]["parallel"] == {"data": 2, "fsdp": name == "fsdp"}
+    saved = spread / name / "adapters"
+    assert sorted(path.name for path in saved.iterdir() if path.suffix != ".md") == [
+        "adapter_config.json", "adapter_model.safetensors",
+    ]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing.:FutureWarning")  # of peft
+def test_what_a_run_leaves_is_loaded_by_peft_alone(folder: Path, tmp_path: Path) -> None:
+    from peft import PeftModel
+
+    job = tiny_llama.new_job(folder)
+    assert isinstance(job, SavesArtifacts)
+    job.step(job.batches(0))
+    ids, _, _ = job._tensors(job.data.validation, job.data.validation.tokens[:1] * 0)
+    job.model.eval()
+    wanted = job.model.causal_lm(input_ids=ids, use_cache=False).logits
+    job.save(tmp_path)
+    base = tiny_llama.new_job(folder).model.causal_lm
+    plain = PeftModel.from_pretrained(_without_adapters(base), tmp_path / "adapters")
+    torch.testing.assert_close(plain(input_ids=ids, use_cache=False).logits, wanted)
+
+
+def _without_adapters(causal_lm: Any) -> Any:
+    """Return the library's own model with the same frozen weights."""
+    from transformers.models.llama.modeling_llama import LlamaForCausalLM
+
+    plain = LlamaForCausalLM(causal_lm.config).eval()
+    state = {
+        name.replace(".base_layer", ""): value
+        for name, value in causal_lm.state_dict().items()
+        if "lora_" not in name
+    }
+    plain.load_state_dict(state)
+    return plain
+
+
+def test_a_run_says_what_it_trained(folder: Path) -> None:
+    job = tiny_llama.new_job(folder, mmlu_mode="off")
+    facts = job.facts()
+    json.dumps(facts)
+    trained = lora_parameters(job.data.config, 4, ["q_proj", "v_proj", "down_proj"])
+    assert facts["trainable_parameters"] == trained
+    assert facts["parameters"] == parameters(job.data.config) + trained
+    assert facts["optimisation"]["scheme"] == "lora"
+    assert "lora_alpha=32" in facts["optimisation"]["details"]
+    # Without questions there is a loss, and no score.
+    found = job.evaluate()
+    assert found.value != found.value
+    assert set(found.detail) == {"val_loss"}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["lora_targets=q_proj,w_proj"], "no linear layer is called 'w_proj'"),
+        (["lora_targets=q_proj,q_proj"], "names a layer twice"),
+        (["model_size=70b"], "unknown model_size '70b'"),
+        (["weights_dtype=fp16"], "weights_dtype=fp16 with precision=fp32"),
+        (["weights_dtype=bf16", "precision=fp16"], "weights_dtype=bf16 with precision=fp16"),
+        (["mmlu_mode=off"], "mmlu_mode=off with target_value=0.4"),
+        (["init=random"], "init=random with target_value=0.4"),
+    ],
+)
+def test_fields_that_contradict_each_other_are_refused(words: list[str], said: str) -> None:
+    recipe, _ = recipes.apply_overrides(
+        CASE.recipes["standard-1x1"], recipes.parse_assignments(words)
+    )
+    with pytest.raises(UsageError, match=said) as caught:
+        check_recipe(recipe, 1)
+    assert caught.value.remedy
+
+
+def test_every_recipe_agrees_with_itself() -> None:
+    for recipe in CASE.recipes.values():
+        check_recipe(recipe, 8)
+    without = {"init": "random", "target_value": None, "mmlu_mode": "off"}
+    check_recipe(replace(CASE.recipes["standard-1x1"], **without), 1)
+
+
+def test_too_little_memory_is_refused_before_loading(folder: Path) -> None:
+    check = cases.load("llama2").check_fit
+    assert check is not None
+    big = json.dumps({"model_type": "llama", **PRESETS["7b"].raw})
+    (folder / "big" / "model").mkdir(parents=True)
+    (folder / "big" / "model" / "config.json").write_text(big)
+    standard = CASE.recipes["standard-1x1"]
+    check(folder / "big", standard, 1, 40 << 30)
+    with pytest.raises(EnvironmentFault, match="a rank needs about") as caught:
+        check(folder / "big", standard, 1, 24 << 30)
+    assert "weights_dtype=bf16" in (caught.value.remedy or "")

@@ -1,0 +1,133 @@
+"""What a training step needs is known before it runs, and what does not fit is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from trainmark.cases.llama2_7b_lora.case import LlamaRecipe
+from trainmark.cases.llama2_7b_lora.memory import predict_peak_bytes, refuse_too_little
+from trainmark.cases.llama2_7b_lora.model_files import PRESETS
+from trainmark.errors import EnvironmentFault
+
+GIB = 2**30
+# Builds and trains in a process of its own, after a step that loads every kernel, and prints
+# how far resident memory rose, at most, above where it stood.
+MEASURED = """
+import ctypes, gc, json, sys, torch
+from pathlib import Path
+from trainmark.cases.llama2_7b_lora import memory, model, model_files
+from trainmark.cases.llama2_7b_lora.case import LlamaRecipe
+from trainmark.devices.cpu import CpuDevice
+
+def resident(key):
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * int(next(x for x in lines if x.startswith(key)).split()[1])
+
+def peak(config, **fields):
+    recipe = LlamaRecipe(init="random", **fields)
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from here
+    before = resident("VmRSS")
+    llama = model.build(config, recipe, weights=None, device=device)
+    trained = [x for x in llama.parameters() if x.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=1e-3, fused=True)
+    ids = torch.randint(0, config.vocab_size, (recipe.micro_batch_size, recipe.seq_length))
+    llama(ids, ids).backward()
+    optimizer.step()
+    return resident("VmHWM") - before, memory.predict_peak_bytes(config, recipe, 1).total
+
+device = CpuDevice(threads=1)
+sizes = json.loads(sys.argv[1])
+peak(model_files.PRESETS["tiny"], micro_batch_size=1, seq_length=64)
+config = model_files.config_from({**model_files.PRESETS["7b"].raw, **sizes})
+print(json.dumps([peak(config, **fields) for fields in json.loads(sys.argv[2])]))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="resident memory is read from /proc")
+def test_a_real_step_peaks_within_15_percent_of_the_prediction() -> None:
+    sizes = {
+        "hidden_size": 1024, "num_hidden_layers": 2, "num_attention_heads": 8,
+        "num_key_value_heads": 8, "intermediate_size": 2752, "vocab_size": 4000,
+    }  # fmt: skip
+    every = "q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj"
+    recipes = [
+        {"micro_batch_size": 1},
+        {"micro_batch_size": 1, "lora_targets": every},
+        {"micro_batch_size": 2, "checkpoint_activations": True},
+    ]
+    found = subprocess.run(
+        [sys.executable, "-c", MEASURED, json.dumps(sizes), json.dumps(recipes)],
+        check=True, capture_output=True, text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    pairs = json.loads(found.stdout.splitlines()[-1])
+    assert len(pairs) == len(recipes)
+    for (measured, predicted), recipe in zip(pairs, recipes, strict=True):
+        assert measured == pytest.approx(predicted, rel=0.15), recipe
+
+
+def test_the_count_for_the_published_setup_is_exact_where_it_can_be() -> None:
+    found = predict_peak_bytes(PRESETS["7b"], LlamaRecipe(micro_batch_size=2), 1)
+    assert found.weights == 4 * (6_738_415_616 + 4_194_304)
+    assert found.gradients == 4 * 4_194_304
+    assert found.optimizer == 8 * 4_194_304
+    assert found.total == found.weights + 12 * 4_194_304 + found.activations
+    # The published run took 37.3 of 40 GiB, of which this is what tensors need at least.
+    assert 31 * GIB < found.total < 37.3 * GIB
+
+
+def test_sixteen_bit_weights_take_half_and_adapters_stay_whole() -> None:
+    recipe = LlamaRecipe(micro_batch_size=4, precision="bf16", weights_dtype="bf16")
+    found = predict_peak_bytes(PRESETS["7b"], recipe, 1)
+    assert found.weights == 2 * 6_738_415_616 + 4 * 4_194_304
+    mixed = predict_peak_bytes(PRESETS["7b"], replace(recipe, weights_dtype="fp32"), 1)
+    assert mixed.weights == 4 * (6_738_415_616 + 4_194_304)
+
+
+def test_sharded_ranks_hold_their_part_and_what_is_whole_for_a_moment() -> None:
+    config, recipe = PRESETS["7b"], LlamaRecipe(micro_batch_size=2, fsdp=True)
+    found = predict_peak_bytes(config, recipe, 8)
+    blocks_and_tables = 2 * 202_375_168 + 2 * 32_000 * 4096
+    assert found.weights == (4 * 6_742_609_920) // 8 + 4 * blocks_and_tables
+    assert found.optimizer == 8 * 4_194_304 // 8
+    assert predict_peak_bytes(config, recipe, 1).weights == 4 * 6_742_609_920
+
+
+@pytest.mark.parametrize(
+    ("fields", "ranks", "memory", "way_out"),
+    [
+        ({"micro_batch_size": 4}, 1, 36, "add micro_batch_size=2 grad_accum_steps=2"),
+        ({"micro_batch_size": 1}, 1, 27, "add checkpoint_activations=true"),
+        ({"micro_batch_size": 2}, 2, 25, "add fsdp=true"),
+        ({"micro_batch_size": 1}, 1, 22, "add precision=bf16 weights_dtype=bf16"),
+        (
+            {"micro_batch_size": 3, "precision": "fp16"}, 1, 14.5,
+            "add checkpoint_activations=true precision=fp16 weights_dtype=fp16",
+        ),
+        ({"micro_batch_size": 1}, 1, 8, "no recipe fits, the smallest needs 13.4 GiB a rank"),
+    ],
+)  # fmt: skip
+def test_too_little_memory_is_refused_with_the_recipe_that_fits(
+    fields: dict[str, object], ranks: int, memory: float, way_out: str
+) -> None:
+    config, recipe = PRESETS["7b"], LlamaRecipe(**fields)
+    with pytest.raises(EnvironmentFault, match="a rank needs about") as caught:
+        refuse_too_little(config, recipe, ranks, int(memory * GIB))
+    assert caught.value.remedy is not None
+    assert caught.value.remedy.startswith(way_out)
+    if not way_out.startswith("add"):
+        return
+    words = dict(word.split("=") for word in caught.value.remedy.removeprefix("add ").split())
+    changes = {
+        name: int(word) if word.isdigit() else {"true": True}.get(word, word)
+        for name, word in words.items()
+    }
+    refuse_too_little(config, replace(recipe, **changes), ranks, int(memory * GIB))

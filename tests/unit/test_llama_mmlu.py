@@ -1,0 +1,332 @@
+"""MMLU: table, csv tree, prompts, plans; scores equal those of each prompt alone and lm-eval's."""
+
+import json
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+
+from mmlu_peer import GOLDEN, NAMES, open_model, score_with_lm_eval, subjects, write_model
+from trainmark.cases.llama2_7b_lora import generate, mmlu_scoring
+from trainmark.cases.llama2_7b_lora.mmlu import (
+    CATEGORIES,
+    SUBCATEGORIES,
+    SUBJECTS,
+    Question,
+    Subject,
+    read_mmlu,
+    read_questions,
+)
+from trainmark.cases.llama2_7b_lora.mmlu_plan import plan_scoring, shares
+from trainmark.cases.llama2_7b_lora.mmlu_scoring import score
+from trainmark.cases.llama2_7b_lora.prompts import prompt
+from trainmark.cases.llama2_7b_lora.tokens import TextTokenizer, open_tokenizer
+from trainmark.errors import DataError
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    place = tmp_path_factory.mktemp("peer")
+    write_model(place / "model")
+    return place
+
+
+@pytest.fixture(scope="module")
+def model(folder):
+    return open_model(folder / "model")
+
+
+@pytest.fixture(scope="module")
+def tokenizer(folder):
+    return open_tokenizer(folder / "model", vocab_size=256)
+
+
+@pytest.fixture(scope="module")
+def mmlu():
+    return subjects()
+
+
+def of_items(result):
+    return {(item.subject, item.row): item for item in result.items}
+
+
+def test_the_table_has_57_subjects_in_17_and_4_groups():
+    assert len(SUBJECTS) == 57
+    assert Counter(CATEGORIES.values()) == {
+        "STEM": 18, "humanities": 13, "social sciences": 12, "other": 14,
+    }  # fmt: skip
+    assert len(set(SUBCATEGORIES.values())) == 17
+    assert SUBCATEGORIES["anatomy"] == "health"
+    assert CATEGORIES["professional_law"] == "humanities"
+
+
+def test_a_prompt_is_the_published_one():
+    shot = Question("One?", ("a", "b", "c", "d"), 2)
+    asked = Question(" Two?\n", ("e", "f", "g", "h"), 0)
+    head = "The following are multiple choice questions (with answers) about{}world religions.\n\n"
+    shown = "One?\nA. a\nB. b\nC. c\nD. d\nAnswer: C\n\n"
+    assert prompt("world_religions", [shot], asked) == (
+        head.format(" ") + shown + "Two?\nA. e\nB. f\nC. g\nD. h\nAnswer:"
+    )
+    assert prompt("world_religions", [shot], asked, legacy=True) == (
+        head.format("  ") + shown + " Two?\n\nA. e\nB. f\nC. g\nD. h\nAnswer:"
+    )
+
+
+def test_csv_fields_may_hold_commas_quotes_and_line_breaks(tmp_path):
+    file = tmp_path / "x.csv"
+    file.write_bytes('"a, ""b""\n\u2028c",1,2,3,4,D\r\nq,,x y,None,4, B\n'.encode())
+    assert read_questions(file) == (
+        Question('a, "b"\n\u2028c', ("1", "2", "3", "4"), 3),
+        Question("q", ("", "x y", "None", "4"), 1),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "what"),
+    [
+        (b"q,1,2,3,4,A\nq,1,2,3,B\n", "row 2 (line 2)", "5 column(s)"),
+        (b'q,1,2,3,4,A\n"q\nr",1,2,3,4,E\n', "row 2 (line 3)", "the answer is 'E'"),
+        (b"q,1,2,3,4,a\n", "row 1 (line 1)", "the answer is 'a'"),
+        (b" ,1,2,3,4,A\n", "row 1 (line 1)", "the question is blank"),
+        (b'q,1,2,3,4,A\n"q,1,2,3,4,B\n', "line 2", "not readable as csv: unexpected end of data"),
+        (b"q,1,2,3,4,A\nq\xff,1,2,3,4,A\n", "line 2", "byte 0xff is not UTF-8"),
+        (b"", "", "no rows"),
+    ],
+)
+def test_a_wrong_csv_row_is_named(tmp_path, text, where, what):
+    file = tmp_path / "x_test.csv"
+    file.write_bytes(text)
+    with pytest.raises(DataError) as caught:
+        read_questions(file)
+    assert caught.value.what == what
+    assert caught.value.where == (f"{file}, {where}" if where else str(file))
+    assert caught.value.remedy
+
+
+def test_a_missing_task_file_is_named(tmp_path):
+    generate.write_mmlu(tmp_path, seed=1)
+    assert [subject.name for subject in read_mmlu(tmp_path)] == list(SUBJECTS)
+    gone = tmp_path / "test" / "virology_test.csv"
+    gone.unlink()
+    with pytest.raises(DataError, match="1 of 114 files are missing") as caught:
+        read_mmlu(tmp_path)
+    assert caught.value.where == str(gone)
+
+
+def test_scores_with_reuse_equal_each_prompt_alone(model, tokenizer, mmlu):
+    plan = plan_scoring(tokenizer, mmlu, max_length=2048)
+    alone = of_items(score(model, mmlu, plan, batch_tokens=1, reuse=False))
+    assert len(alone) == 36
+    for batch_tokens in (1, 100, 10_000):
+        reused = score(model, mmlu, plan, batch_tokens=batch_tokens)
+        assert reused.shots_used == {5: 36}
+        for key, item in of_items(reused).items():
+            expected = alone[key]
+            assert item.log_probabilities == pytest.approx(expected.log_probabilities, abs=2e-5)
+            assert (item.predicted, item.right) == (expected.predicted, expected.right)
+
+
+def test_the_prefix_goes_through_the_model_once(model, tokenizer, mmlu, monkeypatch):
+    plan = plan_scoring(tokenizer, mmlu, max_length=2048)
+    seen = []
+    forward = type(model).forward
+
+    def counted(self, input_ids, **words):
+        seen.append(input_ids.numel())
+        return forward(self, input_ids=input_ids, **words)
+
+    monkeypatch.setattr(type(model), "forward", counted)
+    score(model, mmlu, plan, batch_tokens=10_000)
+    once = sum(len(g.prefix) + sum(map(len, g.rests)) for g in plan.groups)
+    assert (len(seen), sum(seen)) == (2 * len(NAMES), once)
+    seen.clear()
+    score(model, mmlu, plan, batch_tokens=10_000, reuse=False)
+    assert sum(seen) == once + sum((len(g.rests) - 1) * len(g.prefix) for g in plan.groups)
+
+
+def check_against(peer, model, tokenizer, mmlu):
+    """Compare item by item: log-probabilities, the answer, right or wrong, the averages."""
+    plan = plan_scoring(tokenizer, mmlu, max_length=2048)
+    result = score(model, mmlu, plan, batch_tokens=300)
+    compared = 0
+    for (name, row), item in of_items(result).items():
+        expected = peer[name][row]
+        assert item.log_probabilities == pytest.approx(expected["log_probabilities"], abs=1e-4)
+        assert item.predicted == int(np.argmax(expected["log_probabilities"]))
+        assert float(item.predicted == item.right) == expected["acc"]
+        compared += 1
+    assert compared == sum(len(peer[name]) for name in NAMES) == 36
+    assert {name: result.per_subject[name] for name in NAMES} == pytest.approx(peer["acc"])
+    assert result.macro == pytest.approx(sum(peer["acc"].values()) / len(NAMES))
+
+
+def test_scores_equal_those_lm_eval_gave(model, tokenizer, mmlu):
+    check_against(json.loads(GOLDEN.read_text(encoding="utf-8")), model, tokenizer, mmlu)
+
+
+def test_scores_equal_those_lm_eval_gives_now(folder, model, tokenizer, mmlu):
+    pytest.importorskip("lm_eval", reason="needs the extra [eval]")
+    check_against(score_with_lm_eval(folder), model, tokenizer, mmlu)
+
+
+def test_ranks_score_every_item_once(model, tokenizer, mmlu):
+    whole = of_items(
+        score(model, mmlu, plan_scoring(tokenizer, mmlu, max_length=2048), batch_tokens=500)
+    )
+    for world_size in (2, 3, 5):
+        rows = [
+            (mmlu[number].name, row)
+            for rank in range(world_size)
+            for number, run in shares(mmlu, rank=rank, world_size=world_size)
+            for row in run
+        ]
+        assert rows == [(s.name, row) for s in mmlu for row in range(len(s.items))]
+    parts = [
+        plan_scoring(tokenizer, mmlu, max_length=2048, rank=rank, world_size=3) for rank in range(3)
+    ]
+    found = {}
+    for plan in parts:
+        assert plan.items == 36
+        for group in plan.groups:
+            for numbers, logits in mmlu_scoring._with_prefix(model, group, 500):
+                for item in mmlu_scoring._items(group, numbers, logits, plan, mmlu, legacy=False):
+                    found[item.subject, item.row] = item
+    assert found.keys() == whole.keys()
+    assert all(found[key].predicted == item.predicted for key, item in whole.items())
+
+
+def test_ranks_add_up_and_keep_step(model, tokenizer, mmlu, monkeypatch):
+    """Two ranks, one after the other, with the sums handed over by hand."""
+    single = score(model, mmlu, plan_scoring(tokenizer, mmlu, max_length=2048), batch_tokens=60)
+    told, passes = [], []
+
+    def first_call(*values, world_size, device):
+        told[-1].append(values)
+        return list(values)
+
+    monkeypatch.setattr(mmlu_scoring, "add_over_ranks", first_call)
+    for rank in range(2):
+        told.append([])
+        plan = plan_scoring(tokenizer, mmlu, max_length=2048, rank=rank, world_size=2)
+        with pytest.raises(AssertionError, match="of 36 items"):
+            score(model, mmlu, plan, batch_tokens=60, in_step=True, rank=rank, world_size=2)
+        passes.append(told[-1][0][rank])
+    made = []
+    for rank in range(2):
+        sums = iter([passes, [12], [a + b for a, b in zip(told[0][2], told[1][2], strict=True)]])
+
+        def handed(*values, world_size, device, sums=sums):
+            total = next(sums)
+            return [*total, *[0] * (len(values) - len(total))]
+
+        monkeypatch.setattr(mmlu_scoring, "add_over_ranks", handed)
+        plan = plan_scoring(tokenizer, mmlu, max_length=2048, rank=rank, world_size=2)
+        calls = []
+        hook = model.register_forward_hook(lambda *_, calls=calls: calls.append(1))
+        result = score(model, mmlu, plan, batch_tokens=60, in_step=True, rank=rank, world_size=2)
+        hook.remove()
+        made.append(len(calls))
+        assert (result.micro, result.macro, result.shots_used, result.asked) == (
+            single.micro, single.macro, {5: 36}, 36,
+        )  # fmt: skip
+    assert made == [max(passes)] * 2
+
+
+def test_shots_are_dropped_until_the_prompt_fits_and_counted(model, tokenizer, mmlu):
+    plan = plan_scoring(tokenizer, mmlu, max_length=120)
+    result = score(model, mmlu, plan, batch_tokens=500)
+    by_hand = Counter()
+    cut = 0
+    for subject in mmlu:
+        for item in subject.items:
+            fitting = [
+                count
+                for count in range(6)
+                if len(tokenizer.prompts([prompt(subject.name, subject.shots[:count], item)])[0])
+                <= 120
+            ]
+            cut += not fitting
+            by_hand[max(fitting, default=0)] += 1
+    assert result.shots_used == dict(sorted(by_hand.items()))
+    assert len(result.shots_used) > 1
+    assert result.cut == cut == 4
+    assert result.mean_shots == sum(k * n for k, n in by_hand.items()) / 36
+    for group in plan.groups:
+        assert all(len(group.prefix) + len(rest) <= 120 for rest in group.rests)
+        if group.cut:
+            subject = mmlu[group.subject]
+            (end,) = tokenizer.prompts([prompt(subject.name, [], subject.items[group.rows[0]])])
+            assert [*group.prefix, *group.rests[0]] == end[-120:]
+
+
+def test_legacy_keeps_the_last_shots_and_dropout_and_asks_the_whole_vocabulary(tokenizer, mmlu):
+    plan = plan_scoring(tokenizer, mmlu, max_length=100, legacy=True)
+    group = next(g for g in plan.groups if g.shots and not g.cut)
+    subject = mmlu[group.subject]
+    text = prompt(
+        subject.name, subject.shots[-group.shots :], subject.items[group.rows[0]], legacy=True
+    )
+    assert [*group.prefix, *group.rests[0]] == tokenizer.prompts([text])[0]
+
+    class Fixed(torch.nn.Module):
+        """Says a word that is no letter where a prompt's row is odd, else C."""
+
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.zeros(1))
+            self.modes, self.calls = [], 0
+
+        def forward(self, input_ids, use_cache, logits_to_keep):
+            assert (len(input_ids), use_cache, logits_to_keep) == (1, False, 1)
+            self.modes.append(self.training)
+            logits = torch.zeros(1, 1, 256)
+            logits[..., plan.letters[2]] = 5.0
+            logits[..., 7] = 9.0 * (self.calls % 2)
+            self.calls += 1
+            return type("Output", (), {"logits": logits})
+
+    model = Fixed().eval()
+    result = score(model, mmlu, plan, batch_tokens=1, legacy=True)
+    assert model.modes == [True] * 36
+    assert not model.training
+    assert [item.predicted for item in result.items] == [2, -1] * 18
+    right = sum(item.right == 2 for item in result.items[::2])
+    assert result.micro == right / 36
+
+
+def test_averages_by_hand():
+    plan = type("P", (), {"groups": (), "items": 5})
+    items = [
+        mmlu_scoring.Item(name, 0, 5, (0.0,) * 4, predicted, 1)
+        for name, predicted in (
+            ("anatomy", 1), ("anatomy", 0), ("anatomy", 1), ("virology", 0), ("jurisprudence", 1),
+        )
+    ]  # fmt: skip
+    result = mmlu_scoring._add_up(items, 0, plan, world_size=1, device=torch.device("cpu"))
+    assert result.micro == 3 / 5
+    assert result.per_subject == {"anatomy": 2 / 3, "jurisprudence": 1.0, "virology": 0.0}
+    assert result.macro == pytest.approx(5 / 9)
+    assert result.per_subcategory == {"health": 0.5, "law": 1.0}
+    assert result.per_category == {"other": 0.5, "humanities": 1.0}
+
+
+@pytest.mark.parametrize(
+    "tail", [lambda text: (1,), lambda text: (ord(text[-1]), 1), lambda text: (len(text) % 3,)]
+)
+def test_a_tokenizer_that_gives_answers_no_token_of_their_own_is_refused(tokenizer, mmlu, tail):
+    odd = TextTokenizer(
+        lambda texts: [[1, *tail(text)] for text in texts], tokenizer.file, 256, (), 2
+    )
+    with pytest.raises(DataError, match="the answers are not one token each") as caught:
+        plan_scoring(odd, mmlu, max_length=2048)
+    assert caught.value.where == str(tokenizer.file)
+
+
+def test_a_subject_with_one_item_still_asks_one_token():
+    subject = Subject("virology", (), (Question("q", ("a", "b", "c", "d"), 0),))
+    tokenizer = TextTokenizer(lambda texts: [list(map(ord, t)) for t in texts], None, 256, (), 2)
+    (group,) = plan_scoring(tokenizer, (subject,), max_length=500).groups
+    assert (len(group.rests[0]), group.shots) == (1, 0)
+    assert group.rests[0][0] == ord(" ")

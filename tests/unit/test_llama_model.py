@@ -1,0 +1,397 @@
+"""The model is the library's with peft's adapters, from any folder, and keeps less."""
+
+from __future__ import annotations
+
+import json
+import struct
+import warnings
+from pathlib import Path
+from typing import Any
+
+import peft
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import LlamaForCausalLM
+
+from trainmark.cases.llama2_7b_lora import adapters, layers, weight_loading
+from trainmark.cases.llama2_7b_lora.case import TARGETS, LlamaRecipe
+from trainmark.cases.llama2_7b_lora.model import LlamaLora, build
+from trainmark.cases.llama2_7b_lora.model_files import (
+    PRESETS,
+    ModelConfig,
+    config_from,
+    expected_shapes,
+    lora_parameters,
+    parameters,
+    read_config,
+)
+from trainmark.cases.llama2_7b_lora.packing import IGNORED
+from trainmark.cases.llama2_7b_lora.weight_files import INDEX, SINGLE, check_weights
+from trainmark.devices.cpu import CpuDevice
+from trainmark.errors import DataError
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+TINY = PRESETS["tiny"]
+EVERY = ",".join(TARGETS)
+
+
+def write_folder(
+    folder: Path, *, dtype: torch.dtype = torch.float32, shards: int = 1, **sizes: Any
+) -> ModelConfig:
+    """Write config.json and random weights as the hub has them."""
+    folder.mkdir(exist_ok=True)
+    raw = {**TINY.raw, **sizes}
+    (folder / "config.json").write_text(json.dumps(raw))
+    config = config_from(raw)
+    torch.manual_seed(5)
+    weights = {
+        name: (1 + 0.1 * torch.randn(shape) if len(shape) == 1 else 0.2 * torch.randn(shape))
+        for name, shape in expected_shapes(config).items()
+    }
+    names = [SINGLE] if shards == 1 else [f"part-{number}.safetensors" for number in range(shards)]
+    where = {name: names[place % shards] for place, name in enumerate(weights)}
+    for file in names:
+        part = {name: x.to(dtype) for name, x in weights.items() if where[name] == file}
+        save_file(part, folder / file, metadata={"format": "pt"})
+    if shards > 1:
+        (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": where}))
+    return config
+
+
+def new_model(folder: Path | None = None, config: ModelConfig = TINY, **fields: Any) -> LlamaLora:
+    """Return a model whose adapters already do something."""
+    recipe = LlamaRecipe(**{"lora_dropout": 0.0, **fields})
+    model = build(config, recipe, weights=folder, device=CpuDevice(threads=1))
+    torch.manual_seed(9)
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            torch.nn.init.normal_(parameter, std=0.1)
+    return model
+
+
+def some_rows(config: ModelConfig = TINY) -> tuple[torch.Tensor, torch.Tensor]:
+    torch.manual_seed(11)
+    ids = torch.randint(0, config.vocab_size, (2, 24))
+    labels = ids.clone()
+    labels[1, 5:9] = IGNORED
+    return ids, labels
+
+
+def gradients(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    found = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            assert parameter.grad is not None, name
+            found[name] = parameter.grad
+        else:
+            assert parameter.grad is None, name
+    return found
+
+
+def trained(model: LlamaLora, *inputs: Any) -> tuple[float, dict[str, torch.Tensor]]:
+    loss = model(*inputs)
+    loss.backward()
+    return loss.item(), gradients(model)
+
+
+def load_with_peft_alone(model_folder: Path, adapter_folder: Path) -> torch.nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # peft asks the library for a property's old name
+        base = LlamaForCausalLM.from_pretrained(model_folder, dtype=torch.float32)
+        return peft.PeftModel.from_pretrained(base, adapter_folder, is_trainable=True)
+
+
+@pytest.mark.parametrize("targets", ["q_proj,v_proj", EVERY])
+def test_peft_alone_loads_what_was_saved_and_finds_our_loss_and_gradients(
+    tmp_path: Path, targets: str
+) -> None:
+    config = write_folder(tmp_path / "model", dtype=torch.float16, shards=3)
+    model = new_model(tmp_path / "model", config, lora_targets=targets)
+    adapters.save(model, tmp_path / "adapters", str(tmp_path / "model"))
+    assert sorted(x.name for x in (tmp_path / "adapters").iterdir()) == [
+        "adapter_config.json", "adapter_model.safetensors",
+    ]  # fmt: skip
+    saved = load_file(tmp_path / "adapters" / "adapter_model.safetensors")
+    assert len(saved) == 2 * config.num_layers * len(targets.split(","))
+
+    theirs = load_with_peft_alone(tmp_path / "model", tmp_path / "adapters")
+    ids, labels = some_rows()
+    ours, found = trained(model, ids, labels)
+    counted = int((labels[:, 1:] != IGNORED).sum())
+    loss = theirs(input_ids=ids, labels=labels).loss * counted
+    loss.backward()
+    assert ours == pytest.approx(loss.item(), rel=1e-5)
+    expected = gradients(theirs)
+    assert {f"peft.{name}" for name in expected} == set(found)
+    for name, grad in expected.items():
+        torch.testing.assert_close(found[f"peft.{name}"], grad, rtol=1e-3, atol=1e-4)
+    settings = json.loads((tmp_path / "adapters" / "adapter_config.json").read_text())
+    assert settings["base_model_name_or_path"] == str(tmp_path / "model")
+    assert (settings["r"], settings["lora_alpha"]) == (8, 32)
+
+
+def test_scores_of_the_whole_vocabulary_are_the_librarys(tmp_path: Path) -> None:
+    config = write_folder(tmp_path, num_key_value_heads=2)
+    model = new_model(tmp_path, config).eval()
+    library = LlamaForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).eval()
+    ids, _ = some_rows()
+    with torch.no_grad(), model.peft.disable_adapter():
+        torch.testing.assert_close(model.causal_lm(ids).logits, library(ids).logits)
+
+
+def test_only_adapters_are_trained_and_counted() -> None:
+    model = new_model()
+    sizes = {True: 0, False: 0}
+    for parameter in model.parameters():
+        sizes[parameter.requires_grad] += parameter.numel()
+    assert sizes[False] == parameters(TINY) == 131_904
+    assert sizes[True] == lora_parameters(TINY, 8, ["q_proj", "v_proj"]) == 4096
+    assert parameters(PRESETS["7b"]) == 6_738_415_616
+    assert lora_parameters(PRESETS["7b"], 8, ["q_proj", "v_proj"]) == 4_194_304
+
+
+def test_the_same_seed_draws_the_same_model_and_another_one_another() -> None:
+    one, same, other = (
+        build(TINY, LlamaRecipe(seed=seed), weights=None, device=CpuDevice(threads=1)).state_dict()
+        for seed in (3, 3, 4)
+    )
+    assert all(torch.equal(one[name], same[name]) for name in one)
+    table = "peft.base_model.model.lm_head.weight"
+    assert not torch.equal(one[table], other[table])
+    assert one[table].std().item() == pytest.approx(TINY.initializer_range, rel=0.05)
+
+
+@pytest.mark.parametrize("fields", [{"checkpoint_activations": True}, {"lora_dropout": 0.0}])
+def test_a_recomputed_block_gives_the_same_gradients(fields: dict[str, Any]) -> None:
+    rows = some_rows()
+    loss, expected = trained(new_model(), *rows)
+    again, found = trained(new_model(**fields), *rows)
+    assert again == loss
+    for name, grad in expected.items():
+        torch.testing.assert_close(found[name], grad)
+
+
+def test_dropped_inputs_are_the_same_when_a_block_is_recomputed() -> None:
+    rows = some_rows()
+    torch.manual_seed(2)
+    results = []
+    for recompute in (False, True):
+        model = new_model(lora_dropout=0.3, checkpoint_activations=recompute)
+        torch.manual_seed(2)
+        results.append(trained(model, *rows))
+    assert results[0][0] == results[1][0]
+    for name, grad in results[0][1].items():
+        torch.testing.assert_close(results[1][1][name], grad)
+
+
+def test_an_adapted_product_has_the_gradients_of_its_definition() -> None:
+    torch.manual_seed(1)
+    x, a, b = (torch.randn(size).requires_grad_() for size in ((3, 5, 6), (2, 6), (4, 2)))
+    weight = torch.randn(4, 6)
+    torch.manual_seed(8)
+    kept, factor = layers.kept_elements(x.flatten(0, -2), 0.4)
+    plain = x @ weight.t() + 1.5 * factor * (x * kept.view(x.shape)) @ a.t() @ b.t()
+    expected = torch.autograd.grad(plain.sin().sum(), (x, a, b))
+    torch.manual_seed(8)
+    found = layers._AdaptedProduct.apply(x, weight, a, b, 1.5, 0.4, torch.float32)
+    torch.testing.assert_close(found, plain)
+    for got, wanted in zip(
+        torch.autograd.grad(found.sin().sum(), (x, a, b)), expected, strict=True
+    ):
+        torch.testing.assert_close(got, wanted)
+    assert 0 < int(kept.sum()) < kept.numel()
+
+
+def test_kept_apart_documents_are_as_if_each_stood_alone() -> None:
+    model = new_model()
+    ids, _ = some_rows()
+    documents = torch.tensor([[0] * 10 + [1] * 14, [0] * 3 + [1] * 16 + [2] * 5])
+    labels = ids.clone()
+    labels[:, 1:][documents[:, 1:] != documents[:, :-1]] = IGNORED
+    together = model(ids, labels, documents).item()
+    alone = 0.0
+    for row, numbers in zip(ids, documents, strict=True):
+        for number in numbers.unique():
+            part = row[numbers == number][None]
+            alone += model(part, part).item()
+    assert together == pytest.approx(alone, rel=1e-5)
+    assert together != pytest.approx(model(ids, labels).item(), rel=1e-4)
+
+
+@pytest.mark.parametrize("held", ["fp32", "bf16"])
+def test_sixteen_bits_change_the_loss_little_and_leave_adapters_whole(held: str) -> None:
+    ids, labels = some_rows()
+    loss, expected = trained(new_model(), ids, labels)
+    model = new_model(precision="bf16", weights_dtype=held)
+    frozen = {x.dtype for x in model.parameters() if not x.requires_grad}
+    assert frozen == {torch.float32 if held == "fp32" else torch.bfloat16}
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = model(ids, labels)
+    found.backward()
+    assert found.dtype == torch.float32
+    assert found.item() == pytest.approx(loss, rel=0.02)
+    for name, grad in gradients(model).items():
+        assert grad.dtype == torch.float32
+        alike = torch.cosine_similarity(grad.flatten(), expected[name].flatten(), dim=0)
+        assert alike > 0.95, name
+
+
+# The compiler makes an instance of each autograd function that it meets.
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+def test_a_compiled_model_takes_the_librarys_way_to_the_same_gradients() -> None:
+    rows = some_rows()
+    loss, expected = trained(new_model(lora_targets=EVERY), *rows)
+    model = new_model(lora_targets=EVERY)
+    total = torch.compile(model, backend="aot_eager")(*rows)
+    total.backward()
+    assert total.item() == pytest.approx(loss, rel=1e-5)
+    for name, grad in gradients(model).items():
+        torch.testing.assert_close(grad, expected[name], rtol=1e-3, atol=1e-4)
+
+
+def test_a_large_table_stays_in_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = write_folder(tmp_path)
+    ids, labels = some_rows()
+    loss = new_model(tmp_path, config)(ids, labels).item()
+    monkeypatch.setattr(weight_loading, "_LARGE_TABLE_BYTES", 1)
+    model = new_model(tmp_path, config)
+    table = model.causal_lm.model.embed_tokens
+    assert isinstance(table, weight_loading.TableInFile)
+    assert torch.equal(table(ids), table.weight[ids])
+    assert model(ids, labels).item() == loss
+    # In another type it must be converted, and a sharded model takes its share of a copy.
+    other = new_model(tmp_path, config, precision="bf16", weights_dtype="bf16")
+    assert type(other.causal_lm.model.embed_tokens) is torch.nn.Embedding
+
+
+def test_a_shared_table_is_read_once(tmp_path: Path) -> None:
+    config = write_folder(tmp_path, tie_word_embeddings=True)
+    model = new_model(tmp_path, config)
+    lm = model.causal_lm
+    assert lm.lm_head.weight is lm.model.embed_tokens.weight
+    assert parameters(config) == parameters(TINY) - 256 * 64
+    ids, labels = some_rows()
+    library = LlamaForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
+    with model.peft.disable_adapter():
+        counted = int((labels[:, 1:] != IGNORED).sum())
+        expected = library(input_ids=ids, labels=labels).loss.item() * counted
+        assert model(ids, labels).item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_configuration_in_words_is_the_published_one() -> None:
+    assert adapters.described(new_model(lora_dropout=0.05)) == {
+        "scheme": "lora",
+        "implementer": f"peft {peft.__version__}",
+        "details": "LoraConfig(auto_mapping=None, base_model_name_or_path=None, revision=None, "
+        "task_type='CAUSAL_LM', inference_mode=False, r=8, target_modules=['q_proj', 'v_proj'], "
+        "lora_alpha=32, lora_dropout=0.05, fan_in_fan_out=False, bias='none', "
+        "modules_to_save=None, init_lora_weights=True, layers_to_transform=None, "
+        "layers_pattern=None)",
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"model_type": "mistral"}, "model_type is 'mistral'"),
+        ({"hidden_size": "64"}, "hidden_size is '64'"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers is 0"),
+        ({"num_attention_heads": 3}, "num_attention_heads is 3"),
+        ({"num_key_value_heads": 3}, "num_key_value_heads is 3"),
+        ({"hidden_act": "gelu"}, "hidden_act is 'gelu'"),
+        ({"rope_scaling": {"type": "linear", "factor": 2}}, "rope_scaling is"),
+        ({"rms_norm_eps": -1}, "rms_norm_eps is -1"),
+        ({"eos_token_id": 256}, "eos_token_id is 256"),
+        ({"tie_word_embeddings": "no"}, "tie_word_embeddings is 'no'"),
+        ({"intermediate_size": 10**11}, "parameters together"),
+    ],
+)
+def test_a_config_that_cannot_be_trained_is_refused(
+    tmp_path: Path, changes: dict[str, Any], said: str
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({**TINY.raw, **changes}))
+    with pytest.raises(DataError, match=said) as caught:
+        read_config(tmp_path)
+    assert "config.json" in str(caught.value.where)
+    assert caught.value.remedy
+
+
+@pytest.mark.parametrize(("text", "said"), [(None, "no such file"), ("{", "JSON"), ("[]", "list")])
+def test_a_folder_without_a_readable_config_is_refused(
+    tmp_path: Path, text: str | None, said: str
+) -> None:
+    if text is not None:
+        (tmp_path / "config.json").write_text(text)
+    with pytest.raises(DataError, match=said):
+        read_config(tmp_path)
+
+
+def test_every_preset_is_read_back_from_its_config(tmp_path: Path) -> None:
+    for config in PRESETS.values():
+        (tmp_path / "config.json").write_text(json.dumps(config.raw))
+        assert read_config(tmp_path) == config
+
+
+def test_weights_of_another_shape_are_refused_before_they_are_read(tmp_path: Path) -> None:
+    write_folder(tmp_path)
+    wider = config_from({**TINY.raw, "intermediate_size": 180})
+    with pytest.raises(DataError, match=r"shape \(64, 172\)") as caught:
+        check_weights(tmp_path, wider)
+    assert "model.safetensors, model.layers.0.mlp" in str(caught.value.where)
+    with pytest.raises(DataError, match=r"no weight model\.layers\.2"):
+        check_weights(tmp_path, config_from({**TINY.raw, "num_hidden_layers": 3}))
+    with pytest.raises(DataError, match=r"unknown weight model\.layers\.1"):
+        check_weights(tmp_path, config_from({**TINY.raw, "num_hidden_layers": 1}))
+
+
+def _cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-10])
+
+
+def _no_header(file: Path) -> None:
+    file.write_bytes(struct.pack("<Q", 10**9) + b"{}")
+
+
+def _no_json(file: Path) -> None:
+    file.write_bytes(struct.pack("<Q", 4) + b"{no}")
+
+
+def _whole_numbers(file: Path) -> None:
+    state = load_file(file)
+    save_file({**state, "model.norm.weight": state["model.norm.weight"].long()}, file)
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (Path.unlink, "no model.safetensors and no"),
+        (_cut, "the file at"),
+        (_no_header, "no header in its 10 bytes"),
+        (_no_json, "its header is no JSON"),
+        (_whole_numbers, "stored as I64"),
+    ],
+)
+def test_damaged_weights_are_refused(tmp_path: Path, damage: Any, said: str) -> None:
+    config = write_folder(tmp_path)
+    damage(tmp_path / SINGLE)
+    with pytest.raises(DataError, match=said) as caught:
+        check_weights(tmp_path, config)
+    assert caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("index", "said"),
+    [
+        ({"weight_map": {}}, "no weight_map"),
+        ({"weight_map": {"a": "../x.safetensors"}}, "names '../x.safetensors'"),
+        ({"weight_map": {"a": "gone.safetensors"}}, "no such file"),
+    ],
+)
+def test_an_index_that_names_no_files_is_refused(
+    tmp_path: Path, index: dict[str, Any], said: str
+) -> None:
+    (tmp_path / INDEX).write_text(json.dumps(index))
+    with pytest.raises(DataError, match=said):
+        check_weights(tmp_path, TINY)

@@ -1,0 +1,75 @@
+"""Prepare: raw downloads in their published places become a data folder that passes its check."""
+
+import dataclasses
+import shutil
+
+import pytest
+
+from trainmark.cases.llama2_7b_lora import data, generate
+from trainmark.cases.llama2_7b_lora.case import CASE
+from trainmark.cases.llama2_7b_lora.prepare import prepare
+from trainmark.errors import DataError
+
+TINY = CASE.recipes["tiny"]
+
+
+@pytest.fixture
+def raw(tmp_path, monkeypatch):
+    monkeypatch.setattr(generate, "DIALOGUES", {"train": 30, "val": 5})
+    made, raw = tmp_path / "made", tmp_path / "raw"
+    made.mkdir()
+    generate.generate(made, TINY)
+    (raw / "corpus").mkdir(parents=True)
+    for name in ("train.json", "val.json"):
+        (made / name).rename(raw / "corpus" / name)
+    (made / "model").rename(raw / "Llama-2-7b-hf")
+    (made / "mmlu").rename(raw / "data")
+    return raw
+
+
+def test_a_raw_folder_becomes_a_data_folder(raw, tmp_path):
+    said = []
+    prepare(raw, tmp_path / "out", said.append)
+    facts = data.check(tmp_path / "out", TINY)
+    assert (facts.layout, facts.eval_samples) == ("jsonl", 57 * generate.ITEMS)
+    assert "train: 30 dialogues; NOT the published samsum, which has 14,732" in said
+    assert said[-1] == f"done: {tmp_path / 'out'}"
+    assert len(list((tmp_path / "out" / "mmlu").rglob("*.csv"))) == 114
+    said.clear()
+    prepare(raw, tmp_path / "out", said.append)
+    assert said == [f"{tmp_path / 'out'} is already prepared: 120 files checked by sha256"]
+    (tmp_path / "out" / "train.jsonl").write_text("x", encoding="utf-8")
+    prepare(raw, tmp_path / "out", said.append)
+    assert data.check(tmp_path / "out", TINY) == facts
+
+
+def test_what_is_missing_is_said_and_bounds_the_recipes(raw, tmp_path):
+    shutil.rmtree(raw / "data")
+    (raw / "Llama-2-7b-hf" / "model.safetensors").unlink()
+    said = []
+    prepare(raw, tmp_path / "out", said.append)
+    assert said[0].startswith("no MMLU found: only mmlu_mode=off will run")
+    assert said[1].startswith("no safetensors in the model folder: only init=random")
+    data.check(tmp_path / "out", dataclasses.replace(TINY, init="random", mmlu_mode="off"))
+    with pytest.raises(DataError, match="114 of 114 files are missing"):
+        data.check(tmp_path / "out", dataclasses.replace(TINY, init="random"))
+
+
+def test_nothing_is_left_where_a_source_is_missing_or_there_twice(raw, tmp_path):
+    out = tmp_path / "out"
+    shutil.copytree(raw / "Llama-2-7b-hf", raw / "copy")
+    with pytest.raises(DataError, match="2 times model folder"):
+        prepare(raw, out, print)
+    shutil.rmtree(raw / "copy")
+    for file in (raw / "corpus").iterdir():
+        file.unlink()
+    (raw / "corpus" / "corpus.7z").touch()
+    with pytest.raises(DataError, match="no dialogues found") as caught:
+        prepare(raw, out, print)
+    assert caught.value.remedy.startswith("unpack corpus.7z first; samsum comes as corpus.7z")
+    with pytest.raises(DataError, match="no such folder"):
+        prepare(tmp_path / "none", out, print)
+    with pytest.raises(DataError, match="inside the raw one"):
+        prepare(raw, raw / "out", print)
+    assert not out.exists()
+    assert not list(tmp_path.glob(".out.partial*"))
