@@ -221,9 +221,7 @@ def resolve(
         )
     facts = case.check_data(folder, recipe)
     _check_work(case, recipe, facts, folder)
-    memory_bytes = vendor.rank_memory_bytes(nproc)
-    if case.check_fit is not None and memory_bytes is not None:
-        case.check_fit(folder, recipe, nnodes * nproc, memory_bytes)
+    _check_fit(case, recipe, folder, vendor, nnodes=nnodes, nproc=nproc)
     closed = fields_under(case.recipe_type, "closed")
     free = fields_under(case.recipe_type, "free")
     extra = {field: value for field, value in changed.items() if field not in closed | free}
@@ -264,6 +262,17 @@ def resolve(
         ),
         run_dir=_absolute(run_dir or RUNS_DIR / run_id),
     )
+
+
+def _check_fit(
+    case: Case, recipe: Recipe, folder: Path, vendor: Vendor, *, nnodes: int, nproc: int
+) -> None:
+    """Have the case refuse what the ranks' memory does not hold, where it is known."""
+    memory_bytes, alone_bytes = vendor.rank_memory_bytes(nproc), vendor.rank_memory_bytes(1)
+    if case.check_fit is not None and memory_bytes is not None:
+        shared = vendor.rank_memory_bytes(2) != alone_bytes
+        machine_bytes = alone_bytes if shared else None
+        case.check_fit(folder, recipe, nnodes * nproc, memory_bytes, machine_bytes)
 
 
 def _absolute(run_dir: Path) -> str:

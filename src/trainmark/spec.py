@@ -200,8 +200,9 @@ class Case:
         check_recipe: raise ``UsageError`` where a recipe does not fit in itself or the
             number of ranks; none: every recipe of its type fits.
         check_fit: raise ``EnvironmentFault`` where the work does not fit the memory of the
-            ranks; called with the checked data folder, the recipe, the number of ranks and
-            the bytes that one of them can have, where planning knows them.
+            ranks; called with the checked data folder, the recipe, the number of ranks, the
+            bytes that one of them can have, where planning knows them, and the bytes of a
+            machine whose ranks share its memory, none where each has its own.
         mission: how the JSON record of one case files it; none: no such record is written.
     """
 
@@ -225,7 +226,7 @@ class Case:
     work_unit: Literal["samples", "tokens"] = "samples"
     mission: Mission | None = None
     check_recipe: Callable[[Any, int], None] | None = None
-    check_fit: Callable[[Path, Any, int, int], None] | None = None
+    check_fit: Callable[[Path, Any, int, int, int | None], None] | None = None
 
     def target(self, recipe: Recipe) -> Target | None:
         """Return the quality target of ``recipe``, none for a throughput recipe."""

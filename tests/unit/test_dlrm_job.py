@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 import trainmark
+from fakes import FakeVendor
 from trainmark.cases import load
 from trainmark.cases.dlrm_criteo.case import CASE, DlrmRecipe, check_recipe
 from trainmark.cases.dlrm_criteo.generate import best_auc
@@ -20,6 +21,7 @@ from trainmark.cases.dlrm_criteo.job import build, load_data, lr_factor
 from trainmark.cases.dlrm_criteo.layout import FeatureSpec, write_spec
 from trainmark.devices.cpu import CpuDevice
 from trainmark.errors import EnvironmentFault, UsageError
+from trainmark.plan import _check_fit
 from trainmark.protocols import Counts, JobContext
 from trainmark.results import reference
 
@@ -156,16 +158,39 @@ def test_tables_beyond_memory_are_refused_with_the_world_that_fits(folder: Path)
     )
     with pytest.raises(EnvironmentFault, match="exceed the memory of 1 rank") as caught:
         build(context, load_data(context))
-    assert "the smallest world that holds them has 3 ranks" in str(caught.value)
+    assert "smallest world that holds them has 3 machines like this one" in str(caught.value)
 
 
 def test_planning_refuses_them_before_a_rank_starts(folder: Path) -> None:
     assert CASE.check_fit is not None
-    CASE.check_fit(folder, SMALL, 3, 4_000)
+    CASE.check_fit(folder, SMALL, 3, 4_000, None)
     with pytest.raises(EnvironmentFault, match="exceed the memory of 2 ranks") as caught:
-        CASE.check_fit(folder, SMALL, 2, 4_000)
+        CASE.check_fit(folder, SMALL, 2, 4_000, None)
     assert "the smallest world that holds them has 3 ranks" in str(caught.value)
-    CASE.check_fit(folder, replace(SMALL, max_table_rows=10), 1, 4_000)
+    CASE.check_fit(folder, replace(SMALL, max_table_rows=10), 1, 4_000, None)
+
+
+@pytest.mark.parametrize("nproc", [1, 2, 3, 8])
+def test_ranks_that_share_a_machine_do_not_chase_its_memory(folder: Path, nproc: int) -> None:
+    # 8,000 bytes of tables; a machine has 3,200 for them however many ranks it is cut into.
+    vendor = FakeVendor(name="cpu", memory_bytes=4_000)
+    with pytest.raises(EnvironmentFault, match="exceed the memory") as caught:
+        _check_fit(CASE, SMALL, folder, vendor, nnodes=2, nproc=nproc)
+    needed = "3 machines like this one, whose ranks share its memory;"
+    assert f"the smallest world that holds them has {needed}" in str(caught.value)
+    _check_fit(CASE, SMALL, folder, vendor, nnodes=3, nproc=nproc)
+
+
+def test_a_device_of_its_own_for_each_rank_adds_memory(folder: Path) -> None:
+    class Owning(FakeVendor):
+        def rank_memory_bytes(self, nproc: int) -> int | None:
+            del nproc
+            return self.memory_bytes
+
+    vendor = Owning(memory_bytes=4_000)
+    with pytest.raises(EnvironmentFault, match="the smallest world that holds them has 3 ranks;"):
+        _check_fit(CASE, SMALL, folder, vendor, nnodes=1, nproc=2)
+    _check_fit(CASE, SMALL, folder, vendor, nnodes=1, nproc=3)
 
 
 def test_both_passes_of_the_embedding_stage_are_timed(folder: Path) -> None:

@@ -86,7 +86,13 @@ def table_rows(cardinalities: tuple[int, ...], recipe: DlrmRecipe) -> tuple[int,
     return tuple(rows if most is None else min(rows, most) for rows in cardinalities)
 
 
-def check_fit(folder: Path, recipe: DlrmRecipe, world_size: int, memory_bytes: int) -> None:
+def check_fit(
+    folder: Path,
+    recipe: DlrmRecipe,
+    world_size: int,
+    memory_bytes: int,
+    machine_bytes: int | None,
+) -> None:
     """Refuse tables that the ranks' memory does not hold.
 
     Raises:
@@ -96,7 +102,7 @@ def check_fit(folder: Path, recipe: DlrmRecipe, world_size: int, memory_bytes: i
     from .placement import place_within
 
     rows = table_rows(FeatureSpec.read(folder).cardinalities, recipe)
-    place_within(memory_bytes, rows, recipe.embedding_dim, world_size)
+    place_within(memory_bytes, rows, recipe.embedding_dim, world_size, machine_bytes=machine_bytes)
 
 
 def check_recipe(recipe: DlrmRecipe, world_size: int) -> None:

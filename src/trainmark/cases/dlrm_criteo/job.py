@@ -60,10 +60,11 @@ def placement_of(context: JobContext, cardinalities: tuple[int, ...]) -> Placeme
     """
     found = context.device.memory()
     assert found.total_bytes is not None
-    sharing = context.world_size if context.device.torch_type == "cpu" else 1
+    shared = context.device.torch_type == "cpu"
     return place_within(
-        found.total_bytes // sharing, cardinalities, context.recipe.embedding_dim,
-        context.world_size,
+        found.total_bytes // (context.world_size if shared else 1), cardinalities,
+        context.recipe.embedding_dim, context.world_size,
+        machine_bytes=found.total_bytes if shared else None,
     )  # fmt: skip
 
 
