@@ -15,10 +15,11 @@ from torch import nn
 import trainmark
 from fakes import FakeVendor
 from trainmark.cases import load
-from trainmark.cases.dlrm_criteo.case import CASE, DlrmRecipe, check_recipe
+from trainmark.cases.dlrm_criteo.case import CASE, DlrmRecipe, check_fit, check_recipe
 from trainmark.cases.dlrm_criteo.generate import best_auc
 from trainmark.cases.dlrm_criteo.job import build, load_data, lr_factor
 from trainmark.cases.dlrm_criteo.layout import FeatureSpec, write_spec
+from trainmark.cases.dlrm_criteo.placement import place_within
 from trainmark.devices.cpu import CpuDevice
 from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.plan import _check_fit
@@ -178,7 +179,18 @@ def test_ranks_that_share_a_machine_do_not_chase_its_memory(folder: Path, nproc:
         _check_fit(CASE, SMALL, folder, vendor, nnodes=2, nproc=nproc)
     needed = "3 machines like this one, whose ranks share its memory;"
     assert f"the smallest world that holds them has {needed}" in str(caught.value)
-    _check_fit(CASE, SMALL, folder, vendor, nnodes=3, nproc=nproc)
+    place_within(4_000 // nproc, CARDINALITIES, 8, 3 * nproc, machine_bytes=4_000)
+
+
+def test_layers_beyond_memory_are_refused_while_planning(folder: Path) -> None:
+    wide = replace(SMALL, top_layers="999999999999,1")
+    with pytest.raises(EnvironmentFault, match="GiB of layers exceed the memory of a rank"):
+        check_fit(folder, wide, 1, 2**40, None)
+    # 13 x 16 + 16 x 8 + 8 x 16 + 16 weights at least, 8 bytes each with their gradients.
+    small = replace(SMALL, max_table_rows=1)
+    check_fit(folder, small, 1, 8 * 480, None)
+    with pytest.raises(EnvironmentFault, match="at least 480 weights"):
+        check_fit(folder, small, 1, 8 * 480 - 1, None)
 
 
 def test_a_device_of_its_own_for_each_rank_adds_memory(folder: Path) -> None:
@@ -249,6 +261,7 @@ def test_recipes_have_the_published_global_batches() -> None:
         ({"top_layers": "16,2"}, "top_layers=16,2 ends in 2"),
         ({"top_layers": "16,,1"}, "'16,,1' is no list of widths"),
         ({"top_layers": "0,1"}, "'0,1' is no list of widths"),
+        ({"top_layers": "9" * 5000 + ",1"}, "9,1' is no list of widths"),
     ],
 )
 def test_recipes_that_cannot_be_trained_are_refused(changes: dict[str, Any], said: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,6 +21,9 @@ from trainmark.spec import (
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+WIDTH = re.compile("0*[1-9][0-9]{0,11}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +63,7 @@ def widths(words: str, *, field: str, last: int) -> list[int]:
     """
     rule = f"whole numbers above 0 with commas between, ending in {last}"
     parts = words.split(",")
-    if not all(part.isascii() and part.isdigit() and int(part) > 0 for part in parts):
+    if not all(WIDTH.fullmatch(part) for part in parts):
         raise UsageError(
             f"{words!r} is no list of widths", where=f"recipe field {field}", rule=rule
         )
@@ -93,16 +97,20 @@ def check_fit(
     memory_bytes: int,
     machine_bytes: int | None,
 ) -> None:
-    """Refuse tables that the ranks' memory does not hold.
+    """Refuse tables and layers that the ranks' memory does not hold.
 
     Raises:
-        EnvironmentFault: it names the smallest world that does.
+        EnvironmentFault: it names the smallest world that does; or layers exceed the memory.
     """
     from .layout import FeatureSpec
-    from .placement import place_within
+    from .placement import place_within, refuse_layers
 
-    rows = table_rows(FeatureSpec.read(folder).cardinalities, recipe)
+    spec = FeatureSpec.read(folder)
+    rows = table_rows(spec.cardinalities, recipe)
     place_within(memory_bytes, rows, recipe.embedding_dim, world_size, machine_bytes=machine_bytes)
+    bottom, top = layers(recipe)
+    # What the top MLP takes in holds the dense vector, and more.
+    refuse_layers([[spec.num_numerical, *bottom], [recipe.embedding_dim, *top]], memory_bytes)
 
 
 def check_recipe(recipe: DlrmRecipe, world_size: int) -> None:
@@ -125,7 +133,7 @@ def check_recipe(recipe: DlrmRecipe, world_size: int) -> None:
                 rule="each backward pass updates the rows it looked up, plain SGD, uncompiled",
                 remedy=f"leave {field} at {plain}",
             )
-    require_engine(recipe.engine)
+    require_engine(recipe.engine, recipe.embedding_dim)
 
 
 def generate(folder: Path, recipe: DlrmRecipe) -> None:
