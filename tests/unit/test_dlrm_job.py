@@ -222,7 +222,7 @@ def test_facts_name_engine_placement_and_bytes(folder: Path) -> None:
     assert facts["dense_parameters"] == dense
     assert facts["parameters"] == dense + 250 * 8
     assert facts["embedding_bytes_per_sample"] == 4 * 4 * 8 * 4
-    assert facts["exchanged_bytes_per_step"] == 0
+    assert facts["exchanged_bytes_per_sample"] == 0
     assert [row["rows"] for row in facts["placement"]] == [250]
 
 
