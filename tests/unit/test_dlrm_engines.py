@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib.metadata import PackageNotFoundError
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,6 +18,7 @@ from trainmark.cases.dlrm_criteo.embeddings import FusedTables
 from trainmark.cases.dlrm_criteo.engines import require_engine
 from trainmark.cases.dlrm_criteo.hybrid import HybridTables
 from trainmark.errors import EnvironmentFault, UsageError
+from trainmark.results import environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,6 +46,18 @@ def test_an_absent_engine_is_refused_with_the_way_out(monkeypatch: pytest.Monkey
     )
     monkeypatch.setattr(engines, "find_spec", lambda name: name)
     require_engine("torchrec", 8)
+
+
+def test_the_record_names_the_engines_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = {"torchrec": "1.8.0", "fbgemm_gpu-cpu": "1.8.0"}
+
+    def version(name: str) -> str:
+        if name not in installed:
+            raise PackageNotFoundError(name)
+        return installed[name]
+
+    monkeypatch.setattr(environment, "version", version)
+    assert environment.package_versions() == installed
 
 
 @needs_torchrec
