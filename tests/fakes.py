@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainmark.protocols import Batch, Counts, Evaluation, MemoryUse, Refusal
+from trainmark.spec import RankMemory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -225,8 +226,10 @@ class FakeVendor:
     def product_names(self) -> list[str]:
         return [self.product] * (1 if self.name == "cpu" else self.devices)
 
-    def rank_memory_bytes(self, nproc: int) -> int | None:
-        return None if self.memory_bytes is None else self.memory_bytes // nproc
+    def rank_memory(self, nproc: int) -> RankMemory | None:
+        if self.memory_bytes is None:
+            return None
+        return RankMemory(self.memory_bytes // nproc, machine_bytes=self.memory_bytes)
 
     def refuse(self, recipe: Recipe, nproc: int) -> Refusal | None:
         if self.name != "cpu" and nproc > self.devices:

@@ -228,9 +228,9 @@ def resolve(
         )
     facts = case.check_data(folder, recipe)
     _check_work(case, recipe, facts, folder)
-    memory_bytes = vendor.rank_memory_bytes(nproc)
-    if case.check_fit is not None and memory_bytes is not None:
-        case.check_fit(folder, recipe, nnodes * nproc, memory_bytes)
+    memory = vendor.rank_memory(nproc)
+    if case.check_fit is not None and memory is not None:
+        case.check_fit(folder, recipe, nnodes * nproc, memory)
     closed = fields_under(case.recipe_type, "closed")
     free = fields_under(case.recipe_type, "free")
     extra = {field: value for field, value in changed.items() if field not in closed | free}

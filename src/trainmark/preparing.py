@@ -148,7 +148,12 @@ class Unfinished:
 
 
 def resume(
-    data: Path, *, made_of: Mapping[str, Any], fresh: Mapping[str, Any], say: Say
+    data: Path,
+    *,
+    made_of: Mapping[str, Any],
+    fresh: Mapping[str, Any],
+    say: Say,
+    salvage: Callable[[Unfinished], bool] = lambda _: False,
 ) -> Unfinished | None:
     """Return the folder to go on with, listing only files that are sound; None: all done.
 
@@ -158,6 +163,8 @@ def resume(
             ``case`` and ``sources`` at least. A folder made of anything else is not touched.
         fresh: further manifest keys with the values they start from.
         say: called with one line for what was found.
+        salvage: called with an unfinished folder that was made of something else, to take
+            out of its manifest what no longer fits; tells whether anything is left.
 
     Raises:
         DataError: ``data`` holds something else.
@@ -168,10 +175,13 @@ def resume(
     if data.is_dir():
         data.rmdir()  # an empty folder in the way of the rename
     manifest = _read_manifest(partial, made_of, fresh)
-    if manifest is not None and _differing(manifest, made_of) is None:
-        say(f"going on with the unfinished {partial.name}")
-        _drop_damaged(partial, manifest)
-        return Unfinished(data, partial, manifest)
+    if manifest is not None:
+        unfinished = Unfinished(data, partial, manifest)
+        if _differing(manifest, made_of) is None or salvage(unfinished):
+            say(f"going on with the unfinished {partial.name}")
+            manifest.update(made_of)
+            _drop_damaged(partial, manifest)
+            return unfinished
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     manifest = {**made_of, **json.loads(json.dumps(fresh)), "complete": False, "files": {}}

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from trainmark.spec import Precision, Recipe
+    from trainmark.spec import Precision, RankMemory, Recipe
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +233,7 @@ class Vendor(Protocol):
     def product_names(self) -> list[str]:
         """Return the product name of each device."""
 
-    def rank_memory_bytes(self, nproc: int) -> int | None:
+    def rank_memory(self, nproc: int) -> RankMemory | None:
         """Return what one of ``nproc`` ranks can have; None where only torch could tell."""
 
     def refuse(self, recipe: Recipe, nproc: int) -> Refusal | None:

@@ -187,6 +187,18 @@ class DataFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class RankMemory:
+    """The memory that a rank can have.
+
+    Args:
+        machine_bytes: of a machine whose ranks share it; none: every rank brings its own.
+    """
+
+    rank_bytes: int
+    machine_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Mission:
     """How the JSON record of one case files a case; codes in ``results.index_record``.
 
@@ -223,7 +235,7 @@ class Case:
             number of ranks; none: every recipe of its type fits.
         check_fit: raise ``EnvironmentFault`` where the work does not fit the memory of the
             ranks; called with the checked data folder, the recipe, the number of ranks and
-            the bytes that one of them can have, where planning knows them.
+            what each can have, where planning knows it.
         mission: how the JSON record of one case files it; none: no such record is written.
     """
 
@@ -247,7 +259,7 @@ class Case:
     work_unit: Literal["samples", "tokens"] = "samples"
     mission: Mission | None = None
     check_recipe: Callable[[Any, int], None] | None = None
-    check_fit: Callable[[Path, Any, int, int], None] | None = None
+    check_fit: Callable[[Path, Any, int, RankMemory], None] | None = None
 
     def target(self, recipe: Recipe) -> Target | None:
         """Return the quality target of ``recipe``, none for a throughput recipe."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,10 +13,12 @@ from torch import distributed as dist
 import tiny_dlrm
 from tiny_dlrm import CARDINALITIES, DIM, RATE, SEED, Spread
 from trainmark.cases.dlrm_criteo import engines
+from trainmark.cases.dlrm_criteo.case import CASE, check_recipe
 from trainmark.cases.dlrm_criteo.embeddings import FusedTables
 from trainmark.cases.dlrm_criteo.engines import require_engine
 from trainmark.cases.dlrm_criteo.hybrid import HybridTables
 from trainmark.errors import EnvironmentFault, UsageError
+from trainmark.results import environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,15 +37,27 @@ def torchrec_tables() -> Callable[..., Any]:
 
 def test_an_absent_engine_is_refused_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "find_spec", lambda name: None if name == "torchrec" else name)
-    require_engine("plain")
+    require_engine("plain", 6)
     with pytest.raises(EnvironmentFault) as caught:
-        require_engine("torchrec")
+        require_engine("torchrec", 8)
     assert str(caught.value) == (
         "engine=torchrec needs torchrec; not installed beside this program"
         "\n  way out: make install-recsys, or engine=plain"
     )
     monkeypatch.setattr(engines, "find_spec", lambda name: name)
-    require_engine("torchrec")
+    require_engine("torchrec", 8)
+
+
+def test_the_record_names_the_engines_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = {"torchrec": "1.8.0", "fbgemm_gpu-cpu": "1.8.0"}
+
+    def version(name: str) -> str:
+        if name not in installed:
+            raise PackageNotFoundError(name)
+        return installed[name]
+
+    monkeypatch.setattr(environment, "version", version)
+    assert environment.package_versions() == installed
 
 
 @needs_torchrec
@@ -101,10 +117,11 @@ def test_torchrec_looks_up_for_spread_tables(monkeypatch: pytest.MonkeyPatch) ->
     torch.testing.assert_close(found[1], found[0], rtol=0, atol=1e-6)
 
 
-@needs_torchrec
-def test_a_width_that_its_kernels_do_not_take_is_refused() -> None:
+def test_a_width_that_its_kernels_do_not_take_is_refused_while_planning() -> None:
+    recipe = replace(CASE.recipes["tiny"], engine="torchrec", embedding_dim=6, bottom_layers="6")
     with pytest.raises(UsageError, match="embedding_dim=6 does not go with engine=torchrec"):
-        torchrec_tables()([3], 6, seed=1)
+        check_recipe(recipe, 1)
+    check_recipe(replace(recipe, engine="plain"), 1)
 
 
 @needs_torchrec

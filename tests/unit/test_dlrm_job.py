@@ -14,14 +14,16 @@ from torch import nn
 
 import trainmark
 from trainmark.cases import load
-from trainmark.cases.dlrm_criteo.case import CASE, DlrmRecipe, check_recipe
+from trainmark.cases.dlrm_criteo.case import CASE, DlrmRecipe, check_fit, check_recipe
 from trainmark.cases.dlrm_criteo.generate import best_auc
 from trainmark.cases.dlrm_criteo.job import build, load_data, lr_factor
 from trainmark.cases.dlrm_criteo.layout import FeatureSpec, write_spec
+from trainmark.cases.dlrm_criteo.placement import place_within
 from trainmark.devices.cpu import CpuDevice
 from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.protocols import Counts, JobContext
 from trainmark.results import reference
+from trainmark.spec import RankMemory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -156,16 +158,44 @@ def test_tables_beyond_memory_are_refused_with_the_world_that_fits(folder: Path)
     )
     with pytest.raises(EnvironmentFault, match="exceed the memory of 1 rank") as caught:
         build(context, load_data(context))
-    assert "the smallest world that holds them has 3 ranks" in str(caught.value)
+    assert "smallest world that holds them has 3 machines like this one" in str(caught.value)
 
 
 def test_planning_refuses_them_before_a_rank_starts(folder: Path) -> None:
     assert CASE.check_fit is not None
-    CASE.check_fit(folder, SMALL, 3, 4_000)
+    CASE.check_fit(folder, SMALL, 3, RankMemory(4_000))
     with pytest.raises(EnvironmentFault, match="exceed the memory of 2 ranks") as caught:
-        CASE.check_fit(folder, SMALL, 2, 4_000)
+        CASE.check_fit(folder, SMALL, 2, RankMemory(4_000))
     assert "the smallest world that holds them has 3 ranks" in str(caught.value)
-    CASE.check_fit(folder, replace(SMALL, max_table_rows=10), 1, 4_000)
+    CASE.check_fit(folder, replace(SMALL, max_table_rows=10), 1, RankMemory(4_000))
+
+
+@pytest.mark.parametrize("nproc", [1, 2, 3, 8])
+def test_ranks_that_share_a_machine_do_not_chase_its_memory(folder: Path, nproc: int) -> None:
+    # 8,000 bytes of tables; a machine has 3,200 for them however many ranks it is cut into.
+    memory = RankMemory(4_000 // nproc, machine_bytes=4_000)
+    with pytest.raises(EnvironmentFault, match="exceed the memory") as caught:
+        check_fit(folder, SMALL, 2 * nproc, memory)
+    needed = "3 machines like this one, whose ranks share its memory;"
+    assert f"the smallest world that holds them has {needed}" in str(caught.value)
+    place_within(memory, CARDINALITIES, 8, 3 * nproc)
+
+
+def test_layers_beyond_memory_are_refused_while_planning(folder: Path) -> None:
+    wide = replace(SMALL, top_layers="999999999999,1")
+    with pytest.raises(EnvironmentFault, match="GiB of layers exceed the memory of a rank"):
+        check_fit(folder, wide, 1, RankMemory(2**40))
+    # 13 x 16 + 16 x 8 + 8 x 16 + 16 weights at least, 8 bytes each with their gradients.
+    small = replace(SMALL, max_table_rows=1)
+    check_fit(folder, small, 1, RankMemory(8 * 480))
+    with pytest.raises(EnvironmentFault, match="at least 480 weights"):
+        check_fit(folder, small, 1, RankMemory(8 * 480 - 1))
+
+
+def test_a_device_of_its_own_for_each_rank_adds_memory(folder: Path) -> None:
+    with pytest.raises(EnvironmentFault, match="the smallest world that holds them has 3 ranks;"):
+        check_fit(folder, SMALL, 2, RankMemory(4_000))
+    check_fit(folder, SMALL, 3, RankMemory(4_000))
 
 
 def test_both_passes_of_the_embedding_stage_are_timed(folder: Path) -> None:
@@ -185,7 +215,7 @@ def test_facts_name_engine_placement_and_bytes(folder: Path) -> None:
     assert facts["dense_parameters"] == dense
     assert facts["parameters"] == dense + 250 * 8
     assert facts["embedding_bytes_per_sample"] == 4 * 4 * 8 * 4
-    assert facts["exchanged_bytes_per_step"] == 0
+    assert facts["exchanged_bytes_per_sample"] == 0
     assert [row["rows"] for row in facts["placement"]] == [250]
 
 
@@ -224,6 +254,7 @@ def test_recipes_have_the_published_global_batches() -> None:
         ({"top_layers": "16,2"}, "top_layers=16,2 ends in 2"),
         ({"top_layers": "16,,1"}, "'16,,1' is no list of widths"),
         ({"top_layers": "0,1"}, "'0,1' is no list of widths"),
+        ({"top_layers": "9" * 5000 + ",1"}, "9,1' is no list of widths"),
     ],
 )
 def test_recipes_that_cannot_be_trained_are_refused(changes: dict[str, Any], said: str) -> None:

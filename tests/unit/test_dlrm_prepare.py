@@ -244,12 +244,46 @@ def test_damaged_files_are_refused(days, tmp_path, small):
     middle = len(content) // 2  # what comes of it may be rows: then one of those is refused
     (days / "day_1.gz").write_bytes(content[:middle] + b"\0" * 50 + content[middle + 50 :])
     assert refused(days, data).startswith(str(days / "day_1.gz"))
-    (days / "day_1.gz").write_bytes(text(DAYS[1])[:-1])
+    (days / "day_1.gz").write_bytes(gzip.compress(text(DAYS[1])[:-1]))
     assert f"{days / 'day_1.gz'}, row 300: the file ends inside the row" in refused(days, data)
-    (days / "day_1.gz").write_bytes(b"x" * 100_000)
+    (days / "day_1.gz").write_bytes(b"x" * 99_999 + b"\n")
     assert "row 1: no line end in 60,000 bytes" in refused(days, data)
     (days / "day_1.gz").write_bytes(b"")
     assert f"{days / 'day_1.gz'}: no row in the file" in refused(days, data)
+    (days / "day_1.gz").write_bytes(gzip.compress(b""))
+    assert f"{days / 'day_1.gz'}: no row in the file" in refused(days, data)
+
+
+def test_a_cut_off_day_is_refused_before_any_is_read(days, tmp_path):
+    content = text(DAYS[2])
+    (days / "day_2").write_bytes(content[:-30])
+    said = []
+    with pytest.raises(DataError) as caught:
+        prepare(days, tmp_path / "data", said.append)
+    assert caught.value.where == f"{days / 'day_2'}, byte {len(content) - 30:,}"
+    assert caught.value.what == "the file ends inside a row"
+    assert said == []
+    assert [p.name for p in tmp_path.iterdir()] == ["raw"]
+
+
+@pytest.mark.parametrize("encoded", [False, True])
+def test_a_day_that_was_mended_costs_no_other_day(days, tmp_path, small, encoded):
+    data = tmp_path / "data"
+    good = (days / "day_2").read_bytes()
+    # Longer than the good one, so that what is left of its bytes would show.
+    (days / "day_2").write_bytes(good * 2 if encoded else broken(5, FAULTS["label"][0]))
+
+    def stop(line):
+        if encoded and line.startswith("taking the sha256 of what"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt if encoded else DataError):
+        prepare(days, data, stop, workers=2)
+    (days / "day_2").write_bytes(good)
+    said = run(days, data, frequency_threshold=4)
+    assert [line for line in said if line.startswith("counted")] == ["counted day_2: 401 rows"]
+    assert files_of(data) == expected(ALL, SPLITS, 4)[0]
+    assert json.loads((data / "manifest.json").read_bytes())["frequency_threshold"] == 4
 
 
 def test_files_that_make_no_log_are_refused(days, tmp_path):

@@ -19,6 +19,7 @@ from trainmark.devices.peaks import dense_peak
 from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.protocols import Counts, SavesArtifacts
 from trainmark.report.cells import percent
+from trainmark.spec import RankMemory
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -231,7 +232,7 @@ def test_too_little_memory_is_refused_before_loading(folder: Path) -> None:
     (folder / "big" / "model").mkdir(parents=True)
     (folder / "big" / "model" / "config.json").write_text(big)
     standard = CASE.recipes["standard-1x1"]
-    check(folder / "big", standard, 1, 40 << 30)
+    check(folder / "big", standard, 1, RankMemory(40 << 30))
     with pytest.raises(EnvironmentFault, match="a rank needs about") as caught:
-        check(folder / "big", standard, 1, 24 << 30)
+        check(folder / "big", standard, 1, RankMemory(24 << 30))
     assert "weights_dtype=bf16" in (caught.value.remedy or "")

@@ -18,7 +18,7 @@ from fakes import FakeVendor, check_golden
 from trainmark import case_key, cases, devices, plan, recipes
 from trainmark.cases.toy.case import CASE as TOY
 from trainmark.errors import DataError, EnvironmentFault, TrainmarkError, UsageError
-from trainmark.spec import DataFacts, Recipe
+from trainmark.spec import DataFacts, RankMemory, Recipe
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -321,12 +321,12 @@ def test_more_ranks_than_accelerators_are_refused(resolve: Any) -> None:
 
 
 def test_a_case_is_told_the_memory_of_a_rank(resolve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(folder: Path, recipe: Recipe, world_size: int, memory_bytes: int) -> None:
-        told.append((world_size, memory_bytes))
-        if memory_bytes < 40:
+    def refuse(folder: Path, recipe: Recipe, world_size: int, memory: RankMemory) -> None:
+        told.append((world_size, memory))
+        if memory.rank_bytes < 40:
             raise EnvironmentFault("does not fit")
 
-    told: list[tuple[int, int]] = []
+    told: list[tuple[int, RankMemory]] = []
     known = {"cpu": FakeVendor("cpu", memory_bytes=64)}
     monkeypatch.setattr(devices, "vendors", lambda: known)
     monkeypatch.setattr(cases, "load", lambda _: replace(TOY, check_fit=refuse))
@@ -335,7 +335,7 @@ def test_a_case_is_told_the_memory_of_a_rank(resolve: Any, monkeypatch: pytest.M
         resolve(nproc=2)
     known["cpu"].memory_bytes = None  # nobody can tell: left to the ranks
     resolve(nproc=2)
-    assert told == [(1, 64), (2, 32)]
+    assert told == [(1, RankMemory(64, 64)), (2, RankMemory(32, 64))]
 
 
 def test_more_ranks_than_cores_are_oversubscribed(resolve: Any) -> None:

@@ -77,6 +77,24 @@ def test_an_unfinished_folder_made_of_something_else_begins_anew(tmp_path, chang
     assert list(again.partial.iterdir()) == []
 
 
+def test_what_still_fits_of_something_else_is_gone_on_with(tmp_path):
+    data, said = tmp_path / "data", []
+    first = resume(data)
+    for name in ("abc.txt", "late.txt"):
+        first.write(name, lambda staging: staging.write_bytes(b"abc"))
+    first.save()
+
+    def salvage(unfinished):
+        del unfinished.files["late.txt"]
+        return True
+
+    made_of = {**MADE_OF, "sources": ["new"]}
+    again = preparing.resume(data, made_of=made_of, fresh=FRESH, say=said.append, salvage=salvage)
+    assert again.files == {"abc.txt": ABC}
+    assert again.manifest["sources"] == ["new"]
+    assert said == ["going on with the unfinished .data.partial"]
+
+
 def test_a_finished_folder_is_checked_and_mended(tmp_path):
     data, said = tmp_path / "data", []
     finished(data)

@@ -78,7 +78,7 @@ def test_a_failed_run_says_why_and_what_to_do():
     )
     text = run_table(made, screen=PLAIN)
     assert text.startswith("OUT OF MEMORY distilbert_sst2 · NVIDIA")
-    assert "\noom, rank 1, model_build: no memory left\nWay out: lower bs and raise gas" in text
+    assert "\noom, rank 1, model_build: no memory left\nWay out: lower bs, with gas raised" in text
     assert "\nnote: more ranks than cores" in text
     chinese = run_table(made, screen=PLAIN, lang="zh")
     assert chinese.startswith("内存不足 ")

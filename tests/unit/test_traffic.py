@@ -51,16 +51,16 @@ def figures(
 
 
 PARTS = {"embedding": S // 2, "exchange": S // 5}
-JOB = {"embedding_bytes_per_sample": 1000, "exchanged_bytes_per_step": 600,
+JOB = {"embedding_bytes_per_sample": 1000, "exchanged_bytes_per_sample": 60.0,
        "copy_bytes_per_second": 40e3, "headline_mfu": False}  # fmt: skip
 
 
 def test_rates_are_a_devices_over_the_steady_windows(tmp_path: Path) -> None:
-    second = JOB | {"exchanged_bytes_per_step": 200, "copy_bytes_per_second": 30e3}
+    second = JOB | {"exchanged_bytes_per_sample": 20.0, "copy_bytes_per_second": 30e3}
     found = figures(tmp_path, JOB, second)
-    # 2 x (3 + 4) samples in 2 s on two devices; (600 + 200) / 2 bytes a step, a step a second.
+    # 2 x (3 + 4) samples in 2 s on two devices; of each 60 + 20 bytes are sent.
     assert found["embedding_bytes_per_device"].value == 14 * 1000 / 2 / 2
-    assert found["exchange_bytes_per_device"].value == 400.0
+    assert found["exchange_bytes_per_device"].value == 14 * 80 / 2 / 2
     assert found["copy_bytes_per_device"].value == 35e3
     assert (found["MFU"].value, "bytes/s" in (found["MFU"].reason or "")) == (None, True)
     assert found["model_flops_per_device"].value == 8e8 / 2

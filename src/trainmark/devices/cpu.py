@@ -12,6 +12,7 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from trainmark.protocols import MemoryUse, Refusal
+from trainmark.spec import RankMemory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -103,9 +104,10 @@ class Cpu:
         """Return the processor's name, once: cores are not devices."""
         return [model_name()]
 
-    def rank_memory_bytes(self, nproc: int) -> int | None:
+    def rank_memory(self, nproc: int) -> RankMemory:
         """Return an even part of the machine's memory."""
-        return total_memory_bytes() // nproc
+        total_bytes = total_memory_bytes()
+        return RankMemory(total_bytes // nproc, machine_bytes=total_bytes)
 
     def refuse(self, recipe: Recipe, nproc: int) -> Refusal | None:
         """Refuse TF32, which no CPU has, and fp16 where it would be emulated."""

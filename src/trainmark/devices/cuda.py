@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainmark.errors import EnvironmentFault
 from trainmark.protocols import MemoryUse, Refusal
+from trainmark.spec import RankMemory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -120,10 +121,11 @@ class Cuda:
             return []
         return visible_names(_driver_names(), os.environ.get("CUDA_VISIBLE_DEVICES"))
 
-    def rank_memory_bytes(self, nproc: int) -> int | None:
+    def rank_memory(self, nproc: int) -> RankMemory | None:
         """Return the smallest device's memory, where the management library can tell."""
         del nproc
-        return min(_driver_memory_bytes(), default=None)
+        found = _driver_memory_bytes()
+        return RankMemory(min(found)) if found else None
 
     def refuse(self, recipe: Recipe, nproc: int) -> Refusal | None:
         """Refuse more ranks than devices."""

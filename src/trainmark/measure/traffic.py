@@ -1,6 +1,6 @@
 """Compute what embedding models move, and what their steps are bound by.
 
-Owns the figures of jobs that say in their facts how many bytes a sample or a step moves,
+Owns the figures of jobs that say in their facts how many bytes a sample moves,
 and that time the parts of their steps. Such a model has no headline MFU: its matrix
 products are a small part of the work.
 """
@@ -63,9 +63,9 @@ def rates(timeline: RunTimeline) -> dict[str, Rate]:
     if slowest_s == 0:
         return {name: (None, unit, "no step after the warm-up") for name, unit in UNITS.items()}
     ranks = len(phases)
-    moved = sum(phase.samples for phase in phases) * facts[0]["embedding_bytes_per_sample"]
-    sent = sum(item["exchanged_bytes_per_step"] for item in facts) / ranks
-    steps = max(phase.steps for phase in phases)
+    samples = sum(phase.samples for phase in phases)
+    moved = samples * facts[0]["embedding_bytes_per_sample"]
+    sent = samples * sum(item["exchanged_bytes_per_sample"] for item in facts)
     copied = sum(item["copy_bytes_per_second"] for item in facts) / ranks
     found: dict[str, Rate] = {
         "embedding_bytes_per_device": (
@@ -73,7 +73,7 @@ def rates(timeline: RunTimeline) -> dict[str, Rate]:
         ),
         "copy_bytes_per_device": (copied, "bytes/s", "a large copy, measured after training"),
         "exchange_bytes_per_device": (
-            sent * steps / slowest_s, "bytes/s", "sent to other ranks, forward and backward",
+            sent / ranks / slowest_s, "bytes/s", "sent to other ranks, forward and backward",
         ),
     }  # fmt: skip
     return (

@@ -365,9 +365,9 @@ TEXTS: dict[str, Text] = {
     ),
     # References
     "reference.other": Text(
-        "These rows do not compare with this page's runs of {recipes}: model size, sequence "
-        "length and data differ.",
-        "以下各行与本页 {recipes} 配方的运行不可比较：模型规模、序列长度和数据均不同。",
+        "These rows do not compare with this page's runs of {recipes}: model and data "
+        "differ.",
+        "以下各行与本页 {recipes} 配方的运行不可比较：模型和数据均不同。",
     ),
     "reference.unlike": Text(
         "This page's runs of {recipes} do not train to the target as these rows did: e2e_time "
@@ -415,8 +415,9 @@ TEXTS: dict[str, Text] = {
     "cause.stacks": Text("Stacks of the ranks", "各 rank 调用栈文件"),
     "cause.traceback": Text("End of the traceback", "调用栈末尾"),
     "remedy.oom": Text(
-        "lower bs and raise gas by the same factor, or choose a smaller precision",
-        "减小 bs 并按相同倍数增大 gas，或改用更低的精度",
+        "lower bs, with gas raised by the same factor where the case takes it, or choose a "
+        "smaller precision",
+        "减小 bs（用例支持时按相同倍数增大 gas），或改用更低的精度",
     ),
     "remedy.diverged": Text(
         "lower lr, or choose bf16 or fp32 instead of fp16",

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 PACKAGES = (
     "torch", "transformers", "peft", "tokenizers", "safetensors", "numpy", "pyarrow", "pydantic",
+    "torchrec", "fbgemm_gpu-cpu", "fbgemm_gpu",
 )  # fmt: skip
 # Variables that change what is measured and carry no secret.
 VARIABLES = (

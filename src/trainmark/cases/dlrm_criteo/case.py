@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,6 +21,11 @@ from trainmark.spec import (
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from trainmark.spec import RankMemory
+
+
+WIDTH = re.compile("0*[1-9][0-9]{0,11}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +65,7 @@ def widths(words: str, *, field: str, last: int) -> list[int]:
     """
     rule = f"whole numbers above 0 with commas between, ending in {last}"
     parts = words.split(",")
-    if not all(part.isascii() and part.isdigit() and int(part) > 0 for part in parts):
+    if not all(WIDTH.fullmatch(part) for part in parts):
         raise UsageError(
             f"{words!r} is no list of widths", where=f"recipe field {field}", rule=rule
         )
@@ -86,17 +92,21 @@ def table_rows(cardinalities: tuple[int, ...], recipe: DlrmRecipe) -> tuple[int,
     return tuple(rows if most is None else min(rows, most) for rows in cardinalities)
 
 
-def check_fit(folder: Path, recipe: DlrmRecipe, world_size: int, memory_bytes: int) -> None:
-    """Refuse tables that the ranks' memory does not hold.
+def check_fit(folder: Path, recipe: DlrmRecipe, world_size: int, memory: RankMemory) -> None:
+    """Refuse tables and layers that the ranks' memory does not hold.
 
     Raises:
-        EnvironmentFault: it names the smallest world that does.
+        EnvironmentFault: it names the smallest world that does; or layers exceed the memory.
     """
     from .layout import FeatureSpec
-    from .placement import place_within
+    from .placement import place_within, refuse_layers
 
-    rows = table_rows(FeatureSpec.read(folder).cardinalities, recipe)
-    place_within(memory_bytes, rows, recipe.embedding_dim, world_size)
+    spec = FeatureSpec.read(folder)
+    rows = table_rows(spec.cardinalities, recipe)
+    place_within(memory, rows, recipe.embedding_dim, world_size)
+    bottom, top = layers(recipe)
+    # What the top MLP takes in holds the dense vector, and more.
+    refuse_layers([[spec.num_numerical, *bottom], [recipe.embedding_dim, *top]], memory.rank_bytes)
 
 
 def check_recipe(recipe: DlrmRecipe, world_size: int) -> None:
@@ -119,7 +129,7 @@ def check_recipe(recipe: DlrmRecipe, world_size: int) -> None:
                 rule="each backward pass updates the rows it looked up, plain SGD, uncompiled",
                 remedy=f"leave {field} at {plain}",
             )
-    require_engine(recipe.engine)
+    require_engine(recipe.engine, recipe.embedding_dim)
 
 
 def generate(folder: Path, recipe: DlrmRecipe) -> None:

@@ -12,34 +12,21 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor, nn
 
-from trainmark.errors import EnvironmentFault, UsageError
+from trainmark.errors import EnvironmentFault
 
 from .initial import fill_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-WIDTH_MULTIPLE = 4  # numbers of a row that a kernel of fbgemm takes at once
-
 
 class TorchrecTables(nn.Module):
-    """Look rows up with torchrec; arguments and attributes as ``FusedTables`` has them.
-
-    Raises:
-        UsageError: ``dim`` is no multiple of 4.
-    """
+    """Look rows up with torchrec; arguments and attributes as ``FusedTables`` has them."""
 
     row_operations = "fbgemm"
 
     def __init__(self, cardinalities: Sequence[int], dim: int, *, seed: int | None) -> None:
         super().__init__()
-        if dim % WIDTH_MULTIPLE:
-            raise UsageError(
-                f"embedding_dim={dim} does not go with engine=torchrec",
-                where="recipe field embedding_dim",
-                rule=f"its kernels take multiples of {WIDTH_MULTIPLE}",
-                remedy="another embedding_dim, or engine=plain",
-            )
         self.cardinalities, self.dim = tuple(cardinalities), dim
         self.learning_rate: float = 0.0
         self.grad_scale: float | Tensor = 1.0

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from trainmark.protocols import Batch, Counts, Evaluation
+from trainmark.spec import RankMemory
 from trainmark.training.parallel import Ranks, spread
 from trainmark.training.stepper import AUTOCAST_DTYPES, Stepper, add_floats_over_ranks
 
@@ -60,11 +61,13 @@ def placement_of(context: JobContext, cardinalities: tuple[int, ...]) -> Placeme
     """
     found = context.device.memory()
     assert found.total_bytes is not None
-    sharing = context.world_size if context.device.torch_type == "cpu" else 1
-    return place_within(
-        found.total_bytes // sharing, cardinalities, context.recipe.embedding_dim,
-        context.world_size,
-    )  # fmt: skip
+    shared = context.device.torch_type == "cpu"
+    memory = (
+        RankMemory(found.total_bytes // context.world_size, machine_bytes=found.total_bytes)
+        if shared
+        else RankMemory(found.total_bytes)
+    )
+    return place_within(memory, cardinalities, context.recipe.embedding_dim, context.world_size)
 
 
 class DlrmJob:
@@ -195,7 +198,7 @@ class DlrmJob:
             "placement": self.placement.describe(),
             # A row read, its gradient read, the row read again and written.
             "embedding_bytes_per_sample": 4 * len(rows) * dim * FLOAT_BYTES,
-            "exchanged_bytes_per_step": exchanged,
+            "exchanged_bytes_per_sample": exchanged / self.global_batch_size,
             "copy_bytes_per_second": self.context.device.copy_bytes_per_second(),
             "headline_mfu": False,
             "skipped_steps": self.stepper.skipped_steps(),

@@ -8,12 +8,15 @@ asked while planning.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from trainmark.errors import EnvironmentFault
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from trainmark.spec import RankMemory
 
 FLOAT_BYTES = 4  # tables are fp32 in memory whatever the precision of the step
 GIB = 2**30
@@ -86,7 +89,14 @@ class Placement:
         return f"{part.table}[{part.first_row}:{part.first_row + part.rows}]"
 
 
-def place(cardinalities: Sequence[int], dim: int, world_size: int, budget_bytes: int) -> Placement:
+def place(
+    cardinalities: Sequence[int],
+    dim: int,
+    world_size: int,
+    budget_bytes: int,
+    *,
+    machine_budget_bytes: int | None = None,
+) -> Placement:
     """Place tables of ``cardinalities`` rows of ``dim`` numbers on ``world_size`` ranks.
 
     The largest table goes first, to the rank with the fewest look-ups and, among those,
@@ -96,6 +106,8 @@ def place(cardinalities: Sequence[int], dim: int, world_size: int, budget_bytes:
 
     Args:
         budget_bytes: what the weights of one rank may take.
+        machine_budget_bytes: what those of a machine may, where its ranks share its memory;
+            none: every rank brings its own.
 
     Raises:
         EnvironmentFault: they do not fit; it names the smallest world that holds them.
@@ -104,7 +116,7 @@ def place(cardinalities: Sequence[int], dim: int, world_size: int, budget_bytes:
     assert all(rows > 0 for rows in cardinalities)
     row_budget = budget_bytes // _row_bytes(dim)
     if sum(cardinalities) > row_budget * world_size:
-        raise _too_large(cardinalities, dim, world_size, budget_bytes)
+        raise _too_large(cardinalities, dim, world_size, budget_bytes, machine_budget_bytes)
     room = [row_budget] * world_size
     parts: list[list[Part]] = [[] for _ in range(world_size)]
     for table in sorted(range(len(cardinalities)), key=lambda t: (-cardinalities[t], t)):
@@ -121,14 +133,36 @@ def place(cardinalities: Sequence[int], dim: int, world_size: int, budget_bytes:
 
 
 def place_within(
-    memory_bytes: int, cardinalities: Sequence[int], dim: int, world_size: int
+    memory: RankMemory, cardinalities: Sequence[int], dim: int, world_size: int
 ) -> Placement:
-    """Place tables on ranks that can have ``memory_bytes`` each for everything; see ``place``."""
-    return place(cardinalities, dim, world_size, int(TABLES_SHARE * memory_bytes))
+    """Place tables on ranks that have ``memory`` for everything; see ``place``."""
+    machine_bytes = memory.machine_bytes
+    shared = None if machine_bytes is None else int(TABLES_SHARE * machine_bytes)
+    budget_bytes = int(TABLES_SHARE * memory.rank_bytes)
+    return place(cardinalities, dim, world_size, budget_bytes, machine_budget_bytes=shared)
+
+
+def refuse_layers(mlps: Sequence[Sequence[int]], memory_bytes: int) -> None:
+    """Refuse layers of such widths, inputs first, that no rank holds, whatever its tables.
+
+    Raises:
+        EnvironmentFault: weights and their gradients take more than ``memory_bytes``.
+    """
+    weights = sum(inputs * outputs for mlp in mlps for inputs, outputs in pairwise(mlp))
+    needed = 2 * FLOAT_BYTES * weights
+    if needed > memory_bytes:
+        raise EnvironmentFault(
+            f"{needed / GIB:,.2f} GiB of layers exceed the memory of a rank",
+            where=f"at least {weights:,} weights, with their gradients in fp32",
+            rule=f"a rank has {memory_bytes / GIB:,.2f} GiB, and each holds all layers",
+            remedy="narrow bottom_layers or top_layers",
+        )
 
 
 def smallest_world(cardinalities: Sequence[int], dim: int, budget_bytes: int) -> int | None:
     """Return the fewest ranks of ``budget_bytes`` that hold all tables; none: no number does.
+
+    Where ranks share a machine's memory, ask with that: machines with a rank each are fewest.
 
     Exact, because any table may be cut at any row.
     """
@@ -156,10 +190,15 @@ def _row_bytes(dim: int) -> int:
 
 
 def _too_large(
-    cardinalities: Sequence[int], dim: int, world_size: int, budget_bytes: int
+    cardinalities: Sequence[int],
+    dim: int,
+    world_size: int,
+    budget_bytes: int,
+    machine_budget_bytes: int | None,
 ) -> EnvironmentFault:
     needed = sum(cardinalities) * _row_bytes(dim)
-    fewest = smallest_world(cardinalities, dim, budget_bytes)
+    alone_bytes = budget_bytes if machine_budget_bytes is None else machine_budget_bytes
+    fewest = smallest_world(cardinalities, dim, alone_bytes)
     where = f"{sum(cardinalities):,} rows x {dim} in fp32, {len(cardinalities)} table(s)"
     ranks = f"{world_size} rank{'s' if world_size > 1 else ''}"
     what = f"{needed / GIB:,.2f} GiB of tables exceed the memory of {ranks}"
@@ -168,5 +207,8 @@ def _too_large(
     if fewest is None:
         remedy = f"no number of ranks holds them: {smaller}"
     else:
-        remedy = f"the smallest world that holds them has {fewest:,} ranks; or {smaller}"
+        # More ranks on a machine whose memory they share would only cut it finer.
+        shared = "machines like this one, whose ranks share its memory"
+        unit = "ranks" if machine_budget_bytes is None else shared
+        remedy = f"the smallest world that holds them has {fewest:,} {unit}; or {smaller}"
     return EnvironmentFault(what, where=where, rule=rule, remedy=remedy)

@@ -10,12 +10,15 @@ from __future__ import annotations
 import os
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from trainmark import preparing
 from trainmark.errors import DataError, TrainmarkError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from trainmark.preparing import Say, Unfinished
@@ -75,18 +78,20 @@ def _refuse_outside(name: str, value: int, most: int) -> None:
 
 
 def _prepare(raw: Path, data: Path, say: Say, threshold: int, threads: int) -> None:
-    from .prepare_sources import find_sources
+    from .prepare_sources import find_sources, refuse_cut_off
     from .prepare_steps import Steps
 
     preparing.refuse_inside(data, raw)
     sources = find_sources(raw)
+    refuse_cut_off(sources)
     stamps = _stamps(sources)
     size_bytes = sum(size for size, _ in stamps.values())
     say(f"{len(stamps)} files, {size_bytes / 1e6:,.1f} MB: taking their sha256")
+    prints = preparing.fingerprints(sources.files)
     made_of = {
         "format": FORMAT,
         "case": "dlrm_criteo",
-        "sources": preparing.fingerprints(sources.files),
+        "sources": prints,
         "frequency_threshold": threshold,
     }
     fresh: dict[str, Any] = {
@@ -96,7 +101,10 @@ def _prepare(raw: Path, data: Path, say: Say, threshold: int, threads: int) -> N
         "rows": {},
         "cardinalities": [],
     }
-    unfinished = preparing.resume(data, made_of=made_of, fresh=fresh, say=say)
+    unfinished = preparing.resume(
+        data, made_of=made_of, fresh=fresh, say=say,
+        salvage=partial(_keep_counts, sources=prints, fresh=fresh),
+    )  # fmt: skip
     if unfinished is None:
         return
     pool = ThreadPoolExecutor(threads, "prepare")
@@ -105,6 +113,8 @@ def _prepare(raw: Path, data: Path, say: Say, threshold: int, threads: int) -> N
     except TrainmarkError:
         if not unfinished.manifest["counted"]:
             unfinished.discard()  # nothing in it is worth going on with
+        else:
+            say("what was counted is kept; call again when this is mended")
         raise
     finally:
         pool.shutdown(cancel_futures=True)
@@ -116,6 +126,26 @@ def _prepare(raw: Path, data: Path, say: Say, threshold: int, threads: int) -> N
             remedy="call again when nobody writes to it",
         )  # fmt: skip
     _finish(unfinished, say)
+
+
+def _keep_counts(
+    unfinished: Unfinished, *, sources: list[dict[str, Any]], fresh: Mapping[str, Any]
+) -> bool:
+    """Leave the counts of those files that are as they were; nothing else depends on one file.
+
+    So a day that was fetched again, or another threshold, costs no day that was counted.
+    """
+    from .prepare_sources import SPLITS
+
+    manifest = unfinished.manifest
+    same = {source["name"] for source in sources if source in manifest["sources"]}
+    counted = {name: found for name, found in manifest["counted"].items() if name in same}
+    runs = {run["file"] for found in counted.values() for run in found["runs"]}
+    files = {name: found for name, found in unfinished.files.items() if name in runs}
+    manifest.update(deepcopy(dict(fresh)), counted=counted, files=files)
+    for split in SPLITS:  # rows are written to their places: longer files must not stay below
+        shutil.rmtree(unfinished.partial / split, ignore_errors=True)
+    return bool(counted)
 
 
 def _stamps(sources: Sources) -> dict[str, tuple[int, int]]:

@@ -7,6 +7,7 @@ whole. Must not know what a row holds.
 from __future__ import annotations
 
 import gzip
+import os
 import re
 import zlib
 from dataclasses import dataclass
@@ -99,6 +100,24 @@ def _in_order(days: dict[int, Path], raw: Path) -> dict[str, Path]:
     return {days[day].name: days[day] for day in range(count)}
 
 
+def refuse_cut_off(sources: Sources) -> None:
+    """Refuse plain files without a line end at their end: it is known before hours of reading.
+
+    Raises:
+        DataError: such a file, or one with nothing in it.
+    """
+    for path in sources.files.values():
+        with path.open("rb") as raw:
+            if _is_gzip(raw):
+                continue
+            size_bytes = raw.seek(0, os.SEEK_END)
+            if not size_bytes:
+                raise no_row(path)
+            raw.seek(-1, os.SEEK_END)
+            if raw.read(1) != b"\n":
+                raise _cut_off(f"{path}, byte {size_bytes:,}", "the file ends inside a row")
+
+
 def split_rows(sources: Sources, rows: dict[str, int]) -> dict[str, list[tuple[str, int, int]]]:
     """Return by file which rows go where: ``(split, first row, row after the last)``.
 
@@ -142,19 +161,29 @@ def read_blocks(path: Path) -> Iterator[Block]:
         while more := _read(stream, path, rows):
             cut = more.rfind(b"\n") + 1
             if not cut and len(kept) + len(more) > BLOCK_BYTES:
-                raise _cut_off(path, rows, f"no line end in {len(kept) + len(more):,} bytes")
+                raise _cut_off(
+                    f"{path}, row {rows + 1}", f"no line end in {len(kept) + len(more):,} bytes"
+                )
             lines, kept = (kept + more[:cut], more[cut:]) if cut else (b"", kept + more)
             if lines:
                 yield Block(path, lines, rows, raw.tell())
                 rows += lines.count(b"\n")
         if kept:
-            raise _cut_off(path, rows, "the file ends inside the row")
+            raise _cut_off(f"{path}, row {rows + 1}", "the file ends inside the row")
 
 
-def _cut_off(path: Path, rows: int, what: str) -> DataError:
+def no_row(path: Path) -> DataError:
+    """Return the fault of a file without rows."""
+    return DataError(
+        "no row in the file", where=str(path), rule="a log has at least one row",
+        remedy="fetch it again",
+    )  # fmt: skip
+
+
+def _cut_off(where: str, what: str) -> DataError:
     return DataError(
         what,
-        where=f"{path}, row {rows + 1}",
+        where=where,
         rule="every row ends with a line feed, the last one too",
         remedy="fetch the file again: it is cut off or of another form",
     )
@@ -162,9 +191,13 @@ def _cut_off(path: Path, rows: int, what: str) -> DataError:
 
 def _plain(raw: IO[bytes]) -> IO[bytes]:
     """Return the stream of what ``raw`` holds, decompressed where it is gzip."""
+    return gzip.GzipFile(fileobj=raw) if _is_gzip(raw) else raw  # type: ignore[return-value]
+
+
+def _is_gzip(raw: IO[bytes]) -> bool:
     magic = raw.read(len(GZIP_MAGIC))
     raw.seek(0)
-    return gzip.GzipFile(fileobj=raw) if magic == GZIP_MAGIC else raw  # type: ignore[return-value]
+    return magic == GZIP_MAGIC
 
 
 def _read(stream: IO[bytes], path: Path, rows: int) -> bytes:

@@ -18,7 +18,7 @@ from .prepare_counts import DayCounts, counts_of
 from .prepare_encode import PartWriter, encode, file_types, part_is_sound, row_bytes
 from .prepare_passes import Progress, work_on
 from .prepare_rows import NUM_CATEGORIES
-from .prepare_sources import SPLITS, split_rows
+from .prepare_sources import SPLITS, no_row, split_rows
 from .prepare_vocabulary import Vocabulary, number_column, read_run
 
 if TYPE_CHECKING:
@@ -84,10 +84,7 @@ class Steps:
                 day.add(counts, missing, rows)
                 progress.at(name, block.read_bytes, day.rows)
             if not day.rows:
-                raise DataError(
-                    "no row in the file", where=str(path), rule="a log has at least one row",
-                    remedy="fetch it again",
-                )  # fmt: skip
+                raise no_row(path)
             counted[name] = day.close()
             progress.finish(size_bytes, day.rows)
             self._unfinished.save()

@@ -24,6 +24,8 @@ from trainmark.spec import (
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from trainmark.spec import RankMemory
+
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
@@ -140,13 +142,13 @@ def check_data(folder: Path, recipe: LlamaRecipe) -> DataFacts:
     return check(folder, recipe)
 
 
-def check_fit(folder: Path, recipe: LlamaRecipe, world_size: int, memory_bytes: int) -> None:
-    """Refuse what a rank with ``memory_bytes`` cannot hold; see ``memory.refuse_too_little``."""
+def check_fit(folder: Path, recipe: LlamaRecipe, world_size: int, memory: RankMemory) -> None:
+    """Refuse what a rank with ``memory`` cannot hold; see ``memory.refuse_too_little``."""
     from .data import MODEL
     from .memory import refuse_too_little
     from .model_files import read_config
 
-    refuse_too_little(read_config(folder / MODEL), recipe, world_size, memory_bytes)
+    refuse_too_little(read_config(folder / MODEL), recipe, world_size, memory.rank_bytes)
 
 
 def prepare(raw: Path, data: Path, say: Any, **options: Any) -> None:
