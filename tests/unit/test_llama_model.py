@@ -163,11 +163,10 @@ def test_the_same_seed_draws_the_same_model_and_another_one_another() -> None:
     assert one[table].std().item() == pytest.approx(TINY.initializer_range, rel=0.05)
 
 
-@pytest.mark.parametrize("fields", [{"checkpoint_activations": True}, {"lora_dropout": 0.0}])
-def test_a_recomputed_block_gives_the_same_gradients(fields: dict[str, Any]) -> None:
+def test_a_recomputed_block_gives_the_same_gradients() -> None:
     rows = some_rows()
     loss, expected = trained(new_model(), *rows)
-    again, found = trained(new_model(**fields), *rows)
+    again, found = trained(new_model(checkpoint_activations=True), *rows)
     assert again == loss
     for name, grad in expected.items():
         torch.testing.assert_close(found[name], grad)
@@ -190,18 +189,39 @@ def test_an_adapted_product_has_the_gradients_of_its_definition() -> None:
     torch.manual_seed(1)
     x, a, b = (torch.randn(size).requires_grad_() for size in ((3, 5, 6), (2, 6), (4, 2)))
     weight = torch.randn(4, 6)
-    torch.manual_seed(8)
-    kept, factor = layers.kept_elements(x.flatten(0, -2), 0.4)
+    kept, factor = layers.kept_elements(x.flatten(0, -2), 0.4, 8)
+    assert 0 < int(kept.sum()) < kept.numel()
     plain = x @ weight.t() + 1.5 * factor * (x * kept.view(x.shape)) @ a.t() @ b.t()
     expected = torch.autograd.grad(plain.sin().sum(), (x, a, b))
-    torch.manual_seed(8)
-    found = layers._AdaptedProduct.apply(x, weight, a, b, 1.5, 0.4, torch.float32)
+    found = layers._AdaptedProduct.apply(x, weight, a, b, 1.5, (0.4, 8), torch.float32)
     torch.testing.assert_close(found, plain)
     for got, wanted in zip(
         torch.autograd.grad(found.sin().sum(), (x, a, b)), expected, strict=True
     ):
         torch.testing.assert_close(got, wanted)
-    assert 0 < int(kept.sum()) < kept.numel()
+
+
+def test_a_gated_product_turns_into_its_gradients_block_by_block(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(layers, "_GATED_AT_ONCE", 40)  # four rows of nine, and a rest
+    gate, up = (torch.randn(2, 7, 9).requires_grad_() for _ in range(2))
+    plain = (torch.nn.functional.silu(gate) * up).sin().sum()
+    found = layers._GatedUp.apply(gate * 1, up * 1).sin().sum()
+    torch.testing.assert_close(found, plain)
+    for got, wanted in zip(
+        torch.autograd.grad(found, (gate, up)), torch.autograd.grad(plain, (gate, up)), strict=True
+    ):
+        torch.testing.assert_close(got, wanted)
+
+
+def test_masks_differ_from_call_to_call_and_keep_the_expectation() -> None:
+    torch.manual_seed(3)
+    ones = torch.ones(200, 500)
+    first, factor = layers.kept_elements(ones, 0.05, layers.new_seed())
+    other, _ = layers.kept_elements(ones, 0.05, layers.new_seed())
+    assert not torch.equal(first, other)
+    assert (first * factor).mean().item() == pytest.approx(1.0, abs=0.003)
 
 
 def test_kept_apart_documents_are_as_if_each_stood_alone() -> None:

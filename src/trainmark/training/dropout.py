@@ -23,22 +23,29 @@ def keep_mask(shape: torch.Size, p: float) -> tuple[Tensor, float]:
     return mask, _draw(mask, p)
 
 
-def kept_elements(like: Tensor, p: float) -> tuple[Tensor, float]:
+def kept_elements(like: Tensor, p: float, seed: int) -> tuple[Tensor, float]:
     """Return which elements of ``like`` are kept, bool of its shape, and 1 / P(kept).
 
-    A quarter of a float mask's memory, for whoever keeps it until the backward pass.
+    The same seed gives the same again: a mask need not be kept until the backward pass.
     """
     kept = torch.empty(like.shape, dtype=torch.bool, device=like.device)
+    generator = torch.Generator(like.device).manual_seed(seed)
     if like.device.type == "cpu":
-        return kept, _draw(kept, p)
-    return kept.bernoulli_(1.0 - p), 1.0 / (1.0 - p)
+        return kept, _draw(kept, p, generator)
+    return kept.bernoulli_(1.0 - p, generator=generator), 1.0 / (1.0 - p)
 
 
-def _draw(mask: Tensor, p: float) -> float:
+def new_seed() -> int:
+    """Return a seed for ``kept_elements`` from the host's generator; no device waits for it."""
+    return int(torch.randint(2**62, ()))
+
+
+def _draw(mask: Tensor, p: float, generator: torch.Generator | None = None) -> float:
     """Fill ``mask`` on the host with zeros and ones; return 1 / P(one)."""
     elements = mask.numel()
     dropped = round(p * _LEVELS)
-    words = torch.empty((elements + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
+    words = torch.empty((elements + 3) // 4, dtype=torch.int64)
+    words.random_(-(2**63), None, generator=generator)
     bits = words.view(torch.int16)[:elements].view(mask.shape)
     torch.ge(bits, dropped - _LEVELS // 2, out=mask)
     return _LEVELS / (_LEVELS - dropped)

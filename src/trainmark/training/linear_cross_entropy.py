@@ -103,6 +103,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 d_hidden[part] = gradient @ matrix
             if d_weight is not None:
                 add_product(d_weight, gradient, inputs[part])
+            del scores, gradient  # or the next block would be made beside them
         if d_hidden is not None and group is not None:
             dist.all_reduce(d_hidden, group=group)
         ctx.gradients = d_hidden, d_weight

@@ -16,9 +16,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the field's name for it
 from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm
 
-from trainmark.training.dropout import kept_elements
+from trainmark.training.dropout import kept_elements, new_seed
 from trainmark.training.linear_cross_entropy import product_dtype
 
+_GATED_AT_ONCE = 1 << 20  # numbers of a block on a CPU; elsewhere launches would cost more
 ADAPTER = "default"  # what peft calls the only adapter of a model
 
 
@@ -39,7 +40,7 @@ class _FrozenProduct(torch.autograd.Function):
 
 
 class _AdaptedProduct(torch.autograd.Function):
-    """x @ weight.T + scaling * dropout(x) @ a.T @ b.T; keeps x and which elements stayed."""
+    """x @ weight.T + scaling * dropout(x) @ a.T @ b.T; keeps x, draws what stayed again."""
 
     @staticmethod
     def forward(  # noqa: PLR0917 - autograd passes by position
@@ -49,29 +50,27 @@ class _AdaptedProduct(torch.autograd.Function):
         a: Tensor,
         b: Tensor,
         scaling: float,
-        p: float,
+        dropout: tuple[float, int],
         dtype: torch.dtype,
     ) -> Tensor:
         rows = x.to(dtype).flatten(0, -2)  # (N, input)
-        kept, factor = kept_elements(rows, p) if p > 0.0 else (None, 1.0)
-        ctx.scaling = scaling * factor
-        dropped = rows if kept is None else rows * kept
-        inner = dropped @ a.to(dtype).t()  # (N, rank)
+        kept, factor = _kept(rows, *dropout)
+        ctx.scaling, ctx.dropout = scaling * factor, dropout
+        inner = (rows if kept is None else rows * kept) @ a.to(dtype).t()  # (N, rank)
         out = rows @ weight.to(dtype).t()
         out.addmm_(inner, b.to(dtype).t(), alpha=ctx.scaling)
-        ctx.save_for_backward(rows, weight, a, b, inner, kept)
+        ctx.save_for_backward(rows, weight, a, b, inner)
         ctx.x = x.shape, x.dtype
         return out.view(*x.shape[:-1], -1)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        rows, weight, a, b, inner, kept = ctx.saved_tensors
+        rows, weight, a, b, inner = ctx.saved_tensors
         grad = grads[0].flatten(0, -2)
-        dropped = rows if kept is None else rows * kept
+        kept, _ = _kept(rows, *ctx.dropout)
         d_inner = (grad @ b.to(grad.dtype)).mul_(ctx.scaling)
-        d_a = (d_inner.t() @ dropped).to(a.dtype)
+        d_a = (d_inner.t() @ (rows if kept is None else rows * kept)).to(a.dtype)
         d_b = (grad.t() @ inner).to(b.dtype).mul_(ctx.scaling)
-        del dropped
         if not ctx.needs_input_grad[0]:
             return None, None, d_a, d_b, None, None, None
         through = d_inner @ a.to(grad.dtype)
@@ -80,6 +79,10 @@ class _AdaptedProduct(torch.autograd.Function):
         d_x = through.addmm_(grad, weight.to(grad.dtype))
         shape, dtype = ctx.x
         return d_x.view(shape).to(dtype), None, d_a, d_b, None, None, None
+
+
+def _kept(rows: Tensor, p: float, seed: int) -> tuple[Tensor | None, float]:
+    return kept_elements(rows, p, seed) if p > 0.0 else (None, 1.0)
 
 
 class _Norm(torch.autograd.Function):
@@ -105,7 +108,8 @@ class _Norm(torch.autograd.Function):
 class _GatedUp(torch.autograd.Function):
     """silu(gate) * up; keeps the two, and turns them into their gradients in place.
 
-    Whoever gives them must not need them again: products with frozen weights do not.
+    Whoever gives them must not need them again, nor their product's gradient: products with
+    frozen weights do not. Block by block, so that what passes is small beside them.
     """
 
     @staticmethod
@@ -116,11 +120,17 @@ class _GatedUp(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
         gate, up = ctx.saved_tensors
-        (grad,) = grads
-        d_up = F.silu(gate).mul_(grad)
-        d_gate = up.mul_(grad)
-        torch.ops.aten.silu_backward.grad_input(d_gate, gate, grad_input=d_gate)
-        return d_gate, d_up
+        grad = grads[0].contiguous()
+        parts = [x.flatten(0, -2) for x in (gate, up, grad)]
+        rows = len(parts[0])
+        if gate.device.type == "cpu":
+            rows = max(1, _GATED_AT_ONCE // gate.size(-1))
+        blocks = (part.split(rows) for part in parts)
+        for a_gate, an_up, a_grad in zip(*blocks, strict=True):
+            an_up.mul_(a_grad)
+            a_grad.mul_(F.silu(a_gate))  # of up
+            torch.ops.aten.silu_backward.grad_input(an_up, a_gate, grad_input=an_up)
+        return up, grad
 
 
 class FrozenLinear(nn.Linear):
@@ -145,7 +155,8 @@ class AdaptedLinear(LoraLinear):
         p = dropout.p if self.training and isinstance(dropout, nn.Dropout) else 0.0
         return _apply(
             _AdaptedProduct, x, self.base_layer.weight, self.lora_A[ADAPTER].weight,
-            self.lora_B[ADAPTER].weight, self.scaling[ADAPTER], p, product_dtype(x),
+            self.lora_B[ADAPTER].weight, self.scaling[ADAPTER], (p, new_seed() if p else 0),
+            product_dtype(x),
         )  # fmt: skip
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .case import LlamaRecipe
     from .model_files import ModelConfig
 
-SCORES_AT_ONCE = 1 << 24  # of the head: 64 MiB in float32, as much as a wide layer's gradients
+SCORES_AT_ONCE = 1 << 23  # of the head: 32 MiB in float32, less than what a wide layer keeps
 PROCESS_BYTES = 600 << 20  # interpreter and libraries, or a device's context
 _FULL, _HALF = 4, 2  # bytes of a number
 _ADAM_MOMENTS = 2
@@ -98,7 +98,7 @@ def _block_bytes(
     norms = 2 * (hidden * stream + _FULL)  # what comes in, and one number a token
     attention = 2 * (hidden + keys) * number + config.num_heads * _FULL  # q, k, v, result
     gate_and_up = 2 * wide * number
-    chosen, shapes = set(targets(recipe)), linear_shapes(config)
+    chosen = set(targets(recipe))
     inputs = 0
     for together in ({"q_proj", "k_proj", "v_proj"}, {"gate_proj", "up_proj"}):
         copies = len(chosen & together)
@@ -106,9 +106,8 @@ def _block_bytes(
             inputs += hidden * (number * copies if number != stream else stream)
     if "down_proj" in chosen:
         inputs += wide * number
-    masks = sum(shapes[name][1] for name in chosen) if recipe.lora_dropout > 0 else 0
     inner = len(chosen) * recipe.lora_rank * number
-    return tokens * (norms + attention + gate_and_up + inputs + masks + inner)
+    return tokens * (norms + attention + gate_and_up + inputs + inner)
 
 
 def _head_bytes(config: ModelConfig, tokens: int, *, number: int, stream: int) -> int:
@@ -123,7 +122,7 @@ def _head_bytes(config: ModelConfig, tokens: int, *, number: int, stream: int) -
 
 def _feed_forward_bytes(config: ModelConfig, tokens: int, *, number: int, stream: int) -> int:
     """Return what passes through a feed-forward layer's backward beside gate and up."""
-    wide = 2 * tokens * config.intermediate_size * number
+    wide = tokens * config.intermediate_size * number
     narrow = tokens * config.hidden_size * (2 * stream + number)
     cast = config.hidden_size * config.intermediate_size * number if number != stream else 0
     return wide + narrow + cast
