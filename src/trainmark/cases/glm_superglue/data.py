@@ -176,11 +176,28 @@ def check(folder: Path, recipe: GlmRecipe) -> DataFacts:
             sizes[split] = len(examples)
     pretrained = recipe.init == "pretrained"
     if pretrained:
-        from .checkpoint_files import find_checkpoint
-
-        digest.update(digest_of(find_checkpoint(folder)).encode())
+        digest.update(digest_of(_checkpoint(folder, recipe)).encode())
     return DataFacts(
         sizes["train"], sizes["validation"], digest.hexdigest()[:16], layout.kind,
         best_quality=BEST_ACCURACY if recipe.data == "generated" else None,
         quality_comparable=pretrained,
     )  # fmt: skip
+
+
+def _checkpoint(folder: Path, recipe: GlmRecipe) -> Path:
+    """Return the file with the weights; what can be read without torch fits ``recipe``.
+
+    Raises:
+        DataError: none is found, or it holds the weights of another model.
+    """
+    from .checkpoint_files import EXPORTED, find_checkpoint
+    from .weights import expected_shapes, header_shapes, match
+
+    file = find_checkpoint(folder)
+    if file.name == EXPORTED:
+        expected = expected_shapes(
+            num_layers=recipe.num_layers, hidden_size=recipe.hidden_size,
+            vocab_size=recipe.vocab_size, max_positions=recipe.seq_length,
+        )  # fmt: skip
+        match(header_shapes(file), expected, file)
+    return file

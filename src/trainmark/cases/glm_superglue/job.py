@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from trainmark.protocols import JobContext
 
     from .case import GlmRecipe
-    from .checkpoint import LoadReport
     from .data import Loaded
     from .examples import ChoiceBatch
     from .model import Glm
+    from .weights import LoadReport
 
 SEGMENT_CHOICES = 10  # candidates a sample that an evaluation scores in one forward pass
 
