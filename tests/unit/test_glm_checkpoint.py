@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import random
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from trainmark.cases.glm_superglue import data
-from trainmark.cases.glm_superglue.case import CASE, GlmRecipe
 from trainmark.cases.glm_superglue.checkpoint import export, load
 from trainmark.cases.glm_superglue.checkpoint_files import (
     EXPORTED,
@@ -22,9 +19,8 @@ from trainmark.cases.glm_superglue.checkpoint_files import (
     ORIGINAL,
     find_checkpoint,
 )
-from trainmark.cases.glm_superglue.generate import generate, vocabulary
 from trainmark.cases.glm_superglue.model import Glm, GlmShape, build_model
-from trainmark.cases.glm_superglue.weights import LoadReport, expected_shapes
+from trainmark.cases.glm_superglue.weights import LoadReport
 from trainmark.errors import DataError
 
 SIZES: dict[str, int] = {"num_layers": 2, "hidden_size": 64, "num_heads": 1, "vocab_size": 30}
@@ -91,7 +87,8 @@ def test_code_in_a_checkpoint_is_refused_not_run(tmp_path: Path) -> None:
         save({"module": weights(), "args": Trap()}, file)
         found = fault(tmp_path)
         assert found.where == str(file)
-        assert found.what.startswith("not readable as weights alone")
+        assert found.what.startswith("not readable as weights alone: it names ")
+        assert "weights_only" not in str(found)  # no advice to let the code run
     assert not (tmp_path / "sprung").exists()
 
 
@@ -132,59 +129,6 @@ def test_a_checkpoint_of_another_shape_is_refused_by_key(
     assert found.where == f"{file}, {key}"
     assert what in found.what
     assert all(torch.equal(item, before[name]) for name, item in other.state_dict().items())
-
-
-def planned(folder: Path, **sizes: Any) -> tuple[GlmRecipe, Path]:
-    """Write data with a safetensors checkpoint; return a recipe for other sizes, and the file."""
-    tiny = CASE.recipes["tiny"]
-    assert isinstance(tiny, GlmRecipe)
-    generate(folder, tiny)
-    words = len(vocabulary()) + 2  # the two that bound an answer
-    recipe = replace(tiny, data="real", init="pretrained", vocab_size=words)
-    held = {**SIZES, "num_layers": 2, "vocab_size": words, "max_positions": recipe.seq_length}
-    save_file(dict(build_model(GlmShape(**held), seed=3).state_dict()), folder / "model" / EXPORTED)
-    return replace(recipe, **sizes), folder / "model" / EXPORTED
-
-
-def test_names_and_shapes_are_those_of_the_model() -> None:
-    sizes = {"num_layers": 3, "hidden_size": 32, "vocab_size": 30, "max_positions": 10}
-    found = build_model(GlmShape(**sizes, num_heads=4), seed=1).named_parameters()
-    assert expected_shapes(**sizes) == {name: tuple(item.shape) for name, item in found}
-
-
-@pytest.mark.parametrize(
-    ("sizes", "key", "what"),
-    [
-        ({"num_layers": 3}, "transformer.layers.2.input_layernorm.weight", "and 11 more"),
-        ({"num_layers": 1}, "transformer.layers.1.attention.dense.bias", "a further weight"),
-        ({"vocab_size": 99}, "word_embeddings.weight", "the model's is (99, 64)"),
-        ({"hidden_size": 32}, "word_embeddings.weight", "the model's is (47, 32)"),
-    ],
-)
-def test_planning_refuses_a_checkpoint_of_another_shape(
-    tmp_path: Path, sizes: dict[str, int], key: str, what: str
-) -> None:
-    recipe, file = planned(tmp_path, **sizes)
-    with pytest.raises(DataError) as caught:
-        data.check(tmp_path, recipe)
-    assert caught.value.where == f"{file}, {key}"
-    assert what in caught.value.what
-    longer = replace(recipe, num_layers=2, vocab_size=47, hidden_size=64, seq_length=60)
-    assert data.check(tmp_path, longer).quality_comparable
-
-
-def test_planning_refuses_a_safetensors_file_cut_short_or_without_numbers(tmp_path: Path) -> None:
-    recipe, file = planned(tmp_path)
-    whole = file.read_bytes()
-    file.write_bytes(whole[:-7])
-    with pytest.raises(DataError, match="not readable as safetensors") as caught:
-        data.check(tmp_path, recipe)
-    assert caught.value.where == str(file)
-    file.write_bytes(whole)
-    save_file({**load_file(file), BIAS: torch.ones(192, dtype=torch.int64)}, file)
-    with pytest.raises(DataError, match="holds no floating-point numbers") as caught:
-        data.check(tmp_path, recipe)
-    assert caught.value.where == f"{file}, {BIAS}"
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ which parameter is ``weights``'s.
 
 from __future__ import annotations
 
+import re
 import zipfile
 from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
@@ -29,8 +30,10 @@ from .weights import (
     by_name,
     expected_shapes,
     match,
+    more_than_weights,
     no_numbers,
     no_safetensors,
+    weights_in,
 )
 
 if TYPE_CHECKING:
@@ -79,18 +82,16 @@ def _read_pickle(file: Path) -> dict[str, Any]:
             whole = torch.load(
                 file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file)
             )
-    except (UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
-        first = str(error).splitlines()[0] if str(error) else type(error).__name__
+    except UnpicklingError as error:
+        # Torch goes on to advise loading with code allowed: the name it found is enough.
+        refused = re.search(r"GLOBAL (\S+)", str(error))
+        raise more_than_weights(file, refused[1] if refused else None) from None
+    except (RuntimeError, EOFError, ValueError, KeyError) as error:
+        said = str(error).partition(". ")[0].partition("\n")[0]
         raise DataError(
-            f"not readable as weights alone: {first}",
-            where=str(file),
-            rule="the file is read without executing anything in it",
-            remedy="save the weights alone again with the version of torch that wrote them",
+            f"damaged: {said or type(error).__name__}", where=str(file), rule=RULE, remedy=REMEDY
         ) from None
-    found = whole.get("module", whole) if isinstance(whole, dict) else None
-    if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
-        raise DataError("no weights by name", where=f"{file}, module", rule=RULE, remedy=REMEDY)
-    return found
+    return weights_in(whole, file)
 
 
 def shape_of(weights: Mapping[str, Tensor], file: Path) -> GlmShape:

@@ -191,13 +191,15 @@ def _checkpoint(folder: Path, recipe: GlmRecipe) -> Path:
         DataError: none is found, or it holds the weights of another model.
     """
     from .checkpoint_files import EXPORTED, find_checkpoint
+    from .pickled import pickled_shapes
     from .weights import expected_shapes, header_shapes, match
 
     file = find_checkpoint(folder)
-    if file.name == EXPORTED:
+    shapes = header_shapes(file) if file.name == EXPORTED else pickled_shapes(file)
+    if shapes is not None:
         expected = expected_shapes(
             num_layers=recipe.num_layers, hidden_size=recipe.hidden_size,
             vocab_size=recipe.vocab_size, max_positions=recipe.seq_length,
         )  # fmt: skip
-        match(header_shapes(file), expected, file)
+        match(shapes, expected, file)
     return file

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from trainmark.errors import DataError
 from trainmark.input_files import readable
@@ -68,6 +68,18 @@ def expected_shapes(
         add(f"{layer}.mlp.dense_4h_to_h", hidden_size, 4 * hidden_size)
     add("transformer.final_layernorm", hidden_size)
     return shapes
+
+
+def weights_in(whole: Any, file: Path) -> dict[str, Any]:
+    """Return the original's ``module`` out of what its file holds, or the weights alone.
+
+    Raises:
+        DataError: no entries by name.
+    """
+    found = whole.get("module", whole) if isinstance(whole, dict) else None
+    if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
+        raise DataError("no weights by name", where=f"{file}, module", rule=RULE, remedy=REMEDY)
+    return found
 
 
 def by_name(found: Mapping[str, Value], file: Path) -> dict[str, Value]:
@@ -131,6 +143,16 @@ def no_numbers(file: Path, key: str) -> DataError:
         where=f"{file}, {key}",
         rule="every weight is a tensor of floating-point numbers",
         remedy=REMEDY,
+    )
+
+
+def more_than_weights(file: Path, name: str | None) -> DataError:
+    """Return the error for a pickle that would have to execute ``name`` to be read."""
+    return DataError(
+        "not readable as weights alone" + (f": it names {name}" if name else ""),
+        where=str(file),
+        rule="the file is read without executing anything in it",
+        remedy="save the weights alone again where the file comes from",
     )
 
 
