@@ -11,6 +11,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Literal
 
 from trainmark.errors import DataError
+from trainmark.input_files import file_bytes, readable
 from trainmark.spec import DataFacts
 
 from .generate import BEST_ACCURACY
@@ -64,7 +65,7 @@ def find_layout(folder: Path) -> Layout:
     """Find the splits; where both forms are there, text is read.
 
     Raises:
-        DataError: no such folder, no form, or only one split of it.
+        DataError: no such folder, no form, only one split of it, or no regular file.
     """
     if not folder.is_dir():
         raise DataError("no such folder", where=str(folder), remedy=f"check --data, or {PREPARE}")
@@ -86,6 +87,9 @@ def find_layout(folder: Path) -> Layout:
                     rule=RULE,
                     remedy=f"add the file, or {PREPARE}",
                 )
+            for file in files.values():
+                with readable(file, rule="a split is one readable file", remedy=PREPARE):
+                    file_bytes(file)  # a named pipe, say, would be waited for without end
             return Layout(kind, files)
     raise DataError("no data files", where=str(folder), rule=RULE, remedy=PREPARE)
 
