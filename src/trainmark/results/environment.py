@@ -17,7 +17,9 @@ from trainmark.devices.cpu import model_name, total_memory_bytes, usable_cores
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "pyarrow", "pydantic")
+PACKAGES = (
+    "torch", "transformers", "tokenizers", "safetensors", "numpy", "pyarrow", "h5py", "pydantic",
+)  # fmt: skip
 # Variables that change what is measured and carry no secret.
 VARIABLES = (
     "OMP_NUM_THREADS", "MKL_NUM_THREADS", "KMP_BLOCKTIME", "KMP_AFFINITY", "OMP_PROC_BIND",

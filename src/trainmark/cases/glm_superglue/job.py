@@ -169,6 +169,10 @@ class GlmJob:
             "checkpoint": None if self.loaded is None else asdict(self.loaded),
             "group_by_choices": recipe.group_by_choices,
             "trim_padding": recipe.trim_padding,
+            "shortened_samples": {
+                "train": self.data.train.shortened,
+                "validation": self.data.validation.shortened,
+            },
             "skipped_steps": self.stepper.skipped_steps(),
         }
 
