@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from trainmark.cases.glm_superglue.checkpoint import LoadReport, export, load
+from trainmark.cases.glm_superglue.checkpoint import export, load
 from trainmark.cases.glm_superglue.checkpoint_files import (
     EXPORTED,
     LATEST,
@@ -20,6 +20,7 @@ from trainmark.cases.glm_superglue.checkpoint_files import (
     find_checkpoint,
 )
 from trainmark.cases.glm_superglue.model import Glm, GlmShape, build_model
+from trainmark.cases.glm_superglue.weights import LoadReport
 from trainmark.errors import DataError
 
 SIZES: dict[str, int] = {"num_layers": 2, "hidden_size": 64, "num_heads": 1, "vocab_size": 30}
@@ -86,7 +87,8 @@ def test_code_in_a_checkpoint_is_refused_not_run(tmp_path: Path) -> None:
         save({"module": weights(), "args": Trap()}, file)
         found = fault(tmp_path)
         assert found.where == str(file)
-        assert found.what.startswith("not readable as weights alone")
+        assert found.what.startswith("not readable as weights alone: it names ")
+        assert "weights_only" not in str(found)  # no advice to let the code run
     assert not (tmp_path / "sprung").exists()
 
 

@@ -1,6 +1,7 @@
 """ReCoRD's jsonl as choice sequences: lines, tokens, candidates, the kept tokens; no torch."""
 
 import json
+import os
 import random
 from dataclasses import replace
 
@@ -264,10 +265,16 @@ def test_a_question_that_leaves_no_room_is_named(tmp_path):
     assert "DIR/train.jsonl, line 2, question 1 (from 0): a question and a candidate take 9" in said
 
 
+def a_pipe(folder):
+    (folder / "val.jsonl").unlink()
+    os.mkfifo(folder / "val.jsonl")
+
+
 @pytest.mark.parametrize(
     ("prepare", "message"),
     [
         (lambda d: (d / "val.jsonl").unlink(), "DIR/val.jsonl: no validation split beside train"),
+        (a_pipe, "DIR/val.jsonl: cannot be read: not a regular file"),
         (lambda d: (d / "model/vocab.txt").unlink(), "no tokenizer.json and no vocab.txt"),
         (lambda d: (d / "model/vocab.txt").write_text(""), "the file is empty"),
         (lambda d: (d / "model/vocab.txt").write_text("[PAD]\n"), "no token [UNK], [CLS]"),

@@ -170,6 +170,20 @@ def test_a_separator_past_the_sequence_is_named(folder, separator):
     assert f"mask, sample 1, sequence 5 (counted from 0): separator {separator}" in said
 
 
+@pytest.mark.parametrize("storage", [{}, {"chunks": (16,)}])
+def test_a_separator_behind_the_answer_is_named(tmp_path, text_splits, storage):
+    folder = write(tmp_path, text_splits, **storage)
+    with change(folder) as file:
+        last = file["logit_mask/indices"][file["logit_mask/indptr"][6] - 1]
+        file["mask/data"][5] = last
+    assert data.check(folder, RECIPE).train_samples == len(text_splits.train)
+    with change(folder) as file:
+        file["mask/data"][5] = last + 1
+    said = fault(folder)
+    assert f"mask, sample 1, sequence 5 (counted from 0): separator {last + 1};" in said
+    assert f"at its last target, {last}, or before" in said
+
+
 @pytest.mark.parametrize("name", ["text", "position", "target", "logit_mask", "mask"])
 def test_a_missing_group_is_named(folder, name):
     with change(folder) as file:

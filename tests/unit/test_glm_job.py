@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import tiny_glm
 from trainmark.cases import load
+from trainmark.cases.glm_superglue import data, generate
 from trainmark.cases.glm_superglue.case import GlmRecipe
 from trainmark.cases.glm_superglue.job import lr_factor, shape_of
 from trainmark.cases.glm_superglue.scoring import Places, Sequences
@@ -272,6 +274,24 @@ def test_what_the_record_is_told() -> None:
     assert facts["parameters"] == facts["trainable_parameters"] == 28_352
     assert (facts["init"], facts["checkpoint"], facts["skipped_steps"]) == ("random", None, 0)
     assert (facts["group_by_choices"], facts["trim_padding"]) == (False, False)
+
+
+def test_the_record_says_how_many_passages_were_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(generate, "PASSAGES", {"train": 6, "val": 4})
+    tiny = load("glm_superglue").recipes["tiny"]
+    assert isinstance(tiny, GlmRecipe)
+    generate.generate(tmp_path, tiny)
+    found = []
+    for length in (tiny.seq_length, 30):
+        read = data.load(tmp_path, replace(tiny, seq_length=length))
+        job = tiny_glm.new_job(
+            train=read.train, validation=read.validation, seq_length=length, vocab_size=128
+        )
+        found.append(job.facts()["shortened_samples"])
+    assert found == [{"train": 0, "validation": 0}, {"train": 6, "validation": 4}]
+    assert tiny_glm.new_job().facts()["shortened_samples"] == {"train": None, "validation": None}
 
 
 def test_heads_that_do_not_divide_are_refused() -> None:

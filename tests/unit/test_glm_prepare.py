@@ -1,6 +1,7 @@
 """From a download to a data folder of glm_superglue."""
 
 import json
+import os
 import shutil
 from dataclasses import replace
 
@@ -43,6 +44,11 @@ def test_a_download_becomes_a_folder_that_a_run_reads(raw, monkeypatch):
     assert names == {"train.jsonl", "val.jsonl", "model/vocab.txt"}
     assert any("NOT the published ReCoRD, which has 100,730 questions" in line for line in said)
     assert "no checkpoint: only init=random will run on this data" in said
+    words = len(generate.vocabulary())
+    assert (
+        f"vocab.txt: {words} tokens; NOT the vocabulary of bert-large-uncased, which has 30,522"
+        in said
+    )
     monkeypatch.setattr(token_cache, "tokenise", None)  # prepared: nothing left to tokenise
     assert data.check(folder, RECIPE).train_samples == 10
 
@@ -87,10 +93,12 @@ def test_a_checkpoint_comes_along_as_safetensors(raw, layout, one_thread):
     names = dict(build_model(shape, seed=2).named_parameters())
     assert found.keys() == names.keys()
     assert all(torch.equal(found[name], weights[name]) for name in names)
-    assert "writing model/model.safetensors" in said
-    facts = data.check(folder, replace(RECIPE, init="pretrained"))
+    writing = [line for line in said if line.startswith(("writing", "tokenising"))]
+    assert writing[0] == "writing model/model.safetensors"  # refused before minutes of tokenising
+    recipe = replace(RECIPE, num_layers=1)
+    facts = data.check(folder, replace(recipe, init="pretrained"))
     assert facts.quality_comparable
-    assert facts.content_id != data.check(folder, replace(RECIPE, init="random")).content_id
+    assert facts.content_id != data.check(folder, replace(recipe, init="random")).content_id
 
 
 def sparse(raw):
@@ -108,6 +116,17 @@ def broken(raw):
     (raw / "ReCoRD" / "train.jsonl").write_text("{}\n")
 
 
+def pipe(raw):
+    (raw / "ReCoRD" / "val.jsonl").unlink()
+    os.mkfifo(raw / "ReCoRD" / "val.jsonl")
+
+
+def no_checkpoint(raw):
+    (raw / "blocklm" / "7").mkdir(parents=True)
+    (raw / "blocklm" / "latest_checkpointed_iteration.txt").write_text("7")
+    (raw / "blocklm" / "7" / "mp_rank_00_model_states.pt").write_bytes(b"noise")
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -116,6 +135,8 @@ def broken(raw):
         (another_vocabulary, "2 vocabularies: model, more"),
         (lambda raw: (raw / "ReCoRD" / "val.jsonl").unlink(), "no validation split beside train"),
         (broken, "train.jsonl, line 1: no key passage"),
+        (pipe, "val.jsonl: cannot be read: not a regular file"),
+        (no_checkpoint, "mp_rank_00_model_states.pt: not readable as weights alone"),
     ],
 )
 def test_what_is_no_download_is_refused_and_leaves_no_folder(raw, damage, message):
@@ -123,3 +144,5 @@ def test_what_is_no_download_is_refused_and_leaves_no_folder(raw, damage, messag
     with pytest.raises(DataError, match=message):
         prepare(raw)
     assert not (raw.parent / "data").exists()
+    if damage is not broken:  # found while tokenising: what is done is kept for the next call
+        assert [item.name for item in raw.parent.iterdir()] == ["raw"]

@@ -331,4 +331,4 @@ def test_the_environment_names_no_variable_outside_the_list(
     collected = environment.collect(os.environ)
     assert collected["variables"]["OMP_NUM_THREADS"] == "3"
     assert "hush" not in json.dumps(collected)
-    assert collected["packages"]["torch"]
+    assert {"torch", "pyarrow", "h5py"} <= collected["packages"].keys()  # what reads data too

@@ -171,7 +171,7 @@ def general(
         (text("name.task", lang), about.task.in_language(lang), ""),
         (text("name.model", lang), about.model, ""),
         (text("name.dataset", lang), about.dataset, shared(records, lambda r: _data(r, lang))),
-        (text("name.sample", lang), about.sample_note, ""),
+        (text("name.sample", lang), about.sample_note.in_language(lang), ""),
         (text("name.device", lang), shared(records, short_device), ""),
     ]
     if "precision" not in columns:

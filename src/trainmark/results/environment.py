@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 PACKAGES = (
-    "torch", "transformers", "peft", "tokenizers", "safetensors", "numpy", "pyarrow", "pydantic",
-    "torchrec", "fbgemm_gpu-cpu", "fbgemm_gpu",
+    "torch", "transformers", "peft", "tokenizers", "safetensors", "numpy", "h5py", "pyarrow",
+    "pydantic", "torchrec", "fbgemm_gpu-cpu", "fbgemm_gpu",
 )  # fmt: skip
 # Variables that change what is measured and carry no secret.
 VARIABLES = (

@@ -1,14 +1,13 @@
-"""Weights in files: which key of a checkpoint fits which parameter, and export.
+"""Weights in files: read into a model, position tables of another length, export.
 
-Owns names, shapes and position tables of another length. Must not execute anything that a
-file says: pickles are read as numbers only.
+Must not execute anything that a file says: pickles are read as numbers only. Which key fits
+which parameter is ``weights``'s.
 """
 
 from __future__ import annotations
 
+import re
 import zipfile
-from collections import Counter
-from dataclasses import dataclass
 from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,21 @@ from trainmark.errors import DataError
 from trainmark.input_files import readable
 
 from .checkpoint_files import REMEDY, RULE, find_checkpoint
-from .model import Glm, GlmShape
+from .model import GlmShape
+from .weights import (
+    LAYERS,
+    POSITIONS,
+    WORDS,
+    LoadReport,
+    another_shape,
+    by_name,
+    expected_shapes,
+    match,
+    more_than_weights,
+    no_numbers,
+    no_safetensors,
+    weights_in,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,30 +42,9 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-FITTING = "set the recipe's sizes to the checkpoint's, or use the checkpoint of such a model"
-_WRAPPERS = ("module.", "model.")  # what training wrapped a model in stands before its names
-_WORDS = "word_embeddings.weight"
-_POSITIONS = (
-    "transformer.position_embeddings.weight",
-    "transformer.block_position_embeddings.weight",
-)
-_LAYERS = "transformer.layers."
+    from .model import Glm
+
 _HEAD_SIZE = 64  # in every published GLM; weights do not say how many heads share them
-
-
-@dataclass(frozen=True, slots=True)
-class LoadReport:
-    """What of a checkpoint did not go one to one into the model.
-
-    Args:
-        unexpected: keys that the model has no use for, left out.
-        extended: position tables that are longer in the model, which keeps its further rows.
-        cut: position tables that are shorter in the model: further positions never occur.
-    """
-
-    unexpected: tuple[str, ...]
-    extended: tuple[str, ...]
-    cut: tuple[str, ...]
 
 
 def read_weights(file: Path) -> dict[str, Tensor]:
@@ -63,34 +55,17 @@ def read_weights(file: Path) -> dict[str, Tensor]:
     """
     with readable(file, rule=RULE, remedy=REMEDY):
         found = _read_safetensors(file) if file.suffix == ".safetensors" else _read_pickle(file)
-    named = {key: _bare(key) for key in found}
-    double = [name for name, count in Counter(named.values()).items() if count > 1]
-    if double:
-        raise DataError(f"{double[0]} is there twice", where=f"{file}, {double[0]}", rule=RULE)
     for key, value in found.items():
         if not (hasattr(value, "is_floating_point") and value.is_floating_point()):
-            raise DataError(
-                f"{key} holds no floating-point numbers",
-                where=f"{file}, {key}",
-                rule="every weight is a tensor of floating-point numbers",
-                remedy=REMEDY,
-            )
-    return {named[key]: value for key, value in found.items()}
-
-
-def _bare(key: str) -> str:
-    while key.startswith(_WRAPPERS):
-        key = key.partition(".")[2]
-    return key
+            raise no_numbers(file, key)
+    return by_name(found, file)
 
 
 def _read_safetensors(file: Path) -> dict[str, Any]:
     try:
         return load_file(file)
     except SafetensorError as error:
-        raise DataError(
-            f"not readable as safetensors: {error}", where=str(file), remedy=REMEDY
-        ) from None
+        raise no_safetensors(file, error) from None
 
 
 def _read_pickle(file: Path) -> dict[str, Any]:
@@ -107,18 +82,16 @@ def _read_pickle(file: Path) -> dict[str, Any]:
             whole = torch.load(
                 file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file)
             )
-    except (UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
-        first = str(error).splitlines()[0] if str(error) else type(error).__name__
+    except UnpicklingError as error:
+        # Torch goes on to advise loading with code allowed: the name it found is enough.
+        refused = re.search(r"GLOBAL (\S+)", str(error))
+        raise more_than_weights(file, refused[1] if refused else None) from None
+    except (RuntimeError, EOFError, ValueError, KeyError) as error:
+        said = str(error).partition(". ")[0].partition("\n")[0]
         raise DataError(
-            f"not readable as weights alone: {first}",
-            where=str(file),
-            rule="the file is read without executing anything in it",
-            remedy="save the weights alone again with the version of torch that wrote them",
+            f"damaged: {said or type(error).__name__}", where=str(file), rule=RULE, remedy=REMEDY
         ) from None
-    found = whole.get("module", whole) if isinstance(whole, dict) else None
-    if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
-        raise DataError("no weights by name", where=f"{file}, module", rule=RULE, remedy=REMEDY)
-    return found
+    return weights_in(whole, file)
 
 
 def shape_of(weights: Mapping[str, Tensor], file: Path) -> GlmShape:
@@ -127,50 +100,20 @@ def shape_of(weights: Mapping[str, Tensor], file: Path) -> GlmShape:
     Raises:
         DataError: a table is missing.
     """
-    for name in (_WORDS, *_POSITIONS):
+    for name in (WORDS, *POSITIONS):
         if name not in weights or weights[name].dim() != 2 or not weights[name].numel():
-            raise _another(file, name, "no such table")
-    words, places = (weights[name].shape for name in (_WORDS, _POSITIONS[0]))
-    numbers = {name.removeprefix(_LAYERS).partition(".")[0] for name in weights
-               if name.startswith(_LAYERS)}  # fmt: skip
+            raise another_shape(file, name, "no such table")
+    words, places = (weights[name].shape for name in (WORDS, POSITIONS[0]))
+    numbers = {name.removeprefix(LAYERS).partition(".")[0] for name in weights
+               if name.startswith(LAYERS)}  # fmt: skip
     return GlmShape(
         num_layers=len(numbers), hidden_size=words[1], num_heads=max(1, words[1] // _HEAD_SIZE),
         vocab_size=words[0], max_positions=places[0] - 1,
     )  # fmt: skip
 
 
-def _another(file: Path, key: str, what: str) -> DataError:
-    return DataError(
-        what,
-        where=f"{file}, {key}",
-        rule="a checkpoint holds the weights of a model of these sizes",
-        remedy=FITTING,
-    )
-
-
-def match(weights: Mapping[str, Tensor], expected: Mapping[str, Tensor], file: Path) -> LoadReport:
-    """Compare a checkpoint with a model's parameters, which it may hold more than.
-
-    Raises:
-        DataError: a weight is missing or of another shape, or there are more layers.
-    """
-    missing = [name for name in expected if name not in weights]
-    if missing:
-        rest = f" and {len(missing) - 1} more" if missing[1:] else ""
-        raise _another(file, missing[0], f"no weight {missing[0]}{rest}")
-    unexpected = [name for name in weights if name not in expected]
-    for name in unexpected:
-        if name.startswith(_LAYERS):
-            raise _another(file, name, f"a further weight {name}")
-    extended: list[str] = []
-    cut: list[str] = []
-    for name, target in expected.items():
-        found, wanted = tuple(weights[name].shape), tuple(target.shape)
-        if name in _POSITIONS and found[1:] == wanted[1:] and found[0] != wanted[0]:
-            (extended if found[0] < wanted[0] else cut).append(name)
-        elif found != wanted:
-            raise _another(file, name, f"{name} has shape {found}, the model's is {wanted}")
-    return LoadReport(tuple(unexpected), tuple(extended), tuple(cut))
+def _shapes(weights: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(item.shape) for name, item in weights.items()}
 
 
 def load(model: Glm, folder: Path) -> LoadReport:
@@ -181,7 +124,7 @@ def load(model: Glm, folder: Path) -> LoadReport:
     """
     file = find_checkpoint(folder)
     weights, parameters = read_weights(file), dict(model.named_parameters())
-    report = match(weights, parameters, file)
+    report = match(_shapes(weights), _shapes(parameters), file)
     with torch.no_grad():
         for name, parameter in parameters.items():
             rows = min(len(parameter), len(weights[name]))
@@ -198,9 +141,11 @@ def export(folder: Path, file: Path) -> GlmShape:
     source = find_checkpoint(folder)
     weights = read_weights(source)
     shape = shape_of(weights, source)
-    with torch.device("meta"):
-        expected = dict(Glm(shape).named_parameters())
-    match(weights, expected, source)
+    expected = expected_shapes(
+        num_layers=shape.num_layers, hidden_size=shape.hidden_size,
+        vocab_size=shape.vocab_size, max_positions=shape.max_positions,
+    )  # fmt: skip
+    match(_shapes(weights), expected, source)
     _write({name: weights[name] for name in expected}, file)
     return shape
 

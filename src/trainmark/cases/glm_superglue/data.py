@@ -11,6 +11,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Literal
 
 from trainmark.errors import DataError
+from trainmark.input_files import file_bytes, readable
 from trainmark.spec import DataFacts
 
 from .generate import BEST_ACCURACY
@@ -64,7 +65,7 @@ def find_layout(folder: Path) -> Layout:
     """Find the splits; where both forms are there, text is read.
 
     Raises:
-        DataError: no such folder, no form, or only one split of it.
+        DataError: no such folder, no form, only one split of it, or no regular file.
     """
     if not folder.is_dir():
         raise DataError("no such folder", where=str(folder), remedy=f"check --data, or {PREPARE}")
@@ -86,6 +87,9 @@ def find_layout(folder: Path) -> Layout:
                     rule=RULE,
                     remedy=f"add the file, or {PREPARE}",
                 )
+            for file in files.values():
+                with readable(file, rule="a split is one readable file", remedy=PREPARE):
+                    file_bytes(file)  # a named pipe, say, would be waited for without end
             return Layout(kind, files)
     raise DataError("no data files", where=str(folder), rule=RULE, remedy=PREPARE)
 
@@ -176,11 +180,30 @@ def check(folder: Path, recipe: GlmRecipe) -> DataFacts:
             sizes[split] = len(examples)
     pretrained = recipe.init == "pretrained"
     if pretrained:
-        from .checkpoint_files import find_checkpoint
-
-        digest.update(digest_of(find_checkpoint(folder)).encode())
+        digest.update(digest_of(_checkpoint(folder, recipe)).encode())
     return DataFacts(
         sizes["train"], sizes["validation"], digest.hexdigest()[:16], layout.kind,
         best_quality=BEST_ACCURACY if recipe.data == "generated" else None,
         quality_comparable=pretrained,
     )  # fmt: skip
+
+
+def _checkpoint(folder: Path, recipe: GlmRecipe) -> Path:
+    """Return the file with the weights; what can be read without torch fits ``recipe``.
+
+    Raises:
+        DataError: none is found, or it holds the weights of another model.
+    """
+    from .checkpoint_files import EXPORTED, find_checkpoint
+    from .pickled import pickled_shapes
+    from .weights import expected_shapes, header_shapes, match
+
+    file = find_checkpoint(folder)
+    shapes = header_shapes(file) if file.name == EXPORTED else pickled_shapes(file)
+    if shapes is not None:
+        expected = expected_shapes(
+            num_layers=recipe.num_layers, hidden_size=recipe.hidden_size,
+            vocab_size=recipe.vocab_size, max_positions=recipe.seq_length,
+        )  # fmt: skip
+        match(shapes, expected, file)
+    return file

@@ -110,6 +110,11 @@ class Examples(ABC):
     seq_length: int
     num_choices: NDArray[np.int64]
 
+    @property
+    def shortened(self) -> int | None:
+        """Samples whose passage is cut to fit; none: it was cut before it came here."""
+        return None
+
     def __len__(self) -> int:
         return len(self.num_choices)
 

@@ -110,7 +110,7 @@ class SparseExamples(Examples):
         return f"{of}sequence {sequence} (counted from 0)"
 
     def refuse_values(self, content: dict[str, Extremes], vocab_size: int) -> None:
-        """Refuse numbers that the model has no row for.
+        """Refuse numbers that the model has no row for, and separators past the last target.
 
         Args:
             content: what reading every byte found, by group and part.
@@ -136,6 +136,7 @@ class SparseExamples(Examples):
                             f"{value} is outside", f"{name}/{part}",
                             row // ROWS_A_SEQUENCE[name], rule if part == "data" else column,
                         )  # fmt: skip
+        self._refuse_late_separators()
 
     def _refuse(self, what: str, name: str, sequence: int | None, rule: str) -> NoReturn:
         where = f"{self.file}, {name}"
@@ -188,6 +189,18 @@ class SparseExamples(Examples):
             self._refuse(
                 f"separator {self.separators[at]}", "mask", at,
                 f"the answer block begins within the sequence's {columns} positions",
+            )  # fmt: skip
+
+    def _refuse_late_separators(self) -> None:
+        """Refuse a separator behind the answer, which attention would then see whole."""
+        scored = self.groups["logit_mask"]
+        last = np.maximum.reduceat(scored.indices[:], scored.starts[:-1])
+        bad = self.separators > last
+        if bad.any():
+            at = int(bad.argmax())
+            self._refuse(
+                f"separator {self.separators[at]}", "mask", at,
+                f"the answer block begins at its last target, {last[at]}, or before",
             )  # fmt: skip
 
     def _refuse_unscored(self) -> None:

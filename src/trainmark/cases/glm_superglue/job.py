@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from trainmark.protocols import JobContext
 
     from .case import GlmRecipe
-    from .checkpoint import LoadReport
     from .data import Loaded
     from .examples import ChoiceBatch
     from .model import Glm
+    from .weights import LoadReport
 
 SEGMENT_CHOICES = 10  # candidates a sample that an evaluation scores in one forward pass
 
@@ -169,6 +169,10 @@ class GlmJob:
             "checkpoint": None if self.loaded is None else asdict(self.loaded),
             "group_by_choices": recipe.group_by_choices,
             "trim_padding": recipe.trim_padding,
+            "shortened_samples": {
+                "train": self.data.train.shortened,
+                "validation": self.data.validation.shortened,
+            },
             "skipped_steps": self.stepper.skipped_steps(),
         }
 

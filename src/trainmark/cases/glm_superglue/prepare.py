@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 NAMES = {"train": "train.jsonl", "validation": "val.jsonl"}
+PUBLISHED_TOKENS = 30_522  # of bert-large-uncased
 # Questions of the published ReCoRD, https://huggingface.co/datasets/aps/super_glue
 PUBLISHED_QUESTIONS = {"train": 100_730, "validation": 10_000}
 
@@ -114,7 +115,7 @@ def _prepare(raw: Path, data: Path, say: Say) -> None:
     if unfinished is None:
         return
     try:
-        open_vocabulary(source.vocabulary)
+        _tell_vocabulary(source.vocabulary, say)
         _write(source, unfinished, say)
     except TrainmarkError:
         if not unfinished.files:
@@ -126,14 +127,8 @@ def _prepare(raw: Path, data: Path, say: Say) -> None:
 
 
 def _write(source: Source, unfinished: Unfinished, say: Say) -> None:
-    """Write every file that no earlier call finished."""
+    """Write every file that no earlier call finished; the one most likely refused comes first."""
     vocabulary = f"{MODEL}/{source.vocabulary.name}"
-    copies = {NAMES[split]: source.splits[split] for split in SPLITS}
-    copies[vocabulary] = source.vocabulary
-    for relative, file in copies.items():
-        _once(relative, partial(shutil.copyfile, file), unfinished, say)
-    for split in SPLITS:
-        _tokens(split, unfinished, unfinished.partial / vocabulary, say)
     if source.checkpoint is None:
         say("no checkpoint: only init=random will run on this data")
     else:
@@ -143,6 +138,12 @@ def _write(source: Source, unfinished: Unfinished, say: Say) -> None:
         if source.checkpoint.name != EXPORTED:
             folder = folder.parent  # of the folder named after an iteration
         _once(f"{MODEL}/{EXPORTED}", partial(export, folder), unfinished, say)
+    copies = {NAMES[split]: source.splits[split] for split in SPLITS}
+    copies[vocabulary] = source.vocabulary
+    for relative, file in copies.items():
+        _once(relative, partial(shutil.copyfile, file), unfinished, say)
+    for split in SPLITS:
+        _tokens(split, unfinished, unfinished.partial / vocabulary, say)
 
 
 def _once(relative: str, make: Any, unfinished: Unfinished, say: Say) -> None:
@@ -176,6 +177,15 @@ def _counts(passages: Passages) -> dict[str, int]:
         "entities": int(passages.num_entities.sum()),
         "longest_passage_tokens": int(passages.texts.lengths.max()),
     }
+
+
+def _tell_vocabulary(file: Path, say: Say) -> None:
+    """Open a vocabulary and say how large it is: another model's would be read as well."""
+    tokens = open_vocabulary(file).library.get_vocab_size()
+    line = f"{file.name}: {tokens:,} tokens"
+    if tokens != PUBLISHED_TOKENS:
+        line += f"; NOT the vocabulary of bert-large-uncased, which has {PUBLISHED_TOKENS:,}"
+    say(line)
 
 
 def _tell(counts: dict[str, dict[str, int]], say: Say) -> None:
