@@ -246,7 +246,7 @@ class Case:
     dataset: str
     metric: str
     metric_note: Text
-    sample_note: str
+    sample_note: Text
     recipe_type: type[Recipe]
     recipes: Mapping[str, Recipe]
     generate: Callable[[Path, Any], None]

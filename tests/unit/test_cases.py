@@ -47,7 +47,7 @@ def test_a_case_describes_itself_in_both_languages(name: str) -> None:
             assert value.zh.strip(), item.name
             assert value.in_language("zh") == value.zh
             assert value.in_language("en") == value.en
-        if item.name in ("model", "dataset", "metric", "sample_note"):
+        if item.name in ("model", "dataset", "metric"):
             assert value.strip(), item.name
     assert case.name not in case.aliases
     for alias in case.aliases:

@@ -38,7 +38,7 @@ def words():
         model="distilbert-base-uncased",
         dataset="SST-2",
         metric_note=Text("classification accuracy", "分类准确率"),
-        sample_note="one sentence of 512 tokens",
+        sample_note=Text("one sentence of 512 tokens", "一个 512 token 的句子"),
         references=reference.read(PACKAGE / "cases" / "distilbert_sst2" / "reference.toml"),
     )
 

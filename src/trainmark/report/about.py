@@ -20,7 +20,7 @@ class About:
     model: str
     dataset: str
     metric_note: Text
-    sample_note: str
+    sample_note: Text
     references: References
 
 
@@ -41,7 +41,7 @@ def about(name: str) -> About:
             model=NOTHING,
             dataset=NOTHING,
             metric_note=unknown,
-            sample_note=NOTHING,
+            sample_note=unknown,
             references=References(),
         )
     case = cases.load(name)

@@ -61,7 +61,9 @@ CASE = Case(
     dataset="SST-2",
     metric="acc",
     metric_note=Text("classification accuracy", "分类准确率"),
-    sample_note="one sentence, padded to seq_length tokens",
+    sample_note=Text(
+        "one sentence, padded to seq_length tokens", "一个句子，填充至 seq_length 个 token"
+    ),
     recipe_type=DistilbertRecipe,
     recipes={
         "tiny": DistilbertRecipe(

@@ -178,7 +178,9 @@ CASE = Case(
     dataset="Criteo Terabyte click logs",
     metric="auc",
     metric_note=Text("area under the ROC curve, exact", "ROC 曲线下面积（精确计算）"),
-    sample_note="one impression: 13 numbers and 26 categories",
+    sample_note=Text(
+        "one impression: 13 numbers and 26 categories", "一次展示：13 个数值特征和 26 个类别特征"
+    ),
     recipe_type=DlrmRecipe,
     recipes={
         "tiny": DlrmRecipe(

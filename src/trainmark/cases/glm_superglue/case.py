@@ -152,7 +152,10 @@ CASE = Case(
         "share of questions whose best-scored entity is a right answer",
         "得分最高的候选实体为正确答案的问题占比（准确率）",
     ),
-    sample_note="one question: a sequence of seq_length tokens for each candidate entity",
+    sample_note=Text(
+        "one question: a sequence of seq_length tokens for each candidate entity",
+        "一个问题：每个候选实体对应一条长 seq_length 个 token 的序列",
+    ),
     mission=Mission(repository="nlp", model="glm", name="阅读理解", direction_id=1),
     recipe_type=GlmRecipe,
     recipes={
