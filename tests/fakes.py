@@ -148,6 +148,7 @@ class ScriptedJob:
     qualities: list[float] = field(default_factory=list)
     evaluate_ns: int = 1_000
     detail: dict[str, float] = field(default_factory=dict)
+    reason: str | None = None
     flops_per_sample: float | None = 6.0
     end_of_epoch_ns: int = 0
     evaluated: int = 0
@@ -183,7 +184,7 @@ class ScriptedJob:
         self.clock.advance(self.evaluate_ns)
         value = self.qualities[self.evaluated]
         self.evaluated += 1
-        return Evaluation(value, 50, self.detail)
+        return Evaluation(value, 50, self.detail, self.reason)
 
     def model_flops(self, counts: Counts) -> float | None:
         return None if self.flops_per_sample is None else self.flops_per_sample * counts.samples

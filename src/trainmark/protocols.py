@@ -155,11 +155,17 @@ class SavesArtifacts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The quality over all ranks and how many rows it was computed from."""
+    """The quality over all ranks and how many rows it was computed from.
+
+    Args:
+        value: not a number where there is none.
+        reason: why there is none, where the job knows.
+    """
 
     value: float
     samples: int
     detail: Mapping[str, float] = field(default_factory=dict)
+    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -15,6 +16,7 @@ from trainmark import cases, recipes
 from trainmark.cases.llama2_7b_lora import flops
 from trainmark.cases.llama2_7b_lora.case import CASE, check_recipe
 from trainmark.cases.llama2_7b_lora.model_files import PRESETS, lora_parameters, parameters
+from trainmark.cases.llama2_7b_lora.packing import IGNORED, Packed
 from trainmark.devices.peaks import dense_peak
 from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.protocols import Counts, SavesArtifacts
@@ -95,6 +97,21 @@ def test_batches_hold_every_row_once_and_weigh_tokens_alike(folder: Path) -> Non
             targets = sum(int((item.tensors[1] != -100).sum()) for item in step)
             assert {item.tensors[-1] for item in step} == {batch.step_samples / targets}
             step = []
+
+
+def test_a_step_with_nothing_to_foretell_trains_nothing(folder: Path) -> None:
+    job = tiny_llama.new_job(folder, micro_batch_size=1)
+    rest = Packed(*(x[-1:] for x in (
+        job.data.train.ids, np.full_like(job.data.train.labels, IGNORED), job.data.train.documents,
+    )), tokens=np.array([1]), targets=np.array([0]), num_documents=1)  # fmt: skip
+    job.data = replace(job.data, train=rest)
+    job.sharding = replace(job.sharding, num_rows=1)
+    before = [item.clone() for item in job.model.parameters() if item.requires_grad]
+    loss = job.step(job.batches(0))
+    assert loss is not None
+    assert float(loss) == 0.0
+    after = [item for item in job.model.parameters() if item.requires_grad]
+    assert all(torch.equal(old, new) for old, new in zip(before, after, strict=True))
 
 
 def test_the_learning_rate_falls_with_each_epoch(folder: Path) -> None:
@@ -194,6 +211,7 @@ def test_a_run_says_what_it_trained(folder: Path) -> None:
     # Without questions there is a loss, and no score.
     found = job.evaluate()
     assert found.value != found.value
+    assert found.reason == "mmlu_mode=off asks no questions"
     assert set(found.detail) == {"val_loss"}
 
 
@@ -202,6 +220,7 @@ def test_a_run_says_what_it_trained(folder: Path) -> None:
     [
         (["lora_targets=q_proj,w_proj"], "no linear layer is called 'w_proj'"),
         (["lora_targets=q_proj,q_proj"], "names a layer twice"),
+        (["seq=1"], "seq_length=1"),
         (["model_size=70b"], "unknown model_size '70b'"),
         (["weights_dtype=fp16"], "weights_dtype=fp16 with precision=fp32"),
         (["weights_dtype=bf16", "precision=fp16"], "weights_dtype=bf16 with precision=fp16"),

@@ -402,6 +402,28 @@ def test_damaged_weights_are_refused(tmp_path: Path, damage: Any, said: str) -> 
 
 
 @pytest.mark.parametrize(
+    ("number", "dtype", "remedy"),
+    [
+        (float("nan"), torch.float32, "copy the files"),
+        (float("-inf"), torch.bfloat16, "copy the files"),
+        (70_000.0, torch.float16, "set weights_dtype"),
+    ],
+)
+def test_a_weight_that_is_no_number_is_named(
+    tmp_path: Path, number: float, dtype: torch.dtype, remedy: str
+) -> None:
+    config = write_folder(tmp_path)
+    name = "model.layers.0.mlp.up_proj.weight"
+    state = load_file(tmp_path / SINGLE)
+    state[name][3, 4] = number
+    save_file(state, tmp_path / SINGLE)
+    stored = check_weights(tmp_path, config)[name]
+    with pytest.raises(DataError, match=rf"{number:g} in its row 3") as caught:
+        weight_loading.copy_stored(stored, torch.empty(stored.shape, dtype=dtype))
+    assert str(caught.value.remedy).startswith(remedy)
+
+
+@pytest.mark.parametrize(
     ("index", "said"),
     [
         ({"weight_map": {}}, "no weight_map"),

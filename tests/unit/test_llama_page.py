@@ -86,6 +86,39 @@ def test_the_page_lists_batch_sizes_and_strategies() -> None:
     assert LORA.replace("'", "&#39;") in html_page([made], "zh")
 
 
+def test_the_chinese_page_words_samples_and_scores_in_chinese() -> None:
+    made = record()
+    told = {"val_loss": None, "macro": 0.4217, "shots": 4.9, "social sciences": 0.5, "STEM": 0.25}
+    point = made.quality.history[-1].model_copy(update={"detail": told})
+    scored = made.model_copy(
+        update={"quality": made.quality.model_copy(update={"history": [point]})}
+    )
+    english, chinese = (markdown_page([scored], lang) for lang in ("en", "zh"))
+    assert "| seq_length tokens of dialogues with their summaries |" in english
+    assert "| 一段长 seq_length 个 token 的对话及其摘要 |" in chinese
+    assert section(english, "Quality by evaluation")[-1].endswith(
+        "| val_loss /, macro 0.4217, shots 4.9, social sciences 0.5, STEM 0.25 |"
+    )
+    assert section(chinese, "训练结果变化")[-1].endswith(
+        "| 验证损失 /，macro 平均 0.4217，平均示例数 4.9，社会科学 0.5，STEM 0.25 |"
+    )
+
+
+def test_a_list_of_layers_is_one_value_on_the_page() -> None:
+    for lang, between in (("en", ", "), ("zh", "，")):
+        fields = f"lora_targets=q_proj,v_proj{between}lr_gamma=0.85"
+        assert fields in markdown_page([record()], lang).replace("\\", "")
+
+
+def test_a_score_that_was_not_asked_for_says_why_under_its_own_column() -> None:
+    made = record()
+    null = {"value": None, "reason": "mmlu_mode=off asks no questions"}
+    made = made.model_copy(update={"quality": made.quality.model_copy(update=null)})
+    english, chinese = (markdown_page([made], lang).replace("\\", "") for lang in ("en", "zh"))
+    assert "/ acc(MMLU): mmlu_mode=off asks no questions" in english
+    assert "/ acc(MMLU)：已设 mmlu_mode=off，不做 MMLU 答题" in chinese
+
+
 def test_several_ranks_have_a_technique_and_a_larger_batch() -> None:
     english = markdown_page([record("standard-1x8", nproc=8)], "en")
     assert section(english, "Batch sizes")[-1].endswith("ranks: 16")

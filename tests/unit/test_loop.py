@@ -422,13 +422,13 @@ def test_a_quality_that_is_no_number_is_written_as_null(sync_device: SyncDevice)
         sync_device,
         [[Micro()]],
         qualities=[math.nan],
-        job_fields={"detail": {"auc": math.nan, "loss": 0.5}},
+        job_fields={"detail": {"auc": math.nan, "loss": 0.5}, "reason": "nobody was asked"},
         eval_every_epochs=1,
         target=Target(metric="acc", value=0.9),
     )
     outcome = loop.run()
     (evaluate,) = events.named("evaluate")
-    assert evaluate["value"] is None
+    assert (evaluate["value"], evaluate["reason"]) == (None, "nobody was asked")
     assert evaluate["detail"] == {"auc": None, "loss": 0.5}
     assert not outcome.target_reached
 

@@ -209,6 +209,15 @@ def test_a_quality_above_the_best_possible_is_noted(run_dir: Path) -> None:
         "labels may leak" in building.build(run_dir).notes  # fmt: skip
 
 
+def test_a_quality_that_is_null_has_a_reason(run_dir: Path) -> None:
+    assert building.build(run_dir).quality.reason is None
+    change(run_dir, "evaluate", value=None)
+    assert building.build(run_dir).quality.reason == "the last evaluation gave no number"
+    change(run_dir, "evaluate", reason="nobody was asked")
+    found = building.build(run_dir).quality
+    assert (found.value, found.reason) == (None, "nobody was asked")
+
+
 def test_unsteady_steps_are_noted(run_dir: Path) -> None:
     built = building.build(run_dir)
     assert (built.steps.steady, built.steps.drift, built.notes) == (True, 0.0, [])

@@ -285,4 +285,5 @@ class MeasuredLoop:
             samples=result.samples,
             detail={name: finite_or_none(value) for name, value in result.detail.items()},
             target_reached=self.outcome.target_reached,
+            **({} if result.reason is None else {"reason": result.reason}),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from trainmark.recipes import fix_hp_text
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from trainmark.results.record import Record
 
 _TRACEBACK_LINES = 16
+_BETWEEN_FIELDS = re.compile(r",(?=\w+=)")  # a value may hold commas of its own
 _ON_STEADINESS = ("not steady: ", "too few steps after the warm-up to tell")
 _ON_HOST = {
     "def.token/p/s": "def.host.token/p/s",
@@ -97,7 +99,9 @@ def facts(records: Sequence[Record], lang: str, *, columns: Sequence[str]) -> Se
         ),
         "fact.rules": lambda record: text(f"rules.{record.plan.rules}", lang),
         "fact.recipe": lambda record: _recipe(record, lang),
-        "fact.recipe_fields": lambda record: fix_hp_text(record.plan.recipe).replace(",", comma),
+        "fact.recipe_fields": lambda record: _BETWEEN_FIELDS.sub(
+            comma, fix_hp_text(record.plan.recipe)
+        ),
         "fact.parameters": lambda record: _parameters(record, lang),
         "fact.world": lambda record: text(
             "world.text",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from trainmark.report import cells
 from trainmark.report.document import Section
 from trainmark.report.listing import in_words, joined, known, listed
+from trainmark.report.phrases import said
 from trainmark.report.tables import has_cards, short_device
 from trainmark.report.texts import text
 
@@ -50,11 +51,11 @@ def _card_detail(record: Record, lang: str) -> str:
     for name, value in devices[0].items():
         if name in ("name", "vendor") or value is None:
             continue
-        said_name = name.removesuffix("_bytes").replace("_", " ")
+        called = said(name.removesuffix("_bytes").replace("_", " "), lang)
         if name.endswith("_bytes"):
-            words.append(f"{said_name} {value / cells.GIB:.1f} GiB")
+            words.append(f"{called} {value / cells.GIB:.1f} GiB")
         else:
-            words.append(f"{said_name} {in_words(value, lang)}")
+            words.append(f"{called} {in_words(value, lang)}")
     return text("sep.comma", lang).join(words) or text("fact.none", lang)
 
 

@@ -95,7 +95,7 @@ def performance(
         sizes = _by_sequences(record, lang)
         if sizes:
             blocks.append(Paragraph(f"{number} {sizes}".strip()))
-        reasons = _reasons(record, columns, lang)
+        reasons = _reasons(record, lang, columns=columns, metric=metric)
         if reasons:
             blocks.append(Paragraph(f"{number} / {reasons}".strip(), "muted"))
     found = [Section(text("section.performance", lang), 3, "performance", tuple(blocks))]
@@ -123,13 +123,17 @@ def same_launches(records: Sequence[Record]) -> bool:
     return len(records) > 1 and len(groups(records)) == 1
 
 
-def _reasons(record: Record, columns: Sequence[str], lang: str) -> str:
-    """Return why cells of the performance table are empty, each reason once."""
+def _reasons(record: Record, lang: str, *, columns: Sequence[str], metric: str) -> str:
+    """Return why cells of the performance table are empty, each reason once.
+
+    Args:
+        metric: how the table's head calls the quality.
+    """
     by_reason: dict[str, list[str]] = {}
     for name in columns:
         entry = record.quality if name == QUALITY else record.figures.get(name)
         if entry is not None and entry.value is None:
-            shown = record.quality.metric if name == QUALITY else name
+            shown = metric if name == QUALITY else name
             by_reason.setdefault(said(entry.reason or "?", lang), []).append(shown)
     return text("sep.semicolon", lang).join(
         ", ".join(names) + text("sep.colon", lang) + reason for reason, names in by_reason.items()
@@ -189,7 +193,10 @@ def quality(records: Sequence[Record], lang: str) -> Section | None:
     rows = []
     for place, record in enumerate(records, start=1):
         for point in record.quality.history:
-            detail = ", ".join(f"{name} {value:.4g}" for name, value in point.detail.items())
+            detail = text("sep.comma", lang).join(
+                f"{said(name, lang)} {cells.NOTHING if value is None else format(value, '.4g')}"
+                for name, value in point.detail.items()
+            )
             shown = cells.quality(point.value, target=record.quality.target)
             row = (
                 str(point.epoch + 1),

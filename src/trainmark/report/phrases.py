@@ -27,6 +27,25 @@ PHRASES: dict[str, str] = {
     "this device has no counting allocator": "该设备的内存分配器不支持统计",
     "the run ended before an evaluation": "运行在首次评估前结束",
     "this recipe evaluates nothing": "该配方不做评估",
+    "the last evaluation gave no number": "最后一次评估未得到数值",
+    "mmlu_mode=off asks no questions": "已设 mmlu_mode=off，不做 MMLU 答题",
+    # What a device says of itself
+    "threads": "线程数",
+    "usable cores": "可用核数",
+    "memory total": "总内存",
+    "keeps freed memory": "保留已释放内存",
+    "capability": "计算能力",
+    "multiprocessors": "流多处理器数",
+    "runtime": "运行时版本",
+    # What is told of an evaluation beside the quality
+    "correct": "答对数",
+    "val_loss": "验证损失",
+    "macro": "macro 平均",
+    "shots": "平均示例数",
+    "cut": "被截断的题数",
+    "other": "其他",
+    "social sciences": "社会科学",
+    "humanities": "人文",
     # Notes of figures
     "tokens without padding, per device, evaluation left out": (
         "不含填充，按单个设备计，不含评估时间"

@@ -103,6 +103,9 @@ def _quality(plan: Plan, timeline: RunTimeline) -> Quality:
     if not history:
         asked = plan.load_recipe().evaluates
         reason = "the run ended before an evaluation" if asked else "this recipe evaluates nothing"
+    elif value is None:  # older events tell no reason
+        told = timeline.ranks[0].evaluations[-1].get("reason")
+        reason = told or "the last evaluation gave no number"
     return Quality(
         metric=case.metric,
         value=value,

@@ -100,6 +100,13 @@ def check_recipe(recipe: LlamaRecipe, world_size: int) -> None:
 
     del world_size
     targets(recipe)
+    if recipe.seq_length < 2:
+        raise UsageError(
+            f"seq_length={recipe.seq_length}",
+            where="recipe field seq_length",
+            rule="a token is foretold from those before it: at least 2",
+            remedy="add seq=512",
+        )
     if recipe.model_size not in PRESETS:
         raise UsageError(
             f"unknown model_size {recipe.model_size!r}",
@@ -191,7 +198,10 @@ CASE = Case(
     metric_note=Text(
         "share of MMLU questions answered rightly, micro average", "MMLU 回答准确率（micro 平均）"
     ),
-    sample_note="seq_length tokens of dialogues with their summaries",
+    sample_note=Text(
+        "seq_length tokens of dialogues with their summaries",
+        "一段长 seq_length 个 token 的对话及其摘要",
+    ),
     work_unit="tokens",
     mission=Mission("nlp", "llama2-7b-lora", "文本生成", 1),
     recipe_type=LlamaRecipe,

@@ -108,7 +108,8 @@ class LlamaJob:
                 counts = Counts(samples, samples, tokens, samples * self.recipe.seq_length)
             # A step's loss is the mean over its tokens, whichever rank has them.
             targets = int(split.targets[order[step * size : (step + 1) * size]].sum())
-            tensors = *self._tensors(split, part.rows), part.step_samples / targets
+            # A rest of one token has nothing to foretell: its loss is 0, not 0 / 0.
+            tensors = *self._tensors(split, part.rows), part.step_samples / max(targets, 1)
             yield Batch(tensors, counts, part.step_samples, part.closes_step)
             step += part.closes_step
 
@@ -130,7 +131,8 @@ class LlamaJob:
         loss = self.validation_loss()
         detail = {"val_loss": loss}
         if self.data.mmlu is None:
-            return Evaluation(float("nan"), len(self.data.validation), detail)
+            none = "mmlu_mode=off asks no questions"
+            return Evaluation(float("nan"), len(self.data.validation), detail, none)
         found = self.answer()
         detail |= {"macro": found.macro, "shots": found.mean_shots, "cut": float(found.cut)}
         detail |= found.per_category

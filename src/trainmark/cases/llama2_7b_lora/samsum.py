@@ -8,6 +8,7 @@ counted from 1.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -26,6 +27,7 @@ SPLITS: dict[str, tuple[str, ...]] = {
 }
 FOLDERS = (".", "data", "samsum", "corpus")  # where archive and hub keep the files
 COLUMNS = ("dialogue", "summary")
+LONE_SURROGATE = re.compile(r"[\ud800-\udfff]")
 LAYOUT_RULE = (
     "a data folder holds train and val (or validation) as .json, .jsonl or .parquet (in the "
     "folder itself, data/, samsum/ or corpus/), or what `datasets` saved, with train/ and "
@@ -232,6 +234,12 @@ def _checked(row: Any, where: str) -> tuple[str, str]:
         if not isinstance(row.get(name), str):
             what = f"{name} is {row[name]!r:.60}" if name in row else f"no {name}"
             raise DataError(what, where=where, rule=ROW_RULE, remedy="mend or remove the row")
+        lone = LONE_SURROGATE.search(row[name])
+        if lone:  # JSON can spell it, no tokenizer takes it
+            raise DataError(
+                f"{name} has half a character, \\u{ord(lone[0]):04x}",
+                where=where, rule=ROW_RULE, remedy="mend or remove the row",
+            )  # fmt: skip
     if not row["summary"].strip():
         raise DataError(
             "the summary is blank", where=where, rule=ROW_RULE, remedy="mend or remove the row"

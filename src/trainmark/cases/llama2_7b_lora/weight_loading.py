@@ -6,6 +6,7 @@ not know which weight is which.
 
 from __future__ import annotations
 
+import math
 import os
 import weakref
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
+from trainmark.errors import DataError
 from trainmark.input_files import readable
 
 from .model_files import REMEDY, RULE
@@ -31,7 +33,8 @@ def copy_stored(stored: StoredTensor, out: Tensor) -> None:
     """Fill ``out``, contiguous on any device, with the numbers of ``stored`` in its own type.
 
     Raises:
-        DataError: the file ends early or cannot be read.
+        DataError: the file ends early or cannot be read, or a number is none in the type
+            of ``out``.
     """
     flat, dtype = out.view(-1), STORED[stored.dtype]
     block = torch.empty(min(_BLOCK_BYTES, stored.size_bytes), dtype=torch.uint8)
@@ -44,8 +47,24 @@ def copy_stored(stored: StoredTensor, out: Tensor) -> None:
             if stream.readinto(memoryview(part.numpy().data)) != wanted:
                 raise OSError(f"ends within the {stored.size_bytes} bytes of a weight")
             values = part.view(dtype)
-            flat[place : place + len(values)].copy_(values)
+            kept = flat[place : place + len(values)].copy_(values)
+            if not kept.isfinite().all():
+                raise _not_finite(stored, kept, values, place)
             place += len(values)
+
+
+def _not_finite(stored: StoredTensor, kept: Tensor, values: Tensor, place: int) -> DataError:
+    """Return what is wrong with the first number of ``values`` that is not finite in ``kept``."""
+    first = int(kept.isfinite().logical_not().nonzero()[0])
+    row = (place + first) // (math.prod(stored.shape[1:]) or 1)
+    kind = str(kept.dtype).removeprefix("torch.")
+    number = float(values[first])
+    return DataError(
+        f"a weight of shape {stored.shape} holds {number:g} in its row {row}",
+        where=f"{stored.file}, byte {stored.offset}",
+        rule=f"every weight is a finite number in {kind}",
+        remedy="set weights_dtype=fp32 or bf16" if math.isfinite(number) else REMEDY,
+    )
 
 
 class TableInFile(nn.Embedding):
