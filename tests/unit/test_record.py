@@ -240,8 +240,8 @@ def test_a_loss_that_does_not_fall_is_noted_where_nothing_is_evaluated(run_dir: 
     old = json.dumps([0.25] * 13)
     path.write_text(path.read_text().replace(old, json.dumps([0.25] * 12 + [0.75])))
     assert (
-        "the training loss did not fall: 0.7500 over the first tenth of the steps, "
-        "0.7500 over the last"
+        "the training loss did not fall beyond its noise: 0.7500 over the first "
+        "tenth of the steps, 0.7500 over the last"
     ) in building.build(run_dir).notes
 
 

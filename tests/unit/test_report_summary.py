@@ -38,6 +38,19 @@ def test_median_interval_and_cv_over_launches():
     assert "95% interval" in summary_table(found).headers
 
 
+def test_rates_in_sequences_and_tokens_stand_beside_the_samples():
+    launches = []
+    for number, rate in enumerate([90.0, 110.0, 100.0]):
+        made = launch(number, 1.0)
+        entry = made.figures["p_core"].model_copy(update={"value": rate, "unit": "sequences/s"})
+        figures = made.figures | {"p_train_sequences": entry}
+        launches.append(made.model_copy(update={"figures": figures}))
+    found = summary(launches)
+    assert found.figures["p_train_sequences"].median == 100.0
+    assert found.units["p_train_sequences"] == "sequences/s"
+    assert "p_train_sequences" not in summary([launch(0, 1.0)]).figures
+
+
 def test_failed_launches_are_named_and_never_averaged_in():
     launches = [launch(0, 100.0), launch(1, 1.0, status="failed"), launch(2, 104.0)]
     launches.append(launch(3, 2.0, status="target_missed"))

@@ -107,9 +107,8 @@ PHRASES: dict[str, str] = {
     "the machine was busy: other work used {}% of the cores during the run": (
         "机器繁忙：运行期间其他任务占用了 {}% 的核"
     ),
-    "the training loss did not fall: {} over the first tenth of the steps, {} over the last": (
-        "训练损失未下降：前十分之一步均值 {}，后十分之一步均值 {}"
-    ),
+    "the training loss did not fall beyond its noise: {} over the first tenth of the steps, "
+    "{} over the last": ("训练损失的下降未超出波动范围：前十分之一步均值 {}，后十分之一步均值 {}"),
     "written by another version": "由其他版本写入",
     "rank {}: {} malformed event line(s)": "rank {}：{} 行事件格式错误",
     # Precisions

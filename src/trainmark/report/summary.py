@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from trainmark.results.record import Record
 
 FIGURES = (
-    "e2e_time", "train_time", "p_whole", "p_train", "p_core", "token/p/s", "final_result",
-    "step_time_p50", "step_time_p99", "MFU", "MAMFU", "mem", "allocator_peak",
+    "e2e_time", "train_time", "p_whole", "p_train", "p_core", "p_train_sequences",
+    "p_train_tokens", "token/p/s", "final_result", "step_time_p50", "step_time_p99", "MFU", "MAMFU",
+    "mem", "allocator_peak",
 )  # fmt: skip
 
 

@@ -188,8 +188,8 @@ def _loss_note(steps: Steps, quality: Quality) -> list[str]:
     if first - last > 2 * sqrt(first_error**2 + last_error**2):
         return []
     return [
-        f"the training loss did not fall: {first:.4f} over the first tenth of the steps, "
-        f"{last:.4f} over the last"
+        f"the training loss did not fall beyond its noise: {first:.4f} over the first "
+        f"tenth of the steps, {last:.4f} over the last"
     ]
 
 
