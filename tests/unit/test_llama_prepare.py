@@ -61,6 +61,12 @@ def test_nothing_is_left_where_a_source_is_missing_or_there_twice(raw, tmp_path)
     with pytest.raises(DataError, match="2 times model folder"):
         prepare(raw, out, print)
     shutil.rmtree(raw / "copy")
+    whole = (raw / "corpus" / "train.json").read_text(encoding="utf-8")
+    (raw / "corpus" / "train.json").write_text('[{"dialogue": "x"}]', encoding="utf-8")
+    with pytest.raises(DataError, match="no summary"):
+        prepare(raw, out, print)
+    assert not list(tmp_path.glob(".out.partial*"))
+    (raw / "corpus" / "train.json").write_text(whole, encoding="utf-8")
     for file in (raw / "corpus").iterdir():
         file.unlink()
     (raw / "corpus" / "corpus.7z").touch()

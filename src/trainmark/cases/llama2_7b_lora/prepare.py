@@ -101,15 +101,15 @@ def _prepare(raw: Path, data: Path, say: Say) -> None:
         return
     try:
         source = find_source(raw)
+        if source.mmlu is None:
+            say(f"no MMLU found: only mmlu_mode=off will run on this data. {WHERE_MMLU}")
+        if not has_weights(source.model):
+            say("no safetensors in the model folder: only init=random will run on this data")
+        _write(source, unfinished, say)
     except TrainmarkError:
         if not unfinished.files:
             unfinished.discard()  # nothing in it is worth going on with
         raise
-    if source.mmlu is None:
-        say(f"no MMLU found: only mmlu_mode=off will run on this data. {WHERE_MMLU}")
-    if not has_weights(source.model):
-        say("no safetensors in the model folder: only init=random will run on this data")
-    _write(source, unfinished, say)
     _tell_counts(unfinished.manifest["counts"], say)
     unfinished.finish()
     say(f"done: {data}")
