@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import LlamaForCausalLM
+from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from trainmark.cases.llama2_7b_lora import adapters, layers, weight_loading
 from trainmark.cases.llama2_7b_lora.case import TARGETS, LlamaRecipe
@@ -193,7 +194,7 @@ def test_an_adapted_product_has_the_gradients_of_its_definition() -> None:
     assert 0 < int(kept.sum()) < kept.numel()
     plain = x @ weight.t() + 1.5 * factor * (x * kept.view(x.shape)) @ a.t() @ b.t()
     expected = torch.autograd.grad(plain.sin().sum(), (x, a, b))
-    found = layers._AdaptedProduct.apply(x, weight, a, b, 1.5, (0.4, 8), torch.float32)
+    found = layers._AdaptedProduct.apply(x, weight, a, b, 1.5, (0.4, 8), torch.float32, False)
     torch.testing.assert_close(found, plain)
     for got, wanted in zip(
         torch.autograd.grad(found.sin().sum(), (x, a, b)), expected, strict=True
@@ -204,7 +205,7 @@ def test_an_adapted_product_has_the_gradients_of_its_definition() -> None:
 def test_a_gated_product_turns_into_its_gradients_block_by_block(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(layers, "_GATED_AT_ONCE", 40)  # four rows of nine, and a rest
+    monkeypatch.setattr(layers, "_AT_ONCE", 40)  # four rows of nine, and a rest
     gate, up = (torch.randn(2, 7, 9).requires_grad_() for _ in range(2))
     plain = (torch.nn.functional.silu(gate) * up).sin().sum()
     found = layers._GatedUp.apply(gate * 1, up * 1).sin().sum()
@@ -213,6 +214,42 @@ def test_a_gated_product_turns_into_its_gradients_block_by_block(
         torch.autograd.grad(found, (gate, up)), torch.autograd.grad(plain, (gate, up)), strict=True
     ):
         torch.testing.assert_close(got, wanted)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_turned_in_place_is_the_library_s_rotation(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
+) -> None:
+    monkeypatch.setattr(layers, "_AT_ONCE", 70)  # four rows of sixteen, and a rest
+    torch.manual_seed(4)
+    x = torch.randn(2, 7, 16, dtype=dtype).requires_grad_()  # two heads of eight
+    half = torch.randn(2, 7, 4)
+    cos, sin = (torch.cat([y, y], -1).to(dtype) for y in (half.cos(), half.sin()))
+    heads = x.view(2, 7, 2, 8).transpose(1, 2)
+    plain, _ = apply_rotary_pos_emb(heads, heads, cos, sin)
+    wanted = torch.autograd.grad(plain.sin().sum(), x)[0]
+    turned = layers._Turned.apply(x * 1, cos, sin)
+    found = torch.autograd.grad(turned.sin().sum(), x)[0]
+    near = {"rtol": 0.02, "atol": 0.03} if dtype is torch.bfloat16 else {"rtol": 1e-5, "atol": 1e-6}
+    torch.testing.assert_close(turned, plain.transpose(1, 2).flatten(-2), **near)
+    torch.testing.assert_close(found, wanted, **near)
+
+
+@pytest.mark.parametrize("columns", [(True, True), (True, False), (False, True)])
+def test_a_gated_product_takes_its_parts_as_they_lie(columns: tuple[bool, bool]) -> None:
+    torch.manual_seed(6)
+    parts = [torch.randn(2, 7, 9) for _ in range(3)]
+    gate, up = (x.clone().requires_grad_() for x in parts[:2])
+    wanted = torch.autograd.grad(torch.nn.functional.silu(gate) * up, (gate, up), parts[2])
+
+    def lying(x: torch.Tensor, by_columns: bool) -> torch.Tensor:
+        return x.flatten(0, 1).t().contiguous().t().view(x.shape) if by_columns else x.clone()
+
+    mine = [lying(x, columns[0]).requires_grad_() for x in parts[:2]]
+    out = layers._GatedUp.apply(mine[0] * 1, mine[1] * 1)
+    found = torch.autograd.grad(out, mine, lying(parts[2], columns[1]))
+    for got, expected in zip(found, wanted, strict=True):
+        torch.testing.assert_close(got, expected)
 
 
 def test_masks_differ_from_call_to_call_and_keep_the_expectation() -> None:

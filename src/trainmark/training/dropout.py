@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 _LEVELS = 1 << 16
+_WORDS_AT_ONCE = 1 << 16  # half a MiB: what passes stays in the cache
 
 
 def keep_mask(shape: torch.Size, p: float) -> tuple[Tensor, float]:
@@ -42,12 +43,13 @@ def new_seed() -> int:
 
 def _draw(mask: Tensor, p: float, generator: torch.Generator | None = None) -> float:
     """Fill ``mask`` on the host with zeros and ones; return 1 / P(one)."""
-    elements = mask.numel()
     dropped = round(p * _LEVELS)
-    words = torch.empty((elements + 3) // 4, dtype=torch.int64)
-    words.random_(-(2**63), None, generator=generator)
-    bits = words.view(torch.int16)[:elements].view(mask.shape)
-    torch.ge(bits, dropped - _LEVELS // 2, out=mask)
+    words = torch.empty(min(_WORDS_AT_ONCE, (mask.numel() + 3) // 4), dtype=torch.int64)
+    for part in mask.view(-1).split(4 * _WORDS_AT_ONCE):
+        drawn = words[: (len(part) + 3) // 4]
+        drawn.random_(-(2**63), None, generator=generator)
+        bits = drawn.view(torch.int16)[: len(part)]
+        torch.ge(bits, dropped - _LEVELS // 2, out=part)
     return _LEVELS / (_LEVELS - dropped)
 
 

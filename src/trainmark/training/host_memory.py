@@ -1,12 +1,16 @@
-"""How the C library hands out large blocks on a host.
+"""How the C library hands out large blocks on a host, and takes small ones back.
 
-Owns one setting for jobs whose peak must stay near what they hold.
+Owns settings for jobs whose peak must stay near what they hold.
 """
 
 from __future__ import annotations
 
 import ctypes
 import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _M_MMAP_THRESHOLD, _M_MMAP_MAX = -3, -4  # malloc.h of glibc
 
@@ -18,9 +22,22 @@ def map_large_blocks(least_bytes: int) -> bool:
     none of them fits: half as much again as what is in use. A mapping of its own leaves
     none, at the price of touching its pages anew. Smaller blocks stay on the heap.
     """
-    if sys.platform != "linux":
-        return False
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    mallopt = _of_the_c_library("mallopt")
     if mallopt is None:
         return False
     return bool(mallopt(_M_MMAP_MAX, 1 << 16)) and bool(mallopt(_M_MMAP_THRESHOLD, least_bytes))
+
+
+def give_back_free_memory() -> bool:
+    """Return what is free on glibc's heap to the system, holes too; tell whether any was.
+
+    Building a model leaves holes between small blocks that stay, and no large block fits.
+    """
+    trim = _of_the_c_library("malloc_trim")
+    return trim is not None and bool(trim(0))
+
+
+def _of_the_c_library(name: str) -> Callable[..., int] | None:
+    if sys.platform != "linux":
+        return None
+    return getattr(ctypes.CDLL(None), name, None)

@@ -14,12 +14,15 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
+from trainmark.training.products import lies_by_columns, product, product_back, product_dtype
+
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 # Rows x vocabulary scores that are held at once: large enough that reading the weight
 # once a block is small beside the products, small enough to be cheap in memory.
 SCORES_AT_ONCE = 1 << 26
+_ROWS_MULTIPLE = 256  # a BLAS takes up to a third longer where the last few are left over
 # A probability of one in 50,000 is below fp16's normal numbers; four times that is not, and
 # a thousand rows of one token still add up to less than fp16's largest.
 _FP16_BOOST = 4.0
@@ -52,7 +55,7 @@ def linear_cross_entropy_sum(
     """
     device_type = hidden.device.type
     dtype = product_dtype(hidden)
-    rows = max(1, scores_at_once // weight.size(0))
+    rows = _rows_at_once(scores_at_once // weight.size(0))
     first = 0 if group is None else dist.get_rank(group) * weight.size(0)
     real = weight.size(0) if classes is None else min(max(classes - first, 0), weight.size(0))
     with torch.autocast(device_type, enabled=False):
@@ -62,12 +65,8 @@ def linear_cross_entropy_sum(
     return loss
 
 
-def product_dtype(x: Tensor) -> torch.dtype:
-    """Return the type in which a product with ``x`` is computed: autocast's, or its own."""
-    device_type = x.device.type
-    if torch.is_autocast_enabled(device_type):
-        return torch.get_autocast_dtype(device_type)
-    return x.dtype
+def _rows_at_once(most: int) -> int:
+    return max(1, most - most % _ROWS_MULTIPLE if most > _ROWS_MULTIPLE else most)
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
@@ -92,7 +91,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         d_weight = torch.zeros_like(weight, dtype=torch.float32) if wants_weight else None
         for first in range(0, len(targets), rows):
             part = slice(first, first + rows)
-            scores = (inputs[part] @ matrix.t()).float()  # (rows, V)
+            scores = product(inputs[part], matrix, any_order=True).float()  # (rows, V)
             scores[:, real:] = -torch.inf
             counts = None if ignored is None else targets[part] != ignored
             loss += _to_gradient(scores, targets[part] - first_class, group, counts)
@@ -100,7 +99,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 continue
             gradient = scores.mul_(boost).to(dtype) if boost != 1.0 else scores.to(dtype)
             if d_hidden is not None:
-                d_hidden[part] = gradient @ matrix
+                d_hidden[part] = product_back(gradient, matrix)
             if d_weight is not None:
                 add_product(d_weight, gradient, inputs[part])
             del scores, gradient  # or the next block would be made beside them
@@ -133,28 +132,26 @@ def _to_gradient(
 
     ``targets`` count from this rank's first class; rows outside ``counts`` become zero.
     """
-    if group is None:
-        index = targets[:, None] if counts is None else targets.where(counts, 0)[:, None]
-        torch.log_softmax(scores, -1, out=scores)
-        losses = -scores.gather(1, index)
-        scores.exp_().scatter_add_(1, index, -torch.ones_like(index, dtype=scores.dtype))
-        if counts is None:
-            return losses.sum()
-        scores.mul_(counts[:, None])
-        return torch.sum(losses * counts[:, None])
     here = (targets >= 0) & (targets < scores.size(1))
     index = targets.where(here, 0)[:, None]
-    highest = scores.amax(-1, keepdim=True)
-    dist.all_reduce(highest, dist.ReduceOp.MAX, group=group)
-    scores.sub_(highest)
-    chosen = scores.gather(1, index).squeeze(1).where(here, 0.0)
-    total = scores.exp_().sum(-1)
-    both = torch.stack([chosen, total])
-    dist.all_reduce(both, group=group)
-    chosen, total = both
-    scores.div_(total[:, None]).scatter_add_(1, index, -here[:, None].to(scores.dtype))
-    losses = torch.sub(total.log(), chosen)
-    if counts is not None:
-        scores.mul_(counts[:, None])
-        losses *= counts
-    return losses.sum()
+    weight = torch.ones_like(scores[:, 0]) if counts is None else counts.to(scores.dtype)
+    if group is None and not lies_by_columns(scores):  # one pass over each row
+        torch.log_softmax(scores, -1, out=scores)
+        losses = -scores.gather(1, index).squeeze(1)
+        scores.exp_()
+        if counts is not None:
+            scores.mul_(weight[:, None])
+    else:
+        highest = scores.amax(-1, keepdim=True)
+        if group is not None:
+            dist.all_reduce(highest, dist.ReduceOp.MAX, group=group)
+        scores.sub_(highest)
+        chosen = scores.gather(1, index).squeeze(1).where(here, 0.0)
+        both = torch.stack([chosen, scores.exp_().sum(-1)])
+        if group is not None:
+            dist.all_reduce(both, group=group)
+        chosen, total = both
+        losses = total.log() - chosen
+        scores.mul_((weight / total)[:, None])
+    scores.scatter_add_(1, index, -(weight * here)[:, None])
+    return torch.sum(losses * weight)

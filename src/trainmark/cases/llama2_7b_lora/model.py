@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers.models.llama.configuration_llama import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaForCausalLM, LlamaRotaryEmbedding
 
-from trainmark.training.host_memory import map_large_blocks
+from trainmark.training.host_memory import give_back_free_memory, map_large_blocks
 from trainmark.training.linear_cross_entropy import linear_cross_entropy_sum
 
 from .case import targets
@@ -163,6 +163,8 @@ def build(
     )
     use_lean_parts(causal_lm.model)
     _leave_to_each_rank(model)
+    if place.type == "cpu":
+        give_back_free_memory()
     return model.train()
 
 
