@@ -51,8 +51,9 @@ def test_weights_go_first_in_float32_on_a_host_only() -> None:
     assert not lies_by_columns(product(x.to("meta"), weight.to("meta"), any_order=True))
 
 
-def test_a_result_by_rows_is_not_on_passing_memory() -> None:
-    x, weight = torch.randn(6, 4), torch.randn(5, 4)
+@pytest.mark.parametrize("rows", [1, 6])
+def test_a_result_by_rows_is_not_on_passing_memory(rows: int) -> None:
+    x, weight = torch.randn(rows, 4), torch.randn(5, 4)
     first = product(x, weight)
     kept = first.clone()
     product(10 * x, weight)
