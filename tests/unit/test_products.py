@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trainmark.training import products
 from trainmark.training.products import (
     add_product_back,
     lies_by_columns,
@@ -75,9 +76,23 @@ def test_passing_memory_is_one_thread_s_and_of_the_asked_shape_and_type() -> Non
     assert half.data_ptr() != large.data_ptr()
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
 def test_other_types_are_the_plain_product(dtype: torch.dtype) -> None:
     x, weight = torch.randn(3, 4, dtype=dtype), torch.randn(5, 4, dtype=dtype)
-    assert torch.equal(product(x, weight), x @ weight.t())
-    grad = torch.randn(3, 5, dtype=dtype)
-    assert torch.equal(product_back(grad, weight), grad @ weight)
+    torch.testing.assert_close(product(x, weight), x @ weight.t())
+    grad, total = torch.randn(3, 5, dtype=dtype), torch.randn(3, 4, dtype=dtype)
+    torch.testing.assert_close(product_back(grad, weight), grad @ weight)
+    expected = total + grad @ weight
+    torch.testing.assert_close(add_product_back(total, grad, weight), expected)
+
+
+@pytest.mark.parametrize("lacks", [False, True])
+def test_sixteen_bits_are_alike_with_units_for_them_and_without(
+    monkeypatch: pytest.MonkeyPatch, lacks: bool
+) -> None:
+    monkeypatch.setattr(products, "_lacks_units", lambda _dtype: lacks)
+    torch.manual_seed(5)
+    held, grad = torch.randn(50, 40), torch.randn(30, 50).bfloat16()
+    found = product_back(grad, held)
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found, grad @ held.bfloat16())

@@ -3,12 +3,16 @@
 On a CPU in float32 the BLAS is a tenth faster where the tall matrix, which is the weight,
 is the first of the two. The result then lies by columns. That suits what follows element
 by element; elsewhere it is turned on its way out of a buffer that stays.
+
+In 16 bits a processor without units for them multiplies number by number, fast only along
+the rows of both: the way back goes over a turned copy of the weight there.
 """
 
 from __future__ import annotations
 
 import math
 import threading
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -27,8 +31,9 @@ def product(x: Tensor, weight: Tensor, *, any_order: bool = False) -> Tensor:
 
     Args:
         x: (N, I).
-        weight: (O, I).
+        weight: (O, I), cast to x's type where it has another.
     """
+    weight = weight.to(x.dtype)
     if not _weight_first(x):
         return x @ weight.t()
     return _product_of(weight, x.t(), any_order=any_order)
@@ -39,18 +44,18 @@ def product_back(grad: Tensor, weight: Tensor, *, any_order: bool = False) -> Te
 
     Args:
         grad: (N, O).
-        weight: (O, I).
+        weight: (O, I), cast to grad's type where it has another.
     """
     if not _weight_first(grad):
-        return grad @ weight
-    return _product_of(weight.t(), grad.t(), any_order=any_order)
+        return grad @ _second(weight, grad)
+    return _product_of(weight.to(grad.dtype).t(), grad.t(), any_order=any_order)
 
 
 def add_product_back(total: Tensor, grad: Tensor, weight: Tensor) -> Tensor:
     """Add ``product_back(grad, weight)`` to ``total``, (N, I), in place; return it."""
     if not _weight_first(grad):
-        return total.addmm_(grad, weight)
-    return total.add_(_in_passing(weight.t(), grad.t()).t())
+        return total.addmm_(grad, _second(weight, grad))
+    return total.add_(_in_passing(weight.to(grad.dtype).t(), grad.t()).t())
 
 
 def lies_by_columns(x: Tensor) -> bool:
@@ -84,6 +89,24 @@ _buffer = _Buffer()
 
 def _weight_first(x: Tensor) -> bool:
     return x.device.type == "cpu" and x.dtype == torch.float32
+
+
+def _second(weight: Tensor, grad: Tensor) -> Tensor:
+    """Return ``weight`` in the type of ``grad``, lying as the device likes it behind it."""
+    if grad.device.type == "cpu" and _lacks_units(grad.dtype):
+        turned = torch.empty(weight.shape[::-1], dtype=grad.dtype)
+        return turned.copy_(weight.t()).t()
+    return weight.to(grad.dtype)
+
+
+@cache
+def _lacks_units(dtype: torch.dtype) -> bool:
+    """Tell whether this processor has no products of ``dtype``, as the library sees it."""
+    if dtype is torch.bfloat16:
+        return not torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    if dtype is torch.float16:
+        return not torch.ops.mkldnn._is_mkldnn_fp16_supported()
+    return False
 
 
 def _product_of(left: Tensor, right: Tensor, *, any_order: bool) -> Tensor:

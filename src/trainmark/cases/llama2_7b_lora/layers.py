@@ -44,7 +44,7 @@ class _FrozenProduct(torch.autograd.Function):
         rows = x.flatten(0, -2)  # (N, input)
         ctx.save_for_backward(weight)
         ctx.x, ctx.any_order = (x.shape, x.dtype), lies_by_columns(rows)
-        out = product(rows.to(dtype), weight.to(dtype), any_order=any_order)
+        out = product(rows.to(dtype), weight, any_order=any_order)
         return _shaped(out, x)
 
     @staticmethod
@@ -52,7 +52,7 @@ class _FrozenProduct(torch.autograd.Function):
         (weight,) = ctx.saved_tensors
         grad = grads[0].flatten(0, -2)
         shape, dtype = ctx.x
-        d_x = product_back(grad, weight.to(grad.dtype), any_order=ctx.any_order)
+        d_x = product_back(grad, weight, any_order=ctx.any_order)
         return d_x.view(shape).to(dtype), None, None, None
 
 
@@ -75,7 +75,7 @@ class _AdaptedProduct(torch.autograd.Function):
         kept, factor = _kept(rows, *dropout)
         ctx.scaling, ctx.dropout = scaling * factor, dropout
         inner = _only(kept, rows) @ a.to(dtype).t()  # (N, rank)
-        out = product(rows, weight.to(dtype), any_order=any_order)
+        out = product(rows, weight, any_order=any_order)
         out.addmm_(inner, b.to(dtype).t(), alpha=ctx.scaling)
         ctx.save_for_backward(rows, weight, a, b, inner)
         ctx.x = x.shape, x.dtype
@@ -94,7 +94,7 @@ class _AdaptedProduct(torch.autograd.Function):
         through = d_inner @ a.to(grad.dtype)
         if kept is not None:
             through.mul_(kept)
-        d_x = add_product_back(through, grad, weight.to(grad.dtype))
+        d_x = add_product_back(through, grad, weight)
         shape, dtype = ctx.x
         return d_x.view(shape).to(dtype), None, d_a, d_b, None, None, None, None
 
