@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import platform
 import resource
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainmark.protocols import MemoryUse, Refusal
 from trainmark.spec import RankMemory
+from trainmark.training.host_memory import keep_freed_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -71,21 +71,6 @@ def total_memory_bytes() -> int:
         if text != "max":
             total = min(total, int(text))
     return total
-
-
-def keep_freed_memory() -> bool:
-    """Have glibc keep freed blocks for the next step; tell whether it took the setting.
-
-    By default each tensor above 32 MiB, the gradient of a word embedding for instance, is
-    mapped anew, faulted in page by page and unmapped again at every step.
-    """
-    if sys.platform != "linux":
-        return False
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is None:
-        return False
-    m_trim_threshold, m_mmap_max = -1, -4  # malloc.h of glibc
-    return bool(mallopt(m_mmap_max, 0)) and bool(mallopt(m_trim_threshold, 2**31 - 1))
 
 
 class Cpu:

@@ -1,6 +1,7 @@
-"""How the C library hands out large blocks on a host, and takes small ones back.
+"""How the C library hands out large blocks on a host, and takes them back.
 
-Owns settings for jobs whose peak must stay near what they hold.
+Owns its settings: one for speed, which every CPU rank starts with, and one for jobs whose
+peak must stay near what they hold.
 """
 
 from __future__ import annotations
@@ -10,9 +11,18 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
-_M_MMAP_THRESHOLD, _M_MMAP_MAX = -3, -4  # malloc.h of glibc
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_MMAP_MAX = -1, -3, -4  # malloc.h of glibc
+
+
+def keep_freed_memory() -> bool:
+    """Have glibc keep freed blocks for the next step; tell whether it took the setting.
+
+    By default each tensor above 32 MiB, the gradient of a word embedding for instance, is
+    mapped anew, faulted in page by page and unmapped again at every step.
+    """
+    return _set({_M_MMAP_MAX: 0, _M_TRIM_THRESHOLD: 2**31 - 1})
 
 
 def map_large_blocks(least_bytes: int) -> bool:
@@ -22,10 +32,7 @@ def map_large_blocks(least_bytes: int) -> bool:
     none of them fits: half as much again as what is in use. A mapping of its own leaves
     none, at the price of touching its pages anew. Smaller blocks stay on the heap.
     """
-    mallopt = _of_the_c_library("mallopt")
-    if mallopt is None:
-        return False
-    return bool(mallopt(_M_MMAP_MAX, 1 << 16)) and bool(mallopt(_M_MMAP_THRESHOLD, least_bytes))
+    return _set({_M_MMAP_MAX: 1 << 16, _M_MMAP_THRESHOLD: least_bytes})
 
 
 def give_back_free_memory() -> bool:
@@ -35,6 +42,11 @@ def give_back_free_memory() -> bool:
     """
     trim = _of_the_c_library("malloc_trim")
     return trim is not None and bool(trim(0))
+
+
+def _set(options: Mapping[int, int]) -> bool:
+    mallopt = _of_the_c_library("mallopt")
+    return mallopt is not None and all(bool(mallopt(*item)) for item in options.items())
 
 
 def _of_the_c_library(name: str) -> Callable[..., int] | None:
