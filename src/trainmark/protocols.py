@@ -159,13 +159,16 @@ class Evaluation:
 
     Args:
         value: not a number where there is none.
+        detail: further figures of the whole.
         reason: why there is none, where the job knows.
+        parts: figures of parts of the rows, by the kind of part and its name.
     """
 
     value: float
     samples: int
     detail: Mapping[str, float] = field(default_factory=dict)
     reason: str | None = None
+    parts: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

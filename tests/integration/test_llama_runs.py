@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from statistics import fmean
 
 import pytest
 
@@ -42,7 +43,12 @@ def test_the_tiny_recipe_learns_to_summarise_and_to_answer(trainmark):
     record = read(run)
     assert CHANCE + MARGIN <= record.quality.value <= record.quality.best_possible == 1.0
     best = least_loss(trainmark.place, record.plan.load_recipe())
-    detail = record.quality.history[-1].detail
+    detail, parts = record.quality.history[-1].detail, record.quality.history[-1].parts
+    assert {kind: len(part) for kind, part in parts.items()} == {
+        "subject": 57, "subcategory": 17, "items by shots": 1,
+    }  # fmt: skip
+    # Every subject asks as many: their mean is the score.
+    assert fmean(parts["subject"].values()) == pytest.approx(record.quality.value)
     assert best < detail["val_loss"] < LOSS_LEVEL * best
     assert (detail["shots"], detail["cut"]) == (5, 0)
     job = record.environment["job"]

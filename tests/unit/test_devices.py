@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -293,3 +295,14 @@ def test_part_of_a_name_matches_nothing(product: str) -> None:
 def test_a_precision_without_a_claim_has_no_peak() -> None:
     assert peaks.dense_peak("Tesla V100-SXM2-16GB", "bf16") is None
     assert peaks.dense_peak("Tesla V100-SXM2-16GB", "tf32") is None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of Linux")
+@pytest.mark.parametrize("kind", ["RLIMIT_AS", "RLIMIT_DATA"])
+def test_a_limit_on_the_process_is_all_the_memory_it_has(kind: str) -> None:
+    script = (
+        "import resource; from trainmark.devices.cpu import total_memory_bytes as total\n"
+        f"resource.setrlimit(resource.{kind}, (3 << 30, resource.RLIM_INFINITY)); print(total())"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
+    assert int(done.stdout) == 3 << 30

@@ -104,6 +104,27 @@ def test_the_chinese_page_words_samples_and_scores_in_chinese() -> None:
     )
 
 
+def test_the_last_evaluation_s_parts_stand_below_it_a_table_a_kind() -> None:
+    made = record()
+    point = made.quality.history[-1]
+    parts = {"subject": {"anatomy": 0.125, "virology": None}, "items by shots": {"4": 3, "5": 453}}
+    points = [point, point.model_copy(update={"parts": parts})]
+    asked = made.quality.model_copy(update={"history": points})
+    scored = made.model_copy(update={"quality": asked})
+    english, chinese = (
+        section(markdown_page([scored], lang), heading)
+        for lang, heading in (("en", "Quality by evaluation"), ("zh", "训练结果变化"))
+    )
+    assert [line for line in english if line][4:] == [
+        "At the last evaluation, subject:",
+        "| subject | value |", "| --- | --- |", "| anatomy | 0.125 |", "| virology | / |",
+        "At the last evaluation, items by shots:",
+        "| items by shots | value |", "| --- | --- |", "| 4 | 3 |", "| 5 | 453 |",
+    ]  # fmt: skip
+    assert "最后一次评估，科目：" in chinese
+    assert '<th scope="row">virology</th>' in html_page([scored], "en")
+
+
 def test_a_list_of_layers_is_one_value_on_the_page() -> None:
     for lang, between in (("en", ", "), ("zh", "，")):
         fields = f"lora_targets=q_proj,v_proj{between}lr_gamma=0.85"

@@ -422,7 +422,11 @@ def test_a_quality_that_is_no_number_is_written_as_null(sync_device: SyncDevice)
         sync_device,
         [[Micro()]],
         qualities=[math.nan],
-        job_fields={"detail": {"auc": math.nan, "loss": 0.5}, "reason": "nobody was asked"},
+        job_fields={
+            "detail": {"auc": math.nan, "loss": 0.5},
+            "reason": "nobody was asked",
+            "parts": {"day": {"mon": math.nan, "tue": 0.25}},
+        },
         eval_every_epochs=1,
         target=Target(metric="acc", value=0.9),
     )
@@ -430,6 +434,7 @@ def test_a_quality_that_is_no_number_is_written_as_null(sync_device: SyncDevice)
     (evaluate,) = events.named("evaluate")
     assert (evaluate["value"], evaluate["reason"]) == (None, "nobody was asked")
     assert evaluate["detail"] == {"auc": None, "loss": 0.5}
+    assert evaluate["parts"] == {"day": {"mon": None, "tue": 0.25}}
     assert not outcome.target_reached
 
 

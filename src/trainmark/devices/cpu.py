@@ -63,13 +63,17 @@ def has_fp16_units() -> bool:
 
 
 def total_memory_bytes() -> int:
-    """Return the memory this process can have: the machine's, or less under a cgroup."""
+    """Return the memory this process can have: the machine's, or less under a limit."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit = Path("/sys/fs/cgroup/memory.max")
     if limit.exists():
         text = limit.read_text().strip()
         if text != "max":
             total = min(total, int(text))
+    for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA):
+        most, _ = resource.getrlimit(kind)
+        if most != resource.RLIM_INFINITY:
+            total = min(total, most)
     return total
 
 

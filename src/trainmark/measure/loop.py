@@ -18,7 +18,7 @@ from trainmark.measure.events import finite_or_none
 from trainmark.protocols import Counts, StepParts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from trainmark.protocols import Batch, Device, Job
     from trainmark.spec import Recipe, Target
@@ -283,7 +283,16 @@ class MeasuredLoop:
             end_ns=self.clock(),
             value=finite_or_none(result.value),
             samples=result.samples,
-            detail={name: finite_or_none(value) for name, value in result.detail.items()},
+            detail=_finite(result.detail),
             target_reached=self.outcome.target_reached,
             **({} if result.reason is None else {"reason": result.reason}),
+            **(
+                {"parts": {kind: _finite(part) for kind, part in result.parts.items()}}
+                if result.parts
+                else {}
+            ),
         )
+
+
+def _finite(figures: Mapping[str, float]) -> dict[str, float | None]:
+    return {name: finite_or_none(value) for name, value in figures.items()}

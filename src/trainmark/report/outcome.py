@@ -13,9 +13,11 @@ from trainmark.report.summary import groups, remarks, summary, summary_table
 from trainmark.report.tables import (
     QUALITY,
     Table,
+    numbers,
     performance_row,
     performance_table,
     reference_table,
+    value_heads,
 )
 from trainmark.report.texts import has, text
 from trainmark.report.waterfall import svg_waterfall, text_waterfall
@@ -33,13 +35,6 @@ _PAGE_COLUMNS = 96  # of the text waterfall in a page
 TILES = ("p_core", "token/p/s", "e2e_time", QUALITY, "mem")
 _TILE_UNITS = {"e2e_time": "s", "p_core": "samples/s", "token/p/s": "tokens/s", "mem": "GiB"}
 _SHOWN_WITH = {"mem_total"}  # printed in the cell of another figure
-
-
-def _numbers(records: Sequence[Record]) -> list[str]:
-    """Return what tells the records apart in headings: nothing for one, ``[1]`` … for more."""
-    if len(records) == 1:
-        return [""]
-    return [f" [{place}]" for place in range(1, len(records) + 1)]
 
 
 def tiles(record: Record, lang: str, *, columns: Sequence[str], metric: str) -> Tiles:
@@ -91,7 +86,7 @@ def performance(
         )
         table = Table(table.headers, rows)
     blocks: list[Block] = [Grid(table)]
-    for number, record in zip(_numbers(records), records, strict=True):
+    for number, record in zip(numbers(records), records, strict=True):
         sizes = _by_sequences(record, lang)
         if sizes:
             blocks.append(Paragraph(f"{number} {sizes}".strip()))
@@ -177,7 +172,7 @@ def further(records: Sequence[Record], lang: str, *, columns: Sequence[str]) -> 
         meaning = text(f"figure.{name}", lang) if has(f"figure.{name}") else ""
         parts = [part for part in (meaning, remark) if part]
         rows.append((name, *values, shown_unit, text("sep.semicolon", lang).join(parts)))
-    values_heads = tuple(number.strip() or text("head.value", lang) for number in _numbers(records))
+    values_heads = tuple(value_heads(records, lang))
     heads = (
         text("head.name", lang),
         *values_heads,
@@ -185,37 +180,6 @@ def further(records: Sequence[Record], lang: str, *, columns: Sequence[str]) -> 
         text("head.remark", lang),
     )
     return Section(text("section.further", lang), 3, "further", (Grid(Table(heads, tuple(rows))),))
-
-
-def quality(records: Sequence[Record], lang: str) -> Section | None:
-    """Return every evaluation of every record; None when there was none."""
-    several = len(records) > 1
-    rows = []
-    for place, record in enumerate(records, start=1):
-        for point in record.quality.history:
-            detail = text("sep.comma", lang).join(
-                f"{said(name, lang)} {cells.NOTHING if value is None else format(value, '.4g')}"
-                for name, value in point.detail.items()
-            )
-            shown = cells.quality(point.value, target=record.quality.target)
-            row = (
-                str(point.epoch + 1),
-                cells.count(point.step),
-                shown,
-                cells.count(point.samples),
-                detail or cells.NOTHING,
-            )
-            rows.append((f"[{place}]", *row) if several else row)
-    if not rows:
-        return None
-    heads = [text(f"head.{name}", lang) for name in ("epoch", "step")]
-    heads += [records[0].quality.metric]
-    heads += [text(f"head.{name}", lang) for name in ("samples", "detail")]
-    if several:
-        heads.insert(0, text("head.run", lang))
-    return Section(
-        text("section.quality", lang), 3, "quality", (Grid(Table(tuple(heads), tuple(rows))),)
-    )
 
 
 def spans(record: Record, lang: str, *, number: str, ident: str) -> Section:
@@ -254,7 +218,7 @@ def steps(record: Record, lang: str, *, number: str, ident: str) -> Section | No
 def per_record(records: Sequence[Record], lang: str) -> list[Section]:
     """Return waterfall and charts of each record."""
     found: list[Section] = []
-    for place, (number, record) in enumerate(zip(_numbers(records), records, strict=True), start=1):
+    for place, (number, record) in enumerate(zip(numbers(records), records, strict=True), start=1):
         found.append(spans(record, lang, number=number, ident=f"spans{place}"))
         charts = steps(record, lang, number=number, ident=f"steps{place}")
         if charts is not None:
@@ -273,7 +237,7 @@ def counts(records: Sequence[Record], lang: str) -> Section:
         rows.append((label, *shown))
     passes = [f"{record.counts.samples / record.plan.data.train_samples:.2f}" for record in records]
     rows.append((text("count.passes", lang), *passes))
-    heads = [number.strip() or text("head.value", lang) for number in _numbers(records)]
+    heads = value_heads(records, lang)
     table = Table((text("head.count", lang), *heads), tuple(rows))
     return Section(text("section.counts", lang), 3, "counts", (Grid(table),))
 

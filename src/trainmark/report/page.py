@@ -11,7 +11,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from trainmark.errors import RecordError, UsageError, nearest
-from trainmark.report import cells, conditions, environment, outcome
+from trainmark.report import cells, conditions, environment, evaluations, outcome
 from trainmark.report.about import about
 from trainmark.report.document import Page, Section
 from trainmark.report.placement import placement
@@ -69,7 +69,7 @@ def compose(records: Sequence[Record], *, about: About, lang: str = "en") -> Pag
         conditions.general(records, about, lang, columns=columns, metric=metric),
         *outcome.performance(records, lang, columns=columns, metric=metric),
         outcome.further(records, lang, columns=columns),
-        outcome.quality(records, lang),
+        evaluations.quality(records, lang),
         placement(records, lang),
         *outcome.per_record(records, lang),
         outcome.counts(records, lang),

@@ -46,6 +46,9 @@ PHRASES: dict[str, str] = {
     "other": "其他",
     "social sciences": "社会科学",
     "humanities": "人文",
+    "subject": "科目",
+    "subcategory": "子类别",
+    "items by shots": "按示例数统计的题数",
     # Notes of figures
     "tokens without padding, per device, evaluation left out": (
         "不含填充，按单个设备计，不含评估时间"

@@ -209,3 +209,15 @@ def reference_table(references: References, *, lang: str = "en") -> Table:
         printed = row.cells if lang == "zh" else row.cells | row.cells_en
         rows.append((reference_configuration(row, lang=lang), *printed.values()))
     return Table((text("head.configuration", lang), *references.columns), tuple(rows))
+
+
+def numbers(records: Sequence[Record]) -> list[str]:
+    """Return what tells the records apart in headings: nothing for one, ``[1]`` … for more."""
+    if len(records) == 1:
+        return [""]
+    return [f" [{place}]" for place in range(1, len(records) + 1)]
+
+
+def value_heads(records: Sequence[Record], lang: str) -> list[str]:
+    """Return the headings of columns that hold one value of each record."""
+    return [number.strip() or text("head.value", lang) for number in numbers(records)]

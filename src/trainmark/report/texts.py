@@ -45,6 +45,7 @@ TEXTS: dict[str, Text] = {
     "head.step": Text("step", "步数"),
     "head.samples": Text("samples evaluated", "评估样本数"),
     "head.detail": Text("detail", "明细"),
+    "quality.parts": Text("At the last evaluation, {kind}:", "最后一次评估，{kind}："),
     "head.placement.rank": Text("rank", "rank"),
     "head.placement.rows": Text("rows", "行数"),
     "head.placement.gib": Text("GiB", "GiB"),

@@ -95,6 +95,7 @@ def _quality(plan: Plan, timeline: RunTimeline) -> Quality:
             value=event["value"],
             samples=event["samples"],
             detail=event["detail"],
+            parts=event.get("parts", {}),
         )
         for event in timeline.ranks[0].evaluations
     ]

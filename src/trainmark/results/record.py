@@ -112,6 +112,7 @@ class QualityPoint(Frozen):
     value: float | None
     samples: int
     detail: dict[str, float | None]
+    parts: dict[str, dict[str, float | None]] = Field(default_factory=dict)
 
 
 class Quality(Frozen):

@@ -136,7 +136,12 @@ class LlamaJob:
         found = self.answer()
         detail |= {"macro": found.macro, "shots": found.mean_shots, "cut": float(found.cut)}
         detail |= found.per_category
-        return Evaluation(found.micro, found.asked, detail)
+        parts = {
+            "subject": found.per_subject,
+            "subcategory": found.per_subcategory,
+            "items by shots": {str(shots): items for shots, items in found.shots_used.items()},
+        }
+        return Evaluation(found.micro, found.asked, detail, parts=parts)
 
     @torch.no_grad()
     def validation_loss(self) -> float:
