@@ -98,3 +98,13 @@ def test_ignored_targets_add_nothing_to_loss_or_gradients() -> None:
     frozen = linear_cross_entropy_sum(hidden, weight.detach(), targets, ignored=-100)
     (alone,) = torch.autograd.grad(frozen, hidden)
     torch.testing.assert_close(alone, expected[0])
+
+
+@pytest.mark.parametrize("ignored", [None, -100])
+@pytest.mark.parametrize("target", [-1, 11])
+@pytest.mark.parametrize("rows", [1, 9])  # scored by rows and by columns
+def test_a_target_that_is_no_class_is_an_error(rows: int, target: int, ignored: int | None) -> None:
+    hidden, weight, targets = inputs(rows, 11)
+    targets[-1] = target
+    with pytest.raises((IndexError, RuntimeError), match="out of bounds"):
+        linear_cross_entropy_sum(hidden, weight, targets, ignored=ignored)

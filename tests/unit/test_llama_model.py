@@ -142,6 +142,20 @@ def test_scores_of_the_whole_vocabulary_are_the_librarys(tmp_path: Path) -> None
         torch.testing.assert_close(model.causal_lm(ids).logits, library(ids).logits)
 
 
+def test_a_merged_adapter_is_the_same_model_and_can_still_be_disabled() -> None:
+    model = new_model(lora_targets=EVERY).eval()
+    ids, _ = some_rows()
+    with torch.no_grad():
+        apart = model.hidden(ids)
+        with model.peft.disable_adapter():
+            plain = model.hidden(ids)
+        model.peft.merge_adapter()
+        torch.testing.assert_close(model.hidden(ids), apart, rtol=1e-4, atol=1e-4)
+        with model.peft.disable_adapter():
+            torch.testing.assert_close(model.hidden(ids), plain, rtol=1e-4, atol=1e-4)
+    assert not torch.allclose(apart, plain, rtol=1e-2, atol=1e-2)
+
+
 def test_only_adapters_are_trained_and_counted() -> None:
     model = new_model()
     sizes = {True: 0, False: 0}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -17,6 +19,10 @@ from trainmark.training.products import (
     product,
     product_back,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
 SIZES = st.integers(1, 20)
 
@@ -97,3 +103,31 @@ def test_sixteen_bits_are_alike_with_units_for_them_and_without(
     found = product_back(grad, held)
     assert found.dtype == torch.bfloat16
     torch.testing.assert_close(found, grad @ held.bfloat16())
+
+
+@pytest.mark.parametrize("first", ["inference", "dtype", "device"])
+def test_passing_memory_serves_whoever_asked_first_and_everyone_after(
+    monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    monkeypatch.setattr(products, "_buffer", products._Buffer())
+    torch.manual_seed(1)
+    x, weight = torch.randn(3, 4), torch.randn(5, 4)
+    contexts: dict[str, AbstractContextManager[Any]] = {
+        "inference": torch.inference_mode(),
+        "dtype": default_dtype(torch.float64),
+        "device": torch.device("meta"),
+    }
+    with contexts[first]:
+        inside = product(x, weight)
+    torch.testing.assert_close(inside, x @ weight.t())
+    torch.testing.assert_close(product(2 * x, weight), 2 * x @ weight.t())
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)

@@ -132,7 +132,10 @@ def _to_gradient(
 
     ``targets`` count from this rank's first class; rows outside ``counts`` become zero.
     """
-    here = (targets >= 0) & (targets < scores.size(1))
+    if group is not None:
+        here = (targets >= 0) & (targets < scores.size(1))
+    else:  # every target that counts: one that is no class must fail below, not score as 0
+        here = torch.ones_like(targets, dtype=torch.bool) if counts is None else counts
     index = targets.where(here, 0)[:, None]
     weight = torch.ones_like(scores[:, 0]) if counts is None else counts.to(scores.dtype)
     if group is None and not lies_by_columns(scores):  # one pass over each row

@@ -73,7 +73,9 @@ def passing(shape: torch.Size | tuple[int, ...], like: Tensor) -> Tensor:
         return torch.empty(shape, dtype=like.dtype, device=like.device)
     numbers = math.prod(shape)
     if _buffer.numbers.numel() < numbers:
-        _buffer.numbers = torch.empty(numbers)
+        # Not as the first caller's contexts would have it: all later callers use it too.
+        with torch.inference_mode(False):
+            _buffer.numbers = torch.empty(numbers, dtype=like.dtype, device=like.device)
     return _buffer.numbers[:numbers].view(shape)
 
 
@@ -81,7 +83,7 @@ class _Buffer(threading.local):
     """A thread's passing results."""
 
     def __init__(self) -> None:
-        self.numbers = torch.empty(0)
+        self.numbers = torch.empty(0, dtype=torch.float32, device="cpu")
 
 
 _buffer = _Buffer()

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class MicroBatch:
     """Row numbers of one micro-batch of one rank.
 
-    ``weightless`` marks a stand-in: the rank has no row in this step and trains one row
-    with weight 0, because every rank must take part in the gradient reduction.
+    ``weightless`` marks a stand-in: the rank has no row (left) in this step and trains
+    one row with weight 0, because every rank must take part in each pass and reduction.
     """
 
     rows: NDArray[np.int64]
@@ -101,14 +101,16 @@ class Sharding:
             first = samples * self.rank // self.world_size
             last = samples * (self.rank + 1) // self.world_size
             mine = step_rows[first:last]
-            if len(mine) == 0:
-                yield MicroBatch(step_rows[:1], samples, closes_step=True, weightless=True)
-                continue
-            for offset in range(0, len(mine), self.micro_batch_size):
+            # As many on every rank: each pass of a sharded model is one of all ranks.
+            passes = -(-samples // (self.micro_batch_size * self.world_size))
+            for number in range(passes):
+                rows = mine[number * self.micro_batch_size :][: self.micro_batch_size]
+                weightless = len(rows) == 0
                 yield MicroBatch(
-                    mine[offset : offset + self.micro_batch_size],
+                    step_rows[:1] if weightless else rows,
                     samples,
-                    closes_step=offset + self.micro_batch_size >= len(mine),
+                    closes_step=number == passes - 1,
+                    weightless=weightless,
                 )
 
 

@@ -232,6 +232,8 @@ class AdaptedLinear(LoraLinear):
         """Return the frozen product plus the adapter's part; see ``FrozenLinear``."""
         if torch.compiler.is_compiling():
             return super().forward(x)
+        if self.disable_adapters and self.merged:
+            self.unmerge()  # as peft does: what is merged is not disabled
         if self.disable_adapters or self.merged:
             return self.base_layer(x, any_order=any_order)  # type: ignore[no-any-return]
         dropout = self.lora_dropout[ADAPTER]
