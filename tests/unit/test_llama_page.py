@@ -29,6 +29,7 @@ def record(recipe: str = "standard-fp16-1x1", *, told: bool = True, nproc: int =
     )  # fmt: skip
     job: dict[str, Any] = {
         "parameters": 6_742_609_920,
+        "predicted_peak_bytes": 30 << 30,
         "parallel": {"data": nproc, "fsdp": nproc > 1},
         "optimisation": {"scheme": "lora", "implementer": "peft 0.21.2", "details": LORA},
     }
@@ -123,6 +124,13 @@ def test_the_last_evaluation_s_parts_stand_below_it_a_table_a_kind() -> None:
     ]  # fmt: skip
     assert "最后一次评估，科目：" in chinese
     assert '<th scope="row">virology</th>' in html_page([scored], "en")
+
+
+def test_the_predicted_peak_stands_among_the_facts() -> None:
+    english, chinese = (markdown_page([record()], lang) for lang in ("en", "zh"))
+    line = "- Peak memory predicted for a process's tensors: 30 GiB"
+    assert line in section(english, "Facts of the run")
+    assert "预计每个进程的张量内存峰值：30 GiB" in chinese
 
 
 def test_a_list_of_layers_is_one_value_on_the_page() -> None:

@@ -103,6 +103,7 @@ def facts(records: Sequence[Record], lang: str, *, columns: Sequence[str]) -> Se
             comma, fix_hp_text(record.plan.recipe)
         ),
         "fact.parameters": lambda record: _parameters(record, lang),
+        "fact.predicted_memory": lambda record: _predicted_memory(record, lang),
         "fact.world": lambda record: text(
             "world.text",
             lang,
@@ -121,6 +122,8 @@ def facts(records: Sequence[Record], lang: str, *, columns: Sequence[str]) -> Se
     if is_fine_tuning(columns) or not any(_parallel(record) for record in records):
         # A case that only trains replicas says nothing of it, one that fine-tunes has a list.
         del entries["fact.parallel"]
+    if not any(_predicted_bytes(record) for record in records):  # few cases predict
+        del entries["fact.predicted_memory"]
     return Section(text("section.facts", lang), 3, "facts", (listed(records, lang, entries),))
 
 
@@ -133,6 +136,17 @@ def _parameters(record: Record, lang: str) -> str:
     if trained in (None, found):
         return cells.count(found)
     return text("parameters.trained", lang, all=cells.count(found), trained=cells.count(trained))
+
+
+def _predicted_bytes(record: Record) -> int | None:
+    """Return what the job expected a rank's tensors to take at their peak, where it says so."""
+    found: int | None = (record.environment.get("job") or {}).get("predicted_peak_bytes")
+    return found
+
+
+def _predicted_memory(record: Record, lang: str) -> str:
+    found = _predicted_bytes(record)
+    return text("fact.unknown", lang) if found is None else f"{found / 2**30:.3g} GiB"
 
 
 def _parallel(record: Record) -> dict[str, Any] | None:

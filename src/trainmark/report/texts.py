@@ -85,6 +85,9 @@ TEXTS: dict[str, Text] = {
     "fact.rules": Text("Rules", "规则"),
     "fact.recipe": Text("Recipe", "训练配方"),
     "fact.world": Text("World", "运行规模"),
+    "fact.predicted_memory": Text(
+        "Peak memory predicted for a process's tensors", "预计每个进程的张量内存峰值"
+    ),
     "fact.parameters": Text("Parameters", "参数量"),
     "fact.recipe_fields": Text("Recipe fields", "配方字段"),
     "fact.parallel": Text("Parallel strategy", "并行策略"),
