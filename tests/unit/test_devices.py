@@ -299,10 +299,14 @@ def test_a_precision_without_a_claim_has_no_peak() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of Linux")
 @pytest.mark.parametrize("kind", ["RLIMIT_AS", "RLIMIT_DATA"])
-def test_a_limit_on_the_process_is_all_the_memory_it_has(kind: str) -> None:
+def test_a_limit_on_the_process_is_each_rank_s_and_not_the_machine_s(kind: str) -> None:
     script = (
-        "import resource; from trainmark.devices.cpu import total_memory_bytes as total\n"
-        f"resource.setrlimit(resource.{kind}, (3 << 30, resource.RLIM_INFINITY)); print(total())"
+        "import resource; from trainmark.devices.cpu import Cpu\n"
+        "before = Cpu().rank_memory(1).machine_bytes\n"
+        f"resource.setrlimit(resource.{kind}, (256 << 20, resource.RLIM_INFINITY))\n"
+        "one, two = Cpu().rank_memory(1), Cpu().rank_memory(2)\n"
+        "assert one.machine_bytes == two.machine_bytes == before\n"
+        "print(one.rank_bytes, two.rank_bytes)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
-    assert int(done.stdout) == 3 << 30
+    assert [int(word) for word in done.stdout.split()] == [256 << 20] * 2

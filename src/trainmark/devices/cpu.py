@@ -63,18 +63,20 @@ def has_fp16_units() -> bool:
 
 
 def total_memory_bytes() -> int:
-    """Return the memory this process can have: the machine's, or less under a limit."""
+    """Return the memory that all ranks here share: the machine's, or less under a cgroup."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit = Path("/sys/fs/cgroup/memory.max")
     if limit.exists():
         text = limit.read_text().strip()
         if text != "max":
             total = min(total, int(text))
-    for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA):
-        most, _ = resource.getrlimit(kind)
-        if most != resource.RLIM_INFINITY:
-            total = min(total, most)
     return total
+
+
+def process_limits_bytes() -> list[int]:
+    """Return the limits that each process from here has of its own, as ``ulimit`` sets them."""
+    found = [resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA)]
+    return [most for most in found if most != resource.RLIM_INFINITY]
 
 
 class Cpu:
@@ -94,9 +96,10 @@ class Cpu:
         return [model_name()]
 
     def rank_memory(self, nproc: int) -> RankMemory:
-        """Return an even part of the machine's memory."""
+        """Return an even part of the machine's memory, or less under a limit of each process."""
         total_bytes = total_memory_bytes()
-        return RankMemory(total_bytes // nproc, machine_bytes=total_bytes)
+        rank_bytes = min([total_bytes // nproc, *process_limits_bytes()])
+        return RankMemory(rank_bytes, machine_bytes=total_bytes)
 
     def refuse(self, recipe: Recipe, nproc: int) -> Refusal | None:
         """Refuse TF32, which no CPU has, and fp16 where it would be emulated."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # Rows x vocabulary scores that are held at once: large enough that reading the weight
 # once a block is small beside the products, small enough to be cheap in memory.
 SCORES_AT_ONCE = 1 << 26
-_ROWS_MULTIPLE = 256  # a BLAS takes up to a third longer where the last few are left over
+_ROWS_MULTIPLE = 256  # a BLAS takes up to half as long again where the last few are left over
 # A probability of one in 50,000 is below fp16's normal numbers; four times that is not, and
 # a thousand rows of one token still add up to less than fp16's largest.
 _FP16_BOOST = 4.0
