@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from hashlib import file_digest
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from trainmark.errors import DataError, EnvironmentFault
+from trainmark.errors import DataError, EnvironmentFault, TrainmarkError
 from trainmark.locks import held
 
 if TYPE_CHECKING:
@@ -141,6 +141,20 @@ class Unfinished:
         self.save()
         self.partial.rename(self.data)
         _sync(self.data.parent)
+
+    @contextmanager
+    def worth_keeping(self, finished: str = "files") -> Iterator[None]:
+        """Remove the folder where the block fails and nothing in it is worth going on with.
+
+        Args:
+            finished: the manifest's list of what was finished, by its key.
+        """
+        try:
+            yield
+        except TrainmarkError:
+            if not self.manifest[finished]:
+                self.discard()
+            raise
 
     def discard(self) -> None:
         """Remove the folder."""

@@ -10,7 +10,6 @@ import shutil
 from typing import TYPE_CHECKING, Any
 
 from trainmark import preparing
-from trainmark.errors import TrainmarkError
 
 from .sources import Source, find_source, raw_files
 from .unpack import is_archive, unpack
@@ -50,12 +49,8 @@ def _prepare(raw: Path, data: Path, say: Say) -> None:
     if unfinished is None:
         return
     unpacked = unfinished.partial / "raw"
-    try:
+    with unfinished.worth_keeping():
         source = find_source(_unpacked(raw, unpacked, say))
-    except TrainmarkError:
-        if not unfinished.files:
-            unfinished.discard()  # nothing in it is worth going on with
-        raise
     if not any(source.model.joinpath(name).exists() for name in WEIGHTS):
         say("no weights in the model folder: only init=random will run on this data")
     for relative in source.outputs():

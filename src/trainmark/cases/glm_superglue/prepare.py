@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from trainmark import preparing
-from trainmark.errors import DataError, TrainmarkError
+from trainmark.errors import DataError
 from trainmark.wordpiece import FILES
 
 from .checkpoint_files import EXPORTED, LATEST, find_checkpoint
@@ -114,13 +114,9 @@ def _prepare(raw: Path, data: Path, say: Say) -> None:
     unfinished = preparing.resume(data, made_of=made_of, fresh={"counts": {}}, say=say)
     if unfinished is None:
         return
-    try:
+    with unfinished.worth_keeping():
         _tell_vocabulary(source.vocabulary, say)
         _write(source, unfinished, say)
-    except TrainmarkError:
-        if not unfinished.files:
-            unfinished.discard()  # nothing in it is worth going on with
-        raise
     _tell(unfinished.manifest["counts"], say)
     unfinished.finish()
     say(f"done: {data}")

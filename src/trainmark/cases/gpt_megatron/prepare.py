@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from trainmark import preparing
-from trainmark.errors import DataError, TrainmarkError, UsageError
+from trainmark.errors import DataError, UsageError
 
 from .tokenizer import open_tokenizer, tokenizer_files
 
@@ -111,12 +111,8 @@ def _prepare(
         return
     _copy_tokenizer(tokenizer, unfinished)
     if any(f"{PREFIX}{end}" not in unfinished.files for end in (".bin", ".idx")):
-        try:
+        with unfinished.worth_keeping("shards"):
             _write_corpus(files, opened, unfinished, workers, say)
-        except TrainmarkError:
-            if not unfinished.manifest["shards"]:
-                unfinished.discard()  # nothing in it is worth going on with
-            raise
         _refuse_changed(files, stamps, unfinished)
         _refuse_empty(unfinished, raw)
     _tell(unfinished.manifest, say)

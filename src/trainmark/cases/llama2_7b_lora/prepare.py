@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trainmark import preparing
-from trainmark.errors import DataError, TrainmarkError
+from trainmark.errors import DataError
 
 from . import samsum
 from .data import MMLU, MODEL
@@ -99,17 +99,13 @@ def _prepare(raw: Path, data: Path, say: Say) -> None:
     unfinished = preparing.resume(data, made_of=made_of, fresh={"counts": {}}, say=say)
     if unfinished is None:
         return
-    try:
+    with unfinished.worth_keeping():
         source = find_source(raw)
         if source.mmlu is None:
             say(f"no MMLU found: only mmlu_mode=off will run on this data. {WHERE_MMLU}")
         if not has_weights(source.model):
             say("no safetensors in the model folder: only init=random will run on this data")
         _write(source, unfinished, say)
-    except TrainmarkError:
-        if not unfinished.files:
-            unfinished.discard()  # nothing in it is worth going on with
-        raise
     _tell_counts(unfinished.manifest["counts"], say)
     unfinished.finish()
     say(f"done: {data}")
