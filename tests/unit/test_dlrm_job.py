@@ -220,8 +220,9 @@ def test_facts_name_engine_placement_and_bytes(folder: Path) -> None:
 
 
 def test_model_flops_count_layers_and_interaction(folder: Path) -> None:
-    weights = 13 * 16 + 16 * 8 + 32 * 16 + 16
-    assert job_of(folder).model_flops(Counts(samples=10)) == 60 * (weights + 5 * 5 * 8)
+    weights = 13 * 16 + 16 * 8 + (8 + 10) * 16 + 16  # 32 features, 14 of them padding
+    expected = 6 * (weights + 5 * 5 * 8) - 2 * 13 * 16
+    assert job_of(folder).model_flops(Counts(samples=10)) == 10 * expected
 
 
 def test_the_learning_rate_rises_stays_and_falls_as_a_square() -> None:

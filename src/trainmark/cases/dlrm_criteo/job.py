@@ -180,9 +180,7 @@ class DlrmJob:
         return Evaluation(auc, total)
 
     def model_flops(self, counts: Counts) -> float:
-        vectors = len(self.placement.cardinalities) + 1
-        interaction = vectors * vectors * self.recipe.embedding_dim
-        return 6.0 * (self.model.matmul_weights + interaction) * counts.samples
+        return float(self.model.flops_per_sample * counts.samples)
 
     def facts(self) -> Mapping[str, Any]:
         rows, dim = self.placement.cardinalities, self.recipe.embedding_dim
@@ -192,7 +190,8 @@ class DlrmJob:
             "parameters": self.dense_parameters + sum(rows) * dim,
             "trainable_parameters": self.dense_parameters + sum(rows) * dim,
             "dense_parameters": self.dense_parameters,
-            "flops_formula": "6 x (weights of linear layers + 27 x 27 x dim) per sample",
+            "flops_formula": "6 x (weights of linear layers + vectors^2 x dim) "
+            "- 2 x weights of the first layer, per sample, without padding",
             "engine": self.recipe.engine,
             "row_operations": self.tables.row_operations,
             "placement": self.placement.describe(),

@@ -39,8 +39,9 @@ class Interaction(nn.Module):
         super().__init__()
         vectors = num_tables + 1
         pairs = vectors * (vectors - 1) // 2
-        self.dim = dim
-        self.num_features = -(-(dim + pairs) // FEATURE_MULTIPLE) * FEATURE_MULTIPLE
+        self.dim, self.num_vectors = dim, vectors
+        self.padding = -(dim + pairs) % FEATURE_MULTIPLE
+        self.num_features = dim + pairs + self.padding
         row, column = torch.tril_indices(vectors, vectors, -1)
         self.register_buffer("_pairs", row * vectors + column, persistent=False)
         # Feature that holds a pair, seen from both its sides; the diagonal has none.
@@ -116,9 +117,19 @@ class Dlrm(nn.Module):
         return cast("Tensor", self.top(self.interaction(dense, embedded)).squeeze(1))
 
     @property
-    def matmul_weights(self) -> int:
-        """Weights of all linear layers, biases left out."""
-        return sum(item.weight.numel() for item in self.modules() if isinstance(item, nn.Linear))
+    def flops_per_sample(self) -> int:
+        """FLOPs of one training step per sample, without the padding of the features.
+
+        ``torch.utils.flop_counter`` counts the same in an unpadded model of ``nn.Linear`` and
+        ``torch.bmm``: 6 per weight of a linear layer, 4 of the first, whose input needs no
+        gradient, and 6 per product of the interaction.
+        """
+        linear = [item for item in self.modules() if isinstance(item, nn.Linear)]
+        first_of_top = cast("nn.Linear", self.top[0])
+        weights = sum(item.weight.numel() for item in linear)
+        weights -= self.interaction.padding * first_of_top.out_features
+        products = self.interaction.num_vectors**2 * self.interaction.dim
+        return 6 * (weights + products) - 2 * linear[0].weight.numel()
 
 
 def mlp(widths: Sequence[int], *, last_is_linear: bool = False) -> nn.Sequential:
