@@ -53,6 +53,28 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
+class Message:
+    """A reason, note, finding or cause as a fact: a code and the values that belong to it.
+
+    Records, events and plans carry messages; ``results.messages`` holds the sentence of each
+    code in both languages. A case declares the sentences of its own codes in
+    ``Case.messages``.
+    """
+
+    code: str
+    args: dict[str, str | int | float | bool | None] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return code and arguments as an event carries them."""
+        return {"code": self.code, "args": dict(self.args)}
+
+
+def message(code: str, **args: str | int | float | bool | None) -> Message:
+    """Return the message ``code`` with its arguments; ratios are shares, times seconds."""
+    return Message(code, args)
+
+
+@dataclass(frozen=True, slots=True)
 class Target:
     """The quality that ends a run."""
 
@@ -237,6 +259,8 @@ class Case:
             ranks; called with the checked data folder, the recipe, the number of ranks and
             what each can have, where planning knows it.
         mission: how the JSON record of one case files it; none: no such record is written.
+        messages: the sentences of the codes that this case's job emits, ``llama.no_answers``
+            say; arguments stand in them as for ``str.format``.
     """
 
     name: str
@@ -258,6 +282,7 @@ class Case:
     framework: str = "pytorch"
     work_unit: Literal["samples", "tokens"] = "samples"
     mission: Mission | None = None
+    messages: Mapping[str, Text] = field(default_factory=dict)
     check_recipe: Callable[[Any, int], None] | None = None
     check_fit: Callable[[Path, Any, int, RankMemory], None] | None = None
 

@@ -16,7 +16,7 @@ from trainmark.report import page
 from trainmark.report.about import About, about
 from trainmark.results import reference
 from trainmark.results.record import Cause, Record
-from trainmark.spec import Text
+from trainmark.spec import Text, message
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 PACKAGE = Path(page.__file__).parents[1]
@@ -225,7 +225,7 @@ def hostile():
     plan = made.plan.model_copy(update={"recipe_name": HOSTILE, "case_key": HOSTILE})
     cause = Cause(kind="error", message=HOSTILE, traceback=f"```\n{HOSTILE}\n````", place=HOSTILE)
     return record(
-        plan=plan, status="failed", cause=cause, run_id=HOSTILE, notes=[HOSTILE],
+        plan=plan, status="failed", cause=cause, run_id=HOSTILE, notes=[message(HOSTILE)],
         labels=[HOSTILE], fix_hp={"a": HOSTILE}, extra={"b|c": HOSTILE}, case_key=HOSTILE,
         environment=made.environment | {"devices": devices, "os": HOSTILE, "cpu": HOSTILE,
                                         "packages": {HOSTILE: HOSTILE}, "commit": HOSTILE},
@@ -321,9 +321,9 @@ def on_cpu():
     device = made.plan.device.model_copy(update={"torch_type": "cpu", "vendor": "cpu"})
     plan = made.plan.model_copy(update={"device": device, "nproc": 1})
     entry = {"name": "CPU X", "keeps_freed_memory": True, "memory_total_bytes": 1024**3}
-    note = "too few steps after the warm-up to tell whether they were steady"
     return record(
-        plan=plan, notes=[note, "rank 0: 2 malformed event line(s)"],
+        plan=plan,
+        notes=[message("steadiness_unknown"), message("malformed_event_lines", rank=0, lines=2)],
         steps=made.steps.model_copy(update={"steady": None, "drift": None}),
         environment=made.environment
         | {"devices": [entry], "network": None, "driver": None, "collective": None},

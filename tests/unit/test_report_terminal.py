@@ -8,6 +8,7 @@ from rich.cells import cell_len
 from trainmark.errors import RecordError
 from trainmark.report.terminal import Screen, repeats_table, run_table
 from trainmark.results.record import Cause, Record
+from trainmark.spec import message
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 PLAIN = Screen()
@@ -25,7 +26,7 @@ def hostile():
         environment=made.environment | {"devices": [{"name": name}]},
         status="failed",
         cause=Cause(kind="error", message="[/nope]\x1b]0;title\x07 " + "m" * 200, rank=3),
-        notes=["note " * 40],
+        notes=[message("note " * 40)],
         fix_hp={f"field_{n}": "x" * 30 for n in range(5)},
     )
 
@@ -74,7 +75,7 @@ def test_a_failed_run_says_why_and_what_to_do():
     made = record(
         status="oom",
         cause=Cause(kind="oom", message="no memory left", rank=1, place="model_build"),
-        notes=["more ranks than cores: throughput says little about the machine"],
+        notes=[message("oversubscribed")],
     )
     text = run_table(made, screen=PLAIN)
     assert text.startswith("OUT OF MEMORY distilbert_sst2 · NVIDIA")

@@ -22,6 +22,7 @@ from trainmark.report.terminal import Screen
 from trainmark.results import record as records
 from trainmark.results.entries import Outcome, exit_code
 from trainmark.results.record import Cause, Record
+from trainmark.spec import Message
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -435,7 +436,7 @@ def test_the_document_has_an_entry_a_run(
         "final_result_reason": None,
         "loss": 0.25,
         "mem_bytes": 2_500_000.0,
-        "notes": outcomes[0].records[0].notes,
+        "notes": [note.as_dict() for note in outcomes[0].records[0].notes],
     }
     assert (failed["status"], failed["statuses"]) == ("failed", ["oom"])
     assert failed["final_result"] is None
@@ -508,6 +509,9 @@ def test_a_missing_plan_file_is_named(cli: Any) -> None:
     assert "nowhere.yml: cannot be read: No such file or directory" in err
 
 
+BUSY, SHAKEN = Message("busy"), Message("shaken")
+
+
 def test_notes_and_missing_figures_are_said_once_for_all_they_hold_for(
     go: Callable[..., list[Outcome]],
 ) -> None:
@@ -515,9 +519,9 @@ def test_notes_and_missing_figures_are_said_once_for_all_they_hold_for(
     kept = go(TWO)[0]
     (made,) = kept.records
     lacking = made.figures["final_result"].model_copy(update={"value": None, "reason": "warm-up"})
-    changes = {"notes": ["busy"], "figures": made.figures | {"final_result": lacking}}
+    changes = {"notes": [BUSY], "figures": made.figures | {"final_result": lacking}}
     bare = made.model_copy(update=changes)
-    shaken = made.model_copy(update={"notes": ["busy", "not steady"]})
+    shaken = made.model_copy(update={"notes": [BUSY, SHAKEN]})
     outcomes = [
         Outcome(name="a", state="kept", records=(bare,)),
         Outcome(name="b", state="passed", records=(shaken, bare)),
@@ -529,12 +533,12 @@ def test_notes_and_missing_figures_are_said_once_for_all_they_hold_for(
     assert lines[7:] == [
         f"a, b/r{index}: no final_result: warm-up",
         "a, b: note: busy",
-        f"b/r{index}: note: not steady",
+        f"b/r{index}: note: shaken",
         "c, d: skipped: no",
     ]
     document = json.loads(series_json(outcomes, name="plan", exit_code=0))
     assert document["runs"][0]["final_result_reason"] == "warm-up"
-    assert document["runs"][1]["notes"] == ["busy", "not steady"]
+    assert document["runs"][1]["notes"] == [BUSY.as_dict(), SHAKEN.as_dict()]
 
 
 def test_a_plans_folder_shows_every_run_of_it(go: Callable[..., list[Outcome]], cli: Any) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from trainmark.protocols import EMBEDDING_PART, EXCHANGE_PART
+from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
     from trainmark.measure.timeline import Phase, RunTimeline
@@ -33,7 +34,6 @@ RESOURCES = {
     "input_share": "input",
 }
 _NEAR_A_LIMIT = 20.0  # percent of it; below, what is short is not the resource
-_FAR = "; that part is far from its limit: many small operations cost more than their work"
 _NS_PER_S = 1e9
 
 Rate = tuple[float | None, str, str]
@@ -118,29 +118,25 @@ def _bandwidth(phases: list[Phase], moved: float, copied: float) -> Rate:
     return share, "%", "embedding bytes/s within the stage over the copy rate"
 
 
-def bound_by(values: dict[str, float | None]) -> str | None:
+def bound_by(values: dict[str, float | None]) -> Message | None:
     """Say what the steps are bound by, and why; none where their parts are not known.
 
     Args:
-        values: figures by name.
+        values: figures by name, shares in percent.
     """
     shares = {name: values.get(name) for name in RESOURCES}
     known = {name: share for name, share in shares.items() if share is not None}
     if not known:
         return None
     largest = max(known, key=lambda name: known[name])
-    reached = {
-        "embedding_share": values.get("embedding_bandwidth_share"),
-        "dense_share": _dense_rate(values),
-    }.get(largest)
-    far = "" if reached is None or reached >= _NEAR_A_LIMIT else _FAR
-    return (
-        f"the steps are bound by {RESOURCES[largest]}: embeddings take "
-        f"{_percent(shares['embedding_share'])} of their time at "
-        f"{_percent(values.get('embedding_bandwidth_share'))} of the copy rate, dense layers "
-        f"{_percent(shares['dense_share'])} at {_percent(_dense_rate(values))} of the matmul "
-        f"rate, exchanges {_percent(shares['exchange_share'] or 0.0)}, "
-        f"input {_percent(shares['input_share'])}{far}"
+    embedding_rate, dense_rate = values.get("embedding_bandwidth_share"), _dense_rate(values)
+    reached = {"embedding_share": embedding_rate, "dense_share": dense_rate}.get(largest)
+    far = reached is not None and reached < _NEAR_A_LIMIT
+    shares["exchange_share"] = shares["exchange_share"] or 0.0  # one rank exchanges nothing
+    percents = shares | {"embedding_rate": embedding_rate, "dense_rate": dense_rate}
+    return message(
+        f"bound_by_{RESOURCES[largest]}{'_far_from_limit' if far else ''}",
+        **{name: None if value is None else value / 100 for name, value in percents.items()},
     )
 
 
@@ -148,7 +144,3 @@ def _dense_rate(values: dict[str, float | None]) -> float | None:
     """Return the products' rate within the dense part over the matmul rate, in percent."""
     overall, share = values.get("MAMFU"), values.get("dense_share")
     return overall / (share / 100) if overall is not None and share else None
-
-
-def _percent(value: float | None) -> str:
-    return "an unknown share" if value is None else f"{value:.1f}%"

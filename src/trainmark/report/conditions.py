@@ -19,6 +19,7 @@ from trainmark.report.tables import (
     short_device,
 )
 from trainmark.report.texts import has, text
+from trainmark.results.messages import render
 from trainmark.spec import precision_note
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 _TRACEBACK_LINES = 16
 _BETWEEN_FIELDS = re.compile(r",(?=\w+=)")  # a value may hold commas of its own
-_ON_STEADINESS = ("not steady: ", "too few steps after the warm-up to tell")
+_ON_STEADINESS = ("not_steady", "steadiness_unknown")
 _ON_HOST = {
     "def.token/p/s": "def.host.token/p/s",
     "def.mem": "def.host.mem",
@@ -76,7 +77,7 @@ def _steady(record: Record, lang: str) -> str:
 
 def _notes(record: Record, lang: str) -> list[str]:
     """Return the notes, without those that repeat the line on steadiness."""
-    return [said(note, lang) for note in record.notes if not note.startswith(_ON_STEADINESS)]
+    return [render(note, lang) for note in record.notes if note.code not in _ON_STEADINESS]
 
 
 def _recipe(record: Record, lang: str) -> str:
@@ -221,7 +222,7 @@ def cause(record: Record, lang: str, *, number: str = "") -> Section | None:
     items = [
         (text("fact.status", lang), text(f"status.{record.status}", lang)),
         (text("cause.kind", lang), found.kind),
-        (text("cause.message", lang), message(record, lang)),
+        (text("cause.message", lang), cause_text(record, lang)),
         (text("cause.remedy", lang), remedy(record, lang)),
     ]
     for key in ("rank", "place", "type", "signal", "exit_code"):
@@ -238,7 +239,7 @@ def cause(record: Record, lang: str, *, number: str = "") -> Section | None:
     return Section(text("section.cause", lang) + number, 2, "cause", tuple(blocks))
 
 
-def message(record: Record, lang: str) -> str:
+def cause_text(record: Record, lang: str) -> str:
     """Return what the cause says, without the remedy that an error of ours carries."""
     assert record.cause is not None
     return said(record.cause.message.partition(_OWN_REMEDY)[0], lang)

@@ -72,48 +72,7 @@ PHRASES: dict[str, str] = {
     "by the device's own marks": "由设备自身的计时标记得出",
     "the embedding stage was not timed": "嵌入阶段未计时",
     "embedding bytes/s within the stage over the copy rate": "嵌入阶段内的字节速率除以拷贝速率",
-    **{
-        f"the steps are bound by {resource}: embeddings take {{}} of their time at {{}} of the "
-        "copy rate, dense layers {} at {} of the matmul rate, exchanges {}, input {}" + english: (
-            f"训练步受限于{name}：嵌入占时间 {{}}，达到拷贝速率的 {{}}；稠密层占 {{}}，"
-            "达到矩阵乘速率的 {}；交换占 {}；输入占 {}" + chinese
-        )
-        for resource, name in (
-            ("memory", "内存带宽"),
-            ("compute", "计算"),
-            ("exchange", "通信交换"),
-            ("input", "数据输入"),
-        )
-        # The longer sentence first: it contains the shorter one.
-        for english, chinese in (
-            (
-                "; that part is far from its limit: many small operations cost more than "
-                "their work",
-                "；该部分远未达到其上限：大量小操作的开销超过其计算",
-            ),
-            ("", ""),
-        )
-    },
     "no step after the warm-up": "预热之后没有训练步",
-    # Notes of records
-    "not steady: median step time moved by {} between the first and the last third of the "
-    "measured steps": "不稳定：首尾各三分之一计量步的步耗时中位数变化 {}",
-    "too few steps after the warm-up to tell whether they were steady": (
-        "预热后的步数过少，无法判断是否稳定"
-    ),
-    "{} {} is above {}, the best any model can score on this data: labels may leak": (
-        "{} {} 高于该数据上任何模型的最佳得分 {}：标签可能泄漏"
-    ),
-    "more ranks than cores: throughput says little about the machine": (
-        "rank 数多于核数：吞吐量不能反映机器性能"
-    ),
-    "the machine was busy: other work used {}% of the cores during the run": (
-        "机器繁忙：运行期间其他任务占用了 {}% 的核"
-    ),
-    "the training loss did not fall beyond its noise: {} over the first tenth of the steps, "
-    "{} over the last": ("训练损失的下降未超出波动范围：前十分之一步均值 {}，后十分之一步均值 {}"),
-    "written by another version": "由其他版本写入",
-    "rank {}: {} malformed event line(s)": "rank {}：{} 行事件格式错误",
     # Precisions
     "fp32 (TF32 off)": "fp32（TF32 关闭）",
     "fp32 storage, TF32 matrix units": "fp32 存储，TF32 矩阵单元",

@@ -13,6 +13,7 @@ from trainmark.report import cells
 from trainmark.report.tables import Table
 from trainmark.report.terminal import Screen, rich_table
 from trainmark.results.entries import exit_code as code_of
+from trainmark.results.messages import render
 from trainmark.results.readings import final_loss, value_of
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def _said(outcome: Outcome) -> Iterator[tuple[str, str]]:
 
 def _remarks(record: Record) -> list[str]:
     """Return why a launch that passed has no result, and the notes to its figures."""
-    notes = [f"note: {note}" for note in dict.fromkeys(record.notes)]
+    notes = [f"note: {note}" for note in dict.fromkeys(render(n, "en") for n in record.notes)]
     why = _no_result(record)
     return notes if why is None else [f"no final_result: {why}", *notes]
 
@@ -134,8 +135,16 @@ def _entry(outcome: Outcome) -> dict[str, Any]:
         "final_result_reason": next(filter(None, map(_no_result, outcome.records)), None),
         "loss": _over(outcome, final_loss),
         "mem_bytes": _over(outcome, lambda record: value_of(record, "mem")),
-        "notes": list(dict.fromkeys(note for record in outcome.records for note in record.notes)),
+        "notes": _once(note.as_dict() for record in outcome.records for note in record.notes),
     }
+
+
+def _once(items: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for item in items:
+        if item not in found:
+            found.append(item)
+    return found
 
 
 def _over(outcome: Outcome, read: Callable[[Record], float | None]) -> float | None:

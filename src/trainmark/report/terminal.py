@@ -21,7 +21,7 @@ from rich.text import Text
 
 from trainmark.recipes import fix_hp_text
 from trainmark.report import cells
-from trainmark.report.conditions import label_text, message, remedy, verdict
+from trainmark.report.conditions import cause_text, label_text, remedy, verdict
 from trainmark.report.phrases import said
 from trainmark.report.placement import placement_table
 from trainmark.report.summary import remarks, summary, summary_table
@@ -33,6 +33,7 @@ from trainmark.report.tables import (
 )
 from trainmark.report.texts import text
 from trainmark.report.waterfall import can_show, text_waterfall
+from trainmark.results.messages import render
 from trainmark.results.record import RECORD_FILE
 
 if TYPE_CHECKING:
@@ -160,7 +161,7 @@ def _cause(record: Record, lang: str) -> list[Text]:
     head = cells.clean(text("sep.comma", lang).join(words))
     colon = text("sep.colon", lang)
     return [
-        Text(f"{head}{colon}{cells.clean(message(record, lang))}"),
+        Text(f"{head}{colon}{cells.clean(cause_text(record, lang))}"),
         Text(f"{text('cause.remedy', lang)}{colon}{cells.clean(remedy(record, lang))}"),
     ]
 
@@ -222,7 +223,7 @@ def _tail(record: Record, lang: str) -> list[Text]:
         changed = text("terminal.open", lang, changed=fix_hp_text(record.extra))
         lines.append(Text(cells.clean(changed), style="yellow"))
     for note in record.notes:
-        line = cells.clean(f"{text('terminal.note', lang)}{colon}{said(note, lang)}")
+        line = cells.clean(f"{text('terminal.note', lang)}{colon}{render(note, lang)}")
         lines.append(Text(line, style="yellow"))
     return lines
 

@@ -32,6 +32,7 @@ from trainmark.results.record import (
     Steps,
     Suite,
 )
+from trainmark.spec import Message, message
 
 # Less is what a system does for itself; the run's own launcher is in it too.
 _BUSY_SHARE = 0.1
@@ -137,46 +138,36 @@ def _notes(
     quality: Quality,
     timeline: RunTimeline,
     figures: dict[str, FigureEntry],
-) -> list[str]:
+) -> list[Message]:
     """Return what a careful reader should be told beside the figures."""
     bound = bound_by({name: entry.value for name, entry in figures.items()})
     notes = [] if bound is None else [bound]
     share = figures["MAMFU"].value
     if share is not None and share > 100:
-        notes.append(
-            f"MAMFU {share:.1f}% is above 100%: the matmul rate was disturbed, "
-            "or the matrix units did other work"
-        )
+        notes.append(message("mamfu_above_one", share=share / 100))
     if steps.steady is False:
-        assert steps.drift is not None
-        notes.append(
-            f"not steady: median step time moved by {100 * steps.drift:+.1f}% "
-            "between the first and the last third of the measured steps"
-        )
+        notes.append(message("not_steady", drift=steps.drift))
     if steps.steady is None:
-        notes.append("too few steps after the warm-up to tell whether they were steady")
+        notes.append(message("steadiness_unknown"))
     notes += _loss_note(steps, quality)
     best, value = quality.best_possible, quality.value
     is_share = plan.load_case().higher_is_better  # an error's sampling spread is not known here
     if is_share and best and value and value > best + _sampling_slack(quality):
-        notes.append(
-            f"{quality.metric} {value:.4f} is above {best:.4f}, the best any model can score "
-            "on this data: labels may leak"
-        )
+        notes.append(message("quality_above_best", metric=quality.metric, value=value, best=best))
     others = timeline.others_cpu_share
     if others is not None and others > _BUSY_SHARE:
-        notes.append(
-            f"the machine was busy: other work used {100 * others:.0f}% of the cores during the run"
-        )
+        notes.append(message("machine_busy", share=others))
     if "oversubscribed" in plan.labels:
-        notes.append("more ranks than cores: throughput says little about the machine")
-    for rank in timeline.ranks:
-        if rank.malformed_lines:
-            notes.append(f"rank {rank.rank}: {rank.malformed_lines} malformed event line(s)")
+        notes.append(message("oversubscribed"))
+    notes += [
+        message("malformed_event_lines", rank=rank.rank, lines=rank.malformed_lines)
+        for rank in timeline.ranks
+        if rank.malformed_lines
+    ]
     return notes
 
 
-def _loss_note(steps: Steps, quality: Quality) -> list[str]:
+def _loss_note(steps: Steps, quality: Quality) -> list[Message]:
     """Say so where nothing was evaluated and the training loss did not fall either.
 
     A fall within the noise of the steps is none.
@@ -188,10 +179,7 @@ def _loss_note(steps: Steps, quality: Quality) -> list[str]:
     (first, first_error), (last, last_error) = _mean(known[:tenth]), _mean(known[-tenth:])
     if first - last > 2 * sqrt(first_error**2 + last_error**2):
         return []
-    return [
-        f"the training loss did not fall beyond its noise: {first:.4f} over the first "
-        f"tenth of the steps, {last:.4f} over the last"
-    ]
+    return [message("loss_did_not_fall", first=first, last=last)]
 
 
 def _mean(values: list[float]) -> tuple[float, float]:

@@ -16,6 +16,7 @@ from trainmark import __version__
 from trainmark.errors import RecordError
 from trainmark.plan import Frozen, Plan
 from trainmark.results.cause import Status  # noqa: TC001 - pydantic reads it at run time
+from trainmark.spec import Message  # noqa: TC001 - likewise
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -158,7 +159,7 @@ class Record(Frozen):
     fix_hp: dict[str, Any]
     extra: dict[str, Any]
     labels: list[str]
-    notes: list[str]
+    notes: list[Message] = Field(description="code and arguments; see results.messages")
     evidence: list[Evidence]
 
     @property
