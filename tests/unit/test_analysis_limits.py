@@ -103,10 +103,10 @@ def test_values_whose_sum_no_number_holds_are_refused(log, value, options):
 
 @pytest.mark.parametrize(
     ("options", "final"),
-    [({"model_mode": -1}, 0.0004), ({"model_mode": -1, "gpu_num": 10}, 0.004),
-     ({"index": 2, "ips_unit": "MB"}, 0.0004)],
+    [({"model_mode": -1}, 0.0005), ({"model_mode": -1, "gpu_num": 11}, 0.0055),
+     ({"index": 2, "ips_unit": "MB"}, 0.0005)],
 )  # fmt: skip
-def test_a_small_result_is_not_rounded_to_zero(log, options, final):
-    record = json.loads(speed(log("ips: 0.0004\n"), **options).record.to_json())
+def test_a_small_result_keeps_three_digits(log, options, final):
+    record = json.loads(speed(log("ips: 0.0005003\n"), **options).record.to_json())
     assert record["FINAL_RESULT"] == final
     assert record["JOB_FAIL_FLAG"] == 0

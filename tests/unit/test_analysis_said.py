@@ -165,6 +165,79 @@ def test_an_outlier_is_told(run):
     assert "outliers" not in text(run(data, skip_steps=1))
 
 
+@pytest.mark.parametrize(
+    ("values", "numbers"),
+    [
+        ([1.0] * 40 + [31.0] + [1.0] * 59, (1.3, 1.0, 41, 31.0)),
+        ([2.0] * 500 + [8.0] + [2.0] * 499, (2.006, 2.0, 501, 8.0)),  # too few to move the mean
+        ([2.0, 2.0, 0.5, 2.0], (1.625, 2.0, 3, 0.5)),
+    ],
+)
+def test_an_outlier_in_the_middle_is_told_with_median_and_place(run, values, numbers):
+    data = "".join(f"time: {value}\n" for value in values)
+    found = run(data, preset=None, keyword="time:", model_mode=2)
+    mean, median, number, value = numbers
+    told = f"mean {mean:g} but median {median:g}; value {number} of {len(values)} is {value:g}."
+    assert told in text(found)
+    assert "--robust takes the median" in text(found)
+    assert "outliers" not in text(run(data, preset=None, keyword="time:", index=2, ips_unit="MB"))
+
+
+@pytest.mark.parametrize("values", [[1.0, 1.01, 1.0, 0.99], [0.0, 0.0, 5.0], [-3.0, 1.0, 9.0]])
+def test_values_near_each_other_or_without_a_ratio_are_no_outliers(run, values):
+    data = "".join(f"loss: {value}\n" for value in values)
+    found = run(data, preset=None, keyword="loss:", index=3, ips_unit="nat")
+    assert "outliers" not in text(found)
+
+
+def test_robust_takes_the_median_for_the_mean(run):
+    data = MEGATRON.replace("2000.0", "80000.0", 1) + MEGATRON
+    assert run(data).record.FINAL_RESULT == 34.133
+    found = run(data, robust=True)
+    assert found.record.FINAL_RESULT == 256.0
+    assert figures(found)["statistic"] == "median"
+    assert "(mode -2: batch x devices / median)" in text(found)
+    assert "value 1 of 6 is 80000. --skip_steps N" in text(found)
+    profile = {"preset": None, "keyword": "t:", "index": 3, "ips_unit": "s", "robust": True}
+    assert run("t: 1\nt: 2\nt: 9\n", **profile).record.FINAL_RESULT == 2.0
+
+
+@pytest.mark.parametrize("data", [MEGATRON + MEGATRON.replace("512", "256"), None])
+def test_robust_is_refused_where_the_samples_of_a_time_change(run, data):
+    last = _perflog(time_ms=4000).replace("8}", "9}")
+    with pytest.raises(UsageError) as caught:
+        run(data or PERFLOG.replace("8}", "7}", 1) + last, robust=True)
+    assert caught.value.where == "--robust"
+
+
+def test_robust_is_refused_where_the_result_is_the_largest_value(run):
+    with pytest.raises(UsageError, match="--robust: does not apply"):
+        run("mem: 5\n", preset=None, keyword="mem:", index=2, ips_unit="MB", robust=True)
+
+
+def _throughput(value):
+    event = {"key": "tracked_stats", "value": {"throughput": value}, "time_ms": 1, "metadata": {}}
+    return f":::MLLOG {json.dumps(event)}\n"
+
+
+def test_mlperfs_throughput_has_the_unit_that_is_given(run):
+    record = run(_throughput(5154997.0), ips_unit="tokens/s").record
+    assert (record.FINAL_RESULT, record.UNIT) == (5154997.0, "tokens/s")
+    assert "result 5154997 tokens/s" in text(run(_throughput(5154997.0), ips_unit="tokens/s"))
+    assert "no unit" not in text(run(_throughput(2.0), ips_unit="samples/s"))
+
+
+@pytest.mark.parametrize(
+    ("data", "options"),
+    [(_throughput(2.0), {}), ("speed 2\n", {"preset": None, "keyword": "speed", "model_mode": -1})],
+)
+def test_a_speed_without_a_unit_is_not_given_one(run, data, options):
+    found = run(data, **options)
+    assert (found.record.FINAL_RESULT, found.record.UNIT) == (2.0, "")
+    assert "the log names no unit of its speed: give --ips_unit" in text(found)
+    assert "result 2 (no unit)" in text(found)
+
+
 def test_the_first_value_shown_is_one_that_counts(run):
     assert "first value in line 2:" in text(run(DEEPSPEED * 3, skip_steps=1))
     assert "first value in line 3:" in text(run(PERFLOG, skip_steps=1))

@@ -9,7 +9,7 @@ import pytest
 
 from trainmark.errors import UsageError
 from trainmark.results import index_record
-from trainmark.results.index_record import IndexRecord
+from trainmark.results.index_record import IndexRecord, rounded
 
 GOOD = {
     "log_file": "logs/train.log",
@@ -31,6 +31,15 @@ def test_a_record_is_one_line_with_the_keys_in_their_order():
         '"mission_name": "语义表示", "direction_id": 1, "run_mode": "sp", "index": 1, '
         '"gpu_num": 1, "FINAL_RESULT": 9000.125, "JOB_FAIL_FLAG": 0, "UNIT": "tokens/s"}'
     )
+
+
+@pytest.mark.parametrize(
+    ("value", "kept"),
+    [(0.0005003, 0.0005), (0.00050049, 0.0005), (0.0123456, 0.0123), (0.09996, 0.1),
+     (0.1, 0.1), (0.12345, 0.123), (1282.57318, 1282.573), (0.0, 0.0), (-0.01239, -0.0124)],
+)  # fmt: skip
+def test_results_keep_three_places_or_below_a_tenth_three_digits(value, kept):
+    assert rounded(value) == kept
 
 
 def test_the_loss_is_the_last_key_when_there_is_one():

@@ -10,18 +10,20 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from trainmark.analysis import modes
-from trainmark.analysis.options import LARGEST_BATCH, MEMORY, SPEED, Options, check, record
+from trainmark.analysis.options import LARGEST, SPEED, Options, check, record
 from trainmark.analysis.presets import choose
 from trainmark.analysis.reading import Reading, read_events, read_keyword
 from trainmark.analysis.source import LINE_LIMIT_BYTES, Block, blocks, check_readable
 from trainmark.errors import DataError, UsageError
+from trainmark.results.index_record import rounded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from trainmark.results.index_record import IndexRecord
 
-OUTLIER = 1.5  # mean over median, or median over mean, that is worth a word
+MOVED = 1.02  # mean over median, or median over mean, that is worth a note
+OUTLIER = 3.0  # and so is a value so many times the median, or such a part of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +107,14 @@ def _finish(log: str, options: Options, reading: Reading) -> Analysis:
     if options.index == SPEED:
         result, unit = _speed(log, options, reading)
     else:
-        largest = options.index in {MEMORY, LARGEST_BATCH}
-        result = modes.rounded(values.maximum if largest else values.mean)
+        largest = options.index in LARGEST
+        result = rounded(values.maximum if largest else reading.middle)
         unit = options.ips_unit or ""
-        notes.append(f"the {'largest' if largest else 'mean'} of the log's values, as it is")
-    _note_devices_and_outliers(options, reading)
+        what = "largest" if largest else reading.statistic
+        notes.append(f"the {what} of the log's values, as it is")
+    _note_devices(options, reading)
+    if options.index not in LARGEST:
+        _note_outliers(reading)
     loss = reading.loss
     failed = options.failed or reading.failed
     if loss is not None and not math.isfinite(loss):
@@ -127,7 +132,7 @@ def _speed(log: str, options: Options, reading: Reading) -> tuple[float, str]:
     if mode.unit is None:
         _check_unit(log, options, reading)
     result = modes.final_result(
-        reading.mode, reading.values.mean,
+        reading.mode, reading.middle,
         batch=reading.batch, devices=reading.devices, time_unit=reading.time_unit,
     )  # fmt: skip
     if mode.unit and options.ips_unit and options.ips_unit != mode.unit:
@@ -136,7 +141,11 @@ def _speed(log: str, options: Options, reading: Reading) -> tuple[float, str]:
         notes.append(
             f"mode {reading.mode} reads a speed; --time_unit ms divides it by 1000 all the same"
         )
-    return result, mode.unit or options.ips_unit or reading.unit or modes.DEFAULT_UNIT
+    unit = mode.unit or options.ips_unit or reading.unit
+    if unit is None and mode.reads_speed:
+        notes.append("the log names no unit of its speed: give --ips_unit; UNIT is empty")
+        unit = ""
+    return result, modes.DEFAULT_UNIT if unit is None else unit
 
 
 def _check_unit(log: str, options: Options, reading: Reading) -> None:
@@ -155,16 +164,30 @@ def _check_unit(log: str, options: Options, reading: Reading) -> None:
     )
 
 
-def _note_devices_and_outliers(options: Options, reading: Reading) -> None:
-    values, notes = reading.values, reading.notes
+def _note_devices(options: Options, reading: Reading) -> None:
     if options.gpu_num is None:
         scaled = options.index == SPEED and "devices" in modes.MODES[reading.mode].formula
         one = "; the result is of one device" if scaled and not reading.whole_job else ""
-        notes.append(f"gpu_num 1 assumed: give --gpu_num N{one}")
+        reading.notes.append(f"gpu_num 1 assumed: give --gpu_num N{one}")
+
+
+def _note_outliers(reading: Reading) -> None:
+    """Tell mean and median where values far from the others moved the mean, or may have."""
+    values = reading.values
     median = values.percentiles(0.5)[0]
+    if median <= 0 or values.minimum < 0:
+        return
     low, high = sorted((values.mean, median))
-    if low > 0 and high > OUTLIER * low:
-        notes.append(
-            f"mean {values.mean:g} but median {median:g}: outliers, as a slow first step; "
-            "--skip_steps N leaves out the first values"
-        )
+    moved = high > MOVED * low
+    if not moved and values.maximum < OUTLIER * median and values.minimum * OUTLIER > median:
+        return
+    farthest, number = values.maximum, values.maximum_number
+    if values.maximum * values.minimum < median**2:  # as ratios, the smallest is farther away
+        farthest, number = values.minimum, values.minimum_number
+    ways = "--skip_steps N leaves out the first values"
+    if not reading.robust:
+        ways += ", --robust takes the median"
+    reading.notes.append(
+        f"outliers: mean {values.mean:g} but median {median:g}; value {number} of {values.seen} "
+        f"is {farthest:g}. {ways}"
+    )

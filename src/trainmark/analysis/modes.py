@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trainmark.errors import DataError, UsageError
+from trainmark.results.index_record import rounded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,8 +73,9 @@ def check_mode(number: int, base_batch_size: float | None) -> Mode:
 def final_result(
     number: int, mean: float, *, batch: float | None, devices: int, time_unit: str
 ) -> float:
-    """Return FINAL_RESULT of mode ``number``, as ``rounded`` gives it.
+    """Return FINAL_RESULT of mode ``number``, as ``index_record.rounded`` gives it.
 
+    ``mean`` is that of the values, or their median.
     ``ms`` divides the mean by 1000 first, whatever the mode. A mean of zero is a result of
     zero.
 
@@ -90,8 +92,3 @@ def final_result(
         rule = f"mode {number} is {mode.formula}, a finite number above zero"
         raise DataError(what, rule=rule, remedy="check --keyword and --position")
     return rounded(result)
-
-
-def rounded(result: float) -> float:
-    """Return ``result`` to three places, or to three digits where that would be zero."""
-    return round(result, 3) or float(f"{result:.3g}")

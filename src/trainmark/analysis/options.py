@@ -24,6 +24,7 @@ from trainmark.results.index_record import (
 )
 
 SPEED, MEMORY, LARGEST_BATCH = 1, 2, 6
+LARGEST = {MEMORY, LARGEST_BATCH}  # the result is the largest value
 _KNOWN = {
     "mission_name": MISSIONS,
     "direction_id": tuple(DIRECTIONS),
@@ -54,6 +55,7 @@ class Options:
     keyword_loss: str | None = None
     preset: str | None = None
     failed: bool = False
+    robust: bool = False
 
 
 def check(options: Options) -> None:
@@ -80,6 +82,12 @@ def check(options: Options) -> None:
         if abs(getattr(options, name) or 0) > LARGEST_COUNT:
             rule = f"at most {LARGEST_COUNT}"
             raise UsageError("the number is too large", where=f"--{name}", rule=rule)
+    _check_index(options)
+    record(options, STDIN, 1.0, "samples/s", None, failed=False)
+
+
+def _check_index(options: Options) -> None:
+    """Refuse options that do not fit the result that is asked for."""
     if options.index == SPEED:
         if options.preset is None:
             modes.check_mode(options.model_mode or 0, options.base_batch_size)
@@ -88,7 +96,9 @@ def check(options: Options) -> None:
     elif options.ips_unit is None:
         rule = f"index {options.index} prints the log's own figure"
         raise UsageError("no unit", where="--ips_unit", rule=rule, remedy="give it, as MB")
-    record(options, STDIN, 1.0, "samples/s", None, failed=False)
+    if options.robust and options.index in LARGEST:
+        rule = f"index {options.index} is the largest value of the log"
+        raise UsageError("does not apply", where="--robust", rule=rule, remedy="leave it out")
 
 
 def _check_text(options: Options) -> None:

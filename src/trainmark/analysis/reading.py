@@ -15,7 +15,7 @@ from trainmark.analysis.modes import DEFAULT_UNIT
 from trainmark.analysis.numbers import Rule
 from trainmark.analysis.options import Options, check_events
 from trainmark.analysis.spread import Spread
-from trainmark.errors import DataError
+from trainmark.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,6 +34,7 @@ class Reading:
         devices: factor of the mode: 1 where the log's figure is the whole job's.
         whole_job: whether it is.
         unit: what the log counts; none: not known, or the user gave the batch.
+        robust: whether the median of the values is used, not their mean.
     """
 
     evidence: Evidence
@@ -46,7 +47,18 @@ class Reading:
     unit: str | None
     loss: float | None
     failed: bool
+    robust: bool
     notes: list[str] = field(default_factory=list)
+
+    @property
+    def statistic(self) -> str:
+        """Name of what stands for all values."""
+        return "median" if self.robust else "mean"
+
+    @property
+    def middle(self) -> float:
+        """The value that stands for all, of which there must be some."""
+        return self.values.percentiles(0.5)[0] if self.robust else self.values.mean
 
 
 def read_keyword(source: Iterable[Block], options: Options, form: Form | None) -> Reading:
@@ -93,7 +105,8 @@ def _understand(
     whole_job = False  # whether log or batch speak of all devices already
     if form:
         if batch and batch.spread.count:
-            samples, whole_job = _global_batch(values.spread, batch.spread, notes), True
+            samples = _global_batch(values.spread, batch.spread, options, notes)
+            whole_job = True
         mode, time_unit = _MODE_OF[form.reads][samples is not None], form.time_unit
         if form.reads == "speed" and options.model_mode is None:
             whole_job = not form.per_device
@@ -112,6 +125,7 @@ def _understand(
         unit=DEFAULT_UNIT if from_log else _speed_unit(values, mode, options, form),
         loss=loss,
         failed=False,
+        robust=options.robust,
         notes=notes,
     )
 
@@ -119,7 +133,7 @@ def _understand(
 _MODE_OF = {"step_time": (2, -2), "steps": (1, 3), "speed": (-1, -1)}  # without, with a batch
 
 
-def _global_batch(values: Spread, batch: Spread, notes: list[str]) -> float:
+def _global_batch(values: Spread, batch: Spread, options: Options, notes: list[str]) -> float:
     """Return the mean global batch: sum of samples over sum of seconds stays exact."""
     if batch.count != values.count:
         what = f"{values.count} step times but {batch.count} global batch sizes"
@@ -127,11 +141,23 @@ def _global_batch(values: Spread, batch: Spread, notes: list[str]) -> float:
     if batch.minimum == batch.maximum:
         notes.append(f"global batch size {batch.mean:g}, from the log")
     else:
+        _check_constant(batch, options)
         notes.append(
             f"global batch size from {batch.minimum:g} to {batch.maximum:g}, from the log; "
             f"its mean {batch.mean:g} is used, so that the result is all samples over all seconds"
         )
     return batch.mean
+
+
+def _check_constant(samples: Spread, options: Options) -> None:
+    """Refuse a median of times in which different numbers of samples were done."""
+    if options.robust and samples.minimum != samples.maximum:
+        raise UsageError(
+            "the median of the times is of no one number of samples",
+            where="--robust",
+            rule=f"each time in the log is of {samples.minimum:g} to {samples.maximum:g} samples",
+            remedy="leave --robust out, or skip the part where it changes with --skip_steps N",
+        )
 
 
 def _speed_unit(values: Extractor, mode: int, options: Options, form: Form | None) -> str | None:
@@ -166,6 +192,7 @@ def read_events(source: Iterable[Block], name: str, options: Options) -> Reading
     mode = -1 if use_speeds else _MODE_OF["step_time"][samples is not None]
     whole_job = samples is None
     if not use_speeds and whole_job and reader.samples.count == values.count:
+        _check_constant(reader.samples, options)
         samples, mode = reader.samples.mean, -2
         notes.append("all samples over all seconds of the intervals in the log")
     mode = mode if options.model_mode is None else options.model_mode
@@ -177,9 +204,10 @@ def read_events(source: Iterable[Block], name: str, options: Options) -> Reading
         batch=samples,
         devices=1 if whole_job or use_speeds else options.gpu_num or 1,
         whole_job=whole_job or use_speeds,
-        unit=DEFAULT_UNIT if mode == -1 or whole_job else None,
+        unit=DEFAULT_UNIT if whole_job and not use_speeds else None,  # a speed's is not logged
         loss=reader.loss,
         failed=reader.failed,
+        robust=options.robust,
         notes=notes,
     )
 

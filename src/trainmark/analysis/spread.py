@@ -35,6 +35,7 @@ class Spread:
         self.skipped = 0
         self.minimum = math.inf
         self.maximum = -math.inf
+        self.minimum_number = self.maximum_number = 0  # from 1, in the log, skipped ones counted
         self._skip = skip
         self._total = 0.0
         self._kept = array("d")
@@ -71,6 +72,7 @@ class Spread:
             values = values[skipped:]
         if not values:
             return
+        seen = self.seen
         self.count += len(values)
         try:
             self._total = math.fsum([self._total, *values])
@@ -80,8 +82,11 @@ class Spread:
             raise DataError(
                 what, rule=f"at most {sys.float_info.max:.2g}", remedy=remedy
             ) from error
-        self.minimum = min(self.minimum, *values)
-        self.maximum = max(self.maximum, *values)
+        low, high = min(values), max(values)
+        if low < self.minimum:
+            self.minimum, self.minimum_number = low, seen + values.index(low) + 1
+        if high > self.maximum:
+            self.maximum, self.maximum_number = high, seen + values.index(high) + 1
         self._kept.extend(values)
         if len(self._kept) > EXACT_LIMIT:
             self._flush()

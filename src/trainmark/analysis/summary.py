@@ -32,6 +32,7 @@ def figures(analysis: Analysis) -> dict[str, Any]:
         **dict(zip(_SHARES, values.percentiles(*_SHARES.values()), strict=True)),
         "max": values.maximum,
         "percentiles_exact": values.exact,
+        "statistic": reading.statistic,
         "model_mode": reading.mode,
         "time_unit": reading.time_unit,
         "batch": reading.batch,
@@ -61,8 +62,9 @@ def text(analysis: Analysis) -> str:
     if evidence.cut_value:
         lines.append(f"  left out, its end is missing: {evidence.cut_value}")
     lines += [f"  note: {note}" for note in reading.notes]
-    how = f"mode {reading.mode}: {MODES[reading.mode].formula}" if record.index == 1 else "as it is"
-    result = f"  result {analysis.measured:g} {record.UNIT} ({how})"
+    formula = MODES[reading.mode].formula.replace("mean", reading.statistic)
+    how = f"mode {reading.mode}: {formula}" if record.index == 1 else "as it is"
+    result = f"  result {analysis.measured:.12g} {record.UNIT or '(no unit)'} ({how})"
     if record.LOSS_RESULT is not None:
         result += f", loss {record.LOSS_RESULT:g}"
     lines.append(result + (", FAILED" if record.JOB_FAIL_FLAG else ""))

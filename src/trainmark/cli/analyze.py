@@ -77,6 +77,9 @@ def command(
     keyword_loss: Annotated[
         str | None, _option("keyword_loss", "The last number behind it is LOSS_RESULT.")
     ] = None,
+    robust: Annotated[
+        bool, typer.Option("--robust", help="Use the median of the values, not their mean.")
+    ] = False,
     failed: Annotated[
         bool, typer.Option("--failed", help="The run failed: FINAL_RESULT 0, JOB_FAIL_FLAG 1.")
     ] = False,
@@ -114,6 +117,7 @@ def command(
         keyword_loss=keyword_loss,
         preset=preset,
         failed=failed,
+        robust=robust,
     )
     wanted = [*(logs or []), *([filename] if filename else [])]
     if not wanted:

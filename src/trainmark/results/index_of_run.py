@@ -10,7 +10,7 @@ import os
 from typing import TYPE_CHECKING
 
 from trainmark.measure.events import rank_file
-from trainmark.results.index_record import IndexRecord, fail_flag, file_name, model_name
+from trainmark.results.index_record import IndexRecord, fail_flag, file_name, model_name, rounded
 from trainmark.results.readings import final_loss
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 INDEX_DIR = "index"
 _SPEED, _MEMORY = 1, 2
 _BYTES_PER_MIB = 2**20
-_DIGITS = 7  # significant ones; record.json has them all
+_LOSS_DIGITS = 7  # significant ones; record.json has them all
 
 
 def index_records(record: Record) -> list[IndexRecord]:
@@ -59,7 +59,7 @@ def index_records(record: Record) -> list[IndexRecord]:
     )
     found = []
     for index, value, unit, loss in results:
-        result = _rounded(value or 0.0) if record.passed else 0.0
+        result = rounded(value or 0.0) if record.passed else 0.0
         known = loss is not None and result > 0.0
         found.append(
             IndexRecord(
@@ -73,7 +73,7 @@ def index_records(record: Record) -> list[IndexRecord]:
                 FINAL_RESULT=result,
                 JOB_FAIL_FLAG=fail_flag(result, failed=not record.passed),
                 UNIT=unit,
-                LOSS_RESULT=_rounded(loss) if loss is not None and known else None,
+                LOSS_RESULT=_short(loss) if loss is not None and known else None,
             )
         )
     return found
@@ -91,8 +91,8 @@ def _model(mission: Mission, plan: Plan) -> str:
     return word if plan.rules == "closed" else f"{word}-open"
 
 
-def _rounded(value: float) -> float:
-    return float(f"{value:.{_DIGITS}g}")
+def _short(value: float) -> float:
+    return float(f"{value:.{_LOSS_DIGITS}g}")
 
 
 def write_index(record: Record, run_dir: Path) -> list[Path]:

@@ -83,6 +83,11 @@ class IndexRecord:
         return json.dumps(values, ensure_ascii=False, allow_nan=False)
 
 
+def rounded(result: float) -> float:
+    """Return ``result`` to three places; below 0.1 to three significant digits."""
+    return round(result, 3) if abs(result) >= 0.1 else float(f"{result:.3g}")
+
+
 def fail_flag(final_result: float, *, failed: bool = False) -> int:
     """Return JOB_FAIL_FLAG: 1 for a failed run or a result of zero."""
     return int(failed or final_result == 0)
