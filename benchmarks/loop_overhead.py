@@ -27,22 +27,25 @@ BAR = 1.01
 
 
 class Endless:
-    """A job whose epochs follow each other without end."""
+    """A job whose epochs follow each other without end; all else is the job's own."""
 
     def __init__(self, job: Any) -> None:
-        self.job, self.step, self.model_flops = job, job.step, job.model_flops
+        self.job = job
         self.stream = chain.from_iterable(job.batches(epoch) for epoch in range(10**6))
 
     def batches(self, epoch: int) -> Iterator[Batch]:
         del epoch
         return self.stream
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.job, name)
+
 
 class Empty:
-    """A job that does nothing with one batch, over and over."""
+    """A job that does nothing with one batch, over and over, the rest as ``job`` has it."""
 
-    def __init__(self, batch: Batch) -> None:
-        self.batch = batch
+    def __init__(self, job: Any, batch: Batch) -> None:
+        self.job, self.batch = job, batch
 
     def batches(self, epoch: int) -> Iterator[Batch]:
         del epoch
@@ -52,15 +55,11 @@ class Empty:
         next(batches)
         return 0.5
 
-    def check(self) -> None:
-        pass
-
-    def model_flops(self, counts: object) -> float:
-        del counts
-        return 1.0
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.job, name)
 
 
-def _loop_seconds(job: Any, device: Device, steps: int, window_steps: int = 10) -> float:
+def loop_seconds(job: Any, device: Device, steps: int, window_steps: int = 10) -> float:
     from trainmark.measure.events import EventWriter
     from trainmark.measure.loop import MeasuredLoop, Schedule
 
@@ -84,10 +83,10 @@ def _bare_seconds(job: Endless, steps: int) -> float:
     return time.perf_counter() - start
 
 
-def _empty_step_seconds(batch: Batch, device: Device) -> float:
+def _empty_step_seconds(endless: Endless, device: Device) -> float:
     """Return the loop's cost a step, less what the empty job costs without it."""
-    job = Empty(batch)
-    with_loop = min(_loop_seconds(job, device, EMPTY_STEPS) for _ in range(3))
+    job = Empty(endless.job, next(endless.stream))
+    with_loop = min(loop_seconds(job, device, EMPTY_STEPS) for _ in range(3))
     stream = job.batches(0)
     bare = []
     for _ in range(3):
@@ -104,7 +103,7 @@ def main() -> bool:
     endless = Endless(job)
     times = interleave(
         {
-            "loop": lambda: _loop_seconds(endless, device, STEPS),
+            "loop": lambda: loop_seconds(endless, device, STEPS),
             "bare": lambda: _bare_seconds(endless, STEPS),
         },
         rounds=ROUNDS,
@@ -112,7 +111,7 @@ def main() -> bool:
     )
     found = ratio(times["loop"], times["bare"])
     step = min(times["bare"]) / STEPS
-    own = _empty_step_seconds(next(endless.stream), device)
+    own = _empty_step_seconds(endless, device)
     bars = [
         Bar("loop / bare step, interleaved", str(found), f"at most {BAR:g}", found.median <= BAR),
         Bar(

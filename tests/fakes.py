@@ -154,6 +154,11 @@ class ScriptedJob:
     end_of_epoch_ns: int = 0
     evaluated: int = 0
     fault: Exception | None = None  # what ``check`` raises
+    steps: int = 0
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return sum(micro.closes_step for micro in self.epochs[0])
 
     def batches(self, epoch: int) -> Iterator[Batch]:
         for micro in self.epochs[epoch]:
@@ -174,11 +179,18 @@ class ScriptedJob:
                 break
         if loss is not None:
             self.device.calls.append("step")
+            self.steps += 1
         return loss
 
     def check(self) -> None:
         if self.fault is not None and self.evaluated == 0:
             raise self.fault
+
+    def trained_parameters(self) -> dict[str, Any]:
+        return {"weight": [self.steps]}
+
+    def updates(self) -> int:
+        return self.steps
 
     def evaluate(self) -> Evaluation:
         self.device.calls.append("evaluate")

@@ -171,6 +171,7 @@ def train_job(folder: Path, *, rank: int = 0, ranks: int = 1) -> dict[str, Any]:
         "losses": losses, "samples": [batch.counts.samples for batch in batches],
         "quality": (quality.value, quality.samples), "facts": dict(job.facts()),
         "dense": [p.detach().clone() for p in job.model.parameters()],
+        "trained": {name: len(item) for name, item in job.trained_parameters().items()},
     }  # fmt: skip
 
 

@@ -120,6 +120,8 @@ class Job(Protocol):
     ``build(context, data) -> Job``; the worker times the two apart.
     """
 
+    steps_per_epoch: int  # optimizer steps of an epoch, the short last one included
+
     def batches(self, epoch: int) -> Iterator[Batch]:
         """Yield this rank's micro-batches of ``epoch`` in a new order each epoch."""
 
@@ -132,6 +134,21 @@ class Job(Protocol):
     def check(self) -> None:
         """Raise where training went wrong in a way that the loss does not show.
 
+        Called at a window's edge, after the device was synchronised.
+        """
+
+    def trained_parameters(self) -> Mapping[str, Any]:
+        """Return what training changes and this rank holds, by name: tensors or DTensors.
+
+        The tensors themselves, not copies; frozen ones are left out. A table or parameter
+        that is cut over ranks has the same name on each. Called before the first step; what
+        it returns is looked at until the run ends.
+        """
+
+    def updates(self) -> int:
+        """Return how many steps so far were to change parameters.
+
+        All but those that the loss scaler dropped and those with a learning rate of 0.
         Called at a window's edge, after the device was synchronised.
         """
 

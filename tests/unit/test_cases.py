@@ -154,7 +154,7 @@ def test_generated_data_is_the_same_each_time(
 
 def test_toy_is_small_enough_to_be_read_as_the_example() -> None:
     files = cases.folder("toy").glob("**/*.py")
-    assert sum(len(file.read_text().splitlines()) for file in files) < 150
+    assert sum(len(file.read_text().splitlines()) for file in files) < 160
 
 
 def test_toys_flop_formula_counts_the_products_of_its_layers(

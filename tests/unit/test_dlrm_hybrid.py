@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import Counter
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -117,6 +118,15 @@ def test_the_job_on_four_ranks_is_the_job_on_one(
             torch.testing.assert_close(value, wanted, rtol=0, atol=1e-4)
         assert [row["rank"] for row in job["facts"]["placement"]] == list(range(RANKS))
         assert job["facts"]["engine"] == "plain"
+    # Every rank names its dense replica, and the rows it holds of a table.
+    held = Counter[str]()
+    for job in found:
+        held.update(job["trained"])
+    rows_of_tables = {name: n for name, n in alone["trained"].items() if name.startswith("table ")}
+    assert len(rows_of_tables) == 7
+    assert {name: held[name] for name in rows_of_tables} == rows_of_tables
+    dense = set(alone["trained"]) - set(rows_of_tables)
+    assert all(dense <= set(job["trained"]) for job in found)
     # A vector goes out and back for each of the 7 tables, save where table and sample share a rank.
     sent = [job["facts"]["exchanged_bytes_per_sample"] for job in found]
     assert sum(sent) == 2 * 7 * DIM * 4 * (RANKS - 1) / RANKS

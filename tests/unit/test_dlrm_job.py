@@ -280,3 +280,14 @@ def test_tiny_must_come_nine_tenths_of_the_way_to_the_best_auc() -> None:
     best = best_auc(tiny)
     assert tiny.target_value is not None
     assert 0.9 * (best - 0.5) <= tiny.target_value - 0.5 <= 0.92 * (best - 0.5)
+
+
+def test_tables_and_dense_layers_are_named_as_trained(folder: Path) -> None:
+    job = job_of(folder)
+    found = job.trained_parameters()
+    tables = {name: item for name, item in found.items() if name.startswith("table ")}
+    assert [item.shape for item in tables.values()] == [(rows, 8) for rows in CARDINALITIES]
+    assert set(found) - set(tables) == {name for name, _ in job.model.named_parameters()}
+    before = {name: item.detach().clone() for name, item in found.items()}
+    train(job, 1)
+    assert not any(torch.equal(item, before[name]) for name, item in found.items())

@@ -205,6 +205,9 @@ def test_a_run_says_what_it_trained(folder: Path) -> None:
     json.dumps(facts)
     trained = lora_parameters(job.data.config, 4, ["q_proj", "v_proj", "down_proj"])
     assert facts["trainable_parameters"] == trained
+    named = job.trained_parameters()
+    assert sum(item.numel() for item in named.values()) == trained
+    assert all(".lora_" in name for name in named)
     assert facts["parameters"] == parameters(job.data.config) + trained
     assert facts["optimisation"]["scheme"] == "lora"
     assert "lora_alpha=32" in facts["optimisation"]["details"]

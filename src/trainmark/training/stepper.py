@@ -100,6 +100,8 @@ class Stepper:
         self.device = next(self.model.parameters()).device
         self._one = torch.ones((), device=self.device)
         self._skipped = torch.zeros_like(self._one)
+        self._steps_with_rate = 0
+        self._skipped_with_rate = torch.zeros_like(self._one)
 
     @classmethod
     def of(
@@ -164,6 +166,10 @@ class Stepper:
         """Return how many steps the loss scaler dropped. Synchronises: call after the loop."""
         return int(self._skipped.item())
 
+    def updates(self) -> int:
+        """Return how many steps were to change parameters; see ``Job.updates``."""
+        return self._steps_with_rate - int(self._skipped_with_rate.item())
+
     def autocast(self) -> AbstractContextManager[Any]:
         """Return the context a forward pass runs in; one block a forward, never longer."""
         dtype = AUTOCAST_DTYPES.get(self._precision)
@@ -209,6 +215,9 @@ class Stepper:
         self._scaler.update()
         if self._scaler.is_enabled():
             # A lowered scale is how the scaler tells of a skipped step; kept on the device.
-            self._skipped += self._scaler.scale(self._one) < scale_before
+            skipped = self._scaler.scale(self._one) < scale_before
+            self._skipped += skipped
+            self._skipped_with_rate += skipped * float(factor > 0)
+        self._steps_with_rate += factor > 0
         self.optimizer.zero_grad(set_to_none=True)
         self.steps += 1

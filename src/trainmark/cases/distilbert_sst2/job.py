@@ -16,6 +16,7 @@ from trainmark.errors import DataError
 from trainmark.protocols import Batch, Counts, Evaluation
 from trainmark.training.attention import use_cpu_attention
 from trainmark.training.dropout import use_fast_dropout
+from trainmark.training.parameters import trained
 from trainmark.training.shards import Sharding, evaluation_rows
 from trainmark.training.stepper import Stepper, add_over_ranks
 
@@ -137,6 +138,7 @@ class DistilbertJob:
             schedule_lr=lambda steps: max(0.0, 1.0 - steps / planned),
         )  # fmt: skip
         self.step, self.check = self.stepper.step, self.stepper.check
+        self.updates = self.stepper.updates
 
     def _use_fast_cpu_parts(self) -> None:
         """On a CPU in fp32, compute dropout and attention faster; the mathematics stay.
@@ -184,6 +186,9 @@ class DistilbertJob:
         ids, mask, labels = batch.tensors
         scores = self.logits(self.stepper.model, ids, mask)
         return nn.functional.cross_entropy(scores.float(), labels, reduction="sum")
+
+    def trained_parameters(self) -> Mapping[str, Tensor]:
+        return trained(self.model)
 
     def evaluate(self) -> Evaluation:
         rank, world_size = self.context.rank, self.context.world_size

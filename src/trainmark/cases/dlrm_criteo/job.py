@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from trainmark.protocols import Batch, Counts, Evaluation
 from trainmark.spec import RankMemory
 from trainmark.training.parallel import Ranks, spread
+from trainmark.training.parameters import trained
 from trainmark.training.stepper import AUTOCAST_DTYPES, Stepper, add_floats_over_ranks
 
 from . import data as clicks
@@ -24,7 +25,7 @@ from .reader import SplitReader
 from .timed import look_up
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from trainmark.protocols import JobContext
 
@@ -101,7 +102,7 @@ class DlrmJob:
             context, ranks, replicas, optimizer, self._loss_sum,
             schedule_lr=lambda steps: lr_factor(recipe, steps),
         )  # fmt: skip
-        self.check = self.stepper.check
+        self.check, self.updates = self.stepper.check, self.stepper.updates
         self.global_batch_size = recipe.micro_batch_size * context.world_size
         self.steps_per_epoch = -(-self.readers["train"].num_rows // self.global_batch_size)
 
@@ -159,6 +160,14 @@ class DlrmJob:
         numerical, labels, ids = batch.tensors
         logits = self._logits(self.stepper.model, numerical, ids)
         return nn.functional.binary_cross_entropy_with_logits(logits, labels, reduction="sum")
+
+    def trained_parameters(self) -> Mapping[str, Tensor]:
+        tables: Iterable[tuple[int, Tensor]]
+        if self.context.world_size == 1:
+            tables = enumerate(self.tables.weight.split(self.placement.cardinalities))
+        else:
+            tables = ((part.table, rows) for part, rows in self.tables.part_weights())
+        return {f"table {table}": rows for table, rows in tables} | trained(self.model)
 
     @torch.no_grad()
     def evaluate(self) -> Evaluation:

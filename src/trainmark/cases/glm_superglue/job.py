@@ -10,6 +10,7 @@ from torch import Tensor
 
 from trainmark.protocols import Batch, Counts, Evaluation
 from trainmark.training.optimizer import decay_groups, decay_progress, warmup_factor
+from trainmark.training.parameters import trained
 from trainmark.training.shards import Sharding, evaluation_rows
 from trainmark.training.stepper import Stepper, add_over_ranks
 
@@ -90,6 +91,7 @@ class GlmJob:
             max_grad_norm=recipe.max_grad_norm, loss_scale_window=recipe.loss_scale_window,
         )  # fmt: skip
         self.step, self.check = self.stepper.step, self.stepper.check
+        self.updates = self.stepper.updates
 
     def batches(self, epoch: int) -> Iterator[Batch]:
         train, recipe = self.data.train, self.recipe
@@ -108,6 +110,9 @@ class GlmJob:
         scores = sequences.scores(self.stepper.model(*sequences.inputs))
         loss: Tensor = places.loss_sum(scores)
         return loss
+
+    def trained_parameters(self) -> Mapping[str, Tensor]:
+        return trained(self.model)
 
     def evaluate(self) -> Evaluation:
         """Return the share of validation samples answered rightly; see ``Job.evaluate``."""

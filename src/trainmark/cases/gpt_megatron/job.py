@@ -12,6 +12,7 @@ from trainmark.errors import DataError
 from trainmark.protocols import Batch, Counts, Evaluation
 from trainmark.training.optimizer import decay_groups, decay_progress, warmup_factor
 from trainmark.training.parallel import Ranks, spread
+from trainmark.training.parameters import trained
 from trainmark.training.shards import Sharding, evaluation_rows
 from trainmark.training.stepper import Stepper, add_floats_over_ranks, add_over_ranks
 
@@ -97,6 +98,7 @@ class GptJob:
             max_grad_norm=recipe.max_grad_norm,
         )  # fmt: skip
         self.step, self.check = self.stepper.step, self.stepper.check
+        self.updates = self.stepper.updates
 
     def batches(self, epoch: int) -> Iterator[Batch]:
         index = self.data.train.epoch(epoch)
@@ -139,6 +141,9 @@ class GptJob:
         ids: Tensor = batch.tensors
         total: Tensor = self.stepper.model(ids[:, :-1], ids[:, 1:])
         return total / self.recipe.seq_length
+
+    def trained_parameters(self) -> Mapping[str, Tensor]:
+        return trained(self.model)
 
     @torch.no_grad()
     def evaluate(self) -> Evaluation:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from trainmark.protocols import Batch, Counts, Evaluation
 from trainmark.training.parallel import Ranks, spread
+from trainmark.training.parameters import trained
 from trainmark.training.shards import Sharding, evaluation_rows
 from trainmark.training.stepper import Stepper, add_floats_over_ranks
 
@@ -95,6 +96,7 @@ class LlamaJob:
             max_grad_norm=recipe.max_grad_norm,
         )  # fmt: skip
         self.step, self.check = self.stepper.step, self.stepper.check
+        self.updates = self.stepper.updates
 
     def batches(self, epoch: int) -> Iterator[Batch]:
         split, size = self.data.train, self.sharding.global_batch_size
@@ -126,6 +128,9 @@ class LlamaJob:
         *tensors, scale = batch.tensors
         total: Tensor = self.stepper.model(*tensors) * scale
         return total
+
+    def trained_parameters(self) -> Mapping[str, Tensor]:
+        return trained(self.model)
 
     def evaluate(self) -> Evaluation:
         loss = self.validation_loss()

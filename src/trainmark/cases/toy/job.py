@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from trainmark.protocols import Batch, Counts, Evaluation
+from trainmark.training.parameters import trained
 from trainmark.training.shards import Sharding, evaluation_rows
 from trainmark.training.stepper import Stepper, add_over_ranks
 
@@ -42,6 +43,7 @@ class ToyJob:
         self.steps_per_epoch = self.sharding.steps_per_epoch
         self.stepper = Stepper.of(context, self.model, optimizer, self._loss_sum)
         self.step, self.check = self.stepper.step, self.stepper.check
+        self.updates = self.stepper.updates
 
     def batches(self, epoch: int) -> Iterator[Batch]:
         for part in self.sharding.micro_batches(epoch):
@@ -53,6 +55,9 @@ class ToyJob:
     def _loss_sum(self, batch: Batch) -> torch.Tensor:
         features, labels = batch.tensors
         return nn.functional.cross_entropy(self.stepper.model(features), labels, reduction="sum")
+
+    def trained_parameters(self) -> Mapping[str, torch.Tensor]:
+        return trained(self.model)
 
     @torch.no_grad()
     def evaluate(self) -> Evaluation:
