@@ -10,16 +10,15 @@ import json
 import os
 import shutil
 import tempfile
-from dataclasses import asdict
 from hashlib import sha256
 from inspect import getfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trainmark.errors import EnvironmentFault
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from trainmark.spec import Case, Recipe
 
@@ -37,14 +36,34 @@ def default_root() -> Path:
 def generated_folder(case: Case, recipe: Recipe, root: Path) -> Path:
     """Return the folder with ``recipe``'s generated data, generating it when it is missing.
 
-    The name holds a digest of the case's sources and of the recipe, so that a changed
-    generator never meets old data.
+    The name holds a digest of the case's sources and of the recipe fields that the data
+    depends on (``Case.data_fields``), so that a changed generator never meets old data and
+    any other field finds the same data again.
     """
-    text = json.dumps(asdict(recipe), sort_keys=True) + _sources_beside(case.generate)
+    fields = {name: getattr(recipe, name) for name in case.data_fields}
+    text = json.dumps(fields, sort_keys=True) + _sources_beside(case.generate)
     folder = root / f"{case.name}-{sha256(text.encode()).hexdigest()[:16]}"
     if not folder.is_dir():
-        write_folder(folder, lambda place: case.generate(place, recipe))
+        write_folder(folder, lambda place: case.generate(place, DataFields(fields)))
     return folder
+
+
+class DataFields:
+    """The recipe fields that a case names in ``data_fields``; no other can be read.
+
+    A generator that read another one would find data in the cache that it did not make.
+    """
+
+    def __init__(self, fields: Mapping[str, Any]) -> None:
+        self.__dict__.update(fields)
+
+    def __getattr__(self, name: str) -> Any:
+        """Refuse a field that was not given.
+
+        Raises:
+            AttributeError: it says where the field is to be named.
+        """
+        raise AttributeError(f"the generator reads {name!r}: add it to the case's data_fields")
 
 
 def _sources_beside(function: Callable[..., None]) -> str:

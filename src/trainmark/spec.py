@@ -244,7 +244,8 @@ class Case:
     Args:
         metric: short name of the quality as result pages print it, ``acc``.
         generate: write deterministic data for a recipe into an empty folder, in the
-            real on-disk form.
+            real on-disk form. It is given the recipe fields in ``data_fields`` only.
+        data_fields: recipe fields that the generated data depends on.
         check_data: read what a recipe needs from a folder, or raise ``DataError``. Runs
             before anything starts, without torch.
         prepare: turn a raw download into the case's form, called with raw, data, ``say`` and
@@ -275,6 +276,7 @@ class Case:
     recipes: Mapping[str, Recipe]
     generate: Callable[[Path, Any], None]
     check_data: Callable[[Path, Any], DataFacts]
+    data_fields: frozenset[str] = frozenset({"seed"})
     prepare: Callable[..., None] | None = None
     prepare_options: frozenset[str] = frozenset()
     higher_is_better: bool = True

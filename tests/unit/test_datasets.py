@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from trainmark import datasets
+from trainmark import cases, datasets
 from trainmark.cases.toy.case import CASE as TOY
 from trainmark.datasets import default_root, generated_folder, write_folder
 from trainmark.errors import EnvironmentFault
@@ -43,6 +43,43 @@ def test_another_recipe_has_another_folder(tmp_path: Path) -> None:
     case = counting_case([])
     folders = {generated_folder(case, replace(RECIPE, seed=seed), tmp_path) for seed in (1, 2, 3)}
     assert len(folders) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "recipe_name"),
+    [
+        (name, recipe_name)
+        for name in cases.names()
+        for recipe_name, recipe in cases.load(name).recipes.items()
+        if recipe.data == "generated"
+    ],
+)
+def test_only_the_fields_that_data_depends_on_name_the_folder(
+    name: str, recipe_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = cases.load(name)
+    recipe = case.recipes[recipe_name]
+    monkeypatch.setattr(datasets, "write_folder", lambda folder, fill: folder.mkdir())
+    folder = generated_folder(case, recipe, tmp_path)
+    same = replace(
+        recipe, timeout_s=recipe.timeout_s + 1, window_steps=recipe.window_steps + 1,
+        learning_rate=recipe.learning_rate / 2, target_value=None, precision="bf16",
+    )  # fmt: skip
+    assert generated_folder(case, same, tmp_path) == folder
+    assert generated_folder(case, replace(recipe, seed=recipe.seed + 1), tmp_path) != folder
+
+
+def test_a_generator_can_read_no_other_field(tmp_path: Path) -> None:
+    def generate(folder: Path, recipe: Recipe) -> None:
+        (folder / "a.txt").write_text(str(recipe.timeout_s))
+
+    case = replace(TOY, generate=generate)
+    with pytest.raises(AttributeError, match=r"reads 'timeout_s': add it to .* data_fields"):
+        generated_folder(case, RECIPE, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    named = replace(case, data_fields=frozenset({"timeout_s"}))
+    folders = {generated_folder(named, replace(RECIPE, timeout_s=t), tmp_path) for t in (1.0, 2.0)}
+    assert {(folder / "a.txt").read_text() for folder in folders} == {"1.0", "2.0"}
 
 
 def test_a_changed_generator_has_another_folder(tmp_path: Path) -> None:

@@ -172,6 +172,7 @@ CASE = Case(
         "throughput-1x8": _throughput("1x8", "bf16"),
     },
     generate=generate,
+    data_fields=frozenset({"seed", "init"}),
     check_recipe=check_recipe,
     check_data=check_data,
     prepare=prepare,

@@ -181,6 +181,7 @@ CASE = Case(
         "standard-1x8": _standard("1x8"),
     },
     generate=generate,
+    data_fields=frozenset({"seed", "vocab_size"}),
     check_recipe=check_recipe,
     check_data=check_data,
     prepare=prepare,

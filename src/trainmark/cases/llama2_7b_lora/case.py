@@ -233,9 +233,10 @@ CASE = Case(
         "throughput-tf32-1x1": _throughput("1x1", "tf32", 2),
     },
     generate=generate,
+    data_fields=frozenset({"seed", "init", "model_size"}),
     check_recipe=check_recipe,
     check_data=check_data,
     check_fit=check_fit,
     prepare=prepare,
-    aliases=("llama", "llama2"),
+    aliases=("llama", "llama2", "llama2_7b_finetune"),
 )
