@@ -453,8 +453,8 @@ def test_the_standard_recipes_are_the_published_ones():
     }
     assert table == {
         "standard-1x1": (32, 8, 5e-5, "1x1"), "standard-1x8": (32, 1, 5e-5, "1x8"),
-        "standard-2x8": (16, 1, 5e-5, "2x8"), "throughput-1x1": (96, 1, 1.5e-4, "1x1"),
-        "throughput-1x8": (96, 1, 5e-5, "1x8"),
+        "standard-2x8": (16, 1, 5e-5, "2x8"), "throughput-1x1": (96, 8, 1.5e-4, "1x1"),
+        "throughput-1x8": (96, 1, 5e-5, "1x8"), "throughput-2x8": (96, 1, 5e-5, "2x8"),
     }  # fmt: skip
     for name in table:
         recipe = CASE.recipes[name]

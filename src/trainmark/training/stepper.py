@@ -1,8 +1,8 @@
 """One optimizer step out of micro-batches, the same for every job.
 
-Owns accumulation, the weight of a sample, autocast and loss scaling. A sample weighs one
-over the samples of the whole step on all ranks, so that short, uneven and accumulated
-steps give the gradient of the mean loss exactly.
+Owns accumulation, the weight of a sample and autocast. A sample weighs one over the samples
+of the whole step on all ranks, so that short, uneven and accumulated steps give the gradient
+of the mean loss exactly.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from trainmark.errors import DivergedError
+from trainmark.training.loss_scaler import LossScaler
 from trainmark.training.parallel import Ranks, spread
 
 if TYPE_CHECKING:
@@ -66,8 +67,8 @@ class Stepper:
         schedule_lr: called with the number of finished steps before each step; returns
             the learning rate as a multiple of the optimizer's initial one.
         max_grad_norm: clip the global gradient norm; none: no clipping.
-        loss_scale_window: steps without overflow after which fp16's loss scale doubles; an
-            overflow halves it.
+        loss_scale_window: steps without overflow after which fp16's loss scale doubles.
+        loss_scale_hysteresis: overflows since then that halve it; see ``LossScaler``.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class Stepper:
         schedule_lr: Callable[[int], float] = lambda _: 1.0,
         max_grad_norm: float | None = None,
         loss_scale_window: int = 2000,
+        loss_scale_hysteresis: int = 1,
     ) -> None:
         self.model = replicas.module
         self._replicas = replicas
@@ -94,14 +96,13 @@ class Stepper:
         self._schedule_lr = schedule_lr
         self._base_lrs = [group["lr"] for group in optimizer.param_groups]
         self._max_grad_norm = max_grad_norm
-        self._scaler = torch.amp.GradScaler(
-            torch_type, growth_interval=loss_scale_window, enabled=precision == "fp16"
-        )
         self.device = next(self.model.parameters()).device
-        self._one = torch.ones((), device=self.device)
-        self._skipped = torch.zeros_like(self._one)
+        self._scaler = LossScaler(
+            torch_type, self.device, enabled=precision == "fp16",
+            window=loss_scale_window, hysteresis=loss_scale_hysteresis,
+        )  # fmt: skip
         self._steps_with_rate = 0
-        self._skipped_with_rate = torch.zeros_like(self._one)
+        self._skipped_with_rate = torch.zeros((), device=self.device)
 
     @classmethod
     def of(
@@ -151,20 +152,20 @@ class Stepper:
         Raises:
             DivergedError: gradients overflow however small the scale.
         """
-        if self._scaler.is_enabled() and self._scaler.get_scale() < LOSS_SCALE_FLOOR:
+        if self._scaler.enabled and self._scaler.value() < LOSS_SCALE_FLOOR:
             raise DivergedError(
-                f"the loss scale fell to {self._scaler.get_scale():g} by step {self.steps}",
+                f"the loss scale fell to {self._scaler.value():g} by step {self.steps}",
                 rule=f"below {LOSS_SCALE_FLOOR:g} every gradient overflows in fp16",
                 remedy="set precision=bf16 or fp32, or lower learning_rate",
             )
 
     def loss_scale(self) -> float | Tensor:
         """Return what the next step's gradients are multiplied by; a tensor on the device."""
-        return self._scaler.scale(self._one) if self._scaler.is_enabled() else 1.0
+        return self._scaler.current() if self._scaler.enabled else 1.0
 
     def skipped_steps(self) -> int:
         """Return how many steps the loss scaler dropped. Synchronises: call after the loop."""
-        return int(self._skipped.item())
+        return self._scaler.skipped_steps()
 
     def updates(self) -> int:
         """Return how many steps were to change parameters; see ``Job.updates``."""
@@ -208,16 +209,12 @@ class Stepper:
         for group, base in zip(self.optimizer.param_groups, self._base_lrs, strict=True):
             group["lr"] = base * factor
         if self._max_grad_norm is not None:
-            self._scaler.unscale_(self.optimizer)
+            self._scaler.unscale(self.optimizer)
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), self._max_grad_norm)
-        scale_before = self._scaler.scale(self._one)
-        self._scaler.step(self.optimizer)
-        self._scaler.update()
-        if self._scaler.is_enabled():
-            # A lowered scale is how the scaler tells of a skipped step; kept on the device.
-            skipped = self._scaler.scale(self._one) < scale_before
-            self._skipped += skipped
-            self._skipped_with_rate += skipped * float(factor > 0)
-        self._steps_with_rate += factor > 0
+        skipped = self._scaler.step(self.optimizer)
+        if factor > 0:
+            self._steps_with_rate += 1
+            if skipped is not None:
+                self._skipped_with_rate += skipped
         self.optimizer.zero_grad(set_to_none=True)
         self.steps += 1

@@ -89,6 +89,7 @@ class GlmJob:
             context, self.model, optimizer, self._loss_sum,
             schedule_lr=lambda steps: lr_factor(recipe, steps),
             max_grad_norm=recipe.max_grad_norm, loss_scale_window=recipe.loss_scale_window,
+            loss_scale_hysteresis=recipe.loss_scale_hysteresis,
         )  # fmt: skip
         self.step, self.check = self.stepper.step, self.stepper.check
         self.updates = self.stepper.updates
