@@ -68,10 +68,18 @@ class RecordError(TrainmarkError):
     """A run directory or record that cannot be read as one of ours."""
 
 
-class RunError(TrainmarkError):
-    """A run that started and failed."""
+class RunError(Exception):
+    """A run that started and failed.
 
-    exit_code = EXIT_FAILED
+    Args:
+        code: what happened; its sentences stand in ``results.messages``.
+        args: the values in them.
+    """
+
+    def __init__(self, code: str, **args: str | int | float | bool | None) -> None:
+        super().__init__(code, args)
+        self.code = code
+        self.details = args
 
 
 class DivergedError(RunError):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from trainmark.spec import Precision, RankMemory, Recipe
+    from trainmark.spec import Message, Precision, RankMemory, Recipe
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +184,7 @@ class Evaluation:
     value: float
     samples: int
     detail: Mapping[str, float] = field(default_factory=dict)
-    reason: str | None = None
+    reason: Message | None = None
     parts: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 

@@ -21,24 +21,6 @@ PositiveFloat = Annotated[float, Gt(0)]
 NonNegativeInt = Annotated[int, Ge(0), Le(2**63 - 1)]  # what torch takes as a seed
 NonNegativeFloat = Annotated[float, Ge(0)]
 
-PRECISION_NOTES: dict[str, str] = {
-    "fp32": "fp32 (TF32 off)",
-    "tf32": "fp32 storage, TF32 matrix units",
-    "bf16": "amp (bf16)",
-    "fp16": "amp (fp16)",
-}
-
-
-def precision_note(recipe: Mapping[str, Any]) -> str:
-    """Return what the precision of ``recipe``, by field name, means for weights and products.
-
-    A case whose frozen weights may be held in 16 bits says so in a field ``weights_dtype``.
-    """
-    precision, held = str(recipe["precision"]), recipe.get("weights_dtype", "fp32")
-    if held == "fp32":
-        return PRECISION_NOTES.get(precision, precision)
-    return f"{held}, frozen weights too; trained weights in fp32"
-
 
 @dataclass(frozen=True, slots=True)
 class Text:

@@ -18,6 +18,7 @@ from real_runs import ended
 from trainmark.launch.processes import RUN_VARIABLE
 from trainmark.measure.events import EventFile
 from trainmark.results.record import read, schema
+from trainmark.spec import message
 
 CASES = Path(__file__).parent / "cases"
 
@@ -95,7 +96,7 @@ def test_rank_that_raises(started):
     assert record.cause.rank == 1
     assert record.cause.place == "train"
     assert record.cause.type == "ValueError"
-    assert "row 17 of the data is upside down" in record.cause.message
+    assert "row 17 of the data is upside down" in str(record.cause.message.args["text"])
     assert "upside down" in out
     assert record.ranks[1].steps == 14
 
@@ -190,7 +191,7 @@ def test_agent_killed(started, fifo):
     assert code == 1
     assert record.status == "failed"
     assert record.cause.kind == "launcher"
-    assert "SIGKILL" in record.cause.message
+    assert record.cause.message.args["signal"] == "SIGKILL"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -212,7 +213,7 @@ def test_loss_becomes_nan(started):
     record = checked(run_dir)
     assert code == 1
     assert record.status == "diverged"
-    assert "nan at step 15" in record.cause.message
+    assert record.cause.message == message("loss_not_finite", value="nan", step=15)
     # The window with the bad step is kept, the step's loss as null.
     assert record.steps.loss[14] is None
     assert record.counts.steps == len(record.steps.loss)
@@ -254,7 +255,7 @@ def test_target_missed(started):
     record = checked(run_dir)
     assert code == 1
     assert record.status == "target_missed"
-    assert "did not reach 0.9" in record.cause.message
+    assert record.cause.message.code == "target_missed"
     assert "target" in out
 
 

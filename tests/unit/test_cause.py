@@ -9,12 +9,13 @@ import pytest
 from fakes import event, launch_event, span, window, write_run
 from trainmark.measure.timeline import read_run
 from trainmark.results.cause import find
-from trainmark.spec import Target
+from trainmark.spec import Target, message
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from trainmark.results.cause import Ending
+    from trainmark.spec import Message
 
 UNIX_S = 1_000_000_000.0
 S = 1_000_000_000
@@ -39,8 +40,12 @@ def whole_rank(*, value: float = 0.95) -> Events:
     ]  # fmt: skip
 
 
-def failed_rank(kind: str, t_s: float = 4, message: str = "why") -> Events:
-    report = {"kind": kind, "type": "T", "message": message, "place": "train", "traceback": "tb"}
+def said(text: str) -> dict[str, Any]:
+    return message("exception", text=text).as_dict()
+
+
+def failed_rank(kind: str, t_s: float = 4, text: str = "why") -> Events:
+    report = {"kind": kind, "type": "T", "message": said(text), "place": "train", "traceback": "tb"}
     return [*whole_rank()[:3], event("error", int(t_s * S), **report)]
 
 
@@ -78,9 +83,10 @@ def test_a_run_without_a_target_passes_by_ending(ending: Any) -> None:
 def test_a_missed_target_says_by_how_much(ending: Any) -> None:
     result = ending([agent_exit()], whole_rank(value=0.8512))
     assert result.status == "target_missed"
-    assert result.cause["message"] == (
-        "acc did not reach 0.9 in 1 epoch(s) and 2 steps: the last value was 0.8512"
-    )
+    assert result.cause["message"] == {
+        "code": "target_missed",
+        "args": {"metric": "acc", "target": 0.9, "epochs": 1, "steps": 2, "value": 0.8512},
+    }
 
 
 def test_a_quality_that_is_no_number_is_a_missed_target(ending: Any) -> None:
@@ -88,14 +94,15 @@ def test_a_quality_that_is_no_number_is_a_missed_target(ending: Any) -> None:
     events[4] |= {"value": None, "target_reached": False}
     result = ending([agent_exit()], events)
     assert result.status == "target_missed"
-    assert "the last value was no number" in result.cause["message"]
+    assert result.cause["message"]["code"] == "target_missed"
+    assert result.cause["message"]["args"]["value"] is None
 
 
 def test_no_evaluation_is_a_missed_target(ending: Any) -> None:
     events = [item for item in whole_rank() if item["event"] != "evaluate"]
     result = ending([agent_exit()], events)
     assert result.status == "target_missed"
-    assert "no evaluation was made" in result.cause["message"]
+    assert result.cause["message"]["code"] == "target_missed_without_evaluation"
 
 
 @pytest.mark.parametrize(
@@ -106,7 +113,7 @@ def test_a_rank_that_told_its_failure_is_believed(ending: Any, kind: str, status
     result = ending([agent_exit(failure(0, 1, 4))], failed_rank(kind))
     assert result.status == status
     assert result.cause == {
-        "kind": kind, "type": "T", "message": "why", "place": "train", "traceback": "tb",
+        "kind": kind, "type": "T", "message": said("why"), "place": "train", "traceback": "tb",
         "rank": 0, "exit_code": 1,
     }  # fmt: skip
 
@@ -115,18 +122,23 @@ def test_of_two_errors_in_one_second_the_first_is_the_cause(ending: Any) -> None
     """A peer's broken connection follows what broke it; the agent knows whole seconds only."""
     broken, raised = failed_rank("error", 4.9, "closed by peer"), failed_rank("error", 4.1)
     result = ending([agent_exit(failure(0, 1, 4), failure(1, 1, 4))], broken, raised)
-    assert (result.cause["rank"], result.cause["message"]) == (1, "why")
+    assert (result.cause["rank"], result.cause["message"]) == (1, said("why"))
 
 
 def test_a_rank_ended_while_it_told_its_error_is_believed(ending: Any) -> None:
     result = ending([agent_exit(failure(0, -15, 4))], failed_rank("error"))
-    assert (result.cause["kind"], result.cause["message"]) == ("error", "why")
+    assert (result.cause["kind"], result.cause["message"]) == ("error", said("why"))
     assert "signal" not in result.cause
 
 
 def test_a_full_disk_is_told_by_the_agents_file_alone(ending: Any) -> None:
-    report = {"kind": "disk_full", "type": "OSError", "message": "No space left", "place": "train",
-              "traceback": "tb"}  # fmt: skip
+    report = {
+        "kind": "disk_full",
+        "type": "OSError",
+        "message": said("No space left"),
+        "place": "train",
+        "traceback": "tb",
+    }
     result = ending([agent_exit(failure(0, 1, 4, report))], whole_rank()[:3])
     assert (result.status, result.cause["kind"]) == ("failed", "disk_full")
 
@@ -136,7 +148,7 @@ def test_a_killed_rank_is_named_with_its_signal(ending: Any) -> None:
     result = ending(launcher, whole_rank()[:3], whole_rank()[:3])
     assert result.status == "failed"
     assert (result.cause["rank"], result.cause["signal"]) == (1, "SIGKILL")
-    assert result.cause["message"] == "rank 1 was killed by SIGKILL"
+    assert result.cause["message"]["code"] == "rank_killed"
 
 
 def test_sigterm_counts_where_nothing_else_did(ending: Any) -> None:
@@ -148,9 +160,8 @@ def test_a_kill_counted_by_the_kernel_is_out_of_memory(ending: Any) -> None:
     launcher = [event("oom_kills", 8 * S, count=1), agent_exit(failure(1, -9, 4))]
     result = ending(launcher, whole_rank()[:3], whole_rank()[:3])
     assert result.status == "oom"
-    assert (
-        result.cause["message"]
-        == "rank 1 was killed by SIGKILL: the kernel killed for want of memory meanwhile"
+    assert result.cause["message"] == (
+        message("rank_killed_out_of_memory", rank=1, signal="SIGKILL").as_dict()
     )
 
 
@@ -168,7 +179,7 @@ def test_a_signal_without_a_name_is_numbered(ending: Any) -> None:
 def test_an_exit_without_a_word_keeps_its_code(ending: Any) -> None:
     result = ending([agent_exit(failure(0, 3, 4))], whole_rank()[:3])
     assert (result.status, result.cause["kind"], result.cause["exit_code"]) == ("failed", "exit", 3)
-    assert result.cause["message"] == "rank 0 exited with code 3"
+    assert result.cause["message"] == message("rank_exited", rank=0, exit_code=3).as_dict()
 
 
 def test_of_failures_at_one_moment_the_telling_one_is_the_cause(ending: Any) -> None:
@@ -187,7 +198,7 @@ def test_a_killed_peer_explains_an_error(ending: Any) -> None:
 def test_a_later_failure_is_a_consequence(ending: Any) -> None:
     launcher = [agent_exit(failure(0, 1, 4), failure(1, 1, 8))]
     result = ending(launcher, failed_rank("error", 4, "first"), failed_rank("oom", 8))
-    assert (result.status, result.cause["message"]) == ("failed", "first")
+    assert (result.status, result.cause["message"]) == ("failed", said("first"))
 
 
 def test_an_error_of_a_rank_counts_without_the_agent(ending: Any) -> None:
@@ -198,9 +209,9 @@ def test_an_error_of_a_rank_counts_without_the_agent(ending: Any) -> None:
 def test_a_dead_agent_is_named(ending: Any) -> None:
     result = ending([agent_exit(exit_code=-9)], whole_rank()[:3])
     assert result.status == "failed"
-    assert "the process that starts the ranks was killed by SIGKILL" in result.cause["message"]
+    assert result.cause["message"] == message("agent_killed", signal="SIGKILL").as_dict()
     result = ending([agent_exit(exit_code=2)], whole_rank()[:3])
-    assert "the process that starts the ranks exited with code 2" in result.cause["message"]
+    assert result.cause["message"] == message("agent_exited", exit_code=2).as_dict()
 
 
 def test_a_launcher_that_left_no_word_is_a_failure(ending: Any) -> None:
@@ -209,31 +220,31 @@ def test_a_launcher_that_left_no_word_is_a_failure(ending: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("stop", "status", "message"),
+    ("stop", "status", "told"),
     [
         ({"reason": "timeout", "timeout_s": 120.0, "stacks": ["stacks.rank0.txt"]}, "timed_out",
-         "the run was still going after 120 s and was stopped; 1 steps were done"),
+         message("timed_out", limit_s=120.0, steps=1)),
         ({"reason": "launcher_killed"}, "interrupted",
-         "the launcher was killed; 1 steps were done"),
+         message("launcher_killed", steps=1)),
         ({"reason": "signal", "signal": "SIGINT"}, "interrupted",
-         "stopped by SIGINT after 1 steps"),
+         message("stopped_by_signal", signal="SIGINT", steps=1)),
         ({"reason": "launcher_error", "message": "OSError: x"}, "failed",
-         "the launcher failed: OSError: x"),
+         message("launcher_failed", text="OSError: x")),
     ],
 )  # fmt: skip
 def test_what_stopped_the_run_from_outside_comes_first(
-    ending: Any, stop: dict[str, Any], status: str, message: str
+    ending: Any, stop: dict[str, Any], status: str, told: Message
 ) -> None:
     launcher = [event("stop", 8 * S, **stop), agent_exit(failure(0, -15, 8))]
     result = ending(launcher, failed_rank("error"))
-    assert (result.status, result.cause["message"]) == (status, message)
+    assert (result.status, result.cause["message"]) == (status, told.as_dict())
 
 
 def test_a_rank_that_stopped_without_a_word_is_a_failure(ending: Any) -> None:
     result = ending([agent_exit()], whole_rank(), whole_rank()[:-1])
     assert result.status == "failed"
     assert result.cause["kind"] == "events_incomplete"
-    assert result.cause["message"] == "rank 1 ended without finishing its events"
+    assert result.cause["message"] == message("rank_unfinished", rank=1).as_dict()
 
 
 def test_a_lost_window_is_a_failure(ending: Any) -> None:
@@ -241,7 +252,7 @@ def test_a_lost_window_is_a_failure(ending: Any) -> None:
     del events[3]
     result = ending([agent_exit()], events)
     assert (result.status, result.cause["kind"]) == ("failed", "events_incomplete")
-    assert "1 of 2 steps are there" in result.cause["message"]
+    assert result.cause["message"]["args"] == {"rank": 0, "lines": 0, "steps": 1, "trained": 2}
 
 
 def test_a_malformed_line_is_a_failure(ending: Any) -> None:
@@ -249,7 +260,7 @@ def test_a_malformed_line_is_a_failure(ending: Any) -> None:
     events.insert(4, {"no": "event"})
     result = ending([agent_exit()], events)
     assert (result.status, result.cause["kind"]) == ("failed", "events_incomplete")
-    assert "1 malformed line" in result.cause["message"]
+    assert result.cause["message"]["args"] == {"rank": 0, "lines": 1, "steps": 2, "trained": 2}
 
 
 def complete_rank() -> Events:
@@ -267,19 +278,19 @@ def test_complete_events_pass(ending: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lost", "said"),
+    ("lost", "code"),
     [
-        ("evaluate", "0 of 1 evaluations are there"),
-        ("facts", "its facts or its result"),
-        ("result", "its facts or its result"),
-        ("window", "steps are there"),
+        ("evaluate", "evaluations_lost"),
+        ("facts", "facts_lost"),
+        ("result", "facts_lost"),
+        ("window", "steps_lost"),
     ],
 )
-def test_a_run_with_lost_evidence_never_passes(ending: Any, lost: str, said: str) -> None:
+def test_a_run_with_lost_evidence_never_passes(ending: Any, lost: str, code: str) -> None:
     events = [item for item in complete_rank() if item["event"] != lost]
     result = ending([agent_exit()], events)
     assert (result.status, result.cause["kind"]) == ("failed", "events_incomplete")
-    assert said in result.cause["message"]
+    assert result.cause["message"]["code"] == code
 
 
 def test_altered_counts_never_pass(ending: Any) -> None:
@@ -287,4 +298,4 @@ def test_altered_counts_never_pass(ending: Any) -> None:
     window = next(item for item in events if item["event"] == "window")
     window["samples"] = [value + 1 for value in window["samples"]]
     result = ending([agent_exit()], events)
-    assert "samples are there" in result.cause["message"]
+    assert result.cause["message"]["code"] == "samples_altered"

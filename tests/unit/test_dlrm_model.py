@@ -337,7 +337,8 @@ def test_ties_count_half_and_bounds_are_exact() -> None:
 
 
 def test_scores_without_an_order_and_labels_without_a_pair_are_refused() -> None:
-    with pytest.raises(DivergedError, match="1 of 2 scores are not numbers"):
+    with pytest.raises(DivergedError, match="scores_not_finite") as caught:
         roc_auc(np.array([np.nan, 1.0]), np.array([0, 1]))
+    assert caught.value.details == {"found": 1, "scores": 2}
     with pytest.raises(DataError, match="all 2 test labels are alike"):
         roc_auc(np.array([0.5, 1.0]), np.array([1, 1]))

@@ -30,8 +30,6 @@ def test_a_message_says_what_where_by_which_rule_and_the_way_out() -> None:
         (errors.DataError, 2),
         (errors.EnvironmentFault, 2),
         (errors.RecordError, 2),
-        (errors.RunError, 1),
-        (errors.DivergedError, 1),
     ],
 )
 def test_exit_codes(kind: type[errors.TrainmarkError], code: int) -> None:
@@ -70,7 +68,8 @@ def test_a_report_keeps_the_place_and_a_bounded_traceback() -> None:
         "ValueError",
         "data_build",
     )
-    assert len(report["message"]) == 4_000
+    assert report["message"]["code"] == "exception"
+    assert len(report["message"]["args"]["text"]) == 4_000
     assert len(report["traceback"]) == 8_000
     assert report["traceback"].endswith("x\n")
 

@@ -22,7 +22,7 @@ from trainmark.report.export import to_index
 from trainmark.results import record as records
 from trainmark.results.index_of_run import index_records, write_index
 from trainmark.results.record import Record
-from trainmark.spec import Mission
+from trainmark.spec import Mission, message
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -73,7 +73,7 @@ def test_a_run_that_did_not_pass_has_the_flag_and_no_result(status: str) -> None
 
 def test_a_figure_that_is_not_known_is_flagged_even_when_the_run_passed() -> None:
     made = distilbert()
-    none = made.figures["mem"].model_copy(update={"value": None, "reason": "not told"})
+    none = made.figures["mem"].model_copy(update={"value": None, "reason": message("not_told")})
     speed, memory = index_records(distilbert(figures=made.figures | {"mem": none}))
     assert (speed.JOB_FAIL_FLAG, memory.JOB_FAIL_FLAG, memory.FINAL_RESULT) == (0, 1, 0)
 

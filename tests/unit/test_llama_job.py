@@ -21,7 +21,7 @@ from trainmark.devices.peaks import dense_peak
 from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.protocols import Counts, SavesArtifacts
 from trainmark.report.cells import percent
-from trainmark.spec import RankMemory
+from trainmark.spec import RankMemory, message
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -214,7 +214,7 @@ def test_a_run_says_what_it_trained(folder: Path) -> None:
     # Without questions there is a loss, and no score.
     found = job.evaluate()
     assert found.value != found.value
-    assert found.reason == "mmlu_mode=off asks no questions"
+    assert found.reason == message("llama2_7b_lora.mmlu_off")
     assert set(found.detail) == {"val_loss"}
 
 

@@ -12,6 +12,7 @@ from trainmark.cases.llama2_7b_lora.case import CASE
 from trainmark.report.page import html_page, markdown_page
 from trainmark.results.index_of_run import index_records
 from trainmark.results.record import FigureEntry, Record
+from trainmark.spec import message
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 LORA = "LoraConfig(task_type='CAUSAL_LM', r=8, target_modules=['q_proj', 'v_proj'], lora_alpha=32)"
@@ -141,7 +142,7 @@ def test_a_list_of_layers_is_one_value_on_the_page() -> None:
 
 def test_a_score_that_was_not_asked_for_says_why_under_its_own_column() -> None:
     made = record()
-    null = {"value": None, "reason": "mmlu_mode=off asks no questions"}
+    null = {"value": None, "reason": message("llama2_7b_lora.mmlu_off")}
     made = made.model_copy(update={"quality": made.quality.model_copy(update=null)})
     english, chinese = (markdown_page([made], lang).replace("\\", "") for lang in ("en", "zh"))
     assert "/ acc(MMLU): mmlu_mode=off asks no questions" in english

@@ -12,7 +12,7 @@ from fakes import AsyncDevice, Events, FakeClock, Micro, ScriptedJob, SyncDevice
 from trainmark.errors import DivergedError, RunError
 from trainmark.measure.loop import MeasuredLoop, Schedule
 from trainmark.protocols import StepParts
-from trainmark.spec import Recipe, Target
+from trainmark.spec import Recipe, Target, message
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -399,8 +399,9 @@ def test_a_loss_that_is_no_number_stops_after_its_window_is_written(
 ) -> None:
     steps = [Micro()] * 4 + [Micro(loss=bad)] + [Micro()] * 4
     loop, events = make_loop(sync_device, [steps])
-    with pytest.raises(DivergedError, match=f"the loss became {bad} at step 5"):
+    with pytest.raises(DivergedError, match="loss_not_finite") as caught:
         loop.run()
+    assert caught.value.details == {"value": str(bad), "step": 5}
     last = events.written[-1]
     assert (last["event"], last["first_step"], last["loss"]) == ("window", 2, [1.0, 1.0, None])
     assert not events.named("trained")
@@ -409,7 +410,7 @@ def test_a_loss_that_is_no_number_stops_after_its_window_is_written(
 def test_what_the_job_finds_wrong_stops_after_its_window_is_written(
     sync_device: SyncDevice,
 ) -> None:
-    fault = DivergedError("the loss scale fell to 0.5")
+    fault = DivergedError("loss_scale_at_floor", scale=0.5)
     loop, events = make_loop(sync_device, [[Micro()] * 4], job_fields={"fault": fault})
     with pytest.raises(DivergedError) as caught:
         loop.run()
@@ -424,7 +425,7 @@ def test_a_quality_that_is_no_number_is_written_as_null(sync_device: SyncDevice)
         qualities=[math.nan],
         job_fields={
             "detail": {"auc": math.nan, "loss": 0.5},
-            "reason": "nobody was asked",
+            "reason": message("nobody_asked"),
             "parts": {"day": {"mon": math.nan, "tue": 0.25}},
         },
         eval_every_epochs=1,
@@ -432,7 +433,10 @@ def test_a_quality_that_is_no_number_is_written_as_null(sync_device: SyncDevice)
     )
     outcome = loop.run()
     (evaluate,) = events.named("evaluate")
-    assert (evaluate["value"], evaluate["reason"]) == (None, "nobody was asked")
+    assert (evaluate["value"], evaluate["reason"]) == (
+        None,
+        message("nobody_asked").as_dict(),
+    )
     assert evaluate["detail"] == {"auc": None, "loss": 0.5}
     assert evaluate["parts"] == {"day": {"mon": None, "tue": 0.25}}
     assert not outcome.target_reached
@@ -440,7 +444,7 @@ def test_a_quality_that_is_no_number_is_written_as_null(sync_device: SyncDevice)
 
 def test_an_epoch_without_a_batch_ends_the_run(sync_device: SyncDevice) -> None:
     loop, events = make_loop(sync_device, [[]], max_epochs=10**9, max_steps=5)
-    with pytest.raises(RunError, match="epoch 1 held no batch"):
+    with pytest.raises(RunError, match="epoch_without_batch"):
         loop.run()
     assert events.written == []
 

@@ -14,6 +14,7 @@ from trainmark import cases
 from trainmark.results.messages import MESSAGES, render
 from trainmark.spec import Message, Text, message
 
+EMITTERS = ("message", "RunError", "DivergedError")
 CJK = re.compile(r"[\u3000-\u9fff\uff00-\uffef]")
 SOURCE = Path(trainmark.__file__).parent
 TEXTS = {**MESSAGES, **{k: v for n in cases.names() for k, v in cases.load(n).messages.items()}}
@@ -41,7 +42,7 @@ def emitted() -> list[tuple[str, str, set[str] | None]]:
     for path in sorted(SOURCE.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             is_call = isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-            if not is_call or node.func.id != "message" or not node.args:
+            if not is_call or node.func.id not in EMITTERS or not node.args:
                 continue
             names = {keyword.arg for keyword in node.keywords}
             place = f"{path.relative_to(SOURCE)}:{node.lineno}"
@@ -66,7 +67,8 @@ def test_every_code_that_is_emitted_has_its_sentences(
     assert known, f"{place}: no sentence for {code}"
     if names is not None:
         for name in known:
-            assert places(TEXTS[name].en) <= names, f"{place}: {name}"
+            ambiguous = ".*" in code  # a code with a variable end: any that fits may be meant
+            assert ambiguous or places(TEXTS[name].en) <= names, f"{place}: {name}"
 
 
 @pytest.mark.parametrize("code", TEXTS)

@@ -204,7 +204,8 @@ def test_an_impossible_mfu_fails_the_run(run_dir: Path) -> None:
     assert built.status == "failed"
     assert built.cause is not None
     assert built.cause.kind == "impossible_figure"
-    assert built.cause.message.startswith("MFU 2985.1% is above 100%")
+    assert built.cause.message.code == "mfu_above_one"
+    assert built.cause.message.args["share"] == pytest.approx(29.85, abs=0.01)
 
 
 def test_a_quality_above_the_best_possible_is_noted(run_dir: Path) -> None:
@@ -219,10 +220,10 @@ def test_a_quality_above_the_best_possible_is_noted(run_dir: Path) -> None:
 def test_a_quality_that_is_null_has_a_reason(run_dir: Path) -> None:
     assert building.build(run_dir).quality.reason is None
     change(run_dir, "evaluate", value=None)
-    assert building.build(run_dir).quality.reason == "the last evaluation gave no number"
-    change(run_dir, "evaluate", reason="nobody was asked")
+    assert building.build(run_dir).quality.reason == message("evaluation_not_finite")
+    change(run_dir, "evaluate", reason=message("nobody_asked").as_dict())
     found = building.build(run_dir).quality
-    assert (found.value, found.reason) == (None, "nobody was asked")
+    assert (found.value, found.reason) == (None, message("nobody_asked"))
 
 
 def test_unsteady_steps_are_noted(run_dir: Path) -> None:
@@ -278,13 +279,13 @@ def test_names_of_persons_hosts_and_places_stay_on_the_machine(
         }
     )
     moved.save(run_dir)
-    message = (
+    text = (
         f"somebody on node-07 (node-07.cluster.example, 10.1.2.3, fe80::1a2b:3c4d, "
         f"02:42:ac:11:00:02) read {data}/train.npz and wrote {run_dir}/log in {Path.home()}/x; "
         "peer 127.0.0.1 at c10::Error 12:34:56"
     )
-    report = {"kind": "error", "type": "OSError", "message": message, "place": "train",
-              "traceback": message}  # fmt: skip
+    report = {"kind": "error", "type": "OSError", "place": "train", "traceback": text,
+              "message": message("exception", text=text).as_dict()}  # fmt: skip
     write_run(run_dir, [
         launch_event(argv=["trainmark", str(data)], environment={"network": "eth0 10.1.2.3"}),
         event("agent_exit", 11 * S, exit_code=1, failures=[
@@ -296,7 +297,7 @@ def test_names_of_persons_hosts_and_places_stay_on_the_machine(
         "<user> on <host> (<host>, <address>, <address>, <address>) read <data>/train.npz and "
         "wrote <run>/log in ./x; peer 127.0.0.1 at c10::Error 12:34:56"
     )
-    assert built.cause.message == built.cause.traceback == clean
+    assert built.cause.message.args["text"] == built.cause.traceback == clean
     assert built.argv == ["trainmark", "<data>"]
     assert built.environment["network"] == "eth0 <address>"
     assert (built.plan.run_dir, built.plan.data.folder) == ("<run>", "<data>")

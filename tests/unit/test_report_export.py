@@ -7,6 +7,7 @@ from pathlib import Path
 
 from trainmark.report.export import to_csv, to_json
 from trainmark.results.record import FigureEntry, Record
+from trainmark.spec import message
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -43,7 +44,7 @@ def test_csv_has_a_row_a_record_with_units_in_the_names():
 def test_null_is_empty_and_columns_stay_in_place():
     made = record()
     gone = {
-        name: entry.model_copy(update={"value": None, "reason": "no"})
+        name: entry.model_copy(update={"value": None, "reason": message("no")})
         for name, entry in made.figures.items()
     }
     text = to_csv([made, record(figures=gone)])

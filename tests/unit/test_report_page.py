@@ -54,14 +54,14 @@ def html(*records, lang="en", about=None):
 def failed():
     made = record()
     gone = {
-        name: entry.model_copy(update={"value": None, "reason": "training did not start"})
+        name: entry.model_copy(update={"value": None, "reason": message("no_train_time")})
         for name, entry in made.figures.items()
     }
     return record(
         status="oom",
         cause=Cause(
             kind="oom",
-            message="out of memory|after <2 GiB>",
+            message=message("exception", text="out of memory|after <2 GiB>"),
             rank=1,
             place="model_build",
             type="OutOfMemoryError",
@@ -72,7 +72,7 @@ def failed():
         quality=made.quality.model_copy(
             update={
                 "value": None, "history": [], "reached": False,
-                "reason": "the run ended before an evaluation",
+                "reason": message("ended_before_evaluation"),
             }
         ),
         steps=made.steps.model_copy(
@@ -138,8 +138,8 @@ def test_the_chinese_pages_headings_are_chinese():
 
 def test_reasons_and_notes_are_chinese_too():
     made = markdown(failed(), lang="zh")
-    assert "训练未开始" in made
-    assert "training did not start" not in made
+    assert "有 rank 未上报训练时间" in made
+    assert "did not report" not in made
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_samples_of_several_sequences_are_said_in_these_under_the_table(lang, se
     made, entry = record(), record().figures["p_train"]
     rates = {
         "p_train_sequences": entry.model_copy(
-            update={"value": 1234.5, "note": "9.12 sequences a sample on average"}
+            update={"value": 1234.5, "note": message("sequences_per_sample", sequences=9.12)}
         ),
         "p_train_tokens": entry.model_copy(update={"value": 98765.4}),
     }
@@ -206,15 +206,17 @@ def test_a_failed_run_has_a_page_with_cause_and_reasons():
     row = next(line for line in made.splitlines() if line.startswith("| NVIDIA"))
     assert row.endswith("\\[out of memory\\] | tf32 | bs=96,lr=0.00015 | / | / | / | / | / | / |")
     assert (
-        "/ e2e_time, p_whole, p_train, p_core, mem: training did not start; "
+        "/ e2e_time, p_whole, p_train, p_core, mem: a rank did not report its training time; "
         "acc: the run ended before an evaluation\n"
     ) in made
-    assert "| MFU | / | % | not measured: training did not start |" in made
+    assert "| MFU | / | % | not measured: a rank did not report its training time |" in made
 
 
 def test_an_errors_own_advice_comes_before_the_general_one():
     made = failed()
-    cause = made.cause.model_copy(update={"message": "boom\n  way out: do the right thing"})
+    cause = made.cause.model_copy(
+        update={"message": message("fault", text="boom", remedy="do the right thing")}
+    )
     text = markdown(made.model_copy(update={"cause": cause}))
     assert "- Message: boom\n- Way out: do the right thing\n" in text
 
@@ -223,7 +225,12 @@ def hostile():
     made = record()
     devices = [{"name": HOSTILE, "memory_total_bytes": 1}]
     plan = made.plan.model_copy(update={"recipe_name": HOSTILE, "case_key": HOSTILE})
-    cause = Cause(kind="error", message=HOSTILE, traceback=f"```\n{HOSTILE}\n````", place=HOSTILE)
+    cause = Cause(
+        kind="error",
+        message=message("exception", text=HOSTILE),
+        traceback=f"```\n{HOSTILE}\n````",
+        place=HOSTILE,
+    )
     return record(
         plan=plan, status="failed", cause=cause, run_id=HOSTILE, notes=[message(HOSTILE)],
         labels=[HOSTILE], fix_hp={"a": HOSTILE}, extra={"b|c": HOSTILE}, case_key=HOSTILE,
@@ -281,7 +288,7 @@ def test_several_records_share_a_page_with_their_repeats():
     assert "2 of 3 launches passed" in made
     assert "left out of every figure: third (out of memory)" in made
     assert "nothing can be inferred from it" in made
-    assert "not measured: training did not start |" in made
+    assert "not measured: a rank did not report its training time |" in made
     assert "; ;" not in made
     assert " ; " not in made
     assert "- Status: \\[1,2\\] passed; \\[3\\] out of memory" in made

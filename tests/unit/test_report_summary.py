@@ -7,6 +7,7 @@ import pytest
 from trainmark.errors import RecordError
 from trainmark.report.summary import groups, remarks, summary, summary_table, work
 from trainmark.results.record import Record
+from trainmark.spec import message
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -78,7 +79,7 @@ def test_no_launch_passed():
 
 def test_a_figure_that_some_launches_lack_counts_the_others():
     made = launch(0, 100.0)
-    entry = made.figures["MFU"].model_copy(update={"value": None, "reason": "unknown"})
+    entry = made.figures["MFU"].model_copy(update={"value": None, "reason": message("unknown")})
     lacking = made.model_copy(update={"figures": made.figures | {"MFU": entry}})
     found = summary([lacking, launch(1, 100.0)])
     assert found.figures["MFU"].launches == 1

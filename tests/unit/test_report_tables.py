@@ -9,6 +9,7 @@ from trainmark.report import tables
 from trainmark.report.cells import markdown
 from trainmark.results import reference
 from trainmark.results.record import Record
+from trainmark.spec import message
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 GIB = 1024**3
@@ -154,7 +155,7 @@ def test_nothing_measured_is_a_slash():
     made = record()
     made = record(
         figures={
-            name: entry.model_copy(update={"value": None, "reason": "no rank started"})
+            name: entry.model_copy(update={"value": None, "reason": message("no_rank_started")})
             for name, entry in made.figures.items()
         },
         quality=made.quality.model_copy(update={"value": None}),

@@ -25,7 +25,11 @@ def hostile():
     return record(
         environment=made.environment | {"devices": [{"name": name}]},
         status="failed",
-        cause=Cause(kind="error", message="[/nope]\x1b]0;title\x07 " + "m" * 200, rank=3),
+        cause=Cause(
+            kind="error",
+            message=message("exception", text="[/nope]\x1b]0;title\x07 " + "m" * 200),
+            rank=3,
+        ),
         notes=[message("note " * 40)],
         fix_hp={f"field_{n}": "x" * 30 for n in range(5)},
     )
@@ -54,7 +58,7 @@ def by_sequences():
     rates = {
         "p_train_sequences": entry.model_copy(
             update={"value": 1234.5, "unit": "sequences/s",
-                    "note": "9.12 sequences a sample on average"}
+                    "note": message("sequences_per_sample", sequences=9.12)}
         ),
         "p_train_tokens": entry.model_copy(update={"value": 98765.4, "unit": "tokens/s"}),
     }  # fmt: skip
@@ -74,7 +78,12 @@ def test_samples_of_several_sequences_are_shown_in_these_too():
 def test_a_failed_run_says_why_and_what_to_do():
     made = record(
         status="oom",
-        cause=Cause(kind="oom", message="no memory left", rank=1, place="model_build"),
+        cause=Cause(
+            kind="oom",
+            message=message("exception", text="no memory left"),
+            rank=1,
+            place="model_build",
+        ),
         notes=[message("oversubscribed")],
     )
     text = run_table(made, screen=PLAIN)
@@ -105,7 +114,7 @@ def test_text_of_a_record_is_neither_markup_nor_control():
 def test_a_figure_that_is_missing_shows_its_reason_and_no_unit():
     made = record()
     gone = made.figures["token/p/s"].model_copy(
-        update={"value": None, "reason": "this case has no tokens"}
+        update={"value": None, "reason": message("no_tokens")}
     )
     made = record(figures=made.figures | {"token/p/s": gone})
     lines = run_table(made, screen=PLAIN).splitlines()

@@ -68,7 +68,11 @@ def leave(plan: Plan, status: str) -> Record:
     """Leave a record of ``plan`` in its folder, 1024 samples/s."""
     text = (GOLDEN / "record_toy.json").read_text(encoding="utf-8")
     made = Record.model_validate_json(text)
-    cause = None if status == "passed" else Cause(kind="error", message="upside\ndown")
+    cause = (
+        None
+        if status == "passed"
+        else Cause(kind="error", message=Message("exception", {"text": "upside\ndown"}))
+    )
     folder = Path(plan.run_dir)
     folder.mkdir(parents=True)
     changes = {"plan": plan, "run_id": plan.run_id, "status": status, "cause": cause}
@@ -518,7 +522,9 @@ def test_notes_and_missing_figures_are_said_once_for_all_they_hold_for(
     go(TWO)
     kept = go(TWO)[0]
     (made,) = kept.records
-    lacking = made.figures["final_result"].model_copy(update={"value": None, "reason": "warm-up"})
+    lacking = made.figures["final_result"].model_copy(
+        update={"value": None, "reason": Message("warm-up")}
+    )
     changes = {"notes": [BUSY], "figures": made.figures | {"final_result": lacking}}
     bare = made.model_copy(update=changes)
     shaken = made.model_copy(update={"notes": [BUSY, SHAKEN]})

@@ -12,6 +12,7 @@ from fakes import event, launch_event, span, window, write_events, write_run
 from trainmark.measure.figures import compute
 from trainmark.measure.timeline import RunTimeline, Series, read_rank, read_run
 from trainmark.protocols import Counts
+from trainmark.spec import message
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -116,7 +117,9 @@ def test_two_uneven_ranks_give_exact_figures(uneven: RunTimeline) -> None:
     assert {figure.unit for figure in figures.values()} == {
         "s", "samples/s", "tokens/s", "FLOP/s", "%", "bytes",
     }  # fmt: skip
-    assert figures["MFU"].note == "dense bf16 peak 989 TFLOP/s (A)"
+    assert figures["MFU"].note == message(
+        "dense_peak", precision="bf16", tflops=989.0, evidence="A"
+    )
 
 
 def test_samples_of_several_sequences_are_counted_in_these_too(tmp_path: Path) -> None:
@@ -130,7 +133,7 @@ def test_samples_of_several_sequences_are_counted_in_these_too(tmp_path: Path) -
     sequences = own + 3 * other
     found = figures["p_train_sequences"]
     assert (found.value, found.unit) == (pytest.approx(sequences / 11), "sequences/s")
-    assert found.note == f"{sequences / 34:.2f} sequences a sample on average"
+    assert found.note == message("sequences_per_sample", sequences=sequences / 34)
     tokens = figures["p_train_tokens"]
     assert (tokens.value, tokens.unit) == (pytest.approx(340 / 11), "tokens/s")
     assert figures["p_train"].value == pytest.approx(34 / 11)
@@ -173,7 +176,7 @@ def test_memory_of_processes_is_added_up(tmp_path: Path) -> None:
         events[2]["memory_scope"] = "process"
     timeline = read_run(write_run(tmp_path / "run", [launch_event()], *ranks), 2)
     mem = compute(timeline, precision="bf16", recipe_warmup_steps=3)["mem"]
-    assert (mem.value, mem.note) == (4_500.0, "sum of the ranks' peak resident memory")
+    assert (mem.value, mem.note) == (4_500.0, message("resident_memory_sum"))
 
 
 def figures_of(tmp_path: Path, ranks: list[list[dict[str, Any]]], world_size: int = 2) -> Any:
@@ -203,22 +206,24 @@ def test_the_same_names_and_units_whatever_is_known(tmp_path: Path) -> None:
 def test_mfu_of_an_unknown_product_is_null(tmp_path: Path) -> None:
     figures = figures_of(tmp_path, uneven_ranks(product="NVIDIA H100 80GB HBM3e"))
     assert figures["MFU"].value is None
-    assert figures["MFU"].reason == "no dense bf16 peak is known for NVIDIA H100 80GB HBM3e"
+    assert figures["MFU"].reason == message(
+        "peak_unknown", precision="bf16", product="NVIDIA H100 80GB HBM3e"
+    )
     assert figures["MAMFU"].value == pytest.approx(100 * 4e14 / 4.5 / 2 / 4e14)
 
 
 def test_mfu_of_ranks_on_different_devices_is_null(tmp_path: Path) -> None:
     ranks = uneven_ranks()
     ranks[1][2]["device"]["name"] = "NVIDIA H200"
-    assert figures_of(tmp_path, ranks)["MFU"].reason == (
-        f"the ranks ran on different devices: {H100}, NVIDIA H200"
+    assert figures_of(tmp_path, ranks)["MFU"].reason == message(
+        "devices_differ", products=f"{H100}, NVIDIA H200"
     )
 
 
 def test_without_a_formula_there_is_no_utilisation(tmp_path: Path) -> None:
     figures = figures_of(tmp_path, uneven_ranks(flops=None))
     for name in ("model_flops_per_device", "MFU", "MAMFU"):
-        assert figures[name].reason == "no FLOP formula for this case"
+        assert figures[name].reason == message("no_flop_formula")
     assert figures["matmul_flops_per_device"].value == 4e14
 
 
@@ -226,14 +231,14 @@ def test_without_a_measured_matmul_there_is_no_mamfu(tmp_path: Path) -> None:
     ranks = uneven_ranks()
     ranks[1][2]["matmul_flops_per_second"] = None
     figures = figures_of(tmp_path, ranks)
-    assert figures["MAMFU"].reason == "the matmul rate was not measured on every rank"
+    assert figures["MAMFU"].reason == message("matmul_rate_unmeasured")
     assert figures["MFU"].value is not None
 
 
 def test_a_run_without_measured_steps_says_so(tmp_path: Path) -> None:
     figures = figures_of(tmp_path, [[e for e in rank if e.get("phase") != "train"]
                                     for rank in uneven_ranks()])  # fmt: skip
-    assert figures["final_result"].reason == "no step after the 3 warm-up steps"
+    assert figures["final_result"].reason == message("no_step_after_warmup", steps=3)
     assert figures["matmul_flops_per_device"].value == 4e14  # measured all the same
     assert figures["p_whole"].value == pytest.approx(21 / 13)
 
@@ -242,9 +247,9 @@ def test_a_rank_that_left_no_word_takes_the_throughputs_with_it(tmp_path: Path) 
     (tmp_path / "run").mkdir()
     figures = figures_of(tmp_path, uneven_ranks()[:1])
     for name in ("train_time", "p_whole", "p_train", "p_core", "token/p/s"):
-        assert figures[name].reason == "a rank did not report its training time"
+        assert figures[name].reason == message("no_train_time")
     for name in ("final_result", "step_time_p50", "MFU"):
-        assert figures[name].reason == "a rank reported no step after the warm-up"
+        assert figures[name].reason == message("rank_without_measured_step")
 
 
 def test_a_killed_rank_keeps_what_it_wrote(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from trainmark.launch.attempts import Found, look, unusable
 from trainmark.locks import held
 from trainmark.plan import RUNS_DIR, Plan, resolve
 from trainmark.results.entries import Outcome
+from trainmark.results.messages import render
 from trainmark.words import read_words
 
 if TYPE_CHECKING:
@@ -214,7 +215,9 @@ def _launched(
     fallen = next((record for record in records if not record.passed), None)
     if fallen is None:
         return Outcome(name=step.name, state="passed", run_dir=folder, records=records), False
-    why = f"{fallen.status}: {fallen.cause.message}" if fallen.cause else fallen.status
+    why: str = fallen.status
+    if fallen.cause is not None:
+        why += f": {render(fallen.cause.message, 'en')}"
     stopped = any(record.status == "interrupted" for record in records)
     return _failed(step, folder, " ".join(why.split()), records), stopped
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from trainmark.devices.peaks import dense_peak
 from trainmark.measure import traffic
 from trainmark.measure.stats import spread
+from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from trainmark.spec import Precision
 
 NS_PER_S = 1e9
-_NO_TRAIN_TIME = "a rank did not report its training time"
+_NO_TRAIN_TIME = message("no_train_time")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +32,8 @@ class Figure:
 
     value: float | None
     unit: str
-    reason: str | None = None
-    note: str | None = None
+    reason: Message | None = None
+    note: Message | None = None
 
 
 def _rate(
@@ -46,7 +47,7 @@ def _rate(
     if not known or len(known) < len(ranks):
         return Figure(None, unit, _NO_TRAIN_TIME)
     if amount == 0 or max(known) <= 0:
-        return Figure(None, unit, "nothing was trained")
+        return Figure(None, unit, message("nothing_trained"))
     return Figure(amount * NS_PER_S / max(known), unit)
 
 
@@ -75,15 +76,15 @@ def compute(
     train_times = [rank.train_ns for rank in ranks if rank.train_ns is not None]
     tokens = _rate(counts.tokens, ranks, without_evaluation, "tokens/s")
     if counts.samples and not counts.tokens:
-        tokens = Figure(None, "tokens/s", "this case has no tokens")
+        tokens = Figure(None, "tokens/s", message("no_tokens"))
     figures = {
         "e2e_time": Figure(
             (end_ns - timeline.launch_ns) / NS_PER_S,
             "s",
-            note=None if timeline.finished else "until the launcher saw the run end",
+            note=None if timeline.finished else message("until_launcher_saw_end"),
         )
         if end_ns is not None
-        else Figure(None, "s", "no rank started"),
+        else Figure(None, "s", message("no_rank_started")),
         "train_time": Figure(max(train_times) / NS_PER_S, "s")
         if len(train_times) == world_size
         else Figure(None, "s", _NO_TRAIN_TIME),
@@ -94,7 +95,7 @@ def compute(
             None if tokens.value is None else tokens.value / world_size,
             "tokens/s",
             tokens.reason,
-            "tokens without padding, per device, evaluation left out",
+            message("tokens_without_padding"),
         ),
     }
     if counts.sequences not in (0, counts.samples):
@@ -118,7 +119,7 @@ def _by_sequences(
 
     Samples are then work of different sizes, and their rate alone says little.
     """
-    note = f"{counts.sequences / counts.samples:.2f} sequences a sample on average"
+    note = message("sequences_per_sample", sequences=counts.sequences / counts.samples)
     found = {
         "p_train_sequences": _rate(counts.sequences, ranks, time_ns, "sequences/s"),
         "p_train_tokens": _rate(counts.tokens, ranks, time_ns, "tokens/s"),
@@ -138,9 +139,9 @@ def _steady(
     samples = sum(phase.counts.samples for phase in phases)
     times = spread(timeline.series.step_ns[timeline.warmup_steps :])
     if samples == 0 or slowest_ns == 0 or times is None:
-        reason = f"no step after the {warmup_steps} warm-up steps"
+        reason = message("no_step_after_warmup", steps=warmup_steps)
     elif any(phase.steps == 0 for phase in phases):
-        reason = "a rank reported no step after the warm-up"
+        reason = message("rank_without_measured_step")
     else:
         work = sum(getattr(phase.counts, work_unit) for phase in phases)
         figures = {"final_result": Figure(work * NS_PER_S / slowest_ns, f"{work_unit}/s")}
@@ -159,7 +160,7 @@ def _model_flops_per_device(phases: list[Phase], slowest_ns: int) -> Figure:
     parts = [phase.model_flops for phase in phases]
     known = [part for part in parts if part is not None]
     if len(known) < len(parts):
-        return Figure(None, "FLOP/s", "no FLOP formula for this case")
+        return Figure(None, "FLOP/s", message("no_flop_formula"))
     return Figure(sum(known) * NS_PER_S / slowest_ns / len(parts), "FLOP/s")
 
 
@@ -184,14 +185,17 @@ def _mfu(ranks: list[RankTimeline], precision: Precision, rate: Figure) -> Figur
         return Figure(None, "%", rate.reason)
     products = {rank.facts.get("device", {}).get("name", "an unnamed device") for rank in ranks}
     if len(products) > 1:
-        return Figure(
-            None, "%", f"the ranks ran on different devices: {', '.join(sorted(products))}"
-        )
+        return Figure(None, "%", message("devices_differ", products=", ".join(sorted(products))))
     (product,) = products
     peak = dense_peak(product, precision)
     if peak is None:
-        return Figure(None, "%", f"no dense {precision} peak is known for {product}")
-    note = f"dense {precision} peak {peak.flops_per_second / 1e12:g} TFLOP/s ({peak.evidence})"
+        return Figure(None, "%", message("peak_unknown", precision=precision, product=product))
+    note = message(
+        "dense_peak",
+        precision=precision,
+        tflops=peak.flops_per_second / 1e12,
+        evidence=peak.evidence,
+    )
     return Figure(100 * rate.value / peak.flops_per_second, "%", note=note)
 
 
@@ -199,17 +203,17 @@ def _matmul_flops_per_device(ranks: list[RankTimeline]) -> Figure:
     rates = [rank.facts.get("matmul_flops_per_second") for rank in ranks]
     known = [value for value in rates if value]
     if len(known) < len(ranks):
-        return Figure(None, "FLOP/s", "the matmul rate was not measured on every rank")
-    return Figure(sum(known) / len(known), "FLOP/s", note="measured in preflight")
+        return Figure(None, "FLOP/s", message("matmul_rate_unmeasured"))
+    return Figure(sum(known) / len(known), "FLOP/s", note=message("measured_in_preflight"))
 
 
 def _memory(ranks: list[RankTimeline]) -> Figure:
     used = [rank.used_bytes for rank in ranks if rank.used_bytes is not None]
     if not used:
-        return Figure(None, "bytes", "no rank reported its memory")
+        return Figure(None, "bytes", message("memory_unreported"))
     if _process_scope(ranks):
-        return Figure(float(sum(used)), "bytes", note="sum of the ranks' peak resident memory")
-    return Figure(float(max(used)), "bytes", note="fullest device, device-wide, at window edges")
+        return Figure(float(sum(used)), "bytes", note=message("resident_memory_sum"))
+    return Figure(float(max(used)), "bytes", note=message("device_memory_at_edges"))
 
 
 def _process_scope(ranks: list[RankTimeline]) -> bool:
@@ -221,7 +225,7 @@ def _memory_total(ranks: list[RankTimeline]) -> Figure:
     totals = [rank.facts.get("device", {}).get("memory_total_bytes") for rank in ranks]
     known = [float(total) for total in totals if total]
     if not known:
-        return Figure(None, "bytes", "no rank reported its device")
+        return Figure(None, "bytes", message("device_unreported"))
     return Figure(max(known), "bytes")
 
 
@@ -229,5 +233,5 @@ def _allocator_peak(ranks: list[RankTimeline]) -> Figure:
     peaks = [rank.result.get("allocator_peak_bytes") for rank in ranks]
     known = [float(peak) for peak in peaks if peak is not None]
     if not known:
-        return Figure(None, "bytes", "this device has no counting allocator")
+        return Figure(None, "bytes", message("no_counting_allocator"))
     return Figure(max(known), "bytes")

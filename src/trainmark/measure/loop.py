@@ -197,11 +197,7 @@ class MeasuredLoop:
                 self._evaluate(epoch)
                 self._evaluate_at = self.schedule.next_evaluation(self._samples_of_all)
         if self.outcome.steps == steps_before:
-            raise RunError(
-                f"epoch {epoch + 1} held no batch",
-                rule="every epoch trains at least one step",
-                remedy="look at what the case's job leaves out of the data",
-            )
+            raise RunError("epoch_without_batch", epoch=epoch + 1)
 
     def _window(self, batches: MeteredBatches, *, epoch: int, phase: str, length: int) -> bool:
         """Take up to ``length`` steps between two synchronisations; False at the epoch's end."""
@@ -259,11 +255,8 @@ class MeasuredLoop:
     def _refuse_non_finite(self, values: list[float]) -> None:
         for offset, value in enumerate(values):
             if not math.isfinite(value):
-                raise DivergedError(
-                    f"the loss became {value} at step {self.outcome.steps + offset + 1}",
-                    rule="a loss must stay a finite number",
-                    remedy="lower learning_rate, or set precision=fp32 to rule out overflow",
-                )
+                step = self.outcome.steps + offset + 1
+                raise DivergedError("loss_not_finite", value=str(value), step=step)
 
     def _evaluate(self, epoch: int) -> None:
         start_ns = self.clock()
@@ -285,7 +278,7 @@ class MeasuredLoop:
             samples=result.samples,
             detail=_finite(result.detail),
             target_reached=self.outcome.target_reached,
-            **({} if result.reason is None else {"reason": result.reason}),
+            **({} if result.reason is None else {"reason": result.reason.as_dict()}),
             **(
                 {"parts": {kind: _finite(part) for kind, part in result.parts.items()}}
                 if result.parts

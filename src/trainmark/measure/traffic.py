@@ -15,7 +15,7 @@ from trainmark.spec import Message, message
 if TYPE_CHECKING:
     from trainmark.measure.timeline import Phase, RunTimeline
 
-NO_HEADLINE = "embedding look-ups, not products, are the work here: see bytes/s and FLOP/s"
+NO_HEADLINE = message("no_headline_mfu")
 UNITS = {
     "embedding_bytes_per_device": "bytes/s",
     "copy_bytes_per_device": "bytes/s",
@@ -36,7 +36,7 @@ RESOURCES = {
 _NEAR_A_LIMIT = 20.0  # percent of it; below, what is short is not the resource
 _NS_PER_S = 1e9
 
-Rate = tuple[float | None, str, str]
+Rate = tuple[float | None, str, Message]
 
 
 def job_facts(timeline: RunTimeline) -> list[dict[str, Any]]:
@@ -61,7 +61,10 @@ def rates(timeline: RunTimeline) -> dict[str, Rate]:
     phases = [rank.phases["train"] for rank in timeline.ranks]
     slowest_s = max(phase.windows_ns for phase in phases) / _NS_PER_S
     if slowest_s == 0:
-        return {name: (None, unit, "no step after the warm-up") for name, unit in UNITS.items()}
+        return {
+            name: (None, unit, message("rank_without_measured_step"))
+            for name, unit in UNITS.items()
+        }
     ranks = len(phases)
     samples = sum(phase.samples for phase in phases)
     moved = samples * facts[0]["embedding_bytes_per_sample"]
@@ -69,11 +72,11 @@ def rates(timeline: RunTimeline) -> dict[str, Rate]:
     copied = sum(item["copy_bytes_per_second"] for item in facts) / ranks
     found: dict[str, Rate] = {
         "embedding_bytes_per_device": (
-            moved / ranks / slowest_s, "bytes/s", "rows and gradients read, rows read and written",
+            moved / ranks / slowest_s, "bytes/s", message("embedding_bytes"),
         ),
-        "copy_bytes_per_device": (copied, "bytes/s", "a large copy, measured after training"),
+        "copy_bytes_per_device": (copied, "bytes/s", message("copy_measured")),
         "exchange_bytes_per_device": (
-            sent / ranks / slowest_s, "bytes/s", "sent to other ranks, forward and backward",
+            sent / ranks / slowest_s, "bytes/s", message("exchange_bytes"),
         ),
     }  # fmt: skip
     return (
@@ -91,17 +94,17 @@ def _shares(phases: list[Phase]) -> dict[str, Rate]:
     }
     dense_ns = total_ns - sum(parts.values())
     remarks = {
-        "embedding_share": "look-ups and updates of rows",
-        "dense_share": "what is no look-up, exchange or input: the dense layers mostly",
-        "exchange_share": "by the device's own marks",
-        "input_share": "by the device's own marks",
+        "embedding_share": message("embedding_time"),
+        "dense_share": message("dense_time"),
+        "exchange_share": message("device_marks"),
+        "input_share": message("device_marks"),
     }
     shares: dict[str, Rate] = {
         name: (100 * spent_ns / total_ns, "%", remarks[name])
         for name, spent_ns in (parts | {"dense_share": dense_ns}).items()
     }
     if len(phases) == 1:
-        shares["exchange_share"] = (None, "%", "one rank exchanges nothing")
+        shares["exchange_share"] = (None, "%", message("one_rank_no_exchange"))
     return shares
 
 
@@ -113,9 +116,9 @@ def _bandwidth(phases: list[Phase], moved: float, copied: float) -> Rate:
     """Return the bytes/s within the embedding stage over those of a copy."""
     spent_ns = _part_ns(phases, EMBEDDING_PART)
     if spent_ns == 0:
-        return None, "%", "the embedding stage was not timed"
+        return None, "%", message("embedding_untimed")
     share = 100 * moved * _NS_PER_S / spent_ns / copied
-    return share, "%", "embedding bytes/s within the stage over the copy rate"
+    return share, "%", message("embedding_bandwidth")
 
 
 def bound_by(values: dict[str, float | None]) -> Message | None:

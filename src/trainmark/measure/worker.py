@@ -79,12 +79,25 @@ def error_kind(error: BaseException) -> str:
     return "oom" if out_of_memory else "error"
 
 
+def _said(error: BaseException) -> dict[str, Any]:
+    """Return what an exception says as code and arguments."""
+    from trainmark.errors import RunError, TrainmarkError
+    from trainmark.spec import message
+
+    if isinstance(error, RunError):
+        return {"code": error.code, "args": error.details}
+    if isinstance(error, TrainmarkError):
+        fault = TrainmarkError(error.what, where=error.where, rule=error.rule)
+        return message("fault", text=str(fault)[:4000], remedy=error.remedy).as_dict()
+    return message("exception", text=str(error).strip()[:4000]).as_dict()
+
+
 def error_report(error: BaseException, place: str) -> dict[str, Any]:
     """Describe a failure for the record."""
     return {
         "kind": error_kind(error),
         "type": type(error).__name__,
-        "message": str(error).strip()[:4000],
+        "message": _said(error),
         "place": place,
         "time_s": time.time(),
         "traceback": "".join(traceback.format_exception(error))[-8000:],

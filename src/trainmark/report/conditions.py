@@ -9,7 +9,7 @@ from trainmark.recipes import fix_hp_text
 from trainmark.report import cells
 from trainmark.report.document import Block, Code, Facts, Grid, Paragraph, Section
 from trainmark.report.listing import joined, listed, shared
-from trainmark.report.phrases import said
+from trainmark.report.sentences import sentence
 from trainmark.report.tables import (
     COLUMNS,
     QUALITY,
@@ -19,8 +19,7 @@ from trainmark.report.tables import (
     short_device,
 )
 from trainmark.report.texts import has, text
-from trainmark.results.messages import render
-from trainmark.spec import precision_note
+from trainmark.spec import message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -36,14 +35,13 @@ _ON_HOST = {
     "def.mem": "def.host.mem",
     "def.MFU": "def.host.MFU",
 }
-_OWN_REMEDY = "\n  way out: "  # as TrainmarkError prints it
 
 
 def verdict(record: Record, lang: str) -> str:
     """Return the quality against the target as a sentence."""
     quality = record.quality
     if quality.value is None:
-        reason = said(quality.reason or "", lang) or text("fact.unknown", lang)
+        reason = sentence(record, quality.reason, lang, none=text("fact.unknown", lang))
         return text("verdict.none", lang, metric=quality.metric, reason=reason)
     if quality.target is None:
         key = "verdict.no_target"
@@ -51,11 +49,11 @@ def verdict(record: Record, lang: str) -> str:
         key = "verdict.reached" if quality.reached else "verdict.missed"
     value = cells.quality(quality.value, target=quality.target)
     target = "" if quality.target is None else f"{quality.target:g}"
-    sentence = text(key, lang, metric=quality.metric, value=value, target=target)
+    said = text(key, lang, metric=quality.metric, value=value, target=target)
     if quality.best_possible is None:
-        return sentence
+        return said
     best = text("verdict.best", lang, best=f"{quality.best_possible:.3f}")
-    return sentence + text("sep.semicolon", lang) + best
+    return said + text("sep.semicolon", lang) + best
 
 
 def label_text(label: str, lang: str) -> str:
@@ -77,7 +75,9 @@ def _steady(record: Record, lang: str) -> str:
 
 def _notes(record: Record, lang: str) -> list[str]:
     """Return the notes, without those that repeat the line on steadiness."""
-    return [render(note, lang) for note in record.notes if note.code not in _ON_STEADINESS]
+    return [
+        sentence(record, note, lang) for note in record.notes if note.code not in _ON_STEADINESS
+    ]
 
 
 def _recipe(record: Record, lang: str) -> str:
@@ -169,13 +169,25 @@ def _data(record: Record, lang: str) -> str:
     )
 
 
+def _precision_note(record: Record, lang: str) -> str:
+    """Return what the precision means for weights and matmuls.
+
+    A case whose frozen weights may be held in 16 bits says so in a field ``weights_dtype``.
+    """
+    recipe = record.plan.recipe
+    held = recipe.get("weights_dtype", "fp32")
+    if held != "fp32":
+        return sentence(record, message("precision_weights", dtype=str(held)), lang)
+    return sentence(record, message(f"precision_{recipe['precision']}"), lang)
+
+
 def _definition(name: str, records: Sequence[Record], about: About, lang: str) -> str:
     key = COLUMNS[name].definition
     if not any(has_cards(record) for record in records):
         key = _ON_HOST.get(key, key)
     if name == "precision":
-        used = dict.fromkeys(precision_note(record.plan.recipe) for record in records)
-        notes = text("sep.comma", lang).join(said(item, lang) for item in used)
+        used = dict.fromkeys(_precision_note(record, lang) for record in records)
+        notes = text("sep.comma", lang).join(used)
         return text(key, lang, precisions=notes)
     if name == QUALITY:
         return text(key, lang, note=about.metric_note.in_language(lang))
@@ -240,9 +252,8 @@ def cause(record: Record, lang: str, *, number: str = "") -> Section | None:
 
 
 def cause_text(record: Record, lang: str) -> str:
-    """Return what the cause says, without the remedy that an error of ours carries."""
-    assert record.cause is not None
-    return said(record.cause.message.partition(_OWN_REMEDY)[0], lang)
+    """Return what the cause says."""
+    return "" if record.cause is None else sentence(record, record.cause.message, lang)
 
 
 def remedy(record: Record, lang: str) -> str:
@@ -252,7 +263,7 @@ def remedy(record: Record, lang: str) -> str:
     """
     cause = record.cause
     kind = "" if cause is None else cause.kind
-    own = "" if cause is None else cause.message.partition(_OWN_REMEDY)[2]
+    own = "" if cause is None else str(cause.message.args.get("remedy") or "")
     if own and lang == "en":
         return own
     for key in (f"remedy.{kind}", f"remedy.{record.status}"):

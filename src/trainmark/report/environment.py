@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from trainmark.report import cells
 from trainmark.report.document import Section
 from trainmark.report.listing import in_words, joined, known, listed
-from trainmark.report.phrases import said
 from trainmark.report.tables import has_cards, short_device
+from trainmark.report.terms import term
 from trainmark.report.texts import text
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def _card_detail(record: Record, lang: str) -> str:
     for name, value in devices[0].items():
         if name in ("name", "vendor") or value is None:
             continue
-        called = said(name.removesuffix("_bytes").replace("_", " "), lang)
+        called = term(name.removesuffix("_bytes").replace("_", " "), lang)
         if name.endswith("_bytes"):
             words.append(f"{called} {value / cells.GIB:.1f} GiB")
         else:

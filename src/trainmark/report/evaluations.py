@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from trainmark.report import cells
 from trainmark.report.document import Block, Grid, Paragraph, Section
-from trainmark.report.phrases import said
 from trainmark.report.tables import Table, value_heads
+from trainmark.report.terms import term
 from trainmark.report.texts import text
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def quality(records: Sequence[Record], lang: str) -> Section | None:
     for place, record in enumerate(records, start=1):
         for point in record.quality.history:
             detail = text("sep.comma", lang).join(
-                f"{said(name, lang)} {_figure(value)}" for name, value in point.detail.items()
+                f"{term(name, lang)} {_figure(value)}" for name, value in point.detail.items()
             )
             shown = cells.quality(point.value, target=record.quality.target)
             row = (
@@ -56,8 +56,8 @@ def _parts(records: Sequence[Record], lang: str) -> list[Block]:
         rows = [
             (name, *(_figure(parts.get(kind, {}).get(name)) for parts in last)) for name in names
         ]
-        blocks.append(Paragraph(text("quality.parts", lang, kind=said(kind, lang)), "muted"))
-        blocks.append(Grid(Table((said(kind, lang), *value_heads(records, lang)), tuple(rows))))
+        blocks.append(Paragraph(text("quality.parts", lang, kind=term(kind, lang)), "muted"))
+        blocks.append(Grid(Table((term(kind, lang), *value_heads(records, lang)), tuple(rows))))
     return blocks
 
 

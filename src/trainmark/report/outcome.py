@@ -8,7 +8,7 @@ from trainmark.report import cells
 from trainmark.report.charts import loss_chart, step_time_chart
 from trainmark.report.document import Block, Facts, Grid, Paragraph, Picture, Section, Tiles
 from trainmark.report.listing import shared
-from trainmark.report.phrases import said
+from trainmark.report.sentences import sentence
 from trainmark.report.summary import groups, remarks, summary, summary_table
 from trainmark.report.tables import (
     QUALITY,
@@ -109,7 +109,7 @@ def _by_sequences(record: Record, lang: str) -> str:
         lang,
         sequences=cells.number(entry.value),
         tokens=cells.number(value_of(record, "p_train_tokens")),
-        note=said(entry.note or "", lang),
+        note=sentence(record, entry.note, lang),
     )
 
 
@@ -129,7 +129,7 @@ def _reasons(record: Record, lang: str, *, columns: Sequence[str], metric: str) 
         entry = record.quality if name == QUALITY else record.figures.get(name)
         if entry is not None and entry.value is None:
             shown = metric if name == QUALITY else name
-            by_reason.setdefault(said(entry.reason or "?", lang), []).append(shown)
+            by_reason.setdefault(sentence(record, entry.reason, lang, none="?"), []).append(shown)
     return text("sep.semicolon", lang).join(
         ", ".join(names) + text("sep.colon", lang) + reason for reason, names in by_reason.items()
     )
@@ -150,8 +150,8 @@ def _figure_remark(record: Record, name: str, lang: str) -> str:
     if entry is None:
         return ""
     if entry.value is None:
-        return text("figure.null", lang, reason=said(entry.reason or "?", lang))
-    return said(entry.note or "", lang)
+        return text("figure.null", lang, reason=sentence(record, entry.reason, lang, none="?"))
+    return sentence(record, entry.note, lang)
 
 
 def further(records: Sequence[Record], lang: str, *, columns: Sequence[str]) -> Section:

@@ -10,10 +10,10 @@ from rich.text import Text
 
 from trainmark.errors import EXIT_USAGE
 from trainmark.report import cells
+from trainmark.report.sentences import sentence
 from trainmark.report.tables import Table
 from trainmark.report.terminal import Screen, rich_table
 from trainmark.results.entries import exit_code as code_of
-from trainmark.results.messages import render
 from trainmark.results.readings import final_loss, value_of
 
 if TYPE_CHECKING:
@@ -64,7 +64,9 @@ def _said(outcome: Outcome) -> Iterator[tuple[str, str]]:
 
 def _remarks(record: Record) -> list[str]:
     """Return why a launch that passed has no result, and the notes to its figures."""
-    notes = [f"note: {note}" for note in dict.fromkeys(render(n, "en") for n in record.notes)]
+    notes = [
+        f"note: {note}" for note in dict.fromkeys(sentence(record, n, "en") for n in record.notes)
+    ]
     why = _no_result(record)
     return notes if why is None else [f"no final_result: {why}", *notes]
 
@@ -72,7 +74,9 @@ def _remarks(record: Record) -> list[str]:
 def _no_result(record: Record) -> str | None:
     """Return the record's reason for the lack of a result; the status says it if it failed."""
     entry = record.figures.get("final_result")
-    return entry.reason if record.passed and entry and entry.value is None else None
+    if not record.passed or entry is None or entry.value is not None:
+        return None
+    return sentence(record, entry.reason, "en")
 
 
 def _grouped(said: Iterable[tuple[str, str]]) -> dict[str, list[str]]:

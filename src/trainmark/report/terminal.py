@@ -22,8 +22,8 @@ from rich.text import Text
 from trainmark.recipes import fix_hp_text
 from trainmark.report import cells
 from trainmark.report.conditions import cause_text, label_text, remedy, verdict
-from trainmark.report.phrases import said
 from trainmark.report.placement import placement_table
+from trainmark.report.sentences import sentence
 from trainmark.report.summary import remarks, summary, summary_table
 from trainmark.report.tables import (
     PERFORMANCE,
@@ -33,7 +33,6 @@ from trainmark.report.tables import (
 )
 from trainmark.report.texts import text
 from trainmark.report.waterfall import can_show, text_waterfall
-from trainmark.results.messages import render
 from trainmark.results.record import RECORD_FILE
 
 if TYPE_CHECKING:
@@ -145,8 +144,9 @@ def _further(record: Record, lang: str) -> RichTable:
             value, unit = "–", ""
         else:
             (value,), unit = cells.scaled([entry.value], entry.unit)
-        remark = said((entry.reason if entry.value is None else entry.note) or "", lang)
-        grid.add_row(Text(name), Text(value), Text(unit), Text(cells.clean(remark), style="dim"))
+        said = entry.reason if entry.value is None else entry.note
+        remark = sentence(record, said, lang)
+        grid.add_row(Text(name), Text(value), Text(unit), Text(remark, style="dim"))
     return grid
 
 
@@ -161,7 +161,7 @@ def _cause(record: Record, lang: str) -> list[Text]:
     head = cells.clean(text("sep.comma", lang).join(words))
     colon = text("sep.colon", lang)
     return [
-        Text(f"{head}{colon}{cells.clean(cause_text(record, lang))}"),
+        Text(f"{head}{colon}{cause_text(record, lang)}"),
         Text(f"{text('cause.remedy', lang)}{colon}{cells.clean(remedy(record, lang))}"),
     ]
 
@@ -223,7 +223,7 @@ def _tail(record: Record, lang: str) -> list[Text]:
         changed = text("terminal.open", lang, changed=fix_hp_text(record.extra))
         lines.append(Text(cells.clean(changed), style="yellow"))
     for note in record.notes:
-        line = cells.clean(f"{text('terminal.note', lang)}{colon}{render(note, lang)}")
+        line = f"{text('terminal.note', lang)}{colon}{sentence(record, note, lang)}"
         lines.append(Text(line, style="yellow"))
     return lines
 

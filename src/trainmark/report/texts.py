@@ -1,7 +1,7 @@
 """Every word of the pages and tables, in English and in Chinese.
 
 Field terms (``p_core``, ``fix_hp``, span names) are the same in both languages and are not
-here. Sentences that records carry are in ``phrases``.
+here. Sentences of messages are in ``results.messages``.
 """
 
 from __future__ import annotations

@@ -104,10 +104,10 @@ def _quality(plan: Plan, timeline: RunTimeline) -> Quality:
     reason = None
     if not history:
         asked = plan.load_recipe().evaluates
-        reason = "the run ended before an evaluation" if asked else "this recipe evaluates nothing"
-    elif value is None:  # older events tell no reason
+        reason = message("ended_before_evaluation") if asked else message("never_evaluates")
+    elif value is None:
         told = timeline.ranks[0].evaluations[-1].get("reason")
-        reason = told or "the last evaluation gave no number"
+        reason = Message(**told) if told else message("evaluation_not_finite")
     return Quality(
         metric=case.metric,
         value=value,
@@ -207,8 +207,8 @@ def _evidence(run_dir: Path) -> list[Evidence]:
 def _impossible(entries: dict[str, FigureEntry]) -> cause_of.Ending | None:
     mfu = entries["MFU"].value
     if mfu is not None and mfu > 100:
-        message = f"MFU {mfu:.1f}% is above 100%: a count, a time or the peak is wrong"
-        return cause_of.Ending("failed", {"kind": "impossible_figure", "message": message})
+        said = message("mfu_above_one", share=mfu / 100)
+        return cause_of.Ending("failed", {"kind": "impossible_figure", "message": said.as_dict()})
     return None
 
 

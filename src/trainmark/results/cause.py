@@ -6,6 +6,8 @@ import signal
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from trainmark.spec import Message, message
+
 if TYPE_CHECKING:
     from trainmark.measure.timeline import RunTimeline
     from trainmark.spec import Target
@@ -33,8 +35,8 @@ def _signal_name(exit_code: int) -> str:
         return f"signal {-exit_code}"  # a real-time signal has no name of its own
 
 
-def _cause(kind: str, message: str, *, rank: int | None = None, **more: Any) -> dict[str, Any]:
-    return {"kind": kind, "message": message, "rank": rank, **more}
+def _cause(kind: str, said: Message, *, rank: int | None = None, **more: Any) -> dict[str, Any]:
+    return {"kind": kind, "message": said.as_dict(), "rank": rank, **more}
 
 
 def find(timeline: RunTimeline, target: Target | None) -> Ending:
@@ -60,47 +62,53 @@ def find(timeline: RunTimeline, target: Target | None) -> Ending:
 def _lost_events(timeline: RunTimeline) -> dict[str, Any] | None:
     """Return a cause when events are missing: figures from the rest would not be the run's."""
     for rank in timeline.ranks:
-        taken = rank.trained_steps
+        taken, number = rank.trained_steps, rank.rank
         if rank.end_ns is None or taken is None:
-            message = f"rank {rank.rank} ended without finishing its events"
+            said = message("rank_unfinished", rank=number)
         elif rank.malformed_lines or taken != rank.steps:
-            message = (
-                f"events of rank {rank.rank} were lost: {rank.malformed_lines} malformed line(s), "
-                f"{rank.steps} of {taken} steps are there"
+            said = message(
+                "steps_lost",
+                rank=number,
+                lines=rank.malformed_lines,
+                steps=rank.steps,
+                trained=taken,
             )
         elif rank.trained_samples not in (None, rank.counts.samples):
-            message = (
-                f"events of rank {rank.rank} were altered: {rank.counts.samples} of "
-                f"{rank.trained_samples} samples are there"
+            said = message(
+                "samples_altered",
+                rank=number,
+                samples=rank.counts.samples,
+                trained=rank.trained_samples,
             )
         elif rank.trained_evaluations not in (None, len(rank.evaluations)):
-            message = (
-                f"events of rank {rank.rank} were lost: {len(rank.evaluations)} of "
-                f"{rank.trained_evaluations} evaluations are there"
+            said = message(
+                "evaluations_lost",
+                rank=number,
+                evaluations=len(rank.evaluations),
+                made=rank.trained_evaluations,
             )
         elif rank.trained_samples is not None and not (rank.facts and rank.result):
-            message = f"events of rank {rank.rank} were lost: its facts or its result"
+            said = message("facts_lost", rank=number)
         else:
             continue
-        return _cause("events_incomplete", message, rank=rank.rank)
+        return _cause("events_incomplete", said, rank=number)
     return None
 
 
 def _stopped(stop: dict[str, Any], timeline: RunTimeline) -> Ending:
     steps = max((rank.steps for rank in timeline.ranks), default=0)
     if stop["reason"] == "timeout":
-        message = (
-            f"the run was still going after {stop['timeout_s']:g} s and was stopped; "
-            f"{steps} steps were done"
-        )
-        return Ending("timed_out", _cause("timeout", message, stacks=stop.get("stacks", [])))
+        said = message("timed_out", limit_s=stop["timeout_s"], steps=steps)
+        return Ending("timed_out", _cause("timeout", said, stacks=stop.get("stacks", [])))
     if stop["reason"] == "launcher_killed":
-        message = f"the launcher was killed; {steps} steps were done"
-        return Ending("interrupted", _cause("launcher_killed", message))
+        said = message("launcher_killed", steps=steps)
+        return Ending("interrupted", _cause("launcher_killed", said))
     if stop["reason"] == "launcher_error":
-        return Ending("failed", _cause("launcher", f"the launcher failed: {stop['message']}"))
-    message = f"stopped by {stop['signal']} after {steps} steps"
-    return Ending("interrupted", _cause("signal", message, signal=stop["signal"]))
+        return Ending(
+            "failed", _cause("launcher", message("launcher_failed", text=stop["message"]))
+        )
+    said = message("stopped_by_signal", signal=stop["signal"], steps=steps)
+    return Ending("interrupted", _cause("signal", said, signal=stop["signal"]))
 
 
 def _failures(
@@ -117,23 +125,23 @@ def _failures(
         elif code < 0:
             name = _signal_name(code)
             killed = name == "SIGKILL" and bool(oom_kills and oom_kills["count"])
-            entry |= {
-                "kind": "oom" if killed else "signal",
-                "signal": name,
-                "message": f"rank {rank} was killed by {name}"
-                + (": the kernel killed for want of memory meanwhile" if killed else ""),
-            }
+            said = message(
+                "rank_killed_out_of_memory" if killed else "rank_killed", rank=rank, signal=name
+            )
+            kind = "oom" if killed else "signal"
+            entry |= {"kind": kind, "signal": name, "message": said.as_dict()}
         else:
-            entry |= {"kind": "exit", "message": f"rank {rank} exited with code {code}"}
+            said = message("rank_exited", rank=rank, exit_code=code)
+            entry |= {"kind": "exit", "message": said.as_dict()}
         by_rank[rank] = entry
     for rank_timeline in timeline.ranks:
         error = rank_timeline.error
         if error is not None:
-            said = {k: error[k] for k in ("kind", "type", "message", "place", "traceback")}
+            told = {k: error[k] for k in ("kind", "type", "message", "place", "traceback")}
             entry = by_rank.setdefault(
                 rank_timeline.rank, {"rank": rank_timeline.rank, "exit_code": 1}
             )
-            entry |= said
+            entry |= told
             # To the nanosecond, where the agent knows whole seconds: a peer's broken
             # connection comes after what broke it, often within the same second.
             entry["time_s"] = (error["t_ns"] - timeline.launch_ns + timeline.launch_unix_ns) / 1e9
@@ -158,25 +166,24 @@ def _of_failure(failures: list[dict[str, Any]]) -> Ending:
 
 def _of_agent(agent: dict[str, Any] | None) -> Ending:
     if agent is None:
-        return Ending("failed", _cause("launcher", "the launcher left no word of the ranks' end"))
+        return Ending("failed", _cause("launcher", message("ranks_end_unknown")))
     code = agent["exit_code"]
-    how = f"was killed by {_signal_name(code)}" if code < 0 else f"exited with code {code}"
-    message = f"the process that starts the ranks {how}"
-    message += "; its own words are in log.launcher.txt"
-    return Ending("failed", _cause("launcher", message, exit_code=code))
+    if code < 0:
+        said = message("agent_killed", signal=_signal_name(code))
+    else:
+        said = message("agent_exited", exit_code=code)
+    return Ending("failed", _cause("launcher", said, exit_code=code))
 
 
 def _missed(timeline: RunTimeline, target: Target) -> Ending:
     rank = timeline.ranks[0]
     values = [event["value"] for event in rank.evaluations]
-    if not values:
-        reached = "no evaluation was made"
-    elif values[-1] is None:
-        reached = "the last value was no number"
-    else:
-        reached = f"the last value was {values[-1]:.4f}"
-    message = (
-        f"{target.metric} did not reach {target.value:g} in {rank.epochs} epoch(s) "
-        f"and {rank.steps} steps: {reached}"
+    said = message(
+        "target_missed" if values else "target_missed_without_evaluation",
+        metric=target.metric,
+        target=target.value,
+        epochs=rank.epochs,
+        steps=rank.steps,
+        value=values[-1] if values else None,
     )
-    return Ending("target_missed", _cause("target_missed", message))
+    return Ending("target_missed", _cause("target_missed", said))

@@ -18,6 +18,170 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MESSAGES: dict[str, Text] = {
+    # Why a figure is null
+    "no_train_time": Text("a rank did not report its training time", "有 rank 未上报训练时间"),
+    "nothing_trained": Text("nothing was trained", "没有训练任何样本"),
+    "no_rank_started": Text("no rank started", "没有 rank 启动"),
+    "no_step_after_warmup": Text(
+        "no step after the {steps} warm-up steps", "{steps} 步预热之后没有训练步"
+    ),
+    "rank_without_measured_step": Text(
+        "a rank reported no step after the warm-up", "有 rank 未上报预热之后的训练步"
+    ),
+    "no_flop_formula": Text("no FLOP formula for this case", "该用例没有 FLOP 公式"),
+    "peak_unknown": Text(
+        "no dense {precision} peak is known for {product}", "{product} 的 {precision} 稠密峰值未知"
+    ),
+    "devices_differ": Text(
+        "the ranks ran on different devices: {products}", "各 rank 所用设备不同：{products}"
+    ),
+    "matmul_rate_unmeasured": Text(
+        "the matmul rate was not measured on every rank", "并非每个 rank 都实测了矩阵乘速率"
+    ),
+    "no_tokens": Text("this case has no tokens", "该用例没有 token"),
+    "memory_unreported": Text("no rank reported its memory", "没有 rank 上报内存"),
+    "device_unreported": Text("no rank reported its device", "没有 rank 上报设备"),
+    "no_counting_allocator": Text(
+        "this device has no counting allocator", "该设备的内存分配器不支持统计"
+    ),
+    "ended_before_evaluation": Text("the run ended before an evaluation", "运行在首次评估前结束"),
+    "never_evaluates": Text("this recipe evaluates nothing", "该配方不做评估"),
+    "evaluation_not_finite": Text("the last evaluation gave no number", "最后一次评估未得到数值"),
+    "no_headline_mfu": Text(
+        "embedding look-ups, not matmuls, are the work here: see bytes/s and FLOP/s",
+        "该用例的主要工作是嵌入查找而非矩阵乘：见 bytes/s 与 FLOP/s",
+    ),
+    "one_rank_no_exchange": Text("one rank exchanges nothing", "单个 rank 无需交换"),
+    "embedding_untimed": Text("the embedding stage was not timed", "嵌入阶段未计时"),
+    # How a figure was measured
+    "tokens_without_padding": Text(
+        "tokens without padding, per device, evaluation left out",
+        "不含填充，按单个设备计，不含评估时间",
+    ),
+    "sequences_per_sample": Text(
+        "{sequences:.2f} sequences a sample on average", "平均每个样本 {sequences:.2f} 条序列"
+    ),
+    "dense_peak": Text(
+        "dense {precision} peak {tflops:g} TFLOP/s ({evidence})",
+        "{precision} 稠密峰值 {tflops:g} TFLOP/s（{evidence}）",
+    ),
+    "measured_in_preflight": Text("measured in preflight", "预检时实测"),
+    "resident_memory_sum": Text(
+        "sum of the ranks' peak resident memory", "各 rank 常驻内存峰值之和"
+    ),
+    "device_memory_at_edges": Text(
+        "fullest device, device-wide, at window edges", "占用最高的设备，整卡口径，在窗口边界采样"
+    ),
+    "until_launcher_saw_end": Text(
+        "until the launcher saw the run end", "计至启动器观察到运行结束"
+    ),
+    "embedding_bytes": Text(
+        "rows and gradients read, rows read and written", "读取行和梯度，读写被更新的行"
+    ),
+    "exchange_bytes": Text("sent to other ranks, forward and backward", "前向与反向发往其他 rank"),
+    "copy_measured": Text("a large copy, measured after training", "大块拷贝，训练后实测"),
+    "embedding_time": Text("look-ups and updates of rows", "嵌入行的查找与更新"),
+    "dense_time": Text(
+        "all time outside look-ups, exchanges and input: mostly the dense layers",
+        "查找、交换与输入之外的时间：主要是稠密层",
+    ),
+    "device_marks": Text("timed by the device's own marks", "由设备自身的计时标记得出"),
+    "embedding_bandwidth": Text(
+        "embedding bytes/s within the stage over the copy rate",
+        "嵌入阶段内的字节速率除以拷贝速率",
+    ),
+    # Why a run did not pass
+    "exception": Text("{text}", "异常信息：{text}"),
+    "fault": Text("{text}", "错误信息：{text}"),
+    "loss_not_finite": Text(
+        "the loss became {value} at step {step}; a loss must stay a finite number",
+        "第 {step} 步的损失变为 {value}；损失必须是有限数",
+    ),
+    "loss_scale_at_floor": Text(
+        "the loss scale fell to {scale:g} by step {step}; below {floor:g} every gradient "
+        "overflows in fp16",
+        "到第 {step} 步损失缩放系数降至 {scale:g}；低于 {floor:g} 时 fp16 梯度全部溢出",
+    ),
+    "epoch_without_batch": Text(
+        "epoch {epoch} held no batch; every epoch must train at least one step",
+        "第 {epoch} 轮没有任何批次；每一轮至少要训练一步",
+    ),
+    "target_missed": Text(
+        "{metric} did not reach {target:g} in {epochs} epoch(s) and {steps} steps: the last value "
+        "was {value:.4f}",
+        "{metric} 在 {epochs} 轮、{steps} 步内未达到 {target:g}：最后一次为 {value:.4f}",
+    ),
+    "target_missed_without_evaluation": Text(
+        "{metric} did not reach {target:g} in {epochs} epoch(s) and {steps} steps: no evaluation "
+        "was made",
+        "{metric} 在 {epochs} 轮、{steps} 步内未达到 {target:g}：未做评估",
+    ),
+    "timed_out": Text(
+        "the run was still going after {limit_s:g} s and was stopped; {steps} steps were done",
+        "运行超过 {limit_s:g} s 仍未结束，已被停止；完成 {steps} 步",
+    ),
+    "stopped_by_signal": Text(
+        "stopped by {signal} after {steps} steps", "在 {steps} 步后被 {signal} 停止"
+    ),
+    "launcher_killed": Text(
+        "the launcher was killed; {steps} steps were done", "启动器被终止；完成 {steps} 步"
+    ),
+    "launcher_failed": Text("the launcher failed: {text}", "启动器出错：{text}"),
+    "rank_killed": Text("rank {rank} was killed by {signal}", "rank {rank} 被 {signal} 终止"),
+    "rank_killed_out_of_memory": Text(
+        "rank {rank} was killed by {signal}; the kernel's out-of-memory killer ran during this "
+        "time",
+        "rank {rank} 被 {signal} 终止；其间内核因内存不足终止了进程",
+    ),
+    "rank_exited": Text(
+        "rank {rank} exited with code {exit_code}", "rank {rank} 退出，退出码 {exit_code}"
+    ),
+    "rank_unfinished": Text(
+        "rank {rank} ended without finishing its events", "rank {rank} 结束时事件不完整"
+    ),
+    "steps_lost": Text(
+        "events of rank {rank} were lost: {lines} malformed line(s), {steps} of {trained} steps "
+        "are there",
+        "rank {rank} 的事件有丢失：{lines} 行格式错误，{trained} 步中仅有 {steps} 步",
+    ),
+    "samples_altered": Text(
+        "events of rank {rank} were altered: {samples} of {trained} samples are there",
+        "rank {rank} 的事件被改动：{trained} 个样本中仅有 {samples} 个",
+    ),
+    "evaluations_lost": Text(
+        "events of rank {rank} were lost: {evaluations} of {made} evaluations are there",
+        "rank {rank} 的事件有丢失：{made} 次评估中仅有 {evaluations} 次",
+    ),
+    "facts_lost": Text(
+        "events of rank {rank} were lost: its facts or its result",
+        "rank {rank} 的事件有丢失：缺少运行信息或结果",
+    ),
+    "ranks_end_unknown": Text(
+        "the launcher did not record how the ranks ended", "启动器未记录各 rank 如何结束"
+    ),
+    "agent_killed": Text(
+        "the process that starts the ranks was killed by {signal}; its output is in "
+        "log.launcher.txt",
+        "启动各 rank 的进程被 {signal} 终止；其输出见 log.launcher.txt",
+    ),
+    "agent_exited": Text(
+        "the process that starts the ranks exited with code {exit_code}; its output is in "
+        "log.launcher.txt",
+        "启动各 rank 的进程以退出码 {exit_code} 退出；其输出见 log.launcher.txt",
+    ),
+    "mfu_above_one": Text(
+        "MFU {share:.1%} is above 100%: a count, a time or the peak is wrong",
+        "MFU {share:.1%} 超过 100%：计数、计时或峰值有误",
+    ),
+    # Precisions: what they mean for weights and matmuls
+    "precision_fp32": Text("fp32 (TF32 off)", "fp32（TF32 关闭）"),
+    "precision_tf32": Text("fp32 storage, TF32 matrix units", "fp32 存储，TF32 矩阵单元"),
+    "precision_bf16": Text("amp (bf16)", "amp（bf16）"),
+    "precision_fp16": Text("amp (fp16)", "amp（fp16）"),
+    "precision_weights": Text(
+        "{dtype}, frozen weights too; trained weights in fp32",
+        "{dtype}，冻结权重同为该精度；训练权重为 fp32",
+    ),
     # Notes of a record
     "not_steady": Text(
         "not steady: median step time moved by {drift:+.1%} between the first and the last third "

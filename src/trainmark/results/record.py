@@ -28,7 +28,7 @@ class Cause(Frozen):
     """Why a run did not pass."""
 
     kind: str = Field(description="error, signal, exit, oom, diverged, disk_full, timeout, …")
-    message: str
+    message: Message
     rank: int | None = None
     place: str | None = Field(None, description="the span or phase the rank was in")
     type: str | None = Field(None, description="the exception's type")
@@ -101,8 +101,8 @@ class FigureEntry(Frozen):
 
     value: float | None
     unit: str
-    reason: str | None = None
-    note: str | None = None
+    reason: Message | None = None
+    note: Message | None = None
 
 
 class QualityPoint(Frozen):
@@ -126,7 +126,7 @@ class Quality(Frozen):
     best_possible: float | None
     eval_samples: int | None
     history: list[QualityPoint]
-    reason: str | None = None
+    reason: Message | None = None
 
 
 class Evidence(Frozen):

@@ -154,9 +154,10 @@ class Stepper:
         """
         if self._scaler.enabled and self._scaler.value() < LOSS_SCALE_FLOOR:
             raise DivergedError(
-                f"the loss scale fell to {self._scaler.value():g} by step {self.steps}",
-                rule=f"below {LOSS_SCALE_FLOOR:g} every gradient overflows in fp16",
-                remedy="set precision=bf16 or fp32, or lower learning_rate",
+                "loss_scale_at_floor",
+                scale=self._scaler.value(),
+                step=self.steps,
+                floor=LOSS_SCALE_FLOOR,
             )
 
     def loss_scale(self) -> float | Tensor:

@@ -30,11 +30,8 @@ def roc_auc(scores: NDArray[Any], labels: NDArray[Any]) -> float:
         DataError: all labels are alike, so that there is no pair to compare.
     """
     if np.isnan(scores).any():
-        raise DivergedError(
-            f"{int(np.isnan(scores).sum())} of {len(scores)} scores are not numbers",
-            rule="the AUC is taken from the order of the scores",
-            remedy="lower learning_rate",
-        )
+        found = int(np.isnan(scores).sum())
+        raise DivergedError("dlrm_criteo.scores_not_finite", found=found, scores=len(scores))
     positive = np.sort(scores[labels == 1])
     negative = np.sort(scores[labels != 1])
     pairs = len(positive) * len(negative)

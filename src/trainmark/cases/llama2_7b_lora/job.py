@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from trainmark.protocols import Batch, Counts, Evaluation
+from trainmark.spec import message
 from trainmark.training.parallel import Ranks, spread
 from trainmark.training.parameters import trained
 from trainmark.training.shards import Sharding, evaluation_rows
@@ -136,7 +137,7 @@ class LlamaJob:
         loss = self.validation_loss()
         detail = {"val_loss": loss}
         if self.data.mmlu is None:
-            none = "mmlu_mode=off asks no questions"
+            none = message("llama2_7b_lora.mmlu_off")
             return Evaluation(float("nan"), len(self.data.validation), detail, none)
         found = self.answer()
         detail |= {"macro": found.macro, "shots": found.mean_shots, "cut": float(found.cut)}
