@@ -151,7 +151,7 @@ def main() -> bool:
         f"sequence {SEQUENCE}, CPU",
         [*bars, bar],
         f"{details} Model FLOPs are 4 a frozen weight that is multiplied and 6 an adapter's; "
-        "the first block's inputs need no gradient, which either side leaves out.\n\n"
+        "gradients in the first block that lead to no adapter are not counted.\n\n"
         f"{more}\n\n{where}",
     )
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 import tiny_llama
 from trainmark import cases, recipes
@@ -44,40 +43,26 @@ def test_the_published_mfu_follows_from_the_pages_own_inputs() -> None:
 
     assert mfu(flops.weight_flops_per_token(7e9, trained)) == "36.1%"
     assert mfu(flops.weight_flops_per_token(parameters(config), trained)) == "34.7%"
-    # Ours takes no look-up for a product and counts attention.
+    # Ours takes no look-up for a product, counts attention, and leaves out what no adapter needs.
     assert flops.matmul_weights(config) == 6_607_077_376
-    assert mfu(flops.model_flops_per_token(config, trained=trained, seq_length=512)) == "35.1%"
+    ours = flops.model_flops_per_token(config, rank=8, targets=["q_proj", "v_proj"], seq_length=512)
+    assert mfu(ours) == "35.0%"
 
 
-def _product(_total: Any, left: Any, right: Any, **_: Any) -> int:
-    return 2 * left[0] * left[1] * right[1]
+def test_the_first_blocks_unneeded_gradients_by_hand() -> None:
+    config, length = PRESETS["tiny"], 100  # 64 wide, 172 in the feed-forward layer
 
+    def unneeded(*names: str) -> float:
+        return flops.unneeded_flops_per_token(config, rank=4, targets=names, seq_length=length)
 
-def _attention(query: Any, *_: Any, **__: Any) -> int:
-    batch, heads, tokens, width = query
-    return 2 * 2 * batch * heads * tokens * tokens * width
-
-
-UNKNOWN_TO_TORCH = {
-    torch.ops.aten.addmm_: _product,
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention,
-    # Scores that are computed a second time are no model FLOPs.
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: (
-        lambda grad, *_, **__: 2 * _attention(grad)
-    ),
-}
-
-
-def test_the_formula_counts_the_products_that_are_done(folder: Path) -> None:
-    job = tiny_llama.new_job(folder)
-    batch = next(job.batches(0))
-    with FlopCounterMode(display=False, custom_mapping=UNKNOWN_TO_TORCH) as counter:
-        job.step(iter([replace(batch, closes_step=True)]))
-    # Nothing learns below the first block: its input gets no gradient, neither from three
-    # projections nor from two adapters.
-    rank, hidden, tokens = job.recipe.lora_rank, 64, batch.counts.tokens_padded
-    not_done = 2 * tokens * (3 * hidden * hidden + 2 * rank * hidden)
-    assert counter.get_total_flops() == job.model_flops(batch.counts) - not_done
+    projections, product = 2 * 3 * 64 * 64, 2 * 64 * length
+    # Every layer has an adapter: only the block's own input needs no gradient.
+    assert unneeded("q_proj", "k_proj", "v_proj") == projections + 3 * 2 * 4 * 64
+    # Keys lead to no adapter: theirs is one of the four products of attention's gradient.
+    assert unneeded("q_proj", "v_proj", "down_proj") == projections + 2 * 2 * 4 * 64 + product
+    # Nothing is trained before the last layer of the block.
+    others = 2 * (64 * 64 + 2 * 64 * 172 + 172 * 64)
+    assert unneeded("down_proj") == projections + 4 * product + others + 2 * 4 * 172
 
 
 def test_batches_hold_every_row_once_and_weigh_tokens_alike(folder: Path) -> None:

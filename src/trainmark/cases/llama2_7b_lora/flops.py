@@ -3,18 +3,25 @@
 A frozen weight is multiplied forward and for the gradient of its input: 4 FLOPs a token. An
 adapter's weight has a gradient of its own: 6. Attention's products have no weights and count
 as in full training, 12 x layers x heads x head width x tokens of a sample, causal or not.
+What no adapter needs is not counted: nothing is trained before the first adapter of the first
+block, so no gradient is taken of what is computed before it.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .model_files import linear_shapes
+from .model_files import linear_shapes, lora_parameters
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from .model_files import ModelConfig
 
-FORMULA = "lora: 4 x frozen + 6 x trained + 12LHQT per token"
+FORMULA = "lora: 4 x frozen + 6 x trained + 12LHQT per token, less the first block's unneeded"
+# The linear layers of a block in the order of the forward pass; those of one group have the
+# same input.
+_ORDER = (("q_proj", "k_proj", "v_proj"), ("o_proj",), ("gate_proj", "up_proj"), ("down_proj",))
 
 
 def weight_flops_per_token(frozen: float, trained: float) -> float:
@@ -33,7 +40,38 @@ def matmul_weights(config: ModelConfig) -> int:
     return config.num_layers * block + config.vocab_size * config.hidden_size
 
 
-def model_flops_per_token(config: ModelConfig, *, trained: int, seq_length: int) -> float:
-    """Return the model FLOPs of training one token with ``trained`` adapter weights."""
+def unneeded_flops_per_token(
+    config: ModelConfig, *, rank: int, targets: Sequence[str], seq_length: int
+) -> float:
+    """Return the FLOPs of the first block's gradients that lead to no adapter."""
+    shapes, before = linear_shapes(config), set[str]()
+    flops = 0.0
+    for group in _ORDER:
+        if before.isdisjoint(targets):  # the input's gradient would reach nothing trained
+            for name in group:
+                out, into = shapes[name]
+                flops += 2.0 * out * into + (2.0 * rank * into if name in targets else 0.0)
+        before.update(group)
+    query, key, value = (name in targets for name in _ORDER[0])
+    # Backward, attention has four products: of probabilities, queries, keys and values.
+    taken = (query or key) + query + key + value
+    return flops + (4 - taken) * 2.0 * config.hidden_size * seq_length
+
+
+def model_flops_per_token(
+    config: ModelConfig, *, rank: int, targets: Sequence[str], seq_length: int
+) -> float:
+    """Return the model FLOPs of training one token.
+
+    Args:
+        rank: of the adapters.
+        targets: names of the linear layers that have one.
+    """
+    trained = lora_parameters(config, rank, targets)
     weights = weight_flops_per_token(matmul_weights(config), trained)
-    return weights + attention_flops_per_token(config, seq_length)
+    attention = attention_flops_per_token(config, seq_length)
+    return (
+        weights
+        + attention
+        - unneeded_flops_per_token(config, rank=rank, targets=targets, seq_length=seq_length)
+    )

@@ -17,6 +17,7 @@ from trainmark.training.stepper import Stepper, add_floats_over_ranks
 
 from . import adapters
 from . import data as dialogues
+from .case import targets
 from .data import MODEL
 from .flops import FORMULA, model_flops_per_token
 from .memory import predict_peak_bytes, refuse_too_little
@@ -203,9 +204,11 @@ class LlamaJob:
         adapters.save(self.model, folder / ADAPTERS, base)
 
     def model_flops(self, counts: Counts) -> float:
+        recipe = self.recipe
         per_token = model_flops_per_token(
-            self.data.config, trained=self.trained, seq_length=self.recipe.seq_length
-        )
+            self.data.config, rank=recipe.lora_rank, targets=targets(recipe),
+            seq_length=recipe.seq_length,
+        )  # fmt: skip
         return per_token * counts.tokens_padded
 
     def facts(self) -> Mapping[str, Any]:
