@@ -317,24 +317,6 @@ def test_a_user_named_like_a_word_of_ours_changes_no_plan(
     assert built.data.layout == "npz"
 
 
-def test_common_words_are_not_taken_for_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(socket, "gethostname", lambda: "localhost")
-    monkeypatch.setattr(getpass, "getuser", lambda: "root")
-    redactor = environment.Redactor()
-    assert redactor.apply("root on localhost") == "root on localhost"
-
-    def nameless() -> str:
-        raise KeyError("uid not found")
-
-    monkeypatch.setattr(getpass, "getuser", nameless)
-    assert environment.Redactor().apply({"a": ["b", 1, None]}) == {"a": ["b", 1, None]}
-
-
-def test_the_innermost_folder_is_replaced_first(tmp_path: Path) -> None:
-    redactor = environment.Redactor((tmp_path, "<data>"), (tmp_path / "runs" / "a", "<run>"))
-    assert redactor.apply(f"{tmp_path}/runs/a/x {tmp_path}/b") == "<run>/x <data>/b"
-
-
 def test_the_environment_names_no_variable_outside_the_list(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

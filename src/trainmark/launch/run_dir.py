@@ -12,15 +12,14 @@ import sys
 import time
 from contextlib import suppress
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainmark.errors import EnvironmentFault, TrainmarkError
 from trainmark.measure.events import LAUNCHER_FILE, EventWriter
-from trainmark.results import building, index_of_run, record
+from trainmark.results import building, evidence, index_of_run, record
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from trainmark.plan import Plan
     from trainmark.results.record import Record
 
@@ -87,7 +86,7 @@ def first_words(plan: Plan, run_dir: Path, described: dict[str, Any]) -> EventWr
             "launch",
             unix_ns=time.time_ns(),
             started=datetime.now(UTC).isoformat(timespec="seconds"),
-            argv=sys.argv,
+            argv=[Path(sys.argv[0]).name, *sys.argv[1:]],
             environment=described,
         )
     except OSError as error:
@@ -113,10 +112,24 @@ def finish(
         events.emit("agent_exit", **agent)
     events.emit("finished")
     events.close()
+    _redact(run_dir)
     built = building.build(run_dir)
     record.write(built, run_dir)
     leave_index(built, run_dir)
     return built
+
+
+def _redact(run_dir: Path) -> None:
+    """Redact the evidence before the record names its digests; a fault is said."""
+    try:
+        evidence.redact(run_dir)
+    except OSError as error:
+        with suppress(OSError):
+            print(
+                f"trainmark: {run_dir}: events and logs cannot be redacted: {error.strerror}\n"
+                "  way out: pass on record.json alone, which is",
+                file=sys.stderr,
+            )
 
 
 def leave_index(built: Record, run_dir: Path) -> None:

@@ -6,9 +6,8 @@ in the record.
 
 from __future__ import annotations
 
-from hashlib import file_digest
 from math import isnan, sqrt
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trainmark import __version__
 from trainmark.errors import RecordError
@@ -18,10 +17,9 @@ from trainmark.measure.timeline import RunTimeline, read_run
 from trainmark.measure.traffic import bound_by
 from trainmark.plan import PLAN_FILE, Plan
 from trainmark.results import cause as cause_of
-from trainmark.results import environment
+from trainmark.results.evidence import evidence, redactor_of
 from trainmark.results.record import (
     Cause,
-    Evidence,
     FigureEntry,
     Quality,
     QualityPoint,
@@ -33,6 +31,9 @@ from trainmark.results.record import (
     Suite,
 )
 from trainmark.spec import Message, message
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 # Less is what a system does for itself; the run's own launcher is in it too.
 _BUSY_SHARE = 0.1
@@ -195,15 +196,6 @@ def _sampling_slack(quality: Quality) -> float:
     return 3 * sqrt(best * (1 - best) / max(quality.eval_samples or 1, 1))
 
 
-def _evidence(run_dir: Path) -> list[Evidence]:
-    entries = []
-    for path in sorted([*run_dir.glob("events.*.jsonl"), run_dir / PLAN_FILE]):
-        with path.open("rb") as file:
-            digest = file_digest(file, "sha256").hexdigest()
-        entries.append(Evidence(name=path.name, bytes=path.stat().st_size, sha256=digest))
-    return entries
-
-
 def _impossible(entries: dict[str, FigureEntry]) -> cause_of.Ending | None:
     mfu = entries["MFU"].value
     if mfu is not None and mfu > 100:
@@ -242,21 +234,17 @@ def build(run_dir: Path) -> Record:
         ending = _impossible(entries) or ending
     steps, quality = _steps(timeline), _quality(plan, timeline)
     launch = next(event for event in timeline.launcher if event["event"] == "launch")
-    redactor = environment.Redactor(
-        (run_dir, "<run>"), (Path(plan.run_dir), "<run>"), (Path(plan.data.folder), "<data>")
-    )
     rank0 = timeline.ranks[0]
-    return Record(
+    built = Record(
         suite=Suite(version=__version__),
         run_id=plan.run_id,
         case_key=plan.case_key,
         started=launch["started"],
         status=ending.status,
-        cause=None if ending.cause is None else Cause(**redactor.apply(ending.cause)),
-        # Folders only: a user called "real" must not change what was planned.
-        plan=Plan(**redactor.folders(plan.model_dump())),
-        argv=redactor.apply(launch["argv"]),
-        environment=redactor.apply(launch["environment"])
+        cause=None if ending.cause is None else Cause(**ending.cause),
+        plan=plan,
+        argv=launch["argv"],
+        environment=launch["environment"]
         | {
             "others_cpu_share": timeline.others_cpu_share,
             "devices": [rank.facts.get("device") for rank in timeline.ranks if rank.facts],
@@ -274,5 +262,7 @@ def build(run_dir: Path) -> Record:
         extra=plan.extra,
         labels=plan.labels,
         notes=_notes(plan, steps, quality, timeline, entries),
-        evidence=_evidence(run_dir),
+        evidence=evidence(run_dir),
     )
+    # The evidence is redacted as a rule; the disk may have been too full for it.
+    return Record(**redactor_of(plan, run_dir).document(built.model_dump()))

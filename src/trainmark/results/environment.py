@@ -1,12 +1,10 @@
-"""Describe the machine and the software, with nothing that names a person or a host."""
+"""Describe the machine and the software, as far as they change what is measured."""
 
 from __future__ import annotations
 
-import getpass
 import os
 import platform
 import re
-import socket
 import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -15,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from trainmark.devices.cpu import model_name, total_memory_bytes, usable_cores
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
 PACKAGES = (
     "torch", "transformers", "peft", "tokenizers", "safetensors", "numpy", "h5py", "pyarrow",
@@ -129,62 +127,3 @@ def collect(variables: Mapping[str, str]) -> dict[str, Any]:
         "network": os.environ.get("TRAINMARK_NETWORK"),
         "variables": {name: variables[name] for name in VARIABLES if name in variables},
     }
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return ""  # a user id without a name, as containers have
-
-
-class Redactor:
-    """Replace what names a person or a host in text that may leave the machine."""
-
-    def __init__(self, *folders: tuple[Path, str]) -> None:
-        known = [*folders, (Path.cwd(), "."), (Path.home(), "~")]
-        pairs = [
-            (str(whole), stand_in)
-            for folder, stand_in in known
-            for whole in (folder.absolute(), folder.resolve())
-            if whole.name
-        ]
-        self._folders = sorted(pairs, key=lambda pair: -len(pair[0]))  # the innermost first
-        host = socket.gethostname()
-        words = dict.fromkeys((host, host.partition(".")[0]), "<host>") | {_user(): "<user>"}
-        self._words = [
-            (re.compile(rf"\b{re.escape(old)}\b"), new)
-            for old, new in words.items()
-            if len(old) > 2 and old not in ("root", "localhost")
-        ]
-        self._address = re.compile(
-            r"\b(?!127\.)(?!0\.0\.0\.0)(?:\d{1,3}\.){3}\d{1,3}\b"
-            r"|(?<![\w:])(?:[0-9a-fA-F]{1,4}:){5,7}[0-9a-fA-F]{1,4}(?![\w:])"  # IPv6, MAC
-            r"|(?<![\w:])[0-9a-fA-F]{1,4}(?::[0-9a-fA-F]{1,4})*::(?:[0-9a-fA-F]{1,4}:)*"
-            r"[0-9a-fA-F]{1,4}(?![\w:])"
-        )
-
-    def folders(self, value: Any) -> Any:
-        """Return ``value`` with the folders in every string of it replaced."""
-        if isinstance(value, str):
-            for old, new in self._folders:
-                value = value.replace(old, new)
-            return value
-        return _in_every_item(self.folders, value)
-
-    def apply(self, value: Any) -> Any:
-        """Return ``value`` with folders, host, user and addresses in every string replaced."""
-        if not isinstance(value, str):
-            return _in_every_item(self.apply, value)
-        text: str = self.folders(value)
-        for pattern, new in self._words:
-            text = pattern.sub(new, text)
-        return self._address.sub("<address>", text)
-
-
-def _in_every_item(change: Callable[[Any], Any], value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: change(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [change(item) for item in value]
-    return value

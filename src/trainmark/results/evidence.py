@@ -1,0 +1,98 @@
+"""The files that a record was computed from, and what else the ranks left beside it.
+
+Owns which files these are, their redaction when the run is over, and their digests. The plan
+and the events must hold real paths while ranks run; the record names the digests. So they are
+redacted in between.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from hashlib import file_digest
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic_core import from_json
+
+from trainmark.plan import PLAN_FILE, Plan
+from trainmark.results.record import Evidence
+from trainmark.results.redaction import Redactor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_EVENTS = "events.*.jsonl"
+_OUTPUTS = ("log.*.txt", "stacks.*.txt")
+_LONGEST_LINE = 1 << 22  # bytes; a longer one is taken in pieces
+
+
+def evidence(run_dir: Path) -> list[Evidence]:
+    """Return the files a record is computed from, with size and digest."""
+    entries = []
+    for path in sorted([*run_dir.glob(_EVENTS), run_dir / PLAN_FILE]):
+        with path.open("rb") as file:
+            digest = file_digest(file, "sha256").hexdigest()
+        entries.append(Evidence(name=path.name, bytes=path.stat().st_size, sha256=digest))
+    return entries
+
+
+def redactor_of(plan: Plan, run_dir: Path) -> Redactor:
+    """Return what redacts the files of a run and its record."""
+    return Redactor(
+        (run_dir, "<run>"), (Path(plan.run_dir), "<run>"), (Path(plan.data.folder), "<data>")
+    )
+
+
+def redact(run_dir: Path) -> None:
+    """Redact the plan, the events and all output of a run, in place; every process is gone.
+
+    Each file changes as a whole or not at all, and one with nothing to redact is not written.
+
+    Raises:
+        OSError: the disk is full or the folder read-only. The record is redacted all the same.
+    """
+    redactor = redactor_of(Plan.read(run_dir), run_dir)
+    names = [PLAN_FILE, _EVENTS, *_OUTPUTS]
+    for path in sorted(found for name in names for found in run_dir.glob(name)):
+        if any(line != _line(line, redactor) for line in _lines(path)):
+            _rewrite(path, redactor)
+
+
+def _rewrite(path: Path, redactor: Redactor) -> None:
+    staging = path.with_name(f".{path.name}.tmp")
+    try:
+        with staging.open("wb") as file:
+            for line in _lines(path):
+                file.write(_line(line, redactor))
+            file.flush()
+            os.fsync(file.fileno())
+        staging.rename(path)
+    finally:
+        staging.unlink(missing_ok=True)
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    """Yield a file's lines; the plan, one JSON document, as a whole."""
+    with path.open("rb") as file:
+        if path.name == PLAN_FILE:
+            yield file.read()
+        while line := file.readline(_LONGEST_LINE):
+            yield line
+
+
+def _line(line: bytes, redactor: Redactor) -> bytes:
+    """Return a line redacted; JSON by its values, so that it stays JSON."""
+    if line.startswith(b"{"):
+        try:
+            document = from_json(line, allow_inf_nan=False)
+        except ValueError:
+            pass  # torn or malformed: text, as any other
+        else:
+            redacted = redactor.document(document)
+            if redacted == document:
+                return line
+            indent, separators = (2, None) if b"\n" in line.rstrip() else (None, (",", ":"))
+            return (json.dumps(redacted, indent=indent, separators=separators) + "\n").encode()
+    text = line.decode("utf-8", "surrogateescape")
+    return redactor.text(text).encode("utf-8", "surrogateescape")
