@@ -16,14 +16,14 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
 
 from trainmark import case_key, cases, devices
 from trainmark.errors import DataError, EnvironmentFault, UsageError
-from trainmark.spec import Case, Recipe, fields_under
+from trainmark.recipes import changes, standard_of
 from trainmark.words import read_words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from trainmark.protocols import Vendor
-    from trainmark.spec import DataFacts
+    from trainmark.spec import Case, DataFacts, Recipe
 
 PLAN_FILE = "plan.json"
 RUNS_DIR = Path("runs")
@@ -67,6 +67,7 @@ class Plan(Frozen):
     case_key: str
     recipe_name: str
     recipe: dict[str, Any]
+    compared_with: str = Field(description="recipe that fix_hp and extra are changes of")
     fix_hp: dict[str, Any]
     extra: dict[str, Any]
     rules: Literal["closed", "open"]
@@ -208,7 +209,7 @@ def resolve(
         timeout_s=timeout_s,
         seed=seed,
     )
-    case, recipe, changed = words.case, words.recipe, words.changed
+    case, recipe = words.case, words.recipe
     nnodes, nproc, repeat_count = words.nnodes, words.nproc, words.repeat_count
     vendor = devices.choose(device_name or case_key.vendor_of(words.hardware))
     _check_ranks(vendor, recipe, nproc=nproc, nnodes=nnodes)
@@ -231,9 +232,10 @@ def resolve(
     memory = vendor.rank_memory(nproc)
     if case.check_fit is not None and memory is not None:
         case.check_fit(folder, recipe, nnodes * nproc, memory)
-    closed = fields_under(case.recipe_type, "closed")
-    free = fields_under(case.recipe_type, "free")
-    extra = {field: value for field, value in changed.items() if field not in closed | free}
+    standard = standard_of(case, words.recipe_name, world=words.world)
+    fix_hp, extra = changes(
+        recipe, named=case.recipes[words.recipe_name], standard=case.recipes[standard]
+    )
     stamp = (now or datetime.now(UTC)).strftime("%Y%m%dT%H%M%SZ")
     run_id = f"{stamp}-{case.name}-{run_token or secrets.token_hex(3)}"
     oversubscribed = vendor.name == "cpu" and nproc > vendor.count()
@@ -245,7 +247,8 @@ def resolve(
         case_key=case_key.write(case, vendor.name, nnodes=nnodes, nproc=nproc, repeat=repeat_count),
         recipe_name=words.recipe_name,
         recipe=asdict(recipe),
-        fix_hp={field: value for field, value in changed.items() if field in closed},
+        compared_with=standard,
+        fix_hp=fix_hp,
         extra=extra,
         rules="open" if extra else "closed",
         labels=_labels(recipe, words.world, facts, oversubscribed=oversubscribed),

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 from pydantic import TypeAdapter, ValidationError
 
 from trainmark.errors import UsageError, nearest
-from trainmark.spec import FIELD_ALIASES, SHORT_NAMES, Case, Recipe, fields_under
+from trainmark.spec import (
+    FIELD_ALIASES,
+    PRECISION_ALIASES,
+    SHORT_NAMES,
+    Case,
+    Recipe,
+    fields_under,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -47,8 +54,8 @@ def choose_recipe(case: Case, name: str | None, *, world: str, real_data: bool) 
     )
 
 
-def apply_overrides(recipe: Recipe, overrides: Mapping[str, str]) -> tuple[Recipe, dict[str, Any]]:
-    """Return ``recipe`` with ``overrides`` applied, and what really changed by field name.
+def apply_overrides(recipe: Recipe, overrides: Mapping[str, str]) -> Recipe:
+    """Return ``recipe`` with ``overrides`` applied.
 
     Raises:
         UsageError: an unknown field, or a value outside its type or range.
@@ -73,7 +80,8 @@ def apply_overrides(recipe: Recipe, overrides: Mapping[str, str]) -> tuple[Recip
             )
         if name in values:
             raise UsageError(f"{name} is given twice", where=f"{key}={text}", remedy="name it once")
-        values[name] = None if text.lower() == "none" else text
+        known_as = PRECISION_ALIASES if name == "precision" else {}
+        values[name] = None if text.lower() == "none" else known_as.get(text, text)
     adapter = TypeAdapter(type(recipe))
     try:
         resolved: Recipe = adapter.validate_python({**asdict(recipe), **values})
@@ -95,12 +103,57 @@ def apply_overrides(recipe: Recipe, overrides: Mapping[str, str]) -> tuple[Recip
                 rule="a number must be finite",
                 remedy=f"the recipe's own value is {getattr(recipe, name)!r}",
             )
-    changed = {
-        name: getattr(resolved, name)
-        for name in values
-        if getattr(resolved, name) != getattr(recipe, name)
+    return resolved
+
+
+def standard_of(case: Case, recipe_name: str, *, world: str) -> str:
+    """Return the name of the recipe that a run of ``recipe_name`` is compared with.
+
+    It is the case's standard recipe for ``world``; without one, that for the world which
+    ``recipe_name`` was written for; else that with the nearest number of ranks. A recipe on
+    generated data that was written for no world (``tiny``) is work of its own and compares
+    with itself, and so does every recipe of a case without a standard one.
+    """
+    recipe = case.recipes[recipe_name]
+    standards = {
+        item.world or world: name
+        for name, item in case.recipes.items()
+        if name in ("standard", f"standard-{item.world}")
     }
-    return resolved, changed
+    if not standards or (recipe.world is None and recipe.data == "generated"):
+        return recipe_name
+    for wanted in (world, recipe.world):
+        if wanted in standards:
+            return standards[wanted]
+    nearest_world = min(
+        standards, key=lambda item: (abs(math.log2(_ranks(item) / _ranks(world))), item)
+    )
+    return standards[nearest_world]
+
+
+def _ranks(world: str) -> int:
+    machines, ranks = world.split("x")
+    return int(machines) * int(ranks)
+
+
+def changes(
+    resolved: Recipe, *, named: Recipe, standard: Recipe
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what ``resolved`` changes of ``standard``: ``fix_hp`` and ``extra``, by field name.
+
+    Args:
+        named: the shipped recipe that was asked for; what it sets of the scope is no change.
+    """
+    fix_hp, extra = {}, {}
+    for item in fields(resolved):
+        rule, value = item.metadata.get("rule", "open"), getattr(resolved, item.name)
+        if rule in ("free", "fixed") or value == getattr(standard, item.name):
+            continue
+        if rule == "closed":
+            fix_hp[item.name] = value
+        elif rule == "open" or value != getattr(named, item.name):
+            extra[item.name] = value
+    return fix_hp, extra
 
 
 def fix_hp_text(values: Mapping[str, Any]) -> str:

@@ -21,6 +21,9 @@ PositiveFloat = Annotated[float, Gt(0)]
 NonNegativeInt = Annotated[int, Ge(0), Le(2**63 - 1)]  # what torch takes as a seed
 NonNegativeFloat = Annotated[float, Ge(0)]
 
+# What published pages call it; their amp rows ran fp16 under autocast.
+PRECISION_ALIASES: dict[str, str] = {"amp": "fp16"}
+
 
 @dataclass(frozen=True, slots=True)
 class Text:
@@ -69,7 +72,7 @@ class Target:
         return quality >= self.value if self.higher_is_better else quality <= self.value
 
 
-Rule = Literal["open", "closed", "free", "fixed"]
+Rule = Literal["open", "closed", "scope", "free", "fixed"]
 
 
 def recipe_field(default: Any, doc: str, *, rule: Rule = "open") -> Any:
@@ -79,8 +82,10 @@ def recipe_field(default: Any, doc: str, *, rule: Rule = "open") -> Any:
         default: the value where a recipe names none.
         doc: one line for ``trainmark list fields``, with the unit.
         rule: what changing it means. ``closed``: the closed rules allow it, listed as
-            ``fix_hp``. ``open``: it changes the work, listed as ``extra``. ``free``: the
-            work stays the same. ``fixed``: not to be changed by hand.
+            ``fix_hp``. ``open``: it changes the work, listed as ``extra``. ``scope``: it says
+            how much of the work is done and what is evaluated, listed as ``extra`` where it
+            was changed by hand, not where a shipped recipe sets it. ``free``: the work stays
+            the same. ``fixed``: not to be changed by hand.
     """
     return field(default=default, metadata={"doc": doc, "rule": rule})
 
@@ -107,19 +112,29 @@ class Recipe:
     )
     compile: bool = recipe_field(False, "torch.compile the model", rule="closed")
     weight_decay: NonNegativeFloat = recipe_field(0.0, "decoupled weight decay")
-    max_epochs: PositiveInt = recipe_field(1, "passes over the data at most")
-    max_steps: PositiveInt | None = recipe_field(None, "optimizer steps at most; none: epochs rule")
+    max_epochs: PositiveInt = recipe_field(1, "passes over the data at most", rule="scope")
+    max_steps: PositiveInt | None = recipe_field(
+        None, "optimizer steps at most; none: epochs rule", rule="scope"
+    )
     eval_every_epochs: PositiveInt | None = recipe_field(
-        1, "epochs between two evaluations; none: no evaluation by epochs"
+        1, "epochs between two evaluations; none: no evaluation by epochs", rule="scope"
     )
     eval_every_samples: PositiveInt | None = recipe_field(
-        None, "samples of all ranks between two evaluations; none: no evaluation within epochs"
+        None,
+        "samples of all ranks between two evaluations; none: no evaluation within epochs",
+        rule="scope",
     )
     eval_from_sample: PositiveInt | None = recipe_field(
-        None, "samples of all ranks before the first of these; none: eval_every_samples"
+        None,
+        "samples of all ranks before the first of these; none: eval_every_samples",
+        rule="scope",
     )
-    target_value: float | None = recipe_field(None, "quality that ends the run; none: no target")
-    warmup_steps: PositiveInt = recipe_field(10, "first steps kept out of steady figures")
+    target_value: float | None = recipe_field(
+        None, "quality that ends the run; none: no target", rule="scope"
+    )
+    warmup_steps: PositiveInt = recipe_field(
+        10, "first steps kept out of steady figures", rule="scope"
+    )
     window_steps: PositiveInt = recipe_field(
         10, "steps between two synchronisations with the device", rule="free"
     )

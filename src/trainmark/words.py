@@ -7,7 +7,7 @@ has: a launch that cannot run here is still checked word by word.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trainmark import case_key, cases
 from trainmark.errors import UsageError
@@ -28,7 +28,6 @@ class Words:
     case: Case
     recipe_name: str
     recipe: Recipe
-    changed: dict[str, Any]
     hardware: str | None
     nnodes: int
     nproc: int
@@ -72,14 +71,13 @@ def read_words(
     name = choose_recipe(case, recipe_name, world=f"{nnodes}x{nproc}", real_data=real_data)
     options = {"timeout_s": timeout_s, "seed": seed}
     texts = {key: str(value) for key, value in options.items() if value is not None}
-    recipe, changed = apply_overrides(case.recipes[name], {**(overrides or {}), **texts})
+    recipe = apply_overrides(case.recipes[name], {**(overrides or {}), **texts})
     if case.check_recipe is not None:
         case.check_recipe(recipe, nnodes * nproc)
     return Words(
         case=case,
         recipe_name=name,
         recipe=recipe,
-        changed=changed,
         hardware=word.hardware,
         nnodes=nnodes,
         nproc=nproc,

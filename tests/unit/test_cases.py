@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 from dataclasses import fields, is_dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
 
@@ -16,7 +16,7 @@ from trainmark import cases, devices, plan, recipes
 from trainmark.datasets import generated_folder
 from trainmark.errors import UsageError
 from trainmark.protocols import Counts
-from trainmark.spec import Case, DataFacts, Recipe, Text, field_docs, fields_under
+from trainmark.spec import Case, DataFacts, Recipe, Rule, Text, field_docs, fields_under
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,7 +71,7 @@ def test_every_field_of_a_recipe_is_described(name: str) -> None:
     assert all(docs.values()), docs
     names = {item.name for item in fields(recipe_type)}
     assert set(docs) == names
-    rules = [fields_under(recipe_type, rule) for rule in ("open", "closed", "free", "fixed")]
+    rules = [fields_under(recipe_type, rule) for rule in get_args(Rule)]
     assert set().union(*rules) == names
 
 
@@ -120,8 +120,52 @@ def test_every_recipe_resolves(
         generated_root=tmp_path,
     )
     assert resolved.recipe_name == recipe_name
-    assert (resolved.rules, resolved.fix_hp, resolved.extra) == ("closed", {}, {})
+    # A shipped recipe is within the closed rules, whatever it leaves out.
+    assert (resolved.rules, resolved.extra) == ("closed", {})
     assert plan.Plan.model_validate_json(resolved.model_dump_json()) == resolved
+
+
+# What the shipped recipes change of the standard recipe of their world; the others nothing.
+CHANGED = {
+    "distilbert_sst2": {  # the cells of the published rows
+        "throughput-1x1": "bs=96,lr=0.00015", "throughput-1x8": "bs=96", "throughput-2x8": "bs=96",
+    },
+    "glm_superglue": {
+        "throughput-1x1": "gas=1,precision=bf16,group_by_choices=true,checkpoint_activations=false",
+        "throughput-1x8": "precision=bf16,group_by_choices=true,checkpoint_activations=false",
+    },
+    "llama2_7b_lora": {
+        "standard-bf16-1x1": "bs=4,precision=bf16,weights_dtype=bf16",
+        "standard-bf16-1x8": "bs=4,precision=bf16,weights_dtype=bf16",
+        "standard-fp16-1x1": "bs=4,precision=fp16,weights_dtype=fp16",
+        "standard-fp16-1x8": "bs=4,precision=fp16,weights_dtype=fp16",
+        "throughput-1x1": "bs=4,precision=bf16,weights_dtype=bf16",
+        "throughput-1x8": "bs=4,precision=bf16,weights_dtype=bf16",
+        "throughput-fp16-1x1": "bs=4,precision=fp16,weights_dtype=fp16",
+        "throughput-tf32-1x1": "precision=tf32",
+    },
+    "dlrm_criteo": {
+        "throughput-1x1": "bs=262144", "throughput-1x8": "bs=262144", "throughput-2x8": "bs=172032",
+    },
+    "gpt_megatron": {
+        "sp-bs16-fp16": "bs=16,precision=fp16", "sp-bs16-bf16": "bs=16,precision=bf16",
+        "mp-bs16-fp16": "bs=16,precision=fp16", "mp-bs16-bf16": "bs=16,precision=bf16",
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", cases.names())
+def test_the_shipped_recipes_tell_what_they_change_of_the_standard(name: str) -> None:
+    case = cases.load(name)
+    found = {}
+    for recipe_name, recipe in case.recipes.items():
+        against = recipes.standard_of(case, recipe_name, world=recipe.world or "1x1")
+        assert against == ("tiny" if recipe.world is None else f"standard-{recipe.world}")
+        fix_hp, extra = recipes.changes(recipe, named=recipe, standard=case.recipes[against])
+        assert extra == {}
+        if fix_hp:
+            found[recipe_name] = recipes.fix_hp_text(fix_hp)
+    assert found == CHANGED.get(name, {})
 
 
 def _copy(case: Case) -> Case:

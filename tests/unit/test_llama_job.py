@@ -217,9 +217,7 @@ def test_a_run_says_what_it_trained(folder: Path) -> None:
     ],
 )
 def test_fields_that_contradict_each_other_are_refused(words: list[str], said: str) -> None:
-    recipe, _ = recipes.apply_overrides(
-        CASE.recipes["standard-1x1"], recipes.parse_assignments(words)
-    )
+    recipe = recipes.apply_overrides(CASE.recipes["standard-1x1"], recipes.parse_assignments(words))
     with pytest.raises(UsageError, match=said) as caught:
         check_recipe(recipe, 1)
     assert caught.value.remedy

@@ -25,7 +25,7 @@ def record(recipe: str = "standard-fp16-1x1", *, told: bool = True, nproc: int =
     plan = made.plan.model_copy(
         update={
             "case": CASE.name, "recipe_name": recipe, "recipe": asdict(CASE.recipes[recipe]),
-            "fix_hp": {}, "extra": {}, "nproc": nproc,
+            "compared_with": "standard-1x1", "fix_hp": {}, "extra": {}, "nproc": nproc,
         }
     )  # fmt: skip
     job: dict[str, Any] = {

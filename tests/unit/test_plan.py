@@ -175,6 +175,56 @@ def test_a_free_field_leaves_the_work_as_it_is(resolve: Any) -> None:
     assert (recipe.seed, recipe.timeout_s, recipe.window_steps) == (7, 60.0, 5)
 
 
+def test_amp_is_fp16_under_autocast(resolve: Any) -> None:
+    assert resolve(words=["precision=amp"]).fix_hp == {"precision": "fp16"}
+
+
+@pytest.mark.parametrize(
+    ("name", "world", "standard"),
+    [
+        ("standard-1x8", "1x8", "standard-1x8"),
+        ("throughput-1x1", "1x1", "standard-1x1"),
+        ("throughput-1x1", "1x8", "standard-1x8"),  # the world that runs goes before
+        ("standard-1x1", "1x8", "standard-1x8"),
+        ("throughput-1x1", "1x4", "standard-1x1"),  # then the world it was written for
+        ("long", "1x2", "standard-1x1"),  # then the nearest
+        ("long", "1x3", "standard-1x8"),
+        ("long", "4x8", "standard-1x8"),
+        ("tiny", "1x1", "tiny"),  # work of its own
+    ],
+)
+def test_a_run_is_compared_with_a_standard_recipe(name: str, world: str, standard: str) -> None:
+    case = sized_case()
+    worlds = {key: replace(item, world=sized(key)) for key, item in case.recipes.items()}
+    assert recipes.standard_of(replace(case, recipes=worlds), name, world=world) == standard
+
+
+def sized(name: str) -> str | None:
+    world = name.rpartition("-")[2]
+    return world if "x" in world else None
+
+
+def test_a_case_without_a_standard_recipe_compares_each_with_itself() -> None:
+    case = replace(TOY, recipes={"fast": Recipe(world="1x8"), "standard-amp-1x8": Recipe()})
+    assert recipes.standard_of(case, "fast", world="1x8") == "fast"
+    one = replace(TOY, recipes={"fast": Recipe(), "standard": Recipe()})
+    assert recipes.standard_of(one, "fast", world="1x4") == "standard"
+
+
+def test_what_a_shipped_recipe_leaves_out_is_no_change() -> None:
+    standard = Recipe(target_value=0.9, max_epochs=10, weight_decay=0.1)
+    named = replace(standard, target_value=None, max_steps=100, micro_batch_size=96)
+
+    def told(**by_hand: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        return recipes.changes(replace(named, **by_hand), named=named, standard=standard)
+
+    assert told() == ({"micro_batch_size": 96}, {})
+    assert told(micro_batch_size=32) == ({}, {})  # back at the standard's
+    assert told(max_steps=50) == ({"micro_batch_size": 96}, {"max_steps": 50})
+    assert told(target_value=0.9)[1] == {}
+    assert told(weight_decay=0.0, seed=7)[1] == {"weight_decay": 0.0}
+
+
 def test_a_value_that_is_the_recipes_own_is_no_change(resolve: Any) -> None:
     assert resolve(words=["bs=64", "lr=0.003"]).fix_hp == {}
 
@@ -400,7 +450,8 @@ def test_fix_hp_can_be_given_back(batch: int, rate: float, precision: str, compi
     }
     changed = {name: value for name, value in values.items() if value != getattr(recipe, name)}
     words = recipes.parse_assignments(recipes.fix_hp_text(changed).split(","))
-    assert recipes.apply_overrides(recipe, words)[1] == changed
+    found = recipes.apply_overrides(recipe, words)
+    assert recipes.changes(found, named=recipe, standard=recipe) == (changed, {})
 
 
 @given(st.lists(st.text(max_size=12), max_size=3), st.text(max_size=20))

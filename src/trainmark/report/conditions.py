@@ -189,6 +189,9 @@ def _definition(name: str, records: Sequence[Record], about: About, lang: str) -
         used = dict.fromkeys(_precision_note(record, lang) for record in records)
         notes = text("sep.comma", lang).join(used)
         return text(key, lang, precisions=notes)
+    if name == "fix_hp":
+        standards = dict.fromkeys(record.plan.compared_with for record in records)
+        return text(key, lang, standards=text("sep.comma", lang).join(standards))
     if name == QUALITY:
         return text(key, lang, note=about.metric_note.in_language(lang))
     return text(key, lang)

@@ -51,6 +51,7 @@ COLUMNS: dict[str, Callable[[Record], Value]] = {
     "repeat_index": lambda record: record.plan.repeat_index,
     "precision": lambda record: record.plan.recipe["precision"],
     "rules": lambda record: record.plan.rules,
+    "compared_with": lambda record: record.plan.compared_with,
     "fix_hp": lambda record: _changes(record.fix_hp),
     "extra": lambda record: _changes(record.extra),
     "labels": lambda record: " ".join(record.labels) or None,

@@ -216,8 +216,8 @@ TEXTS: dict[str, Text] = {
         "the precision that was in force: {precisions}", "实际生效的精度：{precisions}"
     ),
     "def.fix_hp": Text(
-        "recipe fields changed that the closed rules allow; / means none",
-        "在封闭规则允许范围内改动的配方字段；/ 表示未改动",
+        "fields that differ from recipe {standards} and that the closed rules allow; / means none",
+        "与配方 {standards} 不同且封闭规则允许改动的字段；/ 表示无",
     ),
     "def.e2e_time": Text(
         "launcher start to the last rank's end, in s", "从启动器启动到最后一个 rank 结束，单位为 s"

@@ -20,7 +20,9 @@ class DistilbertRecipe(Recipe):
 
     seq_length: PositiveInt = recipe_field(512, "tokens every sentence is padded to")
     init: Literal["pretrained", "random"] = recipe_field(
-        "pretrained", "weights to start from; random: speed only, no quality to compare"
+        "pretrained",
+        "weights to start from; random: speed only, no quality to compare",
+        rule="scope",
     )
 
 

@@ -43,7 +43,9 @@ class GlmRecipe(Recipe):
         False, "let ranks that wait for each other train samples of like size", rule="closed"
     )
     init: Literal["pretrained", "random"] = recipe_field(
-        "pretrained", "weights to start from; random: speed only, no quality to compare"
+        "pretrained",
+        "weights to start from; random: speed only, no quality to compare",
+        rule="scope",
     )
     dropout: Annotated[float, Ge(0), Lt(1)] = recipe_field(
         0.1, "probability of dropping embeddings, attention weights and residuals"

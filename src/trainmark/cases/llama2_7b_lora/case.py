@@ -45,7 +45,7 @@ class LlamaRecipe(Recipe):
     )
     max_grad_norm: PositiveFloat | None = recipe_field(None, "clip gradients to it; none: no clip")
     init: Literal["pretrained", "random"] = recipe_field(
-        "pretrained", "frozen weights: of model/, or random, then about speed only"
+        "pretrained", "frozen weights: of model/, or random, then about speed only", rule="scope"
     )
     model_size: str = recipe_field("7b", "shape of the model that is generated with the data")
     weights_dtype: Literal["fp32", "bf16", "fp16"] = recipe_field(
@@ -61,7 +61,7 @@ class LlamaRecipe(Recipe):
         "attend", "whether a token sees the dialogues packed before its own"
     )
     mmlu_mode: Literal["full", "legacy", "off"] = recipe_field(
-        "full", "score MMLU with all shots, as the published page did, or not at all"
+        "full", "score MMLU with all shots, as the published page did, or not at all", rule="scope"
     )
     mmlu_shots: NonNegativeInt = recipe_field(5, "solved examples before an MMLU question")
 
