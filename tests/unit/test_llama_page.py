@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,7 @@ def record(recipe: str = "standard-fp16-1x1", *, told: bool = True, nproc: int =
 
 def section(page: str, heading: str) -> list[str]:
     """Return the lines under ``heading`` up to the next one."""
-    after = page.split(f"\n### {heading}\n")[1]
+    after = re.split(rf"\n##+ {re.escape(heading)}\n", page)[1]
     return [line for line in after.split("\n#")[0].splitlines() if line]
 
 

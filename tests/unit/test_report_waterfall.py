@@ -117,7 +117,7 @@ def test_svg_is_well_formed_named_and_stays_inside():
         '<script>alert("x")</script>', "4.000 s", "40.0%", "a&b", "6.000 s", "60.0%",
     ]  # fmt: skip
     bars = [element for element in root.iter(f"{space}rect") if element.get("class") != "track"]
-    assert [bar.get("width") for bar in bars] == ["174.4", "261.6"]
+    assert [bar.get("width") for bar in bars] == ["164.8", "247.2"]
 
 
 @pytest.mark.parametrize(

@@ -196,7 +196,7 @@ def step_time_chart(record: Record, *, lang: str = "en", ident: str = "steps") -
     finite = [value for _, value in points if math.isfinite(value)]
     if not finite:
         return None
-    axes = _Axes(len(values), finite, log=max(finite) > _LOG_RATIO * min(finite))
+    axes = _Axes(len(values), finite, log=_is_log(record.steps.time_ns))
     parts = []
     warmup = min(record.steps.warmup, len(values))
     if warmup:
@@ -206,7 +206,19 @@ def step_time_chart(record: Record, *, lang: str = "en", ident: str = "steps") -
     parts += axes.frame(lang=lang)
     parts.append(svg.polyline(axes.runs(points), classes="curve"))
     description = text("chart.step_time.desc", lang, n=f"{len(values):,}", warmup=warmup)
-    return _chart(parts, text("chart.step_time", lang), description, ident)
+    return _chart(parts, step_time_title(record, lang), description, ident)
+
+
+def step_time_title(record: Record, lang: str) -> str:
+    """Return the chart's title; it says so where the axis is logarithmic."""
+    title = text("chart.step_time", lang)
+    return text("chart.log", lang, title=title) if _is_log(record.steps.time_ns) else title
+
+
+def _is_log(times_ns: Sequence[int]) -> bool:
+    """Tell whether a linear axis would show one spike and a flat line."""
+    known = [value for value in times_ns if value > 0]
+    return bool(known) and max(known) > _LOG_RATIO * min(known)
 
 
 def _chart(parts: Sequence[str], title: str, description: str, ident: str) -> str:

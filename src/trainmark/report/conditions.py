@@ -197,36 +197,41 @@ def _definition(name: str, records: Sequence[Record], about: About, lang: str) -
     return text(key, lang)
 
 
-def general(
+def columns_meaning(
     records: Sequence[Record], about: About, lang: str, *, columns: Sequence[str], metric: str
 ) -> Section:
-    """Return the founding pages' table of what is measured and what each column means."""
-    rows = [
-        (text("name.task", lang), about.task.in_language(lang), ""),
-        (text("name.model", lang), about.model, ""),
-        (text("name.dataset", lang), about.dataset, shared(records, lambda r: _data(r, lang))),
-        (text("name.sample", lang), about.sample_note.in_language(lang), ""),
-        (text("name.device", lang), shared(records, short_device), ""),
-    ]
-    if "precision" not in columns:
-        precision = shared(records, COLUMNS["precision"].cell)
-        remark = _definition("precision", records, about, lang)
-        rows.append((text("name.precision", lang), precision, remark))
-    for name in columns:
+    """Return what each column of the performance table means."""
+    shown = ("precision", *columns) if "precision" not in columns else columns
+    items = []
+    for name in shown:
         printed = metric if name == QUALITY else name
-        see = text("general.see", lang, column=printed)
-        rows.append((text(COLUMNS[name].name, lang), see, _definition(name, records, about, lang)))
+        meaning = _definition(name, records, about, lang)
+        called = text(COLUMNS[name].name, lang)
+        if called != printed:
+            meaning = text("columns.form", lang, name=called, meaning=meaning)
+        items.append((printed, meaning))
+    return Section(text("section.columns", lang), 3, "columns", (Facts(tuple(items)),))
+
+
+def general(records: Sequence[Record], about: About, lang: str) -> Section:
+    """Return the founding pages' table of what was trained on which device."""
 
     def extra(record: Record) -> str:
         changed = fix_hp_text(record.extra)
         return text("fact.none", lang) if changed == cells.NOTHING else changed
 
-    rows.append((text("name.extra", lang), shared(records, extra), text("def.extra", lang)))
+    precision = shared(records, lambda record: _precision_note(record, lang))
+    rows = (
+        (text("name.task", lang), about.task.in_language(lang), ""),
+        (text("name.model", lang), about.model, ""),
+        (text("name.dataset", lang), about.dataset, shared(records, lambda r: _data(r, lang))),
+        (text("name.sample", lang), about.sample_note.in_language(lang), ""),
+        (text("name.precision", lang), shared(records, COLUMNS["precision"].cell), precision),
+        (text("name.device", lang), shared(records, short_device), ""),
+        (text("name.extra", lang), shared(records, extra), text("def.extra", lang)),
+    )
     names = tuple(text(f"head.{name}", lang) for name in ("name", "value", "remark"))
-    table = Table(names, tuple(rows))
-    strong = text("name.p_core", lang) if "p_core" in columns else text("name.token/p/s", lang)
-    blocks = (Grid(table, strong_row=strong),)
-    return Section(text("section.general", lang), 3, "general", blocks)
+    return Section(text("section.general", lang), 3, "general", (Grid(Table(names, rows)),))
 
 
 def cause(record: Record, lang: str, *, number: str = "") -> Section | None:

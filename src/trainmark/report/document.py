@@ -61,10 +61,14 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """A few figures at a glance: name, value, unit. Markdown leaves them to the tables."""
+    """A few figures at a glance: name, value, unit. Markdown leaves them to the tables.
+
+    ``not_a_result`` says so where the run did not pass; the figures are then struck out.
+    """
 
     kind: ClassVar[str] = "tiles"
     items: tuple[tuple[str, str, str], ...]
+    not_a_result: str = ""
 
 
 Block = Paragraph | Facts | Grid | Code | Picture | Tiles

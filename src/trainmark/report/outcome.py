@@ -5,16 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trainmark.report import cells
-from trainmark.report.charts import loss_chart, step_time_chart
+from trainmark.report.charts import loss_chart, step_time_chart, step_time_title
 from trainmark.report.document import Block, Facts, Grid, Paragraph, Picture, Section, Tiles
+from trainmark.report.dot_plot import launches_plot
 from trainmark.report.listing import shared
 from trainmark.report.sentences import sentence
 from trainmark.report.summary import groups, remarks, summary, summary_table
 from trainmark.report.tables import (
     QUALITY,
     Table,
+    is_fine_tuning,
     numbers,
-    performance_row,
     performance_table,
     reference_table,
     value_heads,
@@ -32,53 +33,51 @@ if TYPE_CHECKING:
     from trainmark.results.reference import References
 
 _PAGE_COLUMNS = 96  # of the text waterfall in a page
-TILES = ("p_core", "token/p/s", "e2e_time", QUALITY, "mem")
-_TILE_UNITS = {"e2e_time": "s", "p_core": "samples/s", "token/p/s": "tokens/s", "mem": "GiB"}
+_UTILISATIONS = ("MFU", "MAMFU")
+_TILE_UNITS = {
+    "p_train": "samples/s",
+    "token/p/s": "tokens/s",
+    "e2e_time": "s",
+    "MFU": "%",
+    "MAMFU": "%",
+}
 _SHOWN_WITH = {"mem_total"}  # printed in the cell of another figure
 
 
-def tiles(record: Record, lang: str, *, columns: Sequence[str], metric: str) -> Tiles:
-    """Return the few figures that most readers look for first."""
-    row = performance_row(record, lang=lang, columns=columns)
-    chosen = [name for name in TILES if name in columns]
-    return Tiles(
-        tuple(
-            (metric if name == QUALITY else name, row.cells[name], _TILE_UNITS.get(name, ""))
-            for name in chosen
-        )
+def tiles(records: Sequence[Record], lang: str, *, columns: Sequence[str], metric: str) -> Tiles:
+    """Return the few figures that most readers look for first.
+
+    Of one record its own figures; of several launches of the same work the medians over
+    those that passed. Figures of a run that did not pass are marked as no result.
+    """
+    first, passed = records[0], any(record.passed for record in records)
+    speed = "token/p/s" if is_fine_tuning(columns) else "p_train"
+    used = next((name for name in _UTILISATIONS if value_of(first, name) is not None), "MFU")
+    values: dict[str, float | None]
+    if len(records) == 1:
+        values = {name: value_of(first, name) for name in (speed, used, "e2e_time")}
+        quality = first.quality.value
+    else:
+        found = summary(records)
+        values = {name: item.median for name, item in found.figures.items()}
+        quality = None if found.quality is None else found.quality.median
+    items = (
+        (f"{speed}, {first.plan.recipe['precision']}", cells.number(values.get(speed)), speed),
+        (used, cells.number(values.get(used)), used),
+        (metric, cells.quality(quality, target=first.quality.target), ""),
+        ("e2e_time", cells.seconds(values.get("e2e_time")), "e2e_time"),
     )
-
-
-def median_tiles(
-    records: Sequence[Record], lang: str, *, columns: Sequence[str], metric: str
-) -> Tiles:
-    """Return the tiles of several launches of the same work: the medians of those that passed."""
-    found = summary(records)
-    total = next((value_of(record, "mem_total") for record in records if record.passed), None)
-    items = []
-    for name in TILES:
-        if name not in columns:
-            continue
-        over = found.quality if name == QUALITY else found.figures.get(name)
-        value = None if over is None else over.median
-        if name == QUALITY:
-            shown = cells.quality(value, target=records[0].quality.target)
-        elif name == "mem":
-            shown = cells.memory(value, total)
-        else:
-            shown = cells.seconds(value) if name == "e2e_time" else cells.number(value)
-        title = text("repeats.median", lang, name=metric if name == QUALITY else name)
-        items.append((title, shown, _TILE_UNITS.get(name, "")))
-    return Tiles(tuple(items))
+    name_of = "{}" if len(records) == 1 else text("repeats.median", lang, name="{}")
+    return Tiles(
+        tuple((name_of.format(name), value, _TILE_UNITS.get(u, "")) for name, value, u in items),
+        not_a_result="" if passed else text("tiles.not_a_result", lang),
+    )
 
 
 def performance(
     records: Sequence[Record], lang: str, *, columns: Sequence[str], metric: str
-) -> list[Section]:
-    """Return the performance table, numbered when there are several rows, and the repeats.
-
-    Where all records are repeats of each other, their summary begins the page instead.
-    """
+) -> Section:
+    """Return the performance table, its rows numbered when there are several."""
     table = performance_table(records, lang=lang, columns=columns, metric=metric)
     if len(records) > 1:
         rows = tuple(
@@ -93,10 +92,7 @@ def performance(
         reasons = _reasons(record, lang, columns=columns, metric=metric)
         if reasons:
             blocks.append(Paragraph(f"{number} / {reasons}".strip(), "muted"))
-    found = [Section(text("section.performance", lang), 3, "performance", tuple(blocks))]
-    if not same_launches(records):
-        found += [repeats(members, lang) for members in groups(records) if len(members) > 1]
-    return found
+    return Section(text("section.performance", lang), 2, "performance", tuple(blocks))
 
 
 def _by_sequences(record: Record, lang: str) -> str:
@@ -135,14 +131,31 @@ def _reasons(record: Record, lang: str, *, columns: Sequence[str], metric: str) 
     )
 
 
-def repeats(records: Sequence[Record], lang: str, *, level: int = 3) -> Section:
-    """Return the figures over several launches of the same work."""
+def repeats(records: Sequence[Record], lang: str) -> list[Section]:
+    """Return the figures over the launches of each piece of work that was launched repeatedly."""
+    return [
+        _launches(members, lang, ident=f"repeats{place}")
+        for place, members in enumerate(groups(records), start=1)
+        if len(members) > 1
+    ]
+
+
+def _launches(records: Sequence[Record], lang: str, *, ident: str) -> Section:
     found = summary(records)
     blocks: list[Block] = [Paragraph(line) for line in remarks(found, lang=lang)]
     if found.figures:
-        blocks.insert(0, Grid(summary_table(found, lang=lang)))
+        plot = launches_plot(records, lang=lang, ident=ident)
+        pictures = [] if plot is None else [Picture(plot, None, text("chart.launches", lang))]
+        blocks = [*pictures, Grid(summary_table(found, lang=lang)), *blocks]
     blocks.append(Paragraph(", ".join(record.run_id for record in records), "muted"))
-    return Section(text("section.repeats", lang), level, "repeats", tuple(blocks))
+    return Section(text("section.repeats", lang), 2, ident, tuple(blocks))
+
+
+def typical(records: Sequence[Record]) -> Record:
+    """Return the launch whose throughput is the median of those that passed."""
+    passed = [record for record in records if record.passed] or list(records)
+    ordered = sorted(passed, key=lambda record: value_of(record, "p_train") or 0.0)
+    return ordered[(len(ordered) - 1) // 2]
 
 
 def _figure_remark(record: Record, name: str, lang: str) -> str:
@@ -187,7 +200,7 @@ def spans(record: Record, lang: str, *, number: str, ident: str) -> Section:
     found = record.spans
     heading = text("section.spans", lang) + number
     if found.rank is None or not found.by_name_ns:
-        return Section(heading, 3, ident, (Paragraph(text("spans.none", lang), "muted"),))
+        return Section(heading, 2, ident, (Paragraph(text("spans.none", lang), "muted"),))
     named = cells.NOTHING if found.reconciled is None else f"{100 * found.reconciled:.1f}%"
     caption = text(
         "spans.caption", lang, wall=cells.spent(found.wall_ns or 0), rank=found.rank, named=named
@@ -196,29 +209,31 @@ def spans(record: Record, lang: str, *, number: str, ident: str) -> Section:
         svg_waterfall(record, lang=lang, ident=ident),
         text_waterfall(record, width=_PAGE_COLUMNS, lang=lang),
     )
-    return Section(heading, 3, ident, (Paragraph(caption, "muted"), bars))
+    return Section(heading, 2, ident, (Paragraph(caption, "muted"), bars))
 
 
 def steps(record: Record, lang: str, *, number: str, ident: str) -> Section | None:
     """Return the charts; they exist in HTML only, so that Markdown shows nothing for them."""
-    charts = {
-        "chart.loss": loss_chart(record, lang=lang, ident=f"{ident}-loss"),
-        "chart.step_time": step_time_chart(record, lang=lang, ident=f"{ident}-time"),
-    }
-    pictures = tuple(
-        Picture(chart, None, text(key, lang)) for key, chart in charts.items() if chart is not None
+    charts = (
+        (text("chart.loss", lang), loss_chart(record, lang=lang, ident=f"{ident}-loss")),
+        (step_time_title(record, lang), step_time_chart(record, lang=lang, ident=f"{ident}-time")),
     )
+    pictures = tuple(Picture(chart, None, title) for title, chart in charts if chart is not None)
     if not pictures:
         return None
     blocks: tuple[Block, ...] = (*pictures, Paragraph(text("chart.note", lang), "muted"))
     heading = text("section.steps", lang) + number
-    return Section(heading, 3, ident, blocks, pictures_only=True)
+    return Section(heading, 2, ident, blocks, pictures_only=True)
 
 
 def per_record(records: Sequence[Record], lang: str) -> list[Section]:
-    """Return waterfall and charts of each record."""
+    """Return waterfall and charts of each record; of several launches of the typical one."""
+    shown = list(enumerate(zip(numbers(records), records, strict=True), start=1))
+    if same_launches(records):
+        chosen = typical(records)
+        shown = [item for item in shown if item[1][1] is chosen]
     found: list[Section] = []
-    for place, (number, record) in enumerate(zip(numbers(records), records, strict=True), start=1):
+    for place, (number, record) in shown:
         found.append(spans(record, lang, number=number, ident=f"spans{place}"))
         charts = steps(record, lang, number=number, ident=f"steps{place}")
         if charts is not None:

@@ -57,30 +57,29 @@ def compose(records: Sequence[Record], *, about: About, lang: str = "en") -> Pag
         conditions.cause(record, lang, number=f" [{place}]" if several else "")
         for place, record in enumerate(records, start=1)
     ]
-    repeated = outcome.same_launches(records)
     sections: list[Section | None] = [
-        outcome.repeats(records, lang, level=2) if repeated else None,
         *causes,
-        *environment.environment(records, lang),
-        *strategies(records, lang, columns=columns),
-        Section(text("section.run", lang), 2, "run"),
-        conditions.facts(records, lang, columns=columns),
-        batch_sizes(records, lang, columns=columns),
-        conditions.general(records, about, lang, columns=columns, metric=metric),
-        *outcome.performance(records, lang, columns=columns, metric=metric),
+        outcome.performance(records, lang, columns=columns, metric=metric),
+        conditions.columns_meaning(records, about, lang, columns=columns, metric=metric),
+        *outcome.per_record(records, lang),
+        *outcome.repeats(records, lang),
+        Section(text("section.figures", lang), 2, "figures"),
         outcome.further(records, lang, columns=columns),
         evaluations.quality(records, lang),
         placement(records, lang),
-        *outcome.per_record(records, lang),
         outcome.counts(records, lang),
         outcome.references(records, about, lang),
+        Section(text("section.run", lang), 2, "run"),
+        conditions.facts(records, lang, columns=columns),
+        *strategies(records, lang, columns=columns),
+        batch_sizes(records, lang, columns=columns),
+        conditions.general(records, about, lang),
+        *environment.environment(records, lang),
         outcome.footer(records, lang),
     ]
     lead: tuple[Block, ...] = ()
-    if repeated:
-        lead = (outcome.median_tiles(records, lang, columns=columns, metric=metric),)
-    elif not several:
-        lead = (outcome.tiles(records[0], lang, columns=columns, metric=metric),)
+    if not several or outcome.same_launches(records):
+        lead = (outcome.tiles(records, lang, columns=columns, metric=metric),)
     badge, tone = _badge(records, lang)
     return Page(
         title=text("page.title", lang, title=about.title.in_language(lang)),

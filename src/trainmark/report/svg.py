@@ -34,6 +34,11 @@ def line(*, x1: float, y1: float, x2: float, y2: float, classes: str) -> str:
     )
 
 
+def dot(*, x: float, y: float, classes: str) -> str:
+    """Return a small disc."""
+    return f'<circle cx="{_px(x)}" cy="{_px(y)}" r="4.5" class="{escape(classes)}"/>'
+
+
 def label(text: str, *, x: float, y: float, anchor: str = "start", classes: str = "") -> str:
     """Return text with its baseline at ``y``."""
     place = "" if anchor == "start" else f' text-anchor="{escape(anchor)}"'

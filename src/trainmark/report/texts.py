@@ -23,6 +23,12 @@ TEXTS: dict[str, Text] = {
     "section.parallel": Text("Parallel strategy", "并行策略"),
     "section.optimisation": Text("Optimisation strategy", "优化策略"),
     "section.batch": Text("Batch sizes", "输入批尺寸"),
+    "section.columns": Text("What the columns mean", "各列含义"),
+    "columns.form": Text("{name}: {meaning}", "{name}：{meaning}"),
+    "section.figures": Text("All figures", "全部指标"),
+    "tiles.not_a_result": Text(
+        "The run did not pass: these figures are no result.", "运行未通过：以下数值不是有效结果。"
+    ),
     "section.general": Text("General figures", "通用指标"),
     "section.performance": Text("Performance figures", "性能指标"),
     "section.repeats": Text("Repeated launches", "重复运行统计"),
@@ -204,7 +210,6 @@ TEXTS: dict[str, Text] = {
     "name.mem": Text("memory use", "硬件存储使用"),
     "name.MFU": Text("model FLOP utilisation", "计算使用率"),
     "name.quality": Text("quality", "训练结果"),
-    "general.see": Text("{column}, see performance figures", "{column},见“性能指标”"),
     "general.data": Text(
         "{train} training and {eval} evaluation samples, {layout}, {origin}, content {content}",
         "训练样本 {train}，评估样本 {eval}，格式 {layout}，{origin}，内容标识 {content}",
@@ -361,6 +366,16 @@ TEXTS: dict[str, Text] = {
         "{n} 步的耗时；前 {warmup} 步为预热，以底色标出",
     ),
     "chart.step": Text("step", "步数"),
+    "chart.log": Text("{title}, logarithmic axis", "{title}，对数坐标"),
+    "chart.launches": Text(
+        "Each launch against the median: a dot a launch, a line for the interval",
+        "各次运行相对中位数的偏差：每点为一次运行，横线为区间",
+    ),
+    "chart.launches.desc": Text(
+        "{figures} figures over {launches} launches, as per cent of their medians",
+        "{launches} 次运行的 {figures} 项指标，以相对中位数的百分比表示",
+    ),
+    "chart.launches.axis": Text("difference from the median, %", "相对中位数的偏差（%）"),
     "chart.warmup": Text("warm-up", "预热"),
     "chart.note": Text(
         "Long series are drawn by the least and greatest value of each bucket; figures are "
