@@ -21,6 +21,8 @@ from trainmark.results.record import read, schema
 from trainmark.spec import message
 
 CASES = Path(__file__).parent / "cases"
+PROGRAM = (sys.executable, "-m", "trainmark")
+SAFE_PROGRAM = (sys.executable, "-P", "-m", "trainmark")  # as the script `trainmark`
 
 
 @pytest.fixture
@@ -28,7 +30,7 @@ def started(tmp_path):
     """Start ``trainmark run`` and end it with the test, whatever happens."""
     processes = []
 
-    def start(*words, case="faulty", prefix=(), **variables):
+    def start(*words, case="faulty", prefix=(), cwd=None, program=PROGRAM, **variables):
         run_dir = tmp_path / "run"
         env = os.environ | {
             "TRAINMARK_CASE_PATH": str(CASES),
@@ -38,10 +40,9 @@ def started(tmp_path):
             **variables,
         }
         out = variables.get("RUN_DIR", str(run_dir))
-        command = [*prefix, sys.executable, "-m", "trainmark", "run", case, "--out", out, *words]
-        process = subprocess.Popen(
-            command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
+        command = [*prefix, *program, "run", case, "--out", out, *words]
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(command, env=env, cwd=cwd, stdout=pipe, stderr=pipe, text=True)
         processes.append(process)
         return process, run_dir
 
@@ -75,8 +76,10 @@ def run_id_of(process):
 
 @pytest.fixture
 def fifo(tmp_path):
+    """The pipe a faulty rank tells when it is there; beside it the one ``fault=hold`` reads."""
     path = tmp_path / "fifo"
     os.mkfifo(path)
+    os.mkfifo(tmp_path / "go")
     return path
 
 
@@ -192,6 +195,146 @@ def test_agent_killed(started, fifo):
     assert record.status == "failed"
     assert record.cause.kind == "launcher"
     assert record.cause.message.args["signal"] == "SIGKILL"
+
+
+def write_blocks(path):
+    """Put a pipe where the launcher writes a page: it waits there for ``stop_in``."""
+    os.mkfifo(path)
+    return path
+
+
+def stop_in(pipe, process, *numbers):
+    """Send the signals while the launcher writes into ``pipe``, then let it go on."""
+    with pipe.open("rb") as page:  # opens as soon as the launcher has opened it too
+        for number in numbers:
+            process.send_signal(number)
+        return page.read()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_further_signals_take_nothing_away(started, fifo, number):
+    process, run_dir = started("fault=wait")
+    wait_for_fault(fifo)
+    pipe = write_blocks(run_dir / "page.en.md")
+    process.send_signal(number)
+    process.send_signal(number)
+    page = stop_in(pipe, process, number, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    code, out, err = ended(process)
+    record = checked(run_dir)
+    assert code == 1, err
+    assert (record.status, record.cause.signal) == ("interrupted", number.name)
+    assert number.name in page.decode()
+    assert (run_dir / "page.zh.html").exists()
+    assert "INTERRUPTED" in out
+
+
+def test_a_signal_between_launches_ends_the_series_with_its_pages(started, fifo):
+    process, run_dir = started("--repeat", "3", "fault=hold")
+    wait_for_fault(fifo)
+    pipe = write_blocks(run_dir / "r1/page.en.md")
+    fifo.with_name("go").write_text("on")
+    stop_in(pipe, process, signal.SIGTERM)
+    code, _, err = ended(process)
+    assert code == 1
+    assert "stopped by SIGTERM after 1 of 3 launches" in err
+    assert checked(run_dir / "r1").passed
+    assert not (run_dir / "r2").exists()
+    assert len(json.loads((run_dir / "repeats.json").read_text())["run_ids"]) == 1
+    assert (run_dir / "page.zh.html").exists()
+
+
+def test_a_launch_of_a_series_that_is_stopped_twice(started, fifo):
+    process, run_dir = started("--repeat", "2", "fault=wait")
+    wait_for_fault(fifo)
+    pipe = write_blocks(run_dir / "page.en.md")
+    process.send_signal(signal.SIGTERM)
+    stop_in(pipe, process, signal.SIGTERM, signal.SIGHUP)
+    code, _, _ = ended(process)
+    assert code == 1
+    assert checked(run_dir / "r1").status == "interrupted"
+    assert (run_dir / "repeats.json").exists()
+    assert not (run_dir / "r2").exists()
+
+
+PLANTED_IMPORT = """\
+import os, signal
+from pathlib import Path
+Path(os.environ["FAULT_FIFO"]).write_text("importing")
+signal.pause()
+"""
+
+
+def test_ctrl_c_while_the_program_is_imported(started, fifo, tmp_path):
+    (tmp_path / "early").mkdir()
+    (tmp_path / "early/typer.py").write_text(PLANTED_IMPORT)
+    paths = os.pathsep.join([str(tmp_path / "early"), os.environ.get("PYTHONPATH", "")])
+    process, run_dir = started(PYTHONPATH=paths)
+    fifo.read_text()
+    process.send_signal(signal.SIGINT)
+    assert ended(process) == (1, "", "trainmark: interrupted; nothing was started\n")
+    assert not run_dir.exists()
+
+
+def test_ctrl_c_while_the_run_is_planned(started, fifo, tmp_path):
+    (tmp_path / "cases/slow").mkdir(parents=True)
+    (tmp_path / "cases/slow/case.py").write_text(SLOW_CASE)
+    process, run_dir = started(case="slow", TRAINMARK_CASE_PATH=str(tmp_path / "cases"))
+    fifo.read_text()
+    process.send_signal(signal.SIGINT)
+    assert ended(process) == (1, "", "trainmark: interrupted\n")
+    assert not run_dir.exists()
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+SLOW_CASE = """\
+import os, signal
+from dataclasses import replace
+from pathlib import Path
+from trainmark.cases import load
+
+def generate(folder, recipe):
+    (folder / "half").write_text("half")
+    Path(os.environ["FAULT_FIFO"]).write_text("generating")
+    signal.pause()
+
+CASE = replace(load("toy"), name="slow", generate=generate)
+"""
+
+PLANTED_MODULE = """\
+import os
+from pathlib import Path
+with Path({marker!r}).open("a") as file:
+    file.write(f"{{os.getpid()}} imported {{__name__}}\\n")
+raise ImportError("planted")
+"""
+
+
+def plant(folder, marker, *names):
+    for name in names:
+        (folder / f"{name}.py").write_text(PLANTED_MODULE.format(marker=str(marker)))
+
+
+def test_nothing_is_imported_from_the_working_directory(started, fifo, tmp_path):
+    """Neither by agent and ranks nor by the keeper, which takes over here."""
+    here, marker = tmp_path / "here", tmp_path / "marker"
+    (here / "trainmark").mkdir(parents=True)
+    plant(here, marker, "torch", "json", "psutil", "numpy", "signal", "trainmark/__init__")
+    process, run_dir = started("fault=wait", cwd=here, program=SAFE_PROGRAM)
+    wait_for_fault(fifo)
+    process.kill()
+    ended(process)
+    assert not marker.exists(), marker.read_text()
+    assert checked(run_dir).cause.kind == "launcher_killed"
+
+
+def test_python_m_trainmark_leaves_the_working_directory_alone(started, tmp_path):
+    marker = tmp_path / "marker"
+    plant(tmp_path, marker, "torch", "json", "psutil", "typer", "signal")
+    process, run_dir = started(case="toy", cwd=tmp_path)
+    code, _, err = ended(process)
+    assert code == 0, err
+    assert not marker.exists(), marker.read_text()
+    assert checked(run_dir).passed
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -62,6 +62,19 @@ def test_a_thread_count_of_the_users_stays(toy_plan: Plan, monkeypatch: pytest.M
     assert local.rank_environment(toy_plan, 8)["OMP_NUM_THREADS"] == "3"
 
 
+@pytest.mark.parametrize(
+    ("paths", "left"),
+    [(":/more", "/more"), ("/a::/b:", "/a:/b"), (":", ""), ("", ""), (".:/a", ".:/a")],
+)
+def test_no_child_imports_from_the_working_directory_by_accident(
+    monkeypatch: pytest.MonkeyPatch, paths: str, left: str
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", paths)
+    assert local.import_variables() == {"PYTHONSAFEPATH": "1", "PYTHONPATH": left}
+    monkeypatch.delenv("PYTHONPATH")
+    assert local.import_variables() == {"PYTHONSAFEPATH": "1"}
+
+
 def test_a_run_directory_holds_back_room_for_its_record(tmp_path: Path) -> None:
     run_dir.create(tmp_path / "a" / "b")
     reserve = tmp_path / "a" / "b" / run_dir.RESERVE_FILE

@@ -16,6 +16,7 @@ from trainmark.errors import DataError, EnvironmentFault, UsageError
 from trainmark.launch import series
 from trainmark.launch.attempts import look
 from trainmark.launch.repeats import launches
+from trainmark.launch.stopping import StopRequest
 from trainmark.plan_file import read_plan_file
 from trainmark.report.series import series_json, series_table
 from trainmark.report.terminal import Screen
@@ -47,14 +48,18 @@ class Launcher:
 
     endings: dict[str, str] = field(default_factory=dict)
     launched: list[str] = field(default_factory=list)
+    request: StopRequest = field(default_factory=StopRequest)
     said: list[str] = field(default_factory=list)
 
     def __call__(self, plan: Plan, label: str) -> list[Record]:
         folder = Path(plan.run_dir)
         self.launched.append(folder.name)
         ending = self.endings.get(label.rpartition(" ")[2], "passed")
-        if ending == "ctrl-c":
-            raise KeyboardInterrupt
+        if ending == "between":  # after the first launch's record, before the next
+            self.request.signal_name = "SIGTERM"
+            return [leave(launches(plan)[0], "passed")]
+        if ending == "interrupted":
+            self.request.signal_name = "SIGINT"
         if ending == "disk":
             raise EnvironmentFault("less than 8 MiB are free", where=str(folder))
         if ending == "killed":
@@ -94,7 +99,8 @@ def go(tmp_path: Path, launcher: Launcher) -> Callable[..., list[Outcome]]:
         steps = checked(tmp_path, text, **choices)
         launcher.launched.clear()
         launcher.said.clear()
-        return series.run(steps, launch=launcher, said=launcher.said.append)
+        launcher.request = StopRequest()
+        return series.run(steps, launcher.request, launch=launcher, said=launcher.said.append)
 
     return call
 
@@ -173,11 +179,14 @@ def test_a_launch_that_cannot_begin_is_a_failure_of_its_own(
     assert "less than 8 MiB are free" in str(outcomes[0].reason)
 
 
-@pytest.mark.parametrize("ending", ["interrupted", "ctrl-c"])
+@pytest.mark.parametrize("ending", ["interrupted", "between"])
 def test_whoever_stops_one_stops_the_rest(
     go: Callable[..., list[Outcome]], launcher: Launcher, ending: str
 ) -> None:
-    text = TWO + "- {case: toy, name: c, nproc: 64}\n- {case: toy, name: d}\n"
+    text = (
+        TWO.replace("name: a", "name: a, repeat: 2")
+        + "- {case: toy, name: c, nproc: 64}\n- {case: toy, name: d}\n"
+    )
     go(TWO.splitlines()[0] + "\n- {case: toy, name: d}\n")
     launcher.endings = {"a": ending}
     outcomes = go(text)
@@ -354,7 +363,7 @@ def test_two_calls_never_work_in_one_folder(
         endings.append(cli("run", "plan.yaml", "--quiet"))
         return launcher(plan, label)
 
-    outcomes = series.run(steps, launch=launch, said=launcher.said.append)
+    outcomes = series.run(steps, StopRequest(), launch=launch, said=launcher.said.append)
     assert states(outcomes) == {"a": "passed", "b": "passed"}
     assert [(code, out) for code, out, _ in endings] == [(2, ""), (2, "")]
     assert "another `trainmark run` of this plan is at work there" in endings[0][2]
@@ -370,7 +379,7 @@ def test_what_another_call_did_after_the_check_is_kept(
     go(TWO)
     launcher.launched.clear()
     launcher.endings = {}
-    outcomes = series.run(early, launch=launcher, said=launcher.said.append)
+    outcomes = series.run(early, StopRequest(), launch=launcher, said=launcher.said.append)
     assert states(outcomes) == {"a": "kept", "b": "passed"}
     assert launcher.launched == ["b-2"]
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -16,6 +17,8 @@ import typer
 from trainmark.cli import analyze, list_, prepare, report, run, schema, show
 from trainmark.cli.help_ import with_examples
 from trainmark.errors import EXIT_FAILED, TrainmarkError
+
+_CTRL_C = 130  # what typer ends with then, without a word; no verb of ours ends so
 
 app = typer.Typer(
     name="trainmark",
@@ -61,12 +64,15 @@ def main() -> None:
             setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - until the process ends
     try:
         app()
+    except SystemExit as end:
+        if end.code != _CTRL_C:
+            raise
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # once is enough
+        print("trainmark: interrupted", file=sys.stderr)
+        sys.exit(EXIT_FAILED)
     except TrainmarkError as error:
         print(f"trainmark: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        print("trainmark: interrupted", file=sys.stderr)
-        sys.exit(EXIT_FAILED)
     except BrokenPipeError:
         # The reader of our output went away, as `head` does: no fault of the run's.
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - until the process ends

@@ -57,6 +57,7 @@ def command(
     from trainmark.cli.run_plan import refuse_options, run_plan_file
     from trainmark.datasets import default_root
     from trainmark.launch.series import Choices
+    from trainmark.launch.stopping import stop_signals_noted
     from trainmark.plan import resolve
     from trainmark.plan_file import is_plan_file
     from trainmark.recipes import parse_assignments
@@ -88,10 +89,14 @@ def command(
     if dry_run:
         _print_dry_run(plan, as_json=as_json)
         return
-    records = launch_and_write(plan, label=plan.case, quiet=quiet)
+    with stop_signals_noted() as request:
+        records = launch_and_write(plan, request, label=plan.case, quiet=quiet)
     with verdict_stands():
         _print_results(plan, records, as_json=as_json)
-    if not all(record.passed for record in records):
+        if len(records) < plan.repeat_count:
+            done = f"after {len(records)} of {plan.repeat_count} launches"
+            typer.echo(f"trainmark: stopped by {request.signal_name} {done}", err=True)
+    if len(records) < plan.repeat_count or not all(record.passed for record in records):
         raise typer.Exit(EXIT_FAILED)
 
 

@@ -24,6 +24,7 @@ def run_plan_file(
     from trainmark.datasets import default_root
     from trainmark.launch import series
     from trainmark.launch.progress_line import end_line
+    from trainmark.launch.stopping import stop_signals_noted
     from trainmark.plan_file import read_plan_file
     from trainmark.report.series import series_json, series_table
     from trainmark.results.entries import exit_code
@@ -33,11 +34,15 @@ def run_plan_file(
     if dry_run:
         outcomes = series.preview(steps)
     else:
-        outcomes = series.run(
-            steps,
-            launch=lambda plan, label: launch_and_write(plan, label=label, quiet=quiet),
-            said=(lambda _: None) if quiet else end_line,
-        )
+        with stop_signals_noted() as request:
+            outcomes = series.run(
+                steps,
+                request,
+                launch=lambda plan, label: launch_and_write(
+                    plan, request, label=label, quiet=quiet
+                ),
+                said=(lambda _: None) if quiet else end_line,
+            )
     outcomes = [_shown(outcome) for outcome in outcomes]
     code = exit_code(outcomes)
     with verdict_stands():

@@ -11,19 +11,27 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from trainmark.launch.stopping import StopRequest
     from trainmark.plan import Plan
     from trainmark.results.record import Record
 
 
-def launch_and_write(plan: Plan, *, label: str, quiet: bool) -> list[Record]:
-    """Launch as often as the plan says and write the pages; return the records."""
+def launch_and_write(plan: Plan, request: StopRequest, *, label: str, quiet: bool) -> list[Record]:
+    """Launch as often as the plan says and write the pages; return the records.
+
+    They are fewer than the plan says where ``request`` came to hold a signal.
+    """
     from trainmark.launch.repeats import launch_all
     from trainmark.report.files import write_pages, write_repeats
 
     records = launch_all(
-        plan, label=label, quiet=quiet, ended=lambda record, folder: write_pages([record], folder)
+        plan,
+        request,
+        label=label,
+        quiet=quiet,
+        ended=lambda record, folder: write_pages([record], folder),
     )
-    if plan.repeat_count > 1:
+    if plan.repeat_count > 1 and records:
         write_repeats(records, Path(plan.run_dir))
     return records
 

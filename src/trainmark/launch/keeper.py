@@ -8,8 +8,11 @@ Imports nothing of weight until then.
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
+
+from trainmark.launch.stopping import STOP_SIGNALS
 
 DONE = b"done\n"
 
@@ -56,6 +59,8 @@ def leave_nothing(run_dir: Path) -> None:
 
 def main(run_dir: Path, run_id: str) -> int:
     """Wait for the launcher's word or its death."""
+    for number in STOP_SIGNALS:  # whoever ends every process of a job means the launcher
+        signal.signal(number, signal.SIG_IGN)
     if sys.stdin.buffer.read() != DONE:
         take_over(run_dir, run_id)
     return 0

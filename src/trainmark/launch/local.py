@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import select
-import signal
 import subprocess
 import sys
 import tempfile
@@ -29,13 +28,13 @@ from trainmark.results import environment
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from trainmark.launch.stopping import StopRequest
     from trainmark.plan import Plan
     from trainmark.results.record import Record
 
 AGENT_LOG = "log.launcher.txt"
 _POLL_S = 0.1
 _KEEPER_PATIENCE_S = 5
-_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def command(plan: Plan, *, python: str, agent_log_dir: str) -> list[str]:
@@ -63,11 +62,24 @@ def rank_environment(plan: Plan, cores: int) -> dict[str, str]:
     }
 
 
+def import_variables() -> dict[str, str]:
+    """Return the variables that keep a child from importing from the working directory.
+
+    A file called json.py there is the user's own business. An empty part of ``PYTHONPATH``,
+    as ``PYTHONPATH=$PYTHONPATH:/more`` leaves one, stands for that folder too.
+    """
+    variables = {"PYTHONSAFEPATH": "1"}
+    paths = os.environ.get("PYTHONPATH")
+    if paths is not None:
+        variables["PYTHONPATH"] = os.pathsep.join(filter(None, paths.split(os.pathsep)))
+    return variables
+
+
 @dataclass(slots=True)
 class _Watch:
     """What the launcher learns while the ranks run."""
 
-    signal_name: str | None = None
+    request: StopRequest
     agent_output: bytes = b""
     stop: dict[str, Any] | None = None
     oom_kills_before: int | None = field(default_factory=processes.oom_kills)
@@ -75,33 +87,33 @@ class _Watch:
     orphans_cpu_s: float = 0.0
 
 
-def launch(plan: Plan, on_poll: Callable[[], None] = lambda: None) -> Record:
+def launch(plan: Plan, request: StopRequest, on_poll: Callable[[], None] = lambda: None) -> Record:
     """Run ``plan`` to its end and return its record, written beside its events.
 
     Args:
+        request: the run is stopped as soon as it holds a signal.
         on_poll: called several times a second while the ranks run, to show progress.
 
     Raises:
         EnvironmentFault: the run directory cannot be made; nothing was started.
     """
     folder = Path(plan.run_dir)
-    watch = _Watch()
-    variables = os.environ | rank_environment(plan, usable_cores())
-    with _stop_signals(watch):
-        described = environment.collect(variables)
-        with _Keeper(folder, plan.run_id) as keeper:
-            run_dir.create(folder)
-            events = run_dir.first_words(plan, folder, described)
-            try:
-                poll = _both(keeper.replace_if_dead, on_poll)
-                agent = _run_ranks(plan, watch, variables, poll)
-            except BaseException as error:
-                # A fault of ours or of this machine: the ranks end, and a record says so.
-                processes.kill_run(plan.run_id)
-                stop = {"reason": "launcher_error", "message": f"{type(error).__name__}: {error}"}
-                run_dir.finish(folder, events, stop=stop, agent=None)
-                raise
-            return run_dir.finish(folder, events, stop=watch.stop, agent=agent)
+    watch = _Watch(request)
+    variables = os.environ | import_variables() | rank_environment(plan, usable_cores())
+    described = environment.collect(variables)
+    with _Keeper(folder, plan.run_id) as keeper:
+        run_dir.create(folder)
+        events = run_dir.first_words(plan, folder, described)
+        try:
+            poll = _both(keeper.replace_if_dead, on_poll)
+            agent = _run_ranks(plan, watch, variables, poll)
+        except BaseException as error:
+            # A fault of ours or of this machine: the ranks end, and a record says so.
+            processes.kill_run(plan.run_id)
+            stop = {"reason": "launcher_error", "message": f"{type(error).__name__}: {error}"}
+            run_dir.finish(folder, events, stop=stop, agent=None)
+            raise
+        return run_dir.finish(folder, events, stop=watch.stop, agent=agent)
 
 
 def _run_ranks(
@@ -169,6 +181,10 @@ def _watch_agent(
     deadline = time.monotonic() + timeout_s
     while True:
         readable, _, _ = select.select([agent.stdout], [], [], _POLL_S)
+        # First of all: a signal to the whole process group ends the agent too.
+        if watch.request.signal_name is not None:
+            watch.stop = {"reason": "signal", "signal": watch.request.signal_name}
+            return
         if readable:
             chunk = os.read(agent.stdout.fileno(), 65536)
             if not chunk:
@@ -176,9 +192,6 @@ def _watch_agent(
             watch.agent_output += chunk
         if agent.poll() is not None and not readable:
             return  # a rank that outlived the agent may hold its output open
-        if watch.signal_name is not None:
-            watch.stop = {"reason": "signal", "signal": watch.signal_name}
-            return
         if time.monotonic() >= deadline:
             watch.stop = _time_out(plan, timeout_s)
             return
@@ -208,7 +221,11 @@ class _Keeper:
 
     def _start(self) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            self._command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True
+            self._command,
+            env=os.environ | import_variables(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
         )
 
     def replace_if_dead(self) -> None:
@@ -226,20 +243,3 @@ class _Keeper:
         except (subprocess.TimeoutExpired, BrokenPipeError):
             self._process.kill()
             self._process.wait()
-
-
-@contextmanager
-def _stop_signals(watch: _Watch) -> Iterator[None]:
-    """Take note of Ctrl-C and its like instead of dying of them."""
-
-    def note(number: int, _frame: object) -> None:
-        watch.signal_name = watch.signal_name or signal.Signals(number).name
-
-    # Whoever started us with a signal ignored, nohup for instance, meant it.
-    heard = [number for number in _STOP_SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
-    before = {number: signal.signal(number, note) for number in heard}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,7 @@ from trainmark.plan import of_repeat
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from trainmark.launch.stopping import StopRequest
     from trainmark.plan import Plan
     from trainmark.results.record import Record
 
@@ -26,11 +26,17 @@ def launches(plan: Plan) -> list[Plan]:
 
 
 def launch_all(
-    plan: Plan, *, label: str, quiet: bool, ended: Callable[[Record, Path], None]
+    plan: Plan,
+    request: StopRequest,
+    *,
+    label: str,
+    quiet: bool,
+    ended: Callable[[Record, Path], None],
 ) -> list[Record]:
     """Launch once, or as often as the plan says; a failed launch does not stop the others.
 
     Args:
+        request: no further launch begins once it holds a signal.
         label: what the line of progress begins with.
         ended: called with each record and its folder as soon as it is there.
 
@@ -42,20 +48,17 @@ def launch_all(
         refuse_used(Path(plan.run_dir))
     records = []
     for single in launches(plan):
+        if request.signal_name is not None:
+            break
         said = label if count == 1 else f"{label} {single.repeat_index}/{count}"
         show = (
             (lambda: None)
             if quiet
             else progress_line(said, Progress.of(single, Path(single.run_dir)).poll)
         )
-        record = launch(single, on_poll=show)
+        record = launch(single, request, on_poll=show)
         if not quiet:
             end_line(f"{said}: {record.status}")
-        if record.status == "interrupted":
-            # Once is enough: further Ctrl-C must not take the pages away.
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
         records.append(record)
         ended(record, Path(single.run_dir))
-        if record.status == "interrupted":
-            break
     return records

@@ -24,6 +24,7 @@ from trainmark.words import read_words
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from trainmark.launch.stopping import StopRequest
     from trainmark.plan_file import Entry, PlanFile
     from trainmark.results.record import Record
 
@@ -133,6 +134,7 @@ def _waiting(step: Step) -> Outcome:
 
 def run(
     steps: Sequence[Step],
+    request: StopRequest,
     *,
     launch: Callable[[Plan, str], list[Record]],
     said: Callable[[str], None],
@@ -140,7 +142,9 @@ def run(
     """Do all that is left to do and return every entry's outcome.
 
     Args:
-        launch: runs a plan under a label and returns its records.
+        request: no further entry is launched once it holds a signal.
+        launch: runs a plan under a label and returns its records, fewer than the plan says
+            where ``request`` came to hold a signal.
         said: told in a line what becomes of an entry that is not launched (its reason is
             in the outcome), and why one is launched again.
 
@@ -150,11 +154,11 @@ def run(
     """
     bases = [step.found.run_dir.parent for step in steps if step.found and step.to_launch]
     if not bases:
-        return _in_turn(steps, launch, said)
+        return _in_turn(steps, request, launch, said)
     with _alone(bases[0]):
         # What another call did between the check and the lock counts.
         now = [_looked_up(step.name, step.plan) if step.plan else step for step in steps]
-        return _in_turn(now, launch, said)
+        return _in_turn(now, request, launch, said)
 
 
 @contextmanager
@@ -175,20 +179,22 @@ def _alone(base: Path) -> Iterator[None]:
 
 
 def _in_turn(
-    steps: Sequence[Step], launch: Callable[[Plan, str], list[Record]], said: Callable[[str], None]
+    steps: Sequence[Step],
+    request: StopRequest,
+    launch: Callable[[Plan, str], list[Record]],
+    said: Callable[[str], None],
 ) -> list[Outcome]:
     outcomes: list[Outcome] = []
-    stopped = False
     for number, step in enumerate(steps, 1):
         label = f"{number}/{len(steps)} {step.name}"
         outcome = _settled(step)
         if outcome is not None:
             said(f"{label}: {outcome.state}")
-        elif stopped:
+        elif request.signal_name is not None:
             outcome = Outcome(name=step.name, state="left", reason="stopped before its turn")
             said(f"{label}: left")
         else:
-            outcome, stopped = _launched(step, label, launch, said)
+            outcome = _launched(step, label, launch, said)
         outcomes.append(outcome)
     return outcomes
 
@@ -198,8 +204,8 @@ def _launched(
     label: str,
     launch: Callable[[Plan, str], list[Record]],
     said: Callable[[str], None],
-) -> tuple[Outcome, bool]:
-    """Launch one entry; return its outcome, and whether somebody stopped it."""
+) -> Outcome:
+    """Launch one entry and return its outcome."""
     assert step.plan is not None
     assert step.found is not None
     folder = step.found.run_dir
@@ -207,19 +213,19 @@ def _launched(
         said(f"{label}: {step.found.why_again}; this attempt goes to {folder.name}")
     try:
         records = tuple(launch(step.plan, label))
-    except KeyboardInterrupt:
-        return _failed(step, folder, "interrupted"), True
     except (TrainmarkError, OSError) as fault:
         said(f"{label}: failed: {fault}")
-        return _failed(step, folder, " ".join(str(fault).split())), False
+        return _failed(step, folder, " ".join(str(fault).split()))
     fallen = next((record for record in records if not record.passed), None)
+    wanted = step.plan.repeat_count
+    if fallen is None and len(records) < wanted:
+        return _failed(step, folder, f"stopped after {len(records)} of {wanted} launches", records)
     if fallen is None:
-        return Outcome(name=step.name, state="passed", run_dir=folder, records=records), False
+        return Outcome(name=step.name, state="passed", run_dir=folder, records=records)
     why: str = fallen.status
     if fallen.cause is not None:
         why += f": {render(fallen.cause.message, 'en')}"
-    stopped = any(record.status == "interrupted" for record in records)
-    return _failed(step, folder, " ".join(why.split()), records), stopped
+    return _failed(step, folder, " ".join(why.split()), records)
 
 
 def _failed(step: Step, folder: Path, why: str, records: tuple[Record, ...] = ()) -> Outcome:

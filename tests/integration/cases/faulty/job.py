@@ -37,10 +37,13 @@ class FaultyJob(ToyJob):
     def fault(self, kind):
         if kind == "raise":
             raise ValueError("planted: row 17 of the data is upside down")
-        if kind == "wait":
-            with Path(os.environ["FAULT_FIFO"]).open("w") as fifo:
-                fifo.write(f"{os.getpid()} {os.getppid()}\n")
-            signal.pause()
+        if kind in ("wait", "hold"):
+            fifo = Path(os.environ["FAULT_FIFO"])
+            fifo.write_text(f"{os.getpid()} {os.getppid()}\n")
+            if kind == "wait":
+                signal.pause()
+            else:
+                fifo.with_name("go").read_text()  # until the test writes there
         if kind == "spin":
             while True:
                 torch.ones(8).sum()
