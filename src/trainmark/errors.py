@@ -9,6 +9,8 @@ from __future__ import annotations
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
+from trainmark.escaping import escaped
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -49,7 +51,7 @@ class TrainmarkError(Exception):
             text += f"; {self.rule}"
         if self.remedy:
             text += f"\n  way out: {self.remedy}"
-        return text
+        return escaped(text)
 
 
 class UsageError(TrainmarkError):

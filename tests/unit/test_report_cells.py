@@ -50,7 +50,7 @@ def test_one_unit_for_all_values_of_a_row():
     ("hostile", "shown"),
     [
         ("a|b", r"a\|b"),
-        ("a\nb\r\tc", "a b c"),
+        ("a\nb\r\tc", r"a b\\u000d c"),
         ("<script>", "&lt;script>"),
         ("&lt;", "&amp;lt;"),
         ("R&D", "R&D"),
@@ -58,8 +58,8 @@ def test_one_unit_for_all_values_of_a_row():
         ("**`x`**", r"\*\*\`x\`\*\*"),
         ("__init__", r"\_\_init\_\_"),
         ("e2e_time", "e2e_time"),
-        ("\x1b[31mred", r"\[31mred"),
-        ("a\u202eb", "a b"),
+        ("\x1b[31mred", r"\\u001b\[31mred"),
+        ("a\u202eb", r"a\\u202eb"),
     ],
 )
 def test_markdown_shows_text_literally(hostile, shown):

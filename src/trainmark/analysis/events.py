@@ -167,7 +167,10 @@ class PerfLogReader(EventReader):
             self.loss = float(value["loss"])
 
 
-READERS = {"mllog": MLLogReader, "perflog": PerfLogReader}
+READERS: dict[str, type[MLLogReader] | type[PerfLogReader]] = {
+    "mllog": MLLogReader,
+    "perflog": PerfLogReader,
+}
 _DECODER = json.JSONDecoder()
 
 

@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from trainmark.cli.output import say
+
 NAME = "analyze"
 EXAMPLES = """\
   trainmark analyze train.log --preset auto
@@ -125,9 +127,9 @@ def command(
     analyses = engine.analyze_all(wanted, options)
     for analysis in analyses:
         if not quiet:
-            typer.echo(summary.text(analysis), err=True)
+            say(summary.text(analysis), err=True)
         if as_json:
-            typer.echo(json.dumps(summary.figures(analysis), ensure_ascii=False))
-        typer.echo(analysis.record.to_json())
+            say(json.dumps(summary.figures(analysis), ensure_ascii=False))
+        say(analysis.record.to_json())
     if any(analysis.record.JOB_FAIL_FLAG for analysis in analyses):
         raise typer.Exit(EXIT_FAILED)

@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from typer.core import TyperCommand, TyperGroup
 
+from trainmark.escaping import escaped
+
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from typer import Context
+
+
+@contextmanager
+def _quoting_escaped() -> Iterator[None]:
+    """Escape what the parser's messages quote of the command line."""
+    try:
+        yield
+    except Exception as error:
+        said = getattr(error, "message", None)
+        if isinstance(said, str):
+            error.message = escaped(said)  # type: ignore[attr-defined]
+        raise
 
 
 def with_examples(examples: str, *, group: bool = False) -> type[Any]:
@@ -18,5 +35,13 @@ def with_examples(examples: str, *, group: bool = False) -> type[Any]:
         def format_help(self, ctx: Context, formatter: Any) -> None:
             formatter.write("Examples:\n" + examples + "\n")
             super().format_help(ctx, formatter)
+
+        def make_context(self, *args: Any, **kwargs: Any) -> Any:
+            with _quoting_escaped():
+                return super().make_context(*args, **kwargs)
+
+        def invoke(self, ctx: Context) -> Any:
+            with _quoting_escaped():
+                return super().invoke(ctx)
 
     return WithExamples

@@ -7,6 +7,9 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from trainmark.cli.output import say
+from trainmark.escaping import escaped
+
 NAME = "list"
 EXAMPLES = """\
   trainmark list                    everything
@@ -23,7 +26,7 @@ def _gather(what: What | None) -> dict[str, list[dict[str, Any]]]:
     wanted: tuple[str, ...] = (what,) if what else ("cases", "recipes", "devices", "launchers")
     loaded, faults = cases.load_all() if what != "devices" else ([], [])
     for fault in faults:
-        typer.echo(f"trainmark: {fault}", err=True)
+        say(f"trainmark: {fault}", err=True)
     found: dict[str, list[dict[str, Any]]] = {}
     for section in wanted:
         if section == "cases":
@@ -97,18 +100,18 @@ def _devices() -> list[dict[str, Any]]:
 
 
 def _print_table(title: str, rows: list[dict[str, Any]]) -> None:
-    typer.echo(title.upper())
+    say(title.upper())
     if not rows:
-        typer.echo("  none\n")
+        say("  none\n")
         return
     cells = [list(rows[0])] + [
-        ["-" if value is None else str(value) for value in row.values()] for row in rows
+        ["-" if value is None else escaped(value) for value in row.values()] for row in rows
     ]
     widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]))]
     for line in cells:
         text = "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-        typer.echo("  " + text.rstrip())
-    typer.echo()
+        say("  " + text.rstrip())
+    say("")
 
 
 def command(
@@ -118,7 +121,7 @@ def command(
     """List cases, recipes, their fields, devices and launchers present here."""
     found = _gather(what)
     if as_json:
-        typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
+        say(json.dumps(found, indent=2, ensure_ascii=False))
         return
     for title, rows in found.items():
         _print_table(title, rows)

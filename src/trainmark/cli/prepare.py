@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from trainmark.cli.output import say
+
 if TYPE_CHECKING:
     from trainmark.spec import Case
 
@@ -62,12 +64,12 @@ def command(
     given = {name: value for name, value in options.items() if value is not None}
     _refuse_untaken(chosen, given)
 
-    def say(text: str) -> None:
+    def progress(text: str) -> None:
         if not quiet:
-            typer.echo(text, err=True)
+            say(text, err=True)
 
-    chosen.prepare(raw, data, say, **given)
-    typer.echo(str(data))
+    chosen.prepare(raw, data, progress, **given)
+    say(str(data))
 
 
 def _refuse_untaken(case: Case, given: dict[str, Any]) -> None:

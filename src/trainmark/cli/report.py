@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from trainmark.cli.output import say
+
 NAME = "report"
 EXAMPLES = """\
   trainmark report                                      the newest run, Markdown
@@ -50,7 +52,7 @@ def command(
     else:
         text = to_csv(records)
     if output is None:
-        typer.echo(text, nl=False)
+        say(text, newline=False)
         return
     try:
         output.write_text(text, encoding="utf-8")
@@ -60,4 +62,4 @@ def command(
         raise EnvironmentFault(
             f"cannot write: {error.strerror}", where=str(output), remedy="choose another -o"
         ) from error
-    typer.echo(str(output), err=True)
+    say(str(output), err=True)

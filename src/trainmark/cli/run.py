@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from trainmark.cli.output import say
 from trainmark.cli.running import from_here, launch_and_write, verdict_stands
 from trainmark.errors import EXIT_FAILED
 
@@ -106,10 +107,10 @@ def _print_dry_run(plan: Plan, *, as_json: bool) -> None:
     argv = launch_command(plan, python="python", agent_log_dir="LOG_DIR")
     if as_json:
         document = {"plan": plan.model_dump(mode="json"), "command": argv}
-        typer.echo(json.dumps(document, indent=2, ensure_ascii=False))
+        say(json.dumps(document, indent=2, ensure_ascii=False))
         return
-    typer.echo(plan.model_dump_json(indent=2))
-    typer.echo(" ".join(argv), err=True)
+    say(plan.model_dump_json(indent=2))
+    say(" ".join(argv), err=True)
 
 
 def _print_results(plan: Plan, records: list[Record], *, as_json: bool) -> None:
@@ -118,7 +119,7 @@ def _print_results(plan: Plan, records: list[Record], *, as_json: bool) -> None:
     if as_json:
         documents = [record.model_dump(mode="json") for record in records]
         single = documents[0] if plan.repeat_count == 1 else documents
-        typer.echo(json.dumps(single, ensure_ascii=False))
+        say(json.dumps(single, ensure_ascii=False))
         return
     for record in records:
         run_dir = from_here(Path(plan.run_dir))

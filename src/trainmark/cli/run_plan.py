@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from trainmark.cli.output import say
 from trainmark.cli.running import from_here, launch_and_write, verdict_stands
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def run_plan_file(
     with verdict_stands():
         if as_json:
             plans = [_planned(step) for step in steps if step.to_launch] if dry_run else []
-            typer.echo(series_json(outcomes, name=file.name, exit_code=code, plans=plans))
+            say(series_json(outcomes, name=file.name, exit_code=code, plans=plans))
         else:
             typer.echo(series_table(outcomes))
     if code:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import typer
+from trainmark.cli.output import say
 
 NAME = "schema"
 EXAMPLES = """\
@@ -14,4 +14,4 @@ def command() -> None:
     """Print the JSON Schema of record.json."""
     from trainmark.results.record import dumps_schema
 
-    typer.echo(dumps_schema(), nl=False)
+    say(dumps_schema(), newline=False)

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from trainmark.cli.output import say
+
 NAME = "show"
 EXAMPLES = """\
   trainmark show                    the newest run under ./runs
@@ -75,9 +77,7 @@ def command(
     runs = [[(path, read(path)) for path in paths] for paths in find_runs(run or newest_run())]
     if as_json:
         documents = [record.model_dump(mode="json") for found in runs for _, record in found]
-        typer.echo(
-            json.dumps(documents if len(documents) > 1 else documents[0], ensure_ascii=False)
-        )
+        say(json.dumps(documents if len(documents) > 1 else documents[0], ensure_ascii=False))
         return
     for found in runs:
         for path, record in found:

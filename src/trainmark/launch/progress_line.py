@@ -8,6 +8,8 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from trainmark.escaping import escaped
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -21,7 +23,7 @@ def progress_line(label: str, poll: Callable[[], str]) -> Callable[[], None]:
 
     def show() -> None:
         nonlocal shown, shown_at
-        text = f"{label}: {poll()}"
+        text = escaped(f"{label}: {poll()}")
         now = time.monotonic()
         if text == shown or (not terminal and now - shown_at < _LINE_EVERY_S):
             return
@@ -40,6 +42,7 @@ def progress_line(label: str, poll: Callable[[], str]) -> Callable[[], None]:
 
 def end_line(text: str) -> None:
     """Print what stays where the moving line was."""
+    text = escaped(text)
     with suppress(OSError):
         if sys.stderr.isatty():
             width = shutil.get_terminal_size().columns - 1

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainmark.errors import EnvironmentFault, TrainmarkError
+from trainmark.escaping import escaped
 from trainmark.measure.events import LAUNCHER_FILE, EventWriter
 from trainmark.results import building, evidence, index_of_run, record
 
@@ -119,17 +120,20 @@ def finish(
     return built
 
 
+def _complain(said: str) -> None:
+    with suppress(OSError):  # nobody may be listening any more
+        print(escaped(f"trainmark: {said}"), file=sys.stderr)
+
+
 def _redact(run_dir: Path) -> None:
     """Redact the evidence before the record names its digests; a fault is said."""
     try:
         evidence.redact(run_dir)
     except OSError as error:
-        with suppress(OSError):
-            print(
-                f"trainmark: {run_dir}: events and logs cannot be redacted: {error.strerror}\n"
-                "  way out: pass on record.json alone, which is",
-                file=sys.stderr,
-            )
+        _complain(
+            f"{run_dir}: events and logs cannot be redacted: {error.strerror}\n"
+            "  way out: pass on record.json alone, which is"
+        )
 
 
 def leave_index(built: Record, run_dir: Path) -> None:
@@ -137,9 +141,7 @@ def leave_index(built: Record, run_dir: Path) -> None:
     try:
         index_of_run.write_index(built, run_dir)
     except (OSError, TrainmarkError) as error:
-        with suppress(OSError):  # nobody may be listening any more
-            print(
-                f"trainmark: {run_dir / index_of_run.INDEX_DIR}: cannot be written: {error}\n"
-                "  way out: `trainmark report RUN --format index` prints what belongs there",
-                file=sys.stderr,
-            )
+        _complain(
+            f"{run_dir / index_of_run.INDEX_DIR}: cannot be written: {error}\n"
+            "  way out: `trainmark report RUN --format index` prints what belongs there"
+        )

@@ -8,13 +8,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from trainmark.escaping import escaped
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 NOTHING = "/"  # the founding pages' mark for "not measured"
 GIB = 1024**3
-# Control characters move a terminal's cursor; direction marks reorder what is read.
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]+")
 _MARKDOWN = re.compile(r"[\\|*`\[\]]|~~|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 _ENTITY = re.compile(r"&(?=#?\w+;)")
 _SCALES: dict[str, tuple[tuple[float, str], ...]] = {
@@ -26,8 +26,8 @@ _SCALES: dict[str, tuple[tuple[float, str], ...]] = {
 
 
 def clean(text: object) -> str:
-    """Return ``text`` on one line, without control or direction characters."""
-    return _CONTROL.sub(" ", str(text)).strip()
+    """Return ``text`` on one line, control and direction characters escaped."""
+    return escaped(re.sub(r"(?:\r?\n|\t)+", " ", str(text))).strip()
 
 
 def markdown(text: object) -> str:
@@ -103,5 +103,5 @@ def spent(value_ns: int) -> str:
 
 
 def clean_line(text: str) -> str:
-    """Return a line of code or traceback without control characters, its indent kept."""
-    return _CONTROL.sub(" ", text.expandtabs(4)).rstrip()
+    """Return a line of code or traceback, control characters escaped, its indent kept."""
+    return escaped(text.expandtabs(4)).rstrip()

@@ -11,6 +11,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from trainmark.errors import RecordError, UsageError, nearest
+from trainmark.escaping import escaped
 from trainmark.report import cells, conditions, environment, evaluations, outcome
 from trainmark.report.about import about
 from trainmark.report.document import Page, Section
@@ -138,12 +139,12 @@ def _templates() -> Environment:
 def to_markdown(page: Page) -> str:
     """Return the page as GitHub-flavoured Markdown."""
     written = _templates().get_template("page.md.j2").render(page=page)
-    return re.sub(r"\n{3,}", "\n\n", written).strip() + "\n"
+    return escaped(re.sub(r"\n{3,}", "\n\n", written).strip()) + "\n"
 
 
 def to_html(page: Page) -> str:
     """Return the page as one HTML file that loads nothing else."""
-    return _templates().get_template("page.html.j2").render(page=page)
+    return escaped(_templates().get_template("page.html.j2").render(page=page))
 
 
 def markdown_page(records: Sequence[Record], lang: str = "en") -> str:

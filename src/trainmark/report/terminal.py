@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import shutil
 import sys
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from trainmark.escaping import escaped
 from trainmark.recipes import fix_hp_text
 from trainmark.report import cells
 from trainmark.report.conditions import cause_text, label_text, remedy, verdict
@@ -50,6 +52,7 @@ _FURTHER = (
     "input_share", "allocator_peak",
 )  # fmt: skip
 _WIDEST_CHANGE = 20  # columns that a changed hyper-parameter has to itself, no fold within
+_COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")  # rich's; what records hold was escaped before
 _ASCII = str.maketrans({"–": "-", "·": "-", "≥": ">=", "×": "x", "µ": "u", "…": "..."})
 
 
@@ -88,7 +91,10 @@ class Screen:
         """Return what was printed, without trailing blanks and last newline."""
         assert isinstance(console.file, io.StringIO)
         lines = console.file.getvalue().rstrip().split("\n")
-        printed = "\n".join(line.rstrip() for line in lines)
+        printed = "".join(
+            part if _COLOUR.fullmatch(part) and self.colour else escaped(part)
+            for part in _COLOUR.split("\n".join(line.rstrip() for line in lines))
+        )
         if self.unicode:
             return printed
         return printed.translate(_ASCII).encode("ascii", "replace").decode("ascii")

@@ -1,0 +1,12 @@
+"""Where the verbs print; what they print is text of records, logs and people."""
+
+from __future__ import annotations
+
+import typer
+
+from trainmark.escaping import escaped
+
+
+def say(text: object, *, err: bool = False, newline: bool = True) -> None:
+    """Print ``text``, control characters escaped, to standard output or standard error."""
+    typer.echo(escaped(text), err=err, nl=newline)
