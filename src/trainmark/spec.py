@@ -61,11 +61,12 @@ def message(code: str, **args: str | int | float | bool | None) -> Message:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The quality that ends a run."""
+    """The quality that ends a run; where it is not ``required``, missing it is a remark."""
 
     metric: str
     value: float
     higher_is_better: bool = True
+    required: bool = True
 
     def reached(self, quality: float) -> bool:
         """Tell whether ``quality`` is at the target or past it."""
@@ -131,6 +132,11 @@ class Recipe:
     )
     target_value: float | None = recipe_field(
         None, "quality that ends the run; none: no target", rule="scope"
+    )
+    target_required: bool = recipe_field(
+        True,
+        "whether a run that misses its target fails; false: it passes with a remark",
+        rule="scope",
     )
     warmup_steps: PositiveInt = recipe_field(
         10, "first steps kept out of steady figures", rule="scope"
@@ -289,4 +295,6 @@ class Case:
         """Return the quality target of ``recipe``, none for a throughput recipe."""
         if recipe.target_value is None:
             return None
-        return Target(self.metric, recipe.target_value, self.higher_is_better)
+        return Target(
+            self.metric, recipe.target_value, self.higher_is_better, recipe.target_required
+        )

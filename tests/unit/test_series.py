@@ -419,7 +419,7 @@ def test_the_table_has_a_row_an_entry_and_says_the_reasons(
     launcher.endings = {"b": "oom"}
     outcomes = go(TWO + "- {case: toy, name: mp, nproc: 8}\n")
     lines = series_table(outcomes, screen=Screen(width=80)).split("\n")
-    assert lines[0].split() == ["run", "status", "final_result", "token/p/s", "loss", "mem"]
+    assert lines[0].split() == ["run", "status", "final_result", "token/p/s", "final_loss", "mem"]
     assert lines[2].split() == ["a", "passed", "512.0", "samples/s", "256.0", "0.250", "0.0/0.0"]
     assert lines[3].split() == ["b", "failed", "/", "/", "/", "/"]
     assert lines[4].split() == ["mp", "skipped", "/", "/", "/", "/"]
@@ -447,7 +447,7 @@ def test_the_document_has_an_entry_a_run(
         "final_result_unit": "samples/s",
         "tokens_per_s_per_device": 256.0,
         "final_result_reason": None,
-        "loss": 0.25,
+        "final_loss": 0.25,
         "mem_bytes": 2_500_000.0,
         "notes": [note.as_dict() for note in outcomes[0].records[0].notes],
     }

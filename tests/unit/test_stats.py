@@ -17,18 +17,18 @@ def test_percentiles_mad_and_cv() -> None:
     assert times.p90 == pytest.approx(4 + 0.6 * 6)  # linear between the 4th and the 5th
     assert times.p99 == pytest.approx(4 + 0.96 * 6)
     assert times.mad == 1.0  # deviations 1, 2, 0, 1, 7
-    # mean 4, variance (0 + 9 + 1 + 4 + 36) / 5 = 10
-    assert times.cv == pytest.approx(10**0.5 / 4)
+    # mean 4, sample variance (0 + 9 + 1 + 4 + 36) / 4 = 12.5
+    assert times.cv == pytest.approx(12.5**0.5 / 4)
 
 
 def test_no_step_has_no_spread_and_one_has_none_to_speak_of() -> None:
     assert spread(np.empty(0, np.int64)) is None
     one = spread(np.array([2 * 10**9]))
     assert one is not None
-    assert (one.p50, one.p99, one.mad, one.cv) == (2.0, 2.0, 0.0, 0.0)
+    assert (one.p50, one.p99, one.mad, one.cv) == (2.0, 2.0, 0.0, None)
     zero = spread(np.zeros(3, np.int64))
     assert zero is not None
-    assert zero.cv == 0.0
+    assert zero.cv is None
 
 
 def test_drift_compares_the_last_third_with_the_first() -> None:

@@ -108,6 +108,9 @@ def test_two_uneven_ranks_give_exact_figures(uneven: RunTimeline) -> None:
             "matmul_flops_per_device": 4e14,
             "MFU": 100 * (4e14 / 4.5 / 2) / 989e12,
             "MAMFU": 100 * (4e14 / 4.5 / 2) / 4e14,
+            "loss": 60
+            / 34,  # rank 0: 4 x (3 + 2 + 2 + 1 + 0.5); rank 1: 3 x (4 + 2 + 2 + 1) - 2 x 0.5
+            "final_loss": (4 * 0.5 - 2 * 0.5) / 6,
             "mem": 2_500.0,
             "mem_total": 80_000.0,
             "allocator_peak": 1_501.0,
@@ -115,11 +118,43 @@ def test_two_uneven_ranks_give_exact_figures(uneven: RunTimeline) -> None:
         rel=1e-12,
     )
     assert {figure.unit for figure in figures.values()} == {
-        "s", "samples/s", "tokens/s", "FLOP/s", "%", "bytes",
+        "s", "samples/s", "tokens/s", "FLOP/s", "%", "bytes", "",
     }  # fmt: skip
     assert figures["MFU"].note == message(
         "dense_peak", precision="bf16", tflops=989.0, evidence="A"
     )
+
+
+def test_losses_weigh_samples_and_leave_out_what_is_not_finite(tmp_path: Path) -> None:
+    def losses(loss: list[float | None]) -> list[Any]:
+        run_dir = tmp_path / str(len(loss)) / str(loss[-1])
+        steps = [S] * len(loss)
+        made = window(
+            4 * S, 40 * S, step_ns=steps, wait_ns=[0] * len(loss), loss=loss,
+            samples=[10] * (len(loss) - 2) + [30, 10],
+        )  # fmt: skip
+        rank = [event("start", S, pid=1), facts(3 * S), made]
+        run_dir.mkdir(parents=True)
+        run = read_run(write_run(run_dir / "run", [launch_event(S // 2)], rank), 1)
+        found = compute(run, precision="bf16", recipe_warmup_steps=3)
+        return [found["loss"], found["final_loss"]]
+
+    whole, last = losses([9.0] * 17 + [None, 1.0, 2.0])
+    assert (whole.value, last.value) == ((170 * 9 + 30 + 20) / 210, 50 / 40)
+    for figure in losses([None, None, None]):
+        assert (figure.value, figure.reason) == (None, message("no_finite_loss"))
+
+
+def test_one_measured_step_has_no_deviation(tmp_path: Path) -> None:
+    ranks = [
+        event("start", S, pid=1), facts(3 * S),
+        window(4 * S, 6 * S, step_ns=[S], wait_ns=[0], samples=[4], loss=[1.0]),
+    ]  # fmt: skip
+    run = read_run(write_run(tmp_path / "run", [launch_event(S // 2)], ranks), 1)
+    found = compute(run, precision="bf16", recipe_warmup_steps=0)
+    assert found["step_time_p50"].value == 1.0
+    cv = found["step_time_cv"]
+    assert (cv.value, cv.reason) == (None, message("one_step_has_no_deviation"))
 
 
 def test_samples_of_several_sequences_are_counted_in_these_too(tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
+
 from trainmark.devices.peaks import dense_peak
 from trainmark.measure import traffic
 from trainmark.measure.stats import spread
@@ -18,11 +20,14 @@ from trainmark.spec import Message, message
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from numpy.typing import NDArray
+
     from trainmark.measure.timeline import Phase, RankTimeline, RunTimeline
     from trainmark.protocols import Counts
     from trainmark.spec import Precision
 
 NS_PER_S = 1e9
+_FINAL_SHARE = 0.1  # of the steps: the loss that training ended with
 _NO_TRAIN_TIME = message("no_train_time")
 
 
@@ -106,10 +111,30 @@ def compute(
     for name, (value, unit, remark) in traffic.rates(timeline).items():
         known = value is not None
         figures[name] = Figure(value, unit, None if known else remark, remark if known else None)
+    figures |= _losses(timeline)
     figures["mem"] = _memory(ranks)
     figures["mem_total"] = _memory_total(ranks)
     figures["allocator_peak"] = _allocator_peak(ranks)
     return figures
+
+
+def _losses(timeline: RunTimeline) -> dict[str, Figure]:
+    """Return the mean training loss over all epochs, and over the last tenth of the steps."""
+    losses, samples = timeline.series.loss, timeline.series.samples
+    tail = max(1, round(len(losses) * _FINAL_SHARE))
+    return {
+        "loss": _mean_loss(losses, samples),
+        "final_loss": _mean_loss(losses[-tail:], samples[-tail:]),
+    }
+
+
+def _mean_loss(losses: NDArray[np.float64], samples: NDArray[np.int64]) -> Figure:
+    """Return the mean over samples of the steps whose loss is a finite number."""
+    known = np.isfinite(losses)
+    total = int(samples[known].sum())
+    if total == 0:
+        return Figure(None, "", message("no_finite_loss"))
+    return Figure(float(losses[known] @ samples[known]) / total, "")
 
 
 def _by_sequences(
@@ -147,7 +172,11 @@ def _steady(
         figures = {"final_result": Figure(work * NS_PER_S / slowest_ns, f"{work_unit}/s")}
         for name in ("p50", "p90", "p99", "mad"):
             figures[f"step_time_{name}"] = Figure(getattr(times, name), "s")
-        figures["step_time_cv"] = Figure(100 * times.cv, "%")
+        figures["step_time_cv"] = (
+            Figure(None, "%", message("one_step_has_no_deviation"))
+            if times.cv is None
+            else Figure(100 * times.cv, "%")
+        )
         rate = _model_flops_per_device(phases, slowest_ns)
         return figures | _utilisation(timeline.ranks, precision, rate)
     units = {"final_result": f"{work_unit}/s", "step_time_p50": "s", "step_time_p90": "s",

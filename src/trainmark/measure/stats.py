@@ -20,13 +20,16 @@ _INTERVAL_MIN_LAUNCHES = 5
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A distribution of step times, in seconds; ``cv`` is a share of the mean."""
+    """A distribution of step times, in seconds.
+
+    ``cv`` is the sample standard deviation (n - 1) as a share of the mean; none for one step.
+    """
 
     p50: float
     p90: float
     p99: float
     mad: float
-    cv: float
+    cv: float | None
 
 
 def spread(step_ns: NDArray[np.int64]) -> Spread | None:
@@ -35,14 +38,19 @@ def spread(step_ns: NDArray[np.int64]) -> Spread | None:
         return None
     seconds = step_ns / 1e9
     p50, p90, p99 = (float(value) for value in np.percentile(seconds, [50, 90, 99]))
-    mean = float(seconds.mean())
     return Spread(
         p50=p50,
         p90=p90,
         p99=p99,
         mad=float(np.median(np.abs(seconds - p50))),
-        cv=float(seconds.std()) / mean if mean > 0 else 0.0,
+        cv=_cv(seconds),
     )
+
+
+def _cv(values: NDArray[np.float64]) -> float | None:
+    """Return the sample standard deviation over the mean; None where either says nothing."""
+    mean = float(values.mean())
+    return float(values.std(ddof=1)) / mean if len(values) > 1 and mean else None
 
 
 def drift(step_ns: NDArray[np.int64]) -> float | None:
@@ -75,12 +83,11 @@ def over_launches(values: Sequence[float], *, seed: int = 0) -> Launches:
     rng = np.random.default_rng(seed)
     draws = rng.choice(data, size=(_BOOTSTRAP_DRAWS, len(data)), replace=True)
     low, high = np.percentile(np.median(draws, axis=1), [2.5, 97.5])
-    mean = float(data.mean())
     return Launches(
         median=float(np.median(data)),
         low=float(low),
         high=float(high),
-        cv=float(data.std(ddof=1)) / mean if len(data) > 1 and mean else None,
+        cv=_cv(data),
         launches=len(data),
         descriptive=len(data) < _INTERVAL_MIN_LAUNCHES,
     )

@@ -88,6 +88,8 @@ FIGURES: dict[str, str] = {
     "matmul_flops_per_device": "matmul_flop_per_s_per_device",
     "MFU": "mfu_percent",
     "MAMFU": "mamfu_percent",
+    "loss": "loss",
+    "final_loss": "final_loss",
     "mem": "mem_bytes",
     "mem_total": "mem_total_bytes",
     "allocator_peak": "allocator_peak_bytes",

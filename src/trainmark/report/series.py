@@ -14,7 +14,7 @@ from trainmark.report.sentences import sentence
 from trainmark.report.tables import Table
 from trainmark.report.terminal import Screen, rich_table
 from trainmark.results.entries import exit_code as code_of
-from trainmark.results.readings import final_loss, value_of
+from trainmark.results.readings import value_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from trainmark.results.entries import Outcome
     from trainmark.results.record import Record
 
-_HEADERS = ("run", "status", "final_result", "token/p/s", "loss", "mem")
+_HEADERS = ("run", "status", "final_result", "token/p/s", "final_loss", "mem")
 
 
 def series_table(outcomes: Sequence[Outcome], *, screen: Screen | None = None) -> str:
@@ -110,7 +110,7 @@ def series_json(
 
 def _row(outcome: Outcome) -> tuple[str, ...]:
     result = _over(outcome, lambda record: value_of(record, "final_result"))
-    loss = _over(outcome, final_loss)
+    loss = _over(outcome, lambda record: value_of(record, "final_loss"))
     return (
         outcome.name,
         outcome.state,
@@ -137,7 +137,7 @@ def _entry(outcome: Outcome) -> dict[str, Any]:
         "final_result_unit": None if result is None else _unit(outcome),
         "tokens_per_s_per_device": _over(outcome, lambda record: value_of(record, "token/p/s")),
         "final_result_reason": next(filter(None, map(_no_result, outcome.records)), None),
-        "loss": _over(outcome, final_loss),
+        "final_loss": _over(outcome, lambda record: value_of(record, "final_loss")),
         "mem_bytes": _over(outcome, lambda record: value_of(record, "mem")),
         "notes": _once(note.as_dict() for record in outcome.records for note in record.notes),
     }

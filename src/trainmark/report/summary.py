@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 FIGURES = (
     "e2e_time", "train_time", "p_whole", "p_train", "p_core", "p_train_sequences",
     "p_train_tokens", "token/p/s", "final_result", "step_time_p50", "step_time_p99", "MFU", "MAMFU",
-    "mem", "allocator_peak",
+    "loss", "final_loss", "mem", "allocator_peak",
 )  # fmt: skip
 
 

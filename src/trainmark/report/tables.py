@@ -13,7 +13,7 @@ from trainmark.errors import RecordError
 from trainmark.recipes import fix_hp_text
 from trainmark.report import cells
 from trainmark.report.texts import text
-from trainmark.results.readings import final_loss, value_of
+from trainmark.results.readings import value_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -56,7 +56,7 @@ def _rate(name: str) -> Callable[[Record], str]:
 
 
 def _loss_cell(record: Record) -> str:
-    loss = final_loss(record)
+    loss = value_of(record, "loss")
     return cells.NOTHING if loss is None else f"{loss:.3f}"
 
 

@@ -243,9 +243,7 @@ TEXTS: dict[str, Text] = {
         "tokens without padding, per device and second, evaluation left out",
         "单卡每秒训练的 token 数，不含填充，不含评估时间",
     ),
-    "def.loss": Text(
-        "mean over the samples of the last tenth of the steps", "最后十分之一训练步内按样本平均"
-    ),
+    "def.loss": Text("mean over the samples of all epochs", "全部轮次内按样本平均"),
     "def.mem": Text("peak used/total, in GiB", "峰值使用量/总量，通常称为“显存”，单位为GiB"),
     "def.MFU": Text(
         "model FLOP/s per device over the dense peak of the precision that ran",
@@ -285,7 +283,14 @@ TEXTS: dict[str, Text] = {
     "figure.step_time_p90": Text("90th percentile", "第 90 百分位"),
     "figure.step_time_p99": Text("99th percentile", "第 99 百分位"),
     "figure.step_time_mad": Text("median absolute deviation", "中位数绝对偏差"),
-    "figure.step_time_cv": Text("standard deviation over mean", "标准差除以均值"),
+    "figure.step_time_cv": Text("sample standard deviation over mean", "样本标准差除以均值"),
+    "figure.loss": Text(
+        "training loss, mean over the samples of all epochs", "训练损失，全部轮次内按样本平均"
+    ),
+    "figure.final_loss": Text(
+        "training loss, mean over the samples of the last tenth of the steps",
+        "训练损失，最后十分之一训练步内按样本平均",
+    ),
     "figure.MAMFU": Text(
         "model FLOP/s over the matmul rate measured on this device",
         "模型 FLOP/s 除以本机实测矩阵乘速率",

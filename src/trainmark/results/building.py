@@ -151,6 +151,14 @@ def _notes(
     if steps.steady is None:
         notes.append(message("steadiness_unknown"))
     notes += _loss_note(steps, quality)
+    missed = quality.reached is False and quality.value is not None
+    if missed and not plan.load_recipe().target_required:
+        notes.append(
+            message(
+                "target_missed_not_required",
+                metric=quality.metric, value=quality.value, target=quality.target,
+            )
+        )  # fmt: skip
     best, value = quality.best_possible, quality.value
     is_share = plan.load_case().higher_is_better  # an error's sampling spread is not known here
     if is_share and best and value and value > best + _sampling_slack(quality):

@@ -54,7 +54,7 @@ def find(timeline: RunTimeline, target: Target | None) -> Ending:
     lost = _lost_events(timeline)
     if lost is not None:
         return Ending("failed", lost)
-    if target is not None and not timeline.ranks[0].target_reached:
+    if target is not None and target.required and not timeline.ranks[0].target_reached:
         return _missed(timeline, target)
     return Ending("passed")
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from trainmark.measure.events import rank_file
 from trainmark.results.index_record import IndexRecord, fail_flag, file_name, model_name, rounded
-from trainmark.results.readings import final_loss
+from trainmark.results.readings import value_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,7 +54,7 @@ def index_records(record: Record) -> list[IndexRecord]:
     )
     speed, memory = record.figures["final_result"], record.figures["mem"]
     results = (
-        (_SPEED, speed.value, speed.unit, final_loss(record)),
+        (_SPEED, speed.value, speed.unit, value_of(record, "final_loss")),
         (_MEMORY, None if memory.value is None else memory.value / _BYTES_PER_MIB, "MiB", None),
     )
     found = []

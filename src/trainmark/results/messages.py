@@ -28,6 +28,12 @@ MESSAGES: dict[str, Text] = {
     "rank_without_measured_step": Text(
         "a rank reported no step after the warm-up", "有 rank 未上报预热之后的训练步"
     ),
+    "one_step_has_no_deviation": Text(
+        "one step after the warm-up has no deviation", "预热之后仅有一步，无标准差"
+    ),
+    "no_finite_loss": Text(
+        "no step reported a loss that is a finite number", "没有训练步上报有限的损失值"
+    ),
     "no_flop_formula": Text("no FLOP formula for this case", "该用例没有 FLOP 公式"),
     "peak_unknown": Text(
         "no dense {precision} peak is known for {product}", "{product} 的 {precision} 稠密峰值未知"
@@ -201,6 +207,11 @@ MESSAGES: dict[str, Text] = {
         "{metric} {value:.4f} is above {best:.4f}, the best any model can score on this data: "
         "labels may leak",
         "{metric} {value:.4f} 高于该数据上任何模型的最佳得分 {best:.4f}：标签可能泄漏",
+    ),
+    "target_missed_not_required": Text(
+        "{metric} {value:.4f} did not reach {target:g}; this recipe is about speed and does not "
+        "require it",
+        "{metric} {value:.4f} 未达到 {target:g}；该配方关注速度，不要求达到目标",
     ),
     "machine_busy": Text(
         "the machine was busy: other work used {share:.0%} of the cores during the run",

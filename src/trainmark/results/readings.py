@@ -1,15 +1,13 @@
-"""What more than one room reads out of a record: the loss it ended with, what work it is."""
+"""What more than one room reads out of a record: a figure's value, what work it is."""
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from trainmark.plan import Plan
     from trainmark.results.record import Record
 
-_LOSS_SHARE = 0.1
 # A different seed or time limit is the same work done again.
 _NOT_WORK = ("seed", "timeout_s")
 
@@ -18,22 +16,6 @@ def value_of(record: Record, name: str) -> float | None:
     """Return a figure's value; None where the record lacks the figure."""
     entry = record.figures.get(name)
     return None if entry is None else entry.value
-
-
-def final_loss(record: Record) -> float | None:
-    """Return the mean training loss over the samples of the last tenth of the steps."""
-    given = value_of(record, "loss")
-    if given is not None:
-        return given
-    steps = record.steps
-    tail = max(1, round(len(steps.loss) * _LOSS_SHARE))
-    pairs = [
-        (loss, samples)
-        for loss, samples in zip(steps.loss[-tail:], steps.samples[-tail:], strict=True)
-        if loss is not None and math.isfinite(loss)
-    ]
-    total = sum(samples for _, samples in pairs)
-    return sum(loss * samples for loss, samples in pairs) / total if total else None
 
 
 def planned_work(plan: Plan) -> dict[str, Any]:
