@@ -263,6 +263,8 @@ class Case:
             ranks; called with the checked data folder, the recipe, the number of ranks and
             what each can have, where planning knows it.
         mission: how the JSON record of one case files it; none: no such record is written.
+        precision_labels: what the case's published pages call a precision, where they have
+            another word for it: ``{"fp16": "amp"}``.
         messages: the sentences of the codes that this case's job emits, ``llama.no_answers``
             say; arguments stand in them as for ``str.format``.
     """
@@ -287,6 +289,7 @@ class Case:
     framework: str = "pytorch"
     work_unit: Literal["samples", "tokens"] = "samples"
     mission: Mission | None = None
+    precision_labels: Mapping[str, str] = field(default_factory=dict)
     messages: Mapping[str, Text] = field(default_factory=dict)
     check_recipe: Callable[[Any, int], None] | None = None
     check_fit: Callable[[Path, Any, int, RankMemory], None] | None = None

@@ -75,7 +75,7 @@ def test_loss_chart_names_its_ends_and_labels_evaluations():
     description = root.find(f"{SPACE}desc").text
     assert description == "Loss of 60 steps, from 0.7815 to 0.1447; dashed lines are evaluations"
     labels = [item.text for item in root.iter(f"{SPACE}text") if "eval" in item.get("class", "")]
-    assert labels == ["acc 0.912", "acc 0.904", "acc 0.880"]
+    assert labels == ["acc 0.9117", "acc 0.9037", "acc 0.8796"]
     lines = [item for item in root.iter(f"{SPACE}line") if item.get("class") == "eval-line"]
     assert len(lines) == 3
 

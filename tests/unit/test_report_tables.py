@@ -151,6 +151,41 @@ def test_a_record_with_a_published_rows_values_prints_that_row():
     assert tables.performance_row(made).configuration == "A100 1 node x 8 (1x8)"
 
 
+def test_a_record_of_dlrm_prints_its_published_row():
+    made = record()
+    recipe = made.plan.recipe | {"precision": "fp16"}
+    device = made.plan.device.model_copy(update={"product_names": ["A100"]})
+    plan = made.plan.model_copy(
+        update={"case": "dlrm_criteo", "recipe": recipe, "nproc": 1, "device": device}
+    )
+    printed = FOUNDING["dlrm"][1][0]
+    rates = dict(zip(("p_whole", "p_train", "p_core"), map(float, printed[5:8]), strict=True))
+    made = record(
+        plan=plan, environment=made.environment | {"devices": []}, fix_hp={},
+        figures=figures(made, e2e_time=1152.0, mem=20.5 * GIB, mem_total=40.0 * GIB, **rates),
+        quality=made.quality.model_copy(
+            update={"metric": "auc", "value": 0.80261, "target": 0.802}
+        ),
+    )  # fmt: skip
+    found = tables.performance_row(made, lang="zh").cells
+    assert (found["precision"], found[tables.QUALITY]) == (printed[2], printed[8])
+    assert (found["fix_hp"], found["mem"]) == (printed[3], printed[9])
+    assert float(found["p_core"]) == float(printed[7])
+
+
+def test_only_a_published_word_replaces_a_precision():
+    made = record()
+
+    def label(case, precision):
+        recipe = made.plan.recipe | {"precision": precision}
+        plan = made.plan.model_copy(update={"case": case, "recipe": recipe})
+        return tables.precision_label(record(plan=plan))
+
+    assert label("dlrm_criteo", "fp16") == label("glm_superglue", "fp16") == "amp"
+    assert label("dlrm_criteo", "bf16") == "bf16"
+    assert label("gpt_megatron", "fp16") == label("somebody_elses_case", "fp16") == "fp16"
+
+
 def test_nothing_measured_is_a_slash():
     made = record()
     made = record(
@@ -172,7 +207,7 @@ def test_a_fine_tuning_page_is_another_column_set():
     assert table.headers == (
         "configuration", "fix_hp", "token/p/s", "loss", "mem", "acc(MMLU)", "MFU",
     )  # fmt: skip
-    assert table.rows[0][2:] == ("5714.5", "0.333", "33.4/40.0", "0.912", "31.6%")
+    assert table.rows[0][2:] == ("5714.5", "0.333", "33.4/40.0", "0.9117/0.91", "31.6%")
 
 
 def test_the_references_choose_the_column_set():

@@ -38,12 +38,12 @@ def hostile():
 def test_a_passed_run():
     lines = run_table(record(), run_dir=Path("runs/one"), screen=PLAIN).splitlines()
     assert lines[0] == "PASSED distilbert_sst2 · NVIDIA A100-SXM4-40GB 1 node x 2 (1x2)"
-    assert lines[1] == "acc 0.912 reached the target 0.91"
+    assert lines[1] == "acc 0.9117 reached the target 0.91"
     assert lines[3].split() == [
         "precision", "fix_hp", "e2e_time", "p_whole", "p_train", "p_core", "acc", "mem",
     ]  # fmt: skip
     assert lines[5].split() == [
-        "tf32", "bs=96,", "46.1", "412.9", "457.2", "464.6", "0.912", "33.4/40.0",
+        "tf32", "bs=96,", "46.1", "412.9", "457.2", "464.6", "0.9117/0.91", "33.4/40.0",
     ]  # fmt: skip
     assert lines[6].split() == ["lr=0.00015"]
     assert lines[-1] == "record: runs/one/record.json"

@@ -62,15 +62,27 @@ def percent(value: float | None) -> str:
 
 
 def quality(value: float | None, *, target: float | None = None) -> str:
-    """Return a quality with three decimals, more where rounding would hide a missed target."""
+    """Return a quality with four decimals, more where rounding would hide a missed target.
+
+    Zeros at the end are left out, as the founding pages do: ``0.908``.
+    """
     if value is None:
         return NOTHING
+    text = f"{value:.4f}"
     if target is not None:
-        for digits in range(3, 7):
+        for digits in range(4, 7):
             text = f"{value:.{digits}f}"
             if (float(text) >= target) == (value >= target):
-                return text
-    return f"{value:.3f}"
+                break
+    whole, point, decimals = text.partition(".")
+    return whole + point + (decimals.rstrip("0") or "0")
+
+
+def quality_and_target(value: float | None, target: float | None) -> str:
+    """Return a quality with its target, ``0.8026/0.802``; alone where there is no target."""
+    if value is None or target is None:
+        return quality(value)
+    return f"{quality(value, target=target)}/{target:g}"
 
 
 def memory(used_bytes: float | None, total_bytes: float | None) -> str:

@@ -192,9 +192,18 @@ def _definition(name: str, records: Sequence[Record], about: About, lang: str) -
     if name == "fix_hp":
         standards = dict.fromkeys(record.plan.compared_with for record in records)
         return text(key, lang, standards=text("sep.comma", lang).join(standards))
+    if name == "p_core":
+        return text(key, lang) + _sequence_lengths(records, lang)
     if name == QUALITY:
         return text(key, lang, note=about.metric_note.in_language(lang))
     return text(key, lang)
+
+
+def _sequence_lengths(records: Sequence[Record], lang: str) -> str:
+    """Return ``(seq_length=512)`` as the founding pages do; nothing where a case has none."""
+    lengths = [record.plan.recipe.get("seq_length") for record in records]
+    known = dict.fromkeys(str(length) for length in lengths if length is not None)
+    return text("def.seq_length", lang, lengths="/".join(known)) if known else ""
 
 
 def columns_meaning(

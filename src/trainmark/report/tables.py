@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from trainmark import cases
 from trainmark.errors import RecordError
 from trainmark.recipes import fix_hp_text
 from trainmark.report import cells
@@ -60,10 +61,15 @@ def _loss_cell(record: Record) -> str:
     return cells.NOTHING if loss is None else f"{loss:.3f}"
 
 
+def precision_label(record: Record) -> str:
+    """Return the precision as the case's published pages call it: ``amp`` for fp16, say."""
+    precision, name = str(record.plan.recipe["precision"]), record.plan.case
+    labels = cases.load(name).precision_labels if name in cases.names() else {}
+    return labels.get(precision, precision)
+
+
 COLUMNS: dict[str, Column] = {
-    "precision": Column(
-        "name.precision", "def.precision", lambda record: str(record.plan.recipe["precision"])
-    ),
+    "precision": Column("name.precision", "def.precision", precision_label),
     "fix_hp": Column("name.fix_hp", "def.fix_hp", lambda record: fix_hp_text(record.fix_hp)),
     "e2e_time": Column(
         "name.e2e_time",
@@ -84,7 +90,7 @@ COLUMNS: dict[str, Column] = {
     QUALITY: Column(
         "name.quality",
         "def.quality",
-        lambda record: cells.quality(record.quality.value, target=record.quality.target),
+        lambda record: cells.quality_and_target(record.quality.value, record.quality.target),
     ),
 }
 

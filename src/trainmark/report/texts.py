@@ -239,6 +239,7 @@ TEXTS: dict[str, Text] = {
         "the same, evaluation and waiting for data left out of the time; samples/s",
         "同上，时间中不包含评估和等待数据（p_core≥p_train≥p_whole），单位为 samples/s",
     ),
+    "def.seq_length": Text(" (seq_length={lengths})", "（seq_length={lengths}）"),
     "def.token/p/s": Text(
         "tokens without padding, per device and second, evaluation left out",
         "单卡每秒训练的 token 数，不含填充，不含评估时间",

@@ -219,5 +219,6 @@ CASE = Case(
     prepare=prepare,
     prepare_options=frozenset({"frequency_threshold", "workers"}),
     aliases=("dlrm",),
+    precision_labels={"fp16": "amp"},
     mission=Mission(repository="rec", model="dlrm", name="推荐模型", direction_id=2),
 )

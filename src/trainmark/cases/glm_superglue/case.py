@@ -182,4 +182,5 @@ CASE = Case(
     check_data=check_data,
     prepare=prepare,
     aliases=("glm",),
+    precision_labels={"fp16": "amp"},
 )  # fmt: skip
