@@ -26,11 +26,23 @@ ROOT_VARIABLE = "TRAINMARK_CACHE"
 
 
 def default_root() -> Path:
-    """Return the cache folder: ``$TRAINMARK_CACHE``, or ``trainmark`` in the user's cache."""
+    """Return the cache folder: ``$TRAINMARK_CACHE``, or ``trainmark`` in the user's cache.
+
+    Raises:
+        EnvironmentFault: neither is known.
+    """
     chosen = os.environ.get(ROOT_VARIABLE)
     if chosen:
         return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trainmark"
+    try:
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:
+        raise EnvironmentFault(
+            "this user has no home folder",
+            rule="generated data lies in the user's cache",
+            remedy=f"set {ROOT_VARIABLE} to a folder you may write to",
+        ) from None
+    return cache / "trainmark"
 
 
 def generated_folder(case: Case, recipe: Recipe, root: Path) -> Path:

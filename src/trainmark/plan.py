@@ -280,6 +280,12 @@ def _absolute(run_dir: Path) -> str:
     try:
         path = str(run_dir.resolve())
         path.encode()
+    except FileNotFoundError:
+        raise EnvironmentFault(
+            "the folder you are in was deleted",
+            where="--out",
+            remedy="go to another folder, or give --out from the root",
+        ) from None
     except (OSError, RuntimeError, UnicodeEncodeError) as error:
         raise UsageError(
             f"not a usable folder: {error}",

@@ -337,6 +337,59 @@ def test_python_m_trainmark_leaves_the_working_directory_alone(started, tmp_path
     assert checked(run_dir).passed
 
 
+def test_the_working_directory_vanishes_in_mid_run(started, fifo, tmp_path):
+    here = tmp_path / "here"
+    here.mkdir()
+    process, run_dir = started("fault=hold", cwd=here)
+    wait_for_fault(fifo)
+    here.rmdir()
+    fifo.with_name("go").write_text("on")
+    code, out, err = ended(process)
+    assert code == 0, err
+    assert checked(run_dir).passed
+    assert (run_dir / "page.zh.html").exists()
+    assert str(run_dir) in out
+
+
+def test_the_working_directory_is_gone_before_the_start(started, tmp_path):
+    here = tmp_path / "here"
+    here.mkdir()
+    gone = ("sh", "-c", f'rmdir {here} && exec "$@"', "sh")
+    process, run_dir = started(case="toy", cwd=here, prefix=gone, program=SAFE_PROGRAM)
+    code, _, err = ended(process)
+    assert code == 0, err
+    assert checked(run_dir).passed
+    assert (run_dir / "page.zh.html").exists()
+
+
+# A user id without an entry in the user table, as containers have.
+NOBODY = ("unshare", "--user", "--map-user=54321", "env", "-u", "HOME", "-u", "XDG_CACHE_HOME")
+
+
+@pytest.fixture
+def nobody():
+    if subprocess.run([*NOBODY, "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("this kernel gives a test no user id of its own")
+    return NOBODY
+
+
+def test_a_user_without_a_home(started, nobody):
+    process, run_dir = started(case="toy", prefix=nobody)
+    code, _, err = ended(process)
+    assert code == 0, err
+    assert checked(run_dir).passed
+    assert (run_dir / "page.zh.html").exists()
+
+
+def test_a_user_without_a_home_is_told_where_generated_data_could_lie(started, nobody):
+    process, run_dir = started(case="toy", prefix=(*nobody, "-u", "TRAINMARK_CACHE"))
+    code, _, err = ended(process)
+    assert code == 2
+    assert "TRAINMARK_CACHE" in err
+    assert "Traceback" not in err
+    assert not run_dir.exists()
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_stopped_by_a_signal(started, fifo, number):
     process, run_dir = started("fault=wait")

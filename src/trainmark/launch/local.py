@@ -126,6 +126,7 @@ def _run_ranks(
         subprocess.Popen(
             command(plan, python=sys.executable, agent_log_dir=agent_log_dir),
             env=variables,
+            cwd=_working_directory(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=agent_log,
@@ -138,6 +139,18 @@ def _run_ranks(
             watch.orphans_cpu_s = processes.rank_cpu_s(plan.run_id)
             processes.kill_run(plan.run_id)
         return _agent_news(watch, agent.wait())
+
+
+def _working_directory() -> str | None:
+    """Return where the agent starts: here, or at the root where this folder was deleted.
+
+    Intel's MKL does not load in a folder that is gone.
+    """
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return "/"
+    return None
 
 
 @contextmanager

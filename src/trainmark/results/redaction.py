@@ -13,6 +13,7 @@ import getpass
 import re
 import socket
 import sysconfig
+from contextlib import suppress
 from ipaddress import AddressValueError, IPv6Address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import trainmark
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     Replacement = str | Callable[[re.Match[str]], str]
 
@@ -215,6 +216,13 @@ def _user() -> str:
         return ""  # a user id without a name, as containers have
 
 
+def _own_folders() -> Iterator[tuple[Path, str]]:
+    """Yield working folder and home; one that was deleted, or that no user has, is left out."""
+    for find, stand_in in ((Path.cwd, "."), (Path.home, "~")):
+        with suppress(OSError, RuntimeError):
+            yield find(), stand_in
+
+
 class Redactor:
     """Replace secrets, persons, machines and places in text and in documents of text.
 
@@ -229,13 +237,13 @@ class Redactor:
             *folders,
             (Path(trainmark.__file__).parent, "<trainmark>"),
             *((Path(paths[name]), "<python>") for name in ("purelib", "platlib", "stdlib")),
-            (Path.cwd(), "."),
-            (Path.home(), "~"),
+            *_own_folders(),
         ]
         pairs = {
             str(whole): stand_in
             for folder, stand_in in reversed(known)
-            for whole in (folder.absolute(), folder.resolve())
+            if folder.is_absolute()  # a plan that was redacted has stand-ins for folders
+            for whole in (folder, folder.resolve())
             if whole.name
         }
         innermost_first = sorted(pairs, key=lambda folder: (-len(folder), folder))
