@@ -331,3 +331,39 @@ def write_run(
     for number, events in enumerate(ranks):
         write_events(run_dir / f"events.rank{number}.jsonl", events)
     return run_dir
+
+
+S = 1_000_000_000
+TICK = S // 8  # exact in binary, so that sums of it are the same on every machine
+
+
+def rank_events() -> list[dict[str, Any]]:
+    """Return one rank: 16 steps of 64 samples, 13 of them measured, one evaluation."""
+    ticks = range(13)
+    return [
+        event("start", S, rank=0, pid=4711, unix_ns=1),
+        span("init", S, 3 * S),
+        span("preflight", 3 * S, 4 * S),
+        span("data_build", 4 * S, 4 * S + 1_000),
+        span("model_build", 5 * S, 6 * S),
+        event(
+            "facts", 6 * S, device={"name": "Fake CPU", "memory_total_bytes": 8_000_000},
+            memory_scope="process", precision_flags={"tf32": False},
+            matmul_flops_per_second=5e10, steps_per_epoch=64, collective=None,
+        ),
+        window(6 * S, 7 * S, phase="compile", step_ns=[S], wait_ns=[1_000], loss=[0.75],
+               samples=[64], model_flops=225_792.0),
+        window(7 * S, 8 * S, phase="warmup", first_step=1, step_ns=[S // 2, S // 2],
+               loss=[0.5, 0.5], samples=[64, 64], model_flops=451_584.0),
+        window(8 * S, 8 * S + 13 * TICK, first_step=3, step_ns=[TICK for _ in ticks],
+               wait_ns=[10_000 for _ in ticks], loss=[0.25 for _ in ticks],
+               samples=[64 for _ in ticks], model_flops=2_935_296.0, used_bytes=2_000_000),
+        event("evaluate", 11 * S, epoch=0, step=16, start_ns=10 * S, end_ns=11 * S, value=0.9375,
+              samples=1_000, detail={"loss": 0.25}, target_reached=True),
+        event("trained", 11 * S, start_ns=6 * S, end_ns=11 * S, steps=16, epochs=1,
+              target_reached=True),
+        event("result", 11 * S, job={"parameters": 610, "skipped_steps": 0}, used_bytes=2_500_000,
+              allocator_peak_bytes=None, total_bytes=8_000_000, memory_scope="process"),
+        span("finish", 11 * S, 12 * S),
+        event("end", 12 * S),
+    ]  # fmt: skip

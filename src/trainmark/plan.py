@@ -6,33 +6,111 @@ where every word of the command line is checked; it starts nothing and imports n
 
 from __future__ import annotations
 
+import re
 import secrets
-from dataclasses import asdict, replace
+import string
+from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
+from pydantic import AfterValidator, Field, TypeAdapter
 
-from trainmark import case_key, cases, devices
+from trainmark import case_key, cases, devices, documents, reference
+from trainmark.documents import Frozen
 from trainmark.errors import DataError, EnvironmentFault, UsageError
 from trainmark.recipes import changes, standard_of
+from trainmark.reference import References  # noqa: TC001 - pydantic reads it at run time
+from trainmark.spec import (
+    Case,
+    Mission,
+    NonNegativeInt,
+    PositiveInt,
+    Recipe,
+    Target,
+    Text,
+)
 from trainmark.words import read_words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from trainmark.protocols import Vendor
-    from trainmark.spec import Case, DataFacts, Recipe
+    from trainmark.spec import DataFacts
 
 PLAN_FILE = "plan.json"
 RUNS_DIR = Path("runs")
+_READ_FIELDS = (
+    "precision", "micro_batch_size", "grad_accum_steps", "warmup_steps", "max_epochs", "max_steps",
+    "target_value", "timeout_s",
+)  # fmt: skip
+_EVALUATION_FIELDS = ("eval_every_epochs", "eval_every_samples")
+_PLAIN_FORMAT = re.compile(r"[+,]?(\.\d)?[dfgs%]?")
 
 
-class Frozen(BaseModel):
-    """A document of ours: unknown keys fail, nothing changes once built."""
+@cache
+def _common_fields() -> TypeAdapter[Any]:
+    return TypeAdapter(Recipe)
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+
+def _with_common_fields(recipe: dict[str, Any]) -> dict[str, Any]:
+    """Refuse a recipe without the fields that records are read by, or with wrong common ones.
+
+    A field that came with a later version may be missing.
+    """
+    missing = [name for name in _READ_FIELDS if name not in recipe]
+    if missing:
+        raise ValueError(f"a recipe has the field {missing[0]}")
+    given = {item.name: recipe[item.name] for item in fields(Recipe) if item.name in recipe}
+    _common_fields().validate_python(given)
+    return recipe
+
+
+def _plain_places(text: Text) -> Text:
+    """Refuse a sentence whose places are more than names with a number's format.
+
+    Whoever edits a record must not reach attributes or gigabytes of padding through it.
+    """
+    for sentence in (text.en, text.zh):
+        for _, name, form, conversion in string.Formatter().parse(sentence):
+            plain = name is None or (name.isidentifier() and conversion is None)
+            if not plain or not _PLAIN_FORMAT.fullmatch(form or ""):
+                raise ValueError(f"not a plain place in {sentence!r}")
+    return text
+
+
+class PlannedCase(Frozen):
+    """What records and pages say of the case, so that they are the same where it is not here.
+
+    Args:
+        messages: the sentences of the case's own codes.
+        references: published figures of the same case, as they were when the run was planned.
+    """
+
+    title: Text
+    task: Text
+    model: str
+    dataset: str
+    metric: str
+    metric_note: Text
+    sample_note: Text
+    higher_is_better: bool
+    work_unit: Literal["samples", "tokens"]
+    mission: Mission | None
+    precision_labels: dict[str, str]
+    messages: dict[str, Annotated[Text, AfterValidator(_plain_places)]]
+    references: References
+
+    @classmethod
+    def of(cls, case: Case) -> PlannedCase:
+        """Return what ``case`` says of itself, with its published figures.
+
+        Raises:
+            RecordError: the case's reference file is malformed.
+        """
+        own = {name: getattr(case, name) for name in cls.model_fields if name != "references"}
+        return cls(**own, references=reference.of_case(case.name))
 
 
 class PlannedData(Frozen):
@@ -64,9 +142,10 @@ class Plan(Frozen):
     suite_version: str
     run_id: str
     case: str
+    about: PlannedCase
     case_key: str
     recipe_name: str
-    recipe: dict[str, Any]
+    recipe: Annotated[dict[str, Any], AfterValidator(_with_common_fields)]
     compared_with: str = Field(description="recipe that fix_hp and extra are changes of")
     fix_hp: dict[str, Any]
     extra: dict[str, Any]
@@ -90,6 +169,20 @@ class Plan(Frozen):
         """Return the case this plan runs."""
         return cases.load(self.case)
 
+    @property
+    def target(self) -> Target | None:
+        """Return the quality target; none for a throughput recipe."""
+        value = self.recipe["target_value"]
+        if value is None:
+            return None
+        required = self.recipe.get("target_required", True)
+        return Target(self.about.metric, value, self.about.higher_is_better, required)
+
+    @property
+    def evaluates(self) -> bool:
+        """Tell whether a run is evaluated at all."""
+        return any(self.recipe.get(name) is not None for name in _EVALUATION_FIELDS)
+
     def load_recipe(self) -> Recipe:
         """Return the resolved recipe as the case's own type."""
         return self.load_case().recipe_type(**self.recipe)
@@ -102,8 +195,15 @@ class Plan(Frozen):
 
     @classmethod
     def read(cls, run_dir: Path) -> Plan:
-        """Read the plan of a run directory."""
-        return cls.model_validate_json((run_dir / PLAN_FILE).read_bytes())
+        """Read the plan of a run directory.
+
+        Raises:
+            OSError: none there.
+            ValueError: not a regular file, or not a plan of this schema.
+        """
+        content = documents.read_bytes(run_dir / PLAN_FILE)
+        documents.parse(content)
+        return cls.model_validate_json(content, strict=True)
 
 
 def _labels(recipe: Recipe, world: str, facts: DataFacts, *, oversubscribed: bool) -> list[str]:
@@ -244,6 +344,7 @@ def resolve(
         suite_version=__version__,
         run_id=run_id,
         case=case.name,
+        about=PlannedCase.of(case),
         case_key=case_key.write(case, vendor.name, nnodes=nnodes, nproc=nproc, repeat=repeat_count),
         recipe_name=words.recipe_name,
         recipe=asdict(recipe),

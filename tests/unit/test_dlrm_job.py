@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 import trainmark
+from trainmark import reference
 from trainmark.cases import load
 from trainmark.cases.dlrm_criteo.case import CASE, DlrmRecipe, check_fit, check_recipe
 from trainmark.cases.dlrm_criteo.generate import best_auc
@@ -22,7 +23,6 @@ from trainmark.cases.dlrm_criteo.placement import place_within
 from trainmark.devices.cpu import CpuDevice
 from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.protocols import Counts, JobContext
-from trainmark.results import reference
 from trainmark.spec import RankMemory
 
 if TYPE_CHECKING:

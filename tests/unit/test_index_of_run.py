@@ -5,19 +5,17 @@ from __future__ import annotations
 import errno
 import json
 import os
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from fakes import GOLDEN, event, launch_event, span, window, write_run
-from trainmark import cases
-from trainmark.cases.toy.case import CASE as TOY
 from trainmark.cli.app import main
 from trainmark.errors import RecordError
 from trainmark.launch import run_dir as launching
 from trainmark.launch.keeper import take_over
 from trainmark.measure.events import EventWriter
+from trainmark.plan import Plan
 from trainmark.report.export import to_index
 from trainmark.results import record as records
 from trainmark.results.index_of_run import index_records, write_index
@@ -98,7 +96,9 @@ def test_one_rank_is_sp() -> None:
 
 def test_a_case_without_a_mission_has_none(tmp_path: Path) -> None:
     made = distilbert()
-    toy = made.model_copy(update={"plan": made.plan.model_copy(update={"case": "toy"})})
+    about = made.plan.about.model_copy(update={"mission": None})
+    plan = made.plan.model_copy(update={"case": "toy", "about": about})
+    toy = made.model_copy(update={"plan": plan})
     assert write_index(toy, tmp_path) == []
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(RecordError, match="case toy names no mission"):
@@ -130,15 +130,20 @@ def test_report_prints_them_a_line_each(
 
 
 @pytest.fixture
-def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def run_dir(tmp_path: Path) -> Path:
     """Return a run that was cut off after 2 of its steps, of a toy case with a mission."""
-    filed = replace(TOY, mission=Mission("nlp", "toy", "语言模型", 1))
-    monkeypatch.setattr(cases, "load", lambda _: filed)
     ticks = window(S, 2 * S, step_ns=[S // 2] * 2, samples=[64, 64])
     started = event("start", S, rank=0, pid=4711, unix_ns=1)
     folder = write_run(tmp_path / "run", [launch_event()], [started, span("init", S, S), ticks])
-    (folder / "plan.json").write_bytes((GOLDEN / "plan_toy.json").read_bytes())
+    save_plan(folder, Mission("nlp", "toy", "语言模型", 1))
     return folder
+
+
+def save_plan(folder: Path, mission: Mission) -> None:
+    """Save the plan of a toy case with a mission."""
+    made = Plan.model_validate_json((GOLDEN / "plan_toy.json").read_bytes())
+    about = made.about.model_copy(update={"mission": mission})
+    made.model_copy(update={"about": about}).save(folder)
 
 
 def filed(run_dir: Path) -> dict[str, tuple[float, int]]:
@@ -198,10 +203,9 @@ def test_a_disk_too_full_for_them_leaves_the_record(
 
 
 def test_a_mission_that_does_not_fit_leaves_the_record(
-    run_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    strange = replace(TOY, mission=Mission("nlp", "toy", "读心", 1))
-    monkeypatch.setattr(cases, "load", lambda _: strange)
+    save_plan(run_dir, Mission("nlp", "toy", "读心", 1))
     made = finish(run_dir, "launcher_killed")
     assert records.read(run_dir) == made
     assert not (run_dir / "index").exists()

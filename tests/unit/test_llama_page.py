@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from trainmark.cases.llama2_7b_lora.case import CASE
+from trainmark.plan import PlannedCase
 from trainmark.report.page import html_page, markdown_page
 from trainmark.results.index_of_run import index_records
 from trainmark.results.record import FigureEntry, Record
@@ -25,8 +26,9 @@ def record(recipe: str = "standard-fp16-1x1", *, told: bool = True, nproc: int =
     made = Record.model_validate_json(text)
     plan = made.plan.model_copy(
         update={
-            "case": CASE.name, "recipe_name": recipe, "recipe": asdict(CASE.recipes[recipe]),
-            "compared_with": "standard-1x1", "fix_hp": {}, "extra": {}, "nproc": nproc,
+            "case": CASE.name, "about": PlannedCase.of(CASE), "recipe_name": recipe,
+            "recipe": asdict(CASE.recipes[recipe]), "compared_with": "standard-1x1",
+            "fix_hp": {}, "extra": {}, "nproc": nproc,
         }
     )  # fmt: skip
     job: dict[str, Any] = {

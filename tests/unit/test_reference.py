@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 import trainmark.cases
+from trainmark import reference
 from trainmark.errors import RecordError
-from trainmark.results import reference
 
 HEAD = """
 columns = ["precision", "fix_hp", "e2e_time", "p_whole"]

@@ -13,13 +13,10 @@ import pytest
 
 from trainmark.errors import RecordError, UsageError
 from trainmark.report import page
-from trainmark.report.about import About, about
-from trainmark.results import reference
 from trainmark.results.record import Cause, Record
-from trainmark.spec import Text, message
+from trainmark.spec import message
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-PACKAGE = Path(page.__file__).parents[1]
 CJK = re.compile(r"[\u3000-\u9fff\uff00-\uffef]")
 HOSTILE = '<script>alert("x")</script>|a\nb\x1b[31m`c`**d**'
 VOID = {"meta", "br", "hr", "img", "link", "input"}
@@ -30,25 +27,12 @@ def record(**changes):
     return Record.model_validate_json(text).model_copy(update=changes)
 
 
-def words():
-    """Return fixed words about the case: its own may be reworded without a page changing here."""
-    return About(
-        title=Text("DistilBERT on SST-2", "DistilBERT SST-2 "),
-        task=Text("Text classification", "文本分类"),
-        model="distilbert-base-uncased",
-        dataset="SST-2",
-        metric_note=Text("classification accuracy", "分类准确率"),
-        sample_note=Text("one sentence of 512 tokens", "一个句子，512 个 token"),
-        references=reference.read(PACKAGE / "cases" / "distilbert_sst2" / "reference.toml"),
-    )
+def markdown(*records, lang="en"):
+    return page.to_markdown(page.compose(records, lang=lang))
 
 
-def markdown(*records, lang="en", about=None):
-    return page.to_markdown(page.compose(records, about=about or words(), lang=lang))
-
-
-def html(*records, lang="en", about=None):
-    return page.to_html(page.compose(records, about=about or words(), lang=lang))
+def html(*records, lang="en"):
+    return page.to_html(page.compose(records, lang=lang))
 
 
 def failed():
@@ -408,12 +392,11 @@ def test_a_page_shows_one_case():
         page.markdown_page([record()], "fr")
 
 
-def test_a_record_of_a_case_that_is_not_here_still_has_a_page():
-    unknown = about("from_elsewhere")
-    assert unknown.title.en == "from_elsewhere"
-    made = markdown(record(), about=unknown)
-    assert made.startswith("# from_elsewhere: training speed\n")
-    assert "Published figures" not in made
+def test_a_page_is_the_same_where_the_case_is_not_installed():
+    made = record()
+    elsewhere = record(plan=made.plan.model_copy(update={"case": "from_elsewhere"}))
+    assert markdown(elsewhere) == markdown(made)
+    assert "Published figures" in markdown(elsewhere)
 
 
 def test_the_same_record_gives_the_same_page():

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 H100 = "NVIDIA H100 80GB HBM3"
 S = 1_000_000_000
+SAID = {"code": "exception", "args": {"text": "m"}}
 
 
 def facts(t_ns: int, product: str = H100, matmul: float | None = 4e14) -> dict[str, Any]:
@@ -302,7 +303,7 @@ def test_time_up_to_an_end_that_only_the_launcher_saw_has_a_name(tmp_path: Path)
     cut_off = [event("start", S, rank=0, pid=1, unix_ns=1), span("init", S, 3 * S)]
     raised = [
         event("start", S, rank=1, pid=2, unix_ns=1),
-        event("error", 2 * S, kind="error", type="E", message="m", place="init", traceback=""),
+        event("error", 2 * S, kind="error", type="E", message=SAID, place="init", traceback=""),
     ]
     seen = [launch_event(), event("stop", 20 * S, reason="timeout", timeout_s=20)]
     run = read_run(write_run(tmp_path / "run", seen, cut_off, raised), 2)

@@ -11,7 +11,7 @@ import json
 import math
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from pydantic_core import from_json
 
@@ -65,11 +65,31 @@ class EventWriter:
         os.close(self._fd)
 
 
+MAX_LINE_BYTES = 64 << 20  # a window of a million steps has about 30 MB
+
+
+def any_event(line: bytes) -> dict[str, Any]:
+    """Return the event of a line without a look at its fields.
+
+    Raises:
+        ValueError: not a JSON object, or one without a name.
+    """
+    event = from_json(line, allow_inf_nan=False)
+    if not isinstance(event, dict) or "event" not in event:
+        raise ValueError("an event is an object with a name")
+    return event
+
+
 @dataclass(slots=True)
 class EventFile:
-    """Read one event file. ``malformed_lines`` and ``torn`` are known once read through."""
+    """Read one event file. ``malformed_lines`` and ``torn`` are known once read through.
+
+    Args:
+        parse: makes an event of a line; a line for which it raises ``ValueError`` is malformed.
+    """
 
     path: Path
+    parse: Callable[[bytes], dict[str, Any]] = any_event
     malformed_lines: int = 0
     torn: bool = False
 
@@ -77,16 +97,24 @@ class EventFile:
         self.malformed_lines = 0
         self.torn = False
         with self.path.open("rb") as file:
-            for line in file:
+            while line := file.readline(MAX_LINE_BYTES):
                 if not line.endswith(b"\n"):
+                    if len(line) == MAX_LINE_BYTES and self._skip_line(file):
+                        self.malformed_lines += 1
+                        continue
                     self.torn = True
                     return
                 try:
-                    event = from_json(line, allow_inf_nan=False)
+                    event = self.parse(line)
                 except ValueError:
                     self.malformed_lines += 1
                     continue
-                if isinstance(event, dict) and "event" in event:
-                    yield event
-                else:
-                    self.malformed_lines += 1
+                yield event
+
+    @staticmethod
+    def _skip_line(file: IO[bytes]) -> bool:
+        """Read to the end of a line that is too long; tell whether it has one."""
+        while line := file.readline(MAX_LINE_BYTES):
+            if line.endswith(b"\n"):
+                return True
+        return False

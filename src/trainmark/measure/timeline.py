@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trainmark.measure.events import LAUNCHER_FILE, EventFile, rank_file
+from trainmark.measure.shapes import read_event
 from trainmark.protocols import Counts
 
 if TYPE_CHECKING:
@@ -178,6 +179,7 @@ class RunTimeline:
     ranks: list[RankTimeline]
     series: Series
     launcher: list[dict[str, Any]]
+    launcher_malformed_lines: int = 0
 
     @property
     def end_ns(self) -> int | None:
@@ -216,7 +218,7 @@ def read_rank(path: Path, rank: int, series: Series) -> RankTimeline:
     """Read one rank's file, merging its steps into ``series``."""
     timeline = RankTimeline(rank)
     step_ns, loss, samples = array("q"), array("d"), array("q")
-    events = EventFile(path)
+    events = EventFile(path, read_event)
     for event in events:
         timeline.last_ns = event["t_ns"]
         match event["event"]:
@@ -284,8 +286,14 @@ def _add_window(timeline: RankTimeline, event: dict[str, Any]) -> None:
 
 
 def read_run(run_dir: Path, world_size: int) -> RunTimeline:
-    """Read every event file of ``run_dir``; a missing one is a rank that never started."""
-    launcher = list(EventFile(run_dir / LAUNCHER_FILE))
+    """Read every event file of ``run_dir``; a missing one is a rank that never started.
+
+    Raises:
+        OSError: no launcher's events, or a file that cannot be read.
+        StopIteration: the launcher's events do not begin with a launch.
+    """
+    launcher_file = EventFile(run_dir / LAUNCHER_FILE, read_event)
+    launcher = list(launcher_file)
     start = next(event for event in launcher if event["event"] == "launch")
     series = Series.empty()
     ranks = []
@@ -297,4 +305,6 @@ def read_run(run_dir: Path, world_size: int) -> RunTimeline:
         silent = item.end_ns is None and item.error is None and item.last_ns is not None
         if silent and seen:
             item.unfinished_ns = max(0, seen[0] - (item.last_ns or 0))
-    return RunTimeline(start["t_ns"], start["unix_ns"], ranks, series, launcher)
+    return RunTimeline(
+        start["t_ns"], start["unix_ns"], ranks, series, launcher, launcher_file.malformed_lines
+    )

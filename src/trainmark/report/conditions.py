@@ -24,7 +24,7 @@ from trainmark.spec import message
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from trainmark.report.about import About
+    from trainmark.plan import PlannedCase
     from trainmark.results.record import Record
 
 _TRACEBACK_LINES = 16
@@ -181,7 +181,7 @@ def _precision_note(record: Record, lang: str) -> str:
     return sentence(record, message(f"precision_{recipe['precision']}"), lang)
 
 
-def _definition(name: str, records: Sequence[Record], about: About, lang: str) -> str:
+def _definition(name: str, records: Sequence[Record], about: PlannedCase, lang: str) -> str:
     key = COLUMNS[name].definition
     if not any(has_cards(record) for record in records):
         key = _ON_HOST.get(key, key)
@@ -207,7 +207,7 @@ def _sequence_lengths(records: Sequence[Record], lang: str) -> str:
 
 
 def columns_meaning(
-    records: Sequence[Record], about: About, lang: str, *, columns: Sequence[str], metric: str
+    records: Sequence[Record], about: PlannedCase, lang: str, *, columns: Sequence[str], metric: str
 ) -> Section:
     """Return what each column of the performance table means."""
     shown = ("precision", *columns) if "precision" not in columns else columns
@@ -222,7 +222,7 @@ def columns_meaning(
     return Section(text("section.columns", lang), 3, "columns", (Facts(tuple(items)),))
 
 
-def general(records: Sequence[Record], about: About, lang: str) -> Section:
+def general(records: Sequence[Record], about: PlannedCase, lang: str) -> Section:
     """Return the founding pages' table of what was trained on which device."""
 
     def extra(record: Record) -> str:

@@ -52,7 +52,7 @@ def _card_detail(record: Record, lang: str) -> str:
         if name in ("name", "vendor") or value is None:
             continue
         called = term(name.removesuffix("_bytes").replace("_", " "), lang)
-        if name.endswith("_bytes"):
+        if name.endswith("_bytes") and isinstance(value, int):
             words.append(f"{called} {value / cells.GIB:.1f} GiB")
         else:
             words.append(f"{called} {in_words(value, lang)}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from trainmark.reference import implied_passes, same_work
 from trainmark.report import cells
 from trainmark.report.charts import loss_chart, step_time_chart, step_time_title
 from trainmark.report.document import Block, Facts, Grid, Paragraph, Picture, Section, Tiles
@@ -23,14 +24,13 @@ from trainmark.report.tables import (
 from trainmark.report.texts import has, text
 from trainmark.report.waterfall import svg_waterfall, text_waterfall
 from trainmark.results.readings import value_of
-from trainmark.results.reference import implied_passes, same_work
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trainmark.report.about import About
+    from trainmark.plan import PlannedCase
+    from trainmark.reference import References
     from trainmark.results.record import Record
-    from trainmark.results.reference import References
 
 _PAGE_COLUMNS = 96  # of the text waterfall in a page
 _UTILISATIONS = ("MFU", "MAMFU")
@@ -272,7 +272,7 @@ def _other_work(records: Sequence[Record], lang: str) -> list[Block]:
     ]
 
 
-def references(records: Sequence[Record], about: About, lang: str) -> Section | None:
+def references(records: Sequence[Record], about: PlannedCase, lang: str) -> Section | None:
     """Return published rows as printed, what their own figures imply, and their provenance."""
     found = about.references
     if not found.rows:

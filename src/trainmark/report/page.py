@@ -1,7 +1,7 @@
 """The result page in the founding form, as Markdown and as one HTML file.
 
 Owns the order of the page and the two templates. ``compose`` is pure: the same records
-and the same words about the case always give the same page, byte by byte.
+always give the same page, byte by byte, whichever cases are installed here.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from trainmark.errors import RecordError, UsageError, nearest
 from trainmark.escaping import escaped
 from trainmark.report import cells, conditions, environment, evaluations, outcome
-from trainmark.report.about import about
 from trainmark.report.document import Page, Section
 from trainmark.report.placement import placement
 from trainmark.report.strategy import batch_sizes, strategies
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 
     from jinja2 import Environment
 
-    from trainmark.report.about import About
     from trainmark.report.document import Block, Tone
     from trainmark.results.record import Record
 
@@ -35,7 +33,7 @@ _NUMBER = re.compile(r"(\[\d+\] )?[-+]?[\d,]+(\.\d+)?(e[-+]?\d+)?%?|/|[\d.]+/[\d
 _WORST_FIRST: tuple[Tone, ...] = ("bad", "warn", "good")
 
 
-def compose(records: Sequence[Record], *, about: About, lang: str = "en") -> Page:
+def compose(records: Sequence[Record], *, lang: str = "en") -> Page:
     """Return the page of ``records``: one or more, all of one case.
 
     Raises:
@@ -51,6 +49,7 @@ def compose(records: Sequence[Record], *, about: About, lang: str = "en") -> Pag
             rule="a page shows one case",
             remedy="make a page for each case, or use --format csv",
         )
+    about = records[0].plan.about
     columns = column_set(about.references)
     metric = quality_header(about.references, metric=records[0].quality.metric)
     several = len(records) > 1
@@ -165,4 +164,4 @@ def html_page(records: Sequence[Record], lang: str = "en") -> str:
 def _of_case(records: Sequence[Record], lang: str) -> Page:
     if not records:
         raise RecordError("no record to show", remedy="name one run or more")
-    return compose(records, about=about(records[0].plan.case), lang=lang)
+    return compose(records, lang=lang)

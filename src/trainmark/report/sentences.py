@@ -1,10 +1,9 @@
-"""Messages of a record as sentences; a case's own codes are rendered with its own texts."""
+"""Messages of a record as sentences; a case's own codes with the texts that the plan carries."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trainmark import cases
 from trainmark.report import cells
 from trainmark.results.messages import render
 
@@ -17,6 +16,4 @@ def sentence(record: Record, message: Message | None, lang: str, *, none: str = 
     """Return what ``message`` says in ``lang``, safe to print; ``none`` where there is none."""
     if message is None:
         return none
-    name = record.plan.case
-    own = cases.load(name).messages if name in cases.names() else {}
-    return cells.clean(render(message, lang, own))
+    return cells.clean(render(message, lang, record.plan.about.messages))

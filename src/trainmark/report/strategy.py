@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from trainmark.report.document import Section
-from trainmark.report.listing import joined, listed
+from trainmark.report.listing import joined, known, listed
 from trainmark.report.tables import is_fine_tuning
 from trainmark.report.texts import text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from trainmark.results.record import Record
 
@@ -49,7 +49,7 @@ def batch_sizes(records: Sequence[Record], lang: str, *, columns: Sequence[str])
         return None
     entries: dict[str, Callable[[Record], str]] = {
         "batch.local": lambda record: str(record.plan.recipe["micro_batch_size"]),
-        "batch.sequence": lambda record: str(record.plan.recipe["seq_length"]),
+        "batch.sequence": lambda record: known(record.plan.recipe.get("seq_length"), lang),
         "batch.accumulation": lambda record: str(record.plan.recipe["grad_accum_steps"]),
         "batch.global": lambda record: str(_global_batch(record)),
     }
@@ -65,8 +65,8 @@ def _global_batch(record: Record) -> int:
 
 def _told(record: Record, name: str) -> dict[str, Any] | None:
     """Return what a job said of itself; None where it ended before it could."""
-    found: dict[str, Any] | None = (record.environment.get("job") or {}).get(name)
-    return found
+    job: Mapping[str, Any] = record.environment.get("job") or {}
+    return job.get(name)
 
 
 def _technique(record: Record, lang: str) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from trainmark import cases
 from trainmark.errors import RecordError
 from trainmark.recipes import fix_hp_text
 from trainmark.report import cells
@@ -19,8 +18,8 @@ from trainmark.results.readings import value_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from trainmark.reference import Reference, References
     from trainmark.results.record import Record
-    from trainmark.results.reference import Reference, References
 
 QUALITY = "<quality>"
 PERFORMANCE = ("precision", "fix_hp", "e2e_time", "p_whole", "p_train", "p_core", QUALITY, "mem")
@@ -63,8 +62,8 @@ def _loss_cell(record: Record) -> str:
 
 def precision_label(record: Record) -> str:
     """Return the precision as the case's published pages call it: ``amp`` for fp16, say."""
-    precision, name = str(record.plan.recipe["precision"]), record.plan.case
-    labels = cases.load(name).precision_labels if name in cases.names() else {}
+    precision = str(record.plan.recipe["precision"])
+    labels = record.plan.about.precision_labels
     return labels.get(precision, precision)
 
 

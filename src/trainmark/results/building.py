@@ -88,8 +88,7 @@ def _ranks(timeline: RunTimeline) -> list[RankEntry]:
 
 
 def _quality(plan: Plan, timeline: RunTimeline) -> Quality:
-    case = plan.load_case()
-    target = case.target(plan.load_recipe())
+    target = plan.target
     history = [
         QualityPoint(
             epoch=event["epoch"],
@@ -104,13 +103,12 @@ def _quality(plan: Plan, timeline: RunTimeline) -> Quality:
     value = history[-1].value if history else None
     reason = None
     if not history:
-        asked = plan.load_recipe().evaluates
-        reason = message("ended_before_evaluation") if asked else message("never_evaluates")
+        reason = message("ended_before_evaluation" if plan.evaluates else "never_evaluates")
     elif value is None:
         told = timeline.ranks[0].evaluations[-1].get("reason")
         reason = Message(**told) if told else message("evaluation_not_finite")
     return Quality(
-        metric=case.metric,
+        metric=plan.about.metric,
         value=value,
         target=None if target is None else target.value,
         reached=None if target is None else timeline.ranks[0].target_reached,
@@ -152,7 +150,7 @@ def _notes(
         notes.append(message("steadiness_unknown"))
     notes += _loss_note(steps, quality)
     missed = quality.reached is False and quality.value is not None
-    if missed and not plan.load_recipe().target_required:
+    if missed and plan.target is not None and not plan.target.required:
         notes.append(
             message(
                 "target_missed_not_required",
@@ -160,7 +158,7 @@ def _notes(
             )
         )  # fmt: skip
     best, value = quality.best_possible, quality.value
-    is_share = plan.load_case().higher_is_better  # an error's sampling spread is not known here
+    is_share = plan.about.higher_is_better  # an error's sampling spread is not known here
     if is_share and best and value and value > best + _sampling_slack(quality):
         notes.append(message("quality_above_best", metric=quality.metric, value=value, best=best))
     others = timeline.others_cpu_share
@@ -225,14 +223,12 @@ def build(run_dir: Path) -> Record:
         raise RecordError(
             "not a run directory", where=str(run_dir), rule=f"it needs {PLAN_FILE} and events"
         ) from error
-    case = plan.load_case()
-    target = case.target(plan.load_recipe())
-    ending = cause_of.find(timeline, target)
+    ending = cause_of.find(timeline, plan.target)
     computed = figures_of.compute(
         timeline,
         precision=plan.recipe["precision"],
         recipe_warmup_steps=plan.recipe["warmup_steps"],
-        work_unit=case.work_unit,
+        work_unit=plan.about.work_unit,
     )
     entries = {
         name: FigureEntry(value=item.value, unit=item.unit, reason=item.reason, note=item.note)

@@ -61,6 +61,9 @@ def find(timeline: RunTimeline, target: Target | None) -> Ending:
 
 def _lost_events(timeline: RunTimeline) -> dict[str, Any] | None:
     """Return a cause when events are missing: figures from the rest would not be the run's."""
+    if timeline.launcher_malformed_lines:
+        lines = timeline.launcher_malformed_lines
+        return _cause("events_incomplete", message("launcher_events_malformed", lines=lines))
     for rank in timeline.ranks:
         taken, number = rank.trained_steps, rank.rank
         if rank.end_ns is None or taken is None:

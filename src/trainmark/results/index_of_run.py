@@ -40,7 +40,7 @@ def index_records(record: Record) -> list[IndexRecord]:
         UsageError: the case's mission does not fit the form.
     """
     plan = record.plan
-    mission = plan.load_case().mission
+    mission = plan.about.mission
     if mission is None:
         return []
     mode = "sp" if plan.world_size == 1 else "mp"

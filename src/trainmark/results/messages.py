@@ -145,6 +145,9 @@ MESSAGES: dict[str, Text] = {
     "rank_unfinished": Text(
         "rank {rank} ended without finishing its events", "rank {rank} 结束时事件不完整"
     ),
+    "launcher_events_malformed": Text(
+        "{lines} malformed line(s) in the launcher's events", "启动器事件中有 {lines} 行格式错误"
+    ),
     "steps_lost": Text(
         "events of rank {rank} were lost: {lines} malformed line(s), {steps} of {trained} steps "
         "are there",

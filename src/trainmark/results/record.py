@@ -7,21 +7,32 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import Field, NonNegativeInt
+from annotated_types import Ge, Le
+from pydantic import ConfigDict, Field, model_validator, with_config
 from pydantic_core import to_json
 
-from trainmark import __version__
+from trainmark import __version__, documents
+from trainmark.documents import Frozen
 from trainmark.errors import RecordError
-from trainmark.plan import Frozen, Plan
-from trainmark.results.cause import Status  # noqa: TC001 - pydantic reads it at run time
+from trainmark.measure.shapes import DeviceFacts, JobFacts, Machine
+from trainmark.plan import Plan  # noqa: TC001 - pydantic reads it at run time
+from trainmark.results.cause import Status  # noqa: TC001 - likewise
 from trainmark.spec import Message  # noqa: TC001 - likewise
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 RECORD_FILE = "record.json"
+# Bounds that every true value keeps and every later computation stands.
+Int64 = Annotated[int, Ge(-(2**63)), Le(2**63 - 1)]
+NonNegativeInt = Annotated[int, Ge(0), Le(2**63 - 1)]
+Number = Annotated[float, Ge(-1e150), Le(1e150)]
+# A file beside the record: never another folder's, a pipe or a device.
+EVIDENCE_NAME = r"^(events\.(launcher|rank[0-9]{1,6})\.jsonl|plan\.json)$"
+# Every record has these, null with a reason where they are not known.
+_ALWAYS = ("e2e_time", "final_result", "mem", "MFU", "MAMFU")
 
 
 class Cause(Frozen):
@@ -29,11 +40,11 @@ class Cause(Frozen):
 
     kind: str = Field(description="error, signal, exit, oom, diverged, disk_full, timeout, …")
     message: Message
-    rank: int | None = None
+    rank: NonNegativeInt | None = None
     place: str | None = Field(None, description="the span or phase the rank was in")
     type: str | None = Field(None, description="the exception's type")
     signal: str | None = None
-    exit_code: int | None = None
+    exit_code: Int64 | None = None
     traceback: str | None = None
     stacks: list[str] = Field([], description="files with the ranks' stacks, beside the record")
 
@@ -61,14 +72,14 @@ class RunCounts(Frozen):
 class RankEntry(Frozen):
     """One rank: how far it came, its counts and its spans."""
 
-    rank: int
-    pid: int | None
+    rank: NonNegativeInt
+    pid: NonNegativeInt | None
     finished: bool
     steps: NonNegativeInt
     samples: NonNegativeInt
-    wall_ns: int | None
-    spans_ns: dict[str, int]
-    used_bytes: int | None
+    wall_ns: Int64 | None
+    spans_ns: dict[str, Int64]
+    used_bytes: NonNegativeInt | None
     malformed_lines: NonNegativeInt
     torn_last_line: bool
 
@@ -76,30 +87,36 @@ class RankEntry(Frozen):
 class Spans(Frozen):
     """The wall time of the rank that ended last, taken apart without a rest."""
 
-    rank: int | None
-    wall_ns: int | None
-    by_name_ns: dict[str, int]
-    train_parts_ns: dict[str, int]
-    reconciled: float | None = Field(description="share of wall time that has a name, 0 to 1")
+    rank: NonNegativeInt | None
+    wall_ns: Int64 | None
+    by_name_ns: dict[str, Int64]
+    train_parts_ns: dict[str, Int64]
+    reconciled: Number | None = Field(description="share of wall time that has a name, 0 to 1")
 
 
 class Steps(Frozen):
     """Step by step: slowest rank's time, mean loss over ranks, samples over ranks."""
 
     warmup: NonNegativeInt
-    time_ns: list[int]
-    loss: list[float | None]
-    samples: list[int]
-    drift: float | None = Field(
+    time_ns: list[NonNegativeInt]
+    loss: list[Number | None]
+    samples: list[NonNegativeInt]
+    drift: Number | None = Field(
         description="last third's median step time over the first's, less 1"
     )
     steady: bool | None
+
+    @model_validator(mode="after")
+    def _one_entry_a_step(self) -> Self:
+        if not len(self.time_ns) == len(self.loss) == len(self.samples):
+            raise ValueError("time_ns, loss and samples differ in length")
+        return self
 
 
 class FigureEntry(Frozen):
     """A figure, or null with the reason."""
 
-    value: float | None
+    value: Number | None
     unit: str
     reason: Message | None = None
     note: Message | None = None
@@ -108,23 +125,23 @@ class FigureEntry(Frozen):
 class QualityPoint(Frozen):
     """One evaluation."""
 
-    epoch: int
-    step: int
-    value: float | None
-    samples: int
-    detail: dict[str, float | None]
-    parts: dict[str, dict[str, float | None]] = Field(default_factory=dict)
+    epoch: NonNegativeInt
+    step: NonNegativeInt
+    value: Number | None
+    samples: NonNegativeInt
+    detail: dict[str, Number | None]
+    parts: dict[str, dict[str, Number | None]] = Field(default_factory=dict)
 
 
 class Quality(Frozen):
     """The quality the run ended with, against its target."""
 
     metric: str
-    value: float | None
-    target: float | None
+    value: Number | None
+    target: Number | None
     reached: bool | None
-    best_possible: float | None
-    eval_samples: int | None
+    best_possible: Number | None
+    eval_samples: NonNegativeInt | None
     history: list[QualityPoint]
     reason: Message | None = None
 
@@ -132,9 +149,20 @@ class Quality(Frozen):
 class Evidence(Frozen):
     """A file beside the record that it was computed from."""
 
-    name: str
-    bytes: int
-    sha256: str
+    name: Annotated[str, Field(pattern=EVIDENCE_NAME)]
+    bytes: NonNegativeInt
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+@with_config(ConfigDict(extra="allow", strict=True, allow_inf_nan=False))
+class Environment(Machine, total=False):
+    """What the run was measured on: the machine, and what ranks said of their devices."""
+
+    others_cpu_share: Number | None
+    devices: list[DeviceFacts | None]
+    precision_flags: dict[str, str | int | float | bool | None] | None
+    collective: str | None
+    job: JobFacts | None
 
 
 class Record(Frozen):
@@ -149,7 +177,7 @@ class Record(Frozen):
     cause: Cause | None
     plan: Plan
     argv: list[str]
-    environment: dict[str, Any]
+    environment: Environment
     counts: RunCounts
     spans: Spans
     ranks: list[RankEntry]
@@ -161,6 +189,15 @@ class Record(Frozen):
     labels: list[str]
     notes: list[Message] = Field(description="code and arguments; see results.messages")
     evidence: list[Evidence]
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        missing = [name for name in _ALWAYS if name not in self.figures]
+        if missing:
+            raise ValueError(f"figures have no {missing[0]}")
+        if (self.cause is None) != (self.status == "passed"):
+            raise ValueError("a run has a cause where it did not pass, and only there")
+        return self
 
     @property
     def passed(self) -> bool:
@@ -206,29 +243,35 @@ def _one_line_a_key(record: Record) -> str:
 
 
 def read(path: Path) -> Record:
-    """Read a record from ``record.json`` or the run directory that holds it.
+    """Read a record from ``record.json`` or the run directory that holds it, as a whole.
 
     Raises:
-        RecordError: no such file, or not a record of this schema.
+        RecordError: no such file, not a regular one, too large, or not a record of this schema.
     """
     file = path / RECORD_FILE if path.is_dir() else path
     try:
-        return Record.model_validate_json(file.read_bytes())
-    except OSError as error:
+        content = documents.read_bytes(file)
+    except (OSError, ValueError) as error:
         raise RecordError(
-            f"no record there: {error.strerror}",
+            f"no record there: {getattr(error, 'strerror', None) or error}",
             where=str(file),
             remedy="name a run directory or its record.json",
         ) from None
+    try:
+        document = documents.parse(content)
     except ValueError as error:
-        raise _unreadable(file, error) from None
+        raise _unreadable(file, error, document=None) from None
+    try:
+        return Record.model_validate_json(content, strict=True)
+    except ValueError as error:
+        raise _unreadable(file, error, document=document) from None
 
 
-def _unreadable(file: Path, error: ValueError) -> RecordError:
+def _unreadable(file: Path, error: Exception, *, document: Any) -> RecordError:
     """Say whether the file is no record, or one of another version."""
     try:
-        writer = json.loads(file.read_bytes())["suite"]["version"]
-    except (ValueError, KeyError, TypeError):
+        writer = document["suite"]["version"]
+    except (KeyError, TypeError, IndexError):
         writer = None
     if isinstance(writer, str) and writer != __version__:
         return RecordError(

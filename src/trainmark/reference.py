@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field, PositiveInt, ValidationError
 
 from trainmark import cases
+from trainmark.documents import Frozen
 from trainmark.errors import RecordError
-from trainmark.plan import Frozen
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,0 +1,85 @@
+"""JSON documents that somebody else may have written or edited: what is read of them at all.
+
+Regular files of a bounded size, UTF-8, nesting of a bounded depth, every key once, every
+number a finite one of 64 bits. Knows nothing of what documents mean.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import stat
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict
+from pydantic_core import from_json
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MAX_BYTES = 256 << 20  # the record of a million steps has 27 MB
+
+
+class Frozen(BaseModel):
+    """A document of ours: unknown keys fail, nothing changes once built."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+def read_bytes(path: Path, *, max_bytes: int = MAX_BYTES) -> bytes:
+    """Return the content of a regular file, or of one that a link leads to.
+
+    Raises:
+        ValueError: a folder, pipe or device, or more than ``max_bytes``.
+        OSError: no such file, or not to be read.
+    """
+    # Without O_NONBLOCK, opening a named pipe waits for a writer.
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:  # noqa: PTH123
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise ValueError("not a regular file")
+        content = file.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise ValueError(f"larger than {max_bytes >> 20} MiB")
+    return content
+
+
+def parse(content: bytes) -> Any:
+    """Return the document that ``content`` holds.
+
+    Raises:
+        ValueError: not JSON in UTF-8, nested more than 200 deep, a key given twice in one
+            object, or a number that is not finite or beyond 64 bits.
+    """
+    from_json(content, allow_inf_nan=False, cache_strings="none")  # bounds the depth for the next
+    return json.loads(
+        content.decode("utf-8"),
+        object_pairs_hook=_each_once,
+        parse_float=_finite,
+        parse_int=_in_64_bits,
+    )
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"key {max(names, key=names.count)!r} is given twice")
+    return found
+
+
+def _finite(number: str) -> float:
+    value = float(number)
+    if not math.isfinite(value):
+        raise ValueError(f"{number[:20]} is beyond the range of numbers")
+    return value
+
+
+def _in_64_bits(number: str) -> int:
+    if len(number) > 20:
+        raise ValueError(f"{number[:20]}... is beyond 64 bits")
+    value = int(number)
+    if not -(2**63) <= value < 2**64:
+        raise ValueError(f"{number} is beyond 64 bits")
+    return value

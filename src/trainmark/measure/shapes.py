@@ -1,0 +1,337 @@
+"""The shape of every event and of what devices and jobs say of themselves.
+
+Owns which keys an event must have, of which type and in which range, so that whoever reads
+events or records can rely on them. A key that is not named here is allowed and unchecked.
+Event names that are not in the table are passed on with their time alone.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, NotRequired
+
+from annotated_types import Ge, Gt, Le, MinLen
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError, with_config
+from pydantic_core import from_json
+
+# pydantic refuses the standard library's before Python 3.12.
+from typing_extensions import TypedDict
+
+_SHAPE = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
+_MOST = 2**62  # nanoseconds: 146 years; sums of two still fit 64 bits
+
+Nanoseconds = Annotated[int, Ge(-_MOST), Le(_MOST)]
+Spent = Annotated[int, Ge(0), Le(10**18)]  # nanoseconds: 31 years
+Count = Annotated[int, Ge(0), Le(10**12)]  # of one window
+Bytes = Annotated[int, Ge(0), Le(_MOST)]
+Number = Annotated[float, Ge(-1e100), Le(1e100)]  # products of two are still finite
+Amount = Annotated[float, Ge(0), Le(1e100)]
+Rate = Annotated[float, Gt(0), Le(1e100)]
+Rank = Annotated[int, Ge(0), Le(10**6)]
+Scores = dict[str, Number | None]
+PhaseName = Literal["compile", "warmup", "train"]
+
+
+@with_config(ConfigDict(extra="forbid", strict=True, allow_inf_nan=False))
+class Said(TypedDict):
+    """A message: code and arguments; see ``spec.Message``."""
+
+    code: str
+    args: dict[str, str | int | float | bool | None]
+
+
+def _ordered(event: dict[str, Any]) -> dict[str, Any]:
+    """Refuse a stretch of time that ends before it starts."""
+    if event["end_ns"] < event["start_ns"]:
+        raise ValueError("end_ns is before start_ns")
+    return event
+
+
+def _even(event: dict[str, Any]) -> dict[str, Any]:
+    """Refuse a window whose lists do not hold one entry a step."""
+    steps = len(event["step_ns"])
+    if not len(event["wait_ns"]) == len(event["loss"]) == len(event["samples"]) == steps:
+        raise ValueError("step_ns, wait_ns, loss and samples differ in length")
+    return _ordered(event)
+
+
+@with_config(_SHAPE)
+class DeviceFacts(TypedDict, total=False):
+    """What a rank's device says of itself."""
+
+    name: str
+    vendor: str
+    memory_total_bytes: Bytes | None
+
+
+@with_config(_SHAPE)
+class PlacedTables(TypedDict):
+    """The embedding tables that one rank holds."""
+
+    rank: Rank
+    rows: Bytes
+    gib: Amount
+    lookups_share: Amount
+    tables: str
+
+
+@with_config(_SHAPE)
+class Optimisation(TypedDict):
+    """What made a fine-tuning cheaper."""
+
+    scheme: str
+    implementer: str
+    details: str
+
+
+def _whole(job: dict[str, Any]) -> dict[str, Any]:
+    """Refuse a job that names embedding bytes without the others they are held against."""
+    together = ("embedding_bytes_per_sample", "exchanged_bytes_per_sample", "copy_bytes_per_second")
+    if len({name in job for name in together}) > 1:
+        raise ValueError(f"a job names {', '.join(together)} together or none of them")
+    return job
+
+
+@with_config(_SHAPE)
+class _JobFacts(TypedDict, total=False):
+    parameters: Bytes | None
+    trainable_parameters: Bytes | None
+    predicted_peak_bytes: Bytes | None
+    skipped_steps: Bytes | None
+    headline_mfu: bool
+    embedding_bytes_per_sample: Amount
+    exchanged_bytes_per_sample: Amount
+    copy_bytes_per_second: Rate
+    parallel: dict[str, str | int | float | bool | None] | None
+    optimisation: Optimisation | None
+    placement: list[PlacedTables] | None
+    artifacts: list[str]
+
+
+JobFacts = Annotated[_JobFacts, AfterValidator(_whole)]
+
+
+@with_config(_SHAPE)
+class _Window(TypedDict):
+    event: Literal["window"]
+    t_ns: Nanoseconds
+    phase: PhaseName
+    epoch: Count
+    start_ns: Nanoseconds
+    end_ns: Nanoseconds
+    step_ns: Annotated[list[Spent], MinLen(1)]
+    wait_ns: list[Spent]
+    loss: list[Number | None]
+    samples: list[Count]
+    sequences: Count
+    tokens: Count
+    tokens_padded: Count
+    micro_batches: Count
+    model_flops: Amount | None
+    used_bytes: Bytes | None
+    parts_ns: NotRequired[dict[str, Spent]]
+
+
+@with_config(_SHAPE)
+class _Span(TypedDict):
+    event: Literal["span"]
+    t_ns: Nanoseconds
+    name: str
+    start_ns: Nanoseconds
+    end_ns: Nanoseconds
+
+
+@with_config(_SHAPE)
+class _Start(TypedDict):
+    event: Literal["start"]
+    t_ns: Nanoseconds
+    pid: Count
+
+
+@with_config(_SHAPE)
+class _Facts(TypedDict):
+    event: Literal["facts"]
+    t_ns: Nanoseconds
+    device: DeviceFacts
+    memory_scope: NotRequired[str]
+    precision_flags: NotRequired[dict[str, str | int | float | bool | None] | None]
+    matmul_flops_per_second: NotRequired[Rate | None]
+    collective: NotRequired[str | None]
+
+
+@with_config(_SHAPE)
+class _Evaluate(TypedDict):
+    event: Literal["evaluate"]
+    t_ns: Nanoseconds
+    epoch: Count
+    step: Count
+    start_ns: Nanoseconds
+    end_ns: Nanoseconds
+    value: Number | None
+    samples: Count
+    detail: Scores
+    target_reached: bool
+    reason: NotRequired[Said | None]
+    parts: NotRequired[dict[str, Scores]]
+
+
+@with_config(_SHAPE)
+class _Trained(TypedDict):
+    event: Literal["trained"]
+    t_ns: Nanoseconds
+    start_ns: Nanoseconds
+    end_ns: Nanoseconds
+    steps: Count
+    epochs: Count
+    samples: NotRequired[Bytes]
+    evaluations: NotRequired[Count]
+
+
+@with_config(_SHAPE)
+class _Result(TypedDict):
+    event: Literal["result"]
+    t_ns: Nanoseconds
+    job: JobFacts
+    used_bytes: Bytes | None
+    allocator_peak_bytes: NotRequired[Bytes | None]
+
+
+@with_config(_SHAPE)
+class _Report(TypedDict):
+    """What a rank that failed says of it."""
+
+    kind: Literal["oom", "diverged", "disk_full", "error"]
+    type: str
+    message: Said
+    place: str
+    traceback: str
+
+
+@with_config(_SHAPE)
+class _Error(_Report):
+    event: Literal["error"]
+    t_ns: Nanoseconds
+
+
+@with_config(_SHAPE)
+class _End(TypedDict):
+    event: Literal["end"]
+    t_ns: Nanoseconds
+
+
+@with_config(_SHAPE)
+class Machine(TypedDict, total=False):
+    """What the launcher found out about the machine; unknown is null or absent."""
+
+    commit: str | None
+    packages: dict[str, str | None]
+    python: str
+    os: str
+    kernel: str
+    architecture: str
+    machine: str | None
+    cpu: str
+    cpu_cores: Count | None
+    numa_nodes: Count | None
+    memory_total_bytes: Bytes | None
+    driver: str | None
+    container: str | None
+    container_image: str | None
+    network: str | None
+    variables: dict[str, str]
+
+
+@with_config(_SHAPE)
+class _Launch(TypedDict):
+    event: Literal["launch"]
+    t_ns: Nanoseconds
+    unix_ns: Nanoseconds
+    started: str
+    argv: list[str]
+    environment: Machine
+
+
+@with_config(_SHAPE)
+class _FailedRank(TypedDict):
+    rank: Rank
+    exit_code: Annotated[int, Ge(-(2**31)), Le(2**31)]
+    time_s: Amount
+    report: NotRequired[_Report | None]
+
+
+@with_config(_SHAPE)
+class _AgentExit(TypedDict):
+    event: Literal["agent_exit"]
+    t_ns: Nanoseconds
+    exit_code: Annotated[int, Ge(-(2**31)), Le(2**31)]
+    failures: list[_FailedRank]
+    others_cpu_share: NotRequired[Annotated[float, Ge(0), Le(1)] | None]
+
+
+def _said_why(stop: dict[str, Any]) -> dict[str, Any]:
+    """Refuse a stop without what its reason brings."""
+    needed = {"timeout": "timeout_s", "launcher_error": "message", "signal": "signal"}
+    name = needed.get(stop["reason"])
+    if name is not None and name not in stop:
+        raise ValueError(f"a stop for {stop['reason']} has {name}")
+    return stop
+
+
+@with_config(_SHAPE)
+class _Stop(TypedDict):
+    event: Literal["stop"]
+    t_ns: Nanoseconds
+    reason: Literal["timeout", "launcher_killed", "launcher_error", "signal"]
+    timeout_s: NotRequired[Amount]
+    message: NotRequired[str]
+    signal: NotRequired[str]
+    stacks: NotRequired[list[str]]
+
+
+@with_config(_SHAPE)
+class _OomKills(TypedDict):
+    event: Literal["oom_kills"]
+    t_ns: Nanoseconds
+    count: Count
+
+
+_Known = Annotated[
+    Annotated[_Window, AfterValidator(_even)]
+    | Annotated[_Span, AfterValidator(_ordered)]
+    | _Start
+    | _Facts
+    | Annotated[_Evaluate, AfterValidator(_ordered)]
+    | Annotated[_Trained, AfterValidator(_ordered)]
+    | _Result
+    | _Error
+    | _End
+    | _Launch
+    | _AgentExit
+    | Annotated[_Stop, AfterValidator(_said_why)]
+    | _OomKills,
+    Field(discriminator="event"),
+]
+_KNOWN: TypeAdapter[Any] = TypeAdapter(_Known)
+
+
+@with_config(_SHAPE)
+class _Any(TypedDict):
+    event: str
+    t_ns: Nanoseconds
+
+
+_ANY: TypeAdapter[Any] = TypeAdapter(_Any)
+
+
+def read_event(line: bytes) -> dict[str, Any]:
+    """Return the event of one line.
+
+    Raises:
+        ValueError: not JSON, or an event of a wrong shape.
+    """
+    try:
+        event: dict[str, Any] = _KNOWN.validate_json(line)
+    except ValidationError as error:
+        if error.errors(include_url=False, include_input=False)[0]["type"] != "union_tag_invalid":
+            raise
+        event = _ANY.validate_python(from_json(line, allow_inf_nan=False))
+    return event
