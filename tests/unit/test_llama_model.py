@@ -178,6 +178,12 @@ def test_the_same_seed_draws_the_same_model_and_another_one_another() -> None:
     assert one[table].std().item() == pytest.approx(TINY.initializer_range, rel=0.05)
 
 
+def test_weights_held_in_sixteen_bits_are_those_of_float32_rounded() -> None:
+    whole, rounded = (new_model(weights_dtype=held).state_dict() for held in ("fp32", "bf16"))
+    for name, value in rounded.items():
+        assert torch.equal(value, whole[name].to(value.dtype)), name
+
+
 def test_a_recomputed_block_gives_the_same_gradients() -> None:
     rows = some_rows()
     loss, expected = trained(new_model(), *rows)

@@ -121,7 +121,9 @@ class _Attention(torch.autograd.Function):
                 signed = scores.sub_(kept, alpha=2)  # below zero where kept
             out[heads, asking] = torch.bmm(kept, v[heads, keys])
             saved.append(signed)
-        mixed = out.mul_(scale).view(b, h, t, d).transpose(1, 2).contiguous()  # (B, T, H, D)
+        # Not contiguous(), which returns its input for one head: see linear_cross_entropy.py.
+        mixed = out.mul_(scale).view(b, h, t, d).transpose(1, 2)
+        mixed = mixed.clone(memory_format=torch.contiguous_format)  # (B, T, H, D)
         ctx.save_for_backward(q, k, v, mixed, *saved)
         ctx.scale, ctx.scaling, ctx.blocks, ctx.drops = scale, scaling, blocks, p > 0.0
         return mixed

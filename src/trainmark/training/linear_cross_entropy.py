@@ -94,7 +94,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
             scores = product(inputs[part], matrix, any_order=True).float()  # (rows, V)
             scores[:, real:] = -torch.inf
             counts = None if ignored is None else targets[part] != ignored
-            loss += _to_gradient(scores, targets[part] - first_class, group, counts)
+            # Not in place. Compiled by torch 2.11, forward returns its temporary tensors too;
+            # a result that is one of them would get no gradient, as autograd uses the last.
+            loss = loss + _to_gradient(scores, targets[part] - first_class, group, counts)
             if d_hidden is None and d_weight is None:
                 continue
             gradient = scores.mul_(boost).to(dtype) if boost != 1.0 else scores.to(dtype)

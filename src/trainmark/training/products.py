@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 import threading
-from functools import cache
 
 import torch
 from torch import Tensor
@@ -101,7 +100,7 @@ def _second(weight: Tensor, grad: Tensor) -> Tensor:
     return weight.to(grad.dtype)
 
 
-@cache
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _lacks_units(dtype: torch.dtype) -> bool:
     """Tell whether this processor has no products of ``dtype``, as the library sees it."""
     if dtype is torch.bfloat16:

@@ -203,15 +203,14 @@ def _put(causal_lm: LlamaForCausalLM, name: str, value: Tensor) -> None:
 def _draw_weights(
     causal_lm: LlamaForCausalLM, config: ModelConfig, place: torch.device, *, seed: int
 ) -> None:
-    """Draw each weight where it will stay; norms are ones."""
+    """Draw each weight where it will stay, in float32 whatever holds it; norms are ones."""
     generator = torch.Generator(place).manual_seed(seed)
     for name, empty in _weights_of(causal_lm, config):
-        value = torch.empty(empty.shape, dtype=empty.dtype, device=place)
-        if value.dim() == 1:
-            value.fill_(1.0)
-        else:
+        value = torch.ones(empty.shape, dtype=torch.float32, device=place)
+        if value.dim() > 1:
+            # What is drawn in 16 bits differs between versions of torch.
             value.normal_(std=config.initializer_range, generator=generator)
-        _put(causal_lm, name, value)
+        _put(causal_lm, name, value.to(empty.dtype))
 
 
 def _load_weights(
