@@ -104,6 +104,14 @@ def test_rank_that_raises(started):
     assert record.ranks[1].steps == 14
 
 
+def test_an_evaluation_that_raises(started):
+    process, run_dir = started("fault=raise_in_evaluation")
+    code, _, _ = ended(process)
+    record = checked(run_dir)
+    assert (code, record.status) == (1, "failed")
+    assert (record.cause.kind, record.cause.place) == ("error", "evaluate")
+
+
 def test_rank_killed(started, fifo):
     process, run_dir = started("--nproc", "2", "fault=wait", "fault_rank=1")
     rank_pid, _ = wait_for_fault(fifo)

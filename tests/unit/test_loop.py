@@ -15,7 +15,7 @@ from trainmark.protocols import StepParts
 from trainmark.spec import Recipe, Target, message
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from trainmark.protocols import Batch, Evaluation
 
@@ -26,6 +26,7 @@ def make_loop(
     *,
     qualities: list[float] | None = None,
     job_fields: dict[str, Any] | None = None,
+    enter: Callable[[str], None] = lambda _: None,
     **schedule: Any,
 ) -> tuple[MeasuredLoop, Events]:
     events = Events(device.clock, device.calls)
@@ -38,6 +39,7 @@ def make_loop(
         clock=device.clock,
         barrier=lambda: device.calls.append("barrier"),
         emit=events,
+        enter=enter,
     )
     return loop, events
 
@@ -48,6 +50,18 @@ def phases(events: Events) -> list[tuple[str, int, int, int]]:
         (item["phase"], item["epoch"], item["first_step"], len(item["step_ns"]))
         for item in events.named("window")
     ]
+
+
+def test_an_error_in_an_evaluation_is_placed_there(sync_device: SyncDevice) -> None:
+    places: list[str] = []
+    words: dict[str, Any] = {"eval_every_epochs": 1, "enter": places.append}
+    loop, _ = make_loop(sync_device, [[Micro()], [Micro()]], qualities=[0.5, 0.6], **words)
+    loop.run()
+    assert places == ["train", "evaluate", "train", "evaluate", "train"]
+    loop, _ = make_loop(sync_device, [[Micro()]], qualities=[], **words)  # no score is scripted
+    with pytest.raises(IndexError):
+        loop.run()
+    assert places[-1] == "evaluate"
 
 
 def test_every_number_of_a_short_run_is_exact(sync_device: SyncDevice) -> None:

@@ -203,6 +203,8 @@ def test_an_errors_own_advice_comes_before_the_general_one():
     )
     text = markdown(made.model_copy(update={"cause": cause}))
     assert "- Message: boom\n- Way out: do the right thing\n" in text
+    chinese = markdown(made.model_copy(update={"cause": cause}), lang="zh")
+    assert "do the right thing" in chinese
 
 
 def hostile():

@@ -12,7 +12,7 @@ from trainmark.report.texts import TEXTS, text
 CJK = re.compile(r"[\u3000-\u9fff\uff00-\uffef]")
 PREFIXES = (
     "status.", "rules.", "label.", "origin.", "figure.", "count.", "span.", "evidence.",
-    "remedy.", "cause.", "head.",
+    "cause.", "head.",
 )  # fmt: skip
 
 

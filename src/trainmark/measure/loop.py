@@ -136,6 +136,7 @@ class MeasuredLoop:
     barrier: Callable[[], None]
     emit: Emit
     parts: StepParts = field(default_factory=StepParts)
+    enter: Callable[[str], None] = lambda _: None
     outcome: Outcome = field(default_factory=Outcome)
     _samples_of_all: int = field(default=0, init=False)
     _evaluate_at: float = field(default=math.inf, init=False)
@@ -148,6 +149,7 @@ class MeasuredLoop:
             DivergedError: a loss was not a finite number; the window is emitted first.
             RunError: an epoch held nothing to train on.
         """
+        self.enter("train")
         self.device.synchronize()
         self.barrier()
         start_ns = self.clock()
@@ -259,6 +261,7 @@ class MeasuredLoop:
                 raise DivergedError("loss_not_finite", value=str(value), step=step)
 
     def _evaluate(self, epoch: int) -> None:
+        self.enter("evaluate")
         start_ns = self.clock()
         result = self.job.evaluate()
         self.device.synchronize()
@@ -285,6 +288,7 @@ class MeasuredLoop:
                 else {}
             ),
         )
+        self.enter("train")
 
 
 def _finite(figures: Mapping[str, float]) -> dict[str, float | None]:

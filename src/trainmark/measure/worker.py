@@ -46,6 +46,10 @@ class Rank:
         self.events = EventWriter(run_dir / rank_file(rank), clock)
         self.place = "start"
 
+    def enter(self, place: str) -> None:
+        """Note where the rank is, for the report of an error."""
+        self.place = place
+
     @contextmanager
     def span(self, name: str) -> Iterator[None]:
         """Emit a span around a piece of work."""
@@ -154,7 +158,6 @@ def _run(rank: Rank, run_dir: Path, number: int, local_rank: int) -> None:
         steps_per_epoch=job.steps_per_epoch,
         collective=_collective_library(vendor.collective_backend) if distributed else None,
     )
-    rank.place = "train"
     artifacts: list[str] = []
     MeasuredLoop(
         job=job,
@@ -164,6 +167,7 @@ def _run(rank: Rank, run_dir: Path, number: int, local_rank: int) -> None:
         barrier=barrier,
         emit=rank.events.emit,
         parts=context.parts,
+        enter=rank.enter,
     ).run()
     if isinstance(job, SavesArtifacts):
         with rank.span("checkpoint"):

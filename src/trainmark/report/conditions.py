@@ -19,6 +19,7 @@ from trainmark.report.tables import (
     short_device,
 )
 from trainmark.report.texts import has, text
+from trainmark.results.ways_out import way_out
 from trainmark.spec import message
 
 if TYPE_CHECKING:
@@ -274,16 +275,5 @@ def cause_text(record: Record, lang: str) -> str:
 
 
 def remedy(record: Record, lang: str) -> str:
-    """Return what to do about a run that did not pass: the error's own advice first.
-
-    That advice exists in English only.
-    """
-    cause = record.cause
-    kind = "" if cause is None else cause.kind
-    own = "" if cause is None else str(cause.message.args.get("remedy") or "")
-    if own and lang == "en":
-        return own
-    for key in (f"remedy.{kind}", f"remedy.{record.status}"):
-        if has(key):
-            return text(key, lang)
-    return own or text("remedy.other", lang)
+    """Return what to do about a run that did not pass."""
+    return "" if record.cause is None else sentence(record, way_out(record.cause), lang)

@@ -439,36 +439,6 @@ TEXTS: dict[str, Text] = {
     "cause.remedy": Text("Way out", "处理建议"),
     "cause.stacks": Text("Stacks of the ranks", "各 rank 调用栈文件"),
     "cause.traceback": Text("End of the traceback", "调用栈末尾"),
-    "remedy.oom": Text(
-        "lower bs, with gas raised by the same factor where the case takes it, or choose a "
-        "smaller precision",
-        "减小 bs（用例支持时按相同倍数增大 gas），或改用更低的精度",
-    ),
-    "remedy.diverged": Text(
-        "lower lr, or choose bf16 or fp32 instead of fp16",
-        "减小 lr，或以 bf16、fp32 代替 fp16",
-    ),
-    "remedy.disk_full": Text(
-        "free space, or write elsewhere with --out", "清理磁盘空间，或用 --out 写到别处"
-    ),
-    "remedy.timeout": Text(
-        "raise --timeout, or make the work smaller; if the stacks show a rank waiting, look at "
-        "what it waits for",
-        "增大 --timeout 或减小工作量；若调用栈显示某个 rank 在等待，请检查其等待的对象",
-    ),
-    "remedy.target_missed": Text(
-        "raise max_epochs, or go back to the recipe's own hyper-parameters",
-        "增大 max_epochs，或恢复配方自带的超参",
-    ),
-    "remedy.interrupted": Text("run it again", "重新运行"),
-    "remedy.impossible_figure": Text(
-        "report it: a count, a time or the device's peak is wrong",
-        "请反馈：计数、计时或设备峰值有误",
-    ),
-    "remedy.other": Text(
-        "read the traceback here, and log.rank<N>.txt and the events beside the record",
-        "查看此处的调用栈，以及记录旁的 log.rank<N>.txt 和事件文件",
-    ),
     # Footer and terminal
     "foot.suite": Text("Suite", "评测套件"),
     "foot.commit": Text("Commit", "代码提交"),

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from trainmark.results.ways_out import WAYS_OUT
 from trainmark.spec import Message, Text
 
 if TYPE_CHECKING:
@@ -258,6 +259,8 @@ MESSAGES: dict[str, Text] = {
         )
         for far in (False, True)
     },
+    # What to do about a run that did not pass
+    **WAYS_OUT,
 }
 
 

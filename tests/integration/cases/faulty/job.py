@@ -34,6 +34,11 @@ class FaultyJob(ToyJob):
 
         self.step = step
 
+    def evaluate(self):
+        if self.context.recipe.fault == "raise_in_evaluation":
+            raise ValueError("planted: no validation row fits")
+        return super().evaluate()
+
     def fault(self, kind):
         if kind == "raise":
             raise ValueError("planted: row 17 of the data is upside down")
