@@ -27,10 +27,10 @@ install-recsys: install ## torchrec as a second engine of dlrm_criteo, CPU only
 		--requirement requirements-recsys.lock
 
 demo: install ## measure DistilBERT on generated data, then print the page
-	@rm -rf runs/demo
-	$(BIN)/trainmark run distilbert_sst2 --out runs/demo
-	$(BIN)/trainmark report runs/demo --lang $(LANG_OF_PAGE)
-	@echo "The page: runs/demo/page.$(LANG_OF_PAGE).html   The record: runs/demo/record.json"
+	@run=runs/$$(date -u +%Y%m%dT%H%M%SZ)-demo && \
+	$(BIN)/trainmark run distilbert_sst2 --out $$run && \
+	$(BIN)/trainmark report $$run --lang $(LANG_OF_PAGE) && \
+	echo "The page: $$run/page.$(LANG_OF_PAGE).html   The record: $$run/record.json"
 
 test: install-dev lint ## lint, types, import contracts, tests
 	$(BIN)/pytest -n 2

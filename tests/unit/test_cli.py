@@ -11,6 +11,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+from fakes import GOLDEN
 from trainmark.cli.app import main
 from trainmark.results import record
 
@@ -229,3 +230,57 @@ def test_a_full_disk_behind_the_output_is_no_traceback():
         )
     assert done.returncode == 1
     assert done.stderr == "trainmark: the disk is full; free some space and call again\n"
+
+
+@pytest.fixture
+def left(tmp_path):
+    """Leave the record of a toy run under ``runs``, each newer than those before."""
+    made = record.read(GOLDEN / "record_toy.json")
+
+    def leave(place, index=1, count=1):
+        folder = tmp_path / "runs" / place
+        folder.mkdir(parents=True)
+        plan = made.plan.model_copy(update={"repeat_index": index, "repeat_count": count})
+        path = record.write(made.model_copy(update={"plan": plan, "run_id": place}), folder)
+        leave.at_s += 1
+        os.utime(path, (leave.at_s, leave.at_s))
+
+    leave.at_s = 1_000_000_000
+    return leave
+
+
+@pytest.mark.parametrize("series", ["twice", "r1", "plan/r1"])
+def test_show_after_a_series_shows_all_of_it(cli, left, series):
+    left("older")
+    left(f"{series}/r1", 1, 2)
+    left(f"{series}/r2", 2, 2)
+    code, newest, _ = cli("show")
+    assert code == 0
+    assert newest == cli("show", f"runs/{series}")[1]
+    _, both, _ = cli("show", "--json")
+    assert [one["run_id"] for one in json.loads(both)] == [f"{series}/r1", f"{series}/r2"]
+    first = cli("show", f"runs/{series}/r1")[1]
+    second = cli("show", f"runs/{series}/r2")[1]
+    assert newest.startswith(first + second)
+    assert len(newest) > len(first + second)  # and the summary
+
+
+def test_show_after_the_first_launch_of_a_series_has_its_summary_too(cli, left):
+    left("stopped/r1", 1, 5)
+    newest, alone = cli("show")[1], cli("show", "runs/stopped/r1")[1]
+    assert newest.startswith(alone)
+    assert len(newest) > len(alone)
+
+
+def test_show_takes_a_plans_run_called_r1_for_what_it_is(cli, left):
+    left("plan/a")
+    left("plan/r1")
+    assert json.loads(cli("show", "--json")[1])["run_id"] == "plan/r1"
+
+
+def test_make_demo_deletes_nothing_and_meets_no_plans_folder():
+    """A plan called demo writes to runs/demo; the demo goes to a folder of its own each time."""
+    makefile = (Path(__file__).parents[2] / "Makefile").read_text()
+    demo = makefile.partition("\ndemo:")[2].partition("\n\n")[0]
+    assert "runs/$$(date -u +%Y%m%dT%H%M%SZ)-demo" in demo
+    assert "rm " not in demo

@@ -353,6 +353,20 @@ def test_a_folder_that_cannot_be_used_is_refused_before_anything_starts(
     assert launcher.launched == []
 
 
+def test_a_single_runs_folder_takes_no_plan(
+    go: Callable[..., list[Outcome]], launcher: Launcher, tmp_path: Path
+) -> None:
+    """As after `trainmark run CASE --out runs/plan`."""
+    single = go(TWO, out=tmp_path / "other")[0].records[0].plan
+    launcher.launched.clear()
+    (tmp_path / "runs/plan").mkdir(parents=True)
+    single.save(tmp_path / "runs/plan")
+    with pytest.raises(EnvironmentFault, match="the folder is that of a single run"):
+        go(TWO)
+    assert [path.name for path in (tmp_path / "runs/plan").iterdir()] == ["plan.json"]
+    assert launcher.launched == []
+
+
 def test_two_calls_never_work_in_one_folder(
     go: Callable[..., list[Outcome]], launcher: Launcher, tmp_path: Path, cli: Any
 ) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from trainmark.cli.output import say
-from trainmark.cli.running import from_here, launch_and_write, verdict_stands
+from trainmark.cli.running import from_here, launch_and_write, print_tables, verdict_stands
 from trainmark.errors import EXIT_FAILED
 
 if TYPE_CHECKING:
@@ -114,17 +114,15 @@ def _print_dry_run(plan: Plan, *, as_json: bool) -> None:
 
 
 def _print_results(plan: Plan, records: list[Record], *, as_json: bool) -> None:
-    from trainmark.report.terminal import repeats_table, run_table
+    from trainmark.launch.repeats import launches
 
     if as_json:
         documents = [record.model_dump(mode="json") for record in records]
         single = documents[0] if plan.repeat_count == 1 else documents
         say(json.dumps(single, ensure_ascii=False))
         return
-    for record in records:
-        run_dir = from_here(Path(plan.run_dir))
-        if plan.repeat_count > 1:
-            run_dir /= f"r{record.plan.repeat_index}"
-        typer.echo(run_table(record, run_dir=run_dir))
-    if plan.repeat_count > 1:
-        typer.echo(repeats_table(records))
+    folders = [from_here(Path(single.run_dir)) for single in launches(plan)]
+    print_tables(
+        list(zip(folders, records, strict=False)),  # fewer records where the run was stopped
+        repeated=plan.repeat_count > 1,
+    )

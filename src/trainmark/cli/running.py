@@ -8,8 +8,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import typer
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from trainmark.launch.stopping import StopRequest
     from trainmark.plan import Plan
@@ -34,6 +36,20 @@ def launch_and_write(plan: Plan, request: StopRequest, *, label: str, quiet: boo
     if plan.repeat_count > 1 and records:
         write_repeats(records, Path(plan.run_dir))
     return records
+
+
+def print_tables(found: Sequence[tuple[Path, Record]], *, repeated: bool) -> None:
+    """Print the table of each launch, and of a series their summary.
+
+    Args:
+        found: the folder of each launch, or the record file itself, and its record.
+    """
+    from trainmark.report.terminal import repeats_table, run_table
+
+    for path, record in found:
+        typer.echo(run_table(record, run_dir=path.parent if path.is_file() else path))
+    if repeated and found:
+        typer.echo(repeats_table([record for _, record in found]))
 
 
 @contextmanager

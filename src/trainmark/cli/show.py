@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from trainmark.cli.output import say
+from trainmark.cli.running import print_tables
 
 NAME = "show"
 EXAMPLES = """\
@@ -20,21 +21,25 @@ EXAMPLES = """\
 
 
 def newest_run() -> Path:
-    """Return the newest run directory under ``./runs`` that has a record.
+    """Return the newest run under ``./runs`` that has a record; the whole series of a repeat.
 
     Raises:
         RecordError: there is none.
     """
     from trainmark.errors import RecordError
     from trainmark.plan import RUNS_DIR
-    from trainmark.results.record import RECORD_FILE
+    from trainmark.results.record import RECORD_FILE, read
 
-    found = [*RUNS_DIR.glob(f"*/{RECORD_FILE}"), *RUNS_DIR.glob(f"*/*/{RECORD_FILE}")]
+    # A run of its own, one of a plan or of a series, a repeat of a plan's run.
+    found = [
+        path for below in ("*", "*/*", "*/*/*") for path in RUNS_DIR.glob(f"{below}/{RECORD_FILE}")
+    ]
     if not found:
         raise RecordError(
             "no run there yet", where=str(RUNS_DIR), remedy="`trainmark run CASE`, or name a run"
         )
-    return max(found, key=lambda path: path.stat().st_mtime_ns).parent
+    newest = max(found, key=lambda path: path.stat().st_mtime_ns).parent
+    return newest.parent if read(newest).plan.repeat_count > 1 else newest
 
 
 def find_runs(folder: Path) -> list[list[Path]]:
@@ -71,16 +76,14 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
     """Print the table of a run, or of each run of a plan."""
-    from trainmark.report.terminal import repeats_table, run_table
     from trainmark.results.record import read
 
-    runs = [[(path, read(path)) for path in paths] for paths in find_runs(run or newest_run())]
+    asked = run or newest_run()
+    runs = [[(path, read(path)) for path in paths] for paths in find_runs(asked)]
     if as_json:
         documents = [record.model_dump(mode="json") for found in runs for _, record in found]
         say(json.dumps(documents if len(documents) > 1 else documents[0], ensure_ascii=False))
         return
     for found in runs:
-        for path, record in found:
-            typer.echo(run_table(record, run_dir=path if path.is_dir() else path.parent))
-        if len(found) > 1:
-            typer.echo(repeats_table([record for _, record in found]))
+        single = found[0][0] == asked  # one launch of a series has no summary
+        print_tables(found, repeated=not single and found[0][1].plan.repeat_count > 1)

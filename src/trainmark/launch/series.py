@@ -16,7 +16,7 @@ from trainmark.ability import able_vendor
 from trainmark.errors import EnvironmentFault, TrainmarkError
 from trainmark.launch.attempts import Found, look, unusable
 from trainmark.locks import held
-from trainmark.plan import RUNS_DIR, Plan, resolve
+from trainmark.plan import PLAN_FILE, RUNS_DIR, Plan, resolve
 from trainmark.results.entries import Outcome
 from trainmark.results.messages import render
 from trainmark.words import read_words
@@ -62,8 +62,16 @@ def check(file: PlanFile, choices: Choices, *, generated_root: Path) -> list[Ste
 
     Raises:
         TrainmarkError: the first fault, with the file, line and name of its entry.
+        EnvironmentFault: the folder of the runs is a run itself.
     """
     base = choices.out or file.out or RUNS_DIR / file.name
+    if (base / PLAN_FILE).exists():
+        raise EnvironmentFault(
+            "the folder is that of a single run",
+            where=str(base),
+            rule="the runs of a plan file lie in a folder of their own",
+            remedy="choose another --out",
+        )
     return [_checked(entry, file, choices, base, generated_root) for entry in file.entries]
 
 
