@@ -234,11 +234,15 @@ class FakeVendor:
     visible_devices_variable: str | None = None
     memory_bytes: int | None = None
 
+    @property
+    def counts_cores(self) -> bool:
+        return self.name == "cpu"
+
     def count(self) -> int:
         return self.devices
 
     def product_names(self) -> list[str]:
-        return [self.product] * (1 if self.name == "cpu" else self.devices)
+        return [self.product] * (1 if self.counts_cores else self.devices)
 
     def rank_memory(self, nproc: int) -> RankMemory | None:
         if self.memory_bytes is None:
@@ -246,9 +250,6 @@ class FakeVendor:
         return RankMemory(self.memory_bytes // nproc, machine_bytes=self.memory_bytes)
 
     def refuse(self, recipe: Recipe, nproc: int) -> Refusal | None:
-        if self.name != "cpu" and nproc > self.devices:
-            why = f"--nproc {nproc} is more than the {self.devices} {self.name} device(s) here"
-            return Refusal(why, f"use --nproc {self.devices} or less")
         return None
 
     def open(self, local_rank: int, ranks_here: int) -> SyncDevice:

@@ -38,8 +38,8 @@ def able_vendor(words: Words, *, chosen: str | None, default: str) -> Vendor:
         raise EnvironmentFault(f"{words.nnodes} machines needed, the local launcher has 1")
     here = vendor.count()
     if words.nproc > here:
-        # More ranks than cores would run, and measure nothing but their quarrel.
-        unit = "cores" if vendor.name == "cpu" else f"{vendor.name} devices"
+        # More ranks than cores would run, but they would compete for the processor.
+        unit = "cores" if vendor.counts_cores else f"{vendor.name} devices"
         raise EnvironmentFault(f"{words.nproc} {unit} needed, {here} here")
     refusal = vendor.refuse(words.recipe, words.nproc)
     if refusal is not None:
@@ -49,6 +49,6 @@ def able_vendor(words: Words, *, chosen: str | None, default: str) -> Vendor:
 
 def _accelerator() -> Vendor:
     for vendor in devices.vendors().values():
-        if vendor.name != "cpu" and vendor.count() > 0:
+        if not vendor.counts_cores and vendor.count() > 0:
             return vendor
     raise EnvironmentFault("no accelerator here; --device cpu takes the processor")

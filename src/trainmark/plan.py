@@ -261,6 +261,14 @@ def _check_ranks(vendor: Vendor, recipe: Recipe, *, nproc: int, nnodes: int) -> 
             rule="the local launcher runs one machine",
             remedy="use --nnodes 1",
         )
+    here = vendor.count()
+    if nproc > here and not vendor.counts_cores:
+        raise EnvironmentFault(
+            f"--nproc {nproc} is more than the {here} {vendor.name} device(s) here",
+            where="--nproc",
+            rule="each rank has a device of its own",
+            remedy=f"use --nproc {here} or less; see `trainmark list devices`",
+        )
     refusal = vendor.refuse(recipe, nproc)
     if refusal is not None:
         raise EnvironmentFault(refusal.why, where=f"--device {vendor.name}", remedy=refusal.way_out)
@@ -338,7 +346,7 @@ def resolve(
     )
     stamp = (now or datetime.now(UTC)).strftime("%Y%m%dT%H%M%SZ")
     run_id = f"{stamp}-{case.name}-{run_token or secrets.token_hex(3)}"
-    oversubscribed = vendor.name == "cpu" and nproc > vendor.count()
+    oversubscribed = vendor.counts_cores and nproc > vendor.count()
     names = vendor.product_names()
     return Plan(
         suite_version=__version__,
@@ -357,7 +365,7 @@ def resolve(
             vendor=vendor.name,
             torch_type=vendor.torch_type,
             collective_backend=vendor.collective_backend,
-            product_names=names if vendor.name == "cpu" else names[:nproc],
+            product_names=names if vendor.counts_cores else names[:nproc],
         ),
         nnodes=nnodes,
         nproc=nproc,

@@ -201,6 +201,11 @@ class MemoryUse:
     scope: str
 
 
+# What a device's ``describe`` and ``set_precision`` return at least: figures and pages read it.
+DESCRIBE_KEYS = ("name", "vendor", "memory_total_bytes")
+PRECISION_KEYS = ("tf32", "autocast", "deterministic")
+
+
 class Device(Protocol):
     """One accelerator as a rank drives it. Torch is imported inside the methods only."""
 
@@ -223,7 +228,10 @@ class Device(Protocol):
         """Move a tensor or module to the device."""
 
     def set_precision(self, precision: Precision) -> dict[str, Any]:
-        """Switch the matrix units; return the flags that are then really in force."""
+        """Switch the matrix units; return the flags that are then really in force.
+
+        Keys: at least ``PRECISION_KEYS``.
+        """
 
     def memory(self) -> MemoryUse:
         """Return memory use since the process started."""
@@ -235,7 +243,10 @@ class Device(Protocol):
         """Measure the rate of a large copy within the device's memory, read plus written."""
 
     def describe(self) -> dict[str, Any]:
-        """Return product name, driver, memory and the like for the record."""
+        """Return product name, driver, memory and the like for the record.
+
+        Keys: at least ``DESCRIBE_KEYS``.
+        """
 
 
 class Refusal(NamedTuple):
@@ -246,12 +257,17 @@ class Refusal(NamedTuple):
 
 
 class Vendor(Protocol):
-    """What planning asks of a kind of device, without importing torch."""
+    """What planning asks of a kind of device, without importing torch.
+
+    ``counts_cores``: ``count`` counts processor cores, which ranks share. More ranks than cores
+    are allowed then, labelled ``oversubscribed``; of devices, each rank needs its own.
+    """
 
     name: str
     torch_type: str
     collective_backend: str
     visible_devices_variable: str | None
+    counts_cores: bool
 
     def count(self) -> int:
         """Return how many devices ranks can use here; 0 when there are none."""
@@ -267,3 +283,14 @@ class Vendor(Protocol):
 
     def open(self, local_rank: int, ranks_here: int) -> Device:
         """Return the device of one rank. The first call that may import torch."""
+
+
+def members(protocol: type) -> list[str]:
+    """Return the attributes and methods that ``protocol`` asks for."""
+    methods = [name for name, value in vars(protocol).items() if callable(value)]
+    return [*protocol.__annotations__, *(name for name in methods if not name.startswith("_"))]
+
+
+def missing_members(value: object, protocol: type) -> list[str]:
+    """Return the members of ``protocol`` that ``value`` lacks."""
+    return [name for name in members(protocol) if not hasattr(value, name)]

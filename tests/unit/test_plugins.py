@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from trainmark import cases, devices, plugins
+from trainmark.cli.app import main
+from trainmark.errors import EnvironmentFault
 
 
 @pytest.fixture
@@ -32,6 +36,7 @@ def package(tmp_path, monkeypatch):
     plugins._anybody_offers.cache_clear()
     yield
     plugins._anybody_offers.cache_clear()
+    sys.modules.pop("elsewhere_device", None)
 
 
 def test_nothing_is_offered_by_default():
@@ -44,6 +49,46 @@ def test_a_packages_case_is_found_by_name_and_alias():
     assert "play" in cases.names()
     assert cases.load("play").name == "play"
     assert cases.load("spiel") is cases.load("play")
+
+
+BROKEN = {
+    "raise RuntimeError('no driver')": "cannot be loaded: RuntimeError: no driver",
+    "import sys\nsys.exit(3)": "cannot be loaded: SystemExit: 3",
+    "x = 1": "cannot be loaded: AttributeError: module 'elsewhere_device' has no attribute",
+    "class Abacus:\n    def __init__(self): raise OSError('lib')": "cannot be loaded: OSError: lib",
+    "class Abacus:\n    name = 'abacus'\n    torch_type = 'cpu'": (
+        "the vendor lacks collective_backend, visible_devices_variable, counts_cores, count, "
+        "product_names, rank_memory, refuse, open"
+    ),
+    "from trainmark.devices.cuda import Cuda as Abacus": (
+        "the vendor calls itself cuda, as another one does"
+    ),
+    "from trainmark.devices.cpu import Cpu as Abacus": (
+        "the vendor calls itself cpu, as another one does"
+    ),
+}
+
+
+@pytest.mark.usefixtures("package")
+@pytest.mark.parametrize("source", BROKEN)
+def test_a_vendor_that_fails_is_named_and_skipped(tmp_path, monkeypatch, source, capsys):
+    (tmp_path / "elsewhere_device.py").write_text(source)
+    monkeypatch.delitem(sys.modules, "elsewhere_device", raising=False)
+    known, (fault,) = devices.load_all()
+    assert list(known) == ["cuda", "cpu"]
+    assert fault.where == "device abacus of elsewhere (elsewhere_device:Abacus)"
+    assert fault.what.startswith(f"skipped: {BROKEN[source]}")
+    assert devices.choose("cpu").name == "cpu"
+    with pytest.raises(EnvironmentFault) as caught:
+        devices.choose("abacus")
+    assert caught.value.what == fault.what
+    for words in (["list", "devices"], ["run", "toy", "--dry-run"]):
+        monkeypatch.setattr(sys, "argv", ["trainmark", *words])
+        monkeypatch.setenv("TRAINMARK_CACHE", str(tmp_path / "cache"))
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert not ended.value.code
+        assert str(fault) in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("package")

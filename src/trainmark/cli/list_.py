@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from trainmark.cli.output import say
+from trainmark.cli.output import say, say_skipped_vendors
 from trainmark.escaping import escaped
 
 NAME = "list"
@@ -88,6 +88,7 @@ def _fields(loaded: list[Any]) -> list[dict[str, Any]]:
 def _devices() -> list[dict[str, Any]]:
     from trainmark import devices
 
+    say_skipped_vendors()
     return [
         {
             "name": vendor.name,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from trainmark.cli.output import say
+from trainmark.cli.output import say, say_skipped_vendors
 from trainmark.cli.running import from_here, launch_and_write, print_tables, verdict_stands
 from trainmark.errors import EXIT_FAILED
 
@@ -64,6 +64,8 @@ def command(
     from trainmark.recipes import parse_assignments
 
     del launcher  # one value so far; the type checks it
+    if device is None:  # the first that works is taken: say which do not
+        say_skipped_vendors()
     if is_plan_file(case):
         given = {
             "KEY=VALUE": overrides, "--recipe": recipe, "--nproc": nproc, "--nnodes": nnodes,

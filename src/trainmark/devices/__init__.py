@@ -12,21 +12,58 @@ from trainmark.devices.cpu import Cpu
 from trainmark.devices.cuda import Cuda
 from trainmark.errors import EnvironmentFault, UsageError, nearest
 from trainmark.plugins import offered
+from trainmark.protocols import Vendor, missing_members
 
 if TYPE_CHECKING:
-    from trainmark.protocols import Vendor
+    from importlib.metadata import EntryPoint
 
 ENTRY_POINT_GROUP = "trainmark.devices"
 
 
-def vendors() -> dict[str, Vendor]:
-    """Return every known vendor by name; accelerators first, the CPU last."""
-    known: dict[str, Vendor] = {"cuda": Cuda()}
+def load_all() -> tuple[dict[str, Vendor], list[EnvironmentFault]]:
+    """Return every vendor by name, and a fault for each package that offers none that works.
+
+    Accelerators come first, the CPU last.
+    """
+    cuda, cpu = Cuda(), Cpu()
+    known: dict[str, Vendor] = {cuda.name: cuda}
+    faults = []
     for entry in offered(ENTRY_POINT_GROUP):
+        try:
+            vendor = _load(entry, taken=(*known, cpu.name))
+        except EnvironmentFault as fault:
+            faults.append(fault)
+        else:
+            known[vendor.name] = vendor
+    known[cpu.name] = cpu
+    return known, faults
+
+
+def _load(entry: EntryPoint, *, taken: tuple[str, ...]) -> Vendor:
+    """Return the vendor of an entry point, or say why it is skipped."""
+    try:
         vendor: Vendor = entry.load()()
-        known[vendor.name] = vendor
-    known["cpu"] = Cpu()
-    return known
+        missing = missing_members(vendor, Vendor)
+        if missing:
+            fault = f"the vendor lacks {', '.join(missing)}"
+        elif vendor.name in taken:
+            fault = f"the vendor calls itself {vendor.name}, as another one does"
+        else:
+            return vendor
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever somebody's package does
+        fault = f"cannot be loaded: {type(error).__name__}: {error}"
+    package = f" of {entry.dist.name}" if entry.dist else ""
+    raise EnvironmentFault(
+        f"skipped: {fault}",
+        where=f"device {entry.name}{package} ({entry.value})",
+        rule="a vendor is a class of the Vendor Protocol and imports without fault",
+        remedy="mend or remove the package; docs/adding-a-device.md has a check for it",
+    )
+
+
+def vendors() -> dict[str, Vendor]:
+    """Return every vendor that works by name; accelerators first, the CPU last."""
+    return load_all()[0]
 
 
 def choose(name: str | None) -> Vendor:
@@ -40,7 +77,7 @@ def choose(name: str | None) -> Vendor:
     if name is None:
         return next(vendor for vendor in known.values() if vendor.count() > 0)
     if name not in known:
-        raise UsageError(f"unknown device {name!r}", where="--device", remedy=nearest(name, known))
+        raise _unknown(name, known)
     vendor = known[name]
     if vendor.count() == 0:
         present = ", ".join(item.name for item in known.values() if item.count() > 0)
@@ -51,3 +88,11 @@ def choose(name: str | None) -> Vendor:
             remedy=f"devices present: {present}; see `trainmark list devices`",
         )
     return vendor
+
+
+def _unknown(name: str, known: dict[str, Vendor]) -> EnvironmentFault | UsageError:
+    """Return the fault of the package that was to offer ``name``, or that nobody does."""
+    for fault in load_all()[1]:
+        if fault.where and fault.where.startswith(f"device {name} "):
+            return fault
+    return UsageError(f"unknown device {name!r}", where="--device", remedy=nearest(name, known))

@@ -86,6 +86,7 @@ class Cpu:
     torch_type = "cpu"
     collective_backend = "gloo"
     visible_devices_variable: str | None = None
+    counts_cores = True
 
     def count(self) -> int:
         """Return the usable cores; more ranks than that are allowed, as oversubscribed."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainmark.errors import EnvironmentFault
-from trainmark.protocols import MemoryUse, Refusal
+from trainmark.protocols import MemoryUse
 from trainmark.spec import RankMemory
 
 if TYPE_CHECKING:
@@ -110,6 +110,7 @@ class Cuda:
     torch_type = "cuda"
     collective_backend = "nccl"
     visible_devices_variable: str | None = "CUDA_VISIBLE_DEVICES"
+    counts_cores = False
 
     def count(self) -> int:
         """Return the visible devices; 0 when the installed torch cannot drive them."""
@@ -127,16 +128,9 @@ class Cuda:
         found = _driver_memory_bytes()
         return RankMemory(min(found)) if found else None
 
-    def refuse(self, recipe: Recipe, nproc: int) -> Refusal | None:
-        """Refuse more ranks than devices."""
-        del recipe
-        here = self.count()
-        if nproc > here:
-            return Refusal(
-                f"--nproc {nproc} is more than the {here} cuda device(s) here",
-                f"use --nproc {here} or less; see `trainmark list devices`",
-            )
-        return None
+    def refuse(self, recipe: Recipe, nproc: int) -> None:
+        """Refuse nothing: what a device cannot do it says itself, as only torch can tell."""
+        del recipe, nproc
 
     def open(self, local_rank: int, ranks_here: int) -> CudaDevice:
         """Return the device with the rank's local number."""

@@ -1,0 +1,1 @@
+"""Checks that a package outside runs against what it offers this one."""

@@ -1,0 +1,178 @@
+"""What a vendor and its device must keep: members, types, keys, and no torch while planning.
+
+Owns the check for ``protocols.Vendor`` and ``protocols.Device``, which are the list of what is
+required. A package that offers a vendor calls it from its own tests::
+
+    def test_my_vendor():
+        assert vendor_faults(Npu()) == []
+        assert device_faults(Npu()) == []
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from trainmark.protocols import (
+    DESCRIBE_KEYS,
+    PRECISION_KEYS,
+    Device,
+    MemoryUse,
+    Refusal,
+    Vendor,
+    missing_members,
+)
+from trainmark.spec import RankMemory, Recipe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+_SIZE = 64  # of the products that are timed: enough to take time on any device
+_WITHOUT_TORCH = """
+import importlib, json, sys
+from trainmark.spec import Recipe
+module, name = sys.argv[1:]
+vendor = getattr(importlib.import_module(module), name)()
+vendor.count(), vendor.product_names(), vendor.rank_memory(1), vendor.refuse(Recipe(), 1)
+print(json.dumps("torch" in sys.modules))
+"""
+
+
+@dataclass(slots=True)
+class _Faults:
+    found: list[str] = field(default_factory=list)
+
+    def unless(self, right: bool, fault: str) -> None:
+        if not right:
+            self.found.append(fault)
+
+    def answer(self, name: str, ask: Callable[[], Any]) -> Any:
+        """Return what ``ask`` returns; None, and a fault, where it raises."""
+        try:
+            return ask()
+        except Exception as error:  # noqa: BLE001 - whatever somebody's vendor raises
+            self.found.append(f"{name} raised {type(error).__name__}: {error}")
+            return None
+
+
+def vendor_faults(vendor: Vendor) -> list[str]:
+    """Return what is wrong with ``vendor`` as planning uses it; no device is needed."""
+    faults = _Faults([f"{name} is missing" for name in missing_members(vendor, Vendor)])
+    if faults.found:
+        return faults.found
+    for name in ("name", "torch_type", "collective_backend"):
+        value = getattr(vendor, name)
+        faults.unless(isinstance(value, str) and value != "", f"{name} is {value!r}, not a word")
+    variable = vendor.visible_devices_variable
+    faults.unless(variable is None or isinstance(variable, str), "visible_devices_variable")
+    faults.unless(isinstance(vendor.counts_cores, bool), "counts_cores is neither True nor False")
+    _check_devices(vendor, faults)
+    memory = faults.answer("rank_memory(1)", lambda: vendor.rank_memory(1))
+    faults.unless(isinstance(memory, RankMemory | None), "rank_memory(1) is no RankMemory")
+    for precision in ("fp32", "tf32", "fp16", "bf16"):
+        recipe = Recipe(precision=precision)
+        refusal = faults.answer(f"refuse({precision})", lambda r=recipe: vendor.refuse(r, 1))  # type: ignore[misc]
+        is_one = isinstance(refusal, Refusal) and all(refusal)
+        faults.unless(refusal is None or is_one, f"refuse({precision}) is no Refusal with words")
+    _check_without_torch(vendor, faults)
+    return faults.found
+
+
+def _check_devices(vendor: Vendor, faults: _Faults) -> None:
+    count = faults.answer("count()", vendor.count)
+    names = faults.answer("product_names()", vendor.product_names)
+    if count is None or names is None:
+        return
+    whole = isinstance(count, int) and not isinstance(count, bool) and count >= 0
+    faults.unless(whole, f"count() is {count!r}, not a whole number of devices")
+    listed = isinstance(names, list) and all(isinstance(name, str) and name for name in names)
+    faults.unless(listed, f"product_names() is {names!r}, not a list of names")
+    if whole and listed and not vendor.counts_cores:
+        fault = f"count() is {count}, but product_names() has {len(names)}"
+        faults.unless(len(names) == count, fault)
+
+
+def _check_without_torch(vendor: Vendor, faults: _Faults) -> None:
+    """Plan in a process of its own and look whether torch was imported there."""
+    kind = type(vendor)
+    done = subprocess.run(
+        [sys.executable, "-c", _WITHOUT_TORCH, kind.__module__, kind.__qualname__],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        last = done.stderr.strip().splitlines()[-1:] or ["no message"]
+        name = f"{kind.__module__}:{kind.__qualname__}"
+        faults.found.append(f"{name} cannot be planned with in a process of its own: {last[0]}")
+    else:
+        faults.unless(not json.loads(done.stdout), "planning imports torch")
+
+
+def device_faults(vendor: Vendor) -> list[str]:
+    """Return what is wrong with the first device of ``vendor``, which must be present.
+
+    Work is done on it: products of small matrices, a measured rate, a copy.
+    """
+    import torch
+
+    faults = _Faults()
+    device: Device | None = faults.answer("open(0, 1)", lambda: vendor.open(0, 1))
+    if device is None:
+        return faults.found
+    faults.found += [f"{name} is missing" for name in missing_members(device, Device)]
+    if faults.found:
+        return faults.found
+    for name in ("name", "torch_type"):
+        same = getattr(device, name) == getattr(vendor, name)
+        faults.unless(same, f"the device's {name} is not the vendor's")
+    flags = faults.answer("set_precision(fp32)", lambda: device.set_precision("fp32"))
+    _check_keys("set_precision(fp32)", flags, PRECISION_KEYS, faults)
+    if isinstance(flags, dict):
+        faults.unless(not flags.get("tf32"), "set_precision(fp32) leaves TF32 on")
+    _check_keys("describe()", faults.answer("describe()", device.describe), DESCRIBE_KEYS, faults)
+    faults.answer("timing", lambda: _check_time(device, faults))
+    losses = [device.place(torch.tensor(value)) for value in (1.5, -2.0)]
+    read = faults.answer("read(losses)", lambda: device.read(losses))
+    faults.unless(read == [1.5, -2.0], f"read(losses) is {read!r} of [1.5, -2.0]")
+    memory = faults.answer("memory()", device.memory)
+    scoped = isinstance(memory, MemoryUse) and memory.scope in ("device", "process")
+    faults.unless(scoped, f"memory() is {memory!r}")
+    for name, ask in (
+        ("matmul_flops_per_second(fp32)", lambda: device.matmul_flops_per_second("fp32")),
+        ("copy_bytes_per_second()", device.copy_bytes_per_second),
+    ):
+        rate = faults.answer(name, ask)
+        faults.unless(isinstance(rate, float) and rate > 0, f"{name} is {rate!r}, not a rate")
+    return faults.found
+
+
+def _check_keys(name: str, value: Any, keys: Iterable[str], faults: _Faults) -> None:
+    if not isinstance(value, dict):
+        faults.found.append(f"{name} is {value!r}, not a dict")
+        return
+    faults.found += [f"{name} lacks the key {key}" for key in keys if key not in value]
+    faults.answer(f"{name} as JSON", lambda: json.dumps(value, allow_nan=False))
+
+
+def _check_time(device: Device, faults: _Faults) -> None:
+    """Time two pieces of work by marks: more work takes longer, and time is whole nanoseconds."""
+    import torch
+
+    square = device.place(torch.rand(_SIZE, _SIZE))
+
+    def timed(products: int) -> int:
+        nonlocal square
+        device.synchronize()
+        start = device.mark()
+        for _ in range(products):
+            square = square @ square / _SIZE
+        end = device.mark()
+        device.synchronize()
+        return device.elapsed_ns(start, end)
+
+    # The shortest of several: another process may have had the core meanwhile.
+    elapsed = [min(timed(products) for _ in range(5)) for products in (0, 500)]
+    faults.unless(all(isinstance(ns, int) and ns >= 0 for ns in elapsed), f"elapsed_ns {elapsed}")
+    faults.unless(elapsed[0] < elapsed[1], "elapsed_ns does not grow with the work between marks")

@@ -1,0 +1,29 @@
+"""Every vendor that is present here keeps what is required of it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from trainmark import devices
+from trainmark.conformance.device import device_faults, vendor_faults
+
+
+@pytest.fixture(autouse=True)
+def _torch_as_before():
+    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    yield
+    torch.set_num_threads(threads)
+    torch.set_float32_matmul_precision(precision)
+
+
+@pytest.mark.parametrize("vendor", devices.vendors().values(), ids=lambda vendor: vendor.name)
+def test_a_vendor_conforms(vendor):
+    assert vendor_faults(vendor) == []
+
+
+@pytest.mark.parametrize("vendor", devices.vendors().values(), ids=lambda vendor: vendor.name)
+def test_its_device_conforms(vendor):
+    if vendor.count() == 0:
+        pytest.skip(f"no {vendor.name} device here")
+    assert device_faults(vendor) == []

@@ -1,0 +1,151 @@
+"""The check of vendors and devices names each fault, and the list it checks is documented."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from trainmark.conformance.device import device_faults, vendor_faults
+from trainmark.devices.cpu import Cpu, CpuDevice
+from trainmark.protocols import DESCRIBE_KEYS, PRECISION_KEYS, Device, MemoryUse, Vendor, members
+
+
+class Good(Cpu):
+    """A vendor of two devices, which are the CPU."""
+
+    name = "good"
+    counts_cores = False
+
+    def count(self):
+        return 2
+
+    def product_names(self):
+        return ["Good 1", "Good 1"]
+
+    def open(self, local_rank, ranks_here):
+        del local_rank, ranks_here
+        return GoodDevice(threads=1)
+
+
+class GoodDevice(CpuDevice):
+    name = "good"
+
+    def matmul_flops_per_second(self, precision):
+        del precision
+        return 1e9
+
+    def copy_bytes_per_second(self):
+        return 1e9
+
+
+@pytest.fixture(autouse=True)
+def _torch_as_before():
+    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    yield
+    torch.set_num_threads(threads)
+    torch.set_float32_matmul_precision(precision)
+
+
+def _changed(base, **members):
+    return type("Changed", (base,), members)
+
+
+def _raises(*_):
+    raise OSError("no tool")
+
+
+VENDORS = [
+    ({"name": ""}, "name is '', not a word"),
+    ({"collective_backend": None}, "collective_backend is None, not a word"),
+    ({"visible_devices_variable": 3}, "visible_devices_variable"),
+    ({"counts_cores": 1}, "counts_cores is neither True nor False"),
+    ({"count": lambda _: -1}, "count() is -1, not a whole number of devices"),
+    ({"count": lambda _: 3}, "count() is 3, but product_names() has 2"),
+    ({"count": _raises}, "count() raised OSError: no tool"),
+    ({"product_names": lambda _: ["", ""]}, "product_names() is ['', ''], not a list of names"),
+    ({"rank_memory": lambda *_: 5}, "rank_memory(1) is no RankMemory"),
+    ({"refuse": lambda *_: "no"}, "refuse(fp32) is no Refusal with words"),
+    ({"refuse": _raises}, "refuse(bf16) raised OSError: no tool"),
+]
+DEVICES = [
+    ({"name": "other"}, "the device's name is not the vendor's"),
+    ({"set_precision": lambda *_: {"tf32": True}}, "set_precision(fp32) leaves TF32 on"),
+    ({"set_precision": lambda *_: {}}, "set_precision(fp32) lacks the key deterministic"),
+    ({"describe": lambda _: {"name": "x", "vendor": "good"}},
+     "describe() lacks the key memory_total_bytes"),
+    ({"describe": lambda _: {"name": object()}},
+     "describe() as JSON raised TypeError: Object of type object is not JSON serializable"),
+    ({"describe": lambda _: None}, "describe() is None, not a dict"),
+    ({"elapsed_ns": lambda *_: 0}, "elapsed_ns does not grow with the work between marks"),
+    ({"elapsed_ns": lambda *_: 0.5}, "elapsed_ns [0.5, 0.5]"),
+    ({"synchronize": _raises}, "timing raised OSError: no tool"),
+    ({"read": lambda *_: [0.0, 0.0]}, "read(losses) is [0.0, 0.0] of [1.5, -2.0]"),
+    ({"memory": lambda _: MemoryUse(None, None, None, "rank")},
+     "memory() is MemoryUse(allocator_peak_bytes=None, used_bytes=None, total_bytes=None, "
+     "scope='rank')"),
+    ({"matmul_flops_per_second": lambda *_: 0.0},
+     "matmul_flops_per_second(fp32) is 0.0, not a rate"),
+    ({"copy_bytes_per_second": lambda _: None}, "copy_bytes_per_second() is None, not a rate"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("members", "fault"), VENDORS)
+def test_each_fault_of_a_vendor_is_named(monkeypatch, members, fault):
+    monkeypatch.setattr("trainmark.conformance.device._check_without_torch", lambda *_: None)
+    assert vendor_faults(Good()) == []
+    assert fault in vendor_faults(_changed(Good, **members)())
+
+
+@pytest.mark.parametrize(("members", "fault"), DEVICES)
+def test_each_fault_of_a_device_is_named(members, fault):
+    device = _changed(GoodDevice, **members)
+    vendor = _changed(Good, open=lambda *_: device(threads=1))()
+    assert fault in device_faults(vendor)
+
+
+def test_a_good_device_has_no_fault():
+    assert device_faults(Good()) == []
+    assert device_faults(_changed(Good, open=_raises)()) == ["open(0, 1) raised OSError: no tool"]
+
+
+def test_a_member_that_is_missing_is_named_alone():
+    class Half:
+        name = "half"
+
+    assert vendor_faults(Half())[:2] == ["torch_type is missing", "collective_backend is missing"]
+    vendor = _changed(Good, open=lambda *_: Half())()
+    assert "mark is missing" in device_faults(vendor)
+
+
+@pytest.mark.parametrize(
+    ("source", "fault"),
+    [
+        ("", None),
+        ("    def count(self):\n        import torch\n        return 2\n",
+         "planning imports torch"),
+        ("    def __init__(self, index=None):\n        assert index == 0, 'no index'\n",
+         "abacus:Abacus cannot be planned with in a process of its own: AssertionError: no index"),
+    ],
+)  # fmt: skip
+def test_planning_is_tried_in_a_process_of_its_own(tmp_path, monkeypatch, source, fault):
+    vendor = "from trainmark.devices.cpu import Cpu\nclass Abacus(Cpu):\n    name = 'abacus'\n"
+    (tmp_path / "abacus.py").write_text(vendor + source)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.pathsep.join(sys.path)}")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "abacus", raising=False)
+    kind = importlib.import_module("abacus").Abacus
+    made = kind(0) if "index" in source else kind()
+    assert vendor_faults(made) == ([fault] if fault else [])
+
+
+def test_every_required_member_and_key_is_documented():
+    page = Path(__file__).parents[2] / "docs" / "adding-a-device.md"
+    text = page.read_text(encoding="utf-8")
+    required = {*members(Vendor), *members(Device), *DESCRIBE_KEYS, *PRECISION_KEYS}
+    assert [name for name in sorted(required) if f"`{name}" not in text] == []
+    assert "trainmark.conformance.device" in text
