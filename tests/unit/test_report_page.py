@@ -311,7 +311,7 @@ def test_results_come_before_conditions():
     headings = re.findall(r"^## (.*)$", markdown(record()), re.MULTILINE)
     assert headings == [
         "Performance figures", "Where the time went", "All figures", "The run", "Environment",
-        "Provenance",
+        "Provenance", "Words on this page",
     ]  # fmt: skip
     assert re.findall(r"^## (.*)$", markdown(failed()), re.MULTILINE)[0] == (
         "Why the run did not pass"

@@ -14,6 +14,7 @@ from trainmark.errors import RecordError, UsageError, nearest
 from trainmark.escaping import escaped
 from trainmark.report import cells, conditions, environment, evaluations, outcome
 from trainmark.report.document import Page, Section
+from trainmark.report.glossary import glossary
 from trainmark.report.placement import placement
 from trainmark.report.strategy import batch_sizes, strategies
 from trainmark.report.tables import column_set, device_configuration, quality_header
@@ -76,6 +77,7 @@ def compose(records: Sequence[Record], *, lang: str = "en") -> Page:
         conditions.general(records, about, lang),
         *environment.environment(records, lang),
         outcome.footer(records, lang),
+        glossary(lang),
     ]
     lead: tuple[Block, ...] = ()
     if not several or outcome.same_launches(records):

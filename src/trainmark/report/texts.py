@@ -39,6 +39,7 @@ TEXTS: dict[str, Text] = {
     "section.spans": Text("Where the time went", "耗时构成"),
     "section.counts": Text("Counts", "计数"),
     "section.references": Text("Published figures", "已公布结果对比"),
+    "section.glossary": Text("Words on this page", "术语说明"),
     "section.footer": Text("Provenance", "结果来源"),
     # Table headers
     "head.configuration": Text("configuration", "配置"),

@@ -1,0 +1,36 @@
+"""The glossary at a page's foot, and the READMEs that explain the same words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trainmark.report.glossary import GLOSSARY, glossary
+
+ROOT = Path(__file__).parents[2]
+README = {"en": "README.md", "zh": "README.zh.md"}
+
+
+def explained(lang: str) -> dict[str, str]:
+    """Return what the tables of a README say of each word, without its marks."""
+    lines = (ROOT / README[lang]).read_text(encoding="utf-8").splitlines()
+    rows = (line.strip("| ").split(" | ") for line in lines if line.startswith("| "))
+    return {row[0].strip("`"): row[1].strip() for row in rows if len(row) == 2}
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_the_readme_explains_a_word_as_the_page_does(lang: str) -> None:
+    of_readme = explained(lang)
+    items = {word.in_language(lang): means.in_language(lang) for word, means in GLOSSARY}
+    shared = items.keys() & of_readme.keys()
+    assert {"e2e_time", "p_whole", "p_train", "p_core", "MFU", "MAMFU"} < shared
+    assert {word: of_readme[word] for word in shared} == {word: items[word] for word in shared}
+
+
+def test_the_glossary_is_short_and_each_word_stands_once() -> None:
+    for lang in ("en", "zh"):
+        (facts,) = glossary(lang).blocks
+        words = [word for word, _ in facts.items]
+        assert 8 <= len(words) <= 12
+        assert len(set(words)) == len(words)
