@@ -344,6 +344,7 @@ def resolve(
     fix_hp, extra = changes(
         recipe, named=case.recipes[words.recipe_name], standard=case.recipes[standard]
     )
+    extra |= {f"prepare.{name}": value for name, value in facts.changed_rules.items()}
     stamp = (now or datetime.now(UTC)).strftime("%Y%m%dT%H%M%SZ")
     run_id = f"{stamp}-{case.name}-{run_token or secrets.token_hex(3)}"
     oversubscribed = vendor.counts_cores and nproc > vendor.count()

@@ -7,9 +7,11 @@ with its sha256. Must not know what the files mean.
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import shutil
+import zlib
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import file_digest
@@ -84,6 +86,52 @@ def fingerprints(files: Mapping[str, Path]) -> list[dict[str, Any]]:
 def sound(file: Path, expected: Mapping[str, Any]) -> bool:
     """Tell whether a file is there with the fingerprint that was kept of it."""
     return file.is_file() and fingerprint(file) == expected
+
+
+def stamps(files: Mapping[str, Path]) -> dict[str, tuple[int, int]]:
+    """Return size and time of change of every file."""
+    return {name: (file.stat().st_size, file.stat().st_mtime_ns) for name, file in files.items()}
+
+
+def refuse_changed(
+    files: Mapping[str, Path], before: Mapping[str, Any], unfinished: Unfinished
+) -> None:
+    """Refuse what was read while somebody wrote to it, and remove what came of it."""
+    now = stamps(files)
+    if changed := [str(files[name]) for name in files if now[name] != before[name]]:
+        unfinished.discard()
+        raise DataError(
+            "changed while it was read",
+            where=", ".join(changed),
+            rule="the manifest names the bytes that were encoded",
+            remedy="call again when nobody writes to it",
+        )
+
+
+def refuse_full(folder: Path, need_bytes: int, *, rule: str) -> None:
+    """Refuse to go on where the disk has no room for so many more bytes."""
+    free_bytes = shutil.disk_usage(folder).free
+    if need_bytes > free_bytes:
+        raise EnvironmentFault(
+            f"{need_bytes:,} more bytes are needed, the disk has {free_bytes:,} free",
+            where=str(folder),
+            rule=rule,
+            remedy="free some space and call again: what is finished is kept",
+        )
+
+
+@contextmanager
+def whole_gzip(path: Path) -> Iterator[None]:
+    """Say what is found damaged in a gzip file inside the block as a fault of the data."""
+    try:
+        yield
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise DataError(
+            f"not readable as gzip: {error}",
+            where=str(path),
+            rule="a file that begins as gzip is whole gzip to its end",
+            remedy="fetch or compress the file again",
+        ) from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -198,6 +198,8 @@ class DataFacts:
 
     ``quality_comparable`` is false where the run starts from something else than the
     published one, random weights for instance: it is then about speed only.
+    ``changed_rules`` are those of preparing the data that are not the published ones, by name:
+    the run then counts as ``open``.
     ``best_quality`` is the score no honest model can pass (a Bayes accuracy, say), known
     only for generated data. ``content_id`` names the bytes, so that runs on other data
     are never compared unseen.
@@ -209,6 +211,7 @@ class DataFacts:
     layout: str
     best_quality: float | None = None
     quality_comparable: bool = True
+    changed_rules: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from trainmark import plan
 from trainmark.cases.dlrm_criteo import content, data, generate
-from trainmark.cases.dlrm_criteo.layout import FeatureSpec, write_spec
+from trainmark.cases.dlrm_criteo.layout import PUBLISHED_RULES, FeatureSpec, write_spec
 from trainmark.errors import DataError
 
 REAL = SimpleNamespace(data="real", seed=1)
@@ -211,3 +212,21 @@ def test_the_place_of_the_data_is_not_part_of_its_name(folder, tmp_path):
     moved = tmp_path.with_name(tmp_path.name + "-moved")
     tmp_path.rename(moved)
     assert data.check(moved, REAL).content_id == first
+
+
+@pytest.mark.parametrize(
+    ("rules", "rated", "extra"),
+    [
+        (None, "closed", {}),
+        ({**PUBLISHED_RULES, "seed": 3}, "closed", {}),
+        ({**PUBLISHED_RULES, "order": "input", "log_offset": 1}, "open",
+         {"prepare.order": "input", "prepare.log_offset": "1"}),
+    ],
+)  # fmt: skip
+def test_a_run_on_data_of_other_rules_is_open(folder, rules, rated, extra):
+    write_spec(folder.path, CARDINALITIES, num_numerical=3, rules=rules)
+    found = plan.resolve(
+        "dlrm_criteo", recipe_name="tiny", data_dir=folder.path, device_name="cpu", nproc=1,
+        generated_root=folder.path,
+    )  # fmt: skip
+    assert (found.rules, found.extra) == (rated, extra)

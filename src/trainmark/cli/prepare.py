@@ -42,6 +42,18 @@ def command(
             help="Rarer categories share number 0; 15 if left out (dlrm_criteo).",
         ),
     ] = None,
+    log_offset: Annotated[
+        int | None,
+        typer.Option(help="Numbers are log(x + this): 3, or 1 after 0 for x < 0 (dlrm_criteo)."),
+    ] = None,
+    order: Annotated[
+        str | None, typer.Option(help="Training rows: shuffled, or input (dlrm_criteo).")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Of the shuffled order (dlrm_criteo).")] = None,
+    empty_category: Annotated[
+        str | None,
+        typer.Option(help="An empty cell is rare, or a category of its own (dlrm_criteo)."),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No messages.")] = False,
 ) -> None:
     """Check raw data and write it in the form a case reads: resumable, atomic."""
@@ -60,6 +72,10 @@ def command(
         "workers": workers,
         "text_key": text_key,
         "frequency_threshold": frequency_threshold,
+        "log_offset": log_offset,
+        "order": order,
+        "seed": seed,
+        "empty_category": empty_category,
     }
     given = {name: value for name, value in options.items() if value is not None}
     _refuse_untaken(chosen, given)

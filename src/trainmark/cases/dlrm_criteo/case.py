@@ -217,7 +217,9 @@ CASE = Case(
     check_data=check_data,
     check_fit=check_fit,
     prepare=prepare,
-    prepare_options=frozenset({"frequency_threshold", "workers"}),
+    prepare_options=frozenset(
+        {"frequency_threshold", "log_offset", "order", "empty_category", "seed", "workers"}
+    ),
     aliases=("dlrm",),
     precision_labels={"fp16": "amp"},
     mission=Mission(repository="rec", model="dlrm", name="推荐模型", direction_id=2),

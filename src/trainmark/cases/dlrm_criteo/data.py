@@ -80,7 +80,10 @@ def check(folder: Path, recipe: DlrmRecipe) -> DataFacts:
 
         best = best_auc(recipe)
     rows = loaded.num_rows
-    return DataFacts(rows["train"], rows["test"], loaded.content_id, LAYOUT, best_quality=best)
+    return DataFacts(
+        rows["train"], rows["test"], loaded.content_id, LAYOUT, best_quality=best,
+        changed_rules=loaded.spec.changed_rules,
+    )  # fmt: skip
 
 
 def _content_id(spec: FeatureSpec, content: dict[Path, Extremes]) -> str:

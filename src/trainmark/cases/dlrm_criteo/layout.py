@@ -10,7 +10,7 @@ little endian, row after row, without headers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ from trainmark import input_files
 from trainmark.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 SPLITS = ("train", "test")
@@ -26,6 +26,10 @@ CATEGORY_BYTES = {"int8": 1, "int16": 2, "int32": 4}
 NUMERICAL_TYPE, NUMERICAL_BYTES = "float16", 2
 LABEL_TYPE, LABEL_BYTES = "bool", 1
 NUM_NUMERICAL = 13  # integer columns of the Criteo logs
+# How the published runs' data was prepared: NVIDIA's DLRM preprocessing with Spark.
+PUBLISHED_RULES: dict[str, int | str] = {
+    "frequency_threshold": 15, "log_offset": 3, "order": "shuffled", "empty_category": "rare",
+}  # fmt: skip
 PREPARE = "run `trainmark prepare dlrm_criteo --from RAW --data DIR`"
 AGAIN = f"copy the folder again, or {PREPARE}"
 
@@ -48,12 +52,14 @@ class FeatureSpec:
         cardinalities: rows of each table; a category lies below its table's.
         category_dtypes: ``int8``, ``int16`` or ``int32``: how each column is stored.
         files: by split, ``train`` and ``test``.
+        rules: options of ``prepare`` that made the folder, as text; none where unknown.
     """
 
     num_numerical: int
     cardinalities: tuple[int, ...]
     category_dtypes: tuple[str, ...]
     files: dict[str, SplitFiles]
+    rules: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -73,6 +79,14 @@ class FeatureSpec:
         }
         dtypes = tuple(smallest_dtype(cardinality) for cardinality in cardinalities)
         return cls(num_numerical, tuple(cardinalities), dtypes, files)
+
+    @property
+    def changed_rules(self) -> dict[str, str]:
+        """The rules that are not those of the published runs."""
+        published = {name: str(value) for name, value in PUBLISHED_RULES.items()}
+        return {
+            name: value for name, value in self.rules.items() if published.get(name, value) != value
+        }
 
     @classmethod
     def read(cls, folder: Path) -> FeatureSpec:
@@ -132,8 +146,9 @@ def largest_cardinality(dtype: str) -> int:
 
 
 def write_spec(
-    folder: Path, cardinalities: Sequence[int], *, num_numerical: int = NUM_NUMERICAL
-) -> FeatureSpec:
+    folder: Path, cardinalities: Sequence[int], *, num_numerical: int = NUM_NUMERICAL,
+    rules: Mapping[str, object] | None = None,
+) -> FeatureSpec:  # fmt: skip
     """Write ``feature_spec.yaml`` into ``folder``, whole or not at all, and return it read.
 
     The files it names are written by the caller, before: a folder with a spec is complete.
@@ -141,6 +156,7 @@ def write_spec(
     from .spec_file import save_spec
 
     spec = FeatureSpec.of(folder, cardinalities, num_numerical=num_numerical)
+    spec = replace(spec, rules={name: str(value) for name, value in (rules or {}).items()})
     save_spec(folder, spec)
     return spec
 

@@ -1,178 +1,194 @@
 """Turn Criteo's click logs into the binary form, whole or not at all.
 
-Owns the steps and what the manifest says: count the categories of every file, number the
-frequent ones, encode every file. What a step has finished of a file is kept when a call is
-stopped. The bytes are the same for any number of threads and of interruptions.
+Owns the options, the order of the stages and what of them an earlier call has finished: read
+every log, number the categories, encode every part, write every split. The bytes are the same
+for any number of threads and of interruptions. The default rules are those of the published
+runs, which NVIDIA's DLRM preprocessing with Spark made.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-from concurrent.futures import ThreadPoolExecutor
-from copy import deepcopy
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from trainmark import preparing
-from trainmark.errors import DataError, TrainmarkError, UsageError
+from trainmark.errors import UsageError
+
+from . import prepare_tables as tables
+from .layout import PUBLISHED_RULES, smallest_dtype, write_spec
+from .prepare_sources import SPLITS, find_sources, is_gzip, refuse_cut_off, split_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable
     from pathlib import Path
 
     from trainmark.preparing import Say, Unfinished
 
-    from .prepare_sources import Sources
+    from .prepare_tables import Rules
 
-FORMAT = 1
-SPEC = "feature_spec.yaml"
-FREQUENCY_THRESHOLD = 15
-MAX_WORKERS = 512
+FORMAT = 2
+WORK = "work"  # folder of what leads to the files, removed at the end
+NUMBERED = "number categories"
+BUCKET_ROWS = 1 << 22  # sorted and written at once
+COMPRESSION = 3  # bytes of a log over those of its gzip, about, for the published days
+ALLOWED = {
+    "frequency_threshold": range(1, 1 << 32), "log_offset": (3, 1), "order": ("shuffled", "input"),
+    "empty_category": ("rare", "own"), "seed": range(1 << 32), "workers": range(1, 513),
+}  # fmt: skip
 
 
-def prepare(
-    raw: Path,
-    data: Path,
-    say: Say,
-    *,
-    frequency_threshold: int = FREQUENCY_THRESHOLD,
-    workers: int | None = None,
-) -> None:
+def prepare(raw: Path, data: Path, say: Say, *, workers: int | None = None, **options: Any) -> None:
     """Write ``data``: the files of each split, ``feature_spec.yaml`` and a manifest.
 
     Frequencies are those in all rows, of all splits. Of days, the last is cut into test and
-    validation; of a single log, the last seventh is the test.
+    validation; of a single log, the last seventh is the test. Both keep their order.
 
     Args:
         raw: folder with day_0, day_1, … or train.txt, plain or gzip; or a single log.
         say: called with one line for each thing done, kept or found.
-        frequency_threshold: rarer categories share number 0.
         workers: threads; none: as many as there are usable cores.
+        options: the rules, those of the published runs where left out.
+
+            - frequency_threshold: rarer categories share number 0; 15.
+            - log_offset: 3: numbers are ``log(x + 3)``, and 0 where the cell is empty or the
+              logarithm does not exist. 1: they are ``log(x + 1)``, negative and empty ones 0.
+            - order: of the rows to train on, ``shuffled`` by ``seed`` or as in the ``input``.
+            - seed: of that order; 0.
+            - empty_category: an empty cell counts as ``rare``, or as a category of its ``own``.
 
     Raises:
-        UsageError: a threshold or a number of workers that cannot be.
+        UsageError: an option that cannot be.
         DataError: the logs are missing or damaged, or ``data`` is not this call's to write.
-        EnvironmentFault: no room or no permission.
+        EnvironmentFault: duckdb is missing, no room, no memory or no permission.
     """
-    from .prepare_counts import MOST
-
-    count = len(os.sched_getaffinity(0)) if workers is None else workers
-    _refuse_outside("frequency_threshold", frequency_threshold, MOST)
-    _refuse_outside("workers", count, MAX_WORKERS)
+    threads = len(os.sched_getaffinity(0)) if workers is None else workers
+    rules = {**PUBLISHED_RULES, "seed": 0, **options}
+    for name, value in {**rules, "workers": threads}.items():
+        if value not in (allowed := ALLOWED[name]):
+            option, between = "--" + name.replace("_", "-"), "to" if len(allowed) > 2 else "or"
+            rule, remedy = f"{allowed[0]} {between} {allowed[-1]}", "leave it out for the default"
+            raise UsageError(f"{option} is {value}", where=option, rule=rule, remedy=remedy)
+    tables.require_duckdb()
     with preparing.alone(data) as folder:
         try:
-            _prepare(raw.resolve(), folder, say, frequency_threshold, count)
+            _prepare(raw.resolve(), folder, say, rules, threads)
         except KeyboardInterrupt:
-            say("interrupted; call again to go on after the last finished file")
+            say("interrupted; call again to go on after the last finished stage")
             raise
 
 
-def _refuse_outside(name: str, value: int, most: int) -> None:
-    if not 1 <= value <= most:
-        option = "--" + name.replace("_", "-")
-        raise UsageError(
-            f"{option} is {value}", where=option, rule=f"a whole number from 1 to {most}",
-            remedy="leave it out for the default",
-        )  # fmt: skip
-
-
-def _prepare(raw: Path, data: Path, say: Say, threshold: int, threads: int) -> None:
-    from .prepare_sources import find_sources, refuse_cut_off
-    from .prepare_steps import Steps
-
+def _prepare(raw: Path, data: Path, say: Say, rules: Rules, threads: int) -> None:
     preparing.refuse_inside(data, raw)
     sources = find_sources(raw)
-    refuse_cut_off(sources)
-    stamps = _stamps(sources)
-    size_bytes = sum(size for size, _ in stamps.values())
-    say(f"{len(stamps)} files, {size_bytes / 1e6:,.1f} MB: taking their sha256")
-    prints = preparing.fingerprints(sources.files)
-    made_of = {
-        "format": FORMAT,
-        "case": "dlrm_criteo",
-        "sources": prints,
-        "frequency_threshold": threshold,
-    }
-    fresh: dict[str, Any] = {
-        "counted": {},
-        "vocabulary": [],
-        "encoded": {},
-        "rows": {},
-        "cardinalities": [],
-    }
-    unfinished = preparing.resume(
-        data, made_of=made_of, fresh=fresh, say=say,
-        salvage=partial(_keep_counts, sources=prints, fresh=fresh),
-    )  # fmt: skip
+    for path in sources.values():
+        refuse_cut_off(path)
+    stamps = preparing.stamps(sources)
+    say(f"{len(stamps)} files: taking their sha256")
+    prints = preparing.fingerprints(sources)
+    made_of = {"format": FORMAT, "case": "dlrm_criteo", "sources": prints, **rules}
+    fresh: dict[str, Any] = {"done": {}, "rows": {}, "cardinalities": []}
+    salvage = partial(_keep_logs, prints)
+    unfinished = preparing.resume(data, made_of=made_of, fresh=fresh, say=say, salvage=salvage)
     if unfinished is None:
         return
-    pool = ThreadPoolExecutor(threads, "prepare")
-    try:
-        Steps(sources, unfinished, say, pool, threads).all()
-    except TrainmarkError:
-        if not unfinished.manifest["counted"]:
-            unfinished.discard()  # nothing in it is worth going on with
-        else:
-            say("what was counted is kept; call again when this is mended")
-        raise
-    finally:
-        pool.shutdown(cancel_futures=True)
-    if _stamps(sources) != stamps:
-        unfinished.discard()
-        raise DataError(
-            "a file changed while it was read", where=str(raw),
-            rule="the manifest names the bytes that were encoded",
-            remedy="call again when nobody writes to it",
-        )  # fmt: skip
-    _finish(unfinished, say)
+    work = unfinished.partial / WORK
+    if not (work / tables.SCRATCH).exists():
+        unfinished.manifest["done"].clear()
+    work.mkdir(exist_ok=True)
+    with unfinished.worth_keeping("done"):
+        _refuse_small_disk(sources, unfinished.partial)
+        with tables.database(work, threads) as db:
+            _stages(db, sources, unfinished, say, rules=rules, threads=threads)
+    preparing.refuse_changed(sources, stamps, unfinished)
+    _finish(unfinished, rules, say)
 
 
-def _keep_counts(
-    unfinished: Unfinished, *, sources: list[dict[str, Any]], fresh: Mapping[str, Any]
-) -> bool:
-    """Leave the counts of those files that are as they were; nothing else depends on one file.
+def _keep_logs(sources: list[dict[str, Any]], unfinished: Unfinished) -> bool:
+    """Leave what was read of files that are as they were; the rest depends on all or on rules.
 
-    So a day that was fetched again, or another threshold, costs no day that was counted.
+    So a day that was fetched again, or another threshold, costs no day that is still read.
     """
-    from .prepare_sources import SPLITS
-
-    manifest = unfinished.manifest
-    same = {source["name"] for source in sources if source in manifest["sources"]}
-    counted = {name: found for name, found in manifest["counted"].items() if name in same}
-    runs = {run["file"] for found in counted.values() for run in found["runs"]}
-    files = {name: found for name, found in unfinished.files.items() if name in runs}
-    manifest.update(deepcopy(dict(fresh)), counted=counted, files=files)
+    manifest, done = unfinished.manifest, unfinished.manifest["done"]
+    same = [source["name"] for source in sources if source in manifest["sources"]]
+    read = [f"read {name}" for name in same if f"encode {name}" not in done]
+    manifest["done"] = {name: done[name] for name in read if name in done}
     for split in SPLITS:  # rows are written to their places: longer files must not stay below
         shutil.rmtree(unfinished.partial / split, ignore_errors=True)
-    return bool(counted)
+    return bool(manifest["done"])
 
 
-def _stamps(sources: Sources) -> dict[str, tuple[int, int]]:
-    """Return size and time of change of every file."""
-    found = {name: file.stat() for name, file in sources.files.items()}
-    return {name: (stat.st_size, stat.st_mtime_ns) for name, stat in found.items()}
+def _refuse_small_disk(sources: dict[str, Path], folder: Path) -> None:
+    """Refuse before hours of reading what the disk will not take."""
+    packed = [path.stat().st_size * COMPRESSION for path in sources.values() if is_gzip(path)]
+    plain = [path.stat().st_size for path in sources.values() if not is_gzip(path)]
+    there = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    need = sum(plain) + sum(packed) + max(packed, default=0) - there
+    rule = "tables and files take about what the plain logs do, and one of a .gz comes on top"
+    preparing.refuse_full(folder, need, rule=rule)
 
 
-def _finish(unfinished: Unfinished, say: Say) -> None:
+def _stages(
+    db: Any,
+    sources: dict[str, Path],
+    unfinished: Unfinished,
+    say: Say,
+    *,
+    rules: Rules,
+    threads: int,
+) -> None:
+    """Do every stage that the manifest does not list as done."""
+    done, folder = unfinished.manifest["done"], unfinished.partial
+
+    def once(name: str, stage: Callable[..., Any], *args: Any) -> Any:
+        if name not in done:
+            done[name] = stage(*args)
+            unfinished.save()
+            say(f"done: {name}")
+        return done[name]
+
+    rows = {
+        path: once(f"read {name}", tables.read_log, db, number, path, folder / WORK)
+        for number, (name, path) in enumerate(sources.items())
+    }
+    parts = dict(enumerate(split_rows(rows)))
+    cardinalities = once(NUMBERED, tables.number_categories, db, len(rows), rules)
+    say(f"tables of {', '.join(f'{size:,}' for size in cardinalities)} rows")
+    groups = tables.look_up_together(cardinalities, threads)
+    for number, name in enumerate(sources):
+        own = {p: part for p, part in parts.items() if part.source == number}
+        once(f"encode {name}", tables.encode, db, number, own, groups, rules)
+    types = [smallest_dtype(size) for size in cardinalities]
+    sizes = tables.row_bytes(types)
+    for split in SPLITS:
+        own = {p: part for p, part in parts.items() if part.split == split}
+        count = unfinished.manifest["rows"][split] = sum(
+            part.end - part.start for part in own.values()
+        )
+        keys = tables.KEYS if tables.is_shuffled(split, rules) else count
+        turns, first = -(-count // BUCKET_ROWS), 0
+        for turn in range(turns):
+            name = f"write {split} {turn + 1} of {turns}"
+            kept = done.get(name)
+            if kept and kept["sha256"] != tables.digest(folder / split, sizes, first, kept["rows"]):
+                del done[name]
+            between = keys * turn // turns, keys * (turn + 1) // turns
+            batches = partial(tables.encoded_rows, db, [*own], types, rules, between)
+            first += once(name, tables.write_rows, folder / split, sizes, first, batches)["rows"]
+        assert first == count, f"{split}: {first} of {count} rows were written"
+
+
+def _finish(unfinished: Unfinished, rules: Rules, say: Say) -> None:
     """List the finished files, remove what led to them, give the folder its name."""
-    from .layout import write_spec
-    from .prepare_encode import row_bytes
-    from .prepare_steps import COUNTS, VOCABULARY
-
-    manifest = unfinished.manifest
+    manifest, folder = unfinished.manifest, unfinished.partial
     say("taking the sha256 of what was written")
-    for split, rows in manifest["rows"].items():
-        for name in row_bytes(manifest["cardinalities"]):
-            if rows:
-                unfinished.keep(f"{split}/{name}")
-    write_spec(unfinished.partial, manifest["cardinalities"])
-    unfinished.keep(SPEC)
-    manifest.update(counted={}, vocabulary=[], encoded={})
-    for name in [name for name in unfinished.files if name.startswith((COUNTS, VOCABULARY))]:
-        del unfinished.files[name]
+    sizes = manifest["done"][NUMBERED]
+    write_spec(folder, sizes, rules=rules)
+    for file in [folder / "feature_spec.yaml", *sorted(folder.glob("*/*.bin"))]:
+        unfinished.keep(file.relative_to(folder).as_posix())
+    manifest.update(done={}, cardinalities=sizes)
     unfinished.save()
-    for name in (COUNTS, VOCABULARY):
-        shutil.rmtree(unfinished.partial / name)
+    shutil.rmtree(folder / WORK)
     unfinished.finish()
     say(f"done: {unfinished.data}")

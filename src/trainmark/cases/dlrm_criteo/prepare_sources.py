@@ -1,125 +1,106 @@
-"""Which raw files make a click log, which rows go where, and their lines in blocks.
+"""Which raw files make a click log, which rows go where, and what is wrong with a line.
 
-Owns the names of the published files, the splits, gzip, and what is refused in a file as a
-whole. Must not know what a row holds.
+Owns the names of the published files, the splits, gzip, and the faults of files and rows. Must
+not know what is made of a row.
 """
 
 from __future__ import annotations
 
 import gzip
-import os
 import re
-import zlib
-from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING
+import shutil
+from contextlib import contextmanager
+from typing import IO, TYPE_CHECKING, NamedTuple
 
 from trainmark.errors import DataError
+from trainmark.preparing import whole_gzip
+
+from .layout import NUM_NUMERICAL
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 SPLITS = ("train", "test", "validation")
-DAY = re.compile(r"day_(0|[1-9][0-9]*)(\.gz)?")
-SINGLE = ("train.txt", "train.txt.gz")
-PUBLISHED_DAYS = 24
-TEST_SHARE = 7  # of a single file, one row in so many is for the test
-BLOCK_BYTES = 1 << 24
-GZIP_MAGIC = b"\x1f\x8b"
-FORMS = "day_0 to day_23 of the Terabyte logs, or train.txt of the Kaggle ones, plain or .gz"
+SINGLE = "train.txt"
+LOG = re.compile(r"(day_(?:0|[1-9][0-9]*)|train\.txt)(\.gz)?")
+FORMS = (
+    "a log is day_0, day_1 and so on without a gap, as of Criteo Terabyte, or train.txt, as of "
+    "Criteo Kaggle, plain or .gz"
+)
+TEST_SHARE = 7  # of a single log, one row in so many is for the test: Kaggle's is of 7 days
+NUM_CATEGORIES = 26
+FIELDS = ["[01]", *["(-?[0-9]{1,18})?"] * NUM_NUMERICAL, *["([0-9a-fA-F]{8})?"] * NUM_CATEGORIES]
+ROW = "\t".join(FIELDS)  # for Python's `re` and for the RE2 of the database alike
+ROW_RULE = (
+    "a row is a label of 0 or 1, 13 integers of at most 18 digits and 26 categories of 8 "
+    "hexadecimal digits, with tabs between; integers and categories may be empty"
+)
+LONGEST_LINE_BYTES = 1 << 20
+AGAIN = "fetch the file again"
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
-    """Whole lines of one file.
+class Part(NamedTuple):
+    """Consecutive rows of one source that go to one split.
 
     Args:
-        path: the file.
-        lines: each with its line end.
-        first_row: rows of the file before it.
-        read_bytes: bytes of the file, as it lies on disk, read so far.
+        source: number of the file among the sources.
+        start, end: its first row and the row after its last.
+        first: the row of the split that its first row is in input order.
     """
 
-    path: Path
-    lines: bytes
-    first_row: int
-    read_bytes: int
+    split: str
+    source: int
+    start: int
+    end: int
+    first: int
 
 
-@dataclass(frozen=True, slots=True)
-class Sources:
-    """The files of a click log by name, in order; ``days``: the last one is the test day."""
-
-    files: dict[str, Path]
-    days: bool
-
-
-def find_sources(raw: Path) -> Sources:
-    """Return the files of a folder with days or of a single log.
+def find_sources(raw: Path) -> dict[str, Path]:
+    """Return the files of a folder with days, at least two, or of a single log, by name.
 
     Raises:
         DataError: there are none, a day is missing, or one is there twice.
     """
     if raw.is_file():
-        return Sources({raw.name: raw}, days=False)
-    if not raw.is_dir():
-        raise DataError(
-            "no such file or folder", where=str(raw), rule=FORMS, remedy="name it with --from"
-        )
-    days: dict[int, Path] = {}
-    for file in sorted(raw.iterdir()):
-        if (match := DAY.fullmatch(file.name)) and file.is_file():
-            day = int(match[1])
-            if day in days:
-                raise DataError(
-                    f"day {day} is there twice: {days[day].name} and {file.name}",
-                    where=str(raw), rule="a day has one file", remedy="remove one of them",
-                )  # fmt: skip
-            days[day] = file
-    if days:
-        return Sources(_in_order(days, raw), days=True)
-    single = [raw / name for name in SINGLE if (raw / name).is_file()]
-    if len(single) != 1:
-        raise DataError(
-            "no click log" if not single else "train.txt is there twice, plain and gzip",
-            where=str(raw), rule=FORMS, remedy="give the folder or the file with --from",
-        )  # fmt: skip
-    return Sources({single[0].name: single[0]}, days=False)
+        return {raw.name: raw}
+    logs: dict[str, Path] = {}
+    for file in sorted(raw.iterdir()) if raw.is_dir() else []:
+        if (match := LOG.fullmatch(file.name)) and file.is_file():
+            if match[1] in logs:
+                what = f"{match[1]} is there twice, plain and gzip"
+                raise DataError(what, where=str(raw), rule=FORMS, remedy="remove one of them")
+            logs[match[1]] = file
+    days = [int(name.removeprefix("day_")) for name in logs if name != SINGLE]
+    wanted = [f"day_{day}" for day in range(max(*days, 1) + 1)] if days else [SINGLE]
+    if lacking := [name for name in wanted if name not in logs]:
+        what = f"no {', '.join(lacking[:8])}{' …' if len(lacking) > 8 else ''}"
+        remedy = "fetch what is missing, or name a single log with --from"
+        raise DataError(what, where=str(raw), rule=FORMS, remedy=remedy)
+    return {logs[name].name: logs[name] for name in wanted}
 
 
-def _in_order(days: dict[int, Path], raw: Path) -> dict[str, Path]:
-    count = max(max(days) + 1, 2)
-    lacking = [f"day_{day}" for day in range(count) if day not in days]
-    if lacking:
-        raise DataError(
-            f"no {', '.join(lacking[:8])}{' …' if len(lacking) > 8 else ''}",
-            where=str(raw),
-            rule="days run from 0 without a gap; all but the last are for training",
-            remedy="fetch what is missing, or name a single log with --from",
-        )
-    return {days[day].name: days[day] for day in range(count)}
-
-
-def refuse_cut_off(sources: Sources) -> None:
-    """Refuse plain files without a line end at their end: it is known before hours of reading.
+def refuse_cut_off(path: Path) -> None:
+    """Refuse a plain file without a line end at its end: it is known before hours of reading.
 
     Raises:
         DataError: such a file, or one with nothing in it.
     """
-    for path in sources.files.values():
-        with path.open("rb") as raw:
-            if _is_gzip(raw):
-                continue
-            size_bytes = raw.seek(0, os.SEEK_END)
-            if not size_bytes:
-                raise no_row(path)
-            raw.seek(-1, os.SEEK_END)
-            if raw.read(1) != b"\n":
-                raise _cut_off(f"{path}, byte {size_bytes:,}", "the file ends inside a row")
+    if not is_gzip(path):
+        with path.open("rb") as stream:
+            stream.seek(max(path.stat().st_size - 1, 0))
+            _refuse_end(stream.read(), f"{path}, byte {stream.tell():,}")
 
 
-def split_rows(sources: Sources, rows: dict[str, int]) -> dict[str, list[tuple[str, int, int]]]:
-    """Return by file which rows go where: ``(split, first row, row after the last)``.
+def _refuse_end(end: bytes, where: str) -> None:
+    if not end.endswith(b"\n"):
+        what = "the file ends inside a row" if end else "no row in the file"
+        rule = "a log has rows, and every one ends with a line feed"
+        raise DataError(what, where=where, rule=rule, remedy=AGAIN)
+
+
+def split_rows(rows: Mapping[Path, int]) -> list[Part]:
+    """Return which rows go where, by source.
 
     Of days, the last one is cut into halves, the first for the test. Of a single log, the
     last seventh is for the test and there is no validation.
@@ -127,86 +108,77 @@ def split_rows(sources: Sources, rows: dict[str, int]) -> dict[str, list[tuple[s
     Raises:
         DataError: too few rows for a test.
     """
-    *early, last = sources.files
-    count = rows[last]
-    if sources.days:
-        half = (count + 1) // 2
-        parts = [("test", 0, half), ("validation", half, count)]
-    else:
-        cut = count - count // TEST_SHARE
-        parts = [("train", 0, cut), ("test", cut, count)]
-    parts = [part for part in parts if part[1] < part[2]]
-    found = {name: [("train", 0, rows[name])] for name in early} | {last: parts}
+    *early, last = rows.values()
+    days = len(early)
+    cut = (last + 1) // 2 if days else last - last // TEST_SHARE
+    ends = [("train", number, 0, count) for number, count in enumerate(early)]
+    ends.append(("test" if days else "train", days, 0, cut))
+    ends.append(("validation" if days else "test", days, cut, last))
     sizes = dict.fromkeys(SPLITS, 0)
-    for split, start, end in (part for parts in found.values() for part in parts):
+    parts = []
+    for split, number, start, end in ends:
+        parts.append(Part(split, number, start, end, sizes[split]))
         sizes[split] += end - start
     if not (sizes["train"] and sizes["test"]):
-        raise DataError(
-            f"{sizes['train']} rows to train on and {sizes['test']} to test with",
-            where=", ".join(str(sources.files[name]) for name in (*early[:1], last)),
-            rule="both need at least one", remedy="give more rows with --from",
-        )  # fmt: skip
-    return found
+        what = f"{sizes['train']} rows to train on and {sizes['test']} to test with"
+        where, remedy = ", ".join(map(str, rows)), "give more rows with --from"
+        raise DataError(what, where=where, rule="both need at least one", remedy=remedy)
+    return parts
 
 
-def read_blocks(path: Path) -> Iterator[Block]:
-    """Yield a file's lines in order, about ``BLOCK_BYTES`` at a time.
+def is_gzip(path: Path) -> bool:
+    """Tell whether a file begins as gzip does."""
+    with path.open("rb") as stream:
+        return stream.read(2) == b"\x1f\x8b"
+
+
+@contextmanager
+def plain_log(path: Path, folder: Path) -> Iterator[Path]:
+    """Give the plain file of a log: itself, or a copy in ``folder``.
 
     Raises:
-        DataError: damaged gzip, a line without end, or the file ends inside a row.
+        DataError: damaged gzip.
     """
-    with path.open("rb") as raw:
-        stream = _plain(raw)
-        kept, rows = b"", 0
-        while more := _read(stream, path, rows):
-            cut = more.rfind(b"\n") + 1
-            if not cut and len(kept) + len(more) > BLOCK_BYTES:
-                raise _cut_off(
-                    f"{path}, row {rows + 1}", f"no line end in {len(kept) + len(more):,} bytes"
-                )
-            lines, kept = (kept + more[:cut], more[cut:]) if cut else (b"", kept + more)
-            if lines:
-                yield Block(path, lines, rows, raw.tell())
-                rows += lines.count(b"\n")
-        if kept:
-            raise _cut_off(f"{path}, row {rows + 1}", "the file ends inside the row")
+    if not is_gzip(path):
+        yield path
+        return
+    plain = folder / "plain.txt"
+    with whole_gzip(path), gzip.open(path) as packed, plain.open("wb") as stream:
+        shutil.copyfileobj(packed, stream, LONGEST_LINE_BYTES)
+    yield plain
+    plain.unlink()
 
 
-def no_row(path: Path) -> DataError:
-    """Return the fault of a file without rows."""
-    return DataError(
-        "no row in the file", where=str(path), rule="a log has at least one row",
-        remedy="fetch it again",
-    )  # fmt: skip
+def count_rows(plain: IO[bytes], path: Path) -> int:
+    """Return the lines of the log ``path``, read from ``plain``.
+
+    Raises:
+        DataError: there are none, one is endless, or the file ends inside a row.
+    """
+    rows, block = 0, b""
+    while more := plain.read(LONGEST_LINE_BYTES):
+        rows, block = rows + more.count(b"\n"), more
+        if b"\n" not in block and len(block) == LONGEST_LINE_BYTES:
+            break
+    _refuse_end(block, f"{path}, row {rows + 1}")
+    return rows
 
 
-def _cut_off(where: str, what: str) -> DataError:
-    return DataError(
-        what,
-        where=where,
-        rule="every row ends with a line feed, the last one too",
-        remedy="fetch the file again: it is cut off or of another form",
-    )
+def first_fault(plain: IO[bytes], path: Path) -> DataError | None:
+    """Return what is wrong with the first line that is no row; rows are counted from 1."""
+    row = re.compile(ROW.encode() + rb"\n")
+    for number, line in enumerate(plain, 1):
+        if not row.fullmatch(line):
+            what, where = _fault(line.removesuffix(b"\n").split(b"\t")), f"{path}, row {number}"
+            return DataError(what, where=where, rule=ROW_RULE, remedy=AGAIN)
+    return None
 
 
-def _plain(raw: IO[bytes]) -> IO[bytes]:
-    """Return the stream of what ``raw`` holds, decompressed where it is gzip."""
-    return gzip.GzipFile(fileobj=raw) if _is_gzip(raw) else raw  # type: ignore[return-value]
-
-
-def _is_gzip(raw: IO[bytes]) -> bool:
-    magic = raw.read(len(GZIP_MAGIC))
-    raw.seek(0)
-    return magic == GZIP_MAGIC
-
-
-def _read(stream: IO[bytes], path: Path, rows: int) -> bytes:
-    try:
-        return stream.read(BLOCK_BYTES)
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise DataError(
-            f"not readable as gzip: {error}",
-            where=f"{path}, after row {rows}",
-            rule="a file that begins as gzip is whole gzip to its end",
-            remedy="fetch or compress the file again",
-        ) from None
+def _fault(fields: list[bytes]) -> str:
+    if len(fields) != len(FIELDS):
+        return f"{len(fields)} fields, not {len(FIELDS)}"
+    forms = enumerate(zip(FIELDS, fields, strict=True))
+    at = next(n for n, (form, field) in forms if not re.fullmatch(form.encode(), field))
+    kind, first = ("integer", 1) if at <= NUM_NUMERICAL else ("category", 1 + NUM_NUMERICAL)
+    name = f"{kind} column {at - first}" if at else "the label"
+    return f"{name} is {fields[at][:40].decode('ascii', 'backslashreplace')!r}"

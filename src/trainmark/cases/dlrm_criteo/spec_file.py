@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from yaml.nodes import Node
 
 SPEC_FILE = "feature_spec.yaml"
+RULES = "trainmark_prepare"  # part of the metadata: the rules that made the folder
 CHANNELS = ("numerical", "categorical", "label")
 _LARGEST_BYTES = 256 * 1024  # a spec of 26 tables takes 5 kB
 _SOURCE_TYPE = "split_binary"
@@ -59,8 +60,9 @@ def read_spec(folder: Path) -> FeatureSpec:
         tables = [_table(features[name]) for name in channels["categorical"]]
         splits = _keys(parts["source_spec"], SPLITS)
         files = {split: _split_files(folder, splits[split], channels) for split in SPLITS}
+        rules = _rules(parts["metadata"]) if "metadata" in parts else {}
     cardinalities, dtypes = zip(*tables, strict=True)
-    return FeatureSpec(len(channels["numerical"]), cardinalities, dtypes, files)
+    return FeatureSpec(len(channels["numerical"]), cardinalities, dtypes, files, rules)
 
 
 def save_spec(folder: Path, spec: FeatureSpec) -> None:
@@ -101,7 +103,7 @@ def _document(folder: Path, spec: FeatureSpec) -> dict[str, object]:
             ]
             for split, files in spec.files.items()
         },
-        "metadata": {},
+        "metadata": {RULES: dict(spec.rules)} if spec.rules else {},
     }  # fmt: skip
 
 
@@ -176,6 +178,16 @@ def _refuse_channels(value: Value, channels: Mapping[str, list[str]]) -> None:
             what, where=value.where, remedy=_FIX,
             rule="one label, at least one numerical and one categorical column, each once",
         )  # fmt: skip
+
+
+def _rules(metadata: Value) -> dict[str, str]:
+    """Return the rules that stand in the metadata, which is free otherwise."""
+    if isinstance(metadata.node.value, list) and metadata.node.tag.endswith(":map"):
+        for key, node in metadata.node.value:
+            if key.value == RULES:
+                rules = Value(metadata.file, RULES, node).mapping()
+                return {name: value.text() for name, value in rules.items()}
+    return {}
 
 
 def _dtype(value: Value, known: Collection[str]) -> str:

@@ -93,7 +93,7 @@ def _prepare(
         preparing.refuse_inside(data, place)
     files = source_files(raw)
     opened = open_tokenizer(tokenizer)
-    stamps = _stamps(files)
+    stamps = preparing.stamps(files)
     size_bytes = sum(size for size, _ in stamps.values())
     say(f"{len(files):,} files, {size_bytes / 1e6:,.1f} MB: taking their sha256")
     made_of = {
@@ -113,16 +113,11 @@ def _prepare(
     if any(f"{PREFIX}{end}" not in unfinished.files for end in (".bin", ".idx")):
         with unfinished.worth_keeping("shards"):
             _write_corpus(files, opened, unfinished, workers, say)
-        _refuse_changed(files, stamps, unfinished)
+        preparing.refuse_changed(files, stamps, unfinished)
         _refuse_empty(unfinished, raw)
     _tell(unfinished.manifest, say)
     unfinished.finish()
     say(f"done: {data}")
-
-
-def _stamps(files: Mapping[str, Path]) -> dict[str, tuple[int, int]]:
-    """Return size and time of change of every source."""
-    return {name: (file.stat().st_size, file.stat().st_mtime_ns) for name, file in files.items()}
 
 
 def _copy_tokenizer(folder: Path, unfinished: Unfinished) -> None:
@@ -171,22 +166,6 @@ def _refuse_empty(unfinished: Unfinished, raw: Path) -> None:
             where=str(raw),
             rule="a corpus has at least one text that is not empty",
             remedy="name the texts' key with --text-key, or give another file with --from",
-        )
-
-
-def _refuse_changed(
-    files: Mapping[str, Path], stamps: Mapping[str, Any], unfinished: Unfinished
-) -> None:
-    """Refuse what was read while somebody wrote to it."""
-    now = _stamps(files)
-    changed = [str(files[name]) for name in files if now[name] != stamps[name]]
-    if changed:
-        unfinished.discard()
-        raise DataError(
-            "changed while it was read",
-            where=", ".join(changed),
-            rule="the manifest names the bytes that were encoded",
-            remedy="call again when nobody writes to it",
         )
 
 

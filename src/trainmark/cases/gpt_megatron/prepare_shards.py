@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trainmark.errors import EnvironmentFault
-from trainmark.preparing import fingerprint, sound
+from trainmark.preparing import fingerprint, refuse_full, sound
 
 from .index_layout import bin_file, idx_file
 from .indexed import IndexedWriter
@@ -176,14 +175,8 @@ def _refuse_full(folder: Path, shards: list[dict[str, Any]], done: float) -> Non
     """Refuse to go on where the shards still to come and the joined pair find no room."""
     written = sum(shard[end]["size_bytes"] for shard in shards for end in (".bin", ".idx"))
     needed = int(2 * written / done - written)
-    free_bytes = shutil.disk_usage(folder).free
-    if needed > free_bytes:
-        raise EnvironmentFault(
-            f"{needed:,} more bytes are needed, the disk has {free_bytes:,} free",
-            where=str(folder),
-            rule="until they are joined, finished shards take as much room as the result",
-            remedy="free some space and call again: finished shards are kept",
-        )
+    rule = "until they are joined, finished shards take as much room as the result"
+    refuse_full(folder, needed, rule=rule)
 
 
 def _prefix(folder: Path, number: int) -> Path:

@@ -7,11 +7,11 @@ means. Memory: one block, or the longest line where that is larger.
 from __future__ import annotations
 
 import gzip
-import zlib
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
 from trainmark.errors import DataError
+from trainmark.preparing import whole_gzip
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -148,14 +148,7 @@ def _blocks_of(
 
 
 def _read(stream: IO[bytes], path: Path, *, count: int = 0, seek: int | None = None) -> bytes:
-    try:
+    with whole_gzip(path):
         if seek is not None:
             stream.seek(seek)
         return stream.read(count)
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise DataError(
-            f"not readable as gzip: {error}",
-            where=str(path),
-            rule="a file that begins as gzip is whole gzip to its end",
-            remedy="fetch or compress the file again",
-        ) from None
