@@ -42,10 +42,15 @@ class Endless:
 
 
 class Empty:
-    """A job that does nothing with one batch, over and over, the rest as ``job`` has it."""
+    """A job that moves one number with one batch, over and over, the rest as ``job`` has it."""
 
     def __init__(self, job: Any, batch: Batch) -> None:
-        self.job, self.batch = job, batch
+        import torch
+
+        self.job, self.batch, self.moved = job, batch, torch.zeros(())
+
+    def trained_parameters(self) -> dict[str, Any]:
+        return {"moved": self.moved, **self.job.trained_parameters()}
 
     def batches(self, epoch: int) -> Iterator[Batch]:
         del epoch
@@ -53,6 +58,7 @@ class Empty:
 
     def step(self, batches: Iterator[Batch]) -> float:
         next(batches)
+        self.moved += 1.0
         return 0.5
 
     def __getattr__(self, name: str) -> Any:
@@ -62,14 +68,22 @@ class Empty:
 def loop_seconds(job: Any, device: Device, steps: int, window_steps: int = 10) -> float:
     from trainmark.measure.events import EventWriter
     from trainmark.measure.loop import MeasuredLoop, Schedule
+    from trainmark.measure.parameters import ParameterCheck
+    from trainmark.training.digest import TensorDigest
 
     schedule = Schedule(max_epochs=1, max_steps=steps, warmup_steps=1, window_steps=window_steps)
     with tempfile.TemporaryDirectory() as place:
         events = EventWriter(Path(place) / "events.jsonl", time.perf_counter_ns)
+        # As the worker does; what stands outside of training is no part of its overhead.
+        parameters = ParameterCheck(
+            digest=TensorDigest(job.trained_parameters()), updates=job.updates,
+            clock=time.perf_counter_ns,
+        )  # fmt: skip
+        parameters.start()
         start = time.perf_counter()
         MeasuredLoop(
             job=job, schedule=schedule, device=device, clock=time.perf_counter_ns,
-            barrier=lambda: None, emit=events.emit,
+            barrier=lambda: None, emit=events.emit, parameters=parameters,
         ).run()  # fmt: skip
         seconds = time.perf_counter() - start
         events.close()

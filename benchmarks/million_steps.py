@@ -46,6 +46,7 @@ def _write_rank(path: Path, rank: int) -> None:
             _line(
                 "facts", t, device=device, memory_scope="process", precision_flags={},
                 matmul_flops_per_second=1e11, steps_per_epoch=64, collective="gloo",
+                samples_per_epoch=64 * 64 * RANKS,
             )
         )  # fmt: skip
         step, train_start = 0, t
@@ -60,7 +61,8 @@ def _write_rank(path: Path, rank: int) -> None:
                     "window", t, phase=phase, epoch=step // 64, first_step=step, start_ns=start,
                     end_ns=t, step_ns=step_ns, wait_ns=[value // 50 for value in step_ns],
                     loss=[0.7 - 1e-7 * (step + i) for i in range(count)], samples=[64] * count,
-                    sequences=64 * count, tokens=64 * count, tokens_padded=64 * count,
+                    step_samples=[64 * RANKS] * count, sequences=64 * count, tokens=64 * count,
+                    tokens_padded=64 * count,
                     micro_batches=count, model_flops=1e6 * count, used_bytes=2**28,
                 )
             )  # fmt: skip
@@ -69,9 +71,10 @@ def _write_rank(path: Path, rank: int) -> None:
             _line(
                 "trained", t, start_ns=train_start, end_ns=t, steps=STEPS, epochs=STEPS // 64,
                 samples=STEPS * 64, evaluations=0,
-                target_reached=True,
+                target_reached=True, whole_epochs=STEPS // 64,
             )
         )  # fmt: skip
+        file.write(_line("parameters", t, changed=["weight"], unchanged=[], updates=STEPS))
         file.write(
             _line(
                 "result", t, job={"skipped_steps": 0}, allocator_peak_bytes=None,
@@ -102,6 +105,7 @@ def measured(run_dir: Path) -> None:
     write_pages([built], run_dir)
     done = time.perf_counter()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    assert built.status == "target_missed"  # nothing was evaluated; all else is in order
     assert built.counts.steps == STEPS
     assert built.counts.samples == RANKS * STEPS * 64
     print(json.dumps({"record_s": recorded - start, "pages_s": done - recorded, "peak_mb": peak}))

@@ -138,6 +138,16 @@ class Micro:
     step_samples: int | None = None  # of all ranks; none: this rank is alone
 
 
+def _step_of(micros: list[Micro], number: int) -> list[Micro]:
+    """Return the micro-batches of the step that micro-batch ``number`` belongs to."""
+    first, last = number, number
+    while first > 0 and not micros[first - 1].closes_step:
+        first -= 1
+    while last + 1 < len(micros) and not micros[last].closes_step:
+        last += 1
+    return micros[first : last + 1]
+
+
 @dataclass
 class ScriptedJob:
     """A job that takes the given times; ``epochs[n]`` are the micro-batches of epoch n."""
@@ -161,10 +171,13 @@ class ScriptedJob:
         return sum(micro.closes_step for micro in self.epochs[0])
 
     def batches(self, epoch: int) -> Iterator[Batch]:
-        for micro in self.epochs[epoch]:
+        micros = self.epochs[epoch]
+        for number, micro in enumerate(micros):
             self.clock.advance(micro.fetch_ns)
             counts = Counts(micro.samples, micro.samples, 10 * micro.samples, 16 * micro.samples)
-            of_all = micro.samples if micro.step_samples is None else micro.step_samples
+            of_all = micro.step_samples
+            if of_all is None:
+                of_all = sum(item.samples for item in _step_of(micros, number))
             yield Batch(micro, counts, of_all, micro.closes_step)
         self.clock.advance(self.end_of_epoch_ns)
 
@@ -266,6 +279,7 @@ def window(
     wait_ns: Sequence[int] | None = None,
     loss: Sequence[float | None] | None = None,
     samples: Sequence[int],
+    step_samples: Sequence[int] | None = None,
     **more: Any,
 ) -> dict[str, Any]:
     """Return a ``window`` event; what a test does not name is filled in plainly."""
@@ -282,6 +296,7 @@ def window(
         "wait_ns": list(wait_ns or [0] * len(step_ns)),
         "loss": list(loss or [1.0] * len(step_ns)),
         "samples": list(samples),
+        "step_samples": list(step_samples or samples),
         "sequences": total,
         "tokens": total,
         "tokens_padded": total,
@@ -300,6 +315,12 @@ def event(name: str, t_ns: int, /, **fields: Any) -> dict[str, Any]:
 def span(name: str, start_ns: int, end_ns: int) -> dict[str, Any]:
     """Return a ``span`` event."""
     return event("span", end_ns, name=name, start_ns=start_ns, end_ns=end_ns)
+
+
+def parameters_event(t_ns: int, **fields: Any) -> dict[str, Any]:
+    """Return a ``parameters`` event of a rank whose parameters were all trained."""
+    plain = {"changed": ["weight"], "unchanged": [], "updates": 100}
+    return event("parameters", t_ns, **plain | fields)
 
 
 def launch_event(t_ns: int = 0, **fields: Any) -> dict[str, Any]:
@@ -363,6 +384,7 @@ def rank_events() -> list[dict[str, Any]]:
               samples=1_000, detail={"loss": 0.25}, target_reached=True),
         event("trained", 11 * S, start_ns=6 * S, end_ns=11 * S, steps=16, epochs=1,
               target_reached=True),
+        parameters_event(11 * S),
         event("result", 11 * S, job={"parameters": 610, "skipped_steps": 0}, used_bytes=2_500_000,
               allocator_peak_bytes=None, total_bytes=8_000_000, memory_scope="process"),
         span("finish", 11 * S, 12 * S),

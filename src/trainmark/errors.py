@@ -7,7 +7,7 @@ devices or torch. Bugs of our own are ``assert``s, never members of this tree.
 from __future__ import annotations
 
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from trainmark.escaping import escaped
 
@@ -78,6 +78,8 @@ class RunError(Exception):
         args: the values in them.
     """
 
+    kind: ClassVar[str] = "error"  # of the record's cause
+
     def __init__(self, code: str, **args: str | int | float | bool | None) -> None:
         super().__init__(code, args)
         self.code = code
@@ -86,6 +88,26 @@ class RunError(Exception):
 
 class DivergedError(RunError):
     """The loss left the finite numbers."""
+
+    kind = "diverged"
+
+
+class ContradictionError(RunError):
+    """Counts that cannot be true together."""
+
+    kind = "impossible_figure"
+
+
+class UntimedWorkError(RunError):
+    """Parameters changed while nobody was training."""
+
+    kind = "untimed_work"
+
+
+class NotTrainedError(RunError):
+    """Parameters that should have changed did not."""
+
+    kind = "not_trained"
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

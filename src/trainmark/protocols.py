@@ -163,6 +163,13 @@ class Job(Protocol):
 
 
 @runtime_checkable
+class OwnEpoch(Protocol):
+    """A job whose epoch is not its training data once: it drops a rest, or repeats rows."""
+
+    samples_per_epoch: int  # over all ranks
+
+
+@runtime_checkable
 class SavesArtifacts(Protocol):
     """A job that leaves files behind when training is over, trained weights for instance."""
 

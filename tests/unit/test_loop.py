@@ -84,6 +84,7 @@ def test_every_number_of_a_short_run_is_exact(sync_device: SyncDevice) -> None:
         "wait_ns": [10],
         "loss": [3.0],
         "samples": [4],
+        "step_samples": [4],
         "sequences": 4,
         "tokens": 40,
         "tokens_padded": 64,
@@ -102,6 +103,7 @@ def test_every_number_of_a_short_run_is_exact(sync_device: SyncDevice) -> None:
         "wait_ns": [10, 5],
         "loss": [1.0, 0.5],
         "samples": [4, 1],
+        "step_samples": [4, 1],
         "sequences": 5,
         "tokens": 50,
         "tokens_padded": 80,
@@ -130,6 +132,7 @@ def test_every_number_of_a_short_run_is_exact(sync_device: SyncDevice) -> None:
         "samples": outcome.samples,
         "evaluations": 1,
         "target_reached": False,
+        "whole_epochs": 1,
     }
     assert outcome.samples == sum(sum(window["samples"]) for window in events.named("window"))
     assert (outcome.steps, outcome.epochs, outcome.quality) == (4, 1, 0.75)

@@ -14,7 +14,10 @@ from trainmark import cases
 from trainmark.results.messages import MESSAGES, render
 from trainmark.spec import Message, Text, message
 
-EMITTERS = ("message", "RunError", "DivergedError")
+EMITTERS = (
+    "message", "RunError", "DivergedError", "ContradictionError", "UntimedWorkError",
+    "NotTrainedError",
+)  # fmt: skip
 CJK = re.compile(r"[\u3000-\u9fff\uff00-\uffef]")
 SOURCE = Path(trainmark.__file__).parent
 TEXTS = {**MESSAGES, **{k: v for n in cases.names() for k, v in cases.load(n).messages.items()}}

@@ -243,7 +243,9 @@ def test_a_fall_within_the_noise_of_the_steps_is_none(run_dir: Path) -> None:
     path = run_dir / "events.rank0.jsonl"
     kept = [json.loads(line) for line in path.read_text().splitlines()]
     train = next(item for item in kept if item["event"] == "window" and item["phase"] == "train")
-    for name, value in (("step_ns", TICK), ("wait_ns", 0), ("samples", 64)):
+    for name, value in (
+            ("step_ns", TICK), ("wait_ns", 0), ("samples", 64), ("step_samples", 64),
+        ):  # fmt: skip
         train[name] = [value] * 97
     noise = [5.0, 7.0] * 48 + [5.5]
     for losses, noted in ((noise, True), ([7.0] * 40 + [5.0] * 57, False)):

@@ -463,6 +463,7 @@ def test_the_document_has_an_entry_a_run(
         "final_result_reason": None,
         "final_loss": 0.25,
         "mem_bytes": 2_500_000.0,
+        "findings": [],
         "notes": [note.as_dict() for note in outcomes[0].records[0].notes],
     }
     assert (failed["status"], failed["statuses"]) == ("failed", ["oom"])

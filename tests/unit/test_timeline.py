@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from fakes import event, launch_event, span, window, write_events, write_run
 from trainmark.measure.figures import compute
-from trainmark.measure.timeline import RunTimeline, Series, read_rank, read_run
+from trainmark.measure.step_series import Series
+from trainmark.measure.timeline import RunTimeline, read_rank, read_run
 from trainmark.protocols import Counts
 from trainmark.spec import message
 
@@ -187,6 +188,7 @@ def test_two_uneven_ranks_give_an_exact_series_and_spans(uneven: RunTimeline) ->
         "preflight": 0,
         "data_build": 0,
         "model_build": 0,
+        "check": 0,
         "compile": 2 * S,
         "warmup": 2 * S,
         "train": 4 * S,

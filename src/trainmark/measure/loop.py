@@ -14,13 +14,20 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Protocol
 
 from trainmark.errors import DivergedError, RunError
+from trainmark.measure.counting import (
+    MeteredBatches,
+    StepBatches,
+    refuse_contradictions,
+    refuse_epoch,
+)
 from trainmark.measure.events import finite_or_none
 from trainmark.protocols import Counts, StepParts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
-    from trainmark.protocols import Batch, Device, Job
+    from trainmark.measure.parameters import ParameterCheck
+    from trainmark.protocols import Device, Job
     from trainmark.spec import Recipe, Target
 
 
@@ -85,44 +92,11 @@ class Outcome:
 
     steps: int = 0
     epochs: int = 0
+    whole_epochs: int = 0
     samples: int = 0
     evaluations: int = 0
     quality: float | None = None
     target_reached: bool = False
-
-
-@dataclass(slots=True)
-class MeteredBatches:
-    """Hand batches on, taking a mark around each fetch and adding up what they hold.
-
-    On a CPU the time between the two marks is the time in ``next``. On an asynchronous
-    device the first mark completes when the earlier work is done and the second cannot be
-    placed before the batch is there, so their distance is the time the device stood idle.
-    """
-
-    source: Iterator[Batch]
-    device: Device
-    counts: Counts = field(default_factory=Counts)
-    samples_of_all: int = 0  # of the steps that were handed out whole, over all ranks
-    fetches: list[tuple[Any, Any]] = field(default_factory=list)
-
-    def __iter__(self) -> MeteredBatches:
-        return self
-
-    def __next__(self) -> Batch:
-        before = self.device.mark()
-        batch = next(self.source)
-        self.fetches.append((before, self.device.mark()))
-        self.counts = self.counts + batch.counts
-        if batch.closes_step:
-            self.samples_of_all += batch.step_samples
-        return batch
-
-    def take(self) -> tuple[Counts, list[tuple[Any, Any]], int]:
-        """Return counts, marks and the samples of all ranks since the last call; start anew."""
-        taken = self.counts, self.fetches, self.samples_of_all
-        self.counts, self.fetches, self.samples_of_all = Counts(), [], 0
-        return taken
 
 
 @dataclass(slots=True, kw_only=True)
@@ -137,6 +111,7 @@ class MeasuredLoop:
     emit: Emit
     parts: StepParts = field(default_factory=StepParts)
     enter: Callable[[str], None] = lambda _: None
+    parameters: ParameterCheck | None = None
     outcome: Outcome = field(default_factory=Outcome)
     _samples_of_all: int = field(default=0, init=False)
     _evaluate_at: float = field(default=math.inf, init=False)
@@ -147,7 +122,8 @@ class MeasuredLoop:
 
         Raises:
             DivergedError: a loss was not a finite number; the window is emitted first.
-            RunError: an epoch held nothing to train on.
+            RunError: an epoch held nothing to train on; see also ``counting`` and
+                ``parameters``.
         """
         self.enter("train")
         self.device.synchronize()
@@ -173,6 +149,8 @@ class MeasuredLoop:
             samples=self.outcome.samples,
             evaluations=self.outcome.evaluations,
             target_reached=self.outcome.target_reached,
+            whole_epochs=self.outcome.whole_epochs,
+            **self._checked(),
         )
         return self.outcome
 
@@ -198,15 +176,18 @@ class MeasuredLoop:
             if self._samples_of_all >= self._evaluate_at:
                 self._evaluate(epoch)
                 self._evaluate_at = self.schedule.next_evaluation(self._samples_of_all)
-        if self.outcome.steps == steps_before:
+        steps = self.outcome.steps - steps_before
+        if steps == 0:
             raise RunError("epoch_without_batch", epoch=epoch + 1)
+        if not more:
+            refuse_epoch(epoch=epoch, steps=steps, planned=self.job.steps_per_epoch)
+            self.outcome.whole_epochs += 1
 
     def _window(self, batches: MeteredBatches, *, epoch: int, phase: str, length: int) -> bool:
         """Take up to ``length`` steps between two synchronisations; False at the epoch's end."""
         device = self.device
         losses: list[Any] = []
-        counts: list[Counts] = []
-        fetches: list[list[tuple[Any, Any]]] = []
+        taken: list[StepBatches] = []
         more = True
         start_ns = self.clock()
         marks = [device.mark()]
@@ -217,17 +198,15 @@ class MeasuredLoop:
                 break
             marks.append(device.mark())
             losses.append(loss)
-            step_counts, step_fetches, samples_of_all = batches.take()
-            counts.append(step_counts)
-            fetches.append(step_fetches)
-            self._samples_of_all += samples_of_all
+            taken.append(batches.take())
+            self._samples_of_all += taken[-1].samples_of_all
             if self._samples_of_all >= self._evaluate_at:
                 break
         device.synchronize()
         end_ns = self.clock()
         if losses:
             values = device.read(losses)
-            total = sum(counts, Counts())
+            total = sum((item.counts for item in taken), Counts())
             parts_ns = self.parts.take_ns(device)
             self.emit(
                 "window",
@@ -237,22 +216,40 @@ class MeasuredLoop:
                 start_ns=start_ns,
                 end_ns=end_ns,
                 step_ns=[device.elapsed_ns(a, b) for a, b in pairwise(marks)],
-                wait_ns=[sum(device.elapsed_ns(a, b) for a, b in pairs) for pairs in fetches],
+                wait_ns=[sum(device.elapsed_ns(a, b) for a, b in x.fetches) for x in taken],
                 loss=[finite_or_none(value) for value in values],
-                samples=[item.samples for item in counts],
+                samples=[item.counts.samples for item in taken],
+                step_samples=[item.step_samples[-1] if item.step_samples else 0 for item in taken],
                 sequences=total.sequences,
                 tokens=total.tokens,
                 tokens_padded=total.tokens_padded,
-                micro_batches=sum(len(pairs) for pairs in fetches),
+                micro_batches=sum(len(item.fetches) for item in taken),
                 model_flops=self.job.model_flops(total),
                 used_bytes=device.memory().used_bytes,
                 **({"parts_ns": parts_ns} if parts_ns else {}),
+                **self._checked(),
             )
             self._refuse_non_finite(values)
+            refuse_contradictions(taken, first_step=self.outcome.steps)
             self.job.check()
+            self._check_parameters(len(losses))
             self.outcome.steps += len(losses)
             self.outcome.samples += total.samples
         return more
+
+    def _check_parameters(self, steps: int) -> None:
+        """Look whether the window that just ended changed what is trained."""
+        if self.parameters is None:
+            return
+        first = self.outcome.steps
+        before, after = (self.schedule.next_window(x)[0] for x in (first, first + steps))
+        measured_next = before != "train" and after == "train"
+        self.parameters.after_window(first_step=first, steps=steps, exact=measured_next)
+
+    def _checked(self) -> dict[str, int]:
+        """Return the time that looking at parameters took since the last event, for this one."""
+        spent_ns = 0 if self.parameters is None else self.parameters.take_ns()
+        return {"check_ns": spent_ns} if spent_ns else {}
 
     def _refuse_non_finite(self, values: list[float]) -> None:
         for offset, value in enumerate(values):
@@ -288,6 +285,8 @@ class MeasuredLoop:
                 else {}
             ),
         )
+        if self.parameters is not None:
+            self.parameters.after_evaluation(step=self.outcome.steps)
         self.enter("train")
 
 

@@ -49,8 +49,9 @@ def _ordered(event: dict[str, Any]) -> dict[str, Any]:
 def _even(event: dict[str, Any]) -> dict[str, Any]:
     """Refuse a window whose lists do not hold one entry a step."""
     steps = len(event["step_ns"])
-    if not len(event["wait_ns"]) == len(event["loss"]) == len(event["samples"]) == steps:
-        raise ValueError("step_ns, wait_ns, loss and samples differ in length")
+    others = ("wait_ns", "loss", "samples", "step_samples")
+    if any(len(event[name]) != steps for name in others):
+        raise ValueError(f"step_ns, {', '.join(others)} differ in length")
     return _ordered(event)
 
 
@@ -122,6 +123,7 @@ class _Window(TypedDict):
     wait_ns: list[Spent]
     loss: list[Number | None]
     samples: list[Count]
+    step_samples: list[Count]
     sequences: Count
     tokens: Count
     tokens_padded: Count
@@ -129,6 +131,7 @@ class _Window(TypedDict):
     model_flops: Amount | None
     used_bytes: Bytes | None
     parts_ns: NotRequired[dict[str, Spent]]
+    check_ns: NotRequired[Spent]
 
 
 @with_config(_SHAPE)
@@ -156,6 +159,7 @@ class _Facts(TypedDict):
     precision_flags: NotRequired[dict[str, str | int | float | bool | None] | None]
     matmul_flops_per_second: NotRequired[Rate | None]
     collective: NotRequired[str | None]
+    samples_per_epoch: NotRequired[Count | None]
 
 
 @with_config(_SHAPE)
@@ -184,6 +188,17 @@ class _Trained(TypedDict):
     epochs: Count
     samples: NotRequired[Bytes]
     evaluations: NotRequired[Count]
+    whole_epochs: NotRequired[Count]
+    check_ns: NotRequired[Spent]
+
+
+@with_config(_SHAPE)
+class _Parameters(TypedDict):
+    event: Literal["parameters"]
+    t_ns: Nanoseconds
+    changed: list[str]
+    unchanged: list[str]
+    updates: Count
 
 
 @with_config(_SHAPE)
@@ -199,7 +214,9 @@ class _Result(TypedDict):
 class _Report(TypedDict):
     """What a rank that failed says of it."""
 
-    kind: Literal["oom", "diverged", "disk_full", "error"]
+    kind: Literal[
+        "oom", "diverged", "disk_full", "error", "impossible_figure", "untimed_work", "not_trained"
+    ]
     type: str
     message: Said
     place: str
@@ -301,6 +318,7 @@ _Known = Annotated[
     | _Facts
     | Annotated[_Evaluate, AfterValidator(_ordered)]
     | Annotated[_Trained, AfterValidator(_ordered)]
+    | _Parameters
     | _Result
     | _Error
     | _End

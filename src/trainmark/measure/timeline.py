@@ -6,26 +6,22 @@ needs of it, so that a million steps on eight ranks fit in memory.
 
 from __future__ import annotations
 
-from array import array
 from dataclasses import dataclass, field
-from math import nan
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from trainmark.measure.events import LAUNCHER_FILE, EventFile, rank_file
 from trainmark.measure.shapes import read_event
+from trainmark.measure.step_series import RankSteps, Series
 from trainmark.protocols import Counts
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from numpy.typing import NDArray
 
 PHASES = ("compile", "warmup", "train")
 SPAN_NAMES = (
-    "launch", "init", "preflight", "data_build", "model_build", "compile", "warmup", "train",
-    "evaluate", "checkpoint", "finish", "unfinished",
+    "launch", "init", "preflight", "data_build", "model_build", "check", "compile", "warmup",
+    "train", "evaluate", "checkpoint", "finish", "unfinished",
 )  # fmt: skip
 
 
@@ -66,6 +62,10 @@ class RankTimeline:
     trained_steps: int | None = None
     trained_samples: int | None = None
     trained_evaluations: int | None = None
+    trained_check_ns: int = 0  # of the span ``check`` within training
+    whole_epochs: int = 0
+    samples_of_epochs: dict[int, int] = field(default_factory=dict)
+    parameters: dict[str, Any] | None = None
     micro_batches: int = 0
     epochs: int = 0
     target_reached: bool = False
@@ -100,12 +100,15 @@ class RankTimeline:
 
     @property
     def train_ns(self) -> int | None:
-        """Return training start to end; up to the last event when the rank did not finish."""
+        """Return training start to end, our own checks left out.
+
+        Up to the last event when the rank did not finish.
+        """
         if self.trained_ns is not None:
-            return self.trained_ns
+            return self.trained_ns - self.trained_check_ns
         if self.trained_start_ns is None or self.last_ns is None:
             return None
-        return self.last_ns - self.trained_start_ns
+        return self.last_ns - self.trained_start_ns - self.trained_check_ns
 
     def wall_ns(self, launch_ns: int) -> int | None:
         """Return launcher start to this rank's last event, or to where it was seen to end."""
@@ -134,40 +137,6 @@ class RankTimeline:
             "compute": steps - self.wait_ns,
             "other": windows - steps,
         }
-
-
-@dataclass(slots=True)
-class Series:
-    """Step by step over all ranks: the slowest rank's time, the mean loss, all samples."""
-
-    step_ns: NDArray[np.int64]
-    loss_sum: NDArray[np.float64]
-    samples: NDArray[np.int64]
-
-    @classmethod
-    def empty(cls) -> Series:
-        """Return a series without steps."""
-        return cls(np.empty(0, np.int64), np.empty(0, np.float64), np.empty(0, np.int64))
-
-    def add_rank(self, step_ns: array[int], loss: array[float], samples: array[int]) -> None:
-        """Merge one rank's steps; a rank that stopped early leaves the later ones as they are."""
-        missing = len(step_ns) - len(self.step_ns)
-        if missing > 0:
-            self.step_ns = np.concatenate([self.step_ns, np.zeros(missing, np.int64)])
-            self.loss_sum = np.concatenate([self.loss_sum, np.zeros(missing)])
-            self.samples = np.concatenate([self.samples, np.zeros(missing, np.int64)])
-        steps = slice(0, len(step_ns))
-        rank_samples = np.frombuffer(samples, np.int64) if samples else np.empty(0, np.int64)
-        rank_loss = np.frombuffer(loss, np.float64) if loss else np.empty(0)
-        rank_ns = np.frombuffer(step_ns, np.int64) if step_ns else np.empty(0, np.int64)
-        np.maximum(self.step_ns[steps], rank_ns, out=self.step_ns[steps])
-        self.loss_sum[steps] += np.where(rank_samples > 0, rank_loss * rank_samples, 0.0)
-        self.samples[steps] += rank_samples
-
-    @property
-    def loss(self) -> NDArray[np.float64]:
-        """Return the mean loss of each step's samples."""
-        return self.loss_sum / np.maximum(self.samples, 1)
 
 
 @dataclass(slots=True)
@@ -217,19 +186,16 @@ class RunTimeline:
 def read_rank(path: Path, rank: int, series: Series) -> RankTimeline:
     """Read one rank's file, merging its steps into ``series``."""
     timeline = RankTimeline(rank)
-    step_ns, loss, samples = array("q"), array("d"), array("q")
+    steps = RankSteps()
     events = EventFile(path, read_event)
     for event in events:
         timeline.last_ns = event["t_ns"]
         match event["event"]:
+            case "parameters":
+                timeline.parameters = event
             case "window":
                 _add_window(timeline, event)
-                step_ns.fromlist(event["step_ns"])
-                losses = event["loss"]
-                if None in losses:
-                    losses = [nan if value is None else value for value in losses]
-                loss.fromlist(losses)
-                samples.fromlist(event["samples"])
+                steps.add(event)
             case "span":
                 name = event["name"]
                 spent = event["end_ns"] - event["start_ns"]
@@ -250,6 +216,8 @@ def read_rank(path: Path, rank: int, series: Series) -> RankTimeline:
                 timeline.trained_samples = event.get("samples")
                 timeline.trained_evaluations = event.get("evaluations")
                 timeline.epochs = event["epochs"]
+                timeline.whole_epochs = event.get("whole_epochs", 0)
+                _add_check(timeline, event)
             case "result":
                 timeline.result = event
                 timeline.used_bytes = event["used_bytes"]
@@ -258,7 +226,7 @@ def read_rank(path: Path, rank: int, series: Series) -> RankTimeline:
             case "end":
                 timeline.end_ns = event["t_ns"]
     timeline.malformed_lines, timeline.torn = events.malformed_lines, events.torn
-    series.add_rank(step_ns, loss, samples)
+    series.add_rank(steps)
     return timeline
 
 
@@ -281,8 +249,18 @@ def _add_window(timeline: RankTimeline, event: dict[str, Any]) -> None:
     if timeline.trained_start_ns is None:
         timeline.trained_start_ns = event["start_ns"]
     timeline.epochs = event["epoch"] + 1
+    of_epochs, epoch = timeline.samples_of_epochs, event["epoch"]
+    of_epochs[epoch] = of_epochs.get(epoch, 0) + sum(event["samples"])
+    _add_check(timeline, event)
     timeline.micro_batches += event["micro_batches"]
     timeline.used_bytes = event["used_bytes"]
+
+
+def _add_check(timeline: RankTimeline, event: dict[str, Any]) -> None:
+    """Take the time of our own checks between windows, which no window holds."""
+    spent_ns = event.get("check_ns", 0)
+    timeline.trained_check_ns += spent_ns
+    timeline.spans_ns["check"] = timeline.spans_ns.get("check", 0) + spent_ns
 
 
 def read_run(run_dir: Path, world_size: int) -> RunTimeline:

@@ -23,6 +23,9 @@ from trainmark.measure.events import EventWriter, rank_file
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from trainmark.measure.parameters import ParameterCheck
+    from trainmark.protocols import Device, Job
+
 STACKS_SIGNAL = signal.SIGUSR1
 clock = time.perf_counter_ns
 _LONGEST_COLLECTIVE_S = 30 * 86_400.0
@@ -65,11 +68,11 @@ class Rank:
 
 
 def error_kind(error: BaseException) -> str:
-    """Name the kind of a failure: ``oom``, ``diverged``, ``disk_full`` or ``error``."""
-    from trainmark.errors import DivergedError
+    """Name the kind of a failure: ``oom``, ``disk_full``, ``error``, or a ``RunError``'s own."""
+    from trainmark.errors import RunError
 
-    if isinstance(error, DivergedError):
-        return "diverged"
+    if isinstance(error, RunError):
+        return error.kind
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return "disk_full"
     text = str(error)
@@ -108,14 +111,17 @@ def error_report(error: BaseException, place: str) -> dict[str, Any]:
     }
 
 
-def _run(rank: Rank, run_dir: Path, number: int, local_rank: int) -> None:
+def run_rank(rank: Rank, run_dir: Path, number: int, local_rank: int) -> None:
+    """Build the job of the plan in ``run_dir`` and run it as rank ``number``."""
     with rank.span("init"):
         import torch
 
         from trainmark import cases, devices
         from trainmark.measure.loop import MeasuredLoop, Schedule
+        from trainmark.measure.parameters import ParameterCheck
         from trainmark.plan import Plan
-        from trainmark.protocols import JobContext, SavesArtifacts
+        from trainmark.protocols import JobContext, OwnEpoch, SavesArtifacts
+        from trainmark.training.digest import TensorDigest
 
         plan = Plan.read(run_dir)
         case, recipe = plan.load_case(), plan.load_recipe()
@@ -156,8 +162,13 @@ def _run(rank: Rank, run_dir: Path, number: int, local_rank: int) -> None:
         precision_flags=flags,
         matmul_flops_per_second=matmul,
         steps_per_epoch=job.steps_per_epoch,
+        samples_per_epoch=job.samples_per_epoch if isinstance(job, OwnEpoch) else None,
         collective=_collective_library(vendor.collective_backend) if distributed else None,
     )
+    with rank.span("check"):
+        digest = TensorDigest(job.trained_parameters(), seed=recipe.seed)
+        parameters = ParameterCheck(digest=digest, updates=job.updates, clock=clock)
+        parameters.start()
     artifacts: list[str] = []
     MeasuredLoop(
         job=job,
@@ -168,24 +179,37 @@ def _run(rank: Rank, run_dir: Path, number: int, local_rank: int) -> None:
         emit=rank.events.emit,
         parts=context.parts,
         enter=rank.enter,
+        parameters=parameters,
     ).run()
     if isinstance(job, SavesArtifacts):
         with rank.span("checkpoint"):
             job.save(run_dir / ARTIFACTS_DIR)
             barrier()
             artifacts = _files_below(run_dir, ARTIFACTS_DIR)
+    _report(rank, job, parameters, device, artifacts)
+    with rank.span("finish"):
+        if distributed:
+            torch.distributed.destroy_process_group()
+
+
+def _report(
+    rank: Rank, job: Job, parameters: ParameterCheck, device: Device, artifacts: list[str]
+) -> None:
+    """Emit what the job and its parameters say when all is done."""
+    with rank.span("finish"):
+        facts = dict(job.facts()) | ({"artifacts": artifacts} if artifacts else {})
+    with rank.span("check"):  # last: nothing may train after training, by whatever was called
+        rank.events.emit("parameters", updates=job.updates(), **parameters.end())
     with rank.span("finish"):
         memory = device.memory()
         rank.events.emit(
             "result",
-            job=dict(job.facts()) | ({"artifacts": artifacts} if artifacts else {}),
+            job=facts,
             allocator_peak_bytes=memory.allocator_peak_bytes,
             used_bytes=memory.used_bytes,
             total_bytes=memory.total_bytes,
             memory_scope=memory.scope,
         )
-        if distributed:
-            torch.distributed.destroy_process_group()
 
 
 def _files_below(run_dir: Path, folder: str) -> list[str]:
@@ -247,7 +271,7 @@ def main(run_dir: Path) -> int:
         rank = Rank(run_dir, number)
         rank.events.emit("start", rank=number, pid=os.getpid(), unix_ns=time.time_ns())
         try:
-            _run(rank, run_dir, number, local_rank)
+            run_rank(rank, run_dir, number, local_rank)
             rank.events.emit("end")
         except Exception as error:  # noqa: BLE001 - the rank's last words, whatever ended it
             _leave_error(rank, error_report(error, rank.place))

@@ -119,6 +119,9 @@ def facts(records: Sequence[Record], lang: str, *, columns: Sequence[str]) -> Se
         "fact.started": lambda record: cells.clean(record.started),
         "fact.flags": lambda record: joined(record.environment.get("precision_flags"), lang),
         "fact.steady": lambda record: _steady(record, lang),
+        "fact.findings": lambda record: (
+            stop.join(sentence(record, item, lang) for item in record.findings) or none
+        ),
         "fact.notes": lambda record: stop.join(_notes(record, lang)) or none,
     }
     if is_fine_tuning(columns) or not any(_parallel(record) for record in records):

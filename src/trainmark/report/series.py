@@ -63,12 +63,14 @@ def _said(outcome: Outcome) -> Iterator[tuple[str, str]]:
 
 
 def _remarks(record: Record) -> list[str]:
-    """Return why a launch that passed has no result, and the notes to its figures."""
-    notes = [
-        f"note: {note}" for note in dict.fromkeys(sentence(record, n, "en") for n in record.notes)
+    """Return why a launch that passed has no result, and what makes its figures doubtful."""
+    said = [
+        f"{kind}: {sentence(record, item, 'en')}"
+        for kind, items in (("finding", record.findings), ("note", record.notes))
+        for item in items
     ]
     why = _no_result(record)
-    return notes if why is None else [f"no final_result: {why}", *notes]
+    return [*([] if why is None else [f"no final_result: {why}"]), *dict.fromkeys(said)]
 
 
 def _no_result(record: Record) -> str | None:
@@ -139,6 +141,7 @@ def _entry(outcome: Outcome) -> dict[str, Any]:
         "final_result_reason": next(filter(None, map(_no_result, outcome.records)), None),
         "final_loss": _over(outcome, lambda record: value_of(record, "final_loss")),
         "mem_bytes": _over(outcome, lambda record: value_of(record, "mem")),
+        "findings": _once(x.as_dict() for record in outcome.records for x in record.findings),
         "notes": _once(note.as_dict() for record in outcome.records for note in record.notes),
     }
 

@@ -219,7 +219,7 @@ def _head(record: Record, lang: str) -> list[Text]:
 
 
 def _tail(record: Record, lang: str) -> list[Text]:
-    """Return labels and notes, those of the figures' steadiness among them."""
+    """Return labels, findings and notes, those of the figures' steadiness among them."""
     colon = text("sep.colon", lang)
     labels = text("sep.comma", lang).join(label_text(label, lang) for label in record.labels)
     lines = []
@@ -228,9 +228,14 @@ def _tail(record: Record, lang: str) -> list[Text]:
     if record.extra:
         changed = text("terminal.open", lang, changed=fix_hp_text(record.extra))
         lines.append(Text(cells.clean(changed), style="yellow"))
-    for note in record.notes:
-        line = f"{text('terminal.note', lang)}{colon}{sentence(record, note, lang)}"
-        lines.append(Text(line, style="yellow"))
+    lines += [
+        Text(f"{text('terminal.finding', lang)}{colon}{sentence(record, item, lang)}", "bold red")
+        for item in record.findings
+    ]
+    lines += [
+        Text(f"{text('terminal.note', lang)}{colon}{sentence(record, item, lang)}", "yellow")
+        for item in record.notes
+    ]
     return lines
 
 

@@ -102,6 +102,7 @@ TEXTS: dict[str, Text] = {
     "fact.started": Text("Started (UTC)", "开始时间（UTC）"),
     "fact.steady": Text("Steadiness", "稳定性"),
     "fact.flags": Text("Precision flags in force", "实际生效的精度开关"),
+    "fact.findings": Text("Findings", "疑点"),
     "fact.notes": Text("Notes", "备注"),
     "fact.none": Text("none", "无"),
     "fact.unknown": Text("not known", "未知"),
@@ -351,6 +352,7 @@ TEXTS: dict[str, Text] = {
     "span.preflight": Text("matmul rate", "矩阵乘速率"),
     "span.data_build": Text("data ready", "构建数据"),
     "span.model_build": Text("model ready", "构建模型"),
+    "span.check": Text("checks", "检查"),
     "span.compile": Text("first step", "首步编译"),
     "span.warmup": Text("warm-up", "预热"),
     "span.train": Text("measured steps", "训练"),
@@ -455,6 +457,7 @@ TEXTS: dict[str, Text] = {
     "terminal.open": Text(
         "open: changed beyond the closed rules: {changed}", "open：超出封闭规则的改动：{changed}"
     ),
+    "terminal.finding": Text("finding", "疑点"),
     "terminal.note": Text("note", "备注"),
     "sep.colon": Text(": ", "："),
     "sep.comma": Text(", ", "，"),

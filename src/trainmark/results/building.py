@@ -17,6 +17,7 @@ from trainmark.measure.timeline import RunTimeline, read_run
 from trainmark.measure.traffic import bound_by
 from trainmark.plan import PLAN_FILE, Plan
 from trainmark.results import cause as cause_of
+from trainmark.results import checks, findings
 from trainmark.results.evidence import evidence, redactor_of
 from trainmark.results.record import (
     Cause,
@@ -141,9 +142,6 @@ def _notes(
     """Return what a careful reader should be told beside the figures."""
     bound = bound_by({name: entry.value for name, entry in figures.items()})
     notes = [] if bound is None else [bound]
-    share = figures["MAMFU"].value
-    if share is not None and share > 100:
-        notes.append(message("mamfu_above_one", share=share / 100))
     if steps.steady is False:
         notes.append(message("not_steady", drift=steps.drift))
     if steps.steady is None:
@@ -202,7 +200,12 @@ def _sampling_slack(quality: Quality) -> float:
     return 3 * sqrt(best * (1 - best) / max(quality.eval_samples or 1, 1))
 
 
-def _impossible(entries: dict[str, FigureEntry]) -> cause_of.Ending | None:
+def _impossible(
+    plan: Plan, timeline: RunTimeline, entries: dict[str, FigureEntry]
+) -> cause_of.Ending | None:
+    found = checks.broken(plan, timeline)
+    if found is not None:
+        return found
     mfu = entries["MFU"].value
     if mfu is not None and mfu > 100:
         said = message("mfu_above_one", share=mfu / 100)
@@ -235,7 +238,7 @@ def build(run_dir: Path) -> Record:
         for name, item in computed.items()
     }
     if ending.status in ("passed", "target_missed"):
-        ending = _impossible(entries) or ending
+        ending = _impossible(plan, timeline, entries) or ending
     steps, quality = _steps(timeline), _quality(plan, timeline)
     launch = next(event for event in timeline.launcher if event["event"] == "launch")
     rank0 = timeline.ranks[0]
@@ -265,6 +268,7 @@ def build(run_dir: Path) -> Record:
         fix_hp=plan.fix_hp,
         extra=plan.extra,
         labels=plan.labels,
+        findings=findings.find(plan, timeline, entries),
         notes=_notes(plan, steps, quality, timeline, entries),
         evidence=evidence(run_dir),
     )

@@ -159,8 +159,8 @@ def _of_failure(failures: list[dict[str, Any]]) -> Ending:
     close = [entry for entry in own if entry["time_s"] - first <= _SAME_MOMENT_S]
 
     def telling(entry: dict[str, Any]) -> tuple[int, float]:
-        order = {"oom": 0, "diverged": 0, "disk_full": 0, "signal": 1, "error": 2, "exit": 3}
-        return order[entry["kind"]], entry["time_s"]
+        order = {"signal": 1, "error": 2, "exit": 3}  # what has a kind of its own says more
+        return order.get(entry["kind"], 0), entry["time_s"]
 
     chosen: dict[str, Any] = dict(sorted(close, key=telling)[0])
     del chosen["time_s"]

@@ -183,6 +183,115 @@ MESSAGES: dict[str, Text] = {
         "MFU {share:.1%} is above 100%: a count, a time or the peak is wrong",
         "MFU {share:.1%} 超过 100%：计数、计时或峰值有误",
     ),
+    # Counts that cannot be true together
+    "step_without_batch": Text(
+        "step {step} took no batch: the job reports steps that train nothing",
+        "第 {step} 步没有取任何批次：用例上报了不训练的步",
+    ),
+    "step_samples_differ": Text(
+        "the micro-batches of step {step} say different numbers of samples for the same step, "
+        "{least} to {most}",
+        "第 {step} 步的各微批次对同一步的样本数说法不一：{least} 至 {most}",
+    ),
+    "samples_above_step": Text(
+        "one rank trained {samples} samples in step {step}, but the whole step has {step_samples} "
+        "over all ranks",
+        "单个 rank 在第 {step} 步训练了 {samples} 个样本，"
+        "而该步所有 rank 合计只有 {step_samples} 个",
+    ),
+    "counts_contradict": Text(
+        "step {step} counts {most} {more} but {least} {less}: a sample has at least one sequence, "
+        "a sequence at least one token, and padding only adds to them",
+        "第 {step} 步计有 {most} {more}，却只有 {least} {less}：一个样本至少一条序列，"
+        "一条序列至少一个 token，填充只增不减",
+    ),
+    "steps_of_epoch": Text(
+        "epoch {epoch} had {steps} steps; the job announced {planned} (steps_per_epoch)",
+        "第 {epoch} 轮有 {steps} 步，而用例声明为 {planned} 步（steps_per_epoch）",
+    ),
+    "samples_of_epoch": Text(
+        "epoch {epoch} counts {samples} samples over all ranks; the data has {expected} for it",
+        "第 {epoch} 轮所有 rank 合计 {samples} 个样本，而数据集一轮为 {expected} 个",
+    ),
+    "tokens_above_length": Text(
+        "{tokens} tokens with padding in {sequences} sequences are more than seq_length={length} "
+        "allows",
+        "{sequences} 条序列含填充共 {tokens} 个 token，超过 seq_length={length} 所允许的数量",
+    ),
+    "steps_differ_over_ranks": Text(
+        "one rank took {least} steps, another {most}",
+        "有 rank 走了 {least} 步，另有 rank 走了 {most} 步",
+    ),
+    "step_samples_differ_over_ranks": Text(
+        "the ranks say different numbers of samples for step {step}",
+        "各 rank 对第 {step} 步的样本数说法不一",
+    ),
+    "samples_of_step": Text(
+        "the ranks trained {samples} samples in step {step}; its batches say {step_samples}",
+        "各 rank 在第 {step} 步合计训练 {samples} 个样本，而批次声明为 {step_samples} 个",
+    ),
+    "samples_above_global_batch": Text(
+        "step {step} trained {samples} samples; micro_batch_size x grad_accum_steps x ranks is "
+        "{most}",
+        "第 {step} 步训练了 {samples} 个样本，"
+        "而 micro_batch_size x grad_accum_steps x rank 数为 {most}",
+    ),
+    # Work that was not done, or not while it was timed
+    "parameters_unchanged_in_window": Text(
+        "steps {first} to {last} changed not a bit of the {parameters} trained parameters, though "
+        "{updates} of them were to: they did not train",
+        "第 {first} 至 {last} 步中 {updates} 步应更新参数，"
+        "但 {parameters} 个受训参数没有任何一位改变：未真正训练",
+    ),
+    "parameters_changed_in_evaluation": Text(
+        "trained parameters changed during the evaluation after step {step}: work of the steps "
+        "was done outside their time",
+        "第 {step} 步之后的评估期间受训参数发生了变化：训练步的工作在计时之外完成",
+    ),
+    "parameters_changed_after_training": Text(
+        "trained parameters changed after the training had ended: work of the steps was done "
+        "outside their time",
+        "训练结束之后受训参数仍发生变化：训练步的工作在计时之外完成",
+    ),
+    "no_trained_parameters": Text(
+        "the job names no trained parameters", "用例没有给出任何受训参数"
+    ),
+    "never_updated": Text(
+        "no step was to change a parameter: each had a learning rate of 0 or was dropped by the "
+        "loss scaler",
+        "没有任何一步应更新参数：学习率均为 0，或均被损失缩放跳过",
+    ),
+    "parameters_never_changed": Text(
+        "{number} of {parameters} trained parameters never changed in {updates} updates, as if "
+        "they had no gradient: {names}",
+        "{parameters} 个受训参数中有 {number} 个在 {updates} 次更新后从未改变，"
+        "如同没有梯度：{names}",
+    ),
+    # Findings: what makes figures doubtful
+    "evaluation_far_longer": Text(
+        "evaluating {rows} rows took {evaluation_s:.1f} s, {row_s:.2g} s a row; training took "
+        "{sample_s:.2g} s a sample, forward and backward: {factor:.0f} times as long, where more "
+        "than {limit:.0f} times says that work of the steps is done in the evaluation",
+        "评估 {rows} 行用时 {evaluation_s:.1f} s，每行 {row_s:.2g} s；训练每个样本含前向与反向为 "
+        "{sample_s:.2g} s：前者为后者的 {factor:.0f} 倍，"
+        "超过 {limit:.0f} 倍说明训练工作可能在评估中完成",
+    ),
+    "loss_never_changes": Text(
+        "the loss was {loss:.6g} in all {steps} steps: no training gives the same for every batch",
+        "全部 {steps} 步的损失均为 {loss:.6g}：真实训练中各批次的损失不会完全相同",
+    ),
+    "flops_above_preflight": Text(
+        "{tflops:.3g} TFLOP/s of the model a device are {share:.2f} times the {matmul_tflops:.3g} "
+        "TFLOP/s of a large matmul in preflight: that rate was disturbed, or steps did less than "
+        "the FLOP formula counts",
+        "每设备模型 {tflops:.3g} TFLOP/s，"
+        "为预检大矩阵乘 {matmul_tflops:.3g} TFLOP/s 的 {share:.2f} 倍："
+        "预检速率受到干扰，或训练步的实际计算少于 FLOP 公式所计",
+    ),
+    "own_epoch": Text(
+        "an epoch trains {samples} samples of {rows} rows, as the job says",
+        "按用例声明，一轮训练 {samples} 个样本，数据共 {rows} 行",
+    ),
     # Precisions: what they mean for weights and matmuls
     "precision_fp32": Text("fp32 (TF32 off)", "fp32（TF32 关闭）"),
     "precision_tf32": Text("fp32 storage, TF32 matrix units", "fp32 存储，TF32 矩阵单元"),
@@ -201,11 +310,6 @@ MESSAGES: dict[str, Text] = {
     "steadiness_unknown": Text(
         "too few steps after the warm-up to tell whether they were steady",
         "预热后的步数过少，无法判断是否稳定",
-    ),
-    "mamfu_above_one": Text(
-        "MAMFU {share:.1%} is above 100%: the matmul rate was disturbed, or the matrix units did "
-        "other work",
-        "MAMFU {share:.1%} 超过 100%：矩阵乘速率测量受到干扰，或矩阵单元实际执行了其他工作",
     ),
     "quality_above_best": Text(
         "{metric} {value:.4f} is above {best:.4f}, the best any model can score on this data: "

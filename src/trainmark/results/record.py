@@ -187,6 +187,9 @@ class Record(Frozen):
     fix_hp: dict[str, Any]
     extra: dict[str, Any]
     labels: list[str]
+    findings: list[Message] = Field(
+        description="what makes the figures doubtful, with its arithmetic; see results.messages"
+    )
     notes: list[Message] = Field(description="code and arguments; see results.messages")
     evidence: list[Evidence]
 

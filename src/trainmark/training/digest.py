@@ -1,0 +1,89 @@
+"""Tell whether tensors changed, without keeping a copy of them.
+
+Owns a cheap look at a few elements and an exact sum over all of them. Knows nothing of when
+either is taken.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch.distributed.tensor import DTensor
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
+
+_TENSORS = 32  # looked at in a sample, spread evenly over all
+_ELEMENTS = 64  # of each of them
+_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+class TensorDigest:
+    """Look at tensors by name; of a DTensor at what this rank holds of it.
+
+    Args:
+        tensors: looked at anew each time; where a rank holds nothing of one, it is left out.
+        seed: of the places in the sample.
+    """
+
+    def __init__(self, tensors: Mapping[str, Tensor], *, seed: int = 0) -> None:
+        self._tensors = {n: x for n, x in tensors.items() if _local(x).numel()}
+        generator = torch.Generator().manual_seed(seed)
+        held = list(self._tensors.values())
+        count = min(_TENSORS, len(held))
+        chosen = [held[number * len(held) // count] for number in range(count)]
+        self._sampled = [(x, _places(_local(x).numel(), generator)) for x in chosen]
+
+    @torch.no_grad()
+    def sample(self) -> bytes:
+        """Return the bytes of a few elements of a few tensors: one copy to the host a type."""
+        by_type: dict[torch.dtype, list[Tensor]] = {}
+        for tensor, places in self._sampled:
+            flat = _flat(_local(tensor))
+            by_type.setdefault(flat.dtype, []).append(flat[places])
+        return b"".join(
+            torch.cat(parts).view(torch.uint8).cpu().numpy().tobytes() for parts in by_type.values()
+        )
+
+    @torch.no_grad()
+    def sums(self) -> dict[str, int]:
+        """Return a number for each tensor that depends on every bit of it."""
+        totals = {name: _sum(_flat(_local(x))) for name, x in self._tensors.items()}
+        if not totals:
+            return {}
+        return dict(zip(totals, torch.stack(list(totals.values())).tolist(), strict=True))
+
+
+def _places(numel: int, generator: torch.Generator) -> slice:
+    """Return evenly spaced elements, from a drawn one on."""
+    step = max(1, numel // _ELEMENTS)
+    first = int(torch.randint(min(step, numel), (), generator=generator))
+    return slice(first, first + step * _ELEMENTS, step)
+
+
+def _local(tensor: Tensor) -> Tensor:
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    """Return the elements of ``tensor`` (numel,), without a copy where they lie densely."""
+    order = sorted(range(tensor.dim()), key=tensor.stride, reverse=True)
+    return tensor.detach().permute(order).reshape(-1)
+
+
+def _sum(flat: Tensor) -> Tensor:
+    """Return the sum of the bits of (numel,) as whole numbers modulo 2**64, on the device.
+
+    Read as words of 8 bytes where they are aligned to it: then nothing has to be widened.
+    """
+    numel, size = flat.numel(), flat.element_size()
+    wide = 8 // size if size in _WORDS else 1
+    if wide > 1 and flat.storage_offset() % wide == 0 and flat.data_ptr() % 8 == 0:
+        aligned = numel - numel % wide
+        rest = flat[aligned:].view(_WORDS[size]).sum(dtype=torch.int64)
+        return flat[:aligned].view(torch.int64).sum() + rest
+    words = flat.view(_WORDS.get(size, torch.uint8))
+    return words.sum(dtype=torch.int64)
