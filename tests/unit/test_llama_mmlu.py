@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from mmlu_peer import GOLDEN, NAMES, open_model, score_with_lm_eval, subjects, write_model
-from trainmark.cases.llama2_7b_lora import generate, mmlu_scoring
+from trainmark.cases.llama2_7b_lora import generate, mmlu_legacy, mmlu_scoring
 from trainmark.cases.llama2_7b_lora.mmlu import (
     CATEGORIES,
     SUBCATEGORIES,
@@ -64,13 +64,10 @@ def test_the_table_has_57_subjects_in_17_and_4_groups():
 def test_a_prompt_is_the_published_one():
     shot = Question("One?", ("a", "b", "c", "d"), 2)
     asked = Question(" Two?\n", ("e", "f", "g", "h"), 0)
-    head = "The following are multiple choice questions (with answers) about{}world religions.\n\n"
+    head = "The following are multiple choice questions (with answers) about world religions.\n\n"
     shown = "One?\nA. a\nB. b\nC. c\nD. d\nAnswer: C\n\n"
     assert prompt("world_religions", [shot], asked) == (
-        head.format(" ") + shown + "Two?\nA. e\nB. f\nC. g\nD. h\nAnswer:"
-    )
-    assert prompt("world_religions", [shot], asked, legacy=True) == (
-        head.format("  ") + shown + " Two?\n\nA. e\nB. f\nC. g\nD. h\nAnswer:"
+        head + shown + "Two?\nA. e\nB. f\nC. g\nD. h\nAnswer:"
     )
 
 
@@ -261,14 +258,8 @@ def test_shots_are_dropped_until_the_prompt_fits_and_counted(model, tokenizer, m
             assert [*group.prefix, *group.rests[0]] == end[-120:]
 
 
-def test_legacy_keeps_the_last_shots_and_dropout_and_asks_the_whole_vocabulary(tokenizer, mmlu):
-    plan = plan_scoring(tokenizer, mmlu, max_length=100, legacy=True)
-    group = next(g for g in plan.groups if g.shots and not g.cut)
-    subject = mmlu[group.subject]
-    text = prompt(
-        subject.name, subject.shots[-group.shots :], subject.items[group.rows[0]], legacy=True
-    )
-    assert [*group.prefix, *group.rests[0]] == tokenizer.prompts([text])[0]
+def test_legacy_keeps_dropout_and_asks_the_whole_vocabulary(tokenizer, mmlu):
+    plan = mmlu_legacy.plan_scoring(tokenizer, mmlu, max_length=100)
 
     class Fixed(torch.nn.Module):
         """Says a word that is no letter where a prompt's row is odd, else C."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from trainmark.errors import DataError
 from trainmark.spec import DataFacts
 
+from . import mmlu_legacy
 from .mmlu import read_mmlu
 from .mmlu_plan import answer_ids
 from .model_files import CONFIG, read_config
@@ -95,7 +96,10 @@ def _read(
     mmlu = None
     if recipe.mmlu_mode != "off":
         mmlu = read_mmlu(folder / MMLU)
-        answer_ids(tokenizer, mmlu[0])
+        if recipe.mmlu_mode == "legacy":
+            mmlu_legacy.check(tokenizer, mmlu, max_length=recipe.seq_length)
+        else:
+            answer_ids(tokenizer, mmlu[0])
     if check_model and recipe.init == "pretrained":
         check_weights(model, config)
     train, validation = (pack_split(item, tokenizer, recipe) for item in splits.values())

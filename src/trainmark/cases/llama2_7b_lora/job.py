@@ -15,13 +15,12 @@ from trainmark.training.parameters import trained
 from trainmark.training.shards import Sharding, evaluation_rows
 from trainmark.training.stepper import Stepper, add_floats_over_ranks
 
-from . import adapters
+from . import adapters, mmlu_legacy, mmlu_plan
 from . import data as dialogues
 from .case import targets
 from .data import MODEL
 from .flops import FORMULA, model_flops_per_token
 from .memory import predict_peak_bytes, refuse_too_little
-from .mmlu_plan import plan_scoring
 from .mmlu_scoring import score
 from .model import build as build_model
 
@@ -179,9 +178,9 @@ class LlamaJob:
         assert self.data.mmlu is not None
         legacy = self.recipe.mmlu_mode == "legacy"
         rank, world_size = self.context.rank, self.context.world_size
-        plan = plan_scoring(
+        plan = (mmlu_legacy if legacy else mmlu_plan).plan_scoring(
             self.data.tokenizer, self.data.mmlu, shots=self.recipe.mmlu_shots,
-            max_length=self.max_prompt, legacy=legacy, rank=rank, world_size=world_size,
+            max_length=self.max_prompt, rank=rank, world_size=world_size,
         )  # fmt: skip
         with self.stepper.autocast():
             return score(

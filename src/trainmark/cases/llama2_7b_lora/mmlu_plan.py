@@ -37,7 +37,7 @@ class Group:
         prefix: ids that all prompts of the group begin with.
         rests: each prompt's ids after the prefix, at least one.
         rows: row of each item in the subject's file, from 0.
-        cut: the prompts were too long even without a shot and begin in their middle.
+        cut: the questions were too long even without a shot and are not whole.
     """
 
     subject: int
@@ -79,7 +79,6 @@ def plan_scoring(
     *,
     shots: int = 5,
     max_length: int,
-    legacy: bool = False,
     rank: int = 0,
     world_size: int = 1,
 ) -> Plan:
@@ -87,25 +86,24 @@ def plan_scoring(
 
     Args:
         shots: solved examples before each question; where the prompt is longer than
-            ``max_length`` ids, the last ones are dropped, in ``legacy`` mode the first.
-        legacy: prompts as the published page has them.
+            ``max_length`` ids, the last ones are dropped.
 
     Raises:
         DataError: the tokenizer does not make the four answers one token each.
     """
-    letters = answer_ids(tokenizer, mmlu[0], legacy=legacy)
+    letters = answer_ids(tokenizer, mmlu[0])
     groups: list[Group] = []
     for number, rows in shares(mmlu, rank=rank, world_size=world_size):
         left = list(rows)
         for count in range(min(shots, len(mmlu[number].shots)), -1, -1):
-            ids = _encode(tokenizer, mmlu[number], left, count, letters, legacy=legacy)
+            ids = _encode(tokenizer, mmlu[number], left, count, letters)
             fits = [len(item) <= max_length for item in ids]
             kept = [place for place, fit in enumerate(fits) if fit]
-            groups += _group(number, count, [ids[i] for i in kept], [left[i] for i in kept])
+            groups += group(number, count, [ids[i] for i in kept], [left[i] for i in kept])
             over = [place for place, fit in enumerate(fits) if not fit]
             if not count:
                 ends = [ids[i][-max_length:] for i in over]
-                groups += _group(number, 0, ends, [left[i] for i in over], cut=True)
+                groups += group(number, 0, ends, [left[i] for i in over], cut=True)
             left = [left[i] for i in over]
             if not left:
                 break
@@ -131,15 +129,13 @@ def shares(mmlu: Mmlu, *, rank: int, world_size: int) -> Iterator[tuple[int, ran
             yield number, range(int(mine[0]), int(mine[-1]) + 1)
 
 
-def answer_ids(
-    tokenizer: TextTokenizer, subject: Subject, *, legacy: bool = False
-) -> tuple[int, int, int, int]:
+def answer_ids(tokenizer: TextTokenizer, subject: Subject) -> tuple[int, int, int, int]:
     """Return the ids of the four answers after a prompt.
 
     Raises:
         DataError: they are not four tokens after the same ids.
     """
-    stem = prompt(subject.name, (), subject.items[0], legacy=legacy)
+    stem = prompt(subject.name, (), subject.items[0])
     a, b, c, d = tokenizer.prompts([stem + answer(number) for number in range(len(LETTERS))])
     found = a[-1], b[-1], c[-1], d[-1]
     if not a[:-1] == b[:-1] == c[:-1] == d[:-1] or len(set(found)) < len(LETTERS):
@@ -159,19 +155,14 @@ def _encode(
     rows: Sequence[int],
     count: int,
     letters: Sequence[int],
-    *,
-    legacy: bool,
 ) -> list[Ids]:
     """Return the ids of the prompts of ``rows`` up to where the answer is due.
 
     They are encoded with an answer, which is then taken off: a blank before a letter is
     part of the letter's token, or a token of its own that belongs to the prompt.
     """
-    shots = subject.shots
-    shots = shots[len(shots) - count :] if legacy else shots[:count]
-    texts = [
-        prompt(subject.name, shots, subject.items[row], legacy=legacy) + answer(0) for row in rows
-    ]
+    shots = subject.shots[:count]
+    texts = [prompt(subject.name, shots, subject.items[row]) + answer(0) for row in rows]
     found = tokenizer.prompts(texts)
     for row, ids in zip(rows, found, strict=True):
         if ids[-1] != letters[0]:
@@ -184,7 +175,7 @@ def _encode(
     return [np.array(ids[:-1], np.int64) for ids in found]
 
 
-def _group(
+def group(
     subject: int, shots: int, prompts: list[Ids], rows: list[int], *, cut: bool = False
 ) -> list[Group]:
     """Return the prompts with their common beginning set apart; nothing for no prompts."""

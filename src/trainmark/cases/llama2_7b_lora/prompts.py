@@ -24,29 +24,25 @@ def training_text(dialogue: str, summary: str) -> str:
     return INSTRUCTION.format(dialogue=dialogue) + summary
 
 
-def head(subject: str, *, legacy: bool = False) -> str:
-    """Return the first lines of a prompt.
-
-    The authors' code and the page leave two blanks before the subject; lm-eval has one.
-    """
-    blanks = "  " if legacy else " "
+def head(subject: str) -> str:
+    """Return the first lines of a prompt, as lm-eval has them."""
     name = subject.replace("_", " ")
-    return f"The following are multiple choice questions (with answers) about{blanks}{name}.\n\n"
+    return f"The following are multiple choice questions (with answers) about {name}.\n\n"
 
 
-def ask(question: Question, *, legacy: bool = False) -> str:
+def ask(question: Question) -> str:
     """Return a question and its choices up to where the answer's letter is due.
 
-    White space around the question goes, as in lm-eval; the page leaves it.
+    White space around the question goes, as in lm-eval.
     """
-    text = question.text if legacy else question.text.strip()
     choices = zip(LETTERS, question.choices, strict=True)
-    return "\n".join([text, *(f"{letter}. {choice}" for letter, choice in choices), "Answer:"])
+    lines = [f"{letter}. {choice}" for letter, choice in choices]
+    return "\n".join([question.text.strip(), *lines, "Answer:"])
 
 
-def shown(question: Question, *, legacy: bool = False) -> str:
+def shown(question: Question) -> str:
     """Return a question with its answer, as a shot before the question asked."""
-    return f"{ask(question, legacy=legacy)}{answer(question.answer)}\n\n"
+    return f"{ask(question)}{answer(question.answer)}\n\n"
 
 
 def answer(number: int) -> str:
@@ -54,9 +50,6 @@ def answer(number: int) -> str:
     return f" {LETTERS[number]}"
 
 
-def prompt(
-    subject: str, shots: Sequence[Question], question: Question, *, legacy: bool = False
-) -> str:
+def prompt(subject: str, shots: Sequence[Question], question: Question) -> str:
     """Return the whole prompt: head, shots with their answers, the question."""
-    parts = [head(subject, legacy=legacy), *(shown(shot, legacy=legacy) for shot in shots)]
-    return "".join(parts) + ask(question, legacy=legacy)
+    return "".join([head(subject), *map(shown, shots)]) + ask(question)

@@ -1,0 +1,185 @@
+"""MMLU prompts to the token as the published fine-tuning's code asks them.
+
+Owns how that code reads cells (by pandas), its prompt, and what it cuts from one that is too
+long. Must not know torch or the model. Facts are those of FlagPerf's
+training/benchmarks/llama2_7b_finetune/pytorch, dataset/dataloader_mmlu.py and
+evaluate/evaluator.py, https://github.com/FlagOpen/FlagPerf, read on 2026-11-21. Where that
+code stops with an error (a question that pandas takes for a number or for nothing), the
+question's own text is asked here.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from trainmark.errors import DataError
+
+from .mmlu import LETTERS
+from .mmlu_plan import Plan, group, shares
+from .prompts import answer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from .mmlu import Mmlu, Question, Subject
+    from .mmlu_plan import Group
+    from .tokens import TextTokenizer
+
+# What pandas takes for a missing value, printed as `nan`:
+# https://pandas.pydata.org/docs/reference/api/pandas.read_csv.html, na_values, 2026-11-21.
+MISSING = frozenset({
+    "", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN",
+    "<NA>", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null",
+})  # fmt: skip
+_WHOLE = re.compile(r"\s*[+-]?[0-9]+\s*", re.ASCII)
+_NUMBER = re.compile(
+    r"\s*[+-]?(([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?|inf|infinity)\s*",
+    re.ASCII | re.IGNORECASE,
+)
+BLANK_LINE = "\n\n"
+
+
+def as_read(column: Sequence[str]) -> list[str]:
+    """Return the cells of one csv column as pandas reads and then prints them.
+
+    A column of whole numbers only is printed as such; with a missing value or any other
+    number among them, all are floats. One other text, and all stay as they are written.
+    """
+    known = [cell for cell in column if cell not in MISSING]
+    shown: Callable[[str], str] = str
+    if all(map(_WHOLE.fullmatch, known)):
+        shown = _whole if len(known) == len(column) else _whole_as_float
+    elif all(map(_NUMBER.fullmatch, known)):
+        shown = _float
+    elif {cell.lower() for cell in known} <= {"true", "false"}:
+        shown = str.capitalize
+    return ["nan" if cell in MISSING else shown(cell) for cell in column]
+
+
+def _whole(cell: str) -> str:
+    return str(int(cell))
+
+
+def _whole_as_float(cell: str) -> str:
+    return repr(float(int(cell)))
+
+
+def _float(cell: str) -> str:
+    return repr(float(cell))
+
+
+def _rows_as_read(rows: Sequence[Question]) -> list[Question]:
+    columns = [as_read(column) for column in zip(*(row.choices for row in rows), strict=True)]
+    choices = zip(*columns, strict=True)
+    return [replace(row, choices=cells) for row, cells in zip(rows, choices, strict=True)]
+
+
+def head(subject: str) -> str:
+    """Return the prompt's first line, two blanks before the subject; a blank line follows."""
+    name = subject.replace("_", " ")
+    return f"The following are multiple choice questions (with answers) about  {name}."
+
+
+def ask(question: Question) -> str:
+    """Return a question as its cells are, up to where the answer's letter is due."""
+    lines = [f"{letter}. {text}" for letter, text in zip(LETTERS, question.choices, strict=True)]
+    return "\n".join([question.text, *lines, "Answer:"])
+
+
+def check(tokenizer: TextTokenizer, mmlu: Mmlu, *, max_length: int) -> tuple[int, int, int, int]:
+    """Return the ids of the four answers: the first of each letter alone.
+
+    Raises:
+        DataError: they are not four, or a prompt's first line alone is too long.
+    """
+    start = len(tokenizer.begin)
+    first = [tuple(ids[start : start + 1]) for ids in tokenizer.prompts(LETTERS)]
+    if len(set(first)) < len(LETTERS) or () in first:
+        raise DataError(
+            "the letters A, B, C, D do not begin with four tokens",
+            where=str(tokenizer.file),
+            rule="mmlu_mode=legacy takes the token of a letter alone for the answer",
+            remedy="use the tokenizer that the model was trained with, or set mmlu_mode=full",
+        )
+    (a,), (b,), (c,), (d,) = first
+    lengths = [len(ids) for ids in tokenizer.prompts([head(subject.name) for subject in mmlu])]
+    longest = int(np.argmax(lengths))
+    if lengths[longest] > _most_ids(tokenizer, max_length):
+        raise DataError(
+            f"the first line of {mmlu[longest].name}'s prompts has {lengths[longest]} tokens",
+            where=str(tokenizer.file),
+            rule=f"mmlu_mode=legacy cuts prompts to seq_length={max_length}, but not that line",
+            remedy=f"add seq={lengths[longest] + 1 - start} or more, or set mmlu_mode=full",
+        )
+    return a, b, c, d
+
+
+def _most_ids(tokenizer: TextTokenizer, max_length: int) -> int:
+    """Return the ids of a prompt at most; a beginning token counts even where there is none."""
+    return max_length - 1 + len(tokenizer.begin)
+
+
+def plan_scoring(
+    tokenizer: TextTokenizer,
+    mmlu: Mmlu,
+    *,
+    shots: int = 5,
+    max_length: int,
+    rank: int = 0,
+    world_size: int = 1,
+) -> Plan:
+    """Return the prompts that ``rank`` scores; see ``mmlu_plan.plan_scoring``.
+
+    A prompt of more than ``max_length`` ids loses what stands between its first two blank
+    lines, again and again: mostly its first shot, but a blank line within a question cuts
+    there too. A question that is too long alone leaves the bare first line.
+
+    Raises:
+        DataError: as ``check``.
+    """
+    letters = check(tokenizer, mmlu, max_length=max_length)
+    groups: list[Group] = []
+    for number, rows in shares(mmlu, rank=rank, world_size=world_size):
+        groups += _groups(
+            tokenizer, number, mmlu[number], rows, most_shots=shots,
+            most_ids=_most_ids(tokenizer, max_length),
+        )  # fmt: skip
+    return Plan(groups, letters, sum(len(subject.items) for subject in mmlu))
+
+
+def _groups(
+    tokenizer: TextTokenizer,
+    number: int,
+    subject: Subject,
+    rows: range,
+    *,
+    most_shots: int,
+    most_ids: int,
+) -> Iterator[Group]:
+    """Yield the prompts of one subject's ``rows`` that lost equally much."""
+    shots = [
+        ask(shot) + answer(shot.answer) + BLANK_LINE
+        for shot in _rows_as_read(subject.shots)[:most_shots]
+    ]
+    *starts, end = accumulate((shot.count(BLANK_LINE) for shot in shots), initial=0)
+    items = _rows_as_read(subject.items)
+    pieces = {row: ("".join(shots) + ask(items[row])).split(BLANK_LINE) for row in rows}
+    left, dropped = list(rows), 0
+    while left:
+        texts = [BLANK_LINE.join([head(subject.name), *pieces[row][dropped:]]) for row in left]
+        found = dict(zip(left, tokenizer.prompts(texts), strict=True))
+        fitting = [row for row in left if len(found[row]) <= most_ids]
+        yield from group(
+            number,
+            sum(start >= dropped for start in starts),
+            [np.array(found[row], np.int64) for row in fitting],
+            fitting,
+            cut=dropped > end,
+        )
+        left = [row for row in left if len(found[row]) > most_ids]
+        dropped += 1
