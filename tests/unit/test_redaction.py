@@ -105,6 +105,7 @@ KEPT = [
     "host memory, from the host to the device",
     "alice-like malice alices alice.py",
     "return q@k.transpose(-2, -1)",
+    "nvcr.io/nvidia/pytorch:25.06-py3 pytorch@sha256:0a1b2c3d pkg@v2",
     "step 5/10 bf16 loss 0.4242 2026-11-21T10:11:12+00:00",
     "20261121T101112Z-toy-ab12cd",
 ]

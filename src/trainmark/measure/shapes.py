@@ -252,6 +252,7 @@ class Machine(TypedDict, total=False):
     memory_total_bytes: Bytes | None
     driver: str | None
     container: str | None
+    container_version: str | None
     container_image: str | None
     network: str | None
     variables: dict[str, str]

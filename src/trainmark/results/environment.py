@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import re
 import subprocess
@@ -69,13 +68,34 @@ def driver_version() -> str | None:
     return found.group(1) if found else None
 
 
-def container() -> str | None:
-    """Return the kind of container the run is in, if its usual traces are there."""
-    if Path("/.dockerenv").exists():
-        return "docker"
-    if Path("/run/.containerenv").exists():
-        return "podman"
-    return os.environ.get("container") or None  # noqa: SIM112 - systemd spells it so
+# What nobody can find out from inside is told by whoever starts the run.
+IMAGE_VARIABLE = "TRAINMARK_CONTAINER_IMAGE"
+VERSION_VARIABLE = "TRAINMARK_CONTAINER_VERSION"
+NETWORK_VARIABLE = "TRAINMARK_NETWORK"
+_PODMAN = re.compile(r'^(engine|image)="(?:podman-)?([^"]*)"$', re.MULTILINE)
+
+
+def container(variables: Mapping[str, str], root: Path = Path("/")) -> dict[str, str | None]:
+    """Return kind, version and image of the container the run is in; None what is not known.
+
+    Docker tells neither version nor image inside; podman both, but in a privileged container
+    alone; apptainer its image. What the variables say goes before.
+    """
+    kind, version, image = None, None, None
+    podman = root / "run" / ".containerenv"  # podman-run(1), 2026-11-21
+    if (root / ".dockerenv").exists():
+        kind = "docker"
+    elif podman.exists():
+        told = dict(_PODMAN.findall(podman.read_text(encoding="utf-8", errors="replace")))
+        kind, version, image = "podman", told.get("engine"), told.get("image")
+    elif "APPTAINER_NAME" in variables or "SINGULARITY_NAME" in variables:
+        kind = "apptainer" if "APPTAINER_NAME" in variables else "singularity"
+        image = variables[f"{kind.upper()}_NAME"]
+    return {
+        "container": kind or variables.get("container") or None,  # systemd spells it so
+        "container_version": variables.get(VERSION_VARIABLE) or version,
+        "container_image": variables.get(IMAGE_VARIABLE) or image,
+    }
 
 
 def os_name() -> str:
@@ -122,8 +142,7 @@ def collect(variables: Mapping[str, str]) -> dict[str, Any]:
         "numa_nodes": numa_nodes(),
         "memory_total_bytes": total_memory_bytes(),
         "driver": driver_version(),
-        "container": container(),
-        "container_image": os.environ.get("TRAINMARK_CONTAINER_IMAGE"),
-        "network": os.environ.get("TRAINMARK_NETWORK"),
+        **container(variables),
+        "network": variables.get(NETWORK_VARIABLE),
         "variables": {name: variables[name] for name in VARIABLES if name in variables},
     }
