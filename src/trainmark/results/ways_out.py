@@ -91,8 +91,8 @@ _ADVICE: dict[str, Text] = {
         "请反馈：计数、计时或设备峰值有误",
     ),
     "error": Text(
-        "read the traceback here, and log.rank{rank}.txt beside the record",
-        "请查看此处的调用栈，以及记录旁的 log.rank{rank}.txt",
+        "read the traceback, on the page and in log.rank{rank}.txt beside the record",
+        "请查看结果页或记录旁 log.rank{rank}.txt 中的调用栈",
     ),
     "unknown": Text(
         "read log.rank<N>.txt and log.launcher.txt beside the record",
