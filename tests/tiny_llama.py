@@ -29,6 +29,7 @@ def recipe(**changes: Any) -> LlamaRecipe:
         "data": "generated", "model_size": "tiny", "init": "random", "seq_length": 64,
         "micro_batch_size": 4, "lora_rank": 4, "lora_dropout": 0.0, "learning_rate": 1e-3,
         "lora_targets": "q_proj,v_proj,down_proj", "max_epochs": 3, "mmlu_shots": 2,
+        "shuffle": True, "short_row": "train",
     }  # fmt: skip
     return LlamaRecipe(**{**fields, **changes})
 

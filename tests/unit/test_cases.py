@@ -142,6 +142,8 @@ CHANGED = {
         "throughput-1x1": "bs=4,precision=bf16,weights_dtype=bf16",
         "throughput-1x8": "bs=4,precision=bf16,weights_dtype=bf16",
         "throughput-fp16-1x1": "bs=4,precision=fp16,weights_dtype=fp16",
+        "published-tf32-1x1": "precision=tf32",
+        "published-fp16-1x1": "bs=4,precision=fp16,weights_dtype=fp16",
         "throughput-tf32-1x1": "precision=tf32",
     },
     "dlrm_criteo": {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from trainmark.cases.llama2_7b_lora.case import CASE, check_recipe
 from trainmark.cases.llama2_7b_lora.model_files import PRESETS, lora_parameters, parameters
 from trainmark.cases.llama2_7b_lora.packing import IGNORED, Packed
 from trainmark.devices.peaks import dense_peak
-from trainmark.errors import EnvironmentFault, UsageError
+from trainmark.errors import DataError, EnvironmentFault, UsageError
 from trainmark.protocols import Counts, SavesArtifacts
 from trainmark.report.cells import percent
 from trainmark.spec import RankMemory, message
@@ -82,6 +83,40 @@ def test_batches_hold_every_row_once_and_weigh_tokens_alike(folder: Path) -> Non
             targets = sum(int((item.tensors[1] != -100).sum()) for item in step)
             assert {item.tensors[-1] for item in step} == {batch.step_samples / targets}
             step = []
+
+
+def test_published_rows_come_in_the_files_order_without_the_short_one(folder: Path) -> None:
+    shuffled = tiny_llama.new_job(folder)
+    job = tiny_llama.new_job(folder, shuffle=False, short_row="drop")
+    rows = len(shuffled.data.train) - 1
+    assert len(job.data.train) == rows
+    assert int(shuffled.data.train.tokens[-1]) < 64 == int(job.data.train.tokens.min())
+    for epoch in (0, 1):
+        ids = torch.cat([batch.tensors[0] for batch in job.batches(epoch)])
+        assert ids.tolist() == job.data.train.ids.tolist()
+    assert len(job.data.validation) == len(shuffled.data.validation)
+
+
+def test_too_few_dialogues_for_one_row_are_refused(folder: Path, tmp_path: Path) -> None:
+    few = shutil.copytree(folder, tmp_path / "few")
+    rows = json.loads((few / "train.json").read_text())
+    (few / "train.json").write_text(json.dumps(rows[:2]))
+    with pytest.raises(DataError, match="do not fill one row of 1000 tokens") as caught:
+        tiny_llama.new_job(few, seq_length=1000, short_row="drop")
+    assert caught.value.where == str(few / "train.json")
+    assert "short_row=train" in caught.value.remedy
+    assert len(tiny_llama.new_job(few, seq_length=1000).data.train) == 1
+
+
+def test_standard_recipes_train_as_published_and_require_their_target() -> None:
+    for name, recipe in CASE.recipes.items():
+        kind = name.split("-")[0]
+        assert (recipe.shuffle, recipe.short_row) == (
+            (True, "train") if kind == "tiny" else (False, "drop")
+        )
+        assert recipe.target_required is (kind in ("standard", "tiny"))
+        assert (recipe.target_value is None) == (kind == "throughput")
+        assert recipe.mmlu_mode == {"published": "legacy", "throughput": "off"}.get(kind, "full")
 
 
 def test_a_step_with_nothing_to_foretell_trains_nothing(folder: Path) -> None:

@@ -53,3 +53,16 @@ def test_a_small_case_by_hand():
     attending = pack([[1, 2, 3], [4, 5], [6]], seq_length=4, pad_id=PAD)
     assert attending.labels.tolist() == [[-100, 2, 3, 4], [-100, 6, -100, -100]]
     assert (attending.tokens.tolist(), attending.targets.tolist()) == ([4, 2], [3, 1])
+
+
+def test_the_last_row_is_left_out_where_it_is_not_full() -> None:
+    documents = [[1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    whole = pack(documents, seq_length=4, pad_id=0)
+    left = pack(documents, seq_length=4, pad_id=0, drop_short=True)
+    assert whole.ids.tolist() == [[1, 2, 3, 4], [5, 6, 7, 8], [9, 0, 0, 0]]
+    assert left.ids.tolist() == whole.ids.tolist()[:2]
+    for name in ("labels", "documents", "tokens", "targets"):
+        assert getattr(left, name).tolist() == getattr(whole, name).tolist()[:2]
+    full = pack(documents, seq_length=3, pad_id=0, drop_short=True)
+    assert full.ids.tolist() == [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
+    assert len(pack(documents, seq_length=10, pad_id=0, drop_short=True)) == 0

@@ -264,7 +264,7 @@ def _other_work(records: Sequence[Record], lang: str) -> list[Block]:
         name = cells.clean(record.plan.recipe_name)
         if record.plan.data.origin == "generated":
             by_key.setdefault("reference.other", {})[name] = None
-        elif name.split("-")[0] != "standard":
+        elif name.split("-")[0] not in ("standard", "published"):
             by_key.setdefault("reference.unlike", {})[name] = None
     return [
         Paragraph(text(key, lang, recipes=", ".join(names)), "warn")

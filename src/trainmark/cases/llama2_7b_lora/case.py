@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
@@ -34,6 +34,12 @@ class LlamaRecipe(Recipe):
     """How adapters are trained; the model's shape comes from ``model/config.json``."""
 
     seq_length: PositiveInt = recipe_field(512, "tokens of a sample, dialogues packed into it")
+    shuffle: bool = recipe_field(
+        False, "train rows in a new order each epoch; false: in the files' order, as published"
+    )
+    short_row: Literal["drop", "train"] = recipe_field(
+        "drop", "training's last row, shorter than seq_length: left out as published, or trained"
+    )
     lora_rank: Annotated[int, Gt(0), Le(65_536)] = recipe_field(8, "rank of an adapter")
     lora_alpha: PositiveFloat = recipe_field(32.0, "an adapter's output is scaled by alpha / rank")
     lora_dropout: Annotated[float, Ge(0), Lt(1)] = recipe_field(
@@ -178,6 +184,13 @@ def _standard(world: str, precision: Precision, micro_batch_size: int) -> LlamaR
     )  # fmt: skip
 
 
+def _published(precision: Precision, micro_batch_size: int) -> LlamaRecipe:
+    """Return a run of the founding page, which is about throughput: MMLU is a remark there."""
+    return replace(
+        _standard("1x1", precision, micro_batch_size), mmlu_mode="legacy", target_required=False
+    )
+
+
 def _throughput(world: str, precision: Precision, micro_batch_size: int) -> LlamaRecipe:
     """Return a run for speed alone: random weights of the published shape, made-up dialogues."""
     return LlamaRecipe(
@@ -185,6 +198,7 @@ def _throughput(world: str, precision: Precision, micro_batch_size: int) -> Llam
         weights_dtype="fp32" if precision == "tf32" else precision, init="random",
         learning_rate=1e-4, max_epochs=1_000_000, max_steps=200, warmup_steps=20,
         eval_every_epochs=None, mmlu_mode="off", data="generated", timeout_s=3_600.0,
+        target_required=False,
     )  # fmt: skip
 
 
@@ -215,6 +229,8 @@ CASE = Case(
             data="generated",
             model_size="tiny",
             seq_length=192,
+            shuffle=True,
+            short_row="train",
             lora_rank=32,
             lora_alpha=32.0,
             lora_dropout=0.0,
@@ -232,6 +248,8 @@ CASE = Case(
         "standard-bf16-1x8": _standard("1x8", "bf16", 4),
         "standard-fp16-1x1": _standard("1x1", "fp16", 4),
         "standard-fp16-1x8": _standard("1x8", "fp16", 4),
+        "published-tf32-1x1": _published("tf32", 2),
+        "published-fp16-1x1": _published("fp16", 4),
         "throughput-1x1": _throughput("1x1", "bf16", 4),
         "throughput-1x8": _throughput("1x8", "bf16", 4),
         "throughput-fp16-1x1": _throughput("1x1", "fp16", 4),

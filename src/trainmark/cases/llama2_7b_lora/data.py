@@ -102,7 +102,15 @@ def _read(
             answer_ids(tokenizer, mmlu[0])
     if check_model and recipe.init == "pretrained":
         check_weights(model, config)
-    train, validation = (pack_split(item, tokenizer, recipe) for item in splits.values())
+    train = pack_split(splits["train"], tokenizer, recipe, drop_short=recipe.short_row == "drop")
+    if not len(train):
+        raise DataError(
+            f"all dialogues together do not fill one row of {recipe.seq_length} tokens",
+            where=", ".join(map(str, layout.files["train"])),
+            rule="short_row=drop leaves out the last row where it is not full, as published",
+            remedy="add short_row=train, a smaller seq, or more dialogues",
+        )
+    validation = pack_split(splits["validation"], tokenizer, recipe)
     content_id = _content_id(model, splits, mmlu, recipe) if check_model else ""
     return Loaded(train, validation, mmlu, tokenizer, config), layout.kind, content_id
 
@@ -117,8 +125,10 @@ def _refuse_long(config: ModelConfig, seq_length: int, folder: Path) -> None:
         )
 
 
-def pack_split(split: Dialogues, tokenizer: TextTokenizer, recipe: LlamaRecipe) -> Packed:
-    """Return a split tokenised with the instruction template and packed."""
+def pack_split(
+    split: Dialogues, tokenizer: TextTokenizer, recipe: LlamaRecipe, *, drop_short: bool = False
+) -> Packed:
+    """Return a split tokenised with the instruction template and packed; see ``packing.pack``."""
     texts = [
         training_text(dialogue, summary)
         for dialogue, summary in zip(split.dialogues, split.summaries, strict=True)
@@ -128,6 +138,7 @@ def pack_split(split: Dialogues, tokenizer: TextTokenizer, recipe: LlamaRecipe) 
         seq_length=recipe.seq_length,
         pad_id=tokenizer.end_id,
         separate=recipe.cross_document == "separate",
+        drop_short=drop_short,
     )
 
 

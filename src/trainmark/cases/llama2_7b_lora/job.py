@@ -101,7 +101,9 @@ class LlamaJob:
 
     def batches(self, epoch: int) -> Iterator[Batch]:
         split, size = self.data.train, self.sharding.global_batch_size
-        order = np.random.default_rng([self.recipe.seed, epoch]).permutation(len(split))
+        order = np.arange(len(split))
+        if self.recipe.shuffle:
+            np.random.default_rng([self.recipe.seed, epoch]).shuffle(order)
         step = 0
         for part in self.sharding.micro_batches(epoch, order=order):
             counts = Counts()

@@ -52,6 +52,7 @@ def pack(
     seq_length: int,
     pad_id: int,
     separate: bool = False,
+    drop_short: bool = False,
 ) -> Packed:
     """Lay documents end to end and cut the line every ``seq_length`` tokens.
 
@@ -59,16 +60,19 @@ def pack(
         pad_id: fills the last row up.
         separate: a document's first token is not to be foretold from the document before
             it. Whoever trains keeps attention inside ``documents`` then.
+        drop_short: leave out the tokens that do not fill a last row; no row is left where all
+            tokens together do not fill one.
     """
     assert len(documents) > 0
     lengths = np.fromiter((len(item) for item in documents), np.int64, len(documents))
     assert lengths.min() > 0
     total = int(lengths.sum())
-    rows = -(-total // seq_length)
-    ids = np.full(rows * seq_length, pad_id, np.int64)
-    np.concatenate([np.asarray(item, np.int64) for item in documents], out=ids[:total])
-    numbers = np.full(rows * seq_length, len(lengths), np.int64)
-    numbers[:total] = np.repeat(np.arange(len(lengths)), lengths)
+    rows = total // seq_length if drop_short else -(-total // seq_length)
+    size, held = rows * seq_length, min(total, rows * seq_length)
+    ids = np.full(size, pad_id, np.int64)
+    ids[:held] = np.concatenate([np.asarray(item, np.int64) for item in documents])[:held]
+    numbers = np.full(size, len(lengths), np.int64)
+    numbers[:held] = np.repeat(np.arange(len(lengths)), lengths)[:held]
     return _rows(
         ids.reshape(rows, seq_length), numbers.reshape(rows, seq_length), len(lengths), separate
     )
