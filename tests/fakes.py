@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainmark.protocols import Batch, Counts, Evaluation, MemoryUse, Refusal
+from trainmark.protocols import Batch, Counts, Evaluation, MatmulRate, MemoryUse, Refusal
 from trainmark.spec import RankMemory
 
 if TYPE_CHECKING:
@@ -83,8 +83,8 @@ class SyncDevice:
         self.calls.append("memory")
         return MemoryUse(None, self.used_bytes, 10_000, "process")
 
-    def matmul_flops_per_second(self, precision: Precision) -> float:
-        return 1e12
+    def matmul_rate(self, precision: Precision) -> MatmulRate:
+        return MatmulRate(1e12, 0.0)
 
     def copy_bytes_per_second(self) -> float:
         return 2e9

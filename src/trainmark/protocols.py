@@ -213,6 +213,18 @@ DESCRIBE_KEYS = ("name", "vendor", "memory_total_bytes")
 PRECISION_KEYS = ("tf32", "autocast", "deterministic")
 
 
+class MatmulRate(NamedTuple):
+    """The rate of a large matmul, and how far it moved while it was measured.
+
+    Args:
+        swing: share by which one half of the repetitions was slower than the other; None
+            where there was one only.
+    """
+
+    flops_per_second: float
+    swing: float | None
+
+
 class Device(Protocol):
     """One accelerator as a rank drives it. Torch is imported inside the methods only."""
 
@@ -243,8 +255,8 @@ class Device(Protocol):
     def memory(self) -> MemoryUse:
         """Return memory use since the process started."""
 
-    def matmul_flops_per_second(self, precision: Precision) -> float:
-        """Measure the rate of a large square matrix product in ``precision``."""
+    def matmul_rate(self, precision: Precision) -> MatmulRate:
+        """Measure the rate of a large square product in ``precision``."""
 
     def copy_bytes_per_second(self) -> float:
         """Measure the rate of a large copy within the device's memory, read plus written."""

@@ -12,7 +12,15 @@ import torch
 
 from trainmark.conformance.device import device_faults, vendor_faults
 from trainmark.devices.cpu import Cpu, CpuDevice
-from trainmark.protocols import DESCRIBE_KEYS, PRECISION_KEYS, Device, MemoryUse, Vendor, members
+from trainmark.protocols import (
+    DESCRIBE_KEYS,
+    PRECISION_KEYS,
+    Device,
+    MatmulRate,
+    MemoryUse,
+    Vendor,
+    members,
+)
 
 
 class Good(Cpu):
@@ -35,9 +43,9 @@ class Good(Cpu):
 class GoodDevice(CpuDevice):
     name = "good"
 
-    def matmul_flops_per_second(self, precision):
+    def matmul_rate(self, precision):
         del precision
-        return 1e9
+        return MatmulRate(1e9, 0.0)
 
     def copy_bytes_per_second(self):
         return 1e9
@@ -88,8 +96,7 @@ DEVICES = [
     ({"memory": lambda _: MemoryUse(None, None, None, "rank")},
      "memory() is MemoryUse(allocator_peak_bytes=None, used_bytes=None, total_bytes=None, "
      "scope='rank')"),
-    ({"matmul_flops_per_second": lambda *_: 0.0},
-     "matmul_flops_per_second(fp32) is 0.0, not a rate"),
+    ({"matmul_rate": lambda *_: 0.0}, "matmul_rate(fp32) is 0.0, not a rate"),
     ({"copy_bytes_per_second": lambda _: None}, "copy_bytes_per_second() is None, not a rate"),
 ]  # fmt: skip
 

@@ -6,6 +6,7 @@ import pytest
 
 from trainmark.errors import RecordError
 from trainmark.report.summary import groups, remarks, summary, summary_table, work
+from trainmark.report.texts import text
 from trainmark.results.record import Record
 from trainmark.spec import message
 
@@ -35,8 +36,16 @@ def test_median_interval_and_cv_over_launches():
     assert (core.median, core.low, core.high, core.launches) == (100.0, 98.0, 102.0, 5)
     assert core.cv == pytest.approx(0.0158114, abs=1e-6)
     assert not found.descriptive
-    assert remarks(found) == ["5 of 5 launches passed"]
-    assert "95% interval" in summary_table(found).headers
+    assert core.is_range
+    assert remarks(found)[0] == "5 of 5 launches passed"
+    assert text("head.range", "en") in summary_table(found).headers
+
+
+def test_of_nine_launches_the_interval_is_narrower_than_the_range():
+    found = summary([launch(n, 100.0 + n) for n in range(9)])
+    core = found.figures["p_core"]
+    assert (core.low, core.high, core.is_range) == (101.0, 107.0, False)
+    assert text("head.interval", "en") in summary_table(found).headers
 
 
 def test_rates_in_sequences_and_tokens_stand_beside_the_samples():

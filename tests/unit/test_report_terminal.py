@@ -38,14 +38,15 @@ def hostile():
 def test_a_passed_run():
     lines = run_table(record(), run_dir=Path("runs/one"), screen=PLAIN).splitlines()
     assert lines[0] == "PASSED distilbert_sst2 · NVIDIA A100-SXM4-40GB 1 node x 2 (1x2)"
-    assert lines[1] == "acc 0.9117 reached the target 0.91"
-    assert lines[3].split() == [
+    assert lines[1] == "trust: noisy: fewer than 5 launches (1)"
+    assert lines[2] == "acc 0.9117 reached the target 0.91"
+    assert lines[4].split() == [
         "precision", "fix_hp", "e2e_time", "p_whole", "p_train", "p_core", "acc", "mem",
     ]  # fmt: skip
-    assert lines[5].split() == [
+    assert lines[6].split() == [
         "tf32", "bs=96,", "46.1", "412.9", "457.2", "464.6", "0.9117/0.91", "33.4/40.0",
     ]  # fmt: skip
-    assert lines[6].split() == ["lr=0.00015"]
+    assert lines[7].split() == ["lr=0.00015"]
     assert lines[-1] == "record: runs/one/record.json"
     text = "\n".join(lines)
     assert "MFU               31.6  %          dense tf32 peak 156 TFLOP/s (A)" in text
@@ -137,7 +138,7 @@ def test_changes_fold_at_commas_only():
         "eval_every_epochs": None,
     }  # fmt: skip
     lines = run_table(record(fix_hp=changes), screen=PLAIN).splitlines()
-    assert [line.split()[-1 if row else 1] for row, line in enumerate(lines[5:10])] == [
+    assert [line.split()[-1 if row else 1] for row, line in enumerate(lines[6:11])] == [
         "bs=2097152,", "lr=0.00000125,", "gas=8,", "eval_every_epochs=", "none",
     ]  # fmt: skip
 
@@ -162,8 +163,9 @@ def test_repeats():
     launches.append(record(run_id="r3", status="timed_out"))
     lines = repeats_table(launches, screen=PLAIN).splitlines()
     assert lines[0] == "Repeated launches: distilbert_sst2:pytorch_2.13:cuda:1:2:1"
-    assert lines[2].split() == ["figure", "median", "unit", "range", "CV", "launches"]
-    assert lines[4].split() == ["e2e_time", "46.1", "s", "46.1", "–", "46.1", "0.00%", "3"]
+    assert lines[1] == "trust: noisy: fewer than 5 launches (3)"
+    assert lines[3].split() == ["figure", "median", "unit", "range", "CV", "launches"]
+    assert lines[5].split() == ["e2e_time", "46.1", "s", "46.1", "–", "46.1", "0.00%", "3"]
     assert "3 of 4 launches passed" in lines
     assert "left out of every figure: r3 (timed out)" in lines
     assert max(map(len, lines)) <= 80

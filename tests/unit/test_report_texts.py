@@ -12,7 +12,7 @@ from trainmark.report.texts import TEXTS, text
 CJK = re.compile(r"[\u3000-\u9fff\uff00-\uffef]")
 PREFIXES = (
     "status.", "rules.", "label.", "origin.", "figure.", "count.", "span.", "evidence.",
-    "cause.", "head.",
+    "cause.", "head.", "trust.",
 )  # fmt: skip
 
 

@@ -29,18 +29,22 @@ def command(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="File to write; default: stdout.")
     ] = None,
+    no_verify: Annotated[
+        bool, typer.Option("--no-verify", help="Do not hold records against their evidence.")
+    ] = False,
 ) -> None:
     """Print the result page of one or several runs, or their figures as data."""
     from trainmark.cli.show import find_runs, newest_run
+    from trainmark.cli.verified import Reader
     from trainmark.report.export import to_csv, to_index, to_json
     from trainmark.report.page import html_page, markdown_page
-    from trainmark.results.record import read
 
     if form is None:
         ending = output.suffix[1:] if output else ""
         form = ending if ending in ("html", "json", "csv") else "md"  # type: ignore[assignment]
     launches = [found for run in runs or [newest_run()] for found in find_runs(run)]
-    records = [read(path) for found in launches for path in found]
+    reader = Reader(verify=not no_verify)
+    records = [reader.read(path) for found in launches for path in found]
     if form == "md":
         text = markdown_page(records, lang)
     elif form == "html":
@@ -53,6 +57,7 @@ def command(
         text = to_csv(records)
     if output is None:
         say(text, newline=False)
+        reader.end()
         return
     try:
         output.write_text(text, encoding="utf-8")
@@ -63,3 +68,4 @@ def command(
             f"cannot write: {error.strerror}", where=str(output), remedy="choose another -o"
         ) from error
     say(str(output), err=True)
+    reader.end()

@@ -74,16 +74,22 @@ def command(
         Path | None, typer.Argument(help="Run directory, record.json, or a plan's folder.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
+    no_verify: Annotated[
+        bool, typer.Option("--no-verify", help="Do not hold records against their evidence.")
+    ] = False,
 ) -> None:
     """Print the table of a run, or of each run of a plan."""
-    from trainmark.results.record import read
+    from trainmark.cli.verified import Reader
 
     asked = run or newest_run()
-    runs = [[(path, read(path)) for path in paths] for paths in find_runs(asked)]
+    reader = Reader(verify=not no_verify)
+    runs = [[(path, reader.read(path)) for path in paths] for paths in find_runs(asked)]
     if as_json:
         documents = [record.model_dump(mode="json") for found in runs for _, record in found]
         say(json.dumps(documents if len(documents) > 1 else documents[0], ensure_ascii=False))
+        reader.end()
         return
     for found in runs:
         single = found[0][0] == asked  # one launch of a series has no summary
         print_tables(found, repeated=not single and found[0][1].plan.repeat_count > 1)
+    reader.end()

@@ -20,6 +20,7 @@ from trainmark.protocols import (
     DESCRIBE_KEYS,
     PRECISION_KEYS,
     Device,
+    MatmulRate,
     MemoryUse,
     Refusal,
     Vendor,
@@ -139,12 +140,12 @@ def device_faults(vendor: Vendor) -> list[str]:
     memory = faults.answer("memory()", device.memory)
     scoped = isinstance(memory, MemoryUse) and memory.scope in ("device", "process")
     faults.unless(scoped, f"memory() is {memory!r}")
-    for name, ask in (
-        ("matmul_flops_per_second(fp32)", lambda: device.matmul_flops_per_second("fp32")),
-        ("copy_bytes_per_second()", device.copy_bytes_per_second),
-    ):
-        rate = faults.answer(name, ask)
-        faults.unless(isinstance(rate, float) and rate > 0, f"{name} is {rate!r}, not a rate")
+    matmul = faults.answer("matmul_rate(fp32)", lambda: device.matmul_rate("fp32"))
+    timed = isinstance(matmul, MatmulRate) and matmul.flops_per_second > 0
+    faults.unless(timed, f"matmul_rate(fp32) is {matmul!r}, not a rate")
+    rate = faults.answer("copy_bytes_per_second()", device.copy_bytes_per_second)
+    told = isinstance(rate, float) and rate > 0
+    faults.unless(told, f"copy_bytes_per_second() is {rate!r}, not a rate")
     return faults.found
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
-from trainmark.protocols import MemoryUse, Refusal
+from trainmark.protocols import MatmulRate, MemoryUse, Refusal
 from trainmark.spec import RankMemory
 from trainmark.training.host_memory import keep_freed_memory
 
@@ -186,7 +186,7 @@ class CpuDevice:
             scope="process",
         )
 
-    def matmul_flops_per_second(self, precision: Precision) -> float:
+    def matmul_rate(self, precision: Precision) -> MatmulRate:
         """Measure with this rank's threads, on its own size for slow precisions."""
         from trainmark.devices.matmul import best_matmul_rate
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainmark.errors import EnvironmentFault
-from trainmark.protocols import MemoryUse
+from trainmark.protocols import MatmulRate, MemoryUse
 from trainmark.spec import RankMemory
 
 if TYPE_CHECKING:
@@ -219,7 +219,7 @@ class CudaDevice:
             scope="device",
         )
 
-    def matmul_flops_per_second(self, precision: Precision) -> float:
+    def matmul_rate(self, precision: Precision) -> MatmulRate:
         """Measure at sizes that fill a large device, then give the memory back."""
         from trainmark.devices.matmul import best_matmul_rate
 

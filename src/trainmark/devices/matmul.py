@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from trainmark.protocols import MatmulRate
+
 if TYPE_CHECKING:
     from trainmark.protocols import Device
     from trainmark.spec import Precision
@@ -12,24 +14,25 @@ _BUDGET_NS = 250_000_000
 _MAX_REPEATS = 20
 
 
-def best_matmul_rate(device: Device, precision: Precision, *, sizes: tuple[int, ...]) -> float:
-    """Return the best rate over square products of ``sizes``, in FLOP/s.
+def best_matmul_rate(device: Device, precision: Precision, *, sizes: tuple[int, ...]) -> MatmulRate:
+    """Return the best rate over square products of ``sizes``.
 
     A precision the device has no units for can be a hundred times slower, so a larger
     product is tried only if the rate so far says that it lasts about a second at most:
     give ``sizes`` from small to large. Each size runs once to warm up, then until a quarter
     of a second is spent. The best single product counts: it is the least disturbed, and a
-    ceiling must not be too low.
+    ceiling must not be too low. Its swing is that of the size it was reached with.
     """
-    best = 0.0
+    best = MatmulRate(0.0, None)
     for size in sizes:
-        if best and 2.0 * size**3 * 1e9 / best > 4 * _BUDGET_NS:
+        rate = best.flops_per_second
+        if rate and 2.0 * size**3 * 1e9 / rate > 4 * _BUDGET_NS:
             break
-        best = max(best, _rate(device, precision, size))
+        best = max(best, _rate(device, precision, size), key=lambda item: item.flops_per_second)
     return best
 
 
-def _rate(device: Device, precision: Precision, size: int) -> float:
+def _rate(device: Device, precision: Precision, size: int) -> MatmulRate:
     import torch
 
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, torch.float32)
@@ -39,16 +42,21 @@ def _rate(device: Device, precision: Precision, size: int) -> float:
     )
     out = torch.empty_like(left)
     torch.mm(left, right, out=out)
-    best, spent_ns = 0.0, 0
-    for _ in range(_MAX_REPEATS):
+    times_ns: list[int] = []
+    while len(times_ns) < _MAX_REPEATS and sum(times_ns) < _BUDGET_NS:
         device.synchronize()
         start = device.mark()
         torch.mm(left, right, out=out)
         end = device.mark()
         device.synchronize()
-        elapsed_ns = device.elapsed_ns(start, end)
-        best = max(best, 2.0 * size**3 * 1e9 / elapsed_ns)
-        spent_ns += elapsed_ns
-        if spent_ns >= _BUDGET_NS:
-            break
-    return best
+        times_ns.append(device.elapsed_ns(start, end))
+    return MatmulRate(2.0 * size**3 * 1e9 / min(times_ns), _swing(times_ns))
+
+
+def _swing(times_ns: list[int]) -> float | None:
+    """Return how far the halves of the repetitions differ in speed; None for a single one."""
+    half = len(times_ns) // 2
+    if half == 0:
+        return None
+    slower, faster = sorted((sum(times_ns[:half]), sum(times_ns[-half:])), reverse=True)
+    return 1 - faster / slower

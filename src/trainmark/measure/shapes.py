@@ -158,6 +158,7 @@ class _Facts(TypedDict):
     memory_scope: NotRequired[str]
     precision_flags: NotRequired[dict[str, str | int | float | bool | None] | None]
     matmul_flops_per_second: NotRequired[Rate | None]
+    matmul_swing: NotRequired[Annotated[float, Ge(0), Le(1)] | None]
     collective: NotRequired[str | None]
     samples_per_epoch: NotRequired[Count | None]
 

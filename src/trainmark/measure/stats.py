@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 STEADY_DRIFT = 0.05
 _STEADY_MIN_STEPS = 12
 _BOOTSTRAP_DRAWS = 10_000
-_INTERVAL_MIN_LAUNCHES = 5
+INTERVAL_MIN_LAUNCHES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,12 @@ def drift(step_ns: NDArray[np.int64]) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Launches:
-    """A figure over several launches. ``descriptive``: too few for an interval to infer from."""
+    """A figure over several launches.
+
+    Args:
+        descriptive: too few launches for an interval to infer from.
+        is_range: ``low`` and ``high`` are the least and the greatest launch.
+    """
 
     median: float
     low: float
@@ -75,6 +80,7 @@ class Launches:
     cv: float | None
     launches: int
     descriptive: bool
+    is_range: bool
 
 
 def over_launches(values: Sequence[float], *, seed: int = 0) -> Launches:
@@ -89,5 +95,6 @@ def over_launches(values: Sequence[float], *, seed: int = 0) -> Launches:
         high=float(high),
         cv=_cv(data),
         launches=len(data),
-        descriptive=len(data) < _INTERVAL_MIN_LAUNCHES,
+        descriptive=len(data) < INTERVAL_MIN_LAUNCHES,
+        is_range=bool(low == data.min() and high == data.max()),
     )

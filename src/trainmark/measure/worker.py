@@ -143,7 +143,7 @@ def run_rank(rank: Rank, run_dir: Path, number: int, local_rank: int) -> None:
         job_module = cases.job_module(case.name)
     with rank.span("preflight"):
         barrier()
-        matmul = device.matmul_flops_per_second(recipe.precision)
+        matmul = device.matmul_rate(recipe.precision)
     context = JobContext(
         recipe=recipe,
         data_dir=Path(plan.data.folder),
@@ -160,7 +160,8 @@ def run_rank(rank: Rank, run_dir: Path, number: int, local_rank: int) -> None:
         device=device.describe(),
         memory_scope=device.memory().scope,
         precision_flags=flags,
-        matmul_flops_per_second=matmul,
+        matmul_flops_per_second=matmul.flops_per_second,
+        matmul_swing=matmul.swing,
         steps_per_epoch=job.steps_per_epoch,
         samples_per_epoch=job.samples_per_epoch if isinstance(job, OwnEpoch) else None,
         collective=_collective_library(vendor.collective_backend) if distributed else None,

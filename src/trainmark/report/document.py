@@ -97,5 +97,7 @@ class Page:
     badge: str
     tone: Tone
     verdict: str
+    trust: str
+    trust_tone: Tone
     lead: tuple[Block, ...]
     sections: tuple[Section, ...]

@@ -13,6 +13,8 @@ import re
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from pydantic_core import to_jsonable_python
+
 from trainmark.errors import RecordError
 from trainmark.recipes import fix_hp_text
 from trainmark.report.cells import NOTHING, clean
@@ -42,6 +44,8 @@ COLUMNS: dict[str, Callable[[Record], Value]] = {
     "started_utc": lambda record: record.started,
     "status": lambda record: record.status,
     "cause_kind": lambda record: None if record.cause is None else record.cause.kind,
+    "trust": lambda record: record.trust.grade,
+    "trust_reasons": lambda record: " ".join(x.code for x in record.trust.reasons) or None,
     "suite_version": lambda record: record.suite.version,
     "suite_commit": lambda record: record.environment.get("commit"),
     "vendor": lambda record: record.plan.device.vendor,
@@ -170,5 +174,6 @@ def repeats_json(records: Sequence[Record]) -> str:
         "passed": found.passed,
         "descriptive": found.descriptive,
         **asdict(found),
+        "trust": to_jsonable_python(found.trust),
     }
     return json.dumps(document, indent=1, ensure_ascii=False) + "\n"

@@ -19,6 +19,8 @@ from trainmark.report.placement import placement
 from trainmark.report.strategy import batch_sizes, strategies
 from trainmark.report.tables import column_set, device_configuration, quality_header
 from trainmark.report.texts import LANGUAGES, text
+from trainmark.report.trust import trust_line
+from trainmark.results.trust import of_repeats
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,6 +34,7 @@ __all__ = ["LANGUAGES", "compose", "html_page", "markdown_page", "to_html", "to_
 
 _NUMBER = re.compile(r"(\[\d+\] )?[-+]?[\d,]+(\.\d+)?(e[-+]?\d+)?%?|/|[\d.]+/[\d./]+")
 _WORST_FIRST: tuple[Tone, ...] = ("bad", "warn", "good")
+_TONES: dict[str, Tone] = {"usable": "good", "noisy": "warn", "do_not_quote": "bad"}
 
 
 def compose(records: Sequence[Record], *, lang: str = "en") -> Page:
@@ -83,12 +86,15 @@ def compose(records: Sequence[Record], *, lang: str = "en") -> Page:
     if not several or outcome.same_launches(records):
         lead = (outcome.tiles(records, lang, columns=columns, metric=metric),)
     badge, tone = _badge(records, lang)
+    trust, trust_tone = _trust(records, lang)
     return Page(
         title=text("page.title", lang, title=about.title.in_language(lang)),
         lang=lang,
         badge=badge,
         tone=tone,
         verdict=_subtitle(records, lang),
+        trust=trust,
+        trust_tone=trust_tone,
         lead=lead,
         sections=tuple(section for section in sections if section is not None),
     )
@@ -108,6 +114,22 @@ def _badge(records: Sequence[Record], lang: str) -> tuple[str, Tone]:
         return text(f"status.{records[0].status}", lang), tone
     passed = sum(record.passed for record in records)
     return text("repeats.counted", lang, passed=passed, all=len(records)), tone
+
+
+def _trust(records: Sequence[Record], lang: str) -> tuple[str, Tone]:
+    """Return how far the figures can be trusted: over launches of the same work together."""
+    if len(records) == 1:
+        trusts = [records[0].trust]
+    elif outcome.same_launches(records):
+        trusts = [of_repeats(records)]
+    else:
+        trusts = [record.trust for record in records]
+    lines = [trust_line(trust, lang) for trust in trusts]
+    if len(lines) > 1:
+        lines = [f"[{place}] {line}" for place, line in enumerate(lines, start=1)]
+    tone = min((_TONES[trust.grade] for trust in trusts), key=_WORST_FIRST.index)
+    label = text("trust.label", lang) + text("sep.colon", lang)
+    return label + text("sep.semicolon", lang).join(lines), tone
 
 
 def _subtitle(records: Sequence[Record], lang: str) -> str:

@@ -15,11 +15,12 @@ from trainmark.report import cells
 from trainmark.report.tables import Table, short_device
 from trainmark.report.texts import text
 from trainmark.results.readings import differing, planned_work, value_of
+from trainmark.results.trust import of_repeats
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trainmark.results.record import Record
+    from trainmark.results.record import Record, Trust
 
 FIGURES = (
     "e2e_time", "train_time", "p_whole", "p_train", "p_core", "p_train_sequences",
@@ -42,6 +43,7 @@ class RepeatSummary:
     units: dict[str, str]
     quality: Launches | None
     metric: str
+    trust: Trust
 
     @property
     def passed(self) -> int:
@@ -52,6 +54,11 @@ class RepeatSummary:
     def descriptive(self) -> bool:
         """Tell whether any interval is over too few launches."""
         return any(found.descriptive for found in self.figures.values())
+
+    @property
+    def is_range(self) -> bool:
+        """Tell whether every interval is the range of its launches."""
+        return all(found.is_range for found in self.figures.values())
 
 
 def _products(record: Record) -> str:
@@ -126,6 +133,7 @@ def summary(records: Sequence[Record]) -> RepeatSummary:
         units=units,
         quality=over_launches(qualities) if qualities else None,
         metric=records[0].quality.metric,
+        trust=of_repeats(records),
     )
 
 
@@ -136,7 +144,7 @@ def _cv(found: Launches) -> str:
 def summary_table(found: RepeatSummary, *, lang: str = "en") -> Table:
     """Return a row a figure: median, unit, interval, CV and the launches it is over.
 
-    Below five launches the interval is no more than least and greatest, and is headed so.
+    Of few launches the interval is no more than least and greatest, and is headed so.
     """
     rows = []
     for name, item in found.figures.items():
@@ -148,7 +156,7 @@ def summary_table(found: RepeatSummary, *, lang: str = "en") -> Table:
         item = found.quality
         median, low, high = (cells.quality(value) for value in (item.median, item.low, item.high))
         rows.append((found.metric, median, "", f"{low} – {high}", _cv(item), str(item.launches)))
-    interval = "range" if found.descriptive else "interval"
+    interval = "range" if found.is_range else "interval"
     names = ("name", "median", "unit", interval, "cv", "launches")
     return Table(tuple(text(f"head.{name}", lang) for name in names), tuple(rows))
 
@@ -163,4 +171,6 @@ def remarks(found: RepeatSummary, *, lang: str = "en") -> list[str]:
         lines.append(text("repeats.left_out", lang, runs=runs))
     if found.descriptive:
         lines.append(text("repeats.descriptive", lang))
+    elif found.is_range and found.figures:
+        lines.append(text("repeats.is_range", lang))
     return lines

@@ -34,6 +34,7 @@ from trainmark.report.tables import (
     performance_table,
 )
 from trainmark.report.texts import text
+from trainmark.report.trust import trust_line
 from trainmark.report.waterfall import can_show, text_waterfall
 from trainmark.results.record import RECORD_FILE
 
@@ -41,9 +42,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from trainmark.results.record import Record
+    from trainmark.results.record import Record, Trust
 
 _TONES = {"passed": "bold green", "target_missed": "bold yellow", "interrupted": "bold yellow"}
+_GRADES = {"usable": "green", "noisy": "yellow", "do_not_quote": "bold red"}
 _FURTHER = (
     "train_time", "final_result", "p_train_sequences", "p_train_tokens", "token/p/s",
     "step_time_p50", "step_time_p90", "step_time_p99", "step_time_cv", "MFU", "MAMFU",
@@ -213,9 +215,16 @@ def _head(record: Record, lang: str) -> list[Text]:
     name = device_configuration(record, lang=lang)
     return [
         Text.assemble(status, f" {cells.clean(record.plan.case)} · {name}"),
+        _trust(record.trust, lang),
         Text(cells.clean(verdict(record, lang))),
         *_cause(record, lang),
     ]
+
+
+def _trust(trust: Trust, lang: str) -> Text:
+    """Return how far the figures can be trusted."""
+    line = text("trust.label", lang) + text("sep.colon", lang) + trust_line(trust, lang)
+    return Text(line, style=_GRADES[trust.grade])
 
 
 def _tail(record: Record, lang: str) -> list[Text]:
@@ -252,6 +261,7 @@ def repeats_table(
     console = screen.console()
     head = f"{text('section.repeats', lang)}{text('sep.colon', lang)}{found.case_key}"
     console.print(Text(cells.clean(head)))
+    console.print(_trust(found.trust, lang))
     console.print()
     if found.figures:
         console.print(rich_table(summary_table(found, lang=lang), screen))

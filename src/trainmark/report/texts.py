@@ -427,6 +427,14 @@ TEXTS: dict[str, Text] = {
     "repeats.left_out": Text(
         "left out of every figure: {runs}", "以下运行不计入任何指标：{runs}"
     ),
+    "repeats.is_range": Text(
+        "With so few launches, the 95% interval of a median is the range from least to greatest.",
+        "运行次数这样少时，中位数的 95% 区间就是从最小到最大的范围。",
+    ),
+    "trust.label": Text("trust", "可信度"),
+    "trust.usable": Text("usable", "可用"),
+    "trust.noisy": Text("noisy", "有噪声"),
+    "trust.do_not_quote": Text("not to be quoted", "不可引用"),
     "repeats.descriptive": Text(
         "Fewer than five launches: the range is descriptive, nothing can be inferred from it.",
         "运行次数少于五次：范围仅作描述，不能据此推断。",

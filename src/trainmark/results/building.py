@@ -31,13 +31,11 @@ from trainmark.results.record import (
     Steps,
     Suite,
 )
+from trainmark.results.trust import BUSY_SHARE, of_launch
 from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-# Less is what a system does for itself; the run's own launcher is in it too.
-_BUSY_SHARE = 0.1
 
 
 def _steps(timeline: RunTimeline) -> Steps:
@@ -160,7 +158,7 @@ def _notes(
     if is_share and best and value and value > best + _sampling_slack(quality):
         notes.append(message("quality_above_best", metric=quality.metric, value=value, best=best))
     others = timeline.others_cpu_share
-    if others is not None and others > _BUSY_SHARE:
+    if others is not None and others > BUSY_SHARE:
         notes.append(message("machine_busy", share=others))
     if "oversubscribed" in plan.labels:
         notes.append(message("oversubscribed"))
@@ -200,6 +198,12 @@ def _sampling_slack(quality: Quality) -> float:
     return 3 * sqrt(best * (1 - best) / max(quality.eval_samples or 1, 1))
 
 
+def _swing(timeline: RunTimeline) -> float | None:
+    """Return how far the matmul rate moved on the rank where it moved most."""
+    swings = [rank.facts.get("matmul_swing") for rank in timeline.ranks]
+    return max((swing for swing in swings if swing is not None), default=None)
+
+
 def _impossible(
     plan: Plan, timeline: RunTimeline, entries: dict[str, FigureEntry]
 ) -> cause_of.Ending | None:
@@ -214,7 +218,18 @@ def _impossible(
 
 
 def build(run_dir: Path) -> Record:
-    """Compute the record of ``run_dir`` from its plan and events.
+    """Compute the record of ``run_dir`` from its plan and events, redacted.
+
+    Raises:
+        RecordError: no plan or no launcher events there.
+    """
+    built = compute(run_dir)
+    # The evidence is redacted as a rule; the disk may have been too full for it.
+    return Record(**redactor_of(built.plan, run_dir).document(built.model_dump()))
+
+
+def compute(run_dir: Path) -> Record:
+    """Compute the record of ``run_dir`` from its plan and events as they stand there.
 
     Raises:
         RecordError: no plan or no launcher events there.
@@ -242,13 +257,22 @@ def build(run_dir: Path) -> Record:
     steps, quality = _steps(timeline), _quality(plan, timeline)
     launch = next(event for event in timeline.launcher if event["event"] == "launch")
     rank0 = timeline.ranks[0]
-    built = Record(
+    doubts = findings.find(plan, timeline, entries)
+    notes = _notes(plan, steps, quality, timeline, entries)
+    return Record(
         suite=Suite(version=__version__),
         run_id=plan.run_id,
         case_key=plan.case_key,
         started=launch["started"],
         status=ending.status,
         cause=None if ending.cause is None else Cause(**ending.cause),
+        trust=of_launch(
+            passed=ending.status == "passed",
+            labels=plan.labels,
+            notes=[*doubts, *notes],
+            figures=entries,
+            swing=_swing(timeline),
+        ),
         plan=plan,
         argv=launch["argv"],
         environment=launch["environment"]
@@ -268,9 +292,7 @@ def build(run_dir: Path) -> Record:
         fix_hp=plan.fix_hp,
         extra=plan.extra,
         labels=plan.labels,
-        findings=findings.find(plan, timeline, entries),
-        notes=_notes(plan, steps, quality, timeline, entries),
+        findings=doubts,
+        notes=notes,
         evidence=evidence(run_dir),
     )
-    # The evidence is redacted as a rule; the disk may have been too full for it.
-    return Record(**redactor_of(plan, run_dir).document(built.model_dump()))

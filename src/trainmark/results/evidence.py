@@ -27,10 +27,15 @@ _OUTPUTS = ("log.*.txt", "stacks.*.txt")
 _LONGEST_LINE = 1 << 22  # bytes; a longer one is taken in pieces
 
 
+def files(run_dir: Path) -> list[Path]:
+    """Return the files a record is computed from."""
+    return sorted([*run_dir.glob(_EVENTS), run_dir / PLAN_FILE])
+
+
 def evidence(run_dir: Path) -> list[Evidence]:
     """Return the files a record is computed from, with size and digest."""
     entries = []
-    for path in sorted([*run_dir.glob(_EVENTS), run_dir / PLAN_FILE]):
+    for path in files(run_dir):
         with path.open("rb") as file:
             digest = file_digest(file, "sha256").hexdigest()
         entries.append(Evidence(name=path.name, bytes=path.stat().st_size, sha256=digest))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from trainmark.measure.events import rank_file
 from trainmark.results.index_record import IndexRecord, fail_flag, file_name, model_name, rounded
 from trainmark.results.readings import value_of
+from trainmark.results.trust import refuted
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,8 +30,9 @@ _LOSS_DIGITS = 7  # significant ones; record.json has them all
 def index_records(record: Record) -> list[IndexRecord]:
     """Return the speed record in work a second of the whole job, and the memory record in MiB.
 
-    A run that did not pass is flagged and its results are 0, whatever it measured: nobody
-    who overlooks the flag takes half a run for a speed. ``record.json`` keeps the figures.
+    A run that did not pass, or whose evidence contradicts its record, is flagged and its
+    results are 0, whatever it measured: nobody who overlooks the flag takes half a run for a
+    speed. ``record.json`` keeps the figures.
     So is one that passed without a step after its warm-up: it has no speed.
 
     Returns:
@@ -57,9 +59,10 @@ def index_records(record: Record) -> list[IndexRecord]:
         (_SPEED, speed.value, speed.unit, value_of(record, "final_loss")),
         (_MEMORY, None if memory.value is None else memory.value / _BYTES_PER_MIB, "MiB", None),
     )
+    valid = record.passed and not refuted(record.trust)
     found = []
     for index, value, unit, loss in results:
-        result = rounded(value or 0.0) if record.passed else 0.0
+        result = rounded(value or 0.0) if valid else 0.0
         known = loss is not None and result > 0.0
         found.append(
             IndexRecord(
@@ -71,7 +74,7 @@ def index_records(record: Record) -> list[IndexRecord]:
                 index=index,
                 gpu_num=plan.world_size,
                 FINAL_RESULT=result,
-                JOB_FAIL_FLAG=fail_flag(result, failed=not record.passed),
+                JOB_FAIL_FLAG=fail_flag(result, failed=not valid),
                 UNIT=unit,
                 LOSS_RESULT=_short(loss) if loss is not None and known else None,
             )

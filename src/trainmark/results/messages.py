@@ -337,6 +337,53 @@ MESSAGES: dict[str, Text] = {
     "malformed_event_lines": Text(
         "rank {rank}: {lines} malformed event line(s)", "rank {rank}：{lines} 行事件格式错误"
     ),
+    # Why figures are not to be trusted without more ado, in short
+    "trust_not_passed": Text("the run did not pass", "运行未通过"),
+    "trust_generated_data": Text("generated data", "数据为生成数据"),
+    "trust_impossible_rate": Text(
+        "an impossible figure: MAMFU {share:.1%}", "指标不可能：MAMFU {share:.1%}"
+    ),
+    "trust_above_best": Text("{metric} above the best possible", "{metric} 高于可能的最佳值"),
+    "trust_constant_loss": Text("the loss never changes", "损失从不变化"),
+    "trust_long_evaluation": Text("evaluations last too long", "评估耗时过长"),
+    "trust_malformed_events": Text("malformed event lines", "事件行格式错误"),
+    "trust_oversubscribed": Text("more ranks than cores", "rank 数多于核数"),
+    "trust_drift": Text("step time drifted by {drift:+.1%}", "步耗时漂移 {drift:+.1%}"),
+    "trust_steadiness_unknown": Text(
+        "too few steps to tell steadiness", "步数过少，无法判断稳定性"
+    ),
+    "trust_cv": Text("step time CV {cv:.1%}", "步耗时变异系数 {cv:.1%}"),
+    "trust_busy": Text(
+        "busy machine ({share:.0%} other work)", "机器繁忙（其他任务占 {share:.0%}）"
+    ),
+    "trust_swing": Text(
+        "matmul rate moved by {swing:.0%} in preflight", "预检矩阵乘速率波动 {swing:.0%}"
+    ),
+    "trust_launch_cv": Text("CV between launches {cv:.1%}", "各次运行间变异系数 {cv:.1%}"),
+    "trust_few_launches": Text(
+        "fewer than {least} launches ({launches})", "运行次数少于 {least} 次（{launches} 次）"
+    ),
+    # What the evidence says against a record
+    "evidence_absent": Text(
+        "its evidence is not beside it: nothing can be verified", "记录旁没有证据文件：无法核验"
+    ),
+    "evidence_other_version": Text(
+        "computed otherwise by version {version}: not verified",
+        "由版本 {version} 以不同方式计算：未核验",
+    ),
+    "evidence_unnamed": Text("{file} is not named in the record", "记录未列出 {file}"),
+    "evidence_missing": Text("{file} is missing", "缺少 {file}"),
+    "evidence_altered": Text(
+        "{file} is not the file that was measured (SHA-256 differs)",
+        "{file} 与测得的文件不符（SHA-256 不同）",
+    ),
+    "evidence_unreadable": Text(
+        "the evidence cannot be read as a run", "证据文件无法作为一次运行读取"
+    ),
+    "evidence_disagrees": Text(
+        "{field} is {recorded}, but {recomputed} by the evidence ({fields} differing value(s))",
+        "{field} 为 {recorded}，而按证据应为 {recomputed}（共 {fields} 处不同）",
+    ),
     # What the steps of a model with embedding tables are bound by
     **{
         f"bound_by_{resource}{'_far_from_limit' if far else ''}": Text(

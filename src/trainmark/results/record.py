@@ -154,6 +154,16 @@ class Evidence(Frozen):
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
+Grade = Literal["usable", "noisy", "do_not_quote"]
+
+
+class Trust(Frozen):
+    """How far the figures can be trusted, and why; ``results.trust`` has the rule."""
+
+    grade: Grade
+    reasons: list[Message]
+
+
 @with_config(ConfigDict(extra="allow", strict=True, allow_inf_nan=False))
 class Environment(Machine, total=False):
     """What the run was measured on: the machine, and what ranks said of their devices."""
@@ -175,6 +185,7 @@ class Record(Frozen):
     started: str = Field(description="UTC, ISO 8601")
     status: Status
     cause: Cause | None
+    trust: Trust
     plan: Plan
     argv: list[str]
     environment: Environment

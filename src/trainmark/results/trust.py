@@ -1,0 +1,111 @@
+"""How far figures can be trusted: a grade with its reasons, by one rule for every page.
+
+Owns the thresholds and which reason leads to which grade; docs/metrics.md prints the rule.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trainmark.measure.stats import INTERVAL_MIN_LAUNCHES, over_launches
+from trainmark.results.readings import value_of
+from trainmark.results.record import Trust
+from trainmark.spec import Message, message
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from trainmark.results.record import FigureEntry, Grade, Record
+
+    Args = Mapping[str, str | int | float | bool | None]
+
+BUSY_SHARE = 0.1  # of the cores; less is what a system does for itself, our launcher included
+MOST_CV = 0.1
+MOST_SWING = 0.1
+
+# The reason that a note or a finding gives, which itself says more.
+_IN_SHORT: dict[str, Callable[[Args], Message]] = {
+    "flops_above_preflight": lambda args: message("trust_impossible_rate", share=args["share"]),
+    "loss_never_changes": lambda _: message("trust_constant_loss"),
+    "evaluation_far_longer": lambda _: message("trust_long_evaluation"),
+    "quality_above_best": lambda args: message("trust_above_best", metric=args["metric"]),
+    "malformed_event_lines": lambda _: message("trust_malformed_events"),
+    "oversubscribed": lambda _: message("trust_oversubscribed"),
+    "not_steady": lambda args: message("trust_drift", drift=args["drift"]),
+    "steadiness_unknown": lambda _: message("trust_steadiness_unknown"),
+    "machine_busy": lambda args: message("trust_busy", share=args["share"]),
+}
+_NOISY = (
+    "trust_drift", "trust_steadiness_unknown", "trust_cv", "trust_busy", "trust_swing",
+    "trust_long_evaluation", "trust_launch_cv", "trust_few_launches",
+)  # fmt: skip
+
+
+# What cannot be told is no disagreement: the trust falls, the exit code stays.
+_UNPROVEN = ("evidence_absent", "evidence_other_version")
+
+
+def refuted(trust: Trust) -> bool:
+    """Tell whether evidence contradicts the record, and does not only leave it unproven."""
+    codes = (reason.code for reason in trust.reasons)
+    return any(code.startswith("evidence_") and code not in _UNPROVEN for code in codes)
+
+
+def graded(reasons: Iterable[Message]) -> Trust:
+    """Return the trust that ``reasons`` leave, each named once, the gravest first."""
+    by_code = {reason.code: reason for reason in reversed(list(reasons))}
+    grave = [reason for code, reason in reversed(by_code.items()) if code not in _NOISY]
+    noisy = [reason for code, reason in reversed(by_code.items()) if code in _NOISY]
+    grade: Grade = "do_not_quote" if grave else "noisy" if noisy else "usable"
+    return Trust(grade=grade, reasons=[*grave, *noisy])
+
+
+def of_launch(
+    *,
+    passed: bool,
+    labels: Sequence[str],
+    notes: Sequence[Message],
+    figures: Mapping[str, FigureEntry],
+    swing: float | None,
+) -> Trust:
+    """Return the trust in one launch.
+
+    Args:
+        notes: the record's notes and findings.
+        swing: how far the matmul rate moved while it was measured, as a share; None: unknown.
+    """
+    reasons = [] if passed else [message("trust_not_passed")]
+    if "generated-data" in labels:
+        reasons.append(message("trust_generated_data"))
+    reasons += [_IN_SHORT[note.code](note.args) for note in notes if note.code in _IN_SHORT]
+    cv = figures["step_time_cv"].value if "step_time_cv" in figures else None
+    if cv is not None and cv > 100 * MOST_CV:
+        reasons.append(message("trust_cv", cv=cv / 100))
+    if swing is not None and swing > MOST_SWING:
+        reasons.append(message("trust_swing", swing=swing))
+    return graded([*reasons, _few(1)])
+
+
+def _few(launches: int) -> Message:
+    return message("trust_few_launches", launches=launches, least=INTERVAL_MIN_LAUNCHES)
+
+
+def of_repeats(records: Sequence[Record]) -> Trust:
+    """Return the trust in the figures over several launches: those that passed count."""
+    passed = [record for record in records if record.passed]
+    reasons = [reason for record in passed or records for reason in record.trust.reasons]
+    reasons = [reason for reason in reasons if reason.code != "trust_few_launches"]
+    rates = [rate for record in passed if (rate := value_of(record, "p_train")) is not None]
+    cv = over_launches(rates).cv if rates else None
+    if cv is not None and cv > MOST_CV:
+        reasons.append(message("trust_launch_cv", cv=cv))
+    if len(passed) < INTERVAL_MIN_LAUNCHES:
+        reasons.append(_few(len(passed)))
+    return graded(reasons)
+
+
+def with_findings(record: Record, findings: Sequence[Message]) -> Record:
+    """Return ``record`` with what its evidence says of it as the first reasons."""
+    if not findings:
+        return record
+    return record.model_copy(update={"trust": graded([*findings, *record.trust.reasons])})

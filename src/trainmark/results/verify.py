@@ -1,0 +1,120 @@
+"""Hold a record against its evidence: the digests it names, and all that follows from the events.
+
+What is compared is the whole record, recomputed from the files beside it; only the program
+that wrote it is not. Must not know pages.
+"""
+
+from __future__ import annotations
+
+import re
+from hashlib import file_digest
+from math import isclose
+from typing import TYPE_CHECKING, Any
+
+from trainmark import __version__
+from trainmark.errors import RecordError
+from trainmark.results import building
+from trainmark.results.evidence import files
+from trainmark.spec import Message, message
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from trainmark.results.record import Record
+
+# Sums in another order, by another version of a library.
+_RELATIVE = 1e-9
+# Redaction puts these in the record where a full disk kept them out of the evidence.
+_STAND_IN = re.compile(r"<\w+>|~|(?<!\w)\.(?!\w)")
+_LONGEST_SHOWN = 40
+
+
+def verify(record: Record, folder: Path) -> list[Message]:
+    """Return what the evidence in ``folder`` says against ``record``; nothing where all agrees."""
+    there = [path.name for path in files(folder) if path.exists()]
+    named = {entry.name: entry for entry in record.evidence}
+    if not there:
+        return [message("evidence_absent")]
+    findings = [message("evidence_unnamed", file=name) for name in there if name not in named]
+    for name, entry in named.items():
+        if name not in there:
+            findings.append(message("evidence_missing", file=name))
+        elif not _is(folder / name, entry.bytes, entry.sha256):
+            findings.append(message("evidence_altered", file=name))
+    return findings + _recomputed(record, folder)
+
+
+def _is(path: Path, size: int, sha256: str) -> bool:
+    """Tell whether a file is the one that was named."""
+    if not path.is_file() or path.stat().st_size != size:
+        return False
+    with path.open("rb") as file:
+        return file_digest(file, "sha256").hexdigest() == sha256
+
+
+def _recomputed(record: Record, folder: Path) -> list[Message]:
+    """Return in what the record differs from one computed anew from the same evidence."""
+    try:
+        anew = building.compute(folder)
+    except RecordError:
+        return [message("evidence_unreadable")]
+    left_out = {"suite", "evidence"}
+    found = list(
+        _differences(
+            record.model_dump(mode="json", exclude=left_out),
+            anew.model_dump(mode="json", exclude=left_out),
+            "",
+        )
+    )
+    if not found:
+        return []
+    if _series(record.suite.version) != _series(__version__):
+        return [message("evidence_other_version", version=record.suite.version)]
+    found.sort(key=lambda item: not item[0].startswith(("status", "figures", "quality")))
+    place, recorded, recomputed = found[0]
+    return [
+        message(
+            "evidence_disagrees",
+            field=place,
+            recorded=_shown(recorded),
+            recomputed=_shown(recomputed),
+            fields=len(found),
+        )
+    ]
+
+
+def _series(version: str) -> list[str]:
+    """Return Major.Minor: within it, the same events give the same record."""
+    return version.split(".")[:2]
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)[:_LONGEST_SHOWN]
+
+
+def _differences(recorded: Any, recomputed: Any, place: str) -> Iterator[tuple[str, Any, Any]]:
+    """Yield every place in which two documents differ, with both values."""
+    if recorded == recomputed:
+        return
+    if isinstance(recorded, dict) and isinstance(recomputed, dict):
+        for name in sorted(recorded.keys() | recomputed.keys()):
+            below = f"{place}.{name}" if place else name
+            yield from _differences(recorded.get(name), recomputed.get(name), below)
+        return
+    both_lists = isinstance(recorded, list) and isinstance(recomputed, list)
+    if both_lists and len(recorded) == len(recomputed):
+        for index, pair in enumerate(zip(recorded, recomputed, strict=True)):
+            yield from _differences(*pair, f"{place}[{index}]")
+        return
+    if not _alike(recorded, recomputed):
+        yield place, recorded, recomputed
+
+
+def _alike(recorded: Any, recomputed: Any) -> bool:
+    if isinstance(recorded, str) and isinstance(recomputed, str):
+        return _STAND_IN.search(recorded) is not None
+    numbers = isinstance(recorded, int | float) and isinstance(recomputed, int | float)
+    if not numbers or isinstance(recorded, bool) or isinstance(recomputed, bool):
+        return False
+    return isclose(recorded, recomputed, rel_tol=_RELATIVE)
