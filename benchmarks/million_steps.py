@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks.harness import Bar, conclude
 
-RANKS, STEPS, WINDOW, WARMUP = 8, 1_000_000, 10, 10
+RANKS, STEPS, WINDOW, WARMUP, EPOCH_STEPS = 8, 1_000_000, 10, 10, 64
 SECONDS, MEGABYTES = 20.0, 500.0
 
 
@@ -45,21 +45,22 @@ def _write_rank(path: Path, rank: int) -> None:
         file.write(
             _line(
                 "facts", t, device=device, memory_scope="process", precision_flags={},
-                matmul_flops_per_second=1e11, steps_per_epoch=64, collective="gloo",
-                samples_per_epoch=64 * 64 * RANKS,
+                matmul_flops_per_second=1e11, steps_per_epoch=EPOCH_STEPS, collective="gloo",
+                samples_per_epoch=EPOCH_STEPS * 64 * RANKS,
             )
         )  # fmt: skip
         step, train_start = 0, t
         while step < STEPS:
             phase = "compile" if step == 0 else "warmup" if step < WARMUP else "train"
             end = 1 if step == 0 else min(step + WINDOW, WARMUP) if step < WARMUP else step + WINDOW
-            count = min(end, STEPS) - step
+            count = min(end, STEPS, (step // EPOCH_STEPS + 1) * EPOCH_STEPS) - step
             step_ns = [1_000_000 + (step + i + rank) % 977 * 101 for i in range(count)]
             start, t = t, t + sum(step_ns)
             file.write(
                 _line(
-                    "window", t, phase=phase, epoch=step // 64, first_step=step, start_ns=start,
-                    end_ns=t, step_ns=step_ns, wait_ns=[value // 50 for value in step_ns],
+                    "window", t, phase=phase, epoch=step // EPOCH_STEPS, first_step=step,
+                    start_ns=start, end_ns=t, step_ns=step_ns,
+                    wait_ns=[value // 50 for value in step_ns],
                     loss=[0.7 - 1e-7 * (step + i) for i in range(count)], samples=[64] * count,
                     step_samples=[64 * RANKS] * count, sequences=64 * count, tokens=64 * count,
                     tokens_padded=64 * count,
@@ -69,9 +70,9 @@ def _write_rank(path: Path, rank: int) -> None:
             step += count
         file.write(
             _line(
-                "trained", t, start_ns=train_start, end_ns=t, steps=STEPS, epochs=STEPS // 64,
-                samples=STEPS * 64, evaluations=0,
-                target_reached=True, whole_epochs=STEPS // 64,
+                "trained", t, start_ns=train_start, end_ns=t, steps=STEPS,
+                epochs=STEPS // EPOCH_STEPS, samples=STEPS * 64, evaluations=0,
+                target_reached=True, whole_epochs=STEPS // EPOCH_STEPS,
             )
         )  # fmt: skip
         file.write(_line("parameters", t, changed=["weight"], unchanged=[], updates=STEPS))

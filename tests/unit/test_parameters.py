@@ -214,3 +214,13 @@ def test_what_changes_while_nobody_trains_fails() -> None:
     with pytest.raises(UntimedWorkError) as caught:
         check.end()
     assert caught.value.code == "parameters_changed_after_training"
+
+
+def test_a_tensor_that_moves_to_other_memory_is_followed() -> None:
+    parameter = nn.Parameter(torch.zeros(500))
+    digest = TensorDigest({"weight": parameter})
+    before = digest.sample()
+    parameter.data = torch.zeros(500)
+    assert digest.sample() == before
+    parameter.data.add_(1)
+    assert digest.sample() != before

@@ -35,15 +35,15 @@ class TensorDigest:
         held = list(self._tensors.values())
         count = min(_TENSORS, len(held))
         chosen = [held[number * len(held) // count] for number in range(count)]
-        self._sampled = [(x, _places(_local(x).numel(), generator)) for x in chosen]
+        self._sampled = [_Sampled(x, _places(_local(x).numel(), generator)) for x in chosen]
 
     @torch.no_grad()
     def sample(self) -> bytes:
         """Return the bytes of a few elements of a few tensors: one copy to the host a type."""
         by_type: dict[torch.dtype, list[Tensor]] = {}
-        for tensor, places in self._sampled:
-            flat = _flat(_local(tensor))
-            by_type.setdefault(flat.dtype, []).append(flat[places])
+        for sampled in self._sampled:
+            found = sampled.elements()
+            by_type.setdefault(found.dtype, []).append(found)
         return b"".join(
             torch.cat(parts).view(torch.uint8).cpu().numpy().tobytes() for parts in by_type.values()
         )
@@ -55,6 +55,25 @@ class TensorDigest:
         if not totals:
             return {}
         return dict(zip(totals, torch.stack(list(totals.values())).tolist(), strict=True))
+
+
+class _Sampled:
+    """Elements of a tensor. Where they are a view, it is made again only for other memory."""
+
+    def __init__(self, tensor: Tensor, places: slice) -> None:
+        self._tensor, self._places = tensor, places
+        self._view: Tensor | None = None
+        self._address = 0
+
+    def elements(self) -> Tensor:
+        local = _local(self._tensor)
+        # The view keeps its memory: nothing else can have its address meanwhile.
+        if self._view is None or local.data_ptr() != self._address:
+            flat = _flat(local)
+            if flat.data_ptr() != local.data_ptr():
+                return flat[self._places]  # a copy: the elements do not lie densely
+            self._view, self._address = flat[self._places], local.data_ptr()
+        return self._view
 
 
 def _places(numel: int, generator: torch.Generator) -> slice:
