@@ -22,7 +22,7 @@ from trainmark.report.series import series_json, series_table
 from trainmark.report.terminal import Screen
 from trainmark.results import record as records
 from trainmark.results.entries import Outcome, exit_code
-from trainmark.results.record import Cause, Record
+from trainmark.results.record import Cause, Record, Trust
 from trainmark.spec import Message
 
 if TYPE_CHECKING:
@@ -464,6 +464,7 @@ def test_the_document_has_an_entry_a_run(
         "final_loss": 0.25,
         "mem_bytes": 2_500_000.0,
         "findings": [],
+        "trust": outcomes[0].records[0].trust.model_dump(mode="json"),
         "notes": [note.as_dict() for note in outcomes[0].records[0].notes],
     }
     assert (failed["status"], failed["statuses"]) == ("failed", ["oom"])
@@ -549,9 +550,14 @@ def test_notes_and_missing_figures_are_said_once_for_all_they_hold_for(
     lacking = made.figures["final_result"].model_copy(
         update={"value": None, "reason": Message("warm-up")}
     )
-    changes = {"notes": [BUSY], "figures": made.figures | {"final_result": lacking}}
+    usable = Trust(grade="usable", reasons=[])
+    changes = {
+        "trust": usable,
+        "notes": [BUSY],
+        "figures": made.figures | {"final_result": lacking},
+    }
     bare = made.model_copy(update=changes)
-    shaken = made.model_copy(update={"notes": [BUSY, SHAKEN]})
+    shaken = made.model_copy(update={"trust": usable, "notes": [BUSY, SHAKEN]})
     outcomes = [
         Outcome(name="a", state="kept", records=(bare,)),
         Outcome(name="b", state="passed", records=(shaken, bare)),
@@ -561,8 +567,10 @@ def test_notes_and_missing_figures_are_said_once_for_all_they_hold_for(
     lines = series_table(outcomes, screen=Screen(width=80)).split("\n")
     index = made.plan.repeat_index
     assert lines[7:] == [
+        "a: trust: usable",
         f"a, b/r{index}: no final_result: warm-up",
         "a, b: note: busy",
+        "b: trust: noisy: fewer than 5 launches (2)",
         f"b/r{index}: note: shaken",
         "c, d: skipped: no",
     ]

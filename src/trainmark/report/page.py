@@ -20,7 +20,7 @@ from trainmark.report.strategy import batch_sizes, strategies
 from trainmark.report.tables import column_set, device_configuration, quality_header
 from trainmark.report.texts import LANGUAGES, text
 from trainmark.report.trust import trust_line
-from trainmark.results.trust import of_repeats
+from trainmark.results.trust import trust_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -118,12 +118,9 @@ def _badge(records: Sequence[Record], lang: str) -> tuple[str, Tone]:
 
 def _trust(records: Sequence[Record], lang: str) -> tuple[str, Tone]:
     """Return how far the figures can be trusted: over launches of the same work together."""
-    if len(records) == 1:
-        trusts = [records[0].trust]
-    elif outcome.same_launches(records):
-        trusts = [of_repeats(records)]
-    else:
-        trusts = [record.trust for record in records]
+    together = len(records) == 1 or outcome.same_launches(records)
+    members = [records] if together else [[record] for record in records]
+    trusts = [found for group in members if (found := trust_of(group)) is not None]
     lines = [trust_line(trust, lang) for trust in trusts]
     if len(lines) > 1:
         lines = [f"[{place}] {line}" for place, line in enumerate(lines, start=1)]

@@ -6,6 +6,7 @@ import json
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from pydantic_core import to_jsonable_python
 from rich.text import Text
 
 from trainmark.errors import EXIT_USAGE
@@ -13,8 +14,10 @@ from trainmark.report import cells
 from trainmark.report.sentences import sentence
 from trainmark.report.tables import Table
 from trainmark.report.terminal import Screen, rich_table
+from trainmark.report.trust import trust_line
 from trainmark.results.entries import exit_code as code_of
 from trainmark.results.readings import value_of
+from trainmark.results.trust import trust_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -52,6 +55,9 @@ def _said(outcome: Outcome) -> Iterator[tuple[str, str]]:
     """Yield what is to be said of an entry, and of which launches: ``name`` or ``name/r2``."""
     if outcome.reason and outcome.state != "to run":
         yield f"{outcome.state}: {outcome.reason}", outcome.name
+    trust = trust_of(outcome.records)
+    if trust is not None:
+        yield f"trust: {trust_line(trust, 'en')}", outcome.name
     remarks = [(words, record) for record in outcome.records for words in _remarks(record)]
     for words in dict.fromkeys(words for words, _ in remarks):
         having = [record for said, record in remarks if said == words]
@@ -142,6 +148,7 @@ def _entry(outcome: Outcome) -> dict[str, Any]:
         "final_loss": _over(outcome, lambda record: value_of(record, "final_loss")),
         "mem_bytes": _over(outcome, lambda record: value_of(record, "mem")),
         "findings": _once(x.as_dict() for record in outcome.records for x in record.findings),
+        "trust": to_jsonable_python(trust_of(outcome.records)),
         "notes": _once(note.as_dict() for record in outcome.records for note in record.notes),
     }
 

@@ -104,6 +104,13 @@ def of_repeats(records: Sequence[Record]) -> Trust:
     return graded(reasons)
 
 
+def trust_of(records: Sequence[Record]) -> Trust | None:
+    """Return the trust in one launch or in several of the same work; None without any."""
+    if not records:
+        return None
+    return records[0].trust if len(records) == 1 else of_repeats(records)
+
+
 def with_findings(record: Record, findings: Sequence[Message]) -> Record:
     """Return ``record`` with what its evidence says of it as the first reasons."""
     if not findings:
