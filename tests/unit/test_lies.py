@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from fakes import event, launch_event, write_events
+from fakes import SyncDevice, event, launch_event, write_events
 from trainmark import cases
 from trainmark.cases.toy.job import ToyJob, load_data
 from trainmark.devices.cpu import CpuDevice
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Run a job type as the toy case's and return the record; fields of the recipe by name."""
-    monkeypatch.setattr(CpuDevice, "matmul_flops_per_second", lambda *_: 1e12)
+    monkeypatch.setattr(CpuDevice, "matmul_rate", SyncDevice.matmul_rate)
     threads = torch.get_num_threads()
 
     def call(job_type: type[ToyJob], **overrides: object) -> Record:
