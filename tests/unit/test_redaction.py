@@ -31,6 +31,7 @@ REPLACED = [
     # secrets
     ("login with hf_AbCdEfGh12345678 now", "login with <secret> now"),
     ("ghp_0123456789abcdefABCDEF0123456789abcd", "<secret>"),
+    ("hf_abcdefghijklmnopqrstuvwxyz", "<secret>"),
     ("key sk-proj-abc123DEF456ghi", "key <secret>"),
     ("AKIAIOSFODNN7EXAMPLE in the log", "<secret> in the log"),
     ("Authorization: Bearer abc.def", "Authorization: Bearer <secret>"),
@@ -105,6 +106,7 @@ KEPT = [
     "host memory, from the host to the device",
     "alice-like malice alices alice.py",
     "return q@k.transpose(-2, -1)",
+    "in hf_hub_download of hf_transfer and npm_config_cache, task-generation",
     "nvcr.io/nvidia/pytorch:25.06-py3 pytorch@sha256:0a1b2c3d pkg@v2",
     "step 5/10 bf16 loss 0.4242 2026-11-21T10:11:12+00:00",
     "20261121T101112Z-toy-ab12cd",

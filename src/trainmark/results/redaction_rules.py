@@ -147,7 +147,8 @@ SECRETS = [
     _rule(
         "hf_ ghp_ gho_ ghu_ ghs_ ghr_ github_pat_ glpat- xox sk- npm_ pypi- nvapi-",
         r"\b(?:hf_|gh[pousr]_|github_pat_|glpat-|xox[abprs]-|sk-|npm_|pypi-|nvapi-)"
-        r"[A-Za-z0-9_-]{8,}",
+        # A capital, a digit or a long word: hf_hub_download is a function's name.
+        r"(?=[a-z_-]{0,40}[A-Z0-9]|[a-z]{16})[A-Za-z0-9_-]{8,}",
         SECRET,
     ),
     _rule("akia asia aiza", r"\b(?:AKIA|ASIA)[0-9A-Z]{12,}\b|\bAIza[0-9A-Za-z_-]{30,}", SECRET),
