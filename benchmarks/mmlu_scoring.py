@@ -35,7 +35,7 @@ def _questions(place: Path) -> tuple[Mmlu, Plan]:
     from trainmark.cases.llama2_7b_lora.mmlu_plan import plan_scoring
     from trainmark.cases.llama2_7b_lora.tokens import open_tokenizer
 
-    generate.write_tokenizer(place)
+    generate.write_tokenizer(place, vocab_size=SIZES["vocab_size"])
     mmlu = []
     for name in NAMES[:SUBJECTS]:
         drawn = generate.questions(name, rows=DEV_ROWS + ITEMS, seed=1)

@@ -176,6 +176,11 @@ def test_a_sentencepiece_tokenizer_begins_and_ends_documents(pieces):
     assert len(set(letters)) == len(LETTERS)
     (pieces / "tokenizer_config.json").write_text('{"add_bos_token": false}', encoding="utf-8")
     assert open_tokenizer(pieces, vocab_size=420).begin == ()
+    with pytest.raises(DataError, match="420 entries, the model has 421"):
+        open_tokenizer(pieces, vocab_size=421)
+    told = {"added_tokens_decoder": {"2": {"content": "</s>"}, "420": {"content": "<PAD>"}}}
+    (pieces / "tokenizer_config.json").write_text(json.dumps(told), encoding="utf-8")
+    assert open_tokenizer(pieces, vocab_size=421).vocab_size == 420
     (pieces / "tokenizer_config.json").unlink()
 
 
@@ -189,7 +194,7 @@ def generate_subject():
 def test_ids_are_those_of_transformers(tmp_path):
     from transformers import AutoTokenizer
 
-    generate.write_tokenizer(tmp_path)
+    generate.write_tokenizer(tmp_path, vocab_size=256)
     library = AutoTokenizer.from_pretrained(tmp_path)
     texts = ["Ada: I bring the bread", "\n\nAnswer: C", ""]
     ours = open_tokenizer(tmp_path, vocab_size=256)
@@ -198,7 +203,7 @@ def test_ids_are_those_of_transformers(tmp_path):
 
 
 def test_special_tokens_are_told_by_the_settings(tmp_path):
-    generate.write_tokenizer(tmp_path)
+    generate.write_tokenizer(tmp_path, vocab_size=256)
     settings = tmp_path / "tokenizer_config.json"
     told = {"eos_token": {"content": "---"}, "add_bos_token": False}
     settings.write_text(json.dumps(told), encoding="utf-8")
@@ -223,7 +228,7 @@ def test_special_tokens_are_told_by_the_settings(tmp_path):
 )
 def test_an_unreadable_tokenizer_is_named(tmp_path, name, content, what):
     if name == "tokenizer_config.json":
-        generate.write_tokenizer(tmp_path)
+        generate.write_tokenizer(tmp_path, vocab_size=256)
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError) as caught:
         open_tokenizer(tmp_path, vocab_size=256)
@@ -235,8 +240,8 @@ def test_an_unreadable_tokenizer_is_named(tmp_path, name, content, what):
 def test_a_missing_tokenizer_and_ids_past_the_embedding_are_named(tmp_path):
     with pytest.raises(DataError, match=r"no tokenizer\.json and no tokenizer\.model"):
         open_tokenizer(tmp_path, vocab_size=256)
-    generate.write_tokenizer(tmp_path)
     size = len(generate.vocabulary())
+    generate.write_tokenizer(tmp_path, vocab_size=size)
     assert open_tokenizer(tmp_path, vocab_size=size).vocab_size == size
     with pytest.raises(DataError, match=f"ids go up to {size - 1}") as caught:
         open_tokenizer(tmp_path, vocab_size=size - 1)

@@ -317,9 +317,8 @@ MESSAGES: dict[str, Text] = {
         "{metric} {value:.4f} 高于该数据上任何模型的最佳得分 {best:.4f}：标签可能泄漏",
     ),
     "target_missed_not_required": Text(
-        "{metric} {value:.4f} did not reach {target:g}; this recipe is about speed and does not "
-        "require it",
-        "{metric} {value:.4f} 未达到 {target:g}；该配方关注速度，不要求达到目标",
+        "{metric} {value:.4f} did not reach {target:g}, which this recipe does not require",
+        "{metric} {value:.4f} 未达到 {target:g}；该配方不要求达到目标",
     ),
     "machine_busy": Text(
         "the machine was busy: other work used {share:.0%} of the cores during the run",

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trainmark.errors import DataError
+from trainmark.vocabulary import refuse_short
 from trainmark.wordpiece import FILES, open_wordpiece
 
 from .columns import refuse_empty_file
@@ -206,6 +207,10 @@ def open_tokenizer(folder: Path, config: ModelConfig) -> Tokenizer:
             f"and pad_token_id {config.pad_token_id}",
             remedy=MODEL_REMEDY,
         )
+    refuse_short(
+        file, entries=size, vocab_size=config.vocab_size, of="model/config.json",
+        remedy=MODEL_REMEDY,
+    )  # fmt: skip
     return tokenizer
 
 

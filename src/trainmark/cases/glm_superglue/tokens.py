@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trainmark.errors import DataError
+from trainmark.vocabulary import refuse_short
 from trainmark.wordpiece import FILES, open_wordpiece
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 PIECE_START, PIECE_END = "<|startofpiece|>", "<|endofpiece|>"
+PADDED_TO = 128  # the published table has 30592 rows for 30524 tokens
 REMEDY = (
     "put the vocab.txt (or tokenizer.json) of bert-large-uncased, which the published "
     "GLM-large was trained with, into model/"
@@ -94,7 +96,8 @@ def open_vocabulary(file: Path, vocab_size: int | None = None) -> Vocabulary:
         vocab_size: rows of the model's embedding table; none: not compared.
 
     Raises:
-        DataError: the file cannot be read, or has more tokens than ``vocab_size``.
+        DataError: the file cannot be read, has more tokens than ``vocab_size``, or so few
+            that padding does not explain it.
     """
     library = open_wordpiece(file, remedy=REMEDY)
     library.encode_special_tokens = True  # the name misleads: spell them out, do not match them
@@ -112,6 +115,11 @@ def open_vocabulary(file: Path, vocab_size: int | None = None) -> Vocabulary:
             rule=f"the recipe's vocab_size is {vocab_size}",
             remedy=f"set vocab_size to at least {size}, or: {REMEDY}",
         )
+    if vocab_size is not None:
+        refuse_short(
+            file, entries=size, vocab_size=vocab_size, of="the recipe", multiple=PADDED_TO,
+            remedy=f"set vocab_size to at most {-(-size // PADDED_TO) * PADDED_TO}, or: {REMEDY}",
+        )  # fmt: skip
     first, mask, end = (library.token_to_id(name) for name in ("[CLS]", "[MASK]", "[PAD]"))
     assert first is not None
     assert mask is not None

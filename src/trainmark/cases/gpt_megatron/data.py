@@ -17,6 +17,7 @@ import numpy as np
 from trainmark.errors import DataError
 from trainmark.kept import replace_file
 from trainmark.spec import DataFacts
+from trainmark.vocabulary import refuse_short
 
 from .index_layout import bin_file, idx_file, readable
 from .indexed import BLOCK_BYTES, IndexedReader
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from .case import GptRecipe
 
 LAYOUT = "megatron-indexed"
+MANIFEST = "manifest.json"  # of ``prepare``
+PADDED_TO = 128  # as Megatron pads: 50257 tokens of GPT-2, a table of 50304
 INDICES = "indices"  # subfolder of a data folder for what was computed from it
 FORMAT = 1  # of the kept contents
 PREPARE = "run `trainmark prepare gpt_megatron --from RAW --tokenizer DIR --data DIR`"
@@ -150,6 +153,7 @@ def _refuse_ids(reader: IndexedReader, content: Content, vocab_size: int) -> Non
     ):  # fmt: skip
         if 0 <= token < vocab_size:
             continue
+        noted = _noted_vocab_size(reader.prefix.parent) or "that"
         starts = reader.token_starts(range(reader.num_documents))
         document = int(np.searchsorted(starts, at, side="right")) - 1
         raise DataError(
@@ -157,7 +161,7 @@ def _refuse_ids(reader: IndexedReader, content: Content, vocab_size: int) -> Non
             where=f"{bin_file(reader.prefix)}, document {document}, "
             f"token {at - starts[document]} (both counted from 0)",
             rule=f"a token id lies in [0, {vocab_size}), the recipe's vocab_size",
-            remedy=f"set vocab_size to {_vocab_size_of(reader.prefix.parent)} of the tokenizer "
+            remedy=f"set vocab_size to {noted} of the tokenizer "
             "the data was made with, or prepare the data again",
         )
 
@@ -182,13 +186,23 @@ def _refuse_empty(reader: IndexedReader, splits: dict[str, range], recipe: GptRe
             )
 
 
-def _vocab_size_of(folder: Path) -> str:
-    """Return the vocabulary that ``prepare`` noted beside the data, or ``that``."""
+def _noted_vocab_size(folder: Path) -> int | None:
+    """Return the entries of the vocabulary that ``prepare`` noted beside the data."""
     try:
-        noted = json.loads((folder / "manifest.json").read_bytes())["vocab_size"]
+        noted = json.loads((folder / MANIFEST).read_bytes())["vocab_size"]
     except (OSError, ValueError, KeyError, TypeError):
-        return "that"  # made by another program: it alone knows
-    return str(noted) if isinstance(noted, int) else "that"
+        return None  # made by another program: it alone knows
+    return noted if isinstance(noted, int) else None
+
+
+def _refuse_short_vocabulary(folder: Path, vocab_size: int) -> None:
+    """Refuse a model with more entries than the tokenizer, padding allowed, where it is known."""
+    noted = _noted_vocab_size(folder)
+    if noted is not None:
+        refuse_short(
+            folder / MANIFEST, entries=noted, vocab_size=vocab_size, of="the recipe",
+            multiple=PADDED_TO, remedy=f"set vocab_size={noted}",
+        )  # fmt: skip
 
 
 def _more_for(name: str, documents: int, of: int, split: str) -> str:
@@ -214,6 +228,7 @@ def load(folder: Path, recipe: GptRecipe) -> Loaded:
     place = folder / INDICES
     content = read_content(reader, place)
     _refuse_ids(reader, content, recipe.vocab_size)
+    _refuse_short_vocabulary(folder, recipe.vocab_size)
     train, validation = (
         Samples(
             reader, splits[name], recipe.seq_length, recipe.seed, place,

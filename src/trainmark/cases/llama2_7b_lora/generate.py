@@ -131,12 +131,17 @@ def vocabulary() -> list[str]:
     return [*SPECIAL, *dict.fromkeys(pieces)]
 
 
-def write_tokenizer(folder: Path) -> None:
-    """Write ``tokenizer.json`` and ``tokenizer_config.json``: a word a token, line ends too."""
+def write_tokenizer(folder: Path, *, vocab_size: int) -> None:
+    """Write ``tokenizer.json`` and ``tokenizer_config.json``: a word a token, line ends too.
+
+    Tokens that no text has fill it up to ``vocab_size``, that of the model.
+    """
     from tokenizers import AddedToken, Regex, Tokenizer, models, pre_tokenizers, processors
 
     unknown, begin, end = SPECIAL
-    ids = {token: number for number, token in enumerate(vocabulary())}
+    tokens = vocabulary()
+    tokens += [f"<unused{number}>" for number in range(vocab_size - len(tokens))]
+    ids = {token: number for number, token in enumerate(tokens)}
     tokenizer = Tokenizer(models.WordLevel(ids, unk_token=unknown))
     tokenizer.add_special_tokens([AddedToken(token, special=True) for token in SPECIAL])
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(WORD), "removed", invert=True)
@@ -187,8 +192,8 @@ def write_model(folder: Path, recipe: LlamaRecipe) -> None:
     from .model_files import CONFIG, PRESETS
 
     folder.mkdir()
-    write_tokenizer(folder)
     config = PRESETS[recipe.model_size]
+    write_tokenizer(folder, vocab_size=config.vocab_size)
     _write_json(folder / CONFIG, dict(config.raw))
     if recipe.init == "pretrained":
         from safetensors.numpy import save_file

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainmark.errors import DataError
 from trainmark.input_files import file_bytes, readable
+from trainmark.vocabulary import refuse_short
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -70,7 +71,8 @@ def open_tokenizer(folder: Path, *, vocab_size: int) -> TextTokenizer:
         vocab_size: rows of the model's embedding.
 
     Raises:
-        DataError: it is missing or damaged, has ids past the embedding, or no end token.
+        DataError: it is missing or damaged, has ids past the embedding, fewer tokens than it
+            has rows, or no end token.
     """
     main, *others = tokenizer_files(folder)
     settings: dict[str, Any] = {}
@@ -80,7 +82,7 @@ def open_tokenizer(folder: Path, *, vocab_size: int) -> TextTokenizer:
         empty = file_bytes(main) == 0
     if empty:
         raise DataError("the file is empty (0 bytes)", where=str(main), rule=RULE, remedy=REMEDY)
-    found = _fast(main, settings) if main.name == FAST else _pieces(main, settings)
+    found, entries = (_fast if main.name == FAST else _pieces)(main, settings)
     if found.vocab_size > vocab_size:
         raise DataError(
             f"ids go up to {found.vocab_size - 1}",
@@ -88,6 +90,11 @@ def open_tokenizer(folder: Path, *, vocab_size: int) -> TextTokenizer:
             rule=f"the embedding of model/config.json has {vocab_size} rows (vocab_size)",
             remedy="put the tokenizer and the config.json of one and the same model into model/",
         )
+    refuse_short(
+        main, entries=entries, vocab_size=vocab_size, of="model/config.json",
+        remedy="put the model's own tokenizer into model/; where its table is padded, add unused "
+        "tokens up to that size",
+    )  # fmt: skip
     return found
 
 
@@ -117,7 +124,8 @@ def _named(settings: dict[str, Any], name: str) -> str | None:
     return told if isinstance(told, str) and told else None
 
 
-def _fast(file: Path, settings: dict[str, Any]) -> TextTokenizer:
+def _fast(file: Path, settings: dict[str, Any]) -> tuple[TextTokenizer, int]:
+    """Return the tokenizer and how many tokens it has; ids may have holes."""
     from tokenizers import Tokenizer
 
     try:
@@ -139,10 +147,12 @@ def _fast(file: Path, settings: dict[str, Any]) -> TextTokenizer:
     def encode(texts: list[str]) -> list[list[int]]:
         return [item.ids for item in library.encode_batch(texts, add_special_tokens=False)]
 
-    return _whole(encode, file, max(vocab.values()) + 1, begin_id if begins else None, end_id)
+    size = max(vocab.values()) + 1
+    return _whole(encode, file, size, begin_id if begins else None, end_id), len(vocab)
 
 
-def _pieces(file: Path, settings: dict[str, Any]) -> TextTokenizer:
+def _pieces(file: Path, settings: dict[str, Any]) -> tuple[TextTokenizer, int]:
+    """Return the tokenizer and how many tokens it has, those added in its settings counted."""
     from sentencepiece import SentencePieceProcessor
 
     try:
@@ -156,7 +166,11 @@ def _pieces(file: Path, settings: dict[str, Any]) -> TextTokenizer:
         return found
 
     begin_id, end_id = (None if n < 0 else int(n) for n in (library.bos_id(), library.eos_id()))
-    return _whole(encode, file, library.vocab_size(), begin_id if begins else None, end_id)
+    size = library.vocab_size()
+    added = settings.get("added_tokens_decoder")
+    ids = [int(key) for key in added if key.isdigit()] if isinstance(added, dict) else []
+    entries = size + sum(number >= size for number in ids)
+    return _whole(encode, file, size, begin_id if begins else None, end_id), entries
 
 
 def _whole(
