@@ -17,23 +17,20 @@ from trainmark import preparing
 from trainmark.errors import UsageError
 
 from . import prepare_tables as tables
-from .layout import PUBLISHED_RULES, smallest_dtype, write_spec
+from .layout import PUBLISHED_RULES, FeatureSpec, write_spec
 from .prepare_sources import SPLITS, find_sources, is_gzip, refuse_cut_off, split_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from trainmark.preparing import Say, Unfinished
 
-    from .prepare_tables import Rules
-
 FORMAT = 2
 WORK = "work"  # folder of what leads to the files, removed at the end
-NUMBERED = "number categories"
 BUCKET_ROWS = 1 << 22  # sorted and written at once
 COMPRESSION = 3  # bytes of a log over those of its gzip, about, for the published days
-ALLOWED = {
+ALLOWED: dict[str, Any] = {
     "frequency_threshold": range(1, 1 << 32), "log_offset": (3, 1), "order": ("shuffled", "input"),
     "empty_category": ("rare", "own"), "seed": range(1 << 32), "workers": range(1, 513),
 }  # fmt: skip
@@ -79,7 +76,7 @@ def prepare(raw: Path, data: Path, say: Say, *, workers: int | None = None, **op
             raise
 
 
-def _prepare(raw: Path, data: Path, say: Say, rules: Rules, threads: int) -> None:
+def _prepare(raw: Path, data: Path, say: Say, rules: dict[str, Any], threads: int) -> None:
     preparing.refuse_inside(data, raw)
     sources = find_sources(raw)
     for path in sources.values():
@@ -88,21 +85,28 @@ def _prepare(raw: Path, data: Path, say: Say, rules: Rules, threads: int) -> Non
     say(f"{len(stamps)} files: taking their sha256")
     prints = preparing.fingerprints(sources)
     made_of = {"format": FORMAT, "case": "dlrm_criteo", "sources": prints, **rules}
-    fresh: dict[str, Any] = {"done": {}, "rows": {}, "cardinalities": []}
+    fresh: dict[str, Any] = {"done": {}, "rows": {}}
     salvage = partial(_keep_logs, prints)
     unfinished = preparing.resume(data, made_of=made_of, fresh=fresh, say=say, salvage=salvage)
     if unfinished is None:
         return
-    work = unfinished.partial / WORK
+    folder, work = unfinished.partial, unfinished.partial / WORK
     if not (work / tables.SCRATCH).exists():
         unfinished.manifest["done"].clear()
     work.mkdir(exist_ok=True)
     with unfinished.worth_keeping("done"):
-        _refuse_small_disk(sources, unfinished.partial)
+        _refuse_small_disk(sources, folder)
         with tables.database(work, threads) as db:
-            _stages(db, sources, unfinished, say, rules=rules, threads=threads)
+            spec = _stages(db, sources, unfinished, say)
     preparing.refuse_changed(sources, stamps, unfinished)
-    _finish(unfinished, rules, say)
+    say("taking the sha256 of what was written")
+    write_spec(folder, spec.cardinalities, rules=rules)
+    for file in [folder / "feature_spec.yaml", *sorted(folder.glob("*/*.bin"))]:
+        unfinished.keep(file.relative_to(folder).as_posix())
+    unfinished.manifest["done"] = {}
+    shutil.rmtree(work)
+    unfinished.finish()
+    say(f"done: {data}")
 
 
 def _keep_logs(sources: list[dict[str, Any]], unfinished: Unfinished) -> bool:
@@ -114,32 +118,23 @@ def _keep_logs(sources: list[dict[str, Any]], unfinished: Unfinished) -> bool:
     same = [source["name"] for source in sources if source in manifest["sources"]]
     read = [f"read {name}" for name in same if f"encode {name}" not in done]
     manifest["done"] = {name: done[name] for name in read if name in done}
-    for split in SPLITS:  # rows are written to their places: longer files must not stay below
+    for split in SPLITS:
         shutil.rmtree(unfinished.partial / split, ignore_errors=True)
     return bool(manifest["done"])
 
 
-def _refuse_small_disk(sources: dict[str, Path], folder: Path) -> None:
+def _refuse_small_disk(sources: Mapping[str, Path], folder: Path) -> None:
     """Refuse before hours of reading what the disk will not take."""
-    packed = [path.stat().st_size * COMPRESSION for path in sources.values() if is_gzip(path)]
-    plain = [path.stat().st_size for path in sources.values() if not is_gzip(path)]
+    logs = sources.values()
+    need = sum(log.stat().st_size * (COMPRESSION if is_gzip(log) else 1) for log in logs)
     there = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-    need = sum(plain) + sum(packed) + max(packed, default=0) - there
-    rule = "tables and files take about what the plain logs do, and one of a .gz comes on top"
-    preparing.refuse_full(folder, need, rule=rule)
+    rule = "tables and files take about as much room as the plain logs"
+    preparing.refuse_full(folder, need - there, rule=rule)
 
 
-def _stages(
-    db: Any,
-    sources: dict[str, Path],
-    unfinished: Unfinished,
-    say: Say,
-    *,
-    rules: Rules,
-    threads: int,
-) -> None:
-    """Do every stage that the manifest does not list as done."""
-    done, folder = unfinished.manifest["done"], unfinished.partial
+def _stages(db: Any, sources: dict[str, Path], unfinished: Unfinished, say: Say) -> FeatureSpec:
+    """Do every stage that the manifest does not list as done; return what was written."""
+    manifest, done = unfinished.manifest, unfinished.manifest["done"]
 
     def once(name: str, stage: Callable[..., Any], *args: Any) -> Any:
         if name not in done:
@@ -148,47 +143,31 @@ def _stages(
             say(f"done: {name}")
         return done[name]
 
-    rows = {
-        path: once(f"read {name}", tables.read_log, db, number, path, folder / WORK)
-        for number, (name, path) in enumerate(sources.items())
-    }
+    rows = {}
+    for number, (name, path) in enumerate(sources.items()):
+        rows[path] = once(f"read {name}", tables.read_log, db, number, path)
     parts = dict(enumerate(split_rows(rows)))
-    cardinalities = once(NUMBERED, tables.number_categories, db, len(rows), rules)
-    say(f"tables of {', '.join(f'{size:,}' for size in cardinalities)} rows")
-    groups = tables.look_up_together(cardinalities, threads)
+    sizes = once("number categories", tables.number_categories, db, len(rows), manifest)
+    say(f"tables of {', '.join(f'{size:,}' for size in sizes)} rows")
     for number, name in enumerate(sources):
         own = {p: part for p, part in parts.items() if part.source == number}
-        once(f"encode {name}", tables.encode, db, number, own, groups, rules)
-    types = [smallest_dtype(size) for size in cardinalities]
-    sizes = tables.row_bytes(types)
+        once(f"encode {name}", tables.encode, db, number, own, sizes, manifest)
+    spec = FeatureSpec.of(unfinished.partial, sizes)
     for split in SPLITS:
         own = {p: part for p, part in parts.items() if part.split == split}
-        count = unfinished.manifest["rows"][split] = sum(
-            part.end - part.start for part in own.values()
-        )
-        keys = tables.KEYS if tables.is_shuffled(split, rules) else count
+        count = manifest["rows"][split] = sum(part.end - part.start for part in own.values())
+        folder = unfinished.partial / split
+        files = {folder / file.name: size for file, size in spec.row_bytes("train").items()}
+        keys = tables.KEYS if tables.is_shuffled(split, manifest) else count
         turns, first = -(-count // BUCKET_ROWS), 0
         for turn in range(turns):
+            folder.mkdir(exist_ok=True)
             name = f"write {split} {turn + 1} of {turns}"
-            kept = done.get(name)
-            if kept and kept["sha256"] != tables.digest(folder / split, sizes, first, kept["rows"]):
+            old = done.get(name)
+            if old and old["sha256"] != tables.digest(files, first, old["rows"]):
                 del done[name]
-            between = keys * turn // turns, keys * (turn + 1) // turns
-            batches = partial(tables.encoded_rows, db, [*own], types, rules, between)
-            first += once(name, tables.write_rows, folder / split, sizes, first, batches)["rows"]
+            between = range(keys * turn // turns, keys * (turn + 1) // turns)
+            read = partial(tables.encoded_rows, db, [*own], spec, manifest, between)
+            first += once(name, tables.write_rows, files, first, read)["rows"]
         assert first == count, f"{split}: {first} of {count} rows were written"
-
-
-def _finish(unfinished: Unfinished, rules: Rules, say: Say) -> None:
-    """List the finished files, remove what led to them, give the folder its name."""
-    manifest, folder = unfinished.manifest, unfinished.partial
-    say("taking the sha256 of what was written")
-    sizes = manifest["done"][NUMBERED]
-    write_spec(folder, sizes, rules=rules)
-    for file in [folder / "feature_spec.yaml", *sorted(folder.glob("*/*.bin"))]:
-        unfinished.keep(file.relative_to(folder).as_posix())
-    manifest.update(done={}, cardinalities=sizes)
-    unfinished.save()
-    shutil.rmtree(folder / WORK)
-    unfinished.finish()
-    say(f"done: {unfinished.data}")
+    return spec

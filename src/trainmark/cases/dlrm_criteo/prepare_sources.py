@@ -8,36 +8,28 @@ from __future__ import annotations
 
 import gzip
 import re
-import shutil
-from contextlib import contextmanager
-from typing import IO, TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainmark.errors import DataError
-from trainmark.preparing import whole_gzip
 
 from .layout import NUM_NUMERICAL
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
 SPLITS = ("train", "test", "validation")
 SINGLE = "train.txt"
-LOG = re.compile(r"(day_(?:0|[1-9][0-9]*)|train\.txt)(\.gz)?")
-FORMS = (
-    "a log is day_0, day_1 and so on without a gap, as of Criteo Terabyte, or train.txt, as of "
-    "Criteo Kaggle, plain or .gz"
-)
+LOG = re.compile(r"(day_(0|[1-9][0-9]*)|train\.txt)(\.gz)?")
+LOG_RULE = "logs are day_0, day_1 and so on without a gap, or train.txt, each plain or .gz"
 TEST_SHARE = 7  # of a single log, one row in so many is for the test: Kaggle's is of 7 days
 NUM_CATEGORIES = 26
 FIELDS = ["[01]", *["(-?[0-9]{1,18})?"] * NUM_NUMERICAL, *["([0-9a-fA-F]{8})?"] * NUM_CATEGORIES]
 ROW = "\t".join(FIELDS)  # for Python's `re` and for the RE2 of the database alike
-ROW_RULE = (
-    "a row is a label of 0 or 1, 13 integers of at most 18 digits and 26 categories of 8 "
-    "hexadecimal digits, with tabs between; integers and categories may be empty"
-)
+ROW_RULE = "a row is a label of 0 or 1, 13 integers of at most 18 digits and 26 categories of 8 "
+ROW_RULE += "hexadecimal digits, or nothing in their place; tabs between, a line feed at the end"
 LONGEST_LINE_BYTES = 1 << 20
-AGAIN = "fetch the file again"
+AGAIN = "fetch the file again, or correct it"
 
 
 class Part(NamedTuple):
@@ -64,39 +56,16 @@ def find_sources(raw: Path) -> dict[str, Path]:
     """
     if raw.is_file():
         return {raw.name: raw}
-    logs: dict[str, Path] = {}
-    for file in sorted(raw.iterdir()) if raw.is_dir() else []:
-        if (match := LOG.fullmatch(file.name)) and file.is_file():
-            if match[1] in logs:
-                what = f"{match[1]} is there twice, plain and gzip"
-                raise DataError(what, where=str(raw), rule=FORMS, remedy="remove one of them")
-            logs[match[1]] = file
-    days = [int(name.removeprefix("day_")) for name in logs if name != SINGLE]
+    found = sorted(raw.iterdir()) if raw.is_dir() else []
+    logs = {file.name: file for file in found if LOG.fullmatch(file.name) and file.is_file()}
+    names = [name.removesuffix(".gz") for name in logs]
+    days = [int(name.removeprefix("day_")) for name in names if name != SINGLE]
     wanted = [f"day_{day}" for day in range(max(*days, 1) + 1)] if days else [SINGLE]
-    if lacking := [name for name in wanted if name not in logs]:
-        what = f"no {', '.join(lacking[:8])}{' …' if len(lacking) > 8 else ''}"
-        remedy = "fetch what is missing, or name a single log with --from"
-        raise DataError(what, where=str(raw), rule=FORMS, remedy=remedy)
-    return {logs[name].name: logs[name] for name in wanted}
-
-
-def refuse_cut_off(path: Path) -> None:
-    """Refuse a plain file without a line end at its end: it is known before hours of reading.
-
-    Raises:
-        DataError: such a file, or one with nothing in it.
-    """
-    if not is_gzip(path):
-        with path.open("rb") as stream:
-            stream.seek(max(path.stat().st_size - 1, 0))
-            _refuse_end(stream.read(), f"{path}, byte {stream.tell():,}")
-
-
-def _refuse_end(end: bytes, where: str) -> None:
-    if not end.endswith(b"\n"):
-        what = "the file ends inside a row" if end else "no row in the file"
-        rule = "a log has rows, and every one ends with a line feed"
-        raise DataError(what, where=where, rule=rule, remedy=AGAIN)
+    if odd := [name for name in wanted if names.count(name) != 1]:
+        what = ", ".join(f"{'twice' if name in names else 'no'} {name}" for name in odd[:8])
+        remedy = "fetch what is missing, remove one of two, or name a single log with --from"
+        raise DataError(what, where=str(raw), rule=LOG_RULE, remedy=remedy)
+    return {name: logs[name] for day in wanted for name in (day, f"{day}.gz") if name in logs}
 
 
 def split_rows(rows: Mapping[Path, int]) -> list[Part]:
@@ -112,10 +81,9 @@ def split_rows(rows: Mapping[Path, int]) -> list[Part]:
     days = len(early)
     cut = (last + 1) // 2 if days else last - last // TEST_SHARE
     ends = [("train", number, 0, count) for number, count in enumerate(early)]
-    ends.append(("test" if days else "train", days, 0, cut))
-    ends.append(("validation" if days else "test", days, cut, last))
-    sizes = dict.fromkeys(SPLITS, 0)
-    parts = []
+    names = ("test", "validation") if days else ("train", "test")
+    ends += [(names[0], days, 0, cut), (names[1], days, cut, last)]
+    parts, sizes = [], dict.fromkeys(SPLITS, 0)
     for split, number, start, end in ends:
         parts.append(Part(split, number, start, end, sizes[split]))
         sizes[split] += end - start
@@ -132,53 +100,52 @@ def is_gzip(path: Path) -> bool:
         return stream.read(2) == b"\x1f\x8b"
 
 
-@contextmanager
-def plain_log(path: Path, folder: Path) -> Iterator[Path]:
-    """Give the plain file of a log: itself, or a copy in ``folder``.
+def open_log(path: Path) -> Any:
+    """Open the plain bytes of a log."""
+    return gzip.open(path) if is_gzip(path) else path.open("rb")
+
+
+def refuse_cut_off(path: Path) -> None:
+    """Refuse a plain file without a line end at its end: it is known before hours of reading.
 
     Raises:
-        DataError: damaged gzip.
+        DataError: such a file, or one with nothing in it.
     """
-    if not is_gzip(path):
-        yield path
-        return
-    plain = folder / "plain.txt"
-    with whole_gzip(path), gzip.open(path) as packed, plain.open("wb") as stream:
-        shutil.copyfileobj(packed, stream, LONGEST_LINE_BYTES)
-    yield plain
-    plain.unlink()
+    with path.open("rb") as stream:
+        if not is_gzip(path):
+            stream.seek(max(path.stat().st_size - 1, 0))
+            _refuse_end(stream.read(), f"{path}, byte {stream.tell():,}")
 
 
-def count_rows(plain: IO[bytes], path: Path) -> int:
-    """Return the lines of the log ``path``, read from ``plain``.
+def count_rows(path: Path) -> int:
+    """Return the lines of a log.
 
     Raises:
         DataError: there are none, one is endless, or the file ends inside a row.
     """
     rows, block = 0, b""
-    while more := plain.read(LONGEST_LINE_BYTES):
-        rows, block = rows + more.count(b"\n"), more
-        if b"\n" not in block and len(block) == LONGEST_LINE_BYTES:
-            break
+    with open_log(path) as stream:
+        while (more := stream.read(LONGEST_LINE_BYTES)) and (not block or b"\n" in block):
+            rows, block = rows + more.count(b"\n"), more
     _refuse_end(block, f"{path}, row {rows + 1}")
     return rows
 
 
-def first_fault(plain: IO[bytes], path: Path) -> DataError | None:
+def _refuse_end(end: bytes, where: str) -> None:
+    if not end.endswith(b"\n"):
+        what = "the file ends inside a row" if end else "no row in the file"
+        raise DataError(what, where=where, rule=ROW_RULE, remedy=AGAIN)
+
+
+def first_fault(path: Path) -> DataError:
     """Return what is wrong with the first line that is no row; rows are counted from 1."""
     row = re.compile(ROW.encode() + rb"\n")
-    for number, line in enumerate(plain, 1):
-        if not row.fullmatch(line):
-            what, where = _fault(line.removesuffix(b"\n").split(b"\t")), f"{path}, row {number}"
-            return DataError(what, where=where, rule=ROW_RULE, remedy=AGAIN)
-    return None
-
-
-def _fault(fields: list[bytes]) -> str:
-    if len(fields) != len(FIELDS):
-        return f"{len(fields)} fields, not {len(FIELDS)}"
-    forms = enumerate(zip(FIELDS, fields, strict=True))
-    at = next(n for n, (form, field) in forms if not re.fullmatch(form.encode(), field))
-    kind, first = ("integer", 1) if at <= NUM_NUMERICAL else ("category", 1 + NUM_NUMERICAL)
-    name = f"{kind} column {at - first}" if at else "the label"
-    return f"{name} is {fields[at][:40].decode('ascii', 'backslashreplace')!r}"
+    with open_log(path) as stream:
+        number, line = next(pair for pair in enumerate(stream, 1) if not row.fullmatch(pair[1]))
+    fields = line.removesuffix(b"\n").split(b"\t")
+    what = f"{len(fields)} fields, not {len(FIELDS)}"
+    if len(fields) == len(FIELDS):
+        forms = enumerate(zip(FIELDS, fields, strict=True))
+        at = next(n for n, (form, field) in forms if not re.fullmatch(form.encode(), field))
+        what = f"field {at + 1} is {fields[at][:40].decode('ascii', 'backslashreplace')!r}"
+    return DataError(what, where=f"{path}, row {number}", rule=ROW_RULE, remedy=AGAIN)

@@ -14,40 +14,40 @@ from __future__ import annotations
 import os
 from contextlib import ExitStack, contextmanager
 from hashlib import sha256
+from itertools import accumulate, groupby
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from trainmark.errors import EnvironmentFault
+from trainmark.preparing import whole_gzip
 
-from .layout import CATEGORY_BYTES, LABEL_BYTES, NUM_NUMERICAL, NUMERICAL_BYTES
-from .prepare_sources import NUM_CATEGORIES, ROW, count_rows, first_fault, plain_log
+from .layout import CATEGORY_BYTES, NUM_NUMERICAL, FeatureSpec
+from .prepare_sources import NUM_CATEGORIES, ROW, Part, count_rows, first_fault, is_gzip
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
-
-    from .prepare_sources import Part
 
     Rules = Mapping[str, Any]
 
 SCRATCH = "scratch.duckdb"
-THREAD_BYTES, LEAST_BYTES = 1 << 30, 1 << 31
+THREAD_BYTES = 1 << 30
 ENTRY_BYTES = 256  # of a category, generously, while rows look it up
 KEYS = 1 << 64  # a shuffled row's key is below it
 BATCH_ROWS = 1 << 17
-SQL_TYPES = {"int8": "TINYINT", "int16": "SMALLINT", "int32": "INTEGER"}
 INTEGERS = [f"i{number}" for number in range(NUM_NUMERICAL)]
 CATEGORIES = [f"c{number}" for number in range(NUM_CATEGORIES)]
 LOGARITHMS = {
     3: "CASE WHEN {0} > -3 THEN ln(({0} + 3)::DOUBLE) ELSE 0 END",  # empty is not > -3
     1: "ln((greatest({0}, 0) + 1)::DOUBLE)",  # `greatest` leaves empty out
 }
-# A line is one field, and none is null: the two characters occur in no row.
+# A line is one field, and none is null: the two characters occur in no row. What the reader
+# leaves out or splits shows in the number of rows.
 LINES = (
-    "(SELECT line, string_split(line, '\t') AS f FROM read_csv($file, auto_detect = false, "
-    "columns = {'line': 'VARCHAR'}, header = false, delim = '\x01', nullstr = '\x02', "
-    "quote = '', escape = '', new_line = '\\n'))"
+    "(SELECT line, string_split(line, '\t') AS f FROM read_csv($file, compression = $packing, "
+    "auto_detect = false, columns = {'line': 'VARCHAR'}, header = false, delim = '\x01', nullstr = "
+    "'\x02', quote = '', escape = '', new_line = '\\n', strict_mode = false, ignore_errors = true))"
 )
 
 
@@ -60,16 +60,15 @@ def require_duckdb() -> Any:
     try:
         import duckdb
     except ImportError:
-        what, rule = "duckdb is not installed", "click logs are prepared with it"
         remedy = "pip install 'trainmark[prepare]'"
-        raise EnvironmentFault(what, rule=rule, remedy=remedy) from None
+        raise EnvironmentFault("duckdb is not installed", remedy=remedy) from None
     return duckdb
 
 
-def memory_limit(threads: int) -> int:
-    """Return the bytes that the stages may hold: 1 GiB a thread, at most half of the machine's."""
+def memory_limit() -> int:
+    """Return the bytes that the stages may hold: 1 GiB a core, at most half of the machine's."""
     machine_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return min(machine_bytes // 2, max(LEAST_BYTES, threads * THREAD_BYTES))
+    return min(machine_bytes // 2, max(2, len(os.sched_getaffinity(0))) * THREAD_BYTES)
 
 
 @contextmanager
@@ -79,7 +78,7 @@ def database(folder: Path, threads: int) -> Iterator[Any]:
     Raises:
         EnvironmentFault: memory or disk do not suffice, or the database is damaged.
     """
-    duckdb, limit = require_duckdb(), memory_limit(threads)
+    duckdb, limit = require_duckdb(), memory_limit()
     threads = max(1, min(threads, 2 * limit // THREAD_BYTES))
     config = {"threads": threads, "memory_limit": f"{limit}B", "temp_directory": f"{folder}/spill"}
     try:
@@ -96,28 +95,23 @@ def database(folder: Path, threads: int) -> Iterator[Any]:
         raise EnvironmentFault(what, where=str(folder), rule=rule, remedy=remedy) from error
 
 
-def read_log(db: Any, number: int, path: Path, folder: Path) -> int:
+def read_log(db: Any, number: int, path: Path) -> int:
     """Read a log into ``read_i`` and ``counts_i``; return its rows.
 
     Raises:
         DataError: a damaged file, or a faulty row, named by file and row.
     """
+    with whole_gzip(path):  # the database would not notice every damage
+        rows = count_rows(path)
     fields = ["CASE WHEN regexp_full_match(line, $row) THEN line[1] = '1' END AS label"]
     for n, name in enumerate(INTEGERS + CATEGORIES, 2):
         cast = f"'0x' || f[{n}] AS UINTEGER" if name in CATEGORIES else f"f[{n}] AS BIGINT"
         fields.append(f"TRY_CAST({cast}) AS {name}")
     read = f"CREATE OR REPLACE TABLE read_{number} AS SELECT {', '.join(fields)} FROM {LINES}"
-    with plain_log(path, folder) as plain, plain.open("rb") as stream:
-        rows = count_rows(stream, path)
-        try:
-            db.execute(read, {"row": ROW, "file": str(plain)})
-        except require_duckdb().InvalidInputException as error:
-            stream.seek(0)
-            raise first_fault(stream, path) or error from None
-        db.execute(f"SELECT count(*), count(label) FROM read_{number}")
-        if (found := db.fetchone()) != (rows, rows):
-            stream.seek(0)
-            raise first_fault(stream, path) or AssertionError(f"{found} of {rows} rows")
+    db.execute(read, {"row": ROW, "file": str(path), "packing": ("none", "gzip")[is_gzip(path)]})
+    db.execute(f"SELECT count(*), count(label) FROM read_{number}")
+    if db.fetchone() != (rows, rows):
+        raise first_fault(path)
     db.execute(f"CREATE OR REPLACE TABLE counts_{number}(col TINYINT, value UINTEGER, n BIGINT)")
     for column, name in enumerate(CATEGORIES):
         counts = f"SELECT {column}, {name}, count(*) FROM read_{number} GROUP BY ALL"
@@ -132,16 +126,14 @@ def number_categories(db: Any, num_sources: int, rules: Rules) -> list[int]:
     or, with ``empty_category`` ``own``, one that takes number 1 if it is frequent enough.
     """
     counts = " UNION ALL ".join(f"FROM counts_{number}" for number in range(num_sources))
-    which = "" if rules["empty_category"] == "own" else "AND value IS NOT NULL"
+    some = "" if rules["empty_category"] == "own" else "AND value IS NOT NULL"
+    least, order = rules["frequency_threshold"], "value IS NOT NULL, sum(n) DESC, value"
     found = []
-    for column in range(NUM_CATEGORIES):
-        db.execute(
-            f"CREATE OR REPLACE TABLE ids_{column} AS SELECT value, (row_number() OVER (ORDER BY "
-            "value IS NOT NULL, sum(n) DESC, value))::INTEGER AS id "
-            f"FROM ({counts}) WHERE col = {column} {which} "
-            f"GROUP BY value HAVING sum(n) >= {rules['frequency_threshold']}"
-        )
-        found.append(1 + db.execute(f"SELECT count(*) FROM ids_{column}").fetchone()[0])
+    for k in range(NUM_CATEGORIES):
+        rows = f"FROM ({counts}) WHERE col = {k} {some} GROUP BY value HAVING sum(n) >= {least}"
+        ids = f"SELECT value, (row_number() OVER (ORDER BY {order}))::INTEGER AS id {rows}"
+        db.execute(f"CREATE OR REPLACE TABLE ids_{k} AS {ids}")
+        found.append(1 + db.execute(f"SELECT count(*) FROM ids_{k}").fetchone()[0])
     return found
 
 
@@ -161,23 +153,18 @@ def row_key(part: Part, rules: Rules) -> str:
     return f"(rowid - {part.start} + {part.first})::UBIGINT"
 
 
-def look_up_together(cardinalities: Sequence[int], threads: int) -> list[list[int]]:
-    """Return the columns in groups whose categories the memory holds.
+def look_up_together(cardinalities: Sequence[int]) -> list[list[int]]:
+    """Return neighbouring columns in groups whose categories the memory holds.
 
-    A column that alone exceeds it stands alone: a single look-up spills.
+    A column that alone exceeds it stands alone or ends a group: a single look-up spills.
     """
-    most = memory_limit(threads) // ENTRY_BYTES
-    groups: list[list[int]] = [[]]
-    for column, size in enumerate(cardinalities):
-        if groups[-1] and size + sum(cardinalities[other] for other in groups[-1]) > most:
-            groups.append([])
-        groups[-1].append(column)
-    return groups
+    most = memory_limit() // ENTRY_BYTES
+    before = [total // most for total in accumulate(cardinalities, initial=0)]
+    columns = groupby(range(len(cardinalities)), key=before.__getitem__)
+    return [list(group) for _, group in columns]
 
 
-def encode(
-    db: Any, number: int, parts: Mapping[int, Part], groups: list[list[int]], rules: Rules
-) -> None:
+def encode(db: Any, number: int, parts: dict[int, Part], sizes: list[int], rules: Rules) -> None:
     """Write the parts of a log, categories as numbers; drop what was read of the log before.
 
     That one is encoded: its room is used again.
@@ -186,6 +173,7 @@ def encode(
     for p, part in parts.items():
         rows = f"(SELECT {row_key(part, rules)} AS key, rowid AS row, * FROM read_{number} "
         rows += f"WHERE rowid >= {part.start} AND rowid < {part.end})"
+        groups = look_up_together(sizes)
         for group in groups:
             ids = ", ".join(f"coalesce(ids_{k}.id, 0) AS c{k}" for k in group)
             on = "ON rows.c{0} IS NOT DISTINCT FROM ids_{0}.value"
@@ -196,46 +184,35 @@ def encode(
             rows = f"part_{p}"
 
 
-def encoded_rows(
-    db: Any, parts: Sequence[int], dtypes: Sequence[str], rules: Rules, keys: tuple[int, int]
-) -> Any:
+def encoded_rows(db: Any, parts: list[int], spec: FeatureSpec, rules: Rules, keys: range) -> Any:
     """Return a reader of the rows of parts whose keys lie in a range, in order of the keys.
 
     Its columns: label, 13 logarithms (double), 26 categories in their types.
     """
-    where = f"WHERE key >= {keys[0]}::UBIGINT AND key <= {keys[1] - 1}::UBIGINT"
+    where = f"WHERE key >= {keys.start}::UBIGINT AND key <= {keys.stop - 1}::UBIGINT"
     rows = " UNION ALL ".join(f"SELECT {p} AS part, * FROM part_{p} {where}" for p in parts)
-    columns = [LOGARITHMS[rules["log_offset"]].format(name) for name in INTEGERS]
-    typed = zip(CATEGORIES, dtypes, strict=True)
-    columns += [f"{name}::{SQL_TYPES[dtype]}" for name, dtype in typed]
-    named = ", ".join(f"{column} AS f{n}" for n, column in enumerate(["label::UTINYINT", *columns]))
-    query = f"SELECT {named} FROM ({rows}) ORDER BY key, part, row"
+    logarithms = [LOGARITHMS[rules["log_offset"]].format(name) for name in INTEGERS]
+    sizes = [CATEGORY_BYTES[dtype] for dtype in spec.category_dtypes]
+    typed = [f"{name}::INT{size}" for name, size in zip(CATEGORIES, sizes, strict=True)]
+    columns = ", ".join(["label::UTINYINT", *logarithms, *typed])
+    query = f"SELECT {columns} FROM ({rows}) ORDER BY key, part, row"
     return db.sql(query).to_arrow_reader(BATCH_ROWS)
 
 
-def row_bytes(dtypes: Sequence[str]) -> dict[str, int]:
-    """Return the bytes of a row in each file of a split, given the types of the categories."""
-    sizes = {"label.bin": LABEL_BYTES, "numerical.bin": NUMERICAL_BYTES * NUM_NUMERICAL}
-    return sizes | {f"cat_{n}.bin": CATEGORY_BYTES[dtype] for n, dtype in enumerate(dtypes)}
-
-
-def write_rows(
-    folder: Path, sizes: Mapping[str, int], first: int, batches: Callable[[], Iterable[Any]]
-) -> dict[str, Any]:
+def write_rows(sizes: Mapping[Path, int], first: int, read: Callable[[], Any]) -> dict[str, Any]:
     """Write rows from row ``first`` of a split on, synced; return their number and digest.
 
     Args:
-        batches: called for Arrow record batches of label, 13 numbers, 26 categories in their types.
+        sizes: bytes of a row in each file of the split.
+        read: gives Arrow record batches as ``encoded_rows``.
     """
-    folder.mkdir(exist_ok=True)
     rows = 0
     with ExitStack() as stack:
-        streams = []
-        for name, size in sizes.items():
-            (folder / name).touch()
-            streams.append(stack.enter_context((folder / name).open("r+b")))
-            streams[-1].seek(first * size)
-        for batch in batches():
+        mode = "r+b" if first else "wb"
+        streams = {stack.enter_context(file.open(mode)): size for file, size in sizes.items()}
+        for stream, size in streams.items():
+            stream.seek(first * size)
+        for batch in read():
             rows += len(batch)
             label, *columns = (column.to_numpy() for column in batch.columns)
             numerical = np.stack(columns[:NUM_NUMERICAL], axis=1).astype("<f2")
@@ -245,17 +222,13 @@ def write_rows(
         for stream in streams:
             stream.flush()
             os.fsync(stream.fileno())
-    return {"rows": rows, "sha256": digest(folder, sizes, first, rows)}
+    return {"rows": rows, "sha256": digest(sizes, first, rows)}
 
 
-def digest(folder: Path, sizes: Mapping[str, int], first: int, rows: int) -> str | None:
-    """Return the sha256 of rows in all files of a split; none where one is missing or short."""
+def digest(sizes: Mapping[Path, int], first: int, rows: int) -> str:
+    """Return the sha256 of rows in all files of a split, as far as they are there."""
     found = sha256()
-    try:
-        for name, size in sizes.items():
-            if rows:
-                file = folder / name
-                found.update(np.memmap(file, np.uint8, "r", first * size, (rows * size,)).data)
-    except (OSError, ValueError):
-        return None
+    for file, size in sizes.items():
+        if rows and file.exists() and file.stat().st_size >= (first + rows) * size:
+            found.update(np.memmap(file, np.uint8, "r", first * size, (rows * size,)).data)
     return found.hexdigest()
