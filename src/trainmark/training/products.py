@@ -66,9 +66,11 @@ def passing(shape: torch.Size | tuple[int, ...], like: Tensor) -> Tensor:
     """Return memory for a result that is used up before anything else asks for some.
 
     In float32 on a host it is the same each time: pages touched anew cost more there than
-    what is computed into them. Elsewhere the device's allocator does this.
+    what is computed into them. Elsewhere the device's allocator does this, and a compiler
+    plans memory itself: what a graph left here would belong to it for ever.
     """
-    if like.device.type != "cpu" or like.dtype != torch.float32:
+    keeps = like.device.type == "cpu" and like.dtype == torch.float32
+    if not keeps or torch.compiler.is_compiling():
         return torch.empty(shape, dtype=like.dtype, device=like.device)
     numbers = math.prod(shape)
     if _buffer.numbers.numel() < numbers:
