@@ -272,22 +272,27 @@ def read(path: Path) -> Record:
             remedy="name a run directory or its record.json",
         ) from None
     try:
-        document = documents.parse(content)
+        writer = _writer(documents.parse(content))
     except ValueError as error:
-        raise _unreadable(file, error, document=None) from None
+        raise _unreadable(file, error, writer=None) from None
     try:
         return Record.model_validate_json(content, strict=True)
     except ValueError as error:
-        raise _unreadable(file, error, document=document) from None
+        raise _unreadable(file, error, writer=writer) from None
 
 
-def _unreadable(file: Path, error: Exception, *, document: Any) -> RecordError:
-    """Say whether the file is no record, or one of another version."""
+def _writer(document: Any) -> str | None:
+    """Return the version that wrote a document; None where it does not say."""
     try:
-        writer = document["suite"]["version"]
+        version = document["suite"]["version"]
     except (KeyError, TypeError, IndexError):
-        writer = None
-    if isinstance(writer, str) and writer != __version__:
+        return None
+    return version if isinstance(version, str) else None
+
+
+def _unreadable(file: Path, error: Exception, *, writer: str | None) -> RecordError:
+    """Say whether the file is no record, or one of another version."""
+    if writer is not None and writer != __version__:
         return RecordError(
             f"written by trainmark {writer}, which {__version__} cannot read",
             where=str(file),
