@@ -70,6 +70,12 @@ class RecordError(TrainmarkError):
     """A run directory or record that cannot be read as one of ours."""
 
 
+class LostRunError(TrainmarkError):
+    """A run that started and whose record cannot be written."""
+
+    exit_code = EXIT_FAILED
+
+
 class RunError(Exception):
     """A run that started and failed.
 

@@ -370,6 +370,167 @@ def test_the_working_directory_is_gone_before_the_start(started, tmp_path):
     assert (run_dir / "page.zh.html").exists()
 
 
+def test_the_run_folder_is_deleted_in_mid_run(started, fifo):
+    process, run_dir = started("--nproc", "2", "fault=wait")
+    wait_for_fault(fifo)
+    shutil.rmtree(run_dir)
+    code, out, err = ended(process)
+    record = checked(run_dir)
+    assert code == 1
+    assert "nothing was started" not in err
+    assert (record.status, record.cause.kind) == ("failed", "files_lost")
+    assert record.cause.message.args == {
+        "files": "plan.json, events.launcher.jsonl",
+        "steps": 0,
+    }
+    assert record.plan.case == "faulty"
+    assert record.figures["p_whole"].value is None
+    assert record.figures["p_whole"].reason is not None
+    assert "FAILED" in out
+    assert (run_dir / "page.zh.html").exists()
+
+
+def test_the_launchers_events_are_deleted_in_mid_run(started, fifo):
+    process, run_dir = started("fault=wait")
+    wait_for_fault(fifo)
+    (run_dir / "events.launcher.jsonl").unlink()
+    code, _, _ = ended(process)
+    record = checked(run_dir)
+    assert code == 1
+    assert record.cause.kind == "files_lost"
+    assert record.cause.message.args == {"files": "events.launcher.jsonl", "steps": 14}
+    assert record.figures["p_whole"].value is not None  # the rank's own are there
+
+
+def test_the_plan_is_changed_in_mid_run(started, fifo):
+    process, run_dir = started("fault=hold")
+    wait_for_fault(fifo)
+    text = (run_dir / "plan.json").read_text()
+    (run_dir / "plan.json").write_text(text.replace('"tiny"', '"standard"'))
+    fifo.with_name("go").write_text("on")
+    code, _, _ = ended(process)
+    record = checked(run_dir)
+    assert code == 1
+    assert record.cause.message.args["files"] == "plan.json"
+    assert record.plan.recipe_name == "tiny"
+
+
+@pytest.mark.parametrize("how", ["unlink", "truncate"])
+def test_a_ranks_events_are_deleted_in_mid_run(started, fifo, how):
+    process, run_dir = started("--nproc", "2", "fault=hold")
+    wait_for_fault(fifo)
+    events = run_dir / "events.rank1.jsonl"
+    if how == "unlink":
+        events.unlink()
+    else:
+        os.truncate(events, 0)
+    fifo.with_name("go").write_text("on")
+    code, _, err = ended(process)
+    record = checked(run_dir)
+    assert code == 1
+    assert "nothing was started" not in err
+    assert (record.status, record.cause.kind) == ("failed", "events_incomplete")
+    assert record.cause.rank == 1
+    assert (run_dir / "page.zh.html").exists()
+
+
+def test_another_runs_folder_is_left_alone(started, fifo):
+    """The folder was deleted, and somebody started another run there."""
+    process, run_dir = started("fault=wait")
+    wait_for_fault(fifo)
+    other = (run_dir / "plan.json").read_text().replace("-faulty-", "-other-")
+    process.send_signal(signal.SIGSTOP)
+    shutil.rmtree(run_dir)
+    run_dir.mkdir()
+    (run_dir / "plan.json").write_text(other)
+    process.send_signal(signal.SIGCONT)
+    code, out, err = ended(process)
+    assert (code, out) == (1, "")
+    assert "another run is in its folder now" in err
+    assert "Traceback" not in err
+    assert [path.name for path in run_dir.iterdir()] == ["plan.json"]
+
+
+def test_a_folder_that_cannot_be_made_again_ends_with_a_word(started, fifo):
+    process, run_dir = started("fault=wait")
+    wait_for_fault(fifo)
+    process.send_signal(signal.SIGSTOP)
+    shutil.rmtree(run_dir)
+    run_dir.write_text("a file")
+    process.send_signal(signal.SIGCONT)
+    code, out, err = ended(process)
+    assert (code, out) == (1, "")
+    assert "there is no record" in err
+    assert "Traceback" not in err
+
+
+def test_the_folder_of_a_series_is_deleted_in_its_second_launch(started, fifo):
+    process, run_dir = started("--repeat", "2", "fault=hold")
+    wait_for_fault(fifo)
+    fifo.with_name("go").write_text("on")
+    wait_for_fault(fifo)
+    first = (run_dir / "r1/record.json").read_bytes()
+    shutil.rmtree(run_dir)
+    code, _, _ = ended(process)
+    assert code == 1
+    assert checked(run_dir / "r2").cause.kind == "files_lost"
+    assert (run_dir / "r1/record.json").read_bytes() == first
+    assert (run_dir / "r1/page.en.html").exists()
+    assert len(json.loads((run_dir / "repeats.json").read_text())["run_ids"]) == 2
+
+
+def kill_both(process):
+    """Kill launcher and keeper with no time between for either to act."""
+    keeper = keeper_of(process)
+    process.send_signal(signal.SIGSTOP)  # it must not replace the keeper
+    keeper.kill()
+    process.kill()
+
+
+def trainmark(*words, **variables):
+    return subprocess.run(
+        [*PROGRAM, *words], env=os.environ | variables, capture_output=True, text=True,
+        check=False, timeout=120,
+    )  # fmt: skip
+
+
+def test_keeper_and_launcher_killed_together(started, fifo):
+    process, run_dir = started("--nproc", "2", "fault=wait")
+    wait_for_fault(fifo)
+    running = trainmark("record", str(run_dir))
+    assert running.returncode == 2
+    assert "still going" in running.stderr
+    kill_both(process)
+    ended(process)
+    assert not (run_dir / "record.json").exists()
+    done = trainmark("record", str(run_dir))
+    assert done.returncode == 1, done.stderr
+    record = checked(run_dir)
+    assert (record.status, record.cause.kind) == ("interrupted", "launcher_killed")
+    assert record.counts.steps == 14
+    assert (run_dir / "page.zh.html").exists()
+    assert "INTERRUPTED" in done.stdout
+    again = trainmark("record", str(run_dir))
+    assert again.returncode == 2
+    assert "a record is there already" in again.stderr
+
+
+def test_a_series_whose_keeper_and_launcher_were_killed_together(started, fifo):
+    process, run_dir = started("--repeat", "3", "fault=hold")
+    wait_for_fault(fifo)
+    fifo.with_name("go").write_text("on")
+    wait_for_fault(fifo)
+    kill_both(process)
+    ended(process)
+    done = trainmark("record", str(run_dir), "--json")
+    assert done.returncode == 1, done.stderr
+    assert [one["status"] for one in json.loads(done.stdout)] == ["passed", "interrupted"]
+    assert checked(run_dir / "r2").cause.kind == "launcher_killed"
+    assert len(json.loads((run_dir / "repeats.json").read_text())["run_ids"]) == 2
+    assert (run_dir / "page.zh.html").exists()
+    assert trainmark("record", str(run_dir)).returncode == 2
+
+
 # A user id without an entry in the user table, as containers have.
 NOBODY = ("unshare", "--user", "--map-user=54321", "env", "-u", "HOME", "-u", "XDG_CACHE_HOME")
 

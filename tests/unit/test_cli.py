@@ -15,7 +15,7 @@ from fakes import GOLDEN
 from trainmark.cli.app import main
 from trainmark.results import record
 
-VERBS = ("run", "list", "prepare", "show", "report", "analyze", "schema")
+VERBS = ("run", "list", "prepare", "show", "report", "record", "analyze", "schema")
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fakes import GOLDEN, event, launch_event, write_run
+from trainmark.launch.own_files import OwnFiles
 from trainmark.launch.run_dir import finish
 from trainmark.measure.events import EventWriter
 from trainmark.plan import Plan
@@ -89,7 +90,8 @@ def test_nothing_that_leaves_names_a_person_a_host_a_place_or_a_secret(dirty):
 
 def test_the_record_names_the_digests_of_the_redacted_files_and_can_be_built_again(dirty):
     launcher = EventWriter(dirty / "events.launcher.jsonl", time.perf_counter_ns)
-    built = finish(dirty, launcher, stop=None, agent=None)
+    own = OwnFiles.written(Plan.read(dirty).run_id, dirty, launcher)
+    built = finish(own, stop=None, agent=None)
     assert built == record.read(dirty)
     for entry in built.evidence:
         assert hashlib.sha256((dirty / entry.name).read_bytes()).hexdigest() == entry.sha256
@@ -125,7 +127,8 @@ def test_on_a_full_disk_the_record_is_redacted_alone_and_that_is_said(dirty, mon
 
     monkeypatch.setattr(evidence, "_rewrite", full)
     launcher = EventWriter(dirty / "events.launcher.jsonl", time.perf_counter_ns)
-    built = finish(dirty, launcher, stop=None, agent=None)
+    own = OwnFiles.written(Plan.read(dirty).run_id, dirty, launcher)
+    built = finish(own, stop=None, agent=None)
     text = (dirty / "record.json").read_text()
     assert [leak for leak in (*LEAKS, str(dirty)) if leak in text] == []
     assert built.cause.traceback == CLEAN

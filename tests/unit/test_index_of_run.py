@@ -14,6 +14,7 @@ from trainmark.cli.app import main
 from trainmark.errors import RecordError
 from trainmark.launch import run_dir as launching
 from trainmark.launch.keeper import take_over
+from trainmark.launch.own_files import OwnFiles
 from trainmark.measure.events import EventWriter
 from trainmark.plan import Plan
 from trainmark.report.export import to_index
@@ -163,7 +164,8 @@ FAILED = {
 
 def finish(run_dir: Path, reason: str) -> Record:
     events = EventWriter(run_dir / "events.launcher.jsonl", lambda: 3 * S)
-    return launching.finish(run_dir, events, stop={"reason": reason}, agent=None)
+    own = OwnFiles.written(RUN_ID, run_dir, events)
+    return launching.finish(own, stop={"reason": reason}, agent=None)
 
 
 def test_a_run_whose_launcher_died_has_them_from_the_keeper(run_dir: Path) -> None:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from trainmark.cli.output import say
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -23,7 +25,7 @@ def launch_and_write(plan: Plan, request: StopRequest, *, label: str, quiet: boo
 
     They are fewer than the plan says where ``request`` came to hold a signal.
     """
-    from trainmark.launch.repeats import launch_all
+    from trainmark.launch.repeats import launch_all, launches
     from trainmark.report.files import write_pages, write_repeats
 
     records = launch_all(
@@ -33,9 +35,24 @@ def launch_and_write(plan: Plan, request: StopRequest, *, label: str, quiet: boo
         quiet=quiet,
         ended=lambda record, folder: write_pages([record], folder),
     )
+    for record, single in zip(records, launches(plan), strict=False):
+        _bring_back(record, Path(single.run_dir))
     if plan.repeat_count > 1 and records:
         write_repeats(records, Path(plan.run_dir))
     return records
+
+
+def _bring_back(record: Record, folder: Path) -> None:
+    """Write a record again whose folder was deleted while later launches ran."""
+    from trainmark.report.files import write_pages
+    from trainmark.results.record import RECORD_FILE, write
+
+    if (folder / RECORD_FILE).exists():
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    write(record, folder)
+    write_pages([record], folder)
+    say(f"trainmark: {folder}: was deleted; record and pages are back, events are not", err=True)
 
 
 def print_tables(found: Sequence[tuple[Path, Record]], *, repeated: bool) -> None:

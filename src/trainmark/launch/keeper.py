@@ -20,31 +20,24 @@ DONE = b"done\n"
 def take_over(run_dir: Path, run_id: str) -> None:
     """End the run's processes and leave the record the launcher would have left.
 
-    Nothing is touched where the folder is another run's, or no run's yet.
+    No file is touched where the folder is another run's, or no run's yet.
     """
-    from time import perf_counter_ns
-
     from trainmark.launch.processes import kill_run
-    from trainmark.launch.run_dir import finish, leave_index
-    from trainmark.measure.events import LAUNCHER_FILE, EventWriter
+    from trainmark.launch.run_dir import finish_for_another, leave_index
+    from trainmark.measure.events import LAUNCHER_FILE
     from trainmark.plan import PLAN_FILE, Plan
     from trainmark.results.record import RECORD_FILE, read
 
+    kill_run(run_id)
     if not (run_dir / PLAN_FILE).exists() or Plan.read(run_dir).run_id != run_id:
         return
     if not (run_dir / LAUNCHER_FILE).exists():
         leave_nothing(run_dir)
         return
-    kill_run(run_id)
     if (run_dir / RECORD_FILE).exists():
         leave_index(read(run_dir), run_dir)  # the launcher may have died between the two
         return
-    finish(
-        run_dir,
-        EventWriter(run_dir / LAUNCHER_FILE, perf_counter_ns),
-        stop={"reason": "launcher_killed"},
-        agent=None,
-    )
+    finish_for_another(run_dir)
 
 
 def leave_nothing(run_dir: Path) -> None:

@@ -28,6 +28,7 @@ from trainmark.results import environment
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from trainmark.launch.own_files import OwnFiles
     from trainmark.launch.stopping import StopRequest
     from trainmark.plan import Plan
     from trainmark.results.record import Record
@@ -103,21 +104,27 @@ def launch(plan: Plan, request: StopRequest, on_poll: Callable[[], None] = lambd
     described = environment.collect(variables)
     with _Keeper(folder, plan.run_id) as keeper:
         run_dir.create(folder)
-        events = run_dir.first_words(plan, folder, described)
+        own = run_dir.first_words(plan, folder, described)
         try:
             poll = _both(keeper.replace_if_dead, on_poll)
-            agent = _run_ranks(plan, watch, variables, poll)
+            agent = _run_ranks(plan, watch, own, variables, poll)
         except BaseException as error:
             # A fault of ours or of this machine: the ranks end, and a record says so.
             processes.kill_run(plan.run_id)
             stop = {"reason": "launcher_error", "message": f"{type(error).__name__}: {error}"}
-            run_dir.finish(folder, events, stop=stop, agent=None)
+            record = run_dir.finish(own, stop=stop, agent=None)
+            if record.cause is not None and record.cause.kind == "files_lost":
+                return record  # the error was a consequence
             raise
-        return run_dir.finish(folder, events, stop=watch.stop, agent=agent)
+        return run_dir.finish(own, stop=watch.stop, agent=agent)
 
 
 def _run_ranks(
-    plan: Plan, watch: _Watch, variables: dict[str, str], on_poll: Callable[[], None]
+    plan: Plan,
+    watch: _Watch,
+    own: OwnFiles,
+    variables: dict[str, str],
+    on_poll: Callable[[], None],
 ) -> dict[str, Any]:
     """Start the ranks, watch them to their end, leave none; return the agent's news."""
     with (
@@ -134,7 +141,7 @@ def _run_ranks(
         ) as agent,
     ):
         try:
-            _watch_agent(agent, plan, watch, on_poll)
+            _watch_agent(agent, plan, watch, own, on_poll)
         finally:
             watch.orphans_cpu_s = processes.rank_cpu_s(plan.run_id)
             processes.kill_run(plan.run_id)
@@ -186,7 +193,11 @@ def _agent_news(watch: _Watch, exit_code: int) -> dict[str, Any]:
 
 
 def _watch_agent(
-    agent: subprocess.Popen[bytes], plan: Plan, watch: _Watch, on_poll: Callable[[], None]
+    agent: subprocess.Popen[bytes],
+    plan: Plan,
+    watch: _Watch,
+    own: OwnFiles,
+    on_poll: Callable[[], None],
 ) -> None:
     """Follow the agent until it closes its output, a signal comes or time is up."""
     assert agent.stdout is not None
@@ -205,6 +216,9 @@ def _watch_agent(
             watch.agent_output += chunk
         if agent.poll() is not None and not readable:
             return  # a rank that outlived the agent may hold its output open
+        if own.gone():
+            watch.stop = {"reason": "files_lost", "files": own.lost()}
+            return  # nobody could use what the ranks measure from here on
         if time.monotonic() >= deadline:
             watch.stop = _time_out(plan, timeout_s)
             return
@@ -229,7 +243,7 @@ class _Keeper:
     """A process beside the run that takes over if this one is killed."""
 
     def __init__(self, folder: Path, run_id: str) -> None:
-        self._command = [sys.executable, "-m", "trainmark.launch.keeper", str(folder), run_id]
+        self._command = [sys.executable, "-m", processes.KEEPER_MODULE, str(folder), run_id]
         self._process = self._start()
 
     def _start(self) -> subprocess.Popen[bytes]:

@@ -10,12 +10,18 @@ import os
 import resource
 import signal
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 RUN_VARIABLE = "TRAINMARK_RUN"
+KEEPER_MODULE = "trainmark.launch.keeper"
 _KILL_ROUNDS = 50
 _ROUND_S = 0.1
 
@@ -35,6 +41,19 @@ def of_run(run_id: str) -> list[psutil.Process]:
             continue  # gone meanwhile, or another user's: not of this run
         found.append(process)
     return found
+
+
+def is_running(run_id: str) -> bool:
+    """Tell whether a process of the run, or the keeper beside its launcher, is alive here."""
+    return bool(of_run(run_id)) or any(
+        KEEPER_MODULE in words and words[-1] == run_id for words in _command_lines()
+    )
+
+
+def _command_lines() -> Iterator[list[str]]:
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):  # gone meanwhile, or another user's: not of this run
+            yield process.cmdline()
 
 
 def ranks_of_run(run_id: str) -> dict[int, psutil.Process]:

@@ -5,11 +5,11 @@ Reads what is new in the first rank's event file; asks the ranks nothing.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from trainmark.measure.events import rank_file
+from trainmark.measure.shapes import read_event
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,19 +60,20 @@ class Progress:
 
     def poll(self) -> str:
         """Read what is new and return the line to show."""
-        path = self.run_dir / rank_file(0)
-        if path.exists():
-            with path.open("rb") as file:
+        try:
+            with (self.run_dir / rank_file(0)).open("rb") as file:
                 file.seek(self._offset)
                 data = self._rest + file.read()
                 self._offset = file.tell()
-            *lines, self._rest = data.split(b"\n")
-            for line in lines:
-                try:
-                    event = json.loads(line)
-                except ValueError:
-                    continue  # the record counts malformed lines; progress only goes on
-                self._take(event)
+        except FileNotFoundError:
+            return self.text  # not there yet, or deleted: the record will say so
+        *lines, self._rest = data.split(b"\n")
+        for line in lines:
+            try:
+                event = read_event(line)
+            except ValueError:
+                continue  # the record counts malformed lines; progress only goes on
+            self._take(event)
         return self.text
 
     def _take(self, event: dict[str, Any]) -> None:

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from trainmark.errors import EnvironmentFault, TrainmarkError
 from trainmark.escaping import escaped
-from trainmark.measure.events import LAUNCHER_FILE, EventWriter
+from trainmark.launch.own_files import OwnFiles
+from trainmark.measure.events import LAUNCHER_FILE, EventFile, EventWriter
 from trainmark.results import building, evidence, index_of_run, record
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def _cannot_write(run_dir: Path, error: OSError) -> EnvironmentFault:
     return EnvironmentFault(what, where=str(run_dir), remedy=remedy)
 
 
-def first_words(plan: Plan, run_dir: Path, described: dict[str, Any]) -> EventWriter:
+def first_words(plan: Plan, run_dir: Path, described: dict[str, Any]) -> OwnFiles:
     """Write the plan and the launcher's first event; the run counts from here."""
     try:
         plan.save(run_dir)
@@ -90,20 +91,23 @@ def first_words(plan: Plan, run_dir: Path, described: dict[str, Any]) -> EventWr
             argv=[Path(sys.argv[0]).name, *sys.argv[1:]],
             environment=described,
         )
+        return OwnFiles.written(plan.run_id, run_dir, events)
     except OSError as error:
         raise _cannot_write(run_dir, error) from error
-    return events
 
 
-def finish(
-    run_dir: Path,
-    events: EventWriter,
-    *,
-    stop: dict[str, Any] | None,
-    agent: dict[str, Any] | None,
-) -> Record:
-    """Write the launcher's last events and the record; every process is gone by now."""
-    (run_dir / RESERVE_FILE).unlink(missing_ok=True)
+def finish(own: OwnFiles, *, stop: dict[str, Any] | None, agent: dict[str, Any] | None) -> Record:
+    """Write the launcher's last events and the record; every process is gone by now.
+
+    Raises:
+        LostRunError: the folder was deleted, and no record can be written there.
+    """
+    lost = own.lost()
+    if lost:
+        own.restore()
+        stop = {"reason": "files_lost", "files": lost}
+    events = own.events
+    (own.run_dir / RESERVE_FILE).unlink(missing_ok=True)
     if stop is not None:
         events.emit("stop", **stop)
     if agent is not None:
@@ -113,6 +117,24 @@ def finish(
         events.emit("agent_exit", **agent)
     events.emit("finished")
     events.close()
+    return _leave_record(own.run_dir)
+
+
+def finish_for_another(run_dir: Path) -> Record:
+    """Do what is left to do for a launcher that is gone; every process is gone by now."""
+    (run_dir / RESERVE_FILE).unlink(missing_ok=True)
+    path = run_dir / LAUNCHER_FILE
+    said = {event["event"] for event in EventFile(path)}
+    events = EventWriter(path, time.perf_counter_ns)
+    if not said & {"stop", "agent_exit"}:
+        events.emit("stop", reason="launcher_killed")
+    if "finished" not in said:
+        events.emit("finished")
+    events.close()
+    return _leave_record(run_dir)
+
+
+def _leave_record(run_dir: Path) -> Record:
     _redact(run_dir)
     built = building.build(run_dir)
     record.write(built, run_dir)

@@ -288,7 +288,12 @@ class _AgentExit(TypedDict):
 
 def _said_why(stop: dict[str, Any]) -> dict[str, Any]:
     """Refuse a stop without what its reason brings."""
-    needed = {"timeout": "timeout_s", "launcher_error": "message", "signal": "signal"}
+    needed = {
+        "timeout": "timeout_s",
+        "launcher_error": "message",
+        "signal": "signal",
+        "files_lost": "files",
+    }
     name = needed.get(stop["reason"])
     if name is not None and name not in stop:
         raise ValueError(f"a stop for {stop['reason']} has {name}")
@@ -299,11 +304,12 @@ def _said_why(stop: dict[str, Any]) -> dict[str, Any]:
 class _Stop(TypedDict):
     event: Literal["stop"]
     t_ns: Nanoseconds
-    reason: Literal["timeout", "launcher_killed", "launcher_error", "signal"]
+    reason: Literal["timeout", "launcher_killed", "launcher_error", "signal", "files_lost"]
     timeout_s: NotRequired[Amount]
     message: NotRequired[str]
     signal: NotRequired[str]
     stacks: NotRequired[list[str]]
+    files: NotRequired[list[str]]
 
 
 @with_config(_SHAPE)

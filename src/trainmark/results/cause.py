@@ -106,6 +106,9 @@ def _stopped(stop: dict[str, Any], timeline: RunTimeline) -> Ending:
     if stop["reason"] == "launcher_killed":
         said = message("launcher_killed", steps=steps)
         return Ending("interrupted", _cause("launcher_killed", said))
+    if stop["reason"] == "files_lost":
+        said = message("run_files_lost", files=", ".join(stop["files"]), steps=steps)
+        return Ending("failed", _cause("files_lost", said))
     if stop["reason"] == "launcher_error":
         return Ending(
             "failed", _cause("launcher", message("launcher_failed", text=stop["message"]))

@@ -133,6 +133,13 @@ MESSAGES: dict[str, Text] = {
     "launcher_killed": Text(
         "the launcher was killed; {steps} steps were done", "启动器被终止；完成 {steps} 步"
     ),
+    "run_files_lost": Text(
+        "the run's folder or files in it were deleted or changed while it ran: {files}; they were "
+        "written again as the launcher knew them, and {steps} steps are left of what the ranks "
+        "measured",
+        "运行目录或其中的文件在运行期间被删除或改动：{files}；启动器已按所知内容重新写出，"
+        "各 rank 的测量数据仅剩 {steps} 步",
+    ),
     "launcher_failed": Text("the launcher failed: {text}", "启动器出错：{text}"),
     "rank_killed": Text("rank {rank} was killed by {signal}", "rank {rank} 被 {signal} 终止"),
     "rank_killed_out_of_memory": Text(

@@ -69,6 +69,10 @@ _ADVICE: dict[str, Text] = {
         "it, read the kernel's log (dmesg -T)",
         "重新运行，并用 nohup 或 tmux 使其不随终端结束；若无人终止它，请查看内核日志（dmesg -T）",
     ),
+    "files_lost": Text(
+        "run it again, with --out in a folder that nobody cleans up meanwhile",
+        "重新运行，并用 --out 指定运行期间不会被清理的目录",
+    ),
     "launcher": Text(
         "read log.launcher.txt beside the record; if it says nothing, read the kernel's log "
         "(dmesg -T)",

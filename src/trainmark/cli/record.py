@@ -1,0 +1,50 @@
+"""``trainmark record``: the record of a run that was killed together with its keeper."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trainmark.cli.output import say
+from trainmark.cli.running import from_here, print_tables, verdict_stands
+from trainmark.errors import EXIT_FAILED
+
+NAME = "record"
+EXAMPLES = """\
+  trainmark record runs/RUN         after `kill -9` of everything, or a power cut
+  trainmark record runs/RUN --json
+"""
+
+
+def command(
+    run: Annotated[Path, typer.Argument(help="Folder of a run, or of its repeats.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
+) -> None:
+    """Build the record and pages of a run that ended without them, from its events."""
+    from trainmark.launch.late_record import launches_of_series, unrecorded
+    from trainmark.launch.run_dir import finish_for_another
+    from trainmark.report.files import write_pages, write_repeats
+    from trainmark.results.record import read
+
+    run = run.absolute()
+    for folder in unrecorded(run):
+        write_pages([finish_for_another(folder)], folder)
+    launches = launches_of_series(run) or [run]
+    records = [read(folder) for folder in launches]
+    repeated = launches != [run]
+    if repeated:
+        write_repeats(records, run)
+    with verdict_stands():
+        if as_json:
+            documents = [record.model_dump(mode="json") for record in records]
+            say(json.dumps(documents if repeated else documents[0], ensure_ascii=False))
+        else:
+            found = [
+                (from_here(folder), item) for folder, item in zip(launches, records, strict=True)
+            ]
+            print_tables(found, repeated=repeated)
+    if not all(record.passed for record in records):
+        raise typer.Exit(EXIT_FAILED)

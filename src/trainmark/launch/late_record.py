@@ -1,0 +1,79 @@
+"""Which launches of a run can still have their record: launcher and keeper are both gone.
+
+Owns telling that apart from a run that is going, has its record, or never began. Changes
+nothing: ``run_dir.finish_for_another`` writes the record.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trainmark.errors import RecordError
+from trainmark.launch import processes
+from trainmark.measure.events import LAUNCHER_FILE, EventFile
+from trainmark.plan import PLAN_FILE, Plan
+from trainmark.results.record import RECORD_FILE
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def unrecorded(run: Path) -> list[Path]:
+    """Return the folders of the launches of ``run`` that lack a record and can have one.
+
+    Args:
+        run: the folder of a run, or of a series of launches.
+
+    Raises:
+        RecordError: no run is there, it has its record, it never began or is still going.
+    """
+    if (run / RECORD_FILE).exists():
+        raise _recorded(run)
+    launches = [run] if (run / PLAN_FILE).exists() else launches_of_series(run)
+    if not launches:
+        raise RecordError("not a run directory", where=str(run), rule=f"it needs {PLAN_FILE}")
+    lacking = [folder for folder in launches if not (folder / RECORD_FILE).exists()]
+    if not lacking:
+        raise _recorded(run)
+    for folder in lacking:
+        _check(folder)
+    return lacking
+
+
+def launches_of_series(run: Path) -> list[Path]:
+    """Return the folders ``r1``, ``r2`` … of a series, in order."""
+    found = [path.parent for path in run.glob(f"r*/{PLAN_FILE}")]
+    numbered = [path for path in found if path.name[1:].isdecimal()]
+    return sorted(numbered, key=lambda path: int(path.name[1:]))
+
+
+def _recorded(run: Path) -> RecordError:
+    return RecordError(
+        "a record is there already",
+        where=str(run),
+        rule="records never change",
+        remedy="`trainmark show` prints it, `trainmark report` makes its page",
+    )
+
+
+def _check(folder: Path) -> None:
+    try:
+        run_id = Plan.read(folder).run_id
+        began = any(event["event"] == "launch" for event in EventFile(folder / LAUNCHER_FILE))
+    except FileNotFoundError:
+        began = False
+    except (OSError, ValueError) as error:
+        first = str(error).splitlines()[0]
+        raise RecordError(f"cannot be read: {first}", where=str(folder)) from None
+    if not began:
+        raise RecordError(
+            "the run never began: there are no events of its launcher",
+            where=str(folder),
+            remedy="delete the folder and run it again",
+        )
+    if processes.is_running(run_id):
+        raise RecordError(
+            "the run is still going",
+            where=str(folder),
+            remedy="wait for its end, which leaves the record, or stop it with Ctrl-C",
+        )

@@ -1,0 +1,88 @@
+"""The files the launcher wrote before the ranks started: what if somebody deletes them?
+
+Owns finding that out, and writing them again from memory, so that a run whose folder was
+deleted leaves a record that says so. What the ranks measured cannot be brought back.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from trainmark.errors import LostRunError
+from trainmark.measure.events import LAUNCHER_FILE, EventWriter
+from trainmark.plan import PLAN_FILE, Plan
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@dataclass(slots=True)
+class OwnFiles:
+    """Plan and first event of a run, in its folder and in memory.
+
+    Args:
+        contents: the bytes of each file by its name.
+    """
+
+    run_id: str
+    run_dir: Path
+    events: EventWriter
+    contents: dict[str, bytes]
+
+    @classmethod
+    def written(cls, run_id: str, run_dir: Path, events: EventWriter) -> OwnFiles:
+        """Remember what was just written."""
+        names = (PLAN_FILE, LAUNCHER_FILE)
+        return cls(run_id, run_dir, events, {name: (run_dir / name).read_bytes() for name in names})
+
+    def gone(self) -> bool:
+        """Tell whether the launcher's events were deleted, as with the whole folder."""
+        try:
+            (self.run_dir / LAUNCHER_FILE).stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return True
+        except OSError:
+            return False  # a file system that is out of reach for a moment
+        return False
+
+    def lost(self) -> list[str]:
+        """Return the names of the files that are not there as they were written."""
+        return [name for name, content in self.contents.items() if self._found(name) != content]
+
+    def _found(self, name: str) -> bytes | None:
+        try:
+            return (self.run_dir / name).read_bytes()
+        except OSError:
+            return None
+
+    def restore(self) -> None:
+        """Write the files again, their folder too; ``events`` goes on in the new one.
+
+        Raises:
+            LostRunError: another run is in the folder, or it cannot be made.
+        """
+        self.events.close()
+        try:
+            if self._another_run():
+                raise self._no_record("another run is in its folder now")
+            self.run_dir.mkdir(parents=True, exist_ok=True)
+            for name, content in self.contents.items():
+                (self.run_dir / name).write_bytes(content)
+            self.events = EventWriter(self.run_dir / LAUNCHER_FILE, time.perf_counter_ns)
+        except OSError as error:
+            raise self._no_record(f"it cannot be made again: {error.strerror}") from error
+
+    def _another_run(self) -> bool:
+        try:
+            return Plan.read(self.run_dir).run_id != self.run_id
+        except (OSError, ValueError):
+            return False  # no plan, or one that was damaged: ours
+
+    def _no_record(self, why: str) -> LostRunError:
+        return LostRunError(
+            f"the run's folder was deleted while it ran, and {why}; there is no record",
+            where=str(self.run_dir),
+            remedy="run it again, with another --out",
+        )
