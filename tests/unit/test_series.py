@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -351,6 +352,20 @@ def test_a_folder_that_cannot_be_used_is_refused_before_anything_starts(
     with pytest.raises(EnvironmentFault, match="cannot be used as a folder"):
         go(TWO, out=tmp_path / "file" / "below")
     assert launcher.launched == []
+
+
+def test_a_run_whose_folder_is_deleted_while_the_next_runs_has_not_passed(
+    launcher: Launcher, tmp_path: Path
+) -> None:
+    def launch(plan: Plan, label: str) -> list[Record]:
+        if label.endswith("b"):
+            shutil.rmtree(tmp_path / "runs/plan/a")
+        return launcher(plan, label)
+
+    steps = checked(tmp_path, TWO)
+    outcomes = series.run(steps, StopRequest(), launch=launch, said=launcher.said.append)
+    assert states(outcomes) == {"a": "failed", "b": "passed"}
+    assert exit_code(outcomes) == 1
 
 
 def test_a_single_runs_folder_takes_no_plan(

@@ -8,7 +8,7 @@ One call at a time is at work in a folder.
 from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -204,7 +204,15 @@ def _in_turn(
         else:
             outcome = _launched(step, label, launch, said)
         outcomes.append(outcome)
-    return outcomes
+    return [_still_there(outcome) for outcome in outcomes]
+
+
+def _still_there(outcome: Outcome) -> Outcome:
+    """Return an entry's outcome, failed where its folder was deleted while later ones ran."""
+    folder = outcome.run_dir
+    if outcome.state not in ("passed", "kept") or (folder is not None and folder.exists()):
+        return outcome
+    return replace(outcome, state="failed", reason="its folder was deleted while other runs ran")
 
 
 def _launched(
