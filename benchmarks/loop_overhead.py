@@ -70,13 +70,15 @@ def loop_seconds(job: Any, device: Device, steps: int, window_steps: int = 10) -
     from trainmark.measure.loop import MeasuredLoop, Schedule
     from trainmark.measure.parameters import ParameterCheck
     from trainmark.training.digest import TensorDigest
+    from trainmark.training.gradients import GradientWatch
 
     schedule = Schedule(max_epochs=1, max_steps=steps, warmup_steps=1, window_steps=window_steps)
     with tempfile.TemporaryDirectory() as place:
         events = EventWriter(Path(place) / "events.jsonl", time.perf_counter_ns)
+        watch = GradientWatch(job.trained_parameters(), looks=5)
         # As the worker does; what stands outside of training is no part of its overhead.
         parameters = ParameterCheck(
-            digest=TensorDigest(job.trained_parameters()), updates=job.updates,
+            digest=TensorDigest(job.trained_parameters()), gradients=watch, updates=job.updates,
             clock=time.perf_counter_ns,
         )  # fmt: skip
         parameters.start()
@@ -86,6 +88,7 @@ def loop_seconds(job: Any, device: Device, steps: int, window_steps: int = 10) -
             barrier=lambda: None, emit=events.emit, parameters=parameters,
         ).run()  # fmt: skip
         seconds = time.perf_counter() - start
+        watch.close()
         events.close()
     return seconds
 

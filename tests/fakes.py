@@ -319,7 +319,13 @@ def span(name: str, start_ns: int, end_ns: int) -> dict[str, Any]:
 
 def parameters_event(t_ns: int, **fields: Any) -> dict[str, Any]:
     """Return a ``parameters`` event of a rank whose parameters were all trained."""
-    plain = {"changed": ["weight"], "unchanged": [], "updates": 100}
+    plain = {
+        "changed": ["weight"],
+        "unchanged": [],
+        "gradient": ["weight"],
+        "no_gradient": [],
+        "updates": 100,
+    }
     return event("parameters", t_ns, **plain | fields)
 
 

@@ -142,6 +142,30 @@ def test_a_parameter_that_no_rank_changed(
         }  # fmt: skip
 
 
+def test_gradients_that_are_zero_on_all_ranks_fail_the_run(plan: Plan, tmp_path: Path) -> None:
+    def ranks(*no_gradient: list[str]) -> list[list[dict[str, Any]]]:
+        both = {"a", "b"}
+        return [
+            [
+                *rank_events([32] * 3, of_all=[64] * 3, changed=["a", "b"])[:-1],
+                parameters_event(
+                    3 * S,
+                    changed=["a", "b"],
+                    gradient=sorted(both - set(names)),
+                    no_gradient=names,
+                ),
+            ]
+            for names in no_gradient
+        ]
+
+    for name in ("one", "both"):
+        (tmp_path / name).mkdir()
+    # A shard may see none; a whole parameter must see one somewhere.
+    assert cause(plan, timeline(tmp_path / "one", *ranks(["b"], []))) is None
+    found = cause(plan, timeline(tmp_path / "both", *ranks(["b"], ["b"])))
+    assert found == ("gradients_zero", {"names": "b", "number": 1, "parameters": 2})
+
+
 def doubts(plan: Plan, found: RunTimeline) -> list[Message]:
     figures = {
         name: FigureEntry(value=item.value, unit=item.unit, reason=item.reason, note=item.note)

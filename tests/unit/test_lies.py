@@ -258,6 +258,23 @@ def test_parameters_without_a_gradient_fail_the_run(run: Run) -> None:
     assert (args["names"], args["number"], args["parameters"]) == ("0.weight, 0.bias", 2, 4)
 
 
+class ZeroGradients(ToyJob):
+    """Its first layer receives zeros, as a fault of the compiler once gave; decay moves it."""
+
+    def _loss_sum(self, batch: Batch) -> torch.Tensor:
+        first = self.stepper.model[0]
+        zero = sum((x * 0).sum() for x in first.parameters())
+        features, labels = batch.tensors
+        scores = torch.nn.Sequential(*list(self.stepper.model)[1:])(first(features).detach())
+        return torch.nn.functional.cross_entropy(scores, labels, reduction="sum") + zero
+
+
+def test_zero_gradients_fail_the_run_though_weight_decay_changes_the_parameters(run: Run) -> None:
+    kind, code, args = told(run(ZeroGradients))
+    assert (kind, code) == ("not_trained", "gradients_zero")
+    assert args == {"names": "0.weight, 0.bias", "number": 2, "parameters": 4}
+
+
 class NamesNothing(ToyJob):
     """Hides what it trains."""
 

@@ -17,6 +17,7 @@ from trainmark.errors import NotTrainedError, UntimedWorkError
 from trainmark.measure.parameters import ParameterCheck
 from trainmark.protocols import Batch, Counts
 from trainmark.training.digest import TensorDigest
+from trainmark.training.gradients import GradientWatch
 from trainmark.training.parallel import Replicas
 from trainmark.training.parameters import trained
 from trainmark.training.stepper import Stepper
@@ -149,7 +150,12 @@ class FakeDigest:
 def make_check() -> tuple[ParameterCheck, FakeDigest, list[int]]:
     clock = FakeClock()
     digest, updates = FakeDigest(clock), [0]
-    check = ParameterCheck(digest=digest, updates=lambda: updates[0], clock=clock)
+    check = ParameterCheck(
+        digest=digest,
+        gradients=GradientWatch({}, looks=0),
+        updates=lambda: updates[0],
+        clock=clock,
+    )
     check.start()
     return check, digest, updates
 
@@ -200,7 +206,12 @@ def test_windows_whose_steps_were_all_dropped_may_change_nothing() -> None:
     check.after_window(first_step=10, steps=10)
     updates[0] = digest.seen = digest.all_ = 1
     check.after_window(first_step=20, steps=10)
-    assert check.end() == {"changed": ["weight"], "unchanged": ["bias"]}
+    assert check.end() == {
+        "changed": ["weight"],
+        "unchanged": ["bias"],
+        "gradient": [],
+        "no_gradient": [],
+    }
 
 
 def test_what_changes_while_nobody_trains_fails() -> None:
@@ -224,3 +235,41 @@ def test_a_tensor_that_moves_to_other_memory_is_followed() -> None:
     assert digest.sample() == before
     parameter.data.add_(1)
     assert digest.sample() != before
+
+
+def step_with(weights: dict[str, torch.Tensor], gradients: dict[str, torch.Tensor | None]) -> None:
+    for name, gradient in gradients.items():
+        weights[name].grad = gradient
+    torch.optim.AdamW(list(weights.values()), lr=0.1, weight_decay=0.5).step()
+
+
+def test_gradients_are_looked_at_in_the_first_steps_of_any_optimizer() -> None:
+    weights = {name: torch.ones(3, requires_grad=True) for name in ("seen", "late", "zero", "none")}
+    watch = GradientWatch(weights, looks=2)
+    one, zero = torch.tensor([0.0, 0.0, 1.0]), torch.zeros(3)
+    step_with({"other": torch.ones(1, requires_grad=True)}, {"other": torch.ones(1)})
+    step_with(weights, {"seen": one, "late": zero, "zero": zero, "none": None})
+    assert not watch.finished
+    step_with(weights, {"seen": zero, "late": one, "zero": zero, "none": None})
+    assert watch.finished
+    step_with(weights, {"zero": one})  # too late
+    assert watch.found() == {"seen": True, "late": True, "zero": False}
+    watch.close()
+
+
+def test_a_parameter_whose_gradients_are_zero_ends_the_run_at_the_next_edge() -> None:
+    weights = {"a": torch.ones(3, requires_grad=True), "b": torch.ones(2, requires_grad=True)}
+    watch = GradientWatch(weights, looks=1)
+    clock = FakeClock()
+    check = ParameterCheck(
+        digest=TensorDigest(weights), gradients=watch, updates=lambda: 1, clock=clock
+    )
+    check.start()
+    step_with(weights, {"a": torch.ones(3), "b": torch.zeros(2)})
+    with pytest.raises(NotTrainedError) as caught:
+        check.after_window(first_step=0, steps=1)
+    watch.close()
+    assert (caught.value.code, caught.value.details) == (
+        "gradients_zero",
+        {"names": "b", "number": 1, "parameters": 2},
+    )

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+NAMED = 3  # parameters in a sentence; the events hold all
+
+
 class Digest(Protocol):
     """See ``training.digest.TensorDigest``."""
 
@@ -24,6 +27,20 @@ class Digest(Protocol):
 
     def sums(self) -> dict[str, int]:
         """Return a number for each tensor that depends on every bit of it."""
+
+
+class Gradients(Protocol):
+    """See ``training.gradients.GradientWatch``."""
+
+    @property
+    def finished(self) -> bool:
+        """Tell whether all looks were taken."""
+
+    def found(self) -> dict[str, bool]:
+        """Return whether any gradient of a parameter was not zero, by name."""
+
+    def is_whole(self, name: str) -> bool:
+        """Tell whether this rank holds all of a parameter."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -39,9 +56,11 @@ class ParameterCheck:
     """
 
     digest: Digest
+    gradients: Gradients
     updates: Callable[[], int]
     clock: Callable[[], int]
     _spent_ns: int = field(default=0, init=False)
+    _gradients_judged: bool = field(default=False, init=False)
     _at_start: dict[str, int] = field(default_factory=dict, init=False)
     _sample: bytes = field(default=b"", init=False)
     _sums: dict[str, int] | None = field(default=None, init=False)
@@ -59,7 +78,8 @@ class ParameterCheck:
             exact: take sums, so that the next window can be judged whatever follows.
 
         Raises:
-            NotTrainedError: its steps were to change parameters, and not a bit of them changed.
+            NotTrainedError: its steps were to change parameters, and not a bit of them changed;
+                or a parameter received nothing but zeros as gradients in the first steps.
         """
         if not self._at_start:
             return  # this rank holds nothing; the record holds the ranks against each other
@@ -80,7 +100,22 @@ class ParameterCheck:
                 )
         if self._sums is not None:
             self._updates = self.updates()
+        self._judge_gradients()
         self._spent_ns += self.clock() - started_ns
+
+    def _judge_gradients(self) -> None:
+        if self._gradients_judged or not self.gradients.finished:
+            return
+        self._gradients_judged = True
+        found = self.gradients.found()
+        zero = [name for name, some in found.items() if not some and self.gradients.is_whole(name)]
+        if zero:
+            raise NotTrainedError(
+                "gradients_zero",
+                names=", ".join(zero[:NAMED]),
+                number=len(zero),
+                parameters=len(found),
+            )
 
     def after_evaluation(self, *, step: int) -> None:
         """Look after an evaluation behind ``step`` steps; nothing trains in one.
@@ -101,6 +136,8 @@ class ParameterCheck:
     def end(self) -> dict[str, list[str]]:
         """Return the names of parameters that changed since ``start``, and of those that did not.
 
+        ``no_gradient`` and ``gradient`` name those whose first gradients were all zero or not.
+
         Raises:
             UntimedWorkError: parameters changed since the last look.
         """
@@ -109,4 +146,10 @@ class ParameterCheck:
         sums = self.digest.sums()
         changed = [name for name, first in self._at_start.items() if sums[name] != first]
         unchanged = [name for name, first in self._at_start.items() if sums[name] == first]
-        return {"changed": changed, "unchanged": unchanged}
+        found = self.gradients.found()
+        return {
+            "changed": changed,
+            "unchanged": unchanged,
+            "gradient": [name for name, some in found.items() if some],
+            "no_gradient": [name for name, some in found.items() if not some],
+        }

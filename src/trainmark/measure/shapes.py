@@ -199,6 +199,8 @@ class _Parameters(TypedDict):
     t_ns: Nanoseconds
     changed: list[str]
     unchanged: list[str]
+    gradient: list[str]
+    no_gradient: list[str]
     updates: Count
 
 

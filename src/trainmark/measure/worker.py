@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 STACKS_SIGNAL = signal.SIGUSR1
 clock = time.perf_counter_ns
+# An adapter's first matrix has no gradient before its second one left 0, which takes a step
+# whose learning rate is not 0: the second or third.
+_GRADIENT_LOOKS = 5
 _LONGEST_COLLECTIVE_S = 30 * 86_400.0
 ARTIFACTS_DIR = "artifacts"  # what a job leaves in the run's folder
 
@@ -122,6 +125,7 @@ def run_rank(rank: Rank, run_dir: Path, number: int, local_rank: int) -> None:
         from trainmark.plan import Plan
         from trainmark.protocols import JobContext, OwnEpoch, SavesArtifacts
         from trainmark.training.digest import TensorDigest
+        from trainmark.training.gradients import GradientWatch
 
         plan = Plan.read(run_dir)
         case, recipe = plan.load_case(), plan.load_recipe()
@@ -167,8 +171,14 @@ def run_rank(rank: Rank, run_dir: Path, number: int, local_rank: int) -> None:
         collective=_collective_library(vendor.collective_backend) if distributed else None,
     )
     with rank.span("check"):
-        digest = TensorDigest(job.trained_parameters(), seed=recipe.seed)
-        parameters = ParameterCheck(digest=digest, updates=job.updates, clock=clock)
+        trained = job.trained_parameters()
+        watch = GradientWatch(trained, looks=_GRADIENT_LOOKS)
+        parameters = ParameterCheck(
+            digest=TensorDigest(trained, seed=recipe.seed),
+            gradients=watch,
+            updates=job.updates,
+            clock=clock,
+        )
         parameters.start()
     artifacts: list[str] = []
     MeasuredLoop(
@@ -182,6 +192,7 @@ def run_rank(rank: Rank, run_dir: Path, number: int, local_rank: int) -> None:
         enter=rank.enter,
         parameters=parameters,
     ).run()
+    watch.close()
     if isinstance(job, SavesArtifacts):
         with rank.span("checkpoint"):
             job.save(run_dir / ARTIFACTS_DIR)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from trainmark.measure.parameters import NAMED
 from trainmark.results.cause import Ending
 from trainmark.spec import Message, message
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 # An adapter's first matrix has no gradient before its second one is off 0: one step later.
 _UPDATES_TO_REACH_ALL = 2
-_NAMED = 3  # parameters in a sentence; the events hold all
 
 
 def broken(plan: Plan, timeline: RunTimeline) -> Ending | None:
@@ -88,12 +88,9 @@ def _of_steps(recipe: dict[str, Any], timeline: RunTimeline) -> Iterator[Message
 
 def _untrained(timeline: RunTimeline) -> Message | None:
     """Return what says that a parameter, or all of them, were not trained."""
-    told = [
-        rank.parameters or {"changed": [], "unchanged": [], "updates": 0} for rank in timeline.ranks
-    ]
-    changed = {name for event in told for name in event["changed"]}
+    told = [rank.parameters for rank in timeline.ranks if rank.parameters]
     # A rank may hold rows of a table that no sample asks for: what counts is the whole of it.
-    unchanged = [n for n in dict.fromkeys(_unchanged_names(told)) if n not in changed]
+    changed, unchanged = _on_any_rank(told, "changed", "unchanged")
     if not changed and not unchanged:
         return message("no_trained_parameters")
     updates = max(event["updates"] for event in told)
@@ -101,17 +98,30 @@ def _untrained(timeline: RunTimeline) -> Message | None:
         return None  # too short for a figure
     if updates == 0:
         return message("never_updated")
-    if updates < _UPDATES_TO_REACH_ALL or not unchanged:
+    return _unreached(told, updates) if updates >= _UPDATES_TO_REACH_ALL else None
+
+
+def _unreached(told: list[dict[str, Any]], updates: int) -> Message | None:
+    """Return which parameters training never reached, by their gradients or their bits."""
+    seen, zero = _on_any_rank(told, "gradient", "no_gradient")
+    if zero:
+        number, all_of_them = len(zero), len(seen) + len(zero)
+        names = ", ".join(zero[:NAMED])
+        return message("gradients_zero", names=names, number=number, parameters=all_of_them)
+    changed, unchanged = _on_any_rank(told, "changed", "unchanged")
+    if not unchanged:
         return None
     return message(
         "parameters_never_changed",
-        names=", ".join(unchanged[:_NAMED]),
+        names=", ".join(unchanged[:NAMED]),
         number=len(unchanged),
         parameters=len(changed) + len(unchanged),
         updates=updates,
     )
 
 
-def _unchanged_names(told: list[dict[str, Any]]) -> Iterator[str]:
-    for event in told:
-        yield from event["unchanged"]
+def _on_any_rank(told: list[dict[str, Any]], yes: str, no: str) -> tuple[set[str], list[str]]:
+    """Return the names any rank lists under ``yes``, and those listed under ``no`` alone."""
+    found = {name for event in told for name in event[yes]}
+    others = dict.fromkeys(name for event in told for name in event[no])
+    return found, [name for name in others if name not in found]

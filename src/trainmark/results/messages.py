@@ -268,6 +268,11 @@ MESSAGES: dict[str, Text] = {
         "loss scaler",
         "没有任何一步应更新参数：学习率均为 0，或均被损失缩放跳过",
     ),
+    "gradients_zero": Text(
+        "{number} of {parameters} trained parameters received nothing but zeros as gradients in "
+        "the first steps: {names}",
+        "{parameters} 个被训练参数中有 {number} 个在最初几步收到的梯度全为零：{names}",
+    ),
     "parameters_never_changed": Text(
         "{number} of {parameters} trained parameters never changed in {updates} updates, as if "
         "they had no gradient: {names}",
