@@ -125,10 +125,10 @@ def _keep_logs(sources: list[dict[str, Any]], unfinished: Unfinished) -> bool:
 
 def _refuse_small_disk(sources: Mapping[str, Path], folder: Path) -> None:
     """Refuse before hours of reading what the disk will not take."""
-    logs = sources.values()
-    need = sum(log.stat().st_size * (COMPRESSION if is_gzip(log) else 1) for log in logs)
+    logs = [log.stat().st_size * (COMPRESSION if is_gzip(log) else 1) for log in sources.values()]
+    need = sum(logs) + max(logs)
     there = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-    rule = "tables and files take about as much room as the plain logs"
+    rule = "tables and files take about as much room as the plain logs, the largest as much again"
     preparing.refuse_full(folder, need - there, rule=rule)
 
 
