@@ -65,6 +65,12 @@ def failed():
     )  # fmt: skip
 
 
+def of_steps(count):
+    made = record()
+    series = {"time_ns": [4_000_000] * count, "loss": [0.5] * count, "samples": [64] * count}
+    return record(steps=made.steps.model_copy(update=series))
+
+
 class Checker(HTMLParser):
     """Collect tags, attributes and text; insist that tags close in order."""
 
@@ -412,3 +418,9 @@ def test_the_page_says_how_a_model_was_spread_where_the_job_does():
     spread = record(environment=made.environment | {"job": job})
     assert "- Parallel strategy: data 4, tensor 2, fsdp yes" in markdown(spread)
     assert "- 并行策略：data 4，tensor 2，fsdp 是" in markdown(spread, lang="zh")
+
+
+@pytest.mark.parametrize(("steps", "stretch"), [(12, None), (1000, None), (1001, 3), (4000, 8)])
+def test_a_page_says_that_charts_are_thinned_only_where_they_are(steps, stretch):
+    said = re.findall(r"value of every ([\d,]+) steps", html(of_steps(steps)))
+    assert said == ([] if stretch is None else [str(stretch)])

@@ -32,16 +32,20 @@ _LINE_ROOM_PX = 3
 Point = tuple[float, float]
 
 
+def bucket_steps(steps: int, *, max_points: int = MAX_POINTS) -> int:
+    """Return how many steps a bucket holds: 1 where every step is drawn."""
+    return 1 if steps <= max_points else math.ceil(steps / max(max_points // 2, 1))
+
+
 def thin(values: NDArray[np.float64], *, max_points: int = MAX_POINTS) -> list[tuple[int, float]]:
     """Return at most ``max_points`` pairs of index and value, in order.
 
     Each bucket gives its least and its greatest finite value; a bucket without one gives a
     single NaN, so that a gap stays a gap.
     """
-    if len(values) <= max_points:
+    size = bucket_steps(len(values), max_points=max_points)
+    if size == 1:
         return list(enumerate(values.tolist()))
-    buckets = max(max_points // 2, 1)
-    size = math.ceil(len(values) / buckets)
     buckets = math.ceil(len(values) / size)
     padded = np.full(buckets * size, np.nan)
     padded[: len(values)] = np.where(np.isfinite(values), values, np.nan)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from trainmark.reference import implied_passes, same_work
 from trainmark.report import cells
-from trainmark.report.charts import loss_chart, step_time_chart, step_time_title
+from trainmark.report.charts import bucket_steps, loss_chart, step_time_chart, step_time_title
 from trainmark.report.document import Block, Facts, Grid, Paragraph, Picture, Section, Tiles
 from trainmark.report.dot_plot import launches_plot
 from trainmark.report.listing import shared
@@ -147,7 +147,8 @@ def _launches(records: Sequence[Record], lang: str, *, ident: str) -> Section:
         plot = launches_plot(records, lang=lang, ident=ident)
         pictures = [] if plot is None else [Picture(plot, None, text("chart.launches", lang))]
         blocks = [*pictures, Grid(summary_table(found, lang=lang)), *blocks]
-    blocks.append(Paragraph(", ".join(record.run_id for record in records), "muted"))
+    ids = ", ".join(record.run_id for record in records)
+    blocks.append(Paragraph(text("foot.run", lang) + text("sep.colon", lang) + ids, "muted"))
     return Section(text("section.repeats", lang), 2, ident, tuple(blocks))
 
 
@@ -221,7 +222,11 @@ def steps(record: Record, lang: str, *, number: str, ident: str) -> Section | No
     pictures = tuple(Picture(chart, None, title) for title, chart in charts if chart is not None)
     if not pictures:
         return None
-    blocks: tuple[Block, ...] = (*pictures, Paragraph(text("chart.note", lang), "muted"))
+    blocks: tuple[Block, ...] = pictures
+    stretch = bucket_steps(len(record.steps.time_ns))
+    if stretch > 1:
+        note = text("chart.note", lang, stretch=f"{stretch:,}")
+        blocks = (*pictures, Paragraph(note, "muted"))
     heading = text("section.steps", lang) + number
     return Section(heading, 2, ident, blocks, pictures_only=True)
 

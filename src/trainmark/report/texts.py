@@ -332,10 +332,11 @@ TEXTS: dict[str, Text] = {
     "count.passes": Text("passes over the data", "折合数据遍数"),
     # Spans
     "spans.caption": Text(
-        "{wall} s of rank {rank}, the one that ended last; {named} of it has a name. Spans that "
-        "recur are added up, starts stack them in order.",
+        "{wall} s of rank {rank}, the one that ended last; {named} of it has a name. A span "
+        "that comes several times stands once, with its times added up; each bar begins where "
+        "the one above it ends.",
         "最后结束的 rank {rank} 的墙钟时间 {wall} s，其中 {named} 已归类。"
-        "重复出现的阶段累加计算，起点按顺序叠加。",
+        "重复出现的阶段合并为一行，耗时累加；每条从上一条的终点开始。",
     ),
     "spans.of": Text("of compile + warmup + train:", "compile + warmup + train 合计："),
     "spans.parts": Text(
@@ -352,7 +353,7 @@ TEXTS: dict[str, Text] = {
     "span.preflight": Text("matmul rate", "矩阵乘速率"),
     "span.data_build": Text("data ready", "构建数据"),
     "span.model_build": Text("model ready", "构建模型"),
-    "span.check": Text("checks", "检查"),
+    "span.check": Text("parameter checks", "参数检查"),
     "span.compile": Text("first step", "首步编译"),
     "span.warmup": Text("warm-up", "预热"),
     "span.train": Text("measured steps", "训练"),
@@ -377,8 +378,8 @@ TEXTS: dict[str, Text] = {
     "chart.step": Text("step", "步数"),
     "chart.log": Text("{title}, logarithmic axis", "{title}，对数坐标"),
     "chart.launches": Text(
-        "Each launch against the median: a dot a launch, a line for the interval",
-        "各次运行相对中位数的偏差：每点为一次运行，横线为区间",
+        "Each launch against the median: a dot a launch, a bar for the interval or range below",
+        "各次运行相对中位数的偏差：每点为一次运行，横条为下表中的区间或范围",
     ),
     "chart.launches.desc": Text(
         "{figures} figures over {launches} launches, as per cent of their medians",
@@ -387,9 +388,9 @@ TEXTS: dict[str, Text] = {
     "chart.launches.axis": Text("difference from the median, %", "相对中位数的偏差（%）"),
     "chart.warmup": Text("warm-up", "预热"),
     "chart.note": Text(
-        "Long series are drawn by the least and greatest value of each bucket; figures are "
+        "The charts show the least and the greatest value of every {stretch} steps; figures are "
         "computed from every step.",
-        "较长序列按分段最小值和最大值绘制；所有指标均由全部步数计算。",
+        "曲线取每 {stretch} 步中的最小值和最大值；所有指标均由全部步数计算。",
     ),
     # References
     "reference.other": Text(

@@ -87,8 +87,8 @@ _ADVICE: dict[str, Text] = {
         "用 --out 写到本地磁盘并重新运行；运行目录中不得有其他程序写入",
     ),
     "target_missed": Text(
-        "raise max_epochs, or go back to the recipe's own hyper-parameters",
-        "增大 max_epochs，或恢复配方自带的超参",
+        "train longer (max_epochs, max_steps), or go back to the recipe's own hyper-parameters",
+        "延长训练（max_epochs、max_steps），或恢复配方自带的超参",
     ),
     "impossible_figure": Text(
         "report it: a count, a time or the device's peak is wrong",
