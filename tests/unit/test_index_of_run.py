@@ -118,16 +118,22 @@ def test_what_was_written_never_changes(tmp_path: Path) -> None:
     assert sorted((tmp_path / "index").iterdir()) == sorted(paths)
 
 
+@pytest.mark.parametrize("further", [[], ["-o", "-"]], ids=["default", "dash"])
 def test_report_prints_them_a_line_each(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    further: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     records.write(distilbert(), tmp_path)
-    words = ["trainmark", "report", str(tmp_path), "--format", "index"]
+    words = ["trainmark", "report", str(tmp_path), "--format", "index", *further]
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", words)
     with pytest.raises(SystemExit) as ending:
         main()
     assert not ending.value.code
     assert capsys.readouterr().out == f"{SPEED}\n{MEMORY}\n"
+    assert not (tmp_path / "-").exists()
 
 
 @pytest.fixture

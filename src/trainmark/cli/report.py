@@ -27,7 +27,8 @@ def command(
     ] = None,
     lang: Annotated[Literal["en", "zh"], typer.Option(help="Language of a page.")] = "en",
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="File to write; default: stdout.")
+        Path | None,
+        typer.Option("--output", "-o", help="File to write; default, and for -: stdout."),
     ] = None,
     no_verify: Annotated[
         bool, typer.Option("--no-verify", help="Do not hold records against their evidence.")
@@ -55,7 +56,7 @@ def command(
         text = to_index(records)
     else:
         text = to_csv(records)
-    if output is None:
+    if output is None or str(output) == "-":
         say(text, newline=False)
         reader.end()
         return
