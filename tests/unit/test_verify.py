@@ -10,7 +10,7 @@ import pytest
 from fakes import GOLDEN, S, event, launch_event, rank_events, write_run
 from trainmark import cases
 from trainmark.cli.app import main
-from trainmark.results import building, record, verify
+from trainmark.results import building, evidence, record, verify
 from trainmark.results.index_of_run import index_records
 from trainmark.results.trust import refuted, with_findings
 from trainmark.spec import Mission
@@ -150,6 +150,13 @@ def test_another_version_may_compute_otherwise(run_dir: Path) -> None:
     edit(run_dir / "record.json", "suite", "version", value="9.9.0")
     assert found(run_dir) == []
     edit(run_dir / "record.json", "figures", "p_train", "value", value=257.0)
+    # Only the record says so; the plan beside it was written by this version.
+    assert [code for code, _ in found(run_dir)] == ["evidence_disagrees"]
+    (run_dir / "record.json").unlink()
+    edit(run_dir / "plan.json", "suite_version", value="9.9.0")
+    record.write(building.build(run_dir), run_dir)
+    edit(run_dir / "record.json", "suite", "version", value="9.9.0")
+    edit(run_dir / "record.json", "figures", "p_train", "value", value=257.0)
     assert found(run_dir) == [("evidence_other_version", {"version": "9.9.0"})]
     edit(run_dir / "record.json", "suite", "version", value=record.__version__ + ".post1")
     assert [code for code, _ in found(run_dir)] == ["evidence_disagrees"]
@@ -171,3 +178,35 @@ def test_a_refuted_record_has_no_result_for_collections(run_dir: Path) -> None:
     forged = with_findings(made, verify.verify(record.read(run_dir), run_dir))
     assert refuted(forged.trust)
     assert [(x.FINAL_RESULT, x.JOB_FAIL_FLAG) for x in index_records(forged)] == [(0.0, 1)] * 2
+
+
+def test_stand_ins_are_no_disagreement_where_a_full_disk_kept_the_evidence_whole(
+    run_dir: Path,
+) -> None:
+    (run_dir / "record.json").unlink()
+    edit(run_dir / "plan.json", "run_dir", value=str(run_dir))
+    edit(run_dir / "plan.json", "data", "folder", value="/mnt/data/toy")
+    record.write(building.build(run_dir), run_dir)
+    assert record.read(run_dir).plan.data.folder != "/mnt/data/toy"
+    assert found(run_dir) == []
+    edit(run_dir / "record.json", "environment", "cpu", value="Faster <host>")
+    assert [args["field"] for _, args in found(run_dir)] == ["environment.cpu"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "value", "field"),
+    [
+        (("environment", "cpu"), "Faster <host>", "environment.cpu"),
+        (("plan", "about", "dataset"), "~", "plan.about.dataset"),
+        (("labels",), ["self-reported", "<host>"], "labels[1]"),
+    ],
+)
+def test_stand_ins_are_a_change_where_the_evidence_is_redacted(
+    run_dir: Path, keys: tuple[str, ...], value: Any, field: str
+) -> None:
+    (run_dir / "record.json").unlink()
+    evidence.redact(run_dir)
+    record.write(building.build(run_dir), run_dir)
+    assert found(run_dir) == []
+    edit(run_dir / "record.json", *keys, value=value)
+    assert [args["field"] for _, args in found(run_dir)] == [field]
