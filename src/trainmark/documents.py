@@ -10,7 +10,7 @@ import json
 import math
 import os
 import stat
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
 from pydantic_core import from_json
@@ -27,6 +27,21 @@ class Frozen(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
+def open_regular(path: Path) -> IO[bytes]:
+    """Open a regular file, or one that a link leads to, for reading.
+
+    Raises:
+        ValueError: a folder, pipe or device.
+        OSError: no such file, or not to be read.
+    """
+    # Without O_NONBLOCK, opening a named pipe waits for a writer.
+    file = open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")  # noqa: PTH123, SIM115
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise ValueError("not a regular file")
+    return file
+
+
 def read_bytes(path: Path, *, max_bytes: int = MAX_BYTES) -> bytes:
     """Return the content of a regular file, or of one that a link leads to.
 
@@ -34,11 +49,7 @@ def read_bytes(path: Path, *, max_bytes: int = MAX_BYTES) -> bytes:
         ValueError: a folder, pipe or device, or more than ``max_bytes``.
         OSError: no such file, or not to be read.
     """
-    # Without O_NONBLOCK, opening a named pipe waits for a writer.
-    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:  # noqa: PTH123
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise ValueError("not a regular file")
+    with open_regular(path) as file:
         content = file.read(max_bytes + 1)
     if len(content) > max_bytes:
         raise ValueError(f"larger than {max_bytes >> 20} MiB")

@@ -6,6 +6,7 @@ import errno
 import getpass
 import hashlib
 import json
+import os
 import socket
 import time
 from typing import TYPE_CHECKING
@@ -133,3 +134,38 @@ def test_on_a_full_disk_the_record_is_redacted_alone_and_that_is_said(dirty, mon
     assert [leak for leak in (*LEAKS, str(dirty)) if leak in text] == []
     assert built.cause.traceback == CLEAN
     assert "cannot be redacted: No space left on device" in capsys.readouterr().err
+
+
+def test_a_link_put_in_the_place_of_a_lost_file_is_not_written_through(dirty, tmp_path):
+    foreign = tmp_path / "foreign"
+    foreign.write_text("somebody else's")
+    names = ("plan.json", "events.launcher.jsonl")
+    own = OwnFiles.written(
+        Plan.read(dirty).run_id, dirty, EventWriter(dirty / names[1], time.perf_counter_ns)
+    )
+    for name in names:
+        (dirty / name).unlink()
+        (dirty / name).symlink_to(foreign)
+    assert own.lost() == list(names)
+    own.restore()
+    own.events.close()
+    assert foreign.read_text() == "somebody else's"
+    assert own.lost() == []
+
+
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(dirty):
+    own = OwnFiles.written(
+        Plan.read(dirty).run_id,
+        dirty,
+        EventWriter(dirty / "events.launcher.jsonl", time.perf_counter_ns),
+    )
+    for name in ("plan.json", "events.rank0.jsonl"):
+        (dirty / name).unlink()
+        os.mkfifo(dirty / name)
+    assert own.lost() == ["plan.json"]
+    own.restore()
+    own.events.close()
+    built = building.build(dirty)
+    assert [entry.name for entry in built.evidence] == ["events.launcher.jsonl", "plan.json"]
+    assert built.ranks[0].malformed_lines == 1
+    assert built.status == "failed"

@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from trainmark import documents
 from trainmark.errors import LostRunError
 from trainmark.measure.events import LAUNCHER_FILE, EventWriter
 from trainmark.plan import PLAN_FILE, Plan
@@ -53,8 +54,8 @@ class OwnFiles:
 
     def _found(self, name: str) -> bytes | None:
         try:
-            return (self.run_dir / name).read_bytes()
-        except OSError:
+            return documents.read_bytes(self.run_dir / name)
+        except (OSError, ValueError):
             return None
 
     def restore(self) -> None:
@@ -69,7 +70,9 @@ class OwnFiles:
                 raise self._no_record("another run is in its folder now")
             self.run_dir.mkdir(parents=True, exist_ok=True)
             for name, content in self.contents.items():
-                (self.run_dir / name).write_bytes(content)
+                path = self.run_dir / name
+                path.unlink(missing_ok=True)  # a link there would lead to somebody else's file
+                path.write_bytes(content)
             self.events = EventWriter(self.run_dir / LAUNCHER_FILE, time.perf_counter_ns)
         except OSError as error:
             raise self._no_record(f"it cannot be made again: {error.strerror}") from error

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from trainmark.documents import open_regular
 from trainmark.measure.events import rank_file
 from trainmark.measure.shapes import read_event
 
@@ -61,11 +62,11 @@ class Progress:
     def poll(self) -> str:
         """Read what is new and return the line to show."""
         try:
-            with (self.run_dir / rank_file(0)).open("rb") as file:
+            with open_regular(self.run_dir / rank_file(0)) as file:
                 file.seek(self._offset)
                 data = self._rest + file.read()
                 self._offset = file.tell()
-        except FileNotFoundError:
+        except (FileNotFoundError, ValueError):
             return self.text  # not there yet, or deleted: the record will say so
         *lines, self._rest = data.split(b"\n")
         for line in lines:

@@ -15,6 +15,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 from pydantic_core import from_json
 
+from trainmark.documents import open_regular
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
@@ -96,7 +98,12 @@ class EventFile:
     def __iter__(self) -> Iterator[dict[str, Any]]:
         self.malformed_lines = 0
         self.torn = False
-        with self.path.open("rb") as file:
+        try:
+            file = open_regular(self.path)
+        except ValueError:  # a pipe or a folder in its place
+            self.malformed_lines = 1
+            return
+        with file:
             while line := file.readline(MAX_LINE_BYTES):
                 if not line.endswith(b"\n"):
                     if len(line) == MAX_LINE_BYTES and self._skip_line(file):

@@ -29,7 +29,8 @@ _LONGEST_LINE = 1 << 22  # bytes; a longer one is taken in pieces
 
 def files(run_dir: Path) -> list[Path]:
     """Return the files a record is computed from."""
-    return sorted([*run_dir.glob(_EVENTS), run_dir / PLAN_FILE])
+    events = (path for path in run_dir.glob(_EVENTS) if path.is_file())  # a pipe would block
+    return sorted([*events, run_dir / PLAN_FILE])
 
 
 def evidence(run_dir: Path) -> list[Evidence]:
@@ -59,7 +60,7 @@ def redact(run_dir: Path) -> None:
     """
     redactor = redactor_of(Plan.read(run_dir), run_dir)
     names = [PLAN_FILE, _EVENTS, *_OUTPUTS]
-    for path in sorted(found for name in names for found in run_dir.glob(name)):
+    for path in sorted(found for name in names for found in run_dir.glob(name) if found.is_file()):
         if any(line != _line(line, redactor) for line in _lines(path)):
             _rewrite(path, redactor)
 
