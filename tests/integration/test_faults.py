@@ -615,7 +615,7 @@ def test_out_of_memory(started):
 
 
 def test_target_missed(started):
-    process, run_dir = started("lr=1e-9", "epochs=1", case="toy")
+    process, run_dir = started("lr=1e-5", "epochs=1", case="toy")
     code, out, _ = ended(process)
     record = checked(run_dir)
     assert code == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import filecmp
 import re
 import subprocess
 import sys
@@ -13,20 +12,16 @@ import pytest
 
 from fakes import FakeVendor
 from trainmark import cases, devices, plan, recipes
+from trainmark.conformance.description import description_faults
 from trainmark.datasets import generated_folder
 from trainmark.errors import UsageError
 from trainmark.protocols import Counts
-from trainmark.spec import Case, DataFacts, Recipe, Rule, Text, field_docs, fields_under
+from trainmark.spec import Case, DataFacts, Recipe, Rule, fields_under
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 RECIPES = [(name, recipe) for name in cases.names() for recipe in cases.load(name).recipes]
-GENERATED = [
-    (name, recipe)
-    for name, recipe in RECIPES
-    if cases.load(name).recipes[recipe].data == "generated"
-]
 FORBIDDEN = ("torch", "numpy", "pydantic", "pyarrow", "transformers")
 
 
@@ -36,19 +31,15 @@ def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", cases.names())
-def test_a_case_describes_itself_in_both_languages(name: str) -> None:
+def test_a_case_keeps_what_every_case_must(name: str) -> None:
+    assert description_faults(name) == []
+
+
+@pytest.mark.parametrize("name", cases.names())
+def test_a_case_is_found_by_all_its_names(name: str) -> None:
     case = cases.load(name)
     assert isinstance(case, Case)
     assert case.name == name == cases.folder(name).name
-    for item in fields(case):
-        value = getattr(case, item.name)
-        if isinstance(value, Text):
-            assert value.en.strip(), item.name
-            assert value.zh.strip(), item.name
-            assert value.in_language("zh") == value.zh
-            assert value.in_language("en") == value.en
-        if item.name in ("model", "dataset", "metric"):
-            assert value.strip(), item.name
     assert case.name not in case.aliases
     for alias in case.aliases:
         assert cases.load(alias) is case
@@ -67,10 +58,7 @@ def test_every_field_of_a_recipe_is_described(name: str) -> None:
     assert is_dataclass(recipe_type)
     assert issubclass(recipe_type, Recipe)
     assert len(recipe_type.__mro__) - len(Recipe.__mro__) in (0, 1)  # derived at most once
-    docs = field_docs(recipe_type)
-    assert all(docs.values()), docs
     names = {item.name for item in fields(recipe_type)}
-    assert set(docs) == names
     rules = [fields_under(recipe_type, rule) for rule in get_args(Rule)]
     assert set().union(*rules) == names
 
@@ -79,15 +67,11 @@ def test_every_field_of_a_recipe_is_described(name: str) -> None:
 def test_every_recipe_is_sound(name: str, recipe_name: str) -> None:
     case = cases.load(name)
     recipe = case.recipes[recipe_name]
-    assert type(recipe) is case.recipe_type
     named = re.fullmatch(r".+-(\d+x\d+)", recipe_name)
     if named:
         assert recipe.world == named[1]
     else:
         assert recipe.world is None or re.fullmatch(r"\d+x\d+", recipe.world)
-    # A recipe is worth its name only with steps left to measure.
-    assert recipe.max_steps is None or recipe.max_steps > recipe.warmup_steps
-    assert recipe.target_value is None or recipe.evaluates
 
 
 @pytest.mark.parametrize("name", cases.names())
@@ -174,27 +158,6 @@ def _copy(case: Case) -> Case:
     return Case(**{item.name: getattr(case, item.name) for item in fields(case)})
 
 
-@pytest.mark.parametrize(("name", "recipe_name"), GENERATED)
-def test_generated_data_is_the_same_each_time(name: str, recipe_name: str, tmp_path: Path) -> None:
-    case = cases.load(name)
-    recipe = case.recipes[recipe_name]
-    first, second = (generated_folder(case, recipe, tmp_path / place) for place in "ab")
-    files = sorted(path.relative_to(first) for path in first.rglob("*") if path.is_file())
-    assert files == sorted(p.relative_to(second) for p in second.rglob("*") if p.is_file())
-    same, different, odd = filecmp.cmpfiles(first, second, map(str, files), shallow=False)
-    assert (different, odd) == ([], [])
-    assert len(same) == len(files) > 0
-    facts = case.check_data(first, recipe)
-    assert facts == case.check_data(second, recipe)
-    assert facts.train_samples > 0
-    assert facts.eval_samples > 0
-    assert facts.content_id
-    assert facts.best_quality is not None
-    # A target above what any model can score would never be reached.
-    target = case.target(recipe)
-    assert target is None or target.reached(facts.best_quality)
-
-
 def test_toy_is_small_enough_to_be_read_as_the_example() -> None:
     files = cases.folder("toy").glob("**/*.py")
     assert sum(len(file.read_text().splitlines()) for file in files) < 160
@@ -209,9 +172,7 @@ def test_toys_flop_formula_counts_the_products_of_its_layers(
     job, batch = toy_job(data_root)
     with FlopCounterMode(display=False) as counter:
         job.stepper.step(iter([batch]))
-    # The first layer needs no gradient of its input, which the formula counts all the same.
-    not_done = 2 * 16 * 32 * batch.counts.samples
-    assert counter.get_total_flops() == job.model_flops(batch.counts) - not_done
+    assert counter.get_total_flops() == job.model_flops(batch.counts)
     assert torch.is_tensor(batch.tensors[0])
 
 

@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from trainmark.cli import analyze, list_, prepare, record, report, run, schema, show
+from trainmark.cli import analyze, check, list_, prepare, record, report, run, schema, show
 from trainmark.cli.help_ import with_examples
 from trainmark.errors import EXIT_FAILED, TrainmarkError
 
@@ -53,7 +53,7 @@ def trainmark(
     """Measure how fast an accelerator really trains."""
 
 
-for verb in (run, list_, prepare, show, report, record, analyze, schema):
+for verb in (run, list_, prepare, show, report, record, check, analyze, schema):
     app.command(verb.NAME, cls=with_examples(verb.EXAMPLES))(verb.command)
 
 

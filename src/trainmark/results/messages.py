@@ -268,6 +268,80 @@ MESSAGES: dict[str, Text] = {
         "loss scaler",
         "没有任何一步应更新参数：学习率均为 0，或均被损失缩放跳过",
     ),
+    # What `trainmark check` finds
+    "check_text_missing": Text(
+        "{field} of the case is empty in language {lang}", "用例的 {field} 缺少 {lang} 文本"
+    ),
+    "check_field_undescribed": Text(
+        "recipe field {field} has no description: give recipe_field a doc",
+        "配方字段 {field} 没有说明：请在 recipe_field 中给出 doc",
+    ),
+    "check_recipe_type": Text(
+        "recipe {recipe} is not of the case's recipe_type {type}",
+        "配方 {recipe} 不是该用例的 recipe_type {type}",
+    ),
+    "check_nothing_measured": Text(
+        "recipe {recipe} ends after {steps} steps, all within its {warmup} warm-up steps",
+        "配方 {recipe} 在 {steps} 步后结束，全部处于 {warmup} 步预热之内",
+    ),
+    "check_target_unevaluated": Text(
+        "recipe {recipe} has a target and never evaluates",
+        "配方 {recipe} 设有目标，却从不评估",
+    ),
+    "check_no_generated_recipe": Text(
+        "no recipe trains on generated data: add one called tiny, so that the case runs without "
+        "downloads",
+        "没有使用生成数据的配方：请添加名为 tiny 的配方，使用例无需下载即可运行",
+    ),
+    "check_data_not_repeatable": Text(
+        "recipe {recipe}: generate wrote different bytes the second time ({files}); draw "
+        "everything from recipe.seed",
+        "配方 {recipe}：generate 第二次写出的内容不同（{files}）；所有随机数应由 recipe.seed 产生",
+    ),
+    "check_data_empty": Text(
+        "recipe {recipe}: its generated data has no training or no evaluation samples",
+        "配方 {recipe}：生成的数据缺少训练样本或评估样本",
+    ),
+    "check_target_unreachable": Text(
+        "recipe {recipe}: the target {target:g} is beyond {best:g}, the best any model can score "
+        "on its data",
+        "配方 {recipe}：目标 {target:g} 超出该数据上任何模型的最佳得分 {best:g}",
+    ),
+    "check_run_failed": Text(
+        "the run with {ranks} rank(s) failed in {place}; its error follows",
+        "{ranks} 个 rank 的运行在 {place} 失败；错误如下",
+    ),
+    "check_evaluation_rows": Text(
+        "with {ranks} rank(s) the evaluation scored {scored} of {rows} rows: give every row to "
+        "exactly one rank (evaluation_rows) and add up over the ranks (add_over_ranks)",
+        "{ranks} 个 rank 时评估了 {rows} 行中的 {scored} 行：每行应恰好由一个 rank 评估"
+        "（evaluation_rows），并对各 rank 求和（add_over_ranks）",
+    ),
+    "check_flops": Text(
+        "model_flops says {said:.4g} FLOPs for a step in which torch counted {counted:.4g} (ratio "
+        "{ratio:.3f}): count forward and backward matmuls of what the batch holds",
+        "model_flops 给出一步 {said:.4g} FLOPs，torch 计得 {counted:.4g}（比值 {ratio:.3f}）："
+        "应计入该批次前向与反向的矩阵乘",
+    ),
+    "check_loss_not_falling": Text(
+        "with {ranks} rank(s) the loss did not fall over {steps} steps: {first:.4g} in the first "
+        "tenth, {last:.4g} in the last; look at the learning rate, the labels, and whether the "
+        "optimizer holds the model's parameters",
+        "{ranks} 个 rank 时损失在 {steps} 步内没有下降：前十分之一为 {first:.4g}，后十分之一为 "
+        "{last:.4g}；请检查学习率、标签，以及优化器是否持有模型参数",
+    ),
+    "check_losses_differ": Text(
+        "over the first {steps} steps on the same rows the mean loss is {one:.4g} with one rank "
+        "and {two:.4g} with two: return the SUM of a batch's losses, take rows from Sharding, and "
+        "weigh by step_samples",
+        "前 {steps} 步使用相同的行，一个 rank 的平均损失为 {one:.4g}，两个 rank 为 {two:.4g}："
+        "应返回批次损失之和，行取自 Sharding，并按 step_samples 加权",
+    ),
+    "check_too_few_steps": Text("{steps} steps are too few to tell", "仅 {steps} 步，不足以判断"),
+    "check_without_run": Text("the job could not be looked at", "无法检查该 job"),
+    "check_without_second_rank": Text(
+        "no run with two ranks: {text}", "没有两个 rank 的运行：{text}"
+    ),
     "gradients_zero": Text(
         "{number} of {parameters} trained parameters received nothing but zeros as gradients in "
         "the first steps: {names}",

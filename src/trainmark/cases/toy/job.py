@@ -70,12 +70,13 @@ class ToyJob:
         return Evaluation(hits / scored, scored)
 
     def model_flops(self, counts: Counts) -> float:
-        return 6.0 * (FEATURES * 32 + 32 * 2) * counts.samples
+        # The first layer has no input gradient.
+        return (4.0 * FEATURES * 32 + 6.0 * 32 * 2) * counts.samples
 
     def facts(self) -> Mapping[str, Any]:
         return {
             "parameters": sum(item.numel() for item in self.model.parameters()),
-            "flops_formula": "6N per sample",
+            "flops_formula": "6N per sample, no input gradient",
             "skipped_steps": self.stepper.skipped_steps(),
         }
 

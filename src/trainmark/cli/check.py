@@ -1,0 +1,78 @@
+"""``trainmark check``: whether a case keeps what every figure relies on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trainmark.cli.output import say
+from trainmark.errors import EXIT_FAILED
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from trainmark.conformance.case import Check
+    from trainmark.spec import Text
+
+NAME = "check"
+EXAMPLES = """\
+  trainmark check toy                     counts, gradients, losses over worlds, FLOPs
+  trainmark check my_case bs=8 --steps 40
+  trainmark check my_case --json
+"""
+
+
+def command(
+    case: Annotated[str, typer.Argument(help="A case or an alias; your own too.")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Recipe fields to change.")
+    ] = None,
+    recipe: Annotated[str | None, typer.Option(help="Recipe; default: tiny.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Folder with real data.")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="cpu, cuda, …; default: the first here.")
+    ] = None,
+    steps: Annotated[int, typer.Option(min=10, help="Steps of each run, at most an epoch.")] = 100,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the checks as JSON.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+) -> None:
+    """Run a case with one rank and with two, and say what is wrong with it."""
+    from trainmark.datasets import default_root
+    from trainmark.launch.case_check import check_case
+    from trainmark.launch.stopping import stop_signals_noted
+    from trainmark.recipes import parse_assignments
+
+    with stop_signals_noted() as request:
+        found = check_case(
+            case,
+            generated_root=default_root(),
+            overrides=parse_assignments(overrides or []),
+            recipe=recipe,
+            data=data,
+            device=device,
+            steps=steps,
+            request=request,
+            say=lambda line: None if quiet else say(f"trainmark: {line}", err=True),
+        )
+    if as_json:
+        typer.echo(json.dumps([check.as_dict() for check in found.checks], ensure_ascii=False))
+    else:
+        for check in found.checks:
+            for line in _lines(check, found.messages):
+                say(line)
+    if request.signal_name is not None or not found.passed:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _lines(check: Check, own: Mapping[str, Text]) -> list[str]:
+    """Return a line for a check that holds or was left out, and one for each fault."""
+    from trainmark.results.messages import render
+
+    if check.faults:
+        return [f"FAULT {check.name}: {render(fault, 'en', own)}" for fault in check.faults]
+    if check.skipped is not None:
+        return [f"-     {check.name}: {render(check.skipped, 'en', own)}"]
+    return [f"ok    {check.name}"]

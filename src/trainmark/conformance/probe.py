@@ -1,0 +1,80 @@
+"""One rank that looks at a job without measuring it: a whole epoch's counts, and FLOPs.
+
+Started as ``python -m trainmark.conformance.probe RUN_DIR`` with a plan for one rank; prints
+what it found as one JSON line. Knows no case and no vendor.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trainmark.protocols import Device, Job
+
+MOST_STEPS_COUNTED = 5_000  # of an epoch; a real data set's is not read to its end
+
+
+def look(plan_dir: Path) -> dict[str, Any]:
+    """Return what the job of the plan in ``plan_dir`` says of an epoch and of one step's FLOPs."""
+    import torch
+
+    from trainmark import cases, devices
+    from trainmark.plan import Plan
+    from trainmark.protocols import JobContext
+
+    plan = Plan.read(plan_dir)
+    recipe = plan.load_recipe()
+    device = devices.choose(plan.device.vendor).open(0, 1)
+    device.set_precision(recipe.precision)
+    torch.manual_seed(recipe.seed)
+    module = cases.job_module(plan.case)
+    context = JobContext(
+        recipe=recipe, data_dir=Path(plan.data.folder), rank=0, world_size=1, device=device
+    )
+    job = module.build(context, module.load_data(context))
+    return _epoch(job) | _flops(job, device)
+
+
+def _epoch(job: Job) -> dict[str, Any]:
+    """Count the steps and samples of the first epoch; null where it is too long to read."""
+    announced = job.steps_per_epoch
+    own = getattr(job, "samples_per_epoch", None)
+    found: dict[str, Any] = {"announced_steps": announced, "announced_samples": own}
+    if announced > MOST_STEPS_COUNTED:
+        return found | {"steps": None, "samples": None}
+    steps = samples = 0
+    for batch in job.batches(0):
+        steps += batch.closes_step
+        samples += batch.samples_trained
+    return found | {"steps": steps, "samples": samples}
+
+
+def _flops(job: Job, device: Device) -> dict[str, Any]:
+    """Take one step under torch's counter and hold it beside the job's own formula."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.utils.flop_counter import FlopCounterMode
+
+    batch = replace(next(iter(job.batches(0))), closes_step=True)
+    # The plain kernel: fused ones hide their matmuls, or compute scores a second time.
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False, **_unknown()) as counter:
+        job.step(iter([batch]))
+    device.synchronize()
+    return {"model_flops": job.model_flops(batch.counts), "counted": counter.get_total_flops()}
+
+
+def _unknown() -> dict[str, Any]:
+    """Return how to count operations that torch's counter leaves out."""
+    import torch
+
+    def addmm_(_total: Any, left: Any, right: Any, **_: Any) -> int:
+        return int(2 * left[0] * left[1] * right[1])
+
+    return {"custom_mapping": {torch.ops.aten.addmm_: addmm_}}
+
+
+if __name__ == "__main__":
+    print(json.dumps(look(Path(sys.argv[1]))))

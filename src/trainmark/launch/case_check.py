@@ -1,0 +1,129 @@
+"""Run a case for a few steps with one rank and with two, and judge what it does.
+
+Owns the runs and the folder that they lie in; the rules are in ``conformance.case``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainmark import devices
+from trainmark.conformance.case import Check, judge
+from trainmark.conformance.description import description_faults
+from trainmark.errors import TrainmarkError, UsageError
+from trainmark.launch.local import import_variables, launch
+from trainmark.launch.stopping import StopRequest
+from trainmark.plan import resolve
+from trainmark.spec import FIELD_ALIASES, Message, message
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from trainmark.plan import Plan
+    from trainmark.results.record import Record
+    from trainmark.spec import Text
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """All checks of a case, and the sentences of its own codes."""
+
+    checks: list[Check]
+    messages: Mapping[str, Text]
+
+    @property
+    def passed(self) -> bool:
+        """Tell whether no check found a fault."""
+        return not any(check.faults for check in self.checks)
+
+
+STEPS = 100  # enough for a loss to fall beyond its noise, few enough to wait for
+
+
+def check_case(
+    case: str,
+    *,
+    generated_root: Path,
+    overrides: Mapping[str, str] | None = None,
+    recipe: str | None = None,
+    data: Path | None = None,
+    device: str | None = None,
+    steps: int = STEPS,
+    request: StopRequest | None = None,
+    say: Callable[[str], None] = lambda _: None,
+) -> Checked:
+    """Return every check of ``case``; see ``conformance.case.CHECKS``.
+
+    Args:
+        overrides: recipe fields, as on the command line.
+        steps: optimizer steps of each run, at most an epoch.
+        request: where a stop signal is noted; the checks end with the run it falls into.
+
+    Raises:
+        UsageError, DataError, EnvironmentFault: the case cannot be planned.
+    """
+    request = request or StopRequest()
+    with tempfile.TemporaryDirectory(prefix="trainmark-check-") as folder:
+
+        def plan(ranks: int, **changed: str) -> Plan:
+            given = {FIELD_ALIASES.get(name, name): x for name, x in (overrides or {}).items()}
+            fields = given | changed
+            fields |= {"target_value": "none", "max_epochs": "1", "max_steps": str(steps)}
+            return resolve(
+                case, recipe_name=recipe, overrides=fields, data_dir=data, device_name=device,
+                nproc=ranks, run_dir=Path(folder) / str(ranks), generated_root=generated_root,
+            )  # fmt: skip
+
+        one, two = _same_steps(plan)
+        runs: dict[int, Record] = {}
+        for ranks, planned in ((1, one), (2, two)):
+            if isinstance(planned, Message) or request.signal_name is not None:
+                continue
+            say(f"{one.case}: {ranks} rank(s), {steps} steps at most")
+            runs[ranks] = launch(planned, request)
+        say(f"{one.case}: an epoch's batches, FLOPs of a step")
+        missing = two if isinstance(two, Message) else None
+        checks = judge(
+            runs,
+            _probe(one, Path(folder)),
+            missing=missing,
+            described=description_faults(one.case),
+        )
+        return Checked(checks, one.about.messages)
+
+
+def _same_steps(plan: Callable[..., Plan]) -> tuple[Plan, Plan | Message]:
+    """Return plans for one and two ranks whose steps take the same rows."""
+    one = plan(1)
+    batch = one.recipe["micro_batch_size"]
+    try:
+        if batch % 2:
+            raise UsageError(f"bs={batch} cannot be halved", remedy="check with an even bs")
+        two = plan(2, micro_batch_size=str(batch // 2))
+    except TrainmarkError as error:
+        return one, message("check_without_second_rank", text=str(error))
+    vendor = devices.choose(one.device.vendor)
+    if vendor.count() < 2 and not vendor.counts_cores:
+        return one, message("check_without_second_rank", text="one device")
+    return one, two
+
+
+def _probe(plan: Plan, folder: Path) -> dict[str, Any] | Message:
+    """Return what a process of its own finds in the job; its last words where it fails."""
+    plan.save(folder)  # that of the finished run is redacted: it names no real folder
+    ended = subprocess.run(
+        [sys.executable, "-m", "trainmark.conformance.probe", str(folder)],
+        env=os.environ | import_variables(), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if ended.returncode == 0:
+        found: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
+        return found
+    last = (ended.stderr.strip().splitlines() or [f"exit code {ended.returncode}"])[-1]
+    return message("exception", text=last[:2000])
