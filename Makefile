@@ -9,9 +9,10 @@ PYTHON ?=
 VENV := .venv
 TORCH ?= $(shell cat $(VENV)/.torch 2>/dev/null || echo lock)
 BIN := $(VENV)/bin
+OLDEST := .venv-oldest
 LANG_OF_PAGE ?= en
 
-.PHONY: help install install-dev install-recsys demo test lint bench lock clean
+.PHONY: help install install-dev install-recsys demo test test-oldest lint bench lock clean
 
 help: ## show what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -35,6 +36,9 @@ demo: install ## measure DistilBERT on generated data, then print the page
 test: install-dev lint ## lint, types, import contracts, tests
 	$(BIN)/pytest -n 2
 
+test-oldest: $(OLDEST)/.installed ## the tests but for real runs, with the lowest versions admitted
+	$(OLDEST)/bin/pytest -n 2 --ignore tests/integration
+
 lint: install-dev
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
@@ -48,8 +52,8 @@ bench: install-dev ## the speed benchmarks, each with its bar; takes about an ho
 lock: ## write requirements.lock anew from what is installed in .venv
 	$(BIN)/python tools/lock.py
 
-clean: ## remove .venv and caches; runs stay
-	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+clean: ## remove both .venv and caches; runs stay
+	rm -rf $(VENV) $(OLDEST) build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 $(VENV)/.installed-$(TORCH): requirements.lock pyproject.toml tools/install.sh
 	PYTHON="$(PYTHON)" TORCH="$(TORCH)" tools/install.sh $(VENV)
@@ -57,4 +61,8 @@ $(VENV)/.installed-$(TORCH): requirements.lock pyproject.toml tools/install.sh
 
 $(VENV)/.installed-dev: $(VENV)/.installed-$(TORCH) requirements-dev.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements-dev.lock
+	@touch $@
+
+$(OLDEST)/.installed: pyproject.toml requirements-dev.lock tools/install.sh tools/oldest.py
+	PYTHON="$(PYTHON)" TORCH=oldest tools/install.sh $(OLDEST)
 	@touch $@

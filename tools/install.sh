@@ -4,6 +4,7 @@
 # PYTHON  the interpreter to use; default: the first of 3.11, 3.12 and python3 that fits
 # TORCH   lock    install the tested torch of requirements.lock (default)
 #         system  see the packages PYTHON already has and keep its torch
+#         oldest  install the lowest versions of pyproject.toml, and what the tests need
 set -eu
 
 venv=$1
@@ -47,7 +48,10 @@ fi
 [ -n "$python" ] || fail "no Python 3.11 or newer here" "install one, or make install PYTHON=PATH"
 fits "$python" || fail "PYTHON=$python is not Python 3.11 or newer, or does not start" \
     "name another PYTHON"
-case $torch in lock | system) ;; *) fail "TORCH=$torch is unknown" "TORCH=lock or TORCH=system" ;; esac
+case $torch in
+    lock | system | oldest) ;;
+    *) fail "TORCH=$torch is unknown" "TORCH=lock or TORCH=system" ;;
+esac
 
 mode=$venv/.torch
 if [ -e "$mode" ] && [ "$(cat "$mode")" != "$torch" ]; then
@@ -61,6 +65,16 @@ echo "$torch" >"$mode"
 
 if [ "$torch" = lock ]; then
     pip_install --requirement "$here/requirements.lock"
+elif [ "$torch" = oldest ]; then
+    listed=$(mktemp)
+    trap 'rm -f "$listed"' EXIT
+    "$venv/bin/python" "$here/tools/oldest.py" >"$listed"
+    pip_install --requirement "$listed" ||
+        fail "could not install the lowest versions of pyproject.toml (pip says why above)" \
+            "reach a package index; if versions exclude each other, raise a lower bound"
+    "$venv/bin/python" "$here/tools/oldest.py" --tools >"$listed"
+    pip_install --requirement "$listed" --constraint "$here/requirements-dev.lock" ||
+        fail "could not install what the tests need (pip says why above)" "reach a package index"
 else
     version=$("$python" -c 'import torch; print(torch.__version__)') ||
         fail "TORCH=system, but $python has no torch" "install the vendor's torch for it first"
@@ -74,7 +88,7 @@ print("\n".join(folder for folder in folders if folder in sys.path))' >"$site/fr
     pinned=$(mktemp)
     trap 'rm -f "$pinned"' EXIT
     echo "torch==$version" >"$pinned"
-    pip_install "setuptools>=77"
+    pip_install "setuptools>=77.0.1"
     pip_install --constraint "$pinned" --no-build-isolation --editable "$here"
 fi
 pip_install --no-deps --no-build-isolation --editable "$here"

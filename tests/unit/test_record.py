@@ -6,12 +6,14 @@ import getpass
 import json
 import os
 import socket
+from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
+from packaging.version import Version
 
 from fakes import (
     GOLDEN,
@@ -93,6 +95,9 @@ def test_a_record_holds_to_the_schema(run_dir: Path) -> None:
     assert wanted <= set(document)
 
 
+@pytest.mark.skipif(
+    Version(version("pydantic")) < Version("2.14"), reason="older ones describe dataclasses less"
+)
 def test_the_shipped_schema_is_that_of_the_records() -> None:
     # To renew it: trainmark schema > src/trainmark/results/record.schema.json
     shipped = files("trainmark.results").joinpath("record.schema.json").read_text("utf-8")

@@ -1,0 +1,41 @@
+"""Print the lowest versions that pyproject.toml admits, a requirement a line.
+
+Called by ``tools/install.sh`` for ``make test-oldest``. With ``--tools`` print the names of
+what the tests themselves need; their versions are those of requirements-dev.lock.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+TOOLS = ("hypothesis", "jsonschema", "numba", "pytest", "pytest-timeout", "pytest-xdist")
+
+
+def lowest(requirement: str) -> str:
+    """Return ``name==version`` for ``name>=version,...``.
+
+    Raises:
+        ValueError: the requirement has no lower bound.
+    """
+    found = re.match(r"([\w.-]+)[^;]*?>=\s*([\w.]+)", requirement)
+    if found is None:
+        raise ValueError(f"pyproject.toml: {requirement!r} has no lower bound: write name>=version")
+    return "==".join(found.groups())
+
+
+def main() -> None:
+    """Print what the arguments ask for."""
+    if sys.argv[1:] == ["--tools"]:
+        print("\n".join(TOOLS))
+        return
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    needed = declared["build-system"]["requires"] + declared["project"]["dependencies"]
+    print("\n".join(lowest(requirement) for requirement in needed))
+
+
+if __name__ == "__main__":
+    main()
