@@ -190,7 +190,8 @@ def test_an_evaluation_ten_times_as_long_as_training_is_doubted(
             rank_events([10, 10], of_all=[10, 10], changed=["a"], evaluations=[evaluation]),
         ),
     )
-    assert [item.code for item in found] == ["evaluation_far_longer"] * doubted
+    codes = [item.code for item in found if item.code != "evaluated_rows"]
+    assert codes == ["evaluation_far_longer"] * doubted
     if doubted:
         assert found[0].args == {
             "evaluation_s": 101.0, "rows": 100, "row_s": 1.01, "sample_s": 0.1,

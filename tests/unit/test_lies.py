@@ -331,3 +331,42 @@ def test_a_loss_that_never_changes_is_a_finding(run: Run) -> None:
     assert record.status == "passed"
     (found,) = record.findings
     assert (found.code, found.args) == ("loss_never_changes", {"loss": 0.25, "steps": 64})
+
+
+class EverySecondStep(ToyJob):
+    """Takes every second step's batches without training on them."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.taken, self.take_step = 0, self.step
+        self.step = self.half_of_them
+
+    def half_of_them(self, batches: Iterator[Batch]) -> torch.Tensor | None:
+        self.taken += 1
+        if self.taken % 2:
+            return self.take_step(batches)
+        return None if next(batches, None) is None else torch.tensor(1.0 / self.taken)
+
+
+def test_steps_that_train_nothing_are_a_finding_that_forbids_quoting(run: Run) -> None:
+    record = run(EverySecondStep, max_epochs=1, target_value="none")
+    assert [item.as_dict() for item in record.findings] == [
+        {"code": "few_updates", "args": {"updates": 32, "steps": 64, "skipped": 0}}
+    ]
+    assert record.trust.grade == "do_not_quote"
+    assert "trust_few_updates" in [reason.code for reason in record.trust.reasons]
+
+
+class ScoresHalf(ToyJob):
+    """Says that it scored half of the validation rows."""
+
+    def evaluate(self) -> Evaluation:
+        found = super().evaluate()
+        return replace(found, samples=found.samples // 2)
+
+
+def test_an_evaluation_over_fewer_rows_is_a_finding(run: Run) -> None:
+    record = run(ScoresHalf)
+    assert [item.as_dict() for item in record.findings] == [
+        {"code": "evaluated_rows", "args": {"scored": 500, "rows": 1000}}
+    ]

@@ -23,6 +23,8 @@ _EVALUATION_FACTOR = 10.0
 _EVALUATION_FLOOR_S = 1.0  # below, what each evaluation costs once outweighs its rows
 _CONSTANT_LOSS_STEPS = 10
 _ROUNDING = 1e-12
+# Of the steps that were not dropped by the loss scaler. A schedule may begin with a rate of 0.
+_LEAST_UPDATES = 0.9
 _NS_PER_S = 1e9
 
 
@@ -33,6 +35,8 @@ def find(plan: Plan, timeline: RunTimeline, figures: dict[str, FigureEntry]) -> 
         _loss(timeline),
         _flops(figures),
         _epoch(plan, timeline),
+        _rows(plan, timeline),
+        _updates(timeline),
     ]
     return [item for item in found if item is not None]
 
@@ -86,3 +90,23 @@ def _epoch(plan: Plan, timeline: RunTimeline) -> Message | None:
     """Tell where the job itself says that an epoch is not its data once."""
     samples, rows = samples_per_epoch(plan, timeline), plan.data.train_samples
     return None if samples == rows else message("own_epoch", samples=samples, rows=rows)
+
+
+def _rows(plan: Plan, timeline: RunTimeline) -> Message | None:
+    """Hold the rows of the last evaluation against the validation data."""
+    evaluations, rows = timeline.ranks[0].evaluations, plan.data.eval_samples
+    if not evaluations or evaluations[-1]["samples"] == rows:
+        return None
+    return message("evaluated_rows", scored=evaluations[-1]["samples"], rows=rows)
+
+
+def _updates(timeline: RunTimeline) -> Message | None:
+    """Tell of steps that took a batch, and time, without changing anything."""
+    rank = timeline.ranks[0]
+    if rank.parameters is None or rank.result is None:
+        return None
+    skipped = (rank.result.get("job") or {}).get("skipped_steps") or 0
+    updates, due = rank.parameters["updates"], rank.steps - skipped
+    if updates >= _LEAST_UPDATES * due:
+        return None
+    return message("few_updates", updates=updates, steps=rank.steps, skipped=skipped)

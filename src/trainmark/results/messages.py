@@ -374,6 +374,17 @@ MESSAGES: dict[str, Text] = {
         "为预检大矩阵乘 {matmul_tflops:.3g} TFLOP/s 的 {share:.2f} 倍："
         "预检速率受到干扰，或训练步的实际计算少于 FLOP 公式所计",
     ),
+    "evaluated_rows": Text(
+        "the last evaluation scored {scored} rows, the validation data has {rows}",
+        "最后一次评估的行数为 {scored}，验证数据共 {rows} 行",
+    ),
+    "few_updates": Text(
+        "{updates} of {steps} steps changed parameters, {skipped} were dropped by the loss scaler: "
+        "the others took batches and time and trained nothing",
+        "{steps} 步中有 {updates} 步更新了参数，{skipped} 步被损失缩放跳过："
+        "其余步消耗了批次和时间，但没有训练",
+    ),
+    "trust_few_updates": Text("steps that trained nothing", "存在没有训练的步"),
     "own_epoch": Text(
         "an epoch trains {samples} samples of {rows} rows, as the job says",
         "按用例声明，一轮训练 {samples} 个样本，数据共 {rows} 行",
