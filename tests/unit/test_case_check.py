@@ -89,6 +89,15 @@ def test_an_evaluation_over_fewer_rows_is_a_fault_in_each_world() -> None:
     assert check.faults == (message("check_evaluation_rows", ranks=2, scored=500, rows=rows),)
 
 
+def test_an_evaluation_divided_by_the_ranks_is_a_fault() -> None:
+    value = record().quality.value
+    assert value is not None
+    quality = record().quality.model_copy(update={"value": value / 2})
+    (check,) = [item for item in judge(runs(quality=quality), EPOCH) if item.faults]
+    assert check.name == "evaluation"
+    assert check.faults == (message("check_qualities_differ", one=value, two=value / 2),)
+
+
 def test_what_could_not_be_looked_at_is_no_pass() -> None:
     gone = message("check_without_second_rank", text="one device")
     no_formula = EPOCH | {"model_flops": None, "steps": None}

@@ -33,6 +33,8 @@ _FLOPS_TOLERANCE = 0.1
 # Dropout draws differ between worlds, the rows of a step do not: means over some steps agree.
 _LOSS_TOLERANCE = 0.05
 _FEWEST_STEPS = 10
+# After some steps with other dropout draws; a sum where a mean belongs is off by the ranks.
+_QUALITY_TOLERANCE = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,7 @@ def judge(
         found.faults["steps_per_epoch"] += _of_epoch(probe, next(iter(runs.values())))
         _of_flops(probe, found)
     _of_losses(runs, missing, found)
+    found.faults["evaluation"] += _of_qualities(runs)
     return [
         Check(
             name,
@@ -168,6 +171,13 @@ def _of_losses(runs: dict[int, Record], missing: Message | None, found: _Found) 
         found.faults["equal_losses"].append(
             message("check_losses_differ", steps=_FEWEST_STEPS, one=one, two=other)
         )
+
+
+def _of_qualities(runs: dict[int, Record]) -> Iterator[Message]:
+    """Hold what the worlds evaluate to against each other."""
+    known = [r.quality.value for r in runs.values() if r.passed and r.quality.value is not None]
+    if len(known) == 2 and abs(known[0] - known[1]) > _QUALITY_TOLERANCE * max(map(abs, known)):
+        yield message("check_qualities_differ", one=known[0], two=known[1])
 
 
 def _mean(values: list[float]) -> float:

@@ -337,6 +337,12 @@ MESSAGES: dict[str, Text] = {
         "前 {steps} 步使用相同的行，一个 rank 的平均损失为 {one:.4g}，两个 rank 为 {two:.4g}："
         "应返回批次损失之和，行取自 Sharding，并按 step_samples 加权",
     ),
+    "check_qualities_differ": Text(
+        "after the same steps the evaluation gives {one:.4g} with one rank and {two:.4g} with two: "
+        "add up scores and rows over the ranks before dividing",
+        "训练相同步数后，一个 rank 的评估值为 {one:.4g}，两个 rank 为 {two:.4g}："
+        "应先对各 rank 的得分与行数求和，再相除",
+    ),
     "check_too_few_steps": Text("{steps} steps are too few to tell", "仅 {steps} 步，不足以判断"),
     "check_without_run": Text("the job could not be looked at", "无法检查该 job"),
     "check_without_second_rank": Text(
