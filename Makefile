@@ -34,10 +34,10 @@ demo: install ## measure DistilBERT on generated data, then print the page
 	echo "The page: $$run/page.$(LANG_OF_PAGE).html   The record: $$run/record.json"
 
 test: install-dev lint ## lint, types, import contracts, tests
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist worksteal
 
 test-oldest: $(OLDEST)/.installed ## the tests but for real runs, with the lowest versions admitted
-	$(OLDEST)/bin/pytest -n 2 --ignore tests/integration
+	$(OLDEST)/bin/pytest -n 2 --dist worksteal --ignore tests/integration
 
 lint: install-dev
 	$(BIN)/ruff format --check
