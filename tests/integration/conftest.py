@@ -1,10 +1,19 @@
 """What tests of cases from the command line share."""
 
 import os
+import signal
 import subprocess
 import sys
 
 import pytest
+
+
+@pytest.fixture(autouse=True)
+def hang_up_as_usual():
+    """Start programs that heed SIGHUP, also where the tests run under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.fixture
