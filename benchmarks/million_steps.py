@@ -75,7 +75,12 @@ def _write_rank(path: Path, rank: int) -> None:
                 target_reached=True, whole_epochs=STEPS // EPOCH_STEPS,
             )
         )  # fmt: skip
-        file.write(_line("parameters", t, changed=["weight"], unchanged=[], updates=STEPS))
+        file.write(
+            _line(
+                "parameters", t, changed=["weight"], unchanged=[], gradient=["weight"],
+                no_gradient=[], updates=STEPS,
+            )
+        )  # fmt: skip
         file.write(
             _line(
                 "result", t, job={"skipped_steps": 0}, allocator_peak_bytes=None,
