@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from hashlib import sha256
 from math import erf, sqrt
 from typing import TYPE_CHECKING
 from zipfile import BadZipFile
@@ -34,6 +33,8 @@ def generate(folder: Path, recipe: Recipe) -> None:
 
 def check_data(folder: Path, recipe: Recipe) -> DataFacts:
     """Check names, shapes and labels of both files."""
+    from hashlib import sha256
+
     import numpy as np
 
     rows, digest = {}, sha256()
