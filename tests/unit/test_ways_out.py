@@ -60,7 +60,7 @@ def test_a_killed_rank_is_sent_to_its_own_log_and_the_kernels() -> None:
 
 def test_an_errors_own_advice_goes_before_any_other() -> None:
     found = way_out(cause("oom", "fault", text="too large", remedy="add bs=4"))
-    assert (found.code, found.args) == ("way_out.own", {"text": "add bs=4"})
+    assert (found.code, found.args) == ("own_way_out", {"text": "add bs=4"})
 
 
 def test_every_cause_that_is_built_from_events_has_a_way_out() -> None:

@@ -181,7 +181,7 @@ def _precision_note(record: Record, lang: str) -> str:
     recipe = record.plan.recipe
     held = recipe.get("weights_dtype", "fp32")
     if held != "fp32":
-        return sentence(record, message("precision_weights", dtype=str(held)), lang)
+        return sentence(record, message("weights_held_in", dtype=str(held)), lang)
     return sentence(record, message(f"precision_{recipe['precision']}"), lang)
 
 

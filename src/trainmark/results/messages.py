@@ -400,7 +400,7 @@ MESSAGES: dict[str, Text] = {
     "precision_tf32": Text("fp32 storage, TF32 matrix units", "fp32 存储，TF32 矩阵单元"),
     "precision_bf16": Text("amp (bf16)", "amp（bf16）"),
     "precision_fp16": Text("amp (fp16)", "amp（fp16）"),
-    "precision_weights": Text(
+    "weights_held_in": Text(
         "{dtype}, frozen weights too; trained weights in fp32",
         "{dtype}，冻结权重同为该精度；训练权重为 fp32",
     ),

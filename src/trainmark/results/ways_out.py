@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 _PREFIX = "way_out."
 _ADVICE: dict[str, Text] = {
-    "own": Text("{text}", "错误自带的建议（英文）：{text}"),  # only its author knows it
     # By code
     "rank_killed": Text(
         "a killed rank leaves no traceback: read in the kernel's log (dmesg -T) what ended it, "
@@ -103,14 +102,17 @@ _ADVICE: dict[str, Text] = {
         "请查看记录旁的 log.rank<N>.txt 和 log.launcher.txt",
     ),
 }
-WAYS_OUT = {_PREFIX + name: text for name, text in _ADVICE.items()}
+WAYS_OUT = {_PREFIX + name: text for name, text in _ADVICE.items()} | {
+    # Of the error itself: only its author knows it, and wrote it in English.
+    "own_way_out": Text("{text}", "错误自带的建议（英文）：{text}"),
+}
 
 
 def way_out(cause: Cause) -> Message:
     """Return what to do about ``cause``: an error's own advice before any other."""
     own = cause.message.args.get("remedy")
     if own:
-        return message("way_out.own", text=own)
+        return message("own_way_out", text=own)
     names = [name for name in (cause.message.code, cause.kind) if name in _ADVICE]
     name = names[0] if names else "unknown"
     if name == "error" and cause.traceback is None:
