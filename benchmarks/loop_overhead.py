@@ -75,8 +75,7 @@ def loop_seconds(job: Any, device: Device, steps: int, window_steps: int = 10) -
     schedule = Schedule(max_epochs=1, max_steps=steps, warmup_steps=1, window_steps=window_steps)
     with tempfile.TemporaryDirectory() as place:
         events = EventWriter(Path(place) / "events.jsonl", time.perf_counter_ns)
-        # Looks at gradients are over after the first steps of a run, within its warm-up.
-        watch = GradientWatch(job.trained_parameters(), looks=0)
+        watch = GradientWatch(job.trained_parameters(), looks=5)
         # As the worker does; what stands outside of training is no part of its overhead.
         parameters = ParameterCheck(
             digest=TensorDigest(job.trained_parameters()), gradients=watch, updates=job.updates,
