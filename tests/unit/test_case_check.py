@@ -14,6 +14,7 @@ from trainmark.cases.toy import job as toy
 from trainmark.cases.toy.case import CASE as TOY
 from trainmark.conformance import description, probe
 from trainmark.conformance.case import CHECKS, Check, judge
+from trainmark.launch import case_check
 from trainmark.plan import resolve
 from trainmark.results.record import Cause, Record
 from trainmark.spec import Message, Recipe, Text, message
@@ -21,6 +22,8 @@ from trainmark.spec import Message, Recipe, Text, message
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from trainmark.launch.stopping import StopRequest
 
     Look = Callable[[type[toy.ToyJob]], dict[str, Any]]
 
@@ -111,6 +114,21 @@ def test_what_could_not_be_looked_at_is_no_pass() -> None:
     lost = judge(runs(), message("exception", text="boom"))
     assert faults(lost) == {"runs": ["exception"]}
     assert {c.name for c in lost if c.skipped} == {"steps_per_epoch", "flops"}
+
+
+def test_a_stopped_check_judges_nothing_and_passes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launched = []
+
+    def stopped(plan: Any, request: StopRequest) -> Record:
+        launched.append(plan.nproc)
+        request.signal_name = "SIGINT"
+        return record()
+
+    monkeypatch.setattr(case_check, "launch", stopped)
+    found = case_check.check_case("toy", generated_root=tmp_path, device="cpu")
+    assert (launched, found.checks, found.passed) == ([1], [], False)
 
 
 @pytest.fixture

@@ -6,12 +6,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
 
 from trainmark import cases
 from trainmark.cases.llama2_7b_lora.model_files import config_from
+from trainmark.conformance.probe import counted_flops
 from trainmark.datasets import generated_folder
 from trainmark.devices.cpu import CpuDevice
 from trainmark.protocols import JobContext
@@ -62,11 +60,6 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("generated")
 
 
-def added_product(_total: Any, left: Any, right: Any, **_: Any) -> int:
-    """Count ``addmm_``, which torch's counter does not know."""
-    return int(2 * left[0] * left[1] * right[1])
-
-
 @pytest.mark.parametrize(("name", "fields", "resized"), SIZES)
 def test_model_flops_are_what_the_counter_counts(
     name: str, fields: dict[str, Any], resized: Callable[[Any], Any], root: Path
@@ -80,10 +73,6 @@ def test_model_flops_are_what_the_counter_counts(
     )  # fmt: skip
     job = module.build(context, resized(module.load_data(context)))
     batch = replace(next(iter(job.batches(0))), closes_step=True)
-    # The plain kernel: fused ones hide their products, or compute scores a second time.
-    counter = FlopCounterMode(display=False, custom_mapping={torch.ops.aten.addmm_: added_product})
-    with sdpa_kernel(SDPBackend.MATH), counter:
-        job.step(iter([batch]))
-    counted = counter.get_total_flops()
+    counted = counted_flops(job, batch)
     assert counted > 1e7
     assert job.model_flops(batch.counts) == pytest.approx(counted, rel=0.01)

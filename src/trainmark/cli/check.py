@@ -63,6 +63,8 @@ def command(
         for check in found.checks:
             for line in _lines(check, found.messages):
                 say(line)
+    if request.signal_name is not None:
+        say(f"trainmark: stopped by {request.signal_name}: nothing was judged", err=True)
     if request.signal_name is not None or not found.passed:
         raise typer.Exit(EXIT_FAILED)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trainmark.protocols import Device, Job
+    from trainmark.protocols import Batch, Device, Job
 
 MOST_STEPS_COUNTED = 5_000  # of an epoch; a real data set's is not read to its end
 
@@ -54,26 +54,27 @@ def _epoch(job: Job) -> dict[str, Any]:
 
 
 def _flops(job: Job, device: Device) -> dict[str, Any]:
-    """Take one step under torch's counter and hold it beside the job's own formula."""
+    """Hold the job's own formula beside what a step really computes."""
+    batch = replace(next(iter(job.batches(0))), closes_step=True)
+    counted = counted_flops(job, batch)
+    device.synchronize()
+    return {"model_flops": job.model_flops(batch.counts), "counted": counted}
+
+
+def counted_flops(job: Job, batch: Batch) -> int:
+    """Take a step of one batch under torch's counter; return the FLOPs of its matmuls."""
+    import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.utils.flop_counter import FlopCounterMode
 
-    batch = replace(next(iter(job.batches(0))), closes_step=True)
-    # The plain kernel: fused ones hide their matmuls, or compute scores a second time.
-    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False, **_unknown()) as counter:
-        job.step(iter([batch]))
-    device.synchronize()
-    return {"model_flops": job.model_flops(batch.counts), "counted": counter.get_total_flops()}
-
-
-def _unknown() -> dict[str, Any]:
-    """Return how to count operations that torch's counter leaves out."""
-    import torch
-
     def addmm_(_total: Any, left: Any, right: Any, **_: Any) -> int:
-        return int(2 * left[0] * left[1] * right[1])
+        return int(2 * left[0] * left[1] * right[1])  # torch's counter does not know it
 
-    return {"custom_mapping": {torch.ops.aten.addmm_: addmm_}}
+    counter = FlopCounterMode(display=False, custom_mapping={torch.ops.aten.addmm_: addmm_})
+    # The plain kernel: fused ones hide their matmuls, or compute scores a second time.
+    with sdpa_kernel(SDPBackend.MATH), counter:
+        job.step(iter([batch]))
+    return counter.get_total_flops()
 
 
 if __name__ == "__main__":

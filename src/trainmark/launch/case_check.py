@@ -40,8 +40,8 @@ class Checked:
 
     @property
     def passed(self) -> bool:
-        """Tell whether no check found a fault."""
-        return not any(check.faults for check in self.checks)
+        """Tell whether the checks were made and found no fault."""
+        return bool(self.checks) and not any(check.faults for check in self.checks)
 
 
 STEPS = 100  # enough for a loss to fall beyond its noise, few enough to wait for
@@ -64,7 +64,7 @@ def check_case(
     Args:
         overrides: recipe fields, as on the command line.
         steps: optimizer steps of each run, at most an epoch.
-        request: where a stop signal is noted; the checks end with the run it falls into.
+        request: where a stop signal is noted; nothing is judged then.
 
     Raises:
         UsageError, DataError, EnvironmentFault: the case cannot be planned.
@@ -84,10 +84,12 @@ def check_case(
         one, two = _same_steps(plan)
         runs: dict[int, Record] = {}
         for ranks, planned in ((1, one), (2, two)):
-            if isinstance(planned, Message) or request.signal_name is not None:
+            if isinstance(planned, Message):
                 continue
             say(f"{one.case}: {ranks} rank(s), {steps} steps at most")
             runs[ranks] = launch(planned, request)
+            if request.signal_name is not None:
+                return Checked([], one.about.messages)
         say(f"{one.case}: an epoch's batches, FLOPs of a step")
         missing = two if isinstance(two, Message) else None
         checks = judge(
