@@ -15,7 +15,7 @@ def build(case_name: str, *, device_name: str = "cpu", **overrides: object) -> t
     import torch
 
     from trainmark import cases, devices
-    from trainmark.plan import resolve
+    from trainmark.planning.plan import resolve
     from trainmark.protocols import JobContext
 
     words = {name: str(value) for name, value in overrides.items()}

@@ -17,7 +17,7 @@ SECONDS, MEGABYTES = 20.0, 500.0
 
 
 def _plan(run_dir: Path, cache: Path) -> None:
-    from trainmark.plan import resolve
+    from trainmark.planning.plan import resolve
 
     plan = resolve(
         "toy",

@@ -6,10 +6,9 @@ devices or torch. Bugs of our own are ``assert``s, never members of this tree.
 
 from __future__ import annotations
 
+import re
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, ClassVar
-
-from trainmark.escaping import escaped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -17,6 +16,21 @@ if TYPE_CHECKING:
 EXIT_PASSED = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
+
+
+# C0 but for tab and newline, DEL, C1, direction marks, line separators, half surrogates.
+_CONTROL = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
+)
+
+
+def escaped(text: object) -> str:
+    r"""Return ``text`` with control characters as ``\u001b``, which in JSON means the same.
+
+    Everything that is printed, written to a page or quoted in a message goes through here.
+    Newlines and tabs stay.
+    """
+    return _CONTROL.sub(lambda found: f"\\u{ord(found.group()):04x}", str(text))
 
 
 class TrainmarkError(Exception):

@@ -40,10 +40,10 @@ def command(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
 ) -> None:
     """Run a case with one rank and with two, and say what is wrong with it."""
-    from trainmark.datasets import default_root
+    from trainmark.data.generated import default_root
     from trainmark.launch.case_check import check_case
     from trainmark.launch.stopping import stop_signals_noted
-    from trainmark.recipes import parse_assignments
+    from trainmark.planning.overrides import parse_assignments
 
     with stop_signals_noted() as request:
         found = check_case(

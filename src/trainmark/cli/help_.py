@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from typer.core import TyperCommand, TyperGroup
 
-from trainmark.escaping import escaped
+from trainmark.errors import escaped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from trainmark.cli.output import say, say_skipped_vendors
-from trainmark.escaping import escaped
+from trainmark.errors import escaped
 
 NAME = "list"
 EXAMPLES = """\

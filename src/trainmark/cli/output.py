@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from trainmark.escaping import escaped
+from trainmark.errors import escaped
 
 
 def say(text: object, *, err: bool = False, newline: bool = True) -> None:

@@ -13,7 +13,7 @@ from trainmark.cli.running import from_here, launch_and_write, print_tables, ver
 from trainmark.errors import EXIT_FAILED
 
 if TYPE_CHECKING:
-    from trainmark.plan import Plan
+    from trainmark.planning.plan import Plan
     from trainmark.results.record import Record
 
 NAME = "run"
@@ -56,12 +56,12 @@ def command(
 ) -> None:
     """Run a case, measure it, and leave a record whatever happens."""
     from trainmark.cli.run_plan import refuse_options, run_plan_file
-    from trainmark.datasets import default_root
+    from trainmark.data.generated import default_root
     from trainmark.launch.series import Choices
     from trainmark.launch.stopping import stop_signals_noted
-    from trainmark.plan import resolve
-    from trainmark.plan_file import is_plan_file
-    from trainmark.recipes import parse_assignments
+    from trainmark.planning.overrides import parse_assignments
+    from trainmark.planning.plan import resolve
+    from trainmark.planning.plan_file import is_plan_file
 
     del launcher  # one value so far; the type checks it
     if device is None:  # the first that works is taken: say which do not

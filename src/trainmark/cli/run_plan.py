@@ -22,11 +22,11 @@ def run_plan_file(
     path: Path, choices: Choices, *, dry_run: bool, as_json: bool, quiet: bool
 ) -> None:
     """Run what is left of a plan file, print all of it, and end with its exit code."""
-    from trainmark.datasets import default_root
+    from trainmark.data.generated import default_root
     from trainmark.launch import series
     from trainmark.launch.progress_line import end_line
     from trainmark.launch.stopping import stop_signals_noted
-    from trainmark.plan_file import read_plan_file
+    from trainmark.planning.plan_file import read_plan_file
     from trainmark.report.series import series_json, series_table
     from trainmark.results.entries import exit_code
 

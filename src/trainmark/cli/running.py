@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from trainmark.launch.stopping import StopRequest
-    from trainmark.plan import Plan
+    from trainmark.planning.plan import Plan
     from trainmark.results.record import Record
 
 

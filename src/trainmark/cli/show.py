@@ -27,7 +27,7 @@ def newest_run() -> Path:
         RecordError: there is none.
     """
     from trainmark.errors import RecordError
-    from trainmark.plan import RUNS_DIR
+    from trainmark.planning.plan import RUNS_DIR
     from trainmark.results.record import RECORD_FILE, read
 
     # A run of its own, one of a plan or of a series, a repeat of a plan's run.

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from trainmark import cases
-from trainmark.datasets import generated_folder
+from trainmark.data.generated import generated_folder
 from trainmark.spec import Text, field_docs, message
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ def look(plan_dir: Path) -> dict[str, Any]:
     import torch
 
     from trainmark import cases, devices
-    from trainmark.plan import Plan
+    from trainmark.planning.plan import Plan
     from trainmark.protocols import JobContext
 
     plan = Plan.read(plan_dir)

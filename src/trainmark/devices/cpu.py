@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainmark.protocols import MatmulRate, MemoryUse, Refusal
 from trainmark.spec import RankMemory
-from trainmark.training.host_memory import keep_freed_memory
+from trainmark.training.kernels.host_memory import keep_freed_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from trainmark.errors import EnvironmentFault, RecordError
 from trainmark.launch.repeats import launches
-from trainmark.plan import Plan
-from trainmark.plan_file import attempt_name, attempt_number
+from trainmark.planning.plan import Plan
+from trainmark.planning.plan_file import attempt_name, attempt_number
 from trainmark.results.readings import differing, planned_work
 from trainmark.results.record import RECORD_FILE, read
 

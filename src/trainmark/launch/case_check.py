@@ -20,13 +20,13 @@ from trainmark.conformance.description import description_faults
 from trainmark.errors import TrainmarkError, UsageError
 from trainmark.launch.local import import_variables, launch
 from trainmark.launch.stopping import StopRequest
-from trainmark.plan import resolve
+from trainmark.planning.plan import resolve
 from trainmark.spec import FIELD_ALIASES, Message, message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from trainmark.plan import Plan
+    from trainmark.planning.plan import Plan
     from trainmark.results.record import Record
     from trainmark.spec import Text
 

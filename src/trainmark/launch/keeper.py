@@ -25,7 +25,7 @@ def take_over(run_dir: Path, run_id: str) -> None:
     from trainmark.launch.processes import kill_run
     from trainmark.launch.run_dir import finish_for_another, leave_index
     from trainmark.measure.events import LAUNCHER_FILE
-    from trainmark.plan import PLAN_FILE, Plan
+    from trainmark.planning.plan import PLAN_FILE, Plan
     from trainmark.results.record import RECORD_FILE, read
 
     kill_run(run_id)
@@ -43,7 +43,7 @@ def take_over(run_dir: Path, run_id: str) -> None:
 def leave_nothing(run_dir: Path) -> None:
     """Clear the folder of a run whose launcher died before it began."""
     from trainmark.launch.run_dir import RESERVE_FILE
-    from trainmark.plan import PLAN_FILE
+    from trainmark.planning.plan import PLAN_FILE
 
     (run_dir / RESERVE_FILE).unlink(missing_ok=True)
     (run_dir / PLAN_FILE).unlink()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from trainmark.errors import RecordError
 from trainmark.launch import processes
 from trainmark.measure.events import LAUNCHER_FILE, EventFile
-from trainmark.plan import PLAN_FILE, Plan
+from trainmark.planning.plan import PLAN_FILE, Plan
 from trainmark.results.record import RECORD_FILE
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from trainmark.launch.own_files import OwnFiles
     from trainmark.launch.stopping import StopRequest
-    from trainmark.plan import Plan
+    from trainmark.planning.plan import Plan
     from trainmark.results.record import Record
 
 AGENT_LOG = "log.launcher.txt"

@@ -10,10 +10,10 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from trainmark import documents
+from trainmark.data import json_documents
 from trainmark.errors import LostRunError
 from trainmark.measure.events import LAUNCHER_FILE, EventWriter
-from trainmark.plan import PLAN_FILE, Plan
+from trainmark.planning.plan import PLAN_FILE, Plan
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,7 +54,7 @@ class OwnFiles:
 
     def _found(self, name: str) -> bytes | None:
         try:
-            return documents.read_bytes(self.run_dir / name)
+            return json_documents.read_bytes(self.run_dir / name)
         except (OSError, ValueError):
             return None
 

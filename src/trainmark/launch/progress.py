@@ -8,14 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from trainmark.documents import open_regular
+from trainmark.data.json_documents import open_regular
 from trainmark.measure.events import rank_file
 from trainmark.measure.shapes import read_event
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from trainmark.plan import Plan
+    from trainmark.planning.plan import Plan
 
 _AFTER_SPAN = {
     "init": "measuring the matmul rate",

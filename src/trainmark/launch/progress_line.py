@@ -8,7 +8,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from trainmark.escaping import escaped
+from trainmark.errors import escaped
 
 if TYPE_CHECKING:
     from collections.abc import Callable

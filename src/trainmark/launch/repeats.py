@@ -9,13 +9,13 @@ from trainmark.launch.local import launch
 from trainmark.launch.progress import Progress
 from trainmark.launch.progress_line import end_line, progress_line
 from trainmark.launch.run_dir import refuse_used
-from trainmark.plan import of_repeat
+from trainmark.planning.plan import of_repeat
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from trainmark.launch.stopping import StopRequest
-    from trainmark.plan import Plan
+    from trainmark.planning.plan import Plan
     from trainmark.results.record import Record
 
 

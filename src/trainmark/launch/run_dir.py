@@ -15,14 +15,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainmark.errors import EnvironmentFault, TrainmarkError
-from trainmark.escaping import escaped
+from trainmark.errors import EnvironmentFault, TrainmarkError, escaped
 from trainmark.launch.own_files import OwnFiles
 from trainmark.measure.events import LAUNCHER_FILE, EventFile, EventWriter
 from trainmark.results import building, evidence, index_of_run, record
 
 if TYPE_CHECKING:
-    from trainmark.plan import Plan
+    from trainmark.planning.plan import Plan
     from trainmark.results.record import Record
 
 # Held from the start and given back for the last words, so that a full disk cannot take

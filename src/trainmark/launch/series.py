@@ -12,20 +12,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainmark.ability import able_vendor
+from trainmark.data.locks import held
 from trainmark.errors import EnvironmentFault, TrainmarkError
 from trainmark.launch.attempts import Found, look, unusable
-from trainmark.locks import held
-from trainmark.plan import PLAN_FILE, RUNS_DIR, Plan, resolve
+from trainmark.planning.capabilities import able_vendor
+from trainmark.planning.plan import PLAN_FILE, RUNS_DIR, Plan, resolve
+from trainmark.planning.requests import read_words
 from trainmark.results.entries import Outcome
 from trainmark.results.messages import render
-from trainmark.words import read_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from trainmark.launch.stopping import StopRequest
-    from trainmark.plan_file import Entry, PlanFile
+    from trainmark.planning.plan_file import Entry, PlanFile
     from trainmark.results.record import Record
 
 _LOCK_FILE = ".trainmark.lock"

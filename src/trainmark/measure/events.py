@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from pydantic_core import from_json
 
-from trainmark.documents import open_regular
+from trainmark.data.json_documents import open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -122,7 +122,7 @@ def run_rank(rank: Rank, run_dir: Path, number: int, local_rank: int) -> None:
         from trainmark import cases, devices
         from trainmark.measure.loop import MeasuredLoop, Schedule
         from trainmark.measure.parameters import ParameterCheck
-        from trainmark.plan import Plan
+        from trainmark.planning.plan import Plan
         from trainmark.protocols import JobContext, OwnEpoch, SavesArtifacts
         from trainmark.training.digest import TensorDigest
         from trainmark.training.gradients import GradientWatch

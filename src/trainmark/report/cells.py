@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from trainmark.escaping import escaped
+from trainmark.errors import escaped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from trainmark.recipes import fix_hp_text
+from trainmark.planning.overrides import fix_hp_text
 from trainmark.report import cells
 from trainmark.report.document import Block, Code, Facts, Grid, Paragraph, Section
 from trainmark.report.listing import joined, listed, shared
@@ -25,7 +25,7 @@ from trainmark.spec import message
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from trainmark.plan import PlannedCase
+    from trainmark.planning.plan import PlannedCase
     from trainmark.results.record import Record
 
 _TRACEBACK_LINES = 16

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic_core import to_jsonable_python
 
 from trainmark.errors import RecordError
-from trainmark.recipes import fix_hp_text
+from trainmark.planning.overrides import fix_hp_text
 from trainmark.report.cells import NOTHING, clean
 from trainmark.report.summary import summary
 from trainmark.report.tables import short_device

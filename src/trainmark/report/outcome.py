@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trainmark.reference import implied_passes, same_work
+from trainmark.planning.reference import implied_passes, same_work
 from trainmark.report import cells
 from trainmark.report.charts import bucket_steps, loss_chart, step_time_chart, step_time_title
 from trainmark.report.document import Block, Facts, Grid, Paragraph, Picture, Section, Tiles
@@ -28,8 +28,8 @@ from trainmark.results.readings import value_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trainmark.plan import PlannedCase
-    from trainmark.reference import References
+    from trainmark.planning.plan import PlannedCase
+    from trainmark.planning.reference import References
     from trainmark.results.record import Record
 
 _PAGE_COLUMNS = 96  # of the text waterfall in a page

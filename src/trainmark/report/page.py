@@ -10,8 +10,7 @@ import re
 from functools import cache
 from typing import TYPE_CHECKING
 
-from trainmark.errors import RecordError, UsageError, nearest
-from trainmark.escaping import escaped
+from trainmark.errors import RecordError, UsageError, escaped, nearest
 from trainmark.report import cells, conditions, environment, evaluations, outcome
 from trainmark.report.document import Page, Section
 from trainmark.report.glossary import glossary

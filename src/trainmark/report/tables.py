@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trainmark.errors import RecordError
-from trainmark.recipes import fix_hp_text
+from trainmark.planning.overrides import fix_hp_text
 from trainmark.report import cells
 from trainmark.report.texts import text
 from trainmark.results.readings import value_of
@@ -18,7 +18,7 @@ from trainmark.results.readings import value_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from trainmark.reference import Reference, References
+    from trainmark.planning.reference import Reference, References
     from trainmark.results.record import Record
 
 QUALITY = "<quality>"

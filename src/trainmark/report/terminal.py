@@ -20,8 +20,8 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from trainmark.escaping import escaped
-from trainmark.recipes import fix_hp_text
+from trainmark.errors import escaped
+from trainmark.planning.overrides import fix_hp_text
 from trainmark.report import cells
 from trainmark.report.conditions import cause_text, label_text, remedy, verdict
 from trainmark.report.placement import placement_table

@@ -15,7 +15,7 @@ from trainmark.measure import figures as figures_of
 from trainmark.measure.stats import STEADY_DRIFT, drift
 from trainmark.measure.timeline import RunTimeline, read_run
 from trainmark.measure.traffic import bound_by
-from trainmark.plan import PLAN_FILE, Plan
+from trainmark.planning.plan import PLAN_FILE, Plan
 from trainmark.results import cause as cause_of
 from trainmark.results import checks, findings
 from trainmark.results.evidence import evidence, redactor_of

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from trainmark.measure.timeline import RunTimeline
-    from trainmark.plan import Plan
+    from trainmark.planning.plan import Plan
 
 # An adapter's first matrix has no gradient before its second one is off 0: one step later.
 _UPDATES_TO_REACH_ALL = 2

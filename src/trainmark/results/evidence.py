@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from pydantic_core import from_json
 
-from trainmark.plan import PLAN_FILE, Plan
+from trainmark.planning.plan import PLAN_FILE, Plan
 from trainmark.results.record import Evidence
 from trainmark.results.redaction import Redactor
 

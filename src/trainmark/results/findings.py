@@ -14,7 +14,7 @@ from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
     from trainmark.measure.timeline import RunTimeline
-    from trainmark.plan import Plan
+    from trainmark.planning.plan import Plan
     from trainmark.results.record import FigureEntry
 
 # A row's forward pass is a third of its training step. Evaluations may take longer rows,

@@ -17,7 +17,7 @@ from trainmark.results.trust import refuted
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from trainmark.plan import Plan
+    from trainmark.planning.plan import Plan
     from trainmark.results.record import Record
     from trainmark.spec import Mission
 

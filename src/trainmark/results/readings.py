@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trainmark.plan import Plan
+    from trainmark.planning.plan import Plan
     from trainmark.results.record import Record
 
 # A different seed or time limit is the same work done again.

@@ -13,11 +13,12 @@ from annotated_types import Ge, Le
 from pydantic import ConfigDict, Field, model_validator, with_config
 from pydantic_core import to_json
 
-from trainmark import __version__, documents
-from trainmark.documents import Frozen
+from trainmark import __version__
+from trainmark.data import json_documents
+from trainmark.data.json_documents import Frozen
 from trainmark.errors import RecordError
 from trainmark.measure.shapes import DeviceFacts, JobFacts, Machine
-from trainmark.plan import Plan  # noqa: TC001 - pydantic reads it at run time
+from trainmark.planning.plan import Plan  # noqa: TC001 - pydantic reads it at run time
 from trainmark.results.cause import Status  # noqa: TC001 - likewise
 from trainmark.spec import Message  # noqa: TC001 - likewise
 
@@ -264,7 +265,7 @@ def read(path: Path) -> Record:
     """
     file = path / RECORD_FILE if path.is_dir() else path
     try:
-        content = documents.read_bytes(file)
+        content = json_documents.read_bytes(file)
     except (OSError, ValueError) as error:
         raise RecordError(
             f"no record there: {getattr(error, 'strerror', None) or error}",
@@ -272,7 +273,7 @@ def read(path: Path) -> Record:
             remedy="name a run directory or its record.json",
         ) from None
     try:
-        writer = _writer(documents.parse(content))
+        writer = _writer(json_documents.parse(content))
     except ValueError as error:
         raise _unreadable(file, error, writer=None) from None
     try:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from hashlib import file_digest, sha256
 from typing import TYPE_CHECKING, Literal
 
+from trainmark.data.input_files import split_files
 from trainmark.errors import DataError
-from trainmark.input_files import split_files
 from trainmark.spec import DataFacts
 
 from .arrays import read_npz

@@ -14,8 +14,8 @@ from transformers.models.distilbert.modeling_distilbert import DistilBertForSequ
 
 from trainmark.errors import DataError
 from trainmark.protocols import Batch, Counts, Evaluation
-from trainmark.training.attention import use_cpu_attention
-from trainmark.training.dropout import use_fast_dropout
+from trainmark.training.kernels.attention import use_cpu_attention
+from trainmark.training.kernels.dropout import use_fast_dropout
 from trainmark.training.parameters import trained
 from trainmark.training.shards import Sharding, evaluation_rows
 from trainmark.training.stepper import Stepper, add_over_ranks

@@ -10,9 +10,9 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from trainmark.data.vocabulary import refuse_short
+from trainmark.data.wordpiece import FILES, open_wordpiece
 from trainmark.errors import DataError
-from trainmark.vocabulary import refuse_short
-from trainmark.wordpiece import FILES, open_wordpiece
 
 from .columns import refuse_empty_file
 

@@ -1,7 +1,7 @@
 """Turn a raw download into the npz form, whole or not at all.
 
 Owns the steps from sources to files; how they are kept and gone on with is
-``trainmark.preparing``'s.
+``trainmark.data.prepared``'s.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING, Any
 
-from trainmark import preparing
+from trainmark.data import prepared
 
 from .sources import Source, find_source, raw_files
 from .unpack import is_archive, unpack
@@ -18,7 +18,7 @@ from .weights import WEIGHTS
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from trainmark.preparing import Say, Unfinished
+    from trainmark.data.prepared import Say, Unfinished
 
 FORMAT = 1
 # Row counts of the published SST-2, https://huggingface.co/datasets/stanfordnlp/sst2
@@ -37,15 +37,15 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
         DataError: something is missing or damaged, or ``data`` is not this call's to write.
         EnvironmentFault: no room to unpack.
     """
-    with preparing.alone(data) as folder:
+    with prepared.alone(data) as folder:
         _prepare(raw.resolve(), folder, say)
 
 
 def _prepare(raw: Path, data: Path, say: Say) -> None:
-    preparing.refuse_inside(data, raw)
-    sources = preparing.fingerprints(raw_files(raw))
+    prepared.refuse_inside(data, raw)
+    sources = prepared.fingerprints(raw_files(raw))
     made_of = {"format": FORMAT, "case": "distilbert_sst2", "sources": sources}
-    unfinished = preparing.resume(data, made_of=made_of, fresh={"counts": {}}, say=say)
+    unfinished = prepared.resume(data, made_of=made_of, fresh={"counts": {}}, say=say)
     if unfinished is None:
         return
     unpacked = unfinished.partial / "raw"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trainmark.kept import replace_file
+from trainmark.data.cache import replace_file
 
 from .layout import CATEGORY_BYTES, readable
 

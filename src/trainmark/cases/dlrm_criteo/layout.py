@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from trainmark import input_files
+from trainmark.data import input_files
 from trainmark.errors import DataError
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import shutil
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from trainmark import preparing
+from trainmark.data import prepared
 from trainmark.errors import UsageError
 
 from . import prepare_tables as tables
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from trainmark.preparing import Say, Unfinished
+    from trainmark.data.prepared import Say, Unfinished
 
 FORMAT = 2
 WORK = "work"  # folder of what leads to the files, removed at the end
@@ -68,7 +68,7 @@ def prepare(raw: Path, data: Path, say: Say, *, workers: int | None = None, **op
             rule, remedy = f"{allowed[0]} {between} {allowed[-1]}", "leave it out for the default"
             raise UsageError(f"{option} is {value}", where=option, rule=rule, remedy=remedy)
     tables.require_duckdb()
-    with preparing.alone(data) as folder:
+    with prepared.alone(data) as folder:
         try:
             _prepare(raw.resolve(), folder, say, rules, threads)
         except KeyboardInterrupt:
@@ -77,17 +77,17 @@ def prepare(raw: Path, data: Path, say: Say, *, workers: int | None = None, **op
 
 
 def _prepare(raw: Path, data: Path, say: Say, rules: dict[str, Any], threads: int) -> None:
-    preparing.refuse_inside(data, raw)
+    prepared.refuse_inside(data, raw)
     sources = find_sources(raw)
     for path in sources.values():
         refuse_cut_off(path)
-    stamps = preparing.stamps(sources)
+    stamps = prepared.stamps(sources)
     say(f"{len(stamps)} files: taking their sha256")
-    prints = preparing.fingerprints(sources)
+    prints = prepared.fingerprints(sources)
     made_of = {"format": FORMAT, "case": "dlrm_criteo", "sources": prints, **rules}
     fresh: dict[str, Any] = {"done": {}, "rows": {}}
     salvage = partial(_keep_logs, prints)
-    unfinished = preparing.resume(data, made_of=made_of, fresh=fresh, say=say, salvage=salvage)
+    unfinished = prepared.resume(data, made_of=made_of, fresh=fresh, say=say, salvage=salvage)
     if unfinished is None:
         return
     folder, work = unfinished.partial, unfinished.partial / WORK
@@ -98,7 +98,7 @@ def _prepare(raw: Path, data: Path, say: Say, rules: dict[str, Any], threads: in
         _refuse_small_disk(sources, folder)
         with tables.database(work, threads) as db:
             spec = _stages(db, sources, unfinished, say)
-    preparing.refuse_changed(sources, stamps, unfinished)
+    prepared.refuse_changed(sources, stamps, unfinished)
     say("taking the sha256 of what was written")
     write_spec(folder, spec.cardinalities, rules=rules)
     for file in [folder / "feature_spec.yaml", *sorted(folder.glob("*/*.bin"))]:
@@ -129,7 +129,7 @@ def _refuse_small_disk(sources: Mapping[str, Path], folder: Path) -> None:
     need = sum(logs) + max(logs)
     there = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     rule = "tables and files take about as much room as the plain logs, the largest as much again"
-    preparing.refuse_full(folder, need - there, rule=rule)
+    prepared.refuse_full(folder, need - there, rule=rule)
 
 
 def _stages(db: Any, sources: dict[str, Path], unfinished: Unfinished, say: Say) -> FeatureSpec:

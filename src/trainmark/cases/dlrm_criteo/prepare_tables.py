@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from trainmark.data.prepared import whole_gzip
 from trainmark.errors import EnvironmentFault
-from trainmark.preparing import whole_gzip
 
 from .layout import CATEGORY_BYTES, NUM_NUMERICAL, FeatureSpec
 from .prepare_sources import NUM_CATEGORIES, ROW, Part, count_rows, first_fault, is_gzip

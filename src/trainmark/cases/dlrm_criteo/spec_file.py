@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
+from trainmark.data.yaml_text import Value
 from trainmark.errors import DataError, UsageError, nearest
-from trainmark.yaml_text import Value
 
 from .layout import (
     AGAIN,

@@ -16,8 +16,8 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from trainmark.data.input_files import readable
 from trainmark.errors import DataError
-from trainmark.input_files import readable
 
 from .checkpoint_files import REMEDY, RULE, find_checkpoint
 from .model import GlmShape

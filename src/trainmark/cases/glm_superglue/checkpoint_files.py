@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from trainmark.data.input_files import file_bytes, readable
 from trainmark.errors import DataError
-from trainmark.input_files import file_bytes, readable
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Literal
 
+from trainmark.data.input_files import file_bytes, readable
 from trainmark.errors import DataError
-from trainmark.input_files import file_bytes, readable
 from trainmark.spec import DataFacts
 
 from .generate import BEST_ACCURACY

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trainmark.kept import replace_file
+from trainmark.data.cache import replace_file
 
 from .hdf5_groups import open_file
 

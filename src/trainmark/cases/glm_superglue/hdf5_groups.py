@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 import h5py
 import numpy as np
 
-from trainmark import input_files
+from trainmark.data import input_files
 from trainmark.errors import DataError
 
 from .ragged import Ragged

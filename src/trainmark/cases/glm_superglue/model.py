@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from trainmark.training.attention import Prefix, attention
-from trainmark.training.dropout import FastDropout
-from trainmark.training.gelu_linear import gelu_linear
+from trainmark.training.kernels.attention import Prefix, attention
+from trainmark.training.kernels.dropout import FastDropout
+from trainmark.training.kernels.gelu_linear import gelu_linear
 
 from .tied import Head, TiedEmbedding
 

@@ -12,8 +12,8 @@ import zipfile
 from collections import OrderedDict
 from typing import IO, TYPE_CHECKING, Any
 
+from trainmark.data.input_files import readable
 from trainmark.errors import DataError
-from trainmark.input_files import readable
 
 from .checkpoint_files import REMEDY, RULE
 from .weights import by_name, more_than_weights, no_numbers, weights_in

@@ -1,7 +1,7 @@
 """Lay a download of ReCoRD, a vocabulary and a checkpoint out as one data folder.
 
 Owns what counts as a source and which files are written from it; how they are kept and
-gone on with is ``trainmark.preparing``'s.
+gone on with is ``trainmark.data.prepared``'s.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from trainmark import preparing
+from trainmark.data import prepared
+from trainmark.data.wordpiece import FILES
 from trainmark.errors import DataError
-from trainmark.wordpiece import FILES
 
 from .checkpoint_files import EXPORTED, LATEST, find_checkpoint
 from .data import MODEL, SPLITS, Layout, find_layout
@@ -23,7 +23,7 @@ from .tokens import REMEDY, open_vocabulary, vocabulary_file
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from trainmark.preparing import Say, Unfinished
+    from trainmark.data.prepared import Say, Unfinished
 
     from .passages import Passages
 
@@ -68,7 +68,7 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
         DataError: something is missing or damaged, or ``data`` is not this call's to write.
         EnvironmentFault: no room, no permission.
     """
-    with preparing.alone(data) as folder:
+    with prepared.alone(data) as folder:
         _prepare(raw.resolve(), folder, say)
 
 
@@ -102,16 +102,16 @@ def find_source(raw: Path) -> Source:
 
 
 def _prepare(raw: Path, data: Path, say: Say) -> None:
-    preparing.refuse_inside(data, raw)
+    prepared.refuse_inside(data, raw)
     source = find_source(raw)
     named = {file.relative_to(raw).as_posix(): file for file in source.files}
     say(f"{len(named)} files: taking their sha256")
     made_of = {
         "format": FORMAT,
         "case": "glm_superglue",
-        "sources": preparing.fingerprints(named),
+        "sources": prepared.fingerprints(named),
     }
-    unfinished = preparing.resume(data, made_of=made_of, fresh={"counts": {}}, say=say)
+    unfinished = prepared.resume(data, made_of=made_of, fresh={"counts": {}}, say=say)
     if unfinished is None:
         return
     with unfinished.worth_keeping():

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from trainmark import input_files
+from trainmark.data import input_files
 from trainmark.errors import DataError
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trainmark.training.linear_cross_entropy import add_product
+from trainmark.training.kernels.linear_cross_entropy import add_product
 
 
 class Head:

@@ -9,7 +9,7 @@ import zlib
 from hashlib import file_digest, sha256
 from typing import TYPE_CHECKING, Any
 
-from trainmark.kept import replace_file
+from trainmark.data.cache import replace_file
 
 from .passages import Passages, tokenise
 from .record_jsonl import read_passages, readable

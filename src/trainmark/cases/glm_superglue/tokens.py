@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from trainmark.data.vocabulary import refuse_short
+from trainmark.data.wordpiece import FILES, open_wordpiece
 from trainmark.errors import DataError
-from trainmark.vocabulary import refuse_short
-from trainmark.wordpiece import FILES, open_wordpiece
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,8 +10,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from trainmark.data.input_files import readable
 from trainmark.errors import DataError
-from trainmark.input_files import readable
 
 from .checkpoint_files import REMEDY, RULE
 

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from trainmark.data.cache import replace_file
+from trainmark.data.vocabulary import refuse_short
 from trainmark.errors import DataError
-from trainmark.kept import replace_file
 from trainmark.spec import DataFacts
-from trainmark.vocabulary import refuse_short
 
 from .index_layout import bin_file, idx_file, readable
 from .indexed import BLOCK_BYTES, IndexedReader

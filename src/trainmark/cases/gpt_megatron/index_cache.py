@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 
-from trainmark.kept import replace_file
+from trainmark.data.cache import replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable

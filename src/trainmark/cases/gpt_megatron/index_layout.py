@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trainmark import input_files
+from trainmark.data import input_files
 from trainmark.errors import DataError
 
 if TYPE_CHECKING:

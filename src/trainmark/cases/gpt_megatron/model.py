@@ -17,9 +17,9 @@ from torch.distributed.tensor import DTensor
 from torch.nn import functional as F  # noqa: N812 - the field's name for it
 from torch.utils.checkpoint import checkpoint
 
-from trainmark.training.attention import attention
-from trainmark.training.dropout import FastDropout
-from trainmark.training.linear_cross_entropy import linear_cross_entropy_sum
+from trainmark.training.kernels.attention import attention
+from trainmark.training.kernels.dropout import FastDropout
+from trainmark.training.kernels.linear_cross_entropy import linear_cross_entropy_sum
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

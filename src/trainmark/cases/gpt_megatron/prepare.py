@@ -13,7 +13,7 @@ import shutil
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from trainmark import preparing
+from trainmark.data import prepared
 from trainmark.errors import DataError, UsageError
 
 from .tokenizer import open_tokenizer, tokenizer_files
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from trainmark.preparing import Say, Unfinished
+    from trainmark.data.prepared import Say, Unfinished
 
     from .tokenizer import CorpusTokenizer
 
@@ -74,7 +74,7 @@ def prepare(
             rule=f"from 1 to {MAX_WORKERS} processes encode",
             remedy="leave it out for one a core",
         )
-    with preparing.alone(data) as folder:
+    with prepared.alone(data) as folder:
         try:
             _prepare(
                 raw.resolve(), folder, say, tokenizer.resolve(), workers=count, text_key=text_key
@@ -90,30 +90,30 @@ def _prepare(
     from .prepare_sources import source_files
 
     for place in (raw, tokenizer):
-        preparing.refuse_inside(data, place)
+        prepared.refuse_inside(data, place)
     files = source_files(raw)
     opened = open_tokenizer(tokenizer)
-    stamps = preparing.stamps(files)
+    stamps = prepared.stamps(files)
     size_bytes = sum(size for size, _ in stamps.values())
     say(f"{len(files):,} files, {size_bytes / 1e6:,.1f} MB: taking their sha256")
     made_of = {
         "format": FORMAT,
         "case": "gpt_megatron",
-        "sources": preparing.fingerprints(files),
-        "tokenizer": preparing.fingerprints(tokenizer_files(tokenizer)),
+        "sources": prepared.fingerprints(files),
+        "tokenizer": prepared.fingerprints(tokenizer_files(tokenizer)),
         "text_key": text_key,
         "vocab_size": opened.vocab_size,
         "end_of_document": {"token": opened.end_of_document, "id": opened.end_id},
     }
     fresh = {"shards": [], "documents": 0, "empty_texts": 0, "tokens": 0, "largest_token_id": 0}
-    unfinished = preparing.resume(data, made_of=made_of, fresh=fresh, say=say)
+    unfinished = prepared.resume(data, made_of=made_of, fresh=fresh, say=say)
     if unfinished is None:
         return
     _copy_tokenizer(tokenizer, unfinished)
     if any(f"{PREFIX}{end}" not in unfinished.files for end in (".bin", ".idx")):
         with unfinished.worth_keeping("shards"):
             _write_corpus(files, opened, unfinished, workers, say)
-        preparing.refuse_changed(files, stamps, unfinished)
+        prepared.refuse_changed(files, stamps, unfinished)
         _refuse_empty(unfinished, raw)
     _tell(unfinished.manifest, say)
     unfinished.finish()

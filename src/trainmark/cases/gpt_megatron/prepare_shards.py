@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trainmark.preparing import fingerprint, refuse_full, sound
+from trainmark.data.prepared import fingerprint, refuse_full, sound
 
 from .index_layout import bin_file, idx_file
 from .indexed import IndexedWriter
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from trainmark.preparing import Say, Unfinished
+    from trainmark.data.prepared import Say, Unfinished
 
     from .prepare_encode import Encoded
     from .prepare_sources import Block

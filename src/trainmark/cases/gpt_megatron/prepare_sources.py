@@ -10,8 +10,8 @@ import gzip
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
+from trainmark.data.prepared import whole_gzip
 from trainmark.errors import DataError
-from trainmark.preparing import whole_gzip
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -18,8 +18,8 @@ from torch.nn import functional as F  # noqa: N812 - the field's name for it
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.models.llama.modeling_llama import LlamaAttention, LlamaMLP, LlamaRMSNorm
 
-from trainmark.training.dropout import kept_elements, new_seed
-from trainmark.training.products import (
+from trainmark.training.kernels.dropout import kept_elements, new_seed
+from trainmark.training.kernels.matmul import (
     add_product_back,
     lies_by_columns,
     passing,

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from io import StringIO
 from typing import TYPE_CHECKING
 
+from trainmark.data.input_files import file_bytes, readable
 from trainmark.errors import DataError
-from trainmark.input_files import file_bytes, readable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -19,8 +19,8 @@ from torch.utils.checkpoint import checkpoint
 from transformers.models.llama.configuration_llama import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaForCausalLM, LlamaRotaryEmbedding
 
-from trainmark.training.host_memory import give_back_free_memory, map_large_blocks
-from trainmark.training.linear_cross_entropy import linear_cross_entropy_sum
+from trainmark.training.kernels.host_memory import give_back_free_memory, map_large_blocks
+from trainmark.training.kernels.linear_cross_entropy import linear_cross_entropy_sum
 
 from .case import targets
 from .layers import ADAPTER, use_lean_parts

@@ -10,8 +10,8 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from trainmark.data.input_files import file_bytes, readable
 from trainmark.errors import DataError
-from trainmark.input_files import file_bytes, readable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

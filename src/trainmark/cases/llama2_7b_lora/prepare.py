@@ -1,7 +1,7 @@
 """Put dialogues, questions and model together into a data folder, whole or not at all.
 
 Owns what counts as a source among raw downloads. How files are kept and gone on with is
-``trainmark.preparing``'s; what they must hold is checked by their readers.
+``trainmark.data.prepared``'s; what they must hold is checked by their readers.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from trainmark import preparing
+from trainmark.data import prepared
 from trainmark.errors import DataError
 
 from . import samsum
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from trainmark.preparing import Say, Unfinished
+    from trainmark.data.prepared import Say, Unfinished
 
 FORMAT = 1
 CASE = "llama2_7b_lora"
@@ -88,15 +88,15 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
         DataError: something is missing or damaged, or ``data`` is not this call's to write.
         EnvironmentFault: the system refused something.
     """
-    with preparing.alone(data) as folder:
+    with prepared.alone(data) as folder:
         _prepare(raw.resolve(), folder, say)
 
 
 def _prepare(raw: Path, data: Path, say: Say) -> None:
-    preparing.refuse_inside(data, raw)
-    sources = preparing.fingerprints(_raw_files(raw))
+    prepared.refuse_inside(data, raw)
+    sources = prepared.fingerprints(_raw_files(raw))
     made_of = {"format": FORMAT, "case": CASE, "sources": sources}
-    unfinished = preparing.resume(data, made_of=made_of, fresh={"counts": {}}, say=say)
+    unfinished = prepared.resume(data, made_of=made_of, fresh={"counts": {}}, say=say)
     if unfinished is None:
         return
     with unfinished.worth_keeping():

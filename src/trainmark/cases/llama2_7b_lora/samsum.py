@@ -12,8 +12,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from trainmark.data.input_files import file_bytes, readable, split_files
 from trainmark.errors import DataError
-from trainmark.input_files import file_bytes, readable, split_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

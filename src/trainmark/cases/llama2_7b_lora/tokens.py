@@ -10,9 +10,9 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from trainmark.data.input_files import file_bytes, readable
+from trainmark.data.vocabulary import refuse_short
 from trainmark.errors import DataError
-from trainmark.input_files import file_bytes, readable
-from trainmark.vocabulary import refuse_short
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -12,8 +12,8 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from trainmark.data.input_files import file_bytes, readable
 from trainmark.errors import DataError
-from trainmark.input_files import file_bytes, readable
 
 from .model_files import REMEDY, RULE, expected_shapes, read_json
 

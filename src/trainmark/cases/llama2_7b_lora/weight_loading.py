@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
+from trainmark.data.input_files import readable
 from trainmark.errors import DataError
-from trainmark.input_files import readable
 
 from .model_files import REMEDY, RULE
 

@@ -1,0 +1,1 @@
+"""What a user asked for, checked in full before anything starts."""

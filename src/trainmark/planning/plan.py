@@ -1,0 +1,420 @@
+"""Resolve everything a run needs before anything starts.
+
+Owns ``Plan``: the one document that ranks, records and people are given. Resolving is
+where every word of the command line is checked; it starts nothing and imports no torch.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import string
+from dataclasses import asdict, fields, replace
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, TypeAdapter
+
+from trainmark import cases, devices
+from trainmark.data import json_documents
+from trainmark.data.json_documents import Frozen
+from trainmark.errors import DataError, EnvironmentFault, UsageError
+from trainmark.planning import case_key, reference
+from trainmark.planning.overrides import changes, standard_of
+from trainmark.planning.reference import References  # noqa: TC001 - pydantic reads it at run time
+from trainmark.planning.requests import read_words
+from trainmark.spec import (
+    Case,
+    Mission,
+    NonNegativeInt,
+    PositiveInt,
+    Recipe,
+    Target,
+    Text,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from trainmark.protocols import Vendor
+    from trainmark.spec import DataFacts
+
+PLAN_FILE = "plan.json"
+RUNS_DIR = Path("runs")
+_READ_FIELDS = (
+    "precision", "micro_batch_size", "grad_accum_steps", "warmup_steps", "max_epochs", "max_steps",
+    "target_value", "timeout_s",
+)  # fmt: skip
+_EVALUATION_FIELDS = ("eval_every_epochs", "eval_every_samples")
+_PLAIN_FORMAT = re.compile(r"[+,]?(\.\d)?[dfgs%]?")
+
+
+@cache
+def _common_fields() -> TypeAdapter[Any]:
+    return TypeAdapter(Recipe)
+
+
+def _with_common_fields(recipe: dict[str, Any]) -> dict[str, Any]:
+    """Refuse a recipe without the fields that records are read by, or with wrong common ones.
+
+    A field that came with a later version may be missing.
+    """
+    missing = [name for name in _READ_FIELDS if name not in recipe]
+    if missing:
+        raise ValueError(f"a recipe has the field {missing[0]}")
+    given = {item.name: recipe[item.name] for item in fields(Recipe) if item.name in recipe}
+    _common_fields().validate_python(given)
+    return recipe
+
+
+def _plain_places(text: Text) -> Text:
+    """Refuse a sentence whose places are more than names with a number's format.
+
+    Whoever edits a record must not reach attributes or gigabytes of padding through it.
+    """
+    for sentence in (text.en, text.zh):
+        for _, name, form, conversion in string.Formatter().parse(sentence):
+            plain = name is None or (name.isidentifier() and conversion is None)
+            if not plain or not _PLAIN_FORMAT.fullmatch(form or ""):
+                raise ValueError(f"not a plain place in {sentence!r}")
+    return text
+
+
+class PlannedCase(Frozen):
+    """What records and pages say of the case, so that they are the same where it is not here.
+
+    Args:
+        messages: the sentences of the case's own codes.
+        references: published figures of the same case, as they were when the run was planned.
+    """
+
+    title: Text
+    task: Text
+    model: str
+    dataset: str
+    metric: str
+    metric_note: Text
+    sample_note: Text
+    higher_is_better: bool
+    work_unit: Literal["samples", "tokens"]
+    mission: Mission | None
+    precision_labels: dict[str, str]
+    messages: dict[str, Annotated[Text, AfterValidator(_plain_places)]]
+    references: References
+
+    @classmethod
+    def of(cls, case: Case) -> PlannedCase:
+        """Return what ``case`` says of itself, with its published figures.
+
+        Raises:
+            RecordError: the case's reference file is malformed.
+        """
+        own = {name: getattr(case, name) for name in cls.model_fields if name != "references"}
+        return cls(**own, references=reference.of_case(case.name))
+
+
+class PlannedData(Frozen):
+    """Where the data lies and what the check found in it."""
+
+    folder: str
+    origin: Literal["generated", "real"]
+    layout: str
+    content_id: str
+    train_samples: PositiveInt
+    eval_samples: NonNegativeInt = Field(description="0 where nothing is evaluated")
+    best_quality: float | None
+    quality_comparable: bool
+
+
+class PlannedDevice(Frozen):
+    """What ranks run on, as planning knows it."""
+
+    vendor: str
+    torch_type: str
+    collective_backend: str
+    product_names: list[str]
+
+
+class Plan(Frozen):
+    """One launch of one case, fully resolved."""
+
+    schema_version: Literal[1] = 1
+    suite_version: str
+    run_id: str
+    case: str
+    about: PlannedCase
+    case_key: str
+    recipe_name: str
+    recipe: Annotated[dict[str, Any], AfterValidator(_with_common_fields)]
+    compared_with: str = Field(description="recipe that fix_hp and extra are changes of")
+    fix_hp: dict[str, Any]
+    extra: dict[str, Any]
+    rules: Literal["closed", "open"]
+    labels: list[str]
+    device: PlannedDevice
+    nnodes: PositiveInt
+    nproc: PositiveInt
+    repeat_index: PositiveInt
+    repeat_count: PositiveInt
+    launcher: Literal["local"] = "local"
+    data: PlannedData
+    run_dir: str
+
+    @property
+    def world_size(self) -> int:
+        """Ranks over all machines."""
+        return self.nnodes * self.nproc
+
+    def load_case(self) -> Case:
+        """Return the case this plan runs."""
+        return cases.load(self.case)
+
+    @property
+    def target(self) -> Target | None:
+        """Return the quality target; none for a throughput recipe."""
+        value = self.recipe["target_value"]
+        if value is None:
+            return None
+        required = self.recipe.get("target_required", True)
+        return Target(self.about.metric, value, self.about.higher_is_better, required)
+
+    @property
+    def evaluates(self) -> bool:
+        """Tell whether a run is evaluated at all."""
+        return any(self.recipe.get(name) is not None for name in _EVALUATION_FIELDS)
+
+    def load_recipe(self) -> Recipe:
+        """Return the resolved recipe as the case's own type."""
+        return self.load_case().recipe_type(**self.recipe)
+
+    def save(self, run_dir: Path) -> Path:
+        """Write ``plan.json`` into ``run_dir`` and return its path."""
+        path = run_dir / PLAN_FILE
+        path.write_text(self.model_dump_json(indent=2) + "\n", encoding="utf-8")
+        return path
+
+    @classmethod
+    def read(cls, run_dir: Path) -> Plan:
+        """Read the plan of a run directory.
+
+        Raises:
+            OSError: none there.
+            ValueError: not a regular file, or not a plan of this schema.
+        """
+        content = json_documents.read_bytes(run_dir / PLAN_FILE)
+        json_documents.parse(content)
+        return cls.model_validate_json(content, strict=True)
+
+
+def _labels(recipe: Recipe, world: str, facts: DataFacts, *, oversubscribed: bool) -> list[str]:
+    """Return what a reader of the figures must know at first sight."""
+    labels = ["self-reported"]
+    if recipe.target_value is None or (recipe.data == "real" and not facts.quality_comparable):
+        labels.append("performance-only")
+    if recipe.data == "generated":
+        labels.append("generated-data")
+    if oversubscribed:
+        labels.append("oversubscribed")
+    if recipe.world is not None and recipe.world != world:
+        labels.append(f"recipe-written-for-{recipe.world}")
+    return labels
+
+
+def _check_work(case: Case, recipe: Recipe, facts: DataFacts, folder: Path) -> None:
+    """Refuse a run that cannot end as its recipe asks."""
+    target = case.target(recipe)
+    if target and facts.best_quality is not None and not target.reached(facts.best_quality):
+        raise UsageError(
+            f"target_value={target.value:g} cannot be reached",
+            where="recipe field target_value",
+            rule=f"the best {case.metric} any model can score on this data is "
+            f"{facts.best_quality:.4g}",
+            remedy="choose a target below it" if case.higher_is_better else "choose one above it",
+        )
+    if recipe.eval_from_sample is not None and recipe.eval_every_samples is None:
+        raise UsageError(
+            f"eval_from_sample={recipe.eval_from_sample} has nothing to begin",
+            where="recipe field eval_from_sample",
+            rule="it says when the evaluations of eval_every_samples begin",
+            remedy="set eval_every_samples too, or eval_from_sample=none",
+        )
+    if recipe.target_value is not None and not recipe.evaluates:
+        raise UsageError(
+            f"target_value={recipe.target_value:g} cannot be reached without an evaluation",
+            where="recipe field eval_every_epochs",
+            rule="none is for recipes without a target",
+            remedy="add target_value=none",
+        )
+    needed = {"training": facts.train_samples}
+    if recipe.evaluates:
+        needed["evaluation"] = facts.eval_samples
+    for split, rows in needed.items():
+        if rows < 1:
+            raise DataError(f"no {split} samples", where=str(folder), rule="at least 1 is needed")
+
+
+def _check_ranks(vendor: Vendor, recipe: Recipe, *, nproc: int, nnodes: int) -> None:
+    if nnodes != 1:
+        raise UsageError(
+            f"--nnodes {nnodes} needs a launcher for several machines",
+            where="--nnodes",
+            rule="the local launcher runs one machine",
+            remedy="use --nnodes 1",
+        )
+    here = vendor.count()
+    if nproc > here and not vendor.counts_cores:
+        raise EnvironmentFault(
+            f"--nproc {nproc} is more than the {here} {vendor.name} device(s) here",
+            where="--nproc",
+            rule="each rank has a device of its own",
+            remedy=f"use --nproc {here} or less; see `trainmark list devices`",
+        )
+    refusal = vendor.refuse(recipe, nproc)
+    if refusal is not None:
+        raise EnvironmentFault(refusal.why, where=f"--device {vendor.name}", remedy=refusal.way_out)
+
+
+def resolve(
+    case_word: str,
+    *,
+    recipe_name: str | None = None,
+    overrides: Mapping[str, str] | None = None,
+    data_dir: Path | None = None,
+    device_name: str | None = None,
+    nnodes: int | None = None,
+    nproc: int | None = None,
+    repeat_count: int | None = None,
+    timeout_s: float | None = None,
+    seed: int | None = None,
+    run_dir: Path | None = None,
+    generated_root: Path,
+    now: datetime | None = None,
+    run_token: str | None = None,
+) -> Plan:
+    """Check everything and return the plan of the first launch.
+
+    Args:
+        case_word: a case's name, alias or key.
+        run_dir: where the run goes; none: a new folder under ``./runs``.
+        generated_root: the cache of generated data.
+
+    Generates a generated recipe's data into ``generated_root`` when it is not there yet.
+
+    Raises:
+        UsageError, DataError, EnvironmentFault: before anything starts.
+    """
+    from trainmark import __version__
+    from trainmark.data.generated import generated_folder
+
+    words = read_words(
+        case_word,
+        recipe_name=recipe_name,
+        overrides=overrides,
+        real_data=data_dir is not None,
+        nnodes=nnodes,
+        nproc=nproc,
+        repeat_count=repeat_count,
+        timeout_s=timeout_s,
+        seed=seed,
+    )
+    case, recipe = words.case, words.recipe
+    nnodes, nproc, repeat_count = words.nnodes, words.nproc, words.repeat_count
+    vendor = devices.choose(device_name or case_key.vendor_of(words.hardware))
+    _check_ranks(vendor, recipe, nproc=nproc, nnodes=nnodes)
+    if data_dir is not None:
+        # Data from outside has no known best score, whatever recipe trains on it.
+        recipe = replace(recipe, data="real")
+        folder = data_dir
+    elif recipe.data == "generated":
+        folder = generated_folder(case, recipe, generated_root)
+    else:
+        raise UsageError(
+            f"recipe {words.recipe_name} trains on real data",
+            where="--data",
+            rule="a real recipe needs the folder that holds it",
+            remedy=f"add --data DIR (see `trainmark prepare {case.name} --help`), "
+            "or use --recipe tiny",
+        )
+    facts = case.check_data(folder, recipe)
+    _check_work(case, recipe, facts, folder)
+    memory = vendor.rank_memory(nproc)
+    if case.check_fit is not None and memory is not None:
+        case.check_fit(folder, recipe, nnodes * nproc, memory)
+    standard = standard_of(case, words.recipe_name, world=words.world)
+    fix_hp, extra = changes(
+        recipe, named=case.recipes[words.recipe_name], standard=case.recipes[standard]
+    )
+    extra |= {f"prepare.{name}": value for name, value in facts.changed_rules.items()}
+    stamp = (now or datetime.now(UTC)).strftime("%Y%m%dT%H%M%SZ")
+    run_id = f"{stamp}-{case.name}-{run_token or secrets.token_hex(3)}"
+    oversubscribed = vendor.counts_cores and nproc > vendor.count()
+    names = vendor.product_names()
+    return Plan(
+        suite_version=__version__,
+        run_id=run_id,
+        case=case.name,
+        about=PlannedCase.of(case),
+        case_key=case_key.write(case, vendor.name, nnodes=nnodes, nproc=nproc, repeat=repeat_count),
+        recipe_name=words.recipe_name,
+        recipe=asdict(recipe),
+        compared_with=standard,
+        fix_hp=fix_hp,
+        extra=extra,
+        rules="open" if extra else "closed",
+        labels=_labels(recipe, words.world, facts, oversubscribed=oversubscribed),
+        device=PlannedDevice(
+            vendor=vendor.name,
+            torch_type=vendor.torch_type,
+            collective_backend=vendor.collective_backend,
+            product_names=names if vendor.counts_cores else names[:nproc],
+        ),
+        nnodes=nnodes,
+        nproc=nproc,
+        repeat_index=1,
+        repeat_count=repeat_count,
+        data=PlannedData(
+            folder=str(folder.resolve()),
+            origin=recipe.data,
+            layout=facts.layout,
+            content_id=facts.content_id,
+            train_samples=facts.train_samples,
+            eval_samples=facts.eval_samples,
+            best_quality=facts.best_quality,
+            quality_comparable=facts.quality_comparable,
+        ),
+        run_dir=_absolute(run_dir or RUNS_DIR / run_id),
+    )
+
+
+def _absolute(run_dir: Path) -> str:
+    try:
+        path = str(run_dir.resolve())
+        path.encode()
+    except FileNotFoundError:
+        raise EnvironmentFault(
+            "the folder you are in was deleted",
+            where="--out",
+            remedy="go to another folder, or give --out from the root",
+        ) from None
+    except (OSError, RuntimeError, UnicodeEncodeError) as error:
+        raise UsageError(
+            f"not a usable folder: {error}",
+            where="--out",
+            rule="links must end somewhere, and names must be text",
+            remedy="choose another --out",
+        ) from None
+    return path
+
+
+def of_repeat(plan: Plan, index: int) -> Plan:
+    """Return the plan of launch number ``index``, in its own folder under the first's."""
+    base = Path(plan.run_dir)
+    return plan.model_copy(
+        update={
+            "repeat_index": index,
+            "run_id": f"{plan.run_id}-r{index}",
+            "run_dir": str(base / f"r{index}"),
+        }
+    )

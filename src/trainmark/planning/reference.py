@@ -1,0 +1,225 @@
+"""Figures that others published, or that we measured, kept with where they come from.
+
+Owns the form of a case's ``reference.toml`` and the checks that need nothing but printed
+cells. Cells stay as printed, character by character: correcting a published figure is a
+remark beside it, never a change of it.
+
+Evidence levels: ``A`` measured, with a record that can be checked; ``B`` published with
+logs or raw data; ``C`` published figures alone; ``unverified`` second-hand.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field, PositiveInt, ValidationError
+
+from trainmark import cases
+from trainmark.data.json_documents import Frozen
+from trainmark.errors import RecordError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+REFERENCE_FILE = "reference.toml"
+EvidenceLevel = Literal["A", "B", "C", "unverified"]
+# Passes over the data that differ by more than this are different amounts of work.
+_SAME_WORK_RATIO = 1.1
+
+
+class Words(Frozen):
+    """One sentence in the two languages of the page."""
+
+    en: str
+    zh: str
+
+    def in_language(self, lang: str) -> str:
+        """Return the sentence in ``lang``: ``en`` or ``zh``."""
+        return self.zh if lang == "zh" else self.en
+
+
+class Source(Frozen):
+    """Where rows come from; ``date`` is ISO 8601, none when the source gives none."""
+
+    id: str
+    text: Words
+    url: str | None = None
+    date: str | None = None
+    evidence: EvidenceLevel
+    remark: Words | None = None
+
+
+class _PrintedRow(Frozen):
+    """A row of ``reference.toml``."""
+
+    source: str
+    kind: Literal["published", "measured"] = "published"
+    configuration: str
+    device: str
+    world: Annotated[str, Field(pattern=r"^[1-9]\d*x[1-9]\d*$")]
+    precision: str
+    cells: list[str]
+    cells_en: dict[str, str] = Field({})
+
+
+class _File(Frozen):
+    """A whole ``reference.toml``; ``samples_per_pass`` is the training rows of the data set."""
+
+    columns: list[str]
+    samples_per_pass: PositiveInt | None = None
+    source: list[Source]
+    reference: list[_PrintedRow]
+
+
+class Reference(Frozen):
+    """One row of figures with its provenance; ``cells`` by column header, as printed.
+
+    ``cells_en`` replaces cells whose print is not English, for the English page only.
+    """
+
+    source: Source
+    kind: Literal["published", "measured"]
+    configuration: str
+    device: str
+    world: str
+    precision: str
+    cells: dict[str, str]
+    cells_en: dict[str, str] = Field({})
+
+    @property
+    def fix_hp(self) -> str:
+        """Return the changed hyper-parameters as printed."""
+        return self.cells.get("fix_hp", "")
+
+    @property
+    def nnodes(self) -> int:
+        """Return the machines of the world."""
+        return int(self.world.split("x")[0])
+
+    @property
+    def nproc(self) -> int:
+        """Return the devices a machine."""
+        return int(self.world.split("x")[1])
+
+    def number(self, column: str) -> float | None:
+        """Return a cell as a number; None where nothing or no number is printed."""
+        try:
+            return float(self.cells.get(column, ""))
+        except ValueError:
+            return None
+
+
+class References(Frozen):
+    """All rows of a case under the headers they were printed with."""
+
+    columns: tuple[str, ...] = ()
+    samples_per_pass: PositiveInt | None = None
+    rows: tuple[Reference, ...] = ()
+
+
+def implied_passes(reference: Reference, *, samples_per_pass: int) -> float | None:
+    """Return how many passes over the data a row's own figures imply.
+
+    ``e2e_time x p_whole / samples_per_pass``; None where either is not printed. The time is
+    a little longer than the training, so the result is an upper bound of what was trained.
+    """
+    seconds, rate = reference.number("e2e_time"), reference.number("p_whole")
+    if seconds is None or rate is None:
+        return None
+    return seconds * rate / samples_per_pass
+
+
+def same_work(references: References) -> bool | None:
+    """Tell whether all rows imply the same passes over the data; None when it cannot be told."""
+    if references.samples_per_pass is None:
+        return None
+    passes = [
+        value
+        for row in references.rows
+        if (value := implied_passes(row, samples_per_pass=references.samples_per_pass))
+    ]
+    if len(passes) < 2:
+        return None
+    return max(passes) / min(passes) <= _SAME_WORK_RATIO
+
+
+def of_case(name: str) -> References:
+    """Return the references of the case called ``name``; none when it has no such file.
+
+    Raises:
+        RecordError: the file has unknown keys or rows that do not fit.
+        UsageError: no such case.
+    """
+    if name not in cases.names():
+        name = cases.load(name).name
+    path = cases.folder(name) / REFERENCE_FILE
+    return read(path) if path.is_file() else References()
+
+
+def read(path: Path) -> References:
+    """Read a ``reference.toml``.
+
+    Raises:
+        RecordError: not TOML, unknown keys, a row whose cells do not fit the columns, or a
+            source that is not there.
+    """
+    try:
+        file = _File.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+    except ValidationError as error:
+        # A misspelt key is also a missing one: the misspelling says more.
+        first = min(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
+        key = ".".join(str(part) for part in first["loc"])
+        raise RecordError(
+            f"key {key}: {first['msg']}",
+            where=_place(path),
+            rule=f"top-level keys are {', '.join(_File.model_fields)}; "
+            f"a reference has {', '.join(_PrintedRow.model_fields)}",
+        ) from None
+    except (OSError, ValueError) as error:
+        raise RecordError(
+            f"cannot be read: {error}", where=_place(path), rule="it is TOML in UTF-8"
+        ) from None
+    sources = {source.id: source for source in file.source}
+    rows = tuple(_row(path, file, sources, index) for index in range(len(file.reference)))
+    return References(
+        columns=tuple(file.columns), samples_per_pass=file.samples_per_pass, rows=rows
+    )
+
+
+def _place(path: Path) -> str:
+    return f"{path.parent.name}/{path.name}"
+
+
+def _row(path: Path, file: _File, sources: dict[str, Source], index: int) -> Reference:
+    printed = file.reference[index]
+    where = f"{_place(path)}, reference {index + 1}"
+    if len(printed.cells) != len(file.columns):
+        raise RecordError(
+            f"{len(printed.cells)} cells",
+            where=where,
+            rule=f"columns names {len(file.columns)}: {', '.join(file.columns)}",
+        )
+    if printed.source not in sources:
+        raise RecordError(
+            f"unknown source {printed.source!r}",
+            where=where,
+            remedy=f"sources are {', '.join(sorted(sources)) or 'missing'}",
+        )
+    strange = sorted(set(printed.cells_en) - set(file.columns))
+    if strange:
+        raise RecordError(
+            f"cells_en names {strange[0]!r}",
+            where=where,
+            rule=f"columns are {', '.join(file.columns)}",
+        )
+    return Reference(
+        source=sources[printed.source],
+        kind=printed.kind,
+        configuration=printed.configuration,
+        device=printed.device,
+        world=printed.world,
+        precision=printed.precision,
+        cells=dict(zip(file.columns, printed.cells, strict=True)),
+        cells_en=printed.cells_en,
+    )

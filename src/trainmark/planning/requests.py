@@ -1,0 +1,106 @@
+"""What the words of one launch say, before any device or data is looked at.
+
+Owns the reading of case, recipe and counts into values. Must not know what this machine
+has: a launch that cannot run here is still checked word by word.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from trainmark import cases
+from trainmark.errors import UsageError
+from trainmark.planning import case_key
+from trainmark.planning.overrides import apply_overrides, choose_recipe
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from trainmark.spec import Case, Recipe
+
+_MOST = 1_024  # ranks, machines or launches; more is a slip of the keyboard
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Words:
+    """One launch as it was asked for; ``hardware`` is a case key's, none without one."""
+
+    case: Case
+    recipe_name: str
+    recipe: Recipe
+    hardware: str | None
+    nnodes: int
+    nproc: int
+    repeat_count: int
+
+    @property
+    def world(self) -> str:
+        """Machines x ranks on each, ``1x8``."""
+        return f"{self.nnodes}x{self.nproc}"
+
+
+def read_words(
+    case_word: str,
+    *,
+    recipe_name: str | None = None,
+    overrides: Mapping[str, str] | None = None,
+    real_data: bool = False,
+    nnodes: int | None = None,
+    nproc: int | None = None,
+    repeat_count: int | None = None,
+    timeout_s: float | None = None,
+    seed: int | None = None,
+) -> Words:
+    """Check every word and return what they ask for.
+
+    Args:
+        case_word: a case's name, alias or key.
+        real_data: whether a folder of data is given.
+
+    Raises:
+        UsageError: a word that does not exist or does not fit.
+        EnvironmentFault: a case key asks for another version of the framework.
+    """
+    word = case_key.split(case_word)
+    case = cases.load(word.case)
+    case_key.check_framework(case, word.framework)
+    meant = _world_meant(case, word, recipe_name)
+    nnodes = _count("--nnodes", nnodes, meant[0])
+    nproc = _count("--nproc", nproc, meant[1])
+    repeat_count = _count("--repeat", repeat_count, word.repeat)
+    name = choose_recipe(case, recipe_name, world=f"{nnodes}x{nproc}", real_data=real_data)
+    options = {"timeout_s": timeout_s, "seed": seed}
+    texts = {key: str(value) for key, value in options.items() if value is not None}
+    recipe = apply_overrides(case.recipes[name], {**(overrides or {}), **texts})
+    if case.check_recipe is not None:
+        case.check_recipe(recipe, nnodes * nproc)
+    return Words(
+        case=case,
+        recipe_name=name,
+        recipe=recipe,
+        hardware=word.hardware,
+        nnodes=nnodes,
+        nproc=nproc,
+        repeat_count=repeat_count,
+    )
+
+
+def _world_meant(case: Case, word: case_key.CaseWord, recipe_name: str | None) -> tuple[int, int]:
+    """Return machines and ranks on each where --nnodes and --nproc are not given.
+
+    A key names them; else a recipe called by its full name was written for some.
+    """
+    named = case.recipes.get(recipe_name or "")
+    if named is None or named.world is None or word.hardware is not None:
+        return word.nnodes, word.nproc
+    machines, ranks = named.world.split("x")
+    return int(machines), int(ranks)
+
+
+def _count(option: str, given: int | None, meant: int) -> int:
+    """Return how many: as given, or as the case key or the recipe means it."""
+    value = meant if given is None else given
+    if not 1 <= value <= _MOST:
+        raise UsageError(f"{option} {value}", where=option, rule=f"1 to {_MOST:,} are possible")
+    return value

@@ -1,0 +1,1 @@
+"""Operations written for the processor where the library's are slow."""

@@ -1,0 +1,162 @@
+"""The cross-entropy of a linear head, without all its scores in memory at once.
+
+Over a large vocabulary the scores are the largest tensor of a language model. Here a block
+of rows at a time is scored, turned into its own gradient in place and multiplied on; the
+backward pass only scales what is ready. The products are those of the plain computation,
+none is done twice.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+
+from trainmark.training.kernels.matmul import lies_by_columns, product, product_back, product_dtype
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+# Rows x vocabulary scores that are held at once: large enough that reading the weight
+# once a block is small beside the products, small enough to be cheap in memory.
+SCORES_AT_ONCE = 1 << 26
+_ROWS_MULTIPLE = 256  # a BLAS takes up to half as long again where the last few are left over
+# A probability of one in 50,000 is below fp16's normal numbers; four times that is not, and
+# a thousand rows of one token still add up to less than fp16's largest.
+_FP16_BOOST = 4.0
+
+
+def linear_cross_entropy_sum(
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    *,
+    classes: int | None = None,
+    group: ProcessGroup | None = None,
+    scores_at_once: int = SCORES_AT_ONCE,
+    ignored: int | None = None,
+) -> Tensor:
+    """Return ``cross_entropy(hidden @ weight.T, targets, reduction="sum")`` in float32.
+
+    Under autocast the products are in its dtype, the softmax and all sums in float32.
+
+    Args:
+        hidden: (N, D), the same on every rank of ``group``.
+        weight: (V, D); with a group, this rank's V / size rows of the whole weight, in
+            the order of the ranks.
+        targets: (N,), int64, in [0, classes); with a group, of the whole weight's rows.
+        classes: rows of the whole weight that are classes, those behind them being padding
+            without probability; none: all of them.
+        group: the ranks that share the weight; none: it is whole.
+        scores_at_once: scores held in memory at once.
+        ignored: a target of this value, which is no class, adds nothing to the loss.
+    """
+    device_type = hidden.device.type
+    dtype = product_dtype(hidden)
+    rows = _rows_at_once(scores_at_once // weight.size(0))
+    first = 0 if group is None else dist.get_rank(group) * weight.size(0)
+    real = weight.size(0) if classes is None else min(max(classes - first, 0), weight.size(0))
+    with torch.autocast(device_type, enabled=False):
+        loss: Tensor = _LinearCrossEntropy.apply(
+            hidden, weight, targets, group, real, rows, dtype, first, ignored
+        )  # type: ignore[no-untyped-call]
+    return loss
+
+
+def _rows_at_once(most: int) -> int:
+    return max(1, most - most % _ROWS_MULTIPLE if most > _ROWS_MULTIPLE else most)
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(  # noqa: PLR0917 - autograd passes by position
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        targets: Tensor,
+        group: ProcessGroup | None,
+        real: int,
+        rows: int,
+        dtype: torch.dtype,
+        first_class: int,
+        ignored: int | None,
+    ) -> Tensor:
+        wants_hidden, wants_weight = ctx.needs_input_grad[:2]
+        boost = _FP16_BOOST if dtype is torch.float16 else 1.0
+        inputs, matrix = hidden.to(dtype), weight.to(dtype)
+        loss = torch.zeros((), device=hidden.device)
+        d_hidden = torch.empty_like(hidden) if wants_hidden else None
+        d_weight = torch.zeros_like(weight, dtype=torch.float32) if wants_weight else None
+        for first in range(0, len(targets), rows):
+            part = slice(first, first + rows)
+            scores = product(inputs[part], matrix, any_order=True).float()  # (rows, V)
+            scores[:, real:] = -torch.inf
+            counts = None if ignored is None else targets[part] != ignored
+            # Not in place. Compiled by torch 2.11, forward returns its temporary tensors too;
+            # a result that is one of them would get no gradient, as autograd uses the last.
+            loss = loss + _to_gradient(scores, targets[part] - first_class, group, counts)
+            if d_hidden is None and d_weight is None:
+                continue
+            gradient = scores.mul_(boost).to(dtype) if boost != 1.0 else scores.to(dtype)
+            if d_hidden is not None:
+                d_hidden[part] = product_back(gradient, matrix)
+            if d_weight is not None:
+                add_product(d_weight, gradient, inputs[part])
+            del scores, gradient  # or the next block would be made beside them
+        if d_hidden is not None and group is not None:
+            dist.all_reduce(d_hidden, group=group)
+        ctx.gradients = d_hidden, d_weight
+        ctx.boost = boost
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        scale = grads[0] / ctx.boost
+        d_hidden, d_weight = (None if x is None else x.mul_(scale) for x in ctx.gradients)
+        ctx.gradients = None
+        return d_hidden, d_weight, *[None] * 7
+
+
+def add_product(total: Tensor, gradient: Tensor, inputs: Tensor) -> None:
+    """Add ``gradient.T @ inputs`` to ``total``, float32, (V, D)."""
+    if gradient.dtype == total.dtype:
+        torch.addmm(total, gradient.t(), inputs, out=total)
+    else:
+        total += gradient.t() @ inputs
+
+
+def _to_gradient(
+    scores: Tensor, targets: Tensor, group: ProcessGroup | None, counts: Tensor | None
+) -> Tensor:
+    """Turn ``scores`` (rows, V) into softmax less one-hot, in place; return the loss's sum.
+
+    ``targets`` count from this rank's first class; rows outside ``counts`` become zero.
+    """
+    if group is not None:
+        here = (targets >= 0) & (targets < scores.size(1))
+    else:  # every target that counts: one that is no class must fail below, not score as 0
+        here = torch.ones_like(targets, dtype=torch.bool) if counts is None else counts
+    index = targets.where(here, 0)[:, None]
+    weight = torch.ones_like(scores[:, 0]) if counts is None else counts.to(scores.dtype)
+    if group is None and not lies_by_columns(scores):  # one pass over each row
+        torch.log_softmax(scores, -1, out=scores)
+        losses = -scores.gather(1, index).squeeze(1)
+        scores.exp_()
+        if counts is not None:
+            scores.mul_(weight[:, None])
+    else:
+        highest = scores.amax(-1, keepdim=True)
+        if group is not None:
+            dist.all_reduce(highest, dist.ReduceOp.MAX, group=group)
+        scores.sub_(highest)
+        chosen = scores.gather(1, index).squeeze(1).where(here, 0.0)
+        both = torch.stack([chosen, scores.exp_().sum(-1)])
+        if group is not None:
+            dist.all_reduce(both, group=group)
+        chosen, total = both
+        losses = total.log() - chosen
+        scores.mul_((weight / total)[:, None])
+    scores.scatter_add_(1, index, -(weight * here)[:, None])
+    return torch.sum(losses * weight)

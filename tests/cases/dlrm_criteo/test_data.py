@@ -1,0 +1,232 @@
+"""The check of a click log's values: what is named, what is kept, what is refused."""
+
+import json
+import os
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from trainmark.cases.dlrm_criteo import content, data, generate
+from trainmark.cases.dlrm_criteo.layout import PUBLISHED_RULES, FeatureSpec, write_spec
+from trainmark.errors import DataError
+from trainmark.planning import plan
+
+REAL = SimpleNamespace(data="real", seed=1)
+CARDINALITIES = (100, 1_000, 50_000)
+ROWS = {"train": 40, "test": 10}
+
+
+@dataclass
+class Folder:
+    path: object
+    spec: FeatureSpec
+
+    def put(self, file, at, value, dtype):
+        """Change one value and the file's time of change."""
+        stamp = file.stat().st_mtime_ns
+        values = np.fromfile(file, dtype)
+        values[at] = value
+        values.tofile(file)
+        os.utime(file, ns=(stamp + 1, stamp + 1))
+
+    def fault(self):
+        with pytest.raises(DataError) as caught:
+            data.check(self.path, REAL)
+        error = caught.value
+        assert error.where, error.what
+        assert error.rule, error.what
+        assert error.remedy, error.what
+        with pytest.raises(DataError) as again:
+            data.load(self.path, REAL)
+        assert str(again.value) == str(error)
+        return error
+
+
+@pytest.fixture
+def folder(tmp_path):
+    rng = np.random.default_rng(2)
+    spec = FeatureSpec.of(tmp_path, CARDINALITIES, num_numerical=3)
+    for split, files in spec.files.items():
+        files.label.parent.mkdir()
+        rng.standard_normal((ROWS[split], 3)).astype(np.float16).tofile(files.numerical)
+        (np.arange(ROWS[split]) % 2 == 0).tofile(files.label)
+        for file, most, dtype in zip(
+            files.categories, CARDINALITIES, spec.category_dtypes, strict=True
+        ):
+            rng.integers(0, most, ROWS[split]).astype(dtype).tofile(file)
+    return Folder(tmp_path, write_spec(tmp_path, CARDINALITIES, num_numerical=3))
+
+
+@pytest.fixture
+def scans(monkeypatch):
+    """Files that were read, by name."""
+    read, scan = [], content._scan
+    monkeypatch.setattr(
+        content, "_scan", lambda file, kind: read.append(file.name) or scan(file, kind)
+    )
+    return read
+
+
+def test_a_sound_folder_passes_and_loads(folder):
+    facts = data.check(folder.path, REAL)
+    assert (facts.train_samples, facts.eval_samples) == (40, 10)
+    assert (facts.layout, facts.best_quality) == ("criteo-split-binary", None)
+    loaded = data.load(folder.path, REAL)
+    assert loaded.spec == folder.spec
+    assert loaded.num_rows == ROWS
+    assert loaded.content_id == facts.content_id
+
+
+def test_generated_data_passes_with_the_best_auc_it_allows(tmp_path, monkeypatch):
+    monkeypatch.setattr(generate, "ROWS", {"train": 2_000, "test": 500})
+    generate._best_auc.cache_clear()
+    recipe = SimpleNamespace(data="generated", seed=4)
+    generate.generate(tmp_path, recipe)
+    facts = data.check(tmp_path, recipe)
+    assert facts.best_quality == generate.expected_auc(generate.clicks("test", 4).log_odds)
+    assert (facts.train_samples, facts.eval_samples) == (2_000, 500)
+    generate._best_auc.cache_clear()
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    split=st.sampled_from(["train", "test"]), table=st.integers(0, 2), row=st.integers(0, 9),
+    value=st.sampled_from(["below", "above"]), block=st.integers(1, 30),
+)  # fmt: skip
+def test_a_category_outside_its_table_is_named(folder, split, table, row, value, block):  # noqa: PLR0917
+    file, dtype = folder.spec.files[split].categories[table], folder.spec.category_dtypes[table]
+    before, outside = file.read_bytes(), -3 if value == "below" else CARDINALITIES[table]
+    folder.put(file, row, outside, dtype)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(content, "BLOCK_BYTES", 4 * block)
+        error = folder.fault()
+    assert error.where == f"{file}, row {row} (counted from 0)"
+    assert error.what == f"category {outside}"
+    assert f"[0, {CARDINALITIES[table]})" in error.rule
+    file.write_bytes(before)
+
+
+def test_the_first_of_the_worst_is_named(folder):
+    file = folder.spec.files["train"].categories[1]
+    for row, value in ((5, 1_001), (20, 1_500), (21, 1_500)):
+        folder.put(file, row, value, np.int16)
+    error = folder.fault()
+    assert (error.what, error.where) == ("category 1500", f"{file}, row 20 (counted from 0)")
+
+
+@pytest.mark.parametrize("value", [2, 255])
+def test_a_label_other_than_0_and_1_is_named(folder, value):
+    file = folder.spec.files["train"].label
+    folder.put(file, 7, value, np.uint8)
+    error = folder.fault()
+    assert (error.what, error.where) == (f"label {value}", f"{file}, row 7 (counted from 0)")
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [(np.inf, "inf"), (-np.inf, "inf"), (np.nan, "nan"), (-np.nan, "nan")]
+)
+def test_a_numerical_value_that_is_not_finite_is_named(folder, value, shown):
+    file = folder.spec.files["test"].numerical
+    folder.put(file, 3 * 4 + 2, value, np.float16)
+    error = folder.fault()
+    assert error.what == f"value {shown}"
+    assert error.where == f"{file}, row 4, column 2 (both counted from 0)"
+
+
+def test_the_largest_finite_values_pass(folder):
+    for at, value in ((0, 65_504), (1, -65_504)):
+        folder.put(folder.spec.files["test"].numerical, at, value, np.float16)
+    assert data.check(folder.path, REAL).eval_samples == 10
+
+
+def test_test_rows_of_one_label_alone_are_refused(folder):
+    file = folder.spec.files["test"].label
+    np.zeros(10, bool).tofile(file)
+    error = folder.fault()
+    assert (error.what, error.where) == ("all labels are 0", str(file))
+
+
+def test_a_missing_column_is_refused_before_anything_is_read(folder, scans):
+    folder.spec.files["test"].categories[0].unlink()
+    error = folder.fault()
+    assert error.where.endswith("cat_0.bin")
+    assert scans == []
+
+
+def test_the_content_is_read_once_until_a_file_changes(folder, scans):
+    first = data.check(folder.path, REAL)
+    assert len(scans) == 10
+    assert data.check(folder.path, REAL) == first
+    assert data.load(folder.path, REAL).content_id == first.content_id
+    assert len(scans) == 10
+    folder.put(folder.spec.files["train"].categories[0], 3, 50, np.int8)
+    second = data.check(folder.path, REAL)
+    assert len(scans) == 20
+    assert second.content_id != first.content_id
+    assert not list(folder.path.glob(".*"))
+
+
+def test_a_corrected_spec_needs_no_second_read(folder, scans):
+    before = data.check(folder.path, REAL)
+    write_spec(folder.path, (101, 1_000, 50_000), num_numerical=3)
+    after = data.check(folder.path, REAL)
+    assert after.content_id != before.content_id
+    write_spec(folder.path, (2, 1_000, 50_000), num_numerical=3)
+    assert "category" in folder.fault().what
+    assert len(scans) == 10
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda kept: "{",
+        lambda kept: "[]",
+        lambda kept: json.dumps(kept | {"format": 0}),
+        lambda kept: json.dumps(kept | {"found": kept["found"][1:]}),
+        lambda kept: json.dumps(kept | {"found": [{}] * 10}),
+        lambda kept: json.dumps(kept | {"found": [e | {"largest": "1"} for e in kept["found"]]}),
+        lambda kept: "[" * 100_000,
+    ],
+)
+def test_damaged_findings_are_found_again(folder, scans, damage):
+    first = data.check(folder.path, REAL)
+    file = folder.path / content.KEPT_FILE
+    file.write_text(damage(json.loads(file.read_text())))
+    assert data.check(folder.path, REAL) == first
+    assert len(scans) == 20
+
+
+def test_where_nothing_can_be_kept_it_is_computed_again(folder, scans):
+    (folder.path / content.KEPT_FILE).mkdir()
+    assert data.check(folder.path, REAL) == data.check(folder.path, REAL)
+    assert len(scans) == 20
+    assert not list(folder.path.glob(".*"))
+
+
+def test_the_place_of_the_data_is_not_part_of_its_name(folder, tmp_path):
+    first = data.check(folder.path, REAL).content_id
+    moved = tmp_path.with_name(tmp_path.name + "-moved")
+    tmp_path.rename(moved)
+    assert data.check(moved, REAL).content_id == first
+
+
+@pytest.mark.parametrize(
+    ("rules", "rated", "extra"),
+    [
+        (None, "closed", {}),
+        ({**PUBLISHED_RULES, "seed": 3}, "closed", {}),
+        ({**PUBLISHED_RULES, "order": "input", "log_offset": 1}, "open",
+         {"prepare.order": "input", "prepare.log_offset": "1"}),
+    ],
+)  # fmt: skip
+def test_a_run_on_data_of_other_rules_is_open(folder, rules, rated, extra):
+    write_spec(folder.path, CARDINALITIES, num_numerical=3, rules=rules)
+    found = plan.resolve(
+        "dlrm_criteo", recipe_name="tiny", data_dir=folder.path, device_name="cpu", nproc=1,
+        generated_root=folder.path,
+    )  # fmt: skip
+    assert (found.rules, found.extra) == (rated, extra)

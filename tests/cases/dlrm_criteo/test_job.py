@@ -1,0 +1,293 @@
+"""The DLRM case on one process: its steps, its counts, its learning rate, what it refuses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import trainmark
+from trainmark.cases import load
+from trainmark.cases.dlrm_criteo.case import CASE, DlrmRecipe, check_fit, check_recipe
+from trainmark.cases.dlrm_criteo.generate import best_auc
+from trainmark.cases.dlrm_criteo.job import build, load_data, lr_factor
+from trainmark.cases.dlrm_criteo.layout import FeatureSpec, write_spec
+from trainmark.cases.dlrm_criteo.placement import place_within
+from trainmark.devices.cpu import CpuDevice
+from trainmark.errors import EnvironmentFault, UsageError
+from trainmark.planning import reference
+from trainmark.protocols import Counts, JobContext
+from trainmark.spec import RankMemory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+CARDINALITIES = (3, 40, 200, 7)
+ROWS = {"train": 1_003, "test": 601}
+SMALL = DlrmRecipe(
+    data="generated", embedding_dim=8, bottom_layers="16,8", top_layers="16,1",
+    micro_batch_size=100, learning_rate=0.5, warmup_lr_steps=0, decay_start_step=10_000,
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _same_threads() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_clicks(tmp_path_factory.mktemp("clicks"))
+
+
+def write_clicks(folder: Path, *, shuffled: bool = False) -> Path:
+    """Write rows whose label mostly says whether two categories are both even."""
+    rng = np.random.default_rng(7)
+    for split, files in FeatureSpec.of(folder, CARDINALITIES).files.items():
+        rows = ROWS[split]
+        files.label.parent.mkdir()
+        columns = [rng.integers(n, size=rows) for n in CARDINALITIES]
+        clicked = (columns[0] % 2 + columns[1] % 2) > 0
+        labels = clicked ^ (rng.random(rows) < 0.05)
+        (rng.permutation(labels) if shuffled else labels).tofile(files.label)
+        rng.random((rows, 13)).astype("<f2").tofile(files.numerical)
+        dtypes = FeatureSpec.of(folder, CARDINALITIES).category_dtypes
+        for column, file, dtype in zip(columns, files.categories, dtypes, strict=True):
+            column.astype(np.dtype(dtype)).tofile(file)
+    write_spec(folder, CARDINALITIES)
+    return folder
+
+
+def job_of(folder: Path, **changes: Any) -> Any:
+    context = JobContext(
+        recipe=replace(SMALL, **changes), data_dir=folder, rank=0, world_size=1,
+        device=CpuDevice(threads=1),
+    )  # fmt: skip
+    return build(context, load_data(context))
+
+
+def train(job: Any, epochs: int) -> None:
+    for epoch in range(epochs):
+        batches = job.batches(epoch)
+        while job.step(batches) is not None:
+            pass
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_an_epoch_trains_each_row_once(folder: Path, shuffle: bool) -> None:
+    job = job_of(folder, shuffle_batches=shuffle)
+    batches = list(job.batches(0))
+    assert len(batches) == job.steps_per_epoch == 11
+    sizes = [item.counts.samples for item in batches]
+    assert sorted(sizes) == [3] + [100] * 10
+    assert sum((item.counts for item in batches), Counts()) == Counts(1_003, 1_003)
+    assert all(item.closes_step and item.step_samples == item.counts.samples for item in batches)
+    assert (sizes[-1] == 3) is (not shuffle)
+    files = FeatureSpec.read(folder).files["train"]
+    expected = np.fromfile(files.numerical, "<f2").astype(np.float32).reshape(-1, 13)
+    found = torch.cat([item.tensors[0] for item in batches]).numpy()
+    assert np.array_equal(np.sort(found, 0), np.sort(expected, 0))
+    if shuffle:
+        other = torch.cat([item.tensors[0] for item in job.batches(1)]).numpy()
+        assert not np.array_equal(other, found)
+
+
+def test_steps_follow_the_schedule_in_tables_and_dense_layers(folder: Path) -> None:
+    job = job_of(folder, warmup_lr_steps=4)
+    batches = job.batches(0)
+    for step in range(3):
+        batch = next(batches)
+        numerical, labels, ids = batch.tensors
+        weight = job.tables.weight.clone().requires_grad_()
+        starts = job.tables.rows_of(torch.zeros(4, 1, dtype=torch.int32))
+        rows = weight[(ids.t() + starts).long()]
+        loss = nn.functional.binary_cross_entropy_with_logits(job.model(numerical, rows), labels)
+        dense = list(job.model.parameters())
+        grads = torch.autograd.grad(loss, [weight, *dense])
+        rate = 0.5 * (step + 1) / 4
+        expected = [
+            (value - rate * grad).detach()
+            for value, grad in zip([weight, *dense], grads, strict=True)
+        ]
+        found = job.step(iter([batch]))
+        assert found.item() == pytest.approx(loss.item(), abs=1e-6)
+        for value, wanted in zip([job.tables.weight, *dense], expected, strict=True):
+            torch.testing.assert_close(value.detach(), wanted, rtol=0, atol=1e-6)
+
+
+def test_it_learns_and_scores_each_test_row_once(folder: Path) -> None:
+    job = job_of(folder, micro_batch_size=50)
+    train(job, 12)
+    found = job.evaluate()
+    assert found.samples == 601
+    assert found.value > 0.9
+
+
+def test_shuffled_labels_stay_at_a_half(tmp_path: Path) -> None:
+    job = job_of(write_clicks(tmp_path, shuffled=True), learning_rate=0.1)
+    train(job, 1)
+    # The AUC of 601 rows without any relation deviates by about 0.025.
+    assert job.evaluate().value == pytest.approx(0.5, abs=0.08)
+
+
+def test_tables_are_folded_to_the_rows_allowed(folder: Path) -> None:
+    job = job_of(folder, max_table_rows=16)
+    assert job.tables.cardinalities == (3, 16, 16, 7)
+    ids = next(iter(job.batches(0))).tensors[2]
+    whole = next(iter(job_of(folder).batches(0))).tensors[2]
+    assert torch.equal(ids, whole % torch.tensor([[3], [16], [16], [7]]))
+    assert ids.dtype == torch.int32
+    train(job, 1)
+
+
+def test_tables_beyond_memory_are_refused_with_the_world_that_fits(folder: Path) -> None:
+    class Small(CpuDevice):
+        def memory(self) -> Any:
+            return replace(super().memory(), total_bytes=4_000)
+
+    context = JobContext(
+        recipe=SMALL, data_dir=folder, rank=0, world_size=1, device=Small(threads=1)
+    )
+    with pytest.raises(EnvironmentFault, match="exceed the memory of 1 rank") as caught:
+        build(context, load_data(context))
+    assert "smallest world that holds them has 3 machines like this one" in str(caught.value)
+
+
+def test_planning_refuses_them_before_a_rank_starts(folder: Path) -> None:
+    assert CASE.check_fit is not None
+    CASE.check_fit(folder, SMALL, 3, RankMemory(4_000))
+    with pytest.raises(EnvironmentFault, match="exceed the memory of 2 ranks") as caught:
+        CASE.check_fit(folder, SMALL, 2, RankMemory(4_000))
+    assert "the smallest world that holds them has 3 ranks" in str(caught.value)
+    CASE.check_fit(folder, replace(SMALL, max_table_rows=10), 1, RankMemory(4_000))
+
+
+@pytest.mark.parametrize("nproc", [1, 2, 3, 8])
+def test_ranks_that_share_a_machine_do_not_chase_its_memory(folder: Path, nproc: int) -> None:
+    # 8,000 bytes of tables; a machine has 3,200 for them however many ranks it is cut into.
+    memory = RankMemory(4_000 // nproc, machine_bytes=4_000)
+    with pytest.raises(EnvironmentFault, match="exceed the memory") as caught:
+        check_fit(folder, SMALL, 2 * nproc, memory)
+    needed = "3 machines like this one, whose ranks share its memory;"
+    assert f"the smallest world that holds them has {needed}" in str(caught.value)
+    place_within(memory, CARDINALITIES, 8, 3 * nproc)
+
+
+def test_layers_beyond_memory_are_refused_while_planning(folder: Path) -> None:
+    wide = replace(SMALL, top_layers="999999999999,1")
+    with pytest.raises(EnvironmentFault, match="GiB of layers exceed the memory of a rank"):
+        check_fit(folder, wide, 1, RankMemory(2**40))
+    # 13 x 16 + 16 x 8 + 8 x 16 + 16 weights at least, 8 bytes each with their gradients.
+    small = replace(SMALL, max_table_rows=1)
+    check_fit(folder, small, 1, RankMemory(8 * 480))
+    with pytest.raises(EnvironmentFault, match="at least 480 weights"):
+        check_fit(folder, small, 1, RankMemory(8 * 480 - 1))
+
+
+def test_a_device_of_its_own_for_each_rank_adds_memory(folder: Path) -> None:
+    with pytest.raises(EnvironmentFault, match="the smallest world that holds them has 3 ranks;"):
+        check_fit(folder, SMALL, 2, RankMemory(4_000))
+    check_fit(folder, SMALL, 3, RankMemory(4_000))
+
+
+def test_both_passes_of_the_embedding_stage_are_timed(folder: Path) -> None:
+    device = CpuDevice(threads=1, clock=count().__next__)  # a nanosecond from mark to mark
+    context = JobContext(recipe=SMALL, data_dir=folder, rank=0, world_size=1, device=device)
+    job = build(context, load_data(context))
+    batches = job.batches(0)
+    for _ in range(3):
+        job.step(batches)
+    assert context.parts.take_ns(device) == {"embedding": 3 * 2}
+
+
+def test_facts_name_engine_placement_and_bytes(folder: Path) -> None:
+    facts = job_of(folder).facts()
+    dense = 13 * 16 + 16 + 16 * 8 + 8 + 32 * 16 + 16 + 16 + 1
+    assert (facts["engine"], facts["row_operations"]) == ("plain", "numba")
+    assert facts["dense_parameters"] == dense
+    assert facts["parameters"] == dense + 250 * 8
+    assert facts["embedding_bytes_per_sample"] == 4 * 4 * 8 * 4
+    assert facts["exchanged_bytes_per_sample"] == 0
+    assert [row["rows"] for row in facts["placement"]] == [250]
+
+
+def test_model_flops_count_layers_and_interaction(folder: Path) -> None:
+    weights = 13 * 16 + 16 * 8 + (8 + 10) * 16 + 16  # 32 features, 14 of them padding
+    expected = 6 * (weights + 5 * 5 * 8) - 2 * 13 * 16
+    assert job_of(folder).model_flops(Counts(samples=10)) == 10 * expected
+
+
+def test_the_learning_rate_rises_stays_and_falls_as_a_square() -> None:
+    standard = CASE.recipes["standard-1x1"]
+    factors = {step: lr_factor(standard, step) for step in (0, 7_999, 8_000, 48_000, 60_000)}
+    assert factors == {0: 1 / 8_000, 7_999: 1.0, 8_000: 1.0, 48_000: 1.0, 60_000: 0.25}
+    assert lr_factor(standard, 72_000) == lr_factor(standard, 90_000) == 0.0
+
+
+def test_recipes_have_the_published_global_batches() -> None:
+    found = {}
+    for name, recipe in CASE.recipes.items():
+        if recipe.world is not None:
+            nnodes, nproc = map(int, recipe.world.split("x"))
+            found[name] = recipe.micro_batch_size * nnodes * nproc
+            assert recipe.learning_rate == 24.0
+    assert found == {
+        "standard-1x1": 65_536, "standard-1x8": 65_536, "standard-2x8": 65_536,
+        "throughput-1x1": 262_144, "throughput-1x8": 2_097_152, "throughput-2x8": 2_752_512,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"grad_accum_steps": 2}, "grad_accum_steps=2 does not go with fused tables"),
+        ({"weight_decay": 0.1}, "weight_decay=0.1 does not go with fused tables"),
+        ({"compile": True}, "compile=True does not go with fused tables"),
+        ({"bottom_layers": "16,9"}, "bottom_layers=16,9 ends in 9"),
+        ({"top_layers": "16,2"}, "top_layers=16,2 ends in 2"),
+        ({"top_layers": "16,,1"}, "'16,,1' is no list of widths"),
+        ({"top_layers": "0,1"}, "'0,1' is no list of widths"),
+        ({"top_layers": "9" * 5000 + ",1"}, "9,1' is no list of widths"),
+    ],
+)
+def test_recipes_that_cannot_be_trained_are_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match="recipe field") as caught:
+        check_recipe(replace(SMALL, **changes), 1)
+    assert said in str(caught.value)
+
+
+def test_published_rows_stand_as_printed() -> None:
+    (package,) = trainmark.cases.__path__
+    found = reference.read(Path(package) / "dlrm_criteo" / "reference.toml")
+    assert found.samples_per_pass == 4_195_197_692
+    assert [row.world for row in found.rows] == ["1x1", "1x8", "2x8", "1x8", "1x1", "2x8"]
+    # Whole-run samples/s x seconds: each row counts 2 x its devices epochs where it made one.
+    passes = [reference.implied_passes(row, samples_per_pass=4_195_197_692) for row in found.rows]
+    assert [None if n is None else round(n) for n in passes] == [2, 16, 32, None, None, None]
+    assert load("dlrm") is CASE
+
+
+def test_tiny_must_come_nine_tenths_of_the_way_to_the_best_auc() -> None:
+    tiny = CASE.recipes["tiny"]
+    best = best_auc(tiny)
+    assert tiny.target_value is not None
+    assert 0.9 * (best - 0.5) <= tiny.target_value - 0.5 <= 0.92 * (best - 0.5)
+
+
+def test_tables_and_dense_layers_are_named_as_trained(folder: Path) -> None:
+    job = job_of(folder)
+    found = job.trained_parameters()
+    tables = {name: item for name, item in found.items() if name.startswith("table ")}
+    assert [item.shape for item in tables.values()] == [(rows, 8) for rows in CARDINALITIES]
+    assert set(found) - set(tables) == {name for name, _ in job.model.named_parameters()}
+    before = {name: item.detach().clone() for name, item in found.items()}
+    train(job, 1)
+    assert not any(torch.equal(item, before[name]) for name, item in found.items())

@@ -1,0 +1,281 @@
+"""The fine-tuning case: FLOPs, batches, one rank against two, what it leaves, what it refuses."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+
+import tiny_llama
+from trainmark import cases
+from trainmark.cases.llama2_7b_lora import flops
+from trainmark.cases.llama2_7b_lora.case import CASE, check_recipe
+from trainmark.cases.llama2_7b_lora.model_files import PRESETS, lora_parameters, parameters
+from trainmark.cases.llama2_7b_lora.packing import IGNORED, Packed
+from trainmark.devices.peaks import dense_peak
+from trainmark.errors import DataError, EnvironmentFault, UsageError
+from trainmark.planning import overrides
+from trainmark.protocols import Counts, SavesArtifacts
+from trainmark.report.cells import percent
+from trainmark.spec import RankMemory, message
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_llama.write_data(tmp_path_factory.mktemp("data"))
+
+
+def test_the_published_mfu_follows_from_the_pages_own_inputs() -> None:
+    config = PRESETS["7b"]
+    trained = lora_parameters(config, 8, ["q_proj", "v_proj"])
+    assert (parameters(config), trained) == (6_738_415_616, 4_194_304)
+    peak = dense_peak("NVIDIA A100-SXM4-40GB", "fp16")
+    assert peak is not None
+
+    def mfu(per_token: float) -> str:
+        return percent(100 * 4017 * per_token / peak.flops_per_second)
+
+    assert mfu(flops.weight_flops_per_token(7e9, trained)) == "36.1%"
+    assert mfu(flops.weight_flops_per_token(parameters(config), trained)) == "34.7%"
+    # Ours takes no look-up for a product, counts attention, and leaves out what no adapter needs.
+    assert flops.matmul_weights(config) == 6_607_077_376
+    ours = flops.model_flops_per_token(config, rank=8, targets=["q_proj", "v_proj"], seq_length=512)
+    assert mfu(ours) == "35.0%"
+
+
+def test_the_first_blocks_unneeded_gradients_by_hand() -> None:
+    config, length = PRESETS["tiny"], 100  # 64 wide, 172 in the feed-forward layer
+
+    def unneeded(*names: str) -> float:
+        return flops.unneeded_flops_per_token(config, rank=4, targets=names, seq_length=length)
+
+    projections, product = 2 * 3 * 64 * 64, 2 * 64 * length
+    # Every layer has an adapter: only the block's own input needs no gradient.
+    assert unneeded("q_proj", "k_proj", "v_proj") == projections + 3 * 2 * 4 * 64
+    # Keys lead to no adapter: theirs is one of the four products of attention's gradient.
+    assert unneeded("q_proj", "v_proj", "down_proj") == projections + 2 * 2 * 4 * 64 + product
+    # Nothing is trained before the last layer of the block.
+    others = 2 * (64 * 64 + 2 * 64 * 172 + 172 * 64)
+    assert unneeded("down_proj") == projections + 4 * product + others + 2 * 4 * 172
+
+
+def test_batches_hold_every_row_once_and_weigh_tokens_alike(folder: Path) -> None:
+    job = tiny_llama.new_job(folder, micro_batch_size=3, grad_accum_steps=2)
+    split = job.data.train
+    assert split.targets.min() < split.targets.max()  # the last row is not full
+    batches = list(job.batches(0))
+    total = sum((batch.counts for batch in batches), Counts())
+    rows = len(split)
+    assert total == Counts(rows, rows, int(split.tokens.sum()), rows * 64)
+    assert sum(batch.closes_step for batch in batches) == job.steps_per_epoch == -(-rows // 6)
+    # Scale times a step's targets is its samples: their losses add up to the mean a token.
+    step: list[Any] = []
+    for batch in batches:
+        step.append(batch)
+        if batch.closes_step:
+            targets = sum(int((item.tensors[1] != -100).sum()) for item in step)
+            assert {item.tensors[-1] for item in step} == {batch.step_samples / targets}
+            step = []
+
+
+def test_published_rows_come_in_the_files_order_without_the_short_one(folder: Path) -> None:
+    shuffled = tiny_llama.new_job(folder)
+    job = tiny_llama.new_job(folder, shuffle=False, short_row="drop")
+    rows = len(shuffled.data.train) - 1
+    assert len(job.data.train) == rows
+    assert int(shuffled.data.train.tokens[-1]) < 64 == int(job.data.train.tokens.min())
+    for epoch in (0, 1):
+        ids = torch.cat([batch.tensors[0] for batch in job.batches(epoch)])
+        assert ids.tolist() == job.data.train.ids.tolist()
+    assert len(job.data.validation) == len(shuffled.data.validation)
+
+
+def test_too_few_dialogues_for_one_row_are_refused(folder: Path, tmp_path: Path) -> None:
+    few = shutil.copytree(folder, tmp_path / "few")
+    rows = json.loads((few / "train.json").read_text())
+    (few / "train.json").write_text(json.dumps(rows[:2]))
+    with pytest.raises(DataError, match="do not fill one row of 1000 tokens") as caught:
+        tiny_llama.new_job(few, seq_length=1000, short_row="drop")
+    assert caught.value.where == str(few / "train.json")
+    assert "short_row=train" in caught.value.remedy
+    assert len(tiny_llama.new_job(few, seq_length=1000).data.train) == 1
+
+
+def test_standard_recipes_train_as_published_and_require_their_target() -> None:
+    for name, recipe in CASE.recipes.items():
+        kind = name.split("-")[0]
+        assert (recipe.shuffle, recipe.short_row) == (
+            (True, "train") if kind == "tiny" else (False, "drop")
+        )
+        assert recipe.target_required is (kind in ("standard", "tiny"))
+        assert (recipe.target_value is None) == (kind == "throughput")
+        assert recipe.mmlu_mode == {"published": "legacy", "throughput": "off"}.get(kind, "full")
+
+
+def test_a_step_with_nothing_to_foretell_trains_nothing(folder: Path) -> None:
+    job = tiny_llama.new_job(folder, micro_batch_size=1)
+    rest = Packed(*(x[-1:] for x in (
+        job.data.train.ids, np.full_like(job.data.train.labels, IGNORED), job.data.train.documents,
+    )), tokens=np.array([1]), targets=np.array([0]), num_documents=1)  # fmt: skip
+    job.data = replace(job.data, train=rest)
+    job.sharding = replace(job.sharding, num_rows=1)
+    before = [item.clone() for item in job.model.parameters() if item.requires_grad]
+    loss = job.step(job.batches(0))
+    assert loss is not None
+    assert float(loss) == 0.0
+    after = [item for item in job.model.parameters() if item.requires_grad]
+    assert all(torch.equal(old, new) for old, new in zip(before, after, strict=True))
+
+
+def test_the_learning_rate_falls_with_each_epoch(folder: Path) -> None:
+    job = tiny_llama.new_job(folder, micro_batch_size=8, mmlu_mode="off")
+    seen = []
+    for epoch in range(3):
+        stream = job.batches(epoch)
+        while job.step(stream) is not None:
+            seen.append(job.stepper.optimizer.param_groups[0]["lr"])
+    steps = job.steps_per_epoch
+    assert steps > 1
+    wanted = [1e-3 * 0.85**epoch for epoch in range(3) for _ in range(steps)]
+    assert seen == pytest.approx(wanted)
+
+
+SPREADS: dict[str, dict[str, Any]] = {
+    "ddp": {},
+    "ddp separate, accumulated": {
+        "cross_document": "separate", "micro_batch_size": 2, "grad_accum_steps": 2,
+    },
+    "fsdp": {"fsdp": True},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def spread(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("spread")
+    torch.multiprocessing.spawn(tiny_llama.rank_main, (folder, out, 2, SPREADS), nprocs=2)
+    return out
+
+
+@pytest.mark.parametrize("name", SPREADS)
+def test_two_ranks_train_as_one(folder: Path, spread: Path, name: str) -> None:
+    changes = SPREADS[name]
+    found = [torch.load(spread / f"rank{rank}.pt")[name] for rank in range(2)]
+    batch = 2 * changes.get("micro_batch_size", 4)  # what two ranks take together
+    job = tiny_llama.new_job(folder, **{**changes, "micro_batch_size": batch, "fsdp": False})
+    alone = tiny_llama.train(job)
+    # The last step of an epoch is uneven over the ranks.
+    means = []
+    for step in zip(*(item["steps"] for item in found), strict=True):
+        samples = sum(count for _, count in step)
+        means.append((sum(loss * count for loss, count in step) / samples, samples))
+    assert means == [(pytest.approx(loss, abs=1e-5), count) for loss, count in alone["steps"]]
+    for item in found:
+        assert item["quality"] == alone["quality"]
+        assert item["detail"] == pytest.approx(alone["detail"], abs=1e-4)
+        for key, value in alone["weights"].items():
+            # Adam turns rounding of a gradient near 0 into part of a step of 0.001.
+            torch.testing.assert_close(item["weights"][key], value, rtol=0, atol=3e-4, msg=key)
+    assert found[0]["facts"]["parallel"] == {"data": 2, "fsdp": name == "fsdp"}
+    saved = spread / name / "adapters"
+    assert sorted(path.name for path in saved.iterdir() if path.suffix != ".md") == [
+        "adapter_config.json", "adapter_model.safetensors",
+    ]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing.:FutureWarning")  # of peft
+def test_what_a_run_leaves_is_loaded_by_peft_alone(folder: Path, tmp_path: Path) -> None:
+    from peft import PeftModel
+
+    job = tiny_llama.new_job(folder)
+    assert isinstance(job, SavesArtifacts)
+    job.step(job.batches(0))
+    ids, _, _ = job._tensors(job.data.validation, job.data.validation.tokens[:1] * 0)
+    job.model.eval()
+    wanted = job.model.causal_lm(input_ids=ids, use_cache=False).logits
+    job.save(tmp_path)
+    base = tiny_llama.new_job(folder).model.causal_lm
+    plain = PeftModel.from_pretrained(_without_adapters(base), tmp_path / "adapters")
+    torch.testing.assert_close(plain(input_ids=ids, use_cache=False).logits, wanted)
+
+
+def _without_adapters(causal_lm: Any) -> Any:
+    """Return the library's own model with the same frozen weights."""
+    from transformers.models.llama.modeling_llama import LlamaForCausalLM
+
+    plain = LlamaForCausalLM(causal_lm.config).eval()
+    state = {
+        name.replace(".base_layer", ""): value
+        for name, value in causal_lm.state_dict().items()
+        if "lora_" not in name
+    }
+    plain.load_state_dict(state)
+    return plain
+
+
+def test_a_run_says_what_it_trained(folder: Path) -> None:
+    job = tiny_llama.new_job(folder, mmlu_mode="off")
+    facts = job.facts()
+    json.dumps(facts)
+    trained = lora_parameters(job.data.config, 4, ["q_proj", "v_proj", "down_proj"])
+    assert facts["trainable_parameters"] == trained
+    named = job.trained_parameters()
+    assert sum(item.numel() for item in named.values()) == trained
+    assert all(".lora_" in name for name in named)
+    assert facts["parameters"] == parameters(job.data.config) + trained
+    assert facts["optimisation"]["scheme"] == "lora"
+    assert "lora_alpha=32" in facts["optimisation"]["details"]
+    # Without questions there is a loss, and no score.
+    found = job.evaluate()
+    assert found.value != found.value
+    assert found.reason == message("llama2_7b_lora.mmlu_off")
+    assert set(found.detail) == {"val_loss"}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["lora_targets=q_proj,w_proj"], "no linear layer is called 'w_proj'"),
+        (["lora_targets=q_proj,q_proj"], "names a layer twice"),
+        (["seq=1"], "seq_length=1"),
+        (["model_size=70b"], "unknown model_size '70b'"),
+        (["weights_dtype=fp16"], "weights_dtype=fp16 with precision=fp32"),
+        (["weights_dtype=bf16", "precision=fp16"], "weights_dtype=bf16 with precision=fp16"),
+        (["mmlu_mode=off"], "mmlu_mode=off with target_value=0.4"),
+        (["init=random"], "init=random with target_value=0.4"),
+    ],
+)
+def test_fields_that_contradict_each_other_are_refused(words: list[str], said: str) -> None:
+    recipe = overrides.apply_overrides(
+        CASE.recipes["standard-1x1"], overrides.parse_assignments(words)
+    )
+    with pytest.raises(UsageError, match=said) as caught:
+        check_recipe(recipe, 1)
+    assert caught.value.remedy
+
+
+def test_every_recipe_agrees_with_itself() -> None:
+    for recipe in CASE.recipes.values():
+        check_recipe(recipe, 8)
+    without = {"init": "random", "target_value": None, "mmlu_mode": "off"}
+    check_recipe(replace(CASE.recipes["standard-1x1"], **without), 1)
+
+
+def test_too_little_memory_is_refused_before_loading(folder: Path) -> None:
+    check = cases.load("llama2").check_fit
+    assert check is not None
+    big = json.dumps({"model_type": "llama", **PRESETS["7b"].raw})
+    (folder / "big" / "model").mkdir(parents=True)
+    (folder / "big" / "model" / "config.json").write_text(big)
+    standard = CASE.recipes["standard-1x1"]
+    check(folder / "big", standard, 1, RankMemory(40 << 30))
+    with pytest.raises(EnvironmentFault, match="a rank needs about") as caught:
+        check(folder / "big", standard, 1, RankMemory(24 << 30))
+    assert "weights_dtype=bf16" in (caught.value.remedy or "")

@@ -1,0 +1,193 @@
+"""The fine-tuning page: the lists and columns of the published one, in both languages."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainmark.cases.llama2_7b_lora.case import CASE
+from trainmark.planning.plan import PlannedCase
+from trainmark.report.page import html_page, markdown_page
+from trainmark.results.index_of_run import index_records
+from trainmark.results.record import FigureEntry, Record
+from trainmark.spec import message
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+LORA = "LoraConfig(task_type='CAUSAL_LM', r=8, target_modules=['q_proj', 'v_proj'], lora_alpha=32)"
+
+
+def record(recipe: str = "standard-fp16-1x1", *, told: bool = True, nproc: int = 1) -> Record:
+    """Return a finished run with round figures."""
+    text = (GOLDEN / "record_distilbert.json").read_text(encoding="utf-8")
+    made = Record.model_validate_json(text)
+    plan = made.plan.model_copy(
+        update={
+            "case": CASE.name, "about": PlannedCase.of(CASE), "recipe_name": recipe,
+            "recipe": asdict(CASE.recipes[recipe]), "compared_with": "standard-1x1",
+            "fix_hp": {}, "extra": {}, "nproc": nproc,
+        }
+    )  # fmt: skip
+    job: dict[str, Any] = {
+        "parameters": 6_742_609_920,
+        "predicted_peak_bytes": 30 << 30,
+        "parallel": {"data": nproc, "fsdp": nproc > 1},
+        "optimisation": {"scheme": "lora", "implementer": "peft 0.21.2", "details": LORA},
+    }
+    figures = made.figures | {
+        "token/p/s": FigureEntry(value=4017.0, unit="tokens/s"),
+        "MFU": FigureEntry(value=35.09, unit="%"),
+        "final_result": FigureEntry(value=4017.0, unit="tokens/s"),
+    }
+    return made.model_copy(
+        update={
+            "plan": plan, "fix_hp": {}, "extra": {}, "figures": figures, "status": "passed",
+            "environment": made.environment | {"job": job if told else None},
+            "quality": made.quality.model_copy(update={"metric": "mmlu", "value": 0.43}),
+        }
+    )  # fmt: skip
+
+
+def section(page: str, heading: str) -> list[str]:
+    """Return the lines under ``heading`` up to the next one."""
+    after = re.split(rf"\n##+ {re.escape(heading)}\n", page)[1]
+    return [line for line in after.split("\n#")[0].splitlines() if line]
+
+
+def test_the_page_has_the_published_columns() -> None:
+    english, chinese = (markdown_page([record()], lang) for lang in ("en", "zh"))
+    table = section(english, "Performance figures")
+    assert table[0] == ("| configuration | fix_hp | token/p/s | loss | mem | acc(MMLU) | MFU |")
+    cells = [cell.strip() for cell in table[2].strip("|").split("|")]
+    assert (cells[1], cells[2], cells[5], cells[6]) == ("/", "4017.0", "0.43/0.91", "35.1%")
+    assert section(chinese, "性能指标")[0].startswith("| 配置 | fix_hp | token/p/s | loss |")
+    published = section(chinese, "已公布结果对比")
+    row = "| A100单机单卡（1x1） | 数据精度=fp16, local_batchsize=4 | 4017 | 1.77 | 32.0/40 |"
+    assert any(line.startswith(row) for line in published)
+
+
+def test_the_page_lists_batch_sizes_and_strategies() -> None:
+    made = record()
+    english = markdown_page([made], "en")
+    assert [line.rsplit(": ", 1)[1] for line in section(english, "Batch sizes")] == [
+        "4", "512", "1", "4",
+    ]  # fmt: skip
+    assert section(english, "Parallel strategy") == [
+        "- Technique: none", "- Implemented by: none", "- Details: none",
+    ]  # fmt: skip
+    scheme, by, details = section(english, "Optimisation strategy")
+    assert (scheme, by) == ("- Scheme: lora", "- Implemented by: peft 0.21.2")
+    assert "r=8, target" in details.replace("\\", "")
+    assert "lora_alpha=32" in details
+    chinese = markdown_page([made], "zh")
+    assert [line.rsplit("：", 1)[1] for line in section(chinese, "输入批尺寸")] == [
+        "4", "512", "1", "4",
+    ]  # fmt: skip
+    assert section(chinese, "并行策略") == ["- 并行技术：无", "- 实施者：无", "- 实施细节：无"]
+    assert section(chinese, "优化策略")[0] == "- 优化方案：lora"
+    assert LORA.replace("'", "&#39;") in html_page([made], "zh")
+
+
+def test_the_chinese_page_words_samples_and_scores_in_chinese() -> None:
+    made = record()
+    told = {"val_loss": None, "macro": 0.4217, "shots": 4.9, "social sciences": 0.5, "STEM": 0.25}
+    point = made.quality.history[-1].model_copy(update={"detail": told})
+    scored = made.model_copy(
+        update={"quality": made.quality.model_copy(update={"history": [point]})}
+    )
+    english, chinese = (markdown_page([scored], lang) for lang in ("en", "zh"))
+    assert "| seq_length tokens of dialogues with their summaries |" in english
+    assert "| 一段长 seq_length 个 token 的对话及其摘要 |" in chinese
+    assert section(english, "Quality by evaluation")[-1].endswith(
+        "| val_loss /, macro 0.4217, shots 4.9, social sciences 0.5, STEM 0.25 |"
+    )
+    assert section(chinese, "训练结果变化")[-1].endswith(
+        "| 验证损失 /，macro 平均 0.4217，平均示例数 4.9，社会科学 0.5，STEM 0.25 |"
+    )
+
+
+def test_the_last_evaluation_s_parts_stand_below_it_a_table_a_kind() -> None:
+    made = record()
+    point = made.quality.history[-1]
+    parts = {"subject": {"anatomy": 0.125, "virology": None}, "items by shots": {"4": 3, "5": 453}}
+    points = [point, point.model_copy(update={"parts": parts})]
+    asked = made.quality.model_copy(update={"history": points})
+    scored = made.model_copy(update={"quality": asked})
+    english, chinese = (
+        section(markdown_page([scored], lang), heading)
+        for lang, heading in (("en", "Quality by evaluation"), ("zh", "训练结果变化"))
+    )
+    assert [line for line in english if line][4:] == [
+        "At the last evaluation, subject:",
+        "| subject | value |", "| --- | --- |", "| anatomy | 0.125 |", "| virology | / |",
+        "At the last evaluation, items by shots:",
+        "| items by shots | value |", "| --- | --- |", "| 4 | 3 |", "| 5 | 453 |",
+    ]  # fmt: skip
+    assert "最后一次评估，科目：" in chinese
+    assert '<th scope="row">virology</th>' in html_page([scored], "en")
+
+
+def test_the_predicted_peak_stands_among_the_facts() -> None:
+    english, chinese = (markdown_page([record()], lang) for lang in ("en", "zh"))
+    line = "- Peak memory predicted for a process's tensors: 30 GiB"
+    assert line in section(english, "Facts of the run")
+    assert "预计每个进程的张量内存峰值：30 GiB" in chinese
+
+
+def test_a_list_of_layers_is_one_value_on_the_page() -> None:
+    for lang, between in (("en", ", "), ("zh", "，")):
+        fields = f"lora_targets=q_proj,v_proj{between}lr_gamma=0.85"
+        assert fields in markdown_page([record()], lang).replace("\\", "")
+
+
+def test_a_score_that_was_not_asked_for_says_why_under_its_own_column() -> None:
+    made = record()
+    null = {"value": None, "reason": message("llama2_7b_lora.mmlu_off")}
+    made = made.model_copy(update={"quality": made.quality.model_copy(update=null)})
+    english, chinese = (markdown_page([made], lang).replace("\\", "") for lang in ("en", "zh"))
+    assert "/ acc(MMLU): mmlu_mode=off asks no questions" in english
+    assert "/ acc(MMLU)：已设 mmlu_mode=off，不做 MMLU 答题" in chinese
+
+
+def test_several_ranks_have_a_technique_and_a_larger_batch() -> None:
+    english = markdown_page([record("standard-1x8", nproc=8)], "en")
+    assert section(english, "Batch sizes")[-1].endswith("ranks: 16")
+    assert section(english, "Parallel strategy") == [
+        "- Technique: FSDP2", "- Implemented by: PyTorch", "- Details: data 8, fsdp yes",
+    ]  # fmt: skip
+
+
+def test_a_run_that_told_nothing_says_so() -> None:
+    english = markdown_page([record("standard-1x8", told=False, nproc=8)], "en")
+    assert section(english, "Parallel strategy")[0] == "- Technique: not known"
+    assert section(english, "Optimisation strategy")[0] == "- Scheme: not known"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "said", "in_chinese"),
+    [
+        ("standard-1x1", "fp32 (TF32 off)", "fp32（TF32 关闭）"),
+        (
+            "standard-fp16-1x1",
+            "fp16, frozen weights too; trained weights in fp32",
+            "fp16，冻结权重同为该精度；训练权重为 fp32",
+        ),
+    ],
+)
+def test_the_page_says_in_what_precision_weights_are_held(
+    recipe: str, said: str, in_chinese: str
+) -> None:
+    row = f"| precision | {CASE.recipes[recipe].precision} |"
+    found = next(line for line in markdown_page([record(recipe)]).splitlines() if row in line)
+    assert said in found
+    assert in_chinese in markdown_page([record(recipe)], "zh")
+
+
+def test_the_json_record_is_in_tokens_a_second() -> None:
+    speed = index_records(record())[0]
+    assert speed.model_name == "nlp_llama2-7b-lora_sp_bs4_fp16_1"
+    assert (speed.mission_name, speed.direction_id) == ("文本生成", 1)
+    assert (speed.FINAL_RESULT, speed.UNIT, speed.JOB_FAIL_FLAG) == (4017.0, "tokens/s", 0)

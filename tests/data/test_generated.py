@@ -1,0 +1,161 @@
+"""Generated data lies whole or not at all, and never meets another generator's."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from threading import Barrier
+from typing import Any
+
+import pytest
+
+from trainmark import cases
+from trainmark.cases.toy.case import CASE as TOY
+from trainmark.data import generated
+from trainmark.data.generated import default_root, generated_folder, write_folder
+from trainmark.errors import EnvironmentFault
+from trainmark.spec import Case, Recipe
+
+RECIPE = Recipe(data="generated")
+
+
+def counting_case(calls: list[Path]) -> Case:
+    def generate(folder: Path, recipe: Recipe) -> None:
+        calls.append(folder)
+        (folder / "a.txt").write_text(str(recipe.seed))
+
+    return replace(TOY, generate=generate)
+
+
+def test_data_is_generated_once(tmp_path: Path) -> None:
+    calls: list[Path] = []
+    case = counting_case(calls)
+    first = generated_folder(case, RECIPE, tmp_path / "root")
+    assert generated_folder(case, RECIPE, tmp_path / "root") == first
+    assert len(calls) == 1
+    assert (first / "a.txt").read_text() == "1"
+    assert [path.name for path in (tmp_path / "root").iterdir()] == [first.name]
+    assert first.stat().st_mode & 0o777 == 0o755
+
+
+def test_another_recipe_has_another_folder(tmp_path: Path) -> None:
+    case = counting_case([])
+    folders = {generated_folder(case, replace(RECIPE, seed=seed), tmp_path) for seed in (1, 2, 3)}
+    assert len(folders) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "recipe_name"),
+    [
+        (name, recipe_name)
+        for name in cases.names()
+        for recipe_name, recipe in cases.load(name).recipes.items()
+        if recipe.data == "generated"
+    ],
+)
+def test_only_the_fields_that_data_depends_on_name_the_folder(
+    name: str, recipe_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = cases.load(name)
+    recipe = case.recipes[recipe_name]
+    monkeypatch.setattr(generated, "write_folder", lambda folder, fill: folder.mkdir())
+    folder = generated_folder(case, recipe, tmp_path)
+    same = replace(
+        recipe, timeout_s=recipe.timeout_s + 1, window_steps=recipe.window_steps + 1,
+        learning_rate=recipe.learning_rate / 2, target_value=None, precision="bf16",
+    )  # fmt: skip
+    assert generated_folder(case, same, tmp_path) == folder
+    assert generated_folder(case, replace(recipe, seed=recipe.seed + 1), tmp_path) != folder
+
+
+def test_a_generator_can_read_no_other_field(tmp_path: Path) -> None:
+    def generate(folder: Path, recipe: Recipe) -> None:
+        (folder / "a.txt").write_text(str(recipe.timeout_s))
+
+    case = replace(TOY, generate=generate)
+    with pytest.raises(AttributeError, match=r"reads 'timeout_s': add it to .* data_fields"):
+        generated_folder(case, RECIPE, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    named = replace(case, data_fields=frozenset({"timeout_s"}))
+    folders = {generated_folder(named, replace(RECIPE, timeout_s=t), tmp_path) for t in (1.0, 2.0)}
+    assert {(folder / "a.txt").read_text() for folder in folders} == {"1.0", "2.0"}
+
+
+def test_a_changed_generator_has_another_folder(tmp_path: Path) -> None:
+    file = tmp_path / "generator.py"
+
+    def folder_of(source: str) -> Path:
+        file.write_text(source)
+        names: dict[str, Any] = {}
+        exec(compile(source, str(file), "exec"), names)
+        return generated_folder(replace(TOY, generate=names["generate"]), RECIPE, tmp_path)
+
+    source = "def generate(folder, recipe):\n    (folder / 'a.txt').write_text('1')\n"
+    first = folder_of(source)
+    assert folder_of(source) == first
+    assert folder_of(source.replace("'1'", "'2'")) != first
+
+
+def test_a_generator_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    def fail(folder: Path, recipe: Recipe) -> None:
+        (folder / "half.txt").write_text("half")
+        raise ValueError("planted")
+
+    with pytest.raises(ValueError, match="planted"):
+        generated_folder(replace(TOY, generate=fail), RECIPE, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_two_at_once_end_with_one_whole_folder(tmp_path: Path) -> None:
+    together = Barrier(2)
+
+    def generate(folder: Path, recipe: Recipe) -> None:
+        (folder / "a.txt").write_text("same")
+        together.wait(timeout=30)  # both have begun before either ends
+
+    case = replace(TOY, generate=generate)
+    with ThreadPoolExecutor(2) as pool:
+        folders = list(pool.map(lambda _: generated_folder(case, RECIPE, tmp_path), range(2)))
+    assert folders[0] == folders[1]
+    assert [path.name for path in tmp_path.rglob("*")] == [folders[0].name, "a.txt"]
+
+
+def test_a_rename_that_fails_for_another_reason_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: Path, target: Path) -> Any:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "rename", refuse)
+    with pytest.raises(EnvironmentFault, match="No space left"):
+        write_folder(tmp_path / "data", lambda place: None)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("root", ["file", "file/below"])
+def test_a_root_that_cannot_be_written_is_an_environment_fault(tmp_path: Path, root: str) -> None:
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(EnvironmentFault, match="cannot write there") as caught:
+        generated_folder(counting_case([]), RECIPE, tmp_path / root)
+    assert generated.ROOT_VARIABLE in str(caught.value)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_read_only_root_is_an_environment_fault(tmp_path: Path) -> None:
+    tmp_path.chmod(0o555)
+    with pytest.raises(EnvironmentFault, match="cannot write there"):
+        generated_folder(counting_case([]), RECIPE, tmp_path)
+    tmp_path.chmod(0o755)
+
+
+def test_the_root_follows_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRAINMARK_CACHE", "/a/cache")
+    assert default_root() == Path("/a/cache")
+    monkeypatch.delenv("TRAINMARK_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/xdg")
+    assert default_root() == Path("/xdg/trainmark")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(Path, "home", lambda: Path("/home/somebody"))
+    assert default_root() == Path("/home/somebody/.cache/trainmark")

@@ -1,0 +1,124 @@
+"""What would be started, and the folder it would run in; nothing is started here."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fakes import GOLDEN
+from trainmark.errors import EnvironmentFault
+from trainmark.launch import local, processes, run_dir
+from trainmark.planning.plan import Plan
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def toy_plan() -> Plan:
+    return Plan.model_validate_json((GOLDEN / "plan_toy.json").read_bytes())
+
+
+@pytest.mark.parametrize("nproc", [1, 8])
+def test_the_command_line_is_golden(toy_plan: Plan, nproc: int) -> None:
+    plan = toy_plan.model_copy(update={"nproc": nproc})
+    assert local.command(plan, python="/usr/bin/python", agent_log_dir="/tmp/agent") == [
+        "/usr/bin/python",
+        "-m",
+        "trainmark.launch.agent",
+        "--nnodes=1",
+        f"--nproc-per-node={nproc}",
+        "--rdzv-backend=c10d",
+        "--rdzv-endpoint=127.0.0.1:0",
+        "--local-addr=127.0.0.1",
+        "--rdzv-id=20260102T030405Z-toy-abc123",
+        "--max-restarts=0",
+        "--log-dir=/tmp/agent",
+        "-m",
+        "trainmark.measure.worker",
+        "/somewhere/run",
+    ]
+
+
+@pytest.mark.parametrize(("nproc", "threads"), [(1, "8"), (2, "4"), (3, "2"), (16, "1")])
+def test_ranks_share_the_cores(
+    toy_plan: Plan, monkeypatch: pytest.MonkeyPatch, nproc: int, threads: str
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert local.rank_environment(toy_plan.model_copy(update={"nproc": nproc}), 8) == {
+        "TRAINMARK_RUN": "20260102T030405Z-toy-abc123",
+        "OMP_NUM_THREADS": threads,
+        "GOMP_SPINCOUNT": "10000",
+        "TOKENIZERS_PARALLELISM": "false",
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def test_a_thread_count_of_the_users_stays(toy_plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert local.rank_environment(toy_plan, 8)["OMP_NUM_THREADS"] == "3"
+
+
+@pytest.mark.parametrize(
+    ("paths", "left"),
+    [(":/more", "/more"), ("/a::/b:", "/a:/b"), (":", ""), ("", ""), (".:/a", ".:/a")],
+)
+def test_no_child_imports_from_the_working_directory_by_accident(
+    monkeypatch: pytest.MonkeyPatch, paths: str, left: str
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", paths)
+    assert local.import_variables() == {"PYTHONSAFEPATH": "1", "PYTHONPATH": left}
+    monkeypatch.delenv("PYTHONPATH")
+    assert local.import_variables() == {"PYTHONSAFEPATH": "1"}
+
+
+def test_a_run_directory_holds_back_room_for_its_record(tmp_path: Path) -> None:
+    run_dir.create(tmp_path / "a" / "b")
+    reserve = tmp_path / "a" / "b" / run_dir.RESERVE_FILE
+    assert reserve.stat().st_size == run_dir.RESERVE_BYTES
+
+
+def test_a_run_never_writes_into_another_runs_folder(tmp_path: Path) -> None:
+    (tmp_path / "record.json").write_text("{}")
+    with pytest.raises(EnvironmentFault, match="the folder is not empty") as caught:
+        run_dir.create(tmp_path)
+    assert "--out" in str(caught.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["record.json"]
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(EnvironmentFault, match="cannot write there"):
+        run_dir.create(tmp_path / "file" / "run")
+
+
+def test_a_disk_too_full_for_a_record_is_told_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full_disk(fd: int, offset: int, length: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full_disk)
+    with pytest.raises(EnvironmentFault, match="MiB are free"):
+        run_dir.create(tmp_path / "run")
+    assert not (tmp_path / "run" / run_dir.RESERVE_FILE).exists()
+
+
+def test_what_others_used_is_busy_time_less_that_of_our_children() -> None:
+    before = processes.CpuUse(busy_s=100.0, total_s=1000.0, children_s=5.0)
+    later = processes.CpuUse(busy_s=112.0, total_s=1020.0, children_s=13.0)
+    assert before.others_share(later) == (12.0 - 8.0) / 20.0
+    assert before.others_share(before) is None
+    # What a killed rank used is the run's, though nobody waited for it.
+    assert before.others_share(later, orphans_s=3.0) == (12.0 - 8.0 - 3.0) / 20.0
+    # Counters of different resolution never give a share below nothing.
+    ours = processes.CpuUse(busy_s=101.0, total_s=1020.0, children_s=7.0)
+    assert before.others_share(ours) == 0.0
+
+
+def test_the_counters_of_this_machine_are_read() -> None:
+    now = processes.CpuUse.now()
+    assert 0 < now.busy_s < now.total_s

@@ -1,0 +1,212 @@
+"""No control character of a record, a log, an event or a command line reaches a terminal."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fakes import GOLDEN
+from trainmark.cli.app import main
+from trainmark.errors import UsageError, escaped
+from trainmark.launch import progress_line
+from trainmark.report.export import repeats_json, to_csv
+from trainmark.report.page import html_page, markdown_page
+from trainmark.report.series import series_table
+from trainmark.report.terminal import Screen, repeats_table, run_table
+from trainmark.results.entries import Outcome
+from trainmark.results.record import Record, read
+
+# A title, a C1 sequence, a return to overwrite the line, a right-to-left override, a half pair.
+WORD = "\x1b]0;x\x07\x9b31m\rover\u202egnp\u2066\udc9b"
+ATTACK = WORD[:-1]  # text in UTF-8 holds no half pair
+WRITTEN = r"\u001b]0;x\u0007\u009b31m\u000dover\u202egnp\u2066\udc9b"
+_CONTROL = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+
+
+def _attacked(value: Any, words: frozenset[str]) -> Any:
+    """Return a record's JSON with the attack in every string that is none of ``words``."""
+    if isinstance(value, dict):
+        return {key: _attacked(item, words) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_attacked(item, words) for item in value]
+    return value + ATTACK if isinstance(value, str) and value not in words else value
+
+
+def _hostile() -> Record:
+    document = json.loads((GOLDEN / "record_distilbert.json").read_text(encoding="utf-8"))
+    good = Record(**document)
+    codes = {message.code for message in (*good.notes, *good.trust.reasons)} | {
+        message.code for entry in good.figures.values() for message in (entry.reason, entry.note)
+        if message is not None
+    }  # fmt: skip
+    # What the schema closes, what names a case, and numbers' units, by which they are scaled.
+    words = codes | {good.status, good.plan.case, "trainmark", good.plan.rules, "local",
+                     good.plan.data.origin, good.plan.recipe["data"], good.plan.recipe["precision"],
+                     good.started} | {entry.unit for entry in good.figures.values()}  # fmt: skip
+    words |= {good.trust.grade, good.plan.about.work_unit, *good.plan.about.references.columns}
+    words |= {word for file in good.evidence for word in (file.name, file.sha256)}
+    for row in good.plan.about.references.rows:
+        words |= {row.kind, row.world, row.source.evidence}
+    changed = _attacked(document, frozenset(words))
+    changed["status"] = "failed"
+    changed["cause"] = {
+        "kind": "error" + ATTACK, "rank": 0, "place": "train" + ATTACK, "type": "E" + ATTACK,
+        "message": {"code": "exception", "args": {"text": ATTACK}},
+        "traceback": f"Traceback\n  File x{ATTACK}\nE: {ATTACK}", "stacks": ["s" + ATTACK],
+    }  # fmt: skip
+    changed["labels"] = ["self-reported", ATTACK]
+    changed["extra"] = {"loss" + ATTACK: ATTACK}
+    changed["spans"]["by_name_ns"]["span" + ATTACK] = 10**9
+    return Record(**changed)
+
+
+@pytest.fixture(scope="module")
+def hostile() -> Record:
+    return _hostile()
+
+
+@pytest.mark.parametrize(
+    "show",
+    [
+        lambda record: run_table(record, run_dir=Path(WORD), screen=Screen()),
+        lambda record: run_table(record, screen=Screen(unicode=False), lang="zh"),
+        lambda record: repeats_table(_twice(record), screen=Screen()),
+        lambda record: series_table(
+            [Outcome(name=ATTACK, state="failed", reason=ATTACK, run_dir=Path(WORD),
+                     records=(record,))]
+        ),
+        lambda record: markdown_page([record]),
+        lambda record: markdown_page(_twice(record), "zh"),
+        lambda record: html_page([record]),
+        lambda record: html_page([record], "zh"),
+        lambda record: to_csv([record]),
+        lambda record: escaped(repeats_json(_twice(record))),
+    ],
+    ids=["table", "ascii", "repeats", "series", "md", "md-zh", "html", "html-zh", "csv", "json"],
+)  # fmt: skip
+def test_no_string_of_a_record_moves_a_cursor(hostile, show):
+    shown = show(hostile)
+    assert _CONTROL.findall(shown) == []
+    assert r"\u001b]0;x" in shown.replace("\\\\", "\\").replace("\n", "")
+
+
+def test_in_colours_only_colours_of_ours_are_sequences(hostile):
+    shown = run_table(hostile, screen=Screen(colour=True, width=200))
+    sequences = re.findall(r"\x1b\[[0-9;]*m", shown)
+    assert sequences
+    assert set(sequences) <= {"\x1b[0m", "\x1b[1m", "\x1b[1;31m", "\x1b[2m", "\x1b[33m"}
+    assert _CONTROL.findall(re.sub(r"\x1b\[[0-9;]*m", "", shown)) == []
+
+
+def _twice(record: Record) -> list[Record]:
+    return [record, record.model_copy(update={"run_id": "2"})]
+
+
+def _written(folder: Path, record: Record) -> Path:
+    path = folder / "record.json"
+    path.write_text(record.model_dump_json(), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def call(monkeypatch, capfd, tmp_path):
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["trainmark", *words])
+        code = 0
+        try:
+            main()
+        except SystemExit as ending:
+            code = int(ending.code or 0)
+        return code, *capfd.readouterr()
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "words", [["show"], ["show", "--json"], ["report"], ["report", "--format", "json"],
+              ["report", "--format", "csv"], ["report", "--format", "html", "--lang", "zh"]],
+)  # fmt: skip
+def test_no_verb_prints_a_sequence_of_a_record(call, hostile, tmp_path, words):
+    path = _written(tmp_path, hostile)
+    code, out, err = call(*words, str(path), "--no-verify")  # it lies alone there
+    assert (code, err) == (0, "")
+    assert _CONTROL.findall(out) == []
+    if words[-1] in {"--json", "json"}:
+        found = json.loads(out)
+        assert read(path).model_dump(mode="json") == (found[0] if words[0] == "report" else found)
+
+
+def test_no_line_of_a_log_moves_a_cursor(call):
+    lines = f"name {ATTACK} ips: 5 samples/s\n{ATTACK} ips: x{ATTACK}\n"
+    Path("train.log").write_text(lines, encoding="utf-8")
+    words = ["--keyword", "ips:", "--model_mode", "-1", "--model_name", f"m{ATTACK}"]
+    code, out, err = call("analyze", "train.log", *words, "--json")
+    assert code == 0
+    assert _CONTROL.findall(out + err) == []
+    assert json.loads(out.splitlines()[1])["model_name"] == f"m{ATTACK}"
+    _, out, err = call("analyze", "train.log", "--keyword", "ipz:", "--model_mode", "-1")
+    assert "nearest is line" in err
+    assert _CONTROL.findall(out + err) == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [WORD],
+        ["run", WORD],
+        ["run", "toy", f"{WORD}=3"],
+        ["run", "toy", f"bs={WORD}"],
+        ["run", "toy", "--device", WORD],
+        ["run", "toy", f"--{WORD}"],
+        ["run", "toy", "--nproc", WORD],
+        ["run", f"{WORD}.yaml"],
+        ["list", WORD],
+        ["show", WORD],
+        ["prepare", WORD, "--from", "x", "--data", "y"],
+        ["prepare", "gpt_megatron", "--from", WORD, "--data", "y", "--tokenizer", "z"],
+        ["analyze", WORD, "--preset", "auto"],
+        ["analyze", "x", "--preset", WORD],
+    ],
+)
+def test_no_word_of_the_command_line_is_quoted_raw(call, words):
+    code, out, err = call(*words)
+    assert code != 0
+    assert _CONTROL.findall(out + err) == []
+    assert r"\u001b]0;x" in out + err or r"\x1b]0;x" in out + err
+
+
+def test_progress_shows_no_sequence(capsys):
+    progress_line.progress_line(WORD, lambda: WORD)()
+    progress_line.end_line(f"{WORD}\nsecond")
+    err = capsys.readouterr().err
+    assert err == f"{WRITTEN}: {WRITTEN}\n{WRITTEN}\nsecond\n"
+
+
+def test_an_error_quotes_escaped_text():
+    fault = UsageError(WORD, where=WORD, rule=WORD, remedy=f"one\n{WORD}")
+    assert str(fault) == f"{WRITTEN}: {WRITTEN}; {WRITTEN}\n  way out: one\n{WRITTEN}"
+
+
+@given(st.text(st.characters(exclude_categories=())))
+def test_escaping_leaves_no_control_character_and_plain_text_as_it_is(text):
+    shown = escaped(text)
+    assert _CONTROL.findall(shown) == []
+    assert escaped(shown) == shown
+    plain = _CONTROL.sub("", text).replace("\u061c", "").replace("\ufeff", "")
+    assert escaped(plain) == plain
+
+
+@given(st.recursive(st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
+def test_escaped_json_means_the_same(document):
+    assert json.loads(escaped(json.dumps(document, ensure_ascii=False, indent=1))) == document
