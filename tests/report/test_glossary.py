@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from trainmark.report.glossary import GLOSSARY, glossary
+from trainmark.report.outcome import glossary
+from trainmark.report.texts import GLOSSARY
 
 ROOT = Path(__file__).parents[2]
 README = {"en": "README.md", "zh": "README.zh.md"}

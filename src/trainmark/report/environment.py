@@ -8,8 +8,7 @@ from trainmark.report import cells
 from trainmark.report.document import Section
 from trainmark.report.listing import in_words, joined, known, listed
 from trainmark.report.tables import has_cards, short_device
-from trainmark.report.terms import term
-from trainmark.report.texts import text
+from trainmark.report.texts import term, text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

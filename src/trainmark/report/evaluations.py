@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from trainmark.report import cells
 from trainmark.report.document import Block, Grid, Paragraph, Section
 from trainmark.report.tables import Table, value_heads
-from trainmark.report.terms import term
-from trainmark.report.texts import text
+from trainmark.report.texts import term, text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -21,7 +21,7 @@ from trainmark.report.tables import (
     reference_table,
     value_heads,
 )
-from trainmark.report.texts import has, text
+from trainmark.report.texts import GLOSSARY, has, text
 from trainmark.report.waterfall import svg_waterfall, text_waterfall
 from trainmark.results.readings import value_of
 
@@ -344,3 +344,9 @@ def footer(records: Sequence[Record], lang: str) -> Section:
         Grid(Table(tuple(heads), tuple(rows))),
     )
     return Section(text("section.footer", lang), 2, "provenance", blocks)
+
+
+def glossary(lang: str) -> Section:
+    """Return the page's words for a reader who buys machines and does not train models."""
+    items = tuple((word.in_language(lang), means.in_language(lang)) for word, means in GLOSSARY)
+    return Section(text("section.glossary", lang), 2, "glossary", (Facts(items),))

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from trainmark.errors import RecordError, UsageError, escaped, nearest
 from trainmark.report import cells, conditions, environment, evaluations, outcome
 from trainmark.report.document import Page, Section
-from trainmark.report.glossary import glossary
 from trainmark.report.placement import placement
 from trainmark.report.strategy import batch_sizes, strategies
 from trainmark.report.tables import column_set, device_configuration, quality_header
@@ -79,7 +78,7 @@ def compose(records: Sequence[Record], *, lang: str = "en") -> Page:
         conditions.general(records, about, lang),
         *environment.environment(records, lang),
         outcome.footer(records, lang),
-        glossary(lang),
+        outcome.glossary(lang),
     ]
     lead: tuple[Block, ...] = ()
     if not several or outcome.same_launches(records):
