@@ -1,0 +1,1 @@
+"""What cases share without torch: data, files, caches, tokenizers."""
