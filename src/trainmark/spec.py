@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le
 
+from trainmark.errors import UsageError
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
@@ -27,14 +29,14 @@ PRECISION_ALIASES: dict[str, str] = {"amp": "fp16"}
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """One sentence for people, in the two languages of the result page."""
+    """One sentence for people, in the languages of the result page; without Chinese in English."""
 
     en: str
-    zh: str
+    zh: str = ""
 
     def in_language(self, lang: str) -> str:
         """Return the text in ``lang``: ``en`` or ``zh``."""
-        return self.zh if lang == "zh" else self.en
+        return self.zh if lang == "zh" and self.zh.strip() else self.en
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +44,8 @@ class Message:
     """A reason, note, finding or cause as a fact: a code and the values that belong to it.
 
     Records, events and plans carry messages; ``results.messages`` holds the sentence of each
-    code in both languages. A case declares the sentences of its own codes in
-    ``Case.messages``.
+    code in both languages. The sentences of a case's own codes stand in the ``messages.toml``
+    beside its ``case.py``, or in ``Case.messages``.
     """
 
     code: str
@@ -57,6 +59,45 @@ class Message:
 def message(code: str, **args: str | int | float | bool | None) -> Message:
     """Return the message ``code`` with its arguments; ratios are shares, times seconds."""
     return Message(code, args)
+
+
+MESSAGES_FILE = "messages.toml"
+
+
+def read_messages(path: Path) -> dict[str, Text]:
+    """Return the sentences of a ``messages.toml`` by their codes, ``way_out.oom`` say.
+
+    An entry is a table of ``en`` and ``zh``, the latter optional; each dot of a code leads into
+    a table within a table.
+
+    Raises:
+        UsageError: no TOML, or an entry that is not of this form.
+    """
+    import tomllib  # not needed to import a case
+
+    try:
+        return dict(_sentences(tomllib.loads(path.read_text(encoding="utf-8")), ""))
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"cannot be read: {error}",
+            where=f"{path.parent.name}/{path.name}",
+            rule='it is TOML in UTF-8; an entry is [code] with en = "…" and, optional, zh = "…"',
+        ) from None
+
+
+def _sentences(entries: dict[str, Any], prefix: str) -> Iterator[tuple[str, Text]]:
+    for name, entry in entries.items():
+        code = prefix + name
+        if isinstance(entry, dict) and "en" not in entry:
+            yield from _sentences(entry, f"{code}.")
+        elif isinstance(entry, dict) and _is_sentence(entry):
+            yield code, Text(**entry)
+        else:
+            raise ValueError(f"{code} is not a sentence")
+
+
+def _is_sentence(entry: dict[str, Any]) -> bool:
+    return entry.keys() <= {"en", "zh"} and all(isinstance(text, str) for text in entry.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,8 +309,9 @@ class Case:
         mission: how the JSON record of one case files it; none: no such record is written.
         precision_labels: what the case's published pages call a precision, where they have
             another word for it: ``{"fp16": "amp"}``.
-        messages: the sentences of the codes that this case's job emits, ``llama.no_answers``
-            say; arguments stand in them as for ``str.format``.
+        messages: the sentences of the codes that this case's job emits, ``my_case.no_answers``
+            say; arguments stand in them as for ``str.format``. Those in a ``messages.toml``
+            beside ``case.py`` are added.
     """
 
     name: str

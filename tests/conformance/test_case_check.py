@@ -181,7 +181,7 @@ TINY = TOY.recipes["tiny"]
 @pytest.mark.parametrize(
     ("case", "code"),
     [
-        (replace(TOY, title=Text("Toy", " ")), "check_text_missing"),
+        (replace(TOY, title=Text(" ", "玩具")), "check_text_missing"),
         (replace(TOY, dataset=""), "check_text_missing"),
         (replace(TOY, generate=rewrites), "check_data_not_repeatable"),
         (replace(TOY, recipes={"tiny": replace(TINY, target_value=0.999)}),

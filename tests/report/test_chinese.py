@@ -90,7 +90,7 @@ def fault(text: str) -> str | None:
 
 def test_the_walk_finds_the_texts() -> None:
     places = {place.partition(":")[0] for place, _ in CHINESE}
-    assert {"report/texts.toml", "results/messages.py"} <= places
+    assert {"report/texts.toml", "results/messages.toml"} <= places
     assert "cases/dlrm_criteo/reference.toml" in places
     assert len(CHINESE) > 300
 

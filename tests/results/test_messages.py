@@ -11,6 +11,7 @@ import pytest
 
 import trainmark
 from trainmark import cases
+from trainmark.errors import UsageError
 from trainmark.results.messages import MESSAGES, render
 from trainmark.spec import Message, Text, message
 
@@ -94,6 +95,49 @@ def test_arguments_are_printed_in_the_sentences_own_form() -> None:
     unknown = message("not_steady", drift=None)
     assert "unknown" in render(unknown, "en")
     assert "未知" in render(unknown, "zh")
+
+
+def outside_case(folder: Path, name: str, messages: str) -> None:
+    (folder / name).mkdir()
+    (folder / name / "case.py").write_text(
+        "from dataclasses import replace\n"
+        "from trainmark.cases.toy.case import CASE as TOY\n"
+        "from trainmark.spec import Text\n"
+        f'CASE = replace(TOY, name="{name}", messages={{"{name}.full": Text("full", "已满")}})\n'
+    )
+    (folder / name / "messages.toml").write_text(messages, encoding="utf-8")
+
+
+def test_a_case_outside_the_package_ships_its_sentences_as_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outside_case(tmp_path, "mine", '[mine.empty]\nen = "no row {row}"\n')
+    monkeypatch.setenv("TRAINMARK_CASE_PATH", str(tmp_path))
+    own = cases.load("mine").messages
+    assert own.keys() == {"mine.full", "mine.empty"}
+    for lang in ("en", "zh"):  # no Chinese there: English is shown
+        assert render(Message("mine.empty", {"row": 3}), lang, own) == "no row 3"
+
+
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [
+        ("no_toml", "[mine.empty"),
+        ("no_table", 'mine = "no row"'),
+        ("no_english", '[mine.empty]\nzh = "无"'),
+        ("another_key", '[mine.empty]\nen = "no row"\nfr = "rien"'),
+        ("a_number", "[mine.empty]\nen = 3"),
+    ],
+)
+def test_a_file_that_holds_something_else_is_named(
+    name: str, written: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outside_case(tmp_path, name, written)
+    monkeypatch.setenv("TRAINMARK_CASE_PATH", str(tmp_path))
+    with pytest.raises(UsageError) as fault:
+        cases.load(name)
+    assert fault.value.where == f"{name}/messages.toml"
+    assert fault.value.rule
 
 
 def test_a_cases_own_sentences_are_used() -> None:

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 import trainmark
-from trainmark.results.messages import MESSAGES, render
+from trainmark.results.messages import render, way_out
 from trainmark.results.record import Cause
-from trainmark.results.ways_out import WAYS_OUT, way_out
 from trainmark.spec import message
 
 SOURCE = Path(trainmark.__file__).parent
@@ -81,7 +80,3 @@ def test_every_cause_that_is_built_from_events_has_a_way_out() -> None:
         assert way_out(cause(str(kind), "of_tomorrow")).code == f"way_out.{kind}"
     for code in ("rank_killed", "stopped_by_signal"):
         assert way_out(cause("signal", code)).code == f"way_out.{code}"
-
-
-def test_the_advice_is_part_of_the_one_table() -> None:
-    assert WAYS_OUT.items() <= MESSAGES.items()

@@ -11,11 +11,13 @@ import importlib
 import importlib.util
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmark.errors import UsageError, nearest
 from trainmark.plugins import offered
+from trainmark.spec import MESSAGES_FILE, read_messages
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -98,7 +100,7 @@ def load_all() -> tuple[list[Case], list[UsageError]]:
 
 
 def _load(name: str) -> Case:
-    """Return one case, or say what is wrong with its ``case.py``."""
+    """Return one case with the sentences beside it, or say what is wrong with its files."""
     file = f"{_packages()[name]}/case.py"
     try:
         case: Case = _import(name, "case").CASE
@@ -116,7 +118,10 @@ def _load(name: str) -> Case:
             rule="a case is called as its folder is",
             remedy=f"write name={name!r}, or rename the folder",
         )
-    return case
+    sentences = folder(name) / MESSAGES_FILE
+    if not sentences.is_file():
+        return case
+    return replace(case, messages={**case.messages, **read_messages(sentences)})
 
 
 def job_module(name: str) -> ModuleType:

@@ -43,12 +43,9 @@ def description_faults(name: str) -> list[Message]:
 def _texts(case: Case) -> Iterator[Message]:
     for item in fields(case):
         value = getattr(case, item.name)
-        if isinstance(value, Text):
-            for lang in ("en", "zh"):
-                if not value.in_language(lang).strip():
-                    yield message("check_text_missing", field=item.name, lang=lang)
-        elif item.name in ("model", "dataset", "metric") and not value.strip():
-            yield message("check_text_missing", field=item.name, lang="en")
+        sentence = value.en if isinstance(value, Text) else value
+        if isinstance(sentence, str) and not sentence.strip():
+            yield message("check_text_missing", field=item.name)
 
 
 def _fields(case: Case) -> Iterator[Message]:

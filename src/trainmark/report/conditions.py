@@ -19,7 +19,7 @@ from trainmark.report.tables import (
     short_device,
 )
 from trainmark.report.texts import has, text
-from trainmark.results.ways_out import way_out
+from trainmark.results.messages import way_out
 from trainmark.spec import message
 
 if TYPE_CHECKING:

@@ -178,12 +178,6 @@ CASE = Case(
     dataset="Criteo Terabyte click logs",
     metric="auc",
     metric_note=Text("area under the ROC curve, exact", "ROC 曲线下面积（精确计算）"),
-    messages={
-        "dlrm_criteo.scores_not_finite": Text(
-            "{found} of {scores} scores are not numbers; the AUC is taken from their order",
-            "{scores} 个得分中有 {found} 个不是数；AUC 由得分的次序算出",
-        ),
-    },
     sample_note=Text(
         "one impression: 13 numbers and 26 categories",
         "一次广告展示：13 个数值特征和 26 个类别特征",

@@ -212,11 +212,6 @@ CASE = Case(
     metric_note=Text(
         "share of MMLU questions answered rightly, micro average", "MMLU 回答准确率（micro 平均）"
     ),
-    messages={
-        "llama2_7b_lora.mmlu_off": Text(
-            "mmlu_mode=off asks no questions", "已设 mmlu_mode=off，不做 MMLU 答题"
-        ),
-    },
     sample_note=Text(
         "seq_length tokens of dialogues with their summaries",
         "一段长 seq_length 个 token 的对话及其摘要",
