@@ -7,12 +7,19 @@ costs time but no run. Must not know what is kept.
 from __future__ import annotations
 
 import secrets
+import zipfile
 from contextlib import suppress
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    Arrays = Mapping[str, NDArray[Any]]
 
 
 def replace_file(file: Path, write: Callable[[BinaryIO], object]) -> bool:
@@ -31,3 +38,28 @@ def replace_file(file: Path, write: Callable[[BinaryIO], object]) -> bool:
             staging.unlink(missing_ok=True)
         return False
     return True
+
+
+def cached_arrays(file: Path, build: Callable[[], Arrays]) -> Arrays:
+    """Return the arrays kept in ``file``, an ``.npz``; build and keep them where it is not there.
+
+    A damaged file is built again. Where nothing can be kept they are built each time.
+
+    Args:
+        file: its name must say all that the arrays depend on.
+    """
+    found = _read_arrays(file)
+    if found is None:
+        found = build()
+        replace_file(file, lambda stream: np.savez(stream, **found))  # type: ignore[arg-type]
+    return found
+
+
+def _read_arrays(file: Path) -> Arrays | None:
+    """Return the arrays of a file, none where it is absent, unreadable or damaged."""
+    try:
+        # A zip file has a checksum for each member. What is no zip file gives an array.
+        with file.open("rb") as stream, np.load(stream) as kept:
+            return dict(kept)
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, NotImplementedError):
+        return None

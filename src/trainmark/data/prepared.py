@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from hashlib import file_digest
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from trainmark.errors import DataError, EnvironmentFault, TrainmarkError
 from trainmark.data.locks import held
+from trainmark.errors import DataError, EnvironmentFault, TrainmarkError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
