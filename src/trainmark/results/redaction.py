@@ -1,8 +1,9 @@
 """Replace secrets and what names a person, a machine or a place in text that may leave here.
 
-Owns what needs this machine (its folders, user and host) and how documents are read by their
-keys; ``redaction_rules`` has the rest. Must not know files or records. What was redacted once is
-not changed by a second time.
+Owns how ``redaction.toml`` is applied: it lists what is a secret, a path, another host, an
+address, and what only looks like it. To that come this machine's folders, user and host, and how
+documents are read by their keys. Must not know files or records. What was redacted once is not
+changed by a second time.
 """
 
 from __future__ import annotations
@@ -11,57 +12,136 @@ import getpass
 import re
 import socket
 import sysconfig
+import tomllib
 from contextlib import suppress
 from functools import cache
+from ipaddress import AddressValueError, IPv6Address
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import trainmark
-from trainmark.results.redaction_rules import (
-    ADDRESSES,
-    HOST,
-    HOSTS,
-    NAME_END,
-    PATH,
-    PATH_START,
-    PATHS,
-    SECRET,
-    SECRET_WORD,
-    SECRETS,
-    TOKEN_WORD,
-    USER,
-    Rule,
-    apply,
-    is_public,
-)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
-# Accounts and machines of this name are everywhere: it names nobody.
-_NOBODY = {
-    "root", "user", "admin", "nobody", "app", "docker", "runner", "ubuntu", "localhost",
-}  # fmt: skip
+SECRET, HOST, ADDRESS, USER, PATH = "<secret>", "<host>", "<address>", "<user>", "<path>"
 _SHORTEST_NAME = 3  # shorter ones are words of any text; in a path they go with the path
-
-_SECRET_KEY = re.compile(rf"(?:\w+[_-])?(?:{SECRET_WORD}|{TOKEN_WORD})", re.IGNORECASE)
-_SECRET_OPTION = re.compile(rf"--?(?:[\w-]+[_-])?(?:{SECRET_WORD}|{TOKEN_WORD})", re.IGNORECASE)
-_HOST_KEY = re.compile(r"(?:\w+_)?(?:host|hostname|nodename|addr)", re.IGNORECASE)
-_USER_KEY = re.compile(r"(?:\w+_)?(?:user|username|login)", re.IGNORECASE)
-_PATH_KEY = re.compile(r"(?:\w+_)?(?:path|folder|dir|directory|file)", re.IGNORECASE)
-_VERSION_KEY = re.compile(
-    r".*(?:version|driver|firmware|release|toolkit|kernel|package|librar|collective|compiler).*"
-    r"|os|python",
-    re.IGNORECASE,
-)
-
-
+_SMALLEST_OCTET = 10  # versions begin below it as a rule, private addresses never
 _PLAIN = (int, float, type(None))  # as they stand in an event's long lists
+
+_LISTED = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+
+
+def _joined(pattern: str | list[str]) -> str:
+    return pattern if isinstance(pattern, str) else "".join(pattern)
+
+
+_PARTS = {name: _joined(part) for name, part in _LISTED["parts"].items()}
+
+
+def _pattern(written: str | list[str]) -> re.Pattern[str]:
+    """Return a pattern of the file with its parts put in."""
+    return re.compile(re.sub(r"\{\{(\w+)\}\}", lambda name: _PARTS[name[1]], _joined(written)))
+
+
+_KEYS = {name: _pattern(written) for name, written in _LISTED["keys"].items()}
+_SIGNS = {name: _pattern(written) for name, written in _LISTED["signs"].items()}
+_PUBLIC_HOSTS = tuple(_LISTED["public_hosts"])
+_PUBLIC_DOMAINS = tuple(f".{host}" for host in _PUBLIC_HOSTS)
+
+
+def _ipv4(found: re.Match[str]) -> str:
+    """Replace four numbers that are an address; a version of four numbers stays."""
+    quad, text = found.group(), found.string
+    if any(int(octet) > 255 for octet in quad.split(".")) or _SIGNS["local_address"].match(quad):
+        return quad
+    before = text[max(0, found.start() - 40) : found.start()]
+    if _SIGNS["version_before"].search(before):
+        return quad
+    told = _SIGNS["address_before"].search(before) or re.match(r"[:/]\d", text[found.end() :])
+    return ADDRESS if told or int(quad.partition(".")[0]) >= _SMALLEST_OCTET else quad
+
+
+def _ipv6(found: re.Match[str]) -> str:
+    text = found.group()
+    try:
+        address = IPv6Address(text)
+    except AddressValueError:
+        return text
+    # x[1::2] is a slice.
+    plain = not re.search("[a-fA-F]", text) and len(text.replace("::", ":").split(":")) < 4
+    return text if plain or address.is_loopback or address.is_unspecified else ADDRESS
+
+
+def _url(found: re.Match[str]) -> str:
+    """Take the credentials out of a public URL; of another keep the scheme alone."""
+    scheme, credentials, host, rest = found.groups()
+    if not _is_public(host):
+        return f"{scheme}://{HOST}"
+    return f"{scheme}://{'<credentials>@' if credentials else ''}{host}{rest}"
+
+
+def _is_public(host: str) -> bool:
+    """Tell whether ``host`` is a public source, or this machine by its common name."""
+    name = host.lower().rstrip(".")
+    return name in _PUBLIC_HOSTS or name.endswith(_PUBLIC_DOMAINS) or name.startswith("127.")
+
+
+def _path(found: re.Match[str]) -> str:
+    path: str = found.group()
+    kept = path.rstrip(".")
+    name = kept.rpartition("/")[2]
+    return PATH + (f"/{name}" if _SIGNS["file_end"].search(name) else "") + path[len(kept) :]
+
+
+def _host(found: re.Match[str]) -> str:
+    """Replace the group ``host``, unless it is public or the name of a file."""
+    name = found["host"]
+    if _is_public(name) or _SIGNS["file_end"].search(name):
+        return found.group()
+    start, end = found.span("host")
+    return found.string[found.start() : start] + HOST + found.string[end : found.end()]
+
+
+_FUNCTIONS = {"ipv4": _ipv4, "ipv6": _ipv6, "url": _url, "path": _path, "host": _host}
+
+
+class _Rule(NamedTuple):
+    """What is replaced where one of ``needles`` stands in the text, lower case, at all."""
+
+    needles: tuple[str, ...]
+    pattern: re.Pattern[str]
+    new: str | Callable[[re.Match[str]], str]
+
+
+def _rules(name: str) -> list[_Rule]:
+    return [
+        _Rule(
+            tuple(entry["needles"]),
+            _pattern(entry["pattern"]),
+            _FUNCTIONS[entry["by"]] if "by" in entry else entry["new"],
+        )
+        for entry in _LISTED[name]
+    ]
+
+
+_SECRETS, _PATHS, _HOSTS = _rules("secrets"), _rules("paths"), _rules("hosts")
+_ADDRESSES = _rules("addresses")
+
+
+def _apply(rules: Iterable[_Rule], text: str) -> str:
+    """Return ``text`` after each of ``rules`` in turn."""
+    lowered = text.lower()
+    for needles, pattern, new in rules:
+        if any(needle in lowered for needle in needles):
+            text = pattern.sub(new, text)
+            lowered = text.lower()
+    return text
 
 
 @cache
 def _names_version(key: str) -> bool:
-    return _VERSION_KEY.fullmatch(key) is not None
+    return _KEYS["version"].fullmatch(key) is not None
 
 
 def _user() -> str:
@@ -103,27 +183,30 @@ class Redactor:
         }
         # The innermost first.
         self._folders = [
-            Rule((folder.lower(),), re.compile(PATH_START + re.escape(folder) + NAME_END), new)
+            _Rule(
+                (folder.lower(),),
+                re.compile(_PARTS["path_start"] + re.escape(folder) + _PARTS["path_end"]),
+                pairs[folder],
+            )
             for folder in sorted(pairs, key=lambda folder: (-len(folder), folder))
-            for new in [pairs[folder]]
         ]
         host = socket.gethostname()
         names = dict.fromkeys((host, host.partition(".")[0]), HOST) | {_user(): USER}
         self._names = [
-            Rule((name.lower(),), re.compile(rf"(?<![\w.-]){re.escape(name)}(?![\w-]|\.\w)"), new)
+            _Rule((name.lower(),), re.compile(rf"(?<![\w.-]){re.escape(name)}(?![\w-]|\.\w)"), new)
             for name, new in names.items()
-            if len(name) >= _SHORTEST_NAME and name not in _NOBODY
+            if len(name) >= _SHORTEST_NAME and name not in _LISTED["nobody"]
         ]
 
     def text(self, text: str) -> str:
         """Return ``text``, for people, with everything replaced."""
-        return apply(self._names, self._places(text))
+        return _apply(self._names, self._places(text))
 
     def _places(self, text: str, *, is_version: bool = False) -> str:
         """Return ``text`` without secrets, paths, other hosts and addresses."""
-        for rules in (SECRETS, self._folders, PATHS, HOSTS):
-            text = apply(rules, text)
-        return text if is_version else apply(ADDRESSES, text)
+        for rules in (_SECRETS, self._folders, _PATHS, _HOSTS):
+            text = _apply(rules, text)
+        return text if is_version else _apply(_ADDRESSES, text)
 
     def document(self, value: Any, key: str = "", *, is_version: bool = False) -> Any:
         """Return ``value`` with every string of it redacted, at any depth.
@@ -153,17 +236,17 @@ class Redactor:
         for value in values:
             hidden = secret_next and isinstance(value, str)
             done.append(SECRET if hidden else self.document(value, key, is_version=is_version))
-            secret_next = isinstance(value, str) and bool(_SECRET_OPTION.fullmatch(value))
+            secret_next = isinstance(value, str) and bool(_KEYS["secret_option"].fullmatch(value))
         return done
 
     def _string(self, value: str, key: str, *, is_version: bool) -> str:
-        if value and _SECRET_KEY.fullmatch(key):
+        if value and _KEYS["secret"].fullmatch(key):
             return SECRET
-        if value and _HOST_KEY.fullmatch(key) and not is_public(value):
+        if value and _KEYS["host"].fullmatch(key) and not _is_public(value):
             return HOST
-        if value and _USER_KEY.fullmatch(key):
+        if value and _KEYS["user"].fullmatch(key):
             return USER
         text = self._places(value, is_version=is_version)
-        if _PATH_KEY.fullmatch(key) and value.startswith("/") and " " in text:
+        if _KEYS["path"].fullmatch(key) and value.startswith("/") and " " in text:
             return PATH
-        return apply(self._names, text) if re.search(r"[\s/'\"@]", value) else text
+        return _apply(self._names, text) if re.search(r"[\s/'\"@]", value) else text
