@@ -37,7 +37,7 @@ def make_data(folder: Path, *, layers: int = 6) -> None:
 
     case = cases.load("distilbert_sst2")
     folder.mkdir()
-    case.generate(folder, case.recipes["tiny"])
+    cases.part(case.name, "data").generate(folder, case.recipes["tiny"])
     config = folder / "model" / "config.json"
     sizes = {
         "dim": 768, "hidden_dim": 3072, "n_heads": 12, "n_layers": layers, "vocab_size": 30522,
@@ -62,7 +62,7 @@ def our_job(folder: Path, *, precision: str, batch: int) -> Any:
     device = devices.choose("cpu").open(0, 1)
     device.set_precision(recipe.precision)
     torch.manual_seed(recipe.seed)
-    module = cases.job_module("distilbert_sst2")
+    module = cases.part("distilbert_sst2", "job")
     context = JobContext(recipe=recipe, data_dir=folder, rank=0, world_size=1, device=device)
     return module.build(context, module.load_data(context))
 

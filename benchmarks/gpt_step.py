@@ -43,7 +43,7 @@ def our_job(folder: str, **changes: Any) -> Any:
     chosen = recipe(**changes)
     device = devices.choose("cpu").open(0, 1)
     device.set_precision(chosen.precision)
-    module = cases.job_module("gpt_megatron")
+    module = cases.part("gpt_megatron", "job")
     context = JobContext(recipe=chosen, data_dir=Path(folder), rank=0, world_size=1, device=device)
     return module.build(context, module.load_data(context))
 
@@ -84,7 +84,7 @@ def main() -> bool:
     from trainmark.protocols import Counts
 
     with tempfile.TemporaryDirectory() as folder:
-        cases.load("gpt_megatron").generate(Path(folder), recipe())
+        cases.part("gpt_megatron", "data").generate(Path(folder), recipe())
         tokens = BATCH * SEQUENCE
         flops = our_job(folder).model_flops(Counts(tokens=tokens, tokens_padded=tokens))
         bars, details = fp32_bars(

@@ -30,5 +30,5 @@ def build(case_name: str, *, device_name: str = "cpu", **overrides: object) -> t
         context = JobContext(
             recipe=recipe, data_dir=Path(plan.data.folder), rank=0, world_size=1, device=device
         )
-        module = cases.job_module(plan.case)
+        module = cases.part(plan.case, "job")
         return module.build(context, module.load_data(context)), device

@@ -53,7 +53,7 @@ def our_job(folder: str, size: str, **changes: Any) -> Any:
     chosen = recipe(size, **changes)
     device = devices.choose("cpu").open(0, 1)
     device.set_precision(chosen.precision)
-    module = cases.job_module("llama2_7b_lora")
+    module = cases.part("llama2_7b_lora", "job")
     context = JobContext(recipe=chosen, data_dir=Path(folder), rank=0, world_size=1, device=device)
     return module.build(context, module.load_data(context))
 
@@ -63,7 +63,7 @@ def run_generate(folder: str, size: str) -> None:
     from trainmark import cases
 
     Path(folder).mkdir()
-    cases.load("llama2_7b_lora").generate(Path(folder), recipe(size))
+    cases.part("llama2_7b_lora", "data").generate(Path(folder), recipe(size))
 
 
 def run_ours(folder: str, size: str, precision: str) -> None:
@@ -78,7 +78,7 @@ def run_library(folder: str, size: str, precision: str) -> None:
     from trainmark import cases
 
     chosen = recipe(size)
-    split = cases.job_module("llama2_7b_lora").dialogues.load(Path(folder), chosen).train
+    split = cases.part("llama2_7b_lora", "job").dialogues.load(Path(folder), chosen).train
     items = [
         {"input_ids": torch.from_numpy(ids), "labels": torch.from_numpy(labels)}
         for ids, labels in zip(split.ids[:64], split.labels[:64], strict=True)

@@ -14,7 +14,7 @@ from annotated_types import Ge, Gt, Le
 from trainmark.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
@@ -198,6 +198,16 @@ class Recipe:
         None, "nnodes x nproc the recipe was written for, as 1x8", rule="fixed"
     )
 
+    def check(self, world_size: int) -> None:
+        """Refuse fields that contradict each other or do not go with ``world_size`` ranks.
+
+        A case with rules of its own overrides it.
+
+        Raises:
+            UsageError: naming the field, its rule and the way out.
+            EnvironmentFault: a package that the recipe needs is not installed.
+        """
+
     @property
     def evaluates(self) -> bool:
         """Tell whether a run is evaluated at all; if so, at its end too."""
@@ -288,24 +298,16 @@ class Mission:
 class Case:
     """A workload: what is trained on what, to which quality.
 
+    How it is done is in the modules beside its ``case.py``; see ``trainmark.cases``.
+
     Args:
         metric: short name of the quality as result pages print it, ``acc``.
-        generate: write deterministic data for a recipe into an empty folder, in the
-            real on-disk form. It is given the recipe fields in ``data_fields`` only.
-        data_fields: recipe fields that the generated data depends on.
-        check_data: read what a recipe needs from a folder, or raise ``DataError``. Runs
-            before anything starts, without torch.
-        prepare: turn a raw download into the case's form, called with raw, data, ``say`` and
-            the options given; none: nothing to prepare.
+        data_fields: recipe fields that the generated data depends on; ``data.generate`` is
+            given these only.
         prepare_options: options of ``trainmark prepare`` that this case takes, as the names
-            of the keyword arguments of ``prepare``.
+            of the keyword arguments of ``prepare.prepare``.
         sample_note: what one sample is, for the page.
         work_unit: what ``final_result`` counts.
-        check_recipe: raise ``UsageError`` where a recipe does not fit in itself or the
-            number of ranks; none: every recipe of its type fits.
-        check_fit: raise ``EnvironmentFault`` where the work does not fit the memory of the
-            ranks; called with the checked data folder, the recipe, the number of ranks and
-            what each can have, where planning knows it.
         mission: how the JSON record of one case files it; none: no such record is written.
         precision_labels: what the case's published pages call a precision, where they have
             another word for it: ``{"fp16": "amp"}``.
@@ -324,10 +326,7 @@ class Case:
     sample_note: Text
     recipe_type: type[Recipe]
     recipes: Mapping[str, Recipe]
-    generate: Callable[[Path, Any], None]
-    check_data: Callable[[Path, Any], DataFacts]
     data_fields: frozenset[str] = frozenset({"seed"})
-    prepare: Callable[..., None] | None = None
     prepare_options: frozenset[str] = frozenset()
     higher_is_better: bool = True
     aliases: tuple[str, ...] = ()
@@ -336,8 +335,6 @@ class Case:
     mission: Mission | None = None
     precision_labels: Mapping[str, str] = field(default_factory=dict)
     messages: Mapping[str, Text] = field(default_factory=dict)
-    check_recipe: Callable[[Any, int], None] | None = None
-    check_fit: Callable[[Path, Any, int, RankMemory], None] | None = None
 
     def target(self, recipe: Recipe) -> Target | None:
         """Return the quality target of ``recipe``, none for a throughput recipe."""

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from trainmark import cases
-from trainmark.data.generated import generated_folder
+from trainmark.cases import generated_folder
 from trainmark.devices.cpu import CpuDevice
 from trainmark.protocols import JobContext
 
@@ -43,7 +43,7 @@ def gradients_of_second_step(
     context = JobContext(
         recipe=recipe, data_dir=folder, rank=0, world_size=1, device=CpuDevice(threads=1)
     )
-    module = cases.job_module(name)
+    module = cases.part(name, "job")
     job = module.build(context, module.load_data(context))
     found: dict[str, Tensor] = {}
 

@@ -92,6 +92,7 @@ def test_bad_words_end_in_one_clear_error(cli, words, said):
 
 def test_prepare_hands_a_case_only_the_options_given(cli, monkeypatch):
     from dataclasses import replace
+    from types import SimpleNamespace
 
     from trainmark import cases
 
@@ -101,10 +102,10 @@ def test_prepare_hands_a_case_only_the_options_given(cli, monkeypatch):
         say("working")
         called.append((raw, data, options))
 
-    toy = replace(
-        cases.load("toy"), prepare=prepare, prepare_options=frozenset({"text_key", "workers"})
-    )
+    toy = replace(cases.load("toy"), prepare_options=frozenset({"text_key", "workers"}))
     monkeypatch.setattr(cases, "load", lambda _: toy)
+    monkeypatch.setattr(cases, "has_part", lambda *_: True)
+    monkeypatch.setattr(cases, "part", lambda *_: SimpleNamespace(prepare=prepare))
     words = ("prepare", "toy", "--from", "raw", "--data", "out")
     assert cli(*words, "--workers", 3) == (0, "out\n", "working\n")
     assert cli(*words, "--quiet", "--text-key", "body") == (0, "out\n", "")

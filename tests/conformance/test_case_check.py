@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import types
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,7 @@ import pytest
 
 from fakes import GOLDEN
 from trainmark import cases
+from trainmark.cases.toy import data
 from trainmark.cases.toy import job as toy
 from trainmark.cases.toy.case import CASE as TOY
 from trainmark.conformance import description, probe
@@ -136,8 +136,7 @@ def look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Look:
     """Look at a job type as the toy case's, in this process."""
 
     def call(job_type: type[toy.ToyJob]) -> dict[str, Any]:
-        module = types.SimpleNamespace(load_data=toy.load_data, build=job_type)
-        monkeypatch.setattr(cases, "job_module", lambda _: module)
+        monkeypatch.setattr(toy, "build", job_type)
         plan = resolve("toy", device_name="cpu", generated_root=tmp_path / "data")
         plan.save(tmp_path)
         return probe.look(tmp_path)
@@ -170,11 +169,6 @@ def test_a_look_at_a_job_finds_what_it_announces_wrongly(
     assert faults(judge(runs(), look(job_type))) == expected
 
 
-def rewrites(folder: Path, recipe: Recipe) -> None:
-    TOY.generate(folder, recipe)
-    (folder / "stamp").write_text(str(folder))
-
-
 TINY = TOY.recipes["tiny"]
 
 
@@ -183,7 +177,6 @@ TINY = TOY.recipes["tiny"]
     [
         (replace(TOY, title=Text(" ", "玩具")), "check_text_missing"),
         (replace(TOY, dataset=""), "check_text_missing"),
-        (replace(TOY, generate=rewrites), "check_data_not_repeatable"),
         (replace(TOY, recipes={"tiny": replace(TINY, target_value=0.999)}),
          "check_target_unreachable"),
         (replace(TOY, recipes={"tiny": replace(TINY, max_steps=3, target_value=None)}),
@@ -199,3 +192,15 @@ def test_a_wrong_description_is_named(
 ) -> None:
     monkeypatch.setattr(cases, "load", lambda _: case)
     assert [fault.code for fault in description.description_faults("toy")] == [code]
+
+
+def test_data_that_differs_at_each_generation_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def rewrites(folder: Path, recipe: Recipe) -> None:
+        generate(folder, recipe)
+        (folder / "stamp").write_text(str(folder))
+
+    generate = data.generate
+    monkeypatch.setattr(data, "generate", rewrites)
+    assert [fault.code for fault in description.description_faults("toy")] == [
+        "check_data_not_repeatable"
+    ]

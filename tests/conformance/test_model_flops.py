@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from trainmark import cases
+from trainmark.cases import generated_folder
 from trainmark.cases.llama2_7b_lora.model_files import config_from
 from trainmark.conformance.probe import counted_flops
-from trainmark.data.generated import generated_folder
 from trainmark.devices.cpu import CpuDevice
 from trainmark.protocols import JobContext
 
@@ -66,7 +66,7 @@ def test_model_flops_are_what_the_counter_counts(
 ) -> None:
     case = cases.load(name)
     recipe = replace(case.recipes["tiny"], micro_batch_size=4, **fields)
-    module = cases.job_module(name)
+    module = cases.part(name, "job")
     context = JobContext(
         recipe=recipe, data_dir=generated_folder(case, recipe, root), rank=0, world_size=1,
         device=CpuDevice(threads=1),

@@ -12,8 +12,8 @@ import pytest
 
 from fakes import FakeVendor
 from trainmark import cases, devices
+from trainmark.cases import generated_folder
 from trainmark.conformance.description import description_faults
-from trainmark.data.generated import generated_folder
 from trainmark.errors import UsageError
 from trainmark.planning import overrides, plan
 from trainmark.protocols import Counts
@@ -44,8 +44,11 @@ def test_a_case_is_found_by_all_its_names(name: str) -> None:
     assert case.name not in case.aliases
     for alias in case.aliases:
         assert cases.load(alias) == case
-    assert callable(cases.job_module(name).load_data)
-    assert callable(cases.job_module(name).build)
+    for part, functions in (("data", ("generate", "check")), ("job", ("load_data", "build"))):
+        for function in functions:
+            assert callable(getattr(cases.part(name, part), function))
+    if cases.has_part(name, "prepare"):
+        assert callable(cases.part(name, "prepare").prepare)
 
 
 def test_no_two_cases_answer_to_one_word() -> None:
@@ -90,8 +93,7 @@ def test_every_recipe_resolves(
     case = cases.load(name)
     recipe = case.recipes[recipe_name]
     facts = DataFacts(1_000, 100, "0123456789abcdef", "fake", quality_comparable=True)
-    object.__setattr__(shadow := _copy(case), "check_data", lambda folder, recipe: facts)
-    monkeypatch.setattr(cases, "load", lambda _: shadow)
+    monkeypatch.setattr(cases.part(name, "data"), "check", lambda folder, recipe: facts)
     vendor = FakeVendor(devices=8)
     monkeypatch.setattr(devices, "choose", lambda _: vendor)
     nnodes, nproc = map(int, (recipe.world or "1x1").split("x"))
@@ -155,10 +157,6 @@ def test_the_shipped_recipes_tell_what_they_change_of_the_standard(name: str) ->
     assert found == CHANGED.get(name, {})
 
 
-def _copy(case: Case) -> Case:
-    return Case(**{item.name: getattr(case, item.name) for item in fields(case)})
-
-
 def test_toy_is_small_enough_to_be_read_as_the_example() -> None:
     files = cases.folder("toy").glob("**/*.py")
     assert sum(len(file.read_text().splitlines()) for file in files) < 160
@@ -199,7 +197,7 @@ def toy_job(data_root: Path) -> tuple[Any, Any]:
         world_size=1,
         device=CpuDevice(threads=1),
     )
-    module = cases.job_module("toy")
+    module = cases.part("toy", "job")
     job = module.build(context, module.load_data(context))
     return job, next(iter(job.batches(0)))
 
@@ -231,8 +229,22 @@ def test_a_case_may_lie_anywhere(outside: Path) -> None:
     assert "far_case" in cases.names()
     assert cases.load("far_case").name == "far_case"
     assert cases.load("elsewhere") is cases.load("far_case")
-    assert cases.job_module("far_case").JOB == "far_case"
+    assert cases.part("far_case", "job").JOB == "far_case"
     assert cases.folder("far_case") == outside
+    assert not cases.has_part("far_case", "prepare")
+
+
+def test_a_case_without_a_module_that_is_needed_is_named(outside: Path) -> None:
+    with pytest.raises(UsageError, match="case far_case has no module 'data'") as caught:
+        plan.resolve("far_case", generated_root=outside)
+    assert caught.value.where == str(outside)
+
+
+def test_a_module_of_a_case_may_be_a_package(outside: Path) -> None:
+    (outside / "data").mkdir()
+    (outside / "data" / "__init__.py").write_text("from .words import check\n")
+    (outside / "data" / "words.py").write_text("from ..words import NAME as check\n")
+    assert cases.part("far_case", "data").check == "far_case"
 
 
 def test_an_unknown_case_names_the_nearest(outside: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -21,19 +22,26 @@ from trainmark.spec import Case, Recipe
 RECIPE = Recipe(data="generated")
 
 
-def counting_case(calls: list[Path]) -> Case:
+Generate = Callable[[Path, Any], None]
+
+
+def folder_by(generate: Generate, root: Path, *, case: Case = TOY, recipe: Recipe = RECIPE) -> Path:
+    """Return the folder with what ``generate`` writes; the case has no sources of its own."""
+    return generated_folder(case, recipe, root, generate=generate, sources=root)
+
+
+def counting(calls: list[Path]) -> Generate:
     def generate(folder: Path, recipe: Recipe) -> None:
         calls.append(folder)
         (folder / "a.txt").write_text(str(recipe.seed))
 
-    return replace(TOY, generate=generate)
+    return generate
 
 
 def test_data_is_generated_once(tmp_path: Path) -> None:
     calls: list[Path] = []
-    case = counting_case(calls)
-    first = generated_folder(case, RECIPE, tmp_path / "root")
-    assert generated_folder(case, RECIPE, tmp_path / "root") == first
+    first = folder_by(counting(calls), tmp_path / "root")
+    assert folder_by(counting(calls), tmp_path / "root") == first
     assert len(calls) == 1
     assert (first / "a.txt").read_text() == "1"
     assert [path.name for path in (tmp_path / "root").iterdir()] == [first.name]
@@ -41,8 +49,8 @@ def test_data_is_generated_once(tmp_path: Path) -> None:
 
 
 def test_another_recipe_has_another_folder(tmp_path: Path) -> None:
-    case = counting_case([])
-    folders = {generated_folder(case, replace(RECIPE, seed=seed), tmp_path) for seed in (1, 2, 3)}
+    recipes = [replace(RECIPE, seed=seed) for seed in (1, 2, 3)]
+    folders = {folder_by(counting([]), tmp_path, recipe=recipe) for recipe in recipes}
     assert len(folders) == 3
 
 
@@ -61,25 +69,26 @@ def test_only_the_fields_that_data_depends_on_name_the_folder(
     case = cases.load(name)
     recipe = case.recipes[recipe_name]
     monkeypatch.setattr(generated, "write_folder", lambda folder, fill: folder.mkdir())
-    folder = generated_folder(case, recipe, tmp_path)
+    folder = cases.generated_folder(case, recipe, tmp_path)
     same = replace(
         recipe, timeout_s=recipe.timeout_s + 1, window_steps=recipe.window_steps + 1,
         learning_rate=recipe.learning_rate / 2, target_value=None, precision="bf16",
     )  # fmt: skip
-    assert generated_folder(case, same, tmp_path) == folder
-    assert generated_folder(case, replace(recipe, seed=recipe.seed + 1), tmp_path) != folder
+    assert cases.generated_folder(case, same, tmp_path) == folder
+    other = replace(recipe, seed=recipe.seed + 1)
+    assert cases.generated_folder(case, other, tmp_path) != folder
 
 
 def test_a_generator_can_read_no_other_field(tmp_path: Path) -> None:
     def generate(folder: Path, recipe: Recipe) -> None:
         (folder / "a.txt").write_text(str(recipe.timeout_s))
 
-    case = replace(TOY, generate=generate)
     with pytest.raises(AttributeError, match=r"reads 'timeout_s': add it to .* data_fields"):
-        generated_folder(case, RECIPE, tmp_path)
+        folder_by(generate, tmp_path)
     assert list(tmp_path.iterdir()) == []
-    named = replace(case, data_fields=frozenset({"timeout_s"}))
-    folders = {generated_folder(named, replace(RECIPE, timeout_s=t), tmp_path) for t in (1.0, 2.0)}
+    named = replace(TOY, data_fields=frozenset({"timeout_s"}))
+    recipes = [replace(RECIPE, timeout_s=timeout_s) for timeout_s in (1.0, 2.0)]
+    folders = {folder_by(generate, tmp_path, case=named, recipe=recipe) for recipe in recipes}
     assert {(folder / "a.txt").read_text() for folder in folders} == {"1.0", "2.0"}
 
 
@@ -90,12 +99,24 @@ def test_a_changed_generator_has_another_folder(tmp_path: Path) -> None:
         file.write_text(source)
         names: dict[str, Any] = {}
         exec(compile(source, str(file), "exec"), names)
-        return generated_folder(replace(TOY, generate=names["generate"]), RECIPE, tmp_path)
+        return folder_by(names["generate"], tmp_path / "root")
 
     source = "def generate(folder, recipe):\n    (folder / 'a.txt').write_text('1')\n"
     first = folder_of(source)
     assert folder_of(source) == first
     assert folder_of(source.replace("'1'", "'2'")) != first
+
+
+def test_a_module_anywhere_in_the_cases_folder_changes_it(tmp_path: Path) -> None:
+    sources = tmp_path / "case"
+    (sources / "data").mkdir(parents=True)
+
+    def folder_of(words: str) -> Path:
+        (sources / "data" / "words.py").write_text(words)
+        root = tmp_path / "root"
+        return generated_folder(TOY, RECIPE, root, generate=counting([]), sources=sources)
+
+    assert folder_of("A = 1\n") == folder_of("A = 1\n") != folder_of("A = 2\n")
 
 
 def test_a_generator_that_fails_leaves_nothing(tmp_path: Path) -> None:
@@ -104,7 +125,7 @@ def test_a_generator_that_fails_leaves_nothing(tmp_path: Path) -> None:
         raise ValueError("planted")
 
     with pytest.raises(ValueError, match="planted"):
-        generated_folder(replace(TOY, generate=fail), RECIPE, tmp_path)
+        folder_by(fail, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -115,9 +136,8 @@ def test_two_at_once_end_with_one_whole_folder(tmp_path: Path) -> None:
         (folder / "a.txt").write_text("same")
         together.wait(timeout=30)  # both have begun before either ends
 
-    case = replace(TOY, generate=generate)
     with ThreadPoolExecutor(2) as pool:
-        folders = list(pool.map(lambda _: generated_folder(case, RECIPE, tmp_path), range(2)))
+        folders = list(pool.map(lambda _: folder_by(generate, tmp_path), range(2)))
     assert folders[0] == folders[1]
     assert [path.name for path in tmp_path.rglob("*")] == [folders[0].name, "a.txt"]
 
@@ -138,7 +158,7 @@ def test_a_rename_that_fails_for_another_reason_is_told(
 def test_a_root_that_cannot_be_written_is_an_environment_fault(tmp_path: Path, root: str) -> None:
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(EnvironmentFault, match="cannot write there") as caught:
-        generated_folder(counting_case([]), RECIPE, tmp_path / root)
+        folder_by(counting([]), tmp_path / root)
     assert generated.ROOT_VARIABLE in str(caught.value)
 
 
@@ -146,7 +166,7 @@ def test_a_root_that_cannot_be_written_is_an_environment_fault(tmp_path: Path, r
 def test_a_read_only_root_is_an_environment_fault(tmp_path: Path) -> None:
     tmp_path.chmod(0o555)
     with pytest.raises(EnvironmentFault, match="cannot write there"):
-        generated_folder(counting_case([]), RECIPE, tmp_path)
+        folder_by(counting([]), tmp_path)
     tmp_path.chmod(0o755)
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from trainmark import cases
+from trainmark.cases import generated_folder
 from trainmark.cases.llama2_7b_lora import generate
 from trainmark.cases.llama2_7b_lora.tokens import open_tokenizer
-from trainmark.data.generated import generated_folder
 from trainmark.data.vocabulary import refuse_short
 from trainmark.errors import DataError
 
@@ -49,7 +49,7 @@ def said(name: str, folder: Path, **fields: int) -> DataError | None:
     """Return what the check before a run says of the case's tiny recipe on ``folder``."""
     case = cases.load(name)
     try:
-        case.check_data(folder, replace(case.recipes["tiny"], **fields))
+        cases.part(case.name, "data").check(folder, replace(case.recipes["tiny"], **fields))
     except DataError as error:
         return error
     return None

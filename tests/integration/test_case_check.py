@@ -15,6 +15,7 @@ from dataclasses import replace
 from trainmark.cases.toy.case import CASE as TOY
 CASE = replace(TOY, name="broken", aliases=())
 """
+DATA = "from trainmark.cases.toy.data import check, generate\n"
 BROKEN_JOB = """
 from dataclasses import replace
 from trainmark.cases.toy.job import ToyJob, load_data
@@ -56,6 +57,7 @@ def test_a_broken_case_of_ones_own_is_told_what_is_wrong(
     folder.mkdir(parents=True)
     (folder / "case.py").write_text(BROKEN_CASE)
     (folder / "job.py").write_text(BROKEN_JOB)
+    (folder / "data.py").write_text(DATA)
     monkeypatch.setenv("TRAINMARK_CASE_PATH", str(folder.parent))
     code, found = check("broken")
     told = {

@@ -286,6 +286,7 @@ def test_ctrl_c_while_the_program_is_imported(started, fifo, tmp_path):
 def test_ctrl_c_while_the_run_is_planned(started, fifo, tmp_path):
     (tmp_path / "cases/slow").mkdir(parents=True)
     (tmp_path / "cases/slow/case.py").write_text(SLOW_CASE)
+    (tmp_path / "cases/slow/data.py").write_text(SLOW_DATA)
     process, run_dir = started(case="slow", TRAINMARK_CASE_PATH=str(tmp_path / "cases"))
     fifo.read_text()
     process.send_signal(signal.SIGINT)
@@ -295,17 +296,20 @@ def test_ctrl_c_while_the_run_is_planned(started, fifo, tmp_path):
 
 
 SLOW_CASE = """\
-import os, signal
 from dataclasses import replace
-from pathlib import Path
 from trainmark.cases import load
+CASE = replace(load("toy"), name="slow")
+"""
+
+SLOW_DATA = """\
+import os, signal
+from pathlib import Path
+from trainmark.cases.toy.data import check
 
 def generate(folder, recipe):
     (folder / "half").write_text("half")
     Path(os.environ["FAULT_FIFO"]).write_text("generating")
     signal.pause()
-
-CASE = replace(load("toy"), name="slow", generate=generate)
 """
 
 PLANTED_MODULE = """\

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from trainmark.cases import load
+from trainmark.cases.glm_superglue.data import generate
 from trainmark.cases.glm_superglue.job import shape_of
 from trainmark.cases.glm_superglue.model import build_model
 from trainmark.results.record import read
@@ -44,7 +45,7 @@ def write_downloads(folder):
     case = load("glm_superglue")
     recipe = case.recipes["tiny"]
     folder.mkdir()
-    case.generate(folder, recipe)
+    generate(folder, recipe)
     for split, lines in (("train", 200), ("val", 40)):
         file = folder / f"{split}.jsonl"
         file.write_text("".join(file.read_text().splitlines(keepends=True)[:lines]))

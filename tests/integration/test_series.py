@@ -23,9 +23,10 @@ from trainmark.spec import Mission
 CASE = replace(load("faulty"), name="filed", mission=Mission("nlp", "filed", "语言模型", 1))
 """
 JOB = """\
-from trainmark.cases import job_module
-build, load_data = job_module("faulty").build, job_module("faulty").load_data
+from trainmark.cases import part
+build, load_data = part("faulty", "job").build, part("faulty", "job").load_data
 """
+DATA = "from trainmark.cases.toy.data import check, generate\n"
 PLAN = """\
 device: cpu
 runs:
@@ -41,6 +42,7 @@ def start(tmp_path):
     (tmp_path / "cases/filed").mkdir(parents=True)
     (tmp_path / "cases/filed/case.py").write_text(CASE, encoding="utf-8")
     (tmp_path / "cases/filed/job.py").write_text(JOB)
+    (tmp_path / "cases/filed/data.py").write_text(DATA)
     os.mkfifo(tmp_path / "fifo")
     env = os.environ | {
         "TRAINMARK_CASE_PATH": f"{FAULTY}{os.pathsep}{tmp_path / 'cases'}",

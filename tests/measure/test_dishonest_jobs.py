@@ -7,7 +7,6 @@ played by hand.
 from __future__ import annotations
 
 import itertools
-import types
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +14,8 @@ import pytest
 import torch
 
 from fakes import SyncDevice, event, launch_event, write_events
-from trainmark import cases
-from trainmark.cases.toy.job import ToyJob, load_data
+from trainmark.cases.toy import job
+from trainmark.cases.toy.job import ToyJob
 from trainmark.devices.cpu import CpuDevice
 from trainmark.measure import worker
 from trainmark.planning.plan import PLAN_FILE, resolve
@@ -40,8 +39,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     threads = torch.get_num_threads()
 
     def call(job_type: type[ToyJob], **overrides: object) -> Record:
-        module = types.SimpleNamespace(load_data=load_data, build=job_type)
-        monkeypatch.setattr(cases, "job_module", lambda _: module)
+        monkeypatch.setattr(job, "build", job_type)
         words = {"max_epochs": "2", "target_value": "0.5"}
         words |= {name: str(value) for name, value in overrides.items()}
         run_dir = tmp_path / "run"

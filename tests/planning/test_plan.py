@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from fakes import FakeVendor, check_golden
 from trainmark import cases, devices
+from trainmark.cases.toy import data
 from trainmark.cases.toy.case import CASE as TOY
 from trainmark.errors import DataError, EnvironmentFault, TrainmarkError, UsageError
 from trainmark.planning import case_key, overrides, plan
@@ -356,8 +357,7 @@ def test_data_without_samples_is_refused(
     resolve: Any, monkeypatch: pytest.MonkeyPatch, split: str
 ) -> None:
     facts = replace(DataFacts(5, 5, "id", "npz"), **{split: 0})
-    case = replace(TOY, check_data=lambda folder, recipe: facts)
-    monkeypatch.setattr(cases, "load", lambda _: case)
+    monkeypatch.setattr(data, "check", lambda folder, recipe: facts)
     with pytest.raises(DataError, match=r"no (training|evaluation) samples"):
         resolve()
 
@@ -380,7 +380,7 @@ def test_a_case_is_told_the_memory_of_a_rank(resolve: Any, monkeypatch: pytest.M
     told: list[tuple[int, RankMemory]] = []
     known = {"cpu": FakeVendor("cpu", memory_bytes=64)}
     monkeypatch.setattr(devices, "vendors", lambda: known)
-    monkeypatch.setattr(cases, "load", lambda _: replace(TOY, check_fit=refuse))
+    monkeypatch.setattr(data, "check_fit", refuse, raising=False)
     resolve(nproc=1)
     with pytest.raises(EnvironmentFault, match="does not fit"):
         resolve(nproc=2)

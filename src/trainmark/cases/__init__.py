@@ -1,4 +1,8 @@
-"""The workloads. A case is a folder with ``case.py`` (no torch) and ``job.py``.
+"""The workloads. A case is a folder whose modules are found by their names.
+
+``case.py`` (what is trained), ``data`` (``generate``, ``check``), ``job`` (``load_data``,
+``build``; the only one with torch) and, where there is something to prepare, ``prepare``
+(``prepare``); each of the last three may be a package.
 
 Owns finding them: the folders beside this file, those of packages that name one under the
 entry-point group ``trainmark.cases``, and those in the folders that the environment
@@ -13,7 +17,7 @@ import os
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from trainmark.errors import UsageError, nearest
 from trainmark.plugins import offered
@@ -22,11 +26,12 @@ from trainmark.spec import MESSAGES_FILE, read_messages
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from trainmark.spec import Case
+    from trainmark.spec import Case, Recipe
 
 ENTRY_POINT_GROUP = "trainmark.cases"
 PATH_VARIABLE = "TRAINMARK_CASE_PATH"
 _OUTSIDE_PACKAGE = "trainmark_outside_case_"
+Part = Literal["data", "job", "prepare"]
 
 
 def _packages() -> dict[str, Path | str]:
@@ -48,24 +53,54 @@ def names() -> list[str]:
     return sorted(_packages())
 
 
-def _import(name: str, module: str) -> ModuleType:
+def _package(name: str) -> str:
+    """Return the name under which a case's modules are imported."""
     place = _packages()[name]
     if isinstance(place, str):
-        return importlib.import_module(f"{place}.{module}")
+        return place
     if place.parent == Path(__file__).parent:
-        return importlib.import_module(f"{__name__}.{name}.{module}")
+        return f"{__name__}.{name}"
     package = _OUTSIDE_PACKAGE + name
     if package not in sys.modules:
         spec = importlib.util.spec_from_loader(package, loader=None, is_package=True)
         assert spec is not None
         spec.submodule_search_locations = [str(place)]
         sys.modules[package] = importlib.util.module_from_spec(spec)
-    return importlib.import_module(f"{package}.{module}")
+    return package
+
+
+def has_part(name: str, part: Part) -> bool:
+    """Tell whether the case called ``name`` has the module ``part``."""
+    return importlib.util.find_spec(f"{_package(name)}.{part}") is not None
+
+
+def part(name: str, part: Part) -> ModuleType:
+    """Import a module of the case called ``name``.
+
+    Raises:
+        UsageError: the case has no such module.
+    """
+    if not has_part(name, part):
+        raise UsageError(
+            f"case {name} has no module {part!r}",
+            where=str(folder(name)),
+            rule="a case has modules or packages called data and job, and prepare if it can",
+            remedy=f"add {part}.py; docs/adding-a-case.md shows a complete case",
+        )
+    return importlib.import_module(f"{_package(name)}.{part}")
+
+
+def generated_folder(case: Case, recipe: Recipe, root: Path) -> Path:
+    """Return the folder with ``recipe``'s generated data; see ``data.generated``."""
+    from trainmark.data import generated
+
+    generate, sources = part(case.name, "data").generate, folder(case.name)
+    return generated.generated_folder(case, recipe, root, generate=generate, sources=sources)
 
 
 def folder(name: str) -> Path:
     """Return the folder of the case called ``name``, where its README and references lie."""
-    file = _import(name, "case").__file__
+    file = importlib.import_module(f"{_package(name)}.case").__file__
     assert file is not None
     return Path(file).parent
 
@@ -103,7 +138,7 @@ def _load(name: str) -> Case:
     """Return one case with the sentences beside it, or say what is wrong with its files."""
     file = f"{_packages()[name]}/case.py"
     try:
-        case: Case = _import(name, "case").CASE
+        case: Case = importlib.import_module(f"{_package(name)}.case").CASE
     except Exception as error:  # whatever somebody's file does on import
         raise UsageError(
             f"cannot be read as a case: {type(error).__name__}: {error}",
@@ -122,8 +157,3 @@ def _load(name: str) -> Case:
     if not sentences.is_file():
         return case
     return replace(case, messages={**case.messages, **read_messages(sentences)})
-
-
-def job_module(name: str) -> ModuleType:
-    """Import a case's torch side: ``load_data(context)`` and ``build(context, data)``."""
-    return _import(name, "job")

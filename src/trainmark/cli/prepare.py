@@ -61,7 +61,7 @@ def command(
     from trainmark.errors import UsageError
 
     chosen = cases.load(case)
-    if chosen.prepare is None:
+    if not cases.has_part(chosen.name, "prepare"):
         raise UsageError(
             f"case {chosen.name} has nothing to prepare",
             where="CASE",
@@ -84,7 +84,7 @@ def command(
         if not quiet:
             say(text, err=True)
 
-    chosen.prepare(raw, data, progress, **given)
+    cases.part(chosen.name, "prepare").prepare(raw, data, progress, **given)
     say(str(data))
 
 

@@ -12,13 +12,12 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from trainmark import cases
-from trainmark.data.generated import generated_folder
 from trainmark.spec import Text, field_docs, message
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trainmark.spec import Case, Message, Recipe
+    from trainmark.spec import Case, DataFacts, Message, Recipe
 
 
 def description_faults(name: str) -> list[Message]:
@@ -69,14 +68,16 @@ def _recipe(case: Case, name: str, recipe: Recipe) -> Iterator[Message]:
 def _generated(case: Case, name: str, recipe: Recipe) -> Iterator[Message]:
     """Generate twice: the bytes must be alike, readable, and let the target be reached."""
     with TemporaryDirectory(prefix="trainmark-check-") as place:
-        first, second = (generated_folder(case, recipe, Path(place) / part) for part in "ab")
+        first, second = (
+            cases.generated_folder(case, recipe, Path(place) / folder) for folder in "ab"
+        )
         files = sorted(path.relative_to(first) for path in first.rglob("*") if path.is_file())
         others = sorted(path.relative_to(second) for path in second.rglob("*") if path.is_file())
         _, different, odd = filecmp.cmpfiles(first, second, map(str, files), shallow=False)
         if files != others or different or odd:
             shown = ", ".join([*different, *odd][:3]) or "file names"
             yield message("check_data_not_repeatable", recipe=name, files=shown)
-        facts = case.check_data(first, recipe)
+        facts: DataFacts = cases.part(case.name, "data").check(first, recipe)
         if facts.train_samples < 1 or (recipe.evaluates and facts.eval_samples < 1):
             yield message("check_data_empty", recipe=name)
         target = case.target(recipe)

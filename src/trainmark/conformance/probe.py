@@ -31,7 +31,7 @@ def look(plan_dir: Path) -> dict[str, Any]:
     device = devices.choose(plan.device.vendor).open(0, 1)
     device.set_precision(recipe.precision)
     torch.manual_seed(recipe.seed)
-    module = cases.job_module(plan.case)
+    module = cases.part(plan.case, "job")
     context = JobContext(
         recipe=recipe, data_dir=Path(plan.data.folder), rank=0, world_size=1, device=device
     )

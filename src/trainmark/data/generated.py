@@ -45,18 +45,29 @@ def default_root() -> Path:
     return cache / "trainmark"
 
 
-def generated_folder(case: Case, recipe: Recipe, root: Path) -> Path:
+def generated_folder(
+    case: Case, recipe: Recipe, root: Path, *, generate: Callable[[Path, Any], None], sources: Path
+) -> Path:
     """Return the folder with ``recipe``'s generated data, generating it when it is missing.
 
     The name holds a digest of the case's sources and of the recipe fields that the data
     depends on (``Case.data_fields``), so that a changed generator never meets old data and
     any other field finds the same data again.
+
+    Args:
+        generate: writes the data into an empty folder; the case's ``data.generate``.
+        sources: the case's folder.
     """
     fields = {name: getattr(recipe, name) for name in case.data_fields}
-    text = json.dumps(fields, sort_keys=True) + _sources_beside(case.generate)
+    # A case may borrow the generator of another one.
+    folders = {sources, Path(getfile(generate)).parent}
+    files = sorted({file for place in folders for file in place.rglob("*.py")})
+    text = json.dumps(fields, sort_keys=True) + "".join(
+        file.read_text(encoding="utf-8") for file in files
+    )
     folder = root / f"{case.name}-{sha256(text.encode()).hexdigest()[:16]}"
     if not folder.is_dir():
-        write_folder(folder, lambda place: case.generate(place, DataFields(fields)))
+        write_folder(folder, lambda place: generate(place, DataFields(fields)))
     return folder
 
 
@@ -76,12 +87,6 @@ class DataFields:
             AttributeError: it says where the field is to be named.
         """
         raise AttributeError(f"the generator reads {name!r}: add it to the case's data_fields")
-
-
-def _sources_beside(function: Callable[..., None]) -> str:
-    """Return the sources in the folder that ``function`` is written in."""
-    files = sorted(Path(getfile(function)).parent.glob("*.py"))
-    return "".join(file.read_text(encoding="utf-8") for file in files)
 
 
 def write_folder(folder: Path, fill: Callable[[Path], None]) -> None:

@@ -144,7 +144,7 @@ def run_rank(rank: Rank, run_dir: Path, number: int, local_rank: int) -> None:
         barrier = torch.distributed.barrier if distributed else lambda: None
         flags = device.set_precision(recipe.precision)
         torch.manual_seed(recipe.seed)
-        job_module = cases.job_module(case.name)
+        job_module = cases.part(case.name, "job")
     with rank.span("preflight"):
         barrier()
         matmul = device.matmul_rate(recipe.precision)

@@ -306,7 +306,6 @@ def resolve(
         UsageError, DataError, EnvironmentFault: before anything starts.
     """
     from trainmark import __version__
-    from trainmark.data.generated import generated_folder
 
     words = read_words(
         case_word,
@@ -321,6 +320,7 @@ def resolve(
     )
     case, recipe = words.case, words.recipe
     nnodes, nproc, repeat_count = words.nnodes, words.nproc, words.repeat_count
+    data = cases.part(case.name, "data")
     vendor = devices.choose(device_name or case_key.vendor_of(words.hardware))
     _check_ranks(vendor, recipe, nproc=nproc, nnodes=nnodes)
     if data_dir is not None:
@@ -328,7 +328,7 @@ def resolve(
         recipe = replace(recipe, data="real")
         folder = data_dir
     elif recipe.data == "generated":
-        folder = generated_folder(case, recipe, generated_root)
+        folder = cases.generated_folder(case, recipe, generated_root)
     else:
         raise UsageError(
             f"recipe {words.recipe_name} trains on real data",
@@ -337,11 +337,11 @@ def resolve(
             remedy=f"add --data DIR (see `trainmark prepare {case.name} --help`), "
             "or use --recipe tiny",
         )
-    facts = case.check_data(folder, recipe)
+    facts: DataFacts = data.check(folder, recipe)
     _check_work(case, recipe, facts, folder)
     memory = vendor.rank_memory(nproc)
-    if case.check_fit is not None and memory is not None:
-        case.check_fit(folder, recipe, nnodes * nproc, memory)
+    if memory is not None and hasattr(data, "check_fit"):
+        data.check_fit(folder, recipe, nnodes * nproc, memory)
     standard = standard_of(case, words.recipe_name, world=words.world)
     fix_hp, extra = changes(
         recipe, named=case.recipes[words.recipe_name], standard=case.recipes[standard]

@@ -73,8 +73,7 @@ def read_words(
     options = {"timeout_s": timeout_s, "seed": seed}
     texts = {key: str(value) for key, value in options.items() if value is not None}
     recipe = apply_overrides(case.recipes[name], {**(overrides or {}), **texts})
-    if case.check_recipe is not None:
-        case.check_recipe(recipe, nnodes * nproc)
+    recipe.check(nnodes * nproc)
     return Words(
         case=case,
         recipe_name=name,

@@ -57,7 +57,7 @@ def npz_folder(tmp_path):
 
 def fault(folder, recipe=REAL):
     with pytest.raises(DataError) as caught:
-        CASE.check_data(folder, recipe)
+        data.check(folder, recipe)
     error = caught.value
     assert error.where, error.what
     assert error.remedy, error.what
@@ -67,7 +67,7 @@ def fault(folder, recipe=REAL):
 def test_generated_data_is_deterministic_and_passes_the_check(tmp_path):
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
-        CASE.generate(tmp_path / name, TINY)
+        data.generate(tmp_path / name, TINY)
     files = sorted(p.relative_to(tmp_path / "one") for p in (tmp_path / "one").rglob("*.*"))
     assert [str(file) for file in files] == [
         "data/train-00000-of-00001.parquet", "data/validation-00000-of-00001.parquet",
@@ -75,12 +75,12 @@ def test_generated_data_is_deterministic_and_passes_the_check(tmp_path):
     ]  # fmt: skip
     for file in files:
         assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
-    facts = CASE.check_data(tmp_path / "one", TINY)
+    facts = data.check(tmp_path / "one", TINY)
     assert (facts.train_samples, facts.eval_samples) == (6_400, 1_000)
     assert facts.layout == "parquet"
     assert facts.best_quality == 0.96
     assert not facts.quality_comparable
-    assert CASE.check_data(tmp_path / "two", TINY) == facts
+    assert data.check(tmp_path / "two", TINY) == facts
 
 
 def true_label(sentence):
@@ -112,7 +112,7 @@ def test_words_without_order_cannot_reach_the_target():
 
 
 def test_generated_sentences_tokenise_without_unknown_words_and_fit(tmp_path):
-    CASE.generate(tmp_path, TINY)
+    data.generate(tmp_path, TINY)
     loaded = data.load(tmp_path, TINY)
     assert generate.vocabulary()[1] == "[UNK]"
     assert not (loaded.train.tokens == 1).any()
@@ -150,10 +150,10 @@ def test_parquet_tsv_and_npz_hold_the_same_rows(tmp_path):
             for field in ("tokens", "starts", "labels"):
                 left, right = (getattr(getattr(item, split), field) for item in (wanted, found))
                 np.testing.assert_array_equal(left, right)
-    assert CASE.check_data(tmp_path / "npz", recipe).layout == "npz"
+    assert data.check(tmp_path / "npz", recipe).layout == "npz"
     assert (
-        CASE.check_data(tmp_path / "tsv", recipe).content_id
-        == CASE.check_data(tmp_path / "parquet", recipe).content_id
+        data.check(tmp_path / "tsv", recipe).content_id
+        == data.check(tmp_path / "parquet", recipe).content_id
     )
 
 
@@ -207,10 +207,10 @@ def test_weights_without_head_and_with_language_head_pass(folder):
     write_weights(
         folder / "model", without=heads, extra={"vocab_transform.bias": np.zeros(3, np.float32)}
     )
-    facts = CASE.check_data(folder, replace(REAL, init="pretrained"))
+    facts = data.check(folder, replace(REAL, init="pretrained"))
     assert facts.quality_comparable
     assert facts.best_quality is None
-    assert facts.content_id != CASE.check_data(folder, REAL).content_id
+    assert facts.content_id != data.check(folder, REAL).content_id
 
 
 def set_config(folder, **changes):
@@ -417,7 +417,7 @@ def test_pickled_sentences_are_never_loaded(npz_folder):
             return (pytest.fail, ("the pickle was loaded",))
 
     write_npz(npz_folder, "train", sentence=np.array([Bomb()] * 3, object))
-    assert CASE.check_data(npz_folder, REAL).train_samples == 3
+    assert data.check(npz_folder, REAL).train_samples == 3
     assert len(data.load(npz_folder, REAL).train) == 3
 
 

@@ -39,7 +39,7 @@ def one_thread():
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     place = tmp_path_factory.mktemp("data")
-    CASE.generate(place, TINY)
+    data.generate(place, TINY)
     return place
 
 

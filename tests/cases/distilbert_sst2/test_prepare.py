@@ -14,6 +14,7 @@ from safetensors.numpy import save_file
 from trainmark.cases.distilbert_sst2 import data, generate
 from trainmark.cases.distilbert_sst2.case import CASE
 from trainmark.cases.distilbert_sst2.model_files import read_config
+from trainmark.cases.distilbert_sst2.prepare import prepare as prepare_folder
 from trainmark.cases.distilbert_sst2.weights import expected_shapes
 from trainmark.errors import DataError, EnvironmentFault
 
@@ -48,7 +49,7 @@ def raw(tmp_path):
 
 def prepare(raw, target):
     said = []
-    CASE.prepare(raw, target, said.append)
+    prepare_folder(raw, target, said.append)
     return said
 
 
@@ -75,7 +76,7 @@ def test_a_raw_folder_becomes_the_npz_form_and_says_what_it_is_not(raw, tmp_path
     assert sorted(manifest["files"]) == OUTPUTS
     assert manifest["counts"]["train"] == {"rows": 30, "longest": train, "truncated": 0}
     assert "SST-2.zip" in [item["name"] for item in manifest["sources"]]
-    facts = CASE.check_data(tmp_path / "data", RECIPE)
+    facts = data.check(tmp_path / "data", RECIPE)
     assert (facts.layout, facts.train_samples, facts.eval_samples) == ("npz", 30, 7)
     with np.load(tmp_path / "data" / "dataset" / "train_dataset.npz") as arrays:
         assert set(arrays) == {"idx", "sentence", "label", "input_ids", "attention_mask"}
@@ -132,7 +133,7 @@ def test_an_interrupted_call_goes_on_where_it_stopped(raw, tmp_path, at):
             written[0] += 1
 
     with pytest.raises(Killed):
-        CASE.prepare(raw, tmp_path / "data", say)
+        prepare_folder(raw, tmp_path / "data", say)
     assert not (tmp_path / "data").exists()
     said = prepare(raw, tmp_path / "data")
     assert sum(line.startswith("kept") for line in said) == at
@@ -149,13 +150,13 @@ def test_a_file_cut_short_in_the_unfinished_folder_is_written_again(raw, tmp_pat
             raise Killed
 
     with pytest.raises(Killed):
-        CASE.prepare(raw, tmp_path / "data", say)
+        prepare_folder(raw, tmp_path / "data", say)
     torn = tmp_path / ".data.partial" / "dataset" / "eval_dataset.npz"
     torn.write_bytes(torn.read_bytes()[:100])
     said = prepare(raw, tmp_path / "data")
     assert "writing dataset/eval_dataset.npz" in said
     assert "kept dataset/train_dataset.npz: finished before, its sha256 fits" in said
-    assert CASE.check_data(tmp_path / "data", RECIPE).eval_samples == 7
+    assert data.check(tmp_path / "data", RECIPE).eval_samples == 7
 
 
 def test_a_damaged_finished_folder_is_mended(raw, tmp_path):
@@ -320,16 +321,16 @@ def test_a_folder_that_cannot_be_written_is_named(raw, tmp_path, name):
     (tmp_path / "file").write_text("")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     with pytest.raises(EnvironmentFault, match="cannot prepare") as caught:
-        CASE.prepare(raw, tmp_path / name, lambda _: None)
+        prepare_folder(raw, tmp_path / name, lambda _: None)
     assert "--data" in str(caught.value)
 
 
 def test_two_at_once_are_told(raw, tmp_path):
     def again(_):
         with pytest.raises(EnvironmentFault, match="another prepare is at work"):
-            CASE.prepare(raw, tmp_path / "data", lambda _: None)
+            prepare_folder(raw, tmp_path / "data", lambda _: None)
 
-    CASE.prepare(raw, tmp_path / "data", again)
+    prepare_folder(raw, tmp_path / "data", again)
     assert not list(tmp_path.glob(".data.*"))
 
 

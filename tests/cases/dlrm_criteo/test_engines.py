@@ -13,7 +13,7 @@ from torch import distributed as dist
 import tiny_dlrm
 from tiny_dlrm import CARDINALITIES, DIM, RATE, SEED, Spread
 from trainmark.cases.dlrm_criteo import engines
-from trainmark.cases.dlrm_criteo.case import CASE, check_recipe
+from trainmark.cases.dlrm_criteo.case import CASE
 from trainmark.cases.dlrm_criteo.embeddings import FusedTables
 from trainmark.cases.dlrm_criteo.engines import require_engine
 from trainmark.cases.dlrm_criteo.hybrid import HybridTables
@@ -120,8 +120,8 @@ def test_torchrec_looks_up_for_spread_tables(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_width_that_its_kernels_do_not_take_is_refused_while_planning() -> None:
     recipe = replace(CASE.recipes["tiny"], engine="torchrec", embedding_dim=6, bottom_layers="6")
     with pytest.raises(UsageError, match="embedding_dim=6 does not go with engine=torchrec"):
-        check_recipe(recipe, 1)
-    check_recipe(replace(recipe, engine="plain"), 1)
+        recipe.check(1)
+    replace(recipe, engine="plain").check(1)
 
 
 @needs_torchrec

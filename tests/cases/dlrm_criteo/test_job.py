@@ -14,7 +14,8 @@ from torch import nn
 
 import trainmark
 from trainmark.cases import load
-from trainmark.cases.dlrm_criteo.case import CASE, DlrmRecipe, check_fit, check_recipe
+from trainmark.cases.dlrm_criteo.case import CASE, DlrmRecipe
+from trainmark.cases.dlrm_criteo.data import check_fit
 from trainmark.cases.dlrm_criteo.generate import best_auc
 from trainmark.cases.dlrm_criteo.job import build, load_data, lr_factor
 from trainmark.cases.dlrm_criteo.layout import FeatureSpec, write_spec
@@ -162,12 +163,11 @@ def test_tables_beyond_memory_are_refused_with_the_world_that_fits(folder: Path)
 
 
 def test_planning_refuses_them_before_a_rank_starts(folder: Path) -> None:
-    assert CASE.check_fit is not None
-    CASE.check_fit(folder, SMALL, 3, RankMemory(4_000))
+    check_fit(folder, SMALL, 3, RankMemory(4_000))
     with pytest.raises(EnvironmentFault, match="exceed the memory of 2 ranks") as caught:
-        CASE.check_fit(folder, SMALL, 2, RankMemory(4_000))
+        check_fit(folder, SMALL, 2, RankMemory(4_000))
     assert "the smallest world that holds them has 3 ranks" in str(caught.value)
-    CASE.check_fit(folder, replace(SMALL, max_table_rows=10), 1, RankMemory(4_000))
+    check_fit(folder, replace(SMALL, max_table_rows=10), 1, RankMemory(4_000))
 
 
 @pytest.mark.parametrize("nproc", [1, 2, 3, 8])
@@ -260,7 +260,7 @@ def test_recipes_have_the_published_global_batches() -> None:
 )
 def test_recipes_that_cannot_be_trained_are_refused(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match="recipe field") as caught:
-        check_recipe(replace(SMALL, **changes), 1)
+        replace(SMALL, **changes).check(1)
     assert said in str(caught.value)
 
 

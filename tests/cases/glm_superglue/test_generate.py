@@ -20,7 +20,7 @@ def folder(tmp_path_factory):
     place = tmp_path_factory.mktemp("generated")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(generate, "PASSAGES", {"train": 2_000, "val": 100})
-        CASE.generate(place, TINY)
+        data.generate(place, TINY)
         yield place
 
 
@@ -82,14 +82,14 @@ def test_another_seed_gives_other_passages_and_the_same_seed_the_same(folder, tm
     again, other = tmp_path / "again", tmp_path / "other"
     for place, seed in ((again, TINY.seed), (other, TINY.seed + 1)):
         place.mkdir()
-        CASE.generate(place, replace(TINY, seed=seed))
+        data.generate(place, replace(TINY, seed=seed))
     for name in ("train.jsonl", "val.jsonl", "model/vocab.txt"):
         assert (again / name).read_bytes() == (folder / name).read_bytes()
     assert (other / "train.jsonl").read_bytes() != (folder / "train.jsonl").read_bytes()
 
 
 def test_the_loader_reads_all_of_it_and_no_word_is_unknown(folder):
-    facts = CASE.check_data(folder, TINY)
+    facts = data.check(folder, TINY)
     assert (facts.train_samples, facts.eval_samples) == tuple(generate.PASSAGES.values())
     assert facts.best_quality == generate.BEST_ACCURACY == 1.0
     loaded = data.load(folder, TINY)

@@ -9,6 +9,7 @@ import pytest
 
 from trainmark.cases.glm_superglue import data, generate, token_cache
 from trainmark.cases.glm_superglue.case import CASE
+from trainmark.cases.glm_superglue.prepare import prepare as prepare_folder
 from trainmark.errors import DataError
 
 TINY = CASE.recipes["tiny"]
@@ -30,7 +31,7 @@ def raw(tmp_path, monkeypatch):
 
 def prepare(raw):
     said = []
-    CASE.prepare(raw, raw.parent / "data", said.append)
+    prepare_folder(raw, raw.parent / "data", said.append)
     return raw.parent / "data", said
 
 

@@ -61,30 +61,30 @@ def test_a_sound_pair_passes_and_loads(folder):
 
 def test_a_validation_split_is_needed_only_where_something_is_evaluated(tmp_path):
     recipe = CASE.recipes["tiny"]
-    CASE.generate(tmp_path, recipe)
+    data.generate(tmp_path, recipe)
     with pytest.raises(DataError, match="validation split has 0 documents") as caught:
-        CASE.check_data(tmp_path, replace(recipe, split="1"))
+        data.check(tmp_path, replace(recipe, split="1"))
     assert "split=949,50,1" in caught.value.remedy
     speed_only = replace(recipe, split="1", eval_every_epochs=None)
-    facts = CASE.check_data(tmp_path, speed_only)
+    facts = data.check(tmp_path, speed_only)
     assert (facts.train_samples, facts.eval_samples) == ((1024 * 1024 - 1) // 64, 0)
 
 
 def test_the_way_out_of_a_split_is_never_the_split_in_force(tmp_path):
     recipe = replace(CASE.recipes["tiny"], split="949,50,1", seq_length=2_000_000)
-    CASE.generate(tmp_path, recipe)
+    data.generate(tmp_path, recipe)
     with pytest.raises(DataError, match="train split") as caught:
-        CASE.check_data(tmp_path, recipe)
+        data.check(tmp_path, recipe)
     assert "949,50,1" not in caught.value.remedy
     with pytest.raises(DataError, match="train split") as caught:
-        CASE.check_data(tmp_path, replace(recipe, split="1", eval_every_epochs=None))
+        data.check(tmp_path, replace(recipe, split="1", eval_every_epochs=None))
     assert "has all documents already" in caught.value.remedy
 
 
 def test_generated_data_passes_with_the_best_loss_it_allows(tmp_path):
     recipe = CASE.recipes["tiny"]
-    CASE.generate(tmp_path, recipe)
-    facts = CASE.check_data(tmp_path, recipe)
+    data.generate(tmp_path, recipe)
+    facts = data.check(tmp_path, recipe)
     assert facts.best_quality == generate.best_loss(recipe)
     assert facts.train_samples == (972 * 1024 - 1) // recipe.seq_length
     assert facts.eval_samples == (51 * 1024 - 1) // recipe.seq_length

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 import tiny_gpt
-from trainmark.cases import load
 from trainmark.cases.gpt_megatron.case import GptRecipe
 from trainmark.cases.gpt_megatron.job import config_of, lr_factor
 from trainmark.cases.gpt_megatron.model import GptConfig, build_model, padded_vocab_size
@@ -241,14 +240,12 @@ def test_a_spread_model_trains_as_one(tmp_path: Path, name: str) -> None:
 def test_shapes_that_do_not_divide_are_refused(
     changes: dict[str, Any], ranks: int, said: str
 ) -> None:
-    check = load("gpt_megatron").check_recipe
-    assert check is not None
-    check(GptRecipe(), 8)
+    GptRecipe().check(8)
     with pytest.raises(UsageError, match=said) as caught:
-        check(GptRecipe(**changes), ranks)
+        GptRecipe(**changes).check(ranks)
     assert caught.value.remedy
     if "tensor_parallel" in changes:
         degrees = caught.value.remedy.removeprefix("use one of ").split(", ")
         assert degrees
         for degree in degrees:  # what the way out names passes every check
-            check(GptRecipe(tensor_parallel=int(degree)), ranks)
+            GptRecipe(tensor_parallel=int(degree)).check(ranks)

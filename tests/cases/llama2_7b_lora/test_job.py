@@ -12,9 +12,9 @@ import pytest
 import torch
 
 import tiny_llama
-from trainmark import cases
 from trainmark.cases.llama2_7b_lora import flops
-from trainmark.cases.llama2_7b_lora.case import CASE, check_recipe
+from trainmark.cases.llama2_7b_lora.case import CASE
+from trainmark.cases.llama2_7b_lora.data import check_fit
 from trainmark.cases.llama2_7b_lora.model_files import PRESETS, lora_parameters, parameters
 from trainmark.cases.llama2_7b_lora.packing import IGNORED, Packed
 from trainmark.devices.peaks import dense_peak
@@ -257,25 +257,23 @@ def test_fields_that_contradict_each_other_are_refused(words: list[str], said: s
         CASE.recipes["standard-1x1"], overrides.parse_assignments(words)
     )
     with pytest.raises(UsageError, match=said) as caught:
-        check_recipe(recipe, 1)
+        recipe.check(1)
     assert caught.value.remedy
 
 
 def test_every_recipe_agrees_with_itself() -> None:
     for recipe in CASE.recipes.values():
-        check_recipe(recipe, 8)
+        recipe.check(8)
     without = {"init": "random", "target_value": None, "mmlu_mode": "off"}
-    check_recipe(replace(CASE.recipes["standard-1x1"], **without), 1)
+    replace(CASE.recipes["standard-1x1"], **without).check(1)
 
 
 def test_too_little_memory_is_refused_before_loading(folder: Path) -> None:
-    check = cases.load("llama2").check_fit
-    assert check is not None
     big = json.dumps({"model_type": "llama", **PRESETS["7b"].raw})
     (folder / "big" / "model").mkdir(parents=True)
     (folder / "big" / "model" / "config.json").write_text(big)
     standard = CASE.recipes["standard-1x1"]
-    check(folder / "big", standard, 1, RankMemory(40 << 30))
+    check_fit(folder / "big", standard, 1, RankMemory(40 << 30))
     with pytest.raises(EnvironmentFault, match="a rank needs about") as caught:
-        check(folder / "big", standard, 1, RankMemory(24 << 30))
+        check_fit(folder / "big", standard, 1, RankMemory(24 << 30))
     assert "weights_dtype=bf16" in (caught.value.remedy or "")

@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from trainmark.spec import Case, DataFacts, Mission, PositiveInt, Recipe, Text, recipe_field
-
-from .generate import generate
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+from trainmark.spec import Case, Mission, PositiveInt, Recipe, Text, recipe_field
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,20 +18,6 @@ class DistilbertRecipe(Recipe):
         "weights to start from; random: speed only, no quality to compare",
         rule="scope",
     )
-
-
-def check_data(folder: Path, recipe: DistilbertRecipe) -> DataFacts:
-    """Check every file that ``recipe`` reads; see ``data.check``."""
-    from .data import check
-
-    return check(folder, recipe)
-
-
-def prepare(raw: Path, data: Path, say: Callable[[str], None]) -> None:
-    """Turn a raw download into the npz form; see ``prepare.prepare``."""
-    from .prepare import prepare as run
-
-    run(raw, data, say)
 
 
 def _standard(world: str, micro_batch_size: int, grad_accum_steps: int = 1) -> DistilbertRecipe:
@@ -87,9 +67,6 @@ CASE = Case(
         "throughput-1x8": _throughput(STANDARD_1X8, max_steps=320),
         "throughput-2x8": _throughput(STANDARD_2X8, max_steps=320),
     },
-    generate=generate,
-    check_data=check_data,
-    prepare=prepare,
     aliases=("distilbert",),
     mission=Mission(repository="nlp", model="distilbert", name="文本分类", direction_id=1),
 )  # fmt: skip

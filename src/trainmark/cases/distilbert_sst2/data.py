@@ -16,7 +16,7 @@ from trainmark.spec import DataFacts
 
 from .arrays import read_npz
 from .columns import Texts, read_texts
-from .generate import BEST_ACCURACY
+from .generate import BEST_ACCURACY, generate
 from .model_files import (
     CONFIG,
     TOKENIZERS,
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from .model_files import ModelConfig
     from .tokens import TokenRows
 
+__all__ = ["check", "generate", "load"]  # what the core and the job call
 Kind = Literal["npz", "parquet", "tsv"]
 KINDS: tuple[Kind, ...] = ("npz", "parquet", "tsv")  # the first that is there is read
 SPLITS = ("train", "validation")

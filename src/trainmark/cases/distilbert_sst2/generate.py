@@ -1,6 +1,6 @@
 """Generated reviews: sentences whose sentiment needs word order, not only words.
 
-Owns the words, the grammar and the noise. Light at import: ``case.py`` names ``generate``.
+Owns the words, the grammar and the noise.
 
 A sentence holds one judging adjective. ``not`` right before it turns the label around;
 ``not`` before a neutral adjective elsewhere changes nothing. So the words alone, without

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
 from trainmark.errors import UsageError
 from trainmark.spec import (
     Case,
-    DataFacts,
     Mission,
     NonNegativeInt,
     PositiveInt,
@@ -18,12 +17,6 @@ from trainmark.spec import (
     Text,
     recipe_field,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from trainmark.spec import RankMemory
-
 
 WIDTH = re.compile("0*[1-9][0-9]{0,11}")
 
@@ -55,6 +48,28 @@ class DlrmRecipe(Recipe):
     engine: Literal["plain", "torchrec"] = recipe_field(
         "plain", "what looks embeddings up: this program, or the torchrec package"
     )
+
+    def check(self, world_size: int) -> None:
+        """Refuse what tables updated within the backward pass cannot do.
+
+        Raises:
+            UsageError: naming the field and its rule.
+            EnvironmentFault: the engine is not installed.
+        """
+        del world_size
+        from .engines import require_engine
+
+        layers(self)
+        for field, plain in (("grad_accum_steps", 1), ("weight_decay", 0.0), ("compile", False)):
+            value = getattr(self, field)
+            if value != plain:
+                raise UsageError(
+                    f"{field}={value} does not go with fused tables",
+                    where=f"recipe field {field}",
+                    rule="each backward pass updates the rows it looked up, plain SGD, uncompiled",
+                    remedy=f"leave {field} at {plain}",
+                )
+        require_engine(self.engine, self.embedding_dim)
 
 
 def widths(words: str, *, field: str, last: int) -> list[int]:
@@ -90,67 +105,6 @@ def table_rows(cardinalities: tuple[int, ...], recipe: DlrmRecipe) -> tuple[int,
     """Return the rows that each table gets."""
     most = recipe.max_table_rows
     return tuple(rows if most is None else min(rows, most) for rows in cardinalities)
-
-
-def check_fit(folder: Path, recipe: DlrmRecipe, world_size: int, memory: RankMemory) -> None:
-    """Refuse tables and layers that the ranks' memory does not hold.
-
-    Raises:
-        EnvironmentFault: it names the smallest world that does; or layers exceed the memory.
-    """
-    from .layout import FeatureSpec
-    from .placement import place_within, refuse_layers
-
-    spec = FeatureSpec.read(folder)
-    rows = table_rows(spec.cardinalities, recipe)
-    place_within(memory, rows, recipe.embedding_dim, world_size)
-    bottom, top = layers(recipe)
-    # What the top MLP takes in holds the dense vector, and more.
-    refuse_layers([[spec.num_numerical, *bottom], [recipe.embedding_dim, *top]], memory.rank_bytes)
-
-
-def check_recipe(recipe: DlrmRecipe, world_size: int) -> None:
-    """Refuse what tables updated within the backward pass cannot do.
-
-    Raises:
-        UsageError: naming the field and its rule.
-        EnvironmentFault: the engine is not installed.
-    """
-    from .engines import require_engine
-
-    del world_size
-    layers(recipe)
-    for field, plain in (("grad_accum_steps", 1), ("weight_decay", 0.0), ("compile", False)):
-        value = getattr(recipe, field)
-        if value != plain:
-            raise UsageError(
-                f"{field}={value} does not go with fused tables",
-                where=f"recipe field {field}",
-                rule="each backward pass updates the rows it looked up, plain SGD, uncompiled",
-                remedy=f"leave {field} at {plain}",
-            )
-    require_engine(recipe.engine, recipe.embedding_dim)
-
-
-def generate(folder: Path, recipe: DlrmRecipe) -> None:
-    """Write clicks of a planted model; see ``generate.generate``."""
-    from .generate import generate as write
-
-    write(folder, recipe)
-
-
-def check_data(folder: Path, recipe: DlrmRecipe) -> DataFacts:
-    """Check the folder that ``recipe`` reads; see ``data.check``."""
-    from .data import check
-
-    return check(folder, recipe)
-
-
-def prepare(raw: Path, data: Path, say: Any, **options: Any) -> None:
-    """Turn Criteo's click logs into the binary form; see ``prepare.prepare``."""
-    from .prepare import prepare as run
-
-    run(raw, data, say, **options)
 
 
 def _standard(world: str, micro_batch_size: int) -> DlrmRecipe:
@@ -206,11 +160,6 @@ CASE = Case(
         "throughput-1x8": _throughput("1x8", 262_144),
         "throughput-2x8": _throughput("2x8", 172_032),
     },
-    generate=generate,
-    check_recipe=check_recipe,
-    check_data=check_data,
-    check_fit=check_fit,
-    prepare=prepare,
     prepare_options=frozenset(
         {"frequency_threshold", "log_offset", "order", "empty_category", "seed", "workers"}
     ),

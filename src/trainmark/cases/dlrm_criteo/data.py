@@ -15,15 +15,21 @@ import numpy as np
 from trainmark.errors import DataError
 from trainmark.spec import DataFacts
 
+from .case import layers, table_rows
 from .content import read_content
+from .generate import generate
 from .layout import PREPARE, FeatureSpec
+from .placement import place_within, refuse_layers
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from trainmark.spec import RankMemory
+
     from .case import DlrmRecipe
     from .content import Extremes
 
+__all__ = ["check", "check_fit", "generate", "load"]  # what the core and the job call
 LAYOUT = "criteo-split-binary"
 _INFINITE = 0x7C00  # bits of float16 infinity; those of nan are larger
 
@@ -124,3 +130,17 @@ def _refuse_categories(file: Path, found: Extremes, cardinality: int) -> None:
                 "in feature_spec.yaml",
                 remedy=f"correct the cardinality, or {PREPARE}",
             )  # fmt: skip
+
+
+def check_fit(folder: Path, recipe: DlrmRecipe, world_size: int, memory: RankMemory) -> None:
+    """Refuse tables and layers that the ranks' memory does not hold.
+
+    Raises:
+        EnvironmentFault: it names the smallest world that does; or layers exceed the memory.
+    """
+    spec = FeatureSpec.read(folder)
+    rows = table_rows(spec.cardinalities, recipe)
+    place_within(memory, rows, recipe.embedding_dim, world_size)
+    bottom, top = layers(recipe)
+    # What the top MLP takes in holds the dense vector, and more.
+    refuse_layers([[spec.num_numerical, *bottom], [recipe.embedding_dim, *top]], memory.rank_bytes)

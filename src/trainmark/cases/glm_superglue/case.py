@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
 from trainmark.errors import UsageError
 from trainmark.spec import (
     Case,
-    DataFacts,
     Mission,
     PositiveFloat,
     PositiveInt,
@@ -19,9 +18,6 @@ from trainmark.spec import (
     Text,
     recipe_field,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,54 +66,21 @@ class GlmRecipe(Recipe):
         False, "recompute blocks in the backward pass to save memory", rule="closed"
     )
 
+    def check(self, world_size: int) -> None:
+        """Refuse shapes that do not divide.
 
-def check_recipe(recipe: GlmRecipe, world_size: int) -> None:
-    """Refuse shapes that do not divide.
-
-    Raises:
-        UsageError: naming the field, its rule and what fits.
-    """
-    del world_size
-    if recipe.hidden_size % recipe.num_heads:
-        fitting = [n for n in range(1, recipe.hidden_size + 1) if recipe.hidden_size % n == 0]
-        raise UsageError(
-            f"num_heads={recipe.num_heads} does not divide hidden_size {recipe.hidden_size}",
-            where="recipe field num_heads",
-            rule="every head has the same width",
-            remedy=f"use one of {', '.join(map(str, fitting))}",
-        )
-
-
-def generate(folder: Path, recipe: GlmRecipe) -> None:
-    """Write passages with a gap whose answer follows from them; see ``generate.generate``.
-
-    Raises:
-        UsageError: the recipe starts from a checkpoint, which generated data has not.
-    """
-    from .generate import generate as write
-
-    if recipe.init == "pretrained":
-        raise UsageError(
-            "init=pretrained does not go with generated data",
-            where="recipe field init",
-            rule="a checkpoint lies beside real data; generated data has none",
-            remedy="leave init=random, or give --data",
-        )
-    write(folder, recipe)
-
-
-def check_data(folder: Path, recipe: GlmRecipe) -> DataFacts:
-    """Check every file that ``recipe`` reads; see ``data.check``."""
-    from .data import check
-
-    return check(folder, recipe)
-
-
-def prepare(raw: Path, data: Path, say: Any) -> None:
-    """Lay downloads out as a data folder; see ``prepare.prepare``."""
-    from .prepare import prepare as run
-
-    run(raw, data, say)
+        Raises:
+            UsageError: naming the field, its rule and what fits.
+        """
+        del world_size
+        if self.hidden_size % self.num_heads:
+            fitting = [n for n in range(1, self.hidden_size + 1) if self.hidden_size % n == 0]
+            raise UsageError(
+                f"num_heads={self.num_heads} does not divide hidden_size {self.hidden_size}",
+                where="recipe field num_heads",
+                rule="every head has the same width",
+                remedy=f"use one of {', '.join(map(str, fitting))}",
+            )
 
 
 def _standard(world: str, *, grad_accum_steps: int = 1) -> GlmRecipe:
@@ -176,11 +139,7 @@ CASE = Case(
         "throughput-1x1": _throughput("1x1", "bf16"),
         "throughput-1x8": _throughput("1x8", "bf16"),
     },
-    generate=generate,
     data_fields=frozenset({"seed", "init"}),
-    check_recipe=check_recipe,
-    check_data=check_data,
-    prepare=prepare,
     aliases=("glm",),
     precision_labels={"fp16": "amp"},
 )  # fmt: skip

@@ -14,7 +14,7 @@ from trainmark.data.input_files import file_bytes, readable
 from trainmark.errors import DataError
 from trainmark.spec import DataFacts
 
-from .generate import BEST_ACCURACY
+from .generate import BEST_ACCURACY, generate
 from .token_cache import FOLDER, digest_of, read_split
 from .tokens import vocabulary_file
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .examples import Examples
     from .hdf5 import SparseExamples
 
+__all__ = ["check", "generate", "load"]  # what the core and the job call
 Kind = Literal["hdf5", "jsonl"]
 SPLITS = ("train", "validation")
 MODEL = "model"  # subfolder with the vocabulary

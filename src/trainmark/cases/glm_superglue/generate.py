@@ -1,6 +1,6 @@
 """Generated news: passages that give people roles, and a gap that only one of them fills.
 
-Owns the words and the rule. Light at import: ``case.py`` names ``generate``.
+Owns the words and the rule.
 
 A passage gives each of its people a role and its highlight names one of them once more:
 that one fills the gap. Which names occur and in which order says nothing about the answer,
@@ -13,10 +13,12 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from trainmark.errors import UsageError
+
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from trainmark.spec import Recipe
+    from .case import GlmRecipe
 
 PASSAGES = {"train": 6_400, "val": 500}  # each with one question
 LEAST_PEOPLE, MOST_PEOPLE = 3, 5  # in a passage, each with a role of its own
@@ -68,10 +70,21 @@ def passage(rng: Any, number: int) -> dict[str, Any]:
     }
 
 
-def generate(folder: Path, recipe: Recipe) -> None:
-    """Write ``train.jsonl``, ``val.jsonl`` and ``model/vocab.txt``."""
+def generate(folder: Path, recipe: GlmRecipe) -> None:
+    """Write ``train.jsonl``, ``val.jsonl`` and ``model/vocab.txt``.
+
+    Raises:
+        UsageError: the recipe starts from a checkpoint, which generated data has not.
+    """
     import numpy as np
 
+    if recipe.init == "pretrained":
+        raise UsageError(
+            "init=pretrained does not go with generated data",
+            where="recipe field init",
+            rule="a checkpoint lies beside real data; generated data has none",
+            remedy="leave init=random, or give --data",
+        )
     for place, (split, count) in enumerate(PASSAGES.items()):
         rng = np.random.default_rng([recipe.seed, place])
         lines = (json.dumps(passage(rng, number)) + "\n" for number in range(count))

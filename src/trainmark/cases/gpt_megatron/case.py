@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import gcd
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 from annotated_types import Ge, Gt, Le, Lt
 
 from trainmark.errors import UsageError
 from trainmark.spec import (
     Case,
-    DataFacts,
     Mission,
     NonNegativeFloat,
     PositiveFloat,
@@ -20,10 +19,6 @@ from trainmark.spec import (
     Text,
     recipe_field,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 SYMBOLS = 64  # of the generated language; each is one token
 
@@ -60,65 +55,43 @@ class GptRecipe(Recipe):
         False, "recompute blocks in the backward pass to save memory", rule="closed"
     )
 
+    def check(self, world_size: int) -> None:
+        """Refuse shapes that do not divide.
 
-def check_recipe(recipe: GptRecipe, world_size: int) -> None:
-    """Refuse shapes that do not divide.
-
-    Raises:
-        UsageError: naming the field, what it must divide and the values that do.
-    """
-    degree, heads = recipe.tensor_parallel, recipe.num_heads
-    for field, value, of, whole, common in (
-        ("num_heads", heads, "hidden_size", recipe.hidden_size, recipe.hidden_size),
-        ("tensor_parallel", degree, "num_heads", heads, gcd(heads, world_size)),
-        ("tensor_parallel", degree, "the number of ranks", world_size, gcd(heads, world_size)),
-    ):
-        if whole % value:
-            # What the way out names must pass the other checks too.
-            fitting = ", ".join(str(n) for n in range(1, common + 1) if common % n == 0)
+        Raises:
+            UsageError: naming the field, what it must divide and the values that do.
+        """
+        degree, heads = self.tensor_parallel, self.num_heads
+        for field, value, of, whole, common in (
+            ("num_heads", heads, "hidden_size", self.hidden_size, self.hidden_size),
+            ("tensor_parallel", degree, "num_heads", heads, gcd(heads, world_size)),
+            ("tensor_parallel", degree, "the number of ranks", world_size, gcd(heads, world_size)),
+        ):
+            if whole % value:
+                # What the way out names must pass the other checks too.
+                fitting = ", ".join(str(n) for n in range(1, common + 1) if common % n == 0)
+                raise UsageError(
+                    f"{field}={value} does not divide {of} {whole}",
+                    where=f"recipe field {field}",
+                    rule="every head has the same width, every rank the same heads, "
+                    "every replica the same ranks",
+                    remedy=f"use one of {fitting}",
+                )
+        if self.data == "generated" and self.vocab_size < SYMBOLS:
             raise UsageError(
-                f"{field}={value} does not divide {of} {whole}",
-                where=f"recipe field {field}",
-                rule="every head has the same width, every rank the same heads, "
-                "every replica the same ranks",
-                remedy=f"use one of {fitting}",
+                f"vocab_size={self.vocab_size} is too small for generated data",
+                where="recipe field vocab_size",
+                rule=f"the generated language has {SYMBOLS} symbols",
+                remedy=f"use {SYMBOLS} or more",
             )
-    if recipe.data == "generated" and recipe.vocab_size < SYMBOLS:
-        raise UsageError(
-            f"vocab_size={recipe.vocab_size} is too small for generated data",
-            where="recipe field vocab_size",
-            rule=f"the generated language has {SYMBOLS} symbols",
-            remedy=f"use {SYMBOLS} or more",
-        )
-    if recipe.min_learning_rate > recipe.learning_rate:
-        raise UsageError(
-            f"min_learning_rate={recipe.min_learning_rate:g} is above "
-            f"learning_rate={recipe.learning_rate:g}",
-            where="recipe field min_learning_rate",
-            rule="the cosine falls from learning_rate to min_learning_rate",
-            remedy="lower min_learning_rate too",
-        )
-
-
-def generate(folder: Path, recipe: GptRecipe) -> None:
-    """Write text of a language with a known entropy; see ``generate.generate``."""
-    from .generate import generate as write
-
-    write(folder, recipe)
-
-
-def check_data(folder: Path, recipe: GptRecipe) -> DataFacts:
-    """Check the pair of files that ``recipe`` reads; see ``data.check``."""
-    from .data import check
-
-    return check(folder, recipe)
-
-
-def prepare(raw: Path, data: Path, say: Any, **options: Any) -> None:
-    """Tokenise a corpus into the indexed form; see ``prepare.prepare``."""
-    from .prepare import prepare as run
-
-    run(raw, data, say, **options)
+        if self.min_learning_rate > self.learning_rate:
+            raise UsageError(
+                f"min_learning_rate={self.min_learning_rate:g} is above "
+                f"learning_rate={self.learning_rate:g}",
+                where="recipe field min_learning_rate",
+                rule="the cosine falls from learning_rate to min_learning_rate",
+                remedy="lower min_learning_rate too",
+            )
 
 
 def _reproduction(micro_batch_size: int, precision: str, world: str) -> GptRecipe:
@@ -180,11 +153,7 @@ CASE = Case(
         "standard-1x1": _standard("1x1"),
         "standard-1x8": _standard("1x8"),
     },
-    generate=generate,
     data_fields=frozenset({"seed", "vocab_size"}),
-    check_recipe=check_recipe,
-    check_data=check_data,
-    prepare=prepare,
     prepare_options=frozenset({"tokenizer", "workers", "text_key"}),
     aliases=("gpt",),
 )  # fmt: skip

@@ -19,6 +19,7 @@ from trainmark.data.vocabulary import refuse_short
 from trainmark.errors import DataError
 from trainmark.spec import DataFacts
 
+from .generate import generate
 from .index_layout import bin_file, idx_file, readable
 from .indexed import BLOCK_BYTES, IndexedReader
 from .sampling import Samples, sample_count, split_documents
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from .case import GptRecipe
 
+__all__ = ["check", "generate", "load"]  # what the core and the job call
 LAYOUT = "megatron-indexed"
 MANIFEST = "manifest.json"  # of ``prepare``
 PADDED_TO = 128  # as Megatron pads: 50257 tokens of GPT-2, a table of 50304

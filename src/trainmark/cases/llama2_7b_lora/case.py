@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
 from trainmark.errors import UsageError, nearest
 from trainmark.spec import (
     Case,
-    DataFacts,
     Mission,
     NonNegativeInt,
     PositiveFloat,
@@ -20,11 +19,6 @@ from trainmark.spec import (
     Text,
     recipe_field,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from trainmark.spec import RankMemory
 
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
@@ -71,6 +65,50 @@ class LlamaRecipe(Recipe):
     )
     mmlu_shots: NonNegativeInt = recipe_field(5, "solved examples before an MMLU question")
 
+    def check(self, world_size: int) -> None:
+        """Refuse fields that contradict each other.
+
+        Raises:
+            UsageError: naming the field, its rule and the way out.
+        """
+        del world_size
+        from .model_files import PRESETS
+
+        targets(self)
+        if self.seq_length < 2:
+            raise UsageError(
+                f"seq_length={self.seq_length}",
+                where="recipe field seq_length",
+                rule="a token is foretold from those before it: at least 2",
+                remedy="add seq=512",
+            )
+        if self.model_size not in PRESETS:
+            raise UsageError(
+                f"unknown model_size {self.model_size!r}",
+                where="recipe field model_size",
+                remedy=nearest(self.model_size, PRESETS),
+            )
+        if self.weights_dtype not in ("fp32", self.precision):
+            raise UsageError(
+                f"weights_dtype={self.weights_dtype} with precision={self.precision}",
+                where="recipe field weights_dtype",
+                rule="frozen weights are fp32, or of the type that is multiplied in",
+                remedy=f"add precision={self.weights_dtype}, or leave weights_dtype at fp32",
+            )
+        if self.target_value is None:
+            return
+        for field, value, why in (
+            ("mmlu_mode", "off", "the target is a score on MMLU"),
+            ("init", "random", "random weights know no answers: such a run is about speed"),
+        ):
+            if getattr(self, field) == value and (field, self.data) != ("init", "generated"):
+                raise UsageError(
+                    f"{field}={value} with target_value={self.target_value:g}",
+                    where=f"recipe field {field}",
+                    rule=why,
+                    remedy="add target=none eval_every_epochs=none",
+                )
+
 
 def targets(recipe: LlamaRecipe) -> list[str]:
     """Return the names of the linear layers that get an adapter.
@@ -94,81 +132,6 @@ def targets(recipe: LlamaRecipe) -> list[str]:
             remedy="name it once",
         )
     return names
-
-
-def check_recipe(recipe: LlamaRecipe, world_size: int) -> None:
-    """Refuse fields that contradict each other.
-
-    Raises:
-        UsageError: naming the field, its rule and the way out.
-    """
-    from .model_files import PRESETS
-
-    del world_size
-    targets(recipe)
-    if recipe.seq_length < 2:
-        raise UsageError(
-            f"seq_length={recipe.seq_length}",
-            where="recipe field seq_length",
-            rule="a token is foretold from those before it: at least 2",
-            remedy="add seq=512",
-        )
-    if recipe.model_size not in PRESETS:
-        raise UsageError(
-            f"unknown model_size {recipe.model_size!r}",
-            where="recipe field model_size",
-            remedy=nearest(recipe.model_size, PRESETS),
-        )
-    if recipe.weights_dtype not in ("fp32", recipe.precision):
-        raise UsageError(
-            f"weights_dtype={recipe.weights_dtype} with precision={recipe.precision}",
-            where="recipe field weights_dtype",
-            rule="frozen weights are fp32, or of the type that is multiplied in",
-            remedy=f"add precision={recipe.weights_dtype}, or leave weights_dtype at fp32",
-        )
-    if recipe.target_value is None:
-        return
-    for field, value, why in (
-        ("mmlu_mode", "off", "the target is a score on MMLU"),
-        ("init", "random", "random weights know no answers: such a run is about speed"),
-    ):
-        if getattr(recipe, field) == value and (field, recipe.data) != ("init", "generated"):
-            raise UsageError(
-                f"{field}={value} with target_value={recipe.target_value:g}",
-                where=f"recipe field {field}",
-                rule=why,
-                remedy="add target=none eval_every_epochs=none",
-            )
-
-
-def generate(folder: Path, recipe: LlamaRecipe) -> None:
-    """Write dialogues, questions and a model; see ``generate.generate``."""
-    from .generate import generate as write
-
-    write(folder, recipe)
-
-
-def check_data(folder: Path, recipe: LlamaRecipe) -> DataFacts:
-    """Check every file that ``recipe`` reads; see ``data.check``."""
-    from .data import check
-
-    return check(folder, recipe)
-
-
-def check_fit(folder: Path, recipe: LlamaRecipe, world_size: int, memory: RankMemory) -> None:
-    """Refuse what a rank with ``memory`` cannot hold; see ``memory.refuse_too_little``."""
-    from .data import MODEL
-    from .memory import refuse_too_little
-    from .model_files import read_config
-
-    refuse_too_little(read_config(folder / MODEL), recipe, world_size, memory.rank_bytes)
-
-
-def prepare(raw: Path, data: Path, say: Any, **options: Any) -> None:
-    """Turn raw downloads into the case's folder; see ``prepare.prepare``."""
-    from .prepare import prepare as run
-
-    run(raw, data, say, **options)
 
 
 def _standard(world: str, precision: Precision, micro_batch_size: int) -> LlamaRecipe:
@@ -250,11 +213,6 @@ CASE = Case(
         "throughput-fp16-1x1": _throughput("1x1", "fp16", 4),
         "throughput-tf32-1x1": _throughput("1x1", "tf32", 2),
     },
-    generate=generate,
     data_fields=frozenset({"seed", "init", "model_size"}),
-    check_recipe=check_recipe,
-    check_data=check_data,
-    check_fit=check_fit,
-    prepare=prepare,
     aliases=("llama", "llama2", "llama2_7b_finetune"),
 )

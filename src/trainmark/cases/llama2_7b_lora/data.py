@@ -15,6 +15,8 @@ from trainmark.errors import DataError
 from trainmark.spec import DataFacts
 
 from . import mmlu_legacy
+from .generate import generate
+from .memory import refuse_too_little
 from .mmlu import read_mmlu
 from .mmlu_plan import answer_ids
 from .model_files import CONFIG, read_config
@@ -27,6 +29,8 @@ from .weight_files import check_weights, weight_files
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from trainmark.spec import RankMemory
+
     from .case import LlamaRecipe
     from .mmlu import Mmlu
     from .model_files import ModelConfig
@@ -34,6 +38,7 @@ if TYPE_CHECKING:
     from .samsum import Dialogues
     from .tokens import TextTokenizer
 
+__all__ = ["check", "check_fit", "generate", "load"]  # what the core and the job call
 MODEL, MMLU = "model", "mmlu"
 _WEIGHT_SAMPLES, _SAMPLE_BYTES = 64, 1 << 16  # of each file of weights; whole, they take minutes
 
@@ -166,3 +171,8 @@ def _content_id(
                     stream.seek(size * number // _WEIGHT_SAMPLES)
                     digest.update(stream.read(_SAMPLE_BYTES))
     return digest.hexdigest()[:16]
+
+
+def check_fit(folder: Path, recipe: LlamaRecipe, world_size: int, memory: RankMemory) -> None:
+    """Refuse what a rank with ``memory`` cannot hold; see ``memory.refuse_too_little``."""
+    refuse_too_little(read_config(folder / MODEL), recipe, world_size, memory.rank_bytes)

@@ -13,7 +13,7 @@ from trainmark.training.parameters import trained
 from trainmark.training.shards import Sharding, evaluation_rows
 from trainmark.training.stepper import Stepper, add_over_ranks
 
-from .case import FEATURES, ROWS
+from .data import FEATURES, ROWS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
