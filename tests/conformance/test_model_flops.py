@@ -9,7 +9,6 @@ import pytest
 
 from trainmark import cases
 from trainmark.cases import generated_folder
-from trainmark.cases.llama2_7b_lora.model_files import config_from
 from trainmark.conformance.probe import counted_flops
 from trainmark.devices.cpu import CpuDevice
 from trainmark.protocols import JobContext
@@ -23,10 +22,14 @@ def same(data: Any) -> Any:
     return data
 
 
+def with_sizes(data: Any, sizes: dict[str, int]) -> Any:
+    config = type(data.config).model_validate({**data.config.raw, **sizes})
+    return replace(data, config=config)
+
+
 def wider_distilbert(data: Any) -> Any:
     sizes = {"dim": 96, "hidden_dim": 200, "n_layers": 3, "n_heads": 4}
-    raw = {**data.config.raw, **sizes}
-    return replace(data, config=replace(data.config, raw=raw, **sizes))
+    return with_sizes(data, sizes)
 
 
 def wider_llama(data: Any) -> Any:
@@ -34,7 +37,7 @@ def wider_llama(data: Any) -> Any:
         "hidden_size": 96, "intermediate_size": 200, "num_hidden_layers": 3,
         "num_key_value_heads": 2,
     }  # fmt: skip
-    return replace(data, config=config_from({**data.config.raw, **sizes}))
+    return with_sizes(data, sizes)
 
 
 # Case, what differs from its tiny recipe, what is done to the data that it loads.

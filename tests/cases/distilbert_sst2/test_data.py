@@ -292,7 +292,7 @@ TEXT_FAULTS = {
     "bad config": ["config.json: not readable as JSON"],
     "other model": ["config.json, model_type: model_type is 'bert'"],
     "bad size": ["config.json, dim: dim is 0", "above 0"],
-    "bad heads": ["dim 64 does not divide into 3 heads"],
+    "bad heads": ["n_heads is 3", "dim is a multiple of n_heads: 64"],
     "no tokenizer": ["model: no tokenizer.json and no vocab.txt"],
     "bad tokenizer": ["tokenizer.json: not readable as a tokenizer"],
     "small vocab": ["vocab.txt: 75 tokens", "vocab_size 20"],
@@ -437,10 +437,13 @@ def test_missing_and_wrong_weights_are_told(folder):
     assert "model.safetensors, qa_outputs.bias: unknown weight" in fault(folder, PRETRAINED)
     name = "distilbert.transformer.layer.1.ffn.lin1.weight"
     write_weights(model, without=[name])
-    assert f"no weight {name}; only the classifier's own layers" in fault(folder, PRETRAINED)
+    assert f"no weight {name}; the DistilBERT of model/config.json has" in fault(folder, PRETRAINED)
     write_weights(model, extra={name: np.zeros((4, 64), np.float32)})
     message = fault(folder, PRETRAINED)
-    assert f"{name} has shape (4, 64); model/config.json makes it (128, 64)" in message
+    assert (
+        f"{name} has shape (4, 64); the DistilBERT of model/config.json has it as (128, 64)"
+        in message
+    )
     cut(model / "model.safetensors", 300)
     assert "not readable as safetensors" in fault(folder, PRETRAINED)
 

@@ -46,7 +46,7 @@ def peak(config, **fields):
 device = CpuDevice(threads=1)
 sizes = json.loads(sys.argv[1])
 peak(model_files.PRESETS["tiny"], micro_batch_size=1, seq_length=64)
-config = model_files.config_from({**model_files.PRESETS["7b"].raw, **sizes})
+config = model_files.ModelConfig.model_validate({**model_files.PRESETS["7b"].raw, **sizes})
 print(json.dumps([peak(config, **fields) for fields in json.loads(sys.argv[2])]))
 """
 

@@ -15,20 +15,20 @@ from safetensors.torch import load_file, save_file
 from transformers import LlamaForCausalLM
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
-from trainmark.cases.llama2_7b_lora import adapters, layers, weight_loading
+from trainmark.cases.llama2_7b_lora import adapters, layers
 from trainmark.cases.llama2_7b_lora.case import TARGETS, LlamaRecipe
-from trainmark.cases.llama2_7b_lora.model import LlamaLora, build
+from trainmark.cases.llama2_7b_lora.model import LlamaLora, build, copy_stored
 from trainmark.cases.llama2_7b_lora.model_files import (
     PRESETS,
     ModelConfig,
-    config_from,
+    check_weights,
     expected_shapes,
     lora_parameters,
     parameters,
     read_config,
 )
 from trainmark.cases.llama2_7b_lora.packing import IGNORED
-from trainmark.cases.llama2_7b_lora.weight_files import INDEX, SINGLE, check_weights
+from trainmark.data.checkpoint_shapes import INDEX, SINGLE
 from trainmark.devices.cpu import CpuDevice
 from trainmark.errors import DataError
 
@@ -45,7 +45,7 @@ def write_folder(
     folder.mkdir(exist_ok=True)
     raw = {**TINY.raw, **sizes}
     (folder / "config.json").write_text(json.dumps(raw))
-    config = config_from(raw)
+    config = ModelConfig.model_validate(raw)
     torch.manual_seed(5)
     weights = {
         name: (1 + 0.1 * torch.randn(shape) if len(shape) == 1 else 0.2 * torch.randn(shape))
@@ -328,21 +328,6 @@ def test_a_compiled_model_takes_the_librarys_way_to_the_same_gradients() -> None
         torch.testing.assert_close(grad, expected[name], rtol=1e-3, atol=1e-4)
 
 
-def test_a_large_table_stays_in_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = write_folder(tmp_path)
-    ids, labels = some_rows()
-    loss = new_model(tmp_path, config)(ids, labels).item()
-    monkeypatch.setattr(weight_loading, "_LARGE_TABLE_BYTES", 1)
-    model = new_model(tmp_path, config)
-    table = model.causal_lm.model.embed_tokens
-    assert isinstance(table, weight_loading.TableInFile)
-    assert torch.equal(table(ids), table.weight[ids])
-    assert model(ids, labels).item() == loss
-    # In another type it must be converted, and a sharded model takes its share of a copy.
-    other = new_model(tmp_path, config, precision="bf16", weights_dtype="bf16")
-    assert type(other.causal_lm.model.embed_tokens) is torch.nn.Embedding
-
-
 def test_a_shared_table_is_read_once(tmp_path: Path) -> None:
     config = write_folder(tmp_path, tie_word_embeddings=True)
     model = new_model(tmp_path, config)
@@ -413,14 +398,14 @@ def test_every_preset_is_read_back_from_its_config(tmp_path: Path) -> None:
 
 def test_weights_of_another_shape_are_refused_before_they_are_read(tmp_path: Path) -> None:
     write_folder(tmp_path)
-    wider = config_from({**TINY.raw, "intermediate_size": 180})
+    wider = ModelConfig.model_validate({**TINY.raw, "intermediate_size": 180})
     with pytest.raises(DataError, match=r"shape \(64, 172\)") as caught:
         check_weights(tmp_path, wider)
     assert "model.safetensors, model.layers.0.mlp" in str(caught.value.where)
     with pytest.raises(DataError, match=r"no weight model\.layers\.2"):
-        check_weights(tmp_path, config_from({**TINY.raw, "num_hidden_layers": 3}))
+        check_weights(tmp_path, ModelConfig.model_validate({**TINY.raw, "num_hidden_layers": 3}))
     with pytest.raises(DataError, match=r"unknown weight model\.layers\.1"):
-        check_weights(tmp_path, config_from({**TINY.raw, "num_hidden_layers": 1}))
+        check_weights(tmp_path, ModelConfig.model_validate({**TINY.raw, "num_hidden_layers": 1}))
 
 
 def _cut(file: Path) -> None:
@@ -444,9 +429,9 @@ def _whole_numbers(file: Path) -> None:
     ("damage", "said"),
     [
         (Path.unlink, "no model.safetensors and no"),
-        (_cut, "the file at"),
-        (_no_header, "no header in its 10 bytes"),
-        (_no_json, "its header is no JSON"),
+        (_cut, "not readable as safetensors"),
+        (_no_header, "not readable as safetensors"),
+        (_no_json, "not readable as safetensors"),
         (_whole_numbers, "stored as I64"),
     ],
 )
@@ -476,7 +461,7 @@ def test_a_weight_that_is_no_number_is_named(
     save_file(state, tmp_path / SINGLE)
     stored = check_weights(tmp_path, config)[name]
     with pytest.raises(DataError, match=rf"{number:g} in its row 3") as caught:
-        weight_loading.copy_stored(stored, torch.empty(stored.shape, dtype=dtype))
+        copy_stored(stored, torch.empty(stored.shape, dtype=dtype))
     assert str(caught.value.remedy).startswith(remedy)
 
 

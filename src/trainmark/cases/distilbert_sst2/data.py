@@ -11,6 +11,7 @@ from hashlib import file_digest, sha256
 from typing import TYPE_CHECKING, Literal
 
 from trainmark.data.input_files import split_files
+from trainmark.data.model_config import CONFIG
 from trainmark.errors import DataError
 from trainmark.spec import DataFacts
 
@@ -18,7 +19,6 @@ from .arrays import read_npz
 from .columns import Texts, read_texts
 from .generate import BEST_ACCURACY, generate
 from .model_files import (
-    CONFIG,
     TOKENIZERS,
     first_existing,
     open_tokenizer,

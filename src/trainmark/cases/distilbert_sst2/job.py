@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from transformers.models.distilbert.configuration_distilbert import DistilBertConfig
 from transformers.models.distilbert.modeling_distilbert import DistilBertForSequenceClassification
 
+from trainmark.data.checkpoint_shapes import StoredTensor, weights_in
 from trainmark.errors import DataError
 from trainmark.protocols import Batch, Counts, Evaluation
 from trainmark.training.kernels.attention import use_cpu_attention
@@ -21,7 +22,7 @@ from trainmark.training.shards import Sharding, evaluation_rows
 from trainmark.training.stepper import Stepper, add_over_ranks
 
 from . import data as rows_of
-from .model_files import MODEL_REMEDY, NUM_LABELS
+from .model_files import MODEL_REMEDY, MODEL_RULE, NUM_LABELS
 from .weights import match_weights, weights_file
 
 if TYPE_CHECKING:
@@ -84,18 +85,22 @@ def _load_weights(model: nn.Module, file: Path, config: ModelConfig) -> None:
             where=str(file),
             remedy=MODEL_REMEDY,
         ) from None
-    if not isinstance(state, dict) or not all(isinstance(x, Tensor) for x in state.values()):
+    state = weights_in(state, file, rule=MODEL_RULE, remedy=MODEL_REMEDY)
+    if strange := [key for key, item in state.items() if not isinstance(item, Tensor)]:
         raise DataError(
-            f"holds {type(state).__name__}, not named tensors",
-            where=str(file),
+            f"{strange[0]} is no tensor",
+            where=f"{file}, {strange[0]}",
             rule="a checkpoint is a state_dict",
             remedy=MODEL_REMEDY,
         )
-    matched = match_weights({key: tuple(item.shape) for key, item in state.items()}, config, file)
+    stored = [
+        StoredTensor(file, key, str(item.dtype).removeprefix("torch."), tuple(item.shape))
+        for key, item in state.items()
+    ]
     parameters = dict(model.named_parameters())
     with torch.no_grad():
-        for name, key in matched.items():
-            parameters[name].copy_(state[key])
+        for name, tensor in match_weights(stored, config, file).items():
+            parameters[name].copy_(state[tensor.key])
 
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:

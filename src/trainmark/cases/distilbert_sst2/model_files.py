@@ -6,10 +6,12 @@ checks with it before anything starts.
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from trainmark.data import model_config
+from trainmark.data.model_config import CONFIG, ConfigKeys, Share, Size
 from trainmark.data.vocabulary import refuse_short
 from trainmark.data.wordpiece import FILES, open_wordpiece
 from trainmark.errors import DataError
@@ -17,44 +19,45 @@ from trainmark.errors import DataError
 from .columns import refuse_empty_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
     from pathlib import Path
 
     from tokenizers import Tokenizer
 
     from .tokens import TokenRows
 
-CONFIG = "config.json"
 TOKENIZERS = FILES  # of the tokenizer; the first that exists is used
+MODEL_RULE = "model/ is a Hugging Face folder of a DistilBERT: config.json, weights, tokenizer"
 MODEL_REMEDY = "put the files of the distilbert-base-uncased model folder into model/"
 NUM_LABELS = 2
 MAX_PARAMETERS = 10**10
 # Names that transformers' table of activations has and a DistilBERT can use.
-ACTIVATIONS = (
+Activation = Literal[
     "gelu", "gelu_fast", "gelu_new", "gelu_python", "gelu_pytorch_tanh", "leaky_relu", "mish",
     "quick_gelu", "relu", "relu6", "sigmoid", "silu", "swish", "tanh",
-)  # fmt: skip
-RATES = ("dropout", "attention_dropout", "seq_classif_dropout")
-# The keys of config.json that define the model; all others are the writer's own business.
-ARCHITECTURE = (
-    "n_layers", "n_heads", "dim", "hidden_dim", "vocab_size", "max_position_embeddings",
-    "pad_token_id", "activation", *RATES, "initializer_range", "sinusoidal_pos_embds",
-)  # fmt: skip
-SIZES = ("n_layers", "n_heads", "dim", "hidden_dim", "vocab_size", "max_position_embeddings")
+]  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class ModelConfig:
-    """Sizes of the model; ``raw`` holds the keys of ``config.json`` that define it."""
+class ModelConfig(ConfigKeys):
+    """Sizes of the model, and the rates of its dropouts."""
 
-    n_layers: int
-    n_heads: int
-    dim: int
-    hidden_dim: int
-    vocab_size: int
-    max_position_embeddings: int
-    pad_token_id: int
-    raw: Mapping[str, Any]
+    model_type: Literal["distilbert"] = Field(description='this case trains "distilbert"')
+    dim: Size
+    n_layers: Size
+    n_heads: Size
+    hidden_dim: Size
+    vocab_size: Size
+    max_position_embeddings: Size
+    pad_token_id: int = 0
+    activation: Activation = "gelu"
+    dropout: Share = 0.1
+    attention_dropout: Share = 0.1
+    seq_classif_dropout: Share = 0.2
+    initializer_range: float = Field(0.02, gt=0, lt=1e3, description="a number above 0, below 1000")
+    sinusoidal_pos_embds: bool = Field(False, description="true or false")
+    pruned_heads: dict[str, object] | list[object] | None = Field(None, max_length=0, exclude=True)
+    return_dict: Literal[True] = Field(True, exclude=True)
+    use_return_dict: Literal[True] = Field(True, exclude=True)
 
     @property
     def parameters(self) -> int:
@@ -72,6 +75,31 @@ class ModelConfig:
         """Weights of the two head layers, which see the first token only."""
         return self.dim**2 + self.dim * NUM_LABELS
 
+    @field_validator("n_heads")
+    @classmethod
+    def _divides_dim(cls, value: int, info: ValidationInfo) -> int:
+        dim = info.data.get("dim", 0)
+        if dim % value:
+            raise ValueError(f"dim is a multiple of n_heads: {dim}")
+        return value
+
+    @field_validator("pad_token_id")
+    @classmethod
+    def _in_vocabulary(cls, value: int, info: ValidationInfo) -> int:
+        size = info.data.get("vocab_size", 0)
+        if not 0 <= value < size:
+            raise ValueError(f"a whole number in [0, {size}), the vocab_size")
+        return value
+
+    @model_validator(mode="after")
+    def _of_possible_size(self) -> ModelConfig:
+        if self.parameters >= MAX_PARAMETERS:
+            raise ValueError(
+                f"the sizes make {self.parameters:.1e} parameters together; "
+                f"a model has fewer than {MAX_PARAMETERS:,}"
+            )
+        return self
+
 
 def first_existing(folder: Path, names: Iterable[str]) -> Path | None:
     """Return the first of ``names`` that is a file in ``folder``."""
@@ -84,90 +112,9 @@ def read_config(folder: Path) -> ModelConfig:
     Raises:
         DataError: missing, no JSON, another model, or a value outside its range.
     """
-    file = folder / CONFIG
-    if not file.is_file():
-        raise DataError("no such file", where=str(file), remedy=MODEL_REMEDY)
-    try:
-        raw = json.loads(file.read_bytes())
-    except ValueError as error:
-        raise DataError(
-            f"not readable as JSON: {error}", where=str(file), remedy=MODEL_REMEDY
-        ) from None
-    except RecursionError:
-        raise DataError(
-            "not readable as JSON: nested too deeply", where=str(file), remedy=MODEL_REMEDY
-        ) from None
-    if not isinstance(raw, dict) or raw.get("model_type") != "distilbert":
-        kind = raw.get("model_type") if isinstance(raw, dict) else type(raw).__name__
-        raise DataError(
-            f"model_type is {kind!r}",
-            where=f"{file}, model_type",
-            rule='this case trains "distilbert"',
-            remedy=MODEL_REMEDY,
-        )
-    for name in SIZES:
-        value: Any = raw.get(name)
-        if not _is_whole(value) or value < 1:
-            raise _bad_value(file, name, value, "a size is a whole number above 0")
-    _refuse_values(file, raw)
-    config = ModelConfig(
-        **{name: raw[name] for name in SIZES},
-        pad_token_id=raw.get("pad_token_id", 0),
-        raw={name: raw[name] for name in ARCHITECTURE if name in raw},
+    return model_config.read_config(
+        folder / CONFIG, ModelConfig, rule=MODEL_RULE, remedy=MODEL_REMEDY
     )
-    if config.parameters >= MAX_PARAMETERS:
-        raise DataError(
-            f"the sizes make a model of {config.parameters:.1e} parameters",
-            where=f"{file}, {', '.join(SIZES)}",
-            rule=f"a model has fewer than {MAX_PARAMETERS:,} parameters",
-            remedy=MODEL_REMEDY,
-        )
-    if config.dim % config.n_heads:
-        raise DataError(
-            f"dim {config.dim} does not divide into {config.n_heads} heads",
-            where=f"{file}, n_heads",
-            rule="dim is a multiple of n_heads",
-            remedy=MODEL_REMEDY,
-        )
-    return config
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, float) or _is_whole(value)
-
-
-def _bad_value(file: Path, name: str, value: Any, rule: str) -> DataError:
-    shown = repr(value) if len(repr(value)) < 80 else f"{repr(value)[:80]}..."
-    return DataError(f"{name} is {shown}", where=f"{file}, {name}", rule=rule, remedy=MODEL_REMEDY)
-
-
-def _refuse_values(file: Path, raw: Mapping[str, Any]) -> None:
-    """Raise DataError for the first key, other than a size, that cannot be trained with."""
-    pad, vocab_size = raw.get("pad_token_id", 0), raw["vocab_size"]
-    if not _is_whole(pad) or not 0 <= pad < vocab_size:
-        rule = f"a whole number in [0, {vocab_size}), the vocab_size"
-        raise _bad_value(file, "pad_token_id", pad, rule)
-    if raw.get("activation", "gelu") not in ACTIVATIONS:
-        raise _bad_value(file, "activation", raw["activation"], f"one of {', '.join(ACTIVATIONS)}")
-    for name in RATES:
-        value = raw.get(name, 0.0)
-        if not _is_number(value) or not 0 <= value < 1:
-            raise _bad_value(file, name, value, "a number in [0, 1)")
-    scale = raw.get("initializer_range", 0.02)
-    if not _is_number(scale) or not 0 < scale < 1e3:
-        raise _bad_value(file, "initializer_range", scale, "a number above 0, below 1000")
-    if not isinstance(raw.get("sinusoidal_pos_embds", False), bool):
-        name = "sinusoidal_pos_embds"
-        raise _bad_value(file, name, raw[name], "true or false")
-    if raw.get("pruned_heads"):
-        raise _bad_value(file, "pruned_heads", raw["pruned_heads"], "all heads are trained")
-    for name in ("return_dict", "use_return_dict"):
-        if raw.get(name, True) is not True:
-            raise _bad_value(file, name, raw[name], "true, or left out")
 
 
 def refuse_long(config: ModelConfig, seq_length: int, folder: Path) -> None:

@@ -10,12 +10,13 @@ import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from trainmark.data.model_config import CONFIG
 from trainmark.errors import DataError
 
 from . import data as layouts
 from .arrays import read_npz
 from .columns import read_texts
-from .model_files import CONFIG, TOKENIZERS, first_existing, open_tokenizer, read_config, tokenize
+from .model_files import TOKENIZERS, first_existing, open_tokenizer, read_config, tokenize
 from .unpack import SUFFIXES, is_archive
 from .weights import WEIGHTS, check_weights
 

@@ -7,18 +7,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from trainmark.data.checkpoint_shapes import (
+    SINGLE,
+    ModelWeights,
+    StoredTensor,
+    match,
+    stored_tensors,
+)
 from trainmark.errors import DataError
 
-from .columns import refuse_empty_file
-from .model_files import MODEL_REMEDY, NUM_LABELS, first_existing
+from .model_files import MODEL_REMEDY, MODEL_RULE, NUM_LABELS, first_existing
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable
     from pathlib import Path
 
     from .model_files import ModelConfig
 
-WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # the first that exists is used
+WEIGHTS = (SINGLE, "pytorch_model.bin")  # the first that exists is used
 HEADS = ("pre_classifier.", "classifier.")  # absent from a language model: start fresh
 IGNORED = ("vocab_transform.", "vocab_layer_norm.", "vocab_projector.")  # masked-LM head
 IGNORED_BUFFERS = ("embeddings.position_ids",)
@@ -53,45 +59,26 @@ def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 
 
 def match_weights(
-    found: Mapping[str, tuple[int, ...]], config: ModelConfig, file: Path
-) -> dict[str, str]:
-    """Return the checkpoint key of every parameter that ``found`` holds.
+    found: Iterable[StoredTensor], config: ModelConfig, file: Path
+) -> dict[str, StoredTensor]:
+    """Return what the checkpoint holds of each parameter, by the parameter's name.
 
     The classifier's own layers may be absent; the masked-LM head is left out.
 
     Raises:
-        DataError: a key that is missing, unknown, or of another shape than the config's.
+        DataError: a tensor that is unknown or of another shape than the config's, or a
+            parameter that is missing.
     """
-    expected = expected_shapes(config)
-    matched: dict[str, str] = {}
-    for key, shape in found.items():
-        if key.startswith(IGNORED) or key.endswith(IGNORED_BUFFERS):
-            continue
-        name = key if key in expected else f"distilbert.{key}"  # a bare encoder has no prefix
-        if name not in expected:
-            raise DataError(
-                f"unknown weight {key}",
-                where=f"{file}, {key}",
-                rule=f"a DistilBERT of {config.n_layers} layers has no such weight",
-                remedy=MODEL_REMEDY,
-            )
-        if tuple(shape) != expected[name]:
-            raise DataError(
-                f"{key} has shape {tuple(shape)}",
-                where=f"{file}, {key}",
-                rule=f"model/config.json makes it {expected[name]}",
-                remedy="use the config.json and the weights of one and the same model",
-            )
-        matched[name] = key
-    missing = [name for name in expected if name not in matched and not name.startswith(HEADS)]
-    if missing:
-        raise DataError(
-            f"no weight {missing[0]}" + (f" and {len(missing) - 1} more" if missing[1:] else ""),
-            where=f"{file}, {missing[0]}",
-            rule="only the classifier's own layers may be absent",
-            remedy=MODEL_REMEDY,
-        )
-    return matched
+    weights = ModelWeights(
+        model="the DistilBERT of model/config.json",
+        shapes=expected_shapes(config),
+        rule=MODEL_RULE,
+        remedy=MODEL_REMEDY,
+        wrappers=("distilbert.",),  # a bare encoder has no prefix
+        optional=HEADS,
+        unused=lambda name: name.startswith(IGNORED) or name.endswith(IGNORED_BUFFERS),
+    )
+    return match(found, weights, where=file)
 
 
 def weights_file(folder: Path) -> Path:
@@ -108,29 +95,16 @@ def weights_file(folder: Path) -> Path:
             rule="init=pretrained starts from the model's weights",
             remedy=f"{MODEL_REMEDY}, or add init=random, which is labelled performance-only",
         )
-    refuse_empty_file(file)
     return file
 
 
 def check_weights(folder: Path, config: ModelConfig) -> Path:
-    """Check names and shapes of ``model.safetensors`` without reading its numbers.
+    """Check names and shapes of the weights without reading their numbers; return the file.
 
-    ``pytorch_model.bin`` cannot be looked into without torch: the job checks it.
+    What torch wrote before version 1.6 cannot be looked into without torch: the job checks it.
     """
     file = weights_file(folder)
-    if file.suffix == ".safetensors":
-        match_weights(safetensors_shapes(file), config, file)
+    stored = stored_tensors(file, rule=MODEL_RULE, remedy=MODEL_REMEDY)
+    if stored is not None:
+        match_weights(stored, config, file)
     return file
-
-
-def safetensors_shapes(file: Path) -> dict[str, tuple[int, ...]]:
-    """Return the shape of every tensor by key."""
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(file, framework="np") as tensors:
-            return {key: tuple(tensors.get_slice(key).get_shape()) for key in tensors.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        raise DataError(
-            f"not readable as safetensors: {error}", where=str(file), remedy=MODEL_REMEDY
-        ) from None

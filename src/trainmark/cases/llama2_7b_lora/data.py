@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
+from trainmark.data.model_config import CONFIG
 from trainmark.errors import DataError
 from trainmark.spec import DataFacts
 
@@ -19,12 +20,11 @@ from .generate import generate
 from .memory import refuse_too_little
 from .mmlu import read_mmlu
 from .mmlu_plan import answer_ids
-from .model_files import CONFIG, read_config
+from .model_files import check_weights, read_config, weight_files
 from .packing import pack
 from .prompts import training_text
 from .samsum import find_layout, read_dialogues
 from .tokens import open_tokenizer, tokenizer_files
-from .weight_files import check_weights, weight_files
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -189,7 +189,10 @@ def generate(folder: Path, recipe: LlamaRecipe) -> None:
 
 def write_model(folder: Path, recipe: LlamaRecipe) -> None:
     """Write tokenizer and ``config.json``, and random weights where the recipe loads some."""
-    from .model_files import CONFIG, PRESETS
+    from trainmark.data.checkpoint_shapes import SINGLE
+    from trainmark.data.model_config import CONFIG
+
+    from .model_files import PRESETS
 
     folder.mkdir()
     config = PRESETS[recipe.model_size]
@@ -197,8 +200,6 @@ def write_model(folder: Path, recipe: LlamaRecipe) -> None:
     _write_json(folder / CONFIG, dict(config.raw))
     if recipe.init == "pretrained":
         from safetensors.numpy import save_file
-
-        from .weight_files import SINGLE
 
         save_file(_weights(config, seed=recipe.seed), folder / SINGLE, {"format": "pt"})
 

@@ -6,11 +6,13 @@ pass of training. Only adapters are trained; frozen weights never get a gradient
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the field's name for it
 from torch.utils.checkpoint import checkpoint
@@ -19,27 +21,29 @@ from torch.utils.checkpoint import checkpoint
 from transformers.models.llama.configuration_llama import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaForCausalLM, LlamaRotaryEmbedding
 
+from trainmark.data.input_files import readable
+from trainmark.errors import DataError
 from trainmark.training.kernels.host_memory import give_back_free_memory, map_large_blocks
 from trainmark.training.kernels.linear_cross_entropy import linear_cross_entropy_sum
 
 from .case import targets
 from .layers import ADAPTER, use_lean_parts
 from .memory import SCORES_AT_ONCE
+from .model_files import REMEDY, RULE, check_weights
 from .packing import IGNORED
-from .weight_files import check_weights
-from .weight_loading import TableInFile, copy_stored
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from trainmark.data.checkpoint_shapes import StoredTensor
     from trainmark.protocols import Device
 
     from .case import LlamaRecipe
     from .model_files import ModelConfig
 
-TABLE = "model.embed_tokens.weight"
 # Of a tensor that is mapped on its own on a CPU: every large activation of a large model.
 LARGE_BLOCK_BYTES = 1 << 21
+_NUMBERS_AT_ONCE = 1 << 22  # of a weight, checked together
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -151,7 +155,7 @@ def build(
     if weights is None:
         _draw_weights(causal_lm, config, place, seed=recipe.seed)
     else:
-        _load_weights(causal_lm, config, place, weights, may_stay=not sharded)
+        _load_weights(causal_lm, config, place, weights)
     with torch.device(place):  # what follows from the sizes alone is in no file
         causal_lm.model.rotary_emb = LlamaRotaryEmbedding(config=causal_lm.config)
     if config.tie_embeddings:
@@ -218,23 +222,51 @@ def _load_weights(
     config: ModelConfig,
     place: torch.device,
     folder: Path,
-    *,
-    may_stay: bool,
 ) -> None:
-    """Read each weight to where it will stay.
-
-    On a CPU a large table of tokens stays in its file where it has the right type: a look-up
-    takes the rows that it needs, and no product ever reads the others.
-    """
+    """Read each weight to where it will stay."""
     stored = check_weights(folder, config)
-    may_stay = may_stay and place.type == "cpu" and not config.tie_embeddings
     for name, empty in _weights_of(causal_lm, config):
-        if may_stay and name == TABLE and TableInFile.fits(stored[name], empty.dtype):
-            causal_lm.model.embed_tokens = TableInFile(stored[name])
-            continue
         value = torch.empty(empty.shape, dtype=empty.dtype, device=place)
         copy_stored(stored[name], value)
         _put(causal_lm, name, value)
+
+
+def copy_stored(stored: StoredTensor, out: Tensor) -> None:
+    """Fill ``out``, of the same shape on any device, with the numbers of ``stored``.
+
+    The file is mapped for this weight alone, so that its pages do not add up in memory.
+
+    Raises:
+        DataError: the file cannot be read, or a number is not finite in the type of ``out``.
+    """
+    try:
+        with (
+            readable(stored.file, rule=RULE, remedy=REMEDY),
+            safe_open(stored.file, framework="pt") as held,
+        ):
+            values = held.get_tensor(stored.key)
+    except SafetensorError as error:
+        what = f"not readable as safetensors: {error}"
+        raise DataError(what, where=str(stored.file), rule=RULE, remedy=REMEDY) from None
+    rows_at_once = max(1, _NUMBERS_AT_ONCE // max(1, values[:1].numel()))
+    pairs = zip(out.split(rows_at_once), values.split(rows_at_once), strict=True)
+    for number, (copied, read) in enumerate(pairs):
+        copied.copy_(read)
+        if not copied.isfinite().all():
+            raise _not_finite(stored, copied, read, number * rows_at_once)
+
+
+def _not_finite(stored: StoredTensor, copied: Tensor, read: Tensor, row: int) -> DataError:
+    """Return what is wrong with the first number of ``read`` that is not finite in ``copied``."""
+    place = copied.isfinite().logical_not().nonzero()[0]
+    number = float(read[tuple(place.tolist())])
+    kind = str(copied.dtype).removeprefix("torch.")
+    return DataError(
+        f"a weight of shape {stored.shape} holds {number:g} in its row {row + int(place[0])}",
+        where=f"{stored.file}, {stored.key}",
+        rule=f"every weight is a finite number in {kind}",
+        remedy="set weights_dtype=fp32 or bf16" if math.isfinite(number) else REMEDY,
+    )
 
 
 def _weights_of(causal_lm: LlamaForCausalLM, config: ModelConfig) -> list[tuple[str, Tensor]]:

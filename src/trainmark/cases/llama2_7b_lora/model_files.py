@@ -6,62 +6,70 @@ torch: the launcher checks with it before anything starts.
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from trainmark.data.input_files import file_bytes, readable
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from trainmark.data import model_config
+from trainmark.data.checkpoint_shapes import (
+    INDEX,
+    SINGLE,
+    ModelWeights,
+    StoredTensor,
+    indexed_files,
+    match,
+    stored_tensors,
+)
+from trainmark.data.model_config import CONFIG, ConfigKeys, Size
 from trainmark.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
     from pathlib import Path
 
-CONFIG = "config.json"
 RULE = "model/ is a Hugging Face folder of a Llama: config.json, safetensors, tokenizer"
 REMEDY = "copy the files of a Llama-2 model folder in the Hugging Face form into model/"
 MAX_PARAMETERS = 10**12
-# What config.json calls each size, and what ``ModelConfig`` does.
-SIZES = {
-    "hidden_size": "hidden_size",
-    "num_hidden_layers": "num_layers",
-    "num_attention_heads": "num_heads",
-    "intermediate_size": "intermediate_size",
-    "vocab_size": "vocab_size",
-    "max_position_embeddings": "max_positions",
-}
-# The keys of config.json that define the model; all others are the writer's own business.
-ARCHITECTURE = (
-    "model_type", "architectures", *SIZES, "num_key_value_heads", "rms_norm_eps",
-    "rope_theta", "rope_scaling", "rope_parameters", "tie_word_embeddings", "initializer_range",
-    "bos_token_id", "eos_token_id", "pad_token_id",
-)  # fmt: skip
-# Where Llama-2 knows one value only, given so by most folders.
-FIXED: dict[str, tuple[Any, ...]] = {
-    "hidden_act": ("silu",), "attention_bias": (False,), "mlp_bias": (False,),
-    "attention_dropout": (0, None), "pretraining_tp": (1, None),
-}  # fmt: skip
+ABOVE_0 = "a number above 0"
+Positive = Annotated[float, Field(gt=0, lt=1e9, description=ABOVE_0)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelConfig:
-    """Sizes of the model; ``raw`` holds the keys of ``config.json`` that define it."""
+class ModelConfig(ConfigKeys):
+    """Sizes of the model. Keys of which Llama-2 knows one value only are checked, not kept."""
 
-    hidden_size: int
-    num_layers: int
-    num_heads: int
-    num_kv_heads: int
-    intermediate_size: int
-    vocab_size: int
-    max_positions: int
-    rms_norm_eps: float = 1e-5
-    rope_theta: float = 10_000.0
-    tie_embeddings: bool = False
-    initializer_range: float = 0.02
-    bos_id: int | None = 1
-    eos_id: int | None = 2
-    pad_id: int | None = None
-    raw: Mapping[str, Any] = field(default_factory=dict)
+    model_type: Literal["llama"] = Field(description='this case trains "llama"')
+    architectures: list[str] | None = None
+    vocab_size: Size
+    hidden_size: Size
+    num_layers: Size = Field(alias="num_hidden_layers")
+    num_heads: Size = Field(alias="num_attention_heads")
+    key_value_heads: Size | None = Field(None, alias="num_key_value_heads")
+    intermediate_size: Size
+    max_positions: Size = Field(alias="max_position_embeddings")
+    rms_norm_eps: Positive = 1e-6
+    rope_theta: Positive = 10_000.0
+    rope_parameters: dict[str, Any] | None = None
+    tie_embeddings: bool | None = Field(
+        False, alias="tie_word_embeddings", description="true or false"
+    )
+    initializer_range: Positive = 0.02
+    bos_token_id: int | list[int] | None = 1
+    eos_token_id: int | list[int] | None = 2
+    pad_token_id: int | list[int] | None = None
+    head_dim: int | None = Field(None, exclude=True)
+    hidden_act: Literal["silu"] = Field("silu", exclude=True)
+    attention_bias: Literal[False] = Field(False, exclude=True)
+    mlp_bias: Literal[False] = Field(False, exclude=True)
+    attention_dropout: Literal[0, None] = Field(0, exclude=True)
+    pretraining_tp: Literal[1, None] = Field(1, exclude=True)
+    rope_scaling: None = Field(
+        None, exclude=True, description="a Llama-2 has null: its rotary angles are not scaled"
+    )
+
+    @property
+    def num_kv_heads(self) -> int:
+        """Heads of keys and of values; several query heads may share one."""
+        return self.key_value_heads or self.num_heads
 
     @property
     def head_size(self) -> int:
@@ -73,6 +81,61 @@ class ModelConfig:
         """Width of all keys, or of all values, of a token."""
         return self.num_kv_heads * self.head_size
 
+    @field_validator("num_heads")
+    @classmethod
+    def _of_even_width(cls, value: int, info: ValidationInfo) -> int:
+        hidden = info.data.get("hidden_size", 0)
+        if hidden % value or hidden // value % 2:
+            raise ValueError(f"hidden_size {hidden} divides into heads of an even width")
+        return value
+
+    @field_validator("key_value_heads")
+    @classmethod
+    def _of_equal_groups(cls, value: int | None, info: ValidationInfo) -> int | None:
+        heads = info.data.get("num_heads", 0)
+        if value is not None and heads % value:
+            raise ValueError(f"a divisor of the {heads} heads")
+        return value
+
+    @field_validator("head_dim")
+    @classmethod
+    def _of_all_heads(cls, value: int | None, info: ValidationInfo) -> int | None:
+        hidden, heads = info.data.get("hidden_size", 0), info.data.get("num_heads", 1)
+        if value not in (None, hidden // heads):
+            raise ValueError(f"hidden_size / heads: {hidden // heads}")
+        return value
+
+    @field_validator("rope_parameters")
+    @classmethod
+    def _not_scaled(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
+        angles = value or {}
+        if angles.get("rope_type", "default") != "default":
+            raise ValueError('a Llama-2 has rope_type "default"')
+        theta = angles.get("rope_theta", 10_000.0)
+        if isinstance(theta, bool) or not isinstance(theta, int | float) or not 0 < theta < 1e9:
+            raise ValueError(f"rope_theta is {ABOVE_0}")
+        return value
+
+    @field_validator("bos_token_id", "eos_token_id", "pad_token_id")
+    @classmethod
+    def _in_vocabulary(cls, value: Any, info: ValidationInfo) -> Any:
+        size = info.data.get("vocab_size", 0)
+        ids = value if isinstance(value, list) else [value]
+        if info.field_name == "pad_token_id" and ids == [-1]:  # how early folders say: none
+            return None
+        if not all(number is None or 0 <= number < size for number in ids):
+            raise ValueError(f"an id in [0, {size}), the vocab_size")
+        return value
+
+    @model_validator(mode="after")
+    def _of_possible_size(self) -> ModelConfig:
+        if parameters(self) >= MAX_PARAMETERS:
+            raise ValueError(
+                f"the sizes make {parameters(self):.1e} parameters together; "
+                f"a model has fewer than {MAX_PARAMETERS:,}"
+            )
+        return self
+
 
 def _preset(hidden: int, layers: int, heads: int, intermediate: int, **more: Any) -> ModelConfig:
     sizes: dict[str, Any] = {
@@ -81,8 +144,9 @@ def _preset(hidden: int, layers: int, heads: int, intermediate: int, **more: Any
         "max_position_embeddings": 4096, "num_key_value_heads": heads, "rms_norm_eps": 1e-5,
         "initializer_range": 0.02, "bos_token_id": 1, "eos_token_id": 2, **more,
     }  # fmt: skip
-    raw = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], **sizes}
-    return config_from(raw)
+    return ModelConfig.model_validate(
+        {"model_type": "llama", "architectures": ["LlamaForCausalLM"], **sizes}
+    )
 
 
 def linear_shapes(config: ModelConfig) -> dict[str, tuple[int, int]]:
@@ -132,120 +196,50 @@ def read_config(folder: Path) -> ModelConfig:
     Raises:
         DataError: missing, no JSON, another model, or a value outside its range.
     """
-    file = folder / CONFIG
-    raw = read_json(file)
-    if not isinstance(raw, dict) or raw.get("model_type") != "llama":
-        kind = raw.get("model_type") if isinstance(raw, dict) else type(raw).__name__
-        raise _bad(file, "model_type", kind, 'this case trains "llama"')
-    return config_from(raw, file)
+    return model_config.read_config(folder / CONFIG, ModelConfig, rule=RULE, remedy=REMEDY)
 
 
-def config_from(raw: Mapping[str, Any], file: Path | None = None) -> ModelConfig:
-    """Return the sizes that the keys of a ``config.json`` give.
+def weight_files(folder: Path) -> list[Path]:
+    """Return the safetensors files of the model folder.
 
     Raises:
-        DataError: a value outside its range, naming ``file`` and the key.
+        DataError: there are none, or the index names something else.
     """
-    for name in SIZES:
-        if not _is_whole(raw.get(name)) or raw[name] < 1:
-            raise _bad(file, name, raw.get(name), "a size is a whole number above 0")
-    for name, known in FIXED.items():
-        if raw.get(name, known[0]) not in known:
-            raise _bad(file, name, raw[name], f"a Llama-2 has {known[0]!r}")
-    config = ModelConfig(
-        **{ours: raw[name] for name, ours in SIZES.items()},
-        num_kv_heads=raw.get("num_key_value_heads") or raw["num_attention_heads"],
-        rms_norm_eps=_number(raw, "rms_norm_eps", 1e-6, file),
-        rope_theta=_rope_theta(raw, file),
-        tie_embeddings=raw.get("tie_word_embeddings") or False,
-        initializer_range=_number(raw, "initializer_range", 0.02, file),
-        bos_id=_token(raw, "bos_token_id", 1, file),
-        eos_id=_token(raw, "eos_token_id", 2, file),
-        pad_id=_token(raw, "pad_token_id", None, file),
-        raw={name: raw[name] for name in ARCHITECTURE if name in raw},
+    if (folder / SINGLE).exists():
+        return [folder / SINGLE]
+    if (folder / INDEX).exists():
+        return indexed_files(folder / INDEX, rule=RULE, remedy=REMEDY)
+    raise DataError(
+        f"no {SINGLE} and no {INDEX}",
+        where=str(folder),
+        rule="init=pretrained starts from the model's weights, as safetensors",
+        remedy=f"{REMEDY}, or add init=random, which is labelled performance-only",
     )
-    _refuse_sizes(config, raw, file)
-    return config
 
 
-def _refuse_sizes(config: ModelConfig, raw: Mapping[str, Any], file: Path | None) -> None:
-    """Raise DataError for sizes that do not fit each other."""
-    if not isinstance(config.tie_embeddings, bool):
-        raise _bad(file, "tie_word_embeddings", config.tie_embeddings, "true or false")
-    if config.hidden_size % config.num_heads or config.head_size % 2:
-        rule = f"hidden_size {config.hidden_size} divides into heads of an even width"
-        raise _bad(file, "num_attention_heads", config.num_heads, rule)
-    if raw.get("head_dim") not in (None, config.head_size):
-        raise _bad(file, "head_dim", raw["head_dim"], f"hidden_size / heads: {config.head_size}")
-    kv = config.num_kv_heads
-    if not _is_whole(kv) or kv < 1 or config.num_heads % kv:
-        rule = f"a whole part of the {config.num_heads} heads"
-        raise _bad(file, "num_key_value_heads", kv, rule)
-    if parameters(config) >= MAX_PARAMETERS:
-        rule = f"a model has fewer than {MAX_PARAMETERS:,} parameters"
-        raise _bad(file, ", ".join(SIZES), f"{parameters(config):.1e} parameters together", rule)
-
-
-def _rope_theta(raw: Mapping[str, Any], file: Path | None) -> float:
-    """Return the base of the rotary angles, in the old spelling of the keys or the new."""
-    scaling = raw.get("rope_scaling")
-    if scaling is not None:
-        raise _bad(file, "rope_scaling", scaling, "a Llama-2 has null: its angles are plain")
-    new = raw.get("rope_parameters")
-    if new is None:
-        return _number(raw, "rope_theta", 10_000.0, file)
-    if not isinstance(new, dict) or new.get("rope_type", "default") != "default":
-        raise _bad(file, "rope_parameters", new, 'a Llama-2 has rope_type "default"')
-    return _number(new, "rope_theta", 10_000.0, file)
-
-
-def _number(raw: Mapping[str, Any], name: str, default: float, file: Path | None) -> float:
-    value = raw.get(name, default)
-    if not (isinstance(value, float) or _is_whole(value)) or not 0 < value < 1e9:
-        raise _bad(file, name, value, "a number above 0")
-    return float(value)
-
-
-def _token(raw: Mapping[str, Any], name: str, default: int | None, file: Path | None) -> int | None:
-    value: Any = raw.get(name, default)
-    first: int | None = value[0] if isinstance(value, list) and value else value
-    if name == "pad_token_id" and first == -1:  # how early folders say that there is none
-        return None
-    if first is not None and (not _is_whole(first) or not 0 <= first < raw["vocab_size"]):
-        raise _bad(file, name, value, f"an id in [0, {raw['vocab_size']}), the vocab_size")
-    return first
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _bad(file: Path | None, name: str, value: Any, rule: str) -> DataError:
-    shown = repr(value)
-    if len(shown) > 80:
-        shown = f"{shown[:80]}..."
-    where = f"{file or CONFIG}, {name}"
-    return DataError(f"{name} is {shown}", where=where, rule=rule, remedy=REMEDY)
-
-
-def read_json(file: Path) -> Any:
-    """Return what a JSON file of the model folder holds.
+def check_weights(folder: Path, config: ModelConfig) -> dict[str, StoredTensor]:
+    """Return where each weight of the model is stored, by its name on the hub.
 
     Raises:
-        DataError: it is missing, no regular file, or no JSON.
+        DataError: a file that is missing or cut short, or a weight that is missing, unknown,
+            of another type, or of another shape than the config's.
     """
-    if not file.exists():
-        raise DataError("no such file", where=str(file), rule=RULE, remedy=REMEDY)
-    with readable(file, rule=RULE, remedy=REMEDY):
-        file_bytes(file)  # refuses what is no regular file
-        content = file.read_bytes()
-    try:
-        return json.loads(content)
-    except RecursionError:
-        why = "nested too deeply"
-    except ValueError as error:
-        why = str(error)
-    raise DataError(f"not readable as JSON: {why}", where=str(file), rule=RULE, remedy=REMEDY)
+    stored = [
+        tensor
+        for file in weight_files(folder)
+        for tensor in stored_tensors(file, rule=RULE, remedy=REMEDY) or ()
+    ]
+    weights = ModelWeights(
+        model="the Llama of model/config.json",
+        shapes=expected_shapes(config),
+        rule=RULE,
+        remedy=REMEDY,
+        unused=lambda name: (
+            name.endswith(".rotary_emb.inv_freq")  # computed from the sizes
+            or (name == "lm_head.weight" and bool(config.tie_embeddings))  # the table, again
+        ),
+    )
+    return match(stored, weights, where=folder)
 
 
 # Published shapes, and small ones of the same kind. On a frozen random base only adapters

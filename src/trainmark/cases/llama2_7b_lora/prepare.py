@@ -12,14 +12,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trainmark.data import prepared
+from trainmark.data.checkpoint_shapes import INDEX, SINGLE
+from trainmark.data.model_config import CONFIG
 from trainmark.errors import DataError
 
 from . import samsum
 from .data import MMLU, MODEL
 from .mmlu import SUBJECTS, read_mmlu
-from .model_files import CONFIG, read_config
+from .model_files import check_weights, read_config, weight_files
 from .tokens import FAST, PIECES, SETTINGS, open_tokenizer
-from .weight_files import INDEX, SINGLE, check_weights, weight_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -1,0 +1,109 @@
+"""One reader of config.json: every fault names the file, the key, its rule and a way out."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Literal
+
+import pytest
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from trainmark.data.model_config import ConfigKeys, Share, Size, read_config
+from trainmark.errors import DataError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Keys(ConfigKeys):
+    model_type: Literal["small"] = Field(description='this case trains "small"')
+    width: Size = Field(alias="hidden_size")
+    heads: Size = 1
+    dropout: Share = 0.1
+    tied: Literal[False] = Field(False, exclude=True)
+
+    @field_validator("heads")
+    @classmethod
+    def _divides(cls, value: int, info: ValidationInfo) -> int:
+        if info.data["width"] % value:
+            raise ValueError("a divisor of hidden_size")
+        return value
+
+    @model_validator(mode="after")
+    def _not_huge(self) -> Keys:
+        if self.width * self.heads > 10**6:
+            raise ValueError("a million weights at most")
+        return self
+
+
+SOUND: dict[str, Any] = {"model_type": "small", "hidden_size": 8, "of_the_writer": {"a": 1}}
+
+
+def read(folder: Path, content: Any) -> Keys:
+    file = folder / "config.json"
+    file.write_text(content if isinstance(content, str) else json.dumps(content))
+    return read_config(file, Keys, rule="a folder of a model", remedy="fetch it")
+
+
+def test_a_sound_config_is_read_and_keeps_the_keys_that_it_gave(tmp_path: Path) -> None:
+    found = read(tmp_path, {**SOUND, "dropout": 0, "tied": False})
+    assert (found.width, found.heads, found.dropout) == (8, 1, 0.0)
+    assert found.raw == {"model_type": "small", "hidden_size": 8, "dropout": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "key", "what", "rule"),
+    [
+        ({"model_type": "other"}, "model_type", "is 'other'", 'this case trains "small"'),
+        ({"hidden_size": "8"}, "hidden_size", "is '8'", "a size is a whole number above 0"),
+        ({"hidden_size": True}, "hidden_size", "is True", "a size is a whole number above 0"),
+        ({"hidden_size": 0}, "hidden_size", "is 0", "a size is a whole number above 0"),
+        ({"hidden_size": [8] * 99}, "hidden_size", "8, 8, 8...", "a size is"),
+        ({"heads": 3}, "heads", "is 3", "a divisor of hidden_size"),
+        ({"dropout": 1}, "dropout", "is 1", "a number in [0, 1)"),
+        ({"tied": True}, "tied", "is True", "False"),
+    ],
+)
+def test_a_value_outside_its_range_is_named(
+    tmp_path: Path, changes: dict[str, Any], key: str, what: str, rule: str
+) -> None:
+    with pytest.raises(DataError) as caught:
+        read(tmp_path, {**SOUND, **changes})
+    error = caught.value
+    assert error.where == f"{tmp_path / 'config.json'}, {key}"
+    assert error.what.startswith(key)
+    assert what in error.what
+    assert rule in str(error.rule)
+    assert error.remedy == "fetch it"
+
+
+def test_a_key_that_is_missing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="hidden_size is missing") as caught:
+        read(tmp_path, {"model_type": "small"})
+    assert str(caught.value.where).endswith("config.json, hidden_size")
+
+
+def test_a_rule_about_several_keys_speaks_for_itself(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="a million weights at most"):
+        read(tmp_path, {**SOUND, "hidden_size": 10**7})
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        ("{", "not readable as JSON"),
+        ("[" * 100_000, "not readable as JSON: nested too deeply"),
+        ("[]", "holds a list, not keys"),
+    ],
+)
+def test_a_file_without_keys_is_refused(tmp_path: Path, content: str, what: str) -> None:
+    with pytest.raises(DataError, match=what):
+        read(tmp_path, content)
+
+
+def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no such file"):
+        read_config(tmp_path / "config.json", Keys, rule="a", remedy="b")
+    (tmp_path / "config.json").mkdir()
+    with pytest.raises(DataError, match=r"cannot be read|not a regular file"):
+        read_config(tmp_path / "config.json", Keys, rule="a", remedy="b")
