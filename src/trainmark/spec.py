@@ -14,7 +14,7 @@ from annotated_types import Ge, Gt, Le
 from trainmark.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
@@ -294,6 +294,56 @@ class Mission:
     direction_id: int
 
 
+@dataclass(frozen=True, slots=True)
+class PrepareOption:
+    """An option of ``trainmark prepare`` that a case takes.
+
+    Args:
+        name: the keyword argument of ``prepare.prepare``; ``log_offset`` is ``--log-offset``.
+        type: what the text on the command line is read as.
+        help: one line, with what holds where the option is left out.
+        choices: the values that are possible, as a range or one by one; empty: all.
+    """
+
+    name: str
+    type: type[int | str | Path]
+    help: str
+    choices: Sequence[int | str] = ()
+
+    @property
+    def flag(self) -> str:
+        """The option as it is written on the command line."""
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def rule(self) -> str:
+        """Which values are possible."""
+        if isinstance(self.choices, range):
+            return f"{self.choices[0]} to {self.choices[-1]}"
+        if self.choices:
+            return " or ".join(map(str, self.choices))
+        return "a whole number" if self.type is int else "text"
+
+    def read(self, text: str) -> int | str | Path:
+        """Return the value of ``text``.
+
+        Raises:
+            UsageError: it is of another type, or none of ``choices``.
+        """
+        try:
+            value = self.type(text)
+        except ValueError:
+            value = None
+        if value is None or (self.choices and value not in self.choices):
+            raise UsageError(
+                f"{self.flag} is {text}",
+                where=self.flag,
+                rule=self.rule,
+                remedy="leave it out for the default",
+            )
+        return value
+
+
 @dataclass(frozen=True, kw_only=True)
 class Case:
     """A workload: what is trained on what, to which quality.
@@ -304,8 +354,7 @@ class Case:
         metric: short name of the quality as result pages print it, ``acc``.
         data_fields: recipe fields that the generated data depends on; ``data.generate`` is
             given these only.
-        prepare_options: options of ``trainmark prepare`` that this case takes, as the names
-            of the keyword arguments of ``prepare.prepare``.
+        prepare_options: options of ``trainmark prepare`` that this case takes.
         sample_note: what one sample is, for the page.
         work_unit: what ``final_result`` counts.
         mission: how the JSON record of one case files it; none: no such record is written.
@@ -327,7 +376,7 @@ class Case:
     recipe_type: type[Recipe]
     recipes: Mapping[str, Recipe]
     data_fields: frozenset[str] = frozenset({"seed"})
-    prepare_options: frozenset[str] = frozenset()
+    prepare_options: tuple[PrepareOption, ...] = ()
     higher_is_better: bool = True
     aliases: tuple[str, ...] = ()
     framework: str = "pytorch"

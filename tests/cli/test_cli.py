@@ -90,30 +90,84 @@ def test_bad_words_end_in_one_clear_error(cli, words, said):
         assert part in err
 
 
-def test_prepare_hands_a_case_only_the_options_given(cli, monkeypatch):
-    from dataclasses import replace
-    from types import SimpleNamespace
+OWN_CASE = """
+from dataclasses import replace
+from pathlib import Path
+from trainmark.cases.toy.case import CASE as TOY
+from trainmark.spec import PrepareOption
+CASE = replace(
+    TOY,
+    name="own",
+    aliases=("mine",),
+    prepare_options=(
+        PrepareOption("folds", int, "parts of the data; default: 5", range(2, 11)),
+        PrepareOption("text_order", str, "of the rows; default: input", ("input", "sorted")),
+        PrepareOption("labels", Path, "file of the labels"),
+    ),
+)
+"""
+OWN_PREPARE = """
+def prepare(raw, data, say, **options):
+    say(f"from {raw}")
+    data.mkdir()
+    (data / "options").write_text(repr(options))
+"""
 
-    from trainmark import cases
 
-    called = []
+@pytest.fixture
+def own_case(tmp_path, monkeypatch):
+    """A case outside the package that takes options of its own."""
+    folder = tmp_path / "cases" / "own"
+    folder.mkdir(parents=True)
+    (folder / "case.py").write_text(OWN_CASE)
+    (folder / "prepare.py").write_text(OWN_PREPARE)
+    monkeypatch.setenv("TRAINMARK_CASE_PATH", str(folder.parent))
+    for name in [name for name in sys.modules if name.startswith("trainmark_outside_case_own")]:
+        monkeypatch.delitem(sys.modules, name)
 
-    def prepare(raw, data, say, **options):
-        say("working")
-        called.append((raw, data, options))
 
-    toy = replace(cases.load("toy"), prepare_options=frozenset({"text_key", "workers"}))
-    monkeypatch.setattr(cases, "load", lambda _: toy)
-    monkeypatch.setattr(cases, "has_part", lambda *_: True)
-    monkeypatch.setattr(cases, "part", lambda *_: SimpleNamespace(prepare=prepare))
-    words = ("prepare", "toy", "--from", "raw", "--data", "out")
-    assert cli(*words, "--workers", 3) == (0, "out\n", "working\n")
-    assert cli(*words, "--quiet", "--text-key", "body") == (0, "out\n", "")
-    places = (Path("raw"), Path("out"))
-    assert called == [(*places, {"workers": 3}), (*places, {"text_key": "body"})]
-    code, _, err = cli(*words, "--tokenizer", "here")
-    assert code == 2
-    assert "besides --from and --data it takes --text-key, --workers" in err
+@pytest.mark.usefixtures("own_case")
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        ((), "{}"),
+        (("--folds", "3"), "{'folds': 3}"),
+        (("--text-order=sorted", "--labels", "a.txt"),
+         "{'text_order': 'sorted', 'labels': PosixPath('a.txt')}"),
+    ],
+)  # fmt: skip
+def test_a_case_is_handed_the_options_that_it_declares(cli, words, options):
+    assert cli("prepare", *words, "mine", "--from", "raw", "--data", "out") == (
+        0, "out\n", "from raw\n",
+    )  # fmt: skip
+    assert Path("out/options").read_text() == options
+    assert cli("prepare", "own", "--from", "raw", "--data", "quiet", "-q") == (0, "quiet\n", "")
+
+
+@pytest.mark.usefixtures("own_case")
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--folds", "1"), "--folds: --folds is 1; 2 to 10"),
+        (("--folds", "x"), "--folds: --folds is x; 2 to 10"),
+        (("--text-order", "none"), "--text-order: --text-order is none; input or sorted"),
+        (("--frequency-threshold", "15"), "besides --from and --data it takes --folds, --labels, "),
+    ],
+)
+def test_an_option_that_does_not_fit_is_refused_before_work_starts(cli, words, said):
+    code, out, err = cli("prepare", "own", "--from", "raw", "--data", "out", *words)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert not Path("out").exists()
+
+
+@pytest.mark.usefixtures("own_case")
+def test_help_lists_the_options_of_the_case(cli):
+    code, out, _ = cli("prepare", "own", "--help")
+    assert code == 0
+    shown = out.partition("Options of own:")[2].splitlines()[1:]
+    assert [line.split()[0] for line in shown] == ["--folds", "--text-order", "--labels"]
+    assert "--folds" not in cli("prepare", "toy", "--help")[1]
 
 
 def test_more_ranks_than_accelerators_is_refused(cli, monkeypatch):

@@ -54,7 +54,10 @@ def trainmark(
 
 
 for verb in (run, list_, prepare, show, report, record, check, analyze, schema):
-    app.command(verb.NAME, cls=with_examples(verb.EXAMPLES))(verb.command)
+    kind = with_examples(verb.EXAMPLES)
+    if verb is prepare:
+        kind = prepare.with_options_of_cases(kind)
+    app.command(verb.NAME, cls=kind)(verb.command)
 
 
 def main() -> None:

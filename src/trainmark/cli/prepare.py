@@ -1,4 +1,7 @@
-"""``trainmark prepare``: real data into a case's form."""
+"""``trainmark prepare``: real data into a case's form.
+
+Each case declares the options that it takes besides these; see ``spec.PrepareOption``.
+"""
 
 from __future__ import annotations
 
@@ -6,59 +9,64 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperOption
 
 from trainmark.cli.output import say
+from trainmark.errors import UsageError
 
 if TYPE_CHECKING:
-    from trainmark.spec import Case
+    from trainmark.spec import Case, PrepareOption
 
 NAME = "prepare"
 EXAMPLES = """\
-  trainmark prepare distilbert_sst2 --from downloads/ --data data/sst2
-  trainmark run distilbert_sst2 --data data/sst2 --recipe standard
-  trainmark prepare gpt_megatron --from corpus.jsonl --tokenizer gpt2/ --data data/corpus
-  trainmark prepare dlrm_criteo --from criteo/ --frequency-threshold 15 --data data/criteo
+  trainmark prepare CASE --help                          the options that a case takes
+  trainmark prepare CASE --from downloads/ --data data/mine
+  trainmark run CASE --data data/mine --recipe standard
 """
+_GIVEN = "trainmark.prepare"  # where a context keeps the options of cases
+
+
+def with_options_of_cases(base: type[Any]) -> type[Any]:
+    """Return a command class that takes the options that cases declare.
+
+    Which case is meant is known once all words are read, so that the options of all cases are
+    taken as text first; ``command`` then refuses those of other cases.
+    """
+
+    class WithOptionsOfCases(base):  # type: ignore[misc]
+        def parse_args(self, ctx: typer.Context, args: list[str]) -> Any:
+            from trainmark import cases
+
+            loaded, _ = cases.load_all()
+            flags = {option.name: option.flag for case in loaded for option in case.prepare_options}
+            self.params += [TyperOption(param_decls=[x], hidden=True) for x in flags.values()]
+            named = (case for word in args for case in loaded if word in (case.name, *case.aliases))
+            ctx.meta[NAME] = next(named, None)
+            rest = super().parse_args(ctx, args)
+            found = {name: ctx.params.pop(name) for name in flags}
+            ctx.meta[_GIVEN] = {name: text for name, text in found.items() if text is not None}
+            return rest
+
+        def format_options(self, ctx: typer.Context, formatter: Any) -> None:
+            super().format_options(ctx, formatter)
+            case: Case | None = ctx.meta[NAME]
+            if case is not None:
+                rows = [(f"{x.flag} [{x.rule}]", x.help) for x in case.prepare_options]
+                with formatter.section(f"Options of {case.name}"):
+                    formatter.write_dl(rows or [("none", "")])
+
+    return WithOptionsOfCases
 
 
 def command(
+    context: typer.Context,
     case: Annotated[str, typer.Argument(help="Name of a case.")],
     raw: Annotated[Path, typer.Option("--from", help="File, folder or archive as downloaded.")],
     data: Annotated[Path, typer.Option("--data", help="Folder to write; resumed if half there.")],
-    tokenizer: Annotated[
-        Path | None, typer.Option("--tokenizer", help="Folder of the tokenizer (gpt_megatron).")
-    ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option("--workers", help="Processes or threads at work (gpt_megatron, dlrm_criteo)."),
-    ] = None,
-    text_key: Annotated[
-        str | None, typer.Option("--text-key", help="Key of a line's text (gpt_megatron).")
-    ] = None,
-    frequency_threshold: Annotated[
-        int | None,
-        typer.Option(
-            "--frequency-threshold",
-            help="Rarer categories share number 0; 15 if left out (dlrm_criteo).",
-        ),
-    ] = None,
-    log_offset: Annotated[
-        int | None,
-        typer.Option(help="Numbers are log(x + this): 3, or 1 after 0 for x < 0 (dlrm_criteo)."),
-    ] = None,
-    order: Annotated[
-        str | None, typer.Option(help="Training rows: shuffled, or input (dlrm_criteo).")
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="Of the shuffled order (dlrm_criteo).")] = None,
-    empty_category: Annotated[
-        str | None,
-        typer.Option(help="An empty cell is rare, or a category of its own (dlrm_criteo)."),
-    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No messages.")] = False,
 ) -> None:
     """Check raw data and write it in the form a case reads: resumable, atomic."""
     from trainmark import cases
-    from trainmark.errors import UsageError
 
     chosen = cases.load(case)
     if not cases.has_part(chosen.name, "prepare"):
@@ -67,40 +75,26 @@ def command(
             where="CASE",
             remedy=f"`trainmark run {chosen.name}` generates its data",
         )
-    options = {
-        "tokenizer": tokenizer,
-        "workers": workers,
-        "text_key": text_key,
-        "frequency_threshold": frequency_threshold,
-        "log_offset": log_offset,
-        "order": order,
-        "seed": seed,
-        "empty_category": empty_category,
-    }
-    given = {name: value for name, value in options.items() if value is not None}
-    _refuse_untaken(chosen, given)
+    known = {option.name: option for option in chosen.prepare_options}
+    given: dict[str, str] = context.meta[_GIVEN]
+    options = {name: _declared(chosen, known, name).read(text) for name, text in given.items()}
 
     def progress(text: str) -> None:
         if not quiet:
             say(text, err=True)
 
-    cases.part(chosen.name, "prepare").prepare(raw, data, progress, **given)
+    cases.part(chosen.name, "prepare").prepare(raw, data, progress, **options)
     say(str(data))
 
 
-def _refuse_untaken(case: Case, given: dict[str, Any]) -> None:
-    from trainmark.errors import UsageError
-
-    for name in given:
-        if name not in case.prepare_options:
-            taken = ", ".join(sorted(map(_word, case.prepare_options)))
-            raise UsageError(
-                f"case {case.name} takes no {_word(name)}",
-                where=_word(name),
-                rule="besides --from and --data it takes " + (taken or "nothing"),
-                remedy="leave it out",
-            )
-
-
-def _word(option: str) -> str:
-    return "--" + option.replace("_", "-")
+def _declared(case: Case, known: dict[str, PrepareOption], name: str) -> PrepareOption:
+    if name in known:
+        return known[name]
+    flag = "--" + name.replace("_", "-")
+    taken = ", ".join(sorted(option.flag for option in known.values()))
+    raise UsageError(
+        f"case {case.name} takes no {flag}",
+        where=flag,
+        rule="besides --from and --data it takes " + (taken or "nothing"),
+        remedy="leave it out",
+    )

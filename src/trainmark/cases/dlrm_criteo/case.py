@@ -13,6 +13,7 @@ from trainmark.spec import (
     NonNegativeInt,
     PositiveInt,
     Precision,
+    PrepareOption,
     Recipe,
     Text,
     recipe_field,
@@ -160,8 +161,27 @@ CASE = Case(
         "throughput-1x8": _throughput("1x8", 262_144),
         "throughput-2x8": _throughput("2x8", 172_032),
     },
-    prepare_options=frozenset(
-        {"frequency_threshold", "log_offset", "order", "empty_category", "seed", "workers"}
+    prepare_options=(
+        PrepareOption(
+            "frequency_threshold",
+            int,
+            "rarer categories share number 0; default: 15",
+            range(1, 1 << 32),
+        ),
+        PrepareOption(
+            "log_offset", int, "numbers are log(x + this), 1 after 0 for x < 0; default: 3", (3, 1)
+        ),
+        PrepareOption(
+            "order", str, "of the training rows; default: shuffled", ("shuffled", "input")
+        ),
+        PrepareOption("seed", int, "of the shuffled order; default: 0", range(1 << 32)),
+        PrepareOption(
+            "empty_category",
+            str,
+            "what an empty cell counts as: rare, or a category of its own; default: rare",
+            ("rare", "own"),
+        ),
+        PrepareOption("workers", int, "threads; default: one a usable core", range(1, 513)),
     ),
     aliases=("dlrm",),
     precision_labels={"fp16": "amp"},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import gcd
+from pathlib import Path
 from typing import Annotated
 
 from annotated_types import Ge, Gt, Le, Lt
@@ -15,6 +16,7 @@ from trainmark.spec import (
     NonNegativeFloat,
     PositiveFloat,
     PositiveInt,
+    PrepareOption,
     Recipe,
     Text,
     recipe_field,
@@ -154,6 +156,10 @@ CASE = Case(
         "standard-1x8": _standard("1x8"),
     },
     data_fields=frozenset({"seed", "vocab_size"}),
-    prepare_options=frozenset({"tokenizer", "workers", "text_key"}),
+    prepare_options=(
+        PrepareOption("tokenizer", Path, "folder of the tokenizer; always needed"),
+        PrepareOption("text_key", str, "key of a line's text; default: text"),
+        PrepareOption("workers", int, "processes; default: one a usable core", range(1, 513)),
+    ),
     aliases=("gpt",),
 )  # fmt: skip
