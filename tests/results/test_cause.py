@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,7 +16,6 @@ from trainmark.spec import Target, message
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from trainmark.results.cause import Ending
     from trainmark.spec import Message
 
 UNIX_S = 1_000_000_000.0
@@ -64,9 +64,11 @@ def agent_exit(*failures: dict[str, Any], exit_code: int | None = None) -> dict[
 
 @pytest.fixture
 def ending(tmp_path: Path) -> Any:
-    def call(launcher: Events, *ranks: Events, target: Target | None = TARGET) -> Ending:
+    def call(launcher: Events, *ranks: Events, target: Target | None = TARGET) -> SimpleNamespace:
         run_dir = write_run(tmp_path / "run", [launch_event(), *launcher], *ranks)
-        return find(read_run(run_dir, max(len(ranks), 1)), target)
+        found = find(read_run(run_dir, max(len(ranks), 1)), target)
+        cause = None if found.cause is None else found.cause.model_dump(exclude_defaults=True)
+        return SimpleNamespace(status=found.status, cause=cause)
 
     return call
 

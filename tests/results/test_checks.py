@@ -52,15 +52,22 @@ def timeline(tmp_path: Path, *ranks: list[dict[str, Any]]) -> RunTimeline:
     return read_run(write_run(tmp_path / "run", [launch_event()], *ranks), len(ranks))
 
 
+def figures(found: RunTimeline) -> dict[str, FigureEntry]:
+    return {
+        name: FigureEntry(value=item.value, unit=item.unit, reason=item.reason, note=item.note)
+        for name, item in compute(found, precision="fp32", recipe_warmup_steps=0).items()
+    }
+
+
 def cause(plan: Plan, found: RunTimeline) -> tuple[str, dict[str, Any]] | None:
-    ending = checks.broken(plan, found)
+    ending = checks.broken(plan, found, figures(found))
     if ending is None:
         return None
     assert ending.status == "failed"
     assert ending.cause is not None
-    message = ending.cause["message"]
-    json.dumps(message)
-    return message["code"], message["args"]
+    message = ending.cause.message
+    json.dumps(message.args)
+    return message.code, message.args
 
 
 def test_ranks_that_share_a_step_unevenly_agree(plan: Plan, tmp_path: Path) -> None:
@@ -167,11 +174,7 @@ def test_gradients_that_are_zero_on_all_ranks_fail_the_run(plan: Plan, tmp_path:
 
 
 def doubts(plan: Plan, found: RunTimeline) -> list[Message]:
-    figures = {
-        name: FigureEntry(value=item.value, unit=item.unit, reason=item.reason, note=item.note)
-        for name, item in compute(found, precision="fp32", recipe_warmup_steps=0).items()
-    }
-    return findings.find(plan, found, figures)
+    return findings.find(findings.Seen(plan, found, figures(found)))
 
 
 @pytest.mark.parametrize(("seconds", "doubted"), [(100, False), (101, True)])

@@ -133,7 +133,7 @@ def test_a_record_is_written_whole_or_not_at_all(
     def full_disk(fd: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(record.os, "fsync", full_disk)
+    monkeypatch.setattr(os, "fsync", full_disk)
     with pytest.raises(OSError, match="No space left"):
         record.write(built, run_dir)
     assert not (run_dir / "record.json").exists()

@@ -210,3 +210,20 @@ def test_stand_ins_are_a_change_where_the_evidence_is_redacted(
     assert found(run_dir) == []
     edit(run_dir / "record.json", *keys, value=value)
     assert [args["field"] for _, args in found(run_dir)] == [field]
+
+
+def test_a_file_that_no_run_writes_is_no_evidence(run_dir: Path) -> None:
+    (run_dir / "events.rank0.jsonl.orig").write_text("")
+    (run_dir / "events.copy.jsonl").write_text("")
+    assert found(run_dir) == []
+
+
+def test_a_report_of_a_rank_with_keys_of_its_own_is_read(run_dir: Path) -> None:
+    said = {"code": "exception", "args": {"text": "no room"}}
+    report = {"kind": "error", "type": "OSError", "message": said, "place": "train",
+              "traceback": "tb", "of_tomorrow": 1}  # fmt: skip
+    failures = [{"rank": 0, "exit_code": 1, "time_s": 1e9, "report": report}]
+    path = run_dir / "events.launcher.jsonl"
+    agent = event("agent_exit", 13 * S, exit_code=1, failures=failures)
+    path.write_text(path.read_text().splitlines()[0] + "\n" + json.dumps(agent) + "\n")
+    assert building.build(run_dir).cause is not None

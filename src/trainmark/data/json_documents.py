@@ -10,12 +10,14 @@ import json
 import math
 import os
 import stat
+from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
 from pydantic_core import from_json
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 MAX_BYTES = 256 << 20  # the record of a million steps has 27 MB
@@ -54,6 +56,24 @@ def read_bytes(path: Path, *, max_bytes: int = MAX_BYTES) -> bytes:
     if len(content) > max_bytes:
         raise ValueError(f"larger than {max_bytes >> 20} MiB")
     return content
+
+
+@contextmanager
+def written_whole(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file that takes the place of ``path`` at the end of the block, whole or not at all.
+
+    Raises:
+        OSError: the disk is full or the folder read-only; ``path`` is as it was.
+    """
+    staging = path.with_name(f".{path.name}.tmp")
+    try:
+        with staging.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        staging.rename(path)
+    finally:
+        staging.unlink(missing_ok=True)
 
 
 def parse(content: bytes) -> Any:

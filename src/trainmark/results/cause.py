@@ -3,28 +3,50 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from trainmark.results.record import Cause
 from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
-    from trainmark.measure.timeline import RunTimeline
+    from trainmark.measure.timeline import RankTimeline, RunTimeline
+    from trainmark.results.record import Status
     from trainmark.spec import Target
 
-Status = Literal["passed", "target_missed", "failed", "timed_out", "oom", "diverged", "interrupted"]
 _STATUS_OF_KIND: dict[str, Status] = {"oom": "oom", "diverged": "diverged"}
 # A rank that dies takes its peers with it within this time: among failures this close the
 # one that says most is the cause, not the one whose clock read first.
 _SAME_MOMENT_S = 3
+_LEAST_TELLING = {"signal": 1, "error": 2, "exit": 3}  # what has a kind of its own says more
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
+class Ending(NamedTuple):
     """Status and cause of a run; no cause when it passed."""
 
     status: Status
-    cause: dict[str, Any] | None = None
+    cause: Cause | None = None
+
+
+class _Run(NamedTuple):
+    """What the rules look at: the launcher's last event of each name, the ranks, the target."""
+
+    events: dict[str, dict[str, Any]]
+    timeline: RunTimeline
+    target: Target | None
+
+
+def find(timeline: RunTimeline, target: Target | None) -> Ending:
+    """Return the ending. What stopped the run from outside comes before what ranks say."""
+    run = _Run({event["event"]: event for event in timeline.launcher}, timeline, target)
+    for rule in (_stopped, _ranks_failed, _agent_failed, _events_lost, _target_missed):
+        ending = rule(run)
+        if ending is not None:
+            return ending
+    return Ending("passed")
+
+
+def _cause(kind: str, said: Message, **more: Any) -> Cause:
+    return Cause(kind=kind, message=said, **more)
 
 
 def _signal_name(exit_code: int) -> str:
@@ -35,145 +57,86 @@ def _signal_name(exit_code: int) -> str:
         return f"signal {-exit_code}"  # a real-time signal has no name of its own
 
 
-def _cause(kind: str, said: Message, *, rank: int | None = None, **more: Any) -> dict[str, Any]:
-    return {"kind": kind, "message": said.as_dict(), "rank": rank, **more}
-
-
-def find(timeline: RunTimeline, target: Target | None) -> Ending:
-    """Return the ending. What stopped the run from outside comes before what ranks say."""
-    launcher = {event["event"]: event for event in timeline.launcher}
-    stop = launcher.get("stop")
-    agent = launcher.get("agent_exit")
-    if stop is not None:
-        return _stopped(stop, timeline)
-    errors = _failures(timeline, agent, launcher.get("oom_kills"))
-    if errors:
-        return _of_failure(errors)
-    if agent is None or agent["exit_code"] != 0:
-        return _of_agent(agent)
-    lost = _lost_events(timeline)
-    if lost is not None:
-        return Ending("failed", lost)
-    if target is not None and target.required and not timeline.ranks[0].target_reached:
-        return _missed(timeline, target)
-    return Ending("passed")
-
-
-def _lost_events(timeline: RunTimeline) -> dict[str, Any] | None:
-    """Return a cause when events are missing: figures from the rest would not be the run's."""
-    if timeline.launcher_malformed_lines:
-        lines = timeline.launcher_malformed_lines
-        return _cause("events_incomplete", message("launcher_events_malformed", lines=lines))
-    for rank in timeline.ranks:
-        taken, number = rank.trained_steps, rank.rank
-        if rank.end_ns is None or taken is None:
-            said = message("rank_unfinished", rank=number)
-        elif rank.malformed_lines or taken != rank.steps:
-            said = message(
-                "steps_lost",
-                rank=number,
-                lines=rank.malformed_lines,
-                steps=rank.steps,
-                trained=taken,
-            )
-        elif rank.trained_samples not in (None, rank.counts.samples):
-            said = message(
-                "samples_altered",
-                rank=number,
-                samples=rank.counts.samples,
-                trained=rank.trained_samples,
-            )
-        elif rank.trained_evaluations not in (None, len(rank.evaluations)):
-            said = message(
-                "evaluations_lost",
-                rank=number,
-                evaluations=len(rank.evaluations),
-                made=rank.trained_evaluations,
-            )
-        elif rank.trained_samples is not None and not (rank.facts and rank.result):
-            said = message("facts_lost", rank=number)
-        else:
-            continue
-        return _cause("events_incomplete", said, rank=number)
-    return None
-
-
-def _stopped(stop: dict[str, Any], timeline: RunTimeline) -> Ending:
-    steps = max((rank.steps for rank in timeline.ranks), default=0)
-    if stop["reason"] == "timeout":
-        said = message("timed_out", limit_s=stop["timeout_s"], steps=steps)
-        return Ending("timed_out", _cause("timeout", said, stacks=stop.get("stacks", [])))
-    if stop["reason"] == "launcher_killed":
-        said = message("launcher_killed", steps=steps)
-        return Ending("interrupted", _cause("launcher_killed", said))
-    if stop["reason"] == "files_lost":
-        said = message("run_files_lost", files=", ".join(stop["files"]), steps=steps)
-        return Ending("failed", _cause("files_lost", said))
-    if stop["reason"] == "launcher_error":
-        return Ending(
-            "failed", _cause("launcher", message("launcher_failed", text=stop["message"]))
-        )
+def _stopped(run: _Run) -> Ending | None:
+    stop = run.events.get("stop")
+    if stop is None:
+        return None
+    steps = max((rank.steps for rank in run.timeline.ranks), default=0)
+    match stop["reason"]:
+        case "timeout":
+            said = message("timed_out", limit_s=stop["timeout_s"], steps=steps)
+            return Ending("timed_out", _cause("timeout", said, stacks=stop.get("stacks", [])))
+        case "launcher_killed":
+            said = message("launcher_killed", steps=steps)
+            return Ending("interrupted", _cause("launcher_killed", said))
+        case "files_lost":
+            said = message("run_files_lost", files=", ".join(stop["files"]), steps=steps)
+            return Ending("failed", _cause("files_lost", said))
+        case "launcher_error":
+            said = message("launcher_failed", text=stop["message"])
+            return Ending("failed", _cause("launcher", said))
     said = message("stopped_by_signal", signal=stop["signal"], steps=steps)
     return Ending("interrupted", _cause("signal", said, signal=stop["signal"]))
 
 
-def _failures(
-    timeline: RunTimeline, agent: dict[str, Any] | None, oom_kills: dict[str, Any] | None
-) -> list[dict[str, Any]]:
-    """Return one entry a failed rank, the agent's news joined with the ranks' own words."""
-    by_rank: dict[int, dict[str, Any]] = {}
-    for failure in (agent or {}).get("failures", []):
-        rank, code = failure["rank"], failure["exit_code"]
-        report = failure.get("report")
-        entry = {"rank": rank, "exit_code": code, "time_s": failure["time_s"]}
-        if report:
-            entry |= report
-        elif code < 0:
-            name = _signal_name(code)
-            killed = name == "SIGKILL" and bool(oom_kills and oom_kills["count"])
-            said = message(
-                "rank_killed_out_of_memory" if killed else "rank_killed", rank=rank, signal=name
-            )
-            kind = "oom" if killed else "signal"
-            entry |= {"kind": kind, "signal": name, "message": said.as_dict()}
-        else:
-            said = message("rank_exited", rank=rank, exit_code=code)
-            entry |= {"kind": "exit", "message": said.as_dict()}
-        by_rank[rank] = entry
-    for rank_timeline in timeline.ranks:
-        error = rank_timeline.error
+def _ranks_failed(run: _Run) -> Ending | None:
+    """Return the failure that says most among the first ones."""
+    failures = _failures(run)
+    if not failures:
+        return None
+    # The agent ends the other ranks with SIGTERM: those are consequences while others exist.
+    own = [item for item in failures if item[1].signal != "SIGTERM"] or failures
+    first = min(time_s for time_s, _ in own)
+    close = [item for item in own if item[0] - first <= _SAME_MOMENT_S]
+    _, cause = min(close, key=lambda item: (_LEAST_TELLING.get(item[1].kind, 0), item[0]))
+    return Ending(_STATUS_OF_KIND.get(cause.kind, "failed"), cause)
+
+
+def _failures(run: _Run) -> list[tuple[float, Cause]]:
+    """Return time and cause of each failed rank: its own word, else what the agent knows."""
+    found: dict[int, tuple[float, Cause]] = {}
+    for failure in run.events.get("agent_exit", {}).get("failures", []):
+        found[failure["rank"]] = failure["time_s"], _as_the_agent_says(failure, run)
+    for rank in run.timeline.ranks:
+        error = rank.error
         if error is not None:
-            told = {k: error[k] for k in ("kind", "type", "message", "place", "traceback")}
-            entry = by_rank.setdefault(
-                rank_timeline.rank, {"rank": rank_timeline.rank, "exit_code": 1}
-            )
-            entry |= told
+            known = found.get(rank.rank)
+            exit_code = 1 if known is None else known[1].exit_code
             # To the nanosecond, where the agent knows whole seconds: a peer's broken
             # connection comes after what broke it, often within the same second.
-            entry["time_s"] = (error["t_ns"] - timeline.launch_ns + timeline.launch_unix_ns) / 1e9
-            entry.pop("signal", None)  # ended by the agent while it was saying its own
-    return list(by_rank.values())
+            time_ns = error["t_ns"] - run.timeline.launch_ns + run.timeline.launch_unix_ns
+            found[rank.rank] = time_ns / 1e9, _reported(error, rank.rank, exit_code)
+    return list(found.values())
 
 
-def _of_failure(failures: list[dict[str, Any]]) -> Ending:
-    # The agent ends the other ranks with SIGTERM: those are consequences while others exist.
-    own = [entry for entry in failures if entry.get("signal") != "SIGTERM"] or failures
-    first = min(entry["time_s"] for entry in own)
-    close = [entry for entry in own if entry["time_s"] - first <= _SAME_MOMENT_S]
+def _as_the_agent_says(failure: dict[str, Any], run: _Run) -> Cause:
+    rank, exit_code = failure["rank"], failure["exit_code"]
+    if failure.get("report"):
+        return _reported(failure["report"], rank, exit_code)
+    if exit_code >= 0:
+        said = message("rank_exited", rank=rank, exit_code=exit_code)
+        return _cause("exit", said, rank=rank, exit_code=exit_code)
+    name = _signal_name(exit_code)
+    out_of_memory = name == "SIGKILL" and run.events.get("oom_kills", {}).get("count", 0) > 0
+    said = message(
+        "rank_killed_out_of_memory" if out_of_memory else "rank_killed", rank=rank, signal=name
+    )
+    kind = "oom" if out_of_memory else "signal"
+    return _cause(kind, said, rank=rank, signal=name, exit_code=exit_code)
 
-    def telling(entry: dict[str, Any]) -> tuple[int, float]:
-        order = {"signal": 1, "error": 2, "exit": 3}  # what has a kind of its own says more
-        return order.get(entry["kind"], 0), entry["time_s"]
 
-    chosen: dict[str, Any] = dict(sorted(close, key=telling)[0])
-    del chosen["time_s"]
-    return Ending(_STATUS_OF_KIND.get(chosen["kind"], "failed"), chosen)
+def _reported(report: dict[str, Any], rank: int, exit_code: int | None) -> Cause:
+    told = {key: report[key] for key in ("kind", "type", "message", "place", "traceback")}
+    return Cause(rank=rank, exit_code=exit_code, **told)
 
 
-def _of_agent(agent: dict[str, Any] | None) -> Ending:
+def _agent_failed(run: _Run) -> Ending | None:
+    agent = run.events.get("agent_exit")
     if agent is None:
         return Ending("failed", _cause("launcher", message("ranks_end_unknown")))
     code = agent["exit_code"]
+    if code == 0:
+        return None
     if code < 0:
         said = message("agent_killed", signal=_signal_name(code))
     else:
@@ -181,8 +144,42 @@ def _of_agent(agent: dict[str, Any] | None) -> Ending:
     return Ending("failed", _cause("launcher", said, exit_code=code))
 
 
-def _missed(timeline: RunTimeline, target: Target) -> Ending:
-    rank = timeline.ranks[0]
+def _events_lost(run: _Run) -> Ending | None:
+    """Return a cause when events are missing: figures from the rest would not be the run's."""
+    lines = run.timeline.launcher_malformed_lines
+    if lines:
+        said = message("launcher_events_malformed", lines=lines)
+        return Ending("failed", _cause("events_incomplete", said))
+    for rank in run.timeline.ranks:
+        lost = _lost_of(rank)
+        if lost is not None:
+            return Ending("failed", _cause("events_incomplete", lost, rank=rank.rank))
+    return None
+
+
+def _lost_of(rank: RankTimeline) -> Message | None:
+    """Hold what a rank says that it trained against the events that are there."""
+    number, lines, steps = rank.rank, rank.malformed_lines, rank.steps
+    trained, samples, evaluations = rank.trained_steps, rank.counts.samples, len(rank.evaluations)
+    if rank.end_ns is None or trained is None:
+        return message("rank_unfinished", rank=number)
+    if lines or trained != steps:
+        return message("steps_lost", rank=number, lines=lines, steps=steps, trained=trained)
+    trained = rank.trained_samples  # not said by earlier versions
+    if trained not in (None, samples):
+        return message("samples_altered", rank=number, samples=samples, trained=trained)
+    made = rank.trained_evaluations
+    if made not in (None, evaluations):
+        return message("evaluations_lost", rank=number, evaluations=evaluations, made=made)
+    if trained is not None and not (rank.facts and rank.result):
+        return message("facts_lost", rank=number)
+    return None
+
+
+def _target_missed(run: _Run) -> Ending | None:
+    target, rank = run.target, run.timeline.ranks[0]
+    if target is None or not target.required or rank.target_reached:
+        return None
     values = [event["value"] for event in rank.evaluations]
     said = message(
         "target_missed" if values else "target_missed_without_evaluation",

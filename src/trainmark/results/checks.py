@@ -12,6 +12,7 @@ import numpy as np
 
 from trainmark.measure.parameters import NAMED
 from trainmark.results.cause import Ending
+from trainmark.results.record import Cause
 from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
@@ -19,18 +20,24 @@ if TYPE_CHECKING:
 
     from trainmark.measure.timeline import RunTimeline
     from trainmark.planning.plan import Plan
+    from trainmark.results.record import FigureEntry
 
 # An adapter's first matrix has no gradient before its second one is off 0: one step later.
 _UPDATES_TO_REACH_ALL = 2
 
 
-def broken(plan: Plan, timeline: RunTimeline) -> Ending | None:
+def broken(plan: Plan, timeline: RunTimeline, figures: dict[str, FigureEntry]) -> Ending | None:
     """Return the first rule that a finished run breaks."""
-    contradiction = next(_contradictions(plan, timeline), None)
-    if contradiction is not None:
-        return _failed("impossible_figure", contradiction)
-    untrained = _untrained(timeline)
-    return None if untrained is None else _failed("not_trained", untrained)
+    rules = (
+        ("impossible_figure", _steps(plan, timeline)),
+        ("impossible_figure", _whole(plan, timeline)),
+        ("not_trained", _training(timeline)),
+        ("impossible_figure", _utilisation(figures)),
+    )
+    for kind, faults in rules:
+        for fault in faults:
+            return Ending("failed", Cause(kind=kind, message=fault))
+    return None
 
 
 def samples_per_epoch(plan: Plan, timeline: RunTimeline) -> int:
@@ -39,30 +46,7 @@ def samples_per_epoch(plan: Plan, timeline: RunTimeline) -> int:
     return plan.data.train_samples if own is None else own
 
 
-def _failed(kind: str, found: Message) -> Ending:
-    return Ending("failed", {"kind": kind, "message": found.as_dict()})
-
-
-def _contradictions(plan: Plan, timeline: RunTimeline) -> Iterator[Message]:
-    yield from _of_steps(plan.recipe, timeline)
-    whole = min(rank.whole_epochs for rank in timeline.ranks)
-    expected = samples_per_epoch(plan, timeline)
-    epochs = sorted({epoch for rank in timeline.ranks for epoch in rank.samples_of_epochs})
-    for epoch in epochs:
-        samples = sum(rank.samples_of_epochs.get(epoch, 0) for rank in timeline.ranks)
-        if samples > expected or (epoch < whole and samples != expected):
-            yield message("samples_of_epoch", epoch=epoch + 1, samples=samples, expected=expected)
-    length, counts = plan.recipe.get("seq_length"), timeline.counts
-    if length and counts.tokens_padded > counts.sequences * length:
-        yield message(
-            "tokens_above_length",
-            tokens=counts.tokens_padded,
-            sequences=counts.sequences,
-            length=length,
-        )
-
-
-def _of_steps(recipe: dict[str, Any], timeline: RunTimeline) -> Iterator[Message]:
+def _steps(plan: Plan, timeline: RunTimeline) -> Iterator[Message]:
     """Hold the steps of all ranks against each other and against the global batch."""
     series, steps = timeline.series, [rank.steps for rank in timeline.ranks]
     if min(steps) != max(steps):
@@ -70,54 +54,62 @@ def _of_steps(recipe: dict[str, Any], timeline: RunTimeline) -> Iterator[Message
     if series.disagreed is not None:
         yield message("step_samples_differ_over_ranks", step=series.disagreed + 1)
     for number in np.flatnonzero(series.samples != series.announced)[:1]:
-        yield message(
-            "samples_of_step",
-            step=int(number) + 1,
-            samples=int(series.samples[number]),
-            step_samples=int(series.announced[number]),
-        )
+        samples, announced = int(series.samples[number]), int(series.announced[number])
+        step = int(number) + 1
+        yield message("samples_of_step", step=step, samples=samples, step_samples=announced)
+    recipe = plan.recipe
     most = recipe["micro_batch_size"] * recipe["grad_accum_steps"] * len(timeline.ranks)
     for number in np.flatnonzero(series.samples > most)[:1]:
-        yield message(
-            "samples_above_global_batch",
-            step=int(number) + 1,
-            samples=int(series.samples[number]),
-            most=most,
-        )
+        samples, step = int(series.samples[number]), int(number) + 1
+        yield message("samples_above_global_batch", step=step, samples=samples, most=most)
 
 
-def _untrained(timeline: RunTimeline) -> Message | None:
-    """Return what says that a parameter, or all of them, were not trained."""
+def _whole(plan: Plan, timeline: RunTimeline) -> Iterator[Message]:
+    """Hold epochs against the data, and tokens against the length of a sequence."""
+    whole = min(rank.whole_epochs for rank in timeline.ranks)
+    expected = samples_per_epoch(plan, timeline)
+    for epoch in sorted({epoch for rank in timeline.ranks for epoch in rank.samples_of_epochs}):
+        samples = sum(rank.samples_of_epochs.get(epoch, 0) for rank in timeline.ranks)
+        if samples > expected or (epoch < whole and samples != expected):
+            yield message("samples_of_epoch", epoch=epoch + 1, samples=samples, expected=expected)
+    length, counts = plan.recipe.get("seq_length"), timeline.counts
+    tokens, sequences = counts.tokens_padded, counts.sequences
+    if length and tokens > sequences * length:
+        yield message("tokens_above_length", tokens=tokens, sequences=sequences, length=length)
+
+
+def _utilisation(figures: dict[str, FigureEntry]) -> Iterator[Message]:
+    mfu = figures["MFU"].value
+    if mfu is not None and mfu > 100:
+        yield message("mfu_above_one", share=mfu / 100)
+
+
+def _training(timeline: RunTimeline) -> Iterator[Message]:
+    """Tell of a parameter, or of all of them, that was not trained: by gradients or by bits."""
     told = [rank.parameters for rank in timeline.ranks if rank.parameters]
     # A rank may hold rows of a table that no sample asks for: what counts is the whole of it.
     changed, unchanged = _on_any_rank(told, "changed", "unchanged")
     if not changed and not unchanged:
-        return message("no_trained_parameters")
-    updates = max(event["updates"] for event in told)
+        yield message("no_trained_parameters")
     if not any(rank.phases["train"].steps for rank in timeline.ranks):
-        return None  # too short for a figure
+        return  # too short for a figure
+    updates = max((event["updates"] for event in told), default=0)
     if updates == 0:
-        return message("never_updated")
-    return _unreached(told, updates) if updates >= _UPDATES_TO_REACH_ALL else None
-
-
-def _unreached(told: list[dict[str, Any]], updates: int) -> Message | None:
-    """Return which parameters training never reached, by their gradients or their bits."""
+        yield message("never_updated")
+    if updates < _UPDATES_TO_REACH_ALL:
+        return
     seen, zero = _on_any_rank(told, "gradient", "no_gradient")
     if zero:
-        number, all_of_them = len(zero), len(seen) + len(zero)
-        names = ", ".join(zero[:NAMED])
-        return message("gradients_zero", names=names, number=number, parameters=all_of_them)
-    changed, unchanged = _on_any_rank(told, "changed", "unchanged")
-    if not unchanged:
-        return None
-    return message(
-        "parameters_never_changed",
-        names=", ".join(unchanged[:NAMED]),
-        number=len(unchanged),
-        parameters=len(changed) + len(unchanged),
-        updates=updates,
-    )
+        names, parameters = ", ".join(zero[:NAMED]), len(seen) + len(zero)
+        yield message("gradients_zero", names=names, number=len(zero), parameters=parameters)
+    if unchanged:
+        yield message(
+            "parameters_never_changed",
+            names=", ".join(unchanged[:NAMED]),
+            number=len(unchanged),
+            parameters=len(changed) + len(unchanged),
+            updates=updates,
+        )
 
 
 def _on_any_rank(told: list[dict[str, Any]], yes: str, no: str) -> tuple[set[str], list[str]]:

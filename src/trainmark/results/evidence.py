@@ -8,15 +8,16 @@ redacted in between.
 from __future__ import annotations
 
 import json
-import os
+import re
 from hashlib import file_digest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pydantic_core import from_json
 
+from trainmark.data.json_documents import written_whole
 from trainmark.planning.plan import PLAN_FILE, Plan
-from trainmark.results.record import Evidence
+from trainmark.results.record import EVIDENCE_NAME, Evidence
 from trainmark.results.redaction import Redactor
 
 if TYPE_CHECKING:
@@ -27,19 +28,14 @@ _OUTPUTS = ("log.*.txt", "stacks.*.txt")
 _LONGEST_LINE = 1 << 22  # bytes; a longer one is taken in pieces
 
 
-def files(run_dir: Path) -> list[Path]:
-    """Return the files a record is computed from."""
-    events = (path for path in run_dir.glob(_EVENTS) if path.is_file())  # a pipe would block
-    return sorted([*events, run_dir / PLAN_FILE])
-
-
 def evidence(run_dir: Path) -> list[Evidence]:
-    """Return the files a record is computed from, with size and digest."""
+    """Return the files there that a record is computed from, with size and digest, by name."""
     entries = []
-    for path in files(run_dir):
-        with path.open("rb") as file:
-            digest = file_digest(file, "sha256").hexdigest()
-        entries.append(Evidence(name=path.name, bytes=path.stat().st_size, sha256=digest))
+    for path in sorted(run_dir.iterdir()):
+        if re.fullmatch(EVIDENCE_NAME, path.name) and path.is_file():  # a pipe would block
+            with path.open("rb") as file:
+                digest = file_digest(file, "sha256").hexdigest()
+            entries.append(Evidence(name=path.name, bytes=path.stat().st_size, sha256=digest))
     return entries
 
 
@@ -66,16 +62,8 @@ def redact(run_dir: Path) -> None:
 
 
 def _rewrite(path: Path, redactor: Redactor) -> None:
-    staging = path.with_name(f".{path.name}.tmp")
-    try:
-        with staging.open("wb") as file:
-            for line in _lines(path):
-                file.write(_line(line, redactor))
-            file.flush()
-            os.fsync(file.fileno())
-        staging.rename(path)
-    finally:
-        staging.unlink(missing_ok=True)
+    with written_whole(path) as file:
+        file.writelines(_line(line, redactor) for line in _lines(path))
 
 
 def _lines(path: Path) -> Iterator[bytes]:

@@ -1,22 +1,27 @@
-"""What does not fail a run, but a reader should doubt, each with its arithmetic.
+"""What does not fail a run, but a reader should know: findings, which cast doubt, and notes.
 
-Owns the thresholds. Computed from events and figures alone.
+Owns their thresholds. Computed from events, plan and figures alone.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from math import sqrt
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from trainmark.measure.traffic import bound_by
 from trainmark.results.checks import samples_per_epoch
 from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from trainmark.measure.timeline import RunTimeline
     from trainmark.planning.plan import Plan
-    from trainmark.results.record import FigureEntry
+    from trainmark.results.record import FigureEntry, Quality, Steps
 
+_BUSY_SHARE = 0.1  # of the cores; less is what a system does for itself, our launcher included
 # A row's forward pass is a third of its training step. Evaluations may take longer rows,
 # other batches and code that is not compiled; not ten times a whole step.
 _EVALUATION_FACTOR = 10.0
@@ -28,85 +33,141 @@ _LEAST_UPDATES = 0.9
 _NS_PER_S = 1e9
 
 
-def find(plan: Plan, timeline: RunTimeline, figures: dict[str, FigureEntry]) -> list[Message]:
-    """Return the findings of a run."""
-    found = [
-        _evaluation(timeline),
-        _loss(timeline),
-        _flops(figures),
-        _epoch(plan, timeline),
-        _rows(plan, timeline),
-        _updates(timeline),
-    ]
-    return [item for item in found if item is not None]
+class Seen(NamedTuple):
+    """What findings and notes are computed from."""
+
+    plan: Plan
+    timeline: RunTimeline
+    figures: dict[str, FigureEntry]
 
 
-def _evaluation(timeline: RunTimeline) -> Message | None:
+def find(seen: Seen) -> list[Message]:
+    """Return what makes the figures doubtful."""
+    rules = (_long_evaluation, _constant_loss, _flops, _own_epoch, _evaluated_rows, _few_updates)
+    return [found for rule in rules for found in rule(seen)]
+
+
+def _long_evaluation(seen: Seen) -> Iterator[Message]:
     """Hold the time of an evaluated row against the time of a trained sample."""
-    rank = timeline.ranks[0]
+    rank, samples = seen.timeline.ranks[0], seen.timeline.counts.samples
     rows = sum(event["samples"] for event in rank.evaluations)
-    samples = timeline.counts.samples
     trained_s = sum(phase.windows_ns for phase in rank.phases.values()) / _NS_PER_S
     evaluated_s = rank.evaluate_ns / _NS_PER_S
     if not (rows and samples and trained_s) or evaluated_s < _EVALUATION_FLOOR_S:
-        return None
+        return
     row_s, sample_s = evaluated_s / rows, trained_s / samples
-    if row_s <= _EVALUATION_FACTOR * sample_s:
-        return None
-    return message(
-        "evaluation_far_longer",
-        evaluation_s=evaluated_s,
-        rows=rows,
-        row_s=row_s,
-        sample_s=sample_s,
-        factor=row_s / sample_s,
-        limit=_EVALUATION_FACTOR,
-    )
+    if row_s > _EVALUATION_FACTOR * sample_s:
+        yield message(
+            "evaluation_far_longer",
+            evaluation_s=evaluated_s,
+            rows=rows,
+            row_s=row_s,
+            sample_s=sample_s,
+            factor=row_s / sample_s,
+            limit=_EVALUATION_FACTOR,
+        )
 
 
-def _loss(timeline: RunTimeline) -> Message | None:
+def _constant_loss(seen: Seen) -> Iterator[Message]:
     """Tell of a loss that is the same in every step, but for how means over ranks round."""
-    loss = timeline.series.loss
-    if len(loss) < _CONSTANT_LOSS_STEPS or not np.ptp(loss) <= _ROUNDING * abs(loss[0]):
-        return None
-    return message("loss_never_changes", loss=float(loss[0]), steps=len(loss))
+    loss = seen.timeline.series.loss
+    if len(loss) >= _CONSTANT_LOSS_STEPS and np.ptp(loss) <= _ROUNDING * abs(loss[0]):
+        yield message("loss_never_changes", loss=float(loss[0]), steps=len(loss))
 
 
-def _flops(figures: dict[str, FigureEntry]) -> Message | None:
-    rate, matmul = (
-        figures[name].value for name in ("model_flops_per_device", "matmul_flops_per_device")
-    )
-    if not rate or not matmul or rate <= matmul:
-        return None
-    return message(
-        "flops_above_preflight",
-        tflops=rate / 1e12,
-        matmul_tflops=matmul / 1e12,
-        share=rate / matmul,
-    )
+def _flops(seen: Seen) -> Iterator[Message]:
+    rate = seen.figures["model_flops_per_device"].value
+    matmul = seen.figures["matmul_flops_per_device"].value
+    if rate and matmul and rate > matmul:
+        yield message(
+            "flops_above_preflight",
+            tflops=rate / 1e12,
+            matmul_tflops=matmul / 1e12,
+            share=rate / matmul,
+        )
 
 
-def _epoch(plan: Plan, timeline: RunTimeline) -> Message | None:
+def _own_epoch(seen: Seen) -> Iterator[Message]:
     """Tell where the job itself says that an epoch is not its data once."""
-    samples, rows = samples_per_epoch(plan, timeline), plan.data.train_samples
-    return None if samples == rows else message("own_epoch", samples=samples, rows=rows)
+    samples = samples_per_epoch(seen.plan, seen.timeline)
+    if samples != seen.plan.data.train_samples:
+        yield message("own_epoch", samples=samples, rows=seen.plan.data.train_samples)
 
 
-def _rows(plan: Plan, timeline: RunTimeline) -> Message | None:
+def _evaluated_rows(seen: Seen) -> Iterator[Message]:
     """Hold the rows of the last evaluation against the validation data."""
-    evaluations, rows = timeline.ranks[0].evaluations, plan.data.eval_samples
-    if not evaluations or evaluations[-1]["samples"] == rows:
-        return None
-    return message("evaluated_rows", scored=evaluations[-1]["samples"], rows=rows)
+    rows = seen.plan.data.eval_samples
+    for event in seen.timeline.ranks[0].evaluations[-1:]:
+        if event["samples"] != rows:
+            yield message("evaluated_rows", scored=event["samples"], rows=rows)
 
 
-def _updates(timeline: RunTimeline) -> Message | None:
+def _few_updates(seen: Seen) -> Iterator[Message]:
     """Tell of steps that took a batch, and time, without changing anything."""
-    rank = timeline.ranks[0]
-    if rank.parameters is None or rank.result is None:
-        return None
+    rank = seen.timeline.ranks[0]
+    if rank.parameters is None:
+        return
     skipped = (rank.result.get("job") or {}).get("skipped_steps") or 0
-    updates, due = rank.parameters["updates"], rank.steps - skipped
-    if updates >= _LEAST_UPDATES * due:
-        return None
-    return message("few_updates", updates=updates, steps=rank.steps, skipped=skipped)
+    updates = rank.parameters["updates"]
+    if updates < _LEAST_UPDATES * (rank.steps - skipped):
+        yield message("few_updates", updates=updates, steps=rank.steps, skipped=skipped)
+
+
+def notes(seen: Seen, steps: Steps, quality: Quality) -> list[Message]:
+    """Return what a careful reader should be told beside the figures."""
+    bound = bound_by({name: entry.value for name, entry in seen.figures.items()})
+    return [
+        *([] if bound is None else [bound]),
+        *_on_steps(steps, quality),
+        *_on_quality(seen.plan, quality),
+        *_on_conditions(seen),
+    ]
+
+
+def _on_steps(steps: Steps, quality: Quality) -> Iterator[Message]:
+    if steps.steady is False:
+        yield message("not_steady", drift=steps.drift)
+    if steps.steady is None:
+        yield message("steadiness_unknown")
+    known = [loss for loss in steps.loss if loss is not None]
+    tenth = len(known) // 10
+    if quality.history or tenth == 0:
+        return  # an evaluation says more than the training loss
+    (first, first_error), (last, last_error) = _mean(known[:tenth]), _mean(known[-tenth:])
+    if first - last <= 2 * sqrt(first_error**2 + last_error**2):  # within the steps' noise
+        yield message("loss_did_not_fall", first=first, last=last)
+
+
+def _mean(values: list[float]) -> tuple[float, float]:
+    """Return the mean and its standard error."""
+    mean = sum(values) / len(values)
+    variance = sum((value - mean) ** 2 for value in values) / len(values)
+    return mean, sqrt(variance / len(values))
+
+
+def _on_quality(plan: Plan, quality: Quality) -> Iterator[Message]:
+    metric, value, best = quality.metric, quality.value, quality.best_possible
+    required = plan.target is None or plan.target.required
+    if value is None:
+        return
+    if quality.reached is False and not required:
+        yield message(
+            "target_missed_not_required", metric=metric, value=value, target=quality.target
+        )
+    # Three standard errors of an accuracy on these rows; of an error, how far samples spread is
+    # not known here.
+    if plan.about.higher_is_better and best:
+        slack = 3 * sqrt(best * (1 - best) / max(quality.eval_samples or 1, 1))
+        if value > best + slack:
+            yield message("quality_above_best", metric=metric, value=value, best=best)
+
+
+def _on_conditions(seen: Seen) -> Iterator[Message]:
+    others = seen.timeline.others_cpu_share
+    if others is not None and others > _BUSY_SHARE:
+        yield message("machine_busy", share=others)
+    if "oversubscribed" in seen.plan.labels:
+        yield message("oversubscribed")
+    for rank in seen.timeline.ranks:
+        if rank.malformed_lines:
+            yield message("malformed_event_lines", rank=rank.rank, lines=rank.malformed_lines)

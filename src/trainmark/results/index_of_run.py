@@ -6,9 +6,9 @@ Owns which figure of a record becomes which line, and the folder they lie in bes
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
+from trainmark.data.json_documents import written_whole
 from trainmark.measure.events import rank_file
 from trainmark.results.index_record import IndexRecord, fail_flag, file_name, model_name, rounded
 from trainmark.results.readings import value_of
@@ -113,15 +113,7 @@ def write_index(record: Record, run_dir: Path) -> list[Path]:
         folder.mkdir(exist_ok=True)
         path = folder / file_name(item.model_name, item.index)
         paths.append(path)
-        if path.exists():
-            continue
-        staging = folder / f".{path.name}.tmp"
-        try:
-            with staging.open("w", encoding="utf-8") as file:
-                file.write(item.to_json() + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-            staging.rename(path)
-        finally:
-            staging.unlink(missing_ok=True)
+        if not path.exists():
+            with written_whole(path) as file:
+                file.write(f"{item.to_json()}\n".encode())
     return paths

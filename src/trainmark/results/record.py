@@ -6,7 +6,6 @@ A record is immutable once written and written atomically; ``building`` computes
 from __future__ import annotations
 
 import json
-import os
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from annotated_types import Ge, Le
@@ -19,7 +18,6 @@ from trainmark.data.json_documents import Frozen
 from trainmark.errors import RecordError
 from trainmark.measure.shapes import DeviceFacts, JobFacts, Machine
 from trainmark.planning.plan import Plan  # noqa: TC001 - pydantic reads it at run time
-from trainmark.results.cause import Status  # noqa: TC001 - likewise
 from trainmark.spec import Message  # noqa: TC001 - likewise
 
 if TYPE_CHECKING:
@@ -32,6 +30,7 @@ NonNegativeInt = Annotated[int, Ge(0), Le(2**63 - 1)]
 Number = Annotated[float, Ge(-1e150), Le(1e150)]
 # A file beside the record: never another folder's, a pipe or a device.
 EVIDENCE_NAME = r"^(events\.(launcher|rank[0-9]{1,6})\.jsonl|plan\.json)$"
+Status = Literal["passed", "target_missed", "failed", "timed_out", "oom", "diverged", "interrupted"]
 # Every record has these, null with a reason where they are not known.
 _ALWAYS = ("e2e_time", "final_result", "mem", "MFU", "MAMFU")
 
@@ -42,12 +41,14 @@ class Cause(Frozen):
     kind: str = Field(description="error, signal, exit, oom, diverged, disk_full, timeout, …")
     message: Message
     rank: NonNegativeInt | None = None
-    place: str | None = Field(None, description="the span or phase the rank was in")
-    type: str | None = Field(None, description="the exception's type")
+    place: str | None = Field(default=None, description="the span or phase the rank was in")
+    type: str | None = Field(default=None, description="the exception's type")
     signal: str | None = None
     exit_code: Int64 | None = None
     traceback: str | None = None
-    stacks: list[str] = Field([], description="files with the ranks' stacks, beside the record")
+    stacks: list[str] = Field(
+        default=[], description="files with the ranks' stacks, beside the record"
+    )
 
 
 class Suite(Frozen):
@@ -239,22 +240,11 @@ def write(record: Record, run_dir: Path) -> Path:
     path = run_dir / RECORD_FILE
     if path.exists():
         raise RecordError("a record is there already", where=str(path), rule="records never change")
-    staging = run_dir / f".{RECORD_FILE}.tmp"
-    with staging.open("w", encoding="utf-8") as file:
-        file.write(_one_line_a_key(record))
-        file.flush()
-        os.fsync(file.fileno())
-    staging.rename(path)
+    # A line for each top-level key: greppable, and small with many steps.
+    lines = [b'"%s": %s' % (name.encode(), to_json(value)) for name, value in record]
+    with json_documents.written_whole(path) as file:
+        file.write(b"{\n" + b",\n".join(lines) + b"\n}\n")
     return path
-
-
-def _one_line_a_key(record: Record) -> str:
-    """Return JSON with a line for each top-level key: greppable, and small with many steps."""
-    lines = [
-        f"{json.dumps(name)}: {to_json(getattr(record, name)).decode()}"
-        for name in type(record).model_fields
-    ]
-    return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def read(path: Path) -> Record:
@@ -272,14 +262,12 @@ def read(path: Path) -> Record:
             where=str(file),
             remedy="name a run directory or its record.json",
         ) from None
+    writer = None
     try:
         writer = _writer(json_documents.parse(content))
-    except ValueError as error:
-        raise _unreadable(file, error, writer=None) from None
-    try:
         return Record.model_validate_json(content, strict=True)
     except ValueError as error:
-        raise _unreadable(file, error, writer=writer) from None
+        raise _unreadable(file, error, writer) from None
 
 
 def _writer(document: Any) -> str | None:
@@ -291,7 +279,7 @@ def _writer(document: Any) -> str | None:
     return version if isinstance(version, str) else None
 
 
-def _unreadable(file: Path, error: Exception, *, writer: str | None) -> RecordError:
+def _unreadable(file: Path, error: Exception, writer: str | None) -> RecordError:
     """Say whether the file is no record, or one of another version."""
     if writer is not None and writer != __version__:
         return RecordError(

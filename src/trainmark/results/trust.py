@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     Args = Mapping[str, str | int | float | bool | None]
 
-BUSY_SHARE = 0.1  # of the cores; less is what a system does for itself, our launcher included
 MOST_CV = 0.1
 MOST_SWING = 0.1
 

@@ -7,7 +7,6 @@ that wrote it is not. Must not know pages.
 from __future__ import annotations
 
 import re
-from hashlib import file_digest
 from math import isclose
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from trainmark import __version__
 from trainmark.errors import RecordError
 from trainmark.results import building
-from trainmark.results.evidence import files
+from trainmark.results.evidence import evidence
 from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ _LONGEST_SHOWN = 40
 
 def verify(record: Record, folder: Path) -> list[Message]:
     """Return what the evidence in ``folder`` says against ``record``; nothing where all agrees."""
-    there = [path.name for path in files(folder) if path.exists()]
+    there = {entry.name: entry for entry in evidence(folder)}
     named = {entry.name: entry for entry in record.evidence}
     if not there:
         return [message("evidence_absent")]
@@ -43,17 +42,9 @@ def verify(record: Record, folder: Path) -> list[Message]:
     for name, entry in named.items():
         if name not in there:
             findings.append(message("evidence_missing", file=name))
-        elif not _is(folder / name, entry.bytes, entry.sha256):
+        elif there[name] != entry:
             findings.append(message("evidence_altered", file=name))
     return findings + _recomputed(record, folder)
-
-
-def _is(path: Path, size: int, sha256: str) -> bool:
-    """Tell whether a file is the one that was named."""
-    if not path.is_file() or path.stat().st_size != size:
-        return False
-    with path.open("rb") as file:
-        return file_digest(file, "sha256").hexdigest() == sha256
 
 
 def _recomputed(record: Record, folder: Path) -> list[Message]:
