@@ -106,13 +106,13 @@ def command(
 def _print_dry_run(plan: Plan, *, as_json: bool) -> None:
     from trainmark.launch.local import command as launch_command
 
-    argv = launch_command(plan, python="python", agent_log_dir="LOG_DIR")
+    argv = launch_command(plan, python="python")
     if as_json:
         document = {"plan": plan.model_dump(mode="json"), "command": argv}
         say(json.dumps(document, indent=2, ensure_ascii=False))
         return
     say(plan.model_dump_json(indent=2))
-    say(" ".join(argv), err=True)
+    say(f"{' '.join(argv)}  # as each of {plan.nproc} rank(s)", err=True)
 
 
 def _print_results(plan: Plan, records: list[Record], *, as_json: bool) -> None:

@@ -18,7 +18,8 @@ from trainmark import devices
 from trainmark.conformance.case import Check, judge
 from trainmark.conformance.description import description_faults
 from trainmark.errors import TrainmarkError, UsageError
-from trainmark.launch.local import import_variables, launch
+from trainmark.launch.local import launch
+from trainmark.launch.processes import import_variables
 from trainmark.launch.stopping import StopRequest
 from trainmark.planning.plan import resolve
 from trainmark.spec import FIELD_ALIASES, Message, message
