@@ -13,11 +13,15 @@ PROGRAM = (sys.executable, "-m", "trainmark")
 
 
 @pytest.fixture(autouse=True)
-def hang_up_as_usual():
-    """Start programs that heed SIGHUP, also where the tests run under nohup."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+def signals_as_usual():
+    """Start programs that heed signals, also where the tests run under nohup or behind ``&``."""
+    numbers = (signal.SIGINT, signal.SIGHUP)
+    ignored = [number for number in numbers if signal.getsignal(number) == signal.SIG_IGN]
+    for number in ignored:
+        signal.signal(number, signal.SIG_DFL)
     yield
-    signal.signal(signal.SIGHUP, before)
+    for number in ignored:
+        signal.signal(number, signal.SIG_IGN)
 
 
 @pytest.fixture
