@@ -43,7 +43,7 @@ def command(
     ] = None,
     data: Annotated[Path | None, typer.Option(help="Folder with real data.")] = None,
     device: Annotated[
-        str | None, typer.Option(help="cpu, cuda, …; default: the first here.")
+        str | None, typer.Option(help="One of `list devices`; default: the first here.")
     ] = None,
     nproc: Annotated[int | None, typer.Option(min=1, help="Ranks on this machine.")] = None,
     nnodes: Annotated[int | None, typer.Option(min=1, help="Machines.")] = None,

@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainmark import devices
 from trainmark.devices.cpu import usable_cores
 from trainmark.launch import processes, run_dir
 from trainmark.launch.keeper import Keeper
@@ -80,7 +81,7 @@ def launch(plan: Plan, request: StopRequest, on_poll: Callable[[], None] = lambd
     """
     folder = Path(plan.run_dir)
     variables = os.environ | processes.import_variables() | run_environment(plan, usable_cores())
-    described = environment.collect(variables)
+    described = environment.collect(variables, devices.vendors()[plan.device.vendor])
     with Keeper(folder, plan.run_id) as keeper:
         run_dir.create(folder)
         own = run_dir.first_words(plan, folder, described)

@@ -168,7 +168,7 @@ def run_rank(rank: Rank, run_dir: Path, number: int, local_rank: int) -> None:
         matmul_swing=matmul.swing,
         steps_per_epoch=job.steps_per_epoch,
         samples_per_epoch=job.samples_per_epoch if isinstance(job, OwnEpoch) else None,
-        collective=_collective_library(vendor.collective_backend) if distributed else None,
+        collective=vendor.collective_library() if distributed else None,
     )
     with rank.span("check"):
         trained = job.trained_parameters()
@@ -228,14 +228,6 @@ def _files_below(run_dir: Path, folder: str) -> list[str]:
     """Return the files in ``folder``, as they are called from the run's own."""
     files = (path for path in (run_dir / folder).rglob("*") if path.is_file())
     return sorted(path.relative_to(run_dir).as_posix() for path in files)
-
-
-def _collective_library(backend: str) -> str:
-    if backend == "nccl":
-        from torch.cuda import nccl
-
-        return "nccl " + ".".join(str(part) for part in nccl.version())
-    return backend
 
 
 def _leave_error(rank: Rank, report: dict[str, Any], launcher: int) -> None:
