@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from benchmarks.glm_sparse import write_split
-from benchmarks.harness import Bar, conclude, interleave, ratio
+from benchmarks.harness import Bar, conclude, interleave, ratio, sized
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,13 +22,14 @@ if TYPE_CHECKING:
     from trainmark.cases.glm_superglue.examples import Examples
 
 SEQ_LENGTH, VOCAB_SIZE, WIDTH, HEADS = 512, 30_592, 1024, 16
-SAMPLES, CANDIDATES, PASSAGE_TOKENS, NAME_TOKENS = 400, 10, 300, 3  # about as ReCoRD has them
+SAMPLES = sized(400, 16)
+CANDIDATES, PASSAGE_TOKENS, NAME_TOKENS = 10, 300, 3  # about as ReCoRD has them
 MICRO_BATCH = 8
 STEP_SEQUENCES = 4
 ROUNDS = 5
 TIMES_THE_STEP = 5.0
-LARGE_BYTES, OPEN_S, OPEN_BYTES = 10 * 10**9, 5.0, 10**9
-OPENINGS = 5
+LARGE_BYTES, OPENINGS = sized((10 * 10**9, 5), (10**7, 1))
+OPEN_S, OPEN_BYTES = 5.0, 10**9
 
 
 def cloze() -> Examples:
