@@ -8,12 +8,13 @@ stays where it is, the next one goes beside it. One call at a time is at work in
 
 from __future__ import annotations
 
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainmark.data.locks import held
+from filelock import FileLock, Timeout
+
 from trainmark.errors import EnvironmentFault, RecordError, TrainmarkError
 from trainmark.launch.repeats import launches
 from trainmark.planning.capabilities import able_vendor
@@ -232,18 +233,24 @@ def run(
 @contextmanager
 def _alone(base: Path) -> Iterator[None]:
     """Hold the folder of the runs, which is made where it is missing."""
-    at_work = EnvironmentFault(
-        "another `trainmark run` of this plan is at work there",
-        where=str(base),
-        remedy="wait for it, or choose another --out",
-    )
-    with ExitStack() as stack:
-        try:
-            base.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(held(base / _LOCK_FILE, at_work))
-        except OSError as error:
-            raise _unusable(base, error) from error
+    lock = FileLock(base / _LOCK_FILE)
+    try:
+        base.mkdir(parents=True, exist_ok=True)
+        lock.acquire(blocking=False)
+    except Timeout:
+        raise EnvironmentFault(
+            "another `trainmark run` of this plan is at work there",
+            where=str(base),
+            remedy="wait for it, or choose another --out",
+        ) from None
+    except OSError as error:
+        raise _unusable(base, error) from error
+    try:
         yield
+    finally:
+        with suppress(OSError):  # a file that stays behind holds nothing
+            (base / _LOCK_FILE).unlink()
+        lock.release()
 
 
 def _still_there(outcome: Outcome) -> Outcome:
