@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from trainmark.protocols import Vendor
 
 PACKAGES = (
-    "torch", "transformers", "peft", "tokenizers", "safetensors", "numpy", "h5py", "pyarrow",
+    "torch", "transformers", "peft", "tokenizers", "safetensors", "numpy", "pyarrow",
     "pydantic", "torchrec", "fbgemm_gpu-cpu", "fbgemm_gpu",
 )  # fmt: skip
 # Variables that change what is measured on any device and carry no secret.
