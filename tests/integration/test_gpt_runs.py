@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gpt_tokenizers import write_two_files
-from trainmark.cases.gpt_megatron.indexed import IndexedReader
+from trainmark.cases.gpt_megatron.data.indexed import IndexedReader
 from trainmark.results.record import read
 
 SMALL = ("num_layers=1", "hidden_size=16", "num_heads=2", "seq_length=16", "bs=4", "target=none")

@@ -18,7 +18,6 @@ from packaging.version import Version
 from fakes import (
     GOLDEN,
     TICK,
-    FakeVendor,
     S,
     check_golden,
     event,
@@ -320,12 +319,7 @@ def test_the_environment_names_no_variable_outside_the_list(
     monkeypatch.setattr(environment, "suite_commit", lambda: None)
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     monkeypatch.setenv("SECRET_TOKEN", "hush")
-    monkeypatch.setenv("FAKE_VISIBLE_DEVICES", "0,1")
-    vendor = FakeVendor(recorded_variables=("FAKE_VISIBLE_DEVICES", "FAKE_UNSET"))
-    collected = environment.collect(os.environ, vendor)
+    collected = environment.collect(os.environ)
     assert collected["variables"]["OMP_NUM_THREADS"] == "3"
-    assert collected["variables"]["FAKE_VISIBLE_DEVICES"] == "0,1"
-    assert "FAKE_UNSET" not in collected["variables"]
-    assert collected["driver"] == "1.2"
     assert "hush" not in json.dumps(collected)
-    assert {"torch", "pyarrow", "numpy"} <= collected["packages"].keys()  # what reads data too
+    assert {"torch", "pyarrow", "h5py"} <= collected["packages"].keys()  # what reads data too

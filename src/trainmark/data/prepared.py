@@ -12,13 +12,12 @@ import json
 import os
 import shutil
 import zlib
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import file_digest
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from filelock import FileLock, Timeout
-
+from trainmark.data.locks import held
 from trainmark.errors import DataError, EnvironmentFault, TrainmarkError
 
 if TYPE_CHECKING:
@@ -43,19 +42,13 @@ def alone(data: Path) -> Iterator[Path]:
     try:
         data = data.resolve()
         data.parent.mkdir(parents=True, exist_ok=True)
-        lock = data.with_name(f".{data.name}.lock")
-        with FileLock(lock).acquire(blocking=False):
-            try:
-                yield data
-            finally:
-                with suppress(OSError):  # a file that stays behind holds nothing
-                    lock.unlink()
-    except Timeout:
-        raise EnvironmentFault(
+        at_work = EnvironmentFault(
             "another prepare is at work on this folder",
             where=str(data),
             remedy="wait for it, or name another folder with --data",
-        ) from None
+        )
+        with held(data.with_name(f".{data.name}.lock"), at_work):
+            yield data
     except (OSError, RuntimeError) as error:  # RuntimeError: links that lead in a circle
         raise EnvironmentFault(
             f"cannot prepare: {getattr(error, 'strerror', None) or error}",

@@ -39,6 +39,22 @@ class Said(TypedDict):
     args: dict[str, str | int | float | bool | None]
 
 
+def _ordered(event: dict[str, Any]) -> dict[str, Any]:
+    """Refuse a stretch of time that ends before it starts."""
+    if event["end_ns"] < event["start_ns"]:
+        raise ValueError("end_ns is before start_ns")
+    return event
+
+
+def _even(event: dict[str, Any]) -> dict[str, Any]:
+    """Refuse a window whose lists do not hold one entry a step."""
+    steps = len(event["step_ns"])
+    others = ("wait_ns", "loss", "samples", "step_samples")
+    if any(len(event[name]) != steps for name in others):
+        raise ValueError(f"step_ns, {', '.join(others)} differ in length")
+    return _ordered(event)
+
+
 @with_config(_SHAPE)
 class DeviceFacts(TypedDict, total=False):
     """What a rank's device says of itself."""
@@ -96,19 +112,13 @@ JobFacts = Annotated[_JobFacts, AfterValidator(_whole)]
 
 
 @with_config(_SHAPE)
-class _Event(TypedDict):
-    t_ns: Nanoseconds
-
-
-class _Timed(_Event):
-    start_ns: Nanoseconds
-    end_ns: Nanoseconds
-
-
-class _Window(_Timed):
+class _Window(TypedDict):
     event: Literal["window"]
+    t_ns: Nanoseconds
     phase: PhaseName
     epoch: Count
+    start_ns: Nanoseconds
+    end_ns: Nanoseconds
     step_ns: Annotated[list[Spent], MinLen(1)]
     wait_ns: list[Spent]
     loss: list[Number | None]
@@ -124,18 +134,26 @@ class _Window(_Timed):
     check_ns: NotRequired[Spent]
 
 
-class _Span(_Timed):
+@with_config(_SHAPE)
+class _Span(TypedDict):
     event: Literal["span"]
+    t_ns: Nanoseconds
     name: str
+    start_ns: Nanoseconds
+    end_ns: Nanoseconds
 
 
-class _Start(_Event):
+@with_config(_SHAPE)
+class _Start(TypedDict):
     event: Literal["start"]
+    t_ns: Nanoseconds
     pid: Count
 
 
-class _Facts(_Event):
+@with_config(_SHAPE)
+class _Facts(TypedDict):
     event: Literal["facts"]
+    t_ns: Nanoseconds
     device: DeviceFacts
     memory_scope: NotRequired[str]
     precision_flags: NotRequired[dict[str, str | int | float | bool | None] | None]
@@ -145,10 +163,14 @@ class _Facts(_Event):
     samples_per_epoch: NotRequired[Count | None]
 
 
-class _Evaluate(_Timed):
+@with_config(_SHAPE)
+class _Evaluate(TypedDict):
     event: Literal["evaluate"]
+    t_ns: Nanoseconds
     epoch: Count
     step: Count
+    start_ns: Nanoseconds
+    end_ns: Nanoseconds
     value: Number | None
     samples: Count
     detail: Scores
@@ -157,8 +179,12 @@ class _Evaluate(_Timed):
     parts: NotRequired[dict[str, Scores]]
 
 
-class _Trained(_Timed):
+@with_config(_SHAPE)
+class _Trained(TypedDict):
     event: Literal["trained"]
+    t_ns: Nanoseconds
+    start_ns: Nanoseconds
+    end_ns: Nanoseconds
     steps: Count
     epochs: Count
     samples: NotRequired[Bytes]
@@ -167,8 +193,10 @@ class _Trained(_Timed):
     check_ns: NotRequired[Spent]
 
 
-class _Parameters(_Event):
+@with_config(_SHAPE)
+class _Parameters(TypedDict):
     event: Literal["parameters"]
+    t_ns: Nanoseconds
     changed: list[str]
     unchanged: list[str]
     gradient: list[str]
@@ -176,8 +204,10 @@ class _Parameters(_Event):
     updates: Count
 
 
-class _Result(_Event):
+@with_config(_SHAPE)
+class _Result(TypedDict):
     event: Literal["result"]
+    t_ns: Nanoseconds
     job: JobFacts
     used_bytes: Bytes | None
     allocator_peak_bytes: NotRequired[Bytes | None]
@@ -196,12 +226,16 @@ class _Report(TypedDict):
     traceback: str
 
 
-class _Error(_Event, _Report):
+@with_config(_SHAPE)
+class _Error(_Report):
     event: Literal["error"]
+    t_ns: Nanoseconds
 
 
-class _End(_Event):
+@with_config(_SHAPE)
+class _End(TypedDict):
     event: Literal["end"]
+    t_ns: Nanoseconds
 
 
 @with_config(_SHAPE)
@@ -227,8 +261,10 @@ class Machine(TypedDict, total=False):
     variables: dict[str, str]
 
 
-class _Launch(_Event):
+@with_config(_SHAPE)
+class _Launch(TypedDict):
     event: Literal["launch"]
+    t_ns: Nanoseconds
     unix_ns: Nanoseconds
     started: str
     argv: list[str]
@@ -243,15 +279,33 @@ class _FailedRank(TypedDict):
     report: NotRequired[_Report | None]
 
 
-class _AgentExit(_Event):
+@with_config(_SHAPE)
+class _AgentExit(TypedDict):
     event: Literal["agent_exit"]
+    t_ns: Nanoseconds
     exit_code: Annotated[int, Ge(-(2**31)), Le(2**31)]
     failures: list[_FailedRank]
     others_cpu_share: NotRequired[Annotated[float, Ge(0), Le(1)] | None]
 
 
-class _Stop(_Event):
+def _said_why(stop: dict[str, Any]) -> dict[str, Any]:
+    """Refuse a stop without what its reason brings."""
+    needed = {
+        "timeout": "timeout_s",
+        "launcher_error": "message",
+        "signal": "signal",
+        "files_lost": "files",
+    }
+    name = needed.get(stop["reason"])
+    if name is not None and name not in stop:
+        raise ValueError(f"a stop for {stop['reason']} has {name}")
+    return stop
+
+
+@with_config(_SHAPE)
+class _Stop(TypedDict):
     event: Literal["stop"]
+    t_ns: Nanoseconds
     reason: Literal["timeout", "launcher_killed", "launcher_error", "signal", "files_lost"]
     timeout_s: NotRequired[Amount]
     message: NotRequired[str]
@@ -260,60 +314,40 @@ class _Stop(_Event):
     files: NotRequired[list[str]]
 
 
-class _OomKills(_Event):
+@with_config(_SHAPE)
+class _OomKills(TypedDict):
     event: Literal["oom_kills"]
+    t_ns: Nanoseconds
     count: Count
 
 
-class _Unknown(_Event):
+_Known = Annotated[
+    Annotated[_Window, AfterValidator(_even)]
+    | Annotated[_Span, AfterValidator(_ordered)]
+    | _Start
+    | _Facts
+    | Annotated[_Evaluate, AfterValidator(_ordered)]
+    | Annotated[_Trained, AfterValidator(_ordered)]
+    | _Parameters
+    | _Result
+    | _Error
+    | _End
+    | _Launch
+    | _AgentExit
+    | Annotated[_Stop, AfterValidator(_said_why)]
+    | _OomKills,
+    Field(discriminator="event"),
+]
+_KNOWN: TypeAdapter[Any] = TypeAdapter(_Known)
+
+
+@with_config(_SHAPE)
+class _Any(TypedDict):
     event: str
+    t_ns: Nanoseconds
 
 
-_STOP_NEEDS = {
-    "timeout": "timeout_s",
-    "launcher_error": "message",
-    "signal": "signal",
-    "files_lost": "files",
-}
-_PER_STEP = ("wait_ns", "loss", "samples", "step_samples")
-
-
-def _consistent(event: dict[str, Any]) -> dict[str, Any]:
-    """Refuse an event whose fields cannot be true together."""
-    if "end_ns" in event and event["end_ns"] < event["start_ns"]:
-        raise ValueError("end_ns is before start_ns")
-    if event["event"] == "window":
-        steps = len(event["step_ns"])
-        if any(len(event[name]) != steps for name in _PER_STEP):
-            raise ValueError(f"step_ns, {', '.join(_PER_STEP)} differ in length")
-    if event["event"] == "stop":
-        name = _STOP_NEEDS.get(event["reason"])
-        if name is not None and name not in event:
-            raise ValueError(f"a stop for {event['reason']} has {name}")
-    return event
-
-
-_KNOWN: TypeAdapter[Any] = TypeAdapter(
-    Annotated[
-        _Window
-        | _Span
-        | _Start
-        | _Facts
-        | _Evaluate
-        | _Trained
-        | _Parameters
-        | _Result
-        | _Error
-        | _End
-        | _Launch
-        | _AgentExit
-        | _Stop
-        | _OomKills,
-        Field(discriminator="event"),
-        AfterValidator(_consistent),
-    ]
-)
-_ANY: TypeAdapter[Any] = TypeAdapter(_Unknown)
+_ANY: TypeAdapter[Any] = TypeAdapter(_Any)
 
 
 def read_event(line: bytes) -> dict[str, Any]:

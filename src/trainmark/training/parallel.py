@@ -144,6 +144,7 @@ def spread(
     model: nn.Module,
     ranks: Ranks,
     *,
+    torch_type: str,
     compiled: bool = False,
     shards: Iterable[nn.Module] | None = None,
 ) -> Replicas:
@@ -167,4 +168,7 @@ def spread(
         return Replicas(called)
     if ranks.tensor_size > 1:
         return _AtTheEnd(called, ranks)
-    return _Overlapped(DistributedDataParallel(called, gradient_as_bucket_view=True))
+    device_ids = [torch.cuda.current_device()] if torch_type == "cuda" else None
+    return _Overlapped(
+        DistributedDataParallel(called, device_ids=device_ids, gradient_as_bucket_view=True)
+    )

@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainmark.cases.gpt_megatron import data, generate
-from trainmark.cases.gpt_megatron.case import CASE, GptRecipe
-from trainmark.cases.gpt_megatron.indexed import IndexedReader, IndexedWriter
+from trainmark.cases.gpt_megatron import data
+from trainmark.cases.gpt_megatron.case import CASE
+from trainmark.cases.gpt_megatron.data.indexed import IndexedReader, write_pair
+from trainmark.cases.gpt_megatron.data.language import entropy_rate
+from trainmark.cases.gpt_megatron.recipe import GptRecipe
 from trainmark.errors import DataError, UsageError
 
 NAME = "corpus_text_document"
@@ -20,8 +22,8 @@ RECIPE = GptRecipe(seq_length=4, vocab_size=100, split="8,1,1", seed=3)
 
 
 def write(folder, tokens, sizes, *, dtype=np.uint16, name=NAME):
-    with IndexedWriter(folder / name, dtype) as writer:
-        writer.add_documents(np.array(tokens), np.array(sizes))
+    tokens = np.array(tokens, np.int64)
+    write_pair(folder / name, tokens, np.array(sizes, np.int32), np.dtype(dtype))
 
 
 @pytest.fixture
@@ -85,23 +87,23 @@ def test_generated_data_passes_with_the_best_loss_it_allows(tmp_path):
     recipe = CASE.recipes["tiny"]
     data.generate(tmp_path, recipe)
     facts = data.check(tmp_path, recipe)
-    assert facts.best_quality == generate.best_loss(recipe)
+    assert facts.best_quality == entropy_rate()
     assert facts.train_samples == (972 * 1024 - 1) // recipe.seq_length
     assert facts.eval_samples == (51 * 1024 - 1) // recipe.seq_length
 
 
 def test_epochs_worth_keeping_are_kept_beside_the_data(folder, monkeypatch):
-    monkeypatch.setattr("trainmark.cases.gpt_megatron.sampling.WORTH_KEEPING", 0)
+    monkeypatch.setattr("trainmark.cases.gpt_megatron.data.sampling.WORTH_KEEPING", 0)
     first = data.load(folder, RECIPE).train.epoch(2)
     again = data.load(folder, RECIPE).train.epoch(2)
     assert isinstance(again.shuffle, np.memmap)
     assert (first.shuffle == again.shuffle).all()
-    assert len(list((folder / "indices").glob("epoch-*.npy"))) == 1
+    assert len(list((folder / "indices").glob("epoch-*.int64"))) == 1
 
 
 def test_the_content_is_read_once_until_a_file_changes(folder, monkeypatch):
-    scans, scan = [], data._scan
-    monkeypatch.setattr(data, "_scan", lambda reader: scans.append(1) or scan(reader))
+    scans, extremes = [], data.extremes
+    monkeypatch.setattr(data, "extremes", lambda *a, **k: scans.append(1) or extremes(*a, **k))
     first = data.check(folder, RECIPE)
     assert data.check(folder, RECIPE) == first
     assert len(scans) == 1
@@ -116,6 +118,12 @@ def test_the_content_is_read_once_until_a_file_changes(folder, monkeypatch):
     assert second.content_id != first.content_id
 
 
+def changed(kept, **changes):
+    """Return the findings with other values for the pair's tokens."""
+    found = {data.CONTENT: kept["found"][data.CONTENT] | changes}
+    return json.dumps(kept | {"found": found}).encode()
+
+
 @pytest.mark.parametrize(
     "damage",
     [
@@ -124,11 +132,11 @@ def test_the_content_is_read_once_until_a_file_changes(folder, monkeypatch):
         lambda kept: b"\xff\xfe{",
         lambda kept: json.dumps(kept)[:-5].encode(),
         lambda kept: json.dumps(kept | {"format": 0}).encode(),
-        lambda kept: json.dumps(kept | {"largest": "99"}).encode(),
-        lambda kept: json.dumps(kept | {"largest": True}).encode(),
-        lambda kept: json.dumps(kept | {"content_id": 7}).encode(),
-        lambda kept: json.dumps(kept | {"other": 7}).encode(),
-        lambda kept: json.dumps({k: v for k, v in kept.items() if k != "smallest"}).encode(),
+        lambda kept: changed(kept, largest="99"),
+        lambda kept: changed(kept, largest=True),
+        lambda kept: changed(kept, digest=7),
+        lambda kept: changed(kept, other=7),
+        lambda kept: json.dumps({k: v for k, v in kept.items() if k != "found"}).encode(),
     ],
 )
 def test_a_damaged_record_of_the_content_is_made_again(folder, damage):
@@ -175,12 +183,12 @@ def test_the_scan_finds_the_extremes_in_any_block(tmp_path_factory, tokens, bloc
     write(place, tokens, [len(tokens)], dtype=np.int32)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(data, "BLOCK_BYTES", block_bytes)
-        content = data._scan(IndexedReader.open(place / NAME))
+        content = data.scan(IndexedReader.open(place / NAME), place)
     assert (content.smallest, content.largest) == (min(tokens), max(tokens))
     assert content.smallest_at == tokens.index(min(tokens))
     assert content.largest_at == tokens.index(max(tokens))
     both = b"".join((place / f"{NAME}.{ending}").read_bytes() for ending in ("idx", "bin"))
-    assert content.content_id == sha256(both).hexdigest()[:16]
+    assert content.digest == sha256(both).hexdigest()
 
 
 @pytest.mark.parametrize(

@@ -8,26 +8,26 @@ import numpy as np
 import pytest
 
 from trainmark import cases
-from trainmark.cases.gpt_megatron import generate
-from trainmark.cases.gpt_megatron.case import SYMBOLS, GptRecipe
-from trainmark.cases.gpt_megatron.indexed import IndexedReader
+from trainmark.cases.gpt_megatron.data import language
+from trainmark.cases.gpt_megatron.data.indexed import IndexedReader
+from trainmark.cases.gpt_megatron.recipe import SYMBOLS, GptRecipe
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 def test_the_entropy_rate_is_that_of_sampled_text() -> None:
-    text = generate.symbols(documents=400, length=500, seed=7)
-    last, before = generate.tables()
+    text = language.symbols(documents=400, length=500, seed=7)
+    last, before = language.tables()
     chances = (last[text[:, 1:-1]] + before[text[:, :-2]]) / 2
     information = -np.log(np.take_along_axis(chances, text[:, 2:, None], -1))
     error = information.std() / information.size**0.5
-    assert abs(information.mean() - generate.entropy_rate()) < 4 * error
+    assert abs(information.mean() - language.entropy_rate()) < 4 * error
     assert error < 0.003
 
 
 def test_one_symbol_of_context_is_not_enough() -> None:
-    text = generate.symbols(documents=2_000, length=500, seed=3)
+    text = language.symbols(documents=2_000, length=500, seed=3)
     assert set(np.unique(text)) == set(range(SYMBOLS))
     pairs = np.zeros((SYMBOLS, SYMBOLS))
     np.add.at(pairs, (text[:, :-1].ravel(), text[:, 1:].ravel()), 1)
@@ -37,20 +37,20 @@ def test_one_symbol_of_context_is_not_enough() -> None:
     target = cases.load("gpt_megatron").recipes["tiny"].target_value
     assert target is not None
     # The target lies within 5% of the best loss and far below what the last symbol gives.
-    assert generate.entropy_rate() < target <= 1.05 * generate.entropy_rate()
+    assert language.entropy_rate() < target <= 1.05 * language.entropy_rate()
     assert by_the_last_alone > 1.3 * target
 
 
 @pytest.mark.parametrize("vocab_size", [SYMBOLS, 50257])
 def test_text_is_spread_over_the_vocabulary(tmp_path: Path, vocab_size: int) -> None:
-    generate.generate(tmp_path, GptRecipe(vocab_size=vocab_size, seed=4))
-    reader = IndexedReader.open(tmp_path / generate.PREFIX)
+    language.generate(tmp_path, GptRecipe(vocab_size=vocab_size, seed=4))
+    reader = IndexedReader.open(tmp_path / language.PREFIX)
     assert reader.dtype == np.uint16
     assert (reader.num_documents, set(reader.sizes.tolist())) == (
-        generate.DOCUMENTS,
-        {generate.DOCUMENT_TOKENS},
+        language.DOCUMENTS,
+        {language.DOCUMENT_TOKENS},
     )
     step = vocab_size // SYMBOLS
     assert set(np.unique(reader.tokens)) == {step * symbol for symbol in range(SYMBOLS)}
-    wanted = generate.symbols(documents=generate.DOCUMENTS, length=1024, seed=4) * step
+    wanted = language.symbols(documents=language.DOCUMENTS, length=1024, seed=4) * step
     assert (np.asarray(reader.tokens) == wanted.ravel()).all()

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainmark.cases.gpt_megatron import index_layout
-from trainmark.cases.gpt_megatron.indexed import IndexedReader, IndexedWriter, dtype_for
-from trainmark.errors import DataError, EnvironmentFault
+from gpt_tokens import document_of
+from trainmark.cases.gpt_megatron.data import indexed
+from trainmark.cases.gpt_megatron.data.indexed import IndexedReader, dtype_for, write_pair
+from trainmark.errors import DataError
 
 # Three sequences of 3, 0 and 1 tokens, each a document, put together from the layout.
 GOLDEN_IDX = (
@@ -23,11 +24,9 @@ GOLDEN_BIN = "0100 0200 ffff 0700"
 
 
 def write(prefix, documents, dtype=np.uint16):
-    with IndexedWriter(prefix, dtype) as writer:
-        writer.add_documents(
-            np.array([token for document in documents for token in document], np.int64),
-            np.array([len(document) for document in documents]),
-        )
+    tokens = np.array([token for document in documents for token in document], np.int64)
+    sizes = np.array([len(document) for document in documents], np.int32)
+    write_pair(prefix, tokens, sizes, np.dtype(dtype))
 
 
 def raw_idx(sizes, pointers, bounds, *, version=1, code=8, sequences=None, tail=b""):
@@ -71,14 +70,10 @@ def test_the_bytes_are_megatrons(pair):
 def test_a_pair_reads_back(pair):
     reader = IndexedReader.open(pair)
     assert reader.dtype == np.uint16
-    assert (reader.num_sequences, reader.num_documents, reader.num_tokens) == (3, 3, 4)
-    assert [list(reader.document(i)) for i in range(3)] == [[1, 2, 65_535], [], [7]]
+    assert (len(reader.sizes), reader.num_documents, reader.num_tokens) == (3, 3, 4)
+    assert [document_of(reader, i) for i in range(3)] == [[1, 2, 65_535], [], [7]]
     assert isinstance(reader.tokens, np.memmap)
     assert not reader.tokens.flags.writeable
-    with pytest.raises(IndexError, match="document 3 of 3"):
-        reader.document(3)
-    with pytest.raises(IndexError, match="document -1 of 3"):
-        reader.document(-1)
 
 
 def test_a_document_may_hold_many_sequences_or_none(tmp_path):
@@ -88,92 +83,22 @@ def test_a_document_may_hold_many_sequences_or_none(tmp_path):
     data.write_bytes(np.arange(6, dtype="<i4").tobytes())
     reader = IndexedReader.open(prefix)
     assert reader.num_documents == 4
-    assert [list(reader.document(i)) for i in range(4)] == [[], [0, 1, 2], [3, 4, 5], []]
+    assert [document_of(reader, i) for i in range(4)] == [[], [0, 1, 2], [3, 4, 5], []]
     assert list(reader.token_starts(range(1, 4))) == [0, 3, 6, 6]
     assert list(reader.token_starts(range(4, 4))) == [6]
 
 
-@settings(max_examples=40, deadline=None)
-@given(
-    shards=st.lists(st.lists(st.lists(st.integers(0, 65_535), max_size=5), max_size=6), max_size=3)
-)
-def test_merged_shards_equal_one_writing(tmp_path_factory, shards):
-    place = tmp_path_factory.mktemp("merge")
-    write(place / "whole", [document for shard in shards for document in shard])
-    with IndexedWriter(place / "merged", np.uint16) as writer:
-        for number, shard in enumerate(shards):
-            write(place / f"shard{number}", shard)
-            writer.merge(place / f"shard{number}")
-    for whole, merged in zip(parts(place / "whole"), parts(place / "merged"), strict=True):
-        assert whole.read_bytes() == merged.read_bytes()
-    assert IndexedReader.open(place / "merged").num_documents == sum(map(len, shards))
-
-
-def test_a_merge_copies_in_blocks_and_keeps_sequences(tmp_path, monkeypatch):
-    monkeypatch.setattr("trainmark.cases.gpt_megatron.indexed.BLOCK_BYTES", 4)
-    idx, data = parts(tmp_path / "two")
-    idx.write_bytes(raw_idx([2, 1, 3], [0, 8, 12], [0, 2, 3], code=4))
-    data.write_bytes(np.arange(6, dtype="<i4").tobytes())
-    with IndexedWriter(tmp_path / "all", np.int32) as writer:
-        writer.add_documents(np.array([9]), np.array([1]))
-        writer.merge(tmp_path / "two")
-    reader = IndexedReader.open(tmp_path / "all")
-    assert list(reader.sizes) == [1, 2, 1, 3]
-    assert list(reader.document_index) == [0, 1, 3, 4]
-    assert list(reader.tokens) == [9, 0, 1, 2, 3, 4, 5]
-
-
-def test_a_merge_of_another_element_type_is_refused(pair, tmp_path):
-    with (
-        pytest.raises(DataError, match="tokens are uint16, those written so far int32"),
-        IndexedWriter(tmp_path / "all", np.int32) as writer,
-    ):
-        writer.merge(pair)
-    assert sorted(tmp_path.glob("*all*")) == []
-
-
 @pytest.mark.parametrize(("ids", "dtype"), [([65_536], np.uint16), ([-1], np.uint16)])
-def test_an_id_that_the_element_type_cannot_hold_is_refused(tmp_path, ids, dtype):
-    with (
-        pytest.raises(DataError, match="uint16 holds 0 to 65535"),
-        IndexedWriter(tmp_path / "x", dtype) as writer,
-    ):
-        writer.add_documents(np.array(ids), np.array([1]))
+def test_an_id_that_the_element_type_cannot_hold_is_never_written(tmp_path, ids, dtype):
+    with pytest.raises(AssertionError):
+        write(tmp_path / "x", [ids], dtype)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_block_that_raises_leaves_the_old_pair_and_nothing_else(pair):
-    before = [file.read_bytes() for file in parts(pair)]
-    with pytest.raises(AssertionError), IndexedWriter(pair, np.uint16) as writer:
-        writer.add_documents(np.array([5]), np.array([2]))
-    assert [file.read_bytes() for file in parts(pair)] == before
-    assert len(list(pair.parent.iterdir())) == 2
-
-
-def test_finish_may_be_called_and_replaces_a_pair(pair):
-    with IndexedWriter(pair, np.int32) as writer:
-        writer.add_documents(np.array([5, 70_000]), np.array([2]))
-        writer.finish()
-        assert list(IndexedReader.open(pair).tokens) == [5, 70_000]
-    assert len(list(pair.parent.iterdir())) == 2
-
-
-def test_a_folder_that_is_not_there_is_a_fault_of_the_machine(tmp_path):
-    with (
-        pytest.raises(EnvironmentFault, match="cannot write there"),
-        IndexedWriter(tmp_path / "none" / "x", np.uint16),
-    ):
-        pass
-
-
-def test_a_name_taken_by_a_folder_leaves_nothing_staged(tmp_path):
-    (tmp_path / "x.idx").mkdir()
-    with (
-        pytest.raises(EnvironmentFault, match="cannot write there"),
-        IndexedWriter(tmp_path / "x", np.uint16) as writer,
-    ):
-        writer.add_documents(np.array([5]), np.array([1]))
-    assert [file.name for file in tmp_path.iterdir()] == ["x.idx"]
+def test_sizes_that_do_not_cut_the_tokens_are_never_written(tmp_path):
+    with pytest.raises(AssertionError):
+        write_pair(tmp_path / "x", np.array([5]), np.array([2], np.int32), np.dtype("<u2"))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_empty_pair_reads_as_empty(tmp_path):
@@ -245,13 +170,13 @@ def test_pointers_written_before_sizes_are_refused(pair):
 
 
 def test_rows_are_checked_across_blocks(tmp_path, monkeypatch):
-    monkeypatch.setattr(index_layout, "BLOCK_ROWS", 2)
+    monkeypatch.setattr(indexed, "BLOCK_ROWS", 2)
     sizes, bounds = [1, 2, 3, 4, 5], [0, 1, 2, 3, 4, 5]
     pointers = [0, 1, 3, 6, 10]
     idx, data = parts(tmp_path / "x")
     data.write_bytes(bytes(range(15)))
     idx.write_bytes(raw_idx(sizes, pointers, bounds, code=1))
-    assert list(IndexedReader.open(tmp_path / "x").document(4)) == [10, 11, 12, 13, 14]
+    assert document_of(IndexedReader.open(tmp_path / "x"), 4) == [10, 11, 12, 13, 14]
     idx.write_bytes(raw_idx(sizes, [0, 1, 3, 6, 11], bounds, code=1))
     assert "sequence 4 (counted from 0)" in fault(tmp_path / "x")
     idx.write_bytes(raw_idx(sizes, pointers, [0, 1, 3, 2, 4, 5], code=1))

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 import tiny_gpt
-from trainmark.cases.gpt_megatron.case import GptRecipe
 from trainmark.cases.gpt_megatron.job import config_of, lr_factor
 from trainmark.cases.gpt_megatron.model import GptConfig, build_model, padded_vocab_size
+from trainmark.cases.gpt_megatron.recipe import GptRecipe
 from trainmark.errors import DataError, UsageError
 from trainmark.protocols import Counts
 

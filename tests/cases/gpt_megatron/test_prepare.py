@@ -4,8 +4,14 @@ import gzip
 import hashlib
 import itertools
 import json
+import multiprocessing
 import os
+import select
+import shutil
 import signal
+import subprocess
+import sys
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -13,11 +19,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpt_tokenizers import END, ids_of, write_one_file, write_two_files
-from trainmark.cases.gpt_megatron import prepare_pool, prepare_shards, prepare_sources
-from trainmark.cases.gpt_megatron.indexed import IndexedReader
-from trainmark.cases.gpt_megatron.prepare import prepare
-from trainmark.cases.gpt_megatron.prepare_encode import LineFault, texts_of
-from trainmark.cases.gpt_megatron.prepare_sources import Position, read_blocks, source_files
+from gpt_tokens import document_of
+from trainmark.cases.gpt_megatron.case import CASE
+from trainmark.cases.gpt_megatron.data.indexed import IndexedReader
+from trainmark.cases.gpt_megatron.prepare import encoding, prepare, shards, sources
+from trainmark.cases.gpt_megatron.prepare.encoding import (
+    Encoding,
+    encode,
+    encode_in_order,
+    texts_of,
+)
+from trainmark.cases.gpt_megatron.prepare.sources import Block, Position, read_blocks, source_files
 from trainmark.errors import DataError, EnvironmentFault, UsageError
 
 TEXTS = [f"hello world {'wo ' * (n % 7)}{n}" for n in range(60)]
@@ -42,9 +54,8 @@ def tokenizer(tmp_path):
 @pytest.fixture
 def small(monkeypatch):
     """Blocks and shards so small that a few lines make many."""
-    monkeypatch.setattr(prepare_sources, "BLOCK_BYTES", BLOCK_BYTES)
-    monkeypatch.setattr(prepare_sources.read_blocks, "__defaults__", (BLOCK_BYTES,))
-    monkeypatch.setattr(prepare_shards, "SHARD_BYTES", SHARD_BYTES)
+    monkeypatch.setattr(sources, "BLOCK_BYTES", BLOCK_BYTES)
+    monkeypatch.setattr(shards, "SHARD_BYTES", SHARD_BYTES)
 
 
 def run(corpus, data, tokenizer, **options):
@@ -55,8 +66,8 @@ def run(corpus, data, tokenizer, **options):
 
 def documents(data):
     reader = IndexedReader.open(data / "corpus_text_document")
-    assert reader.num_sequences == reader.num_documents
-    return [reader.document(n).tolist() for n in range(reader.num_documents)]
+    assert len(reader.sizes) == reader.num_documents
+    return [document_of(reader, number) for number in range(reader.num_documents)]
 
 
 def files_of(folder):
@@ -135,7 +146,7 @@ def test_a_large_vocabulary_takes_wider_ids(tmp_path, corpus):
     run(corpus, tmp_path / "data", tokenizer)
     reader = IndexedReader.open(tmp_path / "data" / "corpus_text_document")
     assert reader.dtype == np.dtype("<i4")
-    assert reader.document(0).tolist() == [*ids_of(TEXTS[0]), 65_499]
+    assert document_of(reader, 0) == [*ids_of(TEXTS[0]), 65_499]
 
 
 def fault(kind, corpus, data, tokenizer, **options):
@@ -149,26 +160,30 @@ def fault(kind, corpus, data, tokenizer, **options):
 
 
 BAD_LINES = [
-    (b'{"text": "a"', "not readable as JSON"),
-    (b'{"text": "\xff"}', "not readable as JSON"),
-    (b'{"text": "\\ud800"}', "not readable as JSON"),
-    (b"[" * 10_000, "not readable as JSON"),
-    (b"[1]", "a list, no JSON object"),
-    (b'{"body": "a", "id": 1}', "no key 'text'; its keys: 'body', 'id'"),
-    (b'{"text": null}', "'text' is 'None', a NoneType"),
-    (b'{"text": ["a"]}', "a list"),
+    (b'{"text": "a"\n', "Invalid JSON: EOF while parsing an object at column 12"),
+    (b'{"text": "\xff"}\n', "Invalid JSON: invalid unicode code point at column 11"),
+    (b'{"text": "\\ud800"}\n', "Invalid JSON: unexpected end of hex escape at column 17"),
+    (b"[" * 10_000, "Invalid JSON: recursion limit exceeded at column 202"),
+    (b"[1]\n", "Input should be an object: [1]"),
+    (b'{"body": "a", "id": 1}\n', "Field required: its keys are ['body', 'id']"),
+    (b'{"text": null}\n', "Input should be a valid string: None"),
+    (b'{"text": ["a"]}\n', "Input should be a valid string: ['a']"),
 ]
 
 
 @pytest.mark.parametrize(("line", "says"), BAD_LINES)
-def test_a_line_without_a_text_is_a_fault(line, says):
-    texts = texts_of(b'{"text": "a"}\n\n' + line + b'\n{"text": "b"}\n', "text")
-    assert next(texts) == "a"
-    with pytest.raises(LineFault) as caught:
-        next(texts)
-    assert caught.value.number == 2
-    assert says in caught.value.what
-    assert caught.value.remedy
+def test_a_line_without_a_text_is_a_fault(tmp_path, line, says):
+    block = block_of([b'{"text": "a"}\n', b"\n", line, b'{"text": "b"}\n'], tmp_path / "c.jsonl")
+    with pytest.raises(DataError) as caught:
+        texts_of(block, "text")
+    assert caught.value.where == f"{tmp_path}/c.jsonl, line 3"
+    assert caught.value.what.startswith(says)
+    assert len(caught.value.what) < 200
+    assert "--text-key" in caught.value.remedy
+
+
+def block_of(lines, path=None):
+    return Block(path, Position(), Position(), lines, 0)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -177,7 +192,7 @@ def test_the_first_bad_line_of_a_corpus_is_named(corpus, tokenizer, tmp_path, sm
     rows[41] = rows[50] = b"{}"
     corpus.write_bytes(b"\n".join(rows))
     message = fault(DataError, corpus, tmp_path / "data", tokenizer, workers=workers)
-    assert f"{corpus}, line 42: no key 'text'; its keys: none" in message
+    assert f"{corpus}, line 42: Field required: its keys are []" in message
 
 
 def test_the_texts_key_can_be_named(tmp_path, tokenizer):
@@ -204,9 +219,9 @@ def test_what_is_missing_is_named(tmp_path, tokenizer, corpus):
     assert "no file of JSON lines" in fault(DataError, tmp_path / "empty", data, tokenizer)
     assert "no tokenizer" in fault(DataError, corpus, data, tmp_path / "empty")
     assert "--tokenizer: no tokenizer" in fault(UsageError, corpus, data, None)
-    for workers in (0, 513):
-        message = fault(UsageError, corpus, data, tokenizer, workers=workers)
-        assert f"--workers: {workers} workers" in message
+    for workers in ("0", "513"):
+        with pytest.raises(UsageError, match=f"--workers is {workers}; 1 to 512"):
+            next(x for x in CASE.prepare_options if x.name == "workers").read(workers)
     with pytest.raises(DataError, match="lies inside the raw one"):
         run(corpus, tokenizer / "data", tokenizer)
 
@@ -228,10 +243,10 @@ def test_a_gzip_whose_sum_is_wrong_is_refused(tmp_path, tokenizer):
 
 
 def test_a_line_beyond_all_measure_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(prepare_sources, "MAX_LINE_BYTES", 1000)
+    monkeypatch.setattr(sources, "MAX_LINE_BYTES", 1000)
     (tmp_path / "c.jsonl").write_bytes(b"short\n" + b"x" * 2000)
     with pytest.raises(DataError, match=r"c\.jsonl, line 2: a line of more than 1,000 bytes"):
-        list(read_blocks(source_files(tmp_path), Position(), 100))
+        list(read_blocks(source_files(tmp_path), Position()))
 
 
 CONTENT = st.lists(st.text("ab\n", max_size=30).map(str.encode), min_size=1, max_size=4)
@@ -243,21 +258,25 @@ def test_blocks_are_whole_lines_and_can_be_gone_on_with(
 ):
     folder = tmp_path_factory.mktemp("corpus")
     for number, content in enumerate(contents):
-        kept = gzip.compress(content) if zipped else content
-        (folder / f"{number}.jsonl").write_bytes(kept)
+        stored = gzip.compress(content) if zipped else content
+        (folder / f"{number}.jsonl").write_bytes(stored)
     files = source_files(folder)
-    blocks = list(read_blocks(files, Position(), block_bytes))
-    assert b"".join(block.data for block in blocks) == b"".join(contents)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sources, "BLOCK_BYTES", block_bytes)
+        blocks = list(read_blocks(files, Position()))
+        for at, block in enumerate(blocks):
+            assert list(read_blocks(files, block.end)) == blocks[at + 1 :]
+    joined = [b"".join(block.lines) for block in blocks]
+    assert b"".join(joined) == b"".join(contents)
     for before, block in itertools.pairwise(blocks):
         new = block.start == Position(block.start.file)
-        assert new or (block.start == before.end and before.data.endswith(b"\n"))
-    for block in blocks:
-        assert len(block.data) <= block_bytes or block.data[:-1].rfind(b"\n") < block_bytes
+        assert new or (block.start == before.end and before.lines[-1].endswith(b"\n"))
+    for block, lines in zip(blocks, joined, strict=True):
+        assert len(lines) - len(block.lines[-1]) < block_bytes
         rows = contents[block.start.file][: block.end.offset_bytes]
         assert block.end.lines == len(rows.removesuffix(b"\n").split(b"\n"))
+        assert len(lines) == block.end.offset_bytes - block.start.offset_bytes
     assert not blocks or blocks[-1].consumed_bytes <= sum(f.stat().st_size for f in files.values())
-    for at, block in enumerate(blocks):
-        assert list(read_blocks(files, block.end, block_bytes)) == blocks[at + 1 :]
 
 
 class Killed(BaseException):
@@ -270,19 +289,19 @@ def test_a_killed_call_goes_on_after_its_last_shard(
     corpus, tokenizer, tmp_path, monkeypatch, after
 ):
     run(corpus, tmp_path / "whole", tokenizer)
-    real, written = prepare_shards._write_shard, []
+    real, written = shards._write_shard, []
 
     def write(*words):
         if len(written) == after:
-            (tmp_path / ".data.partial" / "shards" / ".000009.bin.0.part").write_bytes(b"half")
+            (tmp_path / ".data.partial" / "shards" / ".000009.writing").write_bytes(b"half")
             raise Killed
         written.append(words)
         return real(*words)
 
-    monkeypatch.setattr(prepare_shards, "_write_shard", write)
+    monkeypatch.setattr(shards, "_write_shard", write)
     with pytest.raises(Killed):
         run(corpus, tmp_path / "data", tokenizer)
-    monkeypatch.setattr(prepare_shards, "_write_shard", real)
+    monkeypatch.setattr(shards, "_write_shard", real)
     said = run(corpus, tmp_path / "data", tokenizer)
     kept = [line for line in said if line.startswith("kept")]
     assert kept == ([f"kept {after} finished shards: their sha256 fits"] if after else [])
@@ -294,7 +313,7 @@ def stopped_before_joining(corpus, data, tokenizer, monkeypatch):
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(prepare_shards, "join_shards", stop)
+        patch.setattr(shards, "join_shards", stop)
         with pytest.raises(Killed):
             run(corpus, data, tokenizer)
     manifest = json.loads((data.with_name(".data.partial") / "manifest.json").read_bytes())
@@ -305,9 +324,9 @@ def test_all_shards_done_and_not_joined_are_only_joined(
     corpus, tokenizer, tmp_path, small, monkeypatch
 ):
     run(corpus, tmp_path / "whole", tokenizer)
-    shards = stopped_before_joining(corpus, tmp_path / "data", tokenizer, monkeypatch)
-    assert sum(shard["documents"] for shard in shards) == 60
-    assert len(shards) == 4
+    done = stopped_before_joining(corpus, tmp_path / "data", tokenizer, monkeypatch)
+    assert sum(shard["documents"] for shard in done) == 60
+    assert len(done) == 4
     assert "kept 4 finished shards: their sha256 fits" in run(corpus, tmp_path / "data", tokenizer)
     assert files_of(tmp_path / "data") == files_of(tmp_path / "whole")
 
@@ -317,7 +336,7 @@ def test_a_damaged_shard_and_those_after_it_are_written_again(
 ):
     run(corpus, tmp_path / "whole", tokenizer)
     stopped_before_joining(corpus, tmp_path / "data", tokenizer, monkeypatch)
-    torn = tmp_path / ".data.partial" / "shards" / "000002.bin"
+    torn = tmp_path / ".data.partial" / "shards" / "000002"
     torn.write_bytes(torn.read_bytes()[:-2])
     assert "kept 2 finished shards: their sha256 fits" in run(corpus, tmp_path / "data", tokenizer)
     assert files_of(tmp_path / "data") == files_of(tmp_path / "whole")
@@ -351,14 +370,14 @@ def test_a_folder_of_another_corpus_tokenizer_or_key_is_refused(corpus, tokenize
 
 
 def test_a_corpus_that_changes_meanwhile_is_refused(corpus, tokenizer, tmp_path, monkeypatch):
-    real = prepare_shards.join_shards
+    real = shards.join_shards
 
     def join(*words):
         with corpus.open("a") as stream:
             stream.write("\n")
         real(*words)
 
-    monkeypatch.setattr(prepare_shards, "join_shards", join)
+    monkeypatch.setattr(shards, "join_shards", join)
     message = fault(DataError, corpus, tmp_path / "data", tokenizer)
     assert f"{corpus}: changed while it was read" in message
     assert not (tmp_path / ".data.partial").exists()
@@ -367,7 +386,7 @@ def test_a_corpus_that_changes_meanwhile_is_refused(corpus, tokenizer, tmp_path,
 def test_a_disk_that_will_be_too_small_is_said_early(
     corpus, tokenizer, tmp_path, small, monkeypatch
 ):
-    real = prepare_shards.shutil.disk_usage(tmp_path)
+    real = shutil.disk_usage(tmp_path)
     monkeypatch.setattr("shutil.disk_usage", lambda _: real._replace(free=1000))
     message = fault(EnvironmentFault, corpus, tmp_path / "data", tokenizer)
     assert "the disk has 1,000 free" in message
@@ -377,51 +396,69 @@ def test_a_disk_that_will_be_too_small_is_said_early(
     assert "kept 1 finished shards: their sha256 fits" in run(corpus, tmp_path / "data", tokenizer)
 
 
-def pool(tokenizer, count):
-    return prepare_pool.Workers(count, tokenizer=tokenizer, dtype="<u2", text_key="text")
+def how(tokenizer):
+    return Encoding(tokenizer, np.dtype("<u2"), "text")
 
 
+def test_ids_take_the_element_type_asked_for(tokenizer):
+    wide = Encoding(tokenizer, np.dtype("<i4"), "text")
+    encoded = encode(block_of([b'{"text": "he"}\n', b'{"text": ""}\n', b'{"text": "a"}']), wide)
+    assert (encoded.tokens.dtype, encoded.sizes.dtype) == (np.dtype("<i4"), np.dtype("<i4"))
+    assert encoded.tokens.tolist() == [256, 263, *ids_of("a"), 263]
+    assert encoded.sizes.tolist() == [2, 2]
+    assert encoded.empty_texts == 1
+
+
+@pytest.mark.usefixtures("small")
 def test_what_is_held_in_memory_is_bounded(corpus, tokenizer):
     drawn = [0]
 
     def blocks():
-        for block in read_blocks({"c": corpus}, Position(), 100):
+        for block in read_blocks({"c": corpus}, Position()):
             drawn[0] += 1
             yield block
 
     ahead = []
-    with pool(tokenizer, 2) as workers:
-        for number, _ in enumerate(workers.in_order(blocks())):
-            ahead.append(drawn[0] - number)
-    assert drawn[0] == 34
-    assert max(ahead) <= 2 * prepare_pool.HELD_BLOCKS
+    for number, (block, _) in enumerate(encode_in_order(blocks(), 2, how(tokenizer))):
+        ahead.append(drawn[0] - number)
+        assert block.lines == []
+    assert drawn[0] == 13
+    assert max(ahead) <= 2 * encoding.HELD_BLOCKS
 
 
-def test_a_killed_worker_ends_the_call_with_a_way_on(corpus, tokenizer, tmp_path, monkeypatch):
-    real = prepare_pool.Workers.__enter__
+def workers_of_this_process():
+    return [child.pid for child in multiprocessing.active_children()]
 
-    def enter(workers):
-        real(workers)
-        os.kill(workers.process_ids[1], signal.SIGKILL)
-        return workers
 
-    monkeypatch.setattr(prepare_pool.Workers, "__enter__", enter)
-    monkeypatch.setattr("trainmark.cases.gpt_megatron.prepare_sources.BLOCK_BYTES", 100)
+def test_a_killed_worker_ends_the_call_with_a_way_on(
+    corpus, tokenizer, tmp_path, small, monkeypatch
+):
+    real = shards._write_shard
+
+    def kill(*words):
+        os.kill(workers_of_this_process()[1], signal.SIGKILL)
+        return real(*words)
+
+    monkeypatch.setattr(shards, "_write_shard", kill)
     message = fault(EnvironmentFault, corpus, tmp_path / "data", tokenizer, workers=2)
-    assert "a worker ended by SIGKILL" in message
+    assert "one of 2 workers: a worker process was killed, or crashed" in message
     assert "fewer --workers" in message
+    assert workers_of_this_process() == []
     monkeypatch.undo()
     run(corpus, tmp_path / "data", tokenizer)
     assert len(documents(tmp_path / "data")) == 60
 
 
+@pytest.mark.usefixtures("small")
 def test_no_worker_is_left_whatever_ends_the_call(corpus, tokenizer):
     found = []
 
     def killed_at_work():
-        with pool(tokenizer, 2) as workers:
-            found.extend(workers.process_ids)
-            next(workers.in_order(read_blocks({"c": corpus}, Position(), 100)))
+        with closing(
+            encode_in_order(read_blocks({"c": corpus}, Position()), 2, how(tokenizer))
+        ) as it:
+            next(it)
+            found.extend(workers_of_this_process())
             raise Killed
 
     with pytest.raises(Killed):
@@ -432,18 +469,44 @@ def test_no_worker_is_left_whatever_ends_the_call(corpus, tokenizer):
             os.kill(process_id, 0)
 
 
-def test_a_worker_ends_when_its_pipe_does(tokenizer):
-    with pool(tokenizer, 1) as workers:
-        worker = workers._workers[0]
-        worker.pipe.close()  # as the system does when the call is killed
-        assert worker.process.wait(60) is not None
+HANG = """
+import json, multiprocessing, sys
+from pathlib import Path
+import numpy as np
+from trainmark.cases.gpt_megatron.prepare.encoding import Encoding, encode_in_order
+from trainmark.cases.gpt_megatron.prepare import sources
+from trainmark.cases.gpt_megatron.prepare.sources import Position, read_blocks
+sources.BLOCK_BYTES = 200
+if __name__ == "__main__":
+    blocks = read_blocks({"c": Path(sys.argv[1])}, Position())
+    results = encode_in_order(blocks, 2, Encoding(Path(sys.argv[2]), np.dtype("<u2"), "text"))
+    next(results)
+    print(json.dumps([child.pid for child in multiprocessing.active_children()]), flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_the_workers_of_a_killed_call_end(corpus, tokenizer, tmp_path):
+    (tmp_path / "hang.py").write_text(HANG)
+    call = subprocess.Popen(
+        [sys.executable, tmp_path / "hang.py", corpus, tokenizer],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    with call:
+        found = json.loads(call.stdout.readline())
+        handles = [os.pidfd_open(process_id) for process_id in found]
+        call.kill()
+    assert len(found) == 2
+    for handle in handles:
+        assert select.select([handle], [], [], 60)[0]  # readable when the process has ended
+        os.close(handle)
 
 
 def test_ctrl_c_says_how_to_go_on(corpus, tokenizer, tmp_path, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(prepare_shards, "_write_shard", interrupted)
+    monkeypatch.setattr(shards, "_write_shard", interrupted)
     said = []
     with pytest.raises(KeyboardInterrupt):
         prepare(corpus, tmp_path / "data", said.append, tokenizer=tokenizer, workers=1)
@@ -453,11 +516,11 @@ def test_ctrl_c_says_how_to_go_on(corpus, tokenizer, tmp_path, monkeypatch):
 def test_progress_is_said_at_intervals_with_rate_and_time_left():
     times = iter([0.0, 1.0, 4.0, 6.0, 10.0, 11.0])
     said = []
-    progress = prepare_shards.Progress(8_000_000_000, said.append, lambda: next(times))
-    for consumed in (2_000_000_000, 2_500_000_000, 3_000_000_000, 3_200_000_000, 4_000_000_000):
-        progress.at(consumed)
+    at = [2_000_000_000, 2_500_000_000, 3_000_000_000, 3_200_000_000, 4_000_000_000]
+    results = [(Block(None, Position(), Position(), [], consumed), consumed) for consumed in at]
+    told = shards.tell_progress(iter(results), 8_000_000_000, said.append, lambda: next(times))
+    assert list(told) == results
     assert said == [
         "3,000 of 8,000 MB, 200.0 MB/s, 0:00:25 left",
         "4,000 of 8,000 MB, 200.0 MB/s, 0:00:20 left",
     ]
-    assert progress.share(2_000_000_000) == 0.25

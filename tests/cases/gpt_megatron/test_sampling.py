@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainmark.cases.gpt_megatron import index_cache, sampling
-from trainmark.cases.gpt_megatron.indexed import IndexedReader, IndexedWriter
-from trainmark.cases.gpt_megatron.sampling import Samples, split_documents
+from trainmark.cases.gpt_megatron.data import sampling
+from trainmark.cases.gpt_megatron.data.indexed import IndexedReader, write_pair
+from trainmark.cases.gpt_megatron.data.sampling import Samples, split_documents
 from trainmark.errors import UsageError
 
 SIZES = st.lists(st.integers(0, 12), max_size=40)
@@ -114,8 +114,8 @@ def test_epochs_depend_on_seed_and_number_alone():
 
 
 def test_tokens_come_from_a_real_pair(tmp_path):
-    with IndexedWriter(tmp_path / "x", np.uint16) as writer:
-        writer.add_documents(np.arange(60_000, 60_020), np.array([6, 4, 10]))
+    sizes = np.array([6, 4, 10], np.int32)
+    write_pair(tmp_path / "x", np.arange(60_000, 60_020), sizes, np.dtype("<u2"))
     samples = Samples(IndexedReader.open(tmp_path / "x"), range(1, 3), 4, seed=1)
     rows = samples.in_order().tokens([0, 2])
     assert rows.tolist() == [list(range(60_006, 60_011)), list(range(60_014, 60_019))]
@@ -189,7 +189,8 @@ def test_a_kept_epoch_is_mapped_and_not_built_again(place, monkeypatch):
     fresh = cached(None).epoch(3)
     assert same(cached(place).epoch(3), fresh)
     (file,) = place.iterdir()
-    assert np.load(file).dtype == np.int64
+    numbers = 188 + 3 * len(fresh) + 2  # order, positions, offsets, shuffle
+    assert file.stat().st_size == 8 * (numbers + 1)  # and a checksum
     monkeypatch.setattr(Samples, "_build", None)
     found = cached(place).epoch(3)
     assert same(found, fresh)
@@ -206,7 +207,7 @@ def test_each_thing_an_epoch_depends_on_has_a_file_of_its_own(place, monkeypatch
     ):  # fmt: skip
         assert same(cached(place, **changes).epoch(0), cached(None, **changes).epoch(0))
     assert len(list(place.iterdir())) == 6
-    monkeypatch.setattr(sampling, "FORMAT", 2)
+    monkeypatch.setattr(sampling, "FORMAT", 3)
     cached(place).epoch(0)
     assert len(list(place.iterdir())) == 7
 
@@ -217,6 +218,7 @@ def test_each_thing_an_epoch_depends_on_has_a_file_of_its_own(place, monkeypatch
         lambda content: b"",
         lambda content: content[:-1],
         lambda content: content + b"\0",
+        lambda content: content + bytes(8),
         lambda content: b"\x93NUMPX" + content[6:],
         lambda content: content[:300] + bytes([content[300] ^ 1]) + content[301:],
         lambda content: content[:-8] + bytes(8),
@@ -240,7 +242,7 @@ def test_a_folder_that_cannot_be_written_is_no_error(place, monkeypatch):
     place.write_bytes(b"a file where the folder would be")
     assert same(cached(place).epoch(0), cached(None).epoch(0))
     place.unlink()
-    monkeypatch.setattr(index_cache, "_save", refuse)
+    monkeypatch.setattr(sampling, "_save", refuse)
     assert same(cached(place).epoch(0), cached(None).epoch(0))
     assert list(place.iterdir()) == []
 
@@ -250,24 +252,24 @@ def test_a_full_disk_leaves_nothing_half_written(place, monkeypatch):
         stream.write(bytes(100))
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(index_cache, "_save", half)
+    monkeypatch.setattr(sampling, "_save", half)
     assert same(cached(place).epoch(0), cached(None).epoch(0))
     assert list(place.iterdir()) == []
 
 
 def test_ranks_may_keep_the_same_epoch_at_once(place, monkeypatch):
-    monkeypatch.setattr(index_cache, "KEPT_FILES", 1)  # they prune each other's files too
+    monkeypatch.setattr(sampling, "KEPT_FILES", 1)  # they prune each other's files too
     fresh = cached(None).epoch(0)
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda _: cached(place).epoch(0), range(40)))
     assert all(same(index, fresh) for index in found)
-    assert {file.suffix for file in place.iterdir()} <= {".npy"}
+    assert {file.suffix for file in place.iterdir()} <= {".int64"}
 
 
 def test_small_epochs_are_not_kept(place, monkeypatch):
     cached(place).epoch(0)
     (file,) = place.iterdir()
-    numbers = len(np.load(file)) - 1  # the last one is the checksum
+    numbers = len(np.memmap(file, np.int64)) - 1  # the last one is the checksum
     monkeypatch.setattr(sampling, "WORTH_KEEPING", numbers)
     cached(place).epoch(1)
     assert len(list(place.iterdir())) == 2
@@ -277,15 +279,15 @@ def test_small_epochs_are_not_kept(place, monkeypatch):
 
 
 def test_the_newest_files_stay(place, monkeypatch):
-    monkeypatch.setattr(index_cache, "KEPT_FILES", 2)
+    monkeypatch.setattr(sampling, "KEPT_FILES", 2)
     place.mkdir()
-    others = [place / name for name in ("content.json", ".epoch-x.npy.1234.part")]
+    others = [place / name for name in ("content.json", ".epoch-x.npy.1234.part", "epoch-y.npy")]
     for number, file in enumerate(others):
         file.write_bytes(b"left by a killed process")
         os.utime(file, ns=(number, number))
     first = cached(place).epoch(0)
     for number in range(1, 4):
-        for file in place.glob("*.npy"):
+        for file in place.glob("*.int64"):
             stamp = file.stat().st_mtime_ns - 10**9
             os.utime(file, ns=(stamp, stamp))
         cached(place).epoch(number)

@@ -1,16 +1,11 @@
 """The tokenizer of a corpus: both forms, the end of a document, and what is refused."""
 
 import json
-from dataclasses import replace
 
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from gpt_tokenizers import END, LETTERS, MERGES, ids_of, vocab, write_one_file, write_two_files
-from trainmark.cases.gpt_megatron.prepare_encode import ODD_SPACE, Encoder
-from trainmark.cases.gpt_megatron.tokenizer import open_tokenizer, tokenizer_files
+from gpt_tokenizers import END, MERGES, ids_of, vocab, write_one_file, write_two_files
+from trainmark.cases.gpt_megatron.prepare.tokenizer import open_tokenizer, tokenizer_files
 from trainmark.errors import DataError
 
 WRITERS = [write_two_files, write_one_file]
@@ -24,7 +19,6 @@ def encode(opened, text):
 def test_both_forms_give_the_same_ids(tmp_path, write):
     opened = open_tokenizer(write(tmp_path))
     assert (opened.vocab_size, opened.end_of_document, opened.end_id) == (264, END, 263)
-    assert opened.by_words
     assert encode(opened, "hello world") == ids_of("hello world")
     assert encode(opened, "hello wo") == [259, 261]
 
@@ -102,12 +96,12 @@ def without(*tokens):
 @pytest.mark.parametrize(
     ("ids", "says"),
     [
-        ({}, "no tokens"),
-        (without("hello"), "none has id 259"),
-        (vocab() | {"hello": "259"}, "an id is '259'"),
-        (vocab() | {"hello": True}, "an id is True"),
-        (vocab() | {"hello": -1}, "an id is -1"),
-        (vocab() | {"hello": 2**31}, "an id is 2147483648"),
+        ({}, "merges.txt, line 2: no merge: 'h e'"),
+        (without("a"), "263 tokens, the largest id is 263, none has id "),
+        (vocab() | {"hello": "259"}, "vocab.json: not readable as a tokenizer"),
+        (vocab() | {"hello": True}, "vocab.json: not readable as a tokenizer"),
+        (vocab() | {"hello": -1}, "vocab.json: not readable as a tokenizer"),
+        (vocab() | {"hello": 2**31}, "264 tokens, the largest id is 2147483648, none has id 259"),
         (vocab() | {"hello": 258}, "264 tokens share 263 ids"),
         ({("x" + k if k == "é" else k): v for k, v in vocab().items()}, "1 of the 256 bytes, 'é'"),
     ],
@@ -141,21 +135,30 @@ def test_an_added_token_that_the_library_moves_is_refused(tmp_path):
     assert "has id 263 in the file, and 264 once" in message
 
 
+WORD_LEVEL = {"type": "WordLevel", "vocab": without(END), "unk_token": "a"}
+
+
 @pytest.mark.parametrize(
     ("at", "value", "says"),
     [
-        (("model", "type"), "WordPiece", "the model is WordPiece"),
-        (("model",), None, "the model is None"),
+        (
+            ("model",),
+            {"type": "WordLevel", "vocab": without(END), "unk_token": "a"},
+            "is WordLevel",
+        ),
+        (("model",), None, "not readable as a tokenizer"),
         (("pre_tokenizer",), {"type": "Whitespace"}, "not cut into bytes"),
         (("pre_tokenizer",), None, "not cut into bytes"),
         (("model", "dropout"), 0.1, "dropped at random"),
         (("model", "end_of_word_suffix"), "</w>", "a suffix"),
-        (("model", "merges"), [["h", "zz"]], "model.merges[0]: no merge"),
-        (("model", "merges"), [5], "model.merges[0]: no merge"),
-        (("model", "merges"), None, "another shape"),
-        (("model", "vocab"), None, "another shape"),
-        (("added_tokens",), [{"id": 263}], "another shape"),
-        (("added_tokens", 0, "id"), 300, "none has id 263"),
+        (("model", "merges"), [["h", "zz"]], "Token `zz` out of vocabulary"),
+        (("model", "merges"), [5], "not readable as a tokenizer"),
+        (("model", "merges"), None, "not readable as a tokenizer"),
+        (("model", "vocab"), None, "not readable as a tokenizer"),
+        (("model", "vocab", "hello"), 258, "264 tokens share 263 ids"),
+        (("model", "vocab", "hello"), 264, "none has id 259"),
+        (("added_tokens",), [{"id": 263}], "missing field `content`"),
+        (("added_tokens", 0, "id"), 300, "has id 300 in the file, and 263 once"),
         (("version",), "x", "not readable as a tokenizer"),
     ],
 )
@@ -166,80 +169,3 @@ def test_a_tokenizer_of_another_kind_is_refused(tmp_path, at, value, says):
         document[at[-1]] = value
 
     assert says in fault(write_one_file(tmp_path, change))
-
-
-def spaced(document):
-    document["pre_tokenizer"]["add_prefix_space"] = True
-
-
-def normalised(document):
-    document["normalizer"] = {"type": "NFC"}
-
-
-def with_an_ordinary_token(document):
-    added = document["added_tokens"][0]
-    document["added_tokens"].append(added | {"id": 264, "content": "o w", "special": False})
-
-
-@pytest.mark.parametrize("change", [spaced, normalised, with_an_ordinary_token])
-def test_what_may_look_past_a_word_is_never_cut(tmp_path, change):
-    opened = open_tokenizer(write_one_file(tmp_path, change))
-    assert not opened.by_words
-    assert_encoded_as_a_whole(opened, ["hello world", "hello  world\n", "e\u0301 o w"])
-
-
-def assert_encoded_as_a_whole(opened, texts):
-    """Hold the encoder to what the library says of each text uncut, twice: new and known."""
-    encoder = Encoder(opened, np.dtype("<u2"))
-    for _ in range(2):
-        found = [np.frombuffer(item, "<u2").tolist() for item in encoder.encode(texts)]
-        assert found == [[*encode(opened, text), opened.end_id] for text in texts]
-
-
-# Everything the cutting tells apart: letters, numbers, marks, spaces that Python and the
-# library see alike or otherwise, and beginnings of GPT-2's contractions.
-PARTS = st.sampled_from(
-    [*"aé漢1²٣.'_-!\u0301\u200b\ufeff", *" \n\t\r\f\v\x1c\x1f\x85\xa0\u1680\u180e\u2028\u3000",
-     "  ", "hello", " wo", "'s", "'ll", "'re", END, "\x00", "😀"]
-)  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def opened(tmp_path_factory):
-    return open_tokenizer(write_two_files(tmp_path_factory.mktemp("tokenizer")))
-
-
-@given(st.lists(st.lists(PARTS, max_size=20).map("".join), max_size=3))
-def test_cutting_at_white_space_changes_no_id(opened, texts):
-    assert opened.by_words
-    assert_encoded_as_a_whole(opened, texts)
-
-
-@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=60))
-def test_cutting_any_text_changes_no_id(opened, text):
-    assert_encoded_as_a_whole(opened, [text])
-
-
-def test_every_white_space_is_cut_as_the_library_does(opened):
-    spaces = [chr(n) for n in range(0x110000) if chr(n).isspace()]
-    assert len(spaces) == 29
-    assert [s for s in spaces if not ODD_SPACE.search(s)] == list("\t\n\v\f\r ")
-    texts = [f"a{s}b{s} c {s}d{s}{s}e  {s}" for s in spaces]
-    assert_encoded_as_a_whole(opened, texts)
-
-
-def test_words_are_kept_within_bounds(opened, monkeypatch):
-    module = "trainmark.cases.gpt_megatron.prepare_encode"
-    monkeypatch.setattr(f"{module}.WORDS_KEPT", 3)
-    encoder = Encoder(opened, np.dtype("<u2"))
-    encoder.encode(["a b c d e " + "x" * 49])
-    assert sorted(encoder._known) == [" b", " c", " d", " e", "a"]
-    encoder.encode(["f"])
-    assert sorted(encoder._known) == ["f"]
-
-
-def test_ids_take_the_element_type_asked_for(opened):
-    wide = replace(opened, end_id=70_000)
-    assert Encoder(wide, np.dtype("<i4")).encode(["a"]) == [
-        np.array([LETTERS.index("a"), 70_000], "<i4").tobytes()
-    ]

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from trainmark.protocols import JobContext
 
-    from .case import GptRecipe
     from .data import Loaded
+    from .recipe import GptRecipe
 
 
 def load_data(context: JobContext) -> Loaded:
@@ -79,7 +79,7 @@ class GptJob:
             assert ranks.mesh is not None
             parallelize(self.model, ranks.mesh["tensor"])
         replicas = spread(
-            self.model, ranks, compiled=recipe.compile,
+            self.model, ranks, torch_type=context.device.torch_type, compiled=recipe.compile,
             shards=self.model.blocks if recipe.fsdp else None,
         )  # fmt: skip
         optimizer = torch.optim.AdamW(

@@ -1,0 +1,70 @@
+"""Write choice sequences as the published sparse HDF5 has them; the program reads it only."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import h5py
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from trainmark.cases.glm_superglue.examples import ChoiceSequence
+
+
+def write_matrix(
+    file: h5py.File, name: str, rows: Sequence[Any], columns: int, **storage: Any
+) -> None:
+    """Write rows, shorter ones as if zeros followed, as a CSR group of h5sparse."""
+    stored = [np.flatnonzero(row) for row in rows]
+    group = file.create_group(name)
+    group.attrs["h5sparse_format"] = "csr"
+    group.attrs["h5sparse_shape"] = (len(rows), columns)
+    values = [np.asarray(row)[at] for row, at in zip(rows, stored, strict=True)]
+    ends = np.cumsum([len(at) for at in stored])
+    group.create_dataset("data", data=np.concatenate(values).astype(np.int64), **storage)
+    group.create_dataset("indices", data=np.concatenate(stored).astype(np.int32), **storage)
+    group.create_dataset("indptr", data=np.concatenate([[0], ends]).astype(np.int64))
+
+
+def write_split(
+    path: Path,
+    samples: Iterable[list[ChoiceSequence]],
+    *,
+    columns: int,
+    evaluation: bool,
+    **storage: Any,
+) -> None:
+    """Write a split of samples.
+
+    Args:
+        columns: tokens that sequences are padded to.
+        evaluation: say which candidates are right.
+        storage: of the vectors, as ``h5py`` takes it; nothing: in one piece.
+    """
+    held = list(samples)
+    sequences = [sequence for sample in held for sequence in sample]
+    ends = np.cumsum([len(sample) for sample in held])
+    target, scored = (np.zeros((len(sequences), columns), np.int64) for _ in range(2))
+    for number, item in enumerate(sequences):
+        target[number, item.target_rows] = item.target_ids
+        scored[number, item.target_rows] = 1
+    positions = [row for item in sequences for row in (item.positions, item.block_positions)]
+    with h5py.File(path, "w") as file:
+        write_matrix(file, "text", [item.ids for item in sequences], columns, **storage)
+        write_matrix(file, "position", positions, columns, **storage)
+        write_matrix(file, "target", target, columns, **storage)
+        write_matrix(file, "logit_mask", scored, columns, **storage)
+        separators = [item.separator for item in sequences]
+        write_matrix(file, "mask", [separators], len(separators))
+        write_matrix(file, "choice_start_end", np.stack([np.append(0, ends[:-1]), ends], 1), 2)
+        if evaluation:
+            right = [np.flatnonzero([item.correct for item in sample]) for sample in held]
+            stops = np.cumsum([len(row) for row in right])
+            answers = np.concatenate(right)
+            write_matrix(file, "answer_idx", [answers], len(answers))
+            write_matrix(
+                file, "answer_start_end", np.stack([np.append(0, stops[:-1]), stops], 1), 2
+            )

@@ -1,0 +1,161 @@
+"""Questions about tokenised passages as cloze samples.
+
+Owns which candidates a sample has, how a passage is shortened, and what a choice sequence
+is made of. Must not know files or text. Numpy only.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+
+from trainmark.errors import DataError
+
+from .examples import ChoiceSequence, Examples
+from .ragged import Ragged
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from .passages import Passages
+    from .tokens import BlockTokens
+
+DRAW_SEED = 42  # wrong candidates are the published setup's, whatever the recipe's seed
+BOUND_TOKENS = 4  # the first token, the mask, the context's end and the answer block's start
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """The samples of a split: each a question and its candidates.
+
+    Args:
+        questions: int64 (samples,).
+        choices: candidates as rows of the passages' names; the first is right.
+    """
+
+    questions: NDArray[np.int64]
+    choices: Ragged
+
+    @classmethod
+    def for_training(cls, passages: Passages, max_wrong_choices: int) -> Self:
+        """Give every right answer a sample with at most so many wrong entities.
+
+        Where there are more, they are drawn; one generator goes through the split.
+        """
+        draw = random.Random(DRAW_SEED)
+        questions, choices = [], []
+        for question in range(passages.num_questions):
+            answers = passages.answers.row(question).tolist()
+            wrong = [name for name in passages.entities(question) if name not in answers]
+            for answer in answers:
+                drawn = wrong
+                if len(wrong) > max_wrong_choices:
+                    drawn = list(wrong)
+                    draw.shuffle(drawn)
+                    drawn = drawn[:max_wrong_choices]
+                questions.append(question)
+                choices.append([answer, *drawn])
+        return cls(np.array(questions, np.int64), Ragged.of(choices))
+
+    @classmethod
+    def for_evaluation(cls, passages: Passages) -> Self:
+        """Give every question one sample with all entities."""
+        numbers = range(passages.num_questions)
+        choices = Ragged.of([passages.entities(question) for question in numbers])
+        return cls(np.arange(passages.num_questions), choices)
+
+
+class ClozeExamples(Examples):
+    """One split, its sequences put together as they are asked for.
+
+    Args:
+        file: named where something is wrong.
+
+    Raises:
+        DataError: a question and a candidate that leave no room in the sequence.
+    """
+
+    def __init__(
+        self, passages: Passages, drawn: Drawn, *, tokens: BlockTokens, seq_length: int, file: Path
+    ) -> None:
+        self.passages, self.drawn, self.tokens = passages, drawn, tokens
+        self.seq_length = seq_length
+        self.num_choices = drawn.choices.lengths
+        self._refuse_long(file)
+
+    def _needed_tokens(self) -> NDArray[np.int64]:
+        """Return what each sample's longest sequence takes without the passage."""
+        choices = self.drawn.choices
+        names = self.passages.names.lengths[choices.values]
+        queries = self.passages.queries.lengths.reshape(-1, 2).sum(1)[self.drawn.questions]
+        longest: NDArray[np.int64] = np.maximum.reduceat(names, choices.starts[:-1])
+        needed: NDArray[np.int64] = queries + longest + BOUND_TOKENS
+        return needed
+
+    def _refuse_long(self, file: Path) -> None:
+        needed = self._needed_tokens()
+        at = int(needed.argmax())
+        if needed[at] > self.seq_length:
+            raise DataError(
+                f"a question and a candidate take {needed[at]} tokens without the passage",
+                where=f"{file}, {self.passages.place(int(self.drawn.questions[at]))}",
+                rule=f"passages are shortened, questions are not; seq_length is {self.seq_length}",
+                remedy=f"set seq_length to more than {needed[at]}, or take the question out",
+            )
+
+    @property
+    def shortened(self) -> int:
+        """Samples with a candidate for which the passage is shortened."""
+        first_questions = self.passages.questions_of
+        passages = np.searchsorted(first_questions, self.drawn.questions, side="right") - 1
+        tokens = self.passages.texts.lengths[passages] + self._needed_tokens()
+        return int((tokens > self.seq_length).sum())
+
+    def sequences(self, row: int) -> list[ChoiceSequence]:
+        """Return the sequences of one sample, one a candidate."""
+        question = int(self.drawn.questions[row])
+        text = self.passages.texts.row(self.passages.passage(question))
+        left, right = (self.passages.queries.row(2 * question + side) for side in (0, 1))
+        answers = set(self.passages.answers.row(question).tolist())
+        return [
+            self._sequence(text, left, right, self.passages.names.row(name), name in answers)
+            for name in self.drawn.choices.row(row).tolist()
+        ]
+
+    def _sequence(
+        self,
+        text: NDArray[np.int32],
+        left: NDArray[np.int32],
+        right: NDArray[np.int32],
+        name: NDArray[np.int32],
+        correct: bool,
+    ) -> ChoiceSequence:
+        """Put one candidate behind its context; what does not fit is cut off the passage."""
+        bounds = self.tokens
+        room = self.seq_length - BOUND_TOKENS - len(left) - len(right) - len(name)
+        text = text[:room]
+        mask_at = 1 + len(text) + len(left)
+        separator = mask_at + len(right) + 2
+        ids = np.concatenate(
+            [
+                [bounds.first],
+                text,
+                left,
+                [bounds.mask],
+                right,
+                [bounds.end, bounds.piece_start],
+                name,
+            ]
+        )
+        positions = np.arange(len(ids))
+        positions[separator:] = mask_at
+        blocks = np.zeros(len(ids), np.int64)
+        blocks[separator:] = np.arange(1, len(name) + 2)
+        target_rows = np.arange(separator, len(ids))
+        target_ids = np.append(name, bounds.piece_end)
+        return ChoiceSequence(ids, positions, blocks, separator, target_rows, target_ids, correct)

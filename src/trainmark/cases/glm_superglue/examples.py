@@ -1,0 +1,170 @@
+"""Cloze samples as choice sequences, and batches out of them.
+
+Owns the form that every source of samples gives and how sequences are laid out in a batch.
+A sample has one sequence a candidate; candidates that do not exist are never run, so a
+batch holds as many sequences as its samples have candidates together. Numpy only.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from numpy.typing import NDArray
+
+LENGTH_MULTIPLE = 8  # of a trimmed batch: matrix units take such lengths as they are
+
+
+class ChoiceSequence(NamedTuple):
+    """One candidate in its context, without padding; T tokens, A targets.
+
+    Args:
+        ids: token ids (T,): context, then the start token and the candidate's tokens.
+        positions, block_positions: position ids (T,) of the two tables.
+        separator: where the answer block begins; attention is full before it.
+        target_rows: positions within the sequence (A,) whose output is scored.
+        target_ids: the token that each of them should give (A,).
+        correct: the candidate is a right one.
+    """
+
+    ids: NDArray[Any]
+    positions: NDArray[Any]
+    block_positions: NDArray[Any]
+    separator: int
+    target_rows: NDArray[Any]
+    target_ids: NDArray[Any]
+    correct: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceBatch:
+    """B samples with N sequences of S tokens together, and K targets; all on the host.
+
+    Args:
+        samples: B.
+        ids, positions, block_positions: int64 (N, S); 0 where padded.
+        separators: int64 (N,), where each answer block begins.
+        lengths: int64 (N,), tokens without padding.
+        owner: int64 (N,), number of the sequence's sample in the batch, ascending.
+        slot: int64 (N,), number of the candidate in its sample, from 0.
+        correct: bool (N,), the candidate is a right one; in training the first alone is.
+        target_rows: int64 (K,), flat indices into N x S.
+        target_ids: int64 (K,).
+        target_owner: int64 (K,), number of the target's sequence, ascending.
+    """
+
+    samples: int
+    ids: NDArray[np.int64]
+    positions: NDArray[np.int64]
+    block_positions: NDArray[np.int64]
+    separators: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+    owner: NDArray[np.int64]
+    slot: NDArray[np.int64]
+    correct: NDArray[np.bool_]
+    target_rows: NDArray[np.int64]
+    target_ids: NDArray[np.int64]
+    target_owner: NDArray[np.int64]
+
+    @property
+    def max_choices(self) -> int:
+        """Candidates of the sample that has most: the width scores are padded to."""
+        return int(self.slot.max()) + 1
+
+    @property
+    def tokens(self) -> int:
+        """Tokens without padding."""
+        return int(self.lengths.sum())
+
+    def parts(self, max_sequences: int) -> Iterator[ChoiceBatch]:
+        """Yield runs of at most ``max_sequences`` sequences; a sample may lie in several.
+
+        ``samples`` and ``owner`` stay those of the whole batch.
+        """
+        width = self.ids.shape[1]
+        for first in range(0, len(self.ids), max_sequences):
+            of = slice(first, first + max_sequences)
+            targets = slice(*np.searchsorted(self.target_owner, (first, first + max_sequences)))
+            yield ChoiceBatch(
+                self.samples, self.ids[of], self.positions[of], self.block_positions[of],
+                self.separators[of], self.lengths[of], self.owner[of], self.slot[of],
+                self.correct[of], self.target_rows[targets] - first * width,
+                self.target_ids[targets], self.target_owner[targets] - first,
+            )  # fmt: skip
+
+
+class Examples(ABC):
+    """One split. Samples are numbered from 0.
+
+    Args:
+        seq_length: tokens that every sequence is padded to.
+        num_choices: candidates of each sample, int64 (samples,).
+    """
+
+    seq_length: int
+    num_choices: NDArray[np.int64]
+
+    @property
+    def shortened(self) -> int | None:
+        """Samples whose passage is cut to fit; none: it was cut before it came here."""
+        return None
+
+    def __len__(self) -> int:
+        return len(self.num_choices)
+
+    @abstractmethod
+    def sequences(self, row: int) -> list[ChoiceSequence]:
+        """Return the sequences of one sample, one a candidate.
+
+        Raises:
+            DataError: the sample cannot be read; where it lies is named.
+        """
+
+    def batch(self, rows: Iterable[int], *, trim: bool = False) -> ChoiceBatch:
+        """Lay out the samples ``rows``.
+
+        Args:
+            trim: pad to the longest sequence of the batch, rounded up to a multiple of 8,
+                instead of ``seq_length``.
+        """
+        samples = [self.sequences(int(row)) for row in rows]
+        return _laid_out(samples, self.seq_length, trim=trim)
+
+
+def _laid_out(samples: list[list[ChoiceSequence]], seq_length: int, *, trim: bool) -> ChoiceBatch:
+    sequences = [sequence for sample in samples for sequence in sample]
+    lengths = np.fromiter((len(item.ids) for item in sequences), np.int64, len(sequences))
+    width = seq_length
+    if trim:
+        longest = int(lengths.max())
+        width = min(seq_length, -(-longest // LENGTH_MULTIPLE) * LENGTH_MULTIPLE)
+    ids, positions, blocks = (np.zeros((len(sequences), width), np.int64) for _ in range(3))
+    for number, item in enumerate(sequences):
+        length = len(item.ids)
+        ids[number, :length] = item.ids
+        positions[number, :length] = item.positions
+        blocks[number, :length] = item.block_positions
+    counts = [len(item.target_ids) for item in sequences]
+    target_owner = np.repeat(np.arange(len(sequences)), counts)
+    target_rows = np.concatenate([item.target_rows for item in sequences]).astype(np.int64)
+    choices = [len(sample) for sample in samples]
+    return ChoiceBatch(
+        samples=len(samples),
+        ids=ids,
+        positions=positions,
+        block_positions=blocks,
+        separators=np.fromiter((item.separator for item in sequences), np.int64, len(sequences)),
+        lengths=lengths,
+        owner=np.repeat(np.arange(len(samples)), choices),
+        slot=np.concatenate([np.arange(count) for count in choices]),
+        correct=np.fromiter((item.correct for item in sequences), np.bool_, len(sequences)),
+        target_rows=target_rows + target_owner * width,
+        target_ids=np.concatenate([item.target_ids for item in sequences]).astype(np.int64),
+        target_owner=target_owner,
+    )

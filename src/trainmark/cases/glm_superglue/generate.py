@@ -1,0 +1,94 @@
+"""Generated news: passages that give people roles, and a gap that only one of them fills.
+
+Owns the words and the rule.
+
+A passage gives each of its people a role and its highlight names one of them once more:
+that one fills the gap. Which names occur and in which order says nothing about the answer,
+so a model must read the passage. Written in the release's own form, with character offsets
+and highlights.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from trainmark.errors import UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from .case import GlmRecipe
+
+PASSAGES = {"train": 6_400, "val": 500}  # each with one question
+LEAST_PEOPLE, MOST_PEOPLE = 3, 5  # in a passage, each with a role of its own
+BEST_ACCURACY = 1.0  # the passage decides every question
+
+FIRST_NAMES = (
+    "Anna", "Boris", "Clara", "David", "Elena", "Frank", "Greta", "Henry",
+    "Irene", "Jonas", "Karla", "Louis",
+)  # fmt: skip
+LAST_NAMES = (
+    "Adler", "Berg", "Cole", "Dunn", "Engel", "Frost", "Gray", "Holt",
+    "Irving", "Jansen", "Keller", "Lang",
+)  # fmt: skip
+ROLES = ("mayor", "baker", "pilot", "judge", "coach", "miner", "nurse", "poet")
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+SIGNS = (".", "-", "@")
+PIECES = {"Jansen": ("jan", "##sen"), "Keller": ("kel", "##ler")}  # as WordPiece splits
+
+
+def vocabulary() -> list[str]:
+    """Return the tokens by id: special ones first, then every word in a fixed order."""
+    words = ["is", "the", "winner", *ROLES]
+    for name in (*FIRST_NAMES, *LAST_NAMES):
+        words += PIECES.get(name, (name.lower(),))
+    return [*SPECIAL_TOKENS, *SIGNS, *words]
+
+
+def passage(rng: Any, number: int) -> dict[str, Any]:
+    """Return one line of a split."""
+    people = int(rng.integers(LEAST_PEOPLE, MOST_PEOPLE + 1))
+    firsts, lasts, roles = (
+        rng.choice(words, people, replace=False) for words in (FIRST_NAMES, LAST_NAMES, ROLES)
+    )
+    names = [f"{first} {last}" for first, last in zip(firsts, lasts, strict=True)]
+    winner = int(rng.integers(people))
+    text, entities = "", []
+    for name, role in zip(names, roles, strict=True):
+        entities.append({"start": len(text), "end": len(text) + len(name) - 1})
+        text += f"{name} is the {role}. "
+    answer = {**entities[winner], "text": names[winner]}
+    text = text.rstrip() + "\n@highlight\n"
+    entities.append({"start": len(text), "end": len(text) + len(names[winner]) - 1})
+    text += f"{names[winner]} is the winner."
+    return {
+        "source": "generated",
+        "passage": {"text": text, "entities": entities},
+        "qas": [{"query": "The winner is @placeholder.", "answers": [answer], "idx": number}],
+        "idx": number,
+    }
+
+
+def generate(folder: Path, recipe: GlmRecipe) -> None:
+    """Write ``train.jsonl``, ``val.jsonl`` and ``model/vocab.txt``.
+
+    Raises:
+        UsageError: the recipe starts from a checkpoint, which generated data has not.
+    """
+    import numpy as np
+
+    if recipe.init == "pretrained":
+        raise UsageError(
+            "init=pretrained does not go with generated data",
+            where="recipe field init",
+            rule="a checkpoint lies beside real data; generated data has none",
+            remedy="leave init=random, or give --data",
+        )
+    for place, (split, count) in enumerate(PASSAGES.items()):
+        rng = np.random.default_rng([recipe.seed, place])
+        lines = (json.dumps(passage(rng, number)) + "\n" for number in range(count))
+        (folder / f"{split}.jsonl").write_text("".join(lines), encoding="utf-8")
+    (folder / "model").mkdir()
+    tokens = "\n".join(vocabulary()) + "\n"
+    (folder / "model" / "vocab.txt").write_text(tokens, encoding="utf-8")

@@ -1,0 +1,200 @@
+"""The pair in a data folder, the check before a run, and the load on a rank.
+
+Owns which pair is read, what its bytes are called and that every id is in the vocabulary.
+The check loads the data as a rank does, so that a rank finds no fault that it passed. No torch.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from hashlib import file_digest
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from trainmark.data.full_scan import Extremes, cached_scan, extremes
+from trainmark.data.vocabulary import refuse_short
+from trainmark.errors import DataError
+from trainmark.spec import DataFacts
+
+from .indexed import IndexedReader, bin_file, idx_file, readable
+from .language import entropy_rate, generate
+from .sampling import Samples, sample_count, split_documents
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ..recipe import GptRecipe
+
+__all__ = ["check", "generate", "load"]
+
+LAYOUT = "megatron-indexed"
+MANIFEST = "manifest.json"  # of ``prepare``
+PADDED_TO = 128  # as Megatron pads: 50257 tokens of GPT-2, a table of 50304
+BLOCK_BYTES = 16 << 20
+INDICES = "indices"  # subfolder of a data folder for what was computed from it
+CONTENT = "tokens"  # what the findings of a scan are called
+PREPARE = "run `trainmark prepare gpt_megatron --from RAW --tokenizer DIR --data DIR`"
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What a rank trains and scores."""
+
+    train: Samples
+    validation: Samples
+
+
+def find_pair(folder: Path) -> Path:
+    """Return the path of the folder's one pair, without the endings.
+
+    Raises:
+        DataError: no such folder, no pair, or several.
+    """
+    with readable(folder):
+        names = sorted(file.name for file in folder.iterdir() if not file.name.startswith("."))
+    # A lone .bin is taken too: the reader then names the index that is missing.
+    for ending in (".idx", ".bin"):
+        found = [name.removesuffix(ending) for name in names if name.endswith(ending)]
+        if len(found) == 1:
+            return folder / found[0]
+        if found:
+            shown = ", ".join(found[:5]) + (", …" if len(found) > 5 else "")
+            raise DataError(
+                f"{len(found)} {ending} files: {shown}",
+                where=str(folder),
+                rule="a data folder holds one pair of .idx and .bin",
+                remedy="move all but one pair away, or join them with Megatron's merge_datasets.py",
+            )
+    raise DataError(
+        "no .idx and .bin",
+        where=str(folder),
+        rule="a data folder holds one pair, as corpus_text_document.idx and .bin",
+        remedy=PREPARE,
+    )
+
+
+def scan(reader: IndexedReader, place: Path) -> Extremes:
+    """Return what the bytes of a pair, index and tokens, are; kept in ``place``."""
+    index, tokens = idx_file(reader.prefix), bin_file(reader.prefix)
+
+    def read() -> dict[str, Extremes]:
+        with readable(index), index.open("rb") as stream:
+            digest = file_digest(stream, "sha256")
+        step = BLOCK_BYTES // reader.dtype.itemsize
+        blocks = (reader.tokens[at : at + step] for at in range(0, reader.num_tokens, step))
+        return {CONTENT: extremes(blocks, digest=digest)}
+
+    with readable(tokens):
+        return cached_scan(
+            place / "content.json", {file.name: file for file in (index, tokens)}, read
+        )[CONTENT]
+
+
+def _refuse_ids(reader: IndexedReader, content: Extremes, vocab_size: int) -> None:
+    """Refuse ids outside the vocabulary, naming the document of the worst one."""
+    worst = ((content.smallest, content.smallest_at), (content.largest, content.largest_at))
+    for token, at in worst:
+        if 0 <= token < vocab_size:
+            continue
+        noted = _noted_vocab_size(reader.prefix.parent) or "that"
+        starts = reader.token_starts(range(reader.num_documents))
+        document = int(np.searchsorted(starts, at, side="right")) - 1
+        raise DataError(
+            f"token id {token}",
+            where=f"{bin_file(reader.prefix)}, document {document}, "
+            f"token {at - starts[document]} (both counted from 0)",
+            rule=f"a token id lies in [0, {vocab_size}), the recipe's vocab_size",
+            remedy=f"set vocab_size to {noted} of the tokenizer "
+            "the data was made with, or prepare the data again",
+        )
+
+
+def _refuse_empty(reader: IndexedReader, splits: dict[str, range], recipe: GptRecipe) -> None:
+    """Refuse a split without one whole sample, before anything takes long."""
+    for name, documents in splits.items():
+        if name == "validation" and not recipe.evaluates:
+            continue  # never read
+        first, last = (
+            int(reader.token_starts(range(end, end))[0])
+            for end in (documents.start, documents.stop)
+        )
+        if sample_count(last - first, recipe.seq_length) == 0:
+            raise DataError(
+                f"the {name} split has {len(documents)} documents with {last - first} tokens: "
+                "not one whole sample",
+                where=f"{bin_file(reader.prefix)}, split {recipe.split} of "
+                f"{reader.num_documents} documents with {reader.num_tokens} tokens",
+                rule=f"a sample takes seq_length + 1 = {recipe.seq_length + 1} tokens",
+                remedy=_more_for(name, len(documents), reader.num_documents, recipe.split),
+            )
+
+
+def _noted_vocab_size(folder: Path) -> int | None:
+    """Return the entries of the vocabulary that ``prepare`` noted beside the data."""
+    try:
+        noted = json.loads((folder / MANIFEST).read_bytes())["vocab_size"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # made by another program: it alone knows
+    return noted if isinstance(noted, int) else None
+
+
+def _refuse_short_vocabulary(folder: Path, vocab_size: int) -> None:
+    """Refuse a model with more entries than the tokenizer, padding allowed, where it is known."""
+    noted = _noted_vocab_size(folder)
+    if noted is not None:
+        refuse_short(
+            folder / MANIFEST, entries=noted, vocab_size=vocab_size, of="the recipe",
+            multiple=PADDED_TO, remedy=f"set vocab_size={noted}",
+        )  # fmt: skip
+
+
+def _more_for(name: str, documents: int, of: int, split: str) -> str:
+    """Return the way out for a split without a whole sample."""
+    if documents == of:
+        return "lower seq_length, or give more text: the split has all documents already"
+    usual = "949,50,1"
+    example = f" (for instance split={usual})" if split.replace(" ", "") != usual else ""
+    return f"give the {name} split more weight{example}, lower seq_length, or give more text"
+
+
+def load(folder: Path, recipe: GptRecipe) -> Loaded:
+    """Open the pair and cut it into splits; nothing of the tokens is held in memory.
+
+    Raises:
+        UsageError: the recipe's split is none.
+        DataError: the first fault found, with file, row or split, rule and way out.
+    """
+    reader = IndexedReader.open(find_pair(folder))
+    splits = split_documents(recipe.split, reader.num_documents)
+    del splits["test"]  # never read here
+    _refuse_empty(reader, splits, recipe)
+    place = folder / INDICES
+    content = scan(reader, place)
+    _refuse_ids(reader, content, recipe.vocab_size)
+    _refuse_short_vocabulary(folder, recipe.vocab_size)
+    train, validation = (
+        Samples(
+            reader, splits[name], recipe.seq_length, recipe.seed, place,
+            content_id=content.digest[:16],
+        )
+        for name in ("train", "validation")
+    )  # fmt: skip
+    return Loaded(train, validation)
+
+
+def check(folder: Path, recipe: GptRecipe) -> DataFacts:
+    """Check all that ``recipe`` reads and name the content.
+
+    Raises:
+        UsageError, DataError: as ``load``.
+    """
+    loaded = load(folder, recipe)
+    return DataFacts(
+        len(loaded.train),
+        len(loaded.validation),
+        loaded.train.content_id,
+        LAYOUT,
+        best_quality=entropy_rate() if recipe.data == "generated" else None,
+    )

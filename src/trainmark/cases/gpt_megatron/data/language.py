@@ -1,0 +1,85 @@
+"""Text in a made-up language whose entropy rate is known.
+
+A symbol follows from the last two: with equal chance it is drawn by a table of the last
+one or by a table of the one before it. A model that looks at the last symbol only, or at
+none, stays well above the entropy rate, so a run that comes near it has learned to attend.
+Written with the real writer, in the real on-disk form. No torch.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..recipe import SYMBOLS
+from .indexed import dtype_for, write_pair
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from ..recipe import GptRecipe
+
+CHANCES = (0.6, 0.25, 0.1, 0.05)  # of the symbols that a table's row allows
+DOCUMENTS = 1024
+DOCUMENT_TOKENS = 1024
+PREFIX = "generated_text_document"
+_LANGUAGE_SEED = 20_210_906  # the language is the same for every seed of a recipe
+_SETTLE = 32  # symbols before a document begins, so that it starts as the language runs on
+
+
+@cache
+def tables() -> NDArray[np.float64]:
+    """Return P(next | last) and P(next | the one before), (2, SYMBOLS, SYMBOLS)."""
+    rng = np.random.default_rng(_LANGUAGE_SEED)
+    made = np.zeros((2, SYMBOLS, SYMBOLS))
+    for table in made:
+        for row in table:
+            row[rng.choice(SYMBOLS, len(CHANCES), replace=False)] = CHANCES
+    return made
+
+
+@cache
+def entropy_rate() -> float:
+    """Return the language's entropy in nats a symbol, from its stationary distribution.
+
+    It is the loss a token that no model gets below on generated text.
+    """
+    last, before = tables()
+    pairs = np.full((SYMBOLS, SYMBOLS), SYMBOLS**-2.0)  # P(last, before)
+    for _ in range(1000):
+        following = (pairs.sum(1)[:, None] * last + pairs @ before) / 2  # P(last, next)
+        if np.abs(following.T - pairs).max() < 1e-15:
+            break
+        pairs = following.T
+    chances = (last[:, None, :] + before[None, :, :]) / 2  # P(next | last, before)
+    information = -np.log(chances, where=chances > 0, out=np.zeros_like(chances))
+    return float(np.einsum("lb,lbn,lbn->", pairs, chances, information))
+
+
+def symbols(*, documents: int, length: int, seed: int) -> NDArray[np.int64]:
+    """Return text of the language, (documents, length)."""
+    rng = np.random.default_rng(seed)
+    cumulative = tables().cumsum(-1)
+    text = np.empty((_SETTLE + length, documents), np.int64)
+    text[:2] = rng.integers(0, SYMBOLS, (2, documents))
+    which = rng.integers(0, 2, text.shape)
+    chances = rng.random(text.shape)
+    everyone = np.arange(documents)
+    for place in range(2, len(text)):
+        table = which[place]
+        context = text[place - 1 - table, everyone]
+        rows = cumulative[table, context]  # (documents, SYMBOLS)
+        text[place] = (rows <= chances[place][:, None]).sum(1).clip(max=SYMBOLS - 1)
+    return text[_SETTLE:].T
+
+
+def generate(folder: Path, recipe: GptRecipe) -> None:
+    """Write one pair of files with the language spread over the recipe's vocabulary."""
+    text = symbols(documents=DOCUMENTS, length=DOCUMENT_TOKENS, seed=recipe.seed)
+    ids = text * (recipe.vocab_size // SYMBOLS)
+    sizes = np.full(DOCUMENTS, DOCUMENT_TOKENS, np.int32)
+    write_pair(folder / PREFIX, ids.ravel(), sizes, dtype_for(recipe.vocab_size))

@@ -1,0 +1,269 @@
+"""Which tokens a sample holds: the split, and the order of documents and samples.
+
+Owns Megatron's sampling: contiguous ranges of documents to a split; an epoch joins its
+documents in a shuffled order and cuts them every ``seq_length`` tokens, so that consecutive
+samples share one token; samples are then shuffled. Everything is built in linear time
+without a loop over documents or samples; epochs that take time to build are kept on disk,
+the newest few, and built again where one is damaged. Must not know vocabularies.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import sha256
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import numpy as np
+
+from trainmark.data.cache import replace_file
+from trainmark.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from .indexed import IndexedReader
+
+FORMAT = 2  # of kept indices; a change of what an epoch is, or of the file, must raise it
+KEPT_FILES = 16  # a run asks for one epoch after another; old ones would only fill the disk
+WORTH_KEEPING = 1 << 17  # numbers; fewer are built in milliseconds
+SPLITS = ("train", "validation", "test")
+WEIGHT = re.compile(r"[0-9]{1,15}(\.[0-9]{0,15})?")
+
+
+def split_documents(split: str, num_documents: int) -> dict[str, range]:
+    """Cut documents into contiguous ranges by weights, each bound rounded on its own.
+
+    Args:
+        split: one to three weights, as ``949,50,1``; those left out are 0.
+
+    Raises:
+        UsageError: no such weights.
+    """
+    words = [word.strip() for word in split.split(",")]
+    sound = len(words) <= len(SPLITS) and all(WEIGHT.fullmatch(word) for word in words)
+    weights = [float(word) for word in words] if sound else []
+    total = float(np.sum(weights))
+    if total <= 0.0:
+        raise UsageError(
+            f"no split: {split!r}",
+            where="recipe field split",
+            rule="one to three weights of 0 or more, not all 0: train, validation, test",
+            remedy="give for instance split=949,50,1",
+        )
+    shares = [weight / total for weight in weights] + [0.0] * (len(SPLITS) - len(weights))
+    bounds = [0, *(round(share * num_documents) for share in accumulate(shares))]
+    return {name: range(*pair) for name, pair in zip(SPLITS, pairwise(bounds), strict=True)}
+
+
+def sample_count(num_tokens: int, seq_length: int) -> int:
+    """Return how many samples that share one token with the next fit into some tokens."""
+    return max(0, (num_tokens - 1) // seq_length)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EpochIndex:
+    """One epoch's samples, in the order in which the documents follow one another.
+
+    Sample ``i`` begins at token ``offsets[i]`` of the document at ``positions[i]`` in
+    ``documents`` and ends with the token where sample ``i + 1`` begins.
+
+    Args:
+        documents: numbers within the split, in the epoch's order, int64 (documents,).
+        positions: int64 (samples + 1,).
+        offsets: int64 (samples + 1,).
+        shuffle: sample numbers in the order of training, int64 (samples,).
+        starts: token at which each document of the split begins, int64 (documents + 1,).
+        corpus: all tokens of the pair.
+        seq_length: tokens that a sample predicts.
+    """
+
+    documents: NDArray[np.int64]
+    positions: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    shuffle: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    corpus: NDArray[Any]
+    seq_length: int
+
+    def __len__(self) -> int:
+        return len(self.shuffle)
+
+    def tokens(self, numbers: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the tokens of samples, each with the token after it.
+
+        Args:
+            numbers: sample numbers as ``shuffle`` holds them, (B,).
+
+        Returns:
+            int64 (B, seq_length + 1).
+        """
+        rows = np.asarray(numbers, np.int64)
+        assert not len(rows) or 0 <= rows.min() <= rows.max() < len(self)
+        first, last = self.positions[rows], self.positions[rows + 1]
+        pieces = last - first + 1  # documents that a sample touches, empty ones between included
+        row = np.repeat(np.arange(len(rows)), pieces)
+        position = _runs(first, pieces)
+        document = self.documents[position]
+        begin, end = self.starts[document], self.starts[document + 1]
+        skipped = np.where(position == first[row], self.offsets[rows][row], 0)
+        closing = begin + self.offsets[rows + 1][row] + 1
+        end = np.where(position == last[row], closing, end)
+        at = _runs(begin + skipped, end - begin - skipped)
+        return self.corpus[at].astype(np.int64).reshape(len(rows), self.seq_length + 1)
+
+
+def _runs(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return ``starts[i], starts[i] + 1, …``, ``lengths[i]`` numbers each, one after another."""
+    ends = np.cumsum(lengths)
+    total = int(ends[-1]) if len(ends) else 0
+    return np.repeat(starts - (ends - lengths), lengths) + np.arange(total)
+
+
+class Samples:
+    """The samples of one split.
+
+    Args:
+        documents: contiguous document numbers of the reader.
+        seq_length: tokens that a sample predicts; it holds one more.
+        seed: of both shuffles; equal seeds give equal epochs on every rank.
+        cache_dir: where epochs that take time to build are kept, none: nowhere.
+        content_id: names the reader's bytes; needed with a ``cache_dir``.
+    """
+
+    def __init__(
+        self,
+        reader: IndexedReader,
+        documents: range,
+        seq_length: int,
+        seed: int,
+        cache_dir: Path | None = None,
+        *,
+        content_id: str = "",
+    ) -> None:
+        assert seq_length > 0
+        assert content_id or cache_dir is None
+        self.documents = documents
+        self.seq_length = seq_length
+        self.seed = seed
+        self.cache_dir = cache_dir
+        self.content_id = content_id
+        self.starts = reader.token_starts(documents)
+        self._corpus = reader.tokens
+
+    def __len__(self) -> int:
+        return sample_count(self.num_tokens, self.seq_length)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the split, those after the last whole sample included."""
+        return int(self.starts[-1] - self.starts[0])
+
+    def in_order(self) -> EpochIndex:
+        """Return the samples of the documents as they stand, nothing shuffled."""
+        return self._index(self._build(np.arange(len(self.documents)), np.arange(len(self))))
+
+    def epoch(self, number: int) -> EpochIndex:
+        """Return the shuffled samples of one epoch, counted from 0; built, or as kept."""
+        documents, samples = len(self.documents), len(self)
+        if samples == 0:
+            return self.in_order()
+
+        def build() -> NDArray[np.int64]:
+            generator = np.random.default_rng([self.seed, number])
+            order = generator.permutation(documents)
+            return np.concatenate(self._build(order, generator.permutation(samples)))
+
+        lengths = (documents, samples + 1, samples + 1, samples)
+        if self.cache_dir is None or sum(lengths) < WORTH_KEEPING:
+            vector = build()
+        else:
+            vector = _kept(self._file(number), sum(lengths), build)
+        return self._index(np.split(vector, np.cumsum(lengths[:-1])))
+
+    def _build(
+        self, order: NDArray[np.int64], shuffle: NDArray[np.int64]
+    ) -> list[NDArray[np.int64]]:
+        return [order, *cut(np.diff(self.starts)[order], self.seq_length), shuffle]
+
+    def _index(self, vectors: list[NDArray[np.int64]]) -> EpochIndex:
+        order, positions, offsets, shuffle = vectors
+        fixed = (self.starts, self._corpus, self.seq_length)
+        return EpochIndex(order, positions, offsets, shuffle, *fixed)
+
+    def _file(self, number: int) -> Path:
+        assert self.cache_dir is not None
+        span = (self.documents.start, self.documents.stop)
+        words = (FORMAT, self.content_id, span, self.seq_length, self.seed, number)
+        name = sha256(repr(words).encode()).hexdigest()[:24]
+        return self.cache_dir / f"epoch-{name}.int64"
+
+
+def cut(sizes: NDArray[np.int64], seq_length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Cut documents that follow one another every ``seq_length`` tokens.
+
+    Args:
+        sizes: tokens of each document, in order (documents,).
+
+    Returns:
+        document and token within it at which each sample begins and the last one ends, both
+        int64 (samples + 1,); empty where there is no token.
+    """
+    ends = np.cumsum(sizes, dtype=np.int64)
+    # A multiple of seq_length below a document's end is a cut in it or before it.
+    cuts = -(-ends // seq_length)
+    positions = np.repeat(np.arange(len(sizes)), np.diff(cuts, prepend=0))
+    positions[:1] = 0  # the first sample begins at the first document, were it empty, as Megatron's
+    offsets = np.arange(len(positions)) * seq_length - (ends - sizes)[positions]
+    return positions, offsets
+
+
+def _kept(file: Path, length: int, build: Callable[[], NDArray[np.int64]]) -> NDArray[np.int64]:
+    """Return the vector that ``file`` keeps, mapped; build and keep it when it is not there.
+
+    Args:
+        length: elements that ``build`` returns, int64 (length,).
+    """
+    found = _load(file, length)
+    if found is not None:
+        return found
+    built = build()
+    assert built.shape == (length,)
+    if replace_file(file, lambda stream: _save(stream, built)):
+        _prune(file.parent)
+    found = _load(file, length)  # mapped: the ranks of a machine share one copy, whoever wrote it
+    return built if found is None else found
+
+
+def _prune(folder: Path) -> None:
+    """Remove all but the newest epochs, what a killed process left half-written included.
+
+    A rank that has an old one mapped keeps it until it ends.
+    """
+    with suppress(OSError):  # another rank was first; the next file written prunes again
+        files = [file for file in folder.iterdir() if file.name.lstrip(".").startswith("epoch-")]
+        files.sort(key=lambda file: file.stat().st_mtime_ns)
+        for file in files[:-KEPT_FILES]:
+            file.unlink()
+
+
+def _load(file: Path, length: int) -> NDArray[np.int64] | None:
+    """Return the vector, or none where the file is absent, unreadable or damaged."""
+    try:
+        vector: NDArray[np.int64] = np.memmap(file, "<i8", mode="r")
+    except (OSError, ValueError):  # ValueError: empty, or cut within a number
+        return None
+    whole = len(vector) == length + 1 and vector[-1] == zlib.crc32(vector[:-1].data)
+    return vector[:-1] if whole else None
+
+
+def _save(stream: BinaryIO, vector: NDArray[np.int64]) -> None:
+    """Write the vector and its checksum, both int64, little endian."""
+    checked = np.append(vector, zlib.crc32(np.ascontiguousarray(vector, "<i8").data))
+    stream.write(np.ascontiguousarray(checked, "<i8").data)

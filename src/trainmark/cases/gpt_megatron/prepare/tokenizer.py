@@ -1,0 +1,196 @@
+"""The byte-level BPE tokenizer of a corpus: which files it is, and whether they are sound.
+
+Owns what a tokenizer folder must hold and how its end-of-document token is found. The library
+reads the files; what it accepts although no corpus could be encoded with it is refused here.
+Must not know corpora, workers or indexed files.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from trainmark.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from tokenizers import Tokenizer
+
+ONE_FILE = "tokenizer.json"
+VOCAB, MERGES = "vocab.json", "merges.txt"
+TOLD_EOD = ("tokenizer_config.json", "special_tokens_map.json")
+FILES = (ONE_FILE, VOCAB, MERGES, *TOLD_EOD)
+END_OF_DOCUMENT = "<|endoftext|>"
+AS_WRITTEN = "the files are as the tokenizer's library wrote them"
+REMEDY = "give --tokenizer the folder of a GPT-2 tokenizer, as the model hub has it under gpt2"
+
+
+@dataclass(frozen=True, slots=True)
+class CorpusTokenizer:
+    """An open tokenizer.
+
+    Args:
+        library: turns text into ids. Text that spells a special token is encoded as the
+            characters that it is, so no document can forge the end of one.
+        vocab_size: ids are below it, without holes.
+        end_of_document: the token that ends every document.
+        end_id: its id.
+    """
+
+    library: Tokenizer
+    vocab_size: int
+    end_of_document: str
+    end_id: int
+
+
+def tokenizer_files(folder: Path) -> dict[str, Path]:
+    """Return the files of a tokenizer folder by name.
+
+    Raises:
+        DataError: neither form of a tokenizer is there.
+    """
+    found = {name: folder / name for name in FILES if (folder / name).is_file()}
+    if ONE_FILE in found or (VOCAB in found and MERGES in found):
+        return found
+    what = "no tokenizer"
+    if VOCAB in found or MERGES in found:
+        what = f"{VOCAB} without {MERGES}" if VOCAB in found else f"{MERGES} without {VOCAB}"
+    raise _fault(what, folder, f"a tokenizer is {ONE_FILE}, or {VOCAB} and {MERGES}")
+
+
+def open_tokenizer(folder: Path) -> CorpusTokenizer:
+    """Open ``tokenizer.json``, or GPT-2's two files.
+
+    The two files say nothing of a space before a text; none is put there, as in GPT-2.
+
+    Raises:
+        DataError: a file is missing or damaged, is no byte-level BPE, leaves holes in its
+            ids, or has no end-of-document token.
+    """
+    files = tokenizer_files(folder)
+    file = files[ONE_FILE if ONE_FILE in files else VOCAB]
+    try:
+        library = _from_one_file(file) if ONE_FILE in files else _from_two_files(files)
+    except DataError:
+        raise
+    except Exception as error:  # noqa: BLE001  the library raises bare Exception for any fault
+        raise _fault(f"not readable as a tokenizer: {error}", file, AS_WRITTEN) from None
+    _check_kind(file, library)
+    _check_ids(file, library.get_vocab(with_added_tokens=True))
+    library.no_padding()
+    library.no_truncation()
+    library.encode_special_tokens = True  # the name misleads: spell them out, do not match them
+    end, told_by = _told_end(files)
+    end_id = library.token_to_id(end)
+    if end_id is None:
+        what = f"no token {end!r}, which ends a document" + (f" says {told_by}" if told_by else "")
+        remedy = f"name the token as eos_token in {TOLD_EOD[0]}, or add it to the vocabulary"
+        raise _fault(what, file, "a document ends with a token that no text has", remedy)
+    if end_id in library.encode(end, add_special_tokens=False).ids:
+        what = f"a text that spells {end!r} becomes the end of a document"
+        remedy = 'set "special": true for it under added_tokens'
+        raise _fault(what, file, "the end-of-document token is a special one", remedy)
+    return CorpusTokenizer(library, library.get_vocab_size(), end, end_id)
+
+
+def _fault(what: str, where: Path | str, rule: str, remedy: str = REMEDY) -> DataError:
+    return DataError(what, where=str(where), rule=rule, remedy=remedy)
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(file.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise _fault(f"not readable as JSON: {error}", file, AS_WRITTEN) from None
+    if not isinstance(found, dict):
+        raise _fault(f"holds a {type(found).__name__}", file, "the file is one JSON object")
+    return found
+
+
+def _told_end(files: Mapping[str, Path]) -> tuple[str, str | None]:
+    """Return the end-of-document token and the file that names it, if one does."""
+    for name in TOLD_EOD:
+        told = _read_json(files[name]).get("eos_token") if name in files else None
+        if isinstance(told, dict):  # an added token written out
+            told = told.get("content")
+        if isinstance(told, str) and told:
+            return told, name
+        if told is not None:
+            rule = "a token is a text, or an object with one under content"
+            raise _fault(f"eos_token is {told!r}", f"{files[name]}, eos_token", rule)
+    return END_OF_DOCUMENT, None
+
+
+def _from_two_files(files: Mapping[str, Path]) -> Tokenizer:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    vocab = _read_json(files[VOCAB])
+    try:
+        lines = files[MERGES].read_text(encoding="utf-8").rstrip("\n").split("\n")
+    except UnicodeDecodeError:
+        raise _fault("not UTF-8 text", files[MERGES], AS_WRITTEN) from None
+    for number, line in enumerate(lines, start=1):
+        pair = line.split(" ")
+        if number == 1 and line.startswith("#version"):
+            continue
+        if len(pair) != 2 or any(part not in vocab for part in (*pair, "".join(pair))):
+            rule = "a merge is two tokens of the vocabulary that make a third"
+            raise _fault(f"no merge: {line!r}", f"{files[MERGES]}, line {number}", rule)
+    library = Tokenizer(models.BPE.from_file(str(files[VOCAB]), str(files[MERGES])))
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    library.decoder = decoders.ByteLevel()
+    return library
+
+
+def _from_one_file(file: Path) -> Tokenizer:
+    from tokenizers import Tokenizer
+
+    library = Tokenizer.from_file(str(file))
+    for item in _read_json(file).get("added_tokens") or []:
+        token, noted, read = item["content"], item["id"], library.token_to_id(item["content"])
+        if read != noted:  # the library counts on from the vocabulary's size
+            what = f"the added token {token!r} has id {noted} in the file, and {read} once the "
+            rule = "added tokens follow the vocabulary's ids in order, or are part of it"
+            raise _fault(f"{what}library has read it", file, rule)
+    return library
+
+
+def _check_kind(file: Path, library: Tokenizer) -> None:
+    """Refuse what is no deterministic byte-level BPE."""
+    state = json.loads(library.to_str())
+    model, cutting = state["model"], state["pre_tokenizer"] or {}
+    steps = [cutting, *cutting.get("pretokenizers", [])]
+    fault = None
+    if model["type"] != "BPE":
+        fault = f"the model is {model['type']}"
+    elif not any(step.get("type") == "ByteLevel" for step in steps):
+        fault = "texts are not cut into bytes"
+    elif model["dropout"]:
+        fault = f"merges are dropped at random, dropout {model['dropout']}"
+    elif model["continuing_subword_prefix"] or model["end_of_word_suffix"]:
+        fault = "tokens carry a prefix or a suffix"
+    if fault:
+        rule = "a corpus is encoded by byte-level BPE: every text has ids, always the same"
+        raise _fault(fault, file, rule)
+
+
+def _check_ids(file: Path, vocab: Mapping[str, int]) -> None:
+    """Refuse ids that are not the whole numbers from 0, and bytes without one."""
+    from tokenizers import pre_tokenizers
+
+    numbers = set(vocab.values())
+    missing = sorted(set(pre_tokenizers.ByteLevel.alphabet()) - set(vocab))
+    fault = None
+    if len(numbers) < len(vocab):
+        fault = f"{len(vocab)} tokens share {len(numbers)} ids"
+    elif vocab and max(numbers) >= len(vocab):
+        hole = min(set(range(len(vocab))) - numbers)
+        fault = f"{len(vocab)} tokens, the largest id is {max(numbers)}, none has id {hole}"
+    elif missing:
+        fault = f"no token for {len(missing)} of the 256 bytes, {missing[0]!r} for one"
+    if fault:
+        rule = "ids are the whole numbers from 0, one a token, and every byte is a token"
+        raise _fault(fault, file, rule)
