@@ -1,0 +1,77 @@
+"""The wheel as users install it: built, put into a bare environment, running the toy case."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import site
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+INGREDIENTS = ("src", "pyproject.toml", "README.md", "LICENSE")
+
+
+def succeed(*words: str | Path, cwd: Path) -> str:
+    done = subprocess.run(
+        [str(word) for word in words],
+        cwd=cwd, env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the programs' folder of an environment that holds the wheel.
+
+    What the wheel depends on is seen where these tests have it: as a path, whose own path
+    files, the editable install's among them, are not followed.
+    """
+    place = tmp_path_factory.mktemp("wheel")
+    source = place / "source"
+    source.mkdir()
+    for name in INGREDIENTS:
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        copy(ROOT / name, source / name)
+    for leftover in source.rglob("*.egg-info"):
+        shutil.rmtree(leftover)
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check")
+    succeed(*pip, "wheel", "--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir",
+            place, source, cwd=place)  # fmt: skip
+    (wheel,) = place.glob("trainmark-*.whl")
+
+    venv.create(place / "venv", with_pip=False)
+    python = place / "venv/bin/python"
+    succeed(*pip, "--python", python, "install", "--no-deps", "--no-index", wheel, cwd=place)
+    own = succeed(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=place)
+    (Path(own.strip()) / "dependencies.pth").write_text("\n".join(site.getsitepackages()))
+    return python.parent
+
+
+def test_the_wheel_holds_the_program_and_its_data(installed: Path, tmp_path: Path) -> None:
+    where = succeed(
+        installed / "python", "-c", "import trainmark; print(trainmark.__file__)", cwd=tmp_path
+    )
+    assert Path(where).is_relative_to(installed.parent)
+    packaged, tree = Path(where).parent, ROOT / "src/trainmark"
+    data = {path.relative_to(tree) for path in tree.rglob("*") if is_data(path)}
+    assert len(data) > len(list(tree.glob("cases/*/README.md"))) > 0
+    assert {name for name in data if not (packaged / name).is_file()} == set()
+
+
+def is_data(path: Path) -> bool:
+    return path.is_file() and path.suffix not in (".py", ".pyc")
+
+
+def test_the_installed_program_runs_the_toy_case(installed: Path, tmp_path: Path) -> None:
+    succeed(installed / "trainmark", "run", "toy", "--out", "run", cwd=tmp_path)
+
+    record = json.loads((tmp_path / "run/record.json").read_text())
+    assert record["status"] == "passed"
+    page = succeed(installed / "trainmark", "report", "run", "--lang", "zh", cwd=tmp_path)
+    assert "p_train" in page
