@@ -12,7 +12,7 @@ BIN := $(VENV)/bin
 OLDEST := .venv-oldest
 LANG_OF_PAGE ?= en
 
-.PHONY: help install install-dev install-recsys demo test test-oldest lint bench lock clean
+.PHONY: help install install-dev install-recsys demo test test-oldest lint docs bench lock clean
 
 help: ## show what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -45,6 +45,11 @@ lint: install-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/codespell
+	$(BIN)/mkdocs build --strict --site-dir build/site  # --quiet would let warnings pass
+
+docs: install-dev ## the documentation as a site of plain files in site/
+	$(BIN)/mkdocs build --strict
+	@echo "The site: site/index.html"
 
 bench: install-dev ## the speed benchmarks, each with its bar; takes about an hour
 	$(BIN)/python -m benchmarks
@@ -53,7 +58,7 @@ lock: ## write requirements.lock anew from what is installed in .venv
 	$(BIN)/python tools/lock.py
 
 clean: ## remove both .venv and caches; runs stay
-	rm -rf $(VENV) $(OLDEST) build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(OLDEST) build site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 $(VENV)/.installed-$(TORCH): requirements.lock pyproject.toml tools/install.sh
 	PYTHON="$(PYTHON)" TORCH="$(TORCH)" tools/install.sh $(VENV)

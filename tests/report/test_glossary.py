@@ -1,4 +1,4 @@
-"""The glossary at a page's foot, and the READMEs that explain the same words."""
+"""The glossary at a page's foot, and the pages that explain the same words."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from trainmark.report.outcome import glossary
 from trainmark.report.texts import GLOSSARY
 
 ROOT = Path(__file__).parents[2]
-README = {"en": "README.md", "zh": "README.zh.md"}
+WORDS = {"en": "docs/words.md", "zh": "docs/words.zh.md"}
 
 
 def explained(lang: str) -> dict[str, str]:
-    """Return what the tables of a README say of each word, without its marks."""
-    lines = (ROOT / README[lang]).read_text(encoding="utf-8").splitlines()
+    """Return what the tables of a page say of each word, without its marks."""
+    lines = (ROOT / WORDS[lang]).read_text(encoding="utf-8").splitlines()
     rows = (line.strip("| ").split(" | ") for line in lines if line.startswith("| "))
     return {row[0].strip("`"): row[1].strip() for row in rows if len(row) == 2}
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
-def test_the_readme_explains_a_word_as_the_page_does(lang: str) -> None:
-    of_readme = explained(lang)
+def test_the_documentation_explains_a_word_as_the_result_page_does(lang: str) -> None:
+    documented = explained(lang)
     items = {word.in_language(lang): means.in_language(lang) for word, means in GLOSSARY}
-    shared = items.keys() & of_readme.keys()
+    shared = items.keys() & documented.keys()
     assert {"e2e_time", "p_whole", "p_train", "p_core", "MFU", "MAMFU"} < shared
-    assert {word: of_readme[word] for word in shared} == {word: items[word] for word in shared}
+    assert {word: documented[word] for word in shared} == {word: items[word] for word in shared}
 
 
 def test_the_glossary_is_short_and_each_word_stands_once() -> None:
