@@ -323,3 +323,17 @@ def test_the_environment_names_no_variable_outside_the_list(
     assert collected["variables"]["OMP_NUM_THREADS"] == "3"
     assert "hush" not in json.dumps(collected)
     assert {"torch", "pyarrow", "h5py"} <= collected["packages"].keys()  # what reads data too
+
+
+def test_a_fact_of_the_machine_that_no_record_has_stays_in_the_events(run_dir: Path) -> None:
+    path = run_dir / "events.launcher.jsonl"
+    path.write_text(path.read_text().replace('"environment":{', '"environment":{"of_tomorrow":1,'))
+    assert "of_tomorrow" in path.read_text()
+    record.write(building.build(run_dir), run_dir)
+    built = record.read(run_dir)
+    assert (built.environment["cpu"], "of_tomorrow" in built.environment) == ("Fake CPU", False)
+    document = json.loads((run_dir / "record.json").read_text())
+    document["environment"]["of_tomorrow"] = 1
+    (run_dir / "record.json").write_text(json.dumps(document))
+    with pytest.raises(RecordError, match="cannot read"):
+        record.read(run_dir)

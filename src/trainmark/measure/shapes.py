@@ -98,6 +98,7 @@ class _JobFacts(TypedDict, total=False):
     trainable_parameters: Bytes | None
     predicted_peak_bytes: Bytes | None
     skipped_steps: Bytes | None
+    flops_formula: str
     headline_mfu: bool
     embedding_bytes_per_sample: Amount
     exchanged_bytes_per_sample: Amount

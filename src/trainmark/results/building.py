@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from math import isnan
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from trainmark import __version__
 from trainmark.errors import RecordError
@@ -19,6 +19,7 @@ from trainmark.planning.plan import PLAN_FILE, Plan
 from trainmark.results import cause, checks, findings
 from trainmark.results.evidence import evidence, redactor_of
 from trainmark.results.record import (
+    Environment,
     FigureEntry,
     Quality,
     QualityPoint,
@@ -34,6 +35,8 @@ from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from trainmark.measure.shapes import Machine
 
 
 def _steps(timeline: RunTimeline) -> Steps:
@@ -120,6 +123,20 @@ def _counts(timeline: RunTimeline) -> RunCounts:
     )
 
 
+def _environment(machine: Machine, timeline: RunTimeline) -> Environment:
+    """Join what the launcher and what ranks found; an event may hold more than a record."""
+    rank0 = timeline.ranks[0]
+    told: dict[str, Any] = {
+        **machine,
+        "others_cpu_share": timeline.others_cpu_share,
+        "devices": [rank.facts.get("device") for rank in timeline.ranks if rank.facts],
+        "precision_flags": rank0.facts.get("precision_flags"),
+        "collective": rank0.facts.get("collective"),
+        "job": rank0.result.get("job"),
+    }
+    return cast("Environment", {k: told[k] for k in told if k in Environment.__annotations__})
+
+
 def build(run_dir: Path) -> Record:
     """Compute the record of ``run_dir`` from its plan and events, redacted.
 
@@ -156,7 +173,6 @@ def compute(run_dir: Path) -> Record:
         ending = checks.broken(plan, timeline, figures) or ending
     steps, quality = _steps(timeline), _quality(plan, timeline)
     launch = next(event for event in timeline.launcher if event["event"] == "launch")
-    rank0 = timeline.ranks[0]
     seen = findings.Seen(plan, timeline, figures)
     doubts, notes = findings.find(seen), findings.notes(seen, steps, quality)
     swings = [rank.facts.get("matmul_swing") for rank in timeline.ranks]
@@ -176,14 +192,7 @@ def compute(run_dir: Path) -> Record:
         ),
         plan=plan,
         argv=launch["argv"],
-        environment=launch["environment"]
-        | {
-            "others_cpu_share": timeline.others_cpu_share,
-            "devices": [rank.facts.get("device") for rank in timeline.ranks if rank.facts],
-            "precision_flags": rank0.facts.get("precision_flags"),
-            "collective": rank0.facts.get("collective"),
-            "job": rank0.result.get("job"),
-        },
+        environment=_environment(launch["environment"], timeline),
         counts=_counts(timeline),
         spans=_spans(timeline),
         ranks=_ranks(timeline),

@@ -166,9 +166,12 @@ class Trust(Frozen):
     reasons: list[Message]
 
 
-@with_config(ConfigDict(extra="allow", strict=True, allow_inf_nan=False))
+@with_config(ConfigDict(extra="forbid", strict=True, allow_inf_nan=False))
 class Environment(Machine, total=False):
-    """What the run was measured on: the machine, and what ranks said of their devices."""
+    """What the run was measured on: the machine, and what ranks said of their devices.
+
+    A device and a job may add facts of their own; nothing else has keys that are not here.
+    """
 
     others_cpu_share: Number | None
     devices: list[DeviceFacts | None]
