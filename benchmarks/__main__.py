@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
+import os
 import sys
+import tempfile
+from pathlib import Path
+
+from benchmarks.harness import RESULTS_VARIABLE, SIZE_VARIABLE
 
 NAMES = (
     "startup",
@@ -26,13 +32,31 @@ NAMES = (
 
 
 def main(words: list[str]) -> int:
-    """Run them one after another; return 1 when a bar was missed."""
-    unknown = sorted(set(words) - set(NAMES))
+    """Run them one after another; return 1 when a bar was missed at full size."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of: {', '.join(NAMES)}")
+    parser.add_argument(
+        "--size", choices=("full", "tiny"), default="full",
+        help="tiny: show that the benchmark works; its figures mean nothing",
+    )  # fmt: skip
+    parser.add_argument(
+        "--results", type=Path, help="folder of the tables; default: benchmarks/results, "
+        "and at size tiny a temporary one",
+    )  # fmt: skip
+    given = parser.parse_args(words)
+    unknown = sorted(set(given.names) - set(NAMES))
     if unknown:
-        print(f"unknown: {', '.join(unknown)}; known: {', '.join(NAMES)}", file=sys.stderr)
-        return 2
-    met = [importlib.import_module(f"benchmarks.{name}").main() for name in words or NAMES]
-    return 0 if all(met) else 1
+        parser.error(f"unknown: {', '.join(unknown)}; known: {', '.join(NAMES)}")
+    tiny = given.size == "tiny"
+    with tempfile.TemporaryDirectory() as place:
+        if given.results or tiny:
+            os.environ[RESULTS_VARIABLE] = str(given.results or place)
+        os.environ[SIZE_VARIABLE] = given.size
+        # Imported here: sizes are read when a module is loaded.
+        met = [
+            importlib.import_module(f"benchmarks.{name}").main() for name in given.names or NAMES
+        ]
+    return 0 if tiny or all(met) else 1
 
 
 if __name__ == "__main__":

@@ -15,10 +15,10 @@ import time
 from pathlib import Path
 from statistics import median
 
-from benchmarks.harness import Bar, conclude, interleave, ratio
+from benchmarks.harness import Bar, conclude, interleave, ratio, sized
 
-LOG_BYTES = 10**9
-BLOCK_LINES = 2000
+LOG_BYTES = sized(10**9, 10**6)
+BLOCK_LINES = sized(2000, 200)
 FASTER, FASTER_DENSE, MEGABYTES = 3.0, 1.0, 100.0
 KEYWORD = "(ms):"
 PROGRAM = str(Path(sys.executable).with_name("trainmark"))
@@ -95,8 +95,11 @@ def _compare(path: Path, every: int, bar: float, rounds: int) -> tuple[list[Bar]
     plain = Runs([sys.executable, "-c", PLAIN_LOOP, str(path), KEYWORD])
     times = interleave({"plain": plain.once, "ours": ours.once}, rounds=rounds)
     assert ours.results == plain.results, f"{ours.results} is not {plain.results}"
+    size = f"{LOG_BYTES / 1e9:g} GB"
     lines = (
-        f"1 GB log, one line of {every} matches" if every > 1 else "1 GB log, every line matches"
+        f"{size} log, one line of {every} matches"
+        if every > 1
+        else f"{size} log, every line matches"
     )
     for runs in (plain, ours):
         del runs.processor_s[0]  # of the warm-up, whose time is not kept either

@@ -22,7 +22,7 @@ from benchmarks.dlrm_plain import (
     bag_ids,
     draw_ids,
 )
-from benchmarks.harness import Bar, conclude, interleave, ratio
+from benchmarks.harness import Bar, conclude, interleave, ratio, sized
 from benchmarks.peers import Peer, serve, turns
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ MODULE = "benchmarks.dlrm_embeddings"
 ROUNDS, WARMUP = 7, 1
 STEPS, REFERENCES = 2, ("dense", "sparse")
 FLOAT_BYTES = 4
-COPY_BYTES = 256 << 20  # read and written each; far beyond every cache
+COPY_BYTES = sized(256, 1) << 20  # read and written each; far beyond every cache
 BARS = {"copy": 0.5, "plain": 1.5}
 RATE = 1e-3
 

@@ -8,12 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from benchmarks.harness import sized
 from trainmark.cases.dlrm_criteo.model import mlp
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-BATCH, NUM_TABLES, TABLE_ROWS, DIM, NUM_NUMERICAL = 8192, 26, 100_000, 128, 13
+BATCH, TABLE_ROWS = sized((8192, 100_000), (64, 200))
+NUM_TABLES, DIM, NUM_NUMERICAL = 26, 128, 13
 BOTTOM, TOP = (512, 256, 128), (1024, 1024, 512, 256, 1)
 NUM_FEATURES = 480
 ZIPF_EXPONENT = 1.05

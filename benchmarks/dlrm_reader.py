@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from benchmarks.harness import Bar, conclude, interleave, ratio
+from benchmarks.harness import Bar, conclude, interleave, ratio, sized
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from trainmark.cases.dlrm_criteo.layout import FeatureSpec
 
-ROWS, TABLES, TABLE_ROWS = 1 << 21, 26, 100_000
-BATCH_SIZE, LARGE_BATCH_SIZE = 8_192, 65_536
+ROWS, TABLE_ROWS, TABLES = *sized((1 << 21, 100_000), (1 << 10, 33_000)), 26
+BATCH_SIZE, LARGE_BATCH_SIZE = sized((8_192, 65_536), (64, 256))
 DIM, BOTTOM, TOP = 128, (512, 256, 128), (1024, 1024, 512, 256, 1)
 STEPS = 2  # of one measure of the step
 TIMES_THE_STEP = 20.0

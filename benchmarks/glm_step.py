@@ -12,14 +12,14 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.harness import Bar, conclude, interleave, ratio
+from benchmarks.harness import Bar, conclude, interleave, ratio, sized
 from benchmarks.peers import Peer, bf16_bar, serve, turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 MODULE = "benchmarks.glm_step"
-LAYERS, SEQUENCE, CHOICES = 4, 256, 4
+LAYERS, SEQUENCE, CHOICES = sized((4, 256, 4), (1, 32, 2))
 ANSWER, PADDING = 4, 6  # tokens of an answer block, and behind it
 SMALL = (1, 32)  # layers and tokens at which bf16 ends without bf16 units
 ROUNDS, WARMUP = 9, 1

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import conclude
+from benchmarks.harness import conclude, sized
 from benchmarks.peers import (
     bf16_bar,
     fp32_bars,
@@ -22,7 +22,7 @@ from benchmarks.peers import (
 )
 
 MODULE = "benchmarks.gpt_step"
-BATCH, SEQUENCE, LAYERS = 4, 512, 4
+BATCH, SEQUENCE, LAYERS = sized((4, 512, 4), (2, 32, 1))
 ROUNDS, WARMUP = 9, 1
 BARS = {"trainer": 1.0, "matmul": 0.75, "bf16": 1.8}
 

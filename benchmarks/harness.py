@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import statistics
 import subprocess
@@ -9,12 +10,22 @@ import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+SIZE_VARIABLE, RESULTS_VARIABLE = "BENCHMARK_SIZE", "BENCHMARK_RESULTS"
 RESULTS = Path(__file__).parent / "results"
+_Size = TypeVar("_Size")
+
+
+def sized(full: _Size, tiny: _Size) -> _Size:
+    """Return ``tiny`` in a run with ``--size tiny``, which proves that the benchmark works.
+
+    Processes that a benchmark starts inherit the size. Its figures mean nothing then.
+    """
+    return tiny if os.environ.get(SIZE_VARIABLE) == "tiny" else full
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +55,7 @@ def interleave(
 
     Each callable returns its own measure of one run. Warm-up rounds are not kept.
     """
+    rounds = sized(rounds, 1)
     kept: dict[str, list[float]] = {name: [] for name in variants}
     for number in range(warmup + rounds):
         names = list(variants) if number % 2 == 0 else list(reversed(variants))
@@ -93,7 +105,7 @@ def commit() -> str:
 
 
 def conclude(name: str, title: str, bars: Sequence[Bar], details: str = "") -> bool:
-    """Print the table, keep it in ``benchmarks/results``, tell whether all bars are met."""
+    """Print the table, keep it in the folder of results, tell whether all bars are met."""
     lines = [
         f"# {title}",
         "",
@@ -105,6 +117,7 @@ def conclude(name: str, title: str, bars: Sequence[Bar], details: str = "") -> b
     ]
     text = "\n".join(lines) + "\n" + (f"\n{details.strip()}\n" if details else "")
     print(text)
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"{name}.md").write_text(text, encoding="utf-8")
+    folder = Path(os.environ.get(RESULTS_VARIABLE, RESULTS))
+    folder.mkdir(exist_ok=True, parents=True)
+    (folder / f"{name}.md").write_text(text, encoding="utf-8")
     return all(bar.met for bar in bars)

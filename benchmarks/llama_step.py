@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.harness import Bar, conclude, interleave, ratio
+from benchmarks.harness import Bar, conclude, interleave, ratio, sized
 from benchmarks.peers import (
     Peer,
     fp32_bars,
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MODULE = "benchmarks.llama_step"
-LARGE, SMALL = "7b-2layers", "tiny"
-SEQUENCE, BATCHES = 512, {LARGE: 1, SMALL: 2}
+LARGE, SMALL = sized("7b-2layers", "tiny"), "tiny"
+SEQUENCE, BATCHES = sized(512, 64), {LARGE: 1, SMALL: 2}
 ROUNDS, WARMUP = 9, 1
 BARS = {"trainer": 1.0, "matmul": 0.8, "memory": 0.85, "bf16": 1.0}
 

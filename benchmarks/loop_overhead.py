@@ -14,7 +14,7 @@ from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.harness import Bar, conclude, interleave, ratio
+from benchmarks.harness import Bar, conclude, interleave, ratio, sized
 from benchmarks.jobs import build
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from trainmark.protocols import Batch, Device
 
-STEPS, ROUNDS, EMPTY_STEPS = 60, 101, 20_000
+STEPS, ROUNDS, EMPTY_STEPS = sized((60, 101, 20_000), (4, 1, 20))
 BAR = 1.01
 
 

@@ -12,17 +12,18 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.harness import Bar, conclude, interleave, ratio
+from benchmarks.harness import Bar, conclude, interleave, ratio, sized
 
 if TYPE_CHECKING:
     from trainmark.cases.llama2_7b_lora.mmlu import Mmlu
     from trainmark.cases.llama2_7b_lora.mmlu_plan import Plan
 
 SIZES = {
-    "hidden_size": 512, "intermediate_size": 1376, "num_hidden_layers": 4,
-    "num_attention_heads": 8, "num_key_value_heads": 8, "vocab_size": 32_000,
+    "hidden_size": sized(512, 64), "intermediate_size": sized(1376, 128),
+    "num_hidden_layers": sized(4, 1), "num_attention_heads": 8, "num_key_value_heads": 8,
+    "vocab_size": 32_000,
 }  # fmt: skip
-SUBJECTS, ITEMS = 2, 40
+SUBJECTS, ITEMS = 2, sized(40, 2)
 BATCH_TOKENS = 2 * 512  # two rows of the published training
 ROUNDS = 9
 BAR = 3.0

@@ -17,14 +17,15 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.harness import Bar, interleave, ratio
+from benchmarks.harness import Bar, interleave, ratio, sized
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-GEMM_SIZES = {"fp32": (1024, 2048, 4096), "bf16": (256, 512)}
-GEMM_SECONDS = 1.0
-PROFILE_WARMUP = 3
+GEMM_SIZES = sized(
+    {"fp32": (1024, 2048, 4096), "bf16": (256, 512)}, {"fp32": (128,), "bf16": (128,)}
+)
+GEMM_SECONDS, PROFILE_WARMUP = sized((1.0, 3), (0.01, 1))
 
 
 def turns() -> Iterator[None]:

@@ -27,13 +27,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.harness import Bar, conclude, interleave, ratio
+from benchmarks.harness import Bar, conclude, interleave, ratio, sized
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 SEED = 1
-ROWS = 1_000_000  # so many that what a call costs once, fsync and hashes, weighs little
+# So many that what a call costs once, fsync and hashes, weighs little.
+ROWS, ROUNDS = sized((1_000_000, 3), (2_000, 1))
 AT_ONCE = 50_000
 # Rows of the tables that the published preprocessing makes at a threshold of 15.
 TABLE_ROWS = (
@@ -42,7 +43,6 @@ TABLE_ROWS = (
 )  # fmt: skip
 PUBLISHED_ROWS = 4_373_472_329
 THRESHOLD = 15
-ROUNDS = 3
 BAR = 3.0
 CODES = {1: "b", 2: "h", 4: "i"}
 

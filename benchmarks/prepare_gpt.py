@@ -19,14 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.harness import Bar, conclude, interleave, ratio
+from benchmarks.harness import Bar, conclude, interleave, ratio, sized
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SEED = 1
-CORPUS_BYTES = 50_000_000
-WORDS = 60_000
+CORPUS_BYTES, WORDS = sized((50_000_000, 60_000), (200_000, 500))
 LETTERS = ("bcdfghklmnprstvwz", "aeiou", ("", "", "", *"lmnrst"))
 VOCAB_SIZE = 8_000
 LEARNT_TEXTS = 4_000  # what the tokenizer is trained on

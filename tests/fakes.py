@@ -244,7 +244,7 @@ class FakeVendor:
     product: str = "Fake Accelerator 1"
     torch_type: str = "cpu"
     collective_backend: str = "gloo"
-    visible_devices_variable: str | None = None
+    recorded_variables: tuple[str, ...] = ()
     memory_bytes: int | None = None
 
     @property
@@ -264,6 +264,12 @@ class FakeVendor:
 
     def refuse(self, recipe: Recipe, nproc: int) -> Refusal | None:
         return None
+
+    def driver_version(self) -> str | None:
+        return "1.2"
+
+    def collective_library(self) -> str:
+        return "fake 1.0"
 
     def open(self, local_rank: int, ranks_here: int) -> SyncDevice:
         return SyncDevice(FakeClock())

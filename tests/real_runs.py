@@ -2,13 +2,59 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
+
+import jsonschema
+import psutil
+
+from trainmark.launch.processes import RUN_VARIABLE
+from trainmark.measure.events import EventFile
+from trainmark.results.record import read, schema
 
 if TYPE_CHECKING:
     import subprocess
+    from pathlib import Path
+
+    from trainmark.results.record import Record
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     """Wait until launcher and keeper are gone: both hold standard error open."""
     out, err = process.communicate(timeout=120)
     return process.returncode, out, err
+
+
+def checked(run_dir: Path) -> Record:
+    """Return the record after checking what every ending promises."""
+    document = json.loads((run_dir / "record.json").read_text())
+    jsonschema.validate(document, schema())
+    for path in run_dir.glob("events.*.jsonl"):
+        events = EventFile(path)
+        assert list(events), path
+        assert events.malformed_lines == 0, path
+    record = read(run_dir)
+    left = [p for p in psutil.process_iter() if _run_id_of(p) == record.run_id]
+    assert left == []
+    assert not (run_dir / ".reserve").exists()
+    return record
+
+
+def _run_id_of(process: psutil.Process) -> str | None:
+    try:
+        return process.environ().get(RUN_VARIABLE)
+    except psutil.Error:
+        return None
+
+
+def wait_for_fault(fifo: Path) -> int:
+    """Block until the faulty rank has reached its step; return its process id."""
+    return int(fifo.read_text())
+
+
+def keeper_of(process: subprocess.Popen[str]) -> psutil.Process:
+    """Return the keeper beside the run of a launcher."""
+    for child in psutil.Process(process.pid).children():
+        if "trainmark.launch.keeper" in child.cmdline():
+            return child
+    raise AssertionError("no keeper beside the run")

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from fakes import GOLDEN
 from trainmark.cli.app import main
 from trainmark.errors import UsageError, escaped
-from trainmark.launch import progress_line
+from trainmark.launch import progress
 from trainmark.report.export import repeats_json, to_csv
 from trainmark.report.page import html_page, markdown_page
 from trainmark.report.series import series_table
@@ -187,8 +187,8 @@ def test_no_word_of_the_command_line_is_quoted_raw(call, words):
 
 
 def test_progress_shows_no_sequence(capsys):
-    progress_line.progress_line(WORD, lambda: WORD)()
-    progress_line.end_line(f"{WORD}\nsecond")
+    progress.progress_line(WORD, lambda: WORD)()
+    progress.end_line(f"{WORD}\nsecond")
     err = capsys.readouterr().err
     assert err == f"{WRITTEN}: {WRITTEN}\n{WRITTEN}\nsecond\n"
 

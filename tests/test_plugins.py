@@ -57,8 +57,8 @@ BROKEN = {
     "x = 1": "cannot be loaded: AttributeError: module 'elsewhere_device' has no attribute",
     "class Abacus:\n    def __init__(self): raise OSError('lib')": "cannot be loaded: OSError: lib",
     "class Abacus:\n    name = 'abacus'\n    torch_type = 'cpu'": (
-        "the vendor lacks collective_backend, visible_devices_variable, counts_cores, count, "
-        "product_names, rank_memory, refuse, open"
+        "the vendor lacks collective_backend, recorded_variables, counts_cores, count, "
+        "product_names, rank_memory, refuse, driver_version, open, collective_library"
     ),
     "from trainmark.devices.cuda import Cuda as Abacus": (
         "the vendor calls itself cuda, as another one does"

@@ -49,7 +49,7 @@ def new_stepper(
         return ((stepper.model(features).float() - targets) ** 2).sum()
 
     stepper = Stepper(
-        spread(model, Ranks(data_size=world_size), torch_type="cpu"),
+        spread(model, Ranks(data_size=world_size)),
         torch.optim.SGD(model.parameters(), lr=learning_rate, momentum=0.9),
         squared_error,
         torch_type="cpu",

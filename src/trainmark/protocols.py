@@ -280,12 +280,14 @@ class Vendor(Protocol):
 
     ``counts_cores``: ``count`` counts processor cores, which ranks share. More ranks than cores
     are allowed then, labelled ``oversubscribed``; of devices, each rank needs its own.
+    ``recorded_variables``: environment variables that change what its devices do, the one that
+    hides devices among them; they carry no secret and go into the record.
     """
 
     name: str
     torch_type: str
     collective_backend: str
-    visible_devices_variable: str | None
+    recorded_variables: tuple[str, ...]
     counts_cores: bool
 
     def count(self) -> int:
@@ -300,8 +302,14 @@ class Vendor(Protocol):
     def refuse(self, recipe: Recipe, nproc: int) -> Refusal | None:
         """Return why ``recipe`` on ``nproc`` ranks cannot run here, or None."""
 
+    def driver_version(self) -> str | None:
+        """Return the driver's version; None where there is none, or nothing tells it."""
+
     def open(self, local_rank: int, ranks_here: int) -> Device:
         """Return the device of one rank. The first call that may import torch."""
+
+    def collective_library(self) -> str:
+        """Return name and version of what ranks exchange data with; called by a rank."""
 
 
 def members(protocol: type) -> list[str]:

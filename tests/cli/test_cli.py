@@ -212,7 +212,9 @@ def test_dry_run_prints_plan_and_command_and_starts_nothing(cli, tmp_path):
     assert code == 0
     assert document["plan"]["recipe"]["micro_batch_size"] == 32
     assert document["plan"]["fix_hp"] == {"micro_batch_size": 32}
-    assert "--nproc-per-node=2" in document["command"]
+    assert document["plan"]["nproc"] == 2
+    run_dir = document["plan"]["run_dir"]
+    assert document["command"] == ["python", "-m", "trainmark.measure.worker", run_dir]
     assert not (tmp_path / "runs").exists()
 
 

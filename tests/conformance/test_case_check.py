@@ -12,8 +12,8 @@ from trainmark import cases
 from trainmark.cases.toy import data
 from trainmark.cases.toy import job as toy
 from trainmark.cases.toy.case import CASE as TOY
-from trainmark.conformance import description, probe
-from trainmark.conformance.case import CHECKS, Check, judge
+from trainmark.conformance import probe
+from trainmark.conformance.case import CHECKS, Check, description_faults, judge
 from trainmark.launch import case_check
 from trainmark.planning.plan import resolve
 from trainmark.results.record import Cause, Record
@@ -191,7 +191,7 @@ def test_a_wrong_description_is_named(
     case: Any, code: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cases, "load", lambda _: case)
-    assert [fault.code for fault in description.description_faults("toy")] == [code]
+    assert [fault.code for fault in description_faults("toy")] == [code]
 
 
 def test_data_that_differs_at_each_generation_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,6 +201,4 @@ def test_data_that_differs_at_each_generation_is_named(monkeypatch: pytest.Monke
 
     generate = data.generate
     monkeypatch.setattr(data, "generate", rewrites)
-    assert [fault.code for fault in description.description_faults("toy")] == [
-        "check_data_not_repeatable"
-    ]
+    assert [fault.code for fault in description_faults("toy")] == ["check_data_not_repeatable"]

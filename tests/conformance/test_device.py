@@ -70,7 +70,7 @@ def _raises(*_):
 VENDORS = [
     ({"name": ""}, "name is '', not a word"),
     ({"collective_backend": None}, "collective_backend is None, not a word"),
-    ({"visible_devices_variable": 3}, "visible_devices_variable"),
+    ({"recorded_variables": 3}, "recorded_variables is 3, not a tuple of names"),
     ({"counts_cores": 1}, "counts_cores is neither True nor False"),
     ({"count": lambda _: -1}, "count() is -1, not a whole number of devices"),
     ({"count": lambda _: 3}, "count() is 3, but product_names() has 2"),

@@ -13,7 +13,7 @@ import pytest
 from fakes import FakeVendor
 from trainmark import cases, devices
 from trainmark.cases import generated_folder
-from trainmark.conformance.description import description_faults
+from trainmark.conformance.case import description_faults
 from trainmark.errors import UsageError
 from trainmark.planning import overrides, plan
 from trainmark.protocols import Counts

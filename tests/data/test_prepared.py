@@ -168,3 +168,18 @@ def test_a_write_that_fails_leaves_nothing_under_the_final_name(tmp_path):
         unfinished.write("abc.txt", half)
     assert not (unfinished.partial / "abc.txt").exists()
     assert unfinished.files == {}
+
+
+def test_a_folder_is_written_by_one_call_at_a_time(tmp_path):
+    with prepared.alone(tmp_path / "data") as data:
+        assert data == tmp_path / "data"
+        with (
+            pytest.raises(EnvironmentFault, match="another prepare is at work") as caught,
+            prepared.alone(data),
+        ):
+            raise AssertionError("entered twice")
+        assert caught.value.where == str(data)
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / ".data.lock").write_text("")  # of a killed process: it holds nothing
+    with prepared.alone(data):
+        pass

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -17,8 +19,6 @@ from trainmark.errors import EnvironmentFault
 from trainmark.spec import Recipe
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from fakes import SyncDevice
 
 FOUR = ["A", "B", "C", "D"]
@@ -92,9 +92,9 @@ def test_products_are_read_from_the_drivers_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for bus, text in {"b": "Model: \t NVIDIA H200\nIRQ: 1\n", "a": "IRQ: 2\n"}.items():
-        (tmp_path / bus).mkdir()
-        (tmp_path / bus / "information").write_text(text)
-    monkeypatch.setattr(cuda, "_DRIVER_GPUS", tmp_path)
+        (tmp_path / "gpus" / bus).mkdir(parents=True)
+        (tmp_path / "gpus" / bus / "information").write_text(text)
+    monkeypatch.setattr(cuda, "_DRIVER", tmp_path)
     monkeypatch.setattr(cuda, "torch_is_built_for_cuda", lambda: True)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     vendor = cuda.Cuda()
@@ -103,6 +103,12 @@ def test_products_are_read_from_the_drivers_files(
     assert vendor.product_names() == ["NVIDIA H200"]
     assert vendor.refuse(Recipe(), 1) is None
     assert (vendor.count(), vendor.counts_cores) == (1, False)
+    assert vendor.driver_version() is None
+    (tmp_path / "version").write_text(
+        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024\n"
+    )
+    assert vendor.driver_version() == "550.54.15"
+    assert "CUDA_VISIBLE_DEVICES" in vendor.recorded_variables
 
 
 def test_a_cpu_refuses_tf32() -> None:
@@ -310,3 +316,18 @@ def test_a_limit_on_the_process_is_each_rank_s_and_not_the_machine_s(kind: str) 
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
     assert [int(word) for word in done.stdout.split()] == [256 << 20] * 2
+
+
+ROOMS = (
+    "cli", "conformance", "data", "launch", "measure", "planning", "report", "results", "training",
+)  # fmt: skip
+
+
+def test_no_vendor_is_named_outside_its_file() -> None:
+    package = Path(cuda.__file__).parents[1]
+    files = list(package.glob("*.py"))
+    for room in ROOMS:
+        files += (package / room).rglob("*.py")
+    assert len(files) > 50
+    words = re.compile(r"cuda|nccl|nvidia|rocm|nvml", re.IGNORECASE)
+    assert [file.name for file in files if words.search(file.read_text(encoding="utf-8"))] == []

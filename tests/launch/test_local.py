@@ -22,25 +22,24 @@ def toy_plan() -> Plan:
     return Plan.model_validate_json((GOLDEN / "plan_toy.json").read_bytes())
 
 
-@pytest.mark.parametrize("nproc", [1, 8])
-def test_the_command_line_is_golden(toy_plan: Plan, nproc: int) -> None:
-    plan = toy_plan.model_copy(update={"nproc": nproc})
-    assert local.command(plan, python="/usr/bin/python", agent_log_dir="/tmp/agent") == [
+def test_the_command_line_is_golden(toy_plan: Plan) -> None:
+    assert local.command(toy_plan, python="/usr/bin/python") == [
         "/usr/bin/python",
-        "-m",
-        "trainmark.launch.agent",
-        "--nnodes=1",
-        f"--nproc-per-node={nproc}",
-        "--rdzv-backend=c10d",
-        "--rdzv-endpoint=127.0.0.1:0",
-        "--local-addr=127.0.0.1",
-        "--rdzv-id=20260102T030405Z-toy-abc123",
-        "--max-restarts=0",
-        "--log-dir=/tmp/agent",
         "-m",
         "trainmark.measure.worker",
         "/somewhere/run",
     ]
+
+
+def test_a_rank_is_told_which_it_is(toy_plan: Plan) -> None:
+    plan = toy_plan.model_copy(update={"nproc": 8})
+    assert local.rank_environment(plan, 3, port=29500) == {
+        "RANK": "3",
+        "LOCAL_RANK": "3",
+        "WORLD_SIZE": "8",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "29500",
+    }
 
 
 @pytest.mark.parametrize(("nproc", "threads"), [(1, "8"), (2, "4"), (3, "2"), (16, "1")])
@@ -48,7 +47,7 @@ def test_ranks_share_the_cores(
     toy_plan: Plan, monkeypatch: pytest.MonkeyPatch, nproc: int, threads: str
 ) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    assert local.rank_environment(toy_plan.model_copy(update={"nproc": nproc}), 8) == {
+    assert local.run_environment(toy_plan.model_copy(update={"nproc": nproc}), 8) == {
         "TRAINMARK_RUN": "20260102T030405Z-toy-abc123",
         "OMP_NUM_THREADS": threads,
         "GOMP_SPINCOUNT": "10000",
@@ -59,7 +58,7 @@ def test_ranks_share_the_cores(
 
 def test_a_thread_count_of_the_users_stays(toy_plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    assert local.rank_environment(toy_plan, 8)["OMP_NUM_THREADS"] == "3"
+    assert local.run_environment(toy_plan, 8)["OMP_NUM_THREADS"] == "3"
 
 
 @pytest.mark.parametrize(
@@ -70,9 +69,9 @@ def test_no_child_imports_from_the_working_directory_by_accident(
     monkeypatch: pytest.MonkeyPatch, paths: str, left: str
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", paths)
-    assert local.import_variables() == {"PYTHONSAFEPATH": "1", "PYTHONPATH": left}
+    assert processes.import_variables() == {"PYTHONSAFEPATH": "1", "PYTHONPATH": left}
     monkeypatch.delenv("PYTHONPATH")
-    assert local.import_variables() == {"PYTHONSAFEPATH": "1"}
+    assert processes.import_variables() == {"PYTHONSAFEPATH": "1"}
 
 
 def test_a_run_directory_holds_back_room_for_its_record(tmp_path: Path) -> None:
@@ -112,8 +111,6 @@ def test_what_others_used_is_busy_time_less_that_of_our_children() -> None:
     later = processes.CpuUse(busy_s=112.0, total_s=1020.0, children_s=13.0)
     assert before.others_share(later) == (12.0 - 8.0) / 20.0
     assert before.others_share(before) is None
-    # What a killed rank used is the run's, though nobody waited for it.
-    assert before.others_share(later, orphans_s=3.0) == (12.0 - 8.0 - 3.0) / 20.0
     # Counters of different resolution never give a share below nothing.
     ours = processes.CpuUse(busy_s=101.0, total_s=1020.0, children_s=7.0)
     assert before.others_share(ours) == 0.0

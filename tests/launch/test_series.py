@@ -15,7 +15,6 @@ from trainmark import devices
 from trainmark.cli.app import main
 from trainmark.errors import DataError, EnvironmentFault, UsageError
 from trainmark.launch import series
-from trainmark.launch.attempts import look
 from trainmark.launch.repeats import launches
 from trainmark.launch.stopping import StopRequest
 from trainmark.planning import case_key
@@ -98,16 +97,16 @@ def go(tmp_path: Path, launcher: Launcher) -> Callable[..., list[Outcome]]:
     """Run a plan file's text with the fake launcher."""
 
     def call(text: str, **choices: Any) -> list[Outcome]:
-        steps = checked(tmp_path, text, **choices)
+        entries = checked(tmp_path, text, **choices)
         launcher.launched.clear()
         launcher.said.clear()
         launcher.request = StopRequest()
-        return series.run(steps, launcher.request, launch=launcher, said=launcher.said.append)
+        return series.run(entries, launcher.request, launch=launcher, said=launcher.said.append)
 
     return call
 
 
-def checked(folder: Path, text: str, **choices: Any) -> list[series.Step]:
+def checked(folder: Path, text: str, **choices: Any) -> list[series.CheckedEntry]:
     path = folder / "plan.yaml"
     path.write_text(text, encoding="utf-8")
     file = read_plan_file(path)
@@ -255,8 +254,8 @@ def test_an_empty_folder_is_no_attempt_and_a_file_is_one(tmp_path: Path) -> None
     (tmp_path / "runs/plan/a").mkdir(parents=True)
     (tmp_path / "runs/plan/b").write_text("thesis")
     (tmp_path / "runs/plan/b-7").write_text("thesis")
-    steps = checked(tmp_path, TWO)
-    assert [Path(str(step.plan.run_dir)).name for step in steps if step.plan] == ["a", "b-8"]
+    entries = checked(tmp_path, TWO)
+    assert [Path(str(entry.plan.run_dir)).name for entry in entries if entry.plan] == ["a", "b-8"]
 
 
 def test_what_this_machine_cannot_do_is_skipped_with_its_reason(
@@ -363,8 +362,8 @@ def test_a_run_whose_folder_is_deleted_while_the_next_runs_has_not_passed(
             shutil.rmtree(tmp_path / "runs/plan/a")
         return launcher(plan, label)
 
-    steps = checked(tmp_path, TWO)
-    outcomes = series.run(steps, StopRequest(), launch=launch, said=launcher.said.append)
+    entries = checked(tmp_path, TWO)
+    outcomes = series.run(entries, StopRequest(), launch=launch, said=launcher.said.append)
     assert states(outcomes) == {"a": "failed", "b": "passed"}
     assert exit_code(outcomes) == 1
 
@@ -387,13 +386,13 @@ def test_two_calls_never_work_in_one_folder(
     go: Callable[..., list[Outcome]], launcher: Launcher, tmp_path: Path, cli: Any
 ) -> None:
     endings: list[tuple[int, str, str]] = []
-    steps = checked(tmp_path, TWO)
+    entries = checked(tmp_path, TWO)
 
     def launch(plan: Plan, label: str) -> list[Record]:
         endings.append(cli("run", "plan.yaml", "--quiet"))
         return launcher(plan, label)
 
-    outcomes = series.run(steps, StopRequest(), launch=launch, said=launcher.said.append)
+    outcomes = series.run(entries, StopRequest(), launch=launch, said=launcher.said.append)
     assert states(outcomes) == {"a": "passed", "b": "passed"}
     assert [(code, out) for code, out, _ in endings] == [(2, ""), (2, "")]
     assert "another `trainmark run` of this plan is at work there" in endings[0][2]
@@ -420,11 +419,9 @@ def test_a_record_that_cannot_be_read_is_left_alone(
     folder = tmp_path / "runs/plan/a"
     folder.mkdir(parents=True)
     (folder / "record.json").write_text("{}")
-    (step, _) = checked(tmp_path, TWO)
-    assert step.plan is not None
-    found = look(step.plan, folder.parent, "a")
-    assert (found.run_dir.name, found.kept) == ("a-2", ())
-    assert str(found.why_again).startswith("a cannot be read: not a record of this schema")
+    (entry, _) = checked(tmp_path, TWO)
+    assert (entry.outcome.state, entry.outcome.run_dir) == ("to run", folder.with_name("a-2"))
+    assert str(entry.why_again).startswith("a cannot be read: not a record of this schema")
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ def test_nothing_that_leaves_names_a_person_a_host_a_place_or_a_secret(dirty):
 def test_the_record_names_the_digests_of_the_redacted_files_and_can_be_built_again(dirty):
     launcher = EventWriter(dirty / "events.launcher.jsonl", time.perf_counter_ns)
     own = OwnFiles.written(Plan.read(dirty).run_id, dirty, launcher)
-    built = finish(own, stop=None, agent=None)
+    built = finish(own, stop=None, ended=None)
     assert built == record.read(dirty)
     for entry in built.evidence:
         assert hashlib.sha256((dirty / entry.name).read_bytes()).hexdigest() == entry.sha256
@@ -129,7 +129,7 @@ def test_on_a_full_disk_the_record_is_redacted_alone_and_that_is_said(dirty, mon
     monkeypatch.setattr(evidence, "_rewrite", full)
     launcher = EventWriter(dirty / "events.launcher.jsonl", time.perf_counter_ns)
     own = OwnFiles.written(Plan.read(dirty).run_id, dirty, launcher)
-    built = finish(own, stop=None, agent=None)
+    built = finish(own, stop=None, ended=None)
     text = (dirty / "record.json").read_text()
     assert [leak for leak in (*LEAKS, str(dirty)) if leak in text] == []
     assert built.cause.traceback == CLEAN

@@ -171,7 +171,7 @@ FAILED = {
 def finish(run_dir: Path, reason: str) -> Record:
     events = EventWriter(run_dir / "events.launcher.jsonl", lambda: 3 * S)
     own = OwnFiles.written(RUN_ID, run_dir, events)
-    return launching.finish(own, stop={"reason": reason}, agent=None)
+    return launching.finish(own, stop={"reason": reason}, ended=None)
 
 
 def test_a_run_whose_launcher_died_has_them_from_the_keeper(run_dir: Path) -> None:

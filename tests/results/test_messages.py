@@ -111,12 +111,12 @@ def outside_case(folder: Path, name: str, messages: str) -> None:
 def test_a_case_outside_the_package_ships_its_sentences_as_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    outside_case(tmp_path, "mine", '[mine.empty]\nen = "no row {row}"\n')
+    outside_case(tmp_path, "told_case", '[told_case.empty]\nen = "no row {row}"\n')
     monkeypatch.setenv("TRAINMARK_CASE_PATH", str(tmp_path))
-    own = cases.load("mine").messages
-    assert own.keys() == {"mine.full", "mine.empty"}
+    own = cases.load("told_case").messages
+    assert own.keys() == {"told_case.full", "told_case.empty"}
     for lang in ("en", "zh"):  # no Chinese there: English is shown
-        assert render(Message("mine.empty", {"row": 3}), lang, own) == "no row 3"
+        assert render(Message("told_case.empty", {"row": 3}), lang, own) == "no row 3"
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from packaging.version import Version
 from fakes import (
     GOLDEN,
     TICK,
+    FakeVendor,
     S,
     check_golden,
     event,
@@ -319,10 +320,15 @@ def test_the_environment_names_no_variable_outside_the_list(
     monkeypatch.setattr(environment, "suite_commit", lambda: None)
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     monkeypatch.setenv("SECRET_TOKEN", "hush")
-    collected = environment.collect(os.environ)
+    monkeypatch.setenv("FAKE_VISIBLE_DEVICES", "0,1")
+    vendor = FakeVendor(recorded_variables=("FAKE_VISIBLE_DEVICES", "FAKE_UNSET"))
+    collected = environment.collect(os.environ, vendor)
     assert collected["variables"]["OMP_NUM_THREADS"] == "3"
+    assert collected["variables"]["FAKE_VISIBLE_DEVICES"] == "0,1"
+    assert "FAKE_UNSET" not in collected["variables"]
+    assert collected["driver"] == "1.2"
     assert "hush" not in json.dumps(collected)
-    assert {"torch", "pyarrow", "h5py"} <= collected["packages"].keys()  # what reads data too
+    assert {"torch", "pyarrow", "numpy"} <= collected["packages"].keys()  # what reads data too
 
 
 def test_a_fact_of_the_machine_that_no_record_has_stays_in_the_events(run_dir: Path) -> None:

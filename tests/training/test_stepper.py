@@ -210,7 +210,7 @@ def test_without_a_scaler_no_step_is_ever_skipped() -> None:
 
 def test_one_rank_is_not_wrapped() -> None:
     model = new_model()
-    assert spread(model, Ranks(), torch_type="cpu").module is model
+    assert spread(model, Ranks()).module is model
     assert add_over_ranks(3, 4, world_size=1, device=torch.device("cpu")) == [3, 4]
 
 

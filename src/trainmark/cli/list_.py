@@ -62,7 +62,7 @@ def _gather(what: What | None) -> dict[str, list[dict[str, Any]]]:
         elif section == "devices":
             found[section] = _devices()
         else:
-            found[section] = [{"name": "local", "ranks": "this machine, torch.distributed.run"}]
+            found[section] = [{"name": "local", "ranks": "this machine"}]
     return found
 
 

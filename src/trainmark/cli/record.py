@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from trainmark.cli.output import say
-from trainmark.cli.running import from_here, print_tables, verdict_stands
+from trainmark.cli.running import print_records, verdict_stands
 from trainmark.errors import EXIT_FAILED
 
 NAME = "record"
@@ -38,13 +36,7 @@ def command(
     if repeated:
         write_repeats(records, run)
     with verdict_stands():
-        if as_json:
-            documents = [record.model_dump(mode="json") for record in records]
-            say(json.dumps(documents if repeated else documents[0], ensure_ascii=False))
-        else:
-            found = [
-                (from_here(folder), item) for folder, item in zip(launches, records, strict=True)
-            ]
-            print_tables(found, repeated=repeated)
+        found = list(zip(launches, records, strict=True))
+        print_records(found, as_json=as_json, repeated=repeated)
     if not all(record.passed for record in records):
         raise typer.Exit(EXIT_FAILED)

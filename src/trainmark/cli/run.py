@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from trainmark.cli.output import say, say_skipped_vendors
-from trainmark.cli.running import from_here, launch_and_write, print_tables, verdict_stands
-from trainmark.errors import EXIT_FAILED
+from trainmark.cli.running import (
+    from_here,
+    launch_and_write,
+    print_records,
+    verdict_stands,
+)
+from trainmark.errors import EXIT_FAILED, UsageError
 
 if TYPE_CHECKING:
+    from trainmark.launch.series import Choices
     from trainmark.planning.plan import Plan
-    from trainmark.results.record import Record
 
 NAME = "run"
 EXAMPLES = """\
@@ -37,7 +43,7 @@ def command(
     ] = None,
     data: Annotated[Path | None, typer.Option(help="Folder with real data.")] = None,
     device: Annotated[
-        str | None, typer.Option(help="cpu, cuda, …; default: the first here.")
+        str | None, typer.Option(help="One of `list devices`; default: the first here.")
     ] = None,
     nproc: Annotated[int | None, typer.Option(min=1, help="Ranks on this machine.")] = None,
     nnodes: Annotated[int | None, typer.Option(min=1, help="Machines.")] = None,
@@ -55,10 +61,8 @@ def command(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
 ) -> None:
     """Run a case, measure it, and leave a record whatever happens."""
-    from trainmark.cli.run_plan import refuse_options, run_plan_file
     from trainmark.data.generated import default_root
     from trainmark.launch.series import Choices
-    from trainmark.launch.stopping import stop_signals_noted
     from trainmark.planning.overrides import parse_assignments
     from trainmark.planning.plan import resolve
     from trainmark.planning.plan_file import is_plan_file
@@ -71,9 +75,9 @@ def command(
             "KEY=VALUE": overrides, "--recipe": recipe, "--nproc": nproc, "--nnodes": nnodes,
             "--repeat": repeat,
         }  # fmt: skip
-        refuse_options(case, given)
+        _refuse_options(case, [name for name, value in given.items() if value])
         choices = Choices(data=data, device=device, out=out, timeout_s=timeout, seed=seed)
-        run_plan_file(Path(case), choices, dry_run=dry_run, as_json=as_json, quiet=quiet)
+        _run_plan_file(Path(case), choices, dry_run=dry_run, as_json=as_json, quiet=quiet)
         return
     plan = resolve(
         case,
@@ -91,40 +95,95 @@ def command(
     )
     if dry_run:
         _print_dry_run(plan, as_json=as_json)
-        return
-    with stop_signals_noted() as request:
-        records = launch_and_write(plan, request, label=plan.case, quiet=quiet)
-    with verdict_stands():
-        _print_results(plan, records, as_json=as_json)
-        if len(records) < plan.repeat_count:
-            done = f"after {len(records)} of {plan.repeat_count} launches"
-            typer.echo(f"trainmark: stopped by {request.signal_name} {done}", err=True)
-    if len(records) < plan.repeat_count or not all(record.passed for record in records):
-        raise typer.Exit(EXIT_FAILED)
+    else:
+        _run_once(plan, as_json=as_json, quiet=quiet)
 
 
 def _print_dry_run(plan: Plan, *, as_json: bool) -> None:
     from trainmark.launch.local import command as launch_command
 
-    argv = launch_command(plan, python="python", agent_log_dir="LOG_DIR")
+    argv = launch_command(plan, python="python")
     if as_json:
         document = {"plan": plan.model_dump(mode="json"), "command": argv}
         say(json.dumps(document, indent=2, ensure_ascii=False))
         return
     say(plan.model_dump_json(indent=2))
-    say(" ".join(argv), err=True)
+    say(f"{' '.join(argv)}  # as each of {plan.nproc} rank(s)", err=True)
 
 
-def _print_results(plan: Plan, records: list[Record], *, as_json: bool) -> None:
+def _run_once(plan: Plan, *, as_json: bool, quiet: bool) -> None:
+    """Launch ``plan`` as often as it says, print its records, and end with their exit code."""
     from trainmark.launch.repeats import launches
+    from trainmark.launch.stopping import stop_signals_noted
 
-    if as_json:
-        documents = [record.model_dump(mode="json") for record in records]
-        single = documents[0] if plan.repeat_count == 1 else documents
-        say(json.dumps(single, ensure_ascii=False))
-        return
-    folders = [from_here(Path(single.run_dir)) for single in launches(plan)]
-    print_tables(
-        list(zip(folders, records, strict=False)),  # fewer records where the run was stopped
-        repeated=plan.repeat_count > 1,
-    )
+    with stop_signals_noted() as request:
+        records = launch_and_write(plan, request, label=plan.case, quiet=quiet)
+    folders = [Path(single.run_dir) for single in launches(plan)]
+    stopped = len(records) < plan.repeat_count
+    with verdict_stands():
+        # fewer records than folders where the run was stopped
+        found = list(zip(folders, records, strict=False))
+        print_records(found, as_json=as_json, repeated=plan.repeat_count > 1)
+        if stopped:
+            done = f"after {len(records)} of {plan.repeat_count} launches"
+            typer.echo(f"trainmark: stopped by {request.signal_name} {done}", err=True)
+    if stopped or not all(record.passed for record in records):
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _run_plan_file(
+    path: Path, choices: Choices, *, dry_run: bool, as_json: bool, quiet: bool
+) -> None:
+    """Run what is left of a plan file, print all of it, and end with its exit code."""
+    from trainmark.data.generated import default_root
+    from trainmark.launch import series
+    from trainmark.launch.progress import end_line
+    from trainmark.launch.stopping import stop_signals_noted
+    from trainmark.planning.plan_file import read_plan_file
+    from trainmark.report.series import series_json, series_table
+    from trainmark.results.entries import exit_code
+
+    file = read_plan_file(path)
+    entries = series.check(file, choices, generated_root=default_root())
+    plans = [entry.plan for entry in entries if dry_run and entry.plan and entry.to_launch]
+    if dry_run:
+        outcomes = [entry.outcome for entry in entries]
+    else:
+        with stop_signals_noted() as request:
+            outcomes = series.run(
+                entries,
+                request,
+                launch=lambda plan, label: launch_and_write(
+                    plan, request, label=label, quiet=quiet
+                ),
+                said=(lambda _: None) if quiet else end_line,
+            )
+    outcomes = [
+        replace(outcome, run_dir=outcome.run_dir and from_here(outcome.run_dir))
+        for outcome in outcomes
+    ]
+    code = exit_code(outcomes)
+    with verdict_stands():
+        if as_json:
+            planned = [plan.model_dump(mode="json") for plan in plans]
+            say(series_json(outcomes, name=file.name, exit_code=code, plans=planned))
+        else:
+            typer.echo(series_table(outcomes))
+    if code:
+        raise typer.Exit(code)
+
+
+def _refuse_options(path: str, given: list[str]) -> None:
+    """Refuse options that each run of a plan file says for itself.
+
+    Raises:
+        UsageError: ``given`` names one.
+    """
+    if given:
+        raise UsageError(
+            f"{given[0]} does not go with a plan file",
+            where=path,
+            rule="each run in the file says it for itself; for all of them there are "
+            "--data, --device, --out, --timeout and --seed",
+            remedy="write it under the runs it is meant for; docs/plans.md has the keys",
+        )

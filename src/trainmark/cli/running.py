@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from contextlib import contextmanager, suppress
@@ -67,6 +68,20 @@ def print_tables(found: Sequence[tuple[Path, Record]], *, repeated: bool) -> Non
         typer.echo(run_table(record, run_dir=path.parent if path.is_file() else path))
     if repeated and found:
         typer.echo(repeats_table([record for _, record in found]))
+
+
+def print_records(found: Sequence[tuple[Path, Record]], *, as_json: bool, repeated: bool) -> None:
+    """Print the records of a run: as JSON, in a list where it is a series, or as tables.
+
+    Args:
+        found: the folder of each launch and its record.
+    """
+    if as_json:
+        documents = [record.model_dump(mode="json") for _, record in found]
+        single = len(documents) == 1 and not repeated
+        say(json.dumps(documents[0] if single else documents, ensure_ascii=False))
+        return
+    print_tables([(from_here(folder), record) for folder, record in found], repeated=repeated)
 
 
 @contextmanager

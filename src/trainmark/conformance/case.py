@@ -1,26 +1,29 @@
-"""What a case must keep, judged from two short runs of it and a look at its job.
+"""What a case must keep: its description, and what two short runs and a look at its job show.
 
 Owns the rules; ``launch.case_check`` makes the runs. What a run's own checks found (counts
 that contradict each other, parameters without a gradient) is its cause and is passed on.
-A package that offers a case calls ``launch.case_check.check_case`` from its own tests.
+A package that offers a case calls ``description_faults`` and ``launch.case_check.check_case``
+from its own tests.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, fields
+from hashlib import file_digest
+from itertools import chain
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trainmark.spec import Message, message
+from trainmark import cases
+from trainmark.spec import Message, Text, field_docs, message
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from trainmark.results.record import Record
+    from trainmark.spec import Case, DataFacts, Recipe
 
-CHECKS = (
-    "description", "runs", "counts", "steps_per_epoch", "gradients", "loss_falls",
-    "equal_losses", "evaluation", "flops",
-)  # fmt: skip
 # What a failed run's cause belongs to; any other belongs to "runs".
 _CHECK_OF_KIND = {
     "impossible_figure": "counts",
@@ -55,10 +58,26 @@ class Check:
         }
 
 
-@dataclass(slots=True)
-class _Found:
-    faults: dict[str, list[Message]] = field(default_factory=lambda: {name: [] for name in CHECKS})
-    skipped: dict[str, Message] = field(default_factory=dict)
+class _Skipped(NamedTuple):
+    """Why a rule cannot be looked at."""
+
+    why: Message
+
+
+class _Seen(NamedTuple):
+    """What the rules look at; see ``judge``."""
+
+    runs: dict[int, Record]
+    probe: dict[str, Any] | Message
+    missing: Message | None
+    described: Sequence[Message]
+
+    def losses(self) -> dict[int, list[float]]:
+        """Return the known losses of each world by its ranks."""
+        return {
+            world: [loss for loss in record.steps.loss if loss is not None]
+            for world, record in self.runs.items()
+        }
 
 
 def judge(
@@ -74,120 +93,190 @@ def judge(
         runs: the record of each world by its ranks; the same rows make a step in each.
         probe: what ``probe.look`` found, or why it found nothing.
         missing: why there is no second world.
-        described: what ``description.description_faults`` found.
+        described: what ``description_faults`` found.
     """
-    found = _Found()
-    found.faults["description"] += described
-    for world, record in runs.items():
-        _of_run(world, record, found)
-    if isinstance(probe, Message):
-        found.faults["runs"].append(probe)
-        found.skipped |= dict.fromkeys(("steps_per_epoch", "flops"), message("check_without_run"))
-    else:
-        found.faults["steps_per_epoch"] += _of_epoch(probe, next(iter(runs.values())))
-        _of_flops(probe, found)
-    _of_losses(runs, missing, found)
-    found.faults["evaluation"] += _of_qualities(runs)
-    return [
-        Check(
-            name,
-            tuple(_once(found.faults[name])),
-            None if found.faults[name] else found.skipped.get(name),
-        )
-        for name in CHECKS
-    ]
+    seen = _Seen(runs, probe, missing, described)
+    return [_check(name, seen) for name in CHECKS]
 
 
-def _of_run(world: int, record: Record, found: _Found) -> None:
-    if record.cause is not None:
-        name = _CHECK_OF_KIND.get(record.cause.kind, "runs")
+def _check(name: str, seen: _Seen) -> Check:
+    faults: list[Message] = []
+    skipped = None
+    for found in chain(_causes(name, seen), _RULES[name](seen)):
+        if isinstance(found, _Skipped):
+            skipped = found.why
+        elif found not in faults:  # both worlds often say the same
+            faults.append(found)
+    return Check(name, tuple(faults), None if faults else skipped)
+
+
+def _causes(name: str, seen: _Seen) -> Iterator[Message]:
+    """Yield why runs failed, where that belongs to the check called ``name``."""
+    for world, record in seen.runs.items():
+        cause = record.cause
+        if cause is None or _CHECK_OF_KIND.get(cause.kind, "runs") != name:
+            continue
         if name == "runs":  # an exception may be anything: say where it was raised
-            place = record.cause.place or record.cause.kind
-            found.faults[name].append(message("check_run_failed", ranks=world, place=place))
-        found.faults[name].append(record.cause.message)
-        return
-    rows, scored = record.plan.data.eval_samples, record.quality.eval_samples
-    if not record.plan.evaluates:
-        found.skipped["evaluation"] = message("never_evaluates")
-    elif scored != rows:
-        found.faults["evaluation"].append(
-            message("check_evaluation_rows", ranks=world, scored=scored or 0, rows=rows)
-        )
+            place = cause.place or cause.kind
+            yield message("check_run_failed", ranks=world, place=place)
+        yield cause.message
 
 
-def _of_epoch(probe: dict[str, Any], record: Record) -> Iterator[Message]:
+def _epoch(seen: _Seen) -> Iterator[Message | _Skipped]:
     """Hold a whole epoch's batches against what the job and its data announce."""
-    steps, samples = probe["steps"], probe["samples"]
-    if steps is None:
+    probe = seen.probe
+    if isinstance(probe, Message):
+        yield _Skipped(message("check_without_run"))
         return
-    if steps != probe["announced_steps"]:
-        yield message("steps_of_epoch", epoch=1, steps=steps, planned=probe["announced_steps"])
+    steps, samples, planned = probe["steps"], probe["samples"], probe["announced_steps"]
+    if steps is None:
+        return  # too long to be read
+    if steps != planned:
+        yield message("steps_of_epoch", epoch=1, steps=steps, planned=planned)
     expected = probe["announced_samples"]
-    expected = record.plan.data.train_samples if expected is None else expected
+    if expected is None:
+        expected = next(iter(seen.runs.values())).plan.data.train_samples
     if samples != expected:
         yield message("samples_of_epoch", epoch=1, samples=samples, expected=expected)
 
 
-def _of_flops(probe: dict[str, Any], found: _Found) -> None:
-    said, counted = probe["model_flops"], probe["counted"]
-    if said is None:
-        found.skipped["flops"] = message("no_flop_formula")
-    elif abs(said - counted) > _FLOPS_TOLERANCE * counted:
-        ratio = said / counted if counted else None
-        found.faults["flops"].append(
-            message("check_flops", said=said, counted=counted, ratio=ratio)
-        )
-
-
-def _of_losses(runs: dict[int, Record], missing: Message | None, found: _Found) -> None:
-    losses = {
-        world: [loss for loss in record.steps.loss if loss is not None]
-        for world, record in runs.items()
-    }
-    shortest = min(len(values) for values in losses.values())
-    for world, values in losses.items():
-        tenth = max(len(values) // 10, 1)
-        if len(values) < _FEWEST_STEPS:
-            found.skipped["loss_falls"] = message("check_too_few_steps", steps=len(values))
-        elif _mean(values[-tenth:]) >= _mean(values[:tenth]):
-            first, last = _mean(values[:tenth]), _mean(values[-tenth:])
-            found.faults["loss_falls"].append(
-                message(
-                    "check_loss_not_falling",
-                    ranks=world,
-                    steps=len(values),
-                    first=first,
-                    last=last,
-                )
+def _loss_falls(seen: _Seen) -> Iterator[Message | _Skipped]:
+    for world, losses in seen.losses().items():
+        if len(losses) < _FEWEST_STEPS:
+            yield _Skipped(message("check_too_few_steps", steps=len(losses)))
+            continue
+        tenth = len(losses) // 10
+        first, last = _mean(losses[:tenth]), _mean(losses[-tenth:])
+        if last >= first:
+            yield message(
+                "check_loss_not_falling", ranks=world, steps=len(losses), first=first, last=last
             )
-    if len(runs) < 2:
-        found.skipped["equal_losses"] = missing or message("check_without_run")
-        return
-    if shortest < _FEWEST_STEPS:
-        found.skipped["equal_losses"] = message("check_too_few_steps", steps=shortest)
-        return
-    one, other = (_mean(values[:_FEWEST_STEPS]) for values in losses.values())
-    if abs(one - other) > _LOSS_TOLERANCE * max(abs(one), abs(other)):
-        found.faults["equal_losses"].append(
-            message("check_losses_differ", steps=_FEWEST_STEPS, one=one, two=other)
-        )
 
 
-def _of_qualities(runs: dict[int, Record]) -> Iterator[Message]:
-    """Hold what the worlds evaluate to against each other."""
-    known = [r.quality.value for r in runs.values() if r.passed and r.quality.value is not None]
+def _equal_losses(seen: _Seen) -> Iterator[Message | _Skipped]:
+    losses = list(seen.losses().values())
+    shortest = min(len(values) for values in losses)
+    if len(losses) < 2:
+        yield _Skipped(seen.missing or message("check_without_run"))
+    elif shortest < _FEWEST_STEPS:
+        yield _Skipped(message("check_too_few_steps", steps=shortest))
+    else:
+        one, two = (_mean(values[:_FEWEST_STEPS]) for values in losses)
+        if abs(one - two) > _LOSS_TOLERANCE * max(abs(one), abs(two)):
+            yield message("check_losses_differ", steps=_FEWEST_STEPS, one=one, two=two)
+
+
+def _evaluation(seen: _Seen) -> Iterator[Message | _Skipped]:
+    """Hold the evaluated rows against the data, and what the worlds evaluate to."""
+    passed = {world: record for world, record in seen.runs.items() if record.cause is None}
+    for world, record in passed.items():
+        rows, scored = record.plan.data.eval_samples, record.quality.eval_samples
+        if not record.plan.evaluates:
+            yield _Skipped(message("never_evaluates"))
+        elif scored != rows:
+            yield message("check_evaluation_rows", ranks=world, scored=scored or 0, rows=rows)
+    values = [record.quality.value for record in passed.values()]
+    known = [value for value in values if value is not None]
     if len(known) == 2 and abs(known[0] - known[1]) > _QUALITY_TOLERANCE * max(map(abs, known)):
         yield message("check_qualities_differ", one=known[0], two=known[1])
+
+
+def _flops(seen: _Seen) -> Iterator[Message | _Skipped]:
+    if isinstance(seen.probe, Message):
+        yield _Skipped(message("check_without_run"))
+        return
+    said, counted = seen.probe["model_flops"], seen.probe["counted"]
+    if said is None:
+        yield _Skipped(message("no_flop_formula"))
+    elif abs(said - counted) > _FLOPS_TOLERANCE * counted:
+        ratio = said / counted if counted else None
+        yield message("check_flops", said=said, counted=counted, ratio=ratio)
 
 
 def _mean(values: list[float]) -> float:
     return sum(values) / len(values)
 
 
-def _once(messages: list[Message]) -> list[Message]:
-    """Return the messages without repetition; both worlds often say the same."""
-    found: list[Message] = []
-    for item in messages:
-        if item not in found:
-            found.append(item)
+# Each after the causes of failed runs that belong to it; some have nothing more to look at.
+_RULES: dict[str, Callable[[_Seen], Iterable[Message | _Skipped]]] = {
+    "description": lambda seen: seen.described,
+    "runs": lambda seen: [seen.probe] if isinstance(seen.probe, Message) else [],
+    "counts": lambda _: (),
+    "steps_per_epoch": _epoch,
+    "gradients": lambda _: (),
+    "loss_falls": _loss_falls,
+    "equal_losses": _equal_losses,
+    "evaluation": _evaluation,
+    "flops": _flops,
+}
+CHECKS = tuple(_RULES)
+
+
+def description_faults(name: str) -> list[Message]:
+    """Return what is wrong with the case called ``name`` before any job is built.
+
+    Generates the data of each generated recipe twice.
+
+    Raises:
+        UsageError: no such case, or its ``case.py`` cannot be read.
+    """
+    case = cases.load(name)
+    found = list(_texts(case))
+    for recipe_name, recipe in case.recipes.items():
+        found += _recipe(case, recipe_name, recipe)
+        if recipe.data == "generated":
+            found += _generated(case, recipe_name, recipe)
+    if not any(recipe.data == "generated" for recipe in case.recipes.values()):
+        found.append(message("check_no_generated_recipe"))
+    return found
+
+
+def _texts(case: Case) -> Iterator[Message]:
+    for item in fields(case):
+        value = getattr(case, item.name)
+        sentence = value.en if isinstance(value, Text) else value
+        if isinstance(sentence, str) and not sentence.strip():
+            yield message("check_text_missing", field=item.name)
+    for field, doc in field_docs(case.recipe_type).items():
+        if not doc:
+            yield message("check_field_undescribed", field=field)
+
+
+def _recipe(case: Case, name: str, recipe: Recipe) -> Iterator[Message]:
+    if type(recipe) is not case.recipe_type:
+        yield message("check_recipe_type", recipe=name, type=case.recipe_type.__name__)
+    steps, warmup = recipe.max_steps, recipe.warmup_steps
+    if steps is not None and steps <= warmup:
+        yield message("check_nothing_measured", recipe=name, steps=steps, warmup=warmup)
+    if recipe.target_value is not None and not recipe.evaluates:
+        yield message("check_target_unevaluated", recipe=name)
+
+
+def _generated(case: Case, name: str, recipe: Recipe) -> Iterator[Message]:
+    """Generate twice: the bytes must be alike, readable, and let the target be reached."""
+    with TemporaryDirectory(prefix="trainmark-check-") as place:
+        first, second = (
+            cases.generated_folder(case, recipe, Path(place) / folder) for folder in "ab"
+        )
+        different = sorted({file for file, _ in _digests(first) ^ _digests(second)})
+        if different:
+            files = ", ".join(different[:3])
+            yield message("check_data_not_repeatable", recipe=name, files=files)
+        facts: DataFacts = cases.part(case.name, "data").check(first, recipe)
+        if facts.train_samples < 1 or (recipe.evaluates and facts.eval_samples < 1):
+            yield message("check_data_empty", recipe=name)
+        target, best = case.target(recipe), facts.best_quality
+        if target and best is not None and not target.reached(best):
+            value = target.value
+            yield message("check_target_unreachable", recipe=name, target=value, best=best)
+
+
+def _digests(folder: Path) -> set[tuple[str, str]]:
+    """Return name and SHA-256 of every file below ``folder``."""
+    found = set()
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with path.open("rb") as file:
+                digest = file_digest(file, "sha256").hexdigest()
+            found.add((str(path.relative_to(folder)), digest))
     return found

@@ -38,6 +38,7 @@ from trainmark.spec import Recipe
 module, name = sys.argv[1:]
 vendor = getattr(importlib.import_module(module), name)()
 vendor.count(), vendor.product_names(), vendor.rank_memory(1), vendor.refuse(Recipe(), 1)
+vendor.driver_version()
 print(json.dumps("torch" in sys.modules))
 """
 
@@ -67,10 +68,13 @@ def vendor_faults(vendor: Vendor) -> list[str]:
     for name in ("name", "torch_type", "collective_backend"):
         value = getattr(vendor, name)
         faults.unless(isinstance(value, str) and value != "", f"{name} is {value!r}, not a word")
-    variable = vendor.visible_devices_variable
-    faults.unless(variable is None or isinstance(variable, str), "visible_devices_variable")
+    names = vendor.recorded_variables
+    words = isinstance(names, tuple) and all(isinstance(name, str) for name in names)
+    faults.unless(words, f"recorded_variables is {names!r}, not a tuple of names")
     faults.unless(isinstance(vendor.counts_cores, bool), "counts_cores is neither True nor False")
     _check_devices(vendor, faults)
+    driver = faults.answer("driver_version()", vendor.driver_version)
+    faults.unless(driver is None or isinstance(driver, str), f"driver_version() is {driver!r}")
     memory = faults.answer("rank_memory(1)", lambda: vendor.rank_memory(1))
     faults.unless(isinstance(memory, RankMemory | None), "rank_memory(1) is no RankMemory")
     for precision in ("fp32", "tf32", "fp16", "bf16"):

@@ -48,14 +48,14 @@ def cached_arrays(file: Path, build: Callable[[], Arrays]) -> Arrays:
     Args:
         file: its name must say all that the arrays depend on.
     """
-    found = _read_arrays(file)
+    found = read_arrays(file)
     if found is None:
         found = build()
         replace_file(file, lambda stream: np.savez(stream, **found))  # type: ignore[arg-type]
     return found
 
 
-def _read_arrays(file: Path) -> Arrays | None:
+def read_arrays(file: Path) -> Arrays | None:
     """Return the arrays of a file, none where it is absent, unreadable or damaged."""
     try:
         # A zip file has a checksum for each member. What is no zip file gives an array.

@@ -12,12 +12,13 @@ import json
 import os
 import shutil
 import zlib
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import file_digest
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from trainmark.data.locks import held
+from filelock import FileLock, Timeout
+
 from trainmark.errors import DataError, EnvironmentFault, TrainmarkError
 
 if TYPE_CHECKING:
@@ -42,13 +43,19 @@ def alone(data: Path) -> Iterator[Path]:
     try:
         data = data.resolve()
         data.parent.mkdir(parents=True, exist_ok=True)
-        at_work = EnvironmentFault(
+        lock = data.with_name(f".{data.name}.lock")
+        with FileLock(lock).acquire(blocking=False):
+            try:
+                yield data
+            finally:
+                with suppress(OSError):  # a file that stays behind holds nothing
+                    lock.unlink()
+    except Timeout:
+        raise EnvironmentFault(
             "another prepare is at work on this folder",
             where=str(data),
             remedy="wait for it, or name another folder with --data",
-        )
-        with held(data.with_name(f".{data.name}.lock"), at_work):
-            yield data
+        ) from None
     except (OSError, RuntimeError) as error:  # RuntimeError: links that lead in a circle
         raise EnvironmentFault(
             f"cannot prepare: {getattr(error, 'strerror', None) or error}",

@@ -85,7 +85,7 @@ class Cpu:
     name = "cpu"
     torch_type = "cpu"
     collective_backend = "gloo"
-    visible_devices_variable: str | None = None
+    recorded_variables: tuple[str, ...] = ()
     counts_cores = True
 
     def count(self) -> int:
@@ -116,6 +116,13 @@ class Cpu:
                 "use precision=fp32, or a device with TF32 units",
             )
         return None
+
+    def driver_version(self) -> None:
+        """Return None: a processor has no driver."""
+
+    def collective_library(self) -> str:
+        """Return torch's own backend, whose version is torch's."""
+        return self.collective_backend
 
     def open(self, local_rank: int, ranks_here: int) -> CpuDevice:
         """Return the CPU with its cores shared out evenly over the ranks of this machine.

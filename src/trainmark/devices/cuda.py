@@ -7,6 +7,7 @@ importing it; a rank times its work with device events.
 from __future__ import annotations
 
 import os
+import re
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 
     from trainmark.spec import Precision, Recipe
 
-_DRIVER_GPUS = Path("/proc/driver/nvidia/gpus")
+_DRIVER = Path("/proc/driver/nvidia")
+_VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 # Compute capability from which on the matrix units take a precision themselves,
 # https://docs.nvidia.com/cuda/cuda-c-programming-guide/#arithmetic-instructions, 2026-11-21
 _LEAST_CAPABILITY: dict[str, tuple[int, int]] = {"fp16": (5, 3), "bf16": (8, 0), "tf32": (8, 0)}
@@ -51,8 +53,9 @@ def _product_name(gpu: Path) -> str:
 
 def _driver_names() -> list[str]:
     """Return product names from the driver's proc files, or from its management library."""
-    if _DRIVER_GPUS.is_dir():
-        return [_product_name(gpu) for gpu in sorted(_DRIVER_GPUS.iterdir())]
+    gpus = _DRIVER / "gpus"
+    if gpus.is_dir():
+        return [_product_name(gpu) for gpu in sorted(gpus.iterdir())]
     names = _ask_each_device("nvmlDeviceGetName")
     if names is None:
         # Without the library there is still torch itself, asked once a rank opens a device.
@@ -109,7 +112,11 @@ class Cuda:
     name = "cuda"
     torch_type = "cuda"
     collective_backend = "nccl"
-    visible_devices_variable: str | None = "CUDA_VISIBLE_DEVICES"
+    recorded_variables: tuple[str, ...] = (
+        _VISIBLE_DEVICES, "CUDA_LAUNCH_BLOCKING", "CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE",
+        "PYTORCH_CUDA_ALLOC_CONF", "NCCL_DEBUG", "NCCL_ALGO", "NCCL_PROTO", "NCCL_P2P_DISABLE",
+        "NCCL_IB_DISABLE",
+    )  # fmt: skip
     counts_cores = False
 
     def count(self) -> int:
@@ -120,7 +127,7 @@ class Cuda:
         """Return the product name of each visible device."""
         if not torch_is_built_for_cuda():
             return []
-        return visible_names(_driver_names(), os.environ.get("CUDA_VISIBLE_DEVICES"))
+        return visible_names(_driver_names(), os.environ.get(_VISIBLE_DEVICES))
 
     def rank_memory(self, nproc: int) -> RankMemory | None:
         """Return the smallest device's memory, where the management library can tell."""
@@ -131,6 +138,20 @@ class Cuda:
     def refuse(self, recipe: Recipe, nproc: int) -> None:
         """Refuse nothing: what a device cannot do it says itself, as only torch can tell."""
         del recipe, nproc
+
+    def driver_version(self) -> str | None:
+        """Return the version that the kernel module states."""
+        file = _DRIVER / "version"
+        if not file.exists():
+            return None
+        found = re.search(r"(\d+\.\d+(?:\.\d+)?)", file.read_text())
+        return found.group(1) if found else None
+
+    def collective_library(self) -> str:
+        """Return NCCL's version, or that of what torch has in its place."""
+        from torch.cuda import nccl
+
+        return "nccl " + ".".join(str(part) for part in nccl.version())
 
     def open(self, local_rank: int, ranks_here: int) -> CudaDevice:
         """Return the device with the rank's local number."""

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainmark import devices
-from trainmark.conformance.case import Check, judge
-from trainmark.conformance.description import description_faults
-from trainmark.errors import TrainmarkError, UsageError
-from trainmark.launch.local import import_variables, launch
+from trainmark.conformance.case import Check, description_faults, judge
+from trainmark.errors import EnvironmentFault, TrainmarkError, UsageError
+from trainmark.launch.local import launch
+from trainmark.launch.processes import import_variables
 from trainmark.launch.stopping import StopRequest
 from trainmark.planning.plan import resolve
 from trainmark.spec import FIELD_ALIASES, Message, message
@@ -81,40 +81,37 @@ def check_case(
                 nproc=ranks, run_dir=Path(folder) / str(ranks), generated_root=generated_root,
             )  # fmt: skip
 
-        one, two = _same_steps(plan)
+        one = plan(1)
+        plans, missing = {1: one}, None
+        try:
+            plans[2] = plan(2, micro_batch_size=_half_batch(one))
+        except TrainmarkError as error:
+            missing = message("check_without_second_rank", text=str(error))
         runs: dict[int, Record] = {}
-        for ranks, planned in ((1, one), (2, two)):
-            if isinstance(planned, Message):
-                continue
+        for ranks, planned in plans.items():
             say(f"{one.case}: {ranks} rank(s), {steps} steps at most")
             runs[ranks] = launch(planned, request)
             if request.signal_name is not None:
                 return Checked([], one.about.messages)
         say(f"{one.case}: an epoch's batches, FLOPs of a step")
-        missing = two if isinstance(two, Message) else None
-        checks = judge(
-            runs,
-            _probe(one, Path(folder)),
-            missing=missing,
-            described=description_faults(one.case),
-        )
+        probe, described = _probe(one, Path(folder)), description_faults(one.case)
+        checks = judge(runs, probe, missing=missing, described=described)
         return Checked(checks, one.about.messages)
 
 
-def _same_steps(plan: Callable[..., Plan]) -> tuple[Plan, Plan | Message]:
-    """Return plans for one and two ranks whose steps take the same rows."""
-    one = plan(1)
-    batch = one.recipe["micro_batch_size"]
-    try:
-        if batch % 2:
-            raise UsageError(f"bs={batch} cannot be halved", remedy="check with an even bs")
-        two = plan(2, micro_batch_size=str(batch // 2))
-    except TrainmarkError as error:
-        return one, message("check_without_second_rank", text=str(error))
+def _half_batch(one: Plan) -> str:
+    """Return the batch with which two ranks take the rows of one.
+
+    Raises:
+        UsageError, EnvironmentFault: there is none, or no second device.
+    """
     vendor = devices.choose(one.device.vendor)
     if vendor.count() < 2 and not vendor.counts_cores:
-        return one, message("check_without_second_rank", text="one device")
-    return one, two
+        raise EnvironmentFault("one device")
+    batch: int = one.recipe["micro_batch_size"]
+    if batch % 2:
+        raise UsageError(f"bs={batch} cannot be halved", remedy="check with an even bs")
+    return str(batch // 2)
 
 
 def _probe(plan: Plan, folder: Path) -> dict[str, Any] | Message:

@@ -1,20 +1,56 @@
-"""Outlive the launcher: if it is killed, end its ranks and write the record.
+"""A process beside every run: if the launcher is killed, it ends the ranks and writes the record.
 
-Started beside every run as ``python -m trainmark.launch.keeper RUN_DIR RUN_ID``, in a session of
-its own, so that neither Ctrl-C nor a closing terminal reaches it. It waits on its standard
-input: the word ``done`` means all is well, the end of the stream that the launcher died.
-Imports nothing of weight until then.
+Started as ``python -m trainmark.launch.keeper RUN_DIR RUN_ID``, in a session of its own, so that
+neither Ctrl-C nor a closing terminal reaches it. It waits on its standard input: the word ``done``
+means all is well, the end of the stream that the launcher died. Imports nothing of weight until
+then.
 """
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
 from trainmark.launch.stopping import STOP_SIGNALS
 
+KEEPER_MODULE = "trainmark.launch.keeper"
 DONE = b"done\n"
+_PATIENCE_S = 5
+
+
+class Keeper:
+    """The keeper as its launcher sees it: started on entry, told that all is well on exit."""
+
+    def __init__(self, run_dir: Path, run_id: str) -> None:
+        self._command = [sys.executable, "-m", KEEPER_MODULE, str(run_dir), run_id]
+
+    def __enter__(self) -> Keeper:
+        from trainmark.launch.processes import import_variables
+
+        self._process = subprocess.Popen(
+            self._command,
+            env=os.environ | import_variables(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        return self
+
+    def replace_if_dead(self) -> None:
+        """Start another where somebody killed this one."""
+        if self._process.poll() is not None:
+            self.__enter__()
+
+    def __exit__(self, *_: object) -> None:
+        # Also after an error of ours: the launcher lives, so it reports for itself.
+        try:
+            self._process.communicate(DONE, timeout=_PATIENCE_S)
+        except (subprocess.TimeoutExpired, BrokenPipeError):
+            self._process.kill()
+            self._process.wait()
 
 
 def take_over(run_dir: Path, run_id: str) -> None:
@@ -23,7 +59,7 @@ def take_over(run_dir: Path, run_id: str) -> None:
     No file is touched where the folder is another run's, or no run's yet.
     """
     from trainmark.launch.processes import kill_run
-    from trainmark.launch.run_dir import finish_for_another, leave_index
+    from trainmark.launch.run_dir import RESERVE_FILE, finish_for_another, leave_index
     from trainmark.measure.events import LAUNCHER_FILE
     from trainmark.planning.plan import PLAN_FILE, Plan
     from trainmark.results.record import RECORD_FILE, read
@@ -31,23 +67,14 @@ def take_over(run_dir: Path, run_id: str) -> None:
     kill_run(run_id)
     if not (run_dir / PLAN_FILE).exists() or Plan.read(run_dir).run_id != run_id:
         return
-    if not (run_dir / LAUNCHER_FILE).exists():
-        leave_nothing(run_dir)
-        return
-    if (run_dir / RECORD_FILE).exists():
+    if not (run_dir / LAUNCHER_FILE).exists():  # the run did not begin: leave nothing of it
+        (run_dir / RESERVE_FILE).unlink(missing_ok=True)
+        (run_dir / PLAN_FILE).unlink()
+        run_dir.rmdir()
+    elif (run_dir / RECORD_FILE).exists():
         leave_index(read(run_dir), run_dir)  # the launcher may have died between the two
-        return
-    finish_for_another(run_dir)
-
-
-def leave_nothing(run_dir: Path) -> None:
-    """Clear the folder of a run whose launcher died before it began."""
-    from trainmark.launch.run_dir import RESERVE_FILE
-    from trainmark.planning.plan import PLAN_FILE
-
-    (run_dir / RESERVE_FILE).unlink(missing_ok=True)
-    (run_dir / PLAN_FILE).unlink()
-    run_dir.rmdir()
+    else:
+        finish_for_another(run_dir)
 
 
 def main(run_dir: Path, run_id: str) -> int:

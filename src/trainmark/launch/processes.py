@@ -10,20 +10,22 @@ import os
 import resource
 import signal
 import time
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
 
+from trainmark.launch.keeper import KEEPER_MODULE
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    import subprocess
+    from collections.abc import Sequence
 
 RUN_VARIABLE = "TRAINMARK_RUN"
-KEEPER_MODULE = "trainmark.launch.keeper"
 _KILL_ROUNDS = 50
 _ROUND_S = 0.1
+_STACKS_PATIENCE_S = 5
 
 
 def of_run(run_id: str) -> list[psutil.Process]:
@@ -45,40 +47,9 @@ def of_run(run_id: str) -> list[psutil.Process]:
 
 def is_running(run_id: str) -> bool:
     """Tell whether a process of the run, or the keeper beside its launcher, is alive here."""
-    return bool(of_run(run_id)) or any(
-        KEEPER_MODULE in words and words[-1] == run_id for words in _command_lines()
-    )
-
-
-def _command_lines() -> Iterator[list[str]]:
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):  # gone meanwhile, or another user's: not of this run
-            yield process.cmdline()
-
-
-def ranks_of_run(run_id: str) -> dict[int, psutil.Process]:
-    """Return the run's rank processes by rank."""
-    ranks = {}
-    for process in of_run(run_id):
-        try:
-            number = process.environ().get("RANK")
-        except psutil.Error:
-            continue  # ended meanwhile
-        if number is not None:
-            ranks[int(number)] = process
-    return ranks
-
-
-def rank_cpu_s(run_id: str) -> float:
-    """Return the processor seconds that the run's living ranks have used."""
-    used = 0.0
-    for process in ranks_of_run(run_id).values():
-        try:
-            times = process.cpu_times()
-        except psutil.Error:
-            continue  # ended meanwhile: whoever waits for it counts it
-        used += times.user + times.system
-    return used
+    command_lines = [p.info["cmdline"] or [] for p in psutil.process_iter(["cmdline"])]
+    keeper = any(KEEPER_MODULE in line and line[-1] == run_id for line in command_lines)
+    return keeper or bool(of_run(run_id))
 
 
 def kill_run(run_id: str) -> list[int]:
@@ -96,32 +67,30 @@ def kill_run(run_id: str) -> list[int]:
     return [process.pid for process in of_run(run_id)]
 
 
-def save_stacks(run_id: str, files: dict[int, Path], signal_number: int) -> list[str]:
+def save_stacks(
+    ranks: Sequence[subprocess.Popen[bytes]], files: Sequence[Path], signal_number: int
+) -> list[str]:
     """Have every rank write its stacks; return the names of the files that were written.
 
     A rank that does not answer is described by its process state instead. A stopped rank
     is continued: the signal waits for it and is handled first.
     """
-    ranks = ranks_of_run(run_id)
-    for process in ranks.values():
-        try:
-            process.send_signal(signal_number)
-            process.send_signal(signal.SIGCONT)
-        except psutil.NoSuchProcess:
-            continue  # reported below as gone
-    deadline = time.monotonic() + 5
-    sizes = dict.fromkeys(files, -1)
+    for rank in ranks:
+        rank.send_signal(signal_number)
+        rank.send_signal(signal.SIGCONT)
+    deadline = time.monotonic() + _STACKS_PATIENCE_S
+    before: list[int] = []
     while time.monotonic() < deadline:
-        now = {rank: path.stat().st_size if path.exists() else 0 for rank, path in files.items()}
-        if all(size > 0 for size in now.values()) and now == sizes:
+        sizes = [path.stat().st_size if path.exists() else 0 for path in files]
+        if all(sizes) and sizes == before:
             break
-        sizes = now
+        before = sizes
         time.sleep(_ROUND_S)
-    for rank, path in files.items():
+    for rank, path in zip(ranks, files, strict=True):
         if not path.exists() or path.stat().st_size == 0:
-            state = ranks[rank].status() if rank in ranks else "gone"
+            state = "gone" if rank.poll() is not None else psutil.Process(rank.pid).status()
             path.write_text(f"no stack: the process did not answer (state: {state})\n")
-    return [path.name for path in files.values()]
+    return [path.name for path in files]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,25 +111,32 @@ class CpuUse:
         total = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
         return cls(total - idle, total, children.ru_utime + children.ru_stime)
 
-    def others_share(self, later: CpuUse, *, orphans_s: float = 0.0) -> float | None:
-        """Return the share of the machine's cores that others used since; 0 to 1.
-
-        ``orphans_s`` is what processes of the run used that nobody waited for.
-        """
+    def others_share(self, later: CpuUse) -> float | None:
+        """Return the share of the machine's cores that others used since; 0 to 1."""
         total = later.total_s - self.total_s
         if total <= 0:
             return None
         others = (later.busy_s - self.busy_s) - (later.children_s - self.children_s)
-        others -= orphans_s
         return min(1.0, max(0.0, others / total))
 
 
-def oom_kills() -> int | None:
-    """Return how often the kernel killed for want of memory since boot; None where unknown."""
+def oom_kills() -> int:
+    """Return how often the kernel killed for want of memory since boot; 0 where unknown."""
     counters = Path("/proc/vmstat")
     if not counters.exists():
-        return None
-    for line in counters.read_text().splitlines():
-        if line.startswith("oom_kill "):
-            return int(line.split()[1])
-    return None
+        return 0
+    lines = counters.read_text().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
+
+
+def import_variables() -> dict[str, str]:
+    """Return the variables that keep a child from importing from the working directory.
+
+    A file called json.py there is the user's own business. An empty part of ``PYTHONPATH``,
+    as ``PYTHONPATH=$PYTHONPATH:/more`` leaves one, stands for that folder too.
+    """
+    variables = {"PYTHONSAFEPATH": "1"}
+    paths = os.environ.get("PYTHONPATH")
+    if paths is not None:
+        variables["PYTHONPATH"] = os.pathsep.join(filter(None, paths.split(os.pathsep)))
+    return variables

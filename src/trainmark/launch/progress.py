@@ -1,22 +1,30 @@
-"""Follow a running rank's events and say how far it is, in one line.
+"""Follow a running rank's events and show on standard error how far it is, in one line.
 
 Reads what is new in the first rank's event file; asks the ranks nothing.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import shutil
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from trainmark.data.json_documents import open_regular
+from trainmark.errors import escaped
 from trainmark.measure.events import rank_file
 from trainmark.measure.shapes import read_event
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from trainmark.planning.plan import Plan
 
+_LINE_EVERY_S = 10.0  # where no terminal shows a moving line
 _AFTER_SPAN = {
     "init": "measuring the matmul rate",
     "preflight": "building data",
@@ -24,16 +32,6 @@ _AFTER_SPAN = {
     "model_build": "first step",
     "finish": "done",
 }
-
-
-def duration(seconds: float) -> str:
-    """Return a time for people: ``45s``, ``3m05s``, ``2h07m``."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole}s"
-    if whole < 3600:
-        return f"{whole // 60}m{whole % 60:02d}s"
-    return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
 
 
 @dataclass(slots=True)
@@ -49,7 +47,7 @@ class Progress:
     text: str = "starting ranks"
     _offset: int = 0
     _rest: bytes = b""
-    _quality: str = field(default="")
+    _quality: str = ""
     _train_ns: int = 0
     _train_steps: int = 0
 
@@ -111,5 +109,37 @@ class Progress:
             parts.append(f"{event['used_bytes'] / 2**30:.1f} GiB")
         if self._train_steps and self.total_steps:
             left_s = (self.total_steps - self.step) * self._train_ns / self._train_steps / 1e9
-            parts.append(f"at most {duration(left_s)} left")
+            parts.append(f"at most {timedelta(seconds=round(left_s))} left")
         self.text = "  ".join(parts) + self._quality
+
+
+def progress_line(label: str, poll: Callable[[], str]) -> Callable[[], None]:
+    """Return what shows progress: one moving line on a terminal, else a line now and then."""
+    shown, shown_at = "", 0.0
+
+    def show() -> None:
+        nonlocal shown, shown_at
+        text = f"{label}: {poll()}"
+        now = time.monotonic()
+        if text == shown or (not sys.stderr.isatty() and now - shown_at < _LINE_EVERY_S):
+            return
+        shown, shown_at = text, now
+        _write(text, moving=True)
+
+    return show
+
+
+def end_line(text: str) -> None:
+    """Print what stays where the moving line was."""
+    _write(text, moving=False)
+
+
+def _write(text: str, *, moving: bool) -> None:
+    text, end = escaped(text), "\n"
+    # Whoever read our progress may have gone; the run has not.
+    with suppress(OSError):
+        if sys.stderr.isatty():
+            width = shutil.get_terminal_size().columns - 1
+            text, end = f"\r{text[:width]:<{width}}", "" if moving else "\n"
+        sys.stderr.write(text + end)
+        sys.stderr.flush()

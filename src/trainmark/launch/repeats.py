@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmark.launch.local import launch
-from trainmark.launch.progress import Progress
-from trainmark.launch.progress_line import end_line, progress_line
+from trainmark.launch.progress import Progress, end_line, progress_line
 from trainmark.launch.run_dir import refuse_used
 from trainmark.planning.plan import of_repeat
 

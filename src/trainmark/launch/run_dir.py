@@ -95,8 +95,12 @@ def first_words(plan: Plan, run_dir: Path, described: dict[str, Any]) -> OwnFile
         raise _cannot_write(run_dir, error) from error
 
 
-def finish(own: OwnFiles, *, stop: dict[str, Any] | None, agent: dict[str, Any] | None) -> Record:
+def finish(own: OwnFiles, *, stop: dict[str, Any] | None, ended: dict[str, Any] | None) -> Record:
     """Write the launcher's last events and the record; every process is gone by now.
+
+    Args:
+        stop: why the ranks were stopped from outside.
+        ended: how they ended; none where that is not known.
 
     Raises:
         LostRunError: the folder was deleted, and no record can be written there.
@@ -109,11 +113,11 @@ def finish(own: OwnFiles, *, stop: dict[str, Any] | None, agent: dict[str, Any] 
     (own.run_dir / RESERVE_FILE).unlink(missing_ok=True)
     if stop is not None:
         events.emit("stop", **stop)
-    if agent is not None:
-        kills = agent.pop("oom_kills")
+    if ended is not None:
+        kills = ended.pop("oom_kills")
         if kills:
             events.emit("oom_kills", count=kills)
-        events.emit("agent_exit", **agent)
+        events.emit("agent_exit", **ended)
     events.emit("finished")
     events.close()
     return _leave_record(own.run_dir)

@@ -1,25 +1,30 @@
 """Run the entries of a plan file one after another; what is finished already is kept.
 
 Owns the order of things: every entry is checked before the first starts, what this machine
-cannot do is skipped with its reason, a failure does not stop the others, Ctrl-C does.
-One call at a time is at work in a folder.
+cannot do is skipped with its reason, a failure does not stop the others, Ctrl-C does. Owns what
+finished means: a record that passed, of the same work as planned now; an attempt that failed
+stays where it is, the next one goes beside it. One call at a time is at work in a folder.
 """
 
 from __future__ import annotations
 
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainmark.data.locks import held
-from trainmark.errors import EnvironmentFault, TrainmarkError
-from trainmark.launch.attempts import Found, look, unusable
+from filelock import FileLock, Timeout
+
+from trainmark.errors import EnvironmentFault, RecordError, TrainmarkError
+from trainmark.launch.repeats import launches
 from trainmark.planning.capabilities import able_vendor
 from trainmark.planning.plan import PLAN_FILE, RUNS_DIR, Plan, resolve
+from trainmark.planning.plan_file import attempt_name, attempt_number
 from trainmark.planning.requests import read_words
-from trainmark.results.entries import Outcome
+from trainmark.results.entries import Outcome, State
 from trainmark.results.messages import render
+from trainmark.results.readings import differing, planned_work
+from trainmark.results.record import RECORD_FILE, read
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -43,21 +48,26 @@ class Choices:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """One entry, checked: a plan to launch or records to keep, or why it is skipped."""
+class CheckedEntry:
+    """One entry, checked.
 
-    name: str
-    plan: Plan | None
-    found: Found | None
-    skipped: str | None = None
+    Args:
+        outcome: as it stands: ``skipped``, ``kept``, or ``to run``.
+        plan: what to launch; none where it is skipped.
+        why_again: why the newest attempt was not kept.
+    """
+
+    outcome: Outcome
+    plan: Plan | None = None
+    why_again: str | None = None
 
     @property
     def to_launch(self) -> bool:
         """Tell whether there is anything left to do."""
-        return self.found is not None and not self.found.kept
+        return self.outcome.state == "to run"
 
 
-def check(file: PlanFile, choices: Choices, *, generated_root: Path) -> list[Step]:
+def check(file: PlanFile, choices: Choices, *, generated_root: Path) -> list[CheckedEntry]:
     """Resolve every entry; nothing is started.
 
     Raises:
@@ -77,7 +87,7 @@ def check(file: PlanFile, choices: Choices, *, generated_root: Path) -> list[Ste
 
 def _checked(
     entry: Entry, file: PlanFile, choices: Choices, base: Path, generated_root: Path
-) -> Step:
+) -> CheckedEntry:
     data = choices.data or entry.data
     asked: dict[str, Any] = {
         "recipe_name": entry.recipe,
@@ -94,7 +104,8 @@ def _checked(
             chosen = choices.device or entry.device
             vendor = able_vendor(words, chosen=chosen, default=file.device)
         except EnvironmentFault as fault:
-            return Step(entry.name, None, None, skipped=fault.what)
+            skipped = Outcome(name=entry.name, state="skipped", reason=fault.what)
+            return CheckedEntry(skipped)
         plan = resolve(
             entry.case,
             data_dir=data,
@@ -110,38 +121,73 @@ def _checked(
         raise type(fault)(fault.what, where=where, rule=fault.rule, remedy=fault.remedy) from fault
 
 
-def _looked_up(name: str, plan: Plan) -> Step:
-    """Return the step of an entry as the attempts beside ``plan``'s folder stand now."""
-    found = look(plan, Path(plan.run_dir).parent, name)
-    return Step(name, plan.model_copy(update={"run_dir": str(found.run_dir)}), found)
+def _looked_up(name: str, plan: Plan) -> CheckedEntry:
+    """Return an entry as the attempts beside ``plan``'s folder stand now, the newest first."""
+    base = Path(plan.run_dir).parent
+    attempts = _numbered(base, name)
+    why_again = None
+    for number in sorted(attempts, reverse=True):
+        folder = attempts[number]
+        records, why_not = _finished(plan, folder)
+        if why_not is None:
+            kept = Outcome(name=name, state="kept", run_dir=folder, records=records)
+            return CheckedEntry(kept, plan)
+        why_again = why_again or f"{folder.name} {why_not}"
+    folder = base / attempt_name(name, max(attempts, default=0) + 1)
+    reason = f"{plan.case_key}; {why_again}" if why_again else plan.case_key
+    waiting = Outcome(name=name, state="to run", reason=reason, run_dir=folder)
+    return CheckedEntry(waiting, plan.model_copy(update={"run_dir": str(folder)}), why_again)
 
 
-def preview(steps: Sequence[Step]) -> list[Outcome]:
-    """Return what a run would do with each entry."""
-    return [_settled(step) or _waiting(step) for step in steps]
+def _numbered(base: Path, name: str) -> dict[int, Path]:
+    """Return the folders of earlier attempts by their numbers; an empty folder is none."""
+    try:
+        paths = list(base.iterdir()) if base.exists() else []
+        numbers = {path: attempt_number(name, path.name) for path in paths}
+        return {
+            number: path
+            for path, number in numbers.items()
+            if number is not None and not (path.is_dir() and not any(path.iterdir()))
+        }
+    except OSError as error:
+        raise _unusable(base, error) from error
 
 
-def _settled(step: Step) -> Outcome | None:
-    """Return the outcome of an entry that needs no launch; None for one that does."""
-    if step.skipped is not None:
-        return Outcome(name=step.name, state="skipped", reason=step.skipped)
-    assert step.found is not None
-    if not step.found.kept:
-        return None
-    records = step.found.kept
-    return Outcome(name=step.name, state="kept", run_dir=step.found.run_dir, records=records)
+def _unusable(base: Path, error: OSError) -> EnvironmentFault:
+    """Say that ``base`` cannot hold the runs of a plan file."""
+    return EnvironmentFault(
+        f"cannot be used as a folder: {error.strerror}",
+        where=str(base),
+        rule="the runs of a plan file lie there, a folder each",
+        remedy="choose another --out",
+    )
 
 
-def _waiting(step: Step) -> Outcome:
-    assert step.plan is not None
-    assert step.found is not None
-    again = f"; {step.found.why_again}" if step.found.why_again else ""
-    reason = f"{step.plan.case_key}{again}"
-    return Outcome(name=step.name, state="to run", reason=reason, run_dir=step.found.run_dir)
+def _finished(plan: Plan, folder: Path) -> tuple[tuple[Record, ...], str | None]:
+    """Return the records of an attempt, or why it is not what is planned now."""
+    wanted = planned_work(Plan.model_validate_json(plan.model_dump_json()))
+    records = []
+    for launch in launches(plan.model_copy(update={"run_dir": str(folder)})):
+        place = Path(launch.run_dir)
+        if not (place / RECORD_FILE).exists():
+            return (), "has no record"
+        try:
+            record = read(place)
+        except RecordError as error:
+            return (), f"cannot be read: {error.what}"
+        if not record.passed:
+            return (), f"did not pass: {record.status}"
+        there = planned_work(record.plan)
+        names = differing(wanted, there)
+        if names:
+            key = names[0]
+            return (), f"is other work: {key} is {there.get(key)!r} there, {wanted.get(key)!r} now"
+        records.append(record)
+    return tuple(records), None
 
 
 def run(
-    steps: Sequence[Step],
+    entries: Sequence[CheckedEntry],
     request: StopRequest,
     *,
     launch: Callable[[Plan, str], list[Record]],
@@ -160,51 +206,51 @@ def run(
         EnvironmentFault: the folder of the runs cannot be used, or another call is at work
             there; nothing was started.
     """
-    bases = [step.found.run_dir.parent for step in steps if step.found and step.to_launch]
-    if not bases:
-        return _in_turn(steps, request, launch, said)
-    with _alone(bases[0]):
-        # What another call did between the check and the lock counts.
-        now = [_looked_up(step.name, step.plan) if step.plan else step for step in steps]
-        return _in_turn(now, request, launch, said)
+    with ExitStack() as stack:
+        left = next((entry.plan for entry in entries if entry.plan and entry.to_launch), None)
+        if left is not None:
+            stack.enter_context(_alone(Path(left.run_dir).parent))
+            # What another call did between the check and the lock counts.
+            entries = [
+                _looked_up(entry.outcome.name, entry.plan) if entry.plan else entry
+                for entry in entries
+            ]
+        outcomes = []
+        for number, entry in enumerate(entries, 1):
+            outcome, label = entry.outcome, f"{number}/{len(entries)} {entry.outcome.name}"
+            if entry.to_launch and request.signal_name is None:
+                outcome = _launched(entry, label, launch, said)
+            else:
+                if entry.to_launch:
+                    outcome = Outcome(
+                        name=outcome.name, state="left", reason="stopped before its turn"
+                    )
+                said(f"{label}: {outcome.state}")
+            outcomes.append(outcome)
+    return [_still_there(outcome) for outcome in outcomes]
 
 
 @contextmanager
 def _alone(base: Path) -> Iterator[None]:
     """Hold the folder of the runs, which is made where it is missing."""
-    at_work = EnvironmentFault(
-        "another `trainmark run` of this plan is at work there",
-        where=str(base),
-        remedy="wait for it, or choose another --out",
-    )
-    with ExitStack() as stack:
-        try:
-            base.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(held(base / _LOCK_FILE, at_work))
-        except OSError as error:
-            raise unusable(base, error) from error
+    lock = FileLock(base / _LOCK_FILE)
+    try:
+        base.mkdir(parents=True, exist_ok=True)
+        lock.acquire(blocking=False)
+    except Timeout:
+        raise EnvironmentFault(
+            "another `trainmark run` of this plan is at work there",
+            where=str(base),
+            remedy="wait for it, or choose another --out",
+        ) from None
+    except OSError as error:
+        raise _unusable(base, error) from error
+    try:
         yield
-
-
-def _in_turn(
-    steps: Sequence[Step],
-    request: StopRequest,
-    launch: Callable[[Plan, str], list[Record]],
-    said: Callable[[str], None],
-) -> list[Outcome]:
-    outcomes: list[Outcome] = []
-    for number, step in enumerate(steps, 1):
-        label = f"{number}/{len(steps)} {step.name}"
-        outcome = _settled(step)
-        if outcome is not None:
-            said(f"{label}: {outcome.state}")
-        elif request.signal_name is not None:
-            outcome = Outcome(name=step.name, state="left", reason="stopped before its turn")
-            said(f"{label}: left")
-        else:
-            outcome = _launched(step, label, launch, said)
-        outcomes.append(outcome)
-    return [_still_there(outcome) for outcome in outcomes]
+    finally:
+        with suppress(OSError):  # a file that stays behind holds nothing
+            (base / _LOCK_FILE).unlink()
+        lock.release()
 
 
 def _still_there(outcome: Outcome) -> Outcome:
@@ -216,33 +262,29 @@ def _still_there(outcome: Outcome) -> Outcome:
 
 
 def _launched(
-    step: Step,
+    entry: CheckedEntry,
     label: str,
     launch: Callable[[Plan, str], list[Record]],
     said: Callable[[str], None],
 ) -> Outcome:
     """Launch one entry and return its outcome."""
-    assert step.plan is not None
-    assert step.found is not None
-    folder = step.found.run_dir
-    if step.found.why_again:
-        said(f"{label}: {step.found.why_again}; this attempt goes to {folder.name}")
+    assert entry.plan is not None
+    if entry.why_again:
+        folder = Path(entry.plan.run_dir)
+        said(f"{label}: {entry.why_again}; this attempt goes to {folder.name}")
     try:
-        records = tuple(launch(step.plan, label))
+        records = tuple(launch(entry.plan, label))
     except (TrainmarkError, OSError) as fault:
         said(f"{label}: failed: {fault}")
-        return _failed(step, folder, " ".join(str(fault).split()))
+        return replace(entry.outcome, state="failed", reason=" ".join(str(fault).split()))
     fallen = next((record for record in records if not record.passed), None)
-    wanted = step.plan.repeat_count
-    if fallen is None and len(records) < wanted:
-        return _failed(step, folder, f"stopped after {len(records)} of {wanted} launches", records)
-    if fallen is None:
-        return Outcome(name=step.name, state="passed", run_dir=folder, records=records)
-    why: str = fallen.status
-    if fallen.cause is not None:
-        why += f": {render(fallen.cause.message, 'en')}"
-    return _failed(step, folder, " ".join(why.split()), records)
-
-
-def _failed(step: Step, folder: Path, why: str, records: tuple[Record, ...] = ()) -> Outcome:
-    return Outcome(name=step.name, state="failed", reason=why, run_dir=folder, records=records)
+    wanted = entry.plan.repeat_count
+    why: str | None = None
+    if fallen is not None:
+        why = fallen.status
+        if fallen.cause is not None:
+            why += f": {' '.join(render(fallen.cause.message, 'en').split())}"
+    elif len(records) < wanted:
+        why = f"stopped after {len(records)} of {wanted} launches"
+    state: State = "failed" if why else "passed"
+    return replace(entry.outcome, state=state, reason=why, records=records)

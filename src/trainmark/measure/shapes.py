@@ -39,22 +39,6 @@ class Said(TypedDict):
     args: dict[str, str | int | float | bool | None]
 
 
-def _ordered(event: dict[str, Any]) -> dict[str, Any]:
-    """Refuse a stretch of time that ends before it starts."""
-    if event["end_ns"] < event["start_ns"]:
-        raise ValueError("end_ns is before start_ns")
-    return event
-
-
-def _even(event: dict[str, Any]) -> dict[str, Any]:
-    """Refuse a window whose lists do not hold one entry a step."""
-    steps = len(event["step_ns"])
-    others = ("wait_ns", "loss", "samples", "step_samples")
-    if any(len(event[name]) != steps for name in others):
-        raise ValueError(f"step_ns, {', '.join(others)} differ in length")
-    return _ordered(event)
-
-
 @with_config(_SHAPE)
 class DeviceFacts(TypedDict, total=False):
     """What a rank's device says of itself."""
@@ -113,13 +97,19 @@ JobFacts = Annotated[_JobFacts, AfterValidator(_whole)]
 
 
 @with_config(_SHAPE)
-class _Window(TypedDict):
-    event: Literal["window"]
+class _Event(TypedDict):
     t_ns: Nanoseconds
-    phase: PhaseName
-    epoch: Count
+
+
+class _Timed(_Event):
     start_ns: Nanoseconds
     end_ns: Nanoseconds
+
+
+class _Window(_Timed):
+    event: Literal["window"]
+    phase: PhaseName
+    epoch: Count
     step_ns: Annotated[list[Spent], MinLen(1)]
     wait_ns: list[Spent]
     loss: list[Number | None]
@@ -135,26 +125,18 @@ class _Window(TypedDict):
     check_ns: NotRequired[Spent]
 
 
-@with_config(_SHAPE)
-class _Span(TypedDict):
+class _Span(_Timed):
     event: Literal["span"]
-    t_ns: Nanoseconds
     name: str
-    start_ns: Nanoseconds
-    end_ns: Nanoseconds
 
 
-@with_config(_SHAPE)
-class _Start(TypedDict):
+class _Start(_Event):
     event: Literal["start"]
-    t_ns: Nanoseconds
     pid: Count
 
 
-@with_config(_SHAPE)
-class _Facts(TypedDict):
+class _Facts(_Event):
     event: Literal["facts"]
-    t_ns: Nanoseconds
     device: DeviceFacts
     memory_scope: NotRequired[str]
     precision_flags: NotRequired[dict[str, str | int | float | bool | None] | None]
@@ -164,14 +146,10 @@ class _Facts(TypedDict):
     samples_per_epoch: NotRequired[Count | None]
 
 
-@with_config(_SHAPE)
-class _Evaluate(TypedDict):
+class _Evaluate(_Timed):
     event: Literal["evaluate"]
-    t_ns: Nanoseconds
     epoch: Count
     step: Count
-    start_ns: Nanoseconds
-    end_ns: Nanoseconds
     value: Number | None
     samples: Count
     detail: Scores
@@ -180,12 +158,8 @@ class _Evaluate(TypedDict):
     parts: NotRequired[dict[str, Scores]]
 
 
-@with_config(_SHAPE)
-class _Trained(TypedDict):
+class _Trained(_Timed):
     event: Literal["trained"]
-    t_ns: Nanoseconds
-    start_ns: Nanoseconds
-    end_ns: Nanoseconds
     steps: Count
     epochs: Count
     samples: NotRequired[Bytes]
@@ -194,10 +168,8 @@ class _Trained(TypedDict):
     check_ns: NotRequired[Spent]
 
 
-@with_config(_SHAPE)
-class _Parameters(TypedDict):
+class _Parameters(_Event):
     event: Literal["parameters"]
-    t_ns: Nanoseconds
     changed: list[str]
     unchanged: list[str]
     gradient: list[str]
@@ -205,10 +177,8 @@ class _Parameters(TypedDict):
     updates: Count
 
 
-@with_config(_SHAPE)
-class _Result(TypedDict):
+class _Result(_Event):
     event: Literal["result"]
-    t_ns: Nanoseconds
     job: JobFacts
     used_bytes: Bytes | None
     allocator_peak_bytes: NotRequired[Bytes | None]
@@ -227,16 +197,12 @@ class _Report(TypedDict):
     traceback: str
 
 
-@with_config(_SHAPE)
-class _Error(_Report):
+class _Error(_Event, _Report):
     event: Literal["error"]
-    t_ns: Nanoseconds
 
 
-@with_config(_SHAPE)
-class _End(TypedDict):
+class _End(_Event):
     event: Literal["end"]
-    t_ns: Nanoseconds
 
 
 @with_config(_SHAPE)
@@ -262,10 +228,8 @@ class Machine(TypedDict, total=False):
     variables: dict[str, str]
 
 
-@with_config(_SHAPE)
-class _Launch(TypedDict):
+class _Launch(_Event):
     event: Literal["launch"]
-    t_ns: Nanoseconds
     unix_ns: Nanoseconds
     started: str
     argv: list[str]
@@ -280,33 +244,15 @@ class _FailedRank(TypedDict):
     report: NotRequired[_Report | None]
 
 
-@with_config(_SHAPE)
-class _AgentExit(TypedDict):
+class _AgentExit(_Event):
     event: Literal["agent_exit"]
-    t_ns: Nanoseconds
     exit_code: Annotated[int, Ge(-(2**31)), Le(2**31)]
     failures: list[_FailedRank]
     others_cpu_share: NotRequired[Annotated[float, Ge(0), Le(1)] | None]
 
 
-def _said_why(stop: dict[str, Any]) -> dict[str, Any]:
-    """Refuse a stop without what its reason brings."""
-    needed = {
-        "timeout": "timeout_s",
-        "launcher_error": "message",
-        "signal": "signal",
-        "files_lost": "files",
-    }
-    name = needed.get(stop["reason"])
-    if name is not None and name not in stop:
-        raise ValueError(f"a stop for {stop['reason']} has {name}")
-    return stop
-
-
-@with_config(_SHAPE)
-class _Stop(TypedDict):
+class _Stop(_Event):
     event: Literal["stop"]
-    t_ns: Nanoseconds
     reason: Literal["timeout", "launcher_killed", "launcher_error", "signal", "files_lost"]
     timeout_s: NotRequired[Amount]
     message: NotRequired[str]
@@ -315,40 +261,60 @@ class _Stop(TypedDict):
     files: NotRequired[list[str]]
 
 
-@with_config(_SHAPE)
-class _OomKills(TypedDict):
+class _OomKills(_Event):
     event: Literal["oom_kills"]
-    t_ns: Nanoseconds
     count: Count
 
 
-_Known = Annotated[
-    Annotated[_Window, AfterValidator(_even)]
-    | Annotated[_Span, AfterValidator(_ordered)]
-    | _Start
-    | _Facts
-    | Annotated[_Evaluate, AfterValidator(_ordered)]
-    | Annotated[_Trained, AfterValidator(_ordered)]
-    | _Parameters
-    | _Result
-    | _Error
-    | _End
-    | _Launch
-    | _AgentExit
-    | Annotated[_Stop, AfterValidator(_said_why)]
-    | _OomKills,
-    Field(discriminator="event"),
-]
-_KNOWN: TypeAdapter[Any] = TypeAdapter(_Known)
-
-
-@with_config(_SHAPE)
-class _Any(TypedDict):
+class _Unknown(_Event):
     event: str
-    t_ns: Nanoseconds
 
 
-_ANY: TypeAdapter[Any] = TypeAdapter(_Any)
+_STOP_NEEDS = {
+    "timeout": "timeout_s",
+    "launcher_error": "message",
+    "signal": "signal",
+    "files_lost": "files",
+}
+_PER_STEP = ("wait_ns", "loss", "samples", "step_samples")
+
+
+def _consistent(event: dict[str, Any]) -> dict[str, Any]:
+    """Refuse an event whose fields cannot be true together."""
+    if "end_ns" in event and event["end_ns"] < event["start_ns"]:
+        raise ValueError("end_ns is before start_ns")
+    if event["event"] == "window":
+        steps = len(event["step_ns"])
+        if any(len(event[name]) != steps for name in _PER_STEP):
+            raise ValueError(f"step_ns, {', '.join(_PER_STEP)} differ in length")
+    if event["event"] == "stop":
+        name = _STOP_NEEDS.get(event["reason"])
+        if name is not None and name not in event:
+            raise ValueError(f"a stop for {event['reason']} has {name}")
+    return event
+
+
+_KNOWN: TypeAdapter[Any] = TypeAdapter(
+    Annotated[
+        _Window
+        | _Span
+        | _Start
+        | _Facts
+        | _Evaluate
+        | _Trained
+        | _Parameters
+        | _Result
+        | _Error
+        | _End
+        | _Launch
+        | _AgentExit
+        | _Stop
+        | _OomKills,
+        Field(discriminator="event"),
+        AfterValidator(_consistent),
+    ]
+)
+_ANY: TypeAdapter[Any] = TypeAdapter(_Unknown)
 
 
 def read_event(line: bytes) -> dict[str, Any]:

@@ -168,7 +168,7 @@ def run_rank(rank: Rank, run_dir: Path, number: int, local_rank: int) -> None:
         matmul_swing=matmul.swing,
         steps_per_epoch=job.steps_per_epoch,
         samples_per_epoch=job.samples_per_epoch if isinstance(job, OwnEpoch) else None,
-        collective=_collective_library(vendor.collective_backend) if distributed else None,
+        collective=vendor.collective_library() if distributed else None,
     )
     with rank.span("check"):
         trained = job.trained_parameters()
@@ -230,33 +230,15 @@ def _files_below(run_dir: Path, folder: str) -> list[str]:
     return sorted(path.relative_to(run_dir).as_posix() for path in files)
 
 
-def _collective_library(backend: str) -> str:
-    if backend == "nccl":
-        from torch.cuda import nccl
+def _leave_error(rank: Rank, report: dict[str, Any], launcher: int) -> None:
+    """Tell the launcher over the pipe ``launcher``, then the events and the log.
 
-        return "nccl " + ".".join(str(part) for part in nccl.version())
-    return backend
-
-
-def _leave_error(rank: Rank, report: dict[str, Any]) -> None:
-    """Tell the launcher by the elastic agent's error file, then in the events and the log.
-
-    The agent's file lies on another disk as a rule, so that a full one does not hide why.
+    The pipe first: it takes the report also where the disk is full.
     """
-    agent_file = os.environ.get("TORCHELASTIC_ERROR_FILE")
-    if agent_file:
-        Path(agent_file).write_text(
-            json.dumps(
-                {
-                    "message": {
-                        "message": json.dumps(report),
-                        "extraInfo": {"timestamp": int(time.time())},
-                    }
-                }
-            ),
-            encoding="utf-8",
-        )
-    with suppress(OSError):  # a full disk takes no more, and the agent's file has said it
+    with suppress(OSError):  # nobody reads it
+        os.set_blocking(launcher, False)
+        os.write(launcher, json.dumps(report).encode())
+    with suppress(OSError):  # a full disk takes no more, and the launcher knows
         rank.events.emit("error", **report)
         sys.stderr.write(report["traceback"])
 
@@ -275,6 +257,7 @@ def main(run_dir: Path) -> int:
     """Run the rank that the environment names; return its exit code."""
     number, local_rank = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
     die_with_parent()
+    launcher = os.dup(1)
     log = os.open(run_dir / log_file(number), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(log, 1)
     os.dup2(log, 2)
@@ -286,7 +269,7 @@ def main(run_dir: Path) -> int:
             run_rank(rank, run_dir, number, local_rank)
             rank.events.emit("end")
         except Exception as error:  # noqa: BLE001 - the rank's last words, whatever ended it
-            _leave_error(rank, error_report(error, rank.place))
+            _leave_error(rank, error_report(error, rank.place), launcher)
             return 1
         finally:
             faulthandler.unregister(STACKS_SIGNAL)

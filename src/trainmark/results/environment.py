@@ -14,18 +14,17 @@ from trainmark.devices.cpu import model_name, total_memory_bytes, usable_cores
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from trainmark.protocols import Vendor
+
 PACKAGES = (
-    "torch", "transformers", "peft", "tokenizers", "safetensors", "numpy", "h5py", "pyarrow",
+    "torch", "transformers", "peft", "tokenizers", "safetensors", "numpy", "pyarrow",
     "pydantic", "torchrec", "fbgemm_gpu-cpu", "fbgemm_gpu",
 )  # fmt: skip
-# Variables that change what is measured and carry no secret.
+# Variables that change what is measured on any device and carry no secret.
 VARIABLES = (
     "OMP_NUM_THREADS", "MKL_NUM_THREADS", "KMP_BLOCKTIME", "KMP_AFFINITY", "OMP_PROC_BIND",
     "OMP_WAIT_POLICY", "GOMP_SPINCOUNT",
-    "CUDA_VISIBLE_DEVICES", "CUDA_LAUNCH_BLOCKING", "CUBLAS_WORKSPACE_CONFIG",
-    "NCCL_DEBUG", "NCCL_ALGO", "NCCL_PROTO", "NCCL_P2P_DISABLE", "NCCL_IB_DISABLE",
-    "NVIDIA_TF32_OVERRIDE", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF",
-    "TORCH_COMPILE_DISABLE",
+    "PYTORCH_ALLOC_CONF", "TORCH_COMPILE_DISABLE",
     "ONEDNN_MAX_CPU_ISA", "ONEDNN_DEFAULT_FPMATH_MODE", "LD_PRELOAD", "MALLOC_CONF",
 )  # fmt: skip
 
@@ -57,15 +56,6 @@ def _git(root: Path, *words: str) -> str:
     return subprocess.run(
         ["git", *words], cwd=root, capture_output=True, text=True, check=True, timeout=10
     ).stdout.strip()
-
-
-def driver_version() -> str | None:
-    """Return the accelerator driver's version where the kernel module states it."""
-    file = Path("/proc/driver/nvidia/version")
-    if not file.exists():
-        return None
-    found = re.search(r"(\d+\.\d+(?:\.\d+)?)", file.read_text())
-    return found.group(1) if found else None
 
 
 # What nobody can find out from inside is told by whoever starts the run.
@@ -123,12 +113,14 @@ def numa_nodes() -> int | None:
     return len(nodes) or None
 
 
-def collect(variables: Mapping[str, str]) -> dict[str, Any]:
+def collect(variables: Mapping[str, str], vendor: Vendor) -> dict[str, Any]:
     """Return everything about the machine that a reader needs to compare results.
 
     Args:
         variables: the environment that ranks get.
+        vendor: of the devices that they run on.
     """
+    recorded = (*VARIABLES, *vendor.recorded_variables)
     return {
         "commit": suite_commit(),
         "packages": package_versions(),
@@ -141,8 +133,8 @@ def collect(variables: Mapping[str, str]) -> dict[str, Any]:
         "cpu_cores": usable_cores(),
         "numa_nodes": numa_nodes(),
         "memory_total_bytes": total_memory_bytes(),
-        "driver": driver_version(),
+        "driver": vendor.driver_version(),
         **container(variables),
         "network": variables.get(NETWORK_VARIABLE),
-        "variables": {name: variables[name] for name in VARIABLES if name in variables},
+        "variables": {name: variables[name] for name in recorded if name in variables},
     }

@@ -144,7 +144,6 @@ def spread(
     model: nn.Module,
     ranks: Ranks,
     *,
-    torch_type: str,
     compiled: bool = False,
     shards: Iterable[nn.Module] | None = None,
 ) -> Replicas:
@@ -168,7 +167,4 @@ def spread(
         return Replicas(called)
     if ranks.tensor_size > 1:
         return _AtTheEnd(called, ranks)
-    device_ids = [torch.cuda.current_device()] if torch_type == "cuda" else None
-    return _Overlapped(
-        DistributedDataParallel(called, device_ids=device_ids, gradient_as_bucket_view=True)
-    )
+    return _Overlapped(DistributedDataParallel(called, gradient_as_bucket_view=True))

@@ -114,9 +114,9 @@ class Stepper:
         **more: Any,
     ) -> Stepper:
         """Return a stepper for a whole replica on each rank of ``context``."""
-        recipe, torch_type = context.recipe, context.device.torch_type
+        recipe = context.recipe
         ranks = Ranks.of(context)
-        replicas = spread(model, ranks, torch_type=torch_type, compiled=recipe.compile)
+        replicas = spread(model, ranks, compiled=recipe.compile)
         return cls.over(context, ranks, replicas, optimizer, loss_sum, **more)
 
     @classmethod

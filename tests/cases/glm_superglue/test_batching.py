@@ -7,8 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmark.cases.glm_superglue.batching import grouped_order
-from trainmark.cases.glm_superglue.examples import ChoiceBatch, ChoiceSequence, Examples
+from trainmark.cases.glm_superglue.data.examples import (
+    ChoiceBatch,
+    ChoiceSequence,
+    Examples,
+    grouped_order,
+)
 from trainmark.training.shards import Sharding
 
 

@@ -13,14 +13,14 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from trainmark.cases.glm_superglue.checkpoint import export, load
-from trainmark.cases.glm_superglue.checkpoint_files import (
+from trainmark.cases.glm_superglue.data.weights import (
     EXPORTED,
     LATEST,
     ORIGINAL,
+    LoadReport,
     find_checkpoint,
 )
 from trainmark.cases.glm_superglue.model import Glm, GlmShape, build_model
-from trainmark.cases.glm_superglue.weights import LoadReport
 from trainmark.errors import DataError
 
 SIZES: dict[str, int] = {"num_layers": 2, "hidden_size": 64, "num_heads": 1, "vocab_size": 30}

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmark.cases.glm_superglue import data, token_cache
+from trainmark.cases.glm_superglue import data
 from trainmark.cases.glm_superglue.case import CASE
-from trainmark.cases.glm_superglue.cloze import BOUND_TOKENS, DRAW_SEED
-from trainmark.cases.glm_superglue.record_jsonl import read_passages
+from trainmark.cases.glm_superglue.data import passages
+from trainmark.cases.glm_superglue.data.cloze import BOUND_TOKENS, DRAW_SEED
+from trainmark.cases.glm_superglue.data.record_jsonl import read_passages
 from trainmark.errors import DataError
 
 RECIPE = replace(
@@ -179,7 +180,7 @@ def test_a_file_is_tokenised_once(tmp_path, monkeypatch):
         raise AssertionError("tokenised again")
 
     with monkeypatch.context() as patch:
-        patch.setattr(token_cache, "tokenise", never)
+        patch.setattr(passages, "tokenise", never)
         again = data.load(folder, RECIPE).train.batch([0])
         assert (again.ids == before.ids).all()
         (folder / "val.jsonl").write_text(json.dumps(line(question("the @placeholder"))) + "\n")
@@ -191,14 +192,14 @@ def test_a_file_is_tokenised_once(tmp_path, monkeypatch):
 def test_damaged_kept_tokens_are_made_again(tmp_path, damage):
     folder = write(tmp_path)
     before = data.load(folder, RECIPE).train.batch([0])
-    for file in (folder / token_cache.FOLDER).iterdir():
+    for file in (folder / data.TOKENS).iterdir():
         file.write_bytes(damage(file.read_bytes()))
     assert (data.load(folder, RECIPE).train.batch([0]).ids == before.ids).all()
 
 
 def test_a_folder_that_cannot_be_written_is_read_all_the_same(tmp_path):
     folder = write(tmp_path)
-    (folder / token_cache.FOLDER).write_text("in the way")
+    (folder / data.TOKENS).write_text("in the way")
     assert data.check(folder, RECIPE).train_samples == 1
 
 
@@ -273,7 +274,7 @@ def a_pipe(folder):
 @pytest.mark.parametrize(
     ("prepare", "message"),
     [
-        (lambda d: (d / "val.jsonl").unlink(), "DIR/val.jsonl: no validation split beside train"),
+        (lambda d: (d / "val.jsonl").unlink(), "DIR, val.jsonl: no validation split beside train"),
         (a_pipe, "DIR/val.jsonl: cannot be read: not a regular file"),
         (lambda d: (d / "model/vocab.txt").unlink(), "no tokenizer.json and no vocab.txt"),
         (lambda d: (d / "model/vocab.txt").write_text(""), "the file is empty"),
@@ -348,7 +349,7 @@ def test_a_line_is_read_or_refused_whatever_stands_anywhere_in_it(tmp_path_facto
     st.lists(st.lists(st.integers(0, 99), min_size=1, max_size=4), min_size=1, max_size=6),
 )
 def test_rows_of_any_lengths_come_back(rows):
-    from trainmark.cases.glm_superglue.ragged import Ragged
+    from trainmark.cases.glm_superglue.data.passages import Ragged
 
     held = Ragged.of(rows)
     assert [held.row(number).tolist() for number in range(len(held))] == rows

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from trainmark.cases.glm_superglue import data, generate
+from trainmark.cases.glm_superglue import data
 from trainmark.cases.glm_superglue.case import CASE
-from trainmark.cases.glm_superglue.record_jsonl import read_passages
+from trainmark.cases.glm_superglue.data import generated
+from trainmark.cases.glm_superglue.data.record_jsonl import read_passages
 
 TINY = CASE.recipes["tiny"]
 
@@ -19,7 +20,7 @@ def folder(tmp_path_factory):
     """Generated data, less of it, for as long as this module's tests run."""
     place = tmp_path_factory.mktemp("generated")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(generate, "PASSAGES", {"train": 2_000, "val": 100})
+        patch.setattr(generated, "PASSAGES", {"train": 2_000, "val": 100})
         data.generate(place, TINY)
         yield place
 
@@ -34,7 +35,7 @@ def solve(text, query):
 
 
 def test_every_answer_follows_from_its_passage(folder):
-    for name, count in generate.PASSAGES.items():
+    for name, count in generated.PASSAGES.items():
         raw = [json.loads(line) for line in (folder / f"{name}.jsonl").read_text().splitlines()]
         assert len(raw) == count
         for item in raw:
@@ -50,7 +51,7 @@ def test_passages_have_the_release_s_form_and_several_numbers_of_candidates(fold
     text = json.loads((folder / "train.jsonl").read_text().splitlines()[0])["passage"]["text"]
     assert text.count("\n@highlight\n") == 1
     assert {passage.num_entities for passage in held} == set(
-        range(generate.LEAST_PEOPLE, generate.MOST_PEOPLE + 1)
+        range(generated.LEAST_PEOPLE, generated.MOST_PEOPLE + 1)
     )
     assert {len(passage.questions) for passage in held} == {1}
 
@@ -90,16 +91,16 @@ def test_another_seed_gives_other_passages_and_the_same_seed_the_same(folder, tm
 
 def test_the_loader_reads_all_of_it_and_no_word_is_unknown(folder):
     facts = data.check(folder, TINY)
-    assert (facts.train_samples, facts.eval_samples) == tuple(generate.PASSAGES.values())
-    assert facts.best_quality == generate.BEST_ACCURACY == 1.0
+    assert (facts.train_samples, facts.eval_samples) == tuple(generated.PASSAGES.values())
+    assert facts.best_quality == generated.BEST_ACCURACY == 1.0
     loaded = data.load(folder, TINY)
-    unknown = generate.SPECIAL_TOKENS.index("[UNK]")
+    unknown = generated.SPECIAL_TOKENS.index("[UNK]")
     for examples in (loaded.train, loaded.validation):
         assert examples.shortened == 0
         batch = examples.batch(range(64))
         assert not (batch.ids == unknown).any()
         assert batch.ids.max() < TINY.vocab_size
-    assert loaded.train.num_choices.max() == generate.MOST_PEOPLE
+    assert loaded.train.num_choices.max() == generated.MOST_PEOPLE
 
 
 def test_words_are_split_into_pieces_somewhere(folder):

@@ -15,9 +15,10 @@ from torch.nn import functional as F  # noqa: N812 - the field's name for it
 
 import tiny_glm
 from trainmark.cases import load
-from trainmark.cases.glm_superglue import data, generate
-from trainmark.cases.glm_superglue.case import GlmRecipe
+from trainmark.cases.glm_superglue import data
+from trainmark.cases.glm_superglue.data import generated
 from trainmark.cases.glm_superglue.job import lr_factor, shape_of
+from trainmark.cases.glm_superglue.recipe import GlmRecipe
 from trainmark.cases.glm_superglue.scoring import Places, Sequences
 from trainmark.errors import UsageError
 from trainmark.protocols import Counts
@@ -272,10 +273,10 @@ def test_what_the_record_is_told() -> None:
 def test_the_record_says_how_many_passages_were_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(generate, "PASSAGES", {"train": 6, "val": 4})
+    monkeypatch.setattr(generated, "PASSAGES", {"train": 6, "val": 4})
     tiny = load("glm_superglue").recipes["tiny"]
     assert isinstance(tiny, GlmRecipe)
-    generate.generate(tmp_path, tiny)
+    generated.generate(tmp_path, tiny)
     found = []
     for length in (tiny.seq_length, 30):
         read = data.load(tmp_path, replace(tiny, seq_length=length))

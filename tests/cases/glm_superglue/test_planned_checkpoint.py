@@ -15,12 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from trainmark.cases.glm_superglue import data, generate
-from trainmark.cases.glm_superglue.case import CASE, GlmRecipe
-from trainmark.cases.glm_superglue.checkpoint_files import EXPORTED, LATEST, ORIGINAL
+from trainmark.cases.glm_superglue import data
+from trainmark.cases.glm_superglue.case import CASE
+from trainmark.cases.glm_superglue.checkpoint import pickled_shapes
+from trainmark.cases.glm_superglue.data import generated
+from trainmark.cases.glm_superglue.data.weights import EXPORTED, LATEST, ORIGINAL, expected_shapes
 from trainmark.cases.glm_superglue.model import GlmShape, build_model
-from trainmark.cases.glm_superglue.pickled import pickled_shapes
-from trainmark.cases.glm_superglue.weights import expected_shapes
+from trainmark.cases.glm_superglue.recipe import GlmRecipe
 from trainmark.errors import DataError
 
 SIZES = {"num_layers": 2, "hidden_size": 64, "vocab_size": 47, "max_positions": 52}
@@ -37,10 +38,10 @@ def planned(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[Path, GlmRecipe, Path]:
     """A data folder, a recipe that fits its checkpoint, and the checkpoint's file."""
-    monkeypatch.setattr(generate, "PASSAGES", {"train": 4, "val": 2})
+    monkeypatch.setattr(generated, "PASSAGES", {"train": 4, "val": 2})
     tiny = CASE.recipes["tiny"]
     assert isinstance(tiny, GlmRecipe)
-    generate.generate(tmp_path, tiny)
+    generated.generate(tmp_path, tiny)
     recipe = replace(tiny, data="real", init="pretrained", vocab_size=47)
     if request.param == "safetensors":
         file = tmp_path / "model" / EXPORTED
@@ -98,7 +99,7 @@ def test_a_file_cut_short_stops_the_plan(planned: tuple[Path, GlmRecipe, Path]) 
 
 
 def test_whole_numbers_where_weights_belong_stop_the_plan(tmp_path: Path) -> None:
-    from trainmark.cases.glm_superglue.weights import header_shapes
+    from trainmark.cases.glm_superglue.data.weights import header_shapes
 
     file = tmp_path / EXPORTED
     save_file({**state(), BIAS: torch.ones(192, dtype=torch.int64)}, file)
@@ -115,7 +116,7 @@ def test_code_beside_the_weights_stops_the_plan_and_is_not_run(tmp_path: Path) -
 
     file = tmp_path / ORIGINAL
     torch.save({"module": state(), "args": Trap()}, file)
-    with pytest.raises(DataError, match=r"it names pathlib\.\S+"):
+    with pytest.raises(DataError, match="it names getattr;"):
         pickled_shapes(file)
     assert not (tmp_path / "sprung").exists()
 

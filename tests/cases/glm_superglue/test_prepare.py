@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from trainmark.cases.glm_superglue import data, generate, token_cache
+from trainmark.cases.glm_superglue import data
 from trainmark.cases.glm_superglue.case import CASE
+from trainmark.cases.glm_superglue.data import generated, passages
 from trainmark.cases.glm_superglue.prepare import prepare as prepare_folder
 from trainmark.errors import DataError
 
@@ -19,10 +20,10 @@ RECIPE = replace(TINY, data="real")
 @pytest.fixture
 def raw(tmp_path, monkeypatch):
     """A download: ReCoRD as its archive unpacks, and a vocabulary."""
-    monkeypatch.setattr(generate, "PASSAGES", {"train": 10, "val": 6})
+    monkeypatch.setattr(generated, "PASSAGES", {"train": 10, "val": 6})
     folder = tmp_path / "raw"
     folder.mkdir()
-    generate.generate(folder, TINY)
+    generated.generate(folder, TINY)
     (folder / "ReCoRD").mkdir()
     for name in ("train.jsonl", "val.jsonl"):
         (folder / name).rename(folder / "ReCoRD" / name)
@@ -45,12 +46,12 @@ def test_a_download_becomes_a_folder_that_a_run_reads(raw, monkeypatch):
     assert names == {"train.jsonl", "val.jsonl", "model/vocab.txt"}
     assert any("NOT the published ReCoRD, which has 100,730 questions" in line for line in said)
     assert "no checkpoint: only init=random will run on this data" in said
-    words = len(generate.vocabulary())
+    words = len(generated.vocabulary())
     assert (
         f"vocab.txt: {words} tokens; NOT the vocabulary of bert-large-uncased, which has 30,522"
         in said
     )
-    monkeypatch.setattr(token_cache, "tokenise", None)  # prepared: nothing left to tokenise
+    monkeypatch.setattr(passages, "tokenise", None)  # prepared: nothing left to tokenise
     assert data.check(folder, RECIPE).train_samples == 10
 
 
@@ -131,7 +132,7 @@ def no_checkpoint(raw):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (sparse, "the published HDF5 files need no preparing"),
+        (sparse, "train_sparse.hdf5: not readable as HDF5"),
         (lambda raw: shutil.rmtree(raw / "model"), "no vocabulary"),
         (another_vocabulary, "2 vocabularies: model, more"),
         (lambda raw: (raw / "ReCoRD" / "val.jsonl").unlink(), "no validation split beside train"),

@@ -13,9 +13,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import LlamaForCausalLM
-from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
-from trainmark.cases.llama2_7b_lora import adapters, layers
+from trainmark.cases.llama2_7b_lora import adapters
 from trainmark.cases.llama2_7b_lora.case import TARGETS, LlamaRecipe
 from trainmark.cases.llama2_7b_lora.model import LlamaLora, build, copy_stored
 from trainmark.cases.llama2_7b_lora.model_files import (
@@ -204,81 +203,6 @@ def test_dropped_inputs_are_the_same_when_a_block_is_recomputed() -> None:
     assert results[0][0] == results[1][0]
     for name, grad in results[0][1].items():
         torch.testing.assert_close(results[1][1][name], grad)
-
-
-def test_an_adapted_product_has_the_gradients_of_its_definition() -> None:
-    torch.manual_seed(1)
-    x, a, b = (torch.randn(size).requires_grad_() for size in ((3, 5, 6), (2, 6), (4, 2)))
-    weight = torch.randn(4, 6)
-    kept, factor = layers.kept_elements(x.flatten(0, -2), 0.4, 8)
-    assert 0 < int(kept.sum()) < kept.numel()
-    plain = x @ weight.t() + 1.5 * factor * (x * kept.view(x.shape)) @ a.t() @ b.t()
-    expected = torch.autograd.grad(plain.sin().sum(), (x, a, b))
-    found = layers._AdaptedProduct.apply(x, weight, a, b, 1.5, (0.4, 8), torch.float32, False)
-    torch.testing.assert_close(found, plain)
-    for got, wanted in zip(
-        torch.autograd.grad(found.sin().sum(), (x, a, b)), expected, strict=True
-    ):
-        torch.testing.assert_close(got, wanted)
-
-
-def test_a_gated_product_turns_into_its_gradients_block_by_block(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(layers, "_AT_ONCE", 40)  # four rows of nine, and a rest
-    gate, up = (torch.randn(2, 7, 9).requires_grad_() for _ in range(2))
-    plain = (torch.nn.functional.silu(gate) * up).sin().sum()
-    found = layers._GatedUp.apply(gate * 1, up * 1).sin().sum()
-    torch.testing.assert_close(found, plain)
-    for got, wanted in zip(
-        torch.autograd.grad(found, (gate, up)), torch.autograd.grad(plain, (gate, up)), strict=True
-    ):
-        torch.testing.assert_close(got, wanted)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_turned_in_place_is_the_library_s_rotation(
-    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
-) -> None:
-    monkeypatch.setattr(layers, "_AT_ONCE", 70)  # four rows of sixteen, and a rest
-    torch.manual_seed(4)
-    x = torch.randn(2, 7, 16, dtype=dtype).requires_grad_()  # two heads of eight
-    half = torch.randn(2, 7, 4)
-    cos, sin = (torch.cat([y, y], -1).to(dtype) for y in (half.cos(), half.sin()))
-    heads = x.view(2, 7, 2, 8).transpose(1, 2)
-    plain, _ = apply_rotary_pos_emb(heads, heads, cos, sin)
-    wanted = torch.autograd.grad(plain.sin().sum(), x)[0]
-    turned = layers._Turned.apply(x * 1, cos, sin)
-    found = torch.autograd.grad(turned.sin().sum(), x)[0]
-    near = {"rtol": 0.02, "atol": 0.03} if dtype is torch.bfloat16 else {"rtol": 1e-5, "atol": 1e-6}
-    torch.testing.assert_close(turned, plain.transpose(1, 2).flatten(-2), **near)
-    torch.testing.assert_close(found, wanted, **near)
-
-
-@pytest.mark.parametrize("columns", [(True, True), (True, False), (False, True)])
-def test_a_gated_product_takes_its_parts_as_they_lie(columns: tuple[bool, bool]) -> None:
-    torch.manual_seed(6)
-    parts = [torch.randn(2, 7, 9) for _ in range(3)]
-    gate, up = (x.clone().requires_grad_() for x in parts[:2])
-    wanted = torch.autograd.grad(torch.nn.functional.silu(gate) * up, (gate, up), parts[2])
-
-    def lying(x: torch.Tensor, by_columns: bool) -> torch.Tensor:
-        return x.flatten(0, 1).t().contiguous().t().view(x.shape) if by_columns else x.clone()
-
-    mine = [lying(x, columns[0]).requires_grad_() for x in parts[:2]]
-    out = layers._GatedUp.apply(mine[0] * 1, mine[1] * 1)
-    found = torch.autograd.grad(out, mine, lying(parts[2], columns[1]))
-    for got, expected in zip(found, wanted, strict=True):
-        torch.testing.assert_close(got, expected)
-
-
-def test_masks_differ_from_call_to_call_and_keep_the_expectation() -> None:
-    torch.manual_seed(3)
-    ones = torch.ones(200, 500)
-    first, factor = layers.kept_elements(ones, 0.05, layers.new_seed())
-    other, _ = layers.kept_elements(ones, 0.05, layers.new_seed())
-    assert not torch.equal(first, other)
-    assert (first * factor).mean().item() == pytest.approx(1.0, abs=0.003)
 
 
 def test_kept_apart_documents_are_as_if_each_stood_alone() -> None:

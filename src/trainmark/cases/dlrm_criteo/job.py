@@ -96,7 +96,7 @@ class DlrmJob:
         context.device.place(self.model)
         self.dense_parameters = sum(item.numel() for item in self.model.parameters())
         ranks = Ranks.of(context)
-        replicas = spread(self.model, ranks, torch_type=context.device.torch_type)
+        replicas = spread(self.model, ranks)
         optimizer = torch.optim.SGD(self.model.parameters(), lr=recipe.learning_rate, foreach=True)
         self.stepper = Stepper.over(
             context, ranks, replicas, optimizer, self._loss_sum,

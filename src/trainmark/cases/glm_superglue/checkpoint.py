@@ -1,13 +1,12 @@
 """Weights in files: read into a model, position tables of another length, export.
 
 Must not execute anything that a file says: pickles are read as numbers only. Which key fits
-which parameter is ``weights``'s.
+which parameter is ``data.weights``'s.
 """
 
 from __future__ import annotations
 
 import re
-import zipfile
 from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
 
@@ -15,61 +14,83 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from trainmark.data.input_files import readable
 from trainmark.errors import DataError
 
-from .checkpoint_files import REMEDY, RULE, find_checkpoint
-from .model import GlmShape
-from .weights import (
+from .data.weights import (
     LAYERS,
     POSITIONS,
+    REMEDY,
+    RULE,
     WORDS,
     LoadReport,
     another_shape,
     by_name,
     expected_shapes,
+    find_checkpoint,
     match,
-    more_than_weights,
     no_numbers,
-    no_safetensors,
-    weights_in,
 )
+from .model import GlmShape
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
-
-    from torch import Tensor
 
     from .model import Glm
 
 _HEAD_SIZE = 64  # in every published GLM; weights do not say how many heads share them
 
 
-def read_weights(file: Path) -> dict[str, Tensor]:
-    """Return the tensors of a checkpoint under the model's own names, on the host.
+def read_weights(file: Path, *, device: str = "cpu") -> dict[str, Tensor]:
+    """Return the tensors of a checkpoint under the model's own names, on ``device``.
 
     Raises:
         DataError: not readable, or with something else than numbers where weights belong.
     """
     with readable(file, rule=RULE, remedy=REMEDY):
-        found = _read_safetensors(file) if file.suffix == ".safetensors" else _read_pickle(file)
+        if file.suffix == ".safetensors":
+            found = _read_safetensors(file)
+        else:
+            found = _read_pickle(file, device)
     for key, value in found.items():
-        if not (hasattr(value, "is_floating_point") and value.is_floating_point()):
+        if not (isinstance(value, Tensor) and value.is_floating_point()):
             raise no_numbers(file, key)
     return by_name(found, file)
+
+
+def pickled_shapes(file: Path) -> dict[str, tuple[int, ...]] | None:
+    """Return the shape of every weight; none for the format before torch 1.6, read as a whole.
+
+    No number is read.
+
+    Raises:
+        DataError: as ``read_weights``.
+    """
+    with readable(file, rule=RULE, remedy=REMEDY):
+        mapped = _can_be_mapped(file)
+    return _shapes(read_weights(file, device="meta")) if mapped else None
+
+
+def _can_be_mapped(file: Path) -> bool:
+    """Tell whether a pickle has torch's format since 1.6, a zip file, were it damaged."""
+    with file.open("rb") as stream:
+        return stream.read(4) == b"PK\x03\x04"
 
 
 def _read_safetensors(file: Path) -> dict[str, Any]:
     try:
         return load_file(file)
     except SafetensorError as error:
-        raise no_safetensors(file, error) from None
+        raise DataError(
+            f"not readable as safetensors: {error}", where=str(file), remedy=REMEDY
+        ) from None
 
 
-def _read_pickle(file: Path) -> dict[str, Any]:
-    """Return the original's ``module``; what else training kept is read past."""
+def _read_pickle(file: Path, device: str) -> dict[str, Any]:
+    """Return the original's ``module``, or the weights alone; what else is there is read past."""
     # A checkpoint of training holds the state of numpy's generator: arrays, no code.
     rebuild: Any = np.ndarray.__reduce__(np.zeros(1, np.uint32))[0]
     arrays = [
@@ -80,18 +101,28 @@ def _read_pickle(file: Path) -> dict[str, Any]:
         with torch.serialization.safe_globals(arrays):
             # Mapped, a file that also holds an optimizer is not read as a whole.
             whole = torch.load(
-                file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file)
+                file, map_location=device, weights_only=True, mmap=_can_be_mapped(file)
             )
+    except OSError:
+        raise
     except UnpicklingError as error:
         # Torch goes on to advise loading with code allowed: the name it found is enough.
         refused = re.search(r"GLOBAL (\S+)", str(error))
-        raise more_than_weights(file, refused[1] if refused else None) from None
-    except (RuntimeError, EOFError, ValueError, KeyError) as error:
+        raise DataError(
+            "not readable as weights alone" + (f": it names {refused[1]}" if refused else ""),
+            where=str(file),
+            rule="the file is read without executing anything in it",
+            remedy="save the weights alone again where the file comes from",
+        ) from None
+    except Exception as error:  # noqa: BLE001  the library raises whatever damage leads to
         said = str(error).partition(". ")[0].partition("\n")[0]
         raise DataError(
             f"damaged: {said or type(error).__name__}", where=str(file), rule=RULE, remedy=REMEDY
         ) from None
-    return weights_in(whole, file)
+    found = whole.get("module", whole) if isinstance(whole, dict) else None
+    if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
+        raise DataError("no weights by name", where=f"{file}, module", rule=RULE, remedy=REMEDY)
+    return found
 
 
 def shape_of(weights: Mapping[str, Tensor], file: Path) -> GlmShape:

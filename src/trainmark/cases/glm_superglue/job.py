@@ -15,8 +15,8 @@ from trainmark.training.shards import Sharding, evaluation_rows
 from trainmark.training.stepper import Stepper, add_over_ranks
 
 from . import data as samples_of
-from .batching import grouped_order
 from .checkpoint import load
+from .data.examples import grouped_order
 from .model import GlmShape, build_model
 from .scoring import Places, Sequences
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
     from trainmark.protocols import JobContext
 
-    from .case import GlmRecipe
     from .data import Loaded
-    from .examples import ChoiceBatch
+    from .data.examples import ChoiceBatch
+    from .data.weights import LoadReport
     from .model import Glm
-    from .weights import LoadReport
+    from .recipe import GlmRecipe
 
 SEGMENT_CHOICES = 10  # candidates a sample that an evaluation scores in one forward pass
 

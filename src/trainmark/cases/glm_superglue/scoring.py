@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from .examples import ChoiceBatch
+    from .data.examples import ChoiceBatch
 
     Place = Callable[[Tensor], Tensor]
 

@@ -79,7 +79,7 @@ class GptJob:
             assert ranks.mesh is not None
             parallelize(self.model, ranks.mesh["tensor"])
         replicas = spread(
-            self.model, ranks, torch_type=context.device.torch_type, compiled=recipe.compile,
+            self.model, ranks, compiled=recipe.compile,
             shards=self.model.blocks if recipe.fsdp else None,
         )  # fmt: skip
         optimizer = torch.optim.AdamW(

@@ -82,7 +82,7 @@ class LlamaJob:
         self.parameters = sum(item.numel() for item in parameters)
         self.trained = sum(item.numel() for item in parameters if item.requires_grad)
         replicas = spread(
-            self.model, ranks, torch_type=context.device.torch_type, compiled=recipe.compile,
+            self.model, ranks, compiled=recipe.compile,
             shards=self.model.decoder_layers() if self.sharded else None,
         )  # fmt: skip
         optimizer = torch.optim.AdamW(

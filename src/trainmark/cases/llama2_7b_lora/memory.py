@@ -79,9 +79,13 @@ def _activation_bytes(config: ModelConfig, recipe: LlamaRecipe) -> int:
     stream = _FULL if recipe.weights_dtype == "fp32" else _HALF  # between blocks
     row = tokens * config.hidden_size
     head = _head_bytes(config, tokens, number=number, stream=stream)
-    block = _block_bytes(config, recipe, tokens, number=number, stream=stream)
-    feed_forward = _feed_forward_bytes(config, tokens, number=number, stream=stream)
-    kept = row * stream  # by the last norm
+    block = _block_bytes(config, recipe, tokens, number=number)
+    # Passes in the backward pass of a feed-forward layer: gradients of its two halves, of
+    # their product, and of what comes in.
+    feed_forward = tokens * (
+        3 * config.intermediate_size * number + 2 * config.hidden_size * stream
+    )
+    kept = row * _FULL  # by the last norm
     if recipe.cross_document == "separate":  # one mask, and its form that is added to scores
         kept += recipe.micro_batch_size * recipe.seq_length**2 * (1 + number)
     if recipe.checkpoint_activations:  # a block is there again only when the head is through
@@ -90,24 +94,22 @@ def _activation_bytes(config: ModelConfig, recipe: LlamaRecipe) -> int:
     return kept + config.num_layers * block + max(head, feed_forward)
 
 
-def _block_bytes(
-    config: ModelConfig, recipe: LlamaRecipe, tokens: int, *, number: int, stream: int
-) -> int:
-    """Return what one block keeps: see ``layers`` for what it does not."""
+def _block_bytes(config: ModelConfig, recipe: LlamaRecipe, tokens: int, *, number: int) -> int:
+    """Return what one block keeps for the backward pass, as the libraries compute it."""
     hidden, wide, keys = config.hidden_size, config.intermediate_size, config.kv_size
-    norms = 2 * (hidden * stream + _FULL)  # what comes in, and one number a token
+    norms = 2 * (hidden + 1) * _FULL  # what comes in, in float32, and one number a token
     attention = 2 * (hidden + keys) * number + config.num_heads * _FULL  # q, k, v, result
-    gate_and_up = 2 * wide * number
-    chosen = set(targets(recipe))
-    inputs = 0
-    for together in ({"q_proj", "k_proj", "v_proj"}, {"gate_proj", "up_proj"}):
-        copies = len(chosen & together)
-        if copies:  # one normalised input for all, or a cast of it for each
-            inputs += hidden * (number * copies if number != stream else stream)
-    if "down_proj" in chosen:
-        inputs += wide * number
-    inner = len(chosen) * recipe.lora_rank * number
-    return tokens * (norms + attention + gate_and_up + inputs + inner)
+    feed_forward = 3 * wide * number  # gate, its activation, up
+    shapes, chosen = linear_shapes(config), targets(recipe)
+    adapters = 0
+    for name in chosen:
+        into = shapes[name][1]
+        dropped = into * _FULL if recipe.lora_dropout else 0  # the mask, as it is on a CPU
+        adapters += dropped + (into + recipe.lora_rank) * number
+    weights = 0
+    if number == _HALF and recipe.weights_dtype == "fp32":  # autocast's copies
+        weights = sum(out * into for out, into in shapes.values()) * number
+    return tokens * (norms + attention + feed_forward + adapters) + weights
 
 
 def _head_bytes(config: ModelConfig, tokens: int, *, number: int, stream: int) -> int:
@@ -118,14 +120,6 @@ def _head_bytes(config: ModelConfig, tokens: int, *, number: int, stream: int) -
     if number != stream:
         states += (tokens + config.vocab_size) * config.hidden_size * number
     return scores + states + rows * config.hidden_size * number
-
-
-def _feed_forward_bytes(config: ModelConfig, tokens: int, *, number: int, stream: int) -> int:
-    """Return what passes through a feed-forward layer's backward beside gate and up."""
-    wide = tokens * config.intermediate_size * number
-    narrow = tokens * config.hidden_size * (2 * stream + number)
-    cast = config.hidden_size * config.intermediate_size * number if number != stream else 0
-    return wide + narrow + cast
 
 
 def refuse_too_little(

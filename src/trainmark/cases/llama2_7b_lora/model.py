@@ -26,8 +26,8 @@ from trainmark.errors import DataError
 from trainmark.training.kernels.host_memory import give_back_free_memory, map_large_blocks
 from trainmark.training.kernels.linear_cross_entropy import linear_cross_entropy_sum
 
+from .adapters import ADAPTER
 from .case import targets
-from .layers import ADAPTER, use_lean_parts
 from .memory import SCORES_AT_ONCE
 from .model_files import REMEDY, RULE, check_weights
 from .packing import IGNORED
@@ -165,7 +165,6 @@ def build(
         _with_adapters(causal_lm, recipe, place),
         checkpoint_activations=recipe.checkpoint_activations,
     )
-    use_lean_parts(causal_lm.model)
     _leave_to_each_rank(model)
     if place.type == "cpu":
         give_back_free_memory()

@@ -44,7 +44,7 @@ class FaultyJob(ToyJob):
             raise ValueError("planted: row 17 of the data is upside down")
         if kind in ("wait", "hold"):
             fifo = Path(os.environ["FAULT_FIFO"])
-            fifo.write_text(f"{os.getpid()} {os.getppid()}\n")
+            fifo.write_text(f"{os.getpid()}\n")
             if kind == "wait":
                 signal.pause()
             else:

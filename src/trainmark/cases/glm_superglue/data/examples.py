@@ -1,8 +1,9 @@
 """Cloze samples as choice sequences, and batches out of them.
 
-Owns the form that every source of samples gives and how sequences are laid out in a batch.
-A sample has one sequence a candidate; candidates that do not exist are never run, so a
-batch holds as many sequences as its samples have candidates together. Numpy only.
+Owns the form that every source of samples gives, how sequences are laid out in a batch, and
+the order of an epoch by numbers of candidates. A sample has one sequence a candidate;
+candidates that do not exist are never run, so a batch holds as many sequences as its samples
+have candidates together. Numpy only.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from numpy.typing import NDArray
+
+    from trainmark.training.shards import Sharding
 
 LENGTH_MULTIPLE = 8  # of a trimmed batch: matrix units take such lengths as they are
 
@@ -168,3 +171,43 @@ def _laid_out(samples: list[list[ChoiceSequence]], seq_length: int, *, trim: boo
         target_ids=np.concatenate([item.target_ids for item in sequences]).astype(np.int64),
         target_owner=target_owner,
     )
+
+
+def grouped_order(
+    num_choices: NDArray[np.int64], sharding: Sharding, epoch: int
+) -> NDArray[np.int64]:
+    """Return row numbers as ``Sharding.micro_batches`` takes them, int64 (samples,).
+
+    What a step costs a rank follows from its samples' candidates, and the slowest rank sets
+    the step's time; grouped, ranks that wait for each other get samples of like numbers.
+
+    A group is what all ranks take in one micro-batch: neighbours in a sorted order, ties
+    broken at random. Groups, and samples within one, are then shuffled; what fills no
+    group is drawn first, at random, and comes last. So every sample is there once, and
+    every place in the epoch is as likely for it as any other, whatever its group.
+
+    Args:
+        num_choices: candidates of each sample, int64 (samples,).
+    """
+    rng = np.random.default_rng([sharding.seed, epoch])
+    size = sharding.micro_batch_size * sharding.world_size
+    shuffled = rng.permutation(len(num_choices))
+    whole = len(shuffled) // size * size
+    rest, shuffled = shuffled[whole:], shuffled[:whole]
+    ordered = shuffled[np.argsort(num_choices[shuffled], kind="stable")]
+    groups = rng.permuted(ordered.reshape(-1, size), axis=1)[rng.permutation(whole // size)]
+    return np.concatenate([_by_rank(groups, sharding), rest])
+
+
+def _by_rank(groups: NDArray[np.int64], sharding: Sharding) -> NDArray[np.int64]:
+    """Lay groups out as a step's rows are cut: first by rank, then by micro-batch.
+
+    The groups of an epoch's last step may be fewer than it could hold; its cut follows
+    the number of its rows, so they stay as they are.
+    """
+    steps = len(groups) // sharding.grad_accum_steps
+    full = steps * sharding.grad_accum_steps
+    cut = groups[:full].reshape(
+        steps, sharding.grad_accum_steps, sharding.world_size, sharding.micro_batch_size
+    )
+    return np.concatenate([cut.swapaxes(1, 2).reshape(-1), groups[full:].reshape(-1)])

@@ -7,7 +7,7 @@ is made of. Must not know files or text. Numpy only.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy as np
 from trainmark.errors import DataError
 
 from .examples import ChoiceSequence, Examples
-from .ragged import Ragged
+from .passages import Ragged
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from .passages import Passages
-    from .tokens import BlockTokens
 
 DRAW_SEED = 42  # wrong candidates are the published setup's, whatever the recipe's seed
 BOUND_TOKENS = 4  # the first token, the mask, the context's end and the answer block's start
@@ -45,7 +44,8 @@ class Drawn:
     def for_training(cls, passages: Passages, max_wrong_choices: int) -> Self:
         """Give every right answer a sample with at most so many wrong entities.
 
-        Where there are more, they are drawn; one generator goes through the split.
+        Where there are more, they are drawn; one generator goes through the split. Passages
+        whose candidates were drawn before keep the first.
         """
         draw = random.Random(DRAW_SEED)
         questions, choices = [], []
@@ -56,7 +56,8 @@ class Drawn:
                 drawn = wrong
                 if len(wrong) > max_wrong_choices:
                     drawn = list(wrong)
-                    draw.shuffle(drawn)
+                    if not passages.drawn_length:
+                        draw.shuffle(drawn)
                     drawn = drawn[:max_wrong_choices]
                 questions.append(question)
                 choices.append([answer, *drawn])
@@ -77,16 +78,43 @@ class ClozeExamples(Examples):
         file: named where something is wrong.
 
     Raises:
-        DataError: a question and a candidate that leave no room in the sequence.
+        DataError: no question, a token past the vocabulary, or a question and a candidate
+            that leave no room in the sequence.
     """
 
     def __init__(
-        self, passages: Passages, drawn: Drawn, *, tokens: BlockTokens, seq_length: int, file: Path
+        self, passages: Passages, drawn: Drawn, *, seq_length: int, vocab_size: int, file: Path
     ) -> None:
-        self.passages, self.drawn, self.tokens = passages, drawn, tokens
-        self.seq_length = seq_length
+        self.passages, self.drawn, self.tokens = passages, drawn, passages.tokens
+        self.seq_length, self.file = seq_length, file
+        self.cut_to = passages.drawn_length or seq_length
         self.num_choices = drawn.choices.lengths
-        self._refuse_long(file)
+        if not passages.num_questions:
+            raise DataError(
+                "no question", where=str(file), rule="a split has at least one",
+                remedy="prepare the data again",
+            )  # fmt: skip
+        self._refuse_tokens(vocab_size)
+        self._refuse_long()
+
+    def _refuse_tokens(self, vocab_size: int) -> None:
+        """Refuse tokens that the model has no row for."""
+        for name, rows in (
+            ("texts", self.passages.texts),
+            ("queries", self.passages.queries),
+            ("names", self.passages.names),
+            ("tokens", Ragged(np.array(astuple(self.tokens)), np.array([0, 5]))),
+        ):
+            bad = (rows.values < 0) | (rows.values >= vocab_size)
+            if bad.any():
+                at = int(bad.argmax())
+                row = int(np.searchsorted(rows.starts, at, side="right")) - 1
+                raise DataError(
+                    f"token id {rows.values[at]}",
+                    where=f"{self.file}, {name}, row {row} (counted from 0)",
+                    rule=f"a token id lies in [0, {vocab_size}), the recipe's vocab_size",
+                    remedy="set vocab_size to the model's, or prepare the data again",
+                )
 
     def _needed_tokens(self) -> NDArray[np.int64]:
         """Return what each sample's longest sequence takes without the passage."""
@@ -97,20 +125,29 @@ class ClozeExamples(Examples):
         needed: NDArray[np.int64] = queries + longest + BOUND_TOKENS
         return needed
 
-    def _refuse_long(self, file: Path) -> None:
+    def _refuse_long(self) -> None:
         needed = self._needed_tokens()
         at = int(needed.argmax())
+        if self.passages.drawn_length > self.seq_length:
+            raise DataError(
+                f"sequences were cut to {self.passages.drawn_length} tokens",
+                where=str(self.file),
+                rule=f"they are never cut again; the recipe's seq_length is {self.seq_length}",
+                remedy=f"set seq_length={self.passages.drawn_length}",
+            )
         if needed[at] > self.seq_length:
             raise DataError(
                 f"a question and a candidate take {needed[at]} tokens without the passage",
-                where=f"{file}, {self.passages.place(int(self.drawn.questions[at]))}",
+                where=f"{self.file}, {self.passages.place(int(self.drawn.questions[at]))}",
                 rule=f"passages are shortened, questions are not; seq_length is {self.seq_length}",
                 remedy=f"set seq_length to more than {needed[at]}, or take the question out",
             )
 
     @property
-    def shortened(self) -> int:
-        """Samples with a candidate for which the passage is shortened."""
+    def shortened(self) -> int | None:
+        """Samples with a candidate for which the passage is shortened; none: it was before."""
+        if self.passages.drawn_length:
+            return None
         first_questions = self.passages.questions_of
         passages = np.searchsorted(first_questions, self.drawn.questions, side="right") - 1
         tokens = self.passages.texts.lengths[passages] + self._needed_tokens()
@@ -137,7 +174,7 @@ class ClozeExamples(Examples):
     ) -> ChoiceSequence:
         """Put one candidate behind its context; what does not fit is cut off the passage."""
         bounds = self.tokens
-        room = self.seq_length - BOUND_TOKENS - len(left) - len(right) - len(name)
+        room = self.cut_to - BOUND_TOKENS - len(left) - len(right) - len(name)
         text = text[:room]
         mask_at = 1 + len(text) + len(left)
         separator = mask_at + len(right) + 2

@@ -11,24 +11,32 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from trainmark.data import prepared
+from trainmark.data.split_layout import find_layout
 from trainmark.data.wordpiece import FILES
 from trainmark.errors import DataError
 
-from .checkpoint_files import EXPORTED, LATEST, find_checkpoint
-from .data import MODEL, SPLITS, Layout, find_layout
-from .token_cache import FOLDER, kept_file, read_split
-from .tokens import REMEDY, open_vocabulary, vocabulary_file
+from ..data import HDF5, JSONL, MODEL, PREPARED, TOKENS
+from ..data.passages import kept_file, read_jsonl
+from ..data.tokens import REMEDY, open_vocabulary, vocabulary_file
+from ..data.weights import EXPORTED, LATEST, find_checkpoint
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from trainmark.data.prepared import Say, Unfinished
 
-    from .passages import Passages
+    from ..data.passages import Passages
 
 FORMAT = 1
-NAMES = {"train": "train.jsonl", "validation": "val.jsonl"}
+RULE = (
+    "a download has train.jsonl and val.jsonl of ReCoRD, or train_sparse.hdf5 and "
+    "eval_sparse.hdf5, in itself or where the archives keep them"
+)
+FETCH = "fetch ReCoRD as the case's README says"
 PUBLISHED_TOKENS = 30_522  # of bert-large-uncased
 # Questions of the published ReCoRD, https://huggingface.co/datasets/aps/super_glue
 PUBLISHED_QUESTIONS = {"train": 100_730, "validation": 10_000}
@@ -39,19 +47,21 @@ class Source:
     """The raw files, each of them there.
 
     Args:
-        splits: ReCoRD's jsonl files.
-        vocabulary: ``tokenizer.json`` or ``vocab.txt``.
+        kind: ``jsonl`` or ``hdf5``.
+        splits: the file of each.
+        vocabulary: ``tokenizer.json`` or ``vocab.txt``; none: the splits are tokens already.
         checkpoint: the file with the weights; none: there is none.
     """
 
+    kind: str
     splits: dict[str, Path]
-    vocabulary: Path
+    vocabulary: Path | None
     checkpoint: Path | None
 
     @property
     def files(self) -> list[Path]:
         """All files that the data folder follows from."""
-        return [*self.splits.values(), self.vocabulary, *filter(None, [self.checkpoint])]
+        return [*self.splits.values(), *filter(None, [self.vocabulary, self.checkpoint])]
 
 
 def prepare(raw: Path, data: Path, say: Say) -> None:
@@ -60,13 +70,13 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
     Calling again with the same sources keeps every finished file whose sha256 still fits.
 
     Args:
-        raw: a folder with train.jsonl and val.jsonl, a vocabulary, and a checkpoint if
-            there is one, in itself or in folders right below.
+        raw: a folder with ReCoRD's jsonl files and a vocabulary, or with the published HDF5
+            files, and a checkpoint if there is one, in itself or in folders right below.
         say: called with one line for each thing done, kept or found.
 
     Raises:
         DataError: something is missing or damaged, or ``data`` is not this call's to write.
-        EnvironmentFault: no room, no permission.
+        EnvironmentFault: no room, no permission, or h5py is needed and not installed.
     """
     with prepared.alone(data) as folder:
         _prepare(raw.resolve(), folder, say)
@@ -78,15 +88,18 @@ def find_source(raw: Path) -> Source:
     Raises:
         DataError: something is missing, there several times, or prepared already.
     """
-    layout: Layout = find_layout(raw)
-    if layout.kind == "hdf5":
-        raise DataError(
-            "the published HDF5 files need no preparing",
-            where=str(raw),
-            rule="passages in train.jsonl and val.jsonl are prepared",
-            remedy=f"`trainmark run glm_superglue --data {raw}`",
-        )
+    layout = find_layout(raw, (JSONL, HDF5), rule=RULE, remedy=FETCH)
     folders = [raw, *sorted(item for item in raw.iterdir() if item.is_dir())]
+    has_weights = any((place / name).exists() for place in folders for name in (EXPORTED, LATEST))
+    return Source(
+        layout.kind,
+        {split: file for split, (file,) in layout.files.items()},
+        _vocabulary(raw, folders) if layout.kind == JSONL.kind else None,
+        find_checkpoint(raw) if has_weights else None,
+    )
+
+
+def _vocabulary(raw: Path, folders: list[Path]) -> Path:
     named = [place for place in folders if any((place / name).is_file() for name in FILES)]
     if len(named) != 1:
         names = ", ".join(place.name for place in named)
@@ -96,9 +109,7 @@ def find_source(raw: Path) -> Source:
             rule=f"one folder, the raw one or one right below it, holds {' or '.join(FILES)}",
             remedy=REMEDY.replace("into model/", "there"),
         )
-    has_weights = any((place / name).exists() for place in folders for name in (EXPORTED, LATEST))
-    weights = find_checkpoint(raw) if has_weights else None
-    return Source(layout.files, vocabulary_file(named[0]), weights)
+    return vocabulary_file(named[0])
 
 
 def _prepare(raw: Path, data: Path, say: Say) -> None:
@@ -115,7 +126,6 @@ def _prepare(raw: Path, data: Path, say: Say) -> None:
     if unfinished is None:
         return
     with unfinished.worth_keeping():
-        _tell_vocabulary(source.vocabulary, say)
         _write(source, unfinished, say)
     _tell(unfinished.manifest["counts"], say)
     unfinished.finish()
@@ -124,25 +134,24 @@ def _prepare(raw: Path, data: Path, say: Say) -> None:
 
 def _write(source: Source, unfinished: Unfinished, say: Say) -> None:
     """Write every file that no earlier call finished; the one most likely refused comes first."""
-    vocabulary = f"{MODEL}/{source.vocabulary.name}"
+    if source.vocabulary is not None:
+        _tell_vocabulary(source.vocabulary, say)
     if source.checkpoint is None:
         say("no checkpoint: only init=random will run on this data")
     else:
-        from .checkpoint import export
+        from ..checkpoint import export
 
         folder = source.checkpoint.parent
         if source.checkpoint.name != EXPORTED:
             folder = folder.parent  # of the folder named after an iteration
         _once(f"{MODEL}/{EXPORTED}", partial(export, folder), unfinished, say)
-    copies = {NAMES[split]: source.splits[split] for split in SPLITS}
-    copies[vocabulary] = source.vocabulary
-    for relative, file in copies.items():
-        _once(relative, partial(shutil.copyfile, file), unfinished, say)
-    for split in SPLITS:
-        _tokens(split, unfinished, unfinished.partial / vocabulary, say)
+    if source.vocabulary is None:
+        _convert(source, unfinished, say)
+    else:
+        _tokenise(source, source.vocabulary, unfinished, say)
 
 
-def _once(relative: str, make: Any, unfinished: Unfinished, say: Say) -> None:
+def _once(relative: str, make: Callable[[Path], Any], unfinished: Unfinished, say: Say) -> None:
     if relative in unfinished.files:
         say(f"kept {relative}: finished before, its sha256 fits")
         return
@@ -151,18 +160,38 @@ def _once(relative: str, make: Any, unfinished: Unfinished, say: Say) -> None:
     unfinished.save()
 
 
-def _tokens(split: str, unfinished: Unfinished, vocabulary: Path, say: Say) -> None:
-    """Tokenise a split into the place where a run looks for it, and count it."""
+def _convert(source: Source, unfinished: Unfinished, say: Say) -> None:
+    """Write each split as tokens, and count it."""
+    from .hdf5 import read_hdf5
+
+    for split, file in source.splits.items():
+
+        def write(target: Path, split: str = split, file: Path = file) -> None:
+            passages = read_hdf5(file, evaluation=split == "validation")
+            unfinished.manifest["counts"][split] = _counts(passages)
+            with target.open("wb") as stream:
+                np.savez(stream, **passages.arrays())  # type: ignore[arg-type]
+
+        _once(f"{TOKENS}/{PREPARED.names[split][0]}", write, unfinished, say)
+
+
+def _tokenise(source: Source, vocabulary: Path, unfinished: Unfinished, say: Say) -> None:
+    """Copy text and vocabulary; tokenise to where a run looks for it, and count it."""
+    relative = f"{MODEL}/{vocabulary.name}"
+    copies = {JSONL.names[split][0]: file for split, file in source.splits.items()}
+    for name, file in {**copies, relative: vocabulary}.items():
+        _once(name, partial(shutil.copyfile, file), unfinished, say)
     folder = unfinished.partial
-    file, place = folder / NAMES[split], folder / FOLDER
-    relative = kept_file(file, vocabulary, place).relative_to(folder).as_posix()
-    if relative in unfinished.files:
-        say(f"kept {relative}: finished before, its sha256 fits")
-        return
-    say(f"tokenising {file.name}")
-    unfinished.manifest["counts"][split] = _counts(read_split(file, vocabulary, place))
-    unfinished.keep(relative)
-    unfinished.save()
+    for split, (name,) in JSONL.names.items():
+        kept = kept_file(folder / name, folder / relative, folder / TOKENS)
+        if (listed := f"{TOKENS}/{kept.name}") in unfinished.files:
+            say(f"kept {listed}: finished before, its sha256 fits")
+            continue
+        say(f"tokenising {name}")
+        passages = read_jsonl(folder / name, folder / relative, folder / TOKENS)
+        unfinished.manifest["counts"][split] = _counts(passages)
+        unfinished.keep(listed)
+        unfinished.save()
 
 
 def _counts(passages: Passages) -> dict[str, int]:

@@ -1,19 +1,19 @@
-"""Names and shapes of GLM's weights, and which of a checkpoint's fit; no torch.
+"""A checkpoint's files: where a folder keeps them, and whether they fit a model; no torch.
 
-Owns the original's parameter names, the shape each has in a model of given sizes, and the
-comparison, so that the launcher refuses what a rank could not load. Numbers are not read.
+Owns the original's folder layout and parameter names, the shape each has in a model of given
+sizes, and the comparison, so that the launcher refuses what a rank could not load. Numbers are
+not read.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from trainmark.data.input_files import readable
+from trainmark.data.split_layout import refuse_unreadable
 from trainmark.errors import DataError
-
-from .checkpoint_files import REMEDY, RULE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,6 +22,12 @@ if TYPE_CHECKING:
     Shapes = Mapping[str, tuple[int, ...]]
 
 Value = TypeVar("Value")
+LATEST = "latest_checkpointed_iteration.txt"
+ORIGINAL = "mp_rank_00_model_states.pt"
+EXPORTED = "model.safetensors"
+RULE = f"a checkpoint is a folder with {EXPORTED}, or with {LATEST} and <iteration>/{ORIGINAL}"
+REMEDY = "put GLM-large's checkpoint there, or add init=random, which is labelled performance-only"
+_WORD_BYTES = 100  # the longest that such a folder is called
 FITTING = "set the recipe's sizes to the checkpoint's, or use the checkpoint of such a model"
 WORDS = "word_embeddings.weight"
 POSITIONS = (
@@ -47,6 +53,59 @@ class LoadReport:
     cut: tuple[str, ...]
 
 
+def find_checkpoint(folder: Path) -> Path:
+    """Return the file with the weights, in ``folder`` or in its only folder that has some.
+
+    Raises:
+        DataError: there is none, several, or one that is cut over several files.
+    """
+    with readable(folder, rule=RULE, remedy=REMEDY):
+        inner = sorted(item for item in folder.iterdir() if item.is_dir())
+    places = [item for item in (folder, *inner) if _marks(item)]
+    if not places:
+        raise DataError("no checkpoint", where=str(folder), rule=RULE, remedy=REMEDY)
+    if places[0] != folder and len(places) > 1:
+        names = ", ".join(item.name for item in places)
+        raise DataError(
+            f"{len(places)} checkpoints: {names}",
+            where=str(folder),
+            rule="one run starts from one checkpoint",
+            remedy="leave one of them there",
+        )
+    exported = places[0] / EXPORTED
+    file = exported if exported.exists() else _latest(places[0])
+    refuse_unreadable(file, rule=RULE, remedy=REMEDY)
+    return file
+
+
+def _marks(folder: Path) -> bool:
+    return any((folder / name).exists() for name in (EXPORTED, LATEST))
+
+
+def _latest(folder: Path) -> Path:
+    """Return the file that the iteration file points to."""
+    pointer = folder / LATEST
+    refuse_unreadable(pointer, rule=RULE, remedy=REMEDY)
+    with pointer.open("rb") as stream:
+        word = stream.read(_WORD_BYTES + 1).decode(errors="replace").strip()
+    if len(word) > _WORD_BYTES or not word.replace("_", "").isalnum():
+        raise DataError(
+            f"it says {word[:40]!r}",
+            where=str(pointer),
+            rule=f"it holds the name of the folder beside it with {ORIGINAL}",
+            remedy=REMEDY,
+        )
+    others = sorted(item.name for item in (folder / word).glob("mp_rank_*_model_states.pt"))
+    if others and others != [ORIGINAL]:
+        raise DataError(
+            f"the weights are cut over {', '.join(others)}",
+            where=str(folder / word),
+            rule=f"they lie in {ORIGINAL} alone",
+            remedy="merge the checkpoint to model parallel size 1 with the tools of its origin",
+        )
+    return folder / word / ORIGINAL
+
+
 def expected_shapes(
     *, num_layers: int, hidden_size: int, vocab_size: int, max_positions: int
 ) -> dict[str, tuple[int, ...]]:
@@ -68,18 +127,6 @@ def expected_shapes(
         add(f"{layer}.mlp.dense_4h_to_h", hidden_size, 4 * hidden_size)
     add("transformer.final_layernorm", hidden_size)
     return shapes
-
-
-def weights_in(whole: Any, file: Path) -> dict[str, Any]:
-    """Return the original's ``module`` out of what its file holds, or the weights alone.
-
-    Raises:
-        DataError: no entries by name.
-    """
-    found = whole.get("module", whole) if isinstance(whole, dict) else None
-    if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
-        raise DataError("no weights by name", where=f"{file}, module", rule=RULE, remedy=REMEDY)
-    return found
 
 
 def by_name(found: Mapping[str, Value], file: Path) -> dict[str, Value]:
@@ -146,21 +193,6 @@ def no_numbers(file: Path, key: str) -> DataError:
     )
 
 
-def more_than_weights(file: Path, name: str | None) -> DataError:
-    """Return the error for a pickle that would have to execute ``name`` to be read."""
-    return DataError(
-        "not readable as weights alone" + (f": it names {name}" if name else ""),
-        where=str(file),
-        rule="the file is read without executing anything in it",
-        remedy="save the weights alone again where the file comes from",
-    )
-
-
-def no_safetensors(file: Path, error: Exception) -> DataError:
-    """Return the error for a file that the library refuses."""
-    return DataError(f"not readable as safetensors: {error}", where=str(file), remedy=REMEDY)
-
-
 def header_shapes(file: Path) -> dict[str, tuple[int, ...]]:
     """Return the shape of every weight of a safetensors file; its numbers are not read.
 
@@ -177,7 +209,9 @@ def header_shapes(file: Path) -> dict[str, tuple[int, ...]]:
                     part = held.get_slice(key)
                     shapes[key], kinds[key] = tuple(part.get_shape()), part.get_dtype()
         except SafetensorError as error:
-            raise no_safetensors(file, error) from None
+            raise DataError(
+                f"not readable as safetensors: {error}", where=str(file), remedy=REMEDY
+            ) from None
     for key, kind in kinds.items():
         if not kind.startswith(("F", "BF")):
             raise no_numbers(file, key)

@@ -1,4 +1,4 @@
-"""Write choice sequences as the published sparse HDF5 has them; the program reads it only."""
+"""Write choice sequences as the published sparse HDF5 has them; the program only reads it."""
 
 from __future__ import annotations
 
@@ -11,22 +11,31 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from trainmark.cases.glm_superglue.examples import ChoiceSequence
+    from trainmark.cases.glm_superglue.data.examples import ChoiceSequence
 
 
 def write_matrix(
-    file: h5py.File, name: str, rows: Sequence[Any], columns: int, **storage: Any
+    file: h5py.File,
+    name: str,
+    rows: Sequence[Any],
+    columns: int,
+    *,
+    form: str = "csr",
+    **storage: Any,
 ) -> None:
-    """Write rows, shorter ones as if zeros followed, as a CSR group of h5sparse."""
-    stored = [np.flatnonzero(row) for row in rows]
+    """Write rows, shorter ones as if zeros followed, as a group of h5sparse: CSR or CSC."""
+    dense = np.zeros((len(rows), columns), np.int64)
+    for number, row in enumerate(rows):
+        dense[number, : len(row)] = row
+    lines = dense if form == "csr" else dense.T
+    major, minor = np.nonzero(lines)
     group = file.create_group(name)
-    group.attrs["h5sparse_format"] = "csr"
-    group.attrs["h5sparse_shape"] = (len(rows), columns)
-    values = [np.asarray(row)[at] for row, at in zip(rows, stored, strict=True)]
-    ends = np.cumsum([len(at) for at in stored])
-    group.create_dataset("data", data=np.concatenate(values).astype(np.int64), **storage)
-    group.create_dataset("indices", data=np.concatenate(stored).astype(np.int32), **storage)
-    group.create_dataset("indptr", data=np.concatenate([[0], ends]).astype(np.int64))
+    group.attrs["h5sparse_format"] = form
+    group.attrs["h5sparse_shape"] = dense.shape
+    group.create_dataset("data", data=lines[major, minor], **storage)
+    group.create_dataset("indices", data=minor.astype(np.int32), **storage)
+    ends = np.cumsum(np.bincount(major, minlength=len(lines)))
+    group.create_dataset("indptr", data=np.concatenate([[0], ends]))
 
 
 def write_split(
@@ -42,7 +51,7 @@ def write_split(
     Args:
         columns: tokens that sequences are padded to.
         evaluation: say which candidates are right.
-        storage: of the vectors, as ``h5py`` takes it; nothing: in one piece.
+        storage: of the vectors, as ``h5py`` takes it; nothing: in one piece. ``form``: csc.
     """
     held = list(samples)
     sequences = [sequence for sample in held for sequence in sample]
@@ -57,14 +66,14 @@ def write_split(
         write_matrix(file, "position", positions, columns, **storage)
         write_matrix(file, "target", target, columns, **storage)
         write_matrix(file, "logit_mask", scored, columns, **storage)
-        separators = [item.separator for item in sequences]
-        write_matrix(file, "mask", [separators], len(separators))
-        write_matrix(file, "choice_start_end", np.stack([np.append(0, ends[:-1]), ends], 1), 2)
+        form = {"form": storage.get("form", "csr")}
+        write_matrix(file, "mask", [[item.separator] for item in sequences], 1, **form)
+        bounds = np.stack([np.append(0, ends[:-1]), ends], 1)
+        write_matrix(file, "choice_start_end", bounds, 2, **form)
         if evaluation:
             right = [np.flatnonzero([item.correct for item in sample]) for sample in held]
             stops = np.cumsum([len(row) for row in right])
             answers = np.concatenate(right)
-            write_matrix(file, "answer_idx", [answers], len(answers))
-            write_matrix(
-                file, "answer_start_end", np.stack([np.append(0, stops[:-1]), stops], 1), 2
-            )
+            write_matrix(file, "answer_idx", answers[:, None], 1, **form)
+            bounds = np.stack([np.append(0, stops[:-1]), stops], 1)
+            write_matrix(file, "answer_start_end", bounds, 2, **form)

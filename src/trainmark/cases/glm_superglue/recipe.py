@@ -1,0 +1,74 @@
+"""How GLM is shaped and trained: the fields of its recipe and their rules."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Gt, Le, Lt
+
+from trainmark.errors import UsageError
+from trainmark.spec import PositiveFloat, PositiveInt, Recipe, recipe_field
+
+
+@dataclass(frozen=True, kw_only=True)
+class GlmRecipe(Recipe):
+    """How GLM is shaped and trained; the defaults are GLM-large's."""
+
+    num_layers: Annotated[int, Gt(0), Le(10_000)] = recipe_field(24, "transformer blocks")
+    hidden_size: PositiveInt = recipe_field(1024, "width of the residual stream")
+    num_heads: PositiveInt = recipe_field(16, "attention heads")
+    vocab_size: PositiveInt = recipe_field(30592, "rows of the token table, padding included")
+    seq_length: PositiveInt = recipe_field(512, "tokens every sequence is padded to")
+    trim_padding: bool = recipe_field(
+        False, "pad to the longest sequence of a micro-batch only; less is then computed"
+    )
+    max_wrong_choices: PositiveInt = recipe_field(
+        9, "wrong candidates of a training sample at most, drawn once from a fixed seed"
+    )
+    group_by_choices: bool = recipe_field(
+        False, "let ranks that wait for each other train samples of like size", rule="closed"
+    )
+    init: Literal["pretrained", "random"] = recipe_field(
+        "pretrained",
+        "weights to start from; random: speed only, no quality to compare",
+        rule="scope",
+    )
+    dropout: Annotated[float, Ge(0), Lt(1)] = recipe_field(
+        0.1, "probability of dropping embeddings, attention weights and residuals"
+    )
+    max_grad_norm: PositiveFloat | None = recipe_field(1.0, "clip gradients to it; none: no clip")
+    lr_decay_steps: PositiveInt = recipe_field(
+        4_338, "steps of warm-up and linear decay together; two epochs at 64 samples a step"
+    )
+    lr_warmup_fraction: Annotated[float, Ge(0), Lt(1)] = recipe_field(
+        0.1, "share of lr_decay_steps with a linearly rising learning rate"
+    )
+    lr_floor: Annotated[float, Ge(0), Le(1)] = recipe_field(
+        0.1, "share of learning_rate where the decay ends, and stays"
+    )
+    loss_scale_window: PositiveInt = recipe_field(
+        1_000, "fp16: steps without overflow after which the loss scale doubles", rule="free"
+    )
+    loss_scale_hysteresis: PositiveInt = recipe_field(
+        2, "fp16: overflows since it last doubled that halve the loss scale", rule="free"
+    )
+    checkpoint_activations: bool = recipe_field(
+        False, "recompute blocks in the backward pass to save memory", rule="closed"
+    )
+
+    def check(self, world_size: int) -> None:
+        """Refuse shapes that do not divide.
+
+        Raises:
+            UsageError: naming the field, its rule and what fits.
+        """
+        del world_size
+        if self.hidden_size % self.num_heads:
+            fitting = [n for n in range(1, self.hidden_size + 1) if self.hidden_size % n == 0]
+            raise UsageError(
+                f"num_heads={self.num_heads} does not divide hidden_size {self.hidden_size}",
+                where="recipe field num_heads",
+                rule="every head has the same width",
+                remedy=f"use one of {', '.join(map(str, fitting))}",
+            )

@@ -1,0 +1,60 @@
+"""Every benchmark runs to its end at its smallest size; what it measures there means nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from benchmarks.__main__ import NAMES
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.timeout(900)  # nine processes that import torch, on a busy machine
+NO_BENCHMARK = {"__init__", "__main__", "harness", "jobs", "peers"}
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    # One thread: the tests beside this one need the other cores.
+    path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+    environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [sys.executable, "-m", "benchmarks", *words],
+        cwd=ROOT, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def tables_of_full_runs() -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in (ROOT / "benchmarks/results").glob("*.md")}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_benchmark_ends_with_a_table_of_numbers(name: str, tmp_path: Path) -> None:
+    kept = tables_of_full_runs()
+
+    done = run(name, "--size", "tiny", "--results", str(tmp_path))
+
+    assert done.returncode == 0, done.stderr
+    rows = re.findall(r"^\| (.+) \| (.+) \| (.+) \| (met|missed) \|$", done.stdout, re.MULTILINE)
+    assert rows
+    assert (tmp_path / f"{name}.md").read_text() == done.stdout[: -len("\n")]
+    for what, measured, _bar, _met in rows:
+        assert re.search(r"\d", measured) or what.startswith("heavy imports"), (what, measured)
+        assert not re.search(r"\b(nan|inf)\b", measured), (what, measured)
+    assert tables_of_full_runs() == kept
+
+
+def test_every_module_with_bars_is_listed_and_no_table_is_left_over() -> None:
+    modules = {
+        path.stem
+        for path in (ROOT / "benchmarks").glob("*.py")
+        if path.stem not in NO_BENCHMARK and "conclude(" in path.read_text()
+    }
+    assert modules == set(NAMES)
+    assert {Path(name).stem for name in tables_of_full_runs()} <= modules
+
+
+def test_an_unknown_benchmark_is_refused() -> None:
+    assert run("no_such_benchmark").returncode == 2
