@@ -6,6 +6,7 @@ needs of it, so that a million steps on eight ranks fit in memory.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -33,17 +34,23 @@ class Phase:
     step_ns: int = 0
     wait_ns: int = 0
     steps: int = 0
-    samples: int = 0
-    sequences: int = 0
-    tokens: int = 0
-    tokens_padded: int = 0
-    model_flops: float | None = 0.0
-    parts_ns: dict[str, int] = field(default_factory=dict)
+    counts: Counts = field(default_factory=Counts)
+    model_flops: float | None = 0.0  # none where a window has none
+    parts_ns: Counter[str] = field(default_factory=Counter)
 
-    @property
-    def counts(self) -> Counts:
-        """Return what the phase trained."""
-        return Counts(self.samples, self.sequences, self.tokens, self.tokens_padded)
+    def add(self, window: dict[str, Any]) -> None:
+        """Take a ``window`` event."""
+        self.windows_ns += window["end_ns"] - window["start_ns"]
+        self.step_ns += sum(window["step_ns"])
+        self.wait_ns += sum(window["wait_ns"])
+        self.steps += len(window["step_ns"])
+        self.counts += Counts(
+            sum(window["samples"]), window["sequences"], window["tokens"], window["tokens_padded"]
+        )
+        flops = window["model_flops"]
+        known = flops is not None and self.model_flops is not None
+        self.model_flops = self.model_flops + flops if known else None
+        self.parts_ns.update(window.get("parts_ns", {}))
 
 
 @dataclass(slots=True)
@@ -55,22 +62,17 @@ class RankTimeline:
     end_ns: int | None = None
     last_ns: int | None = None
     pid: int | None = None
-    spans_ns: dict[str, int] = field(default_factory=dict)
+    spans_ns: Counter[str] = field(default_factory=Counter)
     phases: dict[str, Phase] = field(default_factory=lambda: {name: Phase() for name in PHASES})
-    trained_ns: int | None = None
-    trained_start_ns: int | None = None
-    trained_steps: int | None = None
-    trained_samples: int | None = None
-    trained_evaluations: int | None = None
-    trained_check_ns: int = 0  # of the span ``check`` within training
-    whole_epochs: int = 0
-    samples_of_epochs: dict[int, int] = field(default_factory=dict)
-    parameters: dict[str, Any] | None = None
+    first_window_ns: int | None = None
+    check_ns: int = 0  # of the span ``check`` within training
+    samples_of_epochs: Counter[int] = field(default_factory=Counter)
     micro_batches: int = 0
     epochs: int = 0
-    target_reached: bool = False
     evaluations: list[dict[str, Any]] = field(default_factory=list)
+    parameters: dict[str, Any] | None = None
     facts: dict[str, Any] = field(default_factory=dict)
+    trained: dict[str, Any] = field(default_factory=dict)
     result: dict[str, Any] = field(default_factory=dict)
     error: dict[str, Any] | None = None
     used_bytes: int | None = None
@@ -104,11 +106,18 @@ class RankTimeline:
 
         Up to the last event when the rank did not finish.
         """
-        if self.trained_ns is not None:
-            return self.trained_ns - self.trained_check_ns
-        if self.trained_start_ns is None or self.last_ns is None:
+        if self.trained:
+            start_ns, end_ns = self.trained["start_ns"], self.trained["end_ns"]
+        else:
+            start_ns, end_ns = self.first_window_ns, self.last_ns
+        if start_ns is None or end_ns is None:
             return None
-        return self.last_ns - self.trained_start_ns - self.trained_check_ns
+        return int(end_ns - start_ns - self.check_ns)
+
+    @property
+    def target_reached(self) -> bool:
+        """Tell whether the last evaluation reached the target."""
+        return bool(self.evaluations and self.evaluations[-1]["target_reached"])
 
     def wall_ns(self, launch_ns: int) -> int | None:
         """Return launcher start to this rank's last event, or to where it was seen to end."""
@@ -119,8 +128,7 @@ class RankTimeline:
         spans = dict.fromkeys(SPAN_NAMES, 0)
         if self.start_ns is not None:
             spans["launch"] = self.start_ns - launch_ns
-        for name, value in self.spans_ns.items():
-            spans[name] = spans.get(name, 0) + value
+        spans |= self.spans_ns
         spans["unfinished"] = self.unfinished_ns
         for name, phase in self.phases.items():
             spans[name] += phase.windows_ns
@@ -191,33 +199,24 @@ def read_rank(path: Path, rank: int, series: Series) -> RankTimeline:
     for event in events:
         timeline.last_ns = event["t_ns"]
         match event["event"]:
-            case "parameters":
-                timeline.parameters = event
             case "window":
                 _add_window(timeline, event)
                 steps.add(event)
             case "span":
-                name = event["name"]
-                spent = event["end_ns"] - event["start_ns"]
-                timeline.spans_ns[name] = timeline.spans_ns.get(name, 0) + spent
+                timeline.spans_ns[event["name"]] += event["end_ns"] - event["start_ns"]
             case "start":
                 timeline.start_ns, timeline.pid = event["t_ns"], event["pid"]
             case "facts":
                 timeline.facts = event
             case "evaluate":
                 timeline.evaluations.append(event)
-                spent = event["end_ns"] - event["start_ns"]
-                timeline.spans_ns["evaluate"] = timeline.spans_ns.get("evaluate", 0) + spent
-                timeline.target_reached = event["target_reached"]
+                timeline.spans_ns["evaluate"] += event["end_ns"] - event["start_ns"]
             case "trained":
-                timeline.trained_ns = event["end_ns"] - event["start_ns"]
-                timeline.trained_start_ns = event["start_ns"]
-                timeline.trained_steps = event["steps"]
-                timeline.trained_samples = event.get("samples")
-                timeline.trained_evaluations = event.get("evaluations")
+                timeline.trained = event
                 timeline.epochs = event["epochs"]
-                timeline.whole_epochs = event.get("whole_epochs", 0)
                 _add_check(timeline, event)
+            case "parameters":
+                timeline.parameters = event
             case "result":
                 timeline.result = event
                 timeline.used_bytes = event["used_bytes"]
@@ -231,36 +230,21 @@ def read_rank(path: Path, rank: int, series: Series) -> RankTimeline:
 
 
 def _add_window(timeline: RankTimeline, event: dict[str, Any]) -> None:
-    phase = timeline.phases[event["phase"]]
-    phase.windows_ns += event["end_ns"] - event["start_ns"]
-    phase.step_ns += sum(event["step_ns"])
-    phase.wait_ns += sum(event["wait_ns"])
-    phase.steps += len(event["step_ns"])
-    phase.samples += sum(event["samples"])
-    phase.sequences += event["sequences"]
-    phase.tokens += event["tokens"]
-    phase.tokens_padded += event["tokens_padded"]
-    flops = event["model_flops"]
-    phase.model_flops = (
-        None if flops is None or phase.model_flops is None else phase.model_flops + flops
-    )
-    for name, spent_ns in event.get("parts_ns", {}).items():
-        phase.parts_ns[name] = phase.parts_ns.get(name, 0) + spent_ns
-    if timeline.trained_start_ns is None:
-        timeline.trained_start_ns = event["start_ns"]
+    timeline.phases[event["phase"]].add(event)
+    if timeline.first_window_ns is None:
+        timeline.first_window_ns = event["start_ns"]
     timeline.epochs = event["epoch"] + 1
-    of_epochs, epoch = timeline.samples_of_epochs, event["epoch"]
-    of_epochs[epoch] = of_epochs.get(epoch, 0) + sum(event["samples"])
-    _add_check(timeline, event)
+    timeline.samples_of_epochs[event["epoch"]] += sum(event["samples"])
     timeline.micro_batches += event["micro_batches"]
     timeline.used_bytes = event["used_bytes"]
+    _add_check(timeline, event)
 
 
 def _add_check(timeline: RankTimeline, event: dict[str, Any]) -> None:
     """Take the time of our own checks between windows, which no window holds."""
     spent_ns = event.get("check_ns", 0)
-    timeline.trained_check_ns += spent_ns
-    timeline.spans_ns["check"] = timeline.spans_ns.get("check", 0) + spent_ns
+    timeline.check_ns += spent_ns
+    timeline.spans_ns["check"] += spent_ns
 
 
 def read_run(run_dir: Path, world_size: int) -> RunTimeline:

@@ -66,7 +66,7 @@ def rates(timeline: RunTimeline) -> dict[str, Rate]:
             for name, unit in UNITS.items()
         }
     ranks = len(phases)
-    samples = sum(phase.samples for phase in phases)
+    samples = sum(phase.counts.samples for phase in phases)
     moved = samples * facts[0]["embedding_bytes_per_sample"]
     sent = samples * sum(item["exchanged_bytes_per_sample"] for item in facts)
     copied = sum(item["copy_bytes_per_second"] for item in facts) / ranks

@@ -160,15 +160,16 @@ def _events_lost(run: _Run) -> Ending | None:
 def _lost_of(rank: RankTimeline) -> Message | None:
     """Hold what a rank says that it trained against the events that are there."""
     number, lines, steps = rank.rank, rank.malformed_lines, rank.steps
-    trained, samples, evaluations = rank.trained_steps, rank.counts.samples, len(rank.evaluations)
-    if rank.end_ns is None or trained is None:
+    samples, evaluations = rank.counts.samples, len(rank.evaluations)
+    if rank.end_ns is None or not rank.trained:
         return message("rank_unfinished", rank=number)
+    trained = rank.trained["steps"]
     if lines or trained != steps:
         return message("steps_lost", rank=number, lines=lines, steps=steps, trained=trained)
-    trained = rank.trained_samples  # not said by earlier versions
+    trained = rank.trained.get("samples")  # not said by earlier versions
     if trained not in (None, samples):
         return message("samples_altered", rank=number, samples=samples, trained=trained)
-    made = rank.trained_evaluations
+    made = rank.trained.get("evaluations")
     if made not in (None, evaluations):
         return message("evaluations_lost", rank=number, evaluations=evaluations, made=made)
     if trained is not None and not (rank.facts and rank.result):

@@ -66,10 +66,10 @@ def _steps(plan: Plan, timeline: RunTimeline) -> Iterator[Message]:
 
 def _whole(plan: Plan, timeline: RunTimeline) -> Iterator[Message]:
     """Hold epochs against the data, and tokens against the length of a sequence."""
-    whole = min(rank.whole_epochs for rank in timeline.ranks)
+    whole = min(rank.trained.get("whole_epochs", 0) for rank in timeline.ranks)
     expected = samples_per_epoch(plan, timeline)
     for epoch in sorted({epoch for rank in timeline.ranks for epoch in rank.samples_of_epochs}):
-        samples = sum(rank.samples_of_epochs.get(epoch, 0) for rank in timeline.ranks)
+        samples = sum(rank.samples_of_epochs[epoch] for rank in timeline.ranks)
         if samples > expected or (epoch < whole and samples != expected):
             yield message("samples_of_epoch", epoch=epoch + 1, samples=samples, expected=expected)
     length, counts = plan.recipe.get("seq_length"), timeline.counts
