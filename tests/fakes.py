@@ -159,7 +159,7 @@ class ScriptedJob:
     evaluate_ns: int = 1_000
     detail: dict[str, float] = field(default_factory=dict)
     reason: str | None = None
-    parts: dict[str, dict[str, float]] = field(default_factory=dict)
+    breakdown: dict[str, dict[str, float]] = field(default_factory=dict)
     flops_per_sample: float | None = 6.0
     end_of_epoch_ns: int = 0
     evaluated: int = 0
@@ -210,7 +210,7 @@ class ScriptedJob:
         self.clock.advance(self.evaluate_ns)
         value = self.qualities[self.evaluated]
         self.evaluated += 1
-        return Evaluation(value, 50, self.detail, self.reason, self.parts)
+        return Evaluation(value, 50, self.detail, self.reason, self.breakdown)
 
     def model_flops(self, counts: Counts) -> float | None:
         return None if self.flops_per_sample is None else self.flops_per_sample * counts.samples

@@ -12,7 +12,7 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
 from trainmark.protocols import Batch, Counts
-from trainmark.training.parallel import Ranks, spread
+from trainmark.training.parallel import Ranks, parallelize
 from trainmark.training.shards import Sharding
 from trainmark.training.stepper import Stepper, add_over_ranks
 
@@ -49,7 +49,7 @@ def new_stepper(
         return ((stepper.model(features).float() - targets) ** 2).sum()
 
     stepper = Stepper(
-        spread(model, Ranks(data_size=world_size)),
+        parallelize(model, Ranks(data_size=world_size)),
         torch.optim.SGD(model.parameters(), lr=learning_rate, momentum=0.9),
         squared_error,
         torch_type="cpu",

@@ -76,24 +76,24 @@ EXCHANGE_PART = "exchange"  # waiting for what other ranks send
 
 
 @dataclass(slots=True)
-class StepParts:
-    """Device time of the parts of a step that a job wants told apart.
+class StepStages:
+    """Device time of the stages of a step that a job wants told apart.
 
-    A job enters ``part`` within its steps; the loop takes the sums at a window's edge. Parts
+    A job enters ``stage`` within its steps; the loop takes the sums at a window's edge. Stages
     may not overlap: each says where the device's time went.
     """
 
     _marks: list[tuple[str, Any, Any]] = field(default_factory=list)
 
     @contextmanager
-    def part(self, name: str, device: Device) -> Iterator[None]:
+    def stage(self, name: str, device: Device) -> Iterator[None]:
         """Put what the device does inside the block down to ``name``."""
         start = device.mark()
         yield
         self._marks.append((name, start, device.mark()))
 
     def take_ns(self, device: Device) -> dict[str, int]:
-        """Return the time of each part since the last call; the device was synchronised."""
+        """Return the time of each stage since the last call; the device was synchronised."""
         sums: dict[str, int] = {}
         for name, start, end in self._marks:
             sums[name] = sums.get(name, 0) + device.elapsed_ns(start, end)
@@ -110,7 +110,7 @@ class JobContext:
     rank: int
     world_size: int
     device: Device
-    parts: StepParts = field(default_factory=StepParts)
+    stages: StepStages = field(default_factory=StepStages)
 
 
 class Job(Protocol):
@@ -185,14 +185,14 @@ class Evaluation:
         value: not a number where there is none.
         detail: further figures of the whole.
         reason: why there is none, where the job knows.
-        parts: figures of parts of the rows, by the kind of part and its name.
+        breakdown: figures of parts of the rows, by the kind of part and its name.
     """
 
     value: float
     samples: int
     detail: Mapping[str, float] = field(default_factory=dict)
     reason: Message | None = None
-    parts: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    breakdown: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

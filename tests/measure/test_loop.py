@@ -11,7 +11,7 @@ import pytest
 from fakes import AsyncDevice, Events, FakeClock, Micro, ScriptedJob, SyncDevice
 from trainmark.errors import DivergedError, RunError
 from trainmark.measure.loop import MeasuredLoop, Schedule
-from trainmark.protocols import StepParts
+from trainmark.protocols import StepStages
 from trainmark.spec import Recipe, Target, message
 
 if TYPE_CHECKING:
@@ -182,22 +182,22 @@ def test_accumulated_micro_batches_are_one_step(sync_device: SyncDevice) -> None
 def test_parts_of_steps_are_added_up_a_window_and_those_of_evaluations_dropped(
     async_device: AsyncDevice,
 ) -> None:
-    device, parts = async_device, StepParts()
+    device, stages = async_device, StepStages()
     loop, events = make_loop(device, [[Micro(work_ns=100)] * 5], qualities=[0.5])
-    loop.parts = parts
+    loop.stages = stages
     job_step, job_evaluate = loop.job.step, loop.job.evaluate
 
     def step(batches: Iterator[Batch]) -> Any:
         loss = job_step(batches)
         if loss is not None:
-            with parts.part("look up", device):
+            with stages.stage("look up", device):
                 device.work(30)
-            with parts.part("wait", device):
+            with stages.stage("wait", device):
                 device.work(5)
         return loss
 
     def evaluate() -> Evaluation:
-        with parts.part("look up", device):
+        with stages.stage("look up", device):
             device.work(1_000)
         return job_evaluate()
 
@@ -206,7 +206,7 @@ def test_parts_of_steps_are_added_up_a_window_and_those_of_evaluations_dropped(
     assert [item["parts_ns"] for item in events.named("window")] == [
         {"look up": 30 * steps, "wait": 5 * steps} for steps in (1, 1, 3)
     ]
-    assert parts.take_ns(device) == {}
+    assert stages.take_ns(device) == {}
 
 
 def test_a_slow_loader_hidden_behind_device_work_costs_nothing(async_device: AsyncDevice) -> None:
@@ -443,7 +443,7 @@ def test_a_quality_that_is_no_number_is_written_as_null(sync_device: SyncDevice)
         job_fields={
             "detail": {"auc": math.nan, "loss": 0.5},
             "reason": message("nobody_asked"),
-            "parts": {"day": {"mon": math.nan, "tue": 0.25}},
+            "breakdown": {"day": {"mon": math.nan, "tue": 0.25}},
         },
         eval_every_epochs=1,
         target=Target(metric="acc", value=0.9),

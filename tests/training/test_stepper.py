@@ -12,7 +12,7 @@ from torch import nn
 from tiny_training import ROWS, new_model, new_stepper, rank_main, rows_of_data, train, weights
 from trainmark.errors import DivergedError
 from trainmark.protocols import Batch, Counts
-from trainmark.training.parallel import Ranks, spread
+from trainmark.training.parallel import Ranks, parallelize
 from trainmark.training.stepper import add_floats_over_ranks, add_over_ranks
 
 if TYPE_CHECKING:
@@ -210,7 +210,7 @@ def test_without_a_scaler_no_step_is_ever_skipped() -> None:
 
 def test_one_rank_is_not_wrapped() -> None:
     model = new_model()
-    assert spread(model, Ranks()).module is model
+    assert parallelize(model, Ranks()).module is model
     assert add_over_ranks(3, 4, world_size=1, device=torch.device("cpu")) == [3, 4]
 
 

@@ -21,7 +21,7 @@ from trainmark.measure.counting import (
     refuse_epoch,
 )
 from trainmark.measure.events import finite_or_none
-from trainmark.protocols import Counts, StepParts
+from trainmark.protocols import Counts, StepStages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -109,7 +109,7 @@ class MeasuredLoop:
     clock: Callable[[], int]
     barrier: Callable[[], None]
     emit: Emit
-    parts: StepParts = field(default_factory=StepParts)
+    stages: StepStages = field(default_factory=StepStages)
     enter: Callable[[str], None] = lambda _: None
     parameters: ParameterCheck | None = None
     outcome: Outcome = field(default_factory=Outcome)
@@ -207,7 +207,7 @@ class MeasuredLoop:
         if losses:
             values = device.read(losses)
             total = sum((item.counts for item in taken), Counts())
-            parts_ns = self.parts.take_ns(device)
+            parts_ns = self.stages.take_ns(device)
             self.emit(
                 "window",
                 phase=phase,
@@ -262,7 +262,7 @@ class MeasuredLoop:
         start_ns = self.clock()
         result = self.job.evaluate()
         self.device.synchronize()
-        self.parts.take_ns(self.device)  # of no step: dropped
+        self.stages.take_ns(self.device)  # of no step: dropped
         target = self.schedule.target
         self.outcome.quality = result.value
         self.outcome.evaluations += 1
@@ -280,8 +280,8 @@ class MeasuredLoop:
             target_reached=self.outcome.target_reached,
             **({} if result.reason is None else {"reason": result.reason.as_dict()}),
             **(
-                {"parts": {kind: _finite(part) for kind, part in result.parts.items()}}
-                if result.parts
+                {"parts": {kind: _finite(part) for kind, part in result.breakdown.items()}}
+                if result.breakdown
                 else {}
             ),
         )

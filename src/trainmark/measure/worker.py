@@ -188,7 +188,7 @@ def run_rank(rank: Rank, run_dir: Path, number: int, local_rank: int) -> None:
         clock=clock,
         barrier=barrier,
         emit=rank.events.emit,
-        parts=context.parts,
+        stages=context.stages,
         enter=rank.enter,
         parameters=parameters,
     ).run()

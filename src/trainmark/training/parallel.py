@@ -1,4 +1,4 @@
-"""How a model is spread over ranks: replicas of it, and parts of one replica.
+"""How a model is parallelized over ranks: replicas of it, and parts of one replica.
 
 Owns which rank trains which share of the data, which ranks hold one replica together, and
 when gradients are averaged over replicas. Tensor peers stand next to each other: rank =
@@ -140,14 +140,14 @@ class _AtTheEnd(Replicas):
         torch._foreach_div_(local, self._size)
 
 
-def spread(
+def parallelize(
     model: nn.Module,
     ranks: Ranks,
     *,
     compiled: bool = False,
     shards: Iterable[nn.Module] | None = None,
 ) -> Replicas:
-    """Spread ``model`` over the replicas of ``ranks``.
+    """Parallelize ``model`` over the replicas of ``ranks``.
 
     Args:
         model: already cut over the tensor ranks.

@@ -14,7 +14,7 @@ import torch
 
 from trainmark.errors import DivergedError
 from trainmark.training.loss_scaler import LossScaler
-from trainmark.training.parallel import Ranks, spread
+from trainmark.training.parallel import Ranks, parallelize
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -61,7 +61,7 @@ class Stepper:
     """Take optimizer steps.
 
     Args:
-        replicas: the model as spread over ranks; see ``parallel.spread``.
+        replicas: the model over the ranks; see ``parallel.parallelize``.
         loss_sum: called with a batch under autocast; returns the SUM of the losses of the
             batch's samples, a scalar tensor.
         schedule_lr: called with the number of finished steps before each step; returns
@@ -116,7 +116,7 @@ class Stepper:
         """Return a stepper for a whole replica on each rank of ``context``."""
         recipe = context.recipe
         ranks = Ranks.of(context)
-        replicas = spread(model, ranks, compiled=recipe.compile)
+        replicas = parallelize(model, ranks, compiled=recipe.compile)
         return cls.over(context, ranks, replicas, optimizer, loss_sum, **more)
 
     @classmethod
@@ -129,7 +129,7 @@ class Stepper:
         loss_sum: Callable[[Any], Tensor],
         **more: Any,
     ) -> Stepper:
-        """Return a stepper for a model that the job has spread itself.
+        """Return a stepper for a model that the job has parallelized itself.
 
         Seeds what is drawn from here on: replicas share initial weights but not dropout
         masks, and ranks that hold a replica together must drop alike.

@@ -205,7 +205,7 @@ def test_both_passes_of_the_embedding_stage_are_timed(folder: Path) -> None:
     batches = job.batches(0)
     for _ in range(3):
         job.step(batches)
-    assert context.parts.take_ns(device) == {"embedding": 3 * 2}
+    assert context.stages.take_ns(device) == {"embedding": 3 * 2}
 
 
 def test_facts_name_engine_placement_and_bytes(folder: Path) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from trainmark.protocols import Batch, Counts, Evaluation
 from trainmark.spec import RankMemory
-from trainmark.training.parallel import Ranks, spread
+from trainmark.training.parallel import Ranks, parallelize
 from trainmark.training.parameters import trained
 from trainmark.training.stepper import AUTOCAST_DTYPES, Stepper, add_floats_over_ranks
 
@@ -86,7 +86,7 @@ class DlrmJob:
         }
         self._folds = rows != spec.cardinalities
         self._limits = context.device.place(torch.tensor([[rows[i]] for i in columns]).int())
-        self._in_part = lambda name: context.parts.part(name, context.device)
+        self._in_part = lambda name: context.stages.stage(name, context.device)
         self.tables: Any = self._build_tables()
         context.device.place(self.tables)
         bottom, top = layers(recipe)
@@ -96,7 +96,7 @@ class DlrmJob:
         context.device.place(self.model)
         self.dense_parameters = sum(item.numel() for item in self.model.parameters())
         ranks = Ranks.of(context)
-        replicas = spread(self.model, ranks)
+        replicas = parallelize(self.model, ranks)
         optimizer = torch.optim.SGD(self.model.parameters(), lr=recipe.learning_rate, foreach=True)
         self.stepper = Stepper.over(
             context, ranks, replicas, optimizer, self._loss_sum,

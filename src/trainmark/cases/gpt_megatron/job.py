@@ -11,13 +11,13 @@ from torch import Tensor
 from trainmark.errors import DataError
 from trainmark.protocols import Batch, Counts, Evaluation
 from trainmark.training.optimizer import decay_groups, decay_progress, warmup_factor
-from trainmark.training.parallel import Ranks, spread
+from trainmark.training.parallel import Ranks, parallelize
 from trainmark.training.parameters import trained
 from trainmark.training.shards import Sharding, evaluation_rows
 from trainmark.training.stepper import Stepper, add_floats_over_ranks, add_over_ranks
 
 from . import data as corpus
-from .model import GptConfig, build_model, padded_vocab_size, parallelize
+from .model import GptConfig, build_model, padded_vocab_size, tensor_parallelize
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -77,8 +77,8 @@ class GptJob:
         context.device.place(self.model)
         if ranks.tensor_size > 1:
             assert ranks.mesh is not None
-            parallelize(self.model, ranks.mesh["tensor"])
-        replicas = spread(
+            tensor_parallelize(self.model, ranks.mesh["tensor"])
+        replicas = parallelize(
             self.model, ranks, compiled=recipe.compile,
             shards=self.model.blocks if recipe.fsdp else None,
         )  # fmt: skip

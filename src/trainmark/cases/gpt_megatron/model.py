@@ -163,7 +163,7 @@ def build_model(config: GptConfig, *, seed: int) -> Gpt:
     return model.train()
 
 
-def parallelize(model: Gpt, mesh: DeviceMesh) -> None:
+def tensor_parallelize(model: Gpt, mesh: DeviceMesh) -> None:
     """Cut the model over the ranks of a one-dimensional mesh, in place.
 
     Every parameter becomes a DTensor of ``mesh``: optimizer, clipping and loss scaling

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from trainmark.protocols import Batch, Counts, Evaluation
 from trainmark.spec import message
-from trainmark.training.parallel import Ranks, spread
+from trainmark.training.parallel import Ranks, parallelize
 from trainmark.training.parameters import trained
 from trainmark.training.shards import Sharding, evaluation_rows
 from trainmark.training.stepper import Stepper, add_floats_over_ranks
@@ -81,7 +81,7 @@ class LlamaJob:
         parameters = list(self.model.parameters())
         self.parameters = sum(item.numel() for item in parameters)
         self.trained = sum(item.numel() for item in parameters if item.requires_grad)
-        replicas = spread(
+        replicas = parallelize(
             self.model, ranks, compiled=recipe.compile,
             shards=self.model.decoder_layers() if self.sharded else None,
         )  # fmt: skip
@@ -149,7 +149,7 @@ class LlamaJob:
             "subcategory": found.per_subcategory,
             "items by shots": {str(shots): items for shots, items in found.shots_used.items()},
         }
-        return Evaluation(found.micro, found.asked, detail, parts=parts)
+        return Evaluation(found.micro, found.asked, detail, breakdown=parts)
 
     @torch.no_grad()
     def validation_loss(self) -> float:
