@@ -69,8 +69,7 @@ def loop_seconds(job: Any, device: Device, steps: int, window_steps: int = 10) -
     from trainmark.measure.events import EventWriter
     from trainmark.measure.loop import MeasuredLoop, Schedule
     from trainmark.measure.parameters import ParameterCheck
-    from trainmark.training.digest import TensorDigest
-    from trainmark.training.gradients import GradientWatch
+    from trainmark.training.parameters import GradientWatch, TensorDigest
 
     schedule = Schedule(max_epochs=1, max_steps=steps, warmup_steps=1, window_steps=window_steps)
     with tempfile.TemporaryDirectory() as place:

@@ -16,10 +16,8 @@ from fakes import FakeClock
 from trainmark.errors import NotTrainedError, UntimedWorkError
 from trainmark.measure.parameters import ParameterCheck
 from trainmark.protocols import Batch, Counts
-from trainmark.training.digest import TensorDigest
-from trainmark.training.gradients import GradientWatch
 from trainmark.training.parallel import Replicas
-from trainmark.training.parameters import trained
+from trainmark.training.parameters import GradientWatch, TensorDigest, trained
 from trainmark.training.stepper import Stepper
 
 if TYPE_CHECKING:

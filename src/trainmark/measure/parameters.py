@@ -20,7 +20,7 @@ NAMED = 3  # parameters in a sentence; the events hold all
 
 
 class Digest(Protocol):
-    """See ``training.digest.TensorDigest``."""
+    """See ``training.parameters.TensorDigest``."""
 
     def sample(self) -> bytes:
         """Return the bytes of a few elements."""
@@ -30,7 +30,7 @@ class Digest(Protocol):
 
 
 class Gradients(Protocol):
-    """See ``training.gradients.GradientWatch``."""
+    """See ``training.parameters.GradientWatch``."""
 
     @property
     def finished(self) -> bool:

@@ -124,8 +124,7 @@ def run_rank(rank: Rank, run_dir: Path, number: int, local_rank: int) -> None:
         from trainmark.measure.parameters import ParameterCheck
         from trainmark.planning.plan import Plan
         from trainmark.protocols import JobContext, OwnEpoch, SavesArtifacts
-        from trainmark.training.digest import TensorDigest
-        from trainmark.training.gradients import GradientWatch
+        from trainmark.training.parameters import GradientWatch, TensorDigest
 
         plan = Plan.read(run_dir)
         case, recipe = plan.load_case(), plan.load_recipe()

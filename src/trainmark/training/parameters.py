@@ -1,17 +1,171 @@
-"""Which tensors training changes.
+"""Which tensors training changes, and looks at them: do they change, do they get gradients.
 
-Owns what a job names as trained: the parameters themselves, not copies, so that whoever
-holds them sees them change.
+Owns the looks, cheap ones and exact ones, without a copy of the tensors; knows nothing of when
+they are taken. Gradients are looked at because a parameter may change without learning
+anything: weight decay alone moves it.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.distributed.tensor import DTensor
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from torch import Tensor, nn
+
+_TENSORS = 32  # looked at in a sample, spread evenly over all
+_ELEMENTS = 64  # of each of them
+_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def trained(module: nn.Module) -> dict[str, Tensor]:
     """Return the parameters of ``module`` that have a gradient, by name; DTensors as they are."""
     return {name: item for name, item in module.named_parameters() if item.requires_grad}
+
+
+class TensorDigest:
+    """Look at tensors by name; of a DTensor at what this rank holds of it.
+
+    Args:
+        tensors: looked at anew each time; where a rank holds nothing of one, it is left out.
+        seed: of the places in the sample.
+    """
+
+    def __init__(self, tensors: Mapping[str, Tensor], *, seed: int = 0) -> None:
+        self._tensors = {n: x for n, x in tensors.items() if _local(x).numel()}
+        generator = torch.Generator().manual_seed(seed)
+        held = list(self._tensors.values())
+        count = min(_TENSORS, len(held))
+        chosen = [held[number * len(held) // count] for number in range(count)]
+        self._sampled = [_Sampled(x, _places(_local(x).numel(), generator)) for x in chosen]
+
+    @torch.no_grad()
+    def sample(self) -> bytes:
+        """Return the bytes of a few elements of a few tensors: one copy to the host a type."""
+        by_type: dict[torch.dtype, list[Tensor]] = {}
+        for sampled in self._sampled:
+            found = sampled.elements()
+            by_type.setdefault(found.dtype, []).append(found)
+        return b"".join(
+            torch.cat(parts).view(torch.uint8).cpu().numpy().tobytes() for parts in by_type.values()
+        )
+
+    @torch.no_grad()
+    def sums(self) -> dict[str, int]:
+        """Return a number for each tensor that depends on every bit of it."""
+        totals = {name: _sum(_flat(_local(x))) for name, x in self._tensors.items()}
+        if not totals:
+            return {}
+        return dict(zip(totals, torch.stack(list(totals.values())).tolist(), strict=True))
+
+
+class _Sampled:
+    """Elements of a tensor. Where they are a view, it is made again only for other memory."""
+
+    def __init__(self, tensor: Tensor, places: slice) -> None:
+        self._tensor, self._places = tensor, places
+        self._view: Tensor | None = None
+        self._address = 0
+
+    def elements(self) -> Tensor:
+        local = _local(self._tensor)
+        # The view keeps its memory: nothing else can have its address meanwhile.
+        if self._view is None or local.data_ptr() != self._address:
+            flat = _flat(local)
+            if flat.data_ptr() != local.data_ptr():
+                return flat[self._places]  # a copy: the elements do not lie densely
+            self._view, self._address = flat[self._places], local.data_ptr()
+        return self._view
+
+
+def _places(numel: int, generator: torch.Generator) -> slice:
+    """Return evenly spaced elements, from a drawn one on."""
+    step = max(1, numel // _ELEMENTS)
+    first = int(torch.randint(min(step, numel), (), generator=generator))
+    return slice(first, first + step * _ELEMENTS, step)
+
+
+def _local(tensor: Tensor) -> Tensor:
+    """Return what this rank holds of a tensor."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    """Return the elements of ``tensor`` (numel,), without a copy where they lie densely."""
+    order = sorted(range(tensor.dim()), key=tensor.stride, reverse=True)
+    return tensor.detach().permute(order).reshape(-1)
+
+
+def _sum(flat: Tensor) -> Tensor:
+    """Return the sum of the bits of (numel,) as whole numbers modulo 2**64, on the device.
+
+    Read as words of 8 bytes where they are aligned to it: then nothing has to be widened.
+    """
+    numel, size = flat.numel(), flat.element_size()
+    wide = 8 // size if size in _WORDS else 1
+    if wide > 1 and flat.storage_offset() % wide == 0 and flat.data_ptr() % 8 == 0:
+        aligned = numel - numel % wide
+        rest = flat[aligned:].view(_WORDS[size]).sum(dtype=torch.int64)
+        return flat[:aligned].view(torch.int64).sum() + rest
+    words = flat.view(_WORDS.get(size, torch.uint8))
+    return words.sum(dtype=torch.int64)
+
+
+class GradientWatch:
+    """Watch the gradients of ``tensors`` in the first ``looks`` steps of any optimizer.
+
+    Nothing is copied to the host before ``found`` is called. A tensor that no optimizer holds
+    (a table that is updated within the backward pass) is never looked at.
+    """
+
+    def __init__(self, tensors: Mapping[str, Tensor], *, looks: int) -> None:
+        self._names = {id(x): name for name, x in tensors.items()}
+        self._tensors = tensors  # an id is a name only while its tensor lives
+        self._looks = looks
+        self._seen: dict[str, Tensor] = {}
+        self._handle = register_optimizer_step_pre_hook(self._look)
+
+    @property
+    def finished(self) -> bool:
+        """Tell whether all looks were taken."""
+        return self._looks == 0
+
+    def close(self) -> None:
+        """Look no more."""
+        self._handle.remove()
+
+    @torch.no_grad()
+    def _look(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if self.finished:
+            return
+        looked = False
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                name, gradient = self._names.get(id(parameter)), parameter.grad
+                if name is None or gradient is None:
+                    continue
+                local = _local(gradient)
+                some = (local._values() if local.is_sparse else local).any()
+                before = self._seen.get(name)
+                self._seen[name] = some if before is None else before | some
+                looked = True
+        self._looks -= looked
+
+    def found(self) -> dict[str, bool]:
+        """Return whether any gradient of a parameter was not zero, by name, of those seen.
+
+        Synchronises with the device.
+        """
+        if not self._seen:
+            return {}
+        flags = torch.stack(list(self._seen.values())).tolist()
+        return dict(zip(self._seen, flags, strict=True))
+
+    def is_whole(self, name: str) -> bool:
+        """Tell whether this rank holds all of a parameter; a part may rightly see no gradient."""
+        return not isinstance(self._tensors[name], DTensor)
