@@ -64,7 +64,7 @@ def test_help_names_every_verb(cli):
         (["run", "toy", "bs=1", "bs=2"], ["given twice"]),
         (["run", "toy", "data=real"], ["cannot be changed by hand", "--data"]),
         (["run", "toy", "--recipe", "tny"], ["no recipe 'tny'", "did you mean tiny"]),
-        (["run", "toy", "--nnodes", "2"], ["--nnodes", "one machine"]),
+        (["run", "toy:pytorch:cpu:2:1:1"], ["2 machines needed", "one machine", "--nproc"]),
         (["run", "toy", "--device", "cdua"], ["unknown device 'cdua'", "cuda"]),
         (["run", "toy", "--data", "nowhere"], ["nowhere", "No such file"]),
         (["run", "toy:pytorch:cpu:1"], ["not a case key", "model:framework"]),
@@ -176,7 +176,7 @@ def test_more_ranks_than_accelerators_is_refused(cli, monkeypatch):
     monkeypatch.setattr(Cuda, "product_names", lambda self: ["NVIDIA H100 80GB HBM3"])
     code, _, err = cli("run", "toy", "--device", "cuda", "--nproc", "2")
     assert code == 2
-    assert "--nproc 2 is more than the 1 cuda device(s) here" in err
+    assert "--nproc: 2 cuda devices needed, 1 here" in err
 
 
 def test_absent_accelerator_is_refused(cli, monkeypatch):

@@ -530,7 +530,6 @@ def test_nothing_that_could_run_is_exit_code_2_with_the_reasons(cli: Any, tmp_pa
     [
         (["--recipe", "tiny"], "--recipe"),
         (["--nproc", "2"], "--nproc"),
-        (["--nnodes", "1"], "--nnodes"),
         (["--repeat", "2"], "--repeat"),
         (["bs=8"], "KEY=VALUE"),
     ],

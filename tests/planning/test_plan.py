@@ -20,6 +20,7 @@ from trainmark.cases.toy import data
 from trainmark.cases.toy.case import CASE as TOY
 from trainmark.errors import DataError, EnvironmentFault, TrainmarkError, UsageError
 from trainmark.planning import case_key, overrides, plan
+from trainmark.planning.requests import read_request
 from trainmark.spec import DataFacts, RankMemory, Recipe
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -364,9 +365,7 @@ def test_data_without_samples_is_refused(
 
 def test_more_ranks_than_accelerators_are_refused(resolve: Any) -> None:
     assert resolve(device_name="fake", nproc=2).device.product_names == ["Fake Accelerator 1"] * 2
-    with pytest.raises(
-        EnvironmentFault, match="--nproc 3 is more than the 2 fake device"
-    ) as caught:
+    with pytest.raises(EnvironmentFault, match="3 fake devices needed, 2 here") as caught:
         resolve(device_name="fake", nproc=3)
     assert "--nproc" in (caught.value.remedy or "")
 
@@ -395,8 +394,19 @@ def test_more_ranks_than_cores_are_oversubscribed(resolve: Any) -> None:
 
 
 def test_several_machines_need_another_launcher(resolve: Any) -> None:
-    with pytest.raises(UsageError, match="--nnodes 2 needs a launcher"):
-        resolve(nnodes=2)
+    for word, recipe_name in (("toy:pytorch:cpu:2:1:1", None), ("distilbert", "standard-2x8")):
+        with pytest.raises(EnvironmentFault, match="2 machines needed") as caught:
+            resolve(word, recipe_name=recipe_name)
+        assert "--nproc" in (caught.value.remedy or "")
+
+
+def test_nproc_says_that_there_is_one_machine() -> None:
+    of_two = read_request("distilbert", recipe_name="standard-2x8")
+    assert of_two.world == "2x8"
+    on_one = read_request("distilbert", recipe_name="standard-2x8", nproc=4)
+    assert (on_one.world, on_one.recipe_name) == ("1x4", "standard-2x8")
+    keyed = read_request("distilbert:pytorch:cpu:2:8:1", nproc=4)
+    assert keyed.nnodes == 2
 
 
 def test_a_recipe_for_another_world_is_labelled(

@@ -17,13 +17,13 @@ EXAMPLES = """\
   trainmark list fields --json      what KEY=VALUE can change
 """
 
-What = Literal["cases", "recipes", "fields", "devices", "launchers"]
+What = Literal["cases", "recipes", "fields", "devices"]
 
 
 def _gather(what: What | None) -> dict[str, list[dict[str, Any]]]:
     from trainmark import cases
 
-    wanted: tuple[str, ...] = (what,) if what else ("cases", "recipes", "devices", "launchers")
+    wanted: tuple[str, ...] = (what,) if what else ("cases", "recipes", "devices")
     loaded, faults = cases.load_all() if what != "devices" else ([], [])
     for fault in faults:
         say(f"trainmark: {fault}", err=True)
@@ -59,10 +59,8 @@ def _gather(what: What | None) -> dict[str, list[dict[str, Any]]]:
             ]
         elif section == "fields":
             found[section] = _fields(loaded)
-        elif section == "devices":
-            found[section] = _devices()
         else:
-            found[section] = [{"name": "local", "ranks": "this machine"}]
+            found[section] = _devices()
     return found
 
 
@@ -119,7 +117,7 @@ def command(
     what: Annotated[What | None, typer.Argument(help="One section only.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List cases, recipes, their fields, devices and launchers present here."""
+    """List cases, recipes, their fields, and the devices present here."""
     found = _gather(what)
     if as_json:
         say(json.dumps(found, indent=2, ensure_ascii=False))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -46,9 +46,7 @@ def command(
         str | None, typer.Option(help="One of `list devices`; default: the first here.")
     ] = None,
     nproc: Annotated[int | None, typer.Option(min=1, help="Ranks on this machine.")] = None,
-    nnodes: Annotated[int | None, typer.Option(min=1, help="Machines.")] = None,
     repeat: Annotated[int | None, typer.Option(min=1, help="Launches, one after another.")] = None,
-    launcher: Annotated[Literal["local"], typer.Option(help="Where ranks are started.")] = "local",
     timeout: Annotated[
         float | None, typer.Option(help="Seconds after which a launch is stopped.")
     ] = None,
@@ -67,13 +65,11 @@ def command(
     from trainmark.planning.plan import resolve
     from trainmark.planning.plan_file import is_plan_file
 
-    del launcher  # one value so far; the type checks it
     if device is None:  # the first that works is taken: say which do not
         say_skipped_vendors()
     if is_plan_file(case):
         given = {
-            "KEY=VALUE": overrides, "--recipe": recipe, "--nproc": nproc, "--nnodes": nnodes,
-            "--repeat": repeat,
+            "KEY=VALUE": overrides, "--recipe": recipe, "--nproc": nproc, "--repeat": repeat,
         }  # fmt: skip
         _refuse_options(case, [name for name, value in given.items() if value])
         choices = Choices(data=data, device=device, out=out, timeout_s=timeout, seed=seed)
@@ -85,7 +81,6 @@ def command(
         overrides=parse_assignments(overrides or []),
         data_dir=data,
         device_name=device,
-        nnodes=nnodes,
         nproc=nproc,
         repeat_count=repeat,
         timeout_s=timeout,

@@ -17,10 +17,10 @@ from filelock import FileLock, Timeout
 
 from trainmark.errors import EnvironmentFault, RecordError, TrainmarkError
 from trainmark.launch.repeats import launches
-from trainmark.planning.capabilities import able_vendor
+from trainmark.planning.capabilities import capable_vendor
 from trainmark.planning.plan import PLAN_FILE, RUNS_DIR, Plan, resolve
 from trainmark.planning.plan_file import attempt_name, attempt_number
-from trainmark.planning.requests import read_words
+from trainmark.planning.requests import read_request
 from trainmark.results.entries import Outcome, State
 from trainmark.results.messages import render
 from trainmark.results.readings import differing, planned_work
@@ -100,9 +100,9 @@ def _checked(
     }
     try:
         try:
-            words = read_words(entry.case, real_data=data is not None, **asked)
+            request = read_request(entry.case, real_data=data is not None, **asked)
             chosen = choices.device or entry.device
-            vendor = able_vendor(words, chosen=chosen, default=file.device)
+            vendor = capable_vendor(request, chosen=chosen, default=file.device)
         except EnvironmentFault as fault:
             skipped = Outcome(name=entry.name, state="skipped", reason=fault.what)
             return CheckedEntry(skipped)

@@ -1,6 +1,7 @@
-"""What this machine can do: the device that runs some words here, or why none does.
+"""What this machine can do: the device that runs a request here, or why none does.
 
-Owns the reasons for which a run of a plan file is skipped. Must not know data or folders.
+Owns the reasons for which a run is refused, or one of a plan file skipped. Must not know data
+or folders.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from trainmark.planning import case_key
 from trainmark.planning.plan_file import ACCELERATOR
 
 if TYPE_CHECKING:
-    from trainmark.planning.requests import Words
+    from trainmark.planning.requests import Request
     from trainmark.protocols import Vendor
 
 
-def able_vendor(words: Words, *, chosen: str | None, default: str) -> Vendor:
-    """Return the vendor that can run ``words`` here.
+def capable_vendor(request: Request, *, chosen: str | None, default: str) -> Vendor:
+    """Return the vendor that can run ``request`` here, each rank on a device or core of its own.
 
     Args:
         chosen: a device's name, or ``accelerator``; none: the case key's hardware.
@@ -28,24 +29,46 @@ def able_vendor(words: Words, *, chosen: str | None, default: str) -> Vendor:
         UsageError: no vendor is called so.
         EnvironmentFault: it is not here, has too few devices, or refuses the recipe.
     """
-    wanted = chosen or case_key.vendor_of(words.hardware) or default
+    wanted = chosen or case_key.vendor_of(request.hardware) or default
     names = [*devices.vendors(), ACCELERATOR]
     if wanted not in names:
         raise UsageError(
             f"unknown device {wanted!r}", where="--device", remedy=nearest(wanted, names)
         )
     vendor = _accelerator() if wanted == ACCELERATOR else devices.choose(wanted)
-    if words.nnodes > 1:
-        raise EnvironmentFault(f"{words.nnodes} machines needed, the local launcher has 1")
-    here = vendor.count()
-    if words.nproc > here:
-        # More ranks than cores would run, but they would compete for the processor.
-        unit = "cores" if vendor.counts_cores else f"{vendor.name} devices"
-        raise EnvironmentFault(f"{words.nproc} {unit} needed, {here} here")
-    refusal = vendor.refuse(words.recipe, words.nproc)
-    if refusal is not None:
-        raise EnvironmentFault(refusal.why)
+    refuse_incapable(vendor, request, ranks_share_cores=False)
     return vendor
+
+
+def refuse_incapable(vendor: Vendor, request: Request, *, ranks_share_cores: bool) -> None:
+    """Refuse a request that ``vendor`` cannot run here.
+
+    Args:
+        ranks_share_cores: whether there may be more ranks than cores of a processor; they run,
+            but compete for it.
+
+    Raises:
+        EnvironmentFault: several machines, too few devices, or a recipe that they cannot do.
+    """
+    if request.nnodes > 1:
+        raise EnvironmentFault(
+            f"{request.nnodes} machines needed, the local launcher has 1",
+            where="CASE or --recipe",
+            rule="a run has one machine; a recipe for several may be run on one",
+            remedy="give --nproc, the ranks on this machine",
+        )
+    here = vendor.count()
+    if request.nproc > here and not (vendor.counts_cores and ranks_share_cores):
+        unit = "cores" if vendor.counts_cores else f"{vendor.name} devices"
+        raise EnvironmentFault(
+            f"{request.nproc} {unit} needed, {here} here",
+            where="--nproc",
+            rule="each rank has a device of its own",
+            remedy=f"use --nproc {here} or less; see `trainmark list devices`",
+        )
+    refusal = vendor.refuse(request.recipe, request.nproc)
+    if refusal is not None:
+        raise EnvironmentFault(refusal.why, where=f"--device {vendor.name}", remedy=refusal.way_out)
 
 
 def _accelerator() -> Vendor:

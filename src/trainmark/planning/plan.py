@@ -22,9 +22,10 @@ from trainmark.data import json_documents
 from trainmark.data.json_documents import Frozen
 from trainmark.errors import DataError, EnvironmentFault, UsageError
 from trainmark.planning import case_key, reference
+from trainmark.planning.capabilities import refuse_incapable
 from trainmark.planning.overrides import changes, standard_of
 from trainmark.planning.reference import References  # noqa: TC001 - pydantic reads it at run time
-from trainmark.planning.requests import read_words
+from trainmark.planning.requests import read_request
 from trainmark.spec import (
     Case,
     Mission,
@@ -38,7 +39,6 @@ from trainmark.spec import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from trainmark.protocols import Vendor
     from trainmark.spec import DataFacts
 
 PLAN_FILE = "plan.json"
@@ -255,27 +255,6 @@ def _check_work(case: Case, recipe: Recipe, facts: DataFacts, folder: Path) -> N
             raise DataError(f"no {split} samples", where=str(folder), rule="at least 1 is needed")
 
 
-def _check_ranks(vendor: Vendor, recipe: Recipe, *, nproc: int, nnodes: int) -> None:
-    if nnodes != 1:
-        raise UsageError(
-            f"--nnodes {nnodes} needs a launcher for several machines",
-            where="--nnodes",
-            rule="the local launcher runs one machine",
-            remedy="use --nnodes 1",
-        )
-    here = vendor.count()
-    if nproc > here and not vendor.counts_cores:
-        raise EnvironmentFault(
-            f"--nproc {nproc} is more than the {here} {vendor.name} device(s) here",
-            where="--nproc",
-            rule="each rank has a device of its own",
-            remedy=f"use --nproc {here} or less; see `trainmark list devices`",
-        )
-    refusal = vendor.refuse(recipe, nproc)
-    if refusal is not None:
-        raise EnvironmentFault(refusal.why, where=f"--device {vendor.name}", remedy=refusal.way_out)
-
-
 def resolve(
     case_word: str,
     *,
@@ -307,7 +286,7 @@ def resolve(
     """
     from trainmark import __version__
 
-    words = read_words(
+    request = read_request(
         case_word,
         recipe_name=recipe_name,
         overrides=overrides,
@@ -318,11 +297,11 @@ def resolve(
         timeout_s=timeout_s,
         seed=seed,
     )
-    case, recipe = words.case, words.recipe
-    nnodes, nproc, repeat_count = words.nnodes, words.nproc, words.repeat_count
+    case, recipe = request.case, request.recipe
+    nnodes, nproc, repeat_count = request.nnodes, request.nproc, request.repeat_count
     data = cases.part(case.name, "data")
-    vendor = devices.choose(device_name or case_key.vendor_of(words.hardware))
-    _check_ranks(vendor, recipe, nproc=nproc, nnodes=nnodes)
+    vendor = devices.choose(device_name or case_key.vendor_of(request.hardware))
+    refuse_incapable(vendor, request, ranks_share_cores=True)
     if data_dir is not None:
         # Data from outside has no known best score, whatever recipe trains on it.
         recipe = replace(recipe, data="real")
@@ -331,7 +310,7 @@ def resolve(
         folder = cases.generated_folder(case, recipe, generated_root)
     else:
         raise UsageError(
-            f"recipe {words.recipe_name} trains on real data",
+            f"recipe {request.recipe_name} trains on real data",
             where="--data",
             rule="a real recipe needs the folder that holds it",
             remedy=f"add --data DIR (see `trainmark prepare {case.name} --help`), "
@@ -342,9 +321,9 @@ def resolve(
     memory = vendor.rank_memory(nproc)
     if memory is not None and hasattr(data, "check_fit"):
         data.check_fit(folder, recipe, nnodes * nproc, memory)
-    standard = standard_of(case, words.recipe_name, world=words.world)
+    standard = standard_of(case, request.recipe_name, world=request.world)
     fix_hp, extra = changes(
-        recipe, named=case.recipes[words.recipe_name], standard=case.recipes[standard]
+        recipe, named=case.recipes[request.recipe_name], standard=case.recipes[standard]
     )
     extra |= {f"prepare.{name}": value for name, value in facts.changed_rules.items()}
     stamp = (now or datetime.now(UTC)).strftime("%Y%m%dT%H%M%SZ")
@@ -357,13 +336,13 @@ def resolve(
         case=case.name,
         about=PlannedCase.of(case),
         case_key=case_key.write(case, vendor.name, nnodes=nnodes, nproc=nproc, repeat=repeat_count),
-        recipe_name=words.recipe_name,
+        recipe_name=request.recipe_name,
         recipe=asdict(recipe),
         compared_with=standard,
         fix_hp=fix_hp,
         extra=extra,
         rules="open" if extra else "closed",
-        labels=_labels(recipe, words.world, facts, oversubscribed=oversubscribed),
+        labels=_labels(recipe, request.world, facts, oversubscribed=oversubscribed),
         device=PlannedDevice(
             vendor=vendor.name,
             torch_type=vendor.torch_type,

@@ -1,7 +1,7 @@
-"""What the words of one launch say, before any device or data is looked at.
+"""What one launch was asked to be, before any device or data is looked at.
 
 Owns the reading of case, recipe and counts into values. Must not know what this machine
-has: a launch that cannot run here is still checked word by word.
+has: a request that cannot run here is still checked in full.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
     from trainmark.spec import Case, Recipe
 
-_MOST = 1_024  # ranks, machines or launches; more is a slip of the keyboard
+_MOST = 1_024  # ranks, machines or launches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Words:
+class Request:
     """One launch as it was asked for; ``hardware`` is a case key's, none without one."""
 
     case: Case
@@ -40,7 +40,7 @@ class Words:
         return f"{self.nnodes}x{self.nproc}"
 
 
-def read_words(
+def read_request(
     case_word: str,
     *,
     recipe_name: str | None = None,
@@ -51,7 +51,7 @@ def read_words(
     repeat_count: int | None = None,
     timeout_s: float | None = None,
     seed: int | None = None,
-) -> Words:
+) -> Request:
     """Check every word and return what they ask for.
 
     Args:
@@ -66,7 +66,8 @@ def read_words(
     case = cases.load(word.case)
     case_key.check_framework(case, word.framework)
     meant = _world_meant(case, word, recipe_name)
-    nnodes = _count("--nnodes", nnodes, meant[0])
+    machines = 1 if nproc is not None and word.hardware is None else meant[0]
+    nnodes = _count("nnodes", nnodes, machines)
     nproc = _count("--nproc", nproc, meant[1])
     repeat_count = _count("--repeat", repeat_count, word.repeat)
     name = choose_recipe(case, recipe_name, world=f"{nnodes}x{nproc}", real_data=real_data)
@@ -74,7 +75,7 @@ def read_words(
     texts = {key: str(value) for key, value in options.items() if value is not None}
     recipe = apply_overrides(case.recipes[name], {**(overrides or {}), **texts})
     recipe.check(nnodes * nproc)
-    return Words(
+    return Request(
         case=case,
         recipe_name=name,
         recipe=recipe,
@@ -86,7 +87,7 @@ def read_words(
 
 
 def _world_meant(case: Case, word: case_key.CaseWord, recipe_name: str | None) -> tuple[int, int]:
-    """Return machines and ranks on each where --nnodes and --nproc are not given.
+    """Return machines and ranks on each where --nproc does not say that it is one machine.
 
     A key names them; else a recipe called by its full name was written for some.
     """
