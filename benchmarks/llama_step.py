@@ -78,7 +78,7 @@ def run_library(folder: str, size: str, precision: str) -> None:
     from trainmark import cases
 
     chosen = recipe(size)
-    split = cases.part("llama2_7b_lora", "job").dialogues.load(Path(folder), chosen).train
+    split = cases.part("llama2_7b_lora", "data").load(Path(folder), chosen).train
     items = [
         {"input_ids": torch.from_numpy(ids), "labels": torch.from_numpy(labels)}
         for ids, labels in zip(split.ids[:64], split.labels[:64], strict=True)

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.harness import Bar, conclude, interleave, ratio, sized
 
 if TYPE_CHECKING:
-    from trainmark.cases.llama2_7b_lora.mmlu import Mmlu
-    from trainmark.cases.llama2_7b_lora.mmlu_plan import Plan
+    from trainmark.cases.llama2_7b_lora.mmlu.plan import Plan
+    from trainmark.cases.llama2_7b_lora.mmlu.questions import Mmlu
 
 SIZES = {
     "hidden_size": sized(512, 64), "intermediate_size": sized(1376, 128),
@@ -30,16 +30,16 @@ BAR = 3.0
 
 
 def _questions(place: Path) -> tuple[Mmlu, Plan]:
-    from trainmark.cases.llama2_7b_lora import generate
-    from trainmark.cases.llama2_7b_lora.mmlu import DEV_ROWS, Subject
-    from trainmark.cases.llama2_7b_lora.mmlu import SUBJECTS as NAMES
-    from trainmark.cases.llama2_7b_lora.mmlu_plan import plan_scoring
-    from trainmark.cases.llama2_7b_lora.tokens import open_tokenizer
+    from trainmark.cases.llama2_7b_lora.data import generating
+    from trainmark.cases.llama2_7b_lora.data.tokens import open_tokenizer
+    from trainmark.cases.llama2_7b_lora.mmlu.plan import plan_scoring
+    from trainmark.cases.llama2_7b_lora.mmlu.questions import DEV_ROWS, Subject
+    from trainmark.cases.llama2_7b_lora.mmlu.questions import SUBJECTS as NAMES
 
-    generate.write_tokenizer(place, vocab_size=SIZES["vocab_size"])
+    generating.write_tokenizer(place, vocab_size=SIZES["vocab_size"])
     mmlu = []
     for name in NAMES[:SUBJECTS]:
-        drawn = generate.questions(name, rows=DEV_ROWS + ITEMS, seed=1)
+        drawn = generating.questions(name, rows=DEV_ROWS + ITEMS, seed=1)
         mmlu.append(Subject(name, drawn[:DEV_ROWS], drawn[DEV_ROWS:]))
     tokenizer = open_tokenizer(place, vocab_size=SIZES["vocab_size"])
     return tuple(mmlu), plan_scoring(tokenizer, tuple(mmlu), max_length=2048)
@@ -58,7 +58,7 @@ def _model() -> Any:
 
 def main() -> bool:
     """Interleave both and hold their scores against each other."""
-    from trainmark.cases.llama2_7b_lora.mmlu_scoring import score
+    from trainmark.cases.llama2_7b_lora.mmlu.scoring import score
 
     with tempfile.TemporaryDirectory() as place:
         mmlu, plan = _questions(Path(place))

@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
-from trainmark.cases.llama2_7b_lora import generate
 from trainmark.cases.llama2_7b_lora.case import CASE
-from trainmark.cases.llama2_7b_lora.mmlu import DEV_ROWS, Question, Subject
+from trainmark.cases.llama2_7b_lora.data import generating
+from trainmark.cases.llama2_7b_lora.mmlu.questions import DEV_ROWS, Question, Subject
 from trainmark.cases.llama2_7b_lora.model_files import PRESETS, expected_shapes
 
 GOLDEN = Path(__file__).parent / "golden" / "mmlu_lm_eval.json"
@@ -29,7 +29,7 @@ def subjects():
     for number, name in enumerate(NAMES):
         rng = np.random.default_rng(number)
         rows = []
-        for row, item in enumerate(generate.questions(name, rows=DEV_ROWS + ITEMS, seed=7)):
+        for row, item in enumerate(generating.questions(name, rows=DEV_ROWS + ITEMS, seed=7)):
             order = rng.permutation(4)
             text = item.text if row % 3 else f"  {item.text}\nWhat is out ? \n"
             if row == DEV_ROWS + 4:
@@ -46,7 +46,7 @@ def write_model(folder):
     The golden scores are of these, whatever the case's generator draws.
     """
     recipe = CASE.recipes["tiny"]
-    generate.write_model(folder, recipe)
+    generating.write_model(folder, recipe)
     rng = np.random.default_rng([recipe.seed, 3])
     weights = {
         name: np.ones(shape, np.float32)

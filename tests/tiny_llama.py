@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.distributed.tensor import DTensor
 
-from trainmark.cases.llama2_7b_lora import generate, job
-from trainmark.cases.llama2_7b_lora.case import LlamaRecipe
+from trainmark.cases.llama2_7b_lora import job
+from trainmark.cases.llama2_7b_lora.data import generating
+from trainmark.cases.llama2_7b_lora.recipe import LlamaRecipe
 from trainmark.devices.cpu import CpuDevice
 from trainmark.protocols import JobContext
 
@@ -38,11 +39,11 @@ def write_data(folder: Path) -> Path:
     """Write few dialogues, all questions and a model without weights."""
     folder.mkdir(exist_ok=True)
     for split, rows in ROWS.items():
-        drawn = generate.dialogues(split, rows=rows, seed=1)
-        listed = [{"id": "", "dialogue": d, "summary": s} for d, s, _ in drawn]
+        drawn = generating.dialogues(split, rows=rows, seed=1)
+        listed = [{"id": "", "dialogue": d, "summary": s} for d, s in drawn]
         (folder / f"{split}.json").write_text(json.dumps(listed))
-    generate.write_mmlu(folder / "mmlu", seed=1)
-    generate.write_model(folder / "model", recipe())
+    generating.write_mmlu(folder / "mmlu", seed=1)
+    generating.write_model(folder / "model", recipe())
     return folder
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from trainmark import cases
 from trainmark.cases import generated_folder
-from trainmark.cases.llama2_7b_lora import generate
-from trainmark.cases.llama2_7b_lora.tokens import open_tokenizer
+from trainmark.cases.llama2_7b_lora.data import generating
+from trainmark.cases.llama2_7b_lora.data.tokens import open_tokenizer
 from trainmark.data.vocabulary import refuse_short
 from trainmark.errors import DataError
 
@@ -109,8 +109,8 @@ def test_llama_takes_no_shorter_vocabulary(tmp_path: Path) -> None:
 
 
 def test_a_generated_tokenizer_is_as_large_as_its_model(tmp_path: Path) -> None:
-    generate.write_tokenizer(tmp_path, vocab_size=32_000)
+    generating.write_tokenizer(tmp_path, vocab_size=32_000)
     tokenizer = open_tokenizer(tmp_path, vocab_size=32_000)
-    words = generate.vocabulary()
+    words = generating.vocabulary()
     (ids,) = tokenizer.prompts([" ".join(words[3:]) + " <unused3>"])
     assert max(ids) == len(words) - 1  # no text becomes one that fills up

@@ -11,6 +11,7 @@ from statistics import fmean
 
 import pytest
 
+import llama_least_loss
 from trainmark.results.record import read
 
 CHANCE = 0.25  # four choices
@@ -65,10 +66,10 @@ def test_the_tiny_recipe_learns_to_summarise_and_to_answer(trainmark):
 
 
 def least_loss(place, recipe):
-    from trainmark.cases.llama2_7b_lora import data, generate
+    from trainmark.cases.llama2_7b_lora import data
 
     (folder,) = (place / "cache").glob("llama2_7b_lora-*")
-    return generate.best_loss(data.load(folder, recipe).tokenizer, recipe)
+    return llama_least_loss.least_loss(data.load(folder, recipe).tokenizer, recipe)
 
 
 @pytest.mark.timeout(600)

@@ -16,10 +16,6 @@ from torch import Tensor, nn
 
 import trainmark
 from trainmark.cases.glm_superglue.tied import TiedEmbedding
-from trainmark.cases.llama2_7b_lora.case import LlamaRecipe
-from trainmark.cases.llama2_7b_lora.model import build
-from trainmark.cases.llama2_7b_lora.model_files import PRESETS
-from trainmark.devices.cpu import CpuDevice
 from trainmark.training.kernels import matmul
 from trainmark.training.kernels.attention import Prefix, attention, attention_forward
 from trainmark.training.kernels.gelu_linear import gelu_linear
@@ -110,16 +106,6 @@ def tied_table() -> Call:
     return call, [table.weight, *middle.parameters()]
 
 
-def adapted_llama() -> Call:
-    recipe = LlamaRecipe(lora_dropout=0.0, lora_targets="q_proj,down_proj")
-    model = build(PRESETS["tiny"], recipe, weights=None, device=CpuDevice(threads=1))
-    torch.manual_seed(5)
-    adapters = [item for item in model.parameters() if item.requires_grad]
-    for item in adapters:
-        nn.init.normal_(item, std=0.1)
-    return lambda: model.hidden(torch.arange(14).view(2, 7)), adapters
-
-
 PREFIX = Prefix(torch.tensor([3, 0]), 5)
 CALLS: dict[str, list[Callable[[], Call]]] = {
     "_LinearCrossEntropy": [whole_loss, loss_in_blocks, loss_of_a_frozen_head, sixteen_bit_loss],
@@ -134,11 +120,6 @@ CALLS: dict[str, list[Callable[[], Call]]] = {
     "_GeluLinear": [feed_forward],
     "_LookUp": [tied_table],
     "_Score": [tied_table],
-    "_FrozenProduct": [adapted_llama],
-    "_AdaptedProduct": [adapted_llama],
-    "_Norm": [adapted_llama],
-    "_Turned": [adapted_llama],
-    "_GatedUp": [adapted_llama],
 }
 
 

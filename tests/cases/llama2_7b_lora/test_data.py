@@ -12,15 +12,17 @@ import pytest
 import torch
 from sentencepiece import SentencePieceTrainer
 
+import llama_least_loss
+from llama_least_loss import drawn_nats, least_loss
 from mmlu_peer import open_model
-from trainmark.cases.llama2_7b_lora import data, generate
+from trainmark.cases.llama2_7b_lora import data
 from trainmark.cases.llama2_7b_lora.case import CASE
-from trainmark.cases.llama2_7b_lora.mmlu import LETTERS
-from trainmark.cases.llama2_7b_lora.mmlu_plan import answer_ids, plan_scoring
-from trainmark.cases.llama2_7b_lora.packing import IGNORED
-from trainmark.cases.llama2_7b_lora.prompts import training_text
-from trainmark.cases.llama2_7b_lora.samsum import find_layout, read_dialogues
-from trainmark.cases.llama2_7b_lora.tokens import open_tokenizer
+from trainmark.cases.llama2_7b_lora.data import generating
+from trainmark.cases.llama2_7b_lora.data.dialogues import find_layout, read_dialogues, training_text
+from trainmark.cases.llama2_7b_lora.data.packing import IGNORED
+from trainmark.cases.llama2_7b_lora.data.tokens import open_tokenizer
+from trainmark.cases.llama2_7b_lora.mmlu.plan import answer_ids, plan_scoring
+from trainmark.cases.llama2_7b_lora.mmlu.questions import LETTERS
 from trainmark.errors import DataError
 
 ROWS = [
@@ -34,7 +36,7 @@ TINY = CASE.recipes["tiny"]
 @pytest.fixture(scope="module", autouse=True)
 def few_dialogues():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(generate, "DIALOGUES", {"train": 600, "val": 200})
+        patch.setattr(generating, "DIALOGUES", {"train": 600, "val": 200})
         yield
 
 
@@ -104,7 +106,6 @@ def fault(folder, file="train.json"):
          (r"dialogue has half a character, \ud83d", "train.json, line 1")),
         ("[3]", ("holds 3", "train.json, row 1")),
         ("[]", ("the split is empty", "train.json")),
-        ("", ("the file is empty (0 bytes)", "train.json")),
         ('"x"', ("holds a str", "train.json")),
         ("[" * 100_000, ("not readable as JSON: nested too deeply", "train.json")),
         ('[\n{"a":}', ("not readable as JSON: Expecting value: line 2 column 6 (char 7)",
@@ -135,8 +136,14 @@ def test_wrong_bytes_and_columns_are_named(tmp_path):
 def test_missing_splits_and_selections_are_named(tmp_path):
     with pytest.raises(DataError, match="no such folder"):
         find_layout(tmp_path / "none")
-    with pytest.raises(DataError, match="no dialogues"):
+    with pytest.raises(DataError, match="no data files"):
         find_layout(tmp_path)
+    (tmp_path / "train.json").write_text("", encoding="utf-8")
+    (tmp_path / "val.json").write_text("[]", encoding="utf-8")
+    with pytest.raises(DataError, match="the file is empty") as empty:
+        find_layout(tmp_path)
+    assert empty.value.where == str(tmp_path / "train.json")
+    (tmp_path / "val.json").unlink()
     (tmp_path / "train.json").write_text("[]", encoding="utf-8")
     with pytest.raises(DataError, match=r"no validation split beside train\.json"):
         find_layout(tmp_path)
@@ -156,7 +163,7 @@ def pieces(tmp_path_factory):
     """A folder with a SentencePiece model as Llama's is: BPE, bytes, no normalising."""
     folder = tmp_path_factory.mktemp("pieces")
     model = io.BytesIO()
-    lines = [item[0] for item in generate.dialogues("val", rows=200, seed=1)]
+    lines = [item[0] for item in generating.dialogues("val", rows=200, seed=1)]
     SentencePieceTrainer.train(
         sentence_iterator=iter(" ".join(lines).split("\n")), model_writer=model, vocab_size=420,
         model_type="bpe", byte_fallback=True, normalization_rule_name="identity",
@@ -185,16 +192,16 @@ def test_a_sentencepiece_tokenizer_begins_and_ends_documents(pieces):
 
 
 def generate_subject():
-    from trainmark.cases.llama2_7b_lora.mmlu import Subject
+    from trainmark.cases.llama2_7b_lora.mmlu.questions import Subject
 
-    drawn = tuple(generate.questions("anatomy", rows=3, seed=1))
+    drawn = tuple(generating.questions("anatomy", rows=3, seed=1))
     return Subject("anatomy", drawn[:2], drawn[2:])
 
 
 def test_ids_are_those_of_transformers(tmp_path):
     from transformers import AutoTokenizer
 
-    generate.write_tokenizer(tmp_path, vocab_size=256)
+    generating.write_tokenizer(tmp_path, vocab_size=256)
     library = AutoTokenizer.from_pretrained(tmp_path)
     texts = ["Ada: I bring the bread", "\n\nAnswer: C", ""]
     ours = open_tokenizer(tmp_path, vocab_size=256)
@@ -203,12 +210,12 @@ def test_ids_are_those_of_transformers(tmp_path):
 
 
 def test_special_tokens_are_told_by_the_settings(tmp_path):
-    generate.write_tokenizer(tmp_path, vocab_size=256)
+    generating.write_tokenizer(tmp_path, vocab_size=256)
     settings = tmp_path / "tokenizer_config.json"
     told = {"eos_token": {"content": "---"}, "add_bos_token": False}
     settings.write_text(json.dumps(told), encoding="utf-8")
     tokenizer = open_tokenizer(tmp_path, vocab_size=256)
-    assert (tokenizer.begin, tokenizer.end_id) == ((), generate.vocabulary().index("---"))
+    assert (tokenizer.begin, tokenizer.end_id) == ((), generating.vocabulary().index("---"))
     (ids,) = tokenizer.prompts(["</s>"])
     assert 2 not in ids  # a text cannot forge the end of a dialogue
     settings.write_text('{"eos_token": "<none>"}', encoding="utf-8")
@@ -228,7 +235,7 @@ def test_special_tokens_are_told_by_the_settings(tmp_path):
 )
 def test_an_unreadable_tokenizer_is_named(tmp_path, name, content, what):
     if name == "tokenizer_config.json":
-        generate.write_tokenizer(tmp_path, vocab_size=256)
+        generating.write_tokenizer(tmp_path, vocab_size=256)
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError) as caught:
         open_tokenizer(tmp_path, vocab_size=256)
@@ -240,8 +247,8 @@ def test_an_unreadable_tokenizer_is_named(tmp_path, name, content, what):
 def test_a_missing_tokenizer_and_ids_past_the_embedding_are_named(tmp_path):
     with pytest.raises(DataError, match=r"no tokenizer\.json and no tokenizer\.model"):
         open_tokenizer(tmp_path, vocab_size=256)
-    size = len(generate.vocabulary())
-    generate.write_tokenizer(tmp_path, vocab_size=size)
+    size = len(generating.vocabulary())
+    generating.write_tokenizer(tmp_path, vocab_size=size)
     assert open_tokenizer(tmp_path, vocab_size=size).vocab_size == size
     with pytest.raises(DataError, match=f"ids go up to {size - 1}") as caught:
         open_tokenizer(tmp_path, vocab_size=size - 1)
@@ -251,22 +258,22 @@ def test_a_missing_tokenizer_and_ids_past_the_embedding_are_named(tmp_path):
 @pytest.fixture(scope="module")
 def generated(tmp_path_factory, few_dialogues):
     folder = tmp_path_factory.mktemp("generated")
-    generate.generate(folder, TINY)
+    generating.generate(folder, TINY)
     return folder
 
 
 def test_generating_again_gives_the_same_bytes(generated, tmp_path):
-    generate.generate(tmp_path, TINY)
+    generating.generate(tmp_path, TINY)
     files = sorted(f.relative_to(generated) for f in generated.rglob("*") if f.is_file())
     assert len(files) == 2 + 114 + 4
     assert all((generated / name).read_bytes() == (tmp_path / name).read_bytes() for name in files)
-    other = generate.dialogues("val", rows=3, seed=TINY.seed + 1)
-    assert other != generate.dialogues("val", rows=3, seed=TINY.seed)
+    other = generating.dialogues("val", rows=3, seed=TINY.seed + 1)
+    assert other != generating.dialogues("val", rows=3, seed=TINY.seed)
 
 
 def test_summaries_follow_from_their_dialogues():
     seen = set()
-    for dialogue, summary, _ in generate.dialogues("train", rows=300, seed=3):
+    for dialogue, summary in generating.dialogues("train", rows=300, seed=3):
         lines = dialogue.split("\n")
         if ": I bring " in lines[0]:
             name, said = lines[0].split(": I bring ")
@@ -280,7 +287,7 @@ def test_summaries_follow_from_their_dialogues():
             words = asked.replace("?", "").split()
             (right,) = (
                 kind[1][place]
-                for kind in generate.KNOWLEDGE
+                for kind in generating.KNOWLEDGE
                 for place, known in enumerate(kind[2])
                 if set(known) & set(words)
             )
@@ -293,7 +300,7 @@ def test_no_generated_word_is_unknown(generated):
     loaded = data.load(generated, TINY)
     assert (loaded.train.ids != 0).all()
     groups = plan_scoring(loaded.tokenizer, loaded.mmlu, max_length=2048).groups
-    assert sum(len(group.rows) for group in groups) == 57 * generate.ITEMS
+    assert sum(len(group.rows) for group in groups) == 57 * generating.ITEMS
     assert all((group.prefix != 0).all() for group in groups)
     assert all((rest != 0).all() for group in groups for rest in group.rests)
     longest = max(len(g.prefix) + max(map(len, g.rests)) for g in groups)
@@ -302,25 +309,28 @@ def test_no_generated_word_is_unknown(generated):
 
 def test_the_least_loss_is_what_was_drawn_by_hand(generated, monkeypatch):
     tokenizer = open_tokenizer(generated / "model", vocab_size=256)
-    monkeypatch.setattr(generate, "DIALOGUES", {"train": 1, "val": 1})
+    monkeypatch.setattr(llama_least_loss, "DIALOGUES", {"train": 1, "val": 1})
     recipe = dataclasses.replace(TINY, seq_length=4096)
-    ((dialogue, summary, nats),) = generate.dialogues("val", rows=1, seed=recipe.seed)
+    ((dialogue, summary),) = generating.dialogues("val", rows=1, seed=recipe.seed)
+    nats = drawn_nats(dialogue)
     tokens = len(tokenizer.documents([training_text(dialogue, summary)])[0])
-    assert generate.best_loss(tokenizer, recipe) == pytest.approx(nats / (tokens - 1))
+    assert least_loss(tokenizer, recipe) == pytest.approx(nats / (tokens - 1))
     chat = math.log(2 * 12 * 11 * 8 * 8 * 7 * 4)
     quizzes = [math.log(2 * 3) + count * math.log(3 * 8) for count in (1, 2, 3)]
-    drawn = {round(x[2], 9) for x in generate.dialogues("train", rows=200, seed=1)}
+    drawn = {
+        round(drawn_nats(text), 9) for text, _ in generating.dialogues("train", rows=200, seed=1)
+    }
     assert drawn == {round(x, 9) for x in (chat, *quizzes)}
 
 
 def test_rows_hide_little_of_what_was_drawn(generated):
     tokenizer = open_tokenizer(generated / "model", vocab_size=256)
-    drawn = generate.dialogues("val", rows=200, seed=TINY.seed)
-    ids = tokenizer.documents([training_text(dialogue, summary) for dialogue, summary, _ in drawn])
-    exact = sum(nats for _, _, nats in drawn) / sum(map(len, ids))
+    drawn = generating.dialogues("val", rows=200, seed=TINY.seed)
+    ids = tokenizer.documents([training_text(dialogue, summary) for dialogue, summary in drawn])
+    exact = sum(drawn_nats(dialogue) for dialogue, _ in drawn) / sum(map(len, ids))
     for seq_length, near in ((2048, 0.01), (64, 0.05)):
         recipe = dataclasses.replace(TINY, seq_length=seq_length)
-        bound = generate.best_loss(tokenizer, recipe)
+        bound = least_loss(tokenizer, recipe)
         assert bound == pytest.approx(exact, rel=near)
 
 
@@ -330,9 +340,9 @@ def test_check_names_the_content_and_load_gives_what_was_checked(generated, tmp_
     assert (
         facts.train_samples == len(loaded.train) == -(-loaded.train.tokens.sum() // TINY.seq_length)
     )
-    assert facts.eval_samples == 57 * generate.ITEMS
+    assert facts.eval_samples == 57 * generating.ITEMS
     assert (facts.best_quality, facts.layout, facts.quality_comparable) == (1.0, "json", True)
-    assert loaded.train.num_documents == generate.DIALOGUES["train"]
+    assert loaded.train.num_documents == generating.DIALOGUES["train"]
     assert loaded.config.vocab_size == 256
     assert data.check(generated, TINY).content_id == facts.content_id
     off = data.check(generated, dataclasses.replace(TINY, mmlu_mode="off", init="random"))
@@ -359,7 +369,7 @@ def test_the_check_refuses_what_training_would_stumble_over(generated, tmp_path)
         data.check(generated, long)
     folder = tmp_path / "x"
     folder.mkdir()
-    generate.generate(folder, dataclasses.replace(TINY, init="random"))
+    generating.generate(folder, dataclasses.replace(TINY, init="random"))
     with pytest.raises(DataError, match=r"no model\.safetensors"):
         data.check(folder, TINY)
     (folder / "mmlu" / "dev" / "anatomy_dev.csv").unlink()
@@ -372,7 +382,7 @@ def test_the_check_refuses_what_training_would_stumble_over(generated, tmp_path)
 
 def test_generated_weights_are_loaded_by_transformers(generated):
     model = open_model(generated / "model")
-    weights = generate._weights(data.read_config(generated / "model"), seed=TINY.seed)
+    weights = generating._weights(data.read_config(generated / "model"), seed=TINY.seed)
     loaded = model.state_dict()
     assert weights.keys() <= loaded.keys()
     assert all(torch.equal(loaded[name], torch.from_numpy(w)) for name, w in weights.items())

@@ -15,8 +15,8 @@ import tiny_llama
 from trainmark.cases.llama2_7b_lora import flops
 from trainmark.cases.llama2_7b_lora.case import CASE
 from trainmark.cases.llama2_7b_lora.data import check_fit
+from trainmark.cases.llama2_7b_lora.data.packing import IGNORED, Packed
 from trainmark.cases.llama2_7b_lora.model_files import PRESETS, lora_parameters, parameters
-from trainmark.cases.llama2_7b_lora.packing import IGNORED, Packed
 from trainmark.devices.peaks import dense_peak
 from trainmark.errors import DataError, EnvironmentFault, UsageError
 from trainmark.planning import overrides
@@ -245,7 +245,7 @@ def test_a_run_says_what_it_trained(folder: Path) -> None:
         (["lora_targets=q_proj,w_proj"], "no linear layer is called 'w_proj'"),
         (["lora_targets=q_proj,q_proj"], "names a layer twice"),
         (["seq=1"], "seq_length=1"),
-        (["model_size=70b"], "unknown model_size '70b'"),
+        (["model_size=70b"], "'70b' does not fit"),
         (["weights_dtype=fp16"], "weights_dtype=fp16 with precision=fp32"),
         (["weights_dtype=bf16", "precision=fp16"], "weights_dtype=bf16 with precision=fp16"),
         (["mmlu_mode=off"], "mmlu_mode=off with target_value=0.4"),

@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import pytest
 
-from trainmark.cases.llama2_7b_lora.case import LlamaRecipe
 from trainmark.cases.llama2_7b_lora.memory import predict_peak_bytes, refuse_too_little
 from trainmark.cases.llama2_7b_lora.model_files import PRESETS
+from trainmark.cases.llama2_7b_lora.recipe import LlamaRecipe
 from trainmark.errors import EnvironmentFault
 
 GIB = 2**30
@@ -22,7 +22,7 @@ MEASURED = """
 import ctypes, gc, json, sys, torch
 from pathlib import Path
 from trainmark.cases.llama2_7b_lora import memory, model, model_files
-from trainmark.cases.llama2_7b_lora.case import LlamaRecipe
+from trainmark.cases.llama2_7b_lora.recipe import LlamaRecipe
 from trainmark.devices.cpu import CpuDevice
 
 def resident(key):

@@ -8,8 +8,12 @@ import pytest
 import torch
 
 from mmlu_peer import GOLDEN, NAMES, open_model, score_with_lm_eval, subjects, write_model
-from trainmark.cases.llama2_7b_lora import generate, mmlu_legacy, mmlu_scoring
-from trainmark.cases.llama2_7b_lora.mmlu import (
+from trainmark.cases.llama2_7b_lora.data import generating
+from trainmark.cases.llama2_7b_lora.data.tokens import TextTokenizer, open_tokenizer
+from trainmark.cases.llama2_7b_lora.mmlu import legacy, scoring
+from trainmark.cases.llama2_7b_lora.mmlu.plan import plan_scoring, shares
+from trainmark.cases.llama2_7b_lora.mmlu.prompts import prompt
+from trainmark.cases.llama2_7b_lora.mmlu.questions import (
     CATEGORIES,
     SUBCATEGORIES,
     SUBJECTS,
@@ -18,10 +22,7 @@ from trainmark.cases.llama2_7b_lora.mmlu import (
     read_mmlu,
     read_questions,
 )
-from trainmark.cases.llama2_7b_lora.mmlu_plan import plan_scoring, shares
-from trainmark.cases.llama2_7b_lora.mmlu_scoring import score
-from trainmark.cases.llama2_7b_lora.prompts import prompt
-from trainmark.cases.llama2_7b_lora.tokens import TextTokenizer, open_tokenizer
+from trainmark.cases.llama2_7b_lora.mmlu.scoring import score
 from trainmark.errors import DataError
 
 
@@ -103,7 +104,7 @@ def test_a_wrong_csv_row_is_named(tmp_path, text, where, what):
 
 
 def test_a_missing_task_file_is_named(tmp_path):
-    generate.write_mmlu(tmp_path, seed=1)
+    generating.write_mmlu(tmp_path, seed=1)
     assert [subject.name for subject in read_mmlu(tmp_path)] == list(SUBJECTS)
     gone = tmp_path / "test" / "virology_test.csv"
     gone.unlink()
@@ -187,8 +188,8 @@ def test_ranks_score_every_item_once(model, tokenizer, mmlu):
     for plan in parts:
         assert plan.items == 36
         for group in plan.groups:
-            for numbers, logits in mmlu_scoring._with_prefix(model, group, 500):
-                for item in mmlu_scoring._items(group, numbers, logits, plan, mmlu, legacy=False):
+            for numbers, logits in scoring._with_prefix(model, group, 500):
+                for item in scoring._items(group, numbers, logits, plan, mmlu, legacy=False):
                     found[item.subject, item.row] = item
     assert found.keys() == whole.keys()
     assert all(found[key].predicted == item.predicted for key, item in whole.items())
@@ -203,7 +204,7 @@ def test_ranks_add_up_and_keep_step(model, tokenizer, mmlu, monkeypatch):
         told[-1].append(values)
         return list(values)
 
-    monkeypatch.setattr(mmlu_scoring, "add_over_ranks", first_call)
+    monkeypatch.setattr(scoring, "add_over_ranks", first_call)
     for rank in range(2):
         told.append([])
         plan = plan_scoring(tokenizer, mmlu, max_length=2048, rank=rank, world_size=2)
@@ -218,7 +219,7 @@ def test_ranks_add_up_and_keep_step(model, tokenizer, mmlu, monkeypatch):
             total = next(sums)
             return [*total, *[0] * (len(values) - len(total))]
 
-        monkeypatch.setattr(mmlu_scoring, "add_over_ranks", handed)
+        monkeypatch.setattr(scoring, "add_over_ranks", handed)
         plan = plan_scoring(tokenizer, mmlu, max_length=2048, rank=rank, world_size=2)
         calls = []
         hook = model.register_forward_hook(lambda *_, calls=calls: calls.append(1))
@@ -259,7 +260,7 @@ def test_shots_are_dropped_until_the_prompt_fits_and_counted(model, tokenizer, m
 
 
 def test_legacy_keeps_dropout_and_asks_the_whole_vocabulary(tokenizer, mmlu):
-    plan = mmlu_legacy.plan_scoring(tokenizer, mmlu, max_length=100)
+    plan = legacy.plan_scoring(tokenizer, mmlu, max_length=100)
 
     class Fixed(torch.nn.Module):
         """Says a word that is no letter where a prompt's row is odd, else C."""
@@ -290,12 +291,12 @@ def test_legacy_keeps_dropout_and_asks_the_whole_vocabulary(tokenizer, mmlu):
 def test_averages_by_hand():
     plan = type("P", (), {"groups": (), "items": 5})
     items = [
-        mmlu_scoring.Item(name, 0, 5, (0.0,) * 4, predicted, 1)
+        scoring.Item(name, 0, 5, (0.0,) * 4, predicted, 1)
         for name, predicted in (
             ("anatomy", 1), ("anatomy", 0), ("anatomy", 1), ("virology", 0), ("jurisprudence", 1),
         )
     ]  # fmt: skip
-    result = mmlu_scoring._add_up(items, 0, plan, world_size=1, device=torch.device("cpu"))
+    result = scoring._add_up(items, 0, plan, world_size=1, device=torch.device("cpu"))
     assert result.micro == 3 / 5
     assert result.per_subject == {"anatomy": 2 / 3, "jurisprudence": 1.0, "virology": 0.0}
     assert result.macro == pytest.approx(5 / 9)

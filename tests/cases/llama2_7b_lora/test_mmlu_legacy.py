@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from mmlu_peer import open_model, write_model
-from trainmark.cases.llama2_7b_lora.mmlu import LETTERS, Subject, read_questions
-from trainmark.cases.llama2_7b_lora.mmlu_legacy import as_read, check, plan_scoring
-from trainmark.cases.llama2_7b_lora.mmlu_scoring import score
-from trainmark.cases.llama2_7b_lora.tokens import TextTokenizer
+from trainmark.cases.llama2_7b_lora.data.tokens import TextTokenizer
+from trainmark.cases.llama2_7b_lora.mmlu.legacy import as_read, check, plan_scoring
+from trainmark.cases.llama2_7b_lora.mmlu.questions import LETTERS, Subject, read_questions
+from trainmark.cases.llama2_7b_lora.mmlu.scoring import score
 from trainmark.errors import DataError
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from transformers import LlamaForCausalLM
 
 from trainmark.cases.llama2_7b_lora import adapters
-from trainmark.cases.llama2_7b_lora.case import TARGETS, LlamaRecipe
+from trainmark.cases.llama2_7b_lora.data.packing import IGNORED
 from trainmark.cases.llama2_7b_lora.model import LlamaLora, build, copy_stored
 from trainmark.cases.llama2_7b_lora.model_files import (
     PRESETS,
@@ -26,7 +26,7 @@ from trainmark.cases.llama2_7b_lora.model_files import (
     parameters,
     read_config,
 )
-from trainmark.cases.llama2_7b_lora.packing import IGNORED
+from trainmark.cases.llama2_7b_lora.recipe import TARGETS, LlamaRecipe
 from trainmark.data.checkpoint_shapes import INDEX, SINGLE
 from trainmark.devices.cpu import CpuDevice
 from trainmark.errors import DataError

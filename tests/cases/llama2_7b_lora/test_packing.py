@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmark.cases.llama2_7b_lora.packing import IGNORED, pack
+from trainmark.cases.llama2_7b_lora.data.packing import IGNORED, pack
 
 PAD = 99
 

@@ -5,8 +5,9 @@ import shutil
 
 import pytest
 
-from trainmark.cases.llama2_7b_lora import data, generate
+from trainmark.cases.llama2_7b_lora import data
 from trainmark.cases.llama2_7b_lora.case import CASE
+from trainmark.cases.llama2_7b_lora.data import generating
 from trainmark.cases.llama2_7b_lora.prepare import prepare
 from trainmark.errors import DataError
 
@@ -15,10 +16,10 @@ TINY = CASE.recipes["tiny"]
 
 @pytest.fixture
 def raw(tmp_path, monkeypatch):
-    monkeypatch.setattr(generate, "DIALOGUES", {"train": 30, "val": 5})
+    monkeypatch.setattr(generating, "DIALOGUES", {"train": 30, "val": 5})
     made, raw = tmp_path / "made", tmp_path / "raw"
     made.mkdir()
-    generate.generate(made, TINY)
+    generating.generate(made, TINY)
     (raw / "corpus").mkdir(parents=True)
     for name in ("train.json", "val.json"):
         (made / name).rename(raw / "corpus" / name)
@@ -31,7 +32,7 @@ def test_a_raw_folder_becomes_a_data_folder(raw, tmp_path):
     said = []
     prepare(raw, tmp_path / "out", said.append)
     facts = data.check(tmp_path / "out", TINY)
-    assert (facts.layout, facts.eval_samples) == ("jsonl", 57 * generate.ITEMS)
+    assert (facts.layout, facts.eval_samples) == ("jsonl", 57 * generating.ITEMS)
     assert "train: 30 dialogues; NOT the published samsum, which has 14,732" in said
     assert said[-1] == f"done: {tmp_path / 'out'}"
     assert len(list((tmp_path / "out" / "mmlu").rglob("*.csv"))) == 114

@@ -15,14 +15,15 @@ from trainmark.training.parameters import trained
 from trainmark.training.shards import Sharding, evaluation_rows
 from trainmark.training.stepper import Stepper, add_floats_over_ranks
 
-from . import adapters, mmlu_legacy, mmlu_plan
-from . import data as dialogues
-from .case import targets
-from .data import MODEL
+from . import adapters
+from .data import MODEL, load
 from .flops import FORMULA, model_flops_per_token
 from .memory import predict_peak_bytes, refuse_too_little
-from .mmlu_scoring import score
+from .mmlu import legacy as legacy_prompts
+from .mmlu import plan as full_prompts
+from .mmlu.scoring import score
 from .model import build as build_model
+from .recipe import targets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -32,17 +33,17 @@ if TYPE_CHECKING:
 
     from trainmark.protocols import JobContext
 
-    from .case import LlamaRecipe
     from .data import Loaded
-    from .mmlu_scoring import MmluResult
-    from .packing import Packed
+    from .data.packing import Packed
+    from .mmlu.scoring import MmluResult
+    from .recipe import LlamaRecipe
 
 ADAPTERS = "adapters"  # folder among the run's artifacts
 
 
 def load_data(context: JobContext) -> Loaded:
     """Return packed dialogues, questions, tokenizer and the model's sizes."""
-    return dialogues.load(context.data_dir, context.recipe)
+    return load(context.data_dir, context.recipe)
 
 
 def build(context: JobContext, data: Loaded) -> LlamaJob:
@@ -180,7 +181,7 @@ class LlamaJob:
         assert self.data.mmlu is not None
         legacy = self.recipe.mmlu_mode == "legacy"
         rank, world_size = self.context.rank, self.context.world_size
-        plan = (mmlu_legacy if legacy else mmlu_plan).plan_scoring(
+        plan = (legacy_prompts if legacy else full_prompts).plan_scoring(
             self.data.tokenizer, self.data.mmlu, shots=self.recipe.mmlu_shots,
             max_length=self.max_prompt, rank=rank, world_size=world_size,
         )  # fmt: skip

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from trainmark.errors import EnvironmentFault
 
-from .case import targets
 from .model_files import linear_shapes, lora_parameters, parameters
+from .recipe import targets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from .case import LlamaRecipe
     from .model_files import ModelConfig
+    from .recipe import LlamaRecipe
 
 SCORES_AT_ONCE = 1 << 23  # of the head: 32 MiB in float32, less than what a wide layer keeps
 PROCESS_BYTES = 600 << 20  # interpreter and libraries, or a device's context

@@ -27,10 +27,10 @@ from trainmark.training.kernels.host_memory import give_back_free_memory, map_la
 from trainmark.training.kernels.linear_cross_entropy import linear_cross_entropy_sum
 
 from .adapters import ADAPTER
-from .case import targets
+from .data.packing import IGNORED
 from .memory import SCORES_AT_ONCE
 from .model_files import REMEDY, RULE, check_weights
-from .packing import IGNORED
+from .recipe import targets
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from trainmark.data.checkpoint_shapes import StoredTensor
     from trainmark.protocols import Device
 
-    from .case import LlamaRecipe
     from .model_files import ModelConfig
+    from .recipe import LlamaRecipe
 
 # Of a tensor that is mapped on its own on a CPU: every large activation of a large model.
 LARGE_BLOCK_BYTES = 1 << 21

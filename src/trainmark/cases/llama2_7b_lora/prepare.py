@@ -16,17 +16,17 @@ from trainmark.data.checkpoint_shapes import INDEX, SINGLE
 from trainmark.data.model_config import CONFIG
 from trainmark.errors import DataError
 
-from . import samsum
-from .data import MMLU, MODEL
-from .mmlu import SUBJECTS, read_mmlu
+from .data import MMLU, MODEL, dialogues
+from .data.tokens import FAST, PIECES, SETTINGS, open_tokenizer
+from .mmlu.questions import SUBJECTS, read_mmlu
 from .model_files import check_weights, read_config, weight_files
-from .tokens import FAST, PIECES, SETTINGS, open_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from trainmark.data.prepared import Say, Unfinished
+    from trainmark.data.split_layout import Layout
 
 FORMAT = 1
 CASE = "llama2_7b_lora"
@@ -50,7 +50,7 @@ WHERE_MMLU = "MMLU comes as data.tar with its paper, arXiv 2009.03300; unpack it
 class Source:
     """Checked sources; ``mmlu`` is none where the raw folder has no questions."""
 
-    dialogues: samsum.Layout
+    dialogues: Layout
     model: Path
     mmlu: Path | None
 
@@ -137,8 +137,8 @@ def find_source(raw: Path) -> Source:
     open_tokenizer(model, vocab_size=config.vocab_size)
     if has_weights(model):
         check_weights(model, config)
-    places = [folder for folder in folders if samsum.splits_in(folder)]
-    found = samsum.splits_in(_only("dialogues", places, raw, WHERE_DIALOGUES))
+    places = [folder for folder in folders if dialogues.splits_in(folder)]
+    found = dialogues.splits_in(_only("dialogues", places, raw, WHERE_DIALOGUES))
     assert found is not None
     trees = [folder for folder in folders if (folder / "dev").is_dir() and _asks(folder)]
     mmlu = _only("MMLU", trees, raw, WHERE_MMLU) if trees else None
@@ -179,7 +179,7 @@ def _writer(files: Sequence[Path]) -> Callable[[Path], dict[str, int]]:
     """Return what writes a split one object a line and counts its rows."""
 
     def write(target: Path) -> dict[str, int]:
-        rows = samsum.read_dialogues(files)
+        rows = dialogues.read_dialogues(files)
         with target.open("w", encoding="utf-8", newline="\n") as stream:
             for dialogue, summary in zip(rows.dialogues, rows.summaries, strict=True):
                 row = {"dialogue": dialogue, "summary": summary}

@@ -1,7 +1,7 @@
 """MMLU scores of a causal language model, with the shared beginning of prompts computed once.
 
 Owns the forward passes and the averages. Must not know csv files or tokenizers: prompts
-come as ids from ``mmlu_plan``.
+come as ids from ``plan``.
 
 A group's prefix goes through the model once and stays in the key-value cache. Questions
 follow it end to end in one row: each sees the prefix and itself, and its positions go on
@@ -21,13 +21,13 @@ from torch import Tensor, nn
 
 from trainmark.training.stepper import add_over_ranks
 
-from .mmlu import CATEGORIES, SUBCATEGORIES, SUBJECTS
+from .questions import CATEGORIES, SUBCATEGORIES, SUBJECTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from .mmlu import Mmlu
-    from .mmlu_plan import Group, Plan
+    from .plan import Group, Plan
+    from .questions import Mmlu
 
 NO_ANSWER = -1  # predicted, where legacy scoring names a token that is no letter
 

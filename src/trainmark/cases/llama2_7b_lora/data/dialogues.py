@@ -10,21 +10,20 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from trainmark.data.input_files import file_bytes, readable, split_files
+from trainmark.data import split_layout
+from trainmark.data.input_files import readable
+from trainmark.data.model_config import read_json
+from trainmark.data.split_layout import Form, Layout, complete_layout, numbered_files
 from trainmark.errors import DataError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-Kind = Literal["arrow", "jsonl", "json", "parquet"]
-KINDS: tuple[Kind, ...] = ("arrow", "jsonl", "json", "parquet")  # the first that is there is read
-SPLITS: dict[str, tuple[str, ...]] = {
-    "train": ("train",),
-    "validation": ("val", "validation", "eval"),  # the corpus says val, the hub validation
-}
+# The corpus says val, the hub validation.
+SPLITS = {"train": ("train",), "validation": ("val", "validation", "eval")}
 FOLDERS = (".", "data", "samsum", "corpus")  # where archive and hub keep the files
 COLUMNS = ("dialogue", "summary")
 LONE_SURROGATE = re.compile(r"[\ud800-\udfff]")
@@ -35,14 +34,13 @@ LAYOUT_RULE = (
 )
 ROW_RULE = "a row has dialogue and summary as text, the summary with at least one word"
 FETCH = "fetch the file again, or run `trainmark prepare llama2_7b_lora --from RAW --data DIR`"
+# The form that the published fine-tuning uses; another one would be another training set.
+INSTRUCTION = "Summarize this dialog:\n{dialogue}\n---\nSummary:\n"
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """The files of each split and the form they have."""
-
-    kind: Kind
-    files: dict[str, list[Path]]
+def training_text(dialogue: str, summary: str) -> str:
+    """Return what one dialogue is trained as; the end token follows it."""
+    return INSTRUCTION.format(dialogue=dialogue) + summary
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +60,7 @@ def find_layout(folder: Path) -> Layout:
     Raises:
         DataError: no such folder, no splits, or only one of them.
     """
-    if not folder.is_dir():
-        raise DataError("no such folder", where=str(folder), remedy=f"check --data, or {FETCH}")
-    for place in (folder / name for name in FOLDERS):
-        layout = splits_in(place)
-        if layout is not None:
-            return layout
-    raise DataError("no dialogues", where=str(folder), rule=LAYOUT_RULE, remedy=FETCH)
+    return split_layout.find_layout(folder, FORMS, rule=LAYOUT_RULE, remedy=FETCH)
 
 
 def splits_in(place: Path) -> Layout | None:
@@ -77,40 +69,20 @@ def splits_in(place: Path) -> Layout | None:
     Raises:
         DataError: one split is there without the other.
     """
-    for kind in KINDS:
-        files = {split: _files(place, names, kind) for split, names in SPLITS.items()}
-        missing = [split for split, found in files.items() if not found]
-        if len(missing) == len(SPLITS):
-            continue
-        if missing:
-            other = next(found for found in files.values() if found)[0]
-            raise DataError(
-                f"no {missing[0]} split beside {other.name}",
-                where=str(other.parent), rule=LAYOUT_RULE, remedy=f"add the split, or {FETCH}",
-            )  # fmt: skip
-        return Layout(kind, files)
-    return None
+    found = (complete_layout(form, place, rule=LAYOUT_RULE, remedy=FETCH) for form in FORMS)
+    return next(filter(None, found), None)
 
 
-def _files(place: Path, names: Sequence[str], kind: Kind) -> list[Path]:
-    """Return the files of the split that goes by one of ``names``, none where it is absent."""
-    for name in names:
-        found = saved_files(place / name) if kind == "arrow" else split_files(place, name, kind)
-        if found:
-            return found
-    return []
-
-
-def saved_files(folder: Path) -> list[Path]:
+def saved_files(place: Path, name: str) -> list[Path]:
     """Return the Arrow files that ``save_to_disk`` of `datasets` left in a split's folder.
 
     Raises:
         DataError: the folder's ``state.json`` is damaged, or tells of a selection of rows.
     """
-    state = folder / "state.json"
+    state = place / name / "state.json"
     if not state.is_file():
         return []
-    told = _json(state, _text(state))
+    told = read_json(state, rule=LAYOUT_RULE, remedy=FETCH)
     try:
         names = [str(item["filename"]) for item in told["_data_files"]]
         selection = told.get("_indices_data_files") or told.get("_indices_files")
@@ -125,7 +97,19 @@ def saved_files(folder: Path) -> list[Path]:
             rule="all rows of the files are read",
             remedy="call flatten_indices() on the dataset and save it again",
         )  # fmt: skip
-    return [folder / name for name in names]
+    return [place / name / file for file in names]
+
+
+def _form(kind: str) -> Form:
+    """Return where a split lies in files of ``kind``, whole or in numbered parts."""
+    names = {split: [f"{name}.{kind}" for name in names] for split, names in SPLITS.items()}
+    return Form(kind, names, FOLDERS, numbered_files)
+
+
+# The first that is there is read.
+FORMS = (
+    Form("arrow", SPLITS, FOLDERS, saved_files), *map(_form, ("jsonl", "json", "parquet")),
+)  # fmt: skip
 
 
 def read_dialogues(files: Sequence[Path]) -> Dialogues:
@@ -136,10 +120,6 @@ def read_dialogues(files: Sequence[Path]) -> Dialogues:
     """
     found = Dialogues([], [])
     for file in files:
-        with readable(file, rule=LAYOUT_RULE, remedy=FETCH):
-            empty = file_bytes(file) == 0
-        if empty:
-            raise DataError("the file is empty (0 bytes)", where=str(file), remedy=FETCH)
         for where, row in _rows(file):
             dialogue, summary = _checked(row, where)
             found.dialogues.append(dialogue)

@@ -7,16 +7,17 @@ are counted from 1; there is no header.
 from __future__ import annotations
 
 import csv
+import tomllib
 from dataclasses import dataclass
 from io import StringIO
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmark.data.input_files import file_bytes, readable
 from trainmark.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Sequence
 
 LETTERS = ("A", "B", "C", "D")
 DEV_ROWS = 5  # as published; each is a shot
@@ -25,57 +26,22 @@ ROW_RULE = "a row is question, A, B, C, D, answer, the answer one of A, B, C, D;
 TREE_RULE = "mmlu/ holds dev/<subject>_dev.csv and test/<subject>_test.csv for 57 subjects"
 FETCH = "unpack data.tar of the MMLU publication and put its dev and test folders into mmlu/"
 
-# Subject -> subcategory -> category as the benchmark's authors group them: Hendrycks et
-# al., Measuring Massive Multitask Language Understanding, arXiv 2009.03300, and their table.
-_BY_SUBCATEGORY: dict[str, tuple[str, ...]] = {
-    "biology": ("college_biology", "high_school_biology"),
-    "business": ("business_ethics", "management", "marketing"),
-    "chemistry": ("college_chemistry", "high_school_chemistry"),
-    "computer science": (
-        "college_computer_science", "computer_security", "high_school_computer_science",
-        "machine_learning",
-    ),
-    "culture": ("human_sexuality", "sociology"),
-    "economics": ("econometrics", "high_school_macroeconomics", "high_school_microeconomics"),
-    "engineering": ("electrical_engineering",),
-    "geography": ("high_school_geography",),
-    "health": (
-        "anatomy", "clinical_knowledge", "college_medicine", "human_aging", "medical_genetics",
-        "nutrition", "professional_medicine", "virology",
-    ),
-    "history": (
-        "high_school_european_history", "high_school_us_history", "high_school_world_history",
-        "prehistory",
-    ),
-    "law": ("international_law", "jurisprudence", "professional_law"),
-    "math": (
-        "abstract_algebra", "college_mathematics", "elementary_mathematics",
-        "high_school_mathematics", "high_school_statistics",
-    ),
-    "other": ("global_facts", "miscellaneous", "professional_accounting"),
-    "philosophy": (
-        "formal_logic", "logical_fallacies", "moral_disputes", "moral_scenarios", "philosophy",
-        "world_religions",
-    ),
-    "physics": ("astronomy", "college_physics", "conceptual_physics", "high_school_physics"),
-    "politics": (
-        "high_school_government_and_politics", "public_relations", "security_studies",
-        "us_foreign_policy",
-    ),
-    "psychology": ("high_school_psychology", "professional_psychology"),
-}  # fmt: skip
-_BY_CATEGORY: dict[str, tuple[str, ...]] = {
-    "STEM": ("biology", "chemistry", "computer science", "engineering", "math", "physics"),
-    "humanities": ("history", "law", "philosophy"),
-    "social sciences": ("culture", "economics", "geography", "politics", "psychology"),
-    "other": ("business", "health", "other"),
-}
+with Path(__file__).with_name("subjects.toml").open("rb") as _table:
+    _GROUPS: dict[str, dict[str, list[str]]] = tomllib.load(_table)
+# The subcategory and the category of each subject.
 SUBCATEGORIES = {
-    subject: name for name, subjects in _BY_SUBCATEGORY.items() for subject in subjects
+    subject: name
+    for subcategories in _GROUPS.values()
+    for name, subjects in subcategories.items()
+    for subject in subjects
+}
+CATEGORIES = {
+    subject: category
+    for category, subcategories in _GROUPS.items()
+    for subjects in subcategories.values()
+    for subject in subjects
 }
 SUBJECTS = tuple(sorted(SUBCATEGORIES))
-_CATEGORY_OF = {name: category for category, names in _BY_CATEGORY.items() for name in names}
-CATEGORIES = {subject: _CATEGORY_OF[name] for subject, name in SUBCATEGORIES.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,8 +131,3 @@ def _question(fields: Sequence[str], where: str) -> Question:
     if not text.strip():
         raise DataError("the question is blank", where=where, rule=ROW_RULE, remedy=FETCH)
     return Question(text, (a, b, c, d), LETTERS.index(answer.strip()))
-
-
-def counts_by_subject(mmlu: Mmlu) -> Mapping[str, int]:
-    """Return how many items each subject asks."""
-    return {subject.name: len(subject.items) for subject in mmlu}

@@ -1,27 +1,15 @@
-"""The texts a model is trained on and asked with.
-
-Owns the instruction template of the dialogues and the form of an MMLU prompt. Must not
-know files, tokens or torch.
-"""
+"""The text of an MMLU prompt, as lm-eval has it. Must not know files, tokens or torch."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .mmlu import LETTERS
+from .questions import LETTERS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .mmlu import Question
-
-# The form that the published fine-tuning uses; another one would be another training set.
-INSTRUCTION = "Summarize this dialog:\n{dialogue}\n---\nSummary:\n"
-
-
-def training_text(dialogue: str, summary: str) -> str:
-    """Return what one dialogue is trained as; the end token follows it."""
-    return INSTRUCTION.format(dialogue=dialogue) + summary
+    from .questions import Question
 
 
 def head(subject: str) -> str:

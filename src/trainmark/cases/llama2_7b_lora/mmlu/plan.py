@@ -13,16 +13,16 @@ import numpy as np
 
 from trainmark.errors import DataError
 
-from .mmlu import LETTERS
 from .prompts import answer, prompt
+from .questions import LETTERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
-    from .mmlu import Mmlu, Subject
-    from .tokens import TextTokenizer
+    from ..data.tokens import TextTokenizer
+    from .questions import Mmlu, Subject
 
     Ids = NDArray[np.int64]
 

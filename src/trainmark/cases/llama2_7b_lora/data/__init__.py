@@ -15,15 +15,14 @@ from trainmark.data.model_config import CONFIG
 from trainmark.errors import DataError
 from trainmark.spec import DataFacts
 
-from . import mmlu_legacy
-from .generate import generate
-from .memory import refuse_too_little
-from .mmlu import read_mmlu
-from .mmlu_plan import answer_ids
-from .model_files import check_weights, read_config, weight_files
+from ..memory import refuse_too_little
+from ..mmlu import legacy
+from ..mmlu.plan import answer_ids
+from ..mmlu.questions import read_mmlu
+from ..model_files import check_weights, read_config, weight_files
+from .dialogues import find_layout, read_dialogues, training_text
+from .generating import BEST_ACCURACY, generate
 from .packing import pack
-from .prompts import training_text
-from .samsum import find_layout, read_dialogues
 from .tokens import open_tokenizer, tokenizer_files
 
 if TYPE_CHECKING:
@@ -31,11 +30,11 @@ if TYPE_CHECKING:
 
     from trainmark.spec import RankMemory
 
-    from .case import LlamaRecipe
-    from .mmlu import Mmlu
-    from .model_files import ModelConfig
+    from ..mmlu.questions import Mmlu
+    from ..model_files import ModelConfig
+    from ..recipe import LlamaRecipe
+    from .dialogues import Dialogues
     from .packing import Packed
-    from .samsum import Dialogues
     from .tokens import TextTokenizer
 
 __all__ = ["check", "check_fit", "generate", "load"]  # what the core and the job call
@@ -70,17 +69,13 @@ def check(folder: Path, recipe: LlamaRecipe) -> DataFacts:
         DataError: as ``load``, and where weights are missing or have another shape.
     """
     loaded, layout, content_id = _read(folder, recipe, check_model=True)
-    best = None
-    if recipe.data == "generated":
-        from .generate import best_accuracy
-
-        best = best_accuracy(recipe)
     asked = len(loaded.validation)
     if loaded.mmlu:
         asked = sum(len(subject.items) for subject in loaded.mmlu)
     return DataFacts(
         len(loaded.train), asked, content_id, layout,
-        best_quality=best, quality_comparable=recipe.init == "pretrained",
+        best_quality=BEST_ACCURACY if recipe.data == "generated" else None,
+        quality_comparable=recipe.init == "pretrained",
     )  # fmt: skip
 
 
@@ -102,7 +97,7 @@ def _read(
     if recipe.mmlu_mode != "off":
         mmlu = read_mmlu(folder / MMLU)
         if recipe.mmlu_mode == "legacy":
-            mmlu_legacy.check(tokenizer, mmlu, max_length=recipe.seq_length)
+            legacy.check(tokenizer, mmlu, max_length=recipe.seq_length)
         else:
             answer_ids(tokenizer, mmlu[0])
     if check_model and recipe.init == "pretrained":

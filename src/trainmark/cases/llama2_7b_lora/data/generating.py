@@ -1,38 +1,43 @@
 """Made-up dialogues and multiple-choice questions, a tokenizer and a model to train on them.
 
-Owns the words, what is drawn and what follows from it. Light at import.
+Owns the words, what is drawn and what follows from it.
 
 Half of the dialogues are chats: somebody brings something somewhere on some day, and the
 summary says so. The others are quizzes: questions as MMLU prompts have them, answered, and
 the summary lists the answers. What is right follows from one word of the question, so the
 quizzes teach what the generated MMLU asks. All draws are uniform, which makes the least
-loss of any model countable: see ``best_loss``.
+loss of any model countable.
 """
 
 from __future__ import annotations
 
 import csv
 import json
-from math import log
 from typing import TYPE_CHECKING, Any
 
-from .mmlu import DEV_ROWS, LETTERS, SUBJECTS, Question
-from .prompts import head, shown, training_text
+import numpy as np
+
+from trainmark.data.checkpoint_shapes import SINGLE
+from trainmark.data.model_config import CONFIG
+
+from ..mmlu.prompts import head, shown
+from ..mmlu.questions import DEV_ROWS, LETTERS, SUBJECTS, Question
+from ..model_files import PRESETS, expected_shapes
+from .dialogues import training_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    import numpy as np
     from numpy.random import Generator
     from numpy.typing import NDArray
 
-    from .case import LlamaRecipe
-    from .model_files import ModelConfig
-    from .tokens import TextTokenizer
+    from ..model_files import ModelConfig
+    from ..recipe import LlamaRecipe
 
 DIALOGUES = {"train": 6_000, "val": 400}
 ITEMS = 8  # of each of the 57 subjects
+BEST_ACCURACY = 1.0  # each question has one right answer
 NAMES = (
     "Ada", "Ben", "Cleo", "Dan", "Eva", "Finn", "Gina", "Hugo", "Iris", "Jon", "Kim", "Leo",
 )  # fmt: skip
@@ -65,56 +70,39 @@ def _pick(rng: Generator, words: Sequence[Any]) -> Any:
     return words[int(rng.integers(len(words)))]
 
 
-def _chat(rng: Generator) -> tuple[str, str, float]:
-    """Return dialogue, summary and the nats drawn."""
+def _chat(rng: Generator) -> tuple[str, str]:
+    """Return dialogue and summary."""
     first, second = (NAMES[i] for i in rng.permutation(len(NAMES))[:2])
     thing, place, day = (_pick(rng, words) for words in (THINGS, PLACES, DAYS))
     said = f"the {thing} to the {place} on {day} ."
-    dialogue = f"{first}: I bring {said}\n{second}: {_pick(rng, REPLIES)}"
-    drawn = log(len(NAMES) * (len(NAMES) - 1)) + sum(
-        log(len(words)) for words in (THINGS, PLACES, DAYS, REPLIES)
-    )
-    return dialogue, f"{first} brings {said}", drawn
+    return f"{first}: I bring {said}\n{second}: {_pick(rng, REPLIES)}", f"{first} brings {said}"
 
 
-def _question(rng: Generator) -> tuple[Question, float]:
-    """Return a question and the nats drawn."""
+def _question(rng: Generator) -> Question:
     asked, choices, words = _pick(rng, KNOWLEDGE)
     pairs = [(word, right) for right, known in enumerate(words) for word in known]
     word, right = _pick(rng, pairs)
-    return (
-        Question(asked.format(word=word), choices, right),
-        log(len(KNOWLEDGE)) + log(len(pairs)),
-    )
+    return Question(asked.format(word=word), choices, right)
 
 
-def _quiz(rng: Generator) -> tuple[str, str, float]:
-    """Return dialogue, summary and the nats drawn."""
+def _quiz(rng: Generator) -> tuple[str, str]:
+    """Return dialogue and summary."""
     asked = [_question(rng) for _ in range(rng.integers(1, MOST_QUESTIONS + 1))]
-    dialogue = "".join(shown(question) for question, _ in asked)
-    letters = " ".join(LETTERS[question.answer] for question, _ in asked)
-    return dialogue, letters, log(MOST_QUESTIONS) + sum(nats for _, nats in asked)
+    letters = " ".join(LETTERS[question.answer] for question in asked)
+    return "".join(map(shown, asked)), letters
 
 
-def dialogues(split: str, *, rows: int, seed: int) -> list[tuple[str, str, float]]:
-    """Return dialogue, summary and the nats drawn for each row of ``split``."""
-    import numpy as np
-
+def dialogues(split: str, *, rows: int, seed: int) -> list[tuple[str, str]]:
+    """Return dialogue and summary for each row of ``split``."""
     rng = np.random.default_rng([seed, list(DIALOGUES).index(split)])
     kinds = (_chat, _quiz)
-    found = []
-    for _ in range(rows):
-        dialogue, summary, nats = kinds[rng.integers(len(kinds))](rng)
-        found.append((dialogue, summary, nats + log(len(kinds))))
-    return found
+    return [kinds[rng.integers(len(kinds))](rng) for _ in range(rows)]
 
 
 def questions(subject: str, *, rows: int, seed: int) -> list[Question]:
     """Return ``rows`` questions of one subject; all subjects ask about the same things."""
-    import numpy as np
-
     rng = np.random.default_rng([seed, len(DIALOGUES), SUBJECTS.index(subject)])
-    return [_question(rng)[0] for _ in range(rows)]
+    return [_question(rng) for _ in range(rows)]
 
 
 def vocabulary() -> list[str]:
@@ -180,7 +168,7 @@ def generate(folder: Path, recipe: LlamaRecipe) -> None:
         drawn = dialogues(split, rows=rows, seed=recipe.seed)
         listed = [
             {"id": f"{split}-{number}", "dialogue": dialogue, "summary": summary}
-            for number, (dialogue, summary, _) in enumerate(drawn)
+            for number, (dialogue, summary) in enumerate(drawn)
         ]
         _write_json(folder / f"{split}.json", listed)
     write_mmlu(folder / "mmlu", seed=recipe.seed)
@@ -189,11 +177,6 @@ def generate(folder: Path, recipe: LlamaRecipe) -> None:
 
 def write_model(folder: Path, recipe: LlamaRecipe) -> None:
     """Write tokenizer and ``config.json``, and random weights where the recipe loads some."""
-    from trainmark.data.checkpoint_shapes import SINGLE
-    from trainmark.data.model_config import CONFIG
-
-    from .model_files import PRESETS
-
     folder.mkdir()
     config = PRESETS[recipe.model_size]
     write_tokenizer(folder, vocab_size=config.vocab_size)
@@ -210,10 +193,6 @@ def _weights(config: ModelConfig, *, seed: int) -> dict[str, NDArray[np.float32]
     Nothing of the base is trained. So tokens must differ at once, blocks keep the size of
     what passes, and the head can tell a sure answer.
     """
-    import numpy as np
-
-    from .model_files import expected_shapes
-
     rng = np.random.default_rng([seed, len(DIALOGUES) + 1])
     found = {}
     for name, shape in expected_shapes(config).items():
@@ -227,40 +206,3 @@ def _weights(config: ModelConfig, *, seed: int) -> dict[str, NDArray[np.float32]
             spread *= _HEAD_SHARPNESS
         found[name] = np.float32(spread) * rng.standard_normal(shape, np.float32)
     return found
-
-
-def best_accuracy(recipe: LlamaRecipe) -> float:
-    """Return the best score on the generated questions: each has one right answer."""
-    del recipe  # every recipe asks the same
-    return 1.0
-
-
-def best_loss(tokenizer: TextTokenizer, recipe: LlamaRecipe) -> float:
-    """Return the nats a token that no model is expected to get below on the validation rows.
-
-    That is all that was drawn, over all tokens to be foretold. A drawn word that is first in
-    its row is not to be foretold: what it can tell at most is taken off.
-    """
-    from .data import pack_split
-    from .samsum import Dialogues
-
-    drawn = dialogues("val", rows=DIALOGUES["val"], seed=recipe.seed)
-    split = Dialogues([item[0] for item in drawn], [item[1] for item in drawn])
-    packed = pack_split(split, tokenizer, recipe)
-    told = _information()
-    words = vocabulary()
-    given = sum(told.get(words[token], 0.0) for token in packed.ids[:, 0])
-    return (sum(nats for _, _, nats in drawn) - given) / float(packed.targets.sum())
-
-
-def _information() -> dict[str, float]:
-    """Return the nats that one word can tell at most."""
-    told = dict.fromkeys(NAMES, log(2 * len(NAMES)))  # the first also that it is a chat
-    told["---"] = log(MOST_QUESTIONS)  # that no more questions follow
-    for drawn in (THINGS, PLACES, DAYS, tuple(reply.split()[0] for reply in REPLIES)):
-        told |= dict.fromkeys(drawn, log(len(drawn)))
-    for asked, _, words in KNOWLEDGE:
-        told[asked.split()[0]] = log(2 * len(KNOWLEDGE))  # that it is a quiz, and which
-        known = [word for right in words for word in right]
-        told |= dict.fromkeys(known, log(len(known)))
-    return told

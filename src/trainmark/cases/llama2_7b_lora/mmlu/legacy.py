@@ -19,16 +19,16 @@ import numpy as np
 
 from trainmark.errors import DataError
 
-from .mmlu import LETTERS
-from .mmlu_plan import Plan, group, shares
+from .plan import Plan, group, shares
 from .prompts import answer
+from .questions import LETTERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from .mmlu import Mmlu, Question, Subject
-    from .mmlu_plan import Group
-    from .tokens import TextTokenizer
+    from ..data.tokens import TextTokenizer
+    from .plan import Group
+    from .questions import Mmlu, Question, Subject
 
 # What pandas takes for a missing value, printed as `nan`:
 # https://pandas.pydata.org/docs/reference/api/pandas.read_csv.html, na_values, 2026-11-21.
@@ -133,7 +133,7 @@ def plan_scoring(
     rank: int = 0,
     world_size: int = 1,
 ) -> Plan:
-    """Return the prompts that ``rank`` scores; see ``mmlu_plan.plan_scoring``.
+    """Return the prompts that ``rank`` scores; see ``plan.plan_scoring``.
 
     A prompt of more than ``max_length`` ids loses what stands between its first two blank
     lines, again and again: mostly its first shot, but a blank line within a question cuts

@@ -1,0 +1,1 @@
+"""MMLU: its questions, the prompts in both published forms, and the scores."""
