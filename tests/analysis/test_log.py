@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmark.analysis import source, spread
+from trainmark.analysis import distribution, source
 from trainmark.analysis.engine import analyze
 from trainmark.analysis.options import Options
 from trainmark.analysis.summary import figures, text
@@ -256,7 +256,7 @@ def test_notes_tell_what_an_option_does_not_do(log):
 
 
 def test_percentiles_of_a_long_log_are_said_to_be_near(log, monkeypatch):
-    monkeypatch.setattr(spread, "EXACT_LIMIT", 1000)
+    monkeypatch.setattr(distribution, "EXACT_LIMIT", 1000)
     data = "".join(f"ips: {1000 + i % 1000}\n" for i in range(7000))
     found = speed(log(data))
     assert "within 0.2%" in text(found)

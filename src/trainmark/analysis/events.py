@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from trainmark.analysis.extract import Evidence
 
 if TYPE_CHECKING:
+    from trainmark.analysis.distribution import Distribution
     from trainmark.analysis.source import Block
-    from trainmark.analysis.spread import Spread
 
 
 class EventReader(Evidence, ABC):
@@ -27,7 +27,7 @@ class EventReader(Evidence, ABC):
 
     marker: bytes
 
-    def __init__(self, speeds: Spread, seconds: Spread, samples: Spread) -> None:
+    def __init__(self, speeds: Distribution, seconds: Distribution, samples: Distribution) -> None:
         super().__init__()
         self.speeds, self.seconds, self.samples = speeds, seconds, samples
         self.loss: float | None = None
@@ -71,7 +71,7 @@ class MLLogReader(EventReader):
 
     marker = b":::MLLOG"
 
-    def __init__(self, speeds: Spread, seconds: Spread, samples: Spread) -> None:
+    def __init__(self, speeds: Distribution, seconds: Distribution, samples: Distribution) -> None:
         super().__init__(speeds, seconds, samples)
         self._open: dict[str, tuple[float, float | None]] = {}
         self._train_samples: float | None = None
@@ -127,7 +127,7 @@ class PerfLogReader(EventReader):
 
     marker = b"[PerfLog]"
 
-    def __init__(self, speeds: Spread, seconds: Spread, samples: Spread) -> None:
+    def __init__(self, speeds: Distribution, seconds: Distribution, samples: Distribution) -> None:
         super().__init__(speeds, seconds, samples)
         self._rank: object = None
         self._last: tuple[float, float | None] | None = None

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from trainmark.analysis.source import NUMBERED_BLOCKS
 
 if TYPE_CHECKING:
+    from trainmark.analysis.distribution import Distribution
     from trainmark.analysis.numbers import Rule
     from trainmark.analysis.source import Block
-    from trainmark.analysis.spread import Spread
 
 SHOWN_CHARACTERS = 160
 _CANDIDATES_PER_BLOCK, _CANDIDATES = 200, 400
@@ -69,12 +69,12 @@ class Evidence:
 
 
 class Extractor(Evidence):
-    """Feeds the values of ``rule`` to ``spread``, block by block."""
+    """Feeds the values of ``rule`` to ``distribution``, block by block."""
 
-    def __init__(self, rule: Rule, spread: Spread) -> None:
+    def __init__(self, rule: Rule, distribution: Distribution) -> None:
         super().__init__()
         self.rule = rule
-        self.spread = spread
+        self.distribution = distribution
         self._key = rule.keyword.encode()
         self._plain = rule.plain
 
@@ -87,7 +87,7 @@ class Extractor(Evidence):
             self.matched += len(words)
         else:
             values = self._one_by_one(block, end)
-        self.spread.add(values)
+        self.distribution.add(values)
         if block.cut and (at := block.data.find(self._key, end)) >= 0:
             self._cut_line(block, at)
 
@@ -114,7 +114,7 @@ class Extractor(Evidence):
         if found is None or not math.isfinite(found[0]):
             self.not_found(block, at)
         else:
-            self.found(block, at, found[1], used=self.spread.uses(len(values)))
+            self.found(block, at, found[1], used=self.distribution.uses(len(values)))
             values.append(found[0])
 
     def _cut_line(self, block: Block, at: int) -> None:
@@ -139,8 +139,8 @@ class Extractor(Evidence):
         ):
             self.cut_value = shown(block, at)
         else:
-            self.found(block, at, found[1], used=self.spread.uses())
-            self.spread.add([found[0]])
+            self.found(block, at, found[1], used=self.distribution.uses())
+            self.distribution.add([found[0]])
 
 
 def _touches_end(rule: Rule, line: str, word: str) -> bool:

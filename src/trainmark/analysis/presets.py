@@ -1,13 +1,15 @@
 """Logs of well-known trainers: how each is recognised and read.
 
-Owns the table of presets and the recognition. Must not know how values are summed up.
+Owns the recognition by ``presets.toml``. Must not know how values are summed up.
 """
 
 from __future__ import annotations
 
 import re
+import tomllib
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from trainmark.analysis.extract import NearMiss
@@ -25,17 +27,7 @@ _SURE = 0.9  # share of the recognised lines that decides
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
-    """One way a trainer prints its speed.
-
-    Args:
-        keyword: what stands before the value.
-        reads: step times, steps a second, or samples (or tokens) a second.
-        time_unit: of a step time.
-        per_device: whether a speed is that of one device; else of the whole job.
-        unit: of a speed; empty: the line says it.
-        batch: keyword of the samples of a step over all devices; empty: not in the log.
-        loss: keyword of the loss; empty: not in the log.
-    """
+    """One way in which a trainer prints its speed; ``presets.toml`` says what a field is."""
 
     keyword: str
     reads: Literal["step_time", "steps", "speed"]
@@ -48,14 +40,7 @@ class Form:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preset:
-    """A trainer's log.
-
-    Args:
-        signature: pattern that its lines, and no other trainer's, contain.
-        sample: such a line, for help and messages.
-        world: pattern of the devices of the job, or of the speeds of all and of one.
-        forms: ways to read it, best first; none: its lines are JSON events.
-    """
+    """A trainer's log; ``presets.toml`` says what a field is."""
 
     name: str
     title: str
@@ -65,95 +50,17 @@ class Preset:
     forms: tuple[Form, ...] = ()
 
 
-PRESETS = {
-    preset.name: preset
-    for preset in (
-        Preset(
-            name="megatron",
-            title="Megatron-LM",
-            signature=rb"elapsed time per iteration \(ms\): *\d",
-            sample="iteration 20/200 | elapsed time per iteration (ms): 123.4 | "
-            "global batch size: 512 | lm loss: 6.8E+00 |",
-            world=rb"using world size: *(\d+)",
-            forms=(
-                Form(
-                    keyword="elapsed time per iteration (ms):",
-                    reads="step_time",
-                    time_unit="ms",
-                    batch="global batch size:",
-                    loss="lm loss:",
-                ),
-            ),
-        ),
-        Preset(
-            name="deepspeed",
-            title="DeepSpeed",
-            signature=rb"SamplesPerSec=\d|iter time \(s\): *\d.*samples/sec: *\d",
-            sample="global_step=10, RunningAvgSamplesPerSec=220.7, CurrSamplesPerSec=222.9,",
-            forms=(
-                Form(keyword="CurrSamplesPerSec=", reads="speed", unit="samples/s"),
-                Form(keyword="samples/sec:", reads="speed", unit="samples/s", loss="loss:"),
-                Form(keyword="SamplesPerSec=", reads="speed", unit="samples/s"),
-                Form(keyword="iter time (s):", reads="step_time", loss="loss:"),
-            ),
-        ),
-        Preset(
-            name="transformers",
-            title="transformers.Trainer",
-            signature=rb"'train_samples_per_second': *'?\d|\{'loss': *'?\d.*'epoch': *'?\d",
-            sample="{'train_runtime': 110.6, 'train_samples_per_second': 1.808, "
-            "'train_steps_per_second': 0.226, 'epoch': 0.69}",
-            forms=(
-                Form(
-                    keyword="train_samples_per_second", reads="speed", unit="samples/s",
-                    loss="'loss':",
-                ),
-                Form(keyword="train_steps_per_second", reads="steps", loss="'loss':"),
-            ),
-        ),
-        Preset(
-            name="paddle",
-            title="PaddleNLP, PaddleOCR, PaddleClas",
-            signature=rb"(?:batch_cost|reader_cost): *\d.*(?:ips|speed): *\d|\bips: *\d"
-            rb"|\binterval_samples_per_second: *\d",
-            world=rb"\bips_total: *(\d[\d.]*)[^\n]*?\bips: *(\d[\d.]*)",
-            sample="global step 20, loss: 8.08, avg_batch_cost: 0.35901 sec, "
-            "speed: 2.79 step/s, ips_total: 22818 tokens/s, ips: 11409 tokens/s",
-            forms=(
-                Form(
-                    keyword="interval_samples_per_second:", reads="speed", unit="samples/s",
-                    loss="loss:",
-                ),
-                Form(keyword="ips:", reads="speed", per_device=True, loss="loss:"),
-                Form(keyword="speed:", reads="steps", loss="loss:"),
-                Form(keyword="avg_batch_cost:", reads="step_time", loss="loss:"),
-            ),
-        ),
-        Preset(
-            name="nanogpt",
-            title="nanoGPT",
-            signature=rb"\biter \d+: loss \S+, time \d",
-            sample="iter 100: loss 3.4000, time 123.45ms, mfu 12.30%",
-            forms=(
-                Form(keyword=", time ", reads="step_time", time_unit="ms", loss=": loss "),
-            ),
-        ),
-        Preset(
-            name="mllog",
-            title="MLPerf logging",
-            signature=rb":::MLLOG \{",
-            sample=':::MLLOG {"time_ms": 1719843792116, "key": "tracked_stats", '
-            '"value": {"throughput": 14214.7}, "metadata": {"samples_count": 3072}}',
-        ),
-        Preset(
-            name="perflog",
-            title="PerfLog (FlagPerf)",
-            signature=rb"\[PerfLog\] \{",
-            sample='[PerfLog] {"event": "STEP_END", "value": {"loss": 2.7, '
-            '"num_trained_samples": 512}, "metadata": {"time_ms": 1669034171032, "rank": 0}}',
-        ),
-    )
-}  # fmt: skip
+def _read_presets() -> dict[str, Preset]:
+    tables = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+    found = {}
+    for name, table in tables.items():
+        patterns = {key: table.pop(key, "").encode() for key in ("signature", "world")}
+        forms = tuple(Form(**form) for form in table.pop("forms", []))
+        found[name] = Preset(name=name, forms=forms, **patterns, **table)
+    return found
+
+
+PRESETS = _read_presets()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,12 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from trainmark.analysis.distribution import Distribution
 from trainmark.analysis.events import READERS, EventReader
 from trainmark.analysis.extract import Evidence, Extractor, LastValue, NearMiss
 from trainmark.analysis.modes import DEFAULT_UNIT
 from trainmark.analysis.numbers import Rule
 from trainmark.analysis.options import Options, check_events
-from trainmark.analysis.spread import Spread
 from trainmark.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Reading:
     """
 
     evidence: Evidence
-    values: Spread
+    values: Distribution
     mode: int
     time_unit: str
     batch: float | None
@@ -66,11 +66,13 @@ def read_keyword(source: Iterable[Block], options: Options, form: Form | None) -
     keyword = options.keyword or (form.keyword if form else "")
     separator = options.separator or ""
     rule = Rule(keyword, separator, options.position, options.cut)
-    values = Extractor(rule, Spread(options.skip_steps))
+    values = Extractor(rule, Distribution(options.skip_steps))
     batch_keyword = (
         form.batch if form and options.base_batch_size is None and not options.keyword else ""
     )
-    batch = Extractor(Rule(batch_keyword), Spread(options.skip_steps)) if batch_keyword else None
+    batch = (
+        Extractor(Rule(batch_keyword), Distribution(options.skip_steps)) if batch_keyword else None
+    )
     loss_keyword = options.keyword_loss or (form.loss if form else "")
     whole = not options.keyword_loss and loss_keyword[:1].isalpha()  # not eval_loss
     loss = LastValue(Rule(loss_keyword, whole=whole)) if loss_keyword else None
@@ -84,7 +86,7 @@ def read_keyword(source: Iterable[Block], options: Options, form: Form | None) -
             loss.feed(block)
         if not values.matched:
             near.feed(block)
-    _require(values, values.spread, keyword, near, options)
+    _require(values, values.distribution, keyword, near, options)
     if loss and loss.value is None and options.keyword_loss:
         remedy = "check --keyword_loss, or leave it out"
         raise DataError(f"no number after {loss_keyword!r} in any line", remedy=remedy)
@@ -104,8 +106,8 @@ def _understand(
     mode, time_unit = 0, "s"
     whole_job = False  # whether log or batch speak of all devices already
     if form:
-        if batch and batch.spread.count:
-            samples = _global_batch(values.spread, batch.spread, options, notes)
+        if batch and batch.distribution.count:
+            samples = _global_batch(values.distribution, batch.distribution, options, notes)
             whole_job = True
         mode, time_unit = _MODE_OF[form.reads][samples is not None], form.time_unit
         if form.reads == "speed" and options.model_mode is None:
@@ -116,7 +118,7 @@ def _understand(
     from_log = samples is not None and options.base_batch_size is None
     return Reading(
         evidence=values,
-        values=values.spread,
+        values=values.distribution,
         mode=mode,
         time_unit=options.time_unit or time_unit,
         batch=samples,
@@ -133,7 +135,9 @@ def _understand(
 _MODE_OF = {"step_time": (2, -2), "steps": (1, 3), "speed": (-1, -1)}  # without, with a batch
 
 
-def _global_batch(values: Spread, batch: Spread, options: Options, notes: list[str]) -> float:
+def _global_batch(
+    values: Distribution, batch: Distribution, options: Options, notes: list[str]
+) -> float:
     """Return the mean global batch: sum of samples over sum of seconds stays exact."""
     if batch.count != values.count:
         what = f"{values.count} step times but {batch.count} global batch sizes"
@@ -149,7 +153,7 @@ def _global_batch(values: Spread, batch: Spread, options: Options, notes: list[s
     return batch.mean
 
 
-def _check_constant(samples: Spread, options: Options) -> None:
+def _check_constant(samples: Distribution, options: Options) -> None:
     """Refuse a median of times in which different numbers of samples were done."""
     if options.robust and samples.minimum != samples.maximum:
         raise UsageError(
@@ -181,7 +185,7 @@ def read_events(source: Iterable[Block], name: str, options: Options) -> Reading
     """Return the speeds or intervals of a log of JSON events."""
     check_events(options, name)  # the preset may have been recognised only now
     skip = options.skip_steps
-    reader: EventReader = READERS[name](Spread(skip), Spread(skip), Spread(skip))
+    reader: EventReader = READERS[name](Distribution(skip), Distribution(skip), Distribution(skip))
     for block in source:
         reader.feed(block)
     use_speeds = reader.speeds.seen > 0
@@ -214,7 +218,7 @@ def read_events(source: Iterable[Block], name: str, options: Options) -> Reading
 
 def _require(
     evidence: Evidence | EventReader,
-    values: Spread,
+    values: Distribution,
     keyword: str,
     near: NearMiss | None,
     options: Options,

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from trainmark.analysis.distribution import EXACT_LIMIT, RELATIVE_ERROR
 from trainmark.analysis.modes import MODES
-from trainmark.analysis.spread import EXACT_LIMIT, RELATIVE_ERROR
 
 if TYPE_CHECKING:
     from trainmark.analysis.engine import Analysis
@@ -48,12 +48,12 @@ def text(analysis: Analysis) -> str:
     """Return the summary that a person reads."""
     record, reading, evidence = analysis.record, analysis.reading, analysis.reading.evidence
     all_ = figures(analysis)
-    spread = "  ".join(f"{name} {all_[name]:.6g}" for name in ("mean", "min", *_SHARES, "max"))
+    names = ("mean", "min", *_SHARES, "max")
     lines = [
         f"{record.log_file}: {all_['values']} values, {all_['values_skipped']} skipped, "
         f"{evidence.malformed} malformed lines",
         f"  first value in {evidence.first}",
-        f"  {spread}",
+        "  " + "  ".join(f"{name} {all_[name]:.6g}" for name in names),
     ]
     if not all_["percentiles_exact"]:
         lines.append(f"  percentiles within {RELATIVE_ERROR:.1%}: more than {EXACT_LIMIT:,} values")

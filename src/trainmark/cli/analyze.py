@@ -91,7 +91,9 @@ def command(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Hide the summary.")] = False,
 ) -> None:
     """Print the JSON record of a training log that another program wrote."""
+    given = dict(locals())  # typer's values by name: the options of an analysis have the same
     import sys
+    from dataclasses import fields
 
     from trainmark.analysis import engine, summary
     from trainmark.analysis.options import Options
@@ -100,27 +102,7 @@ def command(
     if sys.__stdout__ is None:  # closed by the caller: the record would be lost in silence
         what, where = "is closed, so the record cannot be printed", "standard output"
         raise UsageError(what, where=where, remedy="send it to a file, or to /dev/null")
-    options = Options(
-        keyword=keyword,
-        separator=separator,
-        position=position,
-        cut=cut,
-        base_batch_size=base_batch_size,
-        skip_steps=skip_steps,
-        model_mode=model_mode,
-        ips_unit=ips_unit,
-        time_unit=time_unit,
-        gpu_num=gpu_num,
-        run_mode=run_mode,
-        model_name=model_name,
-        mission_name=mission_name,
-        direction_id=direction_id,
-        index=index,
-        keyword_loss=keyword_loss,
-        preset=preset,
-        failed=failed,
-        robust=robust,
-    )
+    options = Options(**{item.name: given[item.name] for item in fields(Options)})
     wanted = [*(logs or []), *([filename] if filename else [])]
     if not wanted:
         raise UsageError("no log", where="LOG", remedy="name one, or - for standard input")

@@ -22,7 +22,7 @@ RELATIVE_ERROR = 1 / 512
 _BITS, _DOUBLE = Struct("<Q"), Struct("<d")
 
 
-class Spread:
+class Distribution:
     """Values after the first ``skip``.
 
     Percentiles are exact up to ``EXACT_LIMIT`` values. Beyond, values are counted in

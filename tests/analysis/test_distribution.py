@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmark.analysis import spread as module
+from trainmark.analysis import distribution as module
+from trainmark.analysis.distribution import RELATIVE_ERROR, Distribution
 from trainmark.analysis.modes import MODES, check_mode, final_result
-from trainmark.analysis.spread import RELATIVE_ERROR, Spread
 from trainmark.errors import DataError, UsageError
 
 
@@ -21,48 +21,48 @@ from trainmark.errors import DataError, UsageError
     st.integers(1, 7),
 )
 def test_figures_do_not_depend_on_how_values_come(values, skip, size):
-    spread = Spread(skip)
+    distribution = Distribution(skip)
     for start in range(0, len(values), size):
-        spread.add(values[start : start + size])
+        distribution.add(values[start : start + size])
     left = values[skip:]
-    assert (spread.count, spread.skipped) == (len(left), len(values) - len(left))
+    assert (distribution.count, distribution.skipped) == (len(left), len(values) - len(left))
     if left:
-        assert spread.mean == pytest.approx(math.fsum(left) / len(left), rel=1e-12)
-        assert (spread.minimum, spread.maximum) == (min(left), max(left))
+        assert distribution.mean == pytest.approx(math.fsum(left) / len(left), rel=1e-12)
+        assert (distribution.minimum, distribution.maximum) == (min(left), max(left))
         for share in (0.5, 0.9, 0.99):
             exact = float(np.percentile(left, share * 100))
-            assert spread.percentiles(share)[0] == pytest.approx(exact, rel=1e-9)
+            assert distribution.percentiles(share)[0] == pytest.approx(exact, rel=1e-9)
 
 
 def test_percentiles_of_many_values_stay_within_the_stated_error(monkeypatch):
     monkeypatch.setattr(module, "EXACT_LIMIT", 100)
     values = [1000 + 3 * i for i in range(5001)]
-    spread = Spread()
+    distribution = Distribution()
     for start in range(0, len(values), 30):
-        spread.add([float(value) for value in values[start : start + 30]])
-    assert not spread.exact
-    assert spread.mean == 8500
+        distribution.add([float(value) for value in values[start : start + 30]])
+    assert not distribution.exact
+    assert distribution.mean == 8500
     for share in (0.5, 0.9, 0.99):
         exact = values[math.floor(share * 5000)]
-        assert abs(spread.percentiles(share)[0] - exact) <= RELATIVE_ERROR * exact
-    assert spread.percentiles(0)[0] == pytest.approx(1000, rel=RELATIVE_ERROR)
+        assert abs(distribution.percentiles(share)[0] - exact) <= RELATIVE_ERROR * exact
+    assert distribution.percentiles(0)[0] == pytest.approx(1000, rel=RELATIVE_ERROR)
 
 
 def test_percentiles_of_one_value_repeated_are_that_value(monkeypatch):
     monkeypatch.setattr(module, "EXACT_LIMIT", 10)
-    spread = Spread()
-    spread.add([7.3] * 1000)
-    assert spread.percentiles(0.5, 0.99) == [7.3, 7.3]
+    distribution = Distribution()
+    distribution.add([7.3] * 1000)
+    assert distribution.percentiles(0.5, 0.99) == [7.3, 7.3]
 
 
 @given(st.lists(st.floats(-1e9, 1e9, allow_subnormal=False), min_size=20, max_size=40))
 def test_buckets_keep_the_order_of_values_of_both_signs(values):
-    spread = Spread()
-    spread.add(values)
+    distribution = Distribution()
+    distribution.add(values)
     exact = [sorted(values)[math.floor(share * (len(values) - 1))] for share in (0.1, 0.5, 0.9)]
-    spread._flush()
+    distribution._flush()
     for share, value in zip((0.1, 0.5, 0.9), exact, strict=True):
-        assert spread.percentiles(share)[0] == pytest.approx(
+        assert distribution.percentiles(share)[0] == pytest.approx(
             value, rel=2 * RELATIVE_ERROR, abs=1e-300
         )
 
@@ -117,6 +117,6 @@ def test_modes_of_units():
 
 
 def test_percentiles_between_the_ends_of_all_numbers():
-    spread = Spread()
-    spread.add([-1.5e308, 1.5e308])
-    assert spread.percentiles(0.0, 0.5, 1.0) == [-1.5e308, 0.0, 1.5e308]
+    distribution = Distribution()
+    distribution.add([-1.5e308, 1.5e308])
+    assert distribution.percentiles(0.0, 0.5, 1.0) == [-1.5e308, 0.0, 1.5e308]
