@@ -8,9 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from trainmark.cases.distilbert_sst2 import data, generate
+from trainmark.cases.distilbert_sst2 import data
 from trainmark.cases.distilbert_sst2.case import CASE
-from trainmark.cases.distilbert_sst2.weights import expected_shapes
+from trainmark.cases.distilbert_sst2.data import generated
+from trainmark.cases.distilbert_sst2.data.weights import expected_shapes
 from trainmark.errors import DataError
 
 TINY = CASE.recipes["tiny"]
@@ -32,7 +33,7 @@ def write_npz(folder, split, **changes):
         "attention_mask": np.tile([1] * 4 + [0] * 20, (rows, 1)),
     } | changes  # fmt: skip
     (folder / "dataset").mkdir(parents=True, exist_ok=True)
-    file = folder / "dataset" / data.NPZ_NAMES[split]
+    file = folder / "dataset" / data.NPZ.names[split][0]
     np.savez(file, **{key: item for key, item in arrays.items() if item is not None})
     return file
 
@@ -41,9 +42,9 @@ def write_npz(folder, split, **changes):
 def folder(tmp_path):
     """A small sound data folder in parquet form, with a model and no weights."""
     for split in data.SPLITS:
-        sentences, labels, _ = generate.sentences(split, rows=ROWS, seed=1)
+        sentences, labels, _ = generated.sentences(split, rows=ROWS, seed=1)
         write_split(tmp_path, split, sentences, labels)
-    generate.write_model_folder(tmp_path / "model")
+    generated.write_model_folder(tmp_path / "model")
     return tmp_path
 
 
@@ -51,7 +52,7 @@ def folder(tmp_path):
 def npz_folder(tmp_path):
     for split in data.SPLITS:
         write_npz(tmp_path, split)
-    generate.write_model_folder(tmp_path / "model")
+    generated.write_model_folder(tmp_path / "model")
     return tmp_path
 
 
@@ -86,26 +87,26 @@ def test_generated_data_is_deterministic_and_passes_the_check(tmp_path):
 def true_label(sentence):
     """Judge as a reader who knows the grammar: the adjective, and a ``not`` right before it."""
     words = sentence.split()
-    at = next(i for i, w in enumerate(words) if w in (*generate.POSITIVE, *generate.NEGATIVE))
-    return int((words[at] in generate.POSITIVE) != (words[at - 1] == "not"))
+    at = next(i for i, w in enumerate(words) if w in (*generated.POSITIVE, *generated.NEGATIVE))
+    return int((words[at] in generated.POSITIVE) != (words[at - 1] == "not"))
 
 
 @pytest.mark.parametrize("split", data.SPLITS)
 def test_the_known_rule_scores_exactly_the_best_accuracy(split):
-    rows = generate.ROWS[split]
-    sentences, labels, flipped = generate.sentences(split, rows=rows, seed=3)
+    rows = generated.ROWS[split]
+    sentences, labels, flipped = generated.sentences(split, rows=rows, seed=3)
     wrong = [row for row, text in enumerate(sentences) if true_label(text) != labels[row]]
     assert wrong == flipped
-    assert 1 - len(wrong) / rows == generate.BEST_ACCURACY
+    assert 1 - len(wrong) / rows == generated.BEST_ACCURACY
 
 
 def test_words_without_order_cannot_reach_the_target():
     """The best guess from (adjective's side, number of ``not``) stays under 0.91."""
     votes = {}
-    sentences, labels, _ = generate.sentences("train", rows=6_400, seed=1)
+    sentences, labels, _ = generated.sentences("train", rows=6_400, seed=1)
     for sentence, label in zip(sentences, labels, strict=True):
         words = sentence.split()
-        side = any(word in generate.POSITIVE for word in words)
+        side = any(word in generated.POSITIVE for word in words)
         votes.setdefault((side, words.count("not")), []).append(label)
     best = sum(max(sum(group), len(group) - sum(group)) for group in votes.values())
     assert best / len(labels) < 0.905
@@ -114,7 +115,7 @@ def test_words_without_order_cannot_reach_the_target():
 def test_generated_sentences_tokenise_without_unknown_words_and_fit(tmp_path):
     data.generate(tmp_path, TINY)
     loaded = data.load(tmp_path, TINY)
-    assert generate.vocabulary()[1] == "[UNK]"
+    assert generated.vocabulary()[1] == "[UNK]"
     assert not (loaded.train.tokens == 1).any()
     assert loaded.train.truncated == 0
     assert loaded.train.lengths.max() <= TINY.seq_length
@@ -139,7 +140,7 @@ def test_parquet_tsv_and_npz_hold_the_same_rows(tmp_path):
             "sentence\tlabel\n" + "".join(lines), encoding="utf-8", newline=""
         )
     for name in ("parquet", "tsv"):
-        generate.write_model_folder(tmp_path / name / "model")
+        generated.write_model_folder(tmp_path / name / "model")
     write_weights(tmp_path / "tsv" / "model")
     prepare(tmp_path / "tsv", tmp_path / "npz", lambda _: None)
     recipe = replace(REAL, seq_length=64)
@@ -193,7 +194,7 @@ def test_numbered_parts_are_read_in_order(folder):
 def write_weights(model, *, without=(), extra=None, config=None):
     from safetensors.numpy import save_file
 
-    from trainmark.cases.distilbert_sst2.model_files import read_config
+    from trainmark.cases.distilbert_sst2.data.model_files import read_config
 
     shapes = expected_shapes(config or read_config(model))
     tensors = {
@@ -277,7 +278,7 @@ def text_damage(name):
 
 
 TEXT_FAULTS = {
-    "missing file": ["validation*.parquet", "no validation split beside train.parquet"],
+    "missing file": ["validation.parquet", "no validation split beside train.parquet"],
     "empty file": ["train.parquet: the file is empty (0 bytes)"],
     "zero rows": ["train.parquet: no rows"],
     "wrong columns": ["train.parquet: no column sentence; there are: text, label"],
@@ -327,7 +328,7 @@ def test_missing_and_strange_folders_are_told(tmp_path):
         ("sentence\tlabel\n", "train.tsv: no rows"),
         ("", "train.tsv: the file is empty"),
         ("sentence\tlabel\n \t1\n", "row 1 (line 2): the sentence is blank"),
-        ("sentence\tlabel\na\t1\n\xff\t1\n", "train.tsv, line 3: byte 0xff is not UTF-8"),
+        ("sentence\tlabel\na\t1\n\xff\t1\n", "train.tsv, row 2 (line 3): byte 0xff is not UTF-8"),
     ],
 )
 def test_each_fault_of_a_tsv_file_has_its_words(folder, content, words):
@@ -345,14 +346,17 @@ def mask_of(*rows):
 WIDE_IDS = np.tile([2, 9, 10, 3], (3, 8))
 NPZ_FAULTS = {
     "no member": ({"label": None}, ["no array label; there are: idx, sentence"]),
-    "lengths": ({"label": np.array([0, 1])}, ["arrays differ in length", "label 2, input_ids 3"]),
+    "lengths": ({"label": np.array([0, 1])}, ["label has shape (2,), input_ids (3, 24)"]),
     "zero rows": (
         {"idx": None, "sentence": None, "label": np.zeros(0, int),
          "input_ids": np.zeros((0, 24), int), "attention_mask": np.zeros((0, 24), int)},
         ["no rows"],
     ),
     "label": ({"label": np.array([0, 1, -1])}, ["label, row 3: label is -1; a label is 0 or 1"]),
-    "pickled label": ({"label": np.array([0, 1, None], object)}, ["label has shape (3,) of obj"]),
+    "pickled label": (
+        {"label": np.array([0, 1, None], object)},
+        ["not readable as npz: Object arrays cannot be loaded"],
+    ),
     "id high": (
         {"input_ids": np.array([[2, 9, 10, 3] + [0] * 20, [2, 75, 10, 3] + [0] * 20] * 2)[:3]},
         ["input_ids, row 2: token id out of range: smallest 0, largest 75", "[0, 75)"],
@@ -360,7 +364,7 @@ NPZ_FAULTS = {
     "id low": ({"input_ids": np.full((3, 24), -1)}, ["input_ids, row 1", "smallest -1"]),
     "narrow": (
         {"input_ids": np.full((3, 8), 5), "attention_mask": np.ones((3, 8), int)},
-        ["input_ids is 8 tokens wide, the recipe's seq_length is 24", "seq=8"],
+        ["rows are 8 tokens wide, the recipe's seq_length is 24", "seq=8"],
     ),
     "too long": (
         {"input_ids": WIDE_IDS, "attention_mask": np.ones((3, 32), int)},
@@ -375,7 +379,7 @@ NPZ_FAULTS = {
         ["attention_mask, row 3: mask is not ones followed by zeros"],
     ),
     "mask empty": ({"attention_mask": mask_of([0], [1], [1])}, ["attention_mask, row 1"]),
-    "mask shape": ({"attention_mask": np.ones((3, 20), int)}, ["input_ids is (3, 24), attention"]),
+    "mask shape": ({"attention_mask": np.ones((3, 20), int)}, ["rows are 20 tokens wide"]),
     "float ids": ({"input_ids": np.zeros((3, 24))}, ["input_ids has shape (3, 24) of float64"]),
 }  # fmt: skip
 
@@ -390,10 +394,40 @@ def test_each_fault_of_an_npz_file_has_its_words(npz_folder, name):
         assert words in message
 
 
-def test_rows_count_on_over_blocks(npz_folder, monkeypatch):
-    monkeypatch.setattr("trainmark.cases.distilbert_sst2.arrays.BLOCK_ROWS", 2)
-    write_npz(npz_folder, "train", attention_mask=mask_of([1], [1], [1, 3]))
-    assert "attention_mask, row 3: mask value 3" in fault(npz_folder)
+def test_an_array_beyond_the_bound_is_refused(npz_folder, monkeypatch):
+    monkeypatch.setattr("trainmark.cases.distilbert_sst2.data.arrays.MOST_BYTES", 400)
+    assert "array attention_mask has 704 bytes; an array has at most 400" in fault(npz_folder)
+
+
+def never(*_, **__):
+    raise AssertionError("read again")
+
+
+@pytest.mark.parametrize("form", ["folder", "npz_folder"])
+def test_a_split_is_read_once_and_again_when_it_changed(request, monkeypatch, form):
+    folder = request.getfixturevalue(form)
+    facts, rows = data.check(folder, REAL), data.load(folder, REAL)
+    with monkeypatch.context() as patch:
+        patch.setattr(data, "_read", never)
+        assert data.check(folder, REAL) == facts
+        again = data.load(folder, REAL)
+        for field in ("tokens", "starts", "labels"):
+            expected, found = getattr(rows.train, field), getattr(again.train, field)
+            np.testing.assert_array_equal(expected, found)
+            assert expected.dtype == found.dtype
+        with pytest.raises(AssertionError, match="read again"):
+            data.load(folder, replace(REAL, seq_length=8))
+    if form == "folder":
+        write_split(folder, "train", ["good"], [1])
+    else:
+        write_npz(folder, "train", label=np.array([0, 1, 1]))
+    assert data.check(folder, REAL).content_id != facts.content_id
+
+
+def test_one_array_alone_is_no_split(npz_folder):
+    with (npz_folder / "dataset" / "train_dataset.npz").open("wb") as stream:
+        np.save(stream, np.zeros(3))
+    assert "train_dataset.npz: not readable as npz: one array alone" in fault(npz_folder)
 
 
 @pytest.mark.parametrize("size", [10, 700])

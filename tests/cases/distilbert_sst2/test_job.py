@@ -14,11 +14,13 @@ from transformers.models.distilbert.modeling_distilbert import (
     DistilBertForSequenceClassification,
 )
 
-from trainmark.cases.distilbert_sst2 import data, generate, job
+from trainmark.cases.distilbert_sst2 import data, job
 from trainmark.cases.distilbert_sst2.case import CASE
-from trainmark.cases.distilbert_sst2.model_files import ModelConfig, read_config
-from trainmark.cases.distilbert_sst2.tokens import TokenRows
-from trainmark.cases.distilbert_sst2.weights import expected_shapes
+from trainmark.cases.distilbert_sst2.data import generated
+from trainmark.cases.distilbert_sst2.data.model_files import ModelConfig, read_config
+from trainmark.cases.distilbert_sst2.data.tokens import TokenRows
+from trainmark.cases.distilbert_sst2.data.weights import expected_shapes
+from trainmark.cases.distilbert_sst2.model import build_model, parameter_groups
 from trainmark.devices.cpu import CpuDevice
 from trainmark.errors import DataError
 from trainmark.protocols import Counts, JobContext
@@ -95,14 +97,14 @@ def test_a_config_as_the_hub_has_it_builds(tmp_path):
     }  # fmt: skip
     (tmp_path / "config.json").write_text(json.dumps(hub))
     config = read_config(tmp_path)
-    model = job.build_model(config, seed=1)
+    model = build_model(config, seed=1)
     assert {n: tuple(p.shape) for n, p in model.named_parameters()} == expected_shapes(config)
     assert all(item.dtype == torch.float32 for item in model.parameters())
 
 
 def test_decay_leaves_out_biases_and_norms(folder, loaded):
     model = build(folder, loaded).model
-    decayed, plain = job.parameter_groups(model, 0.01)
+    decayed, plain = parameter_groups(model, 0.01)
     names = {id(item): name for name, item in model.named_parameters()}
     assert decayed["weight_decay"] == 0.01
     assert plain["weight_decay"] == 0.0
@@ -292,8 +294,8 @@ def test_facts_name_the_model_and_the_start(folder, loaded):
 
 def test_initial_weights_depend_on_the_seed_alone(loaded):
     torch.manual_seed(99)
-    first = job.build_model(loaded.config, seed=1)
-    again, other = (job.build_model(loaded.config, seed=seed) for seed in (1, 2))
+    first = build_model(loaded.config, seed=1)
+    again, other = (build_model(loaded.config, seed=seed) for seed in (1, 2))
     assert torch.equal(first.classifier.weight, again.classifier.weight)
     assert not torch.equal(first.classifier.weight, other.classifier.weight)
 
@@ -317,8 +319,8 @@ def test_pretrained_weights_arrive_and_the_head_starts_fresh(tmp_path, loaded, f
         from safetensors.torch import save_file
 
         save_file(state, file)
-    model = job.build_model(loaded.config, seed=1, weights=file)
-    fresh = job.build_model(loaded.config, seed=1)
+    model = build_model(loaded.config, seed=1, weights=file)
+    fresh = build_model(loaded.config, seed=1)
     encoder = source if kind == "bare" else source.distilbert
     for name, parameter in encoder.named_parameters():
         assert torch.equal(model.get_parameter(f"distilbert.{name}"), parameter), name
@@ -335,21 +337,21 @@ def test_bad_weights_are_told_and_never_run(tmp_path, loaded):
     file = tmp_path / "pytorch_model.bin"
     torch.save({"x": Bomb()}, file)
     with pytest.raises(DataError, match="not readable as weights"):
-        job.build_model(loaded.config, seed=1, weights=file)
+        build_model(loaded.config, seed=1, weights=file)
     file.write_bytes(b"nothing")
     with pytest.raises(DataError, match="not readable as weights"):
-        job.build_model(loaded.config, seed=1, weights=file)
+        build_model(loaded.config, seed=1, weights=file)
     torch.save({"roberta.weight": torch.zeros(2)}, file)
     with pytest.raises(DataError, match=r"unknown weight roberta\.weight"):
-        job.build_model(loaded.config, seed=1, weights=file)
+        build_model(loaded.config, seed=1, weights=file)
     torch.save([1, 2], file)
     with pytest.raises(DataError, match="no weights by name"):
-        job.build_model(loaded.config, seed=1, weights=file)
+        build_model(loaded.config, seed=1, weights=file)
 
 
 def test_read_config_gives_the_sizes_of_the_generated_model(folder):
     config = read_config(folder / "model")
-    assert config.vocab_size == len(generate.vocabulary())
+    assert config.vocab_size == len(generated.vocabulary())
     assert config.dim == 64
 
 

@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
-from trainmark.spec import Case, Mission, PositiveInt, Recipe, Text, recipe_field
+from trainmark.spec import Case, Mission, Text
 
-
-@dataclass(frozen=True, kw_only=True)
-class DistilbertRecipe(Recipe):
-    """How DistilBERT is trained; its size comes from ``model/config.json`` beside the data."""
-
-    seq_length: PositiveInt = recipe_field(512, "tokens every sentence is padded to")
-    init: Literal["pretrained", "random"] = recipe_field(
-        "pretrained",
-        "weights to start from; random: speed only, no quality to compare",
-        rule="scope",
-    )
+from .recipe import DistilbertRecipe
 
 
 def _standard(world: str, micro_batch_size: int, grad_accum_steps: int = 1) -> DistilbertRecipe:

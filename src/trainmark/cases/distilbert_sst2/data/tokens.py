@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -42,6 +42,16 @@ class TokenRows:
         np.cumsum(lengths, out=starts[1:])
         assert starts[-1] == len(tokens)
         return cls(np.asarray(tokens, np.int32), starts, np.asarray(labels, np.int64), truncated)
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return all by name as arrays, as ``of_arrays`` takes them."""
+        return {name: np.asarray(getattr(self, name)) for name in self.__slots__}
+
+    @classmethod
+    def of_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Self:
+        """Build from what ``arrays`` returned."""
+        held = {name: arrays[name] for name in ("tokens", "starts", "labels")}
+        return cls(**held, truncated=int(arrays["truncated"]))
 
     def __len__(self) -> int:
         return len(self.labels)

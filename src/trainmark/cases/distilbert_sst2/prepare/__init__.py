@@ -1,0 +1,321 @@
+"""Turn a raw download into the npz form, whole or not at all.
+
+Owns what counts as a source, archives included, and the steps from sources to files; how
+these are kept and gone on with is ``trainmark.data.prepared``'s.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+import tarfile
+import zipfile
+import zlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from trainmark.data import prepared
+from trainmark.data.model_config import CONFIG
+from trainmark.data.split_layout import Layout, complete_layout
+from trainmark.errors import DataError
+
+from ..data import FORMS, NPZ, RULE
+from ..data.arrays import read_npz
+from ..data.model_files import (
+    TOKENIZERS,
+    first_existing,
+    open_tokenizer,
+    read_config,
+    tokenize,
+)  # fmt: skip
+from ..data.texts import read_texts
+from ..data.weights import WEIGHTS, check_weights
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from trainmark.data.prepared import Say, Unfinished
+
+    from ..data.model_files import ModelConfig
+    from ..data.tokens import TokenRows
+
+FORMAT = 1
+# Row counts of the published SST-2, https://huggingface.co/datasets/stanfordnlp/sst2
+PUBLISHED_ROWS = {"train": 67_349, "validation": 872}
+TOKENIZER_FILES = (*TOKENIZERS, "tokenizer_config.json", "special_tokens_map.json")
+SPLIT_NAMES = {name: split for split, (name,) in NPZ.names.items()}
+SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz")
+# What the readers raise besides OSError; RuntimeError: encrypted, or an unknown method.
+DAMAGE = (
+    zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError, RuntimeError,
+)  # fmt: skip
+OUTPUT_SEQ_LENGTH = 512
+WHERE_DATA = (
+    "SST-2 comes from the GLUE benchmark as SST-2.zip (train.tsv, dev.tsv), or from the "
+    "dataset hub as sst2 or glue/sst2 (parquet)"
+)
+WHERE_MODEL = (
+    "the model comes from the model hub as distilbert-base-uncased: config.json, vocab.txt or "
+    "tokenizer.json, and model.safetensors or pytorch_model.bin"
+)
+
+
+def prepare(raw: Path, data: Path, say: Say) -> None:
+    """Write ``data`` from ``raw``: a folder or an archive with SST-2 and a model folder.
+
+    Calling again with the same sources keeps every finished file whose sha256 still fits.
+
+    Args:
+        say: called with one line for each thing done, kept or found.
+
+    Raises:
+        DataError: something is missing or damaged, or ``data`` is not this call's to write.
+        EnvironmentFault: no room to unpack.
+    """
+    with prepared.alone(data) as folder:
+        _prepare(raw.resolve(), folder, say)
+
+
+def _prepare(raw: Path, data: Path, say: Say) -> None:
+    prepared.refuse_inside(data, raw)
+    sources = prepared.fingerprints(_raw_files(raw))
+    made_of = {"format": FORMAT, "case": "distilbert_sst2", "sources": sources}
+    unfinished = prepared.resume(data, made_of=made_of, fresh={"counts": {}}, say=say)
+    if unfinished is None:
+        return
+    unpacked = unfinished.partial / "raw"
+    with unfinished.worth_keeping():
+        source = _find_source(_unpacked(raw, unpacked, say))
+    if not any(source.model.joinpath(name).exists() for name in WEIGHTS):
+        say("no weights in the model folder: only init=random will run on this data")
+    for relative in source.outputs():
+        _write(source, relative, unfinished, say)
+    _tell_counts(unfinished.manifest["counts"], say)
+    shutil.rmtree(unpacked, ignore_errors=True)
+    unfinished.finish()
+    say(f"done: {data}")
+
+
+def _write(source: Source, relative: str, unfinished: Unfinished, say: Say) -> None:
+    """Write one output unless an earlier call finished it."""
+    if relative in unfinished.files:
+        say(f"kept {relative}: finished before, its sha256 fits")
+        return
+    say(f"writing {relative}")
+    found = unfinished.write(relative, lambda staging: source.write(relative, staging))
+    if found is not None:
+        unfinished.manifest["counts"][found[0]] = found[1]
+    unfinished.save()
+
+
+def _tell_counts(counts: dict[str, Any], say: Say) -> None:
+    for split, published in PUBLISHED_ROWS.items():
+        found = counts[split]
+        line = f"{split}: {found['rows']:,} rows, longest {found['longest']} tokens"
+        if found["truncated"]:
+            line += f", {found['truncated']} cut to fit the model"
+        if found["rows"] != published:
+            line += f"; NOT the published SST-2, which has {published:,}"
+        say(line)
+
+
+def _raw_files(raw: Path) -> dict[str, Path]:
+    """Return the raw files that matter, by name below ``raw``.
+
+    Raises:
+        DataError: nothing is there, or nothing that this case knows.
+    """
+    if raw.is_file():
+        if not _is_archive(raw):
+            raise DataError(
+                f"{raw.name} is no archive",
+                where=str(raw),
+                rule=f"a raw file ends in {', '.join(SUFFIXES)}",
+                remedy="name the folder that holds the files",
+            )
+        return {raw.name: raw}
+    if not raw.is_dir():
+        raise DataError(
+            "no such file or folder", where=str(raw), remedy=f"{WHERE_DATA}; {WHERE_MODEL}"
+        )
+    names = {CONFIG, *TOKENIZER_FILES, *WEIGHTS, *SPLIT_NAMES}
+    found = {
+        file.relative_to(raw).as_posix(): file
+        for file in raw.rglob("*")
+        if file.is_file()
+        and (file.name in names or file.suffix in (".tsv", ".parquet") or _is_archive(file))
+    }
+    if not found:
+        raise DataError(
+            "neither data nor a model", where=str(raw), remedy=f"{WHERE_DATA}; {WHERE_MODEL}"
+        )
+    return found
+
+
+def _is_archive(file: Path) -> bool:
+    return file.is_file() and file.name.lower().endswith(SUFFIXES)
+
+
+def _unpacked(raw: Path, folder: Path, say: Say) -> list[Path]:
+    """Return the folders to look in: ``raw`` itself and what its archives hold."""
+    shutil.rmtree(folder, ignore_errors=True)
+    places = [raw] if raw.is_dir() else []
+    archives = [file for _, file in sorted(_raw_files(raw).items()) if _is_archive(file)]
+    for number, archive in enumerate(archives):
+        say(f"unpacking {archive.name}")
+        place = folder / str(number)
+        place.mkdir(parents=True)
+        _unpack(archive, place)
+        places.append(place)
+    return places
+
+
+def _unpack(archive: Path, folder: Path) -> None:
+    """Unpack into ``folder``, which exists; the library keeps every member below it.
+
+    Raises:
+        DataError: a damaged archive, or a member that is a link out of it or a device.
+        EnvironmentFault: the disk has less room than the archive says it needs.
+    """
+    zipped = archive.name.lower().endswith(".zip")
+    rule = f"{archive.name} is unpacked beside the folder to write"
+    try:
+        if zipped:
+            with zipfile.ZipFile(archive) as opened:
+                size = sum(member.file_size for member in opened.infolist())
+                prepared.refuse_full(folder, size, rule=rule)
+                opened.extractall(folder)
+            return
+        if archive.name.lower().endswith("gz"):  # tarfile stops before gzip's own sums
+            with gzip.open(archive) as stream:
+                while stream.read(1 << 20):
+                    pass
+        with tarfile.open(archive) as tar:
+            prepared.refuse_full(folder, sum(member.size for member in tar), rule=rule)
+            tar.extractall(folder, filter="data")
+    except DAMAGE as error:
+        raise DataError(
+            f"not readable as an archive: {error}",
+            where=str(archive),
+            rule="members are files, folders and links below the archive's own top",
+            remedy="fetch the archive from its publisher again, or unpack it by hand",
+        ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Sound sources: the splits and the model folder."""
+
+    layout: Layout
+    model: Path
+    config: ModelConfig
+
+    def outputs(self) -> list[str]:
+        """Return the files to write, by name below the data folder."""
+        weights = first_existing(self.model, WEIGHTS)
+        names = [CONFIG, *(name for name in TOKENIZER_FILES if (self.model / name).is_file())]
+        names += [weights.name] if weights else []
+        return [
+            *(f"dataset/{name}" for name in SPLIT_NAMES),
+            *(f"model/{name}" for name in names),
+        ]
+
+    def write(self, relative: str, target: Path) -> tuple[str, dict[str, int]] | None:
+        """Write one output to ``target``; for a split return its name and counts."""
+        folder, _, name = relative.partition("/")
+        if folder == "model":
+            shutil.copyfile(self.model / name, target)
+            return None
+        split = SPLIT_NAMES[name]
+        if self.layout.kind == "npz":
+            file = self.layout.files[split][0]
+            rows = read_npz(file, seq_length=None, vocab_size=self.config.vocab_size)
+            shutil.copyfile(file, target)
+        else:
+            rows = self._write_split(split, target)
+        longest = int(rows.lengths.max())
+        return split, {"rows": len(rows), "longest": longest, "truncated": rows.truncated}
+
+    def _write_split(self, split: str, target: Path) -> TokenRows:
+        """Tokenise a split and write it as the published form has it, in smaller types."""
+        texts = read_texts(self.layout.files[split])
+        width = min(OUTPUT_SEQ_LENGTH, self.config.max_position_embeddings)
+        tokenizer = open_tokenizer(self.model, self.config)
+        rows = tokenize(tokenizer, texts.sentences, texts.labels, width)
+        numbers = np.arange(len(rows))
+        ids, mask = rows.padded(numbers, seq_length=width, pad_token_id=self.config.pad_token_id)
+        with target.open("wb") as stream:
+            np.savez_compressed(
+                stream,
+                idx=numbers.astype(np.int32),
+                sentence=np.array(texts.sentences),
+                label=rows.labels.astype(np.int8),
+                input_ids=ids.astype(np.int32),
+                attention_mask=mask.astype(np.int8),
+            )
+        return rows
+
+
+def _find_source(places: Sequence[Path]) -> Source:
+    """Find the splits and the model folder in ``places``, and check them.
+
+    Raises:
+        DataError: one is missing, or found twice, or damaged.
+    """
+    model = _only("model folder", _model_folders(places), places, WHERE_MODEL)
+    found = _layouts(places)
+    best = next((form.kind for form in FORMS if any(x.kind == form.kind for x, _ in found)), None)
+    chosen = [(layout, folder) for layout, folder in found if layout.kind == best]
+    _only("SST-2", [folder for _, folder in chosen], places, WHERE_DATA)
+    layout = chosen[0][0]
+    config = read_config(model)
+    if layout.kind != "npz":
+        open_tokenizer(model, config)
+    if first_existing(model, WEIGHTS):
+        check_weights(model, config)
+    return Source(layout, model, config)
+
+
+def _model_folders(places: Sequence[Path]) -> list[Path]:
+    found = []
+    for file in sorted(x for place in places for x in place.rglob(CONFIG) if x.is_file()):
+        try:
+            raw = json.loads(file.read_bytes())
+        except (ValueError, RecursionError):
+            raw = None
+        # A damaged config beside weights is still the model meant; its check says why.
+        if raw is None or (isinstance(raw, dict) and raw.get("model_type") == "distilbert"):
+            found.append(file.parent)
+    return found
+
+
+def _layouts(places: Sequence[Path]) -> list[tuple[Layout, Path]]:
+    """Return every folder that holds both splits in one form."""
+    found = []
+    for place in places:
+        for folder in sorted({place, *(item for item in place.rglob("*") if item.is_dir())}):
+            for form in FORMS:
+                if all(form.files_in(folder).values()):
+                    layout = complete_layout(form, folder, rule=RULE, remedy=WHERE_DATA)
+                    assert layout is not None
+                    found.append((layout, folder))
+    return found
+
+
+def _only(what: str, found: list[Path], places: Sequence[Path], remedy: str) -> Path:
+    looked = ", ".join(str(place) for place in places)
+    if not found:
+        raise DataError(f"no {what} found", where=looked, remedy=remedy)
+    if len(found) > 1:
+        names = ", ".join(str(item) for item in found)
+        raise DataError(
+            f"{len(found)} times {what}: {names}",
+            where=looked,
+            rule="the raw download holds each once",
+            remedy="remove or move away all but one",
+        )
+    return found[0]
