@@ -70,11 +70,6 @@ class Batch:
         return self.counts.samples + self.shared_samples
 
 
-# Parts that figures are computed from; see ``measure.traffic``.
-EMBEDDING_PART = "embedding"  # rows looked up, and updated
-EXCHANGE_PART = "exchange"  # waiting for what other ranks send
-
-
 @dataclass(slots=True)
 class StepStages:
     """Device time of the stages of a step that a job wants told apart.
@@ -99,6 +94,22 @@ class StepStages:
             sums[name] = sums.get(name, 0) + device.elapsed_ns(start, end)
         self._marks.clear()
         return sums
+
+
+@dataclass(frozen=True, slots=True)
+class RankWork:
+    """What one rank did in its windows after the warm-up: what a case's own figures come from.
+
+    Args:
+        parts_ns: device time of the parts of steps that the job told apart.
+        facts: what the job said of itself at its end; empty where it did not come to that.
+    """
+
+    counts: Counts
+    windows_ns: int
+    wait_ns: int
+    parts_ns: Mapping[str, int]
+    facts: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,13 @@
 """What a case is and how it is trained: the words every other room uses.
 
-Owns the frozen descriptions ``Case``, ``Recipe`` and ``Target``. Must stay importable in
-milliseconds: no torch, no pydantic, no numpy.
+Owns the frozen descriptions ``Case``, ``Recipe``, ``Target``, ``FigureSpec`` and ``PageSpec``.
+Must stay importable in milliseconds: no torch, no pydantic, no numpy.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from annotated_types import Ge, Gt, Le
 
@@ -98,6 +98,126 @@ def _sentences(entries: dict[str, Any], prefix: str) -> Iterator[tuple[str, Text
 
 def _is_sentence(entry: dict[str, Any]) -> bool:
     return entry.keys() <= {"en", "zh"} and all(isinstance(text, str) for text in entry.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FigureSpec:
+    """What a figure is, for whoever computes, shows or compares it.
+
+    Args:
+        unit: of the value in a record; ``{work}`` in it is what the case counts its work in.
+        better: which way is faster, fuller or closer; none: neither.
+        column: its CSV column; empty: its name with the unit in words.
+        on_host: its definition where ranks are processes that share a host's cores and memory.
+        detail: on pages and in exports only, neither on the terminal nor over launches.
+    """
+
+    name: str
+    unit: str
+    label: Text
+    definition: Text
+    on_host: Text | None = None
+    better: Literal["higher", "lower"] | None = None
+    column: str = ""
+    detail: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A value in its figure's unit, or the reason why there is none."""
+
+    value: float | None
+    reason: Message | None = None
+    note: Message | None = None
+
+
+class OwnFigures(NamedTuple):
+    """What ``compute`` of a case's ``figures.py`` returns: values, and notes on the run.
+
+    Called with what each rank did (``protocols.RankWork``) and the figures that every case
+    has; it may take one of the latter back, with a reason.
+    """
+
+    figures: Mapping[str, Figure]
+    notes: Sequence[Message] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """A value that a page shows.
+
+    Args:
+        name: what it is called: the head of a column or the name in a list.
+        value: where it is: in a table a key of the row; in a list ``job.``, ``recipe.`` or
+            ``run.`` and the names that lead to it, ``job.parallel.fsdp`` say.
+        form: how a number is printed, as for ``format``: ``,`` or ``.1%``.
+    """
+
+    name: Text
+    value: str
+    form: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableSpec:
+    """A table or list of a page out of what a run's job says of itself.
+
+    Args:
+        rows: the job's fact that is a list with a row each; empty: the entries are a list of
+            names with a value each.
+    """
+
+    heading: Text
+    entries: tuple[Shown, ...]
+    rows: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageSpec:
+    """What a page shows of one case beside what it shows of every case.
+
+    Args:
+        terms: what the names are called that its evaluations give to what they tell.
+    """
+
+    figures: tuple[FigureSpec, ...] = ()
+    tables: tuple[TableSpec, ...] = ()
+    terms: dict[str, Text] = field(default_factory=dict)
+
+
+PAGE_FILE = "page.toml"
+
+
+def read_page(path: Path) -> PageSpec:
+    """Return what a ``page.toml`` declares.
+
+    Raises:
+        UsageError: no TOML, or not of the form of ``PageSpec``.
+    """
+    import tomllib  # not needed to import a case
+
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        figures = [FigureSpec(**_with_texts(item)) for item in document.pop("figures", [])]
+        tables = [_table(item) for item in document.pop("tables", [])]
+        terms = _with_texts(document.pop("terms", {}))
+        return PageSpec(figures=tuple(figures), tables=tuple(tables), terms=terms, **document)
+    except (OSError, ValueError, TypeError) as error:
+        raise UsageError(
+            f"cannot be read: {error}",
+            where=f"{path.parent.name}/{path.name}",
+            rule="it is TOML in UTF-8 with figures, tables and terms as docs/adding-a-case.md says",
+        ) from None
+
+
+def _table(item: dict[str, Any]) -> TableSpec:
+    entries = tuple(Shown(**_with_texts(entry)) for entry in item.pop("entries", ()))
+    return TableSpec(entries=entries, **_with_texts(item))
+
+
+def _with_texts(item: dict[str, Any]) -> dict[str, Any]:
+    """Return ``item`` with each table of ``en`` and ``zh`` as a text."""
+    return {key: Text(**value) if isinstance(value, dict) else value for key, value in item.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,6 +483,7 @@ class Case:
         messages: the sentences of the codes that this case's job emits, ``my_case.no_answers``
             say; arguments stand in them as for ``str.format``. Those in a ``messages.toml``
             beside ``case.py`` are added.
+        page: figures, tables and terms of its own; a ``page.toml`` beside ``case.py`` holds them.
     """
 
     name: str
@@ -384,6 +505,7 @@ class Case:
     mission: Mission | None = None
     precision_labels: Mapping[str, str] = field(default_factory=dict)
     messages: Mapping[str, Text] = field(default_factory=dict)
+    page: PageSpec = field(default_factory=PageSpec)
 
     def target(self, recipe: Recipe) -> Target | None:
         """Return the quality target of ``recipe``, none for a throughput recipe."""

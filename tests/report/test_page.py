@@ -14,7 +14,7 @@ import pytest
 from trainmark.errors import RecordError, UsageError
 from trainmark.report import page
 from trainmark.results.record import Cause, Record
-from trainmark.spec import message
+from trainmark.spec import PageSpec, Shown, TableSpec, Text, message
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 CJK = re.compile(r"[\u3000-\u9fff\uff00-\uffef]")
@@ -199,7 +199,9 @@ def test_a_failed_run_has_a_page_with_cause_and_reasons():
         "/ e2e_time, p_whole, p_train, p_core, mem: a rank did not report its training time; "
         "acc: the run ended before an evaluation\n"
     ) in made
-    assert "| MFU | / | % | not measured: a rank did not report its training time |" in made
+    (mfu,) = [line for line in made.splitlines() if line.startswith("| MFU |")]
+    assert mfu.startswith("| MFU | / | % | model FLOP utilisation: ")
+    assert mfu.endswith("; not measured: a rank did not report its training time |")
 
 
 def test_an_errors_own_advice_comes_before_the_general_one():
@@ -411,13 +413,58 @@ def test_the_same_record_gives_the_same_page():
     assert html(record()) == html(record())
 
 
-def test_the_page_says_how_a_model_was_spread_where_the_job_does():
+SPREAD = PageSpec(
+    tables=(
+        TableSpec(
+            heading=Text("Parallel strategy", "并行策略"),
+            entries=(
+                Shown(name=Text("Ranks", "rank 划分"), value="job.parallel"),
+                Shown(name=Text("Share"), value="job.share", form=".1%"),
+                Shown(name=Text("Batch"), value="run.global_batch_size", form=","),
+                Shown(name=Text("Width"), value="recipe.width"),
+            ),
+        ),
+        TableSpec(
+            heading=Text("Layers", "各层"),
+            entries=(
+                Shown(name=Text("rows"), value="rows", form=","),
+                Shown(name=Text("of"), value="of"),
+            ),
+            rows="layers",
+        ),
+    )
+)  # fmt: skip
+
+
+def of_spread_model(**job):
     made = record()
-    assert "Parallel strategy" not in markdown(made)
-    job = {**(made.environment["job"] or {}), "parallel": {"data": 4, "tensor": 2, "fsdp": True}}
-    spread = record(environment=made.environment | {"job": job})
-    assert "- Parallel strategy: data 4, tensor 2, fsdp yes" in markdown(spread)
-    assert "- 并行策略：data 4，tensor 2，fsdp 是" in markdown(spread, lang="zh")
+    about = made.plan.about.model_copy(update={"page": SPREAD})
+    told = {**(made.environment["job"] or {}), **job}
+    return record(
+        plan=made.plan.model_copy(update={"about": about}),
+        environment=made.environment | {"job": told},
+    )
+
+
+def test_a_case_s_list_is_filled_with_what_the_run_says():
+    spread = of_spread_model(parallel={"data": 4, "tensor": 2, "fsdp": True}, share=0.125)
+    assert "- Ranks: data 4, tensor 2, fsdp yes\n- Share: 12.5%\n- Batch: 192\n" in markdown(spread)
+    assert "- rank 划分：data 4，tensor 2，fsdp 是" in markdown(spread, lang="zh")
+    # A case's author may leave the Chinese out.
+    assert "- Share：12.5%" in markdown(spread, lang="zh")
+
+
+def test_what_a_run_did_not_tell_is_not_known_and_what_it_has_none_of_is_none():
+    made = markdown(of_spread_model(parallel=None))
+    assert "- Ranks: none\n- Share: not known\n" in made
+    assert "- Width: not known\n" in made
+
+
+def test_a_case_s_table_has_the_rows_that_the_job_told():
+    made = markdown(of_spread_model(layers=[{"rows": 1200, "of": "a"}, {"rows": 7}]))
+    assert "### Layers\n\n| rows | of |\n| --- | --- |\n| 1,200 | a |\n| 7 | none |\n" in made
+    for told in (None, [], "none", [3]):
+        assert "### Layers" not in markdown(of_spread_model(layers=told))
 
 
 @pytest.mark.parametrize(("steps", "stretch"), [(12, None), (1000, None), (1001, 3), (4000, 8)])

@@ -147,10 +147,11 @@ def test_a_record_with_a_published_rows_values_prints_that_row():
         ),
         quality=made.quality.model_copy(update={"value": 0.908, "target": None}),
     )  # fmt: skip
-    row = tables.performance_row(made, lang="zh")
+    (row,) = tables.performance_table([made], lang="zh").rows
     printed = FOUNDING["distilbert"][1][1]
-    assert (row.configuration, *row.cells.values()) == (printed[0], *printed[2:])
-    assert tables.performance_row(made).configuration == "A100 1 node x 8 (1x8)"
+    assert row == (printed[0], *printed[2:])
+    (row,) = tables.performance_table([made]).rows
+    assert row[0] == "A100 1 node x 8 (1x8)"
 
 
 def about(case):
@@ -176,7 +177,8 @@ def test_a_record_of_dlrm_prints_its_published_row():
             update={"metric": "auc", "value": 0.80261, "target": 0.802}
         ),
     )  # fmt: skip
-    found = tables.performance_row(made, lang="zh").cells
+    (row,) = tables.performance_table([made], lang="zh").rows
+    found = dict(zip(tables.PERFORMANCE, row[1:], strict=True))
     assert (found["precision"], found[tables.QUALITY]) == (printed[2], printed[8])
     assert (found["fix_hp"], found["mem"]) == (printed[3], printed[9])
     assert float(found["p_core"]) == float(printed[7])
@@ -206,13 +208,16 @@ def test_nothing_measured_is_a_slash():
         fix_hp={},
         status="failed",
     )
-    row = tables.performance_row(made)
-    assert list(row.cells.values()) == ["tf32", "/", "/", "/", "/", "/", "/", "/"]
-    assert row.configuration == "NVIDIA A100-SXM4-40GB 1 node x 2 (1x2) [failed]"
+    ((name, *row),) = tables.performance_table([made]).rows
+    assert row == ["tf32", "/", "/", "/", "/", "/", "/", "/"]
+    assert name == "NVIDIA A100-SXM4-40GB 1 node x 2 (1x2) [failed]"
+
+
+FINE_TUNING = ("fix_hp", "token/p/s", "loss", "mem", tables.QUALITY, "MFU")
 
 
 def test_a_fine_tuning_page_is_another_column_set():
-    table = tables.performance_table([record()], columns=tables.FINE_TUNING, metric="acc(MMLU)")
+    table = tables.performance_table([record()], columns=FINE_TUNING, metric="acc(MMLU)")
     assert table.headers == (
         "configuration", "fix_hp", "token/p/s", "loss", "mem", "acc(MMLU)", "MFU",
     )  # fmt: skip
@@ -224,7 +229,7 @@ def test_the_references_choose_the_column_set():
         return reference.References(columns=columns)
 
     assert tables.column_set(named()) == tables.PERFORMANCE
-    assert tables.column_set(named(*FOUNDING["llama2"][0])) == tables.FINE_TUNING
+    assert tables.column_set(named(*FOUNDING["llama2"][0])) == FINE_TUNING
     assert tables.column_set(named(*FOUNDING["dlrm"][0])) == tables.PERFORMANCE
     assert tables.quality_header(named("acc(MMLU)", "mem"), metric="acc") == "acc(MMLU)"
     assert tables.quality_header(named(), metric="acc") == "acc"

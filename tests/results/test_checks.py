@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fakes import GOLDEN, event, launch_event, parameters_event, window, write_run
-from trainmark.measure.figures import compute
+from trainmark.measure.figures import FIGURES, compute
 from trainmark.measure.timeline import read_run
 from trainmark.planning.plan import Plan
 from trainmark.results import checks, findings
@@ -54,7 +54,9 @@ def timeline(tmp_path: Path, *ranks: list[dict[str, Any]]) -> RunTimeline:
 
 def figures(found: RunTimeline) -> dict[str, FigureEntry]:
     return {
-        name: FigureEntry(value=item.value, unit=item.unit, reason=item.reason, note=item.note)
+        name: FigureEntry(
+            value=item.value, unit=FIGURES[name].unit, reason=item.reason, note=item.note
+        )
         for name, item in compute(found, precision="fp32", recipe_warmup_steps=0).items()
     }
 

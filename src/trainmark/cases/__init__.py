@@ -2,7 +2,8 @@
 
 ``case.py`` (what is trained), ``data`` (``generate``, ``check``), ``job`` (``load_data``,
 ``build``; the only one with torch) and, where there is something to prepare, ``prepare``
-(``prepare``); each of the last three may be a package.
+(``prepare``); each of the last three may be a package. A case with figures of its own has
+``figures`` (``compute``) too.
 
 Owns finding them: the folders beside this file, those of packages that name one under the
 entry-point group ``trainmark.cases``, and those in the folders that the environment
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Literal
 
 from trainmark.errors import UsageError, nearest
 from trainmark.plugins import offered
-from trainmark.spec import MESSAGES_FILE, read_messages
+from trainmark.spec import MESSAGES_FILE, PAGE_FILE, read_messages, read_page
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 ENTRY_POINT_GROUP = "trainmark.cases"
 PATH_VARIABLE = "TRAINMARK_CASE_PATH"
 _OUTSIDE_PACKAGE = "trainmark_outside_case_"
-Part = Literal["data", "job", "prepare"]
+Part = Literal["data", "figures", "job", "prepare"]
 
 
 def _packages() -> dict[str, Path | str]:
@@ -84,7 +85,7 @@ def part(name: str, part: Part) -> ModuleType:
         raise UsageError(
             f"case {name} has no module {part!r}",
             where=str(folder(name)),
-            rule="a case has modules or packages called data and job, and prepare if it can",
+            rule="a case has modules or packages called data and job, some prepare and figures",
             remedy=f"add {part}.py; docs/adding-a-case.md shows a complete case",
         )
     return importlib.import_module(f"{_package(name)}.{part}")
@@ -135,7 +136,7 @@ def load_all() -> tuple[list[Case], list[UsageError]]:
 
 
 def _load(name: str) -> Case:
-    """Return one case with the sentences beside it, or say what is wrong with its files."""
+    """Return one case with the tables beside it, or say what is wrong with its files."""
     file = f"{_packages()[name]}/case.py"
     try:
         case: Case = importlib.import_module(f"{_package(name)}.case").CASE
@@ -153,7 +154,7 @@ def _load(name: str) -> Case:
             rule="a case is called as its folder is",
             remedy=f"write name={name!r}, or rename the folder",
         )
-    sentences = folder(name) / MESSAGES_FILE
-    if not sentences.is_file():
-        return case
-    return replace(case, messages={**case.messages, **read_messages(sentences)})
+    sentences, page = folder(name) / MESSAGES_FILE, folder(name) / PAGE_FILE
+    if sentences.is_file():
+        case = replace(case, messages={**case.messages, **read_messages(sentences)})
+    return replace(case, page=read_page(page)) if page.is_file() else case

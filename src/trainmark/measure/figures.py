@@ -1,21 +1,21 @@
-"""Compute every figure from the events and counts of a run.
+"""Compute every figure from the events and counts of a run; ``figures.toml`` defines them.
 
-Owns the definitions. A figure that cannot be known is None with a reason, never 0. Each
+A figure that cannot be known is None with a reason, never 0. Each
 throughput is all samples over the slowest rank's time of that kind, so that
 ``p_core >= p_train >= p_whole`` and none is overstated by a rank that waited for others.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from trainmark.devices.peaks import dense_peak
-from trainmark.measure import traffic
 from trainmark.measure.stats import spread
-from trainmark.spec import Message, message
+from trainmark.spec import Figure, message, read_page
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,37 +23,33 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from trainmark.measure.timeline import Phase, RankTimeline, RunTimeline
-    from trainmark.protocols import Counts
-    from trainmark.spec import Precision
+    from trainmark.spec import FigureSpec, PageSpec, Precision
 
 NS_PER_S = 1e9
 _FINAL_SHARE = 0.1  # of the steps: the loss that training ended with
 _NO_TRAIN_TIME = message("no_train_time")
+_STEP_TIMES = ("step_time_p50", "step_time_p90", "step_time_p99", "step_time_mad", "step_time_cv")
+FIGURES = {spec.name: spec for spec in read_page(Path(__file__).with_suffix(".toml")).figures}
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """A value in a unit, or the reason why there is none."""
-
-    value: float | None
-    unit: str
-    reason: Message | None = None
-    note: Message | None = None
+def specs(page: PageSpec) -> dict[str, FigureSpec]:
+    """Return every figure of a case by name: those of every case, then its own."""
+    own = {spec.name: spec for spec in page.figures if spec.name not in FIGURES}
+    return FIGURES | own
 
 
 def _rate(
     amount: float,
     ranks: list[RankTimeline],
     time_ns: Callable[[RankTimeline], int | None],
-    unit: str,
 ) -> Figure:
     times = [time_ns(rank) for rank in ranks]
     known = [value for value in times if value is not None]
     if not known or len(known) < len(ranks):
-        return Figure(None, unit, _NO_TRAIN_TIME)
+        return Figure(None, _NO_TRAIN_TIME)
     if amount == 0 or max(known) <= 0:
-        return Figure(None, unit, message("nothing_trained"))
-    return Figure(amount * NS_PER_S / max(known), unit)
+        return Figure(None, message("nothing_trained"))
+    return Figure(amount * NS_PER_S / max(known))
 
 
 def compute(
@@ -63,9 +59,8 @@ def compute(
     recipe_warmup_steps: int,
     work_unit: Literal["samples", "tokens"] = "samples",
 ) -> dict[str, Figure]:
-    """Return all figures by name; ``final_result`` is in ``work_unit`` a second."""
+    """Return the figures that every case has, by name; ``final_result`` counts ``work_unit``."""
     ranks, counts = timeline.ranks, timeline.counts
-    world_size = len(ranks)
 
     def train(rank: RankTimeline) -> int | None:
         return rank.train_ns
@@ -77,45 +72,47 @@ def compute(
         spent = without_evaluation(rank)
         return None if spent is None else spent - rank.wait_ns
 
-    end_ns = timeline.end_ns
-    train_times = [rank.train_ns for rank in ranks if rank.train_ns is not None]
-    tokens = _rate(counts.tokens, ranks, without_evaluation, "tokens/s")
+    tokens = _rate(counts.tokens, ranks, without_evaluation)
     if counts.samples and not counts.tokens:
-        tokens = Figure(None, "tokens/s", message("no_tokens"))
+        tokens = Figure(None, message("no_tokens"))
     figures = {
-        "e2e_time": Figure(
-            (end_ns - timeline.launch_ns) / NS_PER_S,
-            "s",
-            note=None if timeline.finished else message("until_launcher_saw_end"),
-        )
-        if end_ns is not None
-        else Figure(None, "s", message("no_rank_started")),
-        "train_time": Figure(max(train_times) / NS_PER_S, "s")
-        if len(train_times) == world_size
-        else Figure(None, "s", _NO_TRAIN_TIME),
-        "p_whole": _rate(counts.samples, ranks, train, "samples/s"),
-        "p_train": _rate(counts.samples, ranks, without_evaluation, "samples/s"),
-        "p_core": _rate(counts.samples, ranks, without_waiting, "samples/s"),
+        "e2e_time": _whole_time(timeline),
+        "train_time": _slowest(ranks, train),
+        "p_whole": _rate(counts.samples, ranks, train),
+        "p_train": _rate(counts.samples, ranks, without_evaluation),
+        "p_core": _rate(counts.samples, ranks, without_waiting),
         "token/p/s": Figure(
-            None if tokens.value is None else tokens.value / world_size,
-            "tokens/s",
+            None if tokens.value is None else tokens.value / len(ranks),
             tokens.reason,
             message("tokens_without_padding"),
         ),
     }
     if counts.sequences not in (0, counts.samples):
-        figures |= _by_sequences(counts, ranks, without_evaluation)
+        # Samples are then work of different sizes, and their rate alone says little.
+        per_sample = message("sequences_per_sample", sequences=counts.sequences / counts.samples)
+        by_sequences = _rate(counts.sequences, ranks, without_evaluation)
+        figures["p_train_sequences"] = replace(by_sequences, note=per_sample)
+        figures["p_train_tokens"] = _rate(counts.tokens, ranks, without_evaluation)
     figures |= _steady(timeline, precision, recipe_warmup_steps, work_unit)
-    if not traffic.has_headline_mfu(timeline):
-        figures["MFU"] = Figure(None, "%", traffic.NO_HEADLINE)
-    for name, (value, unit, remark) in traffic.rates(timeline).items():
-        known = value is not None
-        figures[name] = Figure(value, unit, None if known else remark, remark if known else None)
     figures |= _losses(timeline)
     figures["mem"] = _memory(ranks)
     figures["mem_total"] = _memory_total(ranks)
     figures["allocator_peak"] = _allocator_peak(ranks)
     return figures
+
+
+def _whole_time(timeline: RunTimeline) -> Figure:
+    if timeline.end_ns is None:
+        return Figure(None, message("no_rank_started"))
+    note = None if timeline.finished else message("until_launcher_saw_end")
+    return Figure((timeline.end_ns - timeline.launch_ns) / NS_PER_S, note=note)
+
+
+def _slowest(ranks: list[RankTimeline], time_ns: Callable[[RankTimeline], int | None]) -> Figure:
+    times = [value for rank in ranks if (value := time_ns(rank)) is not None]
+    return (
+        Figure(max(times) / NS_PER_S) if len(times) == len(ranks) else Figure(None, _NO_TRAIN_TIME)
+    )
 
 
 def _losses(timeline: RunTimeline) -> dict[str, Figure]:
@@ -133,26 +130,8 @@ def _mean_loss(losses: NDArray[np.float64], samples: NDArray[np.int64]) -> Figur
     known = np.isfinite(losses)
     total = int(samples[known].sum())
     if total == 0:
-        return Figure(None, "", message("no_finite_loss"))
-    return Figure(float(losses[known] @ samples[known]) / total, "")
-
-
-def _by_sequences(
-    counts: Counts, ranks: list[RankTimeline], time_ns: Callable[[RankTimeline], int | None]
-) -> dict[str, Figure]:
-    """Return ``p_train`` in sequences and in tokens, where a sample is not one sequence.
-
-    Samples are then work of different sizes, and their rate alone says little.
-    """
-    note = message("sequences_per_sample", sequences=counts.sequences / counts.samples)
-    found = {
-        "p_train_sequences": _rate(counts.sequences, ranks, time_ns, "sequences/s"),
-        "p_train_tokens": _rate(counts.tokens, ranks, time_ns, "tokens/s"),
-    }
-    return {
-        name: replace(item, note=note if name == "p_train_sequences" else None)
-        for name, item in found.items()
-    }
+        return Figure(None, message("no_finite_loss"))
+    return Figure(float(losses[known] @ samples[known]) / total)
 
 
 def _steady(
@@ -169,28 +148,26 @@ def _steady(
         reason = message("rank_without_measured_step")
     else:
         work = sum(getattr(phase.counts, work_unit) for phase in phases)
-        figures = {"final_result": Figure(work * NS_PER_S / slowest_ns, f"{work_unit}/s")}
-        for name in ("p50", "p90", "p99", "mad"):
-            figures[f"step_time_{name}"] = Figure(getattr(times, name), "s")
+        figures = {"final_result": Figure(work * NS_PER_S / slowest_ns)}
+        for name in _STEP_TIMES[:-1]:
+            figures[name] = Figure(getattr(times, name.removeprefix("step_time_")))
         figures["step_time_cv"] = (
-            Figure(None, "%", message("one_step_has_no_deviation"))
+            Figure(None, message("one_step_has_no_deviation"))
             if times.cv is None
-            else Figure(100 * times.cv, "%")
+            else Figure(100 * times.cv)
         )
         rate = _model_flops_per_device(phases, slowest_ns)
         return figures | _utilisation(timeline.ranks, precision, rate)
-    units = {"final_result": f"{work_unit}/s", "step_time_p50": "s", "step_time_p90": "s",
-             "step_time_p99": "s", "step_time_mad": "s", "step_time_cv": "%"}  # fmt: skip
-    none = {name: Figure(None, unit, reason) for name, unit in units.items()}
-    return none | _utilisation(timeline.ranks, precision, Figure(None, "FLOP/s", reason))
+    none = {name: Figure(None, reason) for name in ("final_result", *_STEP_TIMES)}
+    return none | _utilisation(timeline.ranks, precision, Figure(None, reason))
 
 
 def _model_flops_per_device(phases: list[Phase], slowest_ns: int) -> Figure:
     parts = [phase.model_flops for phase in phases]
     known = [part for part in parts if part is not None]
     if len(known) < len(parts):
-        return Figure(None, "FLOP/s", message("no_flop_formula"))
-    return Figure(sum(known) * NS_PER_S / slowest_ns / len(parts), "FLOP/s")
+        return Figure(None, message("no_flop_formula"))
+    return Figure(sum(known) * NS_PER_S / slowest_ns / len(parts))
 
 
 def _utilisation(
@@ -198,9 +175,9 @@ def _utilisation(
 ) -> dict[str, Figure]:
     """Return model FLOP rates against the published peak and the measured matmul rate."""
     matmul = _matmul_flops_per_device(ranks)
-    mamfu = Figure(None, "%", rate.reason or matmul.reason)
+    mamfu = Figure(None, rate.reason or matmul.reason)
     if rate.value is not None and matmul.value is not None:
-        mamfu = Figure(100 * rate.value / matmul.value, "%")
+        mamfu = Figure(100 * rate.value / matmul.value)
     return {
         "model_flops_per_device": rate,
         "matmul_flops_per_device": matmul,
@@ -211,38 +188,38 @@ def _utilisation(
 
 def _mfu(ranks: list[RankTimeline], precision: Precision, rate: Figure) -> Figure:
     if rate.value is None:
-        return Figure(None, "%", rate.reason)
+        return Figure(None, rate.reason)
     products = {rank.facts.get("device", {}).get("name", "an unnamed device") for rank in ranks}
     if len(products) > 1:
-        return Figure(None, "%", message("devices_differ", products=", ".join(sorted(products))))
+        return Figure(None, message("devices_differ", products=", ".join(sorted(products))))
     (product,) = products
     peak = dense_peak(product, precision)
     if peak is None:
-        return Figure(None, "%", message("peak_unknown", precision=precision, product=product))
+        return Figure(None, message("peak_unknown", precision=precision, product=product))
     note = message(
         "dense_peak",
         precision=precision,
         tflops=peak.flops_per_second / 1e12,
         evidence=peak.evidence,
     )
-    return Figure(100 * rate.value / peak.flops_per_second, "%", note=note)
+    return Figure(100 * rate.value / peak.flops_per_second, note=note)
 
 
 def _matmul_flops_per_device(ranks: list[RankTimeline]) -> Figure:
     rates = [rank.facts.get("matmul_flops_per_second") for rank in ranks]
     known = [value for value in rates if value]
     if len(known) < len(ranks):
-        return Figure(None, "FLOP/s", message("matmul_rate_unmeasured"))
-    return Figure(sum(known) / len(known), "FLOP/s", note=message("measured_in_preflight"))
+        return Figure(None, message("matmul_rate_unmeasured"))
+    return Figure(sum(known) / len(known), note=message("measured_in_preflight"))
 
 
 def _memory(ranks: list[RankTimeline]) -> Figure:
     used = [rank.used_bytes for rank in ranks if rank.used_bytes is not None]
     if not used:
-        return Figure(None, "bytes", message("memory_unreported"))
+        return Figure(None, message("memory_unreported"))
     if _process_scope(ranks):
-        return Figure(float(sum(used)), "bytes", note=message("resident_memory_sum"))
-    return Figure(float(max(used)), "bytes", note=message("device_memory_at_edges"))
+        return Figure(float(sum(used)), note=message("resident_memory_sum"))
+    return Figure(float(max(used)), note=message("device_memory_at_edges"))
 
 
 def _process_scope(ranks: list[RankTimeline]) -> bool:
@@ -254,13 +231,13 @@ def _memory_total(ranks: list[RankTimeline]) -> Figure:
     totals = [rank.facts.get("device", {}).get("memory_total_bytes") for rank in ranks]
     known = [float(total) for total in totals if total]
     if not known:
-        return Figure(None, "bytes", message("device_unreported"))
-    return Figure(max(known), "bytes")
+        return Figure(None, message("device_unreported"))
+    return Figure(max(known))
 
 
 def _allocator_peak(ranks: list[RankTimeline]) -> Figure:
     peaks = [rank.result.get("allocator_peak_bytes") for rank in ranks]
     known = [float(peak) for peak in peaks if peak is not None]
     if not known:
-        return Figure(None, "bytes", message("no_counting_allocator"))
-    return Figure(max(known), "bytes")
+        return Figure(None, message("no_counting_allocator"))
+    return Figure(max(known))

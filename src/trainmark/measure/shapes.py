@@ -49,51 +49,15 @@ class DeviceFacts(TypedDict, total=False):
 
 
 @with_config(_SHAPE)
-class PlacedTables(TypedDict):
-    """The embedding tables that one rank holds."""
+class JobFacts(TypedDict, total=False):
+    """What a rank's job says of itself at its end, as far as every case may say it."""
 
-    rank: Rank
-    rows: Bytes
-    gib: Amount
-    lookups_share: Amount
-    tables: str
-
-
-@with_config(_SHAPE)
-class Optimisation(TypedDict):
-    """What made a fine-tuning cheaper."""
-
-    scheme: str
-    implementer: str
-    details: str
-
-
-def _whole(job: dict[str, Any]) -> dict[str, Any]:
-    """Refuse a job that names embedding bytes without the others they are held against."""
-    together = ("embedding_bytes_per_sample", "exchanged_bytes_per_sample", "copy_bytes_per_second")
-    if len({name in job for name in together}) > 1:
-        raise ValueError(f"a job names {', '.join(together)} together or none of them")
-    return job
-
-
-@with_config(_SHAPE)
-class _JobFacts(TypedDict, total=False):
     parameters: Bytes | None
     trainable_parameters: Bytes | None
     predicted_peak_bytes: Bytes | None
     skipped_steps: Bytes | None
     flops_formula: str
-    headline_mfu: bool
-    embedding_bytes_per_sample: Amount
-    exchanged_bytes_per_sample: Amount
-    copy_bytes_per_second: Rate
-    parallel: dict[str, str | int | float | bool | None] | None
-    optimisation: Optimisation | None
-    placement: list[PlacedTables] | None
     artifacts: list[str]
-
-
-JobFacts = Annotated[_JobFacts, AfterValidator(_whole)]
 
 
 @with_config(_SHAPE)

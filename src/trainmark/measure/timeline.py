@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from trainmark.measure.events import LAUNCHER_FILE, EventFile, rank_file
 from trainmark.measure.shapes import read_event
 from trainmark.measure.step_series import RankSteps, Series
-from trainmark.protocols import Counts
+from trainmark.protocols import Counts, RankWork
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -84,6 +84,18 @@ class RankTimeline:
     def counts(self) -> Counts:
         """Return what this rank trained over all phases."""
         return sum((phase.counts for phase in self.phases.values()), Counts())
+
+    @property
+    def work(self) -> RankWork:
+        """Return what a case computes its own figures from."""
+        phase = self.phases["train"]
+        return RankWork(
+            counts=phase.counts,
+            windows_ns=phase.windows_ns,
+            wait_ns=phase.wait_ns,
+            parts_ns=phase.parts_ns,
+            facts=self.result.get("job") or {},
+        )
 
     @property
     def steps(self) -> int:

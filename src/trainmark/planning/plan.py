@@ -30,6 +30,7 @@ from trainmark.spec import (
     Case,
     Mission,
     NonNegativeInt,
+    PageSpec,
     PositiveInt,
     Recipe,
     Target,
@@ -87,6 +88,7 @@ class PlannedCase(Frozen):
 
     Args:
         messages: the sentences of the case's own codes.
+        page: its own figures, tables and terms.
         references: published figures of the same case, as they were when the run was planned.
     """
 
@@ -102,6 +104,7 @@ class PlannedCase(Frozen):
     mission: Mission | None
     precision_labels: dict[str, str]
     messages: dict[str, Annotated[Text, AfterValidator(_plain_places)]]
+    page: PageSpec = PageSpec()
     references: References
 
     @classmethod

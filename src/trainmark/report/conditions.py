@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from trainmark.measure.figures import FIGURES
 from trainmark.planning.overrides import fix_hp_text
 from trainmark.report import cells
-from trainmark.report.document import Block, Code, Facts, Grid, Paragraph, Section
-from trainmark.report.listing import joined, listed, shared
-from trainmark.report.sentences import sentence
+from trainmark.report.document import Block, Code, Facts, Grid, Paragraph, Section, Table
+from trainmark.report.listing import joined, listed, sentence, shared
 from trainmark.report.tables import (
     COLUMNS,
     QUALITY,
-    Table,
-    has_cards,
-    is_fine_tuning,
+    definition,
     short_device,
 )
 from trainmark.report.texts import has, text
@@ -31,11 +29,7 @@ if TYPE_CHECKING:
 _TRACEBACK_LINES = 16
 _BETWEEN_FIELDS = re.compile(r",(?=\w+=)")  # a value may hold commas of its own
 _ON_STEADINESS = ("not_steady", "steadiness_unknown")
-_ON_HOST = {
-    "def.token/p/s": "def.host.token/p/s",
-    "def.mem": "def.host.mem",
-    "def.MFU": "def.host.MFU",
-}
+_SHOWN_UNITS = {"mem": "GiB"}  # of cells that are printed in another unit than records hold
 
 
 def verdict(record: Record, lang: str) -> str:
@@ -89,47 +83,37 @@ def _recipe(record: Record, lang: str) -> str:
     return text("recipe.for", lang, name=name, world=world)
 
 
-def facts(records: Sequence[Record], lang: str, *, columns: Sequence[str]) -> Section:
+def facts(records: Sequence[Record], lang: str) -> Section:
     """Return how the runs ended, by which rules, and what a reader must know of them."""
+    return Section(
+        text("section.facts", lang), 3, "facts", (listed(records, lambda x: _facts(x, lang)),)
+    )
+
+
+def _facts(record: Record, lang: str) -> dict[str, str]:
+    plan, none = record.plan, text("fact.none", lang)
     comma, stop = text("sep.comma", lang), text("sep.semicolon", lang)
-    none = text("fact.none", lang)
-    entries: dict[str, Callable[[Record], str]] = {
-        "fact.status": lambda record: text(f"status.{record.status}", lang),
-        "fact.verdict": lambda record: verdict(record, lang),
-        "fact.labels": lambda record: (
-            comma.join(label_text(x, lang) for x in record.labels) or none
-        ),
-        "fact.rules": lambda record: text(f"rules.{record.plan.rules}", lang),
-        "fact.recipe": lambda record: _recipe(record, lang),
-        "fact.recipe_fields": lambda record: _BETWEEN_FIELDS.sub(
-            comma, fix_hp_text(record.plan.recipe)
-        ),
-        "fact.parameters": lambda record: _parameters(record, lang),
-        "fact.predicted_memory": lambda record: _predicted_memory(record, lang),
-        "fact.world": lambda record: text(
-            "world.text",
-            lang,
-            world=f"{record.plan.nnodes}x{record.plan.nproc}",
-            n=record.plan.world_size,
-        ),
-        "fact.parallel": lambda record: joined(_parallel(record), lang),
-        "fact.repeat": lambda record: text(
-            "repeat.text", lang, index=record.plan.repeat_index, count=record.plan.repeat_count
-        ),
-        "fact.started": lambda record: cells.clean(record.started),
-        "fact.flags": lambda record: joined(record.environment.get("precision_flags"), lang),
-        "fact.steady": lambda record: _steady(record, lang),
-        "fact.findings": lambda record: (
-            stop.join(sentence(record, item, lang) for item in record.findings) or none
-        ),
-        "fact.notes": lambda record: stop.join(_notes(record, lang)) or none,
+    world = f"{plan.nnodes}x{plan.nproc}"
+    predicted = (record.environment.get("job") or {}).get("predicted_peak_bytes")
+    found = {
+        "status": text(f"status.{record.status}", lang),
+        "verdict": verdict(record, lang),
+        "labels": comma.join(label_text(label, lang) for label in record.labels) or none,
+        "rules": text(f"rules.{plan.rules}", lang),
+        "recipe": _recipe(record, lang),
+        "recipe_fields": _BETWEEN_FIELDS.sub(comma, fix_hp_text(plan.recipe)),
+        "parameters": _parameters(record, lang),
+        # Few cases predict it.
+        "predicted_memory": None if predicted is None else f"{predicted / cells.GIB:.3g} GiB",
+        "world": text("world.text", lang, world=world, n=plan.world_size),
+        "repeat": text("repeat.text", lang, index=plan.repeat_index, count=plan.repeat_count),
+        "started": cells.clean(record.started),
+        "flags": joined(record.environment.get("precision_flags"), lang),
+        "steady": _steady(record, lang),
+        "findings": stop.join(sentence(record, x, lang) for x in record.findings) or none,
+        "notes": stop.join(_notes(record, lang)) or none,
     }
-    if is_fine_tuning(columns) or not any(_parallel(record) for record in records):
-        # A case that only trains replicas says nothing of it, one that fine-tunes has a list.
-        del entries["fact.parallel"]
-    if not any(_predicted_bytes(record) for record in records):  # few cases predict
-        del entries["fact.predicted_memory"]
-    return Section(text("section.facts", lang), 3, "facts", (listed(records, lang, entries),))
+    return {text(f"fact.{name}", lang): value for name, value in found.items() if value is not None}
 
 
 def _parameters(record: Record, lang: str) -> str:
@@ -141,23 +125,6 @@ def _parameters(record: Record, lang: str) -> str:
     if trained in (None, found):
         return cells.count(found)
     return text("parameters.trained", lang, all=cells.count(found), trained=cells.count(trained))
-
-
-def _predicted_bytes(record: Record) -> int | None:
-    """Return what the job expected a rank's tensors to take at their peak, where it says so."""
-    found: int | None = (record.environment.get("job") or {}).get("predicted_peak_bytes")
-    return found
-
-
-def _predicted_memory(record: Record, lang: str) -> str:
-    found = _predicted_bytes(record)
-    return text("fact.unknown", lang) if found is None else f"{found / 2**30:.3g} GiB"
-
-
-def _parallel(record: Record) -> dict[str, Any] | None:
-    """Return how a model was spread over the ranks, where the job says so."""
-    found: dict[str, Any] | None = (record.environment.get("job") or {}).get("parallel")
-    return found
 
 
 def _data(record: Record, lang: str) -> str:
@@ -185,22 +152,26 @@ def _precision_note(record: Record, lang: str) -> str:
     return sentence(record, message(f"precision_{recipe['precision']}"), lang)
 
 
-def _definition(name: str, records: Sequence[Record], about: PlannedCase, lang: str) -> str:
-    key = COLUMNS[name].definition
-    if not any(has_cards(record) for record in records):
-        key = _ON_HOST.get(key, key)
+def _column(name: str, records: Sequence[Record], about: PlannedCase, lang: str) -> tuple[str, str]:
+    """Return what a column of the performance table is called and what it means."""
+    comma = text("sep.comma", lang)
+    if name == QUALITY:
+        return text("name.quality", lang), about.metric_note.in_language(lang)
     if name == "precision":
         used = dict.fromkeys(_precision_note(record, lang) for record in records)
-        notes = text("sep.comma", lang).join(used)
-        return text(key, lang, precisions=notes)
+        return text("name.precision", lang), text(
+            "def.precision", lang, precisions=comma.join(used)
+        )
     if name == "fix_hp":
         standards = dict.fromkeys(record.plan.compared_with for record in records)
-        return text(key, lang, standards=text("sep.comma", lang).join(standards))
+        return text("name.fix_hp", lang), text("def.fix_hp", lang, standards=comma.join(standards))
+    spec = FIGURES[name]
+    meaning, unit = definition(spec, records, lang), _SHOWN_UNITS.get(name, spec.unit)
+    if unit:
+        meaning = text("figure.in_unit", lang, meaning=meaning, unit=unit)
     if name == "p_core":
-        return text(key, lang) + _sequence_lengths(records, lang)
-    if name == QUALITY:
-        return text(key, lang, note=about.metric_note.in_language(lang))
-    return text(key, lang)
+        meaning += _sequence_lengths(records, lang)
+    return spec.label.in_language(lang), meaning
 
 
 def _sequence_lengths(records: Sequence[Record], lang: str) -> str:
@@ -214,12 +185,10 @@ def columns_meaning(
     records: Sequence[Record], about: PlannedCase, lang: str, *, columns: Sequence[str], metric: str
 ) -> Section:
     """Return what each column of the performance table means."""
-    shown = ("precision", *columns) if "precision" not in columns else columns
     items = []
-    for name in shown:
+    for name in columns if "precision" in columns else ("precision", *columns):
         printed = metric if name == QUALITY else name
-        meaning = _definition(name, records, about, lang)
-        called = text(COLUMNS[name].name, lang)
+        called, meaning = _column(name, records, about, lang)
         if called != printed:
             meaning = text("columns.form", lang, name=called, meaning=meaning)
         items.append((printed, meaning))
@@ -233,15 +202,21 @@ def general(records: Sequence[Record], about: PlannedCase, lang: str) -> Section
         changed = fix_hp_text(record.extra)
         return text("fact.none", lang) if changed == cells.NOTHING else changed
 
-    precision = shared(records, lambda record: _precision_note(record, lang))
+    def all_of(read: Callable[[Record], str]) -> str:
+        return shared([read(record) for record in records])
+
     rows = (
         (text("name.task", lang), about.task.in_language(lang), ""),
         (text("name.model", lang), about.model, ""),
-        (text("name.dataset", lang), about.dataset, shared(records, lambda r: _data(r, lang))),
+        (text("name.dataset", lang), about.dataset, all_of(lambda record: _data(record, lang))),
         (text("name.sample", lang), about.sample_note.in_language(lang), ""),
-        (text("name.precision", lang), shared(records, COLUMNS["precision"].cell), precision),
-        (text("name.device", lang), shared(records, short_device), ""),
-        (text("name.extra", lang), shared(records, extra), text("def.extra", lang)),
+        (
+            text("name.precision", lang),
+            all_of(COLUMNS["precision"]),
+            all_of(lambda record: _precision_note(record, lang)),
+        ),
+        (text("name.device", lang), all_of(short_device), ""),
+        (text("name.extra", lang), all_of(extra), text("def.extra", lang)),
     )
     names = tuple(text(f"head.{name}", lang) for name in ("name", "value", "remark"))
     return Section(text("section.general", lang), 3, "general", (Grid(Table(names, rows)),))

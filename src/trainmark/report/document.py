@@ -7,12 +7,17 @@ templates' work, so that no block can be shown unescaped by oversight.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
-
-if TYPE_CHECKING:
-    from trainmark.report.tables import Table
+from typing import ClassVar, Literal
 
 Tone = Literal["plain", "muted", "good", "bad", "warn"]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Headers and rows of strings, neither escaped nor aligned."""
+
+    headers: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)

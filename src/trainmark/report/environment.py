@@ -11,7 +11,7 @@ from trainmark.report.tables import has_cards, short_device
 from trainmark.report.texts import term, text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from trainmark.results.record import Record
 
@@ -90,30 +90,34 @@ def _framework(record: Record, lang: str) -> str:
 
 def environment(records: Sequence[Record], lang: str) -> list[Section]:
     """Return the hardware and software of all records."""
+    found = [Section(text("section.environment", lang), 2, "environment")]
+    for kind, read in (("hardware", _hardware), ("software", _software)):
+        facts = listed(records, lambda record, read=read: read(record, lang))  # type: ignore[misc]
+        found.append(Section(text(f"section.{kind}", lang), 3, kind, (facts,)))
+    return found
 
-    def fact(key: str) -> Callable[[Record], str]:
-        return lambda record: known(record.environment.get(key), lang)
 
-    hardware: dict[str, Callable[[Record], str]] = {
-        "env.machine": fact("machine"),
-        "env.card": lambda record: _cards(record, lang),
-        "env.card_detail": lambda record: _card_detail(record, lang),
-        "env.cpu": lambda record: _cpu(record, lang),
-        "env.host_memory": lambda record: _host_memory(record, lang),
-        "env.network": lambda record: _if_used(record, "network", lang),
+def _hardware(record: Record, lang: str) -> dict[str, str]:
+    env = record.environment
+    return {
+        text("env.machine", lang): known(env.get("machine"), lang),
+        text("env.card", lang): _cards(record, lang),
+        text("env.card_detail", lang): _card_detail(record, lang),
+        text("env.cpu", lang): _cpu(record, lang),
+        text("env.host_memory", lang): _host_memory(record, lang),
+        text("env.network", lang): _if_used(record, "network", lang),
     }
-    software: dict[str, Callable[[Record], str]] = {
-        "env.os": fact("os"),
-        "env.kernel": fact("kernel"),
-        "env.driver": lambda record: _if_used(record, "driver", lang),
-        "env.container": lambda record: _container(record, lang),
-        "env.framework": lambda record: _framework(record, lang),
-        "env.packages": lambda record: joined(record.environment.get("packages"), lang),
-        "env.collective": lambda record: _if_used(record, "collective", lang),
-        "env.variables": lambda record: joined(record.environment.get("variables"), lang),
+
+
+def _software(record: Record, lang: str) -> dict[str, str]:
+    env = record.environment
+    return {
+        text("env.os", lang): known(env.get("os"), lang),
+        text("env.kernel", lang): known(env.get("kernel"), lang),
+        text("env.driver", lang): _if_used(record, "driver", lang),
+        text("env.container", lang): _container(record, lang),
+        text("env.framework", lang): _framework(record, lang),
+        text("env.packages", lang): joined(env.get("packages"), lang),
+        text("env.collective", lang): _if_used(record, "collective", lang),
+        text("env.variables", lang): joined(env.get("variables"), lang),
     }
-    return [
-        Section(text("section.environment", lang), 2, "environment"),
-        Section(text("section.hardware", lang), 3, "hardware", (listed(records, lang, hardware),)),
-        Section(text("section.software", lang), 3, "software", (listed(records, lang, software),)),
-    ]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trainmark.report import cells
-from trainmark.report.document import Block, Grid, Paragraph, Section
-from trainmark.report.tables import Table, value_heads
+from trainmark.report.document import Block, Grid, Paragraph, Section, Table
+from trainmark.report.tables import value_heads
 from trainmark.report.texts import term, text
 
 if TYPE_CHECKING:
@@ -22,7 +22,8 @@ def quality(records: Sequence[Record], lang: str) -> Section | None:
     for place, record in enumerate(records, start=1):
         for point in record.quality.history:
             detail = text("sep.comma", lang).join(
-                f"{term(name, lang)} {_figure(value)}" for name, value in point.detail.items()
+                f"{_called(record, name, lang)} {_figure(value)}"
+                for name, value in point.detail.items()
             )
             shown = cells.quality(point.value, target=record.quality.target)
             row = (
@@ -55,9 +56,16 @@ def _parts(records: Sequence[Record], lang: str) -> list[Block]:
         rows = [
             (name, *(_figure(parts.get(kind, {}).get(name)) for parts in last)) for name in names
         ]
-        blocks.append(Paragraph(text("quality.parts", lang, kind=term(kind, lang)), "muted"))
-        blocks.append(Grid(Table((term(kind, lang), *value_heads(records, lang)), tuple(rows))))
+        called = _called(records[0], kind, lang)
+        blocks.append(Paragraph(text("quality.parts", lang, kind=called), "muted"))
+        blocks.append(Grid(Table((called, *value_heads(records, lang)), tuple(rows))))
     return blocks
+
+
+def _called(record: Record, name: str, lang: str) -> str:
+    """Return what the case calls a part of its quality; else what every page calls it."""
+    own = record.plan.about.page.terms.get(name)
+    return term(name, lang) if own is None else own.in_language(lang)
 
 
 def _figure(value: float | None) -> str:

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic_core import to_jsonable_python
 
 from trainmark.errors import RecordError
+from trainmark.measure import figures as figures_of
+from trainmark.measure.figures import FIGURES
 from trainmark.planning.overrides import fix_hp_text
 from trainmark.report.cells import NOTHING, clean
 from trainmark.report.summary import summary
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from trainmark.results.record import Record
+    from trainmark.spec import FigureSpec
 
 Value = str | int | float | bool | None
 
@@ -75,29 +78,6 @@ COLUMNS: dict[str, Callable[[Record], Value]] = {
     "steady": lambda record: record.steps.steady,
     "final_result_unit": lambda record: record.figures["final_result"].unit,  # the case's own
 }
-FIGURES: dict[str, str] = {
-    "e2e_time": "e2e_time_s",
-    "train_time": "train_time_s",
-    "p_whole": "p_whole_samples_per_s",
-    "p_train": "p_train_samples_per_s",
-    "p_core": "p_core_samples_per_s",
-    "token/p/s": "tokens_per_s_per_device",
-    "final_result": "final_result",
-    "step_time_p50": "step_time_p50_s",
-    "step_time_p90": "step_time_p90_s",
-    "step_time_p99": "step_time_p99_s",
-    "step_time_mad": "step_time_mad_s",
-    "step_time_cv": "step_time_cv_percent",
-    "model_flops_per_device": "model_flop_per_s_per_device",
-    "matmul_flops_per_device": "matmul_flop_per_s_per_device",
-    "MFU": "mfu_percent",
-    "MAMFU": "mamfu_percent",
-    "loss": "loss",
-    "final_loss": "final_loss",
-    "mem": "mem_bytes",
-    "mem_total": "mem_total_bytes",
-    "allocator_peak": "allocator_peak_bytes",
-}
 _UNIT_WORDS = {"%": "percent", "/": "_per_"}
 
 
@@ -107,8 +87,10 @@ def to_json(records: Sequence[Record]) -> str:
     return f"[\n{lines}\n]\n" if lines else "[]\n"
 
 
-def _header(name: str, unit: str) -> str:
-    """Return a name with its unit for a figure that has no column of its own."""
+def _column(name: str, unit: str, spec: FigureSpec | None) -> str:
+    """Return what a figure's column is called: as declared, or its name with its unit."""
+    if spec is not None and spec.column:
+        return spec.column
     for sign, word in _UNIT_WORDS.items():
         unit = unit.replace(sign, word)
     return re.sub(r"\W+", "_", f"{name}_{unit}").strip("_")
@@ -126,13 +108,11 @@ def _cell(value: Value) -> Value:
 
 def to_csv(records: Sequence[Record]) -> str:
     """Return a row a record under a header row; lines end with a newline."""
-    others = {
-        name: _header(name, entry.unit)
-        for record in records
-        for name, entry in record.figures.items()
-        if name not in FIGURES
-    }
-    figures = FIGURES | dict(sorted(others.items()))
+    figures = {name: _column(name, spec.unit, spec) for name, spec in FIGURES.items()}
+    for record in records:
+        specs = figures_of.specs(record.plan.about.page)
+        for name in sorted(record.figures.keys() - figures.keys()):
+            figures[name] = _column(name, record.figures[name].unit, specs.get(name))
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow([*COLUMNS, *figures.values()])

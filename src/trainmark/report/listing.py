@@ -1,4 +1,4 @@
-"""Facts in rows: what several records share, and values as people write them."""
+"""Facts in rows: what records share, and values as people write them."""
 
 from __future__ import annotations
 
@@ -7,32 +7,41 @@ from typing import TYPE_CHECKING, Any
 from trainmark.report import cells
 from trainmark.report.document import Facts
 from trainmark.report.texts import text
+from trainmark.results.messages import render
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from trainmark.results.record import Record
+    from trainmark.spec import Message
 
 
-def shared(records: Sequence[Record], value: Callable[[Record], str]) -> str:
-    """Return the value that all records have, or each different one with its numbers."""
+def sentence(record: Record, message: Message | None, lang: str, *, none: str = "") -> str:
+    """Return what ``message`` says in ``lang``, safe to print; ``none`` where there is none."""
+    if message is None:
+        return none
+    return cells.clean(render(message, lang, record.plan.about.messages))
+
+
+def shared(values: Sequence[str]) -> str:
+    """Return the value that all records have, or each different one with their numbers."""
     by_value: dict[str, list[int]] = {}
-    for place, record in enumerate(records, start=1):
-        by_value.setdefault(value(record), []).append(place)
+    for place, value in enumerate(values, start=1):
+        by_value.setdefault(value, []).append(place)
     if len(by_value) == 1:
-        return next(iter(by_value))
+        return values[0]
     return "; ".join(
-        f"[{','.join(str(place) for place in places)}] {item}"
-        for item, places in by_value.items()
-        if item
+        f"[{','.join(str(place) for place in places)}] {value}"
+        for value, places in by_value.items()
+        if value
     )
 
 
-def listed(
-    records: Sequence[Record], lang: str, entries: dict[str, Callable[[Record], str]]
-) -> Facts:
-    """Return entries by their text key, each with what the records share or differ in."""
-    return Facts(tuple((text(key, lang), shared(records, value)) for key, value in entries.items()))
+def listed(records: Sequence[Record], read: Callable[[Record], dict[str, str]]) -> Facts:
+    """Return the facts that ``read`` finds by name, each with what the records share."""
+    found = [read(record) for record in records]
+    names = dict.fromkeys(name for facts in found for name in facts)
+    return Facts(tuple((name, shared([facts.get(name, "") for facts in found])) for name in names))
 
 
 def known(value: Any, lang: str) -> str:

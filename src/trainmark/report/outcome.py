@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from trainmark.measure import figures as figures_of
+from trainmark.measure.figures import FIGURES
 from trainmark.planning.reference import implied_passes, same_work
 from trainmark.report import cells
 from trainmark.report.charts import bucket_steps, loss_chart, step_time_chart, step_time_title
-from trainmark.report.document import Block, Facts, Grid, Paragraph, Picture, Section, Tiles
+from trainmark.report.document import Block, Facts, Grid, Paragraph, Picture, Section, Table, Tiles
 from trainmark.report.dot_plot import launches_plot
-from trainmark.report.listing import shared
-from trainmark.report.sentences import sentence
+from trainmark.report.listing import listed, sentence, shared
 from trainmark.report.summary import groups, remarks, summary, summary_table
 from trainmark.report.tables import (
     QUALITY,
-    Table,
-    is_fine_tuning,
+    definition,
     numbers,
     performance_table,
     reference_table,
@@ -31,16 +31,10 @@ if TYPE_CHECKING:
     from trainmark.planning.plan import PlannedCase
     from trainmark.planning.reference import References
     from trainmark.results.record import Record
+    from trainmark.spec import FigureSpec
 
 _PAGE_COLUMNS = 96  # of the text waterfall in a page
 _UTILISATIONS = ("MFU", "MAMFU")
-_TILE_UNITS = {
-    "p_train": "samples/s",
-    "token/p/s": "tokens/s",
-    "e2e_time": "s",
-    "MFU": "%",
-    "MAMFU": "%",
-}
 _SHOWN_WITH = {"mem_total"}  # printed in the cell of another figure
 
 
@@ -51,7 +45,7 @@ def tiles(records: Sequence[Record], lang: str, *, columns: Sequence[str], metri
     those that passed. Figures of a run that did not pass are marked as no result.
     """
     first, passed = records[0], any(record.passed for record in records)
-    speed = "token/p/s" if is_fine_tuning(columns) else "p_train"
+    speed = "token/p/s" if "token/p/s" in columns else "p_train"
     used = next((name for name in _UTILISATIONS if value_of(first, name) is not None), "MFU")
     values: dict[str, float | None]
     if len(records) == 1:
@@ -69,7 +63,10 @@ def tiles(records: Sequence[Record], lang: str, *, columns: Sequence[str], metri
     )
     name_of = "{}" if len(records) == 1 else text("repeats.median", lang, name="{}")
     return Tiles(
-        tuple((name_of.format(name), value, _TILE_UNITS.get(u, "")) for name, value, u in items),
+        tuple(
+            (name_of.format(name), value, FIGURES[figure].unit if figure else "")
+            for name, value, figure in items
+        ),
         not_a_result="" if passed else text("tiles.not_a_result", lang),
     )
 
@@ -168,6 +165,11 @@ def _figure_remark(record: Record, name: str, lang: str) -> str:
     return sentence(record, entry.note, lang)
 
 
+def _meaning(spec: FigureSpec, records: Sequence[Record], lang: str) -> str:
+    called, means = spec.label.in_language(lang), definition(spec, records, lang)
+    return text("columns.form", lang, name=called, meaning=means)
+
+
 def further(records: Sequence[Record], lang: str, *, columns: Sequence[str]) -> Section:
     """Return the figures that the performance table has no column for, with unit or reason."""
     names = dict.fromkeys(
@@ -176,23 +178,20 @@ def further(records: Sequence[Record], lang: str, *, columns: Sequence[str]) -> 
         for name in record.figures
         if name not in columns and name not in _SHOWN_WITH
     )
-    if any(figure in columns and figure == "mem" for figure in columns):
-        names.pop("mem", None)
+    specs = figures_of.specs(records[0].plan.about.page)
     rows = []
     for name in names:
         unit = next(record.figures[name].unit for record in records if name in record.figures)
         values, shown_unit = cells.scaled([value_of(record, name) for record in records], unit)
-        remark = shared(records, lambda record, name=name: _figure_remark(record, name, lang))  # type: ignore[misc]
-        meaning = text(f"figure.{name}", lang) if has(f"figure.{name}") else ""
+        # A figure of a case that was planned before cases declared theirs has no meaning here.
+        meaning = _meaning(specs[name], records, lang) if name in specs else ""
+        remark = shared([_figure_remark(record, name, lang) for record in records])
+        if meaning.endswith(text("sep.colon", lang) + remark):  # a note may say the same
+            remark = ""
         parts = [part for part in (meaning, remark) if part]
         rows.append((name, *values, shown_unit, text("sep.semicolon", lang).join(parts)))
-    values_heads = tuple(value_heads(records, lang))
-    heads = (
-        text("head.name", lang),
-        *values_heads,
-        text("head.unit", lang),
-        text("head.remark", lang),
-    )
+    ends = (text("head.unit", lang), text("head.remark", lang))
+    heads = (text("head.name", lang), *value_heads(records, lang), *ends)
     return Section(text("section.further", lang), 3, "further", (Grid(Table(heads, tuple(rows))),))
 
 
@@ -320,15 +319,17 @@ def with_passes(table: Table, found: References, *, lang: str) -> Table:
 
 def footer(records: Sequence[Record], lang: str) -> Section:
     """Return what measured, which runs, and the files that prove it."""
-    items = (
-        (text("foot.suite", lang), shared(records, lambda r: f"{r.suite.name} {r.suite.version}")),
-        (
-            text("foot.commit", lang),
-            shared(records, lambda r: r.environment.get("commit") or text("fact.unknown", lang)),
-        ),
-        (text("foot.run", lang), shared(records, lambda r: r.run_id)),
-        (text("foot.key", lang), shared(records, lambda r: r.case_key)),
-    )
+
+    def made_by(record: Record) -> dict[str, str]:
+        commit = record.environment.get("commit") or text("fact.unknown", lang)
+        found = {
+            "suite": f"{record.suite.name} {record.suite.version}",
+            "commit": commit,
+            "run": record.run_id,
+            "key": record.case_key,
+        }
+        return {text(f"foot.{name}", lang): value for name, value in found.items()}
+
     several = len(records) > 1
     rows = []
     for place, record in enumerate(records, start=1):
@@ -339,7 +340,7 @@ def footer(records: Sequence[Record], lang: str) -> Section:
     if several:
         heads.insert(0, text("head.run", lang))
     blocks = (
-        Facts(items),
+        listed(records, made_by),
         Paragraph(text("foot.content", lang), "muted"),
         Grid(Table(tuple(heads), tuple(rows))),
     )

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 
 from trainmark.errors import RecordError, UsageError, escaped, nearest
 from trainmark.report import cells, conditions, environment, evaluations, outcome
+from trainmark.report.declared import declared
 from trainmark.report.document import Page, Section
-from trainmark.report.placement import placement
-from trainmark.report.strategy import batch_sizes, strategies
 from trainmark.report.tables import column_set, device_configuration, quality_header
 from trainmark.report.texts import LANGUAGES, text
 from trainmark.report.trust import trust_line
@@ -68,13 +67,11 @@ def compose(records: Sequence[Record], *, lang: str = "en") -> Page:
         Section(text("section.figures", lang), 2, "figures"),
         outcome.further(records, lang, columns=columns),
         evaluations.quality(records, lang),
-        placement(records, lang),
         outcome.counts(records, lang),
         outcome.references(records, about, lang),
         Section(text("section.run", lang), 2, "run"),
-        conditions.facts(records, lang, columns=columns),
-        *strategies(records, lang, columns=columns),
-        batch_sizes(records, lang, columns=columns),
+        conditions.facts(records, lang),
+        *declared(records, lang),
         conditions.general(records, about, lang),
         *environment.environment(records, lang),
         outcome.footer(records, lang),

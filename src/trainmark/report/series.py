@@ -11,8 +11,8 @@ from rich.text import Text
 
 from trainmark.errors import EXIT_USAGE
 from trainmark.report import cells
-from trainmark.report.sentences import sentence
-from trainmark.report.tables import Table
+from trainmark.report.document import Table
+from trainmark.report.listing import sentence
 from trainmark.report.terminal import Screen, rich_table
 from trainmark.report.trust import trust_line
 from trainmark.results.entries import exit_code as code_of

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trainmark.errors import RecordError
+from trainmark.measure import figures as figures_of
 from trainmark.measure.stats import Launches, over_launches
 from trainmark.report import cells
-from trainmark.report.tables import Table, short_device
+from trainmark.report.document import Table
+from trainmark.report.tables import short_device
 from trainmark.report.texts import text
 from trainmark.results.readings import differing, planned_work, value_of
 from trainmark.results.trust import of_repeats
@@ -21,12 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trainmark.results.record import Record, Trust
-
-FIGURES = (
-    "e2e_time", "train_time", "p_whole", "p_train", "p_core", "p_train_sequences",
-    "p_train_tokens", "token/p/s", "final_result", "step_time_p50", "step_time_p99", "MFU", "MAMFU",
-    "loss", "final_loss", "mem", "allocator_peak",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +115,9 @@ def summary(records: Sequence[Record]) -> RepeatSummary:
         raise RecordError("the same run is given twice", where=twice, remedy="name it once")
     passed = [record for record in records if record.passed]
     figures, units = {}, {}
-    for name in FIGURES:
+    for name, spec in figures_of.specs(records[0].plan.about.page).items():
+        if spec.detail:
+            continue
         values = [value for record in passed if (value := value_of(record, name)) is not None]
         if values:
             figures[name] = over_launches(values)

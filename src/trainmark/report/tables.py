@@ -6,12 +6,12 @@ names, so that a case's ``reference.toml`` can ask for another set by naming its
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trainmark.errors import RecordError
 from trainmark.planning.overrides import fix_hp_text
 from trainmark.report import cells
+from trainmark.report.document import Table
 from trainmark.report.texts import text
 from trainmark.results.readings import value_of
 
@@ -20,35 +20,10 @@ if TYPE_CHECKING:
 
     from trainmark.planning.reference import Reference, References
     from trainmark.results.record import Record
+    from trainmark.spec import FigureSpec
 
 QUALITY = "<quality>"
 PERFORMANCE = ("precision", "fix_hp", "e2e_time", "p_whole", "p_train", "p_core", QUALITY, "mem")
-FINE_TUNING = ("fix_hp", "token/p/s", "loss", "mem", QUALITY, "MFU")
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """How a record fills a column; ``name`` and ``definition`` are keys of texts."""
-
-    name: str
-    definition: str
-    cell: Callable[[Record], str]
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One configuration and its cells by column name, as strings."""
-
-    configuration: str
-    cells: dict[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Headers and rows of strings, neither escaped nor aligned."""
-
-    headers: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
 
 
 def _rate(name: str) -> Callable[[Record], str]:
@@ -67,30 +42,18 @@ def precision_label(record: Record) -> str:
     return labels.get(precision, precision)
 
 
-COLUMNS: dict[str, Column] = {
-    "precision": Column("name.precision", "def.precision", precision_label),
-    "fix_hp": Column("name.fix_hp", "def.fix_hp", lambda record: fix_hp_text(record.fix_hp)),
-    "e2e_time": Column(
-        "name.e2e_time",
-        "def.e2e_time",
-        lambda record: cells.seconds(value_of(record, "e2e_time")),
-    ),
-    "p_whole": Column("name.p_whole", "def.p_whole", _rate("p_whole")),
-    "p_train": Column("name.p_train", "def.p_train", _rate("p_train")),
-    "p_core": Column("name.p_core", "def.p_core", _rate("p_core")),
-    "token/p/s": Column("name.token/p/s", "def.token/p/s", _rate("token/p/s")),
-    "loss": Column("name.loss", "def.loss", _loss_cell),
-    "mem": Column(
-        "name.mem",
-        "def.mem",
-        lambda record: cells.memory(value_of(record, "mem"), value_of(record, "mem_total")),
-    ),
-    "MFU": Column("name.MFU", "def.MFU", lambda record: cells.percent(value_of(record, "MFU"))),
-    QUALITY: Column(
-        "name.quality",
-        "def.quality",
-        lambda record: cells.quality_and_target(record.quality.value, record.quality.target),
-    ),
+COLUMNS: dict[str, Callable[[Record], str]] = {
+    "precision": precision_label,
+    "fix_hp": lambda record: fix_hp_text(record.fix_hp),
+    "e2e_time": lambda record: cells.seconds(value_of(record, "e2e_time")),
+    "p_whole": _rate("p_whole"),
+    "p_train": _rate("p_train"),
+    "p_core": _rate("p_core"),
+    "token/p/s": _rate("token/p/s"),
+    "loss": _loss_cell,
+    "mem": lambda record: cells.memory(value_of(record, "mem"), value_of(record, "mem_total")),
+    "MFU": lambda record: cells.percent(value_of(record, "MFU")),
+    QUALITY: lambda record: cells.quality_and_target(record.quality.value, record.quality.target),
 }
 
 
@@ -113,16 +76,6 @@ def column_set(references: References) -> tuple[str, ...]:
     return names
 
 
-def is_fine_tuning(columns: Sequence[str]) -> bool:
-    """Tell whether a page has the fine-tuning form: by tokens, with lists of strategies."""
-    return "token/p/s" in columns
-
-
-def headers(columns: Sequence[str], *, metric: str) -> tuple[str, ...]:
-    """Return the printed names of ``columns``."""
-    return tuple(metric if name == QUALITY else name for name in columns)
-
-
 def short_device(record: Record) -> str:
     """Return the device's product name, as ranks saw it or else as planning did."""
     seen = [entry.get("name") for entry in record.environment.get("devices") or [] if entry]
@@ -134,6 +87,13 @@ def short_device(record: Record) -> str:
 def has_cards(record: Record) -> bool:
     """Tell whether each rank has a device to itself; on a host's own cores they share one."""
     return record.plan.device.torch_type != "cpu"
+
+
+def definition(spec: FigureSpec, records: Sequence[Record], lang: str) -> str:
+    """Return what a figure means on the kind of device that ran."""
+    if spec.on_host is not None and not any(has_cards(record) for record in records):
+        return spec.on_host.in_language(lang)
+    return spec.definition.in_language(lang)
 
 
 def configuration(device: str, *, nnodes: int, nproc: int, lang: str, cards: bool = True) -> str:
@@ -169,16 +129,6 @@ def record_configuration(record: Record, *, lang: str) -> str:
     return f"{name} [{text(f'status.{record.status}', lang)}]"
 
 
-def performance_row(
-    record: Record, *, lang: str = "en", columns: Sequence[str] = PERFORMANCE
-) -> Row:
-    """Return a record's row; ``/`` where nothing was measured."""
-    return Row(
-        record_configuration(record, lang=lang),
-        {name: COLUMNS[name].cell(record) for name in columns},
-    )
-
-
 def quality_header(references: References, *, metric: str) -> str:
     """Return the quality's header as the references print it, else the metric's name."""
     return next((name for name in references.columns if name not in COLUMNS), metric)
@@ -191,12 +141,15 @@ def performance_table(
     columns: Sequence[str] = PERFORMANCE,
     metric: str | None = None,
 ) -> Table:
-    """Return the table of ``records`` of one case, in their order."""
-    rows = [performance_row(record, lang=lang, columns=columns) for record in records]
+    """Return a row a record of one case, in their order; ``/`` where nothing was measured."""
     metric = metric or (records[0].quality.metric if records else QUALITY)
+    heads = (metric if name == QUALITY else name for name in columns)
     return Table(
-        (text("head.configuration", lang), *headers(columns, metric=metric)),
-        tuple((row.configuration, *(row.cells[name] for name in columns)) for row in rows),
+        (text("head.configuration", lang), *heads),
+        tuple(
+            (record_configuration(record, lang=lang), *(COLUMNS[name](record) for name in columns))
+            for record in records
+        ),
     )
 
 

@@ -21,15 +21,16 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from trainmark.errors import escaped
+from trainmark.measure import figures as figures_of
 from trainmark.planning.overrides import fix_hp_text
 from trainmark.report import cells
 from trainmark.report.conditions import cause_text, label_text, remedy, verdict
-from trainmark.report.placement import placement_table
-from trainmark.report.sentences import sentence
+from trainmark.report.declared import table as table_of
+from trainmark.report.document import Table
+from trainmark.report.listing import sentence
 from trainmark.report.summary import remarks, summary, summary_table
 from trainmark.report.tables import (
     PERFORMANCE,
-    Table,
     device_configuration,
     performance_table,
 )
@@ -46,13 +47,6 @@ if TYPE_CHECKING:
 
 _TONES = {"passed": "bold green", "target_missed": "bold yellow", "interrupted": "bold yellow"}
 _GRADES = {"usable": "green", "noisy": "yellow", "do_not_quote": "bold red"}
-_FURTHER = (
-    "train_time", "final_result", "p_train_sequences", "p_train_tokens", "token/p/s",
-    "step_time_p50", "step_time_p90", "step_time_p99", "step_time_cv", "MFU", "MAMFU",
-    "embedding_bytes_per_device", "copy_bytes_per_device", "embedding_bandwidth_share",
-    "exchange_bytes_per_device", "embedding_share", "dense_share", "exchange_share",
-    "input_share", "allocator_peak",
-)  # fmt: skip
 _WIDEST_CHANGE = 20  # columns that a changed hyper-parameter has to itself, no fold within
 _COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")  # rich's; what records hold was escaped before
 _ASCII = str.maketrans({"–": "-", "·": "-", "≥": ">=", "×": "x", "µ": "u", "…": "..."})
@@ -144,9 +138,9 @@ def _further(record: Record, lang: str) -> RichTable:
     grid.add_column(justify="right", no_wrap=True)
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
-    for name in _FURTHER:
+    for name, spec in figures_of.specs(record.plan.about.page).items():
         entry = record.figures.get(name)
-        if entry is None:
+        if entry is None or spec.detail or name in PERFORMANCE:
             continue
         if entry.value is None:
             value, unit = "–", ""
@@ -192,10 +186,11 @@ def run_table(
     console.print()
     console.print(_further(record, lang))
     console.print()
-    placed = placement_table(record, lang)
-    if placed is not None:
-        console.print(rich_table(placed, screen))
-        console.print()
+    for spec in record.plan.about.page.tables:
+        told = table_of(record, spec, lang) if spec.rows else None
+        if told is not None:
+            console.print(rich_table(told, screen))
+            console.print()
     waterfall = text_waterfall(record, width=screen.width, unicode=screen.unicode, lang=lang)
     console.print(Text(waterfall), no_wrap=True, crop=False)
     console.print()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
+from typing import Any
 
 from trainmark.errors import nearest
+from trainmark.measure.figures import FIGURES
 from trainmark.spec import Text
 
 LANGUAGES = ("en", "zh")
@@ -14,13 +16,25 @@ LANGUAGES = ("en", "zh")
 def _read() -> tuple[dict[str, Text], list[tuple[Text, Text]]]:
     """Return the texts by ``kind.name``, and the glossary's words with what they mean."""
     tables = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-    glossary = [(Text(**item["word"]), Text(**item["means"])) for item in tables.pop("glossary")]
+    words = tables.pop("glossary")
     texts = {
         f"{kind}.{name}": Text(**words)
         for kind, table in tables.items()
         for name, words in table.items()
     }
-    return texts, glossary
+    return texts, [_explained(item, texts["figure.in_unit"]) for item in words]
+
+
+def _explained(item: dict[str, Any], in_unit: Text) -> tuple[Text, Text]:
+    """Return a word of the glossary and what it means."""
+    if "figure" not in item:
+        return Text(**item["word"]), Text(**item["means"])
+    spec = FIGURES[item["figure"]]
+    en, zh = (
+        in_unit.in_language(lang).format(meaning=spec.definition.in_language(lang), unit=spec.unit)
+        for lang in LANGUAGES
+    )
+    return Text(spec.name, spec.name), Text(en, zh)
 
 
 TEXTS, GLOSSARY = _read()

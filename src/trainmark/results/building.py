@@ -6,11 +6,10 @@ in the record.
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from math import isnan
 from typing import TYPE_CHECKING, Any, cast
 
-from trainmark import __version__
+from trainmark import __version__, cases
 from trainmark.errors import RecordError
 from trainmark.measure import figures as figures_of
 from trainmark.measure.stats import STEADY_DRIFT, drift
@@ -31,12 +30,13 @@ from trainmark.results.record import (
     Suite,
 )
 from trainmark.results.trust import of_launch
-from trainmark.spec import Message, message
+from trainmark.spec import Message, OwnFigures, message
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from trainmark.measure.shapes import Machine
+    from trainmark.spec import Figure, PageSpec
 
 
 def _steps(timeline: RunTimeline) -> Steps:
@@ -137,6 +137,33 @@ def _environment(machine: Machine, timeline: RunTimeline) -> Environment:
     return cast("Environment", {k: told[k] for k in told if k in Environment.__annotations__})
 
 
+def _own(plan: Plan, timeline: RunTimeline, known: dict[str, Figure]) -> OwnFigures:
+    """Return the case's own figures; none where the case is not installed."""
+    # Before cases declared their figures, plans said nothing of them.
+    may_have = plan.about.page.figures or "page" not in plan.about.model_fields_set
+    if not may_have or plan.case not in cases.names() or not cases.has_part(plan.case, "figures"):
+        return OwnFigures({})
+    compute_own = cases.part(plan.case, "figures").compute
+    found: OwnFigures = compute_own([rank.work for rank in timeline.ranks], known)
+    return found
+
+
+def _entries(
+    figures: dict[str, Figure], page: PageSpec, *, work_unit: str
+) -> dict[str, FigureEntry]:
+    """Return the figures as a record holds them, each in its declared unit."""
+    specs = figures_of.specs(page)
+    return {
+        name: FigureEntry(
+            value=item.value,
+            unit=specs[name].unit.replace("{work}", work_unit),
+            reason=item.reason,
+            note=item.note,
+        )
+        for name, item in figures.items()
+    }
+
+
 def build(run_dir: Path) -> Record:
     """Compute the record of ``run_dir`` from its plan and events, redacted.
 
@@ -167,14 +194,17 @@ def compute(run_dir: Path) -> Record:
         recipe_warmup_steps=plan.recipe["warmup_steps"],
         work_unit=plan.about.work_unit,
     )
-    figures = {name: FigureEntry(**asdict(item)) for name, item in computed.items()}
+    own = _own(plan, timeline, computed)
+    # What is installed here declares the units of what it computed; a plan of before declares none.
+    page = cases.load(plan.case).page if own.figures else plan.about.page
+    figures = _entries(computed | dict(own.figures), page, work_unit=plan.about.work_unit)
     ending = cause.find(timeline, plan.target)
     if ending.status in ("passed", "target_missed"):
         ending = checks.broken(plan, timeline, figures) or ending
     steps, quality = _steps(timeline), _quality(plan, timeline)
     launch = next(event for event in timeline.launcher if event["event"] == "launch")
     seen = findings.Seen(plan, timeline, figures)
-    doubts, notes = findings.find(seen), findings.notes(seen, steps, quality)
+    doubts, notes = findings.find(seen), [*own.notes, *findings.notes(seen, steps, quality)]
     swings = [rank.facts.get("matmul_swing") for rank in timeline.ranks]
     return Record(
         suite=Suite(version=__version__),

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from trainmark.measure.traffic import bound_by
 from trainmark.results.checks import samples_per_epoch
 from trainmark.spec import Message, message
 
@@ -115,9 +114,7 @@ def _few_updates(seen: Seen) -> Iterator[Message]:
 
 def notes(seen: Seen, steps: Steps, quality: Quality) -> list[Message]:
     """Return what a careful reader should be told beside the figures."""
-    bound = bound_by({name: entry.value for name, entry in seen.figures.items()})
     return [
-        *([] if bound is None else [bound]),
         *_on_steps(steps, quality),
         *_on_quality(seen.plan, quality),
         *_on_conditions(seen),

@@ -42,7 +42,7 @@ _NOISY = (
 
 
 # What cannot be told is no disagreement: the trust falls, the exit code stays.
-_UNPROVEN = ("evidence_absent", "evidence_other_version")
+_UNPROVEN = ("evidence_absent", "evidence_case_absent", "evidence_other_version")
 
 
 def refuted(trust: Trust) -> bool:

@@ -11,7 +11,7 @@ from math import isclose
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainmark import __version__
+from trainmark import __version__, cases
 from trainmark.errors import RecordError
 from trainmark.results import building
 from trainmark.results.evidence import evidence
@@ -65,6 +65,8 @@ def _recomputed(record: Record, folder: Path) -> list[Message]:
         found = [item for item in found if not _redacted(*item[1:])]
     if not found:
         return []
+    if anew.plan.about.page.figures and anew.plan.case not in cases.names():
+        return [message("evidence_case_absent", case=anew.plan.case)]
     # The plan says it too: a version that was edited in the record alone excuses nothing.
     writers = {tuple(_series(text)) for text in (record.suite.version, anew.plan.suite_version)}
     if len(writers) == 1 and _series(record.suite.version) != _series(__version__):

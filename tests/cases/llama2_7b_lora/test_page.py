@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from trainmark.cases.llama2_7b_lora.case import CASE
+from trainmark.cases import load
 from trainmark.planning.plan import PlannedCase
 from trainmark.report.page import html_page, markdown_page
 from trainmark.results.index_of_run import index_records
@@ -17,6 +17,10 @@ from trainmark.results.record import FigureEntry, Record
 from trainmark.spec import message
 
 GOLDEN = Path(__file__).parents[2] / "golden"
+CASE = load("llama2_7b_lora")
+STRATEGY = {
+    "technique": "FSDP2", "implementer": "PyTorch", "details": {"data": 8, "fsdp": True},
+}  # fmt: skip
 LORA = "LoraConfig(task_type='CAUSAL_LM', r=8, target_modules=['q_proj', 'v_proj'], lora_alpha=32)"
 
 
@@ -35,6 +39,7 @@ def record(recipe: str = "standard-fp16-1x1", *, told: bool = True, nproc: int =
         "parameters": 6_742_609_920,
         "predicted_peak_bytes": 30 << 30,
         "parallel": {"data": nproc, "fsdp": nproc > 1},
+        "strategy": STRATEGY if nproc > 1 else None,
         "optimisation": {"scheme": "lora", "implementer": "peft 0.21.2", "details": LORA},
     }
     figures = made.figures | {

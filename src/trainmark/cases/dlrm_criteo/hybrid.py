@@ -24,9 +24,9 @@ from torch import Tensor, nn
 from torch import distributed as dist
 from torch.autograd import Function
 
+from trainmark.cases.dlrm_criteo.figures import EXCHANGE_PART
 from trainmark.cases.dlrm_criteo.initial import fill_rows
 from trainmark.cases.dlrm_criteo.timed import look_up
-from trainmark.protocols import EXCHANGE_PART
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

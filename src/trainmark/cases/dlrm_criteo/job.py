@@ -208,7 +208,6 @@ class DlrmJob:
             "embedding_bytes_per_sample": 4 * len(rows) * dim * FLOAT_BYTES,
             "exchanged_bytes_per_sample": exchanged / self.global_batch_size,
             "copy_bytes_per_second": self.context.device.copy_bytes_per_second(),
-            "headline_mfu": False,
             "skipped_steps": self.stepper.skipped_steps(),
         }
 

@@ -12,7 +12,7 @@ import torch
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from trainmark.protocols import EMBEDDING_PART
+from trainmark.cases.dlrm_criteo.figures import EMBEDDING_PART
 
 if TYPE_CHECKING:
     from collections.abc import Callable

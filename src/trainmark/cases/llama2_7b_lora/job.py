@@ -216,13 +216,17 @@ class LlamaJob:
     def facts(self) -> Mapping[str, Any]:
         recipe, config = self.recipe, self.data.config
         predicted = predict_peak_bytes(config, recipe, self.context.world_size)
+        parallel = {"data": self.context.world_size, "fsdp": self.sharded}
+        technique = "FSDP2" if self.sharded else "DDP"
+        strategy = {"technique": technique, "implementer": "PyTorch", "details": parallel}
         return {
             "parameters": self.parameters,
             "trainable_parameters": self.trained,
             "flops_formula": FORMULA,
             "init": recipe.init,
             "optimisation": adapters.described(self.model),
-            "parallel": {"data": self.context.world_size, "fsdp": self.sharded},
+            "parallel": parallel,
+            "strategy": strategy if self.context.world_size > 1 else None,
             "predicted_peak_bytes": predicted.total,
             "documents": self.data.train.num_documents,
             "skipped_steps": self.stepper.skipped_steps(),

@@ -7,16 +7,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fakes import event, launch_event, window, write_run
-from trainmark.measure.figures import compute
+from trainmark.cases import load
+from trainmark.cases.dlrm_criteo import figures as own
+from trainmark.cases.dlrm_criteo.figures import RESOURCES, bound_by
+from trainmark.measure.figures import FIGURES, compute
 from trainmark.measure.timeline import read_run
-from trainmark.measure.traffic import RESOURCES, bound_by
 from trainmark.spec import message
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from trainmark.measure.figures import Figure
     from trainmark.measure.timeline import RunTimeline
+    from trainmark.spec import Figure
 
 S = 1_000_000_000
 
@@ -47,12 +49,13 @@ def figures(
     tmp_path: Path, *jobs: dict[str, Any], parts_ns: dict[str, int] | None = None
 ) -> dict[str, Figure]:
     run = run_of(tmp_path, *jobs, parts_ns=PARTS if parts_ns is None else parts_ns)
-    return compute(run, precision="fp32", recipe_warmup_steps=0)
+    known = compute(run, precision="fp32", recipe_warmup_steps=0)
+    return known | dict(own.compute([rank.work for rank in run.ranks], known).figures)
 
 
 PARTS = {"embedding": S // 2, "exchange": S // 5}
 JOB = {"embedding_bytes_per_sample": 1000, "exchanged_bytes_per_sample": 60.0,
-       "copy_bytes_per_second": 40e3, "headline_mfu": False}  # fmt: skip
+       "copy_bytes_per_second": 40e3}  # fmt: skip
 
 
 def test_rates_are_a_devices_over_the_steady_windows(tmp_path: Path) -> None:
@@ -120,6 +123,24 @@ def test_a_part_far_from_its_limit_is_said_to_be(tmp_path: Path, copied: float, 
     said = bound_by({name: figure.value for name, figure in found.items()})
     assert said is not None
     assert said.code == ("bound_by_memory_far_from_limit" if far else "bound_by_memory")
+
+
+def test_the_note_on_a_run_says_what_bounds_it(tmp_path: Path) -> None:
+    run = run_of(tmp_path, JOB, parts_ns=PARTS)
+    known = compute(run, precision="fp32", recipe_warmup_steps=0)
+    (note,) = own.compute([rank.work for rank in run.ranks], known).notes
+    assert note == bound_by({name: item.value for name, item in figures(tmp_path, JOB).items()})
+
+
+@pytest.mark.parametrize("broken", [{"copy_bytes_per_second": 0}, {"copy_bytes_per_second": "1"},
+                                    {"embedding_bytes_per_sample": -1}])  # fmt: skip
+def test_facts_that_are_no_amounts_give_no_figures(tmp_path: Path, broken: dict[str, Any]) -> None:
+    assert not [name for name in figures(tmp_path, JOB | broken) if "embedding" in name]
+
+
+def test_every_figure_of_the_case_is_declared(tmp_path: Path) -> None:
+    declared = {spec.name for spec in load("dlrm_criteo").page.figures}
+    assert set(figures(tmp_path, JOB, JOB)) - set(FIGURES) == declared
 
 
 def test_one_rank_exchanges_nothing(tmp_path: Path) -> None:
