@@ -14,7 +14,7 @@ import torch
 
 from trainmark import devices
 from trainmark.devices import cpu, cuda, peaks
-from trainmark.devices.matmul import best_matmul_rate
+from trainmark.devices.rates import best_matmul_rate
 from trainmark.errors import EnvironmentFault
 from trainmark.spec import Recipe
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from trainmark.cli.output import say, say_skipped_vendors
+from trainmark.cli.output import say, say_faults
 from trainmark.errors import escaped
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trainmark.spec import Case
 
 NAME = "list"
 EXAMPLES = """\
@@ -17,54 +22,43 @@ EXAMPLES = """\
   trainmark list fields --json      what KEY=VALUE can change
 """
 
+Rows = list[dict[str, Any]]
 What = Literal["cases", "recipes", "fields", "devices"]
 
 
-def _gather(what: What | None) -> dict[str, list[dict[str, Any]]]:
-    from trainmark import cases
-
-    wanted: tuple[str, ...] = (what,) if what else ("cases", "recipes", "devices")
-    loaded, faults = cases.load_all() if what != "devices" else ([], [])
-    for fault in faults:
-        say(f"trainmark: {fault}", err=True)
-    found: dict[str, list[dict[str, Any]]] = {}
-    for section in wanted:
-        if section == "cases":
-            found[section] = [
-                {
-                    "name": case.name,
-                    "task": case.task.en,
-                    "model": case.model,
-                    "data": case.dataset,
-                    "quality": case.metric,
-                    "aliases": ", ".join(case.aliases),
-                }
-                for case in loaded
-            ]
-        elif section == "recipes":
-            found[section] = [
-                {
-                    "case": case.name,
-                    "recipe": name,
-                    "data": recipe.data,
-                    "world": recipe.world or "any",
-                    "batch": recipe.micro_batch_size,
-                    "accumulation": recipe.grad_accum_steps,
-                    "lr": recipe.learning_rate,
-                    "precision": recipe.precision,
-                    "target": recipe.target_value,
-                }
-                for case in loaded
-                for name, recipe in case.recipes.items()
-            ]
-        elif section == "fields":
-            found[section] = _fields(loaded)
-        else:
-            found[section] = _devices()
-    return found
+def _cases(loaded: Sequence[Case]) -> Rows:
+    return [
+        {
+            "name": case.name,
+            "task": case.task.en,
+            "model": case.model,
+            "data": case.dataset,
+            "quality": case.metric,
+            "aliases": ", ".join(case.aliases),
+        }
+        for case in loaded
+    ]
 
 
-def _fields(loaded: list[Any]) -> list[dict[str, Any]]:
+def _recipes(loaded: Sequence[Case]) -> Rows:
+    return [
+        {
+            "case": case.name,
+            "recipe": name,
+            "data": recipe.data,
+            "world": recipe.world or "any",
+            "batch": recipe.micro_batch_size,
+            "accumulation": recipe.grad_accum_steps,
+            "lr": recipe.learning_rate,
+            "precision": recipe.precision,
+            "target": recipe.target_value,
+        }
+        for case in loaded
+        for name, recipe in case.recipes.items()
+    ]
+
+
+def _fields(loaded: Sequence[Case]) -> Rows:
     from dataclasses import fields
 
     from trainmark.spec import FIELD_ALIASES
@@ -83,10 +77,11 @@ def _fields(loaded: list[Any]) -> list[dict[str, Any]]:
     ]
 
 
-def _devices() -> list[dict[str, Any]]:
+def _devices() -> Rows:
     from trainmark import devices
 
-    say_skipped_vendors()
+    known, faults = devices.load_all()
+    say_faults(faults)
     return [
         {
             "name": vendor.name,
@@ -94,11 +89,28 @@ def _devices() -> list[dict[str, Any]]:
             "products": ", ".join(sorted(set(vendor.product_names()))) or "-",
             "collectives": vendor.collective_backend,
         }
-        for vendor in devices.vendors().values()
+        for vendor in known.values()
     ]
 
 
-def _print_table(title: str, rows: list[dict[str, Any]]) -> None:
+_OF_CASES = {"cases": _cases, "recipes": _recipes, "fields": _fields}
+
+
+def _gather(sections: Sequence[str]) -> dict[str, Rows]:
+    """Return the rows of each section; what cannot be read is said on standard error."""
+    from trainmark import cases
+
+    loaded: Sequence[Case] = ()
+    if any(section in _OF_CASES for section in sections):
+        loaded, faults = cases.load_all()
+        say_faults(faults)
+    return {
+        section: _OF_CASES[section](loaded) if section in _OF_CASES else _devices()
+        for section in sections
+    }
+
+
+def _print_table(title: str, rows: Rows) -> None:
     say(title.upper())
     if not rows:
         say("  none\n")
@@ -118,7 +130,7 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List cases, recipes, their fields, and the devices present here."""
-    found = _gather(what)
+    found = _gather((what,) if what else ("cases", "recipes", "devices"))
     if as_json:
         say(json.dumps(found, indent=2, ensure_ascii=False))
         return

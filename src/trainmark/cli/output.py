@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import typer
 
 from trainmark.errors import escaped
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from trainmark.errors import TrainmarkError
 
 
 def say(text: object, *, err: bool = False, newline: bool = True) -> None:
@@ -12,9 +19,7 @@ def say(text: object, *, err: bool = False, newline: bool = True) -> None:
     typer.echo(escaped(text), err=err, nl=newline)
 
 
-def say_skipped_vendors() -> None:
-    """Name each package whose kind of device cannot be used, and why."""
-    from trainmark import devices
-
-    for fault in devices.load_all()[1]:
+def say_faults(faults: Iterable[TrainmarkError]) -> None:
+    """Name what is left out because it cannot be used, and why."""
+    for fault in faults:
         say(f"trainmark: {fault}", err=True)

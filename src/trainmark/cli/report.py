@@ -40,22 +40,14 @@ def command(
     from trainmark.report.export import to_csv, to_index, to_json
     from trainmark.report.page import html_page, markdown_page
 
-    if form is None:
-        ending = output.suffix[1:] if output else ""
-        form = ending if ending in ("html", "json", "csv") else "md"  # type: ignore[assignment]
+    ending = output.suffix[1:] if output else ""
+    wanted = form or (ending if ending in ("html", "json", "csv") else "md")
     launches = [found for run in runs or [newest_run()] for found in find_runs(run)]
     reader = Reader(verify=not no_verify)
     records = [reader.read(path) for found in launches for path in found]
-    if form == "md":
-        text = markdown_page(records, lang)
-    elif form == "html":
-        text = html_page(records, lang)
-    elif form == "json":
-        text = to_json(records)
-    elif form == "index":
-        text = to_index(records)
-    else:
-        text = to_csv(records)
+    page = {"md": markdown_page, "html": html_page}.get(wanted)
+    data = {"json": to_json, "index": to_index, "csv": to_csv}
+    text = page(records, lang) if page else data[wanted](records)
     if output is None or str(output) == "-":
         say(text, newline=False)
         reader.end()

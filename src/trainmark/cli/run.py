@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trainmark.cli.output import say, say_skipped_vendors
+from trainmark.cli.output import say, say_faults
 from trainmark.cli.running import (
     from_here,
     launch_and_write,
@@ -59,6 +59,7 @@ def command(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
 ) -> None:
     """Run a case, measure it, and leave a record whatever happens."""
+    from trainmark import devices
     from trainmark.data.generated import default_root
     from trainmark.launch.series import Choices
     from trainmark.planning.overrides import parse_assignments
@@ -66,7 +67,7 @@ def command(
     from trainmark.planning.plan_file import is_plan_file
 
     if device is None:  # the first that works is taken: say which do not
-        say_skipped_vendors()
+        say_faults(devices.load_all()[1])
     if is_plan_file(case):
         given = {
             "KEY=VALUE": overrides, "--recipe": recipe, "--nproc": nproc, "--repeat": repeat,

@@ -195,13 +195,13 @@ class CpuDevice:
 
     def matmul_rate(self, precision: Precision) -> MatmulRate:
         """Measure with this rank's threads, on its own size for slow precisions."""
-        from trainmark.devices.matmul import best_matmul_rate
+        from trainmark.devices.rates import best_matmul_rate
 
         return best_matmul_rate(self, precision, sizes=(256, 1024, 2048))
 
     def copy_bytes_per_second(self) -> float:
         """Measure with this rank's threads, beyond the largest caches that are shared out."""
-        from trainmark.devices.copying import best_copy_rate
+        from trainmark.devices.rates import best_copy_rate
 
         return best_copy_rate(self, copied_bytes=256 << 20)
 

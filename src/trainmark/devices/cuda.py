@@ -242,7 +242,7 @@ class CudaDevice:
 
     def matmul_rate(self, precision: Precision) -> MatmulRate:
         """Measure at sizes that fill a large device, then give the memory back."""
-        from trainmark.devices.matmul import best_matmul_rate
+        from trainmark.devices.rates import best_matmul_rate
 
         rate = best_matmul_rate(self, precision, sizes=(1024, 4096, 8192))
         self._torch.cuda.empty_cache()
@@ -251,7 +251,7 @@ class CudaDevice:
 
     def copy_bytes_per_second(self) -> float:
         """Measure far beyond the second-level cache."""
-        from trainmark.devices.copying import best_copy_rate
+        from trainmark.devices.rates import best_copy_rate
 
         return best_copy_rate(self, copied_bytes=1 << 30)
 

@@ -1,4 +1,4 @@
-"""Measure how fast a device multiplies matrices: the honest ceiling of a training step."""
+"""Measure how fast a device multiplies matrices and copies: the ceilings of a training step."""
 
 from __future__ import annotations
 
@@ -7,11 +7,24 @@ from typing import TYPE_CHECKING
 from trainmark.protocols import MatmulRate
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from trainmark.protocols import Device
     from trainmark.spec import Precision
 
 _BUDGET_NS = 250_000_000
 _MAX_REPEATS = 20
+_COPIES = 5
+
+
+def _elapsed_ns(device: Device, work: Callable[[], object]) -> int:
+    """Return the device time of ``work``, which has the device to itself."""
+    device.synchronize()
+    start = device.mark()
+    work()
+    end = device.mark()
+    device.synchronize()
+    return device.elapsed_ns(start, end)
 
 
 def best_matmul_rate(device: Device, precision: Precision, *, sizes: tuple[int, ...]) -> MatmulRate:
@@ -44,12 +57,7 @@ def _rate(device: Device, precision: Precision, size: int) -> MatmulRate:
     torch.mm(left, right, out=out)
     times_ns: list[int] = []
     while len(times_ns) < _MAX_REPEATS and sum(times_ns) < _BUDGET_NS:
-        device.synchronize()
-        start = device.mark()
-        torch.mm(left, right, out=out)
-        end = device.mark()
-        device.synchronize()
-        times_ns.append(device.elapsed_ns(start, end))
+        times_ns.append(_elapsed_ns(device, lambda: torch.mm(left, right, out=out)))
     return MatmulRate(2.0 * size**3 * 1e9 / min(times_ns), _swing(times_ns))
 
 
@@ -60,3 +68,18 @@ def _swing(times_ns: list[int]) -> float | None:
         return None
     slower, faster = sorted((sum(times_ns[:half]), sum(times_ns[-half:])), reverse=True)
     return 1 - faster / slower
+
+
+def best_copy_rate(device: Device, *, copied_bytes: int) -> float:
+    """Return bytes read plus written in a second, of the best of a few copies.
+
+    Args:
+        copied_bytes: of one copy; choose it far beyond every cache.
+    """
+    import torch
+
+    source = device.place(torch.ones(copied_bytes // 4))
+    target = torch.empty_like(source)
+    target.copy_(source)  # faults the pages in
+    fastest_ns = min(_elapsed_ns(device, lambda: target.copy_(source)) for _ in range(_COPIES))
+    return 2 * copied_bytes * 1e9 / fastest_ns
