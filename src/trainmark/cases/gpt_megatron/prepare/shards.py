@@ -40,39 +40,6 @@ COUNTS = ("documents", "empty_texts", "tokens", "largest_token_id")
 SAY_EVERY_S = 5.0
 
 
-class Progress:
-    """Say how far a corpus is, now and then.
-
-    Args:
-        total_bytes: size of all sources on disk.
-        say: called with a line.
-        clock: seconds from any start.
-    """
-
-    def __init__(
-        self, total_bytes: int, say: Say, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self.total_bytes = total_bytes
-        self._say = say
-        self._clock = clock
-        self._first: tuple[float, int] | None = None  # an earlier call's work is none of this one
-        self._said_s = clock()
-
-    def at(self, consumed_bytes: int) -> None:
-        """Take note of the bytes read so far; speak when it is time."""
-        now_s = self._clock()
-        began_s, before_bytes = self._first = self._first or (now_s, consumed_bytes)
-        if now_s - self._said_s < SAY_EVERY_S:
-            return
-        self._said_s = now_s
-        line = f"{consumed_bytes / 1e6:,.0f} of {self.total_bytes / 1e6:,.0f} MB"
-        if consumed_bytes > before_bytes and now_s > began_s:
-            rate = (consumed_bytes - before_bytes) / (now_s - began_s)
-            left = timedelta(seconds=round((self.total_bytes - consumed_bytes) / rate))
-            line += f", {rate / 1e6:.1f} MB/s, {left} left"
-        self._say(line)
-
-
 def sound_shards(unfinished: Unfinished) -> list[dict[str, Any]]:
     """Return the finished shards up to the first that is gone or changed.
 
