@@ -90,12 +90,10 @@ def container(variables: Mapping[str, str], root: Path = Path("/")) -> dict[str,
 
 def os_name() -> str:
     """Return the operating system's name as it calls itself."""
-    release = Path("/etc/os-release")
-    if release.exists():
-        for line in release.read_text().splitlines():
-            if line.startswith("PRETTY_NAME="):
-                return line.partition("=")[2].strip().strip('"')
-    return platform.platform()
+    try:
+        return platform.freedesktop_os_release()["PRETTY_NAME"]
+    except OSError:
+        return platform.platform()  # it has no such file
 
 
 def machine_model() -> str | None:

@@ -61,9 +61,9 @@ def index_records(record: Record) -> list[IndexRecord]:
     )
     valid = record.passed and not refuted(record.trust)
     found = []
-    for index, value, unit, loss in results:
+    for index, value, unit, final_loss in results:
         result = rounded(value or 0.0) if valid else 0.0
-        known = loss is not None and result > 0.0
+        loss = final_loss if result > 0.0 else None
         found.append(
             IndexRecord(
                 log_file=f"{record.run_id}/{rank_file(0)}",
@@ -76,7 +76,7 @@ def index_records(record: Record) -> list[IndexRecord]:
                 FINAL_RESULT=result,
                 JOB_FAIL_FLAG=fail_flag(result, failed=not valid),
                 UNIT=unit,
-                LOSS_RESULT=_short(loss) if loss is not None and known else None,
+                LOSS_RESULT=None if loss is None else float(f"{loss:.{_LOSS_DIGITS}g}"),
             )
         )
     return found
@@ -92,10 +92,6 @@ def _model(mission: Mission, plan: Plan) -> str:
     if plan.recipe_name == "tiny":
         word += "-tiny"
     return word if plan.rules == "closed" else f"{word}-open"
-
-
-def _short(value: float) -> float:
-    return float(f"{value:.{_LOSS_DIGITS}g}")
 
 
 def write_index(record: Record, run_dir: Path) -> list[Path]:
