@@ -61,7 +61,8 @@ def generated_folder(
     fields = {name: getattr(recipe, name) for name in case.data_fields}
     # A case may borrow the generator of another one.
     folders = {sources, Path(getfile(generate)).parent}
-    files = sorted({file for place in folders for file in place.rglob("*.py")})
+    kinds = ("*.py", "*.toml")  # words that a generator draws from may stand in a table
+    files = sorted({file for place in folders for kind in kinds for file in place.rglob(kind)})
     text = json.dumps(fields, sort_keys=True) + "".join(
         file.read_text(encoding="utf-8") for file in files
     )

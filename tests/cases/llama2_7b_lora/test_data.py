@@ -106,7 +106,7 @@ def fault(folder, file="train.json"):
          (r"dialogue has half a character, \ud83d", "train.json, line 1")),
         ("[3]", ("holds 3", "train.json, row 1")),
         ("[]", ("the split is empty", "train.json")),
-        ('"x"', ("holds a str", "train.json")),
+        ('"x"', ("holds a str, not a list of rows", "train.json")),
         ("[" * 100_000, ("not readable as JSON: nested too deeply", "train.json")),
         ('[\n{"a":}', ("not readable as JSON: Expecting value: line 2 column 6 (char 7)",
                        "train.json")),
@@ -229,7 +229,7 @@ def test_special_tokens_are_told_by_the_settings(tmp_path):
         ("tokenizer.json", b"", "the file is empty (0 bytes)"),
         ("tokenizer.json", b"{}", "not readable as a tokenizer: "),
         ("tokenizer.model", b"no model", "not readable as a tokenizer: "),
-        ("tokenizer_config.json", b"{", "not readable as a tokenizer: "),
+        ("tokenizer_config.json", b"{", "not readable as JSON: "),
         ("tokenizer_config.json", b"[]", "not readable as a tokenizer: holds a list"),
     ],
 )

@@ -8,6 +8,7 @@ prediction, which is about tensors; the refusal leaves room for it.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from trainmark.errors import EnvironmentFault
@@ -162,33 +163,29 @@ def _smaller(recipe: LlamaRecipe, world_size: int) -> Iterator[dict[str, Any]]:
 
     The samples of a step stay as they are; 16 bits come last, since they change numbers.
     """
-    sixteen: list[dict[str, Any]] = [{}]
+    unchanged: dict[str, Any] = {}
+    dtypes, shards, recomputing = [unchanged], [unchanged], [unchanged]
     if recipe.weights_dtype == "fp32":
-        kind = recipe.precision if recipe.precision in ("bf16", "fp16") else "bf16"
-        sixteen.append({"precision": kind, "weights_dtype": kind})
-    shards: list[dict[str, Any]] = [{}]
+        dtype = recipe.precision if recipe.precision in ("bf16", "fp16") else "bf16"
+        dtypes.append({"precision": dtype, "weights_dtype": dtype})
     if world_size > 1 and not recipe.fsdp:
         shards.append({"fsdp": True})
-    for held in sixteen:
-        for shard in shards:
-            for saving in _fewer_activations(recipe):
-                if changes := {**saving, **shard, **held}:
-                    yield changes
+    if not recipe.checkpoint_activations:
+        recomputing.append({"checkpoint_activations": True})
+    batches = [unchanged, *_smaller_batches(recipe)]
+    for dtype_of, shard, recompute, batch in product(dtypes, shards, recomputing, batches):
+        if changes := {**batch, **recompute, **shard, **dtype_of}:
+            yield changes
 
 
-def _fewer_activations(recipe: LlamaRecipe) -> Iterator[dict[str, Any]]:
-    batches: list[dict[str, Any]] = [{}]
+def _smaller_batches(recipe: LlamaRecipe) -> Iterator[dict[str, Any]]:
     parts = 2
     while recipe.micro_batch_size % parts == 0:
-        batches.append({
+        yield {
             "micro_batch_size": recipe.micro_batch_size // parts,
             "grad_accum_steps": recipe.grad_accum_steps * parts,
-        })  # fmt: skip
+        }
         parts *= 2
-    yield from batches
-    if not recipe.checkpoint_activations:
-        for batch in batches:
-            yield {**batch, "checkpoint_activations": True}
 
 
 def _word(value: Any) -> str:

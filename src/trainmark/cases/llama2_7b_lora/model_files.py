@@ -81,30 +81,6 @@ class ModelConfig(ConfigKeys):
         """Width of all keys, or of all values, of a token."""
         return self.num_kv_heads * self.head_size
 
-    @field_validator("num_heads")
-    @classmethod
-    def _of_even_width(cls, value: int, info: ValidationInfo) -> int:
-        hidden = info.data.get("hidden_size", 0)
-        if hidden % value or hidden // value % 2:
-            raise ValueError(f"hidden_size {hidden} divides into heads of an even width")
-        return value
-
-    @field_validator("key_value_heads")
-    @classmethod
-    def _of_equal_groups(cls, value: int | None, info: ValidationInfo) -> int | None:
-        heads = info.data.get("num_heads", 0)
-        if value is not None and heads % value:
-            raise ValueError(f"a divisor of the {heads} heads")
-        return value
-
-    @field_validator("head_dim")
-    @classmethod
-    def _of_all_heads(cls, value: int | None, info: ValidationInfo) -> int | None:
-        hidden, heads = info.data.get("hidden_size", 0), info.data.get("num_heads", 1)
-        if value not in (None, hidden // heads):
-            raise ValueError(f"hidden_size / heads: {hidden // heads}")
-        return value
-
     @field_validator("rope_parameters")
     @classmethod
     def _not_scaled(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -128,7 +104,17 @@ class ModelConfig(ConfigKeys):
         return value
 
     @model_validator(mode="after")
-    def _of_possible_size(self) -> ModelConfig:
+    def _of_sizes_that_fit(self) -> ModelConfig:
+        hidden, heads = self.hidden_size, self.num_heads
+        if hidden % heads or hidden // heads % 2:
+            rule = f"hidden_size {hidden} divides into heads of an even width"
+            raise ValueError(f"num_attention_heads is {heads}; {rule}")
+        if heads % self.num_kv_heads:
+            rule = f"a divisor of the {heads} heads"
+            raise ValueError(f"num_key_value_heads is {self.num_kv_heads}; {rule}")
+        if self.head_dim not in (None, self.head_size):
+            rule = f"hidden_size / heads: {self.head_size}"
+            raise ValueError(f"head_dim is {self.head_dim}; {rule}")
         if parameters(self) >= MAX_PARAMETERS:
             raise ValueError(
                 f"the sizes make {parameters(self):.1e} parameters together; "

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from trainmark.data import prepared
@@ -22,7 +23,7 @@ from .mmlu.questions import SUBJECTS, read_mmlu
 from .model_files import check_weights, read_config, weight_files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from trainmark.data.prepared import Say, Unfinished
@@ -54,22 +55,19 @@ class Source:
     model: Path
     mmlu: Path | None
 
-    def outputs(self) -> dict[str, Callable[[Path], dict[str, int] | None]]:
-        """Return what writes each file, by its name below the data folder."""
-        made: dict[str, Callable[[Path], dict[str, int] | None]] = {
-            WRITTEN[split]: _writer(files) for split, files in self.dialogues.files.items()
-        }
-        for name in (CONFIG, FAST, PIECES, *SETTINGS, INDEX):
-            if (self.model / name).is_file():
-                made[f"{MODEL}/{name}"] = _copier(self.model / name)
+    def copies(self) -> dict[str, Path]:
+        """Return the files that are copied, by their names below the data folder."""
+        names = [CONFIG, FAST, PIECES, *SETTINGS, INDEX]
         if has_weights(self.model):
-            made |= {f"{MODEL}/{x.name}": _copier(x) for x in weight_files(self.model)}
+            names += [file.name for file in weight_files(self.model)]
+        files = {f"{MODEL}/{name}": self.model / name for name in names}
+        found = {name: file for name, file in files.items() if file.is_file()}
         for subject in SUBJECTS if self.mmlu else ():
             for split in ("dev", "test"):
                 name = f"{split}/{subject}_{split}.csv"
                 assert self.mmlu is not None
-                made[f"{MMLU}/{name}"] = _copier(self.mmlu / name)
-        return made
+                found[f"{MMLU}/{name}"] = self.mmlu / name
+        return found
 
 
 def has_weights(model: Path) -> bool:
@@ -175,41 +173,33 @@ def _only(what: str, found: Sequence[Path], raw: Path, remedy: str) -> Path:
     return found[0]
 
 
-def _writer(files: Sequence[Path]) -> Callable[[Path], dict[str, int]]:
-    """Return what writes a split one object a line and counts its rows."""
-
-    def write(target: Path) -> dict[str, int]:
-        rows = dialogues.read_dialogues(files)
-        with target.open("w", encoding="utf-8", newline="\n") as stream:
-            for dialogue, summary in zip(rows.dialogues, rows.summaries, strict=True):
-                row = {"dialogue": dialogue, "summary": summary}
-                stream.write(json.dumps(row, ensure_ascii=False) + "\n")
-        return {"rows": len(rows)}
-
-    return write
-
-
-def _copier(source: Path) -> Callable[[Path], None]:
-    def copy(target: Path) -> None:
-        shutil.copyfile(source, target)
-
-    return copy
+def _write_dialogues(files: Sequence[Path], target: Path) -> int:
+    """Write a split one object a line; return its rows."""
+    rows = dialogues.read_dialogues(files)
+    with target.open("w", encoding="utf-8", newline="\n") as stream:
+        for dialogue, summary in zip(rows.dialogues, rows.summaries, strict=True):
+            row = {"dialogue": dialogue, "summary": summary}
+            stream.write(json.dumps(row, ensure_ascii=False) + "\n")
+    return len(rows)
 
 
 def _write(source: Source, unfinished: Unfinished, say: Say) -> None:
-    """Write every output that no earlier call finished; questions are told of together."""
-    for relative, make in source.outputs().items():
-        if relative in unfinished.files:
-            continue
-        small = relative.startswith(f"{MMLU}/")  # over a hundred files
-        if not small:
-            say(f"writing {relative}")
-        counts = unfinished.write(relative, make)
-        if counts is not None:
-            split = next(key for key, name in WRITTEN.items() if name == relative)
-            unfinished.manifest["counts"][split] = counts
-        if not small:
+    """Write every file that no earlier call finished; questions are told of together."""
+    for split, files in source.dialogues.files.items():
+        name = WRITTEN[split]
+        if name not in unfinished.files:
+            say(f"writing {name}")
+            rows = unfinished.write(name, partial(_write_dialogues, files))
+            unfinished.manifest["counts"][split] = {"rows": rows}
             unfinished.save()
+    for name, file in source.copies().items():
+        if name not in unfinished.files:
+            small = name.startswith(f"{MMLU}/")  # over a hundred files
+            if not small:
+                say(f"writing {name}")
+            unfinished.write(name, partial(shutil.copyfile, file))
+            if not small:
+                unfinished.save()
     unfinished.save()
 
 

@@ -125,11 +125,12 @@ def read_dialogues(files: Sequence[Path]) -> Dialogues:
             found.dialogues.append(dialogue)
             found.summaries.append(summary)
     if not len(found):
-        raise DataError(
-            "the split is empty", where=str(files[0]),
-            rule="a split has at least one row", remedy=FETCH,
-        )  # fmt: skip
+        raise _fault("the split is empty", files[0])
     return found
+
+
+def _fault(what: str, where: Path | str, remedy: str = FETCH) -> DataError:
+    return DataError(what, where=str(where), rule=ROW_RULE, remedy=remedy)
 
 
 def _rows(file: Path) -> Iterable[tuple[str, Any]]:
@@ -142,10 +143,7 @@ def _rows(file: Path) -> Iterable[tuple[str, Any]]:
         return _lines(file, text)
     listed = _json(file, text)
     if not isinstance(listed, list):
-        raise DataError(
-            f"holds a {type(listed).__name__}", where=str(file),
-            rule="the file is a list of objects", remedy=FETCH,
-        )  # fmt: skip
+        raise _fault(f"holds a {type(listed).__name__}, not a list of rows", file)
     return ((f"{file}, row {number}", row) for number, row in enumerate(listed, start=1))
 
 
@@ -163,20 +161,17 @@ def _text(file: Path) -> str:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        raise DataError(
-            f"byte 0x{raw[error.start]:02x} is not UTF-8", where=f"{file}, line {line}",
-            rule=ROW_RULE, remedy=FETCH,
-        ) from None  # fmt: skip
+        what = f"byte 0x{raw[error.start]:02x} is not UTF-8"
+        raise _fault(what, f"{file}, line {line}") from None
 
 
 def _json(where: Path | str, text: str) -> Any:
     try:
         return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        what = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise DataError(
-            f"not readable as JSON: {what}", where=str(where), rule=ROW_RULE, remedy=FETCH
-        ) from None
+    except RecursionError:
+        raise _fault("not readable as JSON: nested too deeply", where) from None
+    except ValueError as error:
+        raise _fault(f"not readable as JSON: {error}", where) from None
 
 
 def _columns(file: Path) -> Iterator[tuple[str, Any]]:
@@ -184,44 +179,37 @@ def _columns(file: Path) -> Iterator[tuple[str, Any]]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    kind = "parquet" if file.suffix == ".parquet" else "an Arrow stream"
     try:
         with file.open("rb") as stream:
-            if file.suffix == ".parquet":
+            if kind == "parquet":
                 table = pq.read_table(stream)
             else:
                 table = pa.ipc.open_stream(stream).read_all()
         missing = [name for name in COLUMNS if name not in table.column_names]
         if missing:
-            raise DataError(
-                f"no column {' and no column '.join(missing)}; there are: "
-                f"{', '.join(table.column_names)}",
-                where=str(file), rule=ROW_RULE, remedy=FETCH,
-            )  # fmt: skip
+            names = ", ".join(table.column_names)
+            raise _fault(f"no column {' and no column '.join(missing)}; there are: {names}", file)
         rows = table.select(list(COLUMNS)).to_pylist()
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        kind = "parquet" if file.suffix == ".parquet" else "an Arrow stream"
         told = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise DataError(f"not readable as {kind}: {told}", where=str(file), remedy=FETCH) from None
+        raise _fault(f"not readable as {kind}: {told}", file) from None
     for number, row in enumerate(rows, start=1):
         yield f"{file}, row {number}", row
 
 
 def _checked(row: Any, where: str) -> tuple[str, str]:
     """Return dialogue and summary of one row."""
+    mend = "mend or remove the row"
     if not isinstance(row, dict):
-        raise DataError(f"holds {row!r:.60}", where=where, rule=ROW_RULE, remedy=FETCH)
+        raise _fault(f"holds {row!r:.60}", where)
     for name in COLUMNS:
         if not isinstance(row.get(name), str):
             what = f"{name} is {row[name]!r:.60}" if name in row else f"no {name}"
-            raise DataError(what, where=where, rule=ROW_RULE, remedy="mend or remove the row")
+            raise _fault(what, where, mend)
         lone = LONE_SURROGATE.search(row[name])
         if lone:  # JSON can spell it, no tokenizer takes it
-            raise DataError(
-                f"{name} has half a character, \\u{ord(lone[0]):04x}",
-                where=where, rule=ROW_RULE, remedy="mend or remove the row",
-            )  # fmt: skip
+            raise _fault(f"{name} has half a character, \\u{ord(lone[0]):04x}", where, mend)
     if not row["summary"].strip():
-        raise DataError(
-            "the summary is blank", where=where, rule=ROW_RULE, remedy="mend or remove the row"
-        )
+        raise _fault("the summary is blank", where, mend)
     return row["dialogue"], row["summary"]

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import csv
 import json
+import tomllib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,7 +29,6 @@ from .dialogues import training_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from numpy.random import Generator
     from numpy.typing import NDArray
@@ -38,29 +39,14 @@ if TYPE_CHECKING:
 DIALOGUES = {"train": 6_000, "val": 400}
 ITEMS = 8  # of each of the 57 subjects
 BEST_ACCURACY = 1.0  # each question has one right answer
-NAMES = (
-    "Ada", "Ben", "Cleo", "Dan", "Eva", "Finn", "Gina", "Hugo", "Iris", "Jon", "Kim", "Leo",
-)  # fmt: skip
-THINGS = ("bread", "chairs", "drums", "games", "juice", "lamps", "plates", "salad")
-PLACES = ("beach", "garden", "hall", "harbour", "lake", "office", "school", "square")
-DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
-REPLIES = ("thanks !", "good .", "see you then .", "do not be late .")
-MOST_QUESTIONS = 3
+with Path(__file__).with_name("words.toml").open("rb") as _file:
+    _WORDS: dict[str, Any] = tomllib.load(_file)
+NAMES, THINGS, PLACES, DAYS, REPLIES = (
+    tuple(_WORDS[kind]) for kind in ("names", "things", "places", "days", "replies")
+)
 # What is asked, the four choices, and for each choice the words it is right for.
-KNOWLEDGE: tuple[tuple[str, tuple[str, str, str, str], tuple[tuple[str, ...], ...]], ...] = (
-    (
-        "Where does the {word} live?", ("water", "air", "forest", "house"),
-        (("carp", "eel"), ("crow", "hawk"), ("bear", "deer"), ("cat", "dog")),
-    ),
-    (
-        "What is the {word} made of?", ("wood", "metal", "glass", "wool"),
-        (("plank", "fence"), ("nail", "coin"), ("jar", "lens"), ("scarf", "sock")),
-    ),
-    (
-        "When is the {word} out?", ("spring", "summer", "autumn", "winter"),
-        (("tulip", "lilac"), ("poppy", "wheat"), ("grape", "nut"), ("ice", "snow")),
-    ),
-)  # fmt: skip
+KNOWLEDGE = [(item["asked"], tuple(item["choices"]), item["words"]) for item in _WORDS["knowledge"]]
+MOST_QUESTIONS = 3
 SPECIAL = ("<unk>", "<s>", "</s>")  # ids 0, 1 and 2, as in Llama
 _HEAD_SHARPNESS = 2.8  # lets a state score its own token at e**20 times a strange one's
 WORD = r"\n|-+|\w+|[^\w\s]"

@@ -6,11 +6,11 @@ data or torch.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from trainmark.data.input_files import file_bytes, readable
+from trainmark.data.model_config import read_json
+from trainmark.data.split_layout import refuse_unreadable
 from trainmark.data.vocabulary import refuse_short
 from trainmark.errors import DataError
 
@@ -77,11 +77,11 @@ def open_tokenizer(folder: Path, *, vocab_size: int) -> TextTokenizer:
     main, *others = tokenizer_files(folder)
     settings: dict[str, Any] = {}
     for file in reversed(others):  # tokenizer_config.json has the last word
-        settings |= _settings(file)
-    with readable(main, rule=RULE, remedy=REMEDY):
-        empty = file_bytes(main) == 0
-    if empty:
-        raise DataError("the file is empty (0 bytes)", where=str(main), rule=RULE, remedy=REMEDY)
+        told = read_json(file, rule=RULE, remedy=REMEDY)
+        if not isinstance(told, dict):
+            raise _unreadable(file, f"holds a {type(told).__name__}")
+        settings |= told
+    refuse_unreadable(main, rule=RULE, remedy=REMEDY)
     found, entries = (_fast if main.name == FAST else _pieces)(main, settings)
     if found.vocab_size > vocab_size:
         raise DataError(
@@ -95,18 +95,6 @@ def open_tokenizer(folder: Path, *, vocab_size: int) -> TextTokenizer:
         remedy="put the model's own tokenizer into model/; where its table is padded, add unused "
         "tokens up to that size",
     )  # fmt: skip
-    return found
-
-
-def _settings(file: Path) -> dict[str, Any]:
-    with readable(file, rule=RULE, remedy=REMEDY):
-        raw = file.read_bytes()
-    try:
-        found = json.loads(raw)
-    except (ValueError, RecursionError) as error:
-        raise _unreadable(file, error) from None
-    if not isinstance(found, dict):
-        raise _unreadable(file, f"holds a {type(found).__name__}")
     return found
 
 

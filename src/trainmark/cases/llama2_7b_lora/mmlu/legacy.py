@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from itertools import accumulate
+from functools import partial
+from itertools import accumulate, count
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from trainmark.errors import DataError
 
-from .plan import Plan, group, shares
+from .plan import Level, Plan, plan_levels
 from .prompts import answer
 from .questions import LETTERS
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from ..data.tokens import TextTokenizer
-    from .plan import Group
     from .questions import Mmlu, Question, Subject
 
 # What pandas takes for a missing value, printed as `nan`:
@@ -143,25 +143,20 @@ def plan_scoring(
         DataError: as ``check``.
     """
     letters = check(tokenizer, mmlu, max_length=max_length)
-    groups: list[Group] = []
-    for number, rows in shares(mmlu, rank=rank, world_size=world_size):
-        groups += _groups(
-            tokenizer, number, mmlu[number], rows, most_shots=shots,
-            most_ids=_most_ids(tokenizer, max_length),
-        )  # fmt: skip
-    return Plan(groups, letters, sum(len(subject.items) for subject in mmlu))
+
+    def levels(subject: Subject, rows: range) -> Iterator[Level]:
+        return _levels(tokenizer, subject, rows, most_shots=shots)
+
+    return plan_levels(
+        mmlu, letters, levels, most_ids=_most_ids(tokenizer, max_length), rank=rank,
+        world_size=world_size,
+    )  # fmt: skip
 
 
-def _groups(
-    tokenizer: TextTokenizer,
-    number: int,
-    subject: Subject,
-    rows: range,
-    *,
-    most_shots: int,
-    most_ids: int,
-) -> Iterator[Group]:
-    """Yield the prompts of one subject's ``rows`` that lost equally much."""
+def _levels(
+    tokenizer: TextTokenizer, subject: Subject, rows: range, *, most_shots: int
+) -> Iterator[Level]:
+    """Yield the prompts of one subject's ``rows`` with one piece less each time."""
     shots = [
         ask(shot) + answer(shot.answer) + BLANK_LINE
         for shot in _rows_as_read(subject.shots)[:most_shots]
@@ -169,17 +164,11 @@ def _groups(
     *starts, end = accumulate((shot.count(BLANK_LINE) for shot in shots), initial=0)
     items = _rows_as_read(subject.items)
     pieces = {row: ("".join(shots) + ask(items[row])).split(BLANK_LINE) for row in rows}
-    left, dropped = list(rows), 0
-    while left:
+
+    def encode(dropped: int, left: Sequence[int]) -> Sequence[Sequence[int]]:
         texts = [BLANK_LINE.join([head(subject.name), *pieces[row][dropped:]]) for row in left]
-        found = dict(zip(left, tokenizer.prompts(texts), strict=True))
-        fitting = [row for row in left if len(found[row]) <= most_ids]
-        yield from group(
-            number,
-            sum(start >= dropped for start in starts),
-            [np.array(found[row], np.int64) for row in fitting],
-            fitting,
-            cut=dropped > end,
-        )
-        left = [row for row in left if len(found[row]) > most_ids]
-        dropped += 1
+        return tokenizer.prompts(texts)
+
+    for dropped in count():  # the first line alone fits: see ``check``
+        whole = sum(start >= dropped for start in starts)
+        yield Level(whole, dropped > end, partial(encode, dropped))

@@ -7,6 +7,7 @@ batches. Must not know torch or the model.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,7 +18,7 @@ from .prompts import answer, prompt
 from .questions import LETTERS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -73,6 +74,53 @@ class Plan:
     items: int
 
 
+@dataclass(frozen=True, slots=True)
+class Level:
+    """Prompts of one length: all rows are tried at each level until their prompts fit.
+
+    Args:
+        shots: solved examples before each question.
+        cut: the questions are not whole.
+        encode: returns the ids of the prompts of some rows.
+    """
+
+    shots: int
+    cut: bool
+    encode: Callable[[Sequence[int]], Sequence[Sequence[int] | Ids]]
+
+
+def plan_levels(
+    mmlu: Mmlu,
+    letters: tuple[int, int, int, int],
+    levels: Callable[[Subject, range], Iterator[Level]],
+    *,
+    most_ids: int,
+    rank: int,
+    world_size: int,
+) -> Plan:
+    """Return each prompt of ``rank`` at its first level with ``most_ids`` ids or fewer.
+
+    Args:
+        levels: yields those of a subject's rows, the longest prompts first; the last one fits.
+    """
+    groups: list[Group] = []
+    for number, rows in shares(mmlu, rank=rank, world_size=world_size):
+        left = list(rows)
+        for level in levels(mmlu[number], rows):
+            found = dict(zip(left, level.encode(left), strict=True))
+            left = [row for row in found if len(found[row]) > most_ids]
+            fitting = [row for row in found if len(found[row]) <= most_ids]
+            if fitting:
+                prompts = [np.asarray(found[row], np.int64) for row in fitting]
+                length = common_prefix(prompts)
+                rests = [ids[length:] for ids in prompts]
+                prefix = prompts[0][:length]
+                groups.append(Group(number, level.shots, prefix, rests, fitting, level.cut))
+            if not left:
+                break
+    return Plan(groups, letters, sum(len(subject.items) for subject in mmlu))
+
+
 def plan_scoring(
     tokenizer: TextTokenizer,
     mmlu: Mmlu,
@@ -92,22 +140,15 @@ def plan_scoring(
         DataError: the tokenizer does not make the four answers one token each.
     """
     letters = answer_ids(tokenizer, mmlu[0])
-    groups: list[Group] = []
-    for number, rows in shares(mmlu, rank=rank, world_size=world_size):
-        left = list(rows)
-        for count in range(min(shots, len(mmlu[number].shots)), -1, -1):
-            ids = _encode(tokenizer, mmlu[number], left, count, letters)
-            fits = [len(item) <= max_length for item in ids]
-            kept = [place for place, fit in enumerate(fits) if fit]
-            groups += group(number, count, [ids[i] for i in kept], [left[i] for i in kept])
-            over = [place for place, fit in enumerate(fits) if not fit]
-            if not count:
-                ends = [ids[i][-max_length:] for i in over]
-                groups += group(number, 0, ends, [left[i] for i in over], cut=True)
-            left = [left[i] for i in over]
-            if not left:
-                break
-    return Plan(groups, letters, sum(len(subject.items) for subject in mmlu))
+
+    def levels(subject: Subject, _rows: range) -> Iterator[Level]:
+        for count in range(min(shots, len(subject.shots)), -1, -1):
+            yield Level(count, False, partial(_encode, tokenizer, subject, count, letters))
+        yield Level(0, True, lambda rows: [
+            ids[-max_length:] for ids in _encode(tokenizer, subject, 0, letters, rows)
+        ])  # fmt: skip
+
+    return plan_levels(mmlu, letters, levels, most_ids=max_length, rank=rank, world_size=world_size)
 
 
 def shares(mmlu: Mmlu, *, rank: int, world_size: int) -> Iterator[tuple[int, range]]:
@@ -152,10 +193,10 @@ def answer_ids(tokenizer: TextTokenizer, subject: Subject) -> tuple[int, int, in
 def _encode(
     tokenizer: TextTokenizer,
     subject: Subject,
-    rows: Sequence[int],
     count: int,
     letters: Sequence[int],
-) -> list[Ids]:
+    rows: Sequence[int],
+) -> list[Sequence[int]]:
     """Return the ids of the prompts of ``rows`` up to where the answer is due.
 
     They are encoded with an answer, which is then taken off: a blank before a letter is
@@ -172,18 +213,7 @@ def _encode(
                 rule="an answer is the same token after every prompt",
                 remedy="use the tokenizer that the model was trained with",
             )
-    return [np.array(ids[:-1], np.int64) for ids in found]
-
-
-def group(
-    subject: int, shots: int, prompts: list[Ids], rows: list[int], *, cut: bool = False
-) -> list[Group]:
-    """Return the prompts with their common beginning set apart; nothing for no prompts."""
-    if not prompts:
-        return []
-    length = common_prefix(prompts)
-    rests = [ids[length:] for ids in prompts]
-    return [Group(subject, shots, prompts[0][:length], rests, rows, cut)]
+    return [ids[:-1] for ids in found]
 
 
 def common_prefix(prompts: Sequence[Ids]) -> int:

@@ -103,31 +103,30 @@ def read_questions(file: Path) -> tuple[Question, ...]:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        raise DataError(
-            f"byte 0x{raw[error.start]:02x} is not UTF-8", where=f"{file}, line {line}",
-            rule=ROW_RULE, remedy=FETCH,
-        ) from None  # fmt: skip
+        what = f"byte 0x{raw[error.start]:02x} is not UTF-8"
+        raise _fault(what, f"{file}, line {line}") from None
     questions = []
     rows = csv.reader(StringIO(text, newline=""), strict=True)
     try:
         for number, fields in enumerate(rows, start=1):
             questions.append(_question(fields, f"{file}, row {number} (line {rows.line_num})"))
     except csv.Error as error:
-        raise DataError(
-            f"not readable as csv: {error}", where=f"{file}, line {rows.line_num}",
-            rule=ROW_RULE, remedy=FETCH,
-        ) from None  # fmt: skip
+        raise _fault(f"not readable as csv: {error}", f"{file}, line {rows.line_num}") from None
     if not questions:
-        raise DataError("no rows", where=str(file), rule=ROW_RULE, remedy=FETCH)
+        raise _fault("no rows", str(file))
     return tuple(questions)
+
+
+def _fault(what: str, where: str) -> DataError:
+    return DataError(what, where=where, rule=ROW_RULE, remedy=FETCH)
 
 
 def _question(fields: Sequence[str], where: str) -> Question:
     if len(fields) != FIELDS:
-        raise DataError(f"{len(fields)} column(s)", where=where, rule=ROW_RULE, remedy=FETCH)
+        raise _fault(f"{len(fields)} column(s)", where)
     text, a, b, c, d, answer = fields
     if answer.strip() not in LETTERS:
-        raise DataError(f"the answer is {answer!r}", where=where, rule=ROW_RULE, remedy=FETCH)
+        raise _fault(f"the answer is {answer!r}", where)
     if not text.strip():
-        raise DataError("the question is blank", where=where, rule=ROW_RULE, remedy=FETCH)
+        raise _fault("the question is blank", where)
     return Question(text, (a, b, c, d), LETTERS.index(answer.strip()))
