@@ -16,7 +16,7 @@ from trainmark.report.declared import declared
 from trainmark.report.document import Page, Section
 from trainmark.report.tables import column_set, device_configuration, quality_header
 from trainmark.report.texts import LANGUAGES, text
-from trainmark.report.trust import trust_line
+from trainmark.report.trust import TONES, tone_of, trust_line
 from trainmark.results.trust import trust_of
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ __all__ = ["LANGUAGES", "compose", "html_page", "markdown_page", "to_html", "to_
 
 _NUMBER = re.compile(r"(\[\d+\] )?[-+]?[\d,]+(\.\d+)?(e[-+]?\d+)?%?|/|[\d.]+/[\d./]+")
 _WORST_FIRST: tuple[Tone, ...] = ("bad", "warn", "good")
-_TONES: dict[str, Tone] = {"usable": "good", "noisy": "warn", "do_not_quote": "bad"}
 
 
 def compose(records: Sequence[Record], *, lang: str = "en") -> Page:
@@ -95,15 +94,9 @@ def compose(records: Sequence[Record], *, lang: str = "en") -> Page:
     )
 
 
-def _tone(record: Record) -> Tone:
-    if record.passed:
-        return "good"
-    return "warn" if record.status in ("target_missed", "interrupted") else "bad"
-
-
 def _badge(records: Sequence[Record], lang: str) -> tuple[str, Tone]:
     """Return the status in a word, or how many passed, with the worst tone."""
-    tones = {_tone(record) for record in records}
+    tones = {tone_of(record) for record in records}
     tone = next(tone for tone in _WORST_FIRST if tone in tones)
     if len(records) == 1:
         return text(f"status.{records[0].status}", lang), tone
@@ -119,7 +112,7 @@ def _trust(records: Sequence[Record], lang: str) -> tuple[str, Tone]:
     lines = [trust_line(trust, lang) for trust in trusts]
     if len(lines) > 1:
         lines = [f"[{place}] {line}" for place, line in enumerate(lines, start=1)]
-    tone = min((_TONES[trust.grade] for trust in trusts), key=_WORST_FIRST.index)
+    tone = min((TONES[trust.grade] for trust in trusts), key=_WORST_FIRST.index)
     label = text("trust.label", lang) + text("sep.colon", lang)
     return label + text("sep.semicolon", lang).join(lines), tone
 

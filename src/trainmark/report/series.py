@@ -7,13 +7,12 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from pydantic_core import to_jsonable_python
-from rich.text import Text
 
 from trainmark.errors import EXIT_USAGE
 from trainmark.report import cells
-from trainmark.report.document import Table
+from trainmark.report.document import Block, Code, Grid, Paragraph, Table
 from trainmark.report.listing import sentence
-from trainmark.report.terminal import Screen, rich_table
+from trainmark.report.terminal import Screen, show
 from trainmark.report.trust import trust_line
 from trainmark.results.entries import exit_code as code_of
 from trainmark.results.readings import value_of
@@ -36,19 +35,15 @@ def series_table(outcomes: Sequence[Outcome], *, screen: Screen | None = None) -
     there is none. What holds for several entries is said once. No line is wider than the
     screen, but for one with a folder.
     """
-    screen = screen or Screen.of_stdout()
-    console = screen.console()
-    console.print(rich_table(Table(_HEADERS, tuple(map(_row, outcomes))), screen))
-    console.print()
-    for words, names in _grouped(pair for outcome in outcomes for pair in _said(outcome)).items():
-        console.print(Text(cells.clean(f"{', '.join(names)}: {words}")))
-    for outcome in outcomes:
-        if outcome.run_dir is not None:
-            place = Text(cells.clean(_place(outcome)))
-            console.print(place, no_wrap=True, crop=False, overflow="ignore")
+    said = _grouped(pair for outcome in outcomes for pair in _said(outcome))
+    blocks: list[Block] = [
+        Grid(Table(_HEADERS, tuple(map(_row, outcomes)))),
+        *(Paragraph(f"{', '.join(names)}: {words}") for words, names in said.items()),
+        *(Code(_place(outcome)) for outcome in outcomes if outcome.run_dir is not None),
+    ]
     if code_of(outcomes) == EXIT_USAGE:
-        console.print(Text("nothing could run here: every run of the plan was skipped"))
-    return screen.text(console)
+        blocks.append(Paragraph("nothing could run here: every run of the plan was skipped"))
+    return show(blocks, screen or Screen.of_stdout())
 
 
 def _said(outcome: Outcome) -> Iterator[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""What ``trainmark run`` prints when a run has ended.
+"""A document's blocks on a terminal, and what ``trainmark run`` prints when a run has ended.
 
 Owns widths, colours and the fallback for terminals without UTF-8. Text from records is
 never taken as rich's markup and carries no control characters.
@@ -26,7 +26,7 @@ from trainmark.planning.overrides import fix_hp_text
 from trainmark.report import cells
 from trainmark.report.conditions import cause_text, label_text, remedy, verdict
 from trainmark.report.declared import table as table_of
-from trainmark.report.document import Table
+from trainmark.report.document import Block, Code, Grid, Paragraph, Picture, Table, Tone
 from trainmark.report.listing import sentence
 from trainmark.report.summary import remarks, summary, summary_table
 from trainmark.report.tables import (
@@ -35,7 +35,7 @@ from trainmark.report.tables import (
     performance_table,
 )
 from trainmark.report.texts import text
-from trainmark.report.trust import trust_line
+from trainmark.report.trust import tone_of, trust_paragraph
 from trainmark.report.waterfall import can_show, text_waterfall
 from trainmark.results.record import RECORD_FILE
 
@@ -43,10 +43,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from trainmark.results.record import Record, Trust
+    from trainmark.results.record import Record
+    from trainmark.spec import Message
 
-_TONES = {"passed": "bold green", "target_missed": "bold yellow", "interrupted": "bold yellow"}
-_GRADES = {"usable": "green", "noisy": "yellow", "do_not_quote": "bold red"}
+_STYLES: dict[Tone, str] = {
+    "plain": "", "muted": "dim", "good": "bold green", "warn": "yellow", "bad": "bold red",
+}  # fmt: skip
 _WIDEST_CHANGE = 20  # columns that a changed hyper-parameter has to itself, no fold within
 _COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")  # rich's; what records hold was escaped before
 _ASCII = str.maketrans({"–": "-", "·": "-", "≥": ">=", "×": "x", "µ": "u", "…": "..."})
@@ -109,6 +111,8 @@ def _change_lines(value: str) -> list[str]:
 def rich_table(table: Table, screen: Screen) -> RichTable:
     """Return a table whose cells fold rather than lose characters, changes at commas only."""
     columns = [[cells.clean(cell) for cell in column] for column in zip(*table.rows, strict=True)]
+    if not table.headers:
+        return _without_head(columns)
     for place, head in enumerate(table.headers):
         if head == "fix_hp":
             columns[place] = ["\n".join(_change_lines(cell)) for cell in columns[place]]
@@ -131,115 +135,129 @@ def rich_table(table: Table, screen: Screen) -> RichTable:
     return drawn
 
 
-def _further(record: Record, lang: str) -> RichTable:
+def _without_head(columns: Sequence[Sequence[str]]) -> RichTable:
+    """Return names, numbers, units and remarks in columns, the remarks folded."""
+    drawn = RichTable(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    drawn.add_column(no_wrap=True)
+    drawn.add_column(justify="right", no_wrap=True)
+    drawn.add_column(no_wrap=True)
+    drawn.add_column(overflow="fold", style="dim")
+    for row in zip(*columns, strict=True):
+        drawn.add_row(*(Text(cell) for cell in row))
+    return drawn
+
+
+def show(blocks: Sequence[Block], screen: Screen) -> str:
+    """Return a document's blocks as text: paragraphs are lines, tables and pictures stand apart.
+
+    No line is wider than the screen, but for those of code: a path cannot be folded without harm.
+    """
+    console = screen.console()
+    stood_apart = False
+    for place, block in enumerate(blocks):
+        stands_apart = isinstance(block, Grid | Picture)
+        if place and (stands_apart or stood_apart):
+            console.print()
+        stood_apart = stands_apart
+        match block:
+            case Paragraph(text=words, tone=tone):
+                console.print(Text(cells.clean(words), style=_STYLES[tone]))
+            case Grid(table=table):
+                console.print(rich_table(table, screen))
+            case Picture(text=str(words)):
+                console.print(Text(words), no_wrap=True, crop=False)
+            case Code(text=words):
+                line = Text(cells.clean(words))
+                console.print(line, no_wrap=True, crop=False, overflow="ignore")
+            case _:
+                raise AssertionError(f"a terminal shows no {block.kind}")
+    return screen.text(console)
+
+
+def _further(record: Record, lang: str) -> Grid:
     """Return the further figures with their units, the reason where there is no value."""
-    grid = RichTable(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    grid.add_column(no_wrap=True)
-    grid.add_column(justify="right", no_wrap=True)
-    grid.add_column(no_wrap=True)
-    grid.add_column(overflow="fold")
+    rows = []
     for name, spec in figures_of.specs(record.plan.about.page).items():
         entry = record.figures.get(name)
         if entry is None or spec.detail or name in PERFORMANCE:
             continue
         if entry.value is None:
-            value, unit = "–", ""
+            rows.append((name, "–", "", sentence(record, entry.reason, lang)))
         else:
             (value,), unit = cells.scaled([entry.value], entry.unit)
-        said = entry.reason if entry.value is None else entry.note
-        remark = sentence(record, said, lang)
-        grid.add_row(Text(name), Text(value), Text(unit), Text(remark, style="dim"))
-    return grid
-
-
-def _cause(record: Record, lang: str) -> list[Text]:
-    """Return why the run did not pass, and the way out."""
-    if record.cause is None:
-        return []
-    found = record.cause
-    where = [f"rank {found.rank}"] if found.rank is not None else []
-    where += [found.place] if found.place else []
-    words = [found.kind, *where]
-    head = cells.clean(text("sep.comma", lang).join(words))
-    colon = text("sep.colon", lang)
-    return [
-        Text(f"{head}{colon}{cause_text(record, lang)}"),
-        Text(f"{text('cause.remedy', lang)}{colon}{cells.clean(remedy(record, lang))}"),
-    ]
+            rows.append((name, value, unit, sentence(record, entry.note, lang)))
+    return Grid(Table((), tuple(rows)))
 
 
 def run_table(
     record: Record, *, run_dir: Path | None = None, screen: Screen | None = None, lang: str = "en"
 ) -> str:
-    """Return the end of a run: verdict, figures, waterfall, labels, notes, path of the record.
-
-    No line is wider than the screen, but for a path that cannot be folded without harm.
-    """
+    """Return the end of a run: verdict, figures, waterfall, labels, notes, path of the record."""
     screen = screen or Screen.of_stdout()
-    console = screen.console()
-    for line in _head(record, lang):
-        console.print(line)
-    console.print()
     table = performance_table([record], lang=lang, columns=PERFORMANCE)
     bare = Table(table.headers[1:], tuple(row[1:] for row in table.rows))
-    console.print(rich_table(bare, screen))
-    console.print()
-    console.print(_further(record, lang))
-    console.print()
-    for spec in record.plan.about.page.tables:
-        told = table_of(record, spec, lang) if spec.rows else None
-        if told is not None:
-            console.print(rich_table(told, screen))
-            console.print()
     waterfall = text_waterfall(record, width=screen.width, unicode=screen.unicode, lang=lang)
-    console.print(Text(waterfall), no_wrap=True, crop=False)
-    console.print()
-    for line in _tail(record, lang):
-        console.print(line)
+    told = [
+        found
+        for spec in record.plan.about.page.tables
+        if spec.rows and (found := table_of(record, spec, lang)) is not None
+    ]
+    blocks: list[Block] = [
+        *_head(record, lang),
+        Grid(bare),
+        _further(record, lang),
+        *(Grid(found) for found in told),
+        Picture("", waterfall),
+        *_tail(record, lang),
+    ]
     if run_dir is not None:
-        place = cells.clean(run_dir / RECORD_FILE)
-        line = Text(f"{text('terminal.record', lang)}{text('sep.colon', lang)}{place}")
-        console.print(line, no_wrap=True, crop=False, overflow="ignore")
-    return screen.text(console)
+        colon = text("sep.colon", lang)
+        blocks.append(Code(f"{text('terminal.record', lang)}{colon}{run_dir / RECORD_FILE}"))
+    return show(blocks, screen)
 
 
-def _head(record: Record, lang: str) -> list[Text]:
-    """Return status and configuration, the verdict, and the cause of a failure."""
-    status = Text(text(f"status.{record.status}", lang).upper())
-    status.stylize(_TONES.get(record.status, "bold red"))
+def _head(record: Record, lang: str) -> list[Paragraph]:
+    """Return status and configuration, trust, the verdict, and the cause of a failure."""
+    status = text(f"status.{record.status}", lang).upper()
     name = device_configuration(record, lang=lang)
     return [
-        Text.assemble(status, f" {cells.clean(record.plan.case)} · {name}"),
-        _trust(record.trust, lang),
-        Text(cells.clean(verdict(record, lang))),
+        Paragraph(f"{status} {record.plan.case} · {name}", tone_of(record)),
+        trust_paragraph(record.trust, lang),
+        Paragraph(verdict(record, lang)),
         *_cause(record, lang),
     ]
 
 
-def _trust(trust: Trust, lang: str) -> Text:
-    """Return how far the figures can be trusted."""
-    line = text("trust.label", lang) + text("sep.colon", lang) + trust_line(trust, lang)
-    return Text(line, style=_GRADES[trust.grade])
+def _cause(record: Record, lang: str) -> list[Paragraph]:
+    """Return why the run did not pass, and the way out."""
+    found = record.cause
+    if found is None:
+        return []
+    where = [f"rank {found.rank}"] if found.rank is not None else []
+    where += [found.place] if found.place else []
+    head, colon = text("sep.comma", lang).join([found.kind, *where]), text("sep.colon", lang)
+    return [
+        Paragraph(f"{head}{colon}{cause_text(record, lang)}"),
+        Paragraph(f"{text('cause.remedy', lang)}{colon}{remedy(record, lang)}"),
+    ]
 
 
-def _tail(record: Record, lang: str) -> list[Text]:
+def _tail(record: Record, lang: str) -> list[Paragraph]:
     """Return labels, findings and notes, those of the figures' steadiness among them."""
     colon = text("sep.colon", lang)
-    labels = text("sep.comma", lang).join(label_text(label, lang) for label in record.labels)
     lines = []
-    if labels:
-        lines.append(Text(cells.clean(f"{text('terminal.labels', lang)}{colon}{labels}")))
+    if record.labels:
+        labels = text("sep.comma", lang).join(label_text(label, lang) for label in record.labels)
+        lines.append(Paragraph(f"{text('terminal.labels', lang)}{colon}{labels}"))
     if record.extra:
         changed = text("terminal.open", lang, changed=fix_hp_text(record.extra))
-        lines.append(Text(cells.clean(changed), style="yellow"))
-    lines += [
-        Text(f"{text('terminal.finding', lang)}{colon}{sentence(record, item, lang)}", "bold red")
-        for item in record.findings
-    ]
-    lines += [
-        Text(f"{text('terminal.note', lang)}{colon}{sentence(record, item, lang)}", "yellow")
-        for item in record.notes
-    ]
+        lines.append(Paragraph(changed, "warn"))
+    said: tuple[tuple[str, Tone, Sequence[Message]], ...] = (
+        (text("terminal.finding", lang), "bad", record.findings),
+        (text("terminal.note", lang), "warn", record.notes),
+    )
+    for kind, tone, items in said:
+        lines += [Paragraph(f"{kind}{colon}{sentence(record, x, lang)}", tone) for x in items]
     return lines
 
 
@@ -251,16 +269,10 @@ def repeats_table(
     Raises:
         RecordError: the launches are not of the same work.
     """
-    screen = screen or Screen.of_stdout()
     found = summary(records)
-    console = screen.console()
     head = f"{text('section.repeats', lang)}{text('sep.colon', lang)}{found.case_key}"
-    console.print(Text(cells.clean(head)))
-    console.print(_trust(found.trust, lang))
-    console.print()
+    blocks: list[Block] = [Paragraph(head), trust_paragraph(found.trust, lang)]
     if found.figures:
-        console.print(rich_table(summary_table(found, lang=lang), screen))
-        console.print()
-    for line in remarks(found, lang=lang):
-        console.print(Text(cells.clean(line)))
-    return screen.text(console)
+        blocks.append(Grid(summary_table(found, lang=lang)))
+    blocks += [Paragraph(line) for line in remarks(found, lang=lang)]
+    return show(blocks, screen or Screen.of_stdout())
