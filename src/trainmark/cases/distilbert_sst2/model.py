@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 # The narrow path: the package's own lazy top level resolves far more.
 from transformers.models.distilbert.configuration_distilbert import DistilBertConfig
 from transformers.models.distilbert.modeling_distilbert import DistilBertForSequenceClassification
 
-from trainmark.data.checkpoint_shapes import StoredTensor, weights_in
-from trainmark.errors import DataError
+from trainmark.training.checkpoints import described, read_state
 
 from .data.model_files import MODEL_REMEDY, MODEL_RULE, NUM_LABELS
 from .data.weights import match_weights
@@ -41,41 +39,12 @@ def build_model(
     torch.manual_seed(seed)
     model: nn.Module = DistilBertForSequenceClassification(hf_config)
     if weights is not None:
-        _load_weights(model, weights, config)
+        state = read_state(weights, rule=MODEL_RULE, remedy=MODEL_REMEDY)
+        parameters = dict(model.named_parameters())
+        with torch.no_grad():
+            for name, tensor in match_weights(described(weights, state), config, weights).items():
+                parameters[name].copy_(state[tensor.key])
     return model.train()
-
-
-def _load_weights(model: nn.Module, file: Path, config: ModelConfig) -> None:
-    """Copy a checkpoint's numbers into ``model``; never executes code from the file."""
-    try:
-        if file.suffix == ".safetensors":
-            from safetensors.torch import load_file
-
-            state = load_file(file)
-        else:
-            state = torch.load(file, map_location="cpu", weights_only=True)
-    except (UnpicklingError, RuntimeError, EOFError, ValueError, OSError) as error:
-        raise DataError(
-            f"not readable as weights: {str(error).splitlines()[0]}",
-            where=str(file),
-            remedy=MODEL_REMEDY,
-        ) from None
-    state = weights_in(state, file, rule=MODEL_RULE, remedy=MODEL_REMEDY)
-    if strange := [key for key, item in state.items() if not isinstance(item, Tensor)]:
-        raise DataError(
-            f"{strange[0]} is no tensor",
-            where=f"{file}, {strange[0]}",
-            rule="a checkpoint is a state_dict",
-            remedy=MODEL_REMEDY,
-        )
-    stored = [
-        StoredTensor(file, key, str(item.dtype).removeprefix("torch."), tuple(item.shape))
-        for key, item in state.items()
-    ]
-    parameters = dict(model.named_parameters())
-    with torch.no_grad():
-        for name, tensor in match_weights(stored, config, file).items():
-            parameters[name].copy_(state[tensor.key])
 
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:

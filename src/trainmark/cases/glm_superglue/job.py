@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
     from trainmark.protocols import JobContext
 
+    from .checkpoint import LoadReport
     from .data import Loaded
     from .data.examples import ChoiceBatch
-    from .data.weights import LoadReport
     from .model import Glm
     from .recipe import GlmRecipe
 

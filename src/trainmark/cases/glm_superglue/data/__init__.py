@@ -1,8 +1,7 @@
 """The data folder: its splits, the check before a run, and the load on a rank.
 
 Owns the choice of form and the content id. The check reads with the functions of the load, so
-what passed it cannot surprise a rank. Torch is imported only to see the shapes of a checkpoint
-in the original's form.
+what passed it cannot surprise a rank. No torch.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from ..recipe import GlmRecipe
     from .cloze import ClozeExamples
     from .passages import Passages
-    from .weights import Shapes
 
 __all__ = ["check", "generate", "load"]  # what the core and the job call
 
@@ -111,6 +109,7 @@ def check(folder: Path, recipe: GlmRecipe) -> DataFacts:
     """
     from .passages import digest_of
     from .tokens import vocabulary_file
+    from .weights import check_weights, expected_shapes
 
     layout = find_splits(folder)
     loaded = _load(layout, folder, recipe)
@@ -120,34 +119,13 @@ def check(folder: Path, recipe: GlmRecipe) -> DataFacts:
     digest = sha256(digest_of(*files).encode())
     pretrained = recipe.init == "pretrained"
     if pretrained:
-        digest.update(digest_of(_checkpoint(folder, recipe)).encode())
+        shapes = expected_shapes(
+            num_layers=recipe.num_layers, hidden_size=recipe.hidden_size,
+            vocab_size=recipe.vocab_size, max_positions=recipe.seq_length,
+        )  # fmt: skip
+        digest.update(digest_of(check_weights(folder, shapes)).encode())
     return DataFacts(
         len(loaded.train), len(loaded.validation), digest.hexdigest()[:16], layout.kind,
         best_quality=BEST_ACCURACY if recipe.data == "generated" else None,
         quality_comparable=pretrained,
     )  # fmt: skip
-
-
-def _checkpoint(folder: Path, recipe: GlmRecipe) -> Path:
-    """Return the file with the weights, whose names and shapes fit ``recipe``.
-
-    Raises:
-        DataError: none is found, it is not readable, or it holds the weights of another model.
-    """
-    from .weights import EXPORTED, expected_shapes, find_checkpoint, header_shapes, match
-
-    file = find_checkpoint(folder)
-    shapes: Shapes | None
-    if file.name == EXPORTED:
-        shapes = header_shapes(file)
-    else:
-        from ..checkpoint import pickled_shapes
-
-        shapes = pickled_shapes(file)
-    if shapes is not None:
-        expected = expected_shapes(
-            num_layers=recipe.num_layers, hidden_size=recipe.hidden_size,
-            vocab_size=recipe.vocab_size, max_positions=recipe.seq_length,
-        )  # fmt: skip
-        match(shapes, expected, file)
-    return file

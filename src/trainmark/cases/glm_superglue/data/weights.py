@@ -1,27 +1,22 @@
 """A checkpoint's files: where a folder keeps them, and whether they fit a model; no torch.
 
-Owns the original's folder layout and parameter names, the shape each has in a model of given
-sizes, and the comparison, so that the launcher refuses what a rank could not load. Numbers are
-not read.
+Owns the original's folder layout and parameter names, and the shape each has in a model of
+given sizes, so that the launcher refuses what a rank could not load.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
+from trainmark.data.checkpoint_shapes import ModelWeights, StoredTensor, match, stored_tensors
 from trainmark.data.input_files import readable
 from trainmark.data.split_layout import refuse_unreadable
 from trainmark.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable
     from pathlib import Path
 
-    Shapes = Mapping[str, tuple[int, ...]]
-
-Value = TypeVar("Value")
 LATEST = "latest_checkpointed_iteration.txt"
 ORIGINAL = "mp_rank_00_model_states.pt"
 EXPORTED = "model.safetensors"
@@ -35,22 +30,6 @@ POSITIONS = (
     "transformer.block_position_embeddings.weight",
 )
 LAYERS = "transformer.layers."
-_WRAPPERS = ("module.", "model.")  # what training wrapped a model in stands before its names
-
-
-@dataclass(frozen=True, slots=True)
-class LoadReport:
-    """What of a checkpoint did not go one to one into the model.
-
-    Args:
-        unexpected: keys that the model has no use for, left out.
-        extended: position tables that are longer in the model, which keeps its further rows.
-        cut: position tables that are shorter in the model: further positions never occur.
-    """
-
-    unexpected: tuple[str, ...]
-    extended: tuple[str, ...]
-    cut: tuple[str, ...]
 
 
 def find_checkpoint(folder: Path) -> Path:
@@ -129,90 +108,35 @@ def expected_shapes(
     return shapes
 
 
-def by_name(found: Mapping[str, Value], file: Path) -> dict[str, Value]:
-    """Return a checkpoint's entries under the model's own names.
+def match_weights(
+    found: Iterable[StoredTensor], shapes: dict[str, tuple[int, ...]], file: Path
+) -> dict[str, StoredTensor]:
+    """Return the stored tensor of every parameter, by the parameter's name.
+
+    A checkpoint may hold more, and position tables of another length, but no further layers.
 
     Raises:
-        DataError: two keys that differ only in what training wrapped the model in.
+        DataError: a weight is missing, there twice, of another shape or no floating-point
+            numbers, or there are more layers.
     """
-    named = {key: _bare(key) for key in found}
-    double = [name for name, count in Counter(named.values()).items() if count > 1]
-    if double:
-        raise DataError(f"{double[0]} is there twice", where=f"{file}, {double[0]}", rule=RULE)
-    return {named[key]: value for key, value in found.items()}
+    weights = ModelWeights(
+        model="a GLM of the recipe's sizes", shapes=shapes, rule=RULE, remedy=REMEDY,
+        fitting=FITTING, wrappers=("module.", "model."), any_rows=POSITIONS,
+        unused=lambda name: not name.startswith(LAYERS),
+    )  # fmt: skip
+    return match(found, weights, where=file)
 
 
-def _bare(key: str) -> str:
-    while key.startswith(_WRAPPERS):
-        key = key.partition(".")[2]
-    return key
+def check_weights(folder: Path, shapes: dict[str, tuple[int, ...]]) -> Path:
+    """Check names and shapes of a folder's checkpoint; return its file. No number is read.
 
-
-def match(found: Shapes, expected: Shapes, file: Path) -> LoadReport:
-    """Compare a checkpoint with a model's parameters, which it may hold more than.
+    What torch wrote before version 1.6 cannot be looked into without torch: the job checks it.
 
     Raises:
-        DataError: a weight is missing or of another shape, or there are more layers.
+        DataError: none is found, it is not readable, or it holds the weights of another model.
     """
-    missing = [name for name in expected if name not in found]
-    if missing:
-        rest = f" and {len(missing) - 1} more" if missing[1:] else ""
-        raise another_shape(file, missing[0], f"no weight {missing[0]}{rest}")
-    unexpected = [name for name in found if name not in expected]
-    for name in unexpected:
-        if name.startswith(LAYERS):
-            raise another_shape(file, name, f"a further weight {name}")
-    extended: list[str] = []
-    cut: list[str] = []
-    for name, wanted in expected.items():
-        has = tuple(found[name])
-        if name in POSITIONS and has[1:] == wanted[1:] and has[0] != wanted[0]:
-            (extended if has[0] < wanted[0] else cut).append(name)
-        elif has != wanted:
-            raise another_shape(file, name, f"{name} has shape {has}, the model's is {wanted}")
-    return LoadReport(tuple(unexpected), tuple(extended), tuple(cut))
-
-
-def another_shape(file: Path, key: str, what: str) -> DataError:
-    """Return the error for a weight that does not fit."""
-    return DataError(
-        what,
-        where=f"{file}, {key}",
-        rule="a checkpoint holds the weights of a model of these sizes",
-        remedy=FITTING,
-    )
-
-
-def no_numbers(file: Path, key: str) -> DataError:
-    """Return the error for a key that holds something else than weights."""
-    return DataError(
-        f"{key} holds no floating-point numbers",
-        where=f"{file}, {key}",
-        rule="every weight is a tensor of floating-point numbers",
-        remedy=REMEDY,
-    )
-
-
-def header_shapes(file: Path) -> dict[str, tuple[int, ...]]:
-    """Return the shape of every weight of a safetensors file; its numbers are not read.
-
-    Raises:
-        DataError: not readable, cut short, or with something else than numbers.
-    """
-    from safetensors import SafetensorError, safe_open
-
-    shapes, kinds = {}, {}
-    with readable(file, rule=RULE, remedy=REMEDY):
-        try:
-            with safe_open(file, framework="np") as held:
-                for key in sorted(held.keys()):
-                    part = held.get_slice(key)
-                    shapes[key], kinds[key] = tuple(part.get_shape()), part.get_dtype()
-        except SafetensorError as error:
-            raise DataError(
-                f"not readable as safetensors: {error}", where=str(file), remedy=REMEDY
-            ) from None
-    for key, kind in kinds.items():
-        if not kind.startswith(("F", "BF")):
-            raise no_numbers(file, key)
-    return by_name(shapes, file)
+    file = find_checkpoint(folder)
+    stored = stored_tensors(file, rule=RULE, remedy=REMEDY)
+    if stored is not None:
+        match_weights(stored, shapes, file)
+    return file
