@@ -514,7 +514,7 @@ def test_ctrl_c_says_how_to_go_on(corpus, tokenizer, tmp_path, monkeypatch):
 
 
 def test_progress_is_said_at_intervals_with_rate_and_time_left():
-    times = iter([0.0, 1.0, 4.0, 6.0, 10.0, 11.0])
+    times = iter([1.0, 4.0, 6.0, 10.0, 11.0])
     said = []
     at = [2_000_000_000, 2_500_000_000, 3_000_000_000, 3_200_000_000, 4_000_000_000]
     results = [(Block(None, Position(), Position(), [], consumed), consumed) for consumed in at]

@@ -65,14 +65,15 @@ def tell_progress(
         total_bytes: size of all sources on disk.
         clock: seconds from any start.
     """
-    said_s = clock()
     began: tuple[float, int] | None = None  # with the first block: an earlier call's are not ours
     for block, encoded in results:
         yield block, encoded
         now_s, done_bytes = clock(), block.consumed_bytes
-        began_s, before_bytes = began = began or (now_s, done_bytes)
+        if began is None:
+            began, said_s = (now_s, done_bytes), now_s
         if now_s - said_s < SAY_EVERY_S:
             continue
+        began_s, before_bytes = began
         said_s = now_s
         line = f"{done_bytes / 1e6:,.0f} of {total_bytes / 1e6:,.0f} MB"
         if done_bytes > before_bytes:
