@@ -84,7 +84,7 @@ def launch(plan: Plan, request: StopRequest, on_poll: Callable[[], None] = lambd
     described = environment.collect(variables, devices.vendors()[plan.device.vendor])
     with Keeper(folder, plan.run_id) as keeper:
         run_dir.create(folder)
-        own = run_dir.first_words(plan, folder, described)
+        own = run_dir.begin(plan, folder, described)
 
         def stop_or_show() -> dict[str, Any] | None:
             keeper.replace_if_dead()

@@ -11,6 +11,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainmark.data.json_documents import open_regular
@@ -20,7 +21,6 @@ from trainmark.measure.shapes import read_event
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from trainmark.planning.plan import Plan
 
@@ -38,29 +38,20 @@ _AFTER_SPAN = {
 class Progress:
     """How far the first rank of a run has come."""
 
-    run_dir: Path
-    world_size: int
-    max_epochs: int
-    max_steps: int | None
-    total_steps: int | None = None
-    step: int = 0
+    plan: Plan
     text: str = "starting ranks"
+    _total_steps: int | None = None
     _offset: int = 0
     _rest: bytes = b""
     _quality: str = ""
+    _steps: int = 0
     _train_ns: int = 0
     _train_steps: int = 0
-
-    @classmethod
-    def of(cls, plan: Plan, run_dir: Path) -> Progress:
-        """Follow the run of ``plan``."""
-        recipe = plan.recipe
-        return cls(run_dir, plan.world_size, recipe["max_epochs"], recipe["max_steps"])
 
     def poll(self) -> str:
         """Read what is new and return the line to show."""
         try:
-            with open_regular(self.run_dir / rank_file(0)) as file:
+            with open_regular(Path(self.plan.run_dir) / rank_file(0)) as file:
                 file.seek(self._offset)
                 data = self._rest + file.read()
                 self._offset = file.tell()
@@ -82,8 +73,9 @@ class Progress:
             case "span":
                 self.text = _AFTER_SPAN.get(event["name"], self.text)
             case "facts":
-                epochs_steps = event["steps_per_epoch"] * self.max_epochs
-                self.total_steps = min(epochs_steps, self.max_steps or epochs_steps)
+                recipe = self.plan.recipe
+                of_epochs = event.get("steps_per_epoch", 0) * recipe["max_epochs"]
+                self._total_steps = min(of_epochs, recipe["max_steps"] or of_epochs)
             case "evaluate":
                 if event["value"] is not None:
                     self._quality = f"  quality {event['value']:.4f}"
@@ -93,22 +85,22 @@ class Progress:
     def _window(self, event: dict[str, Any]) -> None:
         steps = len(event["step_ns"])
         spent_ns = event["end_ns"] - event["start_ns"]
-        self.step = event["first_step"] + steps
+        self._steps += steps
         if event["phase"] == "train":
             self._train_ns += spent_ns
             self._train_steps += steps
-        rate = sum(event["samples"]) * self.world_size * 1e9 / max(spent_ns, 1)
+        rate = sum(event["samples"]) * self.plan.world_size * 1e9 / max(spent_ns, 1)
         loss = event["loss"][-1]
         parts = [
-            f"step {self.step}/{self.total_steps}",
+            f"step {self._steps}/{self._total_steps}",
             f"epoch {event['epoch'] + 1}",
             "loss nan" if loss is None else f"loss {loss:.4f}",
             f"{rate:,.1f} samples/s",
         ]
         if event["used_bytes"] is not None:
             parts.append(f"{event['used_bytes'] / 2**30:.1f} GiB")
-        if self._train_steps and self.total_steps:
-            left_s = (self.total_steps - self.step) * self._train_ns / self._train_steps / 1e9
+        if self._train_steps and self._total_steps:
+            left_s = (self._total_steps - self._steps) * self._train_ns / self._train_steps / 1e9
             parts.append(f"at most {timedelta(seconds=round(left_s))} left")
         self.text = "  ".join(parts) + self._quality
 

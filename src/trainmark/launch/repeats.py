@@ -50,11 +50,7 @@ def launch_all(
         if request.signal_name is not None:
             break
         said = label if count == 1 else f"{label} {single.repeat_index}/{count}"
-        show = (
-            (lambda: None)
-            if quiet
-            else progress_line(said, Progress.of(single, Path(single.run_dir)).poll)
-        )
+        show = (lambda: None) if quiet else progress_line(said, Progress(single).poll)
         record = launch(single, request, on_poll=show)
         if not quiet:
             end_line(f"{said}: {record.status}")

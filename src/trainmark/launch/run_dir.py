@@ -10,7 +10,7 @@ import errno
 import os
 import sys
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,8 @@ from trainmark.measure.events import LAUNCHER_FILE, EventFile, EventWriter
 from trainmark.results import building, evidence, index_of_run, record
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from trainmark.planning.plan import Plan
     from trainmark.results.record import Record
 
@@ -78,7 +80,7 @@ def _cannot_write(run_dir: Path, error: OSError) -> EnvironmentFault:
     return EnvironmentFault(what, where=str(run_dir), remedy=remedy)
 
 
-def first_words(plan: Plan, run_dir: Path, described: dict[str, Any]) -> OwnFiles:
+def begin(plan: Plan, run_dir: Path, described: dict[str, Any]) -> OwnFiles:
     """Write the plan and the launcher's first event; the run counts from here."""
     try:
         plan.save(run_dir)
@@ -109,8 +111,8 @@ def finish(own: OwnFiles, *, stop: dict[str, Any] | None, ended: dict[str, Any] 
     if lost:
         own.restore()
         stop = {"reason": "files_lost", "files": lost}
-    events = own.events
     (own.run_dir / RESERVE_FILE).unlink(missing_ok=True)
+    events = own.events
     if stop is not None:
         events.emit("stop", **stop)
     if ended is not None:
@@ -138,35 +140,29 @@ def finish_for_another(run_dir: Path) -> Record:
 
 
 def _leave_record(run_dir: Path) -> Record:
-    _redact(run_dir)
+    """Write the record; its evidence is redacted before it names the digests."""
+    fault = f"{run_dir}: events and logs cannot be redacted"
+    with _fault_said(fault, "pass on record.json alone, which is"):
+        evidence.redact(run_dir)
     built = building.build(run_dir)
     record.write(built, run_dir)
     leave_index(built, run_dir)
     return built
 
 
-def _complain(said: str) -> None:
-    with suppress(OSError):  # nobody may be listening any more
-        print(escaped(f"trainmark: {said}"), file=sys.stderr)
-
-
-def _redact(run_dir: Path) -> None:
-    """Redact the evidence before the record names its digests; a fault is said."""
-    try:
-        evidence.redact(run_dir)
-    except OSError as error:
-        _complain(
-            f"{run_dir}: events and logs cannot be redacted: {error.strerror}\n"
-            "  way out: pass on record.json alone, which is"
-        )
-
-
 def leave_index(built: Record, run_dir: Path) -> None:
     """Write the JSON records beside a record that stands; a fault is said and changes nothing."""
-    try:
+    fault = f"{run_dir / index_of_run.INDEX_DIR}: cannot be written"
+    with _fault_said(fault, "`trainmark report RUN --format index` prints what belongs there"):
         index_of_run.write_index(built, run_dir)
+
+
+@contextmanager
+def _fault_said(what: str, way_out: str) -> Iterator[None]:
+    """Print a fault that changes nothing about the run."""
+    try:
+        yield
     except (OSError, TrainmarkError) as error:
-        _complain(
-            f"{run_dir / index_of_run.INDEX_DIR}: cannot be written: {error}\n"
-            "  way out: `trainmark report RUN --format index` prints what belongs there"
-        )
+        with suppress(OSError):  # nobody may be listening any more
+            why = getattr(error, "strerror", None) or error
+            print(escaped(f"trainmark: {what}: {why}\n  way out: {way_out}"), file=sys.stderr)

@@ -102,6 +102,7 @@ class _Start(_Event):
 class _Facts(_Event):
     event: Literal["facts"]
     device: DeviceFacts
+    steps_per_epoch: NotRequired[Count]
     memory_scope: NotRequired[str]
     precision_flags: NotRequired[dict[str, str | int | float | bool | None] | None]
     matmul_flops_per_second: NotRequired[Rate | None]

@@ -1,0 +1,84 @@
+"""What is shown of a run that is under way."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fakes import GOLDEN
+from trainmark.launch import progress
+from trainmark.launch.progress import Progress
+from trainmark.measure.events import EventWriter
+from trainmark.planning.plan import Plan
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+S = 10**9
+FACTS: dict[str, Any] = {"device": {}, "steps_per_epoch": 8}
+WINDOW: dict[str, Any] = {
+    "phase": "train", "epoch": 0, "start_ns": 0, "end_ns": 2 * S, "step_ns": [S, S],
+    "wait_ns": [0, 0], "loss": [0.5, 0.25], "samples": [16, 16], "step_samples": [32, 32],
+    "sequences": 0, "tokens": 0, "tokens_padded": 0, "micro_batches": 2, "model_flops": None,
+    "used_bytes": 2**30,
+}  # fmt: skip
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Plan:
+    plan = Plan.model_validate_json((GOLDEN / "plan_toy.json").read_bytes())
+    recipe = plan.recipe | {"max_epochs": 1, "max_steps": 5}
+    changes = {"run_dir": str(tmp_path), "nproc": 2, "world_size": 2, "recipe": recipe}
+    return plan.model_copy(update=changes)
+
+
+def test_the_line_says_how_far_the_first_rank_is(plan: Plan, tmp_path: Path) -> None:
+    shown = Progress(plan)
+    assert shown.poll() == "starting ranks"
+    events = EventWriter(tmp_path / "events.rank0.jsonl", lambda: 0)
+    events.emit("start", pid=7)
+    assert shown.poll() == "importing"
+    events.emit("facts", **FACTS)
+    events.emit("window", **WINDOW)
+    said = "epoch 1  loss 0.2500  32.0 samples/s  1.0 GiB"
+    assert shown.poll() == f"step 2/5  {said}  at most 0:00:03 left"
+    events.emit("window", **WINDOW | {"loss": [0.5, None]})
+    said = said.replace("loss 0.2500", "loss nan")
+    assert shown.poll() == f"step 4/5  {said}  at most 0:00:01 left"
+
+
+def test_a_line_that_is_no_event_changes_nothing(plan: Plan, tmp_path: Path) -> None:
+    (tmp_path / "events.rank0.jsonl").write_text('{"event":"window"}\nnonsense\n')
+    assert Progress(plan).poll() == "starting ranks"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_has_one_line_of_its_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((11, 5)))
+    said = iter(["one\r", "one\r", "more than there is room for"])
+    show = progress.progress_line("a", lambda: next(said))
+    show()
+    show()  # nothing new: nothing written
+    show()
+    progress.end_line("end")
+    assert terminal.getvalue() == "\ra: one\\u00\ra: more th\rend       \n"
+
+
+def test_a_log_has_a_line_now_and_then(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    times, said = iter([100.0, 109.9, 110.1]), iter(["one", "two", "three"])
+    monkeypatch.setattr("time.monotonic", lambda: next(times))
+    show = progress.progress_line("a", lambda: next(said))
+    for _ in range(3):
+        show()
+    assert capsys.readouterr().err == "a: one\na: three\n"
