@@ -9,7 +9,7 @@ Knows nothing of cases, processes or files.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -54,16 +54,8 @@ class Schedule:
     @classmethod
     def of(cls, recipe: Recipe, target: Target | None) -> Schedule:
         """Take the schedule out of a recipe."""
-        return cls(
-            max_epochs=recipe.max_epochs,
-            warmup_steps=recipe.warmup_steps,
-            window_steps=recipe.window_steps,
-            max_steps=recipe.max_steps,
-            eval_every_epochs=recipe.eval_every_epochs,
-            eval_every_samples=recipe.eval_every_samples,
-            eval_from_sample=recipe.eval_from_sample,
-            target=target,
-        )
+        of_recipe = [item.name for item in fields(cls) if item.name != "target"]
+        return cls(**{name: getattr(recipe, name) for name in of_recipe}, target=target)
 
     def next_window(self, step: int) -> tuple[str, int]:
         """Return the phase of the window that starts after ``step`` steps, and its length."""
@@ -263,6 +255,11 @@ class MeasuredLoop:
         result = self.job.evaluate()
         self.device.synchronize()
         self.stages.take_ns(self.device)  # of no step: dropped
+        more: dict[str, Any] = {}
+        if result.reason is not None:
+            more["reason"] = result.reason.as_dict()
+        if result.breakdown:
+            more["parts"] = {kind: _finite(part) for kind, part in result.breakdown.items()}
         target = self.schedule.target
         self.outcome.quality = result.value
         self.outcome.evaluations += 1
@@ -278,12 +275,7 @@ class MeasuredLoop:
             samples=result.samples,
             detail=_finite(result.detail),
             target_reached=self.outcome.target_reached,
-            **({} if result.reason is None else {"reason": result.reason.as_dict()}),
-            **(
-                {"parts": {kind: _finite(part) for kind, part in result.breakdown.items()}}
-                if result.breakdown
-                else {}
-            ),
+            **more,
         )
         if self.parameters is not None:
             self.parameters.after_evaluation(step=self.outcome.steps)

@@ -163,19 +163,22 @@ class RankTimeline:
 class RunTimeline:
     """What all event files of a run directory say."""
 
-    launch_ns: int
-    launch_unix_ns: int
     ranks: list[RankTimeline]
     series: Series
-    launcher: list[dict[str, Any]]
+    launcher: dict[str, dict[str, Any]]  # its events by their names
     launcher_malformed_lines: int = 0
+
+    @property
+    def launch_ns(self) -> int:
+        """Return when the launcher began, on the clock of all events."""
+        return int(self.launcher["launch"]["t_ns"])
 
     @property
     def end_ns(self) -> int | None:
         """Return the last rank's end; where one did not finish, what the launcher saw of it."""
         ends = [rank.last_ns for rank in self.ranks if rank.last_ns is not None]
         if ends and not self.finished:
-            ends += [e["t_ns"] for e in self.launcher if e["event"] in ("stop", "agent_exit")]
+            ends += _seen_ns(self.launcher)
         return max(ends, default=None)
 
     @property
@@ -186,11 +189,8 @@ class RunTimeline:
     @property
     def others_cpu_share(self) -> float | None:
         """Return the share of the machine's cores that other work used during the run."""
-        for event in self.launcher:
-            if event["event"] == "agent_exit":
-                share: float | None = event.get("others_cpu_share")
-                return share
-        return None
+        share: float | None = self.launcher.get("agent_exit", {}).get("others_cpu_share")
+        return share
 
     @property
     def counts(self) -> Counts:
@@ -264,21 +264,25 @@ def read_run(run_dir: Path, world_size: int) -> RunTimeline:
 
     Raises:
         OSError: no launcher's events, or a file that cannot be read.
-        StopIteration: the launcher's events do not begin with a launch.
+        KeyError: the launcher's events hold no launch.
     """
     launcher_file = EventFile(run_dir / LAUNCHER_FILE, read_event)
-    launcher = list(launcher_file)
-    start = next(event for event in launcher if event["event"] == "launch")
+    launcher = {event["event"]: event for event in launcher_file}
+    if "launch" not in launcher:
+        raise KeyError("launch")
     series = Series.empty()
     ranks = []
     for rank in range(world_size):
         path = run_dir / rank_file(rank)
         ranks.append(read_rank(path, rank, series) if path.exists() else RankTimeline(rank))
-    seen = [event["t_ns"] for event in launcher if event["event"] in ("stop", "agent_exit")]
+    seen_ns = _seen_ns(launcher)
     for item in ranks:
         silent = item.end_ns is None and item.error is None and item.last_ns is not None
-        if silent and seen:
-            item.unfinished_ns = max(0, seen[0] - (item.last_ns or 0))
-    return RunTimeline(
-        start["t_ns"], start["unix_ns"], ranks, series, launcher, launcher_file.malformed_lines
-    )
+        if silent and seen_ns:
+            item.unfinished_ns = max(0, min(seen_ns) - (item.last_ns or 0))
+    return RunTimeline(ranks, series, launcher, launcher_file.malformed_lines)
+
+
+def _seen_ns(launcher: dict[str, dict[str, Any]]) -> list[int]:
+    """Return when the launcher stopped the ranks and when it saw them end, where it did."""
+    return [launcher[name]["t_ns"] for name in ("stop", "agent_exit") if name in launcher]

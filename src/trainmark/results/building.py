@@ -184,7 +184,7 @@ def compute(run_dir: Path) -> Record:
     try:
         plan = Plan.read(run_dir)
         timeline = read_run(run_dir, plan.world_size)
-    except (OSError, StopIteration, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise RecordError(
             "not a run directory", where=str(run_dir), rule=f"it needs {PLAN_FILE} and events"
         ) from error
@@ -202,7 +202,7 @@ def compute(run_dir: Path) -> Record:
     if ending.status in ("passed", "target_missed"):
         ending = checks.broken(plan, timeline, figures) or ending
     steps, quality = _steps(timeline), _quality(plan, timeline)
-    launch = next(event for event in timeline.launcher if event["event"] == "launch")
+    launch = timeline.launcher["launch"]
     seen = findings.Seen(plan, timeline, figures)
     doubts, notes = findings.find(seen), [*own.notes, *findings.notes(seen, steps, quality)]
     swings = [rank.facts.get("matmul_swing") for rank in timeline.ranks]

@@ -37,7 +37,7 @@ class _Run(NamedTuple):
 
 def find(timeline: RunTimeline, target: Target | None) -> Ending:
     """Return the ending. What stopped the run from outside comes before what ranks say."""
-    run = _Run({event["event"]: event for event in timeline.launcher}, timeline, target)
+    run = _Run(timeline.launcher, timeline, target)
     for rule in (_stopped, _ranks_failed, _agent_failed, _events_lost, _target_missed):
         ending = rule(run)
         if ending is not None:
@@ -102,9 +102,10 @@ def _failures(run: _Run) -> list[tuple[float, Cause]]:
         if error is not None:
             known = found.get(rank.rank)
             exit_code = 1 if known is None else known[1].exit_code
-            # To the nanosecond, where the agent knows whole seconds: a peer's broken
+            # To the nanosecond, where the launcher knows it less exactly: a peer's broken
             # connection comes after what broke it, often within the same second.
-            time_ns = error["t_ns"] - run.timeline.launch_ns + run.timeline.launch_unix_ns
+            launch = run.events["launch"]
+            time_ns = error["t_ns"] - launch["t_ns"] + launch["unix_ns"]
             found[rank.rank] = time_ns / 1e9, _reported(error, rank.rank, exit_code)
     return list(found.values())
 
