@@ -7,7 +7,7 @@ Must stay importable in milliseconds: no torch, no pydantic, no numpy.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 from annotated_types import Ge, Gt, Le
 
@@ -30,6 +30,8 @@ PRECISION_ALIASES: dict[str, str] = {"amp": "fp16"}
 @dataclass(frozen=True, slots=True)
 class Text:
     """One sentence for people, in the languages of the result page; without Chinese in English."""
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}  # where it is read from a document
 
     en: str
     zh: str = ""

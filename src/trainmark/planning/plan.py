@@ -329,6 +329,7 @@ def resolve(
         recipe, named=case.recipes[request.recipe_name], standard=case.recipes[standard]
     )
     extra |= {f"prepare.{name}": value for name, value in facts.changed_rules.items()}
+    found = {name: value for name, value in asdict(facts).items() if name != "changed_rules"}
     stamp = (now or datetime.now(UTC)).strftime("%Y%m%dT%H%M%SZ")
     run_id = f"{stamp}-{case.name}-{run_token or secrets.token_hex(3)}"
     oversubscribed = vendor.counts_cores and nproc > vendor.count()
@@ -356,16 +357,7 @@ def resolve(
         nproc=nproc,
         repeat_index=1,
         repeat_count=repeat_count,
-        data=PlannedData(
-            folder=str(folder.resolve()),
-            origin=recipe.data,
-            layout=facts.layout,
-            content_id=facts.content_id,
-            train_samples=facts.train_samples,
-            eval_samples=facts.eval_samples,
-            best_quality=facts.best_quality,
-            quality_comparable=facts.quality_comparable,
-        ),
+        data=PlannedData(folder=str(folder.resolve()), origin=recipe.data, **found),
         run_dir=_absolute(run_dir or RUNS_DIR / run_id),
     )
 

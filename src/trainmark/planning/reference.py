@@ -18,6 +18,7 @@ from pydantic import Field, PositiveInt, ValidationError
 from trainmark import cases
 from trainmark.data.json_documents import Frozen
 from trainmark.errors import RecordError
+from trainmark.spec import Text  # noqa: TC001 - pydantic reads it at run time
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,39 +29,36 @@ EvidenceLevel = Literal["A", "B", "C", "unverified"]
 _SAME_WORK_RATIO = 1.1
 
 
-class Words(Frozen):
-    """One sentence in the two languages of the page."""
-
-    en: str
-    zh: str
-
-    def in_language(self, lang: str) -> str:
-        """Return the sentence in ``lang``: ``en`` or ``zh``."""
-        return self.zh if lang == "zh" else self.en
-
-
 class Source(Frozen):
     """Where rows come from; ``date`` is ISO 8601, none when the source gives none."""
 
     id: str
-    text: Words
+    text: Text
     url: str | None = None
     date: str | None = None
     evidence: EvidenceLevel
-    remark: Words | None = None
+    remark: Text | None = None
 
 
-class _PrintedRow(Frozen):
-    """A row of ``reference.toml``."""
+class _Row(Frozen):
+    """What a row of ``reference.toml`` and a ``Reference`` have in common.
 
-    source: str
+    ``cells_en`` replaces cells whose print is not English, for the English page only.
+    """
+
     kind: Literal["published", "measured"] = "published"
     configuration: str
     device: str
     world: Annotated[str, Field(pattern=r"^[1-9]\d*x[1-9]\d*$")]
     precision: str
-    cells: list[str]
     cells_en: dict[str, str] = Field({})
+
+
+class _PrintedRow(_Row):
+    """A row of ``reference.toml``: the id of its source, cells in the order of the columns."""
+
+    source: str
+    cells: list[str]
 
 
 class _File(Frozen):
@@ -72,20 +70,11 @@ class _File(Frozen):
     reference: list[_PrintedRow]
 
 
-class Reference(Frozen):
-    """One row of figures with its provenance; ``cells`` by column header, as printed.
-
-    ``cells_en`` replaces cells whose print is not English, for the English page only.
-    """
+class Reference(_Row):
+    """One row of figures with its provenance; ``cells`` by column header, as printed."""
 
     source: Source
-    kind: Literal["published", "measured"]
-    configuration: str
-    device: str
-    world: str
-    precision: str
     cells: dict[str, str]
-    cells_en: dict[str, str] = Field({})
 
     @property
     def fix_hp(self) -> str:
@@ -215,11 +204,6 @@ def _row(path: Path, file: _File, sources: dict[str, Source], index: int) -> Ref
         )
     return Reference(
         source=sources[printed.source],
-        kind=printed.kind,
-        configuration=printed.configuration,
-        device=printed.device,
-        world=printed.world,
-        precision=printed.precision,
         cells=dict(zip(file.columns, printed.cells, strict=True)),
-        cells_en=printed.cells_en,
+        **printed.model_dump(exclude={"source", "cells"}),
     )
