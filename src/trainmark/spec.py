@@ -275,6 +275,11 @@ class Recipe:
         rule="closed",
     )
     compile: bool = recipe_field(False, "torch.compile the model", rule="closed")
+    kernels: Literal["library", "own"] | None = recipe_field(
+        None,
+        "library | own: whose attention, dropout, loss and table rows run; none: own on a CPU",
+        rule="free",
+    )
     weight_decay: NonNegativeFloat = recipe_field(0.0, "decoupled weight decay")
     max_epochs: PositiveInt = recipe_field(1, "passes over the data at most", rule="scope")
     max_steps: PositiveInt | None = recipe_field(

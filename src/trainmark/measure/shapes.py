@@ -55,6 +55,7 @@ class JobFacts(TypedDict, total=False):
     parameters: Bytes | None
     trainable_parameters: Bytes | None
     predicted_peak_bytes: Bytes | None
+    kernels: dict[str, str] | None
     skipped_steps: Bytes | None
     flops_formula: str
     artifacts: list[str]

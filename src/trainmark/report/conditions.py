@@ -94,7 +94,8 @@ def _facts(record: Record, lang: str) -> dict[str, str]:
     plan, none = record.plan, text("fact.none", lang)
     comma, stop = text("sep.comma", lang), text("sep.semicolon", lang)
     world = f"{plan.nnodes}x{plan.nproc}"
-    predicted = (record.environment.get("job") or {}).get("predicted_peak_bytes")
+    job = record.environment.get("job") or {}
+    predicted, kernels = job.get("predicted_peak_bytes"), job.get("kernels")
     found = {
         "status": text(f"status.{record.status}", lang),
         "verdict": verdict(record, lang),
@@ -106,6 +107,7 @@ def _facts(record: Record, lang: str) -> dict[str, str]:
         # Few cases predict it.
         "predicted_memory": None if predicted is None else f"{predicted / cells.GIB:.3g} GiB",
         "world": text("world.text", lang, world=world, n=plan.world_size),
+        "kernels": joined(kernels, lang) if kernels else None,
         "repeat": text("repeat.text", lang, index=plan.repeat_index, count=plan.repeat_count),
         "started": cells.clean(record.started),
         "flags": joined(record.environment.get("precision_flags"), lang),

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from trainmark.cases.dlrm_criteo import embeddings
 from trainmark.cases.dlrm_criteo.auc import roc_auc
 from trainmark.cases.dlrm_criteo.embeddings import FusedTables
 from trainmark.cases.dlrm_criteo.model import Dlrm, Interaction, build_model
 from trainmark.errors import DataError, DivergedError
+from trainmark.training.kernels.embedding_rows import COMPILED, TORCH, RowOperations
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -142,15 +142,17 @@ def test_repeated_rows_get_the_sum_of_their_gradients(
     torch.testing.assert_close(tables.weight, expected, rtol=1e-5, atol=1e-6)
 
 
-def stepped(samples: int, dim: int, *, compiles: bool, threads: int = 1) -> tuple[Tensor, Tensor]:
+def stepped(
+    samples: int, dim: int, *, rows: RowOperations, threads: int = 1
+) -> tuple[Tensor, Tensor]:
     """Return what is looked up in three tables, and the weight after one update of it."""
-    rows = (2, 300, 40)
-    tables = FusedTables(rows, dim, seed=3)
-    tables.compiles, tables.learning_rate = compiles, 0.3
+    sizes = (2, 300, 40)
+    tables = FusedTables(sizes, dim, seed=3, rows=rows)
+    tables.learning_rate = 0.3
     generator = torch.Generator().manual_seed(4)
-    ids = torch.stack([torch.randint(n, (samples,), generator=generator) for n in rows]).int()
+    ids = torch.stack([torch.randint(n, (samples,), generator=generator) for n in sizes]).int()
     # One table of a wider gradient is left out: samples do not lie close to each other.
-    grad = torch.randn(samples, len(rows) + 1, dim, generator=generator)[:, 1:]
+    grad = torch.randn(samples, len(sizes) + 1, dim, generator=generator)[:, 1:]
     torch.set_num_threads(threads)
     found = tables(ids)
     found.backward(grad)
@@ -158,26 +160,20 @@ def stepped(samples: int, dim: int, *, compiles: bool, threads: int = 1) -> tupl
 
 
 @needs_numba
-@pytest.mark.parametrize("streams", [True, False])
 @pytest.mark.parametrize(("samples", "dim"), [(1, 8), (700, 4), (700, 64)])
-def test_compiled_rows_equal_those_of_torch(
-    samples: int, dim: int, streams: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from trainmark.cases.dlrm_criteo import cpu_rows
-
-    monkeypatch.setattr(cpu_rows, "STREAM_FROM_BYTES", 0 if streams else 1 << 40)
-    found, weight = stepped(samples, dim, compiles=True)
-    expected_found, expected_weight = stepped(samples, dim, compiles=False)
+def test_compiled_rows_equal_those_of_torch(samples: int, dim: int) -> None:
+    found, weight = stepped(samples, dim, rows=COMPILED)
+    expected_found, expected_weight = stepped(samples, dim, rows=TORCH)
     assert torch.equal(found, expected_found)
     torch.testing.assert_close(weight, expected_weight, rtol=1e-5, atol=1e-5)
 
 
 @needs_numba
 def test_compiled_rows_are_the_same_on_any_number_of_threads() -> None:
-    found, weight = stepped(500, 16, compiles=True)
+    found, weight = stepped(500, 16, rows=COMPILED)
     for threads in (2, 5):
         for mine, expected in zip(
-            stepped(500, 16, compiles=True, threads=threads), (found, weight), strict=True
+            stepped(500, 16, rows=COMPILED, threads=threads), (found, weight), strict=True
         ):
             assert torch.equal(mine, expected)
 
@@ -185,7 +181,7 @@ def test_compiled_rows_are_the_same_on_any_number_of_threads() -> None:
 @needs_numba
 @pytest.mark.parametrize("bad", [-1, 5])
 def test_a_row_outside_its_table_is_refused_and_nothing_changes(bad: int) -> None:
-    tables = FusedTables((2, 5, 3), 4, seed=1)
+    tables = FusedTables((2, 5, 3), 4, seed=1, rows=COMPILED)
     before = tables.weight.clone()
     with pytest.raises(DataError) as caught:
         tables(torch.tensor([[1, 0], [0, bad], [2, 2]]))
@@ -197,10 +193,9 @@ def test_a_row_outside_its_table_is_refused_and_nothing_changes(bad: int) -> Non
     assert torch.equal(tables.weight, before)
 
 
-def test_tables_say_what_looks_rows_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    for installed, word in ((None, "torch"), (object(), "numba")):
-        monkeypatch.setattr(embeddings, "find_spec", lambda _name, found=installed: found)
-        assert FusedTables((4,), 2, seed=1).row_operations == word
+@pytest.mark.parametrize(("rows", "word"), [(TORCH, "torch"), (COMPILED, "numba")])
+def test_tables_say_what_looks_rows_up(rows: RowOperations, word: str) -> None:
+    assert FusedTables((4,), 2, seed=1, rows=rows).row_operations == word
 
 
 def test_no_gradient_of_a_table_is_ever_made() -> None:

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from trainmark.protocols import Batch, Counts, Evaluation
-from trainmark.training.kernels.attention import use_cpu_attention
-from trainmark.training.kernels.dropout import use_fast_dropout
+from trainmark.training.kernels.choice import choose
 from trainmark.training.parameters import trained
 from trainmark.training.shards import Sharding, evaluation_rows
 from trainmark.training.stepper import Stepper, add_over_ranks
@@ -56,7 +55,8 @@ class DistilbertJob:
         weights = weights_file(context.data_dir / "model") if pretrained else None
         self.model = build_model(data.config, seed=recipe.seed, weights=weights)
         context.device.place(self.model)
-        self._use_fast_cpu_parts()
+        self.kernels = choose(recipe, context.device.torch_type)
+        self.kernels.put_into(self.model)
         self.sharding = Sharding.of(context, num_rows=len(data.train))
         self.steps_per_epoch = self.sharding.steps_per_epoch
         planned = planned_steps(recipe, self.steps_per_epoch)
@@ -68,16 +68,6 @@ class DistilbertJob:
         )  # fmt: skip
         self.step, self.check = self.stepper.step, self.stepper.check
         self.updates = self.stepper.updates
-
-    def _use_fast_cpu_parts(self) -> None:
-        """On a CPU in fp32, compute dropout and attention faster; the mathematics stay.
-
-        A compiled model has its own fused dropout; lower precisions keep the library's.
-        """
-        fp32_cpu = self.context.device.torch_type == "cpu" and self.recipe.precision == "fp32"
-        if fp32_cpu and not self.recipe.compile:
-            use_fast_dropout(self.model)
-            use_cpu_attention(self.model)
 
     def batches(self, epoch: int) -> Iterator[Batch]:
         split = self.data.train
@@ -168,6 +158,6 @@ class DistilbertJob:
             },
             "init": self.recipe.init,
             "truncated_rows": self.data.train.truncated + self.data.validation.truncated,
-            "attention": self.model.config._attn_implementation,  # type: ignore[union-attr]
+            "kernels": self.kernels.used("attention", "dropout"),
             "skipped_steps": self.stepper.skipped_steps(),
         }  # fmt: skip

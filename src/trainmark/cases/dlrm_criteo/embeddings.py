@@ -8,7 +8,6 @@ model above.
 from __future__ import annotations
 
 import mmap
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -16,10 +15,14 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
+from trainmark.training.kernels import embedding_rows
+
 from .initial import fill_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from trainmark.training.kernels.embedding_rows import RowOperations
 
 FLOAT_BYTES = 4
 
@@ -31,22 +34,27 @@ class FusedTables(nn.Module):
         cardinalities: rows of each table.
         dim: numbers of a row.
         seed: of the initial rows; none: the caller fills ``weight``.
+        rows: what looks rows up and updates them.
 
     Attributes:
         weight: (sum of cardinalities, dim) float32; no parameter, so no optimizer sees it.
         learning_rate: of the SGD step that the next backward pass takes.
         grad_scale: what incoming gradients were multiplied by; a tensor where it lives on
             the device, as a loss scale does. Gradients that overflowed under it are dropped.
-        compiles: whether a CPU takes the compiled loops of ``cpu_rows``, as it does where
-            numba is installed, or torch's operations.
     """
 
-    def __init__(self, cardinalities: Sequence[int], dim: int, *, seed: int | None) -> None:
+    def __init__(
+        self,
+        cardinalities: Sequence[int],
+        dim: int,
+        *,
+        seed: int | None,
+        rows: RowOperations = embedding_rows.TORCH,
+    ) -> None:
         super().__init__()
-        self.cardinalities, self.dim = tuple(cardinalities), dim
+        self.cardinalities, self.dim, self.rows = tuple(cardinalities), dim, rows
         self.learning_rate: float = 0.0
         self.grad_scale: float | Tensor = 1.0
-        self.compiles = find_spec("numba") is not None
         self.register_buffer("weight", _empty_rows(sum(self.cardinalities), dim))
         ends = torch.tensor(self.cardinalities, dtype=torch.int64).cumsum(0)
         starts = torch.cat([ends.new_zeros(1), ends[:-1]])
@@ -75,45 +83,26 @@ class FusedTables(nn.Module):
     @property
     def row_operations(self) -> str:
         """What looks rows up and updates them: ``numba`` or ``torch``."""
-        on_cpu = cast("Tensor", self.weight).device.type == "cpu"
-        return "numba" if self.compiles and on_cpu else "torch"
-
-    def rows_of(self, ids: Tensor) -> Tensor:
-        """Return the row numbers in the weight of ids (T, B), sample by sample, (B x T,)."""
-        shifted = ids + cast("Tensor", self._starts)[:, None]
-        return shifted.t().reshape(-1)
+        return self.rows.name
 
     @torch.no_grad()
-    def look_up(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the rows of ids (T, B) as (B, T, dim), and what ``update`` names them by."""
-        weight = cast("Tensor", self.weight)
-        if self.row_operations == "numba":
-            from . import cpu_rows
-
-            starts, sizes = cast("Tensor", self._starts), cast("Tensor", self._cardinalities)
-            return cpu_rows.look_up(weight, starts, sizes, ids), ids
-        rows = self.rows_of(ids)
-        return weight.index_select(0, rows).view(ids.shape[1], ids.shape[0], self.dim), rows
+    def look_up(self, ids: Tensor) -> Tensor:
+        """Return the rows of ids (T, B) as (B, T, dim)."""
+        weight, starts = cast("Tensor", self.weight), cast("Tensor", self._starts)
+        return self.rows.look_up(weight, starts, cast("Tensor", self._cardinalities), ids)
 
     @torch.no_grad()
-    def update(self, names: Tensor, grads: Tensor) -> None:
-        """Take the SGD step for the rows of a look-up with gradients (B, T, dim).
+    def update(self, ids: Tensor, grads: Tensor) -> None:
+        """Take the SGD step for the rows of ids (T, B) with gradients (B, T, dim).
 
         Rows may repeat within a look-up: their gradients add up.
         """
-        weight = cast("Tensor", self.weight)
         factor = -self.learning_rate / self.grad_scale
         if isinstance(factor, Tensor):
             grads = _scaled_or_zero(grads, factor)
             factor = 1.0
-        if self.row_operations == "numba":
-            from . import cpu_rows
-
-            cpu_rows.add_rows(weight, cast("Tensor", self._starts), names, grads, factor)
-        elif weight.device.type == "cpu":
-            _add_rows_on_cpu(weight, names, grads, factor)
-        else:
-            weight.index_add_(0, names, grads.reshape(-1, self.dim), alpha=factor)
+        weight, starts = cast("Tensor", self.weight), cast("Tensor", self._starts)
+        self.rows.add_rows(weight, starts, ids, grads, factor)
 
 
 class _LookUp(Function):
@@ -121,17 +110,16 @@ class _LookUp(Function):
 
     @staticmethod
     def forward(ctx: Any, _anchor: Tensor, tables: FusedTables, ids: Tensor) -> Tensor:
-        found, names = tables.look_up(ids)
         ctx.tables = tables
-        ctx.save_for_backward(names)
-        return found
+        ctx.save_for_backward(ids)
+        return tables.look_up(ids)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        (names,) = ctx.saved_tensors
+        (ids,) = ctx.saved_tensors
         grad = grads[0].float()
-        ctx.tables.update(names, grad)
+        ctx.tables.update(ids, grad)
         return grad.new_zeros(()), None, None
 
 
@@ -152,13 +140,3 @@ def _scaled_or_zero(grads: Tensor, factor: Tensor) -> Tensor:
     """Return ``grads x factor``, or zeros where one overflowed; asks nothing of the host."""
     scaled = grads * factor
     return torch.where(torch.isfinite(scaled.sum()), scaled, torch.zeros_like(scaled))
-
-
-def _add_rows_on_cpu(weight: Tensor, rows: Tensor, grads: Tensor, factor: float) -> None:
-    """Add ``factor x grads`` (B, T, dim) to ``weight[rows]``, in place, on all threads.
-
-    ``index_add_`` runs on one thread there. ``scatter_add_`` with an index that is a vector
-    seen as a matrix sorts the rows and gives each to one thread, always in the same order.
-    """
-    scaled = (grads * factor).reshape(-1, weight.shape[1])
-    weight.scatter_add_(0, rows.long()[:, None].expand_as(scaled), scaled)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from trainmark.protocols import Batch, Counts, Evaluation
 from trainmark.spec import RankMemory
+from trainmark.training.kernels.choice import LIBRARY, Kernels, choose
 from trainmark.training.parallel import Ranks, parallelize
 from trainmark.training.parameters import trained
 from trainmark.training.stepper import AUTOCAST_DTYPES, Stepper, add_floats_over_ranks
@@ -87,6 +89,7 @@ class DlrmJob:
         self._folds = rows != spec.cardinalities
         self._limits = context.device.place(torch.tensor([[rows[i]] for i in columns]).int())
         self._in_part = lambda name: context.stages.stage(name, context.device)
+        self.kernels = choose(recipe, context.device.torch_type)
         self.tables: Any = self._build_tables()
         context.device.place(self.tables)
         bottom, top = layers(recipe)
@@ -108,7 +111,7 @@ class DlrmJob:
 
     def _build_tables(self) -> nn.Module:
         """Return the tables of this rank: all of them where it is alone."""
-        lookup = lookup_of(self.recipe.engine)
+        lookup = lookup_of(self.recipe.engine, self.kernels)
         dim, seed = self.recipe.embedding_dim, self.recipe.seed
         if self.context.world_size == 1:
             alone: nn.Module = lookup(self.placement.cardinalities, dim, seed=seed)
@@ -202,6 +205,7 @@ class DlrmJob:
             "flops_formula": "6 x (weights of linear layers + vectors^2 x dim) "
             "- 2 x weights of the first layer, per sample, without padding",
             "engine": self.recipe.engine,
+            "kernels": self.kernels.used(*(["rows"] if self.recipe.engine == "plain" else [])),
             "row_operations": self.tables.row_operations,
             "placement": self.placement.describe(),
             # A row read, its gradient read, the row read again and written.
@@ -212,10 +216,10 @@ class DlrmJob:
         }
 
 
-def lookup_of(engine: str) -> Any:
-    """Return the type of module that looks rows up."""
+def lookup_of(engine: str, kernels: Kernels = LIBRARY) -> Any:
+    """Return what makes a module that looks rows up; see ``hybrid.LookupType``."""
     if engine == "torchrec":
         from .engine_torchrec import TorchrecTables
 
         return TorchrecTables
-    return FusedTables
+    return partial(FusedTables, rows=kernels.rows)

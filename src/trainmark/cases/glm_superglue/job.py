@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from trainmark.protocols import Batch, Counts, Evaluation
+from trainmark.training.kernels.choice import choose
 from trainmark.training.optimizer import decay_groups, decay_progress, warmup_factor
 from trainmark.training.parameters import trained
 from trainmark.training.shards import Sharding, evaluation_rows
@@ -69,8 +70,9 @@ class GlmJob:
         recipe: GlmRecipe = context.recipe
         self.context, self.data, self.recipe = context, data, recipe
         self.shape = shape_of(recipe)
+        self.kernels = choose(recipe, context.device.torch_type)
         self.model: Glm = build_model(
-            self.shape, dropout=recipe.dropout, seed=recipe.seed,
+            self.shape, dropout=recipe.dropout, seed=recipe.seed, kernels=self.kernels,
             checkpoint_activations=recipe.checkpoint_activations,
         )  # fmt: skip
         self.loaded: LoadReport | None = None
@@ -172,6 +174,7 @@ class GlmJob:
             "trainable_parameters": self.shape.parameters,
             "flops_formula": "palm-appendix-b, blocks only",
             "init": recipe.init,
+            "kernels": self.kernels.used("attention", "dropout"),
             "checkpoint": None if self.loaded is None else asdict(self.loaded),
             "group_by_choices": recipe.group_by_choices,
             "trim_padding": recipe.trim_padding,

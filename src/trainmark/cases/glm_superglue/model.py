@@ -10,13 +10,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812 - the field's name for it
 from torch.utils.checkpoint import checkpoint
 
-from trainmark.training.kernels.attention import Prefix, attention
-from trainmark.training.kernels.dropout import FastDropout
-from trainmark.training.kernels.gelu_linear import gelu_linear
-
-from .tied import Head, TiedEmbedding
+from trainmark.training.kernels.attention import Prefix
+from trainmark.training.kernels.choice import LIBRARY, Kernels
 
 INIT_STD = 0.02  # projections into the residual stream are divided by sqrt(2 x layers)
 
@@ -55,8 +53,9 @@ class GlmShape:
 class Attention(nn.Module):
     """Self-attention; the rows of ``query_key_value`` are all queries, all keys, all values."""
 
-    def __init__(self, shape: GlmShape, dropout: float) -> None:
+    def __init__(self, shape: GlmShape, dropout: float, kernels: Kernels) -> None:
         super().__init__()
+        self.attend = kernels.attention
         self.num_heads = shape.num_heads
         self.dropout = dropout
         self.query_key_value = nn.Linear(shape.hidden_size, 3 * shape.hidden_size)
@@ -65,10 +64,10 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, prefix: Prefix) -> Tensor:
         """Map (N, S, D) to (N, S, D)."""
         n, s, _ = x.shape
-        parts = self.query_key_value(x).view(n, s, 3, self.num_heads, -1)
-        query, key, value = parts.permute(2, 0, 3, 1, 4)  # each (N, H, S, D/H)
+        together = self.query_key_value(x).view(n, s, 3, self.num_heads, -1)
+        query, key, value = together.permute(2, 0, 3, 1, 4)  # each (N, H, S, D/H)
         dropout = self.dropout if self.training else 0.0
-        mixed = attention(query, key, value, prefix=prefix, dropout=dropout)
+        mixed = self.attend(query, key, value, prefix=prefix, dropout=dropout)
         return self.dense(mixed.transpose(1, 2).reshape(n, s, -1))  # type: ignore[no-any-return]
 
 
@@ -82,19 +81,20 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (N, S, D) to (N, S, D)."""
-        return gelu_linear(self.dense_h_to_4h(x), self.dense_4h_to_h)
+        wide = F.gelu(self.dense_h_to_4h(x), approximate="tanh")
+        return self.dense_4h_to_h(wide)  # type: ignore[no-any-return]
 
 
 class Layer(nn.Module):
     """Attention and a feed-forward part, each normed before and added to what comes in."""
 
-    def __init__(self, shape: GlmShape, dropout: float) -> None:
+    def __init__(self, shape: GlmShape, dropout: float, kernels: Kernels) -> None:
         super().__init__()
         self.input_layernorm = nn.LayerNorm(shape.hidden_size)
-        self.attention = Attention(shape, dropout)
+        self.attention = Attention(shape, dropout, kernels)
         self.post_attention_layernorm = nn.LayerNorm(shape.hidden_size)
         self.mlp = FeedForward(shape.hidden_size)
-        self.dropout = FastDropout(dropout)
+        self.dropout = kernels.dropout(dropout)
 
     def forward(self, x: Tensor, prefix: Prefix) -> Tensor:
         """Map (N, S, D) to (N, S, D)."""
@@ -105,14 +105,16 @@ class Layer(nn.Module):
 class Transformer(nn.Module):
     """Everything between the token table and the head."""
 
-    def __init__(self, shape: GlmShape, *, dropout: float, checkpoint_activations: bool) -> None:
+    def __init__(
+        self, shape: GlmShape, *, dropout: float, checkpoint_activations: bool, kernels: Kernels
+    ) -> None:
         super().__init__()
         self.checkpoint_activations = checkpoint_activations
         rows = shape.max_positions + 1
         self.position_embeddings = nn.Embedding(rows, shape.hidden_size)
         self.block_position_embeddings = nn.Embedding(rows, shape.hidden_size)
-        self.dropout = FastDropout(dropout)
-        self.layers = nn.ModuleList(Layer(shape, dropout) for _ in range(shape.num_layers))
+        self.dropout = kernels.dropout(dropout)
+        self.layers = nn.ModuleList(Layer(shape, dropout, kernels) for _ in range(shape.num_layers))
         self.final_layernorm = nn.LayerNorm(shape.hidden_size)
 
     def forward(
@@ -141,16 +143,25 @@ class Glm(nn.Module):
             additions of a layer.
         checkpoint_activations: keep only what enters a layer and compute the rest again in
             the backward pass.
+        kernels: the operations that it computes with.
     """
 
     def __init__(
-        self, shape: GlmShape, *, dropout: float = 0.1, checkpoint_activations: bool = False
+        self,
+        shape: GlmShape,
+        *,
+        dropout: float = 0.1,
+        checkpoint_activations: bool = False,
+        kernels: Kernels = LIBRARY,
     ) -> None:
         super().__init__()
         self.shape = shape
-        self.word_embeddings = TiedEmbedding(shape.vocab_size, shape.hidden_size)
+        self.word_embeddings = nn.Embedding(shape.vocab_size, shape.hidden_size)
         self.transformer = Transformer(
-            shape, dropout=dropout, checkpoint_activations=checkpoint_activations
+            shape,
+            dropout=dropout,
+            checkpoint_activations=checkpoint_activations,
+            kernels=kernels,
         )
 
     def hidden_states(
@@ -163,14 +174,9 @@ class Glm(nn.Module):
             separators: (N,): tokens before it are seen by all of their row, those from it on
                 only by themselves and what follows them.
         """
-        return self._run(ids, positions, block_positions, separators)[0]
-
-    def _run(
-        self, ids: Tensor, positions: Tensor, block_positions: Tensor, separators: Tensor
-    ) -> tuple[Tensor, Head]:
-        words, head = self.word_embeddings.look_up(ids)
         prefix = Prefix(separators, ids.size(1))
-        return self.transformer(words, positions, block_positions, prefix), head
+        words = self.word_embeddings(ids)
+        return self.transformer(words, positions, block_positions, prefix)  # type: ignore[no-any-return]
 
     def target_log_probs(  # noqa: PLR0917 - as it is called through DDP
         self,
@@ -190,20 +196,29 @@ class Glm(nn.Module):
             rows: (K,): which of the N x S positions predicts, counted along the sequences.
             targets: (K,): the token of which the probability is asked.
         """
-        hidden, head = self._run(ids, positions, block_positions, separators)
+        hidden = self.hidden_states(ids, positions, block_positions, separators)
         asked = hidden.flatten(0, 1).index_select(0, rows)  # (K, D)
-        return head.log_probs(asked, targets)  # type: ignore[no-any-return]
+        scores = F.linear(asked, self.word_embeddings.weight)  # (K, V)
+        chances = torch.log_softmax(scores.float(), -1)
+        return chances.gather(1, targets[:, None]).squeeze(1)
 
-    # A replica that is spread over ranks has to be called itself.
+    # A replica that DDP wraps has to be called itself.
     forward = target_log_probs
 
 
 @torch.no_grad()
 def build_model(
-    shape: GlmShape, *, dropout: float = 0.1, checkpoint_activations: bool = False, seed: int
+    shape: GlmShape,
+    *,
+    dropout: float = 0.1,
+    checkpoint_activations: bool = False,
+    seed: int,
+    kernels: Kernels = LIBRARY,
 ) -> Glm:
     """Return the model on the host, initialised from ``seed``, in train mode."""
-    model = Glm(shape, dropout=dropout, checkpoint_activations=checkpoint_activations)
+    model = Glm(
+        shape, dropout=dropout, checkpoint_activations=checkpoint_activations, kernels=kernels
+    )
     torch.manual_seed(seed)
     for name, parameter in model.named_parameters():
         if name.endswith(("attention.dense.weight", "mlp.dense_4h_to_h.weight")):

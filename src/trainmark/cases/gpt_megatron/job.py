@@ -10,6 +10,7 @@ from torch import Tensor
 
 from trainmark.errors import DataError
 from trainmark.protocols import Batch, Counts, Evaluation
+from trainmark.training.kernels.choice import choose
 from trainmark.training.optimizer import decay_groups, decay_progress, warmup_factor
 from trainmark.training.parallel import Ranks, parallelize
 from trainmark.training.parameters import trained
@@ -72,7 +73,8 @@ class GptJob:
         self.config = config_of(recipe)
         ranks = Ranks.of(context, tensor_parallel=recipe.tensor_parallel, with_mesh=recipe.fsdp)
         self.ranks = ranks
-        self.model = build_model(self.config, seed=recipe.seed)
+        self.kernels = choose(recipe, context.device.torch_type)
+        self.model = build_model(self.config, seed=recipe.seed, kernels=self.kernels)
         self.parameters = sum(item.numel() for item in self.model.parameters())
         context.device.place(self.model)
         if ranks.tensor_size > 1:
@@ -190,6 +192,7 @@ class GptJob:
             "trainable_parameters": self.parameters,
             "flops_formula": "palm-appendix-b",
             "padded_vocab_size": self.config.padded_vocab_size,
+            "kernels": self.kernels.used("attention", "dropout", "cross_entropy"),
             "parallel": {
                 "data": ranks.data_size, "tensor": ranks.tensor_size,
                 "fsdp": self.recipe.fsdp and ranks.mesh is not None,

@@ -9,17 +9,14 @@ every rank whole heads.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 from torch.nn import functional as F  # noqa: N812 - the field's name for it
 from torch.utils.checkpoint import checkpoint
 
-from trainmark.training.kernels.attention import attention
-from trainmark.training.kernels.dropout import FastDropout
-from trainmark.training.kernels.linear_cross_entropy import linear_cross_entropy_sum
+from trainmark.training.kernels.choice import LIBRARY, Kernels
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -59,8 +56,9 @@ def padded_vocab_size(vocab_size: int, tensor_parallel: int) -> int:
 class Attention(nn.Module):
     """Causal self-attention over the heads that this rank holds."""
 
-    def __init__(self, config: GptConfig) -> None:
+    def __init__(self, config: GptConfig, kernels: Kernels) -> None:
         super().__init__()
+        self.attend = kernels.attention
         self.head_dim = config.hidden_size // config.num_heads
         self.dropout = config.dropout
         self.qkv = nn.Linear(config.hidden_size, 3 * config.hidden_size)
@@ -72,21 +70,21 @@ class Attention(nn.Module):
         qkv = self.qkv(x).view(b, t, -1, 3, self.head_dim)  # (B, T, H, 3, D/H)
         query, key, value = qkv.permute(3, 0, 2, 1, 4)  # each (B, H, T, D/H)
         dropout = self.dropout if self.training else 0.0
-        mixed = attention(query, key, value, is_causal=True, dropout=dropout)
+        mixed = self.attend(query, key, value, is_causal=True, dropout=dropout)
         return self.out(mixed.transpose(1, 2).reshape(b, t, -1))  # type: ignore[no-any-return]
 
 
 class Block(nn.Module):
     """Attention and a feed-forward layer, each added to what comes in."""
 
-    def __init__(self, config: GptConfig) -> None:
+    def __init__(self, config: GptConfig, kernels: Kernels) -> None:
         super().__init__()
         self.norm_1 = nn.LayerNorm(config.hidden_size)
-        self.attention = Attention(config)
+        self.attention = Attention(config, kernels)
         self.norm_2 = nn.LayerNorm(config.hidden_size)
         self.up = nn.Linear(config.hidden_size, 4 * config.hidden_size)
         self.down = nn.Linear(4 * config.hidden_size, config.hidden_size)
-        self.dropout = FastDropout(config.dropout)
+        self.dropout = kernels.dropout(config.dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (B, T, D) to (B, T, D)."""
@@ -98,13 +96,14 @@ class Block(nn.Module):
 class Gpt(nn.Module):
     """The language model; the head shares the token table."""
 
-    def __init__(self, config: GptConfig) -> None:
+    def __init__(self, config: GptConfig, kernels: Kernels) -> None:
         super().__init__()
         self.config = config
+        self.cross_entropy = kernels.cross_entropy
         self.wte = nn.Embedding(config.padded_vocab_size, config.hidden_size)
         self.wpe = nn.Embedding(config.seq_length, config.hidden_size)
-        self.dropout = FastDropout(config.dropout)
-        self.blocks = nn.ModuleList(Block(config) for _ in range(config.num_layers))
+        self.dropout = kernels.dropout(config.dropout)
+        self.blocks = nn.ModuleList(Block(config, kernels) for _ in range(config.num_layers))
         self.norm = nn.LayerNorm(config.hidden_size)
 
     def hidden(self, ids: Tensor) -> Tensor:
@@ -130,13 +129,8 @@ class Gpt(nn.Module):
             ids, targets: (B, T), int64.
         """
         hidden = self.hidden(ids).flatten(0, 1)  # (B * T, D)
-        table: Any = self.wte.weight
-        group = None
-        if isinstance(table, DTensor):
-            group = table.device_mesh.get_group()
-            table = table.to_local()
-        return linear_cross_entropy_sum(
-            hidden, table, targets.flatten(), classes=self.config.vocab_size, group=group
+        return self.cross_entropy(
+            hidden, self.wte.weight, targets.flatten(), classes=self.config.vocab_size
         )
 
     def logits(self, ids: Tensor) -> Tensor:
@@ -145,12 +139,12 @@ class Gpt(nn.Module):
 
 
 @torch.no_grad()
-def build_model(config: GptConfig, *, seed: int) -> Gpt:
+def build_model(config: GptConfig, *, seed: int, kernels: Kernels = LIBRARY) -> Gpt:
     """Return the model on the host, initialised from ``seed``, in train mode.
 
     The token table comes last, so that its padding does not change the other weights.
     """
-    model = Gpt(config)
+    model = Gpt(config, kernels)
     torch.manual_seed(seed)
     for name, parameter in model.named_parameters():
         if name.endswith(("attention.out.weight", "down.weight")):

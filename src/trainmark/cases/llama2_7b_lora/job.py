@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from trainmark.protocols import Batch, Counts, Evaluation
 from trainmark.spec import message
+from trainmark.training.kernels.choice import kind
 from trainmark.training.parallel import Ranks, parallelize
 from trainmark.training.parameters import trained
 from trainmark.training.shards import Sharding, evaluation_rows
@@ -71,8 +73,9 @@ class LlamaJob:
 
     def __init__(self, context: JobContext, data: Loaded) -> None:
         recipe: LlamaRecipe = context.recipe
+        recipe = replace(recipe, kernels=kind(recipe, context.device.torch_type))
         self.context, self.data, self.recipe = context, data, recipe
-        refuse_what_does_not_fit(context, data)
+        refuse_what_does_not_fit(replace(context, recipe=recipe), data)
         ranks = Ranks.of(context, with_mesh=recipe.fsdp)
         self.sharded = recipe.fsdp and ranks.mesh is not None
         weights = context.data_dir / MODEL if recipe.init == "pretrained" else None
@@ -224,6 +227,7 @@ class LlamaJob:
             "trainable_parameters": self.trained,
             "flops_formula": FORMULA,
             "init": recipe.init,
+            "kernels": self.model.kernels.used("cross_entropy"),
             "optimisation": adapters.described(self.model),
             "parallel": parallel,
             "strategy": strategy if self.context.world_size > 1 else None,

@@ -79,7 +79,8 @@ def _activation_bytes(config: ModelConfig, recipe: LlamaRecipe) -> int:
     number = _HALF if recipe.precision in ("bf16", "fp16") else _FULL  # in products
     stream = _FULL if recipe.weights_dtype == "fp32" else _HALF  # between blocks
     row = tokens * config.hidden_size
-    head = _head_bytes(config, tokens, number=number, stream=stream)
+    whole = recipe.kernels == "library"
+    head = _head_bytes(config, tokens, whole=whole, number=number, stream=stream)
     block = _block_bytes(config, recipe, tokens, number=number)
     # Passes in the backward pass of a feed-forward layer: gradients of its two halves, of
     # their product, and of what comes in.
@@ -113,10 +114,15 @@ def _block_bytes(config: ModelConfig, recipe: LlamaRecipe, tokens: int, *, numbe
     return tokens * (norms + attention + feed_forward + adapters) + weights
 
 
-def _head_bytes(config: ModelConfig, tokens: int, *, number: int, stream: int) -> int:
-    """Return what passes through the head at once, with all activations still there."""
-    rows = min(tokens, max(1, SCORES_AT_ONCE // config.vocab_size))
-    scores = rows * config.vocab_size * (_FULL if number == _FULL else _FULL + _HALF)
+def _head_bytes(config: ModelConfig, tokens: int, *, whole: bool, number: int, stream: int) -> int:
+    """Return what passes through the head at once, with all activations still there.
+
+    Args:
+        whole: the scores of all tokens are held, with their softmax and its gradient.
+    """
+    rows = tokens if whole else min(tokens, max(1, SCORES_AT_ONCE // config.vocab_size))
+    of_a_score = (3 if whole else 1) * _FULL + (0 if number == _FULL else _HALF)
+    scores = rows * config.vocab_size * of_a_score
     states = 2 * tokens * config.hidden_size * stream  # last hidden states, their gradient
     if number != stream:
         states += (tokens + config.vocab_size) * config.hidden_size * number

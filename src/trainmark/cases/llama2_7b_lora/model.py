@@ -23,8 +23,8 @@ from transformers.models.llama.modeling_llama import LlamaForCausalLM, LlamaRota
 
 from trainmark.data.input_files import readable
 from trainmark.errors import DataError
+from trainmark.training.kernels.choice import choose
 from trainmark.training.kernels.host_memory import give_back_free_memory, map_large_blocks
-from trainmark.training.kernels.linear_cross_entropy import linear_cross_entropy_sum
 
 from .adapters import ADAPTER
 from .data.packing import IGNORED
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from trainmark.data.checkpoint_shapes import StoredTensor
     from trainmark.protocols import Device
+    from trainmark.training.kernels.choice import Kernels
 
     from .model_files import ModelConfig
     from .recipe import LlamaRecipe
@@ -53,11 +54,12 @@ class LlamaLora(nn.Module):
     Args:
         peft: the model as peft wraps it, all on one device.
         checkpoint_activations: recompute each block in the backward pass.
+        kernels: the operations that it computes with.
     """
 
-    def __init__(self, peft: PeftModel, *, checkpoint_activations: bool) -> None:
+    def __init__(self, peft: PeftModel, *, checkpoint_activations: bool, kernels: Kernels) -> None:
         super().__init__()
-        self.peft = peft
+        self.peft, self.kernels = peft, kernels
         self._checkpoint = checkpoint_activations
 
     @property
@@ -105,7 +107,7 @@ class LlamaLora(nn.Module):
         """
         hidden = self.hidden(ids, documents).flatten(0, 1)  # (B * S, D)
         wanted = F.pad(labels[:, 1:], (0, 1), value=IGNORED).flatten()
-        return linear_cross_entropy_sum(
+        return self.kernels.cross_entropy(
             hidden, self.causal_lm.lm_head.weight, wanted,
             ignored=IGNORED, scores_at_once=SCORES_AT_ONCE,
         )  # fmt: skip
@@ -164,6 +166,7 @@ def build(
     model = LlamaLora(
         _with_adapters(causal_lm, recipe, place),
         checkpoint_activations=recipe.checkpoint_activations,
+        kernels=choose(recipe, device.torch_type),
     )
     _leave_to_each_rank(model)
     if place.type == "cpu":

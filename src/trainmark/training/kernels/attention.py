@@ -172,21 +172,35 @@ def attention(
     prefix: Prefix | None = None,
     dropout: float,
 ) -> Tensor:
-    """Return scaled dot-product attention by the fastest kernel at hand.
+    """Return scaled dot-product attention of float32 tensors on a CPU.
 
-    That is the library's, but for float32 with dropout on a CPU.
+    Without dropout it is the library's, whose fused kernel is fast then.
 
     Args:
         query, key, value: (B, H, T, D); so is the result.
-        is_causal, prefix: who sees whom; at most one of the two.
+        is_causal, prefix: which positions see which; at most one of the two.
         dropout: probability of dropping an attention weight; 0 outside training.
     """
-    plain_cpu = query.device.type == "cpu" and query.dtype == torch.float32
-    if plain_cpu and dropout > 0.0:
-        scaling = query.size(-1) ** -0.5
-        blocks = _blocks(query, is_causal=is_causal) if prefix is None else prefix.blocks
-        mixed: Tensor = _Attention.apply(query, key, value, None, dropout, scaling, blocks)  # type: ignore[no-untyped-call]
-        return mixed.transpose(1, 2)
+    if dropout == 0.0:
+        return library_attention(
+            query, key, value, is_causal=is_causal, prefix=prefix, dropout=dropout
+        )
+    scaling = query.size(-1) ** -0.5
+    blocks = _blocks(query, is_causal=is_causal) if prefix is None else prefix.blocks
+    mixed: Tensor = _Attention.apply(query, key, value, None, dropout, scaling, blocks)  # type: ignore[no-untyped-call]
+    return mixed.transpose(1, 2)
+
+
+def library_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    is_causal: bool = False,
+    prefix: Prefix | None = None,
+    dropout: float,
+) -> Tensor:
+    """Return what ``attention`` does, by torch's operation, in any type on any device."""
     mask = None if prefix is None else prefix.mask
     return nn.functional.scaled_dot_product_attention(
         query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=is_causal

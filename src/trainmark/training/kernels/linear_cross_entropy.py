@@ -1,31 +1,53 @@
 """The cross-entropy of a linear head, without all its scores in memory at once.
 
 Over a large vocabulary the scores are the largest tensor of a language model. Here a block
-of rows at a time is scored, turned into its own gradient in place and multiplied on; the
-backward pass only scales what is ready. The products are those of the plain computation,
-none is done twice.
+of rows at a time is scored and turned into its own gradient in place, which gives the
+gradients of the inputs at once; the backward pass only scales them. No matmul is done twice.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch import distributed as dist
-
-from trainmark.training.kernels.matmul import lies_by_columns, product, product_back, product_dtype
+from torch.distributed.tensor import DTensor, Replicate
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 # Rows x vocabulary scores that are held at once: large enough that reading the weight
-# once a block is small beside the products, small enough to be cheap in memory.
+# once a block is small beside the matmuls, small enough to be cheap in memory.
 SCORES_AT_ONCE = 1 << 26
 _ROWS_MULTIPLE = 256  # a BLAS takes up to half as long again where the last few are left over
 # A probability of one in 50,000 is below fp16's normal numbers; four times that is not, and
 # a thousand rows of one token still add up to less than fp16's largest.
 _FP16_BOOST = 4.0
+
+
+def library_cross_entropy_sum(
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    *,
+    classes: int | None = None,
+    scores_at_once: int = 0,
+    ignored: int = -100,
+) -> Tensor:
+    """Return what ``linear_cross_entropy_sum`` does, by torch's operations.
+
+    All scores are held at once, those of a weight that is cut over ranks on each rank.
+    """
+    del scores_at_once
+    if isinstance(weight, DTensor):
+        # The gradients of all ranks' rows add up in that of the hidden states.
+        hidden = DTensor.from_local(hidden, weight.device_mesh, [Replicate()])
+    scores = nn.functional.linear(hidden, weight)
+    if isinstance(scores, DTensor):
+        scores = scores.full_tensor()
+    real = scores[:, :classes].float()
+    return nn.functional.cross_entropy(real, targets, reduction="sum", ignore_index=ignored)
 
 
 def linear_cross_entropy_sum(
@@ -34,33 +56,37 @@ def linear_cross_entropy_sum(
     targets: Tensor,
     *,
     classes: int | None = None,
-    group: ProcessGroup | None = None,
     scores_at_once: int = SCORES_AT_ONCE,
     ignored: int | None = None,
 ) -> Tensor:
     """Return ``cross_entropy(hidden @ weight.T, targets, reduction="sum")`` in float32.
 
-    Under autocast the products are in its dtype, the softmax and all sums in float32.
+    Under autocast the matmuls are in its dtype, the softmax and all sums in float32.
 
     Args:
-        hidden: (N, D), the same on every rank of ``group``.
-        weight: (V, D); with a group, this rank's V / size rows of the whole weight, in
-            the order of the ranks.
-        targets: (N,), int64, in [0, classes); with a group, of the whole weight's rows.
+        hidden: (N, D), the same on every rank that shares the weight.
+        weight: (V, D); a DTensor is cut by rows over the ranks of its mesh.
+        targets: (N,), int64, in [0, classes).
         classes: rows of the whole weight that are classes, those behind them being padding
             without probability; none: all of them.
-        group: the ranks that share the weight; none: it is whole.
         scores_at_once: scores held in memory at once.
         ignored: a target of this value, which is no class, adds nothing to the loss.
     """
-    device_type = hidden.device.type
-    dtype = product_dtype(hidden)
+    group, first_class = None, 0
+    if isinstance(weight, DTensor):
+        group = weight.device_mesh.get_group()
+        weight = weight.to_local()
+        first_class = dist.get_rank(group) * weight.size(0)
+    real = weight.size(0)
+    if classes is not None:
+        real = min(max(classes - first_class, 0), real)
     rows = _rows_at_once(scores_at_once // weight.size(0))
-    first = 0 if group is None else dist.get_rank(group) * weight.size(0)
-    real = weight.size(0) if classes is None else min(max(classes - first, 0), weight.size(0))
+    device_type, dtype = hidden.device.type, hidden.dtype
+    if torch.is_autocast_enabled(device_type):
+        dtype = torch.get_autocast_dtype(device_type)
     with torch.autocast(device_type, enabled=False):
         loss: Tensor = _LinearCrossEntropy.apply(
-            hidden, weight, targets, group, real, rows, dtype, first, ignored
+            hidden, weight, targets, group, real, rows, dtype, first_class, ignored
         )  # type: ignore[no-untyped-call]
     return loss
 
@@ -90,20 +116,20 @@ class _LinearCrossEntropy(torch.autograd.Function):
         d_hidden = torch.empty_like(hidden) if wants_hidden else None
         d_weight = torch.zeros_like(weight, dtype=torch.float32) if wants_weight else None
         for first in range(0, len(targets), rows):
-            part = slice(first, first + rows)
-            scores = product(inputs[part], matrix, any_order=True).float()  # (rows, V)
+            block = slice(first, first + rows)
+            scores = (inputs[block] @ matrix.t()).float()  # (rows, V)
             scores[:, real:] = -torch.inf
-            counts = None if ignored is None else targets[part] != ignored
+            counts = None if ignored is None else targets[block] != ignored
             # Not in place. Compiled by torch 2.11, forward returns its temporary tensors too;
             # a result that is one of them would get no gradient, as autograd uses the last.
-            loss = loss + _to_gradient(scores, targets[part] - first_class, group, counts)
+            loss = loss + _to_gradient(scores, targets[block] - first_class, group, counts)
             if d_hidden is None and d_weight is None:
                 continue
             gradient = scores.mul_(boost).to(dtype) if boost != 1.0 else scores.to(dtype)
             if d_hidden is not None:
-                d_hidden[part] = product_back(gradient, matrix)
+                d_hidden[block] = gradient @ matrix
             if d_weight is not None:
-                add_product(d_weight, gradient, inputs[part])
+                _add_matmul(d_weight, gradient, inputs[block])
             del scores, gradient  # or the next block would be made beside them
         if d_hidden is not None and group is not None:
             dist.all_reduce(d_hidden, group=group)
@@ -119,7 +145,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return d_hidden, d_weight, *[None] * 7
 
 
-def add_product(total: Tensor, gradient: Tensor, inputs: Tensor) -> None:
+def _add_matmul(total: Tensor, gradient: Tensor, inputs: Tensor) -> None:
     """Add ``gradient.T @ inputs`` to ``total``, float32, (V, D)."""
     if gradient.dtype == total.dtype:
         torch.addmm(total, gradient.t(), inputs, out=total)
@@ -134,29 +160,36 @@ def _to_gradient(
 
     ``targets`` count from this rank's first class; rows outside ``counts`` become zero.
     """
-    if group is not None:
-        here = (targets >= 0) & (targets < scores.size(1))
-    else:  # every target that counts: one that is no class must fail below, not score as 0
-        here = torch.ones_like(targets, dtype=torch.bool) if counts is None else counts
-    index = targets.where(here, 0)[:, None]
     weight = torch.ones_like(scores[:, 0]) if counts is None else counts.to(scores.dtype)
-    if group is None and not lies_by_columns(scores):  # one pass over each row
+    if group is None:  # a target that counts and is no class must fail below, not score as 0
+        here = torch.ones_like(targets, dtype=torch.bool) if counts is None else counts
+        index = targets.where(here, 0)[:, None]
         torch.log_softmax(scores, -1, out=scores)
         losses = -scores.gather(1, index).squeeze(1)
         scores.exp_()
         if counts is not None:
             scores.mul_(weight[:, None])
     else:
-        highest = scores.amax(-1, keepdim=True)
-        if group is not None:
-            dist.all_reduce(highest, dist.ReduceOp.MAX, group=group)
-        scores.sub_(highest)
-        chosen = scores.gather(1, index).squeeze(1).where(here, 0.0)
-        both = torch.stack([chosen, scores.exp_().sum(-1)])
-        if group is not None:
-            dist.all_reduce(both, group=group)
-        chosen, total = both
-        losses = total.log() - chosen
-        scores.mul_((weight / total)[:, None])
+        here = (targets >= 0) & (targets < scores.size(1))
+        index = targets.where(here, 0)[:, None]
+        losses = _share_softmax(scores, index, here, group)
+        scores.mul_(weight[:, None])
     scores.scatter_add_(1, index, -(weight * here)[:, None])
     return torch.sum(losses * weight)
+
+
+def _share_softmax(scores: Tensor, index: Tensor, here: Tensor, group: ProcessGroup) -> Tensor:
+    """Turn ``scores`` into softmax over all ranks' classes, in place; return the losses.
+
+    Args:
+        index: (rows, 1), this rank's class of each target where it is ``here``.
+    """
+    highest = scores.amax(-1, keepdim=True)
+    dist.all_reduce(highest, dist.ReduceOp.MAX, group=group)
+    scores.sub_(highest)
+    chosen = scores.gather(1, index).squeeze(1).where(here, 0.0)
+    both = torch.stack([chosen, scores.exp_().sum(-1)])
+    dist.all_reduce(both, group=group)
+    chosen, total = both
+    scores.div_(total[:, None])
+    return cast("Tensor", total.log() - chosen)

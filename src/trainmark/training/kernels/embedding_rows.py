@@ -1,7 +1,7 @@
-"""Embedding rows on a CPU, looked up and updated by compiled loops on all threads.
+"""Rows of embedding tables, looked up and updated: by torch, or by compiled loops on a CPU.
 
-Owns how tensors reach the loops and how these are shared out over threads. Needs numba, an
-extra; ``embeddings`` asks for it. Knows nothing of autograd or of a loss scale.
+Owns how tensors reach the loops of ``row_loops`` and how these are shared out over threads.
+They need numba, an extra. Knows nothing of autograd or of a loss scale.
 
 Results do not depend on the number of threads: a row belongs to one piece of work, which
 adds its gradients in the order of the samples.
@@ -10,6 +10,7 @@ adds its gradients in the order of the samples.
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -19,17 +20,46 @@ from torch import Tensor
 
 from trainmark.errors import DataError
 
-from .row_loops import WIDE_BYTES, WIDTH, add_to_table, look_up_samples
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-# An output far beyond a core's own caches is not in them any more when it is read.
-STREAM_FROM_BYTES = 16 << 20
 PIECES_A_THREAD = 4  # a thread that is held up leaves pieces to the others
 
 
-def look_up(weight: Tensor, starts: Tensor, cardinalities: Tensor, ids: Tensor) -> Tensor:
+@dataclass(frozen=True, slots=True)
+class RowOperations:
+    """How rows of tables that lie one after the other in one weight are read and changed.
+
+    Args:
+        name: as records hold it.
+        look_up, add_rows: called as ``look_up_compiled`` and ``add_rows_compiled``.
+    """
+
+    name: str
+    look_up: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+    add_rows: Callable[[Tensor, Tensor, Tensor, Tensor, float], None]
+
+
+def _look_up(weight: Tensor, starts: Tensor, _cardinalities: Tensor, ids: Tensor) -> Tensor:
+    return weight.index_select(0, _rows_of(starts, ids)).view(*ids.t().shape, weight.shape[1])
+
+
+def _add_rows(weight: Tensor, starts: Tensor, ids: Tensor, grads: Tensor, factor: float) -> None:
+    rows, grads = _rows_of(starts, ids), grads.reshape(-1, weight.shape[1])
+    if weight.device.type == "cpu":
+        # ``index_add_`` runs on one thread there. ``scatter_add_`` with an index that is a vector
+        # seen as a matrix sorts the rows and gives each to one thread, always in the same order.
+        weight.scatter_add_(0, rows.long()[:, None].expand_as(grads), grads * factor)
+    else:
+        weight.index_add_(0, rows, grads, alpha=factor)
+
+
+def _rows_of(starts: Tensor, ids: Tensor) -> Tensor:
+    """Return the row numbers in the weight of ids (T, B), sample by sample, (B x T,)."""
+    return (ids + starts[:, None]).t().reshape(-1)
+
+
+def look_up_compiled(weight: Tensor, starts: Tensor, cardinalities: Tensor, ids: Tensor) -> Tensor:
     """Return rows of tables that lie one after the other in ``weight``.
 
     Args:
@@ -44,16 +74,15 @@ def look_up(weight: Tensor, starts: Tensor, cardinalities: Tensor, ids: Tensor) 
     Raises:
         DataError: a row number is outside its table.
     """
+    from trainmark.training.kernels import row_loops
+
     (tables, samples), dim = ids.shape, weight.shape[1]
     out = weight.new_empty((samples, tables, dim))
-    streams = (
-        out.nbytes >= STREAM_FROM_BYTES and dim % WIDTH == 0 and out.data_ptr() % WIDE_BYTES == 0
-    )
     arrays = [item.numpy() for item in (weight, starts, cardinalities, ids.contiguous(), out)]
     outside: list[int] = []
 
     def take(first: int, last: int) -> None:
-        outside.append(look_up_samples(*arrays, first, last, streams))
+        outside.append(row_loops.look_up_samples(*arrays, first, last))
 
     pieces = PIECES_A_THREAD * torch.get_num_threads()
     bounds = [samples * piece // pieces for piece in range(pieces + 1)]
@@ -63,7 +92,9 @@ def look_up(weight: Tensor, starts: Tensor, cardinalities: Tensor, ids: Tensor) 
     return out
 
 
-def add_rows(weight: Tensor, starts: Tensor, ids: Tensor, grads: Tensor, factor: float) -> None:
+def add_rows_compiled(
+    weight: Tensor, starts: Tensor, ids: Tensor, grads: Tensor, factor: float
+) -> None:
     """Add ``factor x grads`` to the rows of ``ids`` in place; ids may repeat.
 
     Args:
@@ -72,6 +103,8 @@ def add_rows(weight: Tensor, starts: Tensor, ids: Tensor, grads: Tensor, factor:
         ids: (T, B) row numbers that ``look_up`` has taken.
         grads: (B, T, dim) float32; samples may lie apart, as in a slice of tables.
     """
+    from trainmark.training.kernels import row_loops
+
     (tables, samples), dim = ids.shape, weight.shape[1]
     if grads.stride()[1:] != (dim, 1):
         grads = grads.contiguous()
@@ -81,12 +114,12 @@ def add_rows(weight: Tensor, starts: Tensor, ids: Tensor, grads: Tensor, factor:
     flat = grads.as_strided((length,), (1,))
     arrays = [item.numpy() for item in (weight, starts, ids.contiguous(), flat)]
     threads = torch.get_num_threads()
-    parts = 1 if threads == 1 else -(-PIECES_A_THREAD * threads // max(1, tables))
+    shares = 1 if threads == 1 else -(-PIECES_A_THREAD * threads // max(1, tables))
 
-    def take(table: int, part: int) -> None:
-        add_to_table(*arrays, stride, factor, table, part, parts)
+    def take(table: int, share: int) -> None:
+        row_loops.add_to_table(*arrays, stride, factor, table, share, shares)
 
-    _share_out(take, [(table, part) for table in range(tables) for part in range(parts)])
+    _share_out(take, [(table, share) for table in range(tables) for share in range(shares)])
 
 
 def _share_out(work: Callable[[int, int], None], pieces: Sequence[tuple[int, int]]) -> None:
@@ -118,3 +151,7 @@ def _refuse(ids: Tensor, position: int) -> None:
         rule="row numbers are at least 0 and below the rows of their table",
         remedy="prepare the data anew, or check what made these row numbers",
     )
+
+
+TORCH = RowOperations("torch", _look_up, _add_rows)
+COMPILED = RowOperations("numba", look_up_compiled, add_rows_compiled)

@@ -1,9 +1,9 @@
 """The compiled loops over embedding rows on a CPU.
 
 Owns what happens to one range of samples or one table. Of torch's own operations
-``index_select`` has no prefetch and reads the memory it then overwrites, and each that adds
-rows sorts them, or takes one thread, or dispatches once a row. Must not know of tensors or
-threads: arrays come in, and the interpreter's lock is let go.
+``index_select`` has no prefetch, and each that adds rows sorts them, or takes one thread, or
+dispatches once a row. Must not know of tensors or threads: arrays come in, and the
+interpreter's lock is released.
 
 Compiled by numba on first use. Addresses are plain integers here.
 """
@@ -20,7 +20,7 @@ AHEAD = 8  # rows between a prefetch and its use: 4 KiB on their way at 128 numb
 LINE_BYTES = 64
 FLOAT_BYTES = 4
 WIDTH = 8  # numbers handled at once where a row is a multiple of them
-WIDE_BYTES = WIDTH * FLOAT_BYTES  # also what a store past the caches is aligned to
+WIDE_BYTES = WIDTH * FLOAT_BYTES
 
 _WIDE = ir.VectorType(ir.FloatType(), WIDTH)
 
@@ -38,20 +38,6 @@ def _prefetch(_typing: Any, _address: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(types.intp), generate
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def _stream(_typing: Any, _target: Any, _source: Any) -> Any:
-    """Copy ``WIDTH`` numbers to an aligned address without reading what was there."""
-
-    def generate(context: Any, builder: Any, _signature: Any, values: Any) -> Any:
-        to, origin = (builder.inttoptr(value, ir.PointerType()) for value in values)
-        numbers = builder.load(origin, typ=_WIDE, align=FLOAT_BYTES)
-        store = builder.store(numbers, to, align=WIDE_BYTES)
-        store.set_metadata("nontemporal", builder.module.add_metadata([ir.IntType(32)(1)]))
-        return context.get_dummy_value()
-
-    return types.void(types.intp, types.intp), generate
 
 
 @intrinsic  # type: ignore[untyped-decorator]
@@ -75,26 +61,15 @@ def _add_scaled(_typing: Any, _target: Any, _source: Any, _scale: Any) -> Any:
     return types.void(types.intp, types.intp, types.float32), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def _fence(_typing: Any) -> Any:
-    """Have streamed numbers arrive before anything after this."""
-
-    def generate(context: Any, builder: Any, _signature: Any, _values: Any) -> Any:
-        builder.fence("seq_cst")
-        return context.get_dummy_value()
-
-    return types.void(), generate
-
-
 def _look_up_samples(  # noqa: PLR0917 - numba has no arguments by keyword alone
     weight: Any, starts: Any, cardinalities: Any, ids: Any, out: Any,
-    first: int, last: int, streams: bool,
+    first: int, last: int,
 ) -> int:  # fmt: skip
     """Fill ``out`` for a range of samples; return where an id is outside its table, or -1."""
     tables, samples = ids.shape
     dim = weight.shape[1]
     row_bytes = dim * FLOAT_BYTES
-    origin, target = weight.ctypes.data, out.ctypes.data
+    origin = weight.ctypes.data
     next_sample, next_table = first + AHEAD // tables, AHEAD % tables
     for sample in range(first, last):
         for table in range(tables):
@@ -109,23 +84,16 @@ def _look_up_samples(  # noqa: PLR0917 - numba has no arguments by keyword alone
             if number < 0 or number >= cardinalities[table]:
                 return int(table * samples + sample)
             row = starts[table] + number
-            if streams:
-                source = origin + row * row_bytes
-                begin = target + (sample * tables + table) * row_bytes
-                for offset in range(0, row_bytes, WIDE_BYTES):
-                    _stream(begin + offset, source + offset)
-            else:
-                for i in range(dim):
-                    out[sample, table, i] = weight[row, i]
-    _fence()
+            for i in range(dim):
+                out[sample, table, i] = weight[row, i]
     return -1
 
 
 def _add_to_table(  # noqa: PLR0917
     weight: Any, starts: Any, ids: Any, grads: Any, stride: int, factor: float,
-    table: int, part: int, parts: int,
+    table: int, share: int, shares: int,
 ) -> None:  # fmt: skip
-    """Update the rows of one table whose numbers leave the remainder ``part``."""
+    """Update the rows of one table whose numbers leave the remainder ``share``."""
     samples, dim = ids.shape[1], weight.shape[1]
     row_bytes = dim * FLOAT_BYTES
     first, gradients = weight.ctypes.data, grads.ctypes.data + table * row_bytes
@@ -133,14 +101,14 @@ def _add_to_table(  # noqa: PLR0917
     for sample in range(samples):
         if sample + AHEAD < samples:
             number = ids[table, sample + AHEAD]
-            if parts == 1 or number % parts == part:
+            if shares == 1 or number % shares == share:
                 row = first + (starts[table] + number) * row_bytes
                 grad = gradients + (sample + AHEAD) * stride * FLOAT_BYTES
                 for offset in range(0, row_bytes, LINE_BYTES):
                     _prefetch(row + offset)
                     _prefetch(grad + offset)
         number = ids[table, sample]
-        if parts == 1 or number % parts == part:
+        if shares == 1 or number % shares == share:
             row = starts[table] + number
             if wide:
                 target = first + row * row_bytes
