@@ -253,11 +253,9 @@ def test_a_run_says_what_it_trained(folder: Path) -> None:
     ],
 )
 def test_fields_that_contradict_each_other_are_refused(words: list[str], said: str) -> None:
-    recipe = overrides.apply_overrides(
-        CASE.recipes["standard-1x1"], overrides.parse_assignments(words)
-    )
+    standard = CASE.recipes["standard-1x1"]
     with pytest.raises(UsageError, match=said) as caught:
-        recipe.check(1)
+        overrides.apply_overrides(standard, overrides.parse_assignments(words)).check(1)
     assert caught.value.remedy
 
 

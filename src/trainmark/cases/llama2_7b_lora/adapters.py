@@ -38,7 +38,7 @@ def save(model: LlamaLora, folder: Path, base: str) -> None:
     The first rank writes, each file under another name first.
 
     Args:
-        base: name or path of the frozen model, for whoever loads the adapters.
+        base: name or path of the frozen model, recorded for loading the adapters.
     """
     state = {name: _whole(value) for name, value in _adapters(model).items()}
     if dist.is_initialized() and dist.get_rank() > 0:
@@ -51,7 +51,7 @@ def save(model: LlamaLora, folder: Path, base: str) -> None:
     finished = LoraConfig(**{
         **{item.name: getattr(settings, item.name) for item in fields(settings) if item.init},
         "base_model_name_or_path": base,
-        "inference_mode": True,  # whoever loads them does not train them unless told so
+        "inference_mode": True,  # loaded for training only where that is asked for
     })  # fmt: skip
     finished.save_pretrained(str(folder))
     assert (folder / CONFIG_NAME).is_file()

@@ -48,7 +48,7 @@ CASE = Case(
     dataset="samsum; MMLU",
     metric="mmlu",
     metric_note=Text(
-        "share of MMLU questions answered rightly, micro average", "MMLU 回答准确率（micro 平均）"
+        "share of MMLU questions answered correctly, micro average", "MMLU 回答准确率（micro 平均）"
     ),
     sample_note=Text(
         "seq_length tokens of dialogues with their summaries",

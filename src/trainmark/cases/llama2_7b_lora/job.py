@@ -117,7 +117,7 @@ class LlamaJob:
                 counts = Counts(samples, samples, tokens, samples * self.recipe.seq_length)
             # A step's loss is the mean over its tokens, whichever rank has them.
             targets = int(split.targets[order[step * size : (step + 1) * size]].sum())
-            # A rest of one token has nothing to foretell: its loss is 0, not 0 / 0.
+            # A rest of one token has nothing to predict: its loss is 0, not 0 / 0.
             tensors = *self._tensors(split, part.rows), part.step_samples / max(targets, 1)
             yield Batch(tensors, counts, part.step_samples, part.closes_step)
             step += part.closes_step

@@ -101,7 +101,7 @@ class LlamaLora(nn.Module):
 
         Args:
             ids: (B, S), int64.
-            labels: (B, S), int64; each to be foretold from the tokens before its place, or
+            labels: (B, S), int64; each to be predicted from the tokens before its place, or
                 ``IGNORED``.
             documents: see ``hidden``.
         """

@@ -1,6 +1,6 @@
 """Documents packed end to end into rows of one length, no token lost or repeated.
 
-Owns where a document ends in a row and which tokens a model is to foretell. Numpy only;
+Owns where a document ends in a row and which tokens a model is to predict. Numpy only;
 must not know texts or tokenizers.
 """
 
@@ -25,7 +25,7 @@ class Packed:
 
     Args:
         ids: tokens, int64; the last row is filled up with the padding id.
-        labels: int64; the token at the same place where a model must foretell it from
+        labels: int64; the token at the same place where a model must predict it from
             those before it in the row, else ``IGNORED``. The first column counts nowhere:
             nothing stands before it.
         documents: int32; number of the document in its row, from 0. Padding has the number
@@ -58,7 +58,7 @@ def pack(
 
     Args:
         pad_id: fills the last row up.
-        separate: a document's first token is not to be foretold from the document before
+        separate: a document's first token is not to be predicted from the document before
             it. Whoever trains keeps attention inside ``documents`` then.
         drop_short: leave out the tokens that do not fill a last row; no row is left where all
             tokens together do not fill one.

@@ -54,7 +54,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class MmluResult:
-    """Scores over all ranks, as shares of items answered rightly.
+    """Scores over all ranks, as shares of items answered correctly.
 
     Args:
         micro: over all items.
