@@ -11,15 +11,15 @@ import math
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
+from trainmark.analysis.distribution import Distribution
 from trainmark.analysis.extract import Evidence
 
 if TYPE_CHECKING:
-    from trainmark.analysis.distribution import Distribution
     from trainmark.analysis.source import Block
 
 
 class EventReader(Evidence, ABC):
-    """Speeds as logged, or seconds and the samples done in them.
+    """Speeds as logged, or seconds and the samples done in them; the first ``skip`` left out.
 
     ``speeds`` are of the whole job. ``seconds`` and ``samples`` grow together, one pair an
     interval; where the log counts no samples, ``samples`` stays behind and is not used.
@@ -27,9 +27,9 @@ class EventReader(Evidence, ABC):
 
     marker: bytes
 
-    def __init__(self, speeds: Distribution, seconds: Distribution, samples: Distribution) -> None:
+    def __init__(self, skip: int) -> None:
         super().__init__()
-        self.speeds, self.seconds, self.samples = speeds, seconds, samples
+        self.speeds, self.seconds, self.samples = (Distribution(skip) for _ in range(3))
         self.loss: float | None = None
         self.failed = False
         self.missing = ""  # the first key that an event lacked
@@ -71,8 +71,8 @@ class MLLogReader(EventReader):
 
     marker = b":::MLLOG"
 
-    def __init__(self, speeds: Distribution, seconds: Distribution, samples: Distribution) -> None:
-        super().__init__(speeds, seconds, samples)
+    def __init__(self, skip: int) -> None:
+        super().__init__(skip)
         self._open: dict[str, tuple[float, float | None]] = {}
         self._train_samples: float | None = None
         self._unit_of_time = ""
@@ -127,8 +127,8 @@ class PerfLogReader(EventReader):
 
     marker = b"[PerfLog]"
 
-    def __init__(self, speeds: Distribution, seconds: Distribution, samples: Distribution) -> None:
-        super().__init__(speeds, seconds, samples)
+    def __init__(self, skip: int) -> None:
+        super().__init__(skip)
         self._rank: object = None
         self._last: tuple[float, float | None] | None = None
         self._other_ranks = False

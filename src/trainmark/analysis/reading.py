@@ -184,8 +184,7 @@ def _unit_after(values: Extractor) -> str | None:
 def read_events(source: Iterable[Block], name: str, options: Options) -> Reading:
     """Return the speeds or intervals of a log of JSON events."""
     check_events(options, name)  # the preset may have been recognised only now
-    skip = options.skip_steps
-    reader: EventReader = READERS[name](Distribution(skip), Distribution(skip), Distribution(skip))
+    reader: EventReader = READERS[name](options.skip_steps)
     for block in source:
         reader.feed(block)
     use_speeds = reader.speeds.seen > 0

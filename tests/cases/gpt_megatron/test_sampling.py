@@ -258,7 +258,7 @@ def test_a_full_disk_leaves_nothing_half_written(place, monkeypatch):
 
 
 def test_ranks_may_keep_the_same_epoch_at_once(place, monkeypatch):
-    monkeypatch.setattr(sampling, "KEPT_FILES", 1)  # they prune each other's files too
+    monkeypatch.setattr(sampling, "MAX_CACHED_FILES", 1)  # they prune each other's files too
     fresh = cached(None).epoch(0)
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda _: cached(place).epoch(0), range(40)))
@@ -279,7 +279,7 @@ def test_small_epochs_are_not_kept(place, monkeypatch):
 
 
 def test_the_newest_files_stay(place, monkeypatch):
-    monkeypatch.setattr(sampling, "KEPT_FILES", 2)
+    monkeypatch.setattr(sampling, "MAX_CACHED_FILES", 2)
     place.mkdir()
     others = [place / name for name in ("content.json", ".epoch-x.npy.1234.part", "epoch-y.npy")]
     for number, file in enumerate(others):

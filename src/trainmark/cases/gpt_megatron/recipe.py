@@ -16,7 +16,7 @@ SYMBOLS = 64  # of the generated language; each is one token
 
 @dataclass(frozen=True, kw_only=True)
 class GptRecipe(Recipe):
-    """How the model is shaped, trained and spread over ranks."""
+    """The model's sizes, how it is trained and how it is cut over ranks."""
 
     num_layers: Annotated[int, Gt(0), Le(10_000)] = recipe_field(12, "transformer blocks")
     hidden_size: PositiveInt = recipe_field(768, "width of the residual stream")

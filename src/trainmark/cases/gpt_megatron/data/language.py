@@ -78,7 +78,7 @@ def symbols(*, documents: int, length: int, seed: int) -> NDArray[np.int64]:
 
 
 def generate(folder: Path, recipe: GptRecipe) -> None:
-    """Write one pair of files with the language spread over the recipe's vocabulary."""
+    """Write one pair of files; symbols become ids at equal distances in the vocabulary."""
     text = symbols(documents=DOCUMENTS, length=DOCUMENT_TOKENS, seed=recipe.seed)
     ids = text * (recipe.vocab_size // SYMBOLS)
     sizes = np.full(DOCUMENTS, DOCUMENT_TOKENS, np.int32)

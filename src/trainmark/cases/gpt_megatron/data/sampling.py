@@ -3,7 +3,7 @@
 Owns Megatron's sampling: contiguous ranges of documents to a split; an epoch joins its
 documents in a shuffled order and cuts them every ``seq_length`` tokens, so that consecutive
 samples share one token; samples are then shuffled. Everything is built in linear time
-without a loop over documents or samples; epochs that take time to build are kept on disk,
+without a loop over documents or samples; epochs that take time to build are cached on disk,
 the newest few, and built again where one is damaged. Must not know vocabularies.
 """
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     from .indexed import IndexedReader
 
-FORMAT = 2  # of kept indices; a change of what an epoch is, or of the file, must raise it
-KEPT_FILES = 16  # a run asks for one epoch after another; old ones would only fill the disk
+FORMAT = 2  # of cached epochs; a change of what an epoch is, or of the file, must raise it
+MAX_CACHED_FILES = 16  # a run asks for one epoch after another; old ones would only fill the disk
 WORTH_KEEPING = 1 << 17  # numbers; fewer are built in milliseconds
 SPLITS = ("train", "validation", "test")
 WEIGHT = re.compile(r"[0-9]{1,15}(\.[0-9]{0,15})?")
@@ -170,7 +170,7 @@ class Samples:
         return self._index(self._build(np.arange(len(self.documents)), np.arange(len(self))))
 
     def epoch(self, number: int) -> EpochIndex:
-        """Return the shuffled samples of one epoch, counted from 0; built, or as kept."""
+        """Return the shuffled samples of one epoch, counted from 0; built, or from the cache."""
         documents, samples = len(self.documents), len(self)
         if samples == 0:
             return self.in_order()
@@ -184,7 +184,7 @@ class Samples:
         if self.cache_dir is None or sum(lengths) < WORTH_KEEPING:
             vector = build()
         else:
-            vector = _kept(self._file(number), sum(lengths), build)
+            vector = _cached(self._file(number), sum(lengths), build)
         return self._index(np.split(vector, np.cumsum(lengths[:-1])))
 
     def _build(
@@ -200,8 +200,8 @@ class Samples:
     def _file(self, number: int) -> Path:
         assert self.cache_dir is not None
         span = (self.documents.start, self.documents.stop)
-        words = (FORMAT, self.content_id, span, self.seq_length, self.seed, number)
-        name = sha256(repr(words).encode()).hexdigest()[:24]
+        depends_on = (FORMAT, self.content_id, span, self.seq_length, self.seed, number)
+        name = sha256(repr(depends_on).encode()).hexdigest()[:24]
         return self.cache_dir / f"epoch-{name}.int64"
 
 
@@ -224,8 +224,8 @@ def cut(sizes: NDArray[np.int64], seq_length: int) -> tuple[NDArray[np.int64], N
     return positions, offsets
 
 
-def _kept(file: Path, length: int, build: Callable[[], NDArray[np.int64]]) -> NDArray[np.int64]:
-    """Return the vector that ``file`` keeps, mapped; build and keep it when it is not there.
+def _cached(file: Path, length: int, build: Callable[[], NDArray[np.int64]]) -> NDArray[np.int64]:
+    """Return the vector in ``file``, mapped; build and write it when it is not there.
 
     Args:
         length: elements that ``build`` returns, int64 (length,).
@@ -249,7 +249,7 @@ def _prune(folder: Path) -> None:
     with suppress(OSError):  # another rank was first; the next file written prunes again
         files = [file for file in folder.iterdir() if file.name.lstrip(".").startswith("epoch-")]
         files.sort(key=lambda file: file.stat().st_mtime_ns)
-        for file in files[:-KEPT_FILES]:
+        for file in files[:-MAX_CACHED_FILES]:
             file.unlink()
 
 
