@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from trainmark.protocols import MatmulRate, MemoryUse, Refusal
 from trainmark.spec import RankMemory
-from trainmark.training.kernels.host_memory import keep_freed_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -145,6 +144,8 @@ class CpuDevice:
 
     def __init__(self, *, threads: int, clock: Callable[[], int] = perf_counter_ns) -> None:
         import torch
+
+        from trainmark.training.kernels.host_memory import keep_freed_memory
 
         self._clock = clock
         self._total_bytes = total_memory_bytes()
