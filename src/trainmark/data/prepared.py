@@ -177,6 +177,15 @@ class Unfinished:
         self.keep(relative)
         return result
 
+    def once(self, relative: str, make: Callable[[Path], object], say: Say) -> None:
+        """Write one file by ``make`` and save, unless an earlier call finished it."""
+        if relative in self.files:
+            say(f"kept {relative}: finished before, its sha256 fits")
+            return
+        say(f"writing {relative}")
+        self.write(relative, make)
+        self.save()
+
     def keep(self, relative: str) -> None:
         """List a file that is there, synced and under its final name."""
         self.files[relative] = fingerprint(self.partial / relative)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from trainmark.data.split_layout import refuse_unreadable
 from trainmark.errors import DataError
 
 if TYPE_CHECKING:
@@ -18,6 +19,24 @@ if TYPE_CHECKING:
 
 FILES = ("tokenizer.json", "vocab.txt")  # the first that exists is used
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+
+def tokenizer_file(folder: Path, *, remedy: str) -> Path:
+    """Return the file of a model folder's tokenizer.
+
+    Args:
+        remedy: what to do where there is none.
+
+    Raises:
+        DataError: there is none, or it is empty.
+    """
+    file = next((folder / name for name in FILES if (folder / name).is_file()), None)
+    rule = "text is tokenised with the model's own tokenizer"
+    if file is None:
+        what = f"no {' and no '.join(FILES)}"
+        raise DataError(what, where=str(folder), rule=rule, remedy=remedy)
+    refuse_unreadable(file, rule=rule, remedy=remedy)
+    return file
 
 
 def open_wordpiece(file: Path, *, remedy: str) -> Tokenizer:

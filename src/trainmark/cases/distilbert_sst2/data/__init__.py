@@ -16,17 +16,12 @@ import numpy as np
 from trainmark.data.cache import cached_arrays
 from trainmark.data.model_config import CONFIG
 from trainmark.data.split_layout import Form, Layout, find_layout, numbered_files
+from trainmark.data.wordpiece import tokenizer_file
 from trainmark.spec import DataFacts
 
 from .arrays import read_npz
 from .generated import BEST_ACCURACY, generate
-from .model_files import (
-    open_tokenizer,
-    read_config,
-    refuse_long,
-    tokenize,
-    tokenizer_file,
-)  # fmt: skip
+from .model_files import MODEL_REMEDY, open_tokenizer, read_config, refuse_long, tokenize
 from .texts import read_texts
 from .tokens import TokenRows
 from .weights import check_weights
@@ -91,7 +86,7 @@ def _load(layout: Layout, folder: Path, recipe: DistilbertRecipe) -> tuple[Loade
     used = [model / CONFIG]
     if layout.kind != NPZ.kind:
         open_tokenizer(model, config)
-        used.append(tokenizer_file(model))
+        used.append(tokenizer_file(model, remedy=MODEL_REMEDY))
     rows, digests = [], []
     for split in SPLITS:
         read = partial(_read, layout, split, recipe, config, model)
@@ -136,7 +131,7 @@ def check(folder: Path, recipe: DistilbertRecipe) -> DataFacts:
     model = folder / "model"
     used = [model / CONFIG]
     if layout.kind != NPZ.kind:
-        used.append(tokenizer_file(model))
+        used.append(tokenizer_file(model, remedy=MODEL_REMEDY))
     pretrained = recipe.init == "pretrained"
     if pretrained:
         used.append(check_weights(model, loaded.config))

@@ -12,9 +12,8 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from trainmark.data import model_config
 from trainmark.data.model_config import CONFIG, ConfigKeys, Share, Size
-from trainmark.data.split_layout import refuse_unreadable
 from trainmark.data.vocabulary import refuse_short
-from trainmark.data.wordpiece import FILES, open_wordpiece
+from trainmark.data.wordpiece import FILES, open_wordpiece, tokenizer_file
 from trainmark.errors import DataError
 
 if TYPE_CHECKING:
@@ -127,31 +126,13 @@ def refuse_long(config: ModelConfig, seq_length: int, folder: Path) -> None:
         )
 
 
-def tokenizer_file(folder: Path) -> Path:
-    """Return the file of the model folder's tokenizer.
-
-    Raises:
-        DataError: there is none, or it is empty.
-    """
-    file = first_existing(folder, TOKENIZERS)
-    if file is None:
-        raise DataError(
-            f"no {' and no '.join(TOKENIZERS)}",
-            where=str(folder),
-            rule="sentences are tokenised with the model's own tokenizer",
-            remedy=MODEL_REMEDY,
-        )
-    refuse_unreadable(file, rule=MODEL_RULE, remedy=MODEL_REMEDY)
-    return file
-
-
 def open_tokenizer(folder: Path, config: ModelConfig) -> Tokenizer:
     """Open ``tokenizer.json``, or build BERT's uncased tokenizer from ``vocab.txt``.
 
     Raises:
         DataError: neither is there, it cannot be read, or it does not fit the model.
     """
-    file = tokenizer_file(folder)
+    file = tokenizer_file(folder, remedy=MODEL_REMEDY)
     tokenizer = open_wordpiece(file, remedy=MODEL_REMEDY)
     size = tokenizer.get_vocab_size(with_added_tokens=True)
     pad = tokenizer.token_to_id("[PAD]")

@@ -13,6 +13,7 @@ import tarfile
 import zipfile
 import zlib
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from trainmark.data.prepared import Say, Unfinished
+    from trainmark.data.prepared import Say
 
     from ..data.model_files import ModelConfig
     from ..data.tokens import TokenRows
@@ -92,24 +93,13 @@ def _prepare(raw: Path, data: Path, say: Say) -> None:
         source = _find_source(_unpacked(raw, unpacked, say))
     if not any(source.model.joinpath(name).exists() for name in WEIGHTS):
         say("no weights in the model folder: only init=random will run on this data")
+    counts = unfinished.manifest["counts"]
     for relative in source.outputs():
-        _write(source, relative, unfinished, say)
-    _tell_counts(unfinished.manifest["counts"], say)
+        unfinished.once(relative, partial(source.write, relative, counts), say)
+    _tell_counts(counts, say)
     shutil.rmtree(unpacked, ignore_errors=True)
     unfinished.finish()
     say(f"done: {data}")
-
-
-def _write(source: Source, relative: str, unfinished: Unfinished, say: Say) -> None:
-    """Write one output unless an earlier call finished it."""
-    if relative in unfinished.files:
-        say(f"kept {relative}: finished before, its sha256 fits")
-        return
-    say(f"writing {relative}")
-    found = unfinished.write(relative, lambda staging: source.write(relative, staging))
-    if found is not None:
-        unfinished.manifest["counts"][found[0]] = found[1]
-    unfinished.save()
 
 
 def _tell_counts(counts: dict[str, Any], say: Say) -> None:
@@ -224,21 +214,21 @@ class Source:
             *(f"model/{name}" for name in names),
         ]
 
-    def write(self, relative: str, target: Path) -> tuple[str, dict[str, int]] | None:
-        """Write one output to ``target``; for a split return its name and counts."""
+    def write(self, relative: str, counts: dict[str, Any], target: Path) -> None:
+        """Write one output to ``target``; put a split's numbers into ``counts``."""
         folder, _, name = relative.partition("/")
         if folder == "model":
             shutil.copyfile(self.model / name, target)
-            return None
+            return
         split = SPLIT_NAMES[name]
-        if self.layout.kind == "npz":
+        if self.layout.kind == NPZ.kind:
             file = self.layout.files[split][0]
             rows = read_npz(file, seq_length=None, vocab_size=self.config.vocab_size)
             shutil.copyfile(file, target)
         else:
             rows = self._write_split(split, target)
         longest = int(rows.lengths.max())
-        return split, {"rows": len(rows), "longest": longest, "truncated": rows.truncated}
+        counts[split] = {"rows": len(rows), "longest": longest, "truncated": rows.truncated}
 
     def _write_split(self, split: str, target: Path) -> TokenRows:
         """Tokenise a split and write it as the published form has it, in smaller types."""
@@ -273,7 +263,7 @@ def _find_source(places: Sequence[Path]) -> Source:
     _only("SST-2", [folder for _, folder in chosen], places, WHERE_DATA)
     layout = chosen[0][0]
     config = read_config(model)
-    if layout.kind != "npz":
+    if layout.kind != NPZ.kind:
         open_tokenizer(model, config)
     if first_existing(model, WEIGHTS):
         check_weights(model, config)

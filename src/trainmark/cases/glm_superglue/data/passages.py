@@ -167,9 +167,9 @@ def digest_of(*files: Path) -> str:
     return digest.hexdigest()
 
 
-def kept_file(file: Path, vocabulary: Path, place: Path) -> Path:
-    """Return where the tokens of a jsonl split are kept: named after what they are made of."""
-    return place / f"{file.stem}-{digest_of(file, vocabulary)[:16]}.npz"
+def kept_name(file: Path, vocabulary: Path) -> str:
+    """Return the file name of a jsonl split's tokens, which says what they are made of."""
+    return f"{file.stem}-{digest_of(file, vocabulary)[:16]}.npz"
 
 
 def read_jsonl(file: Path, vocabulary: Path, place: Path) -> Passages:
@@ -178,12 +178,11 @@ def read_jsonl(file: Path, vocabulary: Path, place: Path) -> Passages:
     Raises:
         DataError: a line or the vocabulary breaks a rule.
     """
-    kept = kept_file(file, vocabulary, place)
-    return Passages.of_arrays(
-        cached_arrays(
-            kept, lambda: tokenise(read_passages(file), open_vocabulary(vocabulary)).arrays()
-        )
-    )
+
+    def build() -> dict[str, NDArray[Any]]:
+        return tokenise(read_passages(file), open_vocabulary(vocabulary)).arrays()
+
+    return Passages.of_arrays(cached_arrays(place / kept_name(file, vocabulary), build))
 
 
 def read_tokens(file: Path) -> Passages:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trainmark.data.vocabulary import refuse_short
-from trainmark.data.wordpiece import FILES, open_wordpiece
+from trainmark.data.wordpiece import open_wordpiece, tokenizer_file
 from trainmark.errors import DataError
 
 if TYPE_CHECKING:
@@ -67,23 +67,8 @@ class Vocabulary:
 
 
 def vocabulary_file(folder: Path) -> Path:
-    """Return the vocabulary of a model folder: ``tokenizer.json``, or ``vocab.txt``.
-
-    Raises:
-        DataError: neither is there, or it is empty.
-    """
-    for name in FILES:
-        file = folder / name
-        if file.is_file():
-            if file.stat().st_size == 0:
-                raise DataError("the file is empty (0 bytes)", where=str(file), remedy=REMEDY)
-            return file
-    raise DataError(
-        f"no {' and no '.join(FILES)}",
-        where=str(folder),
-        rule="passages are tokenised with the model's own vocabulary",
-        remedy=REMEDY,
-    )
+    """Return the vocabulary of a model folder; see ``wordpiece.tokenizer_file``."""
+    return tokenizer_file(folder, remedy=REMEDY)
 
 
 def open_vocabulary(file: Path, vocab_size: int | None = None) -> Vocabulary:

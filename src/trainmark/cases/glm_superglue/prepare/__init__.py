@@ -19,7 +19,8 @@ from trainmark.data.wordpiece import FILES
 from trainmark.errors import DataError
 
 from ..data import HDF5, JSONL, MODEL, PREPARED, TOKENS
-from ..data.passages import kept_file, read_jsonl
+from ..data.passages import kept_name, tokenise
+from ..data.record_jsonl import read_passages
 from ..data.tokens import REMEDY, open_vocabulary, vocabulary_file
 from ..data.weights import EXPORTED, LATEST, find_checkpoint
 
@@ -144,54 +145,40 @@ def _write(source: Source, unfinished: Unfinished, say: Say) -> None:
         folder = source.checkpoint.parent
         if source.checkpoint.name != EXPORTED:
             folder = folder.parent  # of the folder named after an iteration
-        _once(f"{MODEL}/{EXPORTED}", partial(export, folder), unfinished, say)
-    if source.vocabulary is None:
-        _convert(source, unfinished, say)
-    else:
-        _tokenise(source, source.vocabulary, unfinished, say)
+        unfinished.once(f"{MODEL}/{EXPORTED}", partial(export, folder), say)
+    if source.vocabulary is not None:
+        copies = {JSONL.names[split][0]: file for split, file in source.splits.items()}
+        copies[f"{MODEL}/{source.vocabulary.name}"] = source.vocabulary
+        for relative, file in copies.items():
+            unfinished.once(relative, partial(shutil.copyfile, file), say)
+    for split, file in source.splits.items():
+        if source.vocabulary is None:
+            name, read = PREPARED.names[split][0], partial(_converted, file, split)
+        else:
+            name = kept_name(file, source.vocabulary)
+            read = partial(_tokenised, file, source.vocabulary)
+        write = partial(_write_tokens, split, read, unfinished.manifest["counts"])
+        unfinished.once(f"{TOKENS}/{name}", write, say)
 
 
-def _once(relative: str, make: Callable[[Path], Any], unfinished: Unfinished, say: Say) -> None:
-    if relative in unfinished.files:
-        say(f"kept {relative}: finished before, its sha256 fits")
-        return
-    say(f"writing {relative}")
-    unfinished.write(relative, make)
-    unfinished.save()
-
-
-def _convert(source: Source, unfinished: Unfinished, say: Say) -> None:
-    """Write each split as tokens, and count it."""
+def _converted(file: Path, split: str) -> Passages:
     from .hdf5 import read_hdf5
 
-    for split, file in source.splits.items():
-
-        def write(target: Path, split: str = split, file: Path = file) -> None:
-            passages = read_hdf5(file, evaluation=split == "validation")
-            unfinished.manifest["counts"][split] = _counts(passages)
-            with target.open("wb") as stream:
-                np.savez(stream, **passages.arrays())  # type: ignore[arg-type]
-
-        _once(f"{TOKENS}/{PREPARED.names[split][0]}", write, unfinished, say)
+    return read_hdf5(file, evaluation=split == "validation")
 
 
-def _tokenise(source: Source, vocabulary: Path, unfinished: Unfinished, say: Say) -> None:
-    """Copy text and vocabulary; tokenise to where a run looks for it, and count it."""
-    relative = f"{MODEL}/{vocabulary.name}"
-    copies = {JSONL.names[split][0]: file for split, file in source.splits.items()}
-    for name, file in {**copies, relative: vocabulary}.items():
-        _once(name, partial(shutil.copyfile, file), unfinished, say)
-    folder = unfinished.partial
-    for split, (name,) in JSONL.names.items():
-        kept = kept_file(folder / name, folder / relative, folder / TOKENS)
-        if (listed := f"{TOKENS}/{kept.name}") in unfinished.files:
-            say(f"kept {listed}: finished before, its sha256 fits")
-            continue
-        say(f"tokenising {name}")
-        passages = read_jsonl(folder / name, folder / relative, folder / TOKENS)
-        unfinished.manifest["counts"][split] = _counts(passages)
-        unfinished.keep(listed)
-        unfinished.save()
+def _tokenised(file: Path, vocabulary: Path) -> Passages:
+    return tokenise(read_passages(file), open_vocabulary(vocabulary))
+
+
+def _write_tokens(
+    split: str, read: Callable[[], Passages], counts: dict[str, Any], target: Path
+) -> None:
+    """Write a split as tokens, and count it."""
+    passages = read()
+    counts[split] = _counts(passages)
+    with target.open("wb") as stream:
+        np.savez(stream, **passages.arrays())  # type: ignore[arg-type]
 
 
 def _counts(passages: Passages) -> dict[str, int]:
