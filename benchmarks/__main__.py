@@ -28,6 +28,7 @@ NAMES = (
     "dlrm_reader",
     "prepare_dlrm",
     "mmlu_scoring",
+    "kernels",
 )
 
 

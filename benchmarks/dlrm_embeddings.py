@@ -23,6 +23,7 @@ from benchmarks.dlrm_plain import (
     draw_ids,
 )
 from benchmarks.harness import Bar, conclude, interleave, ratio, sized
+from benchmarks.jobs import chosen_kernels
 from benchmarks.peers import Peer, serve, turns
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def run_ours(kind: str) -> None:
     from trainmark.cases.dlrm_criteo.embeddings import FusedTables
 
     settle()
-    tables = FusedTables([TABLE_ROWS] * NUM_TABLES, DIM, seed=1)
+    tables = FusedTables([TABLE_ROWS] * NUM_TABLES, DIM, seed=1, rows=chosen_kernels().rows)
     tables.learning_rate = RATE
     batches = [draw_ids(kind, BATCH, seed=seed) for seed in range(STEPS)]
     grad = torch.randn(BATCH, NUM_TABLES, DIM)

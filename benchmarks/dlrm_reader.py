@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from benchmarks.harness import Bar, conclude, interleave, ratio, sized
+from benchmarks.jobs import chosen_kernels
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,7 +69,7 @@ def stepping(spec: FeatureSpec) -> Callable[[], float]:
     from trainmark.cases.dlrm_criteo.model import build_model
     from trainmark.cases.dlrm_criteo.reader import SplitReader
 
-    tables = FusedTables(spec.cardinalities, DIM, seed=1)
+    tables = FusedTables(spec.cardinalities, DIM, seed=1, rows=chosen_kernels().rows)
     tables.learning_rate, tables.grad_scale = 0.1, 1.0
     model = build_model(13, DIM, TABLES, list(BOTTOM), list(TOP), seed=1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

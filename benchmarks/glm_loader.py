@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from benchmarks.harness import Bar, conclude, interleave, ratio, sized
+from benchmarks.jobs import chosen_kernels
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,7 +81,7 @@ def stepping(examples: Examples) -> Callable[[], float]:
         num_layers=1, hidden_size=WIDTH, num_heads=HEADS, vocab_size=VOCAB_SIZE,
         max_positions=SEQ_LENGTH,
     )  # fmt: skip
-    model = build_model(shape, dropout=0.1, seed=1)
+    model = build_model(shape, dropout=0.1, seed=1, kernels=chosen_kernels())
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
     batch = next(examples.batch([0]).parts(STEP_SEQUENCES))
     inputs = [

@@ -10,6 +10,14 @@ if TYPE_CHECKING:
     from trainmark.protocols import Device
 
 
+def chosen_kernels() -> Any:
+    """Return the kernels that a job in fp32 gets on a CPU."""
+    from trainmark.spec import Recipe
+    from trainmark.training.kernels.choice import choose
+
+    return choose(Recipe(), "cpu")
+
+
 def build(case_name: str, *, device_name: str = "cpu", **overrides: object) -> tuple[Any, Device]:
     """Return the job of ``case_name``'s generated recipe with ``overrides``, and its device."""
     import torch

@@ -1,0 +1,111 @@
+"""What each CPU kernel of our own gains: a training step with all of them and without one.
+
+Every case that uses kernels takes its step at the size of its own benchmark, in fp32. A kernel
+stays where it gains a step's share or its memory as below, on every kind of processor.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks import distilbert_step, dlrm_step, glm_step, gpt_step
+from benchmarks.harness import Bar, conclude, interleave, ratio, sized
+from benchmarks.peers import Peer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MODULE = "benchmarks.kernels"
+ROUNDS, WARMUP = 15, 1
+LEAST_SPEED, LEAST_MEMORY = 1.03, 1.1  # without the kernel over with it
+NONE_OFF = "none"
+TASKS = {
+    "distilbert_sst2": ("attention", "dropout"),
+    "gpt_megatron": ("attention", "dropout", "cross_entropy"),
+    "glm_superglue": ("attention", "dropout"),
+    "dlrm_criteo": ("rows",),
+}
+DLRM_BATCH = str(sized(dlrm_step.BATCH, 64))
+
+
+def run_gpt(folder: str) -> None:
+    sizes = (gpt_step.LAYERS, gpt_step.BATCH, gpt_step.SEQUENCE)
+    gpt_step.run_ours(folder, "fp32", *map(str, sizes))
+
+
+STEPS: dict[str, Callable[[str], None]] = {
+    "distilbert_sst2": lambda folder: distilbert_step.run_ours(
+        folder, "fp32", str(distilbert_step.BATCH)
+    ),
+    "gpt_megatron": run_gpt,
+    "glm_superglue": lambda _: glm_step.run_steps(
+        "ours", "fp32", str(glm_step.LAYERS), str(glm_step.SEQUENCE)
+    ),
+    "dlrm_criteo": lambda _: dlrm_step.run_ours("plain", "fp32", DLRM_BATCH),
+}
+
+
+def make_data(case: str, folder: Path) -> None:
+    """Write the data that the case's step reads; two of them draw their own."""
+    from trainmark import cases
+
+    if case == "distilbert_sst2":
+        distilbert_step.make_data(folder)
+    elif case == "gpt_megatron":
+        folder.mkdir()
+        cases.part(case, "data").generate(folder, gpt_step.recipe())
+
+
+def run(case: str, off: str, folder: str) -> None:
+    """Take steps of ``case`` with our kernels, but for the one that is ``off``."""
+    from trainmark.training.kernels import choice
+
+    if off != NONE_OFF:
+        choice.OWN = replace(choice.OWN, **{off: getattr(choice.LIBRARY, off)})
+    STEPS[case](folder)
+
+
+def measure(case: str, folder: Path) -> list[Bar]:
+    """Return what each kernel of ``case`` gains."""
+    make_data(case, folder)
+    with ExitStack() as stack:
+        peers = {
+            off: stack.enter_context(Peer(MODULE, case, off, str(folder)))
+            for off in (NONE_OFF, *TASKS[case])
+        }
+        variants = {off: peer.turn for off, peer in peers.items()}
+        seconds = interleave(variants, rounds=ROUNDS, warmup=WARMUP)
+        peaks = {off: peer.more[-1][0] for off, peer in peers.items()}
+    bars = []
+    for task in TASKS[case]:
+        speed = ratio(seconds[task], seconds[NONE_OFF])
+        memory = peaks[task] / peaks[NONE_OFF]
+        bars.append(
+            Bar(
+                f"{case}: {task}",
+                f"time {speed}, peak memory {memory:.3f}",
+                f"time at least {LEAST_SPEED:g} or memory {LEAST_MEMORY:g}",
+                speed.median >= LEAST_SPEED or (memory >= LEAST_MEMORY and speed.median >= 1),
+            )
+        )
+    return bars
+
+
+def main() -> bool:
+    with tempfile.TemporaryDirectory() as name:
+        bars = [bar for case in TASKS for bar in measure(case, Path(name) / case)]
+    return conclude(
+        "kernels",
+        "What each CPU kernel gains: a step without it over one with it",
+        bars,
+        "Memory is the peak of the process, interpreter and libraries included.",
+    )
+
+
+if __name__ == "__main__":
+    run(*sys.argv[1:])
