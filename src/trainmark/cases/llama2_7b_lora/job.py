@@ -180,7 +180,7 @@ class LlamaJob:
         return loss / int(split.targets.sum())
 
     def answer(self) -> MmluResult:
-        """Score the questions over all ranks; see ``mmlu_scoring.score``."""
+        """Score the questions over all ranks; see ``mmlu.scoring.score``."""
         assert self.data.mmlu is not None
         legacy = self.recipe.mmlu_mode == "legacy"
         rank, world_size = self.context.rank, self.context.world_size
