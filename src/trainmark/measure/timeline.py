@@ -34,7 +34,10 @@ class Phase:
     step_ns: int = 0
     wait_ns: int = 0
     steps: int = 0
-    counts: Counts = field(default_factory=Counts)
+    samples: int = 0
+    sequences: int = 0
+    tokens: int = 0
+    tokens_padded: int = 0
     model_flops: float | None = 0.0  # none where a window has none
     parts_ns: Counter[str] = field(default_factory=Counter)
 
@@ -44,13 +47,20 @@ class Phase:
         self.step_ns += sum(window["step_ns"])
         self.wait_ns += sum(window["wait_ns"])
         self.steps += len(window["step_ns"])
-        self.counts += Counts(
-            sum(window["samples"]), window["sequences"], window["tokens"], window["tokens_padded"]
-        )
+        self.samples += sum(window["samples"])
+        self.sequences += window["sequences"]
+        self.tokens += window["tokens"]
+        self.tokens_padded += window["tokens_padded"]
         flops = window["model_flops"]
         known = flops is not None and self.model_flops is not None
         self.model_flops = self.model_flops + flops if known else None
-        self.parts_ns.update(window.get("parts_ns", {}))
+        if "parts_ns" in window:
+            self.parts_ns.update(window["parts_ns"])
+
+    @property
+    def counts(self) -> Counts:
+        """Return what the phase trained."""
+        return Counts(self.samples, self.sequences, self.tokens, self.tokens_padded)
 
 
 @dataclass(slots=True)
