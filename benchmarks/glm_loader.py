@@ -83,7 +83,7 @@ def stepping(examples: Examples) -> Callable[[], float]:
     )  # fmt: skip
     model = build_model(shape, dropout=0.1, seed=1, kernels=chosen_kernels())
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
-    batch = next(examples.batch([0]).parts(STEP_SEQUENCES))
+    batch = next(examples.batch([0]).chunks(STEP_SEQUENCES))
     inputs = [
         torch.from_numpy(item)
         for item in (

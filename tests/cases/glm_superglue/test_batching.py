@@ -85,7 +85,7 @@ def test_trimming_never_goes_past_the_sequence_length():
 @pytest.mark.parametrize("most", [1, 2, 3, 50])
 def test_parts_hold_all_sequences_once_with_their_own_targets(most):
     batch = HELD.batch([0, 1, 0])
-    parts = list(batch.parts(most))
+    parts = list(batch.chunks(most))
     assert [len(part.ids) for part in parts] == [
         min(most, 5 - first) for first in range(0, 5, most)
     ]

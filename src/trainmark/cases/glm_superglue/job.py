@@ -141,7 +141,7 @@ class GlmJob:
                 rows[first : first + size], trim=self.recipe.trim_padding
             )
             scores = torch.cat(
-                [self._scores(part) for part in choices.parts(SEGMENT_CHOICES * size)]
+                [self._scores(some) for some in choices.chunks(SEGMENT_CHOICES * size)]
             )
             correct = place(torch.from_numpy(choices.correct))
             right += Places.of(choices, place).count_right(scores, correct)

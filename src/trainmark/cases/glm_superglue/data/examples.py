@@ -85,7 +85,7 @@ class ChoiceBatch:
         """Tokens without padding."""
         return int(self.lengths.sum())
 
-    def parts(self, max_sequences: int) -> Iterator[ChoiceBatch]:
+    def chunks(self, max_sequences: int) -> Iterator[ChoiceBatch]:
         """Yield runs of at most ``max_sequences`` sequences; a sample may lie in several.
 
         ``samples`` and ``owner`` stay those of the whole batch.

@@ -167,7 +167,7 @@ def digest_of(*files: Path) -> str:
     return digest.hexdigest()
 
 
-def kept_name(file: Path, vocabulary: Path) -> str:
+def cached_name(file: Path, vocabulary: Path) -> str:
     """Return the file name of a jsonl split's tokens, which says what they are made of."""
     return f"{file.stem}-{digest_of(file, vocabulary)[:16]}.npz"
 
@@ -182,7 +182,7 @@ def read_jsonl(file: Path, vocabulary: Path, place: Path) -> Passages:
     def build() -> dict[str, NDArray[Any]]:
         return tokenise(read_passages(file), open_vocabulary(vocabulary)).arrays()
 
-    return Passages.of_arrays(cached_arrays(place / kept_name(file, vocabulary), build))
+    return Passages.of_arrays(cached_arrays(place / cached_name(file, vocabulary), build))
 
 
 def read_tokens(file: Path) -> Passages:

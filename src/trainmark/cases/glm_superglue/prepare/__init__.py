@@ -19,7 +19,7 @@ from trainmark.data.wordpiece import FILES
 from trainmark.errors import DataError
 
 from ..data import HDF5, JSONL, MODEL, PREPARED, TOKENS
-from ..data.passages import kept_name, tokenise
+from ..data.passages import cached_name, tokenise
 from ..data.record_jsonl import read_passages
 from ..data.tokens import REMEDY, open_vocabulary, vocabulary_file
 from ..data.weights import EXPORTED, LATEST, find_checkpoint
@@ -155,7 +155,7 @@ def _write(source: Source, unfinished: Unfinished, say: Say) -> None:
         if source.vocabulary is None:
             name, read = PREPARED.names[split][0], partial(_converted, file, split)
         else:
-            name = kept_name(file, source.vocabulary)
+            name = cached_name(file, source.vocabulary)
             read = partial(_tokenised, file, source.vocabulary)
         write = partial(_write_tokens, split, read, unfinished.manifest["counts"])
         unfinished.once(f"{TOKENS}/{name}", write, say)
