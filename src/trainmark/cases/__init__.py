@@ -107,25 +107,28 @@ def folder(name: str) -> Path:
 
 
 def load(name: str) -> Case:
-    """Return the case called ``name``, by its name or an alias.
+    """Return the case called ``name``, by its name or an alias, with the tables beside it.
 
     Raises:
-        UsageError: no such case.
+        UsageError: no such case, or one of its files cannot be read.
     """
     known = names()
     if name in known:
-        return _load(name)
+        return _with_tables(_load(name))
     loaded, _ = load_all()
     aliases = {alias: case for case in loaded for alias in case.aliases}
     if name in aliases:
-        return aliases[name]
+        return _with_tables(aliases[name])
     raise UsageError(
         f"unknown case {name!r}", where="CASE", remedy=nearest(name, [*known, *aliases])
     )
 
 
 def load_all() -> tuple[list[Case], list[UsageError]]:
-    """Return every case that can be read, and a fault for each that cannot."""
+    """Return every case that can be read, and a fault for each that cannot.
+
+    The tables beside ``case.py`` are left unread: lists of cases have no use for them.
+    """
     loaded, faults = [], []
     for name in names():
         try:
@@ -136,7 +139,7 @@ def load_all() -> tuple[list[Case], list[UsageError]]:
 
 
 def _load(name: str) -> Case:
-    """Return one case with the tables beside it, or say what is wrong with its files."""
+    """Return one case as its ``case.py`` has it, or say what is wrong with that."""
     file = f"{_packages()[name]}/case.py"
     try:
         case: Case = importlib.import_module(f"{_package(name)}.case").CASE
@@ -154,7 +157,13 @@ def _load(name: str) -> Case:
             rule="a case is called as its folder is",
             remedy=f"write name={name!r}, or rename the folder",
         )
-    sentences, page = folder(name) / MESSAGES_FILE, folder(name) / PAGE_FILE
+    return case
+
+
+def _with_tables(case: Case) -> Case:
+    """Return ``case`` with the sentences and the page that stand in files of their own."""
+    place = folder(case.name)
+    sentences, page = place / MESSAGES_FILE, place / PAGE_FILE
     if sentences.is_file():
         case = replace(case, messages={**case.messages, **read_messages(sentences)})
     return replace(case, page=read_page(page)) if page.is_file() else case
