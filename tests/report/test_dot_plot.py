@@ -9,7 +9,7 @@ import pytest
 
 from fakes import GOLDEN
 from trainmark.report import svg
-from trainmark.report.dot_plot import launches_plot
+from trainmark.report.charts import launches_plot
 from trainmark.results.record import Record
 
 SPACE = "{http://www.w3.org/2000/svg}"

@@ -1,4 +1,4 @@
-"""Charts of a run step by step: loss with its evaluations, and step time with the warm-up.
+"""Charts: loss and step time of a run step by step, and figures over repeated launches.
 
 What is drawn is thinned out to the least and the greatest value of each bucket, so that no
 spike is lost. Nothing here computes a figure.
@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trainmark.report import svg
-from trainmark.report.cells import quality
+from trainmark.report import cells, svg
+from trainmark.report.summary import summary
 from trainmark.report.texts import text
+from trainmark.results.readings import value_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,6 +29,11 @@ _LEFT, _RIGHT, _TOP, _HEIGHT, _BOTTOM = 62, 14, 26, 190, 34
 _LOG_RATIO = 20
 _LABEL_ROOM_PX = 74
 _LINE_ROOM_PX = 3
+
+# Of repeated launches: the figures that are drawn, and the room of their rows.
+_ROWS = ("p_train", "p_core", "token/p/s", "e2e_time", "step_time_p50", "MFU", "MAMFU")
+_NAME_PX, _VALUE_PX, _TOP_PX, _ROW_PX, _BOTTOM_PX = 118, 128, 8, 30, 44
+_LEAST_RANGE = 0.5  # per cent: below, noise of the last digit would look like a spread
 
 Point = tuple[float, float]
 
@@ -186,7 +192,7 @@ def _evaluations(record: Record, axes: _Axes) -> list[str]:
         parts.append(svg.line(x1=x, y1=_TOP, x2=x, y2=axes.floor, classes="eval-line"))
         if taken - x < _LABEL_ROOM_PX or x < _LEFT + _LABEL_ROOM_PX / 2:
             continue
-        name = f"{record.quality.metric} {quality(point.value, target=record.quality.target)}"
+        name = f"{record.quality.metric} {cells.quality(point.value, target=record.quality.target)}"
         anchor = "end" if x > axes.right - _LABEL_ROOM_PX / 2 else "middle"
         parts.append(svg.label(name, x=x, y=_TOP - 8, anchor=anchor, classes="eval-label"))
         taken = x - (_LABEL_ROOM_PX / 2 if anchor == "end" else 0)
@@ -228,3 +234,55 @@ def _is_log(times_ns: Sequence[int]) -> bool:
 def _chart(parts: Sequence[str], title: str, description: str, ident: str) -> str:
     height = _TOP + _HEIGHT + _BOTTOM
     return svg.picture(parts, height=height, title=title, description=description, ident=ident)
+
+
+def launches_plot(records: Sequence[Record], *, lang: str, ident: str) -> str | None:
+    """Return the plot over the launches that passed; None where fewer than two did.
+
+    A row a figure, a dot a launch, each as difference from the row's median, so that figures
+    of different units share one axis.
+    """
+    passed = [record for record in records if record.passed]
+    found = summary(records)
+    rows = [name for name in _ROWS if name in found.figures and found.figures[name].median]
+    if len(passed) < 2 or not rows:
+        return None
+
+    def percent(value: float, name: str) -> float:
+        return 100 * (value / found.figures[name].median - 1)
+
+    dots = {
+        name: [percent(value, name) for r in passed if (value := value_of(r, name)) is not None]
+        for name in rows
+    }
+    reach = max(_LEAST_RANGE, *(abs(value) for values in dots.values() for value in values)) * 1.08
+    left, right = _NAME_PX, svg.WIDTH - _VALUE_PX
+    floor = _TOP_PX + _ROW_PX * len(rows)
+
+    def x(value: float) -> float:
+        return left + (right - left) * (value + reach) / (2 * reach)
+
+    parts = []
+    for tick in linear_ticks(-reach, reach, wanted=6):
+        parts.append(svg.line(x1=x(tick), y1=_TOP_PX, x2=x(tick), y2=floor, classes="grid"))
+        name = f"{tick:+g}" if tick else "0"
+        parts.append(svg.label(name, x=x(tick), y=floor + 16, anchor="middle", classes="num sub"))
+    axis = text("chart.launches.axis", lang)
+    parts.append(svg.label(axis, x=right, y=floor + 34, anchor="end", classes="sub"))
+    for row, name in enumerate(rows):
+        over, y = found.figures[name], _TOP_PX + _ROW_PX * (row + 0.5)
+        low, high = percent(over.low, name), percent(over.high, name)
+        (median,), unit = cells.scaled([over.median], found.units[name])
+        parts.append(svg.label(name, x=0, y=y + 4))
+        parts.append(svg.line(x1=x(low), y1=y, x2=x(high), y2=y, classes="interval"))
+        parts.append(svg.line(x1=x(0), y1=y - 8, x2=x(0), y2=y + 8, classes="median"))
+        parts += [svg.dot(x=x(value), y=y, classes="launch") for value in dots[name]]
+        shown = f"{median} {unit}"
+        parts.append(svg.label(shown, x=svg.WIDTH, y=y + 4, anchor="end", classes="num"))
+    return svg.picture(
+        parts,
+        height=floor + _BOTTOM_PX,
+        title=text("chart.launches", lang),
+        description=text("chart.launches.desc", lang, figures=len(rows), launches=len(passed)),
+        ident=ident,
+    )

@@ -1,19 +1,22 @@
-"""Facts in rows: what records share, and values as people write them."""
+"""What records say in words: sentences, facts that they share, how far they can be trusted."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from trainmark.report import cells
-from trainmark.report.document import Facts
+from trainmark.report.document import Facts, Paragraph, Tone
 from trainmark.report.texts import text
 from trainmark.results.messages import render
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from trainmark.results.record import Record
+    from trainmark.results.record import Record, Trust
     from trainmark.spec import Message
+
+
+TONES: dict[str, Tone] = {"usable": "good", "noisy": "warn", "do_not_quote": "bad"}
 
 
 def sentence(record: Record, message: Message | None, lang: str, *, none: str = "") -> str:
@@ -63,3 +66,25 @@ def joined(values: dict[str, Any] | None, lang: str) -> str:
     return text("sep.comma", lang).join(
         f"{name} {in_words(value, lang)}" for name, value in values.items()
     )
+
+
+def tone_of(record: Record) -> Tone:
+    """Return the tone of a run's status."""
+    if record.passed:
+        return "good"
+    return "warn" if record.status in ("target_missed", "interrupted") else "bad"
+
+
+def trust_line(trust: Trust, lang: str) -> str:
+    """Return grade and reasons in one line, safe to print."""
+    grade = text(f"trust.{trust.grade}", lang)
+    if not trust.reasons:
+        return grade
+    reasons = text("sep.semicolon", lang).join(render(item, lang) for item in trust.reasons)
+    return cells.clean(grade + text("sep.colon", lang) + reasons)
+
+
+def trust_paragraph(trust: Trust, lang: str) -> Paragraph:
+    """Return the line with its label, in its tone."""
+    label = text("trust.label", lang) + text("sep.colon", lang)
+    return Paragraph(label + trust_line(trust, lang), TONES[trust.grade])

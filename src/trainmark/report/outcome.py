@@ -8,9 +8,14 @@ from trainmark.measure import figures as figures_of
 from trainmark.measure.figures import FIGURES
 from trainmark.planning.reference import implied_passes, same_work
 from trainmark.report import cells
-from trainmark.report.charts import bucket_steps, loss_chart, step_time_chart, step_time_title
+from trainmark.report.charts import (
+    bucket_steps,
+    launches_plot,
+    loss_chart,
+    step_time_chart,
+    step_time_title,
+)
 from trainmark.report.document import Block, Facts, Grid, Paragraph, Picture, Section, Table, Tiles
-from trainmark.report.dot_plot import launches_plot
 from trainmark.report.listing import listed, sentence, shared
 from trainmark.report.summary import groups, remarks, summary, summary_table
 from trainmark.report.tables import (

@@ -14,9 +14,9 @@ from trainmark.errors import RecordError, UsageError, escaped, nearest
 from trainmark.report import cells, conditions, environment, evaluations, outcome
 from trainmark.report.declared import declared
 from trainmark.report.document import Page, Section
+from trainmark.report.listing import TONES, tone_of, trust_line
 from trainmark.report.tables import column_set, device_configuration, quality_header
 from trainmark.report.texts import LANGUAGES, text
-from trainmark.report.trust import TONES, tone_of, trust_line
 from trainmark.results.trust import trust_of
 
 if TYPE_CHECKING:

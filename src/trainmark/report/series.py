@@ -11,9 +11,8 @@ from pydantic_core import to_jsonable_python
 from trainmark.errors import EXIT_USAGE
 from trainmark.report import cells
 from trainmark.report.document import Block, Code, Grid, Paragraph, Table
-from trainmark.report.listing import sentence
+from trainmark.report.listing import sentence, trust_line
 from trainmark.report.terminal import Screen, show
-from trainmark.report.trust import trust_line
 from trainmark.results.entries import exit_code as code_of
 from trainmark.results.readings import value_of
 from trainmark.results.trust import trust_of

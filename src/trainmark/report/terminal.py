@@ -27,7 +27,7 @@ from trainmark.report import cells
 from trainmark.report.conditions import cause_text, label_text, remedy, verdict
 from trainmark.report.declared import table as table_of
 from trainmark.report.document import Block, Code, Grid, Paragraph, Picture, Table, Tone
-from trainmark.report.listing import sentence
+from trainmark.report.listing import sentence, tone_of, trust_paragraph
 from trainmark.report.summary import remarks, summary, summary_table
 from trainmark.report.tables import (
     PERFORMANCE,
@@ -35,7 +35,6 @@ from trainmark.report.tables import (
     performance_table,
 )
 from trainmark.report.texts import text
-from trainmark.report.trust import tone_of, trust_paragraph
 from trainmark.report.waterfall import can_show, text_waterfall
 from trainmark.results.record import RECORD_FILE
 
