@@ -162,6 +162,21 @@ def test_another_version_may_compute_otherwise(run_dir: Path) -> None:
     assert [code for code, _ in found(run_dir)] == ["evidence_disagrees"]
 
 
+def test_what_only_an_absent_case_computes_is_not_verified(run_dir: Path) -> None:
+    words = {"en": "energy", "zh": "能耗"}
+    declared = {"name": "energy", "unit": "J", "label": words, "definition": words}
+    (run_dir / "record.json").unlink()
+    edit(run_dir / "plan.json", "case", value="from_elsewhere")
+    edit(run_dir / "plan.json", "about", "page", "figures", value=[declared])
+    record.write(building.build(run_dir), run_dir)
+    assert found(run_dir) == []
+    edit(run_dir / "record.json", "figures", "energy", value={"value": 1.0, "unit": "J"})
+    edit(run_dir / "record.json", "notes", value=[])
+    assert found(run_dir) == [("evidence_case_absent", {"case": "from_elsewhere"})]
+    edit(run_dir / "record.json", "figures", "p_train", "value", value=257.0)
+    assert [code for code, _ in found(run_dir)] == ["evidence_disagrees"]
+
+
 def test_rounding_of_another_library_is_no_disagreement(run_dir: Path) -> None:
     value = record.read(run_dir).figures["p_core"].value
     assert value is not None

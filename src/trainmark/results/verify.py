@@ -66,7 +66,10 @@ def _recomputed(record: Record, folder: Path) -> list[Message]:
     if not found:
         return []
     if anew.plan.about.page.figures and anew.plan.case not in cases.names():
-        return [message("evidence_case_absent", case=anew.plan.case)]
+        others = [item for item in found if not _of_case(item[0], record)]
+        if not others:
+            return [message("evidence_case_absent", case=anew.plan.case)]
+        found = others
     # The plan says it too: a version that was edited in the record alone excuses nothing.
     writers = {tuple(_series(text)) for text in (record.suite.version, anew.plan.suite_version)}
     if len(writers) == 1 and _series(record.suite.version) != _series(__version__):
@@ -82,6 +85,19 @@ def _recomputed(record: Record, folder: Path) -> list[Message]:
             fields=len(found),
         )
     ]
+
+
+def _of_case(place: str, record: Record) -> bool:
+    """Tell whether only the case could compute what stands at ``place``.
+
+    That is its own figures, a figure of every case that it took back, and its notes.
+    """
+    kind, _, below = place.partition(".")
+    name = below.partition(".")[0]
+    if kind == "figures":
+        own = {spec.name for spec in record.plan.about.page.figures}
+        return name in own or (name in record.figures and record.figures[name].value is None)
+    return kind.partition("[")[0] in ("notes", "trust")
 
 
 def _series(version: str) -> list[str]:
