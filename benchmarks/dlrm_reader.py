@@ -17,7 +17,7 @@ from benchmarks.jobs import chosen_kernels
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trainmark.cases.dlrm_criteo.layout import FeatureSpec
+    from trainmark.cases.dlrm_criteo.data.layout import FeatureSpec
 
 ROWS, TABLE_ROWS, TABLES = *sized((1 << 21, 100_000), (1 << 10, 33_000)), 26
 BATCH_SIZE, LARGE_BATCH_SIZE = sized((8_192, 65_536), (64, 256))
@@ -29,7 +29,7 @@ ROUNDS = 5
 
 def write(folder: Path) -> FeatureSpec:
     """Write rows for 26 tables of 100,000; a column of each narrower type would be smaller."""
-    from trainmark.cases.dlrm_criteo.layout import FeatureSpec, write_spec
+    from trainmark.cases.dlrm_criteo.data.layout import FeatureSpec, write_spec
 
     rng = np.random.default_rng(1)
     cardinalities = (TABLE_ROWS,) * TABLES
@@ -45,7 +45,7 @@ def write(folder: Path) -> FeatureSpec:
 
 def reading(spec: FeatureSpec, batch_size: int, *, shuffled: bool) -> Callable[[], float]:
     """Return a measure of samples/s of one pass, every batch taken and let go."""
-    from trainmark.cases.dlrm_criteo.reader import SplitReader
+    from trainmark.cases.dlrm_criteo.data.reader import SplitReader
 
     reader = SplitReader(spec, "train")
     count = -(-ROWS // batch_size)
@@ -65,9 +65,9 @@ def stepping(spec: FeatureSpec) -> Callable[[], float]:
     """Return a measure of samples/s of the published model's steps in fp32, fed from memory."""
     import torch
 
+    from trainmark.cases.dlrm_criteo.data.reader import SplitReader
     from trainmark.cases.dlrm_criteo.embeddings import FusedTables
     from trainmark.cases.dlrm_criteo.model import build_model
-    from trainmark.cases.dlrm_criteo.reader import SplitReader
 
     tables = FusedTables(spec.cardinalities, DIM, seed=1, rows=chosen_kernels().rows)
     tables.learning_rate, tables.grad_scale = 0.1, 1.0

@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from torch import distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from trainmark.cases.dlrm_criteo.engines import missing_packages
+from trainmark.cases.dlrm_criteo.data.layout import write_spec
 from trainmark.cases.dlrm_criteo.hybrid import HybridTables
 from trainmark.cases.dlrm_criteo.job import lookup_of
-from trainmark.cases.dlrm_criteo.layout import write_spec
 from trainmark.cases.dlrm_criteo.model import build_model
 from trainmark.cases.dlrm_criteo.placement import FLOAT_BYTES, Placement, place
+from trainmark.cases.dlrm_criteo.recipe import missing_packages
 from trainmark.devices.cpu import CpuDevice
 from trainmark.protocols import JobContext
 
@@ -150,8 +150,8 @@ def write_clicks(folder: Path) -> None:
 
 def train_job(folder: Path, *, rank: int = 0, ranks: int = 1) -> dict[str, Any]:
     """Run the steps of the job over an epoch of ``write_clicks``, then score its test rows."""
-    from trainmark.cases.dlrm_criteo.case import DlrmRecipe
     from trainmark.cases.dlrm_criteo.job import build, load_data
+    from trainmark.cases.dlrm_criteo.recipe import DlrmRecipe
 
     recipe = DlrmRecipe(
         embedding_dim=DIM, bottom_layers=f"16,{DIM}", top_layers="16,1",

@@ -10,8 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from trainmark.cases.dlrm_criteo import content, data, generate
-from trainmark.cases.dlrm_criteo.layout import PUBLISHED_RULES, FeatureSpec, write_spec
+from trainmark.cases.dlrm_criteo import data
+from trainmark.cases.dlrm_criteo.data import content
+from trainmark.cases.dlrm_criteo.data import generated as generate
+from trainmark.cases.dlrm_criteo.data.layout import PUBLISHED_RULES, FeatureSpec, write_spec
 from trainmark.errors import DataError
 from trainmark.planning import plan
 

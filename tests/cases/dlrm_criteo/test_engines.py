@@ -12,11 +12,11 @@ from torch import distributed as dist
 
 import tiny_dlrm
 from tiny_dlrm import CARDINALITIES, DIM, RATE, SEED, Spread
-from trainmark.cases.dlrm_criteo import engines
+from trainmark.cases.dlrm_criteo import recipe as engines
 from trainmark.cases.dlrm_criteo.case import CASE
 from trainmark.cases.dlrm_criteo.embeddings import FusedTables
-from trainmark.cases.dlrm_criteo.engines import require_engine
 from trainmark.cases.dlrm_criteo.hybrid import HybridTables
+from trainmark.cases.dlrm_criteo.recipe import require_engine
 from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.results import environment
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainmark.cases.dlrm_criteo import generate
-from trainmark.cases.dlrm_criteo.layout import FeatureSpec
-from trainmark.cases.dlrm_criteo.reader import SplitReader
+from trainmark.cases.dlrm_criteo.data import generated as generate
+from trainmark.cases.dlrm_criteo.data.layout import FeatureSpec
+from trainmark.cases.dlrm_criteo.data.reader import SplitReader
 
 
 @pytest.fixture(scope="module")

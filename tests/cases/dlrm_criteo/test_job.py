@@ -14,12 +14,13 @@ from torch import nn
 
 import trainmark
 from trainmark.cases import load
-from trainmark.cases.dlrm_criteo.case import CASE, DlrmRecipe
+from trainmark.cases.dlrm_criteo.case import CASE
 from trainmark.cases.dlrm_criteo.data import check_fit
-from trainmark.cases.dlrm_criteo.generate import best_auc
+from trainmark.cases.dlrm_criteo.data.generated import best_auc
+from trainmark.cases.dlrm_criteo.data.layout import FeatureSpec, write_spec
 from trainmark.cases.dlrm_criteo.job import build, load_data, lr_factor
-from trainmark.cases.dlrm_criteo.layout import FeatureSpec, write_spec
 from trainmark.cases.dlrm_criteo.placement import place_within
+from trainmark.cases.dlrm_criteo.recipe import DlrmRecipe
 from trainmark.devices.cpu import CpuDevice
 from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.planning import reference

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmark.cases.dlrm_criteo import layout
-from trainmark.cases.dlrm_criteo.layout import FeatureSpec, write_spec
+from trainmark.cases.dlrm_criteo.data import layout
+from trainmark.cases.dlrm_criteo.data.layout import FeatureSpec, write_spec
 from trainmark.errors import DataError
 
 CARDINALITIES = (3, 129, 40_000)

@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainmark.cases.dlrm_criteo import prepare as stages
-from trainmark.cases.dlrm_criteo import prepare_tables
-from trainmark.cases.dlrm_criteo.layout import FeatureSpec
+from trainmark.cases.dlrm_criteo.data.layout import FeatureSpec
 from trainmark.cases.dlrm_criteo.prepare import prepare
-from trainmark.cases.dlrm_criteo.prepare_sources import ROW, find_sources, first_fault
+from trainmark.cases.dlrm_criteo.prepare import tables as prepare_tables
+from trainmark.cases.dlrm_criteo.prepare.sources import ROW, find_sources, first_fault
 from trainmark.errors import DataError, EnvironmentFault, UsageError
 
 pytest.importorskip("duckdb", reason="duckdb is not installed: the extra `prepare`")

@@ -18,12 +18,12 @@ from trainmark.training.stepper import AUTOCAST_DTYPES, Stepper, add_floats_over
 
 from . import data as clicks
 from .auc import gather, roc_auc
-from .case import layers, table_rows
+from .data.reader import SplitReader
 from .embeddings import FusedTables
 from .hybrid import HybridTables
 from .model import build_model
 from .placement import FLOAT_BYTES, Placement, place_within
-from .reader import SplitReader
+from .recipe import layers, table_rows
 from .timed import look_up
 
 if TYPE_CHECKING:
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
     from trainmark.protocols import JobContext
 
-    from .case import DlrmRecipe
     from .data import Loaded
-    from .reader import RawBatch
+    from .data.reader import RawBatch
+    from .recipe import DlrmRecipe
 
 
 def load_data(context: JobContext) -> Loaded:

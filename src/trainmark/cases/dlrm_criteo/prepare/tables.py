@@ -22,8 +22,8 @@ import numpy as np
 from trainmark.data.prepared import whole_gzip
 from trainmark.errors import EnvironmentFault
 
-from .layout import CATEGORY_BYTES, NUM_NUMERICAL, FeatureSpec
-from .prepare_sources import NUM_CATEGORIES, ROW, Part, count_rows, first_fault, is_gzip
+from ..data.layout import CATEGORY_BYTES, NUM_NUMERICAL, FeatureSpec
+from .sources import NUM_CATEGORIES, ROW, Part, count_rows, first_fault, is_gzip
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

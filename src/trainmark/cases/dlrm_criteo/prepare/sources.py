@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainmark.errors import DataError
 
-from .layout import NUM_NUMERICAL
+from ..data.layout import NUM_NUMERICAL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 from trainmark.data import prepared
 from trainmark.errors import UsageError
 
-from . import prepare_tables as tables
-from .layout import PUBLISHED_RULES, FeatureSpec, write_spec
-from .prepare_sources import SPLITS, find_sources, is_gzip, refuse_cut_off, split_rows
+from ..data.layout import PUBLISHED_RULES, FeatureSpec, write_spec
+from . import tables
+from .sources import SPLITS, find_sources, is_gzip, refuse_cut_off, split_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

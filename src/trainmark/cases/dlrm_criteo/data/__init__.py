@@ -15,18 +15,18 @@ import numpy as np
 from trainmark.errors import DataError
 from trainmark.spec import DataFacts
 
-from .case import layers, table_rows
+from ..placement import place_within, refuse_layers
+from ..recipe import layers, table_rows
 from .content import read_content
-from .generate import generate
+from .generated import generate
 from .layout import PREPARE, FeatureSpec
-from .placement import place_within, refuse_layers
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from trainmark.spec import RankMemory
 
-    from .case import DlrmRecipe
+    from ..recipe import DlrmRecipe
     from .content import Extremes
 
 __all__ = ["check", "check_fit", "generate", "load"]  # what the core and the job call
@@ -82,7 +82,7 @@ def check(folder: Path, recipe: DlrmRecipe) -> DataFacts:
     loaded = load(folder, recipe)
     best = None
     if recipe.data == "generated":
-        from .generate import best_auc
+        from .generated import best_auc
 
         best = best_auc(recipe)
     rows = loaded.num_rows

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from .case import DlrmRecipe
+    from ..recipe import DlrmRecipe
 
 ROWS = {"train": 400_000, "test": 50_000}
 # Categories that occur, and the distance of their numbers: two tables are large and mostly
