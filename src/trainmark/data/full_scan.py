@@ -76,7 +76,11 @@ def extremes(
 
 
 def cached_scan(
-    file: Path, scanned: Mapping[str, Path], scan: Callable[[], Mapping[str, Extremes]]
+    file: Path,
+    scanned: Mapping[str, Path],
+    scan: Callable[[], Mapping[str, Extremes]],
+    *,
+    wanted: Iterable[str] = (),
 ) -> dict[str, Extremes]:
     """Return what ``scan`` finds, from ``file`` where nothing has changed since.
 
@@ -84,6 +88,7 @@ def cached_scan(
 
     Args:
         scanned: the files that are read, by names that say all that the findings depend on.
+        wanted: names of findings; a cache that lacks one is damaged.
 
     Raises:
         OSError: one of them cannot be read.
@@ -91,7 +96,7 @@ def cached_scan(
     before = stamps(scanned)  # a change while we read is then seen next time
     try:
         kept = _Findings.model_validate_json(file.read_bytes(), strict=True)
-        if kept.files == before:
+        if kept.files == before and kept.found.keys() >= set(wanted):
             return kept.found
     except (OSError, ValidationError):  # absent, damaged, or of another version
         pass

@@ -188,22 +188,24 @@ def test_a_corrected_spec_needs_no_second_read(folder, scans):
         lambda kept: "{",
         lambda kept: "[]",
         lambda kept: json.dumps(kept | {"format": 0}),
-        lambda kept: json.dumps(kept | {"found": kept["found"][1:]}),
-        lambda kept: json.dumps(kept | {"found": [{}] * 10}),
-        lambda kept: json.dumps(kept | {"found": [e | {"largest": "1"} for e in kept["found"]]}),
+        lambda kept: json.dumps(kept | {"found": dict(list(kept["found"].items())[1:])}),
+        lambda kept: json.dumps(kept | {"found": {name: {} for name in kept["found"]}}),
+        lambda kept: json.dumps(
+            kept | {"found": {name: e | {"largest": "1"} for name, e in kept["found"].items()}}
+        ),
         lambda kept: "[" * 100_000,
     ],
 )
 def test_damaged_findings_are_found_again(folder, scans, damage):
     first = data.check(folder.path, REAL)
-    file = folder.path / content.KEPT_FILE
+    file = folder.path / content.CACHE_FILE
     file.write_text(damage(json.loads(file.read_text())))
     assert data.check(folder.path, REAL) == first
     assert len(scans) == 20
 
 
 def test_where_nothing_can_be_kept_it_is_computed_again(folder, scans):
-    (folder.path / content.KEPT_FILE).mkdir()
+    (folder.path / content.CACHE_FILE).mkdir()
     assert data.check(folder.path, REAL) == data.check(folder.path, REAL)
     assert len(scans) == 20
     assert not list(folder.path.glob(".*"))

@@ -24,10 +24,10 @@ from .layout import PREPARE, FeatureSpec
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from trainmark.data.full_scan import Extremes
     from trainmark.spec import RankMemory
 
     from ..recipe import DlrmRecipe
-    from .content import Extremes
 
 __all__ = ["check", "check_fit", "generate", "load"]  # what the core and the job call
 LAYOUT = "criteo-split-binary"
