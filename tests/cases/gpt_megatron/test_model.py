@@ -12,16 +12,17 @@ import pytest
 import torch
 
 import tiny_gpt
-from trainmark.cases.gpt_megatron.job import config_of, lr_factor
-from trainmark.cases.gpt_megatron.model import GptConfig, build_model, padded_vocab_size
+from trainmark.cases.gpt_megatron.job import lr_factor
+from trainmark.cases.gpt_megatron.model import Gpt, build_model
 from trainmark.cases.gpt_megatron.recipe import GptRecipe
 from trainmark.errors import DataError, UsageError
 from trainmark.protocols import Counts
+from trainmark.training.kernels.choice import LIBRARY
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def library_model(config: GptConfig) -> torch.nn.Module:
+def library_model(config: GptRecipe) -> torch.nn.Module:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     torch.manual_seed(3)
@@ -40,14 +41,14 @@ def library_model(config: GptConfig) -> torch.nn.Module:
     )
 
 
-def by_heads(weight: torch.Tensor, config: GptConfig) -> torch.Tensor:
+def by_heads(weight: torch.Tensor, config: GptRecipe) -> torch.Tensor:
     """Turn rows of all queries, all keys, all values into rows head by head."""
     heads, width = config.num_heads, config.hidden_size // config.num_heads
     return weight.view(3, heads, width, -1).transpose(0, 1).reshape(weight.shape)
 
 
 @torch.no_grad()
-def copy_from_library(ours: torch.nn.Module, theirs: torch.nn.Module, config: GptConfig) -> None:
+def copy_from_library(ours: torch.nn.Module, theirs: torch.nn.Module, config: GptRecipe) -> None:
     source = dict(theirs.transformer.named_parameters())
     ours.wte.weight[: config.vocab_size] = source["wte.weight"]
     ours.wpe.weight.copy_(source["wpe.weight"])
@@ -68,8 +69,8 @@ def copy_from_library(ours: torch.nn.Module, theirs: torch.nn.Module, config: Gp
         parameter.copy_(by_heads(value, config) if inner == "attention.qkv" else value)
 
 
-CONFIG = GptConfig(
-    num_layers=3, hidden_size=48, num_heads=4, seq_length=20, vocab_size=300, padded_vocab_size=384
+CONFIG = GptRecipe(
+    num_layers=3, hidden_size=48, num_heads=4, seq_length=20, vocab_size=300, dropout=0.0
 )  # fmt: skip
 
 
@@ -107,7 +108,7 @@ def test_the_padding_of_the_vocabulary_changes_no_other_weight() -> None:
     from dataclasses import replace
 
     narrow = build_model(CONFIG, seed=1)
-    wide = build_model(replace(CONFIG, padded_vocab_size=512), seed=1)
+    wide = build_model(replace(CONFIG, tensor_parallel=4), seed=1)
     for (name, a), (_, b) in zip(narrow.named_parameters(), wide.named_parameters(), strict=True):
         torch.testing.assert_close(b[: len(a)], a, rtol=0, atol=0, msg=name)
 
@@ -119,15 +120,13 @@ def test_the_padding_of_the_vocabulary_changes_no_other_weight() -> None:
 def test_the_vocabulary_is_padded_as_megatron_pads(
     vocab_size: int, tensor_parallel: int, padded: int
 ) -> None:
-    assert padded_vocab_size(vocab_size, tensor_parallel) == padded
+    recipe = GptRecipe(vocab_size=vocab_size, tensor_parallel=tensor_parallel)
+    assert recipe.padded_vocab_size == padded
 
 
 def test_the_standard_shape_has_the_published_parameters() -> None:
-    config = config_of(GptRecipe())
     with torch.device("meta"):
-        from trainmark.cases.gpt_megatron.model import Gpt
-
-        model = Gpt(config)
+        model = Gpt(GptRecipe(), LIBRARY)
     # GPT-2 small has 124,439,808; the padded table holds 47 rows of 768 more.
     assert sum(p.numel() for p in model.parameters()) == 124_439_808 + 47 * 768
 
@@ -140,7 +139,7 @@ def test_the_flop_formula_by_hand() -> None:
 
 
 def test_more_padding_for_more_ranks_is_no_more_work() -> None:
-    alone, cut = (config_of(tiny_gpt.recipe(tensor_parallel=degree)) for degree in (1, 4))
+    alone, cut = (tiny_gpt.recipe(tensor_parallel=degree) for degree in (1, 4))
     assert (alone.padded_vocab_size, cut.padded_vocab_size) == (128, 512)
     assert alone.matmul_weights == cut.matmul_weights
 

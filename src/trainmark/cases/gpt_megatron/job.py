@@ -18,7 +18,7 @@ from trainmark.training.shards import Sharding, evaluation_rows
 from trainmark.training.stepper import Stepper, add_floats_over_ranks, add_over_ranks
 
 from . import data as corpus
-from .model import GptConfig, build_model, padded_vocab_size, tensor_parallelize
+from .model import build_model, tensor_parallelize
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -41,20 +41,6 @@ def build(context: JobContext, data: Loaded) -> GptJob:
     return GptJob(context, data)
 
 
-def config_of(recipe: GptRecipe) -> GptConfig:
-    """Return the model's sizes."""
-    return GptConfig(
-        num_layers=recipe.num_layers,
-        hidden_size=recipe.hidden_size,
-        num_heads=recipe.num_heads,
-        seq_length=recipe.seq_length,
-        vocab_size=recipe.vocab_size,
-        padded_vocab_size=padded_vocab_size(recipe.vocab_size, recipe.tensor_parallel),
-        dropout=recipe.dropout,
-        checkpoint_activations=recipe.checkpoint_activations,
-    )
-
-
 def lr_factor(recipe: GptRecipe, finished_steps: int) -> float:
     """Return the learning rate of the next step over the peak: linear rise, then cosine."""
     warmup = round(recipe.lr_warmup_fraction * recipe.lr_decay_steps)
@@ -70,11 +56,10 @@ class GptJob:
     def __init__(self, context: JobContext, data: Loaded) -> None:
         recipe: GptRecipe = context.recipe
         self.context, self.data, self.recipe = context, data, recipe
-        self.config = config_of(recipe)
         ranks = Ranks.of(context, tensor_parallel=recipe.tensor_parallel, with_mesh=recipe.fsdp)
         self.ranks = ranks
         self.kernels = choose(recipe, context.device.torch_type)
-        self.model = build_model(self.config, seed=recipe.seed, kernels=self.kernels)
+        self.model = build_model(self.recipe, seed=recipe.seed, kernels=self.kernels)
         self.parameters = sum(item.numel() for item in self.model.parameters())
         context.device.place(self.model)
         if ranks.tensor_size > 1:
@@ -124,14 +109,14 @@ class GptJob:
                 size and time of change, and a table cut over ranks would take it for zero.
         """
         worst = next(
-            (int(x) for x in (tokens.min(), tokens.max()) if not 0 <= x < self.config.vocab_size),
+            (int(x) for x in (tokens.min(), tokens.max()) if not 0 <= x < self.recipe.vocab_size),
             None,
         )
         if worst is not None:
             raise DataError(
                 f"token id {worst}",
                 where=str(self.context.data_dir),
-                rule=f"a token id lies in [0, {self.config.vocab_size}), the recipe's vocab_size",
+                rule=f"a token id lies in [0, {self.recipe.vocab_size}), the recipe's vocab_size",
                 remedy="the tokens changed since they were checked: remove indices/ beside them "
                 "and run again",
             )
@@ -181,9 +166,9 @@ class GptJob:
         return Evaluation(loss_sum / (scored * self.recipe.seq_length), scored)
 
     def model_flops(self, counts: Counts) -> float:
-        config = self.config
-        attention = 12.0 * config.num_layers * config.hidden_size * config.seq_length
-        return (6.0 * config.matmul_weights + attention) * counts.tokens_padded
+        recipe = self.recipe
+        attention = 12.0 * recipe.num_layers * recipe.hidden_size * recipe.seq_length
+        return (6.0 * recipe.matmul_weights + attention) * counts.tokens_padded
 
     def facts(self) -> Mapping[str, Any]:
         ranks = self.ranks
@@ -191,7 +176,7 @@ class GptJob:
             "parameters": self.parameters,
             "trainable_parameters": self.parameters,
             "flops_formula": "palm-appendix-b",
-            "padded_vocab_size": self.config.padded_vocab_size,
+            "padded_vocab_size": self.recipe.padded_vocab_size,
             "kernels": self.kernels.used("attention", "dropout", "cross_entropy"),
             "parallel": {
                 "data": ranks.data_size, "tensor": ranks.tensor_size,

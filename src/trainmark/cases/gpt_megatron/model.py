@@ -1,6 +1,6 @@
 """The GPT-2 shape, plainly: token and position tables, pre-norm blocks, a tied head.
 
-Owns sizes, parameter names, the forward pass to the loss, and how tensor parallelism cuts
+Owns parameter names, the forward pass to the loss, and how tensor parallelism cuts
 the parameters. The rows of ``attention.qkv`` stand head by head (query, key and value of
 head 0, then of head 1, …) as Megatron keeps them, so that a cut into equal parts gives
 every rank whole heads.
@@ -8,7 +8,6 @@ every rank whole heads.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,48 +20,21 @@ from trainmark.training.kernels.choice import LIBRARY, Kernels
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
+    from .recipe import GptRecipe
+
 INIT_STD = 0.02  # GPT-2; residual projections are divided by sqrt(2 x layers)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GptConfig:
-    """Sizes. ``padded_vocab_size`` is what the token table holds."""
-
-    num_layers: int
-    hidden_size: int
-    num_heads: int
-    seq_length: int
-    vocab_size: int
-    padded_vocab_size: int
-    dropout: float = 0.0
-    checkpoint_activations: bool = False
-
-    @property
-    def matmul_weights(self) -> int:
-        """Weights that take part in matrix products: blocks and head, no look-up tables.
-
-        The head counts as one rank has it: more padding for more ranks is no more work.
-        """
-        blocks = 12 * self.num_layers * self.hidden_size**2
-        return blocks + self.hidden_size * padded_vocab_size(self.vocab_size, 1)
-
-
-def padded_vocab_size(vocab_size: int, tensor_parallel: int) -> int:
-    """Return the next multiple of ``128 x tensor_parallel``, as Megatron pads."""
-    multiple = 128 * tensor_parallel
-    return -(-vocab_size // multiple) * multiple
 
 
 class Attention(nn.Module):
     """Causal self-attention over the heads that this rank holds."""
 
-    def __init__(self, config: GptConfig, kernels: Kernels) -> None:
+    def __init__(self, recipe: GptRecipe, kernels: Kernels) -> None:
         super().__init__()
         self.attend = kernels.attention
-        self.head_dim = config.hidden_size // config.num_heads
-        self.dropout = config.dropout
-        self.qkv = nn.Linear(config.hidden_size, 3 * config.hidden_size)
-        self.out = nn.Linear(config.hidden_size, config.hidden_size)
+        self.head_dim = recipe.hidden_size // recipe.num_heads
+        self.dropout = recipe.dropout
+        self.qkv = nn.Linear(recipe.hidden_size, 3 * recipe.hidden_size)
+        self.out = nn.Linear(recipe.hidden_size, recipe.hidden_size)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (B, T, D) to (B, T, D)."""
@@ -77,14 +49,14 @@ class Attention(nn.Module):
 class Block(nn.Module):
     """Attention and a feed-forward layer, each added to what comes in."""
 
-    def __init__(self, config: GptConfig, kernels: Kernels) -> None:
+    def __init__(self, recipe: GptRecipe, kernels: Kernels) -> None:
         super().__init__()
-        self.norm_1 = nn.LayerNorm(config.hidden_size)
-        self.attention = Attention(config, kernels)
-        self.norm_2 = nn.LayerNorm(config.hidden_size)
-        self.up = nn.Linear(config.hidden_size, 4 * config.hidden_size)
-        self.down = nn.Linear(4 * config.hidden_size, config.hidden_size)
-        self.dropout = kernels.dropout(config.dropout)
+        self.norm_1 = nn.LayerNorm(recipe.hidden_size)
+        self.attention = Attention(recipe, kernels)
+        self.norm_2 = nn.LayerNorm(recipe.hidden_size)
+        self.up = nn.Linear(recipe.hidden_size, 4 * recipe.hidden_size)
+        self.down = nn.Linear(4 * recipe.hidden_size, recipe.hidden_size)
+        self.dropout = kernels.dropout(recipe.dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (B, T, D) to (B, T, D)."""
@@ -96,22 +68,22 @@ class Block(nn.Module):
 class Gpt(nn.Module):
     """The language model; the head shares the token table."""
 
-    def __init__(self, config: GptConfig, kernels: Kernels) -> None:
+    def __init__(self, recipe: GptRecipe, kernels: Kernels) -> None:
         super().__init__()
-        self.config = config
+        self.recipe = recipe
         self.cross_entropy = kernels.cross_entropy
-        self.wte = nn.Embedding(config.padded_vocab_size, config.hidden_size)
-        self.wpe = nn.Embedding(config.seq_length, config.hidden_size)
-        self.dropout = kernels.dropout(config.dropout)
-        self.blocks = nn.ModuleList(Block(config, kernels) for _ in range(config.num_layers))
-        self.norm = nn.LayerNorm(config.hidden_size)
+        self.wte = nn.Embedding(recipe.padded_vocab_size, recipe.hidden_size)
+        self.wpe = nn.Embedding(recipe.seq_length, recipe.hidden_size)
+        self.dropout = kernels.dropout(recipe.dropout)
+        self.blocks = nn.ModuleList(Block(recipe, kernels) for _ in range(recipe.num_layers))
+        self.norm = nn.LayerNorm(recipe.hidden_size)
 
     def hidden(self, ids: Tensor) -> Tensor:
         """Return the last hidden states (B, T, D) of token ids (B, T)."""
         positions = torch.arange(ids.size(1), device=ids.device)
         x = self.dropout(self.wte(ids) + self.wpe(positions))
         for block in self.blocks:
-            if self.config.checkpoint_activations and self.training:
+            if self.recipe.checkpoint_activations and self.training:
                 x = checkpoint(block, x, use_reentrant=False)
             else:
                 x = block(x)
@@ -130,7 +102,7 @@ class Gpt(nn.Module):
         """
         hidden = self.hidden(ids).flatten(0, 1)  # (B * T, D)
         return self.cross_entropy(
-            hidden, self.wte.weight, targets.flatten(), classes=self.config.vocab_size
+            hidden, self.wte.weight, targets.flatten(), classes=self.recipe.vocab_size
         )
 
     def logits(self, ids: Tensor) -> Tensor:
@@ -139,16 +111,16 @@ class Gpt(nn.Module):
 
 
 @torch.no_grad()
-def build_model(config: GptConfig, *, seed: int, kernels: Kernels = LIBRARY) -> Gpt:
+def build_model(recipe: GptRecipe, *, seed: int, kernels: Kernels = LIBRARY) -> Gpt:
     """Return the model on the host, initialised from ``seed``, in train mode.
 
     The token table comes last, so that its padding does not change the other weights.
     """
-    model = Gpt(config, kernels)
+    model = Gpt(recipe, kernels)
     torch.manual_seed(seed)
     for name, parameter in model.named_parameters():
         if name.endswith(("attention.out.weight", "down.weight")):
-            parameter.normal_(std=INIT_STD / (2 * config.num_layers) ** 0.5)
+            parameter.normal_(std=INIT_STD / (2 * recipe.num_layers) ** 0.5)
         elif name.endswith("bias"):
             parameter.zero_()
         elif parameter.dim() == 2 and name != "wte.weight":

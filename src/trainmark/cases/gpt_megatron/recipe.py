@@ -46,6 +46,20 @@ class GptRecipe(Recipe):
         False, "recompute blocks in the backward pass to save memory", rule="closed"
     )
 
+    @property
+    def padded_vocab_size(self) -> int:
+        """Rows of the token table: a multiple of ``128 x tensor_parallel``, as Megatron pads."""
+        return padded(self.vocab_size, 128 * self.tensor_parallel)
+
+    @property
+    def matmul_weights(self) -> int:
+        """Weights that take part in matrix products: blocks and head, no look-up tables.
+
+        The head counts as one rank has it: more padding for more ranks is no more work.
+        """
+        blocks = 12 * self.num_layers * self.hidden_size**2
+        return blocks + self.hidden_size * padded(self.vocab_size, 128)
+
     def check(self, world_size: int) -> None:
         """Refuse shapes that do not divide.
 
@@ -83,3 +97,8 @@ class GptRecipe(Recipe):
                 rule="the cosine falls from learning_rate to min_learning_rate",
                 remedy="lower min_learning_rate too",
             )
+
+
+def padded(rows: int, multiple: int) -> int:
+    """Return the next multiple, ``rows`` itself where it is one."""
+    return -(-rows // multiple) * multiple
