@@ -17,10 +17,19 @@ ROOT = Path(__file__).parents[2]
 OWN = [spec for name in cases.names() for spec in cases.load(name).page.figures]
 
 
-def shown(spec: FigureSpec) -> str:
+# How the documentation of a language says its unit of work and which way is better.
+WORK = {"en": "samples or tokens/s", "zh": "samples/s 或 tokens/s"}
+BETTER = {
+    "en": {"higher": "higher", "lower": "lower", None: ""},
+    "zh": {"higher": "越高越好", "lower": "越低越好", None: ""},
+}
+
+
+def shown(spec: FigureSpec, lang: str = "en") -> str:
     """Return the row of a figure in the documentation."""
-    unit = spec.unit.replace("{work}", "samples or tokens")
-    words = (spec.label.en, spec.definition.en, unit, spec.better or "")
+    label, definition = spec.label.in_language(lang), spec.definition.in_language(lang)
+    unit = spec.unit.replace("{work}/s", WORK[lang])
+    words = (label, definition, unit, BETTER[lang][spec.better])
     return " | ".join((f"| `{spec.name}`", *words)) + " |"
 
 
@@ -37,10 +46,11 @@ def test_no_case_s_figure_is_called_as_one_of_every_case() -> None:
     assert len(set(names)) == len(names)
 
 
-def test_the_documentation_shows_the_table() -> None:
-    text = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize(("lang", "page"), [("en", "metrics.md"), ("zh", "metrics.zh.md")])
+def test_the_documentation_shows_the_table(lang: str, page: str) -> None:
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     rows = [line for line in text.splitlines() if line.startswith("| `")]
-    assert rows == [shown(spec) for spec in FIGURES.values()]
+    assert rows == [shown(spec, lang) for spec in FIGURES.values()]
 
 
 @pytest.mark.parametrize("name", [name for name in cases.names() if cases.load(name).page.figures])

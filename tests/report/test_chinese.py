@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SOURCE = Path(trainmark.__file__).parent
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.zh.md", *sorted((ROOT / "docs").glob("*.zh.md"))]
 HAN = "[\u4e00-\u9fff]"
 FULL = "[，。；：！？、（）《》“”‘’]"
 # As the founding pages print them.
@@ -105,6 +107,24 @@ def test_a_chinese_page_is_set_by_the_same_rule() -> None:
     cells = [cell.strip(" *#-") for line in page.splitlines() for cell in line.split("|")]
     broken = {cell: fault(cell) for cell in cells if re.search(HAN, cell) and fault(cell)}
     assert broken == {}
+
+
+def chinese_lines(page: Path) -> list[str]:
+    """Return the Chinese lines and cells of a page, without its examples, links' ends and marks."""
+    text = re.sub(
+        r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL
+    )
+    text = re.sub(r"\*\*(.+?)\*\* ?", r"\1", text)  # a mark after a full stop wants a space
+    text = re.sub(r"\[(.+?)\]\(\S+\)", r"\1", text).replace(r"\|", PLACE)
+    cells = [cell.strip(" #-") for line in text.splitlines() for cell in line.split("|")]
+    return [cell for cell in cells if re.search(HAN, cell)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
+def test_a_chinese_page_of_the_documentation_is_set_by_the_same_rule(page: Path) -> None:
+    lines = chinese_lines(page)
+    assert lines
+    assert {line: fault(line) for line in lines if fault(line)} == {}
 
 
 @pytest.mark.parametrize(
