@@ -224,6 +224,15 @@ def test_row_numbers_of_a_column_that_do_not_rise_are_refused(tmp_path, text_spl
     assert f"{FILES['train']}, text: damaged from row 0 on: row numbers of column 1" in fault(raw)
 
 
+@pytest.mark.parametrize("start", [-1, -(2**63), 2**63 - 1, 10**6])
+@pytest.mark.parametrize("form", ["csr", "csc"])
+def test_starts_outside_the_stored_numbers_are_refused(tmp_path, text_splits, form, start):
+    raw = write(tmp_path / "raw", text_splits, form=form)
+    with change(raw) as file:
+        file["text/indptr"][3] = start
+    assert f"{FILES['train']}, text: damaged from row 0 on: " in fault(raw)
+
+
 @pytest.mark.parametrize("separator", [64, -3, 1, 0])
 def test_a_separator_past_the_sequence_is_named(raw, separator):
     with change(raw) as file:

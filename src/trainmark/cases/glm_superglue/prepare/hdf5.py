@@ -148,7 +148,9 @@ class Matrix:
 
     def _fill_columns(self, dense: Numbers, first: int) -> None:
         """Take from each column what lies in these rows; row numbers rise in a column."""
-        for column, (cursor, end) in enumerate(zip(self.cursors, self.ends, strict=True)):
+        for column, (cursor, end) in enumerate(
+            zip(self.cursors.tolist(), self.ends.tolist(), strict=True)
+        ):
             rows = self.parts["indices"][cursor : min(end, cursor + len(dense))].astype(np.int64)
             rows = rows[: np.searchsorted(rows, self.next_row)] - first
             stop = cursor + len(rows)
