@@ -172,6 +172,11 @@ def test_the_learning_rate_rises_and_falls_as_a_cosine() -> None:
 SPREADS: dict[str, tuple[int, dict[str, Any]]] = {
     "data": (2, {"micro_batch_size": 4}),
     "tensor": (2, {"tensor_parallel": 2}),
+    "tensor-library": (2, {"tensor_parallel": 2, "kernels": "library"}),
+    "fsdp-tensor-library": (
+        4,
+        {"tensor_parallel": 2, "micro_batch_size": 4, "fsdp": True, "kernels": "library"},
+    ),
     "fsdp": (2, {"fsdp": True, "micro_batch_size": 2, "grad_accum_steps": 2}),
     "data-tensor": (4, {"tensor_parallel": 2, "micro_batch_size": 4}),
     "fsdp-tensor": (4, {"tensor_parallel": 2, "micro_batch_size": 4, "fsdp": True}),

@@ -1,8 +1,8 @@
-"""Attention by the fastest kernel, and one of our own with dropout for float32 on a CPU.
+"""Attention by torch, and one of our own with dropout for float32 on a CPU.
 
 The library's fused CPU kernel refuses dropout and falls back to separate operations. This
 one keeps the same mathematics with fewer passes over the scores: its backward needs
-neither the mask nor the undropped product again, and most of what would be masked is
+neither the mask nor the undropped matmul again, and most of what would be masked is
 skipped. Equal to the library's in eval mode; registered with it as ``cpu_dropout``.
 """
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 NAME = "cpu_dropout"
-_QUERIES = 128  # of a block: small saves more of the masked half, large feeds the products
-_SCORES = 1 << 16  # of a head in a block of rows that differ in who sees whom: fit a cache
+_QUERIES = 128  # of a block: small saves more of the masked half, large suits the matmuls
+_SCORES = 1 << 16  # of a head in a block of rows that differ in their prefix: fit a cache
 
 
 @dataclass(frozen=True, slots=True)
