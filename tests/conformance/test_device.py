@@ -150,9 +150,9 @@ def test_planning_is_tried_in_a_process_of_its_own(tmp_path, monkeypatch, source
     assert vendor_faults(made) == ([fault] if fault else [])
 
 
-def test_every_required_member_and_key_is_documented():
-    page = Path(__file__).parents[2] / "docs" / "adding-a-device.md"
-    text = page.read_text(encoding="utf-8")
+@pytest.mark.parametrize("page", ["adding-a-device.md", "adding-a-device.zh.md"])
+def test_every_required_member_and_key_is_documented(page):
+    text = (Path(__file__).parents[2] / "docs" / page).read_text(encoding="utf-8")
     required = {*members(Vendor), *members(Device), *DESCRIBE_KEYS, *PRECISION_KEYS}
     assert [name for name in sorted(required) if f"`{name}" not in text] == []
     assert "trainmark.conformance.device" in text

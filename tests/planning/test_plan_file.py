@@ -287,7 +287,8 @@ def test_the_shipped_plans_can_be_read() -> None:
     assert found["demo.yaml"].device == "cpu"
 
 
-def test_the_documented_example_is_a_plan(parse: Callable[[str], PlanFile]) -> None:
-    guide = (PLANS.parent / "docs/plans.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize("page", ["plans.md", "plans.zh.md"])
+def test_the_documented_example_is_a_plan(parse: Callable[[str], PlanFile], page: str) -> None:
+    guide = (PLANS.parent / "docs" / page).read_text(encoding="utf-8")
     plan = parse(guide.split("```yaml\n")[1].split("```")[0])
     assert [entry.name for entry in plan.entries] == ["toy", "small-batch"]

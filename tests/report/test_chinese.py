@@ -114,7 +114,7 @@ def chinese_lines(page: Path) -> list[str]:
     text = re.sub(
         r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL
     )
-    text = re.sub(r"\*\*(.+?)\*\* ?", r"\1", text)  # a mark after a full stop wants a space
+    text = re.sub(rf"({FULL})\*\* ", r"\1**", text).replace("**", "")  # wants a space there
     text = re.sub(r"\[(.+?)\]\(\S+\)", r"\1", text).replace(r"\|", PLACE)
     cells = [cell.strip(" #-") for line in text.splitlines() for cell in line.split("|")]
     return [cell for cell in cells if re.search(HAN, cell)]
