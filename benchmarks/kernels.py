@@ -27,7 +27,7 @@ NONE_OFF = "none"
 TASKS = {
     "distilbert_sst2": ("attention", "dropout"),
     "gpt_megatron": ("attention", "dropout", "cross_entropy"),
-    "glm_superglue": ("attention", "dropout"),
+    "glm_superglue": ("attention", "dropout", "tied_table"),
     "dlrm_criteo": ("rows",),
 }
 DLRM_BATCH = str(sized(dlrm_step.BATCH, 64))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-TASKS = ("attention", "dropout", "cross_entropy", "rows")
+TASKS = ("attention", "dropout", "cross_entropy", "rows", "tied_table")
 DROPS_NOTHING = 1e-9  # rounds to no drop at all, but takes the path with dropout
 
 
@@ -33,9 +33,9 @@ DROPS_NOTHING = 1e-9  # rounds to no drop at all, but takes the path with dropou
         ({}, "cpu", TASKS),
         ({}, "cuda", ()),
         ({"kernels": "library"}, "cpu", ()),
-        ({"kernels": "own"}, "cuda", ("cross_entropy",)),
-        ({"precision": "bf16"}, "cpu", ("cross_entropy", "rows")),
-        ({"compile": True}, "cpu", ("cross_entropy", "rows")),
+        ({"kernels": "own"}, "cuda", ("cross_entropy", "tied_table")),
+        ({"precision": "bf16"}, "cpu", ("cross_entropy", "rows", "tied_table")),
+        ({"compile": True}, "cpu", ("cross_entropy", "rows", "tied_table")),
     ],
 )
 def test_recipe_and_device_decide(

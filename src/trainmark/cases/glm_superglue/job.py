@@ -174,7 +174,7 @@ class GlmJob:
             "trainable_parameters": self.shape.parameters,
             "flops_formula": "palm-appendix-b, blocks only",
             "init": recipe.init,
-            "kernels": self.kernels.used("attention", "dropout"),
+            "kernels": self.kernels.used("attention", "dropout", "tied_table"),
             "checkpoint": None if self.loaded is None else asdict(self.loaded),
             "group_by_choices": recipe.group_by_choices,
             "trim_padding": recipe.trim_padding,

@@ -7,6 +7,7 @@ positions, and the initial weights. Must not know where sequences come from.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,9 @@ from torch.utils.checkpoint import checkpoint
 
 from trainmark.training.kernels.attention import Prefix
 from trainmark.training.kernels.choice import LIBRARY, Kernels
+
+if TYPE_CHECKING:
+    from trainmark.training.kernels.tied_table import LogProbs
 
 INIT_STD = 0.02  # projections into the residual stream are divided by sqrt(2 x layers)
 
@@ -156,6 +160,7 @@ class Glm(nn.Module):
     ) -> None:
         super().__init__()
         self.shape = shape
+        self.look_up = kernels.tied_table
         self.word_embeddings = nn.Embedding(shape.vocab_size, shape.hidden_size)
         self.transformer = Transformer(
             shape,
@@ -174,9 +179,14 @@ class Glm(nn.Module):
             separators: (N,): tokens before it are seen by all of their row, those from it on
                 only by themselves and what follows them.
         """
+        return self._run(ids, positions, block_positions, separators)[0]
+
+    def _run(
+        self, ids: Tensor, positions: Tensor, block_positions: Tensor, separators: Tensor
+    ) -> tuple[Tensor, LogProbs]:
+        words, log_probs = self.look_up(self.word_embeddings.weight, ids)
         prefix = Prefix(separators, ids.size(1))
-        words = self.word_embeddings(ids)
-        return self.transformer(words, positions, block_positions, prefix)  # type: ignore[no-any-return]
+        return self.transformer(words, positions, block_positions, prefix), log_probs
 
     def target_log_probs(  # noqa: PLR0917 - as it is called through DDP
         self,
@@ -196,11 +206,9 @@ class Glm(nn.Module):
             rows: (K,): which of the N x S positions predicts, counted along the sequences.
             targets: (K,): the token of which the probability is asked.
         """
-        hidden = self.hidden_states(ids, positions, block_positions, separators)
+        hidden, log_probs = self._run(ids, positions, block_positions, separators)
         asked = hidden.flatten(0, 1).index_select(0, rows)  # (K, D)
-        scores = F.linear(asked, self.word_embeddings.weight)  # (K, V)
-        chances = torch.log_softmax(scores.float(), -1)
-        return chances.gather(1, targets[:, None]).squeeze(1)
+        return log_probs(asked, targets)
 
     # A replica that DDP wraps has to be called itself.
     forward = target_log_probs

@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from torch import nn
 
-from trainmark.training.kernels import attention, embedding_rows, linear_cross_entropy
+from trainmark.training.kernels import (
+    attention,
+    embedding_rows,
+    linear_cross_entropy,
+    tied_table,
+)
 from trainmark.training.kernels.dropout import FastDropout
 
 if TYPE_CHECKING:
@@ -32,6 +37,9 @@ class Kernels:
     dropout: type[nn.Dropout] = nn.Dropout
     cross_entropy: Callable[..., Tensor] = linear_cross_entropy.library_cross_entropy_sum
     rows: embedding_rows.RowOperations = embedding_rows.TORCH
+    tied_table: Callable[[Tensor, Tensor], tuple[Tensor, tied_table.LogProbs]] = (
+        tied_table.library_look_up
+    )
 
     def used(self, *tasks: str) -> dict[str, str]:
         """Return for each of ``tasks`` whose operation it is, ``own`` or ``library``."""
@@ -58,6 +66,7 @@ OWN = Kernels(
     dropout=FastDropout,
     cross_entropy=linear_cross_entropy.linear_cross_entropy_sum,
     rows=embedding_rows.COMPILED,
+    tied_table=tied_table.look_up,
 )
 
 

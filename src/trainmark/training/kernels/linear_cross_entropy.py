@@ -129,7 +129,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             if d_hidden is not None:
                 d_hidden[block] = gradient @ matrix
             if d_weight is not None:
-                _add_matmul(d_weight, gradient, inputs[block])
+                add_matmul(d_weight, gradient, inputs[block])
             del scores, gradient  # or the next block would be made beside them
         if d_hidden is not None and group is not None:
             dist.all_reduce(d_hidden, group=group)
@@ -145,7 +145,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return d_hidden, d_weight, *[None] * 7
 
 
-def _add_matmul(total: Tensor, gradient: Tensor, inputs: Tensor) -> None:
+def add_matmul(total: Tensor, gradient: Tensor, inputs: Tensor) -> None:
     """Add ``gradient.T @ inputs`` to ``total``, float32, (V, D)."""
     if gradient.dtype == total.dtype:
         torch.addmm(total, gradient.t(), inputs, out=total)
