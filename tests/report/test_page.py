@@ -162,7 +162,7 @@ def test_published_rows_stand_with_what_they_imply():
     assert "各行实际训练的数据量不同，其 e2e_time 不可相互比较。" in made
     assert "C：仅公布数值" in made
     english = markdown(record())
-    assert "trained different amounts of data: their e2e_time columns do not compare" in english
+    assert "trained different amounts of data: their e2e_time columns cannot be compared" in english
 
 
 def of_recipe(name, origin="real"):
@@ -173,7 +173,7 @@ def of_recipe(name, origin="real"):
 
 def test_published_rows_of_other_work_say_so_before_the_table():
     made = markdown(of_recipe("tiny", "generated"))
-    told = "do not compare with this page's runs of tiny: model and data differ"
+    told = "cannot be compared with this page's runs of tiny: model and data differ"
     assert made.index(told) < made.index("| A100 1 node x 8 (1x8) |")
     chinese = markdown(of_recipe("tiny", "generated"), lang="zh")
     assert chinese.index("模型和数据均不同") < chinese.index("| A100单机8卡")
@@ -190,7 +190,7 @@ def test_a_failed_run_has_a_page_with_cause_and_reasons():
     assert "- Message: out of memory\\|after &lt;2 GiB>" in made
     assert "- Place: model\\_build" not in made
     assert "- Place: model_build" in made
-    assert "- Way out: lower bs, with gas raised by the same factor where the case takes it" in made
+    assert "- Way out: lower bs, with gas raised by the same factor where the case supports it" in made
     assert "line 39" in made
     assert "line 20" not in made
     row = next(line for line in made.splitlines() if line.startswith("| NVIDIA"))
@@ -280,7 +280,7 @@ def test_several_records_share_a_page_with_their_repeats():
     rows = re.findall(r"^\| \\\[(\d)\\\] NVIDIA", made, re.MULTILINE)
     assert rows == ["1", "2", "3"]
     assert "2 of 3 launches passed" in made
-    assert "left out of every figure: third (out of memory)" in made
+    assert "excluded from every figure: third (out of memory)" in made
     assert "nothing can be inferred from it" in made
     assert "not measured: a rank did not report its training time |" in made
     assert "; ;" not in made
@@ -308,7 +308,7 @@ def test_the_tiles_are_the_figures_to_quote():
 
 
 def test_the_tiles_of_a_failed_run_are_marked_as_no_result():
-    note = "these figures are no result"
+    note = "these figures are not a valid result"
     assert note in html(failed())
     assert 'class="tiles void"' in html(failed())
     assert note not in html(record())
@@ -319,7 +319,7 @@ def test_results_come_before_conditions():
     headings = re.findall(r"^## (.*)$", markdown(record()), re.MULTILINE)
     assert headings == [
         "Performance figures", "Where the time went", "All figures", "The run", "Environment",
-        "Provenance", "Words on this page",
+        "Provenance", "Glossary",
     ]  # fmt: skip
     assert re.findall(r"^## (.*)$", markdown(failed()), re.MULTILINE)[0] == (
         "Why the run did not pass"

@@ -73,7 +73,7 @@ def test_failed_launches_are_named_and_never_averaged_in():
     assert "范围" in summary_table(found, lang="zh").headers
     assert remarks(found) == [
         "2 of 4 launches passed",
-        "left out of every figure: run1 (failed), run3 (target missed)",
+        "excluded from every figure: run1 (failed), run3 (target missed)",
         "Fewer than five launches: the range is descriptive, nothing can be inferred from it.",
     ]
 

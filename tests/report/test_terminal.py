@@ -51,7 +51,7 @@ def test_a_passed_run():
     text = "\n".join(lines)
     assert "MFU               31.6  %          dense tf32 peak 156 TFLOP/s (A)" in text
     assert "train        measured steps      22.970   20.125 s  43.6%" in text
-    assert "labels: self-reported (measured by whoever shows it)" in text
+    assert "labels: self-reported (measured by its publisher)" in text
 
 
 def by_sequences():
@@ -167,7 +167,7 @@ def test_repeats():
     assert lines[3].split() == ["figure", "median", "unit", "range", "CV", "launches"]
     assert lines[5].split() == ["e2e_time", "46.1", "s", "46.1", "–", "46.1", "0.00%", "3"]
     assert "3 of 4 launches passed" in lines
-    assert "left out of every figure: r3 (timed out)" in lines
+    assert "excluded from every figure: r3 (timed out)" in lines
     assert max(map(len, lines)) <= 80
     with pytest.raises(RecordError, match="twice"):
         repeats_table([launches[0], launches[0]], screen=PLAIN)

@@ -109,7 +109,7 @@ def test_svg_is_well_formed_named_and_stays_inside():
     root = ET.fromstring(picture)
     space = "{http://www.w3.org/2000/svg}"
     assert root.find(f"{space}title").text == "Where the time went"
-    assert root.find(f"{space}desc").text == "Bars from launch to end, one a span"
+    assert root.find(f"{space}desc").text == "One bar per span, from launch to end"
     assert root.get("aria-labelledby") == "w1-title w1-desc"
     assert "<script" not in picture
     labels = [element.text for element in root.iter(f"{space}text")]

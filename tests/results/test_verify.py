@@ -101,11 +101,12 @@ def test_ten_times_the_throughput_is_said_at_the_top_and_fails(
     assert show(monkeypatch, "show", str(run_dir)) == 1
     captured = capsys.readouterr()
     top = " ".join(captured.out.splitlines()[1:3])
-    assert top.startswith("trust: not to be quoted: figures.p_train.value is 2560, but 256 by the")
+    found_first = "figures.p_train.value is 2560 in the record, but 256 when computed from the"
+    assert top.startswith(f"trust: not to be quoted: {found_first}")
     assert "does not agree with its evidence" in captured.err
     for form in ("md", "html", "json", "csv"):
         assert show(monkeypatch, "report", str(run_dir), "--format", form) == 1
-        assert "evidence_disagrees" in (out := capsys.readouterr().out) or "256 by the" in out
+        assert "evidence_disagrees" in (out := capsys.readouterr().out) or "256 when computed from the" in out
     assert show(monkeypatch, "show", str(run_dir), "--no-verify") == 0
     assert show(monkeypatch, "report", str(run_dir), "--no-verify") == 0
     assert "evidence" not in capsys.readouterr().out.split("SHA-256")[0].split("##")[0]
@@ -143,7 +144,7 @@ def test_a_record_alone_is_not_to_be_quoted_but_no_failure(
     mailed.write_bytes((run_dir / "record.json").read_bytes())
     assert found(mailed.parent) == [("evidence_absent", {})]
     assert show(monkeypatch, "show", str(mailed)) == 0
-    assert "not to be quoted: its evidence is not beside it" in capsys.readouterr().out
+    assert "not to be quoted: its evidence files are not in its folder" in capsys.readouterr().out
 
 
 def test_another_version_may_compute_otherwise(run_dir: Path) -> None:
