@@ -190,7 +190,9 @@ def test_a_failed_run_has_a_page_with_cause_and_reasons():
     assert "- Message: out of memory\\|after &lt;2 GiB>" in made
     assert "- Place: model\\_build" not in made
     assert "- Place: model_build" in made
-    assert "- Way out: lower bs, with gas raised by the same factor where the case supports it" in made
+    assert (
+        "- Way out: lower bs, with gas raised by the same factor where the case supports it" in made
+    )
     assert "line 39" in made
     assert "line 20" not in made
     row = next(line for line in made.splitlines() if line.startswith("| NVIDIA"))

@@ -106,7 +106,10 @@ def test_ten_times_the_throughput_is_said_at_the_top_and_fails(
     assert "does not agree with its evidence" in captured.err
     for form in ("md", "html", "json", "csv"):
         assert show(monkeypatch, "report", str(run_dir), "--format", form) == 1
-        assert "evidence_disagrees" in (out := capsys.readouterr().out) or "256 when computed from the" in out
+        assert (
+            "evidence_disagrees" in (out := capsys.readouterr().out)
+            or "256 when computed from the" in out
+        )
     assert show(monkeypatch, "show", str(run_dir), "--no-verify") == 0
     assert show(monkeypatch, "report", str(run_dir), "--no-verify") == 0
     assert "evidence" not in capsys.readouterr().out.split("SHA-256")[0].split("##")[0]
