@@ -68,7 +68,7 @@ def newcomer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "[trainmark.devices]\nabacus = newcomer_device:Abacus\n"
     )
     guide = GUIDE.read_text(encoding="utf-8")
-    files = re.findall(r"## `(\w+\.py)`, complete\n.*?```python\n(.*?)```", guide, re.DOTALL)
+    files = re.findall(r"## `(\w+\.py)`\n.*?```python\n(.*?)```", guide, re.DOTALL)
     assert [name for name, _ in files] == ["case.py", "data.py", "job.py"]
     for name, text in files:
         (folder / name).write_text(text, encoding="utf-8")
@@ -80,6 +80,15 @@ def newcomer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = [str(site), *filter(None, [os.environ.get("PYTHONPATH")])]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
     monkeypatch.setenv("ABACUS_BEADS", "wood")
+
+
+def test_the_chinese_guide_shows_the_same_files() -> None:
+    examples = [
+        re.findall(r"```(?:python|toml)\n.*?```", page.read_text(encoding="utf-8"), re.DOTALL)
+        for page in (GUIDE, GUIDE.with_suffix(".zh.md"))
+    ]
+    assert examples[0] == examples[1]
+    assert len(examples[0]) > 3
 
 
 @pytest.mark.usefixtures("newcomer")
