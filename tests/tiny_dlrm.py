@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch import distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from trainmark.cases.dlrm_criteo.data.layout import write_spec
+from trainmark.cases.dlrm_criteo.data.spec_file import write_spec
 from trainmark.cases.dlrm_criteo.hybrid import HybridTables
 from trainmark.cases.dlrm_criteo.job import lookup_of
 from trainmark.cases.dlrm_criteo.model import build_model

@@ -14,9 +14,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from trainmark.launch.stopping import STOP_SIGNALS
+from trainmark.launch.stopping import KEEPER_MODULE, STOP_SIGNALS
 
-KEEPER_MODULE = "trainmark.launch.keeper"
 DONE = b"done\n"
 _PATIENCE_S = 5
 

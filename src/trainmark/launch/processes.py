@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from trainmark.launch.keeper import KEEPER_MODULE
+from trainmark.launch.stopping import KEEPER_MODULE
 
 if TYPE_CHECKING:
     import subprocess

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from trainmark.cases.dlrm_criteo import data
 from trainmark.cases.dlrm_criteo.data import content
 from trainmark.cases.dlrm_criteo.data import generated as generate
-from trainmark.cases.dlrm_criteo.data.layout import PUBLISHED_RULES, FeatureSpec, write_spec
+from trainmark.cases.dlrm_criteo.data.layout import PUBLISHED_RULES, FeatureSpec
+from trainmark.cases.dlrm_criteo.data.spec_file import write_spec
 from trainmark.errors import DataError
 from trainmark.planning import plan
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainmark.cases.dlrm_criteo.data import generated as generate
-from trainmark.cases.dlrm_criteo.data.layout import FeatureSpec
 from trainmark.cases.dlrm_criteo.data.reader import SplitReader
+from trainmark.cases.dlrm_criteo.data.spec_file import read_spec
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +103,7 @@ def test_what_is_written_is_what_was_drawn(tmp_path, monkeypatch):
     assert len(one) == 1 + 2 * 28
     assert one.keys() == other.keys()
     assert [name.name for name in one if one[name] == other[name]] == ["feature_spec.yaml"]
-    spec = FeatureSpec.read(folders[0])
+    spec = read_spec(folders[0])
     assert set(spec.category_dtypes) == {"int8", "int16", "int32"}
     assert spec.cardinalities == generate.CARDINALITIES
     made = generate.clicks("train", 7)

@@ -17,7 +17,8 @@ from trainmark.cases import load
 from trainmark.cases.dlrm_criteo.case import CASE
 from trainmark.cases.dlrm_criteo.data import check_fit
 from trainmark.cases.dlrm_criteo.data.generated import best_auc
-from trainmark.cases.dlrm_criteo.data.layout import FeatureSpec, write_spec
+from trainmark.cases.dlrm_criteo.data.layout import FeatureSpec
+from trainmark.cases.dlrm_criteo.data.spec_file import read_spec, write_spec
 from trainmark.cases.dlrm_criteo.job import build, load_data, lr_factor
 from trainmark.cases.dlrm_criteo.placement import place_within
 from trainmark.cases.dlrm_criteo.recipe import DlrmRecipe
@@ -93,7 +94,7 @@ def test_an_epoch_trains_each_row_once(folder: Path, shuffle: bool) -> None:
     assert sum((item.counts for item in batches), Counts()) == Counts(1_003, 1_003)
     assert all(item.closes_step and item.step_samples == item.counts.samples for item in batches)
     assert (sizes[-1] == 3) is (not shuffle)
-    files = FeatureSpec.read(folder).files["train"]
+    files = read_spec(folder).files["train"]
     expected = np.fromfile(files.numerical, "<f2").astype(np.float32).reshape(-1, 13)
     found = torch.cat([item.tensors[0] for item in batches]).numpy()
     assert np.array_equal(np.sort(found, 0), np.sort(expected, 0))

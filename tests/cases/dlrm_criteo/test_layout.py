@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainmark.cases.dlrm_criteo.data import layout
-from trainmark.cases.dlrm_criteo.data.layout import FeatureSpec, write_spec
+from trainmark.cases.dlrm_criteo.data.layout import FeatureSpec
+from trainmark.cases.dlrm_criteo.data.spec_file import read_spec, write_spec
 from trainmark.errors import DataError
 
 CARDINALITIES = (3, 129, 40_000)
@@ -92,13 +93,13 @@ def spec_fault(folder, pattern, new):
     text, count = re.subn(pattern, new, file.read_text(), count=1, flags=re.DOTALL)
     assert count == 1
     file.write_text(text)
-    error = fault(FeatureSpec.read, folder)
+    error = fault(read_spec, folder)
     assert str(file) in error.where
     return error
 
 
 def test_what_is_written_is_read_again(folder):
-    spec = FeatureSpec.read(folder)
+    spec = read_spec(folder)
     assert spec == FeatureSpec.of(folder, CARDINALITIES)
     assert spec.num_numerical == 13
     assert spec.cardinalities == CARDINALITIES
@@ -112,7 +113,7 @@ def test_what_is_written_is_read_again(folder):
 
 def test_the_form_with_aliases_is_read(tmp_path):
     (tmp_path / "feature_spec.yaml").write_text(NVIDIA_FORM)
-    spec = FeatureSpec.read(tmp_path)
+    spec = read_spec(tmp_path)
     assert (spec.num_numerical, spec.cardinalities) == (2, (127, 2**31))
     assert spec.category_dtypes == ("int16", "int32")
     assert spec.files["train"] == spec.files["test"]
@@ -181,20 +182,20 @@ def test_the_line_is_named(folder):
 
 
 def test_a_missing_spec_is_named(tmp_path):
-    error = fault(FeatureSpec.read, tmp_path)
+    error = fault(read_spec, tmp_path)
     assert error.where == str(tmp_path / "feature_spec.yaml")
     assert "No such file" in error.what
 
 
 def test_a_missing_column_is_named(folder):
-    spec = FeatureSpec.read(folder)
+    spec = read_spec(folder)
     spec.files["train"].categories[1].unlink()
     assert fault(spec.num_rows, "train").where == str(folder / "train" / "cat_1.bin")
     assert spec.num_rows("test") == 2
 
 
 def test_files_of_other_rows_are_named_with_their_counts(folder):
-    spec = FeatureSpec.read(folder)
+    spec = read_spec(folder)
     spec.files["train"].categories[2].write_bytes(bytes(4 * 6))
     error = fault(spec.num_rows, "train")
     assert error.where == str(folder / "train" / "cat_2.bin")
@@ -202,7 +203,7 @@ def test_files_of_other_rows_are_named_with_their_counts(folder):
 
 
 def test_a_file_cut_off_inside_a_row_is_refused(folder):
-    spec = FeatureSpec.read(folder)
+    spec = read_spec(folder)
     spec.files["train"].numerical.write_bytes(bytes(26 * 5 - 1))
     error = fault(spec.num_rows, "train")
     assert error.what == "129 bytes: cut off inside row 4 (counted from 0)"
@@ -210,13 +211,13 @@ def test_a_file_cut_off_inside_a_row_is_refused(folder):
 
 
 def test_an_empty_split_is_refused(folder):
-    spec = FeatureSpec.read(folder)
+    spec = read_spec(folder)
     fill(spec, {"test": 0})
     assert "the test split is empty" in fault(spec.num_rows, "test").what
 
 
 def test_a_named_pipe_is_refused_without_waiting(folder):
-    spec = FeatureSpec.read(folder)
+    spec = read_spec(folder)
     spec.files["test"].label.unlink()
     os.mkfifo(spec.files["test"].label)
     assert "not a regular file" in fault(spec.num_rows, "test").what

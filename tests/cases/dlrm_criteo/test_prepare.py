@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainmark.cases.dlrm_criteo import prepare as stages
-from trainmark.cases.dlrm_criteo.data.layout import FeatureSpec
+from trainmark.cases.dlrm_criteo.data.spec_file import read_spec
 from trainmark.cases.dlrm_criteo.prepare import prepare
 from trainmark.cases.dlrm_criteo.prepare import tables as prepare_tables
 from trainmark.cases.dlrm_criteo.prepare.sources import ROW, find_sources, first_fault
@@ -128,7 +128,7 @@ def test_days_give_the_bytes_of_a_plain_reading_of_the_rules(days, tmp_path, thr
     said = run(days, data, frequency_threshold=threshold)
     files, cardinalities = expected(ALL, SPLITS, threshold)
     assert files_of(data) == files
-    spec = FeatureSpec.read(data)
+    spec = read_spec(data)
     assert spec.cardinalities == tuple(cardinalities)
     assert (spec.num_rows("train"), spec.num_rows("test")) == (1000, 201)
     assert spec.changed_rules == (
@@ -161,13 +161,13 @@ def test_other_rules_give_their_bytes_and_are_named(days, tmp_path):
     run(days, data, log_offset=1, order="input", empty_category="own")
     splits = {"train": DAYS[0] + DAYS[1], **LAST}
     assert files_of(data) == expected(ALL, splits, logarithm=other_log, number=own_empty)[0]
-    assert FeatureSpec.read(data).changed_rules == {
+    assert read_spec(data).changed_rules == {
         "log_offset": "1", "order": "input", "empty_category": "own",
     }  # fmt: skip
     run(days, tmp_path / "seeded", seed=7)
     splits = {"train": shuffled(DAYS[:2], seed=7), **LAST}
     assert files_of(tmp_path / "seeded") == expected(ALL, splits)[0]
-    assert FeatureSpec.read(tmp_path / "seeded").changed_rules == {}
+    assert read_spec(tmp_path / "seeded").changed_rules == {}
 
 
 def test_the_bytes_do_not_depend_on_turns_groups_or_threads(days, tmp_path, small):

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainmark.cases.dlrm_criteo.data import reader as module
-from trainmark.cases.dlrm_criteo.data.layout import write_spec
 from trainmark.cases.dlrm_criteo.data.reader import SplitReader
+from trainmark.cases.dlrm_criteo.data.spec_file import write_spec
 from trainmark.errors import DataError
 from trainmark.training.shards import Sharding
 

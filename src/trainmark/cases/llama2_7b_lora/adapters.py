@@ -16,6 +16,8 @@ from safetensors.torch import save_file
 from torch import distributed as dist
 from torch.distributed.tensor import DTensor
 
+from .model import ADAPTER
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -23,7 +25,6 @@ if TYPE_CHECKING:
 
     from .model import LlamaLora
 
-ADAPTER = "default"  # what peft calls the only adapter of a model
 # What the published page prints of the configuration, in its order.
 SHOWN = (
     "auto_mapping", "base_model_name_or_path", "revision", "task_type", "inference_mode", "r",

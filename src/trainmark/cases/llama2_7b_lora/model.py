@@ -26,7 +26,6 @@ from trainmark.errors import DataError
 from trainmark.training.kernels.choice import choose
 from trainmark.training.kernels.host_memory import give_back_free_memory, map_large_blocks
 
-from .adapters import ADAPTER
 from .data.packing import IGNORED
 from .memory import SCORES_AT_ONCE
 from .model_files import REMEDY, RULE, check_weights
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
 # Of a tensor that is mapped on its own on a CPU: every large activation of a large model.
 LARGE_BLOCK_BYTES = 1 << 21
 _NUMBERS_AT_ONCE = 1 << 22  # of a weight, checked together
+ADAPTER = "default"  # what peft calls the only adapter of a model
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 

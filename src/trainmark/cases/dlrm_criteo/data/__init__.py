@@ -20,6 +20,7 @@ from ..recipe import layers, table_rows
 from .content import read_content
 from .generated import generate
 from .layout import PREPARE, FeatureSpec
+from .spec_file import read_spec
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,7 +56,7 @@ def load(folder: Path, recipe: DlrmRecipe) -> Loaded:
         DataError: the first fault found, with file, row, rule and way out.
     """
     del recipe  # every recipe reads the same
-    spec = FeatureSpec.read(folder)
+    spec = read_spec(folder)
     rows = {split: spec.num_rows(split) for split in spec.files}
     content = read_content(folder, spec)
     for files in spec.files.values():
@@ -138,7 +139,7 @@ def check_fit(folder: Path, recipe: DlrmRecipe, world_size: int, memory: RankMem
     Raises:
         EnvironmentFault: it names the smallest world that does; or layers exceed the memory.
     """
-    spec = FeatureSpec.read(folder)
+    spec = read_spec(folder)
     rows = table_rows(spec.cardinalities, recipe)
     place_within(memory, rows, recipe.embedding_dim, world_size)
     bottom, top = layers(recipe)

@@ -10,7 +10,7 @@ little endian, row after row, without headers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ from trainmark.data import input_files
 from trainmark.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
 SPLITS = ("train", "test")
@@ -88,17 +88,6 @@ class FeatureSpec:
             name: value for name, value in self.rules.items() if published.get(name, value) != value
         }
 
-    @classmethod
-    def read(cls, folder: Path) -> FeatureSpec:
-        """Return what ``feature_spec.yaml`` of ``folder`` says.
-
-        Raises:
-            DataError: it is missing or keeps its rules not; the files are not looked at.
-        """
-        from .spec_file import read_spec
-
-        return read_spec(folder)
-
     def row_bytes(self, split: str) -> dict[Path, int]:
         """Return the bytes a row takes in each file of a split."""
         files = self.files[split]
@@ -143,22 +132,6 @@ def smallest_dtype(cardinality: int) -> str:
 def largest_cardinality(dtype: str) -> int:
     """Return how many categories a signed type of the layout numbers from 0."""
     return int(1 << (8 * CATEGORY_BYTES[dtype] - 1))
-
-
-def write_spec(
-    folder: Path, cardinalities: Sequence[int], *, num_numerical: int = NUM_NUMERICAL,
-    rules: Mapping[str, object] | None = None,
-) -> FeatureSpec:  # fmt: skip
-    """Write ``feature_spec.yaml`` into ``folder``, whole or not at all, and return it read.
-
-    The files it names are written by the caller, before: a folder with a spec is complete.
-    """
-    from .spec_file import save_spec
-
-    spec = FeatureSpec.of(folder, cardinalities, num_numerical=num_numerical)
-    spec = replace(spec, rules={name: str(value) for name, value in (rules or {}).items()})
-    save_spec(folder, spec)
-    return spec
 
 
 readable = partial(

@@ -8,6 +8,7 @@ split, ``metadata`` is free. Aliases are taken, because that program's own write
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from .layout import (
     AGAIN,
     CATEGORY_BYTES,
     LABEL_TYPE,
+    NUM_NUMERICAL,
     NUMERICAL_TYPE,
     PREPARE,
     SPLITS,
@@ -28,7 +30,7 @@ from .layout import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from yaml.nodes import Node
@@ -42,7 +44,11 @@ _FIX = f"correct the file, or {PREPARE}"
 
 
 def read_spec(folder: Path) -> FeatureSpec:
-    """Return what the file says; see ``FeatureSpec.read``."""
+    """Return what ``feature_spec.yaml`` of ``folder`` says.
+
+    Raises:
+        DataError: it is missing or invalid; the files that it names are not read.
+    """
     file = folder / SPEC_FILE
     with _data_errors():
         root = Value(str(file), "the file", _compose(file))
@@ -65,14 +71,23 @@ def read_spec(folder: Path) -> FeatureSpec:
     return FeatureSpec(len(channels["numerical"]), cardinalities, dtypes, files, rules)
 
 
-def save_spec(folder: Path, spec: FeatureSpec) -> None:
-    """Write the file beside its place and move it there."""
+def write_spec(
+    folder: Path, cardinalities: Sequence[int], *, num_numerical: int = NUM_NUMERICAL,
+    rules: Mapping[str, object] | None = None,
+) -> FeatureSpec:  # fmt: skip
+    """Write ``feature_spec.yaml`` into ``folder``, whole or not at all, and return it read.
+
+    The caller writes the files that it names before: a folder with a spec is complete.
+    """
     import yaml
 
+    spec = FeatureSpec.of(folder, cardinalities, num_numerical=num_numerical)
+    spec = replace(spec, rules={name: str(value) for name, value in (rules or {}).items()})
     text = yaml.safe_dump(_document(folder, spec), sort_keys=False)
     staging = folder / f".{SPEC_FILE}.part"
     staging.write_text(text, encoding="utf-8")
     staging.replace(folder / SPEC_FILE)
+    return spec
 
 
 def _document(folder: Path, spec: FeatureSpec) -> dict[str, object]:

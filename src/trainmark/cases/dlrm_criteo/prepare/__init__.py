@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from trainmark.data import prepared
 from trainmark.errors import UsageError
 
-from ..data.layout import PUBLISHED_RULES, FeatureSpec, write_spec
+from ..data.layout import PUBLISHED_RULES, FeatureSpec
+from ..data.spec_file import write_spec
 from . import tables
 from .sources import SPLITS, find_sources, is_gzip, refuse_cut_off, split_rows
 

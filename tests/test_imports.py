@@ -1,0 +1,17 @@
+"""No modules import each other in a circle, type hints included."""
+
+from __future__ import annotations
+
+from graphlib import CycleError, TopologicalSorter
+
+import grimp
+
+
+def test_there_is_no_import_circle() -> None:
+    graph = grimp.build_graph("trainmark", cache_dir=None)
+    imported = {name: graph.find_modules_directly_imported_by(name) for name in graph.modules}
+    assert len(imported) > 100
+    try:
+        TopologicalSorter(imported).prepare()
+    except CycleError as error:
+        raise AssertionError(" -> ".join(error.args[1])) from None
