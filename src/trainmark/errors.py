@@ -38,8 +38,8 @@ class TrainmarkError(Exception):
 
     Args:
         what: the fault with the offending value, one sentence without a full stop.
-        where: file, row or key the fault lies in.
-        rule: what would have been right.
+        where: file, row or key that has the fault.
+        rule: what is valid there.
         remedy: what to do now.
     """
 
@@ -69,7 +69,7 @@ class TrainmarkError(Exception):
 
 
 class UsageError(TrainmarkError):
-    """A word on the command line, a field or a value that does not exist or does not fit."""
+    """An argument, field or value that is unknown, or invalid in its place."""
 
 
 class DataError(TrainmarkError):
@@ -94,7 +94,7 @@ class RunError(Exception):
     """A run that started and failed.
 
     Args:
-        code: what happened; its sentences stand in ``results.messages``.
+        code: what happened; ``results.messages`` has its sentences.
         args: the values in them.
     """
 
@@ -107,7 +107,7 @@ class RunError(Exception):
 
 
 class DivergedError(RunError):
-    """The loss left the finite numbers."""
+    """The loss became NaN or infinite."""
 
     kind = "diverged"
 
@@ -119,7 +119,7 @@ class ContradictionError(RunError):
 
 
 class UntimedWorkError(RunError):
-    """Parameters changed while nobody was training."""
+    """Parameters changed outside the timed steps."""
 
     kind = "untimed_work"
 

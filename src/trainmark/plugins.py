@@ -1,4 +1,4 @@
-"""What other installed packages offer this one: entry points, read once a process.
+"""Find plugins: the entry points of other installed packages, read once per process.
 
 The standard library's reader takes longer to load than the rest of ``trainmark list``, so
 it is loaded only when some package's entry points mention this project at all.
@@ -29,7 +29,7 @@ def _anybody_offers() -> bool:
 
 
 def offered(group: str) -> list[EntryPoint]:
-    """Return the entry points under ``group``, which begins with ``trainmark.``."""
+    """Return the entry points of ``group``, which begins with ``trainmark.``."""
     if not _anybody_offers():
         return []
     from importlib.metadata import entry_points

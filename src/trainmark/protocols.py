@@ -1,7 +1,7 @@
-"""What the measured loop asks of a job and of a device.
+"""Interfaces of a job, a device and a vendor, as the measured loop and planning use them.
 
-Owns the two Protocols and the values that cross between them. No torch at import: tensors
-appear as ``Any`` so that fakes and launchers can use the same words.
+Owns these Protocols and the values they exchange. Does not import torch: tensors are typed
+``Any``, so that fakes and launchers can use the same interfaces.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What a piece of training really held.
+    """Samples, sequences and tokens of a piece of training.
 
-    ``tokens`` leaves padding out, ``tokens_padded`` counts what the device was given; both
-    stay 0 for a case that has no tokens.
+    ``tokens`` excludes padding, ``tokens_padded`` includes it; both are 0 for a case
+    without tokens.
     """
 
     samples: int = 0
@@ -48,14 +48,14 @@ class Batch:
     """One micro-batch as a rank gets it.
 
     Args:
-        tensors: what the model takes, already on its way to the device.
+        tensors: inputs of the model; their copy to the device may still be in progress.
         counts: what this rank trains with it; zero where a rank only takes part in the
-            reduction because the last step had fewer samples than ranks.
+            reduction because the last step has fewer samples than ranks.
         step_samples: samples of the whole optimizer step over all ranks, so that every
             sample weighs the same however unevenly the step is split.
-        closes_step: the last micro-batch of this rank in the step.
-        shared_samples: samples of this batch on a rank that leaves counting them to the
-            one it trains them together with (tensor parallelism); ``counts`` is then zero.
+        closes_step: whether it is this rank's last micro-batch of the step.
+        shared_samples: with tensor parallelism, samples of this batch that another rank of
+            the same replica counts; ``counts`` is then zero.
     """
 
     tensors: Any
@@ -72,23 +72,23 @@ class Batch:
 
 @dataclass(slots=True)
 class StepStages:
-    """Device time of the stages of a step that a job wants told apart.
+    """Device time of the stages of a step that a job reports separately.
 
-    A job enters ``stage`` within its steps; the loop takes the sums at a window's edge. Stages
-    may not overlap: each says where the device's time went.
+    A job enters ``stage`` within its steps; the loop reads the sums at the edge of a window.
+    Stages must not overlap.
     """
 
     _marks: list[tuple[str, Any, Any]] = field(default_factory=list)
 
     @contextmanager
     def stage(self, name: str, device: Device) -> Iterator[None]:
-        """Put what the device does inside the block down to ``name``."""
+        """Add the device time of the work inside the ``with`` block to ``name``."""
         start = device.mark()
         yield
         self._marks.append((name, start, device.mark()))
 
     def take_ns(self, device: Device) -> dict[str, int]:
-        """Return the time of each stage since the last call; the device was synchronised."""
+        """Return the time of each stage since the last call; synchronise the device first."""
         sums: dict[str, int] = {}
         for name, start, end in self._marks:
             sums[name] = sums.get(name, 0) + device.elapsed_ns(start, end)
@@ -98,11 +98,11 @@ class StepStages:
 
 @dataclass(frozen=True, slots=True)
 class RankWork:
-    """What one rank did in its windows after the warm-up: what a case's own figures come from.
+    """What one rank did in its windows after the warm-up; a case computes its own figures from it.
 
     Args:
-        parts_ns: device time of the parts of steps that the job told apart.
-        facts: what the job said of itself at its end; empty where it did not come to that.
+        parts_ns: device time of the stages of steps, by name; see ``StepStages``.
+        facts: result of ``Job.facts``; empty if the job did not reach its end.
     """
 
     counts: Counts
@@ -114,7 +114,7 @@ class RankWork:
 
 @dataclass(frozen=True, slots=True)
 class JobContext:
-    """All that a job is built from on one rank."""
+    """Everything from which a job is built on one rank."""
 
     recipe: Any
     data_dir: Path
@@ -128,7 +128,7 @@ class Job(Protocol):
     """The torch side of a case on one rank.
 
     A case's ``job.py`` offers ``load_data(context) -> data`` and
-    ``build(context, data) -> Job``; the worker times the two apart.
+    ``build(context, data) -> Job``; the worker times the two separately.
     """
 
     steps_per_epoch: int  # optimizer steps of an epoch, the short last one included
@@ -143,24 +143,24 @@ class Job(Protocol):
         """
 
     def check(self) -> None:
-        """Raise where training went wrong in a way that the loss does not show.
+        """Raise an error if training failed in a way that the loss does not show.
 
-        Called at a window's edge, after the device was synchronised.
+        Called at the edge of a window, after the device was synchronised.
         """
 
     def trained_parameters(self) -> Mapping[str, Any]:
-        """Return what training changes and this rank holds, by name: tensors or DTensors.
+        """Return the trained parameters that this rank holds, by name: tensors or DTensors.
 
-        The tensors themselves, not copies; frozen ones are left out. A table or parameter
-        that is cut over ranks has the same name on each. Called before the first step; what
-        it returns is looked at until the run ends.
+        The tensors themselves, not copies, without frozen ones. A table or parameter that is
+        sharded over ranks has the same name on each. Called before the first step; the loop
+        inspects the returned tensors until the run ends.
         """
 
     def updates(self) -> int:
-        """Return how many steps so far were to change parameters.
+        """Return how many steps so far should have changed parameters.
 
-        All but those that the loss scaler dropped and those with a learning rate of 0.
-        Called at a window's edge, after the device was synchronised.
+        All steps except those skipped by the loss scaler and those with a learning rate of 0.
+        Called at the edge of a window, after the device was synchronised.
         """
 
     def evaluate(self) -> Evaluation:
@@ -170,22 +170,22 @@ class Job(Protocol):
         """Return the model FLOPs of training ``counts``; None where no formula applies."""
 
     def facts(self) -> Mapping[str, Any]:
-        """Return what the record should know: parameter count, formula id, engine."""
+        """Return facts for the record: parameter count, formula id, engine."""
 
 
 @runtime_checkable
 class OwnEpoch(Protocol):
-    """A job whose epoch is not its training data once: it drops a rest, or repeats rows."""
+    """A job whose epoch differs from its training data: it drops the last rows or repeats some."""
 
     samples_per_epoch: int  # over all ranks
 
 
 @runtime_checkable
 class SavesArtifacts(Protocol):
-    """A job that leaves files behind when training is over, trained weights for instance."""
+    """A job that saves files after training, trained weights for instance."""
 
     def save(self, folder: Path) -> None:
-        """Write files below ``folder``. Every rank calls it, the first alone writes."""
+        """Write files below ``folder``. Every rank calls it, but only the first one writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,10 +193,10 @@ class Evaluation:
     """The quality over all ranks and how many rows it was computed from.
 
     Args:
-        value: not a number where there is none.
-        detail: further figures of the whole.
-        reason: why there is none, where the job knows.
-        breakdown: figures of parts of the rows, by the kind of part and its name.
+        value: NaN if there is no quality.
+        detail: further figures over all rows.
+        reason: why there is no quality, if the job knows.
+        breakdown: figures over groups of rows, by kind of group and name of the group.
     """
 
     value: float
@@ -219,17 +219,17 @@ class MemoryUse:
     scope: str
 
 
-# What a device's ``describe`` and ``set_precision`` return at least: figures and pages read it.
+# Keys that ``describe`` and ``set_precision`` must return, because figures and pages read them.
 DESCRIBE_KEYS = ("name", "vendor", "memory_total_bytes")
 PRECISION_KEYS = ("tf32", "autocast", "deterministic")
 
 
 class MatmulRate(NamedTuple):
-    """The rate of a large matmul, and how far it moved while it was measured.
+    """The rate of a large matmul, and how much it changed during the measurement.
 
     Args:
         swing: share by which one half of the repetitions was slower than the other; None
-            where there was one only.
+            for a single repetition.
     """
 
     flops_per_second: float
@@ -237,7 +237,7 @@ class MatmulRate(NamedTuple):
 
 
 class Device(Protocol):
-    """One accelerator as a rank drives it. Torch is imported inside the methods only."""
+    """One accelerator as a rank uses it. Torch is imported inside the methods only."""
 
     name: str
     torch_type: str
@@ -258,7 +258,7 @@ class Device(Protocol):
         """Move a tensor or module to the device."""
 
     def set_precision(self, precision: Precision) -> dict[str, Any]:
-        """Switch the matrix units; return the flags that are then really in force.
+        """Set the precision of matmuls; return the flags that are then in effect.
 
         Keys: at least ``PRECISION_KEYS``.
         """
@@ -267,13 +267,13 @@ class Device(Protocol):
         """Return memory use since the process started."""
 
     def matmul_rate(self, precision: Precision) -> MatmulRate:
-        """Measure the rate of a large square product in ``precision``."""
+        """Measure the rate of a large square matmul in ``precision``."""
 
     def copy_bytes_per_second(self) -> float:
         """Measure the rate of a large copy within the device's memory, read plus written."""
 
     def describe(self) -> dict[str, Any]:
-        """Return product name, driver, memory and the like for the record.
+        """Return product name, driver, memory and similar facts for the record.
 
         Keys: at least ``DESCRIBE_KEYS``.
         """
@@ -287,12 +287,12 @@ class Refusal(NamedTuple):
 
 
 class Vendor(Protocol):
-    """What planning asks of a kind of device, without importing torch.
+    """A kind of device as planning uses it, without importing torch.
 
     ``counts_cores``: ``count`` counts processor cores, which ranks share. More ranks than cores
-    are allowed then, labelled ``oversubscribed``; of devices, each rank needs its own.
-    ``recorded_variables``: environment variables that change what its devices do, the one that
-    hides devices among them; they carry no secret and go into the record.
+    are then allowed and labelled ``oversubscribed``. Otherwise each rank needs its own device.
+    ``recorded_variables``: environment variables that affect its devices, for instance the one
+    that hides devices; they must not contain secrets, because they go into the record.
     """
 
     name: str
@@ -308,23 +308,23 @@ class Vendor(Protocol):
         """Return the product name of each device."""
 
     def rank_memory(self, nproc: int) -> RankMemory | None:
-        """Return what one of ``nproc`` ranks can have; None where only torch could tell."""
+        """Return the memory available to one of ``nproc`` ranks; None if only torch can tell."""
 
     def refuse(self, recipe: Recipe, nproc: int) -> Refusal | None:
         """Return why ``recipe`` on ``nproc`` ranks cannot run here, or None."""
 
     def driver_version(self) -> str | None:
-        """Return the driver's version; None where there is none, or nothing tells it."""
+        """Return the driver's version; None if there is no driver or it cannot be found out."""
 
     def open(self, local_rank: int, ranks_here: int) -> Device:
-        """Return the device of one rank. The first call that may import torch."""
+        """Return the device of one rank. No earlier call may import torch."""
 
     def collective_library(self) -> str:
-        """Return name and version of what ranks exchange data with; called by a rank."""
+        """Return name and version of the collective library; called by a rank."""
 
 
 def members(protocol: type) -> list[str]:
-    """Return the attributes and methods that ``protocol`` asks for."""
+    """Return the attributes and methods that ``protocol`` requires."""
     methods = [name for name, value in vars(protocol).items() if callable(value)]
     return [*protocol.__annotations__, *(name for name in methods if not name.startswith("_"))]
 

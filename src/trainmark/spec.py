@@ -1,4 +1,4 @@
-"""What a case is and how it is trained: the words every other room uses.
+"""What a case is and how it is trained: the types that every other package uses.
 
 Owns the frozen descriptions ``Case``, ``Recipe``, ``Target``, ``FigureSpec`` and ``PageSpec``.
 Must stay importable in milliseconds: no torch, no pydantic, no numpy.
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
-PositiveInt = Annotated[int, Gt(0), Le(10**12)]  # what every counter and clock can hold
+PositiveInt = Annotated[int, Gt(0), Le(10**12)]  # fits every counter and clock
 PositiveFloat = Annotated[float, Gt(0)]
 NonNegativeInt = Annotated[int, Ge(0), Le(2**63 - 1)]  # what torch takes as a seed
 NonNegativeFloat = Annotated[float, Ge(0)]
 
-# What published pages call it; their amp rows ran fp16 under autocast.
+# Published pages write amp for fp16 under autocast.
 PRECISION_ALIASES: dict[str, str] = {"amp": "fp16"}
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """One sentence for people, in the languages of the result page; without Chinese in English."""
+    """One sentence in the languages of the result page; English stands in for a missing Chinese."""
 
-    __pydantic_config__: ClassVar = {"extra": "forbid"}  # where it is read from a document
+    __pydantic_config__: ClassVar = {"extra": "forbid"}  # applies when pydantic reads one
 
     en: str
     zh: str = ""
@@ -43,10 +43,10 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A reason, note, finding or cause as a fact: a code and the values that belong to it.
+    """A reason, note, finding or cause as a code with arguments.
 
-    Records, events and plans carry messages; ``results.messages`` holds the sentence of each
-    code in both languages. The sentences of a case's own codes stand in the ``messages.toml``
+    Records, events and plans contain messages; ``results.messages`` has the sentence of each
+    code in both languages. The sentences of a case's own codes are in the ``messages.toml``
     beside its ``case.py``, or in ``Case.messages``.
     """
 
@@ -54,12 +54,12 @@ class Message:
     args: dict[str, str | int | float | bool | None] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return code and arguments as an event carries them."""
+        """Return code and arguments in the form of an event's field."""
         return {"code": self.code, "args": dict(self.args)}
 
 
 def message(code: str, **args: str | int | float | bool | None) -> Message:
-    """Return the message ``code`` with its arguments; ratios are shares, times seconds."""
+    """Return the message ``code`` with its arguments; ratios are from 0 to 1, times in seconds."""
     return Message(code, args)
 
 
@@ -67,13 +67,12 @@ MESSAGES_FILE = "messages.toml"
 
 
 def read_messages(path: Path) -> dict[str, Text]:
-    """Return the sentences of a ``messages.toml`` by their codes, ``way_out.oom`` say.
+    """Return the sentences of a ``messages.toml`` by their codes, for example ``way_out.oom``.
 
-    An entry is a table of ``en`` and ``zh``, the latter optional; each dot of a code leads into
-    a table within a table.
+    An entry is a table of ``en`` and, optionally, ``zh``; a code with dots is a nested table.
 
     Raises:
-        UsageError: no TOML, or an entry that is not of this form.
+        UsageError: the file is not TOML, or an entry does not have this form.
     """
     import tomllib  # not needed to import a case
 
@@ -104,14 +103,14 @@ def _is_sentence(entry: dict[str, Any]) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FigureSpec:
-    """What a figure is, for whoever computes, shows or compares it.
+    """The definition of a figure: name, unit, texts and where it is shown.
 
     Args:
-        unit: of the value in a record; ``{work}`` in it is what the case counts its work in.
-        better: which way is faster, fuller or closer; none: neither.
+        unit: unit of the value in a record; ``{work}`` stands for the case's unit of work.
+        better: whether higher or lower values are better; None: neither.
         column: its CSV column; empty: its name with the unit in words.
         on_host: its definition where ranks are processes that share a host's cores and memory.
-        detail: on pages and in exports only, neither on the terminal nor over launches.
+        detail: shown on pages and in exports only, not on the terminal nor in repeat statistics.
     """
 
     name: str
@@ -136,8 +135,8 @@ class Figure:
 class OwnFigures(NamedTuple):
     """What ``compute`` of a case's ``figures.py`` returns: values, and notes on the run.
 
-    Called with what each rank did (``protocols.RankWork``) and the figures that every case
-    has; it may take one of the latter back, with a reason.
+    ``compute`` is called with the work of each rank (``protocols.RankWork``) and the figures
+    that every case has. It may replace one of the latter by None with a reason.
     """
 
     figures: Mapping[str, Figure]
@@ -149,10 +148,10 @@ class Shown:
     """A value that a page shows.
 
     Args:
-        name: what it is called: the head of a column or the name in a list.
-        value: where it is: in a table a key of the row; in a list ``job.``, ``recipe.`` or
-            ``run.`` and the names that lead to it, ``job.parallel.fsdp`` say.
-        form: how a number is printed, as for ``format``: ``,`` or ``.1%``.
+        name: the header of its column, or its name in a list.
+        value: its path: in a table a key of the row; in a list the path that begins with
+            ``job.``, ``recipe.`` or ``run.``, for example ``job.parallel.fsdp``.
+        form: format specification of numbers, ``,`` or ``.1%``; see ``format``.
     """
 
     name: Text
@@ -162,11 +161,11 @@ class Shown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSpec:
-    """A table or list of a page out of what a run's job says of itself.
+    """A table or list on a page, filled from the facts of a run's job.
 
     Args:
-        rows: the job's fact that is a list with a row each; empty: the entries are a list of
-            names with a value each.
+        rows: name of the job's fact that is a list of rows; empty: the entries make a list of
+            names with values.
     """
 
     heading: Text
@@ -176,10 +175,10 @@ class TableSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageSpec:
-    """What a page shows of one case beside what it shows of every case.
+    """What a page shows of one case in addition to what it shows of every case.
 
     Args:
-        terms: what the names are called that its evaluations give to what they tell.
+        terms: labels for the names of values that its evaluations report.
     """
 
     figures: tuple[FigureSpec, ...] = ()
@@ -194,7 +193,7 @@ def read_page(path: Path) -> PageSpec:
     """Return what a ``page.toml`` declares.
 
     Raises:
-        UsageError: no TOML, or not of the form of ``PageSpec``.
+        UsageError: the file is not TOML, or does not have the form of ``PageSpec``.
     """
     import tomllib  # not needed to import a case
 
@@ -224,7 +223,7 @@ def _with_texts(item: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The quality that ends a run; where it is not ``required``, missing it is a remark."""
+    """The quality that ends a run; if it is not ``required``, a run that misses it gets a note."""
 
     metric: str
     value: float
@@ -232,7 +231,7 @@ class Target:
     required: bool = True
 
     def reached(self, quality: float) -> bool:
-        """Tell whether ``quality`` is at the target or past it."""
+        """Tell whether ``quality`` is at least as good as the target."""
         return quality >= self.value if self.higher_is_better else quality <= self.value
 
 
@@ -243,20 +242,20 @@ def recipe_field(default: Any, doc: str, *, rule: Rule = "open") -> Any:
     """Declare a recipe field.
 
     Args:
-        default: the value where a recipe names none.
+        default: the value in recipes that do not set the field.
         doc: one line for ``trainmark list fields``, with the unit.
         rule: what changing it means. ``closed``: the closed rules allow it, listed as
-            ``fix_hp``. ``open``: it changes the work, listed as ``extra``. ``scope``: it says
-            how much of the work is done and what is evaluated, listed as ``extra`` where it
-            was changed by hand, not where a shipped recipe sets it. ``free``: the work stays
-            the same. ``fixed``: not to be changed by hand.
+            ``fix_hp``. ``open``: it changes the work, listed as ``extra``. ``scope``: it sets
+            how much of the work is done and what is evaluated, listed as ``extra`` if the
+            user changed it, not if a shipped recipe sets it. ``free``: the work stays
+            the same. ``fixed``: the user cannot change it.
     """
     return field(default=default, metadata={"doc": doc, "rule": rule})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How a case is trained. Cases add fields by deriving once.
+    """How a case is trained. A case adds fields in one subclass.
 
     A batch is what one device takes in one forward pass (``micro_batch_size``); a step is
     one optimizer step of ``micro_batch_size x grad_accum_steps x world_size`` samples.
@@ -326,9 +325,9 @@ class Recipe:
     )
 
     def check(self, world_size: int) -> None:
-        """Refuse fields that contradict each other or do not go with ``world_size`` ranks.
+        """Refuse fields that contradict each other or do not fit ``world_size`` ranks.
 
-        A case with rules of its own overrides it.
+        A case overrides it to add its own rules.
 
         Raises:
             UsageError: naming the field, its rule and the way out.
@@ -337,7 +336,7 @@ class Recipe:
 
     @property
     def evaluates(self) -> bool:
-        """Tell whether a run is evaluated at all; if so, at its end too."""
+        """Tell whether a run makes evaluations; one that does also evaluates at its end."""
         return self.eval_every_epochs is not None or self.eval_every_samples is not None
 
 
@@ -347,11 +346,11 @@ def field_docs(recipe_type: type[Recipe]) -> dict[str, str]:
 
 
 def fields_under(recipe_type: type[Recipe], rule: Rule) -> frozenset[str]:
-    """Return the names of the fields that stand under ``rule``; see ``recipe_field``."""
+    """Return the names of the fields with ``rule``; see ``recipe_field``."""
     return frozenset(i.name for i in fields(recipe_type) if i.metadata.get("rule") == rule)
 
 
-# Short forms on the command line and in the published pages' fix_hp column.
+# Short names of fields on the command line and in the fix_hp column of published pages.
 FIELD_ALIASES: dict[str, str] = {
     "bs": "micro_batch_size",
     "batch_size": "micro_batch_size",
@@ -374,13 +373,12 @@ SHORT_NAMES: dict[str, str] = {
 class DataFacts:
     """What the check before a run found in the data.
 
-    ``quality_comparable`` is false where the run starts from something else than the
-    published one, random weights for instance: it is then about speed only.
-    ``changed_rules`` are those of preparing the data that are not the published ones, by name:
-    the run then counts as ``open``.
-    ``best_quality`` is the score no honest model can pass (a Bayes accuracy, say), known
-    only for generated data. ``content_id`` names the bytes, so that runs on other data
-    are never compared unseen.
+    ``quality_comparable`` is false if the run does not start from the published weights, but
+    from random ones for instance: it then measures speed only.
+    ``changed_rules`` holds the rules of data preparation that differ from the published ones,
+    by name: the run then counts as ``open``.
+    ``best_quality`` is the Bayes-optimal score, known only for generated data. ``content_id``
+    identifies the bytes, so that runs on different data are not compared by mistake.
     """
 
     train_samples: int
@@ -394,10 +392,10 @@ class DataFacts:
 
 @dataclass(frozen=True, slots=True)
 class RankMemory:
-    """The memory that a rank can have.
+    """The memory that is available to a rank.
 
     Args:
-        machine_bytes: of a machine whose ranks share it; none: every rank brings its own.
+        machine_bytes: total of a machine whose ranks share it; None: each rank has its own.
     """
 
     rank_bytes: int
@@ -406,11 +404,11 @@ class RankMemory:
 
 @dataclass(frozen=True, slots=True)
 class Mission:
-    """How the JSON record of one case files a case; codes in ``results.index_record``.
+    """How the JSON record of one case names the case; codes in ``results.index_record``.
 
     Args:
-        repository: first word of the record's name, ``nlp``.
-        model: second word, ``gpt``.
+        repository: first component of the record's name, ``nlp``.
+        model: second component, ``gpt``.
         name: the mission's name as the record prints it, ``语义表示``.
         direction_id: 0 CV, 1 NLP, 2 Rec.
     """
@@ -427,9 +425,9 @@ class PrepareOption:
 
     Args:
         name: the keyword argument of ``prepare.prepare``; ``log_offset`` is ``--log-offset``.
-        type: what the text on the command line is read as.
-        help: one line, with what holds where the option is left out.
-        choices: the values that are possible, as a range or one by one; empty: all.
+        type: type to which the text on the command line is converted.
+        help: one line, with the default.
+        choices: the allowed values, as a range or a list; empty: all.
     """
 
     name: str
@@ -444,7 +442,7 @@ class PrepareOption:
 
     @property
     def rule(self) -> str:
-        """Which values are possible."""
+        """The allowed values, as text."""
         if isinstance(self.choices, range):
             return f"{self.choices[0]} to {self.choices[-1]}"
         if self.choices:
@@ -455,7 +453,7 @@ class PrepareOption:
         """Return the value of ``text``.
 
         Raises:
-            UsageError: it is of another type, or none of ``choices``.
+            UsageError: it has another type, or is not one of ``choices``.
         """
         try:
             value = self.type(text)
@@ -479,18 +477,18 @@ class Case:
 
     Args:
         metric: short name of the quality as result pages print it, ``acc``.
-        data_fields: recipe fields that the generated data depends on; ``data.generate`` is
-            given these only.
+        data_fields: recipe fields that the generated data depends on; ``data.generate``
+            receives only these.
         prepare_options: options of ``trainmark prepare`` that this case takes.
         sample_note: what one sample is, for the page.
         work_unit: what ``final_result`` counts.
-        mission: how the JSON record of one case files it; none: no such record is written.
-        precision_labels: what the case's published pages call a precision, where they have
-            another word for it: ``{"fp16": "amp"}``.
-        messages: the sentences of the codes that this case's job emits, ``my_case.no_answers``
-            say; arguments stand in them as for ``str.format``. Those in a ``messages.toml``
-            beside ``case.py`` are added.
-        page: figures, tables and terms of its own; a ``page.toml`` beside ``case.py`` holds them.
+        mission: how the JSON record of one case names it; None: no such record is written.
+        precision_labels: names of precisions on the case's published pages, where they differ:
+            ``{"fp16": "amp"}``.
+        messages: sentences of the codes that this case's job emits, for example
+            ``my_case.no_answers``, with arguments in ``str.format`` syntax. Those in a
+            ``messages.toml`` beside ``case.py`` are added.
+        page: the case's own figures, tables and terms, from the ``page.toml`` beside ``case.py``.
     """
 
     name: str
@@ -515,7 +513,7 @@ class Case:
     page: PageSpec = field(default_factory=PageSpec)
 
     def target(self, recipe: Recipe) -> Target | None:
-        """Return the quality target of ``recipe``, none for a throughput recipe."""
+        """Return the quality target of ``recipe``, None for a throughput recipe."""
         if recipe.target_value is None:
             return None
         return Target(

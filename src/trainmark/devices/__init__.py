@@ -21,7 +21,7 @@ ENTRY_POINT_GROUP = "trainmark.devices"
 
 
 def load_all() -> tuple[dict[str, Vendor], list[EnvironmentFault]]:
-    """Return every vendor by name, and a fault for each package that offers none that works.
+    """Return every vendor by name, and a fault for each package whose vendor does not work.
 
     Accelerators come first, the CPU last.
     """
@@ -47,22 +47,22 @@ def _load(entry: EntryPoint, *, taken: tuple[str, ...]) -> Vendor:
         if missing:
             fault = f"the vendor lacks {', '.join(missing)}"
         elif vendor.name in taken:
-            fault = f"the vendor calls itself {vendor.name}, as another one does"
+            fault = f"the name {vendor.name} is already taken by another vendor"
         else:
             return vendor
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever somebody's package does
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a foreign package may raise anything
         fault = f"cannot be loaded: {type(error).__name__}: {error}"
     package = f" of {entry.dist.name}" if entry.dist else ""
     raise EnvironmentFault(
         f"skipped: {fault}",
         where=f"device {entry.name}{package} ({entry.value})",
-        rule="a vendor is a class of the Vendor Protocol and imports without fault",
-        remedy="mend or remove the package; docs/adding-a-device.md has a check for it",
+        rule="a vendor is a class that implements the Vendor Protocol and can be imported",
+        remedy="fix or remove the package; docs/adding-a-device.md has a check for it",
     )
 
 
 def vendors() -> dict[str, Vendor]:
-    """Return every vendor that works by name; accelerators first, the CPU last."""
+    """Return the working vendors by name; accelerators first, the CPU last."""
     return load_all()[0]
 
 
@@ -91,7 +91,7 @@ def choose(name: str | None) -> Vendor:
 
 
 def _unknown(name: str, known: dict[str, Vendor]) -> EnvironmentFault | UsageError:
-    """Return the fault of the package that was to offer ``name``, or that nobody does."""
+    """Return the fault of the package that should offer ``name``, else an unknown-device error."""
     for fault in load_all()[1]:
         if fault.where and fault.where.startswith(f"device {name} "):
             return fault

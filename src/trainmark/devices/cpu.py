@@ -45,9 +45,9 @@ def model_name() -> str:
 
 
 def has_fp16_units() -> bool:
-    """Tell whether the processor multiplies in fp16 itself, by the kernel's list of features.
+    """Tell whether the processor has fp16 matrix units, by the kernel's list of features.
 
-    Without them each product is emulated at about a hundredth of the fp32 rate.
+    Without them a matmul is emulated at about a hundredth of the fp32 rate.
     """
     info = Path("/proc/cpuinfo")
     if not info.exists():
@@ -62,7 +62,7 @@ def has_fp16_units() -> bool:
 
 
 def total_memory_bytes() -> int:
-    """Return the memory that all ranks here share: the machine's, or less under a cgroup."""
+    """Return the memory that all ranks here share: the machine's, or a lower cgroup limit."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit = Path("/sys/fs/cgroup/memory.max")
     if limit.exists():
@@ -73,7 +73,7 @@ def total_memory_bytes() -> int:
 
 
 def process_limits_bytes() -> list[int]:
-    """Return the limits that each process from here has of its own, as ``ulimit`` sets them."""
+    """Return the memory limits of each process, as ``ulimit`` sets them."""
     found = [resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA)]
     return [most for most in found if most != resource.RLIM_INFINITY]
 
@@ -96,7 +96,7 @@ class Cpu:
         return [model_name()]
 
     def rank_memory(self, nproc: int) -> RankMemory:
-        """Return an even part of the machine's memory, or less under a limit of each process."""
+        """Return an equal share of the machine's memory, or a lower limit per process."""
         total_bytes = total_memory_bytes()
         rank_bytes = min([total_bytes // nproc, *process_limits_bytes()])
         return RankMemory(rank_bytes, machine_bytes=total_bytes)
@@ -124,9 +124,9 @@ class Cpu:
         return self.collective_backend
 
     def open(self, local_rank: int, ranks_here: int) -> CpuDevice:
-        """Return the CPU with its cores shared out evenly over the ranks of this machine.
+        """Return the CPU with its cores divided evenly among the ranks of this machine.
 
-        ``OMP_NUM_THREADS`` in the environment is the user's word and goes before.
+        ``OMP_NUM_THREADS`` in the environment takes precedence.
         """
         del local_rank
         chosen = os.environ.get("OMP_NUM_THREADS", "")
@@ -173,7 +173,7 @@ class CpuDevice:
         return value
 
     def set_precision(self, precision: Precision) -> dict[str, Any]:
-        """Keep fp32 products in fp32; autocast is the job's."""
+        """Compute fp32 matmuls in fp32; autocast is the job's."""
         import torch
 
         torch.set_float32_matmul_precision("highest")
@@ -195,13 +195,13 @@ class CpuDevice:
         )
 
     def matmul_rate(self, precision: Precision) -> MatmulRate:
-        """Measure with this rank's threads, on its own size for slow precisions."""
+        """Measure with this rank's threads; slow precisions use smaller matrices."""
         from trainmark.devices.rates import best_matmul_rate
 
         return best_matmul_rate(self, precision, sizes=(256, 1024, 2048))
 
     def copy_bytes_per_second(self) -> float:
-        """Measure with this rank's threads, beyond the largest caches that are shared out."""
+        """Measure with this rank's threads, on more bytes than its share of the largest caches."""
         from trainmark.devices.rates import best_copy_rate
 
         return best_copy_rate(self, copied_bytes=256 << 20)

@@ -1,4 +1,4 @@
-"""NVIDIA accelerators, and what presents itself to torch as ``cuda``.
+"""NVIDIA accelerators, and others that torch drives as ``cuda``.
 
 Planning counts devices from the driver's files and checks the installed torch without
 importing it; a rank times its work with device events.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _DRIVER = Path("/proc/driver/nvidia")
 _VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
-# Compute capability from which on the matrix units take a precision themselves,
+# Lowest compute capability whose matrix units support a precision,
 # https://docs.nvidia.com/cuda/cuda-c-programming-guide/#arithmetic-instructions, 2026-11-21
 _LEAST_CAPABILITY: dict[str, tuple[int, int]] = {"fp16": (5, 3), "bf16": (8, 0), "tf32": (8, 0)}
 
@@ -58,13 +58,13 @@ def _driver_names() -> list[str]:
         return [_product_name(gpu) for gpu in sorted(gpus.iterdir())]
     names = _ask_each_device("nvmlDeviceGetName")
     if names is None:
-        # Without the library there is still torch itself, asked once a rank opens a device.
+        # Without the library, torch finds the devices when a rank opens one.
         return ["unknown"] * len(list(Path("/dev").glob("nvidia[0-9]*")))
     return [name.decode() if isinstance(name, bytes) else str(name) for name in names]
 
 
 def _driver_memory_bytes() -> list[int]:
-    """Return the memory of each device of this machine; empty where nothing can tell."""
+    """Return the memory of each device of this machine; empty if it cannot be found out."""
     return [info.total for info in _ask_each_device("nvmlDeviceGetMemoryInfo") or ()]
 
 
@@ -90,8 +90,8 @@ def _ask_each_device(question: str) -> list[Any] | None:
 def visible_names(driver_names: list[str], variable: str | None) -> list[str]:
     """Return the names left visible by a ``CUDA_VISIBLE_DEVICES`` value.
 
-    As the driver does: a list ends at the first index that does not exist. A UUID is taken
-    as naming an existing device, whose product is known only where all are the same.
+    Like the driver, it ends the list at the first index that does not exist. A UUID is assumed
+    to name an existing device, whose product is known only if all devices are the same.
     """
     if variable is None:
         return driver_names
@@ -130,17 +130,17 @@ class Cuda:
         return visible_names(_driver_names(), os.environ.get(_VISIBLE_DEVICES))
 
     def rank_memory(self, nproc: int) -> RankMemory | None:
-        """Return the smallest device's memory, where the management library can tell."""
+        """Return the smallest device's memory, if the management library is there."""
         del nproc
         found = _driver_memory_bytes()
         return RankMemory(min(found)) if found else None
 
     def refuse(self, recipe: Recipe, nproc: int) -> None:
-        """Refuse nothing: what a device cannot do it says itself, as only torch can tell."""
+        """Refuse nothing: only torch knows, so ``CudaDevice.set_precision`` refuses."""
         del recipe, nproc
 
     def driver_version(self) -> str | None:
-        """Return the version that the kernel module states."""
+        """Return the version of the kernel module."""
         file = _DRIVER / "version"
         if not file.exists():
             return None
@@ -148,7 +148,7 @@ class Cuda:
         return found.group(1) if found else None
 
     def collective_library(self) -> str:
-        """Return NCCL's version, or that of what torch has in its place."""
+        """Return the version of NCCL, or of the library that torch has instead."""
         from torch.cuda import nccl
 
         return "nccl " + ".".join(str(part) for part in nccl.version())
@@ -195,13 +195,13 @@ class CudaDevice:
         return stacked
 
     def place(self, value: Any) -> Any:
-        """Move to the device; pinned host tensors go without waiting."""
+        """Move to the device; pinned host tensors are copied asynchronously."""
         if isinstance(value, self._torch.Tensor) and value.device.type == "cpu":
             return value.pin_memory().to("cuda", non_blocking=True)
         return value.to("cuda")
 
     def set_precision(self, precision: Precision) -> dict[str, Any]:
-        """Switch TF32 on for ``tf32`` only, for matrix products and convolutions alike.
+        """Switch TF32 on for ``tf32`` only, for matmuls and convolutions alike.
 
         Raises:
             EnvironmentFault: the device would emulate the precision, or ignore the switch.
@@ -214,7 +214,7 @@ class CudaDevice:
                 f"precision={precision} on {torch.cuda.get_device_name(self.index)}, compute "
                 f"capability {capability[0]}.{capability[1]}",
                 where="recipe field precision",
-                rule=f"its matrix units take {precision} from {least[0]}.{least[1]} on",
+                rule=f"matrix units support {precision} from {least[0]}.{least[1]} on",
                 remedy="use precision=fp32"
                 + (" or fp16" if precision == "bf16" and capability >= (5, 3) else ""),
             )
@@ -241,7 +241,7 @@ class CudaDevice:
         )
 
     def matmul_rate(self, precision: Precision) -> MatmulRate:
-        """Measure at sizes that fill a large device, then give the memory back."""
+        """Measure at sizes that fill a large device, then release the memory."""
         from trainmark.devices.rates import best_matmul_rate
 
         rate = best_matmul_rate(self, precision, sizes=(1024, 4096, 8192))
@@ -250,7 +250,7 @@ class CudaDevice:
         return rate
 
     def copy_bytes_per_second(self) -> float:
-        """Measure far beyond the second-level cache."""
+        """Measure on far more bytes than the second-level cache holds."""
         from trainmark.devices.rates import best_copy_rate
 
         return best_copy_rate(self, copied_bytes=1 << 30)

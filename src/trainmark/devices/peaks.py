@@ -1,4 +1,4 @@
-"""Look up the dense peak rate of a product; unknown products have none."""
+"""Look up the published dense peak rate of a device by its product name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """A claimed dense peak with its provenance."""
+    """A published dense peak with its source."""
 
     accelerator: str
     precision: Precision

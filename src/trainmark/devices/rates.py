@@ -1,4 +1,4 @@
-"""Measure how fast a device multiplies matrices and copies: the ceilings of a training step."""
+"""Measure the matmul and copy rates of a device: upper bounds for the speed of a training step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _COPIES = 5
 
 
 def _elapsed_ns(device: Device, work: Callable[[], object]) -> int:
-    """Return the device time of ``work``, which has the device to itself."""
+    """Return the device time of ``work``, with nothing else running on the device."""
     device.synchronize()
     start = device.mark()
     work()
@@ -28,13 +28,13 @@ def _elapsed_ns(device: Device, work: Callable[[], object]) -> int:
 
 
 def best_matmul_rate(device: Device, precision: Precision, *, sizes: tuple[int, ...]) -> MatmulRate:
-    """Return the best rate over square products of ``sizes``.
+    """Return the best rate over square matmuls of ``sizes``.
 
-    A precision the device has no units for can be a hundred times slower, so a larger
-    product is tried only if the rate so far says that it lasts about a second at most:
-    give ``sizes`` from small to large. Each size runs once to warm up, then until a quarter
-    of a second is spent. The best single product counts: it is the least disturbed, and a
-    ceiling must not be too low. Its swing is that of the size it was reached with.
+    A precision without matrix units can be a hundred times slower, so a larger matmul is
+    tried only if it should take about a second at most, judged by the rate so far: give
+    ``sizes`` from small to large. Each size runs once to warm up, then for a quarter of a
+    second. The fastest single matmul counts: it was disturbed least, and an upper bound must
+    not be too low. The swing is that of the size with the best rate.
     """
     best = MatmulRate(0.0, None)
     for size in sizes:
@@ -62,7 +62,7 @@ def _rate(device: Device, precision: Precision, size: int) -> MatmulRate:
 
 
 def _swing(times_ns: list[int]) -> float | None:
-    """Return how far the halves of the repetitions differ in speed; None for a single one."""
+    """Return how much the two halves of the repetitions differ in speed; None for a single one."""
     half = len(times_ns) // 2
     if half == 0:
         return None
@@ -71,10 +71,10 @@ def _swing(times_ns: list[int]) -> float | None:
 
 
 def best_copy_rate(device: Device, *, copied_bytes: int) -> float:
-    """Return bytes read plus written in a second, of the best of a few copies.
+    """Return bytes read plus written per second, of the fastest of a few copies.
 
     Args:
-        copied_bytes: of one copy; choose it far beyond every cache.
+        copied_bytes: size of one copy; choose it far larger than every cache.
     """
     import torch
 
