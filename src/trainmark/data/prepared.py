@@ -19,16 +19,72 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from filelock import FileLock, Timeout
 
+from trainmark.data.json_documents import written_whole
 from trainmark.errors import DataError, EnvironmentFault, TrainmarkError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     Say = Callable[[str], None]
 
 Result = TypeVar("Result")
 MANIFEST = "manifest.json"
+
+
+def prepare(
+    raw: Path,
+    data: Path,
+    say: Say,
+    *,
+    case: str,
+    form: int,
+    raw_files: Callable[[Path], Mapping[str, Path]],
+    write: Callable[[Path, Unfinished], None],
+) -> None:
+    """Write ``data`` from the files of ``raw``, whole or not at all.
+
+    Calling again with the same files keeps every finished file whose sha256 still fits.
+
+    Args:
+        say: called with one line for each thing done, kept or found.
+        form: version of what is written; a folder of another version is not gone on with.
+        raw_files: returns the files of ``raw`` that matter, by name.
+        write: writes each file of the folder that is not finished.
+
+    Raises:
+        DataError: something is missing or damaged, or ``data`` is not this call's to write.
+        EnvironmentFault: the system refused something, or another prepare is at work.
+    """
+    with alone(data) as folder:
+        raw = raw.resolve()
+        refuse_inside(folder, raw)
+        made_of = {"format": form, "case": case, "sources": fingerprints(raw_files(raw))}
+        unfinished = resume(folder, made_of=made_of, fresh={"counts": {}}, say=say)
+        if unfinished is None:
+            return
+        with unfinished.worth_keeping():
+            write(raw, unfinished)
+        unfinished.finish()
+        say(f"done: {folder}")
+
+
+def only(what: str, found: Sequence[Path], *, where: str, remedy: str) -> Path:
+    """Return the one place where ``what`` was found.
+
+    Raises:
+        DataError: none was found, or several.
+    """
+    if not found:
+        raise DataError(f"no {what} found", where=where, remedy=remedy)
+    if len(found) > 1:
+        raise DataError(
+            f"{what} found {len(found)} times: {', '.join(map(str, found))}",
+            where=where,
+            rule="a raw download holds each once",
+            remedy="remove or move away all but one",
+        )
+    return found[0]
 
 
 @contextmanager
@@ -88,11 +144,6 @@ def fingerprint(file: Path) -> dict[str, Any]:
 def fingerprints(files: Mapping[str, Path]) -> list[dict[str, Any]]:
     """Return ``name``, ``size_bytes`` and ``sha256`` of every file, sorted by name."""
     return [{"name": name, **fingerprint(file)} for name, file in sorted(files.items())]
-
-
-def sound(file: Path, expected: Mapping[str, Any]) -> bool:
-    """Tell whether a file is there with the fingerprint that was kept of it."""
-    return file.is_file() and fingerprint(file) == expected
 
 
 def stamps(files: Mapping[str, Path]) -> dict[str, tuple[int, int]]:
@@ -192,12 +243,9 @@ class Unfinished:
 
     def save(self) -> None:
         """Write the manifest as it is now."""
-        file = self.partial / MANIFEST
-        staging = file.with_name(f".{file.name}.writing")
         text = json.dumps(self.manifest, indent=2, sort_keys=True) + "\n"
-        staging.write_text(text, encoding="utf-8")
-        _sync(staging)
-        staging.rename(file)
+        with written_whole(self.partial / MANIFEST) as file:
+            file.write(text.encode())
 
     def finish(self) -> None:
         """Mark the manifest complete and give the folder its name."""
@@ -325,7 +373,11 @@ def _own(data: Path, made_of: Mapping[str, Any], fresh: Mapping[str, Any]) -> di
 def _drop_damaged(folder: Path, manifest: dict[str, Any]) -> list[str]:
     """Take files out of the manifest that are gone or changed; return their names."""
     files = manifest["files"]
-    damaged = [name for name, expected in files.items() if not sound(folder / name, expected)]
+    damaged = [
+        name
+        for name, expected in files.items()
+        if not (folder / name).is_file() or fingerprint(folder / name) != expected
+    ]
     for name in damaged:
         del files[name]
     return damaged

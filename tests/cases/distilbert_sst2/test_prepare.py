@@ -222,7 +222,7 @@ def test_what_is_missing_is_named_with_its_origin(raw, tmp_path):
         (raw / name).mkdir()
         (raw / name / "train.tsv").write_text(tsv("train", 5))
         (raw / name / "dev.tsv").write_text(tsv("validation", 5))
-    assert "2 times SST-2" in fault(raw, target)
+    assert "SST-2 found 2 times" in fault(raw, target)
     assert not target.exists()
 
 

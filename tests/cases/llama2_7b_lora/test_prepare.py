@@ -59,7 +59,7 @@ def test_what_is_missing_is_said_and_bounds_the_recipes(raw, tmp_path):
 def test_nothing_is_left_where_a_source_is_missing_or_there_twice(raw, tmp_path):
     out = tmp_path / "out"
     shutil.copytree(raw / "Llama-2-7b-hf", raw / "copy")
-    with pytest.raises(DataError, match="2 times model folder"):
+    with pytest.raises(DataError, match="model folder found 2 times"):
         prepare(raw, out, print)
     shutil.rmtree(raw / "copy")
     whole = (raw / "corpus" / "train.json").read_text(encoding="utf-8")

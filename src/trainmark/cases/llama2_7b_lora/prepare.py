@@ -87,27 +87,17 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
         DataError: something is missing or damaged, or ``data`` is not this call's to write.
         EnvironmentFault: the system refused something.
     """
-    with prepared.alone(data) as folder:
-        _prepare(raw.resolve(), folder, say)
 
-
-def _prepare(raw: Path, data: Path, say: Say) -> None:
-    prepared.refuse_inside(data, raw)
-    sources = prepared.fingerprints(_raw_files(raw))
-    made_of = {"format": FORMAT, "case": CASE, "sources": sources}
-    unfinished = prepared.resume(data, made_of=made_of, fresh={"counts": {}}, say=say)
-    if unfinished is None:
-        return
-    with unfinished.worth_keeping():
+    def write(raw: Path, unfinished: Unfinished) -> None:
         source = find_source(raw)
         if source.mmlu is None:
             say(f"no MMLU found: only mmlu_mode=off will run on this data. {WHERE_MMLU}")
         if not has_weights(source.model):
             say("no safetensors in the model folder: only init=random will run on this data")
         _write(source, unfinished, say)
-    _tell_counts(unfinished.manifest["counts"], say)
-    unfinished.finish()
-    say(f"done: {data}")
+        _tell_counts(unfinished.manifest["counts"], say)
+
+    prepared.prepare(raw, data, say, case=CASE, form=FORMAT, raw_files=_raw_files, write=write)
 
 
 def _raw_files(raw: Path) -> dict[str, Path]:
@@ -130,16 +120,19 @@ def find_source(raw: Path) -> Source:
         DataError: dialogues or a model are missing, something is there twice, or damaged.
     """
     folders = [raw, *sorted(item for item in raw.rglob("*") if item.is_dir())]
-    model = _only("model folder", [x for x in folders if _is_model(x)], raw, WHERE_MODEL)
+    only = partial(prepared.only, where=str(raw))
+    unpack = _unpack_hint(raw)
+    models = [folder for folder in folders if _is_model(folder)]
+    model = only("model folder", models, remedy=unpack + WHERE_MODEL)
     config = read_config(model)
     open_tokenizer(model, vocab_size=config.vocab_size)
     if has_weights(model):
         check_weights(model, config)
     places = [folder for folder in folders if dialogues.splits_in(folder)]
-    found = dialogues.splits_in(_only("dialogues", places, raw, WHERE_DIALOGUES))
+    found = dialogues.splits_in(only("dialogues", places, remedy=unpack + WHERE_DIALOGUES))
     assert found is not None
     trees = [folder for folder in folders if (folder / "dev").is_dir() and _asks(folder)]
-    mmlu = _only("MMLU", trees, raw, WHERE_MMLU) if trees else None
+    mmlu = only("MMLU", trees, remedy=WHERE_MMLU) if trees else None
     if mmlu:
         read_mmlu(mmlu)
     return Source(found, model, mmlu)
@@ -160,47 +153,32 @@ def _asks(folder: Path) -> bool:
     return any((folder / "test").glob("*_test.csv"))
 
 
-def _only(what: str, found: Sequence[Path], raw: Path, remedy: str) -> Path:
-    if not found:
-        packed = sorted(x.name for x in raw.rglob("*") if x.name.lower().endswith(ARCHIVES))
-        unpack = f"unpack {', '.join(packed[:3])} first; " if packed else ""
-        raise DataError(f"no {what} found", where=str(raw), remedy=unpack + remedy)
-    if len(found) > 1:
-        raise DataError(
-            f"{len(found)} times {what}: {', '.join(map(str, found))}", where=str(raw),
-            rule="the raw folder holds each once", remedy="remove or move away all but one",
-        )  # fmt: skip
-    return found[0]
+def _unpack_hint(raw: Path) -> str:
+    packed = sorted(x.name for x in raw.rglob("*") if x.name.lower().endswith(ARCHIVES))
+    return f"unpack {', '.join(packed[:3])} first; " if packed else ""
 
 
-def _write_dialogues(files: Sequence[Path], target: Path) -> int:
-    """Write a split one object a line; return its rows."""
+def _write_dialogues(
+    files: Sequence[Path], split: str, counts: dict[str, Any], target: Path
+) -> None:
+    """Write a split one object a line, and count its rows."""
     rows = dialogues.read_dialogues(files)
     with target.open("w", encoding="utf-8", newline="\n") as stream:
         for dialogue, summary in zip(rows.dialogues, rows.summaries, strict=True):
             row = {"dialogue": dialogue, "summary": summary}
             stream.write(json.dumps(row, ensure_ascii=False) + "\n")
-    return len(rows)
+    counts[split] = {"rows": len(rows)}
 
 
 def _write(source: Source, unfinished: Unfinished, say: Say) -> None:
-    """Write every file that no earlier call finished; questions are told of together."""
+    """Write every file that no earlier call finished."""
+    counts = unfinished.manifest["counts"]
     for split, files in source.dialogues.files.items():
-        name = WRITTEN[split]
-        if name not in unfinished.files:
-            say(f"writing {name}")
-            rows = unfinished.write(name, partial(_write_dialogues, files))
-            unfinished.manifest["counts"][split] = {"rows": rows}
-            unfinished.save()
+        unfinished.once(WRITTEN[split], partial(_write_dialogues, files, split, counts), say)
     for name, file in source.copies().items():
-        if name not in unfinished.files:
-            small = name.startswith(f"{MMLU}/")  # over a hundred files
-            if not small:
-                say(f"writing {name}")
-            unfinished.write(name, partial(shutil.copyfile, file))
-            if not small:
-                unfinished.save()
-    unfinished.save()
+        is_question = name.startswith(f"{MMLU}/")  # over a hundred files: no line for each
+        tell = (lambda _: None) if is_question else say
+        unfinished.once(name, partial(shutil.copyfile, file), tell)
 
 
 def _tell_counts(counts: dict[str, Any], say: Say) -> None:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from trainmark.data.prepared import Say
+    from trainmark.data.prepared import Say, Unfinished
 
     from ..data.model_files import ModelConfig
     from ..data.tokens import TokenRows
@@ -77,29 +77,21 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
         DataError: something is missing or damaged, or ``data`` is not this call's to write.
         EnvironmentFault: no room to unpack.
     """
-    with prepared.alone(data) as folder:
-        _prepare(raw.resolve(), folder, say)
 
-
-def _prepare(raw: Path, data: Path, say: Say) -> None:
-    prepared.refuse_inside(data, raw)
-    sources = prepared.fingerprints(_raw_files(raw))
-    made_of = {"format": FORMAT, "case": "distilbert_sst2", "sources": sources}
-    unfinished = prepared.resume(data, made_of=made_of, fresh={"counts": {}}, say=say)
-    if unfinished is None:
-        return
-    unpacked = unfinished.partial / "raw"
-    with unfinished.worth_keeping():
+    def write(raw: Path, unfinished: Unfinished) -> None:
+        unpacked = unfinished.partial / "raw"
         source = _find_source(_unpacked(raw, unpacked, say))
-    if not any(source.model.joinpath(name).exists() for name in WEIGHTS):
-        say("no weights in the model folder: only init=random will run on this data")
-    counts = unfinished.manifest["counts"]
-    for relative in source.outputs():
-        unfinished.once(relative, partial(source.write, relative, counts), say)
-    _tell_counts(counts, say)
-    shutil.rmtree(unpacked, ignore_errors=True)
-    unfinished.finish()
-    say(f"done: {data}")
+        if not any(source.model.joinpath(name).exists() for name in WEIGHTS):
+            say("no weights in the model folder: only init=random will run on this data")
+        counts = unfinished.manifest["counts"]
+        for relative in source.outputs():
+            unfinished.once(relative, partial(source.write, relative, counts), say)
+        _tell_counts(counts, say)
+        shutil.rmtree(unpacked, ignore_errors=True)
+
+    prepared.prepare(
+        raw, data, say, case="distilbert_sst2", form=FORMAT, raw_files=_raw_files, write=write
+    )
 
 
 def _tell_counts(counts: dict[str, Any], say: Say) -> None:
@@ -256,11 +248,12 @@ def _find_source(places: Sequence[Path]) -> Source:
     Raises:
         DataError: one is missing, or found twice, or damaged.
     """
-    model = _only("model folder", _model_folders(places), places, WHERE_MODEL)
+    looked = ", ".join(str(place) for place in places)
+    model = prepared.only("model folder", _model_folders(places), where=looked, remedy=WHERE_MODEL)
     found = _layouts(places)
     best = next((form.kind for form in FORMS if any(x.kind == form.kind for x, _ in found)), None)
     chosen = [(layout, folder) for layout, folder in found if layout.kind == best]
-    _only("SST-2", [folder for _, folder in chosen], places, WHERE_DATA)
+    prepared.only("SST-2", [folder for _, folder in chosen], where=looked, remedy=WHERE_DATA)
     layout = chosen[0][0]
     config = read_config(model)
     if layout.kind != NPZ.kind:
@@ -294,18 +287,3 @@ def _layouts(places: Sequence[Path]) -> list[tuple[Layout, Path]]:
                     assert layout is not None
                     found.append((layout, folder))
     return found
-
-
-def _only(what: str, found: list[Path], places: Sequence[Path], remedy: str) -> Path:
-    looked = ", ".join(str(place) for place in places)
-    if not found:
-        raise DataError(f"no {what} found", where=looked, remedy=remedy)
-    if len(found) > 1:
-        names = ", ".join(str(item) for item in found)
-        raise DataError(
-            f"{len(found)} times {what}: {names}",
-            where=looked,
-            rule="the raw download holds each once",
-            remedy="remove or move away all but one",
-        )
-    return found[0]

@@ -79,8 +79,19 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
         DataError: something is missing or damaged, or ``data`` is not this call's to write.
         EnvironmentFault: no room, no permission, or h5py is needed and not installed.
     """
-    with prepared.alone(data) as folder:
-        _prepare(raw.resolve(), folder, say)
+
+    def raw_files(raw: Path) -> dict[str, Path]:
+        found = {file.relative_to(raw).as_posix(): file for file in find_source(raw).files}
+        say(f"{len(found)} files: taking their sha256")
+        return found
+
+    def write(raw: Path, unfinished: Unfinished) -> None:
+        _write(find_source(raw), unfinished, say)
+        _tell(unfinished.manifest["counts"], say)
+
+    prepared.prepare(
+        raw, data, say, case="glm_superglue", form=FORMAT, raw_files=raw_files, write=write
+    )
 
 
 def find_source(raw: Path) -> Source:
@@ -111,26 +122,6 @@ def _vocabulary(raw: Path, folders: list[Path]) -> Path:
             remedy=REMEDY.replace("into model/", "there"),
         )
     return vocabulary_file(named[0])
-
-
-def _prepare(raw: Path, data: Path, say: Say) -> None:
-    prepared.refuse_inside(data, raw)
-    source = find_source(raw)
-    named = {file.relative_to(raw).as_posix(): file for file in source.files}
-    say(f"{len(named)} files: taking their sha256")
-    made_of = {
-        "format": FORMAT,
-        "case": "glm_superglue",
-        "sources": prepared.fingerprints(named),
-    }
-    unfinished = prepared.resume(data, made_of=made_of, fresh={"counts": {}}, say=say)
-    if unfinished is None:
-        return
-    with unfinished.worth_keeping():
-        _write(source, unfinished, say)
-    _tell(unfinished.manifest["counts"], say)
-    unfinished.finish()
-    say(f"done: {data}")
 
 
 def _write(source: Source, unfinished: Unfinished, say: Say) -> None:
