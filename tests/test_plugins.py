@@ -61,10 +61,10 @@ BROKEN = {
         "product_names, rank_memory, refuse, driver_version, open, collective_library"
     ),
     "from trainmark.devices.cuda import Cuda as Abacus": (
-        "the vendor calls itself cuda, as another one does"
+        "the name cuda is already taken by another vendor"
     ),
     "from trainmark.devices.cpu import Cpu as Abacus": (
-        "the vendor calls itself cpu, as another one does"
+        "the name cpu is already taken by another vendor"
     ),
 }
 
