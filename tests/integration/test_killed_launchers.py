@@ -65,7 +65,7 @@ def test_keeper_and_launcher_killed_together(started, fifo, trainmark):
     wait_for_fault(fifo)
     running = trainmark("record", str(run_dir))
     assert running.returncode == 2
-    assert "still going" in running.stderr
+    assert "still running" in running.stderr
     kill_both(process)
     ended(process)
     assert not (run_dir / "record.json").exists()
@@ -78,7 +78,7 @@ def test_keeper_and_launcher_killed_together(started, fifo, trainmark):
     assert "INTERRUPTED" in done.stdout
     again = trainmark("record", str(run_dir))
     assert again.returncode == 2
-    assert "a record is there already" in again.stderr
+    assert "the record exists already" in again.stderr
 
 
 def test_a_series_whose_keeper_and_launcher_were_killed_together(started, fifo, trainmark):

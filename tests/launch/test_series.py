@@ -215,7 +215,7 @@ def test_changed_work_is_a_new_attempt_and_going_back_finds_the_old(
     changed = TWO.replace("bs: 32", "bs: 16")
     assert states(go(changed)) == {"a": "kept", "b": "passed"}
     assert launcher.launched == ["b-2"]
-    assert "b is other work: micro_batch_size is 32 there, 16 now" in launcher.said[1]
+    assert "b is other work: micro_batch_size was 32, is now 16" in launcher.said[1]
     assert states(go(changed)) == {"a": "kept", "b": "kept"}
     back = go(TWO)
     assert (back[1].state, back[1].run_dir) == ("kept", tmp_path / "runs/plan/b")
@@ -228,14 +228,14 @@ def test_a_time_limit_is_no_other_work_and_a_seed_makes_other_data(
     assert states(go(TWO, timeout_s=5.0)) == {"a": "kept", "b": "kept"}
     go(TWO, seed=9)
     assert launcher.launched == ["a-2", "b-2"]
-    assert "a is other work: content_id is" in launcher.said[0]
+    assert "a is other work: content_id was" in launcher.said[0]
 
 
 def test_another_device_is_other_work(go: Callable[..., list[Outcome]], launcher: Launcher) -> None:
     go(TWO)
     assert states(go(TWO, device="cpu")) == {"a": "passed", "b": "passed"}
     assert launcher.launched == ["a-2", "b-2"]
-    assert launcher.said[0].startswith("1/2 a: a is other work: device_products is 'Fake Acc")
+    assert launcher.said[0].startswith("1/2 a: a is other work: device_products was 'Fake Acc")
 
 
 def test_repeats_are_kept_only_whole(
@@ -395,7 +395,7 @@ def test_two_calls_never_work_in_one_folder(
     outcomes = series.run(entries, StopRequest(), launch=launch, said=launcher.said.append)
     assert states(outcomes) == {"a": "passed", "b": "passed"}
     assert [(code, out) for code, out, _ in endings] == [(2, ""), (2, "")]
-    assert "another `trainmark run` of this plan is at work there" in endings[0][2]
+    assert "another `trainmark run` of this plan is running there" in endings[0][2]
     assert sorted(path.name for path in (tmp_path / "runs/plan").iterdir()) == ["a", "b"]
     assert states(go(TWO)) == {"a": "kept", "b": "kept"}
 

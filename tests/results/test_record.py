@@ -121,7 +121,7 @@ def test_every_failed_run_has_a_valid_record_too(run_dir: Path) -> None:
 def test_a_record_is_never_replaced(run_dir: Path) -> None:
     path = record.write(building.build(run_dir), run_dir)
     before = path.read_bytes()
-    with pytest.raises(RecordError, match="a record is there already"):
+    with pytest.raises(RecordError, match="the record exists already"):
         record.write(building.build(run_dir), run_dir)
     assert path.read_bytes() == before
 

@@ -1,1 +1,1 @@
-"""Start a plan's ranks, watch them, and leave a record whatever happens."""
+"""Start a plan's ranks, watch them, and write a record even if the run fails."""

@@ -1,6 +1,6 @@
 """Run a case for a few steps with one rank and with two, and judge what it does.
 
-Owns the runs and the folder that they lie in; the rules are in ``conformance.case``.
+Owns the runs and their folder; the rules are in ``conformance.case``.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def check_case(
     Args:
         overrides: recipe fields, as on the command line.
         steps: optimizer steps of each run, at most an epoch.
-        request: where a stop signal is noted; nothing is judged then.
+        request: stop signals are noted here; after one, nothing is judged.
 
     Raises:
         UsageError, DataError, EnvironmentFault: the case cannot be planned.
@@ -100,10 +100,10 @@ def check_case(
 
 
 def _half_batch(one: Plan) -> str:
-    """Return the batch with which two ranks take the rows of one.
+    """Return the batch size with which two ranks take the same rows in a step as one rank.
 
     Raises:
-        UsageError, EnvironmentFault: there is none, or no second device.
+        UsageError, EnvironmentFault: no such size, or no second device.
     """
     vendor = devices.choose(one.device.vendor)
     if vendor.count() < 2 and not vendor.counts_cores:
@@ -115,8 +115,8 @@ def _half_batch(one: Plan) -> str:
 
 
 def _probe(plan: Plan, folder: Path) -> dict[str, Any] | Message:
-    """Return what a process of its own finds in the job; its last words where it fails."""
-    plan.save(folder)  # that of the finished run is redacted: it names no real folder
+    """Return what a separate process finds in the job, or the last line of its error output."""
+    plan.save(folder)  # the finished run's plan is redacted and names no real folder
     ended = subprocess.run(
         [sys.executable, "-m", "trainmark.conformance.probe", str(folder)],
         env=os.environ | import_variables(), capture_output=True, text=True, check=False,

@@ -1,9 +1,8 @@
-"""A process beside every run: if the launcher is killed, it ends the ranks and writes the record.
+"""Guard a run: a process that ends the ranks and writes the record if the launcher is killed.
 
-Started as ``python -m trainmark.launch.keeper RUN_DIR RUN_ID``, in a session of its own, so that
-neither Ctrl-C nor a closing terminal reaches it. It waits on its standard input: the word ``done``
-means all is well, the end of the stream that the launcher died. Imports nothing of weight until
-then.
+Started as ``python -m trainmark.launch.keeper RUN_DIR RUN_ID``, in its own session, so that
+neither Ctrl-C nor a closing terminal reaches it. It waits on its standard input: ``done``
+means that the launcher finished, end of file that it died. Imports large modules only then.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _PATIENCE_S = 5
 
 
 class Keeper:
-    """The keeper as its launcher sees it: started on entry, told that all is well on exit."""
+    """The launcher's handle of its keeper: starts it on entry, tells it ``done`` on exit."""
 
     def __init__(self, run_dir: Path, run_id: str) -> None:
         self._command = [sys.executable, "-m", KEEPER_MODULE, str(run_dir), run_id]
@@ -39,12 +38,12 @@ class Keeper:
         return self
 
     def replace_if_dead(self) -> None:
-        """Start another where somebody killed this one."""
+        """Start a new keeper if this one was killed."""
         if self._process.poll() is not None:
             self.__enter__()
 
     def __exit__(self, *_: object) -> None:
-        # Also after an error of ours: the launcher lives, so it reports for itself.
+        # Also after an exception: the launcher is alive and writes the record itself.
         try:
             self._process.communicate(DONE, timeout=_PATIENCE_S)
         except (subprocess.TimeoutExpired, BrokenPipeError):
@@ -53,9 +52,9 @@ class Keeper:
 
 
 def take_over(run_dir: Path, run_id: str) -> None:
-    """End the run's processes and leave the record the launcher would have left.
+    """End the run's processes and write the record in place of the launcher.
 
-    No file is touched where the folder is another run's, or no run's yet.
+    Changes no file if the folder belongs to another run, or if no run began in it.
     """
     from trainmark.launch.processes import kill_run
     from trainmark.launch.run_dir import RESERVE_FILE, finish_for_another, leave_index
@@ -66,7 +65,7 @@ def take_over(run_dir: Path, run_id: str) -> None:
     kill_run(run_id)
     if not (run_dir / PLAN_FILE).exists() or Plan.read(run_dir).run_id != run_id:
         return
-    if not (run_dir / LAUNCHER_FILE).exists():  # the run did not begin: leave nothing of it
+    if not (run_dir / LAUNCHER_FILE).exists():  # the run did not begin: remove what it wrote
         (run_dir / RESERVE_FILE).unlink(missing_ok=True)
         (run_dir / PLAN_FILE).unlink()
         run_dir.rmdir()
@@ -77,8 +76,8 @@ def take_over(run_dir: Path, run_id: str) -> None:
 
 
 def main(run_dir: Path, run_id: str) -> int:
-    """Wait for the launcher's word or its death."""
-    for number in STOP_SIGNALS:  # whoever ends every process of a job means the launcher
+    """Wait until the launcher finishes or dies."""
+    for number in STOP_SIGNALS:  # a signal to all processes of a job is the launcher's to handle
         signal.signal(number, signal.SIG_IGN)
     if sys.stdin.buffer.read() != DONE:
         take_over(run_dir, run_id)

@@ -1,6 +1,6 @@
-"""Which launches of a run can still have their record: launcher and keeper are both gone.
+"""Find the launches whose record can still be written after launcher and keeper were killed.
 
-Owns telling that apart from a run that is going, has its record, or never began. Changes
+Distinguishes them from runs that are still running, have a record, or never began. Changes
 nothing: ``run_dir.finish_for_another`` writes the record.
 """
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 def unrecorded(run: Path) -> list[Path]:
-    """Return the folders of the launches of ``run`` that lack a record and can have one.
+    """Return the folders of the launches of ``run`` that lack a record and can get one.
 
     Args:
         run: the folder of a run, or of a series of launches.
 
     Raises:
-        RecordError: no run is there, it has its record, it never began or is still going.
+        RecordError: not a run, it has a record, it never began, or it is still running.
     """
     if (run / RECORD_FILE).exists():
         raise _recorded(run)
@@ -49,7 +49,7 @@ def launches_of_series(run: Path) -> list[Path]:
 
 def _recorded(run: Path) -> RecordError:
     return RecordError(
-        "a record is there already",
+        "the record exists already",
         where=str(run),
         rule="records never change",
         remedy="`trainmark show` prints it, `trainmark report` makes its page",
@@ -67,13 +67,13 @@ def _check(folder: Path) -> None:
         raise RecordError(f"cannot be read: {first}", where=str(folder)) from None
     if not began:
         raise RecordError(
-            "the run never began: there are no events of its launcher",
+            "the run never began: it has no events of its launcher",
             where=str(folder),
             remedy="delete the folder and run it again",
         )
     if processes.is_running(run_id):
         raise RecordError(
-            "the run is still going",
+            "the run is still running",
             where=str(folder),
-            remedy="wait for its end, which leaves the record, or stop it with Ctrl-C",
+            remedy="wait for its end, when it writes the record, or stop it with Ctrl-C",
         )

@@ -1,7 +1,7 @@
 """Run a plan's ranks on this machine, one process each.
 
-``command`` and ``rank_environment`` are pure; what starts, watches and ends processes is
-apart. Works the same for one rank and for many.
+``command`` and ``rank_environment`` are pure functions; other functions start, watch and end
+processes. One rank is handled like many.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from trainmark.planning.plan import Plan
     from trainmark.results.record import Record
 
-RANKS_LOG = "log.launcher.txt"  # what a rank prints before it opens a log of its own
+RANKS_LOG = "log.launcher.txt"  # what a rank prints before it opens its own log
 _POLL_S = 0.1
 
 
@@ -61,10 +61,10 @@ def run_environment(plan: Plan, cores: int) -> dict[str, str]:
     return {
         processes.RUN_VARIABLE: plan.run_id,
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
-        # As fast as the default on an idle machine; on a shared one, threads that spin for
-        # long keep the cores from the very thread they wait for: steps took eight times as long.
+        # As fast as the default on an idle machine. On a shared one, threads that spin for long
+        # take the cores from the thread for which they wait: steps took eight times as long.
         "GOMP_SPINCOUNT": os.environ.get("GOMP_SPINCOUNT", "10000"),
-        "TOKENIZERS_PARALLELISM": "false",  # set, or the library warns in every rank
+        "TOKENIZERS_PARALLELISM": "false",  # without it the library warns in every rank
         "PYTHONUNBUFFERED": "1",
     }
 
@@ -94,20 +94,20 @@ def launch(plan: Plan, request: StopRequest, on_poll: Callable[[], None] = lambd
         try:
             stop, ended = _run_ranks(plan, variables, stop_or_show)
         except BaseException as error:
-            # A fault of ours or of this machine: the ranks end, and a record says so.
+            # An error of the launcher or of this machine: end the ranks and record the error.
             stop = {"reason": "launcher_error", "message": f"{type(error).__name__}: {error}"}
             record = run_dir.finish(own, stop=stop, ended=None)
             if record.cause is not None and record.cause.kind == "files_lost":
-                return record  # the error was a consequence
+                return record  # the error followed from the failure of a rank
             raise
         return run_dir.finish(own, stop=stop, ended=ended)
 
 
 def _reason_to_stop(request: StopRequest, own: OwnFiles) -> dict[str, Any] | None:
-    """Return the event that says why the ranks are to be stopped from outside, if they are."""
+    """Return the event with the reason to stop the ranks from outside, None if there is none."""
     if request.signal_name is not None:
         return {"reason": "signal", "signal": request.signal_name}
-    if own.gone():  # nobody could use what the ranks measure from here on
+    if own.gone():  # what the ranks measure from here on is lost
         return {"reason": "files_lost", "files": own.lost()}
     return None
 
@@ -115,7 +115,7 @@ def _reason_to_stop(request: StopRequest, own: OwnFiles) -> dict[str, Any] | Non
 def _run_ranks(
     plan: Plan, variables: dict[str, str], reason_to_stop: Callable[[], dict[str, Any] | None]
 ) -> tuple[dict[str, Any] | None, dict[str, Any]]:
-    """Start the ranks, watch them to their end, leave none; return why and how they ended."""
+    """Start the ranks and watch them until all ended; return the stop reason and how they ended."""
     ranks: list[subprocess.Popen[bytes]] = []
     oom_kills_before = processes.oom_kills()
     cpu_before = processes.CpuUse.now()
@@ -128,7 +128,7 @@ def _run_ranks(
                         env=variables | rank_environment(plan, rank, port=port),
                         cwd=_working_directory(),
                         stdin=subprocess.DEVNULL,
-                        stdout=subprocess.PIPE,  # takes a failing rank's report
+                        stdout=subprocess.PIPE,  # for a failing rank's report
                         stderr=log,
                         start_new_session=True,
                     )
@@ -138,7 +138,7 @@ def _run_ranks(
     finally:
         processes.kill_run(plan.run_id)
         for process in ranks:
-            process.poll()  # counts its processor time as that of our children
+            process.poll()  # adds its processor time to that of our ended children
             assert process.stdout is not None
             process.stdout.close()
     return stop, {
@@ -151,9 +151,9 @@ def _run_ranks(
 
 @contextmanager
 def _held_port() -> Iterator[int]:
-    """Hold a free port that nobody but a listener of ``torch.distributed`` can take.
+    """Reserve a free port on which only ``torch.distributed`` can listen.
 
-    A socket that reuses its address and never listens lets another such one listen there.
+    A bound socket with SO_REUSEADDR that never listens lets another such socket listen there.
     """
     with socket.socket() as held:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -162,9 +162,9 @@ def _held_port() -> Iterator[int]:
 
 
 def _working_directory() -> str | None:
-    """Return where the ranks start: here, or at the root where this folder was deleted.
+    """Return the ranks' working directory: the current one, or the root if that was deleted.
 
-    Intel's MKL does not load in a folder that is gone.
+    Intel's MKL does not load in a deleted folder.
     """
     try:
         Path.cwd()
@@ -178,13 +178,15 @@ def _watch(
     plan: Plan,
     reason_to_stop: Callable[[], dict[str, Any] | None],
 ) -> dict[str, Any] | None:
-    """Follow the ranks until all ended or one failed; return why they are to be stopped else."""
+    """Wait until all ranks ended or one failed; else return the reason to stop them."""
     timeout_s = float(plan.recipe["timeout_s"])
     deadline = time.monotonic() + timeout_s
     while True:
         time.sleep(_POLL_S)
         codes = [process.poll() for process in ranks]
-        stop = reason_to_stop()  # after the codes: a signal to every process ends the ranks too
+        stop = (
+            reason_to_stop()
+        )  # after the exit codes: a signal to every process ends the ranks too
         if stop is not None or any(codes) or None not in codes:
             return stop
         if time.monotonic() >= deadline:
@@ -194,7 +196,7 @@ def _watch(
 
 
 def _failures(ranks: Sequence[subprocess.Popen[bytes]]) -> list[dict[str, Any]]:
-    """Return how the ranks that ended by themselves failed; the others are consequences."""
+    """Return how ranks failed that ended by themselves; the launcher ended the others."""
     failures = []
     for rank, process in enumerate(ranks):
         if process.poll():
@@ -206,9 +208,9 @@ def _failures(ranks: Sequence[subprocess.Popen[bytes]]) -> list[dict[str, Any]]:
 
 
 def _report(process: subprocess.Popen[bytes]) -> dict[str, Any] | None:
-    """Return what a rank of ours said of its failure; a rank that was killed says nothing."""
+    """Return a rank's report of its failure; None for a rank that was killed."""
     assert process.stdout is not None
-    with suppress(ValueError):  # torn by its death, or printed by somebody else
+    with suppress(ValueError):  # cut off when it died, or printed by other code
         found = json.loads(process.stdout.read().rpartition(b"\n")[2])
         if isinstance(found, dict) and "traceback" in found:
             return found

@@ -1,7 +1,7 @@
-"""The files the launcher wrote before the ranks started: what if somebody deletes them?
+"""Detect that files of a running run were deleted, and restore those of the launcher.
 
-Owns finding that out, and writing them again from memory, so that a run whose folder was
-deleted leaves a record that says so. What the ranks measured cannot be brought back.
+The launcher's files, written before the ranks started, are written again from memory, so that
+a run whose folder was deleted still has a record. What the ranks measured is lost.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class OwnFiles:
 
     @classmethod
     def written(cls, run_id: str, run_dir: Path, events: EventWriter) -> OwnFiles:
-        """Remember what was just written."""
+        """Read back and keep in memory what was just written."""
         names = (PLAN_FILE, LAUNCHER_FILE)
         return cls(run_id, run_dir, events, {name: (run_dir / name).read_bytes() for name in names})
 
@@ -45,11 +45,11 @@ class OwnFiles:
         except (FileNotFoundError, NotADirectoryError):
             return True
         except OSError:
-            return False  # a file system that is out of reach for a moment
+            return False  # a file system that is temporarily unreachable
         return False
 
     def lost(self) -> list[str]:
-        """Return the names of the files that are not there as they were written."""
+        """Return the names of the files that are missing or changed."""
         return [name for name, content in self.contents.items() if self._found(name) != content]
 
     def _found(self, name: str) -> bytes | None:
@@ -59,10 +59,10 @@ class OwnFiles:
             return None
 
     def restore(self) -> None:
-        """Write the files again, their folder too; ``events`` goes on in the new one.
+        """Write the files and their folder again; ``events`` continues in the new folder.
 
         Raises:
-            LostRunError: another run is in the folder, or it cannot be made.
+            LostRunError: another run is in the folder, or it cannot be created.
         """
         self.events.close()
         try:
@@ -71,17 +71,17 @@ class OwnFiles:
             self.run_dir.mkdir(parents=True, exist_ok=True)
             for name, content in self.contents.items():
                 path = self.run_dir / name
-                path.unlink(missing_ok=True)  # a link there would lead to somebody else's file
+                path.unlink(missing_ok=True)  # a link there could lead to another file
                 path.write_bytes(content)
             self.events = EventWriter(self.run_dir / LAUNCHER_FILE, time.perf_counter_ns)
         except OSError as error:
-            raise self._no_record(f"it cannot be made again: {error.strerror}") from error
+            raise self._no_record(f"it cannot be created again: {error.strerror}") from error
 
     def _another_run(self) -> bool:
         try:
             return Plan.read(self.run_dir).run_id != self.run_id
         except (OSError, ValueError):
-            return False  # no plan, or one that was damaged: ours
+            return False  # no plan, or a damaged one: not another run
 
     def _no_record(self, why: str) -> LostRunError:
         return LostRunError(

@@ -1,7 +1,7 @@
-"""Find and end every process of a run, however it was orphaned.
+"""Find and end every process of a run, orphaned ones too.
 
-A run's processes carry its id in their environment, which children inherit and nothing
-takes away: parents, sessions and process groups do not matter.
+A run's processes have its id in their environment, which children inherit: parents, sessions
+and process groups do not matter.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _STACKS_PATIENCE_S = 5
 
 
 def of_run(run_id: str) -> list[psutil.Process]:
-    """Return the living processes that carry ``run_id``, this one excepted."""
+    """Return the living processes with ``run_id`` in their environment, except this one."""
     found = []
     for process in psutil.process_iter():
         if process.pid == os.getpid():
@@ -40,20 +40,20 @@ def of_run(run_id: str) -> list[psutil.Process]:
             if process.status() == psutil.STATUS_ZOMBIE:
                 continue
         except psutil.Error:
-            continue  # gone meanwhile, or another user's: not of this run
+            continue  # ended meanwhile, or another user's: not of this run
         found.append(process)
     return found
 
 
 def is_running(run_id: str) -> bool:
-    """Tell whether a process of the run, or the keeper beside its launcher, is alive here."""
+    """Tell whether a process of the run, or its keeper, is alive on this machine."""
     command_lines = [p.info["cmdline"] or [] for p in psutil.process_iter(["cmdline"])]
     keeper = any(KEEPER_MODULE in line and line[-1] == run_id for line in command_lines)
     return keeper or bool(of_run(run_id))
 
 
 def kill_run(run_id: str) -> list[int]:
-    """Kill every process of the run; return the ids of those that would not die."""
+    """Kill every process of the run; return the ids of those that did not end."""
     for _ in range(_KILL_ROUNDS):
         alive = of_run(run_id)
         if not alive:
@@ -62,7 +62,7 @@ def kill_run(run_id: str) -> list[int]:
             try:
                 process.kill()
             except psutil.NoSuchProcess:
-                continue  # it was faster
+                continue  # it ended by itself
         psutil.wait_procs(alive, timeout=_ROUND_S)
     return [process.pid for process in of_run(run_id)]
 
@@ -70,10 +70,10 @@ def kill_run(run_id: str) -> list[int]:
 def save_stacks(
     ranks: Sequence[subprocess.Popen[bytes]], files: Sequence[Path], signal_number: int
 ) -> list[str]:
-    """Have every rank write its stacks; return the names of the files that were written.
+    """Make every rank write its stacks; return the names of the files that were written.
 
-    A rank that does not answer is described by its process state instead. A stopped rank
-    is continued: the signal waits for it and is handled first.
+    For a rank that does not answer, the process state is written instead. A stopped rank is
+    continued: it handles the pending signal first.
     """
     for rank in ranks:
         rank.send_signal(signal_number)
@@ -121,7 +121,7 @@ class CpuUse:
 
 
 def oom_kills() -> int:
-    """Return how often the kernel killed for want of memory since boot; 0 where unknown."""
+    """Return the number of kills by the kernel's out-of-memory killer since boot; 0 if unknown."""
     counters = Path("/proc/vmstat")
     if not counters.exists():
         return 0
@@ -130,10 +130,10 @@ def oom_kills() -> int:
 
 
 def import_variables() -> dict[str, str]:
-    """Return the variables that keep a child from importing from the working directory.
+    """Return the variables that prevent a child from importing from the working directory.
 
-    A file called json.py there is the user's own business. An empty part of ``PYTHONPATH``,
-    as ``PYTHONPATH=$PYTHONPATH:/more`` leaves one, stands for that folder too.
+    A user's file named json.py there must not be imported. An empty entry of ``PYTHONPATH``,
+    as ``PYTHONPATH=$PYTHONPATH:/more`` leaves one, means that directory too.
     """
     variables = {"PYTHONSAFEPATH": "1"}
     paths = os.environ.get("PYTHONPATH")

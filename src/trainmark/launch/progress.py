@@ -1,6 +1,6 @@
-"""Follow a running rank's events and show on standard error how far it is, in one line.
+"""Show the progress of a run on standard error, in one line.
 
-Reads what is new in the first rank's event file; asks the ranks nothing.
+Reads new events from the first rank's event file; does not communicate with the ranks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from trainmark.planning.plan import Plan
 
-_LINE_EVERY_S = 10.0  # where no terminal shows a moving line
+_LINE_EVERY_S = 10.0  # interval of lines if standard error is not a terminal
 _AFTER_SPAN = {
     "init": "measuring the matmul rate",
     "preflight": "building data",
@@ -36,7 +36,7 @@ _AFTER_SPAN = {
 
 @dataclass(slots=True)
 class Progress:
-    """How far the first rank of a run has come."""
+    """The progress of a run's first rank."""
 
     plan: Plan
     text: str = "starting ranks"
@@ -49,20 +49,20 @@ class Progress:
     _train_steps: int = 0
 
     def poll(self) -> str:
-        """Read what is new and return the line to show."""
+        """Read new events and return the line to show."""
         try:
             with open_regular(Path(self.plan.run_dir) / rank_file(0)) as file:
                 file.seek(self._offset)
                 data = self._rest + file.read()
                 self._offset = file.tell()
         except (FileNotFoundError, ValueError):
-            return self.text  # not there yet, or deleted: the record will say so
+            return self.text  # not written yet, or deleted, which the record will report
         *lines, self._rest = data.split(b"\n")
         for line in lines:
             try:
                 event = read_event(line)
             except ValueError:
-                continue  # the record counts malformed lines; progress only goes on
+                continue  # the record counts malformed lines; progress ignores them
             self._take(event)
         return self.text
 
@@ -106,7 +106,7 @@ class Progress:
 
 
 def progress_line(label: str, poll: Callable[[], str]) -> Callable[[], None]:
-    """Return what shows progress: one moving line on a terminal, else a line now and then."""
+    """Return a function that shows progress: an updated line on a terminal, else lines at times."""
     shown, shown_at = "", 0.0
 
     def show() -> None:
@@ -122,13 +122,13 @@ def progress_line(label: str, poll: Callable[[], str]) -> Callable[[], None]:
 
 
 def end_line(text: str) -> None:
-    """Print what stays where the moving line was."""
+    """Replace the updated line by ``text``."""
     _write(text, moving=False)
 
 
 def _write(text: str, *, moving: bool) -> None:
     text, end = escaped(text), "\n"
-    # Whoever read our progress may have gone; the run has not.
+    # The reader of our standard error may have exited; the run continues.
     with suppress(OSError):
         if sys.stderr.isatty():
             width = shutil.get_terminal_size().columns - 1

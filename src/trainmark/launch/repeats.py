@@ -1,4 +1,4 @@
-"""Launch a plan as often as it says, with a line of progress; one launch after another."""
+"""Launch a plan the planned number of times, one after another, with a progress line."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def launch_all(
     quiet: bool,
     ended: Callable[[Record, Path], None],
 ) -> list[Record]:
-    """Launch once, or as often as the plan says; a failed launch does not stop the others.
+    """Launch a plan the planned number of times; a failed launch does not stop the others.
 
     Args:
         request: no further launch begins once it holds a signal.
-        label: what the line of progress begins with.
-        ended: called with each record and its folder as soon as it is there.
+        label: start of the progress line.
+        ended: called with each record and its folder as soon as it is written.
 
     Raises:
         EnvironmentFault: the folder cannot be used; nothing was started.

@@ -1,7 +1,7 @@
 """The run directory, from its creation to the record in it.
 
-Owns what is written before the ranks start and after they are gone, by the launcher or by
-the keeper in its place.
+Owns what the launcher, or the keeper in its place, writes before the ranks start and after
+they ended.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from trainmark.planning.plan import Plan
     from trainmark.results.record import Record
 
-# Held from the start and given back for the last words, so that a full disk cannot take
-# the record away. A record of 10,000 steps has about 0.3 MB.
+# Disk space reserved from the start and freed before the record is written, so that a full disk
+# cannot prevent it. A record of 10,000 steps has about 0.3 MB.
 RESERVE_FILE = ".reserve"
 RESERVE_BYTES = 4 * 1024 * 1024
 
 
 def create(run_dir: Path) -> None:
-    """Create the folder of one run and hold back the disk space its record needs.
+    """Create the folder of one run and reserve the disk space that its record needs.
 
     Raises:
         EnvironmentFault: it cannot be written, is in use, or the disk is too full.
@@ -41,7 +41,7 @@ def create(run_dir: Path) -> None:
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
         refuse_used(run_dir)
-        with (run_dir / RESERVE_FILE).open("xb") as file:  # x: of two launches one gets it
+        with (run_dir / RESERVE_FILE).open("xb") as file:  # x: only one of two launches succeeds
             os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
     except FileExistsError:
         raise _in_use(run_dir) from None
@@ -61,7 +61,7 @@ def refuse_used(run_dir: Path) -> None:
 
 def _in_use(run_dir: Path) -> EnvironmentFault:
     return EnvironmentFault(
-        "the folder is not empty" if run_dir.is_dir() else "that is not a folder",
+        "the folder is not empty" if run_dir.is_dir() else "not a folder",
         where=str(run_dir),
         rule="a run never writes into another run's folder",
         remedy="choose another --out",
@@ -69,19 +69,19 @@ def _in_use(run_dir: Path) -> EnvironmentFault:
 
 
 def _cannot_write(run_dir: Path, error: OSError) -> EnvironmentFault:
-    """Give back what was held and say why a run cannot be written there."""
+    """Free the reserved space and return why a run cannot be written there."""
     if error.errno == errno.ENOSPC:
         (run_dir / RESERVE_FILE).unlink(missing_ok=True)
         what = f"less than {2 * RESERVE_BYTES >> 20} MiB are free"
         remedy = "free some space, or choose --out on another disk"
     else:
         what = f"cannot write there: {error.strerror}"
-        remedy = "choose an --out you may write to"
+        remedy = "choose an --out with write permission"
     return EnvironmentFault(what, where=str(run_dir), remedy=remedy)
 
 
 def begin(plan: Plan, run_dir: Path, described: dict[str, Any]) -> OwnFiles:
-    """Write the plan and the launcher's first event; the run counts from here."""
+    """Write the plan and the launcher's first event; from here on the run exists."""
     try:
         plan.save(run_dir)
         events = EventWriter(run_dir / LAUNCHER_FILE, time.perf_counter_ns)
@@ -98,11 +98,11 @@ def begin(plan: Plan, run_dir: Path, described: dict[str, Any]) -> OwnFiles:
 
 
 def finish(own: OwnFiles, *, stop: dict[str, Any] | None, ended: dict[str, Any] | None) -> Record:
-    """Write the launcher's last events and the record; every process is gone by now.
+    """Write the launcher's last events and the record, after every process has ended.
 
     Args:
         stop: why the ranks were stopped from outside.
-        ended: how they ended; none where that is not known.
+        ended: how they ended; None if unknown.
 
     Raises:
         LostRunError: the folder was deleted, and no record can be written there.
@@ -126,7 +126,7 @@ def finish(own: OwnFiles, *, stop: dict[str, Any] | None, ended: dict[str, Any] 
 
 
 def finish_for_another(run_dir: Path) -> Record:
-    """Do what is left to do for a launcher that is gone; every process is gone by now."""
+    """Finish the run of a launcher that was killed, after every process has ended."""
     (run_dir / RESERVE_FILE).unlink(missing_ok=True)
     path = run_dir / LAUNCHER_FILE
     said = {event["event"] for event in EventFile(path)}
@@ -140,7 +140,7 @@ def finish_for_another(run_dir: Path) -> Record:
 
 
 def _leave_record(run_dir: Path) -> Record:
-    """Write the record; its evidence is redacted before it names the digests."""
+    """Redact the evidence files, then write the record with their digests."""
     fault = f"{run_dir}: events and logs cannot be redacted"
     with _fault_said(fault, "pass on record.json alone, which is"):
         evidence.redact(run_dir)
@@ -151,7 +151,7 @@ def _leave_record(run_dir: Path) -> Record:
 
 
 def leave_index(built: Record, run_dir: Path) -> None:
-    """Write the JSON records beside a record that stands; a fault is said and changes nothing."""
+    """Write the JSON records beside the written record; a failure is only printed."""
     fault = f"{run_dir / index_of_run.INDEX_DIR}: cannot be written"
     with _fault_said(fault, "`trainmark report RUN --format index` prints what belongs there"):
         index_of_run.write_index(built, run_dir)
@@ -159,10 +159,10 @@ def leave_index(built: Record, run_dir: Path) -> None:
 
 @contextmanager
 def _fault_said(what: str, way_out: str) -> Iterator[None]:
-    """Print a fault that changes nothing about the run."""
+    """Print an error that does not affect the run."""
     try:
         yield
     except (OSError, TrainmarkError) as error:
-        with suppress(OSError):  # nobody may be listening any more
+        with suppress(OSError):  # standard error may be closed
             why = getattr(error, "strerror", None) or error
             print(escaped(f"trainmark: {what}: {why}\n  way out: {way_out}"), file=sys.stderr)

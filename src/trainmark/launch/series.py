@@ -1,9 +1,9 @@
-"""Run the entries of a plan file one after another; what is finished already is kept.
+"""Run the entries of a plan file one after another, except those already finished.
 
-Owns the order of things: every entry is checked before the first starts, what this machine
-cannot do is skipped with its reason, a failure does not stop the others, Ctrl-C does. Owns what
-finished means: a record that passed, of the same work as planned now; an attempt that failed
-stays where it is, the next one goes beside it. One call at a time is at work in a folder.
+Every entry is checked before the first starts. Entries that this machine cannot run are skipped
+with a reason. A failure does not stop the others; Ctrl-C does. An entry is finished if it has a
+record that passed, of the same work as planned now. A failed attempt stays in its folder; the
+next attempt gets a new one. Only one call at a time can work in a folder.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LOCK_FILE = ".trainmark.lock"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:
-    """What the command line says for all entries; it takes precedence over the file."""
+    """Options of the command line for all entries; they take precedence over the file."""
 
     data: Path | None = None
     device: str | None = None
@@ -52,9 +52,9 @@ class CheckedEntry:
     """One entry, checked.
 
     Args:
-        outcome: as it stands: ``skipped``, ``kept``, or ``to run``.
-        plan: what to launch; none where it is skipped.
-        why_again: why the newest attempt was not kept.
+        outcome: its state before running: ``skipped``, ``kept``, or ``to run``.
+        plan: what to launch; None if it is skipped.
+        why_again: why the newest attempt does not count as finished.
     """
 
     outcome: Outcome
@@ -79,7 +79,7 @@ def check(file: PlanFile, choices: Choices, *, generated_root: Path) -> list[Che
         raise EnvironmentFault(
             "the folder is that of a single run",
             where=str(base),
-            rule="the runs of a plan file lie in a folder of their own",
+            rule="the runs of a plan file need their own folder",
             remedy="choose another --out",
         )
     return [_checked(entry, file, choices, base, generated_root) for entry in file.entries]
@@ -122,7 +122,7 @@ def _checked(
 
 
 def _looked_up(name: str, plan: Plan) -> CheckedEntry:
-    """Return an entry as the attempts beside ``plan``'s folder stand now, the newest first."""
+    """Return an entry's state from its earlier attempts, the newest first."""
     base = Path(plan.run_dir).parent
     attempts = _numbered(base, name)
     why_again = None
@@ -140,7 +140,7 @@ def _looked_up(name: str, plan: Plan) -> CheckedEntry:
 
 
 def _numbered(base: Path, name: str) -> dict[int, Path]:
-    """Return the folders of earlier attempts by their numbers; an empty folder is none."""
+    """Return the folders of earlier attempts by number, without empty folders."""
     try:
         paths = list(base.iterdir()) if base.exists() else []
         numbers = {path: attempt_number(name, path.name) for path in paths}
@@ -158,13 +158,13 @@ def _unusable(base: Path, error: OSError) -> EnvironmentFault:
     return EnvironmentFault(
         f"cannot be used as a folder: {error.strerror}",
         where=str(base),
-        rule="the runs of a plan file lie there, a folder each",
+        rule="each run of a plan file gets a folder in it",
         remedy="choose another --out",
     )
 
 
 def _finished(plan: Plan, folder: Path) -> tuple[tuple[Record, ...], str | None]:
-    """Return the records of an attempt, or why it is not what is planned now."""
+    """Return the records of an attempt, or why it does not count as finished."""
     wanted = planned_work(Plan.model_validate_json(plan.model_dump_json()))
     records = []
     for launch in launches(plan.model_copy(update={"run_dir": str(folder)})):
@@ -181,7 +181,7 @@ def _finished(plan: Plan, folder: Path) -> tuple[tuple[Record, ...], str | None]
         names = differing(wanted, there)
         if names:
             key = names[0]
-            return (), f"is other work: {key} is {there.get(key)!r} there, {wanted.get(key)!r} now"
+            return (), f"is other work: {key} was {there.get(key)!r}, is now {wanted.get(key)!r}"
         records.append(record)
     return tuple(records), None
 
@@ -193,14 +193,14 @@ def run(
     launch: Callable[[Plan, str], list[Record]],
     said: Callable[[str], None],
 ) -> list[Outcome]:
-    """Do all that is left to do and return every entry's outcome.
+    """Run all unfinished entries and return every entry's outcome.
 
     Args:
         request: no further entry is launched once it holds a signal.
-        launch: runs a plan under a label and returns its records, fewer than the plan says
-            where ``request`` came to hold a signal.
-        said: told in a line what becomes of an entry that is not launched (its reason is
-            in the outcome), and why one is launched again.
+        launch: runs a plan under a label and returns its records, fewer than planned if a
+            signal was noted in ``request``.
+        said: called with a line for each entry that is not launched (the reason is in the
+            outcome), and with the reason why one is launched again.
 
     Raises:
         EnvironmentFault: the folder of the runs cannot be used, or another call is at work
@@ -210,7 +210,7 @@ def run(
         left = next((entry.plan for entry in entries if entry.plan and entry.to_launch), None)
         if left is not None:
             stack.enter_context(_alone(Path(left.run_dir).parent))
-            # What another call did between the check and the lock counts.
+            # Another call may have finished entries between the check and the lock.
             entries = [
                 _looked_up(entry.outcome.name, entry.plan) if entry.plan else entry
                 for entry in entries
@@ -232,14 +232,14 @@ def run(
 
 @contextmanager
 def _alone(base: Path) -> Iterator[None]:
-    """Hold the folder of the runs, which is made where it is missing."""
+    """Lock the folder of the runs, which is created if it is missing."""
     lock = FileLock(base / _LOCK_FILE)
     try:
         base.mkdir(parents=True, exist_ok=True)
         lock.acquire(blocking=False)
     except Timeout:
         raise EnvironmentFault(
-            "another `trainmark run` of this plan is at work there",
+            "another `trainmark run` of this plan is running there",
             where=str(base),
             remedy="wait for it, or choose another --out",
         ) from None
@@ -248,13 +248,13 @@ def _alone(base: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        with suppress(OSError):  # a file that stays behind holds nothing
+        with suppress(OSError):  # a lock file that remains is not locked
             (base / _LOCK_FILE).unlink()
         lock.release()
 
 
 def _still_there(outcome: Outcome) -> Outcome:
-    """Return an entry's outcome, failed where its folder was deleted while later ones ran."""
+    """Return an entry's outcome; failed if its folder was deleted while later entries ran."""
     folder = outcome.run_dir
     if outcome.state not in ("passed", "kept") or (folder is not None and folder.exists()):
         return outcome

@@ -1,7 +1,7 @@
 """Ctrl-C, SIGTERM and SIGHUP while there is a record to write.
 
-Owns the handlers: the first signal is noted and whoever runs something looks at the note,
-further ones change nothing. So no signal comes between a run and its record and pages.
+Owns the handlers: the first signal is noted, and loops check that note; further signals are
+ignored. So no signal prevents a run from writing its record and pages.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @dataclass(slots=True)
 class StopRequest:
-    """The name of the first stop signal, ``SIGTERM`` for instance; None while there is none."""
+    """The name of the first stop signal, for example ``SIGTERM``; None before one arrives."""
 
     signal_name: str | None = None
 
 
 @contextmanager
 def stop_signals_noted() -> Iterator[StopRequest]:
-    """Note stop signals instead of dying of them.
+    """Note stop signals instead of ending the process.
 
-    The earlier handlers come back at the end, unless a signal was noted: then only printing
-    is left, and a second signal must not change the exit code.
+    The previous handlers are restored at the end, unless a signal was noted: then only printing
+    remains, and a second signal must not change the exit code.
     """
     request = StopRequest()
 
     def note(number: int, _frame: object) -> None:
         request.signal_name = request.signal_name or signal.Signals(number).name
 
-    # Whoever started us with a signal ignored, nohup for instance, meant it.
+    # A signal that was ignored at start, by nohup for instance, stays ignored.
     noted = [number for number in STOP_SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
     before = {number: signal.signal(number, note) for number in noted}
     try:

@@ -242,7 +242,7 @@ def write(record: Record, run_dir: Path) -> Path:
     """
     path = run_dir / RECORD_FILE
     if path.exists():
-        raise RecordError("a record is there already", where=str(path), rule="records never change")
+        raise RecordError("the record exists already", where=str(path), rule="records never change")
     # A line for each top-level key: greppable, and small with many steps.
     lines = [b'"%s": %s' % (name.encode(), to_json(value)) for name, value in record]
     with json_documents.written_whole(path) as file:
