@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainmark.cases.dlrm_criteo import prepare as stages
+from trainmark.cases.dlrm_criteo.case import CASE
 from trainmark.cases.dlrm_criteo.data.spec_file import read_spec
 from trainmark.cases.dlrm_criteo.prepare import prepare
 from trainmark.cases.dlrm_criteo.prepare import tables as prepare_tables
@@ -370,9 +371,10 @@ def test_days_are_ordered_by_number(tmp_path):
         ("empty_category", "", "rare or own"),
     ],
 )
-def test_options_that_cannot_be_are_refused(days, tmp_path, option, value, rule):
+def test_options_that_cannot_be_are_refused(option, value, rule):
+    declared = next(x for x in CASE.prepare_options if x.name == option)
     with pytest.raises(UsageError) as caught:
-        run(days, tmp_path / "data", **{option: value})
+        declared.read(str(value))
     assert caught.value.where == "--" + option.replace("_", "-")
     assert caught.value.rule == rule
 

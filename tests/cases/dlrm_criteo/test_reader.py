@@ -51,7 +51,6 @@ def test_one_rank_reads_everything_once(spec):
     assert reader.num_rows == 103
     batches = list(reader.batches(25))
     assert [batch.step_samples for batch in batches] == [25, 25, 25, 25, 3]
-    assert [batch.first for batch in batches] == [0, 25, 50, 75, 100]
     for batch in batches:
         found = (batch.numerical.dtype, batch.labels.dtype, batch.categories.dtype)
         assert found == (np.float16, np.float32, np.int32)
@@ -80,20 +79,20 @@ def test_ranks_share_rows_as_sharding_cuts_them(  # noqa: PLR0917 - hypothesis n
     numbers = range(count) if order is None else order
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "PORTION_ROWS", portion_rows)
+        patch.setattr(module, "READ_AHEAD", read_ahead)
         for rank in range(world_size):
             columns = [c for c in range(3) if c % world_size == rank]
             found = list(
                 SplitReader(spec, "train", columns).batches(
-                    batch_size, rank=rank, world_size=world_size, order=order,
-                    read_ahead=read_ahead,
+                    batch_size, rank=rank, world_size=world_size, order=order
                 )
-            )  # fmt: skip
+            )
             assert len(found) == count
             for number, batch in zip(numbers, found, strict=True):
                 whole = range(103)[number * batch_size : (number + 1) * batch_size]
                 first, end = (len(whole) * r // world_size for r in (rank, rank + 1))
                 mine = whole[first:end]
-                assert (batch.first, batch.step_samples) == (whole[0], len(whole))
+                assert batch.step_samples == len(whole)
                 assert batch.numerical.tolist() == numerical[mine].tolist()
                 assert batch.labels.tolist() == labels[mine].tolist()
                 assert batch.categories.tolist() == categories[columns][:, whole].tolist()
@@ -116,13 +115,6 @@ def test_ranks_without_rows_get_an_empty_slice(spec):
     (*_, last) = SplitReader(spec, "test").batches(6, rank=0, world_size=2)
     assert (last.numerical.shape, last.labels.shape) == ((0, 2), (0,))
     assert (last.categories.shape, last.step_samples) == ((3, 1), 1)
-
-
-def test_a_pass_begins_where_it_is_told(spec):
-    order = [3, 0, 4, 1, 2]
-    batches = SplitReader(spec, "train").batches(25, first_batch=2, order=order)
-    assert [batch.first for batch in batches] == [100, 25, 50]
-    assert list(SplitReader(spec, "train").batches(25, first_batch=5)) == []
 
 
 def test_only_the_ranks_columns_are_opened(spec, monkeypatch):
@@ -151,8 +143,9 @@ def test_batches_that_follow_each_other_are_read_at_once(spec, monkeypatch):
     assert [first for first, _ in calls] == [25, 25, 75, 101, 75, 101]
 
 
-def test_no_more_is_read_ahead_than_asked(spec, monkeypatch):
+def test_no_more_is_read_ahead_than_the_limit(spec, monkeypatch):
     monkeypatch.setattr(module, "PORTION_ROWS", 1)
+    monkeypatch.setattr(module, "READ_AHEAD", 3)
     read, due = [], threading.Semaphore(0)
     portion = SplitReader._portion
 
@@ -162,7 +155,7 @@ def test_no_more_is_read_ahead_than_asked(spec, monkeypatch):
         return portion(self, spans, rank, world_size)
 
     monkeypatch.setattr(SplitReader, "_portion", counted)
-    batches = SplitReader(spec, "train").batches(10, read_ahead=3)
+    batches = SplitReader(spec, "train").batches(10)
     assert not threads()
     next(batches)
     for _ in range(3):
@@ -175,8 +168,9 @@ def test_no_more_is_read_ahead_than_asked(spec, monkeypatch):
 
 def test_dropping_the_iterator_ends_its_thread(spec, monkeypatch):
     monkeypatch.setattr(module, "PORTION_ROWS", 1)  # else the thread may have read all by then
-    batches = SplitReader(spec, "train").batches(1, read_ahead=1)
-    assert next(batches).first == 0
+    monkeypatch.setattr(module, "READ_AHEAD", 1)
+    batches = SplitReader(spec, "train").batches(1)
+    assert next(batches).step_samples == 1
     assert len(threads()) == 1
     del batches
     gc.collect()

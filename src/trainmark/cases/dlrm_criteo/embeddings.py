@@ -18,13 +18,12 @@ from torch.autograd.function import once_differentiable
 from trainmark.training.kernels import embedding_rows
 
 from .initial import fill_rows
+from .placement import FLOAT_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trainmark.training.kernels.embedding_rows import RowOperations
-
-FLOAT_BYTES = 4
 
 
 class FusedTables(nn.Module):
@@ -41,6 +40,7 @@ class FusedTables(nn.Module):
         learning_rate: of the SGD step that the next backward pass takes.
         grad_scale: what incoming gradients were multiplied by; a tensor where it lives on
             the device, as a loss scale does. Gradients that overflowed under it are dropped.
+        row_operations: the name of ``rows``, ``numba`` or ``torch``.
     """
 
     def __init__(
@@ -53,6 +53,7 @@ class FusedTables(nn.Module):
     ) -> None:
         super().__init__()
         self.cardinalities, self.dim, self.rows = tuple(cardinalities), dim, rows
+        self.row_operations = rows.name
         self.learning_rate: float = 0.0
         self.grad_scale: float | Tensor = 1.0
         self.register_buffer("weight", _empty_rows(sum(self.cardinalities), dim))
@@ -79,11 +80,6 @@ class FusedTables(nn.Module):
         anchor = cast("Tensor", self._anchor).detach().requires_grad_()
         found: Tensor = _LookUp.apply(anchor, self, ids)  # type: ignore[no-untyped-call]
         return found
-
-    @property
-    def row_operations(self) -> str:
-        """What looks rows up and updates them: ``numba`` or ``torch``."""
-        return self.rows.name
 
     @torch.no_grad()
     def look_up(self, ids: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Embedding tables of the torchrec package, in the shape of ``embeddings.FusedTables``.
 
 Owns how ids, rates and weights reach torchrec's fused collection, whose kernels (fbgemm)
-take the SGD step inside the backward pass. The package is an extra; ``engines`` asks for it.
+take the SGD step inside the backward pass. The package is an extra; ``recipe`` asks for it.
 """
 
 from __future__ import annotations

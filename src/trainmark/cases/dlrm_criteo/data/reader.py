@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from .layout import FeatureSpec
 
 THREAD_NAME = "dlrm-reader"
+READ_AHEAD = 2  # batches that wait ready at most, or a portion of them if that is more
 PORTION_ROWS = 1 << 18  # read at a time of each file: 256 KiB to 1 MiB of a column
 Rows = tuple[int, int]  # first row and the one after the last
 
@@ -42,14 +43,12 @@ class RawBatch:
         labels: of the same rows, float32 (b_local,).
         categories: this rank's columns of the whole batch, int32 (columns, step_samples).
         step_samples: rows of the whole batch.
-        first: the split's row that the whole batch begins with.
     """
 
     numerical: NDArray[np.float16]
     labels: NDArray[np.float32]
     categories: NDArray[np.int32]
     step_samples: int
-    first: int
 
 
 class SplitReader:
@@ -76,32 +75,27 @@ class SplitReader:
         *,
         rank: int = 0,
         world_size: int = 1,
-        first_batch: int = 0,
         order: Sequence[int] | NDArray[np.int64] | None = None,
-        read_ahead: int = 2,
     ) -> Iterator[RawBatch]:
         """Yield the batches of one pass; the split's last one is short.
 
         The thread starts with the first ``next`` and ends with the iterator.
 
         Args:
-            first_batch: place in ``order`` to begin at.
             order: numbers of the batches as they come; none: as they lie in the files.
-            read_ahead: batches that wait ready at most, or a portion of them if that is more.
 
         Raises:
             DataError: a file can no longer be read as it was when the reader was made.
         """
         assert global_batch_size > 0
         assert 0 <= rank < world_size
-        assert read_ahead > 0
         count = -(-self.num_rows // global_batch_size)
         numbers = range(count) if order is None else order
         assert len(numbers) == count, f"an order of {len(numbers)} for {count} batches"
-        starts = [int(number) * global_batch_size for number in numbers[first_batch:]]
+        starts = [int(number) * global_batch_size for number in numbers]
         spans = [(start, min(start + global_batch_size, self.num_rows)) for start in starts]
         portion = max(1, PORTION_ROWS // global_batch_size)
-        return _ahead(self._read(spans, portion, rank, world_size), max(read_ahead, portion))
+        return _ahead(self._read(spans, portion, rank, world_size), max(READ_AHEAD, portion))
 
     def _read(
         self, spans: list[Rows], portion: int, rank: int, world_size: int
@@ -128,9 +122,8 @@ class SplitReader:
             for row, column in zip(categories, columns, strict=True):
                 row[:] = column[number]
             yield RawBatch(
-                numerical[number], labels[number].astype(np.float32), categories,
-                end - first, first,
-            )  # fmt: skip
+                numerical[number], labels[number].astype(np.float32), categories, end - first
+            )
 
 
 def _slice_of(span: Rows, rank: int, world_size: int) -> Rows:
