@@ -103,7 +103,7 @@ def _write_launcher(path: Path) -> None:
 def measured(run_dir: Path) -> None:
     """Do what the launcher does after a run; print seconds and peak megabytes as JSON."""
     start = time.perf_counter()
-    from trainmark.cli.verified import Reader
+    from trainmark.cli.show import Reader
     from trainmark.report.files import write_pages
     from trainmark.results import building, record
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Literal
 
 import typer
 
-from trainmark.cli.output import say
+from trainmark.cli.output import say, say_json
 
 NAME = "analyze"
 EXAMPLES = """\
@@ -111,7 +110,7 @@ def command(
         if not quiet:
             say(summary.text(analysis), err=True)
         if as_json:
-            say(json.dumps(summary.figures(analysis), ensure_ascii=False))
+            say_json(summary.figures(analysis))
         say(analysis.record.to_json())
     if any(analysis.record.JOB_FAIL_FLAG for analysis in analyses):
         raise typer.Exit(EXIT_FAILED)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trainmark.cli.output import say
+from trainmark.cli.output import say, say_json
 from trainmark.errors import EXIT_FAILED
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ def command(
             say=lambda line: None if quiet else say(f"trainmark: {line}", err=True),
         )
     if as_json:
-        typer.echo(json.dumps([check.as_dict() for check in found.checks], ensure_ascii=False))
+        say_json([check.as_dict() for check in found.checks])
     else:
         for check in found.checks:
             for line in _lines(check, found.messages):

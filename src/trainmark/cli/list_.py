@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from trainmark.cli.output import say, say_faults
+from trainmark.cli.output import say, say_faults, say_json
 from trainmark.errors import escaped
 
 if TYPE_CHECKING:
@@ -77,7 +76,7 @@ def _fields(loaded: Sequence[Case]) -> Rows:
     ]
 
 
-def _devices() -> Rows:
+def _devices(_: Sequence[Case]) -> Rows:
     from trainmark import devices
 
     known, faults = devices.load_all()
@@ -93,21 +92,18 @@ def _devices() -> Rows:
     ]
 
 
-_OF_CASES = {"cases": _cases, "recipes": _recipes, "fields": _fields}
+_SECTIONS = {"cases": _cases, "recipes": _recipes, "fields": _fields, "devices": _devices}
 
 
-def _gather(sections: Sequence[str]) -> dict[str, Rows]:
+def _gather(names: Sequence[str]) -> dict[str, Rows]:
     """Return the rows of each section; what cannot be read is said on standard error."""
     from trainmark import cases
 
     loaded: Sequence[Case] = ()
-    if any(section in _OF_CASES for section in sections):
+    if names != ("devices",):
         loaded, faults = cases.load_all()
         say_faults(faults)
-    return {
-        section: _OF_CASES[section](loaded) if section in _OF_CASES else _devices()
-        for section in sections
-    }
+    return {name: _SECTIONS[name](loaded) for name in names}
 
 
 def _print_table(title: str, rows: Rows) -> None:
@@ -132,7 +128,7 @@ def command(
     """List cases, recipes, their fields, and the devices present here."""
     found = _gather((what,) if what else ("cases", "recipes", "devices"))
     if as_json:
-        say(json.dumps(found, indent=2, ensure_ascii=False))
+        say_json(found, indent=2)
         return
     for title, rows in found.items():
         _print_table(title, rows)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -17,6 +18,11 @@ if TYPE_CHECKING:
 def say(text: object, *, err: bool = False, newline: bool = True) -> None:
     """Print ``text``, control characters escaped, to standard output or standard error."""
     typer.echo(escaped(text), err=err, nl=newline)
+
+
+def say_json(document: Any, *, indent: int | None = None) -> None:
+    """Print a document as JSON; letters of any alphabet stay as they are."""
+    say(json.dumps(document, indent=indent, ensure_ascii=False))
 
 
 def say_faults(faults: Iterable[TrainmarkError]) -> None:

@@ -8,6 +8,8 @@ from typing import Annotated, Literal
 import typer
 
 from trainmark.cli.output import say
+from trainmark.cli.show import Reader, find_runs, newest_run
+from trainmark.errors import EnvironmentFault
 
 NAME = "report"
 EXAMPLES = """\
@@ -35,8 +37,6 @@ def command(
     ] = False,
 ) -> None:
     """Print the result page of one or several runs, or their figures as data."""
-    from trainmark.cli.show import find_runs, newest_run
-    from trainmark.cli.verified import Reader
     from trainmark.report.export import to_csv, to_index, to_json
     from trainmark.report.page import html_page, markdown_page
 
@@ -50,15 +50,16 @@ def command(
     text = page(records, lang) if page else data[wanted](records)
     if output is None or str(output) == "-":
         say(text, newline=False)
-        reader.end()
-        return
+    else:
+        _write(output, text)
+        say(str(output), err=True)
+    reader.end()
+
+
+def _write(output: Path, text: str) -> None:
     try:
         output.write_text(text, encoding="utf-8")
     except OSError as error:
-        from trainmark.errors import EnvironmentFault
-
         raise EnvironmentFault(
             f"cannot write: {error.strerror}", where=str(output), remedy="choose another -o"
         ) from error
-    say(str(output), err=True)
-    reader.end()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trainmark.cli.output import say, say_faults
+from trainmark.cli.output import say, say_faults, say_json
 from trainmark.cli.running import (
     from_here,
     launch_and_write,
@@ -100,8 +99,7 @@ def _print_dry_run(plan: Plan, *, as_json: bool) -> None:
 
     argv = launch_command(plan, python="python")
     if as_json:
-        document = {"plan": plan.model_dump(mode="json"), "command": argv}
-        say(json.dumps(document, indent=2, ensure_ascii=False))
+        say_json({"plan": plan.model_dump(mode="json"), "command": argv}, indent=2)
         return
     say(plan.model_dump_json(indent=2))
     say(f"{' '.join(argv)}  # as each of {plan.nproc} rank(s)", err=True)
@@ -122,7 +120,7 @@ def _run_once(plan: Plan, *, as_json: bool, quiet: bool) -> None:
         print_records(found, as_json=as_json, repeated=plan.repeat_count > 1)
         if stopped:
             done = f"after {len(records)} of {plan.repeat_count} launches"
-            typer.echo(f"trainmark: stopped by {request.signal_name} {done}", err=True)
+            say(f"trainmark: stopped by {request.signal_name} {done}", err=True)
     if stopped or not all(record.passed for record in records):
         raise typer.Exit(EXIT_FAILED)
 

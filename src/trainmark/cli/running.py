@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from contextlib import contextmanager, suppress
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from trainmark.cli.output import say
+from trainmark.cli.output import say, say_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -78,8 +77,7 @@ def print_records(found: Sequence[tuple[Path, Record]], *, as_json: bool, repeat
     """
     if as_json:
         documents = [record.model_dump(mode="json") for _, record in found]
-        single = len(documents) == 1 and not repeated
-        say(json.dumps(documents[0] if single else documents, ensure_ascii=False))
+        say_json(documents if repeated or len(documents) != 1 else documents[0])
         return
     print_tables([(from_here(folder), record) for folder, record in found], repeated=repeated)
 

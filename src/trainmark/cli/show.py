@@ -1,15 +1,23 @@
-"""``trainmark show``: the table of a run that is over."""
+"""``trainmark show``: the table of a run that is over.
+
+Owns which runs a folder holds and how their records are read for showing: held against
+their evidence.
+"""
 
 from __future__ import annotations
 
-import json
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trainmark.cli.output import say
+from trainmark.cli.output import say, say_json
 from trainmark.cli.running import print_tables
+from trainmark.errors import EXIT_FAILED
+
+if TYPE_CHECKING:
+    from trainmark.results.record import Record
 
 NAME = "show"
 EXAMPLES = """\
@@ -18,6 +26,43 @@ EXAMPLES = """\
   trainmark show runs/demo          every run of a plan
   trainmark show runs/RUN --json
 """
+
+
+@dataclass(slots=True)
+class Reader:
+    """Read records and remember which of them their evidence contradicts.
+
+    Args:
+        verify: whether to look at the evidence at all.
+    """
+
+    verify: bool = True
+    refuted: list[Path] = field(default_factory=list)
+
+    def read(self, path: Path) -> Record:
+        """Return the record of a run directory or a file, with its evidence in its trust.
+
+        Raises:
+            RecordError: no such file, or not a record of this schema.
+        """
+        from trainmark.results import record, trust
+        from trainmark.results.verify import verify
+
+        found = record.read(path)
+        if not self.verify:
+            return found
+        findings = verify(found, path if path.is_dir() else path.parent)
+        found = trust.with_findings(found, findings)
+        if trust.refuted(found.trust):
+            self.refuted.append(path)
+        return found
+
+    def end(self) -> None:
+        """Name the records that do not agree with their evidence, and fail."""
+        for path in self.refuted:
+            say(f"trainmark: {path}: the record does not agree with its evidence", err=True)
+        if self.refuted:
+            raise typer.Exit(EXIT_FAILED)
 
 
 def newest_run() -> Path:
@@ -79,17 +124,14 @@ def command(
     ] = False,
 ) -> None:
     """Print the table of a run, or of each run of a plan."""
-    from trainmark.cli.verified import Reader
-
     asked = run or newest_run()
     reader = Reader(verify=not no_verify)
     runs = [[(path, reader.read(path)) for path in paths] for paths in find_runs(asked)]
     if as_json:
         documents = [record.model_dump(mode="json") for found in runs for _, record in found]
-        say(json.dumps(documents if len(documents) > 1 else documents[0], ensure_ascii=False))
-        reader.end()
-        return
-    for found in runs:
-        single = found[0][0] == asked  # one launch of a series has no summary
-        print_tables(found, repeated=not single and found[0][1].plan.repeat_count > 1)
+        say_json(documents if len(documents) > 1 else documents[0])
+    else:
+        for found in runs:
+            single = found[0][0] == asked  # one launch of a series has no summary
+            print_tables(found, repeated=not single and found[0][1].plan.repeat_count > 1)
     reader.end()
