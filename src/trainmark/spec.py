@@ -261,6 +261,8 @@ class Recipe:
     one optimizer step of ``micro_batch_size x grad_accum_steps x world_size`` samples.
     """
 
+    __pydantic_config__ = {"allow_inf_nan": False}  # noqa: RUF012 - pydantic's own name
+
     micro_batch_size: PositiveInt = recipe_field(
         32, "samples a device takes in one forward pass", rule="closed"
     )

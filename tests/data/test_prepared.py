@@ -24,7 +24,7 @@ def finished(data):
     unfinished = resume(data)
     unfinished.write("sub/abc.txt", lambda staging: staging.write_bytes(b"abc"))
     unfinished.save()
-    unfinished.finish()
+    unfinished.finish(print)
 
 
 def test_a_folder_takes_its_name_last(tmp_path):
@@ -33,7 +33,7 @@ def test_a_folder_takes_its_name_last(tmp_path):
     assert unfinished.write("sub/abc.txt", lambda staging: staging.write_bytes(b"abc")) == 3
     assert unfinished.files == {"sub/abc.txt": ABC}
     assert not data.exists()
-    unfinished.finish()
+    unfinished.finish(print)
     assert sorted(p.name for p in tmp_path.rglob("*")) == [
         "abc.txt",
         "data",
@@ -124,7 +124,7 @@ def test_a_finished_folder_made_of_something_else_is_refused(tmp_path, change, s
 
 
 def test_the_option_that_differs_is_named(tmp_path):
-    resume(tmp_path / "data", tokenizer="a").finish()
+    resume(tmp_path / "data", tokenizer="a").finish(print)
     with pytest.raises(DataError, match="prepared with another tokenizer"):
         resume(tmp_path / "data", tokenizer="b")
 
@@ -138,11 +138,11 @@ def test_a_torn_manifest_is_not_ours(tmp_path, text):
 
 def test_the_lock_is_held_once_and_left_behind_by_nobody(tmp_path):
     data = tmp_path / "data"
-    with prepared.alone(data) as folder:
+    with prepared.alone(data, print) as folder:
         assert folder == data
         with (
             pytest.raises(EnvironmentFault, match="another prepare is at work"),
-            prepared.alone(data),
+            prepared.alone(data, print),
         ):
             raise AssertionError("entered twice")
     assert list(tmp_path.iterdir()) == []
@@ -151,7 +151,7 @@ def test_the_lock_is_held_once_and_left_behind_by_nobody(tmp_path):
 def test_what_the_system_refuses_is_said_with_the_file(tmp_path):
     with (
         pytest.raises(EnvironmentFault, match="No such file") as caught,
-        prepared.alone(tmp_path / "data"),
+        prepared.alone(tmp_path / "data", print),
     ):
         (tmp_path / "absent").read_bytes()
     assert caught.value.where == str(tmp_path / "absent")
@@ -171,15 +171,15 @@ def test_a_write_that_fails_leaves_nothing_under_the_final_name(tmp_path):
 
 
 def test_a_folder_is_written_by_one_call_at_a_time(tmp_path):
-    with prepared.alone(tmp_path / "data") as data:
+    with prepared.alone(tmp_path / "data", print) as data:
         assert data == tmp_path / "data"
         with (
             pytest.raises(EnvironmentFault, match="another prepare is at work") as caught,
-            prepared.alone(data),
+            prepared.alone(data, print),
         ):
             raise AssertionError("entered twice")
         assert caught.value.where == str(data)
     assert list(tmp_path.iterdir()) == []
     (tmp_path / ".data.lock").write_text("")  # of a killed process: it holds nothing
-    with prepared.alone(data):
+    with prepared.alone(data, print):
         pass

@@ -56,7 +56,7 @@ def prepare(
         DataError: something is missing or damaged, or ``data`` is not this call's to write.
         EnvironmentFault: the system refused something, or another prepare is at work.
     """
-    with alone(data) as folder:
+    with alone(data, say) as folder:
         raw = raw.resolve()
         refuse_inside(folder, raw)
         made_of = {"format": form, "case": case, "sources": fingerprints(raw_files(raw))}
@@ -65,8 +65,7 @@ def prepare(
             return
         with unfinished.worth_keeping():
             write(raw, unfinished)
-        unfinished.finish()
-        say(f"done: {folder}")
+        unfinished.finish(say)
 
 
 def only(what: str, found: Sequence[Path], *, where: str, remedy: str) -> Path:
@@ -88,10 +87,13 @@ def only(what: str, found: Sequence[Path], *, where: str, remedy: str) -> Path:
 
 
 @contextmanager
-def alone(data: Path) -> Iterator[Path]:
+def alone(data: Path, say: Say) -> Iterator[Path]:
     """Hold the lock of a folder to write and give its resolved path.
 
     What the system refuses inside the block is said as this tree's error.
+
+    Args:
+        say: called with how to go on when the user interrupts the block.
 
     Raises:
         EnvironmentFault: another prepare holds it, or the system refused something.
@@ -103,6 +105,9 @@ def alone(data: Path) -> Iterator[Path]:
         with FileLock(lock).acquire(blocking=False):
             try:
                 yield data
+            except KeyboardInterrupt:
+                say("interrupted; call again to go on with what is finished")
+                raise
             finally:
                 with suppress(OSError):  # a file that stays behind holds nothing
                     lock.unlink()
@@ -247,12 +252,13 @@ class Unfinished:
         with written_whole(self.partial / MANIFEST) as file:
             file.write(text.encode())
 
-    def finish(self) -> None:
-        """Mark the manifest complete and give the folder its name."""
+    def finish(self, say: Say) -> None:
+        """Mark the manifest complete, give the folder its name, and say so."""
         self.manifest["complete"] = True
         self.save()
         self.partial.rename(self.data)
         _sync(self.data.parent)
+        say(f"done: {self.data}")
 
     @contextmanager
     def worth_keeping(self, finished: str = "files") -> Iterator[None]:

@@ -94,15 +94,6 @@ def apply_overrides(recipe: Recipe, overrides: Mapping[str, str]) -> Recipe:
             rule=str(first["msg"]),
             remedy=f"the recipe's own value is {getattr(recipe, name, None)!r}",
         ) from None
-    for name in values:
-        value = getattr(resolved, name)
-        if isinstance(value, float) and not math.isfinite(value):
-            raise UsageError(
-                f"{value} does not fit",
-                where=f"recipe field {name}",
-                rule="a number must be finite",
-                remedy=f"the recipe's own value is {getattr(recipe, name)!r}",
-            )
     return resolved
 
 

@@ -417,7 +417,7 @@ def test_a_stopped_call_goes_on_after_the_last_finished_stage(days, tmp_path, sm
     with pytest.raises(KeyboardInterrupt):
         prepare(days, data, say, workers=2)
     assert not data.exists()
-    assert said[-1] == "interrupted; call again to go on after the last finished stage"
+    assert said[-1] == "interrupted; call again to go on with what is finished"
     done = {line for line in said if line.startswith("done: ")}
     again = run(days, data)
     assert files_of(data) == expected(ALL, SPLITS)[0]

@@ -510,7 +510,7 @@ def test_ctrl_c_says_how_to_go_on(corpus, tokenizer, tmp_path, monkeypatch):
     said = []
     with pytest.raises(KeyboardInterrupt):
         prepare(corpus, tmp_path / "data", said.append, tokenizer=tokenizer, workers=1)
-    assert said[-1] == "interrupted; call again to go on after the last finished shard"
+    assert said[-1] == "interrupted; call again to go on with what is finished"
 
 
 def test_progress_is_said_at_intervals_with_rate_and_time_left():

@@ -59,12 +59,8 @@ def prepare(raw: Path, data: Path, say: Say, *, workers: int | None = None, **op
     threads = len(os.sched_getaffinity(0)) if workers is None else workers
     rules = {**PUBLISHED_RULES, "seed": 0, **options}
     tables.require_duckdb()
-    with prepared.alone(data) as folder:
-        try:
-            _prepare(raw.resolve(), folder, say, rules, threads)
-        except KeyboardInterrupt:
-            say("interrupted; call again to go on after the last finished stage")
-            raise
+    with prepared.alone(data, say) as folder:
+        _prepare(raw.resolve(), folder, say, rules, threads)
 
 
 def _prepare(raw: Path, data: Path, say: Say, rules: dict[str, Any], threads: int) -> None:
@@ -96,8 +92,7 @@ def _prepare(raw: Path, data: Path, say: Say, rules: dict[str, Any], threads: in
         unfinished.keep(file.relative_to(folder).as_posix())
     unfinished.manifest["done"] = {}
     shutil.rmtree(work)
-    unfinished.finish()
-    say(f"done: {data}")
+    unfinished.finish(say)
 
 
 def _keep_logs(sources: list[dict[str, Any]], unfinished: Unfinished) -> bool:

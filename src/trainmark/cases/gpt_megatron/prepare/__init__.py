@@ -71,19 +71,15 @@ def prepare(
             remedy="give --tokenizer a folder with tokenizer.json, or vocab.json and merges.txt",
         )
     count = workers or len(os.sched_getaffinity(0))
-    with prepared.alone(data) as folder:
-        try:
-            _prepare(
-                raw.resolve(),
-                folder,
-                say,
-                tokenizer=tokenizer.resolve(),
-                workers=count,
-                text_key=text_key,
-            )
-        except KeyboardInterrupt:
-            say("interrupted; call again to go on after the last finished shard")
-            raise
+    with prepared.alone(data, say) as folder:
+        _prepare(
+            raw.resolve(),
+            folder,
+            say,
+            tokenizer=tokenizer.resolve(),
+            workers=count,
+            text_key=text_key,
+        )
 
 
 def _prepare(
@@ -132,8 +128,7 @@ def _prepare(
         f"largest id {manifest['largest_token_id']} of {manifest['vocab_size']}"
         + (f"; {empty_texts:,} empty texts left out" if empty_texts else "")
     )
-    unfinished.finish()
-    say(f"done: {data}")
+    unfinished.finish(say)
 
 
 def _write_corpus(
