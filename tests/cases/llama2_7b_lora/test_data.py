@@ -103,7 +103,7 @@ def fault(folder, file="train.json"):
          ("dialogue is None", "train.json, line 2")),
         ('[{"dialogue": "d", "summary": " "}]', ("the summary is blank", "train.json, row 1")),
         (r'{"dialogue": "a \ud83d", "summary": "s"}',
-         (r"dialogue has half a character, \ud83d", "train.json, line 1")),
+         (r"dialogue has a lone surrogate, \ud83d", "train.json, line 1")),
         ("[3]", ("holds 3", "train.json, row 1")),
         ("[]", ("the split is empty", "train.json")),
         ('"x"', ("holds a str, not a list of rows", "train.json")),

@@ -113,6 +113,12 @@ def test_sharded_ranks_hold_their_part_and_what_is_whole_for_a_moment() -> None:
             "add checkpoint_activations=true precision=fp16 weights_dtype=fp16",
         ),
         ({"micro_batch_size": 1}, 1, 8, "no recipe fits, the smallest needs 13.5 GiB a rank"),
+        (  # nothing is left to change
+            {
+                "micro_batch_size": 1, "precision": "bf16", "weights_dtype": "bf16",
+                "checkpoint_activations": True,
+            }, 1, 8, "no recipe fits, the smallest needs 13.5 GiB a rank",
+        ),
     ],
 )  # fmt: skip
 def test_too_little_memory_is_refused_with_the_recipe_that_fits(

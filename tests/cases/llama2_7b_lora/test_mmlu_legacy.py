@@ -206,5 +206,5 @@ def test_a_first_line_that_does_not_fit_is_refused(asked: Any) -> None:
 @pytest.mark.parametrize("letter", [lambda text: [5], lambda text: []])
 def test_letters_that_are_not_four_tokens_are_refused(asked: Any, letter: Any) -> None:
     odd = TextTokenizer(lambda texts: [letter(text) for text in texts], "x", 256, (), 2)  # type: ignore[arg-type]
-    with pytest.raises(DataError, match="do not begin with four tokens"):
+    with pytest.raises(DataError, match="do not begin with four different tokens"):
         check(odd, asked[0], max_length=500)

@@ -153,7 +153,7 @@ def test_a_score_that_was_not_asked_for_says_why_under_its_own_column() -> None:
     null = {"value": None, "reason": message("llama2_7b_lora.mmlu_off")}
     made = made.model_copy(update={"quality": made.quality.model_copy(update=null)})
     english, chinese = (markdown_page([made], lang).replace("\\", "") for lang in ("en", "zh"))
-    assert "/ acc(MMLU): mmlu_mode=off asks no questions" in english
+    assert "/ acc(MMLU): mmlu_mode=off: no MMLU questions were asked" in english
     assert "/ acc(MMLU)：已设 mmlu_mode=off，不做 MMLU 答题" in chinese
 
 

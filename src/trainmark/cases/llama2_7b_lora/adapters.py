@@ -1,7 +1,6 @@
-"""Trained adapters as files that peft alone can load, and their configuration in words.
+"""Write trained adapters as files that peft can load, and describe their configuration.
 
-Owns the two files and what they say of the base model; must not know where a run keeps
-them.
+Owns the two files and how they name the base model; must not know where a run stores them.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
     from .model import LlamaLora
 
-# What the published page prints of the configuration, in its order.
+# The fields of the configuration that the published page prints, in its order.
 SHOWN = (
     "auto_mapping", "base_model_name_or_path", "revision", "task_type", "inference_mode", "r",
     "target_modules", "lora_alpha", "lora_dropout", "fan_in_fan_out", "bias",
@@ -36,7 +35,7 @@ SHOWN = (
 def save(model: LlamaLora, folder: Path, base: str) -> None:
     """Write the adapters and their configuration into ``folder``; every rank must call it.
 
-    The first rank writes, each file under another name first.
+    Only rank 0 writes. The weights get their final name when they are complete.
 
     Args:
         base: name or path of the frozen model, recorded for loading the adapters.
@@ -52,27 +51,27 @@ def save(model: LlamaLora, folder: Path, base: str) -> None:
     finished = LoraConfig(**{
         **{item.name: getattr(settings, item.name) for item in fields(settings) if item.init},
         "base_model_name_or_path": base,
-        "inference_mode": True,  # loaded for training only where that is asked for
+        "inference_mode": True,  # peft loads them for training only on request
     })  # fmt: skip
     finished.save_pretrained(str(folder))
     assert (folder / CONFIG_NAME).is_file()
 
 
 def described(model: LlamaLora) -> dict[str, str]:
-    """Return how the frozen model is adapted, by whom, and the whole configuration."""
+    """Return the adaptation scheme, the library that implements it, and its configuration."""
     settings = _settings(model)
-    words = []
+    shown = []
     for name in SHOWN:
         value: Any = getattr(settings, name)
         if name == "target_modules":
             value = sorted(value)
         elif name == "task_type":
             value = str(getattr(value, "value", value))
-        words.append(f"{name}={value!r}")
+        shown.append(f"{name}={value!r}")
     return {
         "scheme": "lora",
         "implementer": f"peft {peft.__version__}",
-        "details": f"LoraConfig({', '.join(words)})",
+        "details": f"LoraConfig({', '.join(shown)})",
     }
 
 
@@ -81,7 +80,7 @@ def _settings(model: LlamaLora) -> LoraConfig:
 
 
 def _adapters(model: LlamaLora) -> dict[str, Tensor]:
-    # The state is given: peft would otherwise collect the frozen weights with it.
+    # Pass the state: otherwise peft would collect the frozen weights too.
     trained = {name: x for name, x in model.peft.named_parameters() if x.requires_grad}
     found: dict[str, Tensor] = get_peft_model_state_dict(
         model.peft, state_dict=trained, save_embedding_layers=False
@@ -90,6 +89,6 @@ def _adapters(model: LlamaLora) -> dict[str, Tensor]:
 
 
 def _whole(value: Tensor) -> Tensor:
-    """Return a tensor on the host, gathered where it is cut over ranks."""
+    """Return a tensor on the host, gathered if it is sharded over ranks."""
     plain = value.full_tensor() if isinstance(value, DTensor) else value
     return plain.detach().to("cpu").contiguous()

@@ -12,7 +12,7 @@ from .recipe import TARGETS, LlamaRecipe
 def _standard(world: str, precision: Precision, micro_batch_size: int) -> LlamaRecipe:
     """Return the published training: 3 epochs, then MMLU.
 
-    In 16 bits the frozen weights are held in 16 bits too, which is what lets batch 4 fit.
+    With a 16-bit precision the frozen weights are stored in 16 bits too, so that batch 4 fits.
     """
     return LlamaRecipe(
         world=world, precision=precision, micro_batch_size=micro_batch_size,
@@ -23,14 +23,14 @@ def _standard(world: str, precision: Precision, micro_batch_size: int) -> LlamaR
 
 
 def _published(precision: Precision, micro_batch_size: int) -> LlamaRecipe:
-    """Return a run of the founding page, which is about throughput: MMLU is a remark there."""
+    """Return a run of the founding page, a throughput figure: missing its target is a remark."""
     return replace(
         _standard("1x1", precision, micro_batch_size), mmlu_mode="legacy", target_required=False
     )
 
 
 def _throughput(world: str, precision: Precision, micro_batch_size: int) -> LlamaRecipe:
-    """Return a run for speed alone: random weights of the published shape, made-up dialogues."""
+    """Return a run that measures speed only: random weights and generated dialogues."""
     return LlamaRecipe(
         world=world, precision=precision, micro_batch_size=micro_batch_size,
         weights_dtype="fp32" if precision == "tf32" else precision, init="random",

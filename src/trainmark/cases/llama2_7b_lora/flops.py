@@ -1,10 +1,10 @@
 """Model FLOPs of training adapters in a frozen model; no torch.
 
 A frozen weight is multiplied forward and for the gradient of its input: 4 FLOPs a token. An
-adapter's weight has a gradient of its own: 6. Attention's products have no weights and count
+adapter's weight also needs its own gradient: 6. Attention's matmuls have no weights and count
 as in full training, 12 x layers x heads x head width x tokens of a sample, causal or not.
-What no adapter needs is not counted: nothing is trained before the first adapter of the first
-block, so no gradient is taken of what is computed before it.
+Gradients that no adapter needs are not counted: nothing before the first adapter of the first
+block is trained, so no gradients are computed there.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _ORDER = (("q_proj", "k_proj", "v_proj"), ("o_proj",), ("gate_proj", "up_proj"),
 
 
 def weight_flops_per_token(frozen: float, trained: float) -> float:
-    """Return the FLOPs of the products with ``frozen`` and ``trained`` weights."""
+    """Return the FLOPs of the matmuls with ``frozen`` and ``trained`` weights."""
     return 4.0 * frozen + 6.0 * trained
 
 
 def attention_flops_per_token(config: ModelConfig, seq_length: int) -> float:
-    """Return the FLOPs of scores and their mix, forward and backward."""
+    """Return the FLOPs of attention's two matmuls, forward and backward."""
     return 12.0 * config.num_layers * config.hidden_size * seq_length
 
 
 def matmul_weights(config: ModelConfig) -> int:
-    """Return the weights that every token is multiplied with: no look-ups, but the LM head."""
+    """Return how many weights each token is multiplied with: the LM head's, but no look-ups."""
     block = sum(out * into for out, into in linear_shapes(config).values())
     return config.num_layers * block + config.vocab_size * config.hidden_size
 
@@ -53,7 +53,7 @@ def unneeded_flops_per_token(
                 flops += 2.0 * out * into + (2.0 * rank * into if name in targets else 0.0)
         before.update(group)
     query, key, value = (name in targets for name in _ORDER[0])
-    # Backward, attention has four products: of probabilities, queries, keys and values.
+    # Attention has four matmuls in the backward pass: for probabilities, queries, keys, values.
     taken = (query or key) + query + key + value
     return flops + (4 - taken) * 2.0 * config.hidden_size * seq_length
 

@@ -49,14 +49,14 @@ def load_data(context: JobContext) -> Loaded:
 
 
 def build(context: JobContext, data: Loaded) -> LlamaJob:
-    """Build the frozen model with its adapters, spread it over the ranks, and the optimizer."""
+    """Build the frozen model with adapters, parallelize it over the ranks, build the optimizer."""
     return LlamaJob(context, data)
 
 
 def refuse_what_does_not_fit(context: JobContext, data: Loaded) -> None:
     """Refuse a recipe before its weights are loaded; ranks on a CPU share its memory.
 
-    Planning asked already where it could tell the device's memory; the device itself can.
+    Planning has checked this if it knew the device's memory; here the device itself is asked.
 
     Raises:
         EnvironmentFault: it names a recipe that fits.
@@ -115,15 +115,15 @@ class LlamaJob:
                 samples = len(part.rows)
                 tokens = int(split.tokens[part.rows].sum())
                 counts = Counts(samples, samples, tokens, samples * self.recipe.seq_length)
-            # A step's loss is the mean over its tokens, whichever rank has them.
+            # A step's loss is the mean over its tokens on all ranks.
             targets = int(split.targets[order[step * size : (step + 1) * size]].sum())
-            # A rest of one token has nothing to predict: its loss is 0, not 0 / 0.
+            # A step of a single token has nothing to predict: its loss is 0, not 0 / 0.
             tensors = *self._tensors(split, part.rows), part.step_samples / max(targets, 1)
             yield Batch(tensors, counts, part.step_samples, part.closes_step)
             step += part.closes_step
 
     def _tensors(self, split: Packed, rows: NDArray[Any]) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return ids, labels and, where they are kept apart, documents: (B, T), on the device."""
+        """Return ids, labels and, for cross_document=separate, documents: (B, T), on device."""
         place = self.context.device.place
         ids, labels = (place(torch.from_numpy(x[rows])) for x in (split.ids, split.labels))
         if self.recipe.cross_document == "attend":
@@ -148,12 +148,12 @@ class LlamaJob:
         found = self.answer()
         detail |= {"macro": found.macro, "shots": found.mean_shots, "cut": float(found.cut)}
         detail |= found.per_category
-        parts = {
+        breakdown = {
             "subject": found.per_subject,
             "subcategory": found.per_subcategory,
             "items by shots": {str(shots): items for shots, items in found.shots_used.items()},
         }
-        return Evaluation(found.micro, found.asked, detail, breakdown=parts)
+        return Evaluation(found.micro, found.asked, detail, breakdown=breakdown)
 
     @torch.no_grad()
     def validation_loss(self) -> float:
@@ -197,13 +197,13 @@ class LlamaJob:
 
     @property
     def max_prompt(self) -> int:
-        """Return the tokens of a prompt at most: what the model can, in legacy mode the rows'."""
+        """Return the maximum tokens of a prompt: seq_length in legacy mode, else the model's."""
         if self.recipe.mmlu_mode == "legacy":
             return self.recipe.seq_length
         return self.data.config.max_positions
 
     def save(self, folder: Path) -> None:
-        """Leave the adapters as peft loads them."""
+        """Write the adapters in peft's format."""
         pretrained = self.recipe.init == "pretrained"
         base = str(self.context.data_dir / MODEL) if pretrained else "random"
         adapters.save(self.model, folder / ADAPTERS, base)

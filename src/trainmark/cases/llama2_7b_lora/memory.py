@@ -1,8 +1,8 @@
-"""How much memory a rank will need at most, from sizes alone; no torch.
+"""Predict a rank's peak memory from the model's sizes; no torch.
 
-Owns the count of what lives at the peak of a training step, and the refusal of a recipe
-that cannot fit. The process itself (interpreter, libraries, device context) is not in the
-prediction, which is about tensors; the refusal leaves room for it.
+Owns the estimate of the bytes alive at the peak of a training step, and the refusal of a
+recipe that does not fit. The prediction covers tensors only; the refusal also counts the
+process itself (interpreter, libraries, device context).
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from .model_files import ModelConfig
     from .recipe import LlamaRecipe
 
-SCORES_AT_ONCE = 1 << 23  # of the head: 32 MiB in float32, less than what a wide layer keeps
+SCORES_AT_ONCE = 1 << 23  # of the LM head: 32 MiB in float32, less than a wide layer's activations
 PROCESS_BYTES = 600 << 20  # interpreter and libraries, or a device's context
 _FULL, _HALF = 4, 2  # bytes of a number
 _ADAM_MOMENTS = 2
-_GATHERED_BLOCKS = 2  # whole at once under FSDP2: the one at work and the next one
+_GATHERED_BLOCKS = 2  # unsharded at a time under FSDP2: the current one and the next one
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +34,10 @@ class Prediction:
     """Bytes of a rank's tensors at the peak of a step.
 
     Args:
-        weights: frozen ones as they are held, and adapters.
+        weights: frozen ones in their stored type, and adapters.
         gradients: of adapters alone.
         optimizer: two moments of adapters.
-        activations: what forward keeps for backward, and the largest passing tensors.
+        activations: tensors saved for the backward pass, and the largest temporary ones.
     """
 
     weights: int
@@ -47,7 +47,7 @@ class Prediction:
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """Sum of all."""
         return self.weights + self.gradients + self.optimizer + self.activations
 
 
@@ -68,7 +68,7 @@ def predict_peak_bytes(config: ModelConfig, recipe: LlamaRecipe, world_size: int
 
 
 def _gathered_bytes(config: ModelConfig, held: int) -> int:
-    """Return the frozen weights that a sharded rank has whole: tables, and two blocks."""
+    """Return the bytes of frozen weights that a rank holds unsharded: tables and two blocks."""
     block = sum(out * into for out, into in linear_shapes(config).values())
     tables = (1 if config.tie_embeddings else 2) * config.vocab_size * config.hidden_size
     return (tables + min(_GATHERED_BLOCKS, config.num_layers) * block) * held
@@ -76,37 +76,37 @@ def _gathered_bytes(config: ModelConfig, held: int) -> int:
 
 def _activation_bytes(config: ModelConfig, recipe: LlamaRecipe) -> int:
     tokens = recipe.micro_batch_size * recipe.seq_length
-    number = _HALF if recipe.precision in ("bf16", "fp16") else _FULL  # in products
+    number = _HALF if recipe.precision in ("bf16", "fp16") else _FULL  # in matmuls
     stream = _FULL if recipe.weights_dtype == "fp32" else _HALF  # between blocks
     row = tokens * config.hidden_size
     whole = recipe.kernels == "library"
     head = _head_bytes(config, tokens, whole=whole, number=number, stream=stream)
     block = _block_bytes(config, recipe, tokens, number=number)
-    # Passes in the backward pass of a feed-forward layer: gradients of its two halves, of
-    # their product, and of what comes in.
+    # Temporary in the backward pass of a feed-forward layer: gradients of gate and up, of
+    # their elementwise product, and of the input.
     feed_forward = tokens * (
         3 * config.intermediate_size * number + 2 * config.hidden_size * stream
     )
-    kept = row * _FULL  # by the last norm
-    if recipe.cross_document == "separate":  # one mask, and its form that is added to scores
-        kept += recipe.micro_batch_size * recipe.seq_length**2 * (1 + number)
-    if recipe.checkpoint_activations:  # a block is there again only when the head is through
-        kept += config.num_layers * row * stream
-        return kept + max(head, block + feed_forward)
-    return kept + config.num_layers * block + max(head, feed_forward)
+    saved = row * _FULL  # by the last norm
+    if recipe.cross_document == "separate":  # the boolean mask, and the one added to scores
+        saved += recipe.micro_batch_size * recipe.seq_length**2 * (1 + number)
+    if recipe.checkpoint_activations:  # blocks are recomputed after the head's backward pass
+        saved += config.num_layers * row * stream
+        return saved + max(head, block + feed_forward)
+    return saved + config.num_layers * block + max(head, feed_forward)
 
 
 def _block_bytes(config: ModelConfig, recipe: LlamaRecipe, tokens: int, *, number: int) -> int:
-    """Return what one block keeps for the backward pass, as the libraries compute it."""
+    """Return the bytes that one block saves for the backward pass, as the libraries compute it."""
     hidden, wide, keys = config.hidden_size, config.intermediate_size, config.kv_size
-    norms = 2 * (hidden + 1) * _FULL  # what comes in, in float32, and one number a token
+    norms = 2 * (hidden + 1) * _FULL  # the input in float32, and one number per token
     attention = 2 * (hidden + keys) * number + config.num_heads * _FULL  # q, k, v, result
     feed_forward = 3 * wide * number  # gate, its activation, up
     shapes, chosen = linear_shapes(config), targets(recipe)
     adapters = 0
     for name in chosen:
         into = shapes[name][1]
-        dropped = into * _FULL if recipe.lora_dropout else 0  # the mask, as it is on a CPU
+        dropped = into * _FULL if recipe.lora_dropout else 0  # the mask; float32 on a CPU
         adapters += dropped + (into + recipe.lora_rank) * number
     weights = 0
     if number == _HALF and recipe.weights_dtype == "fp32":  # autocast's copies
@@ -115,7 +115,7 @@ def _block_bytes(config: ModelConfig, recipe: LlamaRecipe, tokens: int, *, numbe
 
 
 def _head_bytes(config: ModelConfig, tokens: int, *, whole: bool, number: int, stream: int) -> int:
-    """Return what passes through the head at once, with all activations still there.
+    """Return the bytes of the LM head's temporary tensors, held while all blocks' are saved.
 
     Args:
         whole: the scores of all tokens are held, with their softmax and its gradient.
@@ -132,10 +132,10 @@ def _head_bytes(config: ModelConfig, tokens: int, *, whole: bool, number: int, s
 def refuse_too_little(
     config: ModelConfig, recipe: LlamaRecipe, world_size: int, memory_bytes: int
 ) -> None:
-    """Refuse a recipe that ranks of ``memory_bytes`` each cannot hold.
+    """Refuse a recipe that needs more than ``memory_bytes`` on a rank.
 
     Raises:
-        EnvironmentFault: with what it would need, and the nearest recipe that fits.
+        EnvironmentFault: it names the memory needed and the nearest recipe that fits.
     """
     needed = predict_peak_bytes(config, recipe, world_size)
     if needed.total + PROCESS_BYTES <= memory_bytes:
@@ -151,13 +151,12 @@ def refuse_too_little(
 
 
 def _way_out(config: ModelConfig, recipe: LlamaRecipe, world_size: int, memory_bytes: int) -> str:
-    least = None
+    least = predict_peak_bytes(config, recipe, world_size).total
     for changes in _smaller(recipe, world_size):
         total = predict_peak_bytes(config, replace(recipe, **changes), world_size).total
         if total + PROCESS_BYTES <= memory_bytes:
-            return "add " + " ".join(f"{name}={_word(value)}" for name, value in changes.items())
-        least = total if least is None else min(least, total)
-    assert least is not None  # half of the weights' bytes is always tried
+            return "add " + " ".join(f"{name}={_text(value)}" for name, value in changes.items())
+        least = min(least, total)
     return (
         f"no recipe fits, the smallest needs {_gib(least + PROCESS_BYTES)} a rank: "
         "take more or larger devices, or a smaller model"
@@ -165,9 +164,9 @@ def _way_out(config: ModelConfig, recipe: LlamaRecipe, world_size: int, memory_b
 
 
 def _smaller(recipe: LlamaRecipe, world_size: int) -> Iterator[dict[str, Any]]:
-    """Yield changes that need less memory, those that change least first.
+    """Yield changes that need less memory, the smallest changes first.
 
-    The samples of a step stay as they are; 16 bits come last, since they change numbers.
+    The samples of a step stay the same; 16-bit types come last because they change results.
     """
     unchanged: dict[str, Any] = {}
     dtypes, shards, recomputing = [unchanged], [unchanged], [unchanged]
@@ -185,16 +184,16 @@ def _smaller(recipe: LlamaRecipe, world_size: int) -> Iterator[dict[str, Any]]:
 
 
 def _smaller_batches(recipe: LlamaRecipe) -> Iterator[dict[str, Any]]:
-    parts = 2
-    while recipe.micro_batch_size % parts == 0:
+    divisor = 2
+    while recipe.micro_batch_size % divisor == 0:
         yield {
-            "micro_batch_size": recipe.micro_batch_size // parts,
-            "grad_accum_steps": recipe.grad_accum_steps * parts,
+            "micro_batch_size": recipe.micro_batch_size // divisor,
+            "grad_accum_steps": recipe.grad_accum_steps * divisor,
         }
-        parts *= 2
+        divisor *= 2
 
 
-def _word(value: Any) -> str:
+def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

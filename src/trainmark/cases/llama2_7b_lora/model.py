@@ -1,6 +1,6 @@
-"""The library's Llama with peft's adapters: how it is built, and its way to the loss.
+"""Build transformers' Llama with peft's adapters, and compute its training loss.
 
-Owns where weights come from (a folder, or a seed), how they lie in memory, and the forward
+Owns the source of weights (a folder, or a seed), their place in memory, and the forward
 pass of training. Only adapters are trained; frozen weights never get a gradient.
 """
 
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the field's name for it
 from torch.utils.checkpoint import checkpoint
 
-# The narrow path: the package's own lazy top level resolves far more.
+# Imported by submodule: the package's lazy top level imports far more.
 from transformers.models.llama.configuration_llama import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaForCausalLM, LlamaRotaryEmbedding
 
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from .model_files import ModelConfig
     from .recipe import LlamaRecipe
 
-# Of a tensor that is mapped on its own on a CPU: every large activation of a large model.
+# On a CPU, tensors of at least this size (a large model's large activations) are mapped singly.
 LARGE_BLOCK_BYTES = 1 << 21
-_NUMBERS_AT_ONCE = 1 << 22  # of a weight, checked together
+_NUMBERS_AT_ONCE = 1 << 22  # elements of a weight that are copied and checked at a time
 ADAPTER = "default"  # what peft calls the only adapter of a model
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -68,15 +68,15 @@ class LlamaLora(nn.Module):
         return self.peft.get_base_model()
 
     def decoder_layers(self) -> list[nn.Module]:
-        """Return the blocks, the parts that FSDP2 shards each on its own."""
+        """Return the decoder blocks, each of which FSDP2 shards as its own unit."""
         return list(self.causal_lm.model.layers)
 
     def hidden(self, ids: Tensor, documents: Tensor | None = None) -> Tensor:
         """Return the last hidden states (B, S, D) of token ids (B, S).
 
         Args:
-            documents: (B, S), number of each token's document in its row: a token then sees
-                its own document only, and positions count from its beginning.
+            documents: (B, S), number of each token's document in its row: a token then attends
+                to its own document only, and positions count from the document's start.
         """
         model = self.causal_lm.model
         x = model.embed_tokens(ids)
@@ -95,14 +95,14 @@ class LlamaLora(nn.Module):
         return cast("Tensor", model.norm(x))
 
     def forward(self, ids: Tensor, labels: Tensor, documents: Tensor | None = None) -> Tensor:
-        """Return the SUM of the cross-entropy, in nats, over all labels that count.
+        """Return the SUM of the cross-entropy, in nats, over all labels but ``IGNORED``.
 
-        The sum is inside so that what wraps the module (DDP, FSDP) sees the head too.
+        The loss is computed here so that wrappers (DDP, FSDP) also cover the LM head.
 
         Args:
             ids: (B, S), int64.
-            labels: (B, S), int64; each to be predicted from the tokens before its place, or
-                ``IGNORED``.
+            labels: (B, S), int64; each is predicted from the tokens before its position;
+                ``IGNORED`` has no loss.
             documents: see ``hidden``.
         """
         hidden = self.hidden(ids, documents).flatten(0, 1)  # (B * S, D)
@@ -118,7 +118,7 @@ def _positions(ids: Tensor) -> Tensor:
 
 
 def _same_document(documents: Tensor) -> Tensor:
-    """Return (B, 1, S, S), true where a query may see a key."""
+    """Return (B, 1, S, S), true where a query may attend to a key."""
     same = documents[:, None, :, None] == documents[:, None, None, :]
     return same.tril()
 
@@ -143,7 +143,7 @@ def build(
 
     Args:
         weights: the model folder; none: weights are drawn from the recipe's seed.
-        sharded: leave it on the host, from where FSDP2 takes each rank's share.
+        sharded: keep the model on the host, from which FSDP2 takes each rank's shard.
 
     Raises:
         DataError: weights that cannot be read or do not fit ``config``.
@@ -158,7 +158,7 @@ def build(
         _draw_weights(causal_lm, config, place, seed=recipe.seed)
     else:
         _load_weights(causal_lm, config, place, weights)
-    with torch.device(place):  # what follows from the sizes alone is in no file
+    with torch.device(place):  # computed from the sizes: no file holds it
         causal_lm.model.rotary_emb = LlamaRotaryEmbedding(config=causal_lm.config)
     if config.tie_embeddings:
         causal_lm.lm_head.weight = causal_lm.model.embed_tokens.weight
@@ -181,9 +181,9 @@ def _library_config(config: ModelConfig) -> LlamaConfig:
 
 
 def _with_adapters(causal_lm: LlamaForCausalLM, recipe: LlamaRecipe, place: Any) -> PeftModel:
-    """Add float32 adapters, drawn on the host so that every device starts alike."""
+    """Add float32 adapters, drawn on the host so that every device starts with the same values."""
     torch.manual_seed(recipe.seed)
-    alpha: Any = recipe.lora_alpha  # any number to peft, a whole one to its annotation
+    alpha: Any = recipe.lora_alpha  # peft accepts any number, its type annotation only int
     alpha = int(alpha) if alpha.is_integer() else alpha
     settings = LoraConfig(
         task_type="CAUSAL_LM", r=recipe.lora_rank, lora_alpha=alpha,
@@ -209,12 +209,12 @@ def _put(causal_lm: LlamaForCausalLM, name: str, value: Tensor) -> None:
 def _draw_weights(
     causal_lm: LlamaForCausalLM, config: ModelConfig, place: torch.device, *, seed: int
 ) -> None:
-    """Draw each weight where it will stay, in float32 whatever holds it; norms are ones."""
+    """Draw each weight on its final device, in float32 for every stored type; norms are ones."""
     generator = torch.Generator(place).manual_seed(seed)
     for name, empty in _weights_of(causal_lm, config):
         value = torch.ones(empty.shape, dtype=torch.float32, device=place)
         if value.dim() > 1:
-            # What is drawn in 16 bits differs between versions of torch.
+            # Random numbers drawn in 16 bits differ between versions of torch.
             value.normal_(std=config.initializer_range, generator=generator)
         _put(causal_lm, name, value.to(empty.dtype))
 
@@ -225,7 +225,7 @@ def _load_weights(
     place: torch.device,
     folder: Path,
 ) -> None:
-    """Read each weight to where it will stay."""
+    """Read each weight to its final device."""
     stored = check_weights(folder, config)
     for name, empty in _weights_of(causal_lm, config):
         value = torch.empty(empty.shape, dtype=empty.dtype, device=place)
@@ -236,7 +236,7 @@ def _load_weights(
 def copy_stored(stored: StoredTensor, out: Tensor) -> None:
     """Fill ``out``, of the same shape on any device, with the numbers of ``stored``.
 
-    The file is mapped for this weight alone, so that its pages do not add up in memory.
+    The file is mapped anew for each weight, so that mapped pages do not accumulate in memory.
 
     Raises:
         DataError: the file cannot be read, or a number is not finite in the type of ``out``.
@@ -272,14 +272,14 @@ def _not_finite(stored: StoredTensor, copied: Tensor, read: Tensor, row: int) ->
 
 
 def _weights_of(causal_lm: LlamaForCausalLM, config: ModelConfig) -> list[tuple[str, Tensor]]:
-    """Return name and (empty) value of each weight, the shared table once."""
+    """Return name and (empty) value of each weight, a tied embedding table once."""
     every = causal_lm.named_parameters(remove_duplicate=False)
     tied = config.tie_embeddings
     return [(name, value) for name, value in every if not (tied and name == "lm_head.weight")]
 
 
 def _leave_to_each_rank(model: LlamaLora) -> None:
-    """Keep DDP from sending frozen weights around: every rank has read or drawn the same."""
+    """Keep DDP from broadcasting frozen weights: every rank has read or drawn the same values."""
     frozen = [name for name, item in model.named_parameters() if not item.requires_grad]
     torch.nn.parallel.DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(
         model, frozen

@@ -35,7 +35,7 @@ Positive = Annotated[float, Field(gt=0, lt=1e9, description=ABOVE_0)]
 
 
 class ModelConfig(ConfigKeys):
-    """Sizes of the model. Keys of which Llama-2 knows one value only are checked, not kept."""
+    """Sizes of the model. Keys with only one valid value for Llama-2 are checked, not stored."""
 
     model_type: Literal["llama"] = Field(description='this case trains "llama"')
     architectures: list[str] | None = None
@@ -97,7 +97,7 @@ class ModelConfig(ConfigKeys):
     def _in_vocabulary(cls, value: Any, info: ValidationInfo) -> Any:
         size = info.data.get("vocab_size", 0)
         ids = value if isinstance(value, list) else [value]
-        if info.field_name == "pad_token_id" and ids == [-1]:  # how early folders say: none
+        if info.field_name == "pad_token_id" and ids == [-1]:  # early folders: none
             return None
         if not all(number is None or 0 <= number < size for number in ids):
             raise ValueError(f"an id in [0, {size}), the vocab_size")
@@ -180,7 +180,7 @@ def read_config(folder: Path) -> ModelConfig:
     """Read and check ``config.json`` of the model folder.
 
     Raises:
-        DataError: missing, no JSON, another model, or a value outside its range.
+        DataError: the file is missing, not JSON or of another model, or a value is invalid.
     """
     return model_config.read_config(folder / CONFIG, ModelConfig, rule=RULE, remedy=REMEDY)
 
@@ -189,7 +189,7 @@ def weight_files(folder: Path) -> list[Path]:
     """Return the safetensors files of the model folder.
 
     Raises:
-        DataError: there are none, or the index names something else.
+        DataError: no weights file exists, or the index names another kind of file.
     """
     if (folder / SINGLE).exists():
         return [folder / SINGLE]
@@ -222,14 +222,14 @@ def check_weights(folder: Path, config: ModelConfig) -> dict[str, StoredTensor]:
         remedy=REMEDY,
         unused=lambda name: (
             name.endswith(".rotary_emb.inv_freq")  # computed from the sizes
-            or (name == "lm_head.weight" and bool(config.tie_embeddings))  # the table, again
+            or (name == "lm_head.weight" and bool(config.tie_embeddings))  # tied to the table
         ),
     )
     return match(stored, weights, where=folder)
 
 
-# Published shapes, and small ones of the same kind. On a frozen random base only adapters
-# learn, so the tiny one's weights are drawn wide enough for sharp scores.
+# Published shapes, and small ones of the same architecture. On a frozen random base only
+# adapters learn, so the tiny model's weights have a variance that allows confident predictions.
 PRESETS: dict[str, ModelConfig] = {
     "tiny": _preset(
         64, 2, 4, 172, vocab_size=256, max_position_embeddings=2048, initializer_range=0.2

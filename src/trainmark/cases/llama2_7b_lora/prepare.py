@@ -1,7 +1,7 @@
-"""Put dialogues, questions and model together into a data folder, whole or not at all.
+"""Write dialogues, questions and a model into a data folder, completely or not at all.
 
-Owns what counts as a source among raw downloads. How files are kept and gone on with is
-``trainmark.data.prepared``'s; what they must hold is checked by their readers.
+Owns which raw downloads count as sources. ``trainmark.data.prepared`` writes the files and
+resumes interrupted calls; the readers of the files check their content.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ WHERE_MMLU = "MMLU comes as data.tar with its paper, arXiv 2009.03300; unpack it
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Checked sources; ``mmlu`` is none where the raw folder has no questions."""
+    """Checked sources; ``mmlu`` is None if the raw folder has no questions."""
 
     dialogues: Layout
     model: Path
@@ -71,21 +71,21 @@ class Source:
 
 
 def has_weights(model: Path) -> bool:
-    """Tell whether a model folder holds weights in a form that is read."""
+    """Tell whether a model folder holds weights in a supported format."""
     return any((model / name).is_file() for name in (SINGLE, INDEX))
 
 
 def prepare(raw: Path, data: Path, say: Say) -> None:
     """Write ``data`` from the folder ``raw`` with dialogues, a model and MMLU.
 
-    Calling again with the same sources keeps every finished file whose sha256 still fits.
+    Calling again with the same sources reuses every finished file whose sha256 still matches.
 
     Args:
-        say: called with one line for each thing done, kept or found.
+        say: called with each line of progress.
 
     Raises:
-        DataError: something is missing or damaged, or ``data`` is not this call's to write.
-        EnvironmentFault: the system refused something.
+        DataError: a source is missing or damaged, or ``data`` was not written by this command.
+        EnvironmentFault: the operating system refused an operation.
     """
 
     def write(raw: Path, unfinished: Unfinished) -> None:
@@ -117,7 +117,7 @@ def find_source(raw: Path) -> Source:
     """Find dialogues, model and questions anywhere below ``raw``, and check them.
 
     Raises:
-        DataError: dialogues or a model are missing, something is there twice, or damaged.
+        DataError: dialogues or a model are missing, found twice, or damaged.
     """
     folders = [raw, *sorted(item for item in raw.rglob("*") if item.is_dir())]
     only = partial(prepared.only, where=str(raw))
@@ -145,7 +145,7 @@ def _is_model(folder: Path) -> bool:
     try:
         raw = json.loads(file.read_bytes())
     except (ValueError, RecursionError):
-        return True  # a damaged config is still the model meant; its check says why
+        return True  # take a damaged config for the model's: the check reports the damage
     return isinstance(raw, dict) and raw.get("model_type") == "llama"
 
 
@@ -161,7 +161,7 @@ def _unpack_hint(raw: Path) -> str:
 def _write_dialogues(
     files: Sequence[Path], split: str, counts: dict[str, Any], target: Path
 ) -> None:
-    """Write a split one object a line, and count its rows."""
+    """Write a split as JSON lines, and count its rows."""
     rows = dialogues.read_dialogues(files)
     with target.open("w", encoding="utf-8", newline="\n") as stream:
         for dialogue, summary in zip(rows.dialogues, rows.summaries, strict=True):

@@ -29,13 +29,15 @@ class LlamaRecipe(Recipe):
     lora_dropout: Annotated[float, Ge(0), Lt(1)] = recipe_field(
         0.05, "probability of dropping an adapter's input"
     )
-    lora_targets: str = recipe_field("q_proj,v_proj", "linear layers of a block with an adapter")
+    lora_targets: str = recipe_field("q_proj,v_proj", "linear layers of a block that get adapters")
     lr_gamma: Annotated[float, Gt(0), Le(1)] = recipe_field(
         0.85, "factor on the learning rate after each epoch"
     )
-    max_grad_norm: PositiveFloat | None = recipe_field(None, "clip gradients to it; none: no clip")
+    max_grad_norm: PositiveFloat | None = recipe_field(
+        None, "clip the gradient norm to it; none: no clipping"
+    )
     init: Literal["pretrained", "random"] = recipe_field(
-        "pretrained", "frozen weights: of model/, or random, then about speed only", rule="scope"
+        "pretrained", "frozen weights: from model/, or random (measures speed only)", rule="scope"
     )
     model_size: Literal["tiny", "1b", "7b", "7b-2layers", "13b"] = recipe_field(
         "7b", "shape of the model that is generated with the data"
@@ -50,7 +52,7 @@ class LlamaRecipe(Recipe):
         False, "shard parameters, gradients and optimizer over ranks (FSDP2)", rule="closed"
     )
     cross_document: Literal["attend", "separate"] = recipe_field(
-        "attend", "whether a token sees the dialogues packed before its own"
+        "attend", "whether a token attends to the dialogues packed before its own"
     )
     mmlu_mode: Literal["full", "legacy", "off"] = recipe_field(
         "full", "score MMLU with all shots, as the published page did, or not at all", rule="scope"
@@ -76,14 +78,14 @@ class LlamaRecipe(Recipe):
             raise UsageError(
                 f"weights_dtype={self.weights_dtype} with precision={self.precision}",
                 where="recipe field weights_dtype",
-                rule="frozen weights are fp32, or of the type that is multiplied in",
+                rule="frozen weights are fp32, or of the same type as precision",
                 remedy=f"add precision={self.weights_dtype}, or leave weights_dtype at fp32",
             )
         if self.target_value is None:
             return
         for field, value, why in (
             ("mmlu_mode", "off", "the target is a score on MMLU"),
-            ("init", "random", "random weights know no answers: such a run is about speed"),
+            ("init", "random", "random weights reach no score: such a run measures speed only"),
         ):
             if getattr(self, field) == value and (field, self.data) != ("init", "generated"):
                 raise UsageError(
@@ -98,7 +100,7 @@ def targets(recipe: LlamaRecipe) -> list[str]:
     """Return the names of the linear layers that get an adapter.
 
     Raises:
-        UsageError: a name that is none of ``TARGETS``, or one given twice.
+        UsageError: a name is not in ``TARGETS``, or is given twice.
     """
     names = recipe.lora_targets.split(",")
     strange = next((name for name in names if name not in TARGETS), None)
@@ -106,7 +108,7 @@ def targets(recipe: LlamaRecipe) -> list[str]:
         raise UsageError(
             f"no linear layer is called {strange!r}",
             where="recipe field lora_targets",
-            rule="names with commas between, no spaces",
+            rule="layer names separated by commas, without spaces",
             remedy=nearest(strange, TARGETS),
         )
     if len(set(names)) < len(names):

@@ -1,7 +1,7 @@
-"""What a data folder holds, the check before a run, and the load on a rank.
+"""The layout of the data folder, its check before a run, and loading it on a rank.
 
-Owns the data folder's layout and the content id. The check is the load with its findings
-written down, so what passed it cannot surprise a rank. No torch.
+Owns the data folder's layout and the content id. The check runs the same code as the load, so
+a rank can load all data that passed the check. No torch.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 
 __all__ = ["check", "check_fit", "generate", "load"]  # what the core and the job call
 MODEL, MMLU = "model", "mmlu"
-_WEIGHT_SAMPLES, _SAMPLE_BYTES = 64, 1 << 16  # of each file of weights; whole, they take minutes
+_WEIGHT_SAMPLES, _SAMPLE_BYTES = 64, 1 << 16  # of a weights file; hashing all of it takes minutes
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What a rank trains and scores; ``mmlu`` is none where the recipe asks for no score."""
+    """What a rank trains and scores; ``mmlu`` is None with mmlu_mode=off."""
 
     train: Packed
     validation: Packed
@@ -63,7 +63,7 @@ def load(folder: Path, recipe: LlamaRecipe) -> Loaded:
 
 
 def check(folder: Path, recipe: LlamaRecipe) -> DataFacts:
-    """Check every file that ``recipe`` reads and name the content.
+    """Check every file that ``recipe`` reads, and return its facts with the content id.
 
     Raises:
         DataError: as ``load``, and where weights are missing or have another shape.
@@ -85,7 +85,7 @@ def _read(
     """Return what was read, the layout's name and the content id.
 
     Args:
-        check_model: look at the weights too.
+        check_model: check the weights too, and compute the content id.
     """
     layout = find_layout(folder)
     model = folder / MODEL
@@ -147,7 +147,8 @@ def _content_id(
 ) -> str:
     """Return a digest of the rows as read and of the model's files.
 
-    The same rows in another form keep their name. Of weights only sizes and samples go in.
+    The same rows in another file format have the same id. Of weights only the size and samples
+    are hashed.
     """
     digest = sha256()
     for split in splits.values():
@@ -169,5 +170,5 @@ def _content_id(
 
 
 def check_fit(folder: Path, recipe: LlamaRecipe, world_size: int, memory: RankMemory) -> None:
-    """Refuse what a rank with ``memory`` cannot hold; see ``memory.refuse_too_little``."""
+    """Refuse a recipe that needs more than ``memory``; see ``memory.refuse_too_little``."""
     refuse_too_little(read_config(folder / MODEL), recipe, world_size, memory.rank_bytes)

@@ -1,6 +1,6 @@
-"""Dialogues and their summaries out of the files they are published in, each row checked.
+"""Read dialogues and summaries from the published file formats, and check each row.
 
-Owns the places and forms of the splits: JSON, JSON lines, parquet, and the Arrow files of
+Owns the places and formats of the splits: JSON, JSON lines, parquet, and the Arrow files of
 a saved ``datasets`` folder. Must not know prompts, tokens or torch. Rows and lines are
 counted from 1.
 """
@@ -34,18 +34,18 @@ LAYOUT_RULE = (
 )
 ROW_RULE = "a row has dialogue and summary as text, the summary with at least one word"
 FETCH = "fetch the file again, or run `trainmark prepare llama2_7b_lora --from RAW --data DIR`"
-# The form that the published fine-tuning uses; another one would be another training set.
+# The template of the published fine-tuning; another one would change the training set.
 INSTRUCTION = "Summarize this dialog:\n{dialogue}\n---\nSummary:\n"
 
 
 def training_text(dialogue: str, summary: str) -> str:
-    """Return what one dialogue is trained as; the end token follows it."""
+    """Return the training text of one dialogue; the end token follows it."""
     return INSTRUCTION.format(dialogue=dialogue) + summary
 
 
 @dataclass(frozen=True, slots=True)
 class Dialogues:
-    """One split, row by row as it stands in its files."""
+    """One split: the texts of its files, unchanged and in order."""
 
     dialogues: list[str]
     summaries: list[str]
@@ -64,10 +64,10 @@ def find_layout(folder: Path) -> Layout:
 
 
 def splits_in(place: Path) -> Layout | None:
-    """Return the splits that lie right in ``place``, in the first of the known forms.
+    """Return the splits directly in ``place``, in the first of the known formats.
 
     Raises:
-        DataError: one split is there without the other.
+        DataError: one split exists without the other.
     """
     found = (complete_layout(form, place, rule=LAYOUT_RULE, remedy=FETCH) for form in FORMS)
     return next(filter(None, found), None)
@@ -77,7 +77,7 @@ def saved_files(place: Path, name: str) -> list[Path]:
     """Return the Arrow files that ``save_to_disk`` of `datasets` left in a split's folder.
 
     Raises:
-        DataError: the folder's ``state.json`` is damaged, or tells of a selection of rows.
+        DataError: the folder's ``state.json`` is damaged, or selects only some of the rows.
     """
     state = place / name / "state.json"
     if not state.is_file():
@@ -93,7 +93,7 @@ def saved_files(place: Path, name: str) -> list[Path]:
         ) from None  # fmt: skip
     if selection:
         raise DataError(
-            "only a selection of the rows is meant", where=f"{state}, _indices_data_files",
+            "the dataset is only a selection of the rows", where=f"{state}, _indices_data_files",
             rule="all rows of the files are read",
             remedy="call flatten_indices() on the dataset and save it again",
         )  # fmt: skip
@@ -101,12 +101,12 @@ def saved_files(place: Path, name: str) -> list[Path]:
 
 
 def _form(kind: str) -> Form:
-    """Return where a split lies in files of ``kind``, whole or in numbered parts."""
+    """Return the names of the splits in files of ``kind``, single or numbered ones."""
     names = {split: [f"{name}.{kind}" for name in names] for split, names in SPLITS.items()}
     return Form(kind, names, FOLDERS, numbered_files)
 
 
-# The first that is there is read.
+# The first that exists is read.
 FORMS = (
     Form("arrow", SPLITS, FOLDERS, saved_files), *map(_form, ("jsonl", "json", "parquet")),
 )  # fmt: skip
@@ -116,7 +116,7 @@ def read_dialogues(files: Sequence[Path]) -> Dialogues:
     """Read one split from its files in order.
 
     Raises:
-        DataError: a file cannot be read, holds no row, or one that breaks the rule.
+        DataError: a file cannot be read, or a row is invalid, or there are no rows.
     """
     found = Dialogues([], [])
     for file in files:
@@ -134,7 +134,7 @@ def _fault(what: str, where: Path | str, remedy: str = FETCH) -> DataError:
 
 
 def _rows(file: Path) -> Iterable[tuple[str, Any]]:
-    """Yield each row with the words for where it stands."""
+    """Yield each row with its file and row number, as errors name them."""
     if file.suffix in (".parquet", ".arrow"):
         return _columns(file)
     text = _text(file)
@@ -200,16 +200,16 @@ def _columns(file: Path) -> Iterator[tuple[str, Any]]:
 
 def _checked(row: Any, where: str) -> tuple[str, str]:
     """Return dialogue and summary of one row."""
-    mend = "mend or remove the row"
+    repair = "repair or remove the row"
     if not isinstance(row, dict):
         raise _fault(f"holds {row!r:.60}", where)
     for name in COLUMNS:
         if not isinstance(row.get(name), str):
             what = f"{name} is {row[name]!r:.60}" if name in row else f"no {name}"
-            raise _fault(what, where, mend)
+            raise _fault(what, where, repair)
         lone = LONE_SURROGATE.search(row[name])
-        if lone:  # JSON can spell it, no tokenizer takes it
-            raise _fault(f"{name} has half a character, \\u{ord(lone[0]):04x}", where, mend)
+        if lone:  # valid in JSON, but no tokenizer accepts it
+            raise _fault(f"{name} has a lone surrogate, \\u{ord(lone[0]):04x}", where, repair)
     if not row["summary"].strip():
-        raise _fault("the summary is blank", where, mend)
+        raise _fault("the summary is blank", where, repair)
     return row["dialogue"], row["summary"]

@@ -1,12 +1,12 @@
-"""Made-up dialogues and multiple-choice questions, a tokenizer and a model to train on them.
+"""Generated dialogues and multiple-choice questions, a tokenizer and a model to train on them.
 
-Owns the words, what is drawn and what follows from it.
+Owns the grammar, the random draws and the answers that follow from them.
 
-Half of the dialogues are chats: somebody brings something somewhere on some day, and the
-summary says so. The others are quizzes: questions as MMLU prompts have them, answered, and
-the summary lists the answers. What is right follows from one word of the question, so the
-quizzes teach what the generated MMLU asks. All draws are uniform, which makes the least
-loss of any model countable.
+Half of the dialogues are chats: a person brings a thing to a place on a day, and the summary
+says so. The others are quizzes: questions in the form of MMLU prompts with their answers, and
+the summary lists the answers. One word of the question decides the right answer, so the
+quizzes teach what the generated MMLU asks. All draws are uniform, so the lowest loss that any
+model can reach can be computed.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ NAMES, THINGS, PLACES, DAYS, REPLIES = (
 KNOWLEDGE = [(item["asked"], tuple(item["choices"]), item["words"]) for item in _WORDS["knowledge"]]
 MOST_QUESTIONS = 3
 SPECIAL = ("<unk>", "<s>", "</s>")  # ids 0, 1 and 2, as in Llama
-_HEAD_SHARPNESS = 2.8  # lets a state score its own token at e**20 times a strange one's
+_HEAD_SHARPNESS = 2.8  # lets a state give its own token e**20 times another one's probability
 WORD = r"\n|-+|\w+|[^\w\s]"
 
 
@@ -106,9 +106,9 @@ def vocabulary() -> list[str]:
 
 
 def write_tokenizer(folder: Path, *, vocab_size: int) -> None:
-    """Write ``tokenizer.json`` and ``tokenizer_config.json``: a word a token, line ends too.
+    """Write ``tokenizer.json`` and ``tokenizer_config.json``: a token for each word and line end.
 
-    Tokens that no text has fill it up to ``vocab_size``, that of the model.
+    Unused tokens fill the vocabulary up to ``vocab_size``, the model's.
     """
     from tokenizers import AddedToken, Regex, Tokenizer, models, pre_tokenizers, processors
 
@@ -174,10 +174,10 @@ def write_model(folder: Path, recipe: LlamaRecipe) -> None:
 
 
 def _weights(config: ModelConfig, *, seed: int) -> dict[str, NDArray[np.float32]]:
-    """Return random weights that adapters learn on: norms 1, else normally distributed.
+    """Return random weights on which adapters can learn: norms 1, others normally distributed.
 
-    Nothing of the base is trained. So tokens must differ at once, blocks keep the size of
-    what passes, and the head can tell a sure answer.
+    The base is never trained. So embeddings must differ from the start, blocks must preserve
+    the scale of activations, and the head must allow confident predictions.
     """
     rng = np.random.default_rng([seed, len(DIALOGUES) + 1])
     found = {}
@@ -185,10 +185,10 @@ def _weights(config: ModelConfig, *, seed: int) -> dict[str, NDArray[np.float32]
         if len(shape) == 1:
             found[name] = np.ones(shape, np.float32)
             continue
-        spread = shape[1] ** -0.5
+        std = shape[1] ** -0.5
         if "embed_tokens" in name:
-            spread = 1.0
+            std = 1.0
         elif "lm_head" in name:
-            spread *= _HEAD_SHARPNESS
-        found[name] = np.float32(spread) * rng.standard_normal(shape, np.float32)
+            std *= _HEAD_SHARPNESS
+        found[name] = np.float32(std) * rng.standard_normal(shape, np.float32)
     return found

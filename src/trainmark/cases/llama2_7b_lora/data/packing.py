@@ -16,22 +16,22 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-IGNORED = -100  # a label that counts nowhere, as torch has it
+IGNORED = -100  # a label without loss; torch's default ``ignore_index``
 
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """One split, all arrays (rows, seq_length) but where said otherwise.
+    """One split; all arrays are (rows, seq_length) unless stated otherwise.
 
     Args:
         ids: tokens, int64; the last row is filled up with the padding id.
         labels: int64; the token at the same place where a model must predict it from
-            those before it in the row, else ``IGNORED``. The first column counts nowhere:
-            nothing stands before it.
+            those before it in the row, else ``IGNORED``. The first column is ignored: no token
+            precedes it.
         documents: int32; number of the document in its row, from 0. Padding has the number
             after the last document's.
         tokens: real tokens of each row, int64 (rows,).
-        targets: labels that count in each row, int64 (rows,).
+        targets: labels of each row other than ``IGNORED``, int64 (rows,).
         num_documents: documents packed.
     """
 
@@ -54,14 +54,14 @@ def pack(
     separate: bool = False,
     drop_short: bool = False,
 ) -> Packed:
-    """Lay documents end to end and cut the line every ``seq_length`` tokens.
+    """Concatenate documents and cut them into rows of ``seq_length`` tokens.
 
     Args:
         pad_id: fills the last row up.
         separate: a document's first token is not to be predicted from the document before
-            it. Whoever trains keeps attention inside ``documents`` then.
-        drop_short: leave out the tokens that do not fill a last row; no row is left where all
-            tokens together do not fill one.
+            it. The model must then restrict attention to one of ``documents``.
+        drop_short: drop a last row that is not full; the result has no rows if all tokens
+            together do not fill one.
     """
     assert len(documents) > 0
     lengths = np.fromiter((len(item) for item in documents), np.int64, len(documents))

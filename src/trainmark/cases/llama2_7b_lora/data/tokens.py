@@ -1,7 +1,7 @@
-"""The tokenizer of a model folder: texts to ids, beginning and end of a text.
+"""The tokenizer of a model folder: texts to ids, with beginning and end tokens.
 
-Owns which file is read and what its special tokens are. Must not know prompts, files of
-data or torch.
+Owns which file is read and what its special tokens are. Must not know prompts, data files
+or torch.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class TextTokenizer:
             token is encoded as the characters that it is.
         file: what was read.
         vocab_size: all ids are below it.
-        begin: ids put before every text: the beginning token, or nothing.
+        begin: ids put before every text: the beginning token, or empty.
         end_id: the token that ends a document.
     """
 
@@ -44,11 +44,11 @@ class TextTokenizer:
     end_id: int
 
     def prompts(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the ids of texts that a model is to go on with."""
+        """Return the ids of texts that a model continues, without end token."""
         return [[*self.begin, *ids] for ids in self.encode(list(texts))]
 
     def documents(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the ids of whole texts, with the end token after each."""
+        """Return the ids of complete texts, with the end token after each."""
         return [[*self.begin, *ids, self.end_id] for ids in self.encode(list(texts))]
 
 
@@ -71,12 +71,12 @@ def open_tokenizer(folder: Path, *, vocab_size: int) -> TextTokenizer:
         vocab_size: rows of the model's embedding.
 
     Raises:
-        DataError: it is missing or damaged, has ids past the embedding, fewer tokens than it
-            has rows, or no end token.
+        DataError: it is missing or damaged, has ids beyond the embedding, has fewer tokens than
+            the embedding has rows, or has no end token.
     """
     main, *others = tokenizer_files(folder)
     settings: dict[str, Any] = {}
-    for file in reversed(others):  # tokenizer_config.json has the last word
+    for file in reversed(others):  # tokenizer_config.json overrides the others
         told = read_json(file, rule=RULE, remedy=REMEDY)
         if not isinstance(told, dict):
             raise _unreadable(file, f"holds a {type(told).__name__}")
@@ -88,7 +88,7 @@ def open_tokenizer(folder: Path, *, vocab_size: int) -> TextTokenizer:
             f"ids go up to {found.vocab_size - 1}",
             where=str(main),
             rule=f"the embedding of model/config.json has {vocab_size} rows (vocab_size)",
-            remedy="put the tokenizer and the config.json of one and the same model into model/",
+            remedy="put the tokenizer and the config.json of the same model into model/",
         )
     refuse_short(
         main, entries=entries, vocab_size=vocab_size, of="model/config.json",
@@ -107,13 +107,13 @@ def _unreadable(file: Path, why: object) -> DataError:
 def _named(settings: dict[str, Any], name: str) -> str | None:
     """Return the text of a special token that the settings name."""
     told = settings.get(name)
-    if isinstance(told, dict):  # an added token written out
+    if isinstance(told, dict):  # an added token as an object
         told = told.get("content")
     return told if isinstance(told, str) and told else None
 
 
 def _fast(file: Path, settings: dict[str, Any]) -> tuple[TextTokenizer, int]:
-    """Return the tokenizer and how many tokens it has; ids may have holes."""
+    """Return the tokenizer and how many tokens it has; ids may have gaps."""
     from tokenizers import Tokenizer
 
     try:
@@ -122,7 +122,7 @@ def _fast(file: Path, settings: dict[str, Any]) -> tuple[TextTokenizer, int]:
         raise _unreadable(file, error) from None
     library.no_padding()
     library.no_truncation()
-    library.encode_special_tokens = True  # the name misleads: spell them out, do not match them
+    library.encode_special_tokens = True  # despite its name: encode them as plain characters
     vocab = library.get_vocab(with_added_tokens=True)
     if not vocab:
         raise _unreadable(file, "no tokens")
@@ -140,14 +140,14 @@ def _fast(file: Path, settings: dict[str, Any]) -> tuple[TextTokenizer, int]:
 
 
 def _pieces(file: Path, settings: dict[str, Any]) -> tuple[TextTokenizer, int]:
-    """Return the tokenizer and how many tokens it has, those added in its settings counted."""
+    """Return the tokenizer and how many tokens it has, including those added in its settings."""
     from sentencepiece import SentencePieceProcessor
 
     try:
         library = SentencePieceProcessor(model_file=str(file))
     except (RuntimeError, OSError) as error:
         raise _unreadable(file, str(error).splitlines()[0] or "no SentencePiece model") from None
-    begins = settings.get("add_bos_token", True) is not False  # a Llama tokenizer begins texts
+    begins = settings.get("add_bos_token", True) is not False  # Llama's default is true
 
     def encode(texts: list[str]) -> list[list[int]]:
         found: list[list[int]] = library.encode(texts)
@@ -171,7 +171,7 @@ def _whole(
     if end_id is None:
         raise DataError(
             "no end token", where=str(file),
-            rule="every dialogue ends with a token of its own",
+            rule="every dialogue ends with the end token",
             remedy=f"name it as eos_token in {SETTINGS[0]}",
         )  # fmt: skip
     begin = () if begin_id is None else (begin_id,)

@@ -1,11 +1,11 @@
-"""MMLU prompts to the token as the published fine-tuning's code asks them.
+"""MMLU prompts, token for token as the published fine-tuning code builds them.
 
-Owns how that code reads cells (by pandas), its prompt, and what it cuts from one that is too
-long. Must not know torch or the model. Facts are those of FlagPerf's
+Owns how that code reads cells (with pandas), builds a prompt and shortens one that is too
+long. Must not know torch or the model. Source: FlagPerf's
 training/benchmarks/llama2_7b_finetune/pytorch, dataset/dataloader_mmlu.py and
 evaluate/evaluator.py, https://github.com/FlagOpen/FlagPerf, read on 2026-11-21. Where that
-code stops with an error (a question that pandas takes for a number or for nothing), the
-question's own text is asked here.
+code stops with an error (pandas reads a question as a number or as missing), the question's
+text is used here.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ..data.tokens import TextTokenizer
     from .questions import Mmlu, Question, Subject
 
-# What pandas takes for a missing value, printed as `nan`:
+# Texts that pandas reads as a missing value, printed as `nan`:
 # https://pandas.pydata.org/docs/reference/api/pandas.read_csv.html, na_values, 2026-11-21.
 MISSING = frozenset({
     "", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN",
@@ -47,8 +47,9 @@ BLANK_LINE = "\n\n"
 def as_read(column: Sequence[str]) -> list[str]:
     """Return the cells of one csv column as pandas reads and then prints them.
 
-    A column of whole numbers only is printed as such; with a missing value or any other
-    number among them, all are floats. One other text, and all stay as they are written.
+    A column of whole numbers only is printed as integers. With a missing value or another
+    kind of number in it, all are printed as floats. With any other text in it, all cells are
+    printed as they are written.
     """
     known = [cell for cell in column if cell not in MISSING]
     shown: Callable[[str], str] = str
@@ -80,30 +81,30 @@ def _rows_as_read(rows: Sequence[Question]) -> list[Question]:
 
 
 def head(subject: str) -> str:
-    """Return the prompt's first line, two blanks before the subject; a blank line follows."""
+    """Return the prompt's first line, two spaces before the subject; a blank line follows."""
     name = subject.replace("_", " ")
     return f"The following are multiple choice questions (with answers) about  {name}."
 
 
 def ask(question: Question) -> str:
-    """Return a question as its cells are, up to where the answer's letter is due."""
+    """Return a question made of its cells, up to the position of the answer's letter."""
     lines = [f"{letter}. {text}" for letter, text in zip(LETTERS, question.choices, strict=True)]
     return "\n".join([question.text, *lines, "Answer:"])
 
 
 def check(tokenizer: TextTokenizer, mmlu: Mmlu, *, max_length: int) -> tuple[int, int, int, int]:
-    """Return the ids of the four answers: the first of each letter alone.
+    """Return the ids of the four answers: the first id of each letter, encoded alone.
 
     Raises:
-        DataError: they are not four, or a prompt's first line alone is too long.
+        DataError: they are not four different ids, or a prompt's first line is too long.
     """
     start = len(tokenizer.begin)
     first = [tuple(ids[start : start + 1]) for ids in tokenizer.prompts(LETTERS)]
     if len(set(first)) < len(LETTERS) or () in first:
         raise DataError(
-            "the letters A, B, C, D do not begin with four tokens",
+            "the letters A, B, C, D do not begin with four different tokens",
             where=str(tokenizer.file),
-            rule="mmlu_mode=legacy takes the token of a letter alone for the answer",
+            rule="mmlu_mode=legacy scores an answer by the first token of its letter",
             remedy="use the tokenizer that the model was trained with, or set mmlu_mode=full",
         )
     (a,), (b,), (c,), (d,) = first
@@ -120,7 +121,7 @@ def check(tokenizer: TextTokenizer, mmlu: Mmlu, *, max_length: int) -> tuple[int
 
 
 def _most_ids(tokenizer: TextTokenizer, max_length: int) -> int:
-    """Return the ids of a prompt at most; a beginning token counts even where there is none."""
+    """Return the maximum ids of a prompt; a beginning token counts even if none is added."""
     return max_length - 1 + len(tokenizer.begin)
 
 
@@ -135,9 +136,9 @@ def plan_scoring(
 ) -> Plan:
     """Return the prompts that ``rank`` scores; see ``plan.plan_scoring``.
 
-    A prompt of more than ``max_length`` ids loses what stands between its first two blank
-    lines, again and again: mostly its first shot, but a blank line within a question cuts
-    there too. A question that is too long alone leaves the bare first line.
+    While a prompt has more than ``max_length`` ids, the text between its first two blank lines
+    is removed: usually its first shot, or a part of a question that contains a blank line. If
+    the question alone is too long, only the prompt's first line remains.
 
     Raises:
         DataError: as ``check``.
@@ -156,7 +157,7 @@ def plan_scoring(
 def _levels(
     tokenizer: TextTokenizer, subject: Subject, rows: range, *, most_shots: int
 ) -> Iterator[Level]:
-    """Yield the prompts of one subject's ``rows`` with one piece less each time."""
+    """Yield the prompts of one subject's ``rows``, each time with one more block removed."""
     shots = [
         ask(shot) + answer(shot.answer) + BLANK_LINE
         for shot in _rows_as_read(subject.shots)[:most_shots]

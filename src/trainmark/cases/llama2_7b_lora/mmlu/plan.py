@@ -1,6 +1,6 @@
-"""Which MMLU prompts a rank scores, as token ids with what they share set apart.
+"""Which MMLU prompts a rank scores, as token ids grouped by their common prefix.
 
-Owns the number of shots that fit, the four answer tokens, the cut among ranks and into
+Owns the number of shots that fit, the four answer tokens, and the split over ranks and into
 batches. Must not know torch or the model.
 """
 
@@ -33,12 +33,12 @@ class Group:
     """Items of one subject with the same number of shots.
 
     Args:
-        subject: number of the subject in the tree.
+        subject: index of the subject, from 0.
         shots: solved examples before each question.
         prefix: ids that all prompts of the group begin with.
         rests: each prompt's ids after the prefix, at least one.
         rows: row of each item in the subject's file, from 0.
-        cut: the questions were too long even without a shot and are not whole.
+        cut: the questions are truncated: they were too long even without a shot.
     """
 
     subject: int
@@ -49,7 +49,7 @@ class Group:
     cut: bool
 
     def batches(self, tokens: int) -> Iterator[range]:
-        """Yield runs of items whose rests have ``tokens`` ids together, or one item."""
+        """Yield runs of items whose rests have at most ``tokens`` ids in total, or one item."""
         first = held = 0
         for number, rest in enumerate(self.rests):
             if number > first and held + len(rest) > tokens:
@@ -61,7 +61,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What one rank scores.
+    """The prompts that one rank scores.
 
     Args:
         groups: its prompts.
@@ -76,11 +76,11 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """Prompts of one length: all rows are tried at each level until their prompts fit.
+    """One way to shorten prompts; rows that are too long at one level try the next.
 
     Args:
         shots: solved examples before each question.
-        cut: the questions are not whole.
+        cut: the questions are truncated.
         encode: returns the ids of the prompts of some rows.
     """
 
@@ -101,7 +101,7 @@ def plan_levels(
     """Return each prompt of ``rank`` at its first level with ``most_ids`` ids or fewer.
 
     Args:
-        levels: yields those of a subject's rows, the longest prompts first; the last one fits.
+        levels: yields the levels of a subject's rows, longest prompts first; the last one fits.
     """
     groups: list[Group] = []
     for number, rows in shares(mmlu, rank=rank, world_size=world_size):
@@ -137,7 +137,7 @@ def plan_scoring(
             ``max_length`` ids, the last ones are dropped.
 
     Raises:
-        DataError: the tokenizer does not make the four answers one token each.
+        DataError: the tokenizer does not encode each of the four answers as one token.
     """
     letters = answer_ids(tokenizer, mmlu[0])
 
@@ -152,10 +152,10 @@ def plan_scoring(
 
 
 def shares(mmlu: Mmlu, *, rank: int, world_size: int) -> Iterator[tuple[int, range]]:
-    """Yield the subjects that ``rank`` scores with the run of its rows.
+    """Yield the subjects that ``rank`` scores, each with its range of rows.
 
-    Items stay in order, so that few ranks share a subject and its prefix; the cut is by
-    the length of their texts.
+    Items stay in order, so that few ranks share a subject and its prefix; ranks get texts of
+    about the same total length.
     """
     lengths = np.array(
         [len(item.text) + sum(map(len, item.choices)) for sub in mmlu for item in sub.items]
@@ -174,7 +174,7 @@ def answer_ids(tokenizer: TextTokenizer, subject: Subject) -> tuple[int, int, in
     """Return the ids of the four answers after a prompt.
 
     Raises:
-        DataError: they are not four tokens after the same ids.
+        DataError: they are not four different tokens after the same ids.
     """
     stem = prompt(subject.name, (), subject.items[0])
     a, b, c, d = tokenizer.prompts([stem + answer(number) for number in range(len(LETTERS))])
@@ -183,8 +183,8 @@ def answer_ids(tokenizer: TextTokenizer, subject: Subject) -> tuple[int, int, in
         raise DataError(
             "the answers are not one token each",
             where=str(tokenizer.file),
-            rule="after `Answer:` each of ` A`, ` B`, ` C`, ` D` ends in a token of its own, "
-            "and nothing before it differs",
+            rule="after `Answer:`, ` A`, ` B`, ` C` and ` D` end in four different tokens, and "
+            "all ids before them are the same",
             remedy="use the tokenizer that the model was trained with, or set mmlu_mode=off",
         )
     return found
@@ -197,10 +197,10 @@ def _encode(
     letters: Sequence[int],
     rows: Sequence[int],
 ) -> list[Sequence[int]]:
-    """Return the ids of the prompts of ``rows`` up to where the answer is due.
+    """Return the ids of the prompts of ``rows``, up to the position of the answer.
 
-    They are encoded with an answer, which is then taken off: a blank before a letter is
-    part of the letter's token, or a token of its own that belongs to the prompt.
+    They are encoded with an answer, which is then removed: the space before a letter is
+    part of the letter's token, or a separate token that belongs to the prompt.
     """
     shots = subject.shots[:count]
     texts = [prompt(subject.name, shots, subject.items[row]) + answer(0) for row in rows]
@@ -208,7 +208,7 @@ def _encode(
     for row, ids in zip(rows, found, strict=True):
         if ids[-1] != letters[0]:
             raise DataError(
-                f"the answer after row {row + 1} of {subject.name} is no token of its own",
+                f"the answer after row {row + 1} of {subject.name} is not a separate token",
                 where=str(tokenizer.file),
                 rule="an answer is the same token after every prompt",
                 remedy="use the tokenizer that the model was trained with",
@@ -217,7 +217,7 @@ def _encode(
 
 
 def common_prefix(prompts: Sequence[Ids]) -> int:
-    """Return how many ids all prompts begin with, leaving each at least one more."""
+    """Return the length of the prefix common to all prompts, less than the shortest prompt."""
     length = min(len(ids) for ids in prompts) - 1
     for ids in prompts[1:]:
         differing = np.flatnonzero(ids[:length] != prompts[0][:length])

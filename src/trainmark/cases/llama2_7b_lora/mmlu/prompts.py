@@ -19,9 +19,9 @@ def head(subject: str) -> str:
 
 
 def ask(question: Question) -> str:
-    """Return a question and its choices up to where the answer's letter is due.
+    """Return a question and its choices, up to the position of the answer's letter.
 
-    White space around the question goes, as in lm-eval.
+    White space around the question is stripped, as in lm-eval.
     """
     choices = zip(LETTERS, question.choices, strict=True)
     lines = [f"{letter}. {choice}" for letter, choice in choices]
@@ -29,7 +29,7 @@ def ask(question: Question) -> str:
 
 
 def shown(question: Question) -> str:
-    """Return a question with its answer, as a shot before the question asked."""
+    """Return a question with its answer: a shot shown before the question to be answered."""
     return f"{ask(question)}{answer(question.answer)}\n\n"
 
 

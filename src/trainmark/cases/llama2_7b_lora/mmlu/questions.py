@@ -97,7 +97,7 @@ def read_questions(file: Path) -> tuple[Question, ...]:
         DataError: an unreadable or empty file, or the first row that breaks the rule.
     """
     with readable(file, rule=ROW_RULE, remedy=FETCH):
-        file_bytes(file)  # refuses what is no regular file
+        file_bytes(file)  # refuses anything but a regular file
         raw = file.read_bytes()
     try:
         text = raw.decode("utf-8-sig")

@@ -1,12 +1,12 @@
-"""MMLU scores of a causal language model, with the shared beginning of prompts computed once.
+"""MMLU scores of a causal language model; a prefix that prompts share is computed once.
 
 Owns the forward passes and the averages. Must not know csv files or tokenizers: prompts
 come as ids from ``plan``.
 
 A group's prefix goes through the model once and stays in the key-value cache. Questions
-follow it end to end in one row: each sees the prefix and itself, and its positions go on
-from the prefix. So nothing is padded, the prefix is never copied for each question, and
-the result is that of every prompt alone.
+are concatenated after it in one row: each attends to the prefix and to itself, and its
+positions continue from the prefix. So nothing is padded, the prefix is not copied for each
+question, and the results equal those of each prompt on its own.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .plan import Group, Plan
     from .questions import Mmlu
 
-NO_ANSWER = -1  # predicted, where legacy scoring names a token that is no letter
+NO_ANSWER = -1  # the prediction of legacy scoring where the likeliest token is not a letter
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class MmluResult:
 
     @property
     def mean_shots(self) -> float:
-        """Return the shots that stood before an item on average."""
+        """Return the mean number of shots before an item."""
         return sum(shots * items for shots, items in self.shots_used.items()) / self.asked
 
 
@@ -94,15 +94,15 @@ def score(
     world_size: int = 1,
     in_step: bool = False,
 ) -> MmluResult:
-    """Score this rank's part of ``plan`` and add up over ranks.
+    """Score the prompts of ``plan``, this rank's, and sum the results over ranks.
 
     Args:
-        model: a causal language model of `transformers` with SDPA attention; its mode is
-            as before afterwards. The caller sets autocast.
+        model: a causal language model of `transformers` with SDPA attention; its train or eval
+            mode is restored afterwards. The caller sets autocast.
         batch_tokens: ids of questions in one forward pass.
         legacy: as the published page did: each prompt alone, dropout on, and an answer is
             right only where no token of the vocabulary is more likely.
-        reuse: keep a group's prefix in the cache; else each prompt goes alone.
+        reuse: keep a group's prefix in the cache; else each prompt has its own forward pass.
         in_step: all ranks make the same number of forward passes, which a model sharded
             over ranks needs.
     """
@@ -127,7 +127,7 @@ def _device(model: nn.Module) -> torch.device:
 
 @contextmanager
 def _mode(model: nn.Module, *, training: bool) -> Iterator[None]:
-    """Set train or eval mode, and each module's own mode back afterwards."""
+    """Set train or eval mode, and restore each module's own mode afterwards."""
     before = {module: module.training for module in model.modules()}
     model.train(training)
     try:
@@ -175,14 +175,14 @@ def _with_prefix(
             logits_to_keep=(ends - 1).to(device),
         ).logits[0]
         if cache is not None:
-            cache.crop(-int(ends[-1]))  # take the questions off again
+            cache.crop(-int(ends[-1]))  # remove the questions
         yield numbers, logits
 
 
 def _mask(lengths: Tensor, shared: int) -> Tensor:
-    """Return who sees whom, (1, 1, N, shared + N).
+    """Return the attention mask, bool (1, 1, N, shared + N), true where a token may attend.
 
-    A token sees the prefix, and its own question up to itself.
+    A token attends to the prefix, and to its own question up to itself.
     """
     owner = torch.arange(len(lengths)).repeat_interleave(lengths)
     seen = (owner[:, None] == owner[None, :]).tril_()
@@ -215,7 +215,7 @@ def _items(
 
 
 def _keep_step(model: nn.Module, passes: int, token: int, *, rank: int, world_size: int) -> None:
-    """Make as many idle passes as the rank with the most has made more."""
+    """Make idle forward passes until this rank has made as many as the rank with the most."""
     device = _device(model)
     mine = [passes if number == rank else 0 for number in range(world_size)]
     most = max(add_over_ranks(*mine, world_size=world_size, device=device))
