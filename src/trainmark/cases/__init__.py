@@ -1,13 +1,13 @@
-"""The workloads. A case is a folder whose modules are found by their names.
+"""The workloads, called cases. A case is a folder whose modules are found by their names.
 
 ``case.py`` (what is trained), ``data`` (``generate``, ``check``), ``job`` (``load_data``,
 ``build``; the only one with torch) and, where there is something to prepare, ``prepare``
-(``prepare``); each of the last three may be a package. A case with figures of its own has
-``figures`` (``compute``) too.
+(``prepare``); each of the last three may be a package. A case with additional figures also
+has ``figures`` (``compute``).
 
-Owns finding them: the folders beside this file, those of packages that name one under the
-entry-point group ``trainmark.cases``, and those in the folders that the environment
-variable ``TRAINMARK_CASE_PATH`` lists. No case is named anywhere else.
+Owns how cases are found: in the folders next to this file, in packages with an entry point in
+the group ``trainmark.cases``, and in the folders that the environment variable
+``TRAINMARK_CASE_PATH`` lists. No other module names a case.
 """
 
 from __future__ import annotations
@@ -100,14 +100,14 @@ def generated_folder(case: Case, recipe: Recipe, root: Path) -> Path:
 
 
 def folder(name: str) -> Path:
-    """Return the folder of the case called ``name``, where its README and references lie."""
+    """Return the folder of the case called ``name``, with its README and reference figures."""
     file = importlib.import_module(f"{_package(name)}.case").__file__
     assert file is not None
     return Path(file).parent
 
 
 def load(name: str) -> Case:
-    """Return the case called ``name``, by its name or an alias, with the tables beside it.
+    """Return the case with the name or alias ``name``, with its messages and page.
 
     Raises:
         UsageError: no such case, or one of its files cannot be read.
@@ -125,9 +125,9 @@ def load(name: str) -> Case:
 
 
 def load_all() -> tuple[list[Case], list[UsageError]]:
-    """Return every case that can be read, and a fault for each that cannot.
+    """Return every case that can be read, and an error for each that cannot.
 
-    The tables beside ``case.py`` are left unread: lists of cases have no use for them.
+    Messages and pages are not read, because lists of cases do not need them.
     """
     loaded, faults = [], []
     for name in names():
@@ -139,29 +139,29 @@ def load_all() -> tuple[list[Case], list[UsageError]]:
 
 
 def _load(name: str) -> Case:
-    """Return one case as its ``case.py`` has it, or say what is wrong with that."""
+    """Return one case from its ``case.py``; raise UsageError if that is not valid."""
     file = f"{_packages()[name]}/case.py"
     try:
         case: Case = importlib.import_module(f"{_package(name)}.case").CASE
-    except Exception as error:  # whatever somebody's file does on import
+    except Exception as error:  # a case's file may raise anything on import
         raise UsageError(
             f"cannot be read as a case: {type(error).__name__}: {error}",
             where=file,
-            rule="a case.py defines CASE and imports without fault",
-            remedy="mend the file; docs/adding-a-case.md shows a complete one",
+            rule="a case.py defines CASE and can be imported without an error",
+            remedy="correct the file; docs/adding-a-case.md shows a complete one",
         ) from error
     if case.name != name:
         raise UsageError(
             f"CASE.name is {case.name!r} in the folder {name!r}",
             where=file,
-            rule="a case is called as its folder is",
+            rule="a case has the name of its folder",
             remedy=f"write name={name!r}, or rename the folder",
         )
     return case
 
 
 def _with_tables(case: Case) -> Case:
-    """Return ``case`` with the sentences and the page that stand in files of their own."""
+    """Return ``case`` with the messages and the page from its ``.toml`` files."""
     place = folder(case.name)
     sentences, page = place / MESSAGES_FILE, place / PAGE_FILE
     if sentences.is_file():

@@ -1,1 +1,1 @@
-"""Torch-side pieces that jobs share: data order, precision, the optimizer step."""
+"""Training code on torch that all jobs share: data order, precision, the optimizer step."""

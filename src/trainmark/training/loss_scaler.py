@@ -1,7 +1,7 @@
-"""The loss scale of fp16 steps: when it doubles, when it halves, and which steps it dropped.
+"""The loss scale of fp16 steps: when it doubles, when it halves, and which steps it drops.
 
-Owns the rule of the scale. Everything stays on the device: no step waits to learn of an
-overflow.
+Owns the rule of the scale. All of its state is on the device, so no step synchronises to
+detect an overflow.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class LossScaler:
     ``delayed_shift=2`` of Megatron-LM's ``DynamicLossScaler``.
 
     Args:
-        enabled: whether losses are scaled at all; if not, every step is taken.
+        enabled: whether losses are scaled; if not, no step is dropped.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class LossScaler:
         return self._scaler.scale(loss)
 
     def unscale(self, optimizer: torch.optim.Optimizer) -> None:
-        """Divide the optimizer's gradients by the scale before its step, to clip them."""
+        """Divide the optimizer's gradients by the scale, so that they can be clipped."""
         self._scaler.unscale_(optimizer)
 
     def current(self) -> Tensor:
@@ -69,7 +69,7 @@ class LossScaler:
         self._scaler.step(optimizer)
         self._scaler.update()
         after = self.current()
-        # A lowered scale is how the library tells of an overflow without synchronising.
+        # The library lowers the scale after an overflow; comparing it does not synchronise.
         dropped = (after < before).to(self._one.dtype)
         self._skipped += dropped
         if self._hysteresis > 1:

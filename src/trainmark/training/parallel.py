@@ -1,7 +1,7 @@
-"""How a model is parallelized over ranks: replicas of it, and parts of one replica.
+"""How a model is parallelized over ranks: data parallel replicas and tensor parallel shards.
 
-Owns which rank trains which share of the data, which ranks hold one replica together, and
-when gradients are averaged over replicas. Tensor peers stand next to each other: rank =
+Owns which rank trains which share of the data, which ranks share one replica, and when
+gradients are averaged over replicas. Tensor parallel ranks are neighbours: rank =
 data_rank x tensor_size + tensor_rank.
 """
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """Where this rank stands. ``mesh`` has the dimensions ``data`` and ``tensor``."""
+    """The rank's coordinates. ``mesh`` has the dimensions ``data`` and ``tensor``."""
 
     data_rank: int = 0
     data_size: int = 1
@@ -38,9 +38,9 @@ class Ranks:
 
     @classmethod
     def of(cls, context: JobContext, *, tensor_parallel: int = 1, with_mesh: bool = False) -> Ranks:
-        """Return the rank's place; ``tensor_parallel`` ranks hold one replica together.
+        """Return the rank's coordinates; ``tensor_parallel`` ranks share one replica.
 
-        ``with_mesh`` makes one where plain replicas would not need it: FSDP does.
+        ``with_mesh`` also makes a mesh for whole replicas, which FSDP needs.
         """
         data_size = context.world_size // tensor_parallel
         assert data_size * tensor_parallel == context.world_size, "checked when planning"
@@ -58,14 +58,14 @@ class Ranks:
 
     @property
     def counts_here(self) -> bool:
-        """Tell whether this rank reports counts: one of those that share a replica."""
+        """Tell whether this rank reports counts: one of the ranks that share a replica does."""
         return self.tensor_rank == 0
 
 
 class Replicated(ParallelStyle):
     """Hold a module's parameters as DTensors that are the same on every rank of the mesh.
 
-    It takes and returns plain tensors, computed alike on every rank.
+    It takes and returns plain tensors, which are the same on every rank.
     """
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
@@ -102,11 +102,11 @@ class Replicas:
         return nullcontext()
 
     def finish(self) -> None:
-        """Leave the averaged gradients of the step in the parameters."""
+        """Complete the step's averaged gradients in the parameters' ``grad``."""
 
 
 class _Overlapped(Replicas):
-    """DDP: averages while the backward pass goes on."""
+    """DDP: averages during the backward pass."""
 
     def micro_batch(self, *, last: bool) -> AbstractContextManager[Any]:
         module = cast("DistributedDataParallel", self.module)
@@ -114,7 +114,7 @@ class _Overlapped(Replicas):
 
 
 class _Sharded(Replicas):
-    """FSDP2: every replica keeps a share of the parameters; averages with the backward pass."""
+    """FSDP2: every rank holds a shard of the parameters; averages during the backward pass."""
 
     def micro_batch(self, *, last: bool) -> AbstractContextManager[Any]:
         self.module.set_requires_gradient_sync(last)  # type: ignore[operator]
@@ -122,7 +122,7 @@ class _Sharded(Replicas):
 
 
 class _AtTheEnd(Replicas):
-    """Averages when the step's last backward pass is done: DDP takes no DTensor."""
+    """Averages after the step's last backward pass, because DDP does not support DTensors."""
 
     def __init__(self, module: nn.Module, ranks: Ranks) -> None:
         super().__init__(module)
@@ -150,10 +150,10 @@ def parallelize(
     """Parallelize ``model`` over the replicas of ``ranks``.
 
     Args:
-        model: already cut over the tensor ranks.
+        model: already sharded over the tensor parallel ranks.
         compiled: call it through ``torch.compile``.
-        shards: with these, FSDP2 shards the model, each of these modules on its own;
-            none: every replica is whole.
+        shards: shard the model with FSDP2, each of these modules as its own unit; None: every
+            replica is whole.
     """
     if shards is not None and ranks.mesh is not None:
         from torch.distributed.fsdp import fully_shard

@@ -1,8 +1,8 @@
-"""Which tensors training changes, and looks at them: do they change, do they get gradients.
+"""Which tensors training changes, and checks that they change and get gradients.
 
-Owns the looks, cheap ones and exact ones, without a copy of the tensors; knows nothing of when
-they are taken. Gradients are looked at because a parameter may change without learning
-anything: weight decay alone moves it.
+Owns the checks, cheap ones and exact ones, which copy no whole tensor; must not know when they
+are made. Gradients are checked because a parameter may change without learning anything:
+weight decay alone changes it.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-_TENSORS = 32  # looked at in a sample, spread evenly over all
-_ELEMENTS = 64  # of each of them
+_TENSORS = 32  # tensors in a sample, evenly distributed over all
+_ELEMENTS = 64  # elements of each of them
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -29,11 +29,11 @@ def trained(module: nn.Module) -> dict[str, Tensor]:
 
 
 class TensorDigest:
-    """Look at tensors by name; of a DTensor at what this rank holds of it.
+    """Compute digests of tensors by name; of a DTensor, of this rank's shard.
 
     Args:
-        tensors: looked at anew each time; where a rank holds nothing of one, it is left out.
-        seed: of the places in the sample.
+        tensors: read again at each call; those with no element on this rank are left out.
+        seed: selects the elements in the sample.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor], *, seed: int = 0) -> None:
@@ -46,13 +46,13 @@ class TensorDigest:
 
     @torch.no_grad()
     def sample(self) -> bytes:
-        """Return the bytes of a few elements of a few tensors: one copy to the host a type."""
+        """Return the bytes of a few elements of a few tensors, with one host copy per dtype."""
         by_type: dict[torch.dtype, list[Tensor]] = {}
         for sampled in self._sampled:
             found = sampled.elements()
             by_type.setdefault(found.dtype, []).append(found)
         return b"".join(
-            torch.cat(parts).view(torch.uint8).cpu().numpy().tobytes() for parts in by_type.values()
+            torch.cat(found).view(torch.uint8).cpu().numpy().tobytes() for found in by_type.values()
         )
 
     @torch.no_grad()
@@ -65,7 +65,7 @@ class TensorDigest:
 
 
 class _Sampled:
-    """Elements of a tensor. Where they are a view, it is made again only for other memory."""
+    """Elements of a tensor. A view of them is reused until the tensor's memory changes."""
 
     def __init__(self, tensor: Tensor, places: slice) -> None:
         self._tensor, self._places = tensor, places
@@ -74,37 +74,37 @@ class _Sampled:
 
     def elements(self) -> Tensor:
         local = _local(self._tensor)
-        # The view keeps its memory: nothing else can have its address meanwhile.
+        # The view holds a reference to its memory, so no other tensor can have its address.
         if self._view is None or local.data_ptr() != self._address:
             flat = _flat(local)
             if flat.data_ptr() != local.data_ptr():
-                return flat[self._places]  # a copy: the elements do not lie densely
+                return flat[self._places]  # a copy: the elements are not dense
             self._view, self._address = flat[self._places], local.data_ptr()
         return self._view
 
 
 def _places(numel: int, generator: torch.Generator) -> slice:
-    """Return evenly spaced elements, from a drawn one on."""
-    step = max(1, numel // _ELEMENTS)
-    first = int(torch.randint(min(step, numel), (), generator=generator))
-    return slice(first, first + step * _ELEMENTS, step)
+    """Return the places of evenly spaced elements, from a random first one."""
+    stride = max(1, numel // _ELEMENTS)
+    first = int(torch.randint(min(stride, numel), (), generator=generator))
+    return slice(first, first + stride * _ELEMENTS, stride)
 
 
 def _local(tensor: Tensor) -> Tensor:
-    """Return what this rank holds of a tensor."""
+    """Return this rank's shard of a tensor, or a plain tensor itself."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def _flat(tensor: Tensor) -> Tensor:
-    """Return the elements of ``tensor`` (numel,), without a copy where they lie densely."""
+    """Return the elements of ``tensor`` (numel,), without a copy if they are dense."""
     order = sorted(range(tensor.dim()), key=tensor.stride, reverse=True)
     return tensor.detach().permute(order).reshape(-1)
 
 
 def _sum(flat: Tensor) -> Tensor:
-    """Return the sum of the bits of (numel,) as whole numbers modulo 2**64, on the device.
+    """Return the sum of the bits of (numel,), read as integers, modulo 2**64, on the device.
 
-    Read as words of 8 bytes where they are aligned to it: then nothing has to be widened.
+    Aligned memory is read as 64-bit integers, which need no conversion.
     """
     numel, size = flat.numel(), flat.element_size()
     wide = 8 // size if size in _WORDS else 1
@@ -120,23 +120,23 @@ class GradientWatch:
     """Watch the gradients of ``tensors`` in the first ``looks`` steps of any optimizer.
 
     Nothing is copied to the host before ``found`` is called. A tensor that no optimizer holds
-    (a table that is updated within the backward pass) is never looked at.
+    (a table that is updated within the backward pass) is not watched.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor], *, looks: int) -> None:
         self._names = {id(x): name for name, x in tensors.items()}
-        self._tensors = tensors  # an id is a name only while its tensor lives
+        self._tensors = tensors  # keep them alive: an id is unique only among live objects
         self._looks = looks
         self._seen: dict[str, Tensor] = {}
         self._handle = register_optimizer_step_pre_hook(self._look)
 
     @property
     def finished(self) -> bool:
-        """Tell whether all looks were taken."""
+        """Tell whether the gradients of all ``looks`` steps were seen."""
         return self._looks == 0
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop watching."""
         self._handle.remove()
 
     @torch.no_grad()
@@ -157,7 +157,7 @@ class GradientWatch:
         self._looks -= looked
 
     def found(self) -> dict[str, bool]:
-        """Return whether any gradient of a parameter was not zero, by name, of those seen.
+        """Return, by name, whether a parameter had a non-zero gradient; only parameters seen.
 
         Synchronises with the device.
         """
@@ -167,5 +167,5 @@ class GradientWatch:
         return dict(zip(self._seen, flags, strict=True))
 
     def is_whole(self, name: str) -> bool:
-        """Tell whether this rank holds all of a parameter; a part may rightly see no gradient."""
+        """Tell whether this rank holds a whole parameter; a shard's gradients may all be zero."""
         return not isinstance(self._tensors[name], DTensor)

@@ -1,7 +1,7 @@
-"""Who trains which rows, in which order.
+"""Which rank trains which rows, in which order.
 
-Owns the cut of an epoch into optimizer steps, ranks and micro-batches, so that every row
-is trained exactly once an epoch and every sample of a step weighs the same. Numpy only.
+Owns the split of an epoch into optimizer steps, ranks and micro-batches, so that every row
+is trained exactly once an epoch and every sample of a step has the same weight. Numpy only.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class MicroBatch:
     """Row numbers of one micro-batch of one rank.
 
-    ``weightless`` marks a stand-in: the rank has no row (left) in this step and trains
-    one row with weight 0, because every rank must take part in each pass and reduction.
+    ``weightless`` marks a filler: the rank has no more rows in this step and trains one row
+    with weight 0, because every rank must take part in each pass and reduction.
     """
 
     rows: NDArray[np.int64]
@@ -35,11 +35,11 @@ class MicroBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharding:
-    """The cut of ``num_rows`` rows for one rank.
+    """The split of ``num_rows`` rows for one rank.
 
     A step takes ``micro_batch_size x grad_accum_steps x world_size`` rows of the epoch's
-    permutation; the last step takes what is left. A step's rows are split over the ranks
-    as evenly as whole rows allow.
+    permutation; the last step takes the remaining rows. A step's rows are split over the ranks
+    as evenly as possible.
     """
 
     num_rows: int
@@ -58,7 +58,7 @@ class Sharding:
         rank: int | None = None,
         world_size: int | None = None,
     ) -> Sharding:
-        """Return the cut for the recipe of ``context`` and its rank.
+        """Return the split for the recipe of ``context`` and its rank.
 
         Where several ranks train a replica together, ``rank`` and ``world_size`` count
         replicas.
@@ -101,7 +101,7 @@ class Sharding:
             first = samples * self.rank // self.world_size
             last = samples * (self.rank + 1) // self.world_size
             mine = step_rows[first:last]
-            # As many on every rank: each pass of a sharded model is one of all ranks.
+            # The same number on every rank: each pass of a sharded model involves all ranks.
             passes = -(-samples // (self.micro_batch_size * self.world_size))
             for number in range(passes):
                 rows = mine[number * self.micro_batch_size :][: self.micro_batch_size]
@@ -115,5 +115,5 @@ class Sharding:
 
 
 def evaluation_rows(num_rows: int, *, rank: int, world_size: int) -> range:
-    """Return the rows that ``rank`` scores: disjoint over ranks, together all of them."""
+    """Return the rows that ``rank`` scores: all ranks together score each row once."""
     return range(rank, num_rows, world_size)

@@ -1,8 +1,8 @@
-"""One optimizer step out of micro-batches, the same for every job.
+"""Take one optimizer step from micro-batches, in the same way for every job.
 
-Owns accumulation, the weight of a sample and autocast. A sample weighs one over the samples
-of the whole step on all ranks, so that short, uneven and accumulated steps give the gradient
-of the mean loss exactly.
+Owns gradient accumulation, the weight of a sample and autocast. A sample has the weight one
+over the samples of the whole step on all ranks, so that short, uneven and accumulated steps
+give exactly the gradient of the mean loss.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from trainmark.training.parallel import Replicas
 
 AUTOCAST_DTYPES: dict[str, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
-# Halving sixteen times from where the scaler starts: not one usable gradient meanwhile.
+# The initial scale halved sixteen times: gradients overflowed at every scale in between.
 LOSS_SCALE_FLOOR = 1.0
 
 
@@ -34,7 +34,7 @@ def add_over_ranks(*values: int, world_size: int, device: torch.device) -> list[
     """Return the exact sums of whole numbers over all ranks.
 
     Raises:
-        TypeError: a value is no whole number; it would be cut without a word.
+        TypeError: a value is not a whole number; it would be truncated silently.
     """
     if not all(isinstance(value, int) for value in values):
         raise TypeError(f"{values} are not whole numbers: use add_floats_over_ranks")
@@ -131,8 +131,8 @@ class Stepper:
     ) -> Stepper:
         """Return a stepper for a model that the job has parallelized itself.
 
-        Seeds what is drawn from here on: replicas share initial weights but not dropout
-        masks, and ranks that hold a replica together must drop alike.
+        Seeds torch: replicas have the same initial weights but different dropout masks, and
+        ranks that share one replica must have the same masks.
         """
         recipe = context.recipe
         torch.manual_seed(recipe.seed + 1_000_003 * ranks.data_rank)
@@ -147,10 +147,10 @@ class Stepper:
         )
 
     def check(self) -> None:
-        """Refuse to go on with a loss scale at its floor; see ``Job.check``.
+        """Stop the run if the loss scale is at its minimum; see ``Job.check``.
 
         Raises:
-            DivergedError: gradients overflow however small the scale.
+            DivergedError: gradients overflow even at the smallest scale.
         """
         if self._scaler.enabled and self._scaler.value() < LOSS_SCALE_FLOOR:
             raise DivergedError(
@@ -161,7 +161,7 @@ class Stepper:
             )
 
     def loss_scale(self) -> float | Tensor:
-        """Return what the next step's gradients are multiplied by; a tensor on the device."""
+        """Return the factor on the next step's gradients; a tensor on the device."""
         return self._scaler.current() if self._scaler.enabled else 1.0
 
     def skipped_steps(self) -> int:
@@ -169,11 +169,11 @@ class Stepper:
         return self._scaler.skipped_steps()
 
     def updates(self) -> int:
-        """Return how many steps were to change parameters; see ``Job.updates``."""
+        """Return how many steps should have changed parameters; see ``Job.updates``."""
         return self._steps_with_rate - int(self._skipped_with_rate.item())
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """Return the context a forward pass runs in; one block a forward, never longer."""
+        """Return the autocast context for one forward pass; use a new one for each."""
         dtype = AUTOCAST_DTYPES.get(self._precision)
         if dtype is None:
             return nullcontext()
@@ -200,7 +200,7 @@ class Stepper:
         with self._replicas.micro_batch(last=batch.closes_step):
             with self.autocast():
                 loss_sum = self._loss_sum(batch)
-            # Gradients are averaged over replicas; undo it, then weigh by the step's samples.
+            # Gradients are averaged over replicas: undo that, then divide by the step's samples.
             weight = self._data_size / batch.step_samples if samples else 0.0
             self._scaler.scale(loss_sum * weight).backward()
         return loss_sum.detach() * (1.0 if samples else 0.0)

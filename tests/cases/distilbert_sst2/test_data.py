@@ -427,7 +427,7 @@ def test_a_split_is_read_once_and_again_when_it_changed(request, monkeypatch, fo
 def test_one_array_alone_is_no_split(npz_folder):
     with (npz_folder / "dataset" / "train_dataset.npz").open("wb") as stream:
         np.save(stream, np.zeros(3))
-    assert "train_dataset.npz: not readable as npz: one array alone" in fault(npz_folder)
+    assert "train_dataset.npz: not readable as npz: a single array" in fault(npz_folder)
 
 
 @pytest.mark.parametrize("size", [10, 700])

@@ -209,7 +209,7 @@ def test_what_is_missing_is_named_with_its_origin(raw, tmp_path):
     (tmp_path / "empty").mkdir()
     assert "GLUE benchmark as SST-2.zip" in fault(tmp_path / "empty", target)
     (tmp_path / "notes.txt").write_text("x")
-    assert "notes.txt is no archive" in fault(tmp_path / "notes.txt", target)
+    assert "notes.txt is not an archive" in fault(tmp_path / "notes.txt", target)
     model = raw / "distilbert-base-uncased"
     (model / "config.json").rename(tmp_path / "config")
     message = fault(raw, target)

@@ -188,7 +188,7 @@ def test_a_row_outside_its_table_is_refused_and_nothing_changes(bad: int) -> Non
     assert str(caught.value) == (
         f"embedding table 1 of this process, sample 1 of the batch: row {bad} was asked for; "
         "row numbers are at least 0 and below the rows of their table"
-        "\n  way out: prepare the data anew, or check what made these row numbers"
+        "\n  way out: prepare the data again, or check the code that computed these row numbers"
     )
     assert torch.equal(tables.weight, before)
 

@@ -21,7 +21,7 @@ def _standard(world: str, micro_batch_size: int, grad_accum_steps: int = 1) -> D
 def _throughput(standard: DistilbertRecipe, *, max_steps: int, **changes: Any) -> DistilbertRecipe:
     """Return a recipe that fills the device as the published rows did and measures speed only.
 
-    All else, the accumulated micro-batches too, is the standard recipe's.
+    All other fields, gradient accumulation included, are the standard recipe's.
     """
     return replace(
         standard, micro_batch_size=96, max_steps=max_steps, warmup_steps=20,

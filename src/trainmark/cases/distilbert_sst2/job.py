@@ -40,7 +40,7 @@ def build(context: JobContext, data: Loaded) -> DistilbertJob:
 
 
 def planned_steps(recipe: DistilbertRecipe, steps_per_epoch: int) -> int:
-    """Return the optimizer steps of a run that never meets its target."""
+    """Return the optimizer steps of a run that does not reach its target."""
     steps = recipe.max_epochs * steps_per_epoch
     return steps if recipe.max_steps is None else min(steps, recipe.max_steps)
 
@@ -95,8 +95,8 @@ class DistilbertJob:
     def logits(model: nn.Module, ids: Tensor, mask: Tensor) -> Tensor:
         """Return the scores (B, 2) of a batch of ids and mask (B, T).
 
-        The mask goes in as (B, 1, 1, T), which the library takes as it is; from (B, T) it
-        would first ask the device whether anything is padded, and wait for the answer.
+        The mask is passed as (B, 1, 1, T), which the library uses unchanged. With (B, T) it
+        would first read from the device whether anything is padded, which synchronises.
         """
         scores: Tensor = model(input_ids=ids, attention_mask=mask[:, None, None, :]).logits
         return scores
@@ -122,7 +122,7 @@ class DistilbertJob:
 
     @torch.no_grad()
     def count_correct(self, rows: Sequence[int]) -> int:
-        """Return how many of the validation rows the model gets right, in eval mode."""
+        """Return how many validation rows the model classifies correctly, in eval mode."""
         import numpy as np
 
         # A forward pass alone keeps no activations: twice the training batch fits.

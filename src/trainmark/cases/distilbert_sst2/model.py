@@ -1,4 +1,4 @@
-"""The classifier of `transformers`: built from sizes, its weights read, its optimizer groups."""
+"""Build the classifier of `transformers`, load its weights and make its optimizer groups."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-# The narrow path: the package's own lazy top level resolves far more.
+# Imported by submodule: the package's lazy top level imports far more.
 from transformers.models.distilbert.configuration_distilbert import DistilBertConfig
 from transformers.models.distilbert.modeling_distilbert import DistilBertForSequenceClassification
 
@@ -29,7 +29,7 @@ def build_model(
 ) -> nn.Module:
     """Return the classifier on the host, in train mode.
 
-    The one place a model comes from. What ``weights`` does not hold starts from ``seed``.
+    Parameters that ``weights`` does not hold are initialized from ``seed``.
 
     Raises:
         DataError: weights that cannot be read or do not fit ``config``.

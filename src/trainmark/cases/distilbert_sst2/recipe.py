@@ -10,7 +10,7 @@ from trainmark.spec import PositiveInt, Recipe, recipe_field
 
 @dataclass(frozen=True, kw_only=True)
 class DistilbertRecipe(Recipe):
-    """How DistilBERT is trained; its size comes from ``model/config.json`` beside the data."""
+    """How DistilBERT is trained; its size comes from ``model/config.json`` in the data folder."""
 
     seq_length: PositiveInt = recipe_field(512, "tokens every sentence is padded to")
     init: Literal["pretrained", "random"] = recipe_field(

@@ -1,4 +1,4 @@
-"""Two Gaussian clouds told apart by a small network: what is trained, to which quality."""
+"""A small network that classifies two Gaussian clouds: the case's recipe and target."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The two clouds: written for a recipe, checked before a run; no torch here."""
+"""Generate and check the data of the two clouds; no torch here."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Operations written for the processor where the library's are slow."""
+"""CPU kernels that replace slow operations of the libraries."""

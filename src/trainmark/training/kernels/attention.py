@@ -1,9 +1,9 @@
-"""Attention by torch, and one of our own with dropout for float32 on a CPU.
+"""Attention with torch's kernels, and a kernel with dropout for float32 on a CPU.
 
-The library's fused CPU kernel refuses dropout and falls back to separate operations. This
-one keeps the same mathematics with fewer passes over the scores: its backward needs
-neither the mask nor the undropped matmul again, and most of what would be masked is
-skipped. Equal to the library's in eval mode; registered with it as ``cpu_dropout``.
+Torch's fused CPU kernel does not support dropout and falls back to separate operations.
+This one computes the same result with fewer passes over the scores: its backward pass needs
+neither the mask nor the probabilities before dropout again, and most masked scores are never
+computed. Equal to the library's in eval mode; registered with transformers as ``cpu_dropout``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 NAME = "cpu_dropout"
-_QUERIES = 128  # of a block: small saves more of the masked half, large suits the matmuls
+_QUERIES = 128  # of a block: small ones skip more masked scores, large ones suit the matmuls
 _SCORES = 1 << 16  # of a head in a block of rows that differ in their prefix: fit a cache
 
 
@@ -31,8 +31,8 @@ _SCORES = 1 << 16  # of a head in a block of rows that differ in their prefix: f
 class _Block:
     """Queries ``first`` to ``last`` of some rows against the keys before ``keys``.
 
-    ``hidden`` is true where a score does not count, over the last of these keys; it
-    broadcasts to (rows, H, queries, its keys).
+    ``hidden`` is true where a score is masked, over the last of these keys; it broadcasts to
+    (rows, H, queries, its keys).
     """
 
     rows: slice
@@ -43,7 +43,7 @@ class _Block:
 
 
 def _causal(rows: slice, start: int, length: int) -> Iterator[_Block]:
-    """Yield the queries from ``start`` on, each block with the keys up to its end only."""
+    """Yield blocks of the queries from ``start`` on, each with the keys up to its end only."""
     for first in range(start, length, _QUERIES):
         last = min(first + _QUERIES, length)
         ahead = torch.ones(last - first, last - first, dtype=torch.bool).triu_(1)
@@ -51,10 +51,10 @@ def _causal(rows: slice, start: int, length: int) -> Iterator[_Block]:
 
 
 class Prefix:
-    """Causal attention but for the first tokens of a row, which all of the row see.
+    """Prefix attention: all tokens attend to a row's first tokens, the rest is causal.
 
     Args:
-        separators: (B,): how many tokens these are.
+        separators: (B,) number of these first tokens.
         length: tokens in a row.
     """
 
@@ -62,18 +62,18 @@ class Prefix:
         place = torch.arange(length, device=separators.device)
         seen = (place <= place[:, None]) | (place < separators[:, None, None])
         self.separators = separators
-        self.mask = seen[:, None]  # (B, 1, T, T), made on the device, the same for all layers
+        self.mask = seen[:, None]  # (B, 1, T, T), computed on the device once for all layers
 
     @cached_property
     def blocks(self) -> list[_Block]:
-        """A few rows at a time: what the prefix spans in one block, what follows causally."""
+        """Yield a few rows at a time: the prefix as one block, then causal blocks."""
         length = self.mask.size(-1)
         step = max(1, _SCORES // length**2)
         found: list[_Block] = []
         for first, part in enumerate(self.separators.split(step)):
             rows = slice(first * step, first * step + len(part))
             low, high = (min(int(x), length) for x in part.aminmax())
-            end = high if length - high >= _QUERIES else length  # a short rest is not worth one
+            end = high if length - high >= _QUERIES else length  # no block for a short rest
             if end > 0:
                 hidden = ~self.mask[rows, :, :end, low:end] if low < end else None
                 found.append(_Block(rows, 0, end, end, hidden))
@@ -84,10 +84,10 @@ class Prefix:
 class _Attention(torch.autograd.Function):
     """Return dropout(softmax(q k^T * scaling + bias)) v, block by block.
 
-    With probabilities P, the kept ones D = P * keep, g the gradient of the output times
+    With probabilities P, those after dropout D = P * keep, g the gradient of the output times
     1/P(keep), the gradient of the scores is D * (g v^T) - P * rowsum(grad * out).
 
-    P and D are kept in one tensor: the probabilities, below zero where they were kept.
+    P and D are stored in one tensor: the probabilities, negated where they were not dropped.
     ``blocks`` cover every query of every row once; ``bias`` is for blocks of all keys.
     """
 
@@ -118,7 +118,7 @@ class _Attention(torch.autograd.Function):
             if p > 0.0:
                 mask, scale = keep_mask(scores.shape, p)
                 kept = mask.mul_(scores)
-                signed = scores.sub_(kept, alpha=2)  # below zero where kept
+                signed = scores.sub_(kept, alpha=2)  # negative where not dropped
             out[heads, asking] = torch.bmm(kept, v[heads, keys])
             saved.append(signed)
         # Not contiguous(), which returns its input for one head: see linear_cross_entropy.py.
@@ -152,13 +152,13 @@ class _Attention(torch.autograd.Function):
 
 
 def _blocks(query: Tensor, *, is_causal: bool) -> list[_Block]:
-    """Return the blocks where all rows of (B, H, T, D) are alike."""
+    """Return the blocks of (B, H, T, D) when all rows have the same mask."""
     rows, length = slice(0, query.size(0)), query.size(2)
     return list(_causal(rows, 0, length)) if is_causal else [_Block(rows, 0, length, length)]
 
 
 def _cut(block: _Block, heads: int) -> tuple[slice, slice, slice]:
-    """Return where a block lies in (B * H, T, D): its rows' heads, its queries, its keys."""
+    """Return the slices of a block in (B * H, T, D): its rows' heads, its queries, its keys."""
     rows = slice(block.rows.start * heads, block.rows.stop * heads)
     return rows, slice(block.first, block.last), slice(0, block.keys)
 
@@ -174,11 +174,11 @@ def attention(
 ) -> Tensor:
     """Return scaled dot-product attention of float32 tensors on a CPU.
 
-    Without dropout it is the library's, whose fused kernel is fast then.
+    Without dropout the library's fused kernel computes it, which is faster.
 
     Args:
         query, key, value: (B, H, T, D); so is the result.
-        is_causal, prefix: which positions see which; at most one of the two.
+        is_causal, prefix: which keys each query attends to; at most one of the two.
         dropout: probability of dropping an attention weight; 0 outside training.
     """
     if dropout == 0.0:
@@ -200,7 +200,7 @@ def library_attention(
     prefix: Prefix | None = None,
     dropout: float,
 ) -> Tensor:
-    """Return what ``attention`` does, by torch's operation, in any type on any device."""
+    """Return the same as ``attention``, with torch's operation, in any type on any device."""
     mask = None if prefix is None else prefix.mask
     return nn.functional.scaled_dot_product_attention(
         query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=is_causal
@@ -222,8 +222,8 @@ def attention_forward(  # noqa: PLR0917 - the registry passes by position
     Args:
         module: the layer; not used.
         query, key, value: (B, H, T, D), float32.
-        attention_mask: true or 0 where a key takes part: boolean, or added to the scores;
-            anything that broadcasts to (B, H, T, T).
+        attention_mask: boolean, true where a key takes part, or numbers added to the scores;
+            it broadcasts to (B, H, T, T).
         dropout: probability of dropping an attention weight; 0 outside training.
         scaling: factor on the scores; none: 1 / sqrt(D).
     """
@@ -238,7 +238,7 @@ def attention_forward(  # noqa: PLR0917 - the registry passes by position
 
 
 def use_cpu_attention(model: PreTrainedModel) -> None:
-    """Register this attention with the library and have ``model`` use it."""
+    """Register this attention with the library and make ``model`` use it."""
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import eager_mask
 

@@ -1,7 +1,7 @@
-"""Which operations a job computes with: the libraries' own, or ours.
+"""Choose the operations that a job computes with: the libraries', or those of this package.
 
-The one place where this is decided, from the recipe field ``kernels`` and the kind of device.
-Jobs and models call what they are given and must not ask why.
+Only this module decides, from the recipe field ``kernels`` and the kind of device. Jobs and
+models call the operations that they get and must not know the choice.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """One operation for each task; the libraries' and ours take the same arguments."""
+    """One operation for each task; both implementations take the same arguments."""
 
     attention: Callable[..., Tensor] = attention.library_attention
     dropout: type[nn.Dropout] = nn.Dropout
@@ -42,11 +42,11 @@ class Kernels:
     )
 
     def used(self, *tasks: str) -> dict[str, str]:
-        """Return for each of ``tasks`` whose operation it is, ``own`` or ``library``."""
+        """Return which operation each of ``tasks`` uses, ``own`` or ``library``."""
         return {task: "own" if task in self._own() else "library" for task in tasks}
 
     def put_into(self, model: PreTrainedModel) -> None:
-        """Have a model of transformers compute attention and dropout with these."""
+        """Make a model of transformers compute attention and dropout with these operations."""
         own = self._own()
         if "attention" in own:
             attention.use_cpu_attention(model)
@@ -71,14 +71,14 @@ OWN = Kernels(
 
 
 def kind(recipe: Recipe, torch_type: str) -> Literal["library", "own"]:
-    """Return whose operations run; where the recipe does not say, ours on a CPU alone."""
+    """Return which operations run; the default is ``own`` on a CPU, else ``library``."""
     return recipe.kernels or ("own" if torch_type == "cpu" else "library")
 
 
 def choose(recipe: Recipe, torch_type: str) -> Kernels:
     """Return the operations for ``recipe`` on a kind of device.
 
-    Of ours, attention and dropout are for uncompiled fp32 on a CPU, rows for a CPU with numba.
+    With ``own``, attention and dropout need uncompiled fp32 on a CPU, rows a CPU with numba.
     """
     on_cpu = torch_type == "cpu"
     if kind(recipe, torch_type) == "library":

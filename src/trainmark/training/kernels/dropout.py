@@ -1,8 +1,8 @@
-"""Dropout whose masks a CPU draws in a fraction of the time.
+"""Dropout with faster random masks on a CPU.
 
 On a CPU torch draws one Bernoulli number after another on one thread. Here each 64-bit
-random word decides four elements, and the comparison uses all threads. Same probability
-to 2**-16 and the exact expectation; another stream of the same seeded generator.
+random integer decides four elements, and the comparison uses all threads. The probability
+is the same to 2**-16 and the expectation is exact; the masks differ for the same seed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def keep_mask(shape: torch.Size, p: float) -> tuple[Tensor, float]:
     """Return zeros and ones, float32 of ``shape``, and the factor 1 / P(one).
 
     P(zero) is ``p`` rounded to a multiple of 2**-16 (0.1 gives 0.1000061); the factor is
-    the exact inverse of the probability that is drawn, so the expectation is kept.
+    the exact inverse of the rounded probability, so the expectation is unchanged.
     """
     mask = torch.empty(shape)
     dropped = round(p * _LEVELS)
@@ -32,7 +32,7 @@ def keep_mask(shape: torch.Size, p: float) -> tuple[Tensor, float]:
 
 
 class FastDropout(nn.Dropout):
-    """``nn.Dropout`` with the cheaper mask, for float32 on a CPU."""
+    """``nn.Dropout`` with the faster mask, for float32 on a CPU."""
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - the parent's name
         """Return ``input`` with elements dropped in training."""

@@ -1,9 +1,9 @@
-"""Rows of embedding tables, looked up and updated: by torch, or by compiled loops on a CPU.
+"""Look up and update rows of embedding tables: with torch, or with compiled loops on a CPU.
 
-Owns how tensors reach the loops of ``row_loops`` and how these are shared out over threads.
-They need numba, an extra. Knows nothing of autograd or of a loss scale.
+Owns how tensors are passed to the loops of ``row_loops`` and how the work is split over
+threads. The loops need numba, an extra. Must not know autograd or a loss scale.
 
-Results do not depend on the number of threads: a row belongs to one piece of work, which
+Results do not depend on the number of threads: each row belongs to one piece of work, which
 adds its gradients in the order of the samples.
 """
 
@@ -23,16 +23,16 @@ from trainmark.errors import DataError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-PIECES_A_THREAD = 4  # a thread that is held up leaves pieces to the others
+PIECES_A_THREAD = 4  # if one thread is delayed, the others take its pieces
 
 
 @dataclass(frozen=True, slots=True)
 class RowOperations:
-    """How rows of tables that lie one after the other in one weight are read and changed.
+    """The operations on rows of tables that are stored one after the other in one weight.
 
     Args:
-        name: as records hold it.
-        look_up, add_rows: called as ``look_up_compiled`` and ``add_rows_compiled``.
+        name: the name in records.
+        look_up, add_rows: take the arguments of ``look_up_compiled`` and ``add_rows_compiled``.
     """
 
     name: str
@@ -60,7 +60,7 @@ def _rows_of(starts: Tensor, ids: Tensor) -> Tensor:
 
 
 def look_up_compiled(weight: Tensor, starts: Tensor, cardinalities: Tensor, ids: Tensor) -> Tensor:
-    """Return rows of tables that lie one after the other in ``weight``.
+    """Return rows of tables that are stored one after the other in ``weight``.
 
     Args:
         weight: (rows of all tables, dim) float32.
@@ -100,8 +100,8 @@ def add_rows_compiled(
     Args:
         weight: (rows of all tables, dim) float32.
         starts: (T,) first row of each table.
-        ids: (T, B) row numbers that ``look_up`` has taken.
-        grads: (B, T, dim) float32; samples may lie apart, as in a slice of tables.
+        ids: (T, B) row numbers, checked by ``look_up`` before.
+        grads: (B, T, dim) float32; the stride of samples may be larger, as in a slice of tables.
     """
     from trainmark.training.kernels import row_loops
 
@@ -109,7 +109,7 @@ def add_rows_compiled(
     if grads.stride()[1:] != (dim, 1):
         grads = grads.contiguous()
     stride = grads.stride(0)
-    # A vector is the one shape whose layout the compiler knows for any stride of samples.
+    # The compiler knows the layout of a vector for any stride of samples.
     length = max(0, (samples - 1) * stride + tables * dim)
     flat = grads.as_strided((length,), (1,))
     arrays = [item.numpy() for item in (weight, starts, ids.contiguous(), flat)]
@@ -124,7 +124,7 @@ def add_rows_compiled(
 
 def _share_out(work: Callable[[int, int], None], pieces: Sequence[tuple[int, int]]) -> None:
     """Do every piece of work, on as many threads as torch uses."""
-    waiting = iter(pieces)  # handed out under the interpreter's lock
+    waiting = iter(pieces)  # thread-safe: the interpreter's lock guards each ``next``
     others = min(torch.get_num_threads(), len(pieces)) - 1
     helpers = [_helpers(others).submit(_work_off, work, waiting) for _ in range(others)]
     _work_off(work, waiting)
@@ -149,7 +149,7 @@ def _refuse(ids: Tensor, position: int) -> None:
         f"row {int(ids[table, sample])} was asked for",
         where=f"embedding table {table} of this process, sample {sample} of the batch",
         rule="row numbers are at least 0 and below the rows of their table",
-        remedy="prepare the data anew, or check what made these row numbers",
+        remedy="prepare the data again, or check the code that computed these row numbers",
     )
 
 

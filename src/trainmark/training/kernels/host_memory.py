@@ -1,7 +1,7 @@
-"""How the C library hands out large blocks on a host, and takes them back.
+"""How the C library allocates large blocks on a host, and frees them.
 
-Owns its settings: one for speed, which every CPU rank starts with, and one for jobs whose
-peak must stay near what they hold.
+Owns its settings: one for speed, with which every CPU rank starts, and one for jobs whose
+peak memory must stay close to the memory in use.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_MMAP_MAX = -1, -3, -4  # malloc.h of gl
 
 
 def keep_freed_memory() -> bool:
-    """Have glibc keep freed blocks for the next step; tell whether it took the setting.
+    """Make glibc reuse freed blocks in the next step; tell whether it accepted the setting.
 
     By default each tensor above 32 MiB, the gradient of a word embedding for instance, is
     mapped anew, faulted in page by page and unmapped again at every step.
@@ -26,19 +26,19 @@ def keep_freed_memory() -> bool:
 
 
 def map_large_blocks(least_bytes: int) -> bool:
-    """Have glibc map each block from ``least_bytes`` on its own; tell whether it will.
+    """Make glibc map each block of at least ``least_bytes`` singly; tell whether it will.
 
-    Blocks of many sizes that live between each other's frees leave holes in the heap that
-    none of them fits: half as much again as what is in use. A mapping of its own leaves
-    none, at the price of touching its pages anew. Smaller blocks stay on the heap.
+    Blocks of many sizes with interleaved lifetimes fragment the heap: the holes add half of the
+    memory in use. Separate mappings leave no holes, but each one faults its pages in again.
+    Smaller blocks stay on the heap.
     """
     return _set({_M_MMAP_MAX: 1 << 16, _M_MMAP_THRESHOLD: least_bytes})
 
 
 def give_back_free_memory() -> bool:
-    """Return what is free on glibc's heap to the system, holes too; tell whether any was.
+    """Return free memory of glibc's heap to the system, holes too; tell whether there was any.
 
-    Building a model leaves holes between small blocks that stay, and no large block fits.
+    Building a model leaves holes between small blocks, too small for later large blocks.
     """
     trim = _of_the_c_library("malloc_trim")
     return trim is not None and bool(trim(0))

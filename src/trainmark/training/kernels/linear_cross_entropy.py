@@ -1,8 +1,9 @@
-"""The cross-entropy of a linear head, without all its scores in memory at once.
+"""The cross-entropy of a linear head, computed in blocks to save memory.
 
-Over a large vocabulary the scores are the largest tensor of a language model. Here a block
-of rows at a time is scored and turned into its own gradient in place, which gives the
-gradients of the inputs at once; the backward pass only scales them. No matmul is done twice.
+With a large vocabulary the scores (logits) are the largest tensor of a language model. Here
+the scores of one block of rows at a time are computed and turned into their own gradient in
+place, from which the gradients of the inputs follow directly; the backward pass only scales
+them. No matmul is done twice.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from torch.distributed.tensor import DTensor, Replicate
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-# Rows x vocabulary scores that are held at once: large enough that reading the weight
-# once a block is small beside the matmuls, small enough to be cheap in memory.
+# Rows x vocabulary scores in memory at a time: large enough that reading the weight once a
+# block costs little compared with the matmuls, small enough to need little memory.
 SCORES_AT_ONCE = 1 << 26
-_ROWS_MULTIPLE = 256  # a BLAS takes up to half as long again where the last few are left over
-# A probability of one in 50,000 is below fp16's normal numbers; four times that is not, and
-# a thousand rows of one token still add up to less than fp16's largest.
+_ROWS_MULTIPLE = 256  # other row counts take a BLAS up to 1.5 times as long
+# A probability of 1/50,000 is below fp16's smallest normal number; four times that is not, and
+# the sum over a thousand rows of one token is still below fp16's largest number.
 _FP16_BOOST = 4.0
 
 
@@ -35,13 +36,13 @@ def library_cross_entropy_sum(
     scores_at_once: int = 0,
     ignored: int = -100,
 ) -> Tensor:
-    """Return what ``linear_cross_entropy_sum`` does, by torch's operations.
+    """Return the same as ``linear_cross_entropy_sum``, computed with torch's operations.
 
-    All scores are held at once, those of a weight that is cut over ranks on each rank.
+    All scores are in memory at once, on each rank also those of a weight sharded over ranks.
     """
     del scores_at_once
     if isinstance(weight, DTensor):
-        # The gradients of all ranks' rows add up in that of the hidden states.
+        # The gradient of the hidden states sums those of all ranks' classes.
         hidden = DTensor.from_local(hidden, weight.device_mesh, [Replicate()])
     scores = nn.functional.linear(hidden, weight)
     if isinstance(scores, DTensor):
@@ -67,10 +68,10 @@ def linear_cross_entropy_sum(
         hidden: (N, D), the same on every rank that shares the weight.
         weight: (V, D); a DTensor is cut by rows over the ranks of its mesh.
         targets: (N,), int64, in [0, classes).
-        classes: rows of the whole weight that are classes, those behind them being padding
-            without probability; none: all of them.
-        scores_at_once: scores held in memory at once.
-        ignored: a target of this value, which is no class, adds nothing to the loss.
+        classes: rows of the whole weight that are classes; the rows after them are padding with
+            probability 0. None: all rows.
+        scores_at_once: scores in memory at a time.
+        ignored: a target with this value, which is not a class, adds nothing to the loss.
     """
     group, first_class = None, 0
     if isinstance(weight, DTensor):
@@ -130,7 +131,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 d_hidden[block] = gradient @ matrix
             if d_weight is not None:
                 add_matmul(d_weight, gradient, inputs[block])
-            del scores, gradient  # or the next block would be made beside them
+            del scores, gradient  # free them before the next block is allocated
         if d_hidden is not None and group is not None:
             dist.all_reduce(d_hidden, group=group)
         ctx.gradients = d_hidden, d_weight
@@ -156,12 +157,12 @@ def add_matmul(total: Tensor, gradient: Tensor, inputs: Tensor) -> None:
 def _to_gradient(
     scores: Tensor, targets: Tensor, group: ProcessGroup | None, counts: Tensor | None
 ) -> Tensor:
-    """Turn ``scores`` (rows, V) into softmax less one-hot, in place; return the loss's sum.
+    """Turn ``scores`` (rows, V) into softmax minus one-hot, in place; return the sum of losses.
 
     ``targets`` count from this rank's first class; rows outside ``counts`` become zero.
     """
     weight = torch.ones_like(scores[:, 0]) if counts is None else counts.to(scores.dtype)
-    if group is None:  # a target that counts and is no class must fail below, not score as 0
+    if group is None:  # an invalid target must fail below, not count as class 0
         here = torch.ones_like(targets, dtype=torch.bool) if counts is None else counts
         index = targets.where(here, 0)[:, None]
         torch.log_softmax(scores, -1, out=scores)

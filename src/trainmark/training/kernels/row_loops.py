@@ -1,9 +1,9 @@
 """The compiled loops over embedding rows on a CPU.
 
-Owns what happens to one range of samples or one table. Of torch's own operations
-``index_select`` has no prefetch, and each that adds rows sorts them, or takes one thread, or
-dispatches once a row. Must not know of tensors or threads: arrays come in, and the
-interpreter's lock is released.
+Owns the work on one range of samples or one table. In torch, ``index_select`` does not
+prefetch, and each operation that adds rows sorts them, or uses one thread, or dispatches once
+per row. Must not know of tensors or threads: the loops take arrays and release the global
+interpreter lock.
 
 Compiled by numba on first use. Addresses are plain integers here.
 """
@@ -16,10 +16,10 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-AHEAD = 8  # rows between a prefetch and its use: 4 KiB on their way at 128 numbers a row
+AHEAD = 8  # rows between a prefetch and its use: 4 KiB in flight at 128 numbers a row
 LINE_BYTES = 64
 FLOAT_BYTES = 4
-WIDTH = 8  # numbers handled at once where a row is a multiple of them
+WIDTH = 8  # numbers per vector instruction, if a row's length is a multiple of it
 WIDE_BYTES = WIDTH * FLOAT_BYTES
 
 _WIDE = ir.VectorType(ir.FloatType(), WIDTH)
@@ -27,7 +27,7 @@ _WIDE = ir.VectorType(ir.FloatType(), WIDTH)
 
 @intrinsic  # type: ignore[untyped-decorator]
 def _prefetch(_typing: Any, _address: Any) -> Any:
-    """Have the line at an address brought into the caches; any address is allowed."""
+    """Prefetch the cache line at an address; any address is allowed."""
 
     def generate(context: Any, builder: Any, _signature: Any, values: Any) -> Any:
         number, pointer = ir.IntType(32), builder.inttoptr(values[0], ir.PointerType())
@@ -44,7 +44,7 @@ def _prefetch(_typing: Any, _address: Any) -> Any:
 def _add_scaled(_typing: Any, _target: Any, _source: Any, _scale: Any) -> Any:
     """Add ``scale x source`` to ``WIDTH`` numbers at an address.
 
-    Written out, because between two arrays that might overlap the compiler takes them singly.
+    Written as vector code, because the compiler does not vectorise over arrays that may overlap.
     """
 
     def generate(context: Any, builder: Any, _signature: Any, values: Any) -> Any:
@@ -93,7 +93,7 @@ def _add_to_table(  # noqa: PLR0917
     weight: Any, starts: Any, ids: Any, grads: Any, stride: int, factor: float,
     table: int, share: int, shares: int,
 ) -> None:  # fmt: skip
-    """Update the rows of one table whose numbers leave the remainder ``share``."""
+    """Update the rows of one table whose number modulo ``shares`` is ``share``."""
     samples, dim = ids.shape[1], weight.shape[1]
     row_bytes = dim * FLOAT_BYTES
     first, gradients = weight.ctypes.data, grads.ctypes.data + table * row_bytes

@@ -1,7 +1,7 @@
-"""The data folder: its splits, the check before a run, and the load on a rank.
+"""The data folder: its splits, its check before a run, and loading it on a rank.
 
-Owns the choice of form and the content id. The check is the load with its findings written
-down, so what passed it cannot surprise a rank. No torch.
+Owns the choice of format and the content id. The check runs the same code as the load, so a
+rank can load all data that passed the check. No torch.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 
 __all__ = ["check", "generate", "load"]  # what the core and the job call
 SPLITS = ("train", "validation")
-TOKENS = "tokens"  # subfolder for what was read once
-FORMAT = 1  # of what is kept there
+TOKENS = "tokens"  # subfolder of cached tokens
+FORMAT = 1  # version of the cached files
 TEXT_FOLDERS = (".", "data", "sst2", "SST-2")  # where the hub and the GLUE archive keep files
 NPZ = Form(
     "npz", {"train": ("train_dataset.npz",), "validation": ("eval_dataset.npz",)}, ("dataset",)
 )
-FORMS = (  # the first that is there is read
+FORMS = (  # the first that exists is read
     NPZ,
     Form(
         "parquet", {split: (f"{split}.parquet",) for split in SPLITS}, TEXT_FOLDERS, numbered_files
@@ -70,7 +70,7 @@ class Loaded:
 
 
 def load(folder: Path, recipe: DistilbertRecipe) -> Loaded:
-    """Read both splits as token rows; sentences are tokenised once and kept in the folder.
+    """Read both splits as token rows; sentences are tokenised once and cached in the folder.
 
     Raises:
         DataError: the first fault found, with file, row or key, rule and way out.
@@ -118,10 +118,10 @@ def _read(
 
 
 def check(folder: Path, recipe: DistilbertRecipe) -> DataFacts:
-    """Check every file that ``recipe`` reads and name the content.
+    """Check every file that ``recipe`` reads, and return its facts with the content id.
 
-    The id is a sha256 over the rows as read and the model files, so that the same rows
-    written by another library version keep their name.
+    The id is a sha256 of the rows as read and the model files, so that the same rows written
+    by another library version have the same id.
 
     Raises:
         DataError: as ``load``, and where weights are missing or have another shape.

@@ -1,7 +1,7 @@
-"""Token rows out of the published npz form, checked and kept without their padding.
+"""Read token rows from the published npz format, check them and drop their padding.
 
 Owns the rules of the arrays. The published files hold 512 int64 a row, half a gigabyte, of
-which about one fortieth are tokens; arrays are read one after the other. Pickled members are
+which about one fortieth are tokens, so arrays are read one at a time. Pickled members are
 never loaded.
 """
 
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-MEMBERS = {"label": 1, "attention_mask": 2, "input_ids": 2}  # with their axes; others are not read
+# Members and their number of axes; others are not read.
+MEMBERS = {"label": 1, "attention_mask": 2, "input_ids": 2}
 MOST_BYTES = 4 << 30  # of an array; the published ones have 275 MB
 PREPARE = "run `trainmark prepare distilbert_sst2` to write it"
 
@@ -30,13 +31,13 @@ def read_npz(file: Path, *, seq_length: int | None, vocab_size: int) -> TokenRow
     """Read and check one split.
 
     Args:
-        seq_length: the recipe's; columns past it must be padding. None: take the file's.
-        vocab_size: token ids lie in [0, vocab_size).
+        seq_length: the recipe's; columns after it must be padding. None: the file's width.
+        vocab_size: token ids are in [0, vocab_size).
 
     Raises:
         DataError: a damaged file, a missing member, or a row that breaks a rule.
     """
-    # Opened here: of a damaged file, the library would leave it open.
+    # Opened here because numpy does not close a damaged file.
     with file.open("rb") as stream, _opened(file, stream) as held:
         labels, mask = _member(file, held, "label"), _member(file, held, "attention_mask")
         _refuse_labels(file, labels)
@@ -45,7 +46,7 @@ def read_npz(file: Path, *, seq_length: int | None, vocab_size: int) -> TokenRow
             raise DataError(
                 f"rows are {width} tokens wide, the recipe's seq_length is {seq_length}",
                 where=str(file),
-                rule="rows are at least seq_length wide, or sentences may have been cut",
+                rule="rows are at least seq_length wide; shorter rows may hold cut sentences",
                 remedy=f"add seq={width}, or prepare the data again",
             )
         prefix, lengths = _checked_mask(file, mask, seq_length or width)
@@ -63,7 +64,7 @@ def read_npz(file: Path, *, seq_length: int | None, vocab_size: int) -> TokenRow
     _refuse_row(
         file, "input_ids", bad,
         lambda row: f"token id out of range: smallest {ids[row].min()}, largest {ids[row].max()}",
-        rule=f"a token id lies in [0, {vocab_size}), the vocab_size of model/config.json",
+        rule=f"a token id is in [0, {vocab_size}), the vocab_size of model/config.json",
     )  # fmt: skip
     return TokenRows.of(ids[prefix], lengths, labels)
 
@@ -74,7 +75,7 @@ def _opened(file: Path, stream: BinaryIO) -> Any:
     except Exception as error:  # noqa: BLE001  the library raises whatever damage leads to
         raise _unreadable(file, error) from None
     if isinstance(held, np.ndarray):
-        raise _unreadable(file, ValueError("one array alone"))
+        raise _unreadable(file, ValueError("a single array"))
     return held
 
 
@@ -128,7 +129,7 @@ def _refuse_labels(file: Path, labels: NDArray[Any]) -> None:
 def _checked_mask(
     file: Path, mask: NDArray[Any], seq_length: int
 ) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-    """Return where tokens stand, bool (rows, tokens), and how many each row has."""
+    """Return the mask of tokens, bool (rows, tokens), and the number of tokens of each row."""
     odd = (mask != 0) & (mask != 1)
     _refuse_row(
         file, "attention_mask", odd.any(1), lambda row: f"mask value {mask[row][odd[row]][0]}",
@@ -149,7 +150,7 @@ def _checked_mask(
 
 
 def _refuse_row(file: Path, name: str, bad: NDArray[Any], what: Any, *, rule: str) -> None:
-    """Refuse the first bad row; ``what`` says of a row number what is wrong."""
+    """Refuse the first bad row; ``what`` describes the fault of a row number."""
     if bad.any():
         row = int(bad.argmax())
         raise DataError(

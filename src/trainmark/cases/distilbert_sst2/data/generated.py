@@ -1,11 +1,11 @@
 """Generated reviews: sentences whose sentiment needs word order, not only words.
 
-Owns the words, the grammar and the noise.
+Owns the vocabulary, the grammar and the label noise.
 
-A sentence holds one judging adjective. ``not`` right before it turns the label around;
-``not`` before a neutral adjective elsewhere changes nothing. So the words alone, without
-their order, decide about four sentences in five. A known share of labels is then flipped,
-exactly counted per split: the true rule scores ``BEST_ACCURACY``, and no honest model more.
+A sentence holds one adjective of praise or blame. ``not`` directly before it inverts the
+label; ``not`` before a neutral adjective changes nothing. So a model that ignores word order
+is right for about four sentences in five. Then an exact share of each split's labels is
+flipped: the rule itself scores ``BEST_ACCURACY``, and no model can be expected to score more.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ MODEL_CONFIG: dict[str, Any] = {
 
 
 def vocabulary() -> list[str]:
-    """Return the tokens by id: special ones first, then every word in a fixed order."""
+    """Return the tokens in the order of their ids: special tokens, then all words."""
     texts = [*POSITIVE, *NEGATIVE, *NEUTRAL, *NOUNS, *OPENINGS, *TAILS, *ADVERBS]
     texts.append("the a this is was not and")
     words = " ".join(texts).split()

@@ -1,7 +1,7 @@
-"""Sentences and labels out of GLUE's files, parquet or TSV, each row checked.
+"""Read sentences and labels from GLUE's files, parquet or TSV, and check each row.
 
-Owns the two text formats and the words of their faults. Knows no tokens and no torch.
-Rows are counted from 1 as they stand in the file, a header not counted.
+Owns the two text formats and the errors in them. Must not know tokens or torch. Rows are
+counted from 1 in the order of the file, without the header.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ OTHER_SPLIT = "use GLUE's train and validation files; its test file has no label
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """The rows of one split: sentences as they stand in the file, labels 0 or 1."""
+    """The rows of one split: sentences, unchanged, and labels, 0 or 1."""
 
     sentences: list[str]
     labels: list[int]
 
 
 def read_texts(files: Sequence[Path]) -> Texts:
-    """Read one split from its files in order; none of them is empty.
+    """Read one split from its files in order; each must have a row.
 
     Raises:
         DataError: a file is damaged, or holds a row that breaks a rule.
@@ -50,7 +50,7 @@ def read_texts(files: Sequence[Path]) -> Texts:
 
 
 def _table(file: Path) -> Any:
-    """Return the columns of a file that are read."""
+    """Return the columns sentence and label of a file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -81,7 +81,7 @@ def _tsv(file: Path) -> Any:
 
     table = csv.read_csv(
         file,
-        read_options=csv.ReadOptions(use_threads=False),  # else rows have no numbers
+        read_options=csv.ReadOptions(use_threads=False),  # errors have row numbers only then
         parse_options=csv.ParseOptions(
             delimiter="\t", quote_char=False, ignore_empty_lines=False, invalid_row_handler=skip
         ),
@@ -105,7 +105,7 @@ def _refuse_names(file: Path, names: Sequence[str]) -> None:
     for name in COLUMNS:
         if names.count(name) != 1:
             count = names.count(name)
-            what = f"column {name} is there {count} times" if count else f"no column {name}"
+            what = f"column {name} exists {count} times" if count else f"no column {name}"
             raise DataError(
                 f"{what}; there are: {', '.join(names)}",
                 where=str(file),

@@ -1,6 +1,6 @@
-"""Rows of token ids without their padding, and batches out of them.
+"""Rows of token ids without padding, and batches made of them.
 
-Owns the form data has in memory on every rank: one flat array of ids, so that SST-2 takes
+Owns the form of the data in memory on every rank: one flat array of ids, so that SST-2 takes
 a few megabytes instead of hundreds. Numpy only.
 """
 

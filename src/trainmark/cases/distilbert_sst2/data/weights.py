@@ -1,4 +1,4 @@
-"""Which key of a checkpoint fits which parameter; no torch, so that the launcher can check.
+"""Match the keys of a checkpoint with parameters; no torch, so that the launcher can check.
 
 Owns the names and shapes that a DistilBERT classifier of a given size has.
 """
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .model_files import ModelConfig
 
 WEIGHTS = (SINGLE, "pytorch_model.bin")  # the first that exists is used
-HEADS = ("pre_classifier.", "classifier.")  # absent from a language model: start fresh
+HEADS = ("pre_classifier.", "classifier.")  # not in a language model: newly initialized
 IGNORED = ("vocab_transform.", "vocab_layer_norm.", "vocab_projector.")  # masked-LM head
 IGNORED_BUFFERS = ("embeddings.position_ids",)
 
@@ -61,13 +61,13 @@ def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 def match_weights(
     found: Iterable[StoredTensor], config: ModelConfig, file: Path
 ) -> dict[str, StoredTensor]:
-    """Return what the checkpoint holds of each parameter, by the parameter's name.
+    """Return the checkpoint's tensor of each parameter, by the parameter's name.
 
-    The classifier's own layers may be absent; the masked-LM head is left out.
+    The classifier's own layers may be missing; the masked-LM head is ignored.
 
     Raises:
-        DataError: a tensor that is unknown or of another shape than the config's, or a
-            parameter that is missing.
+        DataError: a tensor is unknown or has another shape than in the config, or a parameter
+            is missing.
     """
     weights = ModelWeights(
         model="the DistilBERT of model/config.json",
@@ -85,7 +85,7 @@ def weights_file(folder: Path) -> Path:
     """Return the weights of the model folder.
 
     Raises:
-        DataError: there are none.
+        DataError: no weights file exists.
     """
     file = first_existing(folder, WEIGHTS)
     if file is None:
@@ -101,7 +101,7 @@ def weights_file(folder: Path) -> Path:
 def check_weights(folder: Path, config: ModelConfig) -> Path:
     """Check names and shapes of the weights without reading their numbers; return the file.
 
-    What torch wrote before version 1.6 cannot be looked into without torch: the job checks it.
+    Files that torch wrote before version 1.6 cannot be read without torch: the job checks them.
     """
     file = weights_file(folder)
     stored = stored_tensors(file, rule=MODEL_RULE, remedy=MODEL_REMEDY)

@@ -1,7 +1,7 @@
-"""Turn a raw download into the npz form, whole or not at all.
+"""Convert a raw download into the npz format, completely or not at all.
 
-Owns what counts as a source, archives included, and the steps from sources to files; how
-these are kept and gone on with is ``trainmark.data.prepared``'s.
+Owns which files count as sources, archives included, and the conversion of sources to files.
+``trainmark.data.prepared`` writes the files and resumes interrupted calls.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ PUBLISHED_ROWS = {"train": 67_349, "validation": 872}
 TOKENIZER_FILES = (*TOKENIZERS, "tokenizer_config.json", "special_tokens_map.json")
 SPLIT_NAMES = {name: split for split, (name,) in NPZ.names.items()}
 SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz")
-# What the readers raise besides OSError; RuntimeError: encrypted, or an unknown method.
+# Errors of the readers besides OSError; RuntimeError: encrypted, or an unknown compression.
 DAMAGE = (
     zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError, RuntimeError,
 )  # fmt: skip
@@ -68,14 +68,14 @@ WHERE_MODEL = (
 def prepare(raw: Path, data: Path, say: Say) -> None:
     """Write ``data`` from ``raw``: a folder or an archive with SST-2 and a model folder.
 
-    Calling again with the same sources keeps every finished file whose sha256 still fits.
+    Calling again with the same sources reuses every finished file whose sha256 still matches.
 
     Args:
-        say: called with one line for each thing done, kept or found.
+        say: called with each line of progress.
 
     Raises:
-        DataError: something is missing or damaged, or ``data`` is not this call's to write.
-        EnvironmentFault: no room to unpack.
+        DataError: a source is missing or damaged, or ``data`` was not written by this command.
+        EnvironmentFault: not enough disk space to unpack.
     """
 
     def write(raw: Path, unfinished: Unfinished) -> None:
@@ -109,12 +109,12 @@ def _raw_files(raw: Path) -> dict[str, Path]:
     """Return the raw files that matter, by name below ``raw``.
 
     Raises:
-        DataError: nothing is there, or nothing that this case knows.
+        DataError: ``raw`` does not exist, or holds no file that this case reads.
     """
     if raw.is_file():
         if not _is_archive(raw):
             raise DataError(
-                f"{raw.name} is no archive",
+                f"{raw.name} is not an archive",
                 where=str(raw),
                 rule=f"a raw file ends in {', '.join(SUFFIXES)}",
                 remedy="name the folder that holds the files",
@@ -157,14 +157,14 @@ def _unpacked(raw: Path, folder: Path, say: Say) -> list[Path]:
 
 
 def _unpack(archive: Path, folder: Path) -> None:
-    """Unpack into ``folder``, which exists; the library keeps every member below it.
+    """Unpack into ``folder``, which exists; the library writes no member outside of it.
 
     Raises:
         DataError: a damaged archive, or a member that is a link out of it or a device.
         EnvironmentFault: the disk has less room than the archive says it needs.
     """
     zipped = archive.name.lower().endswith(".zip")
-    rule = f"{archive.name} is unpacked beside the folder to write"
+    rule = f"{archive.name} is unpacked next to the folder to write"
     try:
         if zipped:
             with zipfile.ZipFile(archive) as opened:
@@ -172,7 +172,7 @@ def _unpack(archive: Path, folder: Path) -> None:
                 prepared.refuse_full(folder, size, rule=rule)
                 opened.extractall(folder)
             return
-        if archive.name.lower().endswith("gz"):  # tarfile stops before gzip's own sums
+        if archive.name.lower().endswith("gz"):  # tarfile does not read gzip's checksums
             with gzip.open(archive) as stream:
                 while stream.read(1 << 20):
                     pass
@@ -183,14 +183,14 @@ def _unpack(archive: Path, folder: Path) -> None:
         raise DataError(
             f"not readable as an archive: {error}",
             where=str(archive),
-            rule="members are files, folders and links below the archive's own top",
+            rule="members are files, folders and links inside the archive's top folder",
             remedy="fetch the archive from its publisher again, or unpack it by hand",
         ) from None
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Sound sources: the splits and the model folder."""
+    """Checked sources: the splits and the model folder."""
 
     layout: Layout
     model: Path
@@ -223,7 +223,7 @@ class Source:
         counts[split] = {"rows": len(rows), "longest": longest, "truncated": rows.truncated}
 
     def _write_split(self, split: str, target: Path) -> TokenRows:
-        """Tokenise a split and write it as the published form has it, in smaller types."""
+        """Tokenise a split and write it in the published format, with smaller integer types."""
         texts = read_texts(self.layout.files[split])
         width = min(OUTPUT_SEQ_LENGTH, self.config.max_position_embeddings)
         tokenizer = open_tokenizer(self.model, self.config)
@@ -246,7 +246,7 @@ def _find_source(places: Sequence[Path]) -> Source:
     """Find the splits and the model folder in ``places``, and check them.
 
     Raises:
-        DataError: one is missing, or found twice, or damaged.
+        DataError: one of them is missing, found twice, or damaged.
     """
     looked = ", ".join(str(place) for place in places)
     model = prepared.only("model folder", _model_folders(places), where=looked, remedy=WHERE_MODEL)
@@ -270,7 +270,7 @@ def _model_folders(places: Sequence[Path]) -> list[Path]:
             raw = json.loads(file.read_bytes())
         except (ValueError, RecursionError):
             raw = None
-        # A damaged config beside weights is still the model meant; its check says why.
+        # Take a damaged config for the model's: the check reports the damage.
         if raw is None or (isinstance(raw, dict) and raw.get("model_type") == "distilbert"):
             found.append(file.parent)
     return found
