@@ -1,7 +1,7 @@
-"""Count what a job is handed, and hold the counts against what else it says.
+"""Count the batches that a job receives, and check the counts against the job's declarations.
 
-Owns the rules that one rank can check alone; the record checks the sums over ranks. Every
-contradiction is an impossible figure: it would go into each rate.
+Owns the rules that one rank can check alone; the record checks the sums over ranks. A run with
+contradicting counts fails, because every rate is computed from them.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class StepBatches:
-    """What the micro-batches of one optimizer step on one rank say.
+    """Counts of the micro-batches of one optimizer step on one rank.
 
-    ``step_samples`` holds one entry a micro-batch, ``fetches`` the marks around getting it.
+    ``step_samples`` has one entry per micro-batch, ``fetches`` the marks around its fetch.
     """
 
     counts: Counts = field(default_factory=Counts)
@@ -33,7 +33,7 @@ class StepBatches:
     fetches: list[tuple[Any, Any]] = field(default_factory=list)
 
     def add(self, batch: Batch, fetch: tuple[Any, Any]) -> None:
-        """Take a batch that was handed to the job."""
+        """Add a batch that the job received."""
         self.counts = self.counts + batch.counts
         self.samples_trained += batch.samples_trained
         self.step_samples.append(batch.step_samples)
@@ -42,17 +42,17 @@ class StepBatches:
 
     @property
     def samples_of_all(self) -> int:
-        """Return the samples of the step over all ranks; 0 where it was not handed out whole."""
+        """Return the samples of the step over all ranks; 0 if the job did not fetch all of it."""
         return self.step_samples[-1] if self.closed else 0
 
 
 @dataclass(slots=True)
 class MeteredBatches:
-    """Hand batches on, taking a mark around each fetch and adding up what they hold.
+    """Iterate over batches, with a mark before and after each fetch, and add up their counts.
 
     On a CPU the time between the two marks is the time in ``next``. On an asynchronous
     device the first mark completes when the earlier work is done and the second cannot be
-    placed before the batch is there, so their distance is the time the device stood idle.
+    recorded before the batch is fetched, so the time between them is the device's idle time.
     """
 
     source: Iterator[Batch]
@@ -69,13 +69,13 @@ class MeteredBatches:
         return batch
 
     def take(self) -> StepBatches:
-        """Return what was handed out since the last call; start anew."""
+        """Return the batches fetched since the last call, and reset."""
         taken, self.step = self.step, StepBatches()
         return taken
 
 
 def refuse_contradictions(steps: Sequence[StepBatches], *, first_step: int) -> None:
-    """Hold the batches of each step against each other.
+    """Compare the batches of each step with each other.
 
     Raises:
         ContradictionError: counts of a step that cannot be true together.
@@ -105,10 +105,10 @@ def _refuse_counts(counts: Counts, step: int) -> None:
 
 
 def refuse_epoch(*, epoch: int, steps: int, planned: int) -> None:
-    """Hold the steps of a whole epoch against what the job announced.
+    """Compare the steps of a whole epoch with the number that the job announced.
 
     Raises:
-        ContradictionError: it took more or fewer.
+        ContradictionError: the epoch had more or fewer steps.
     """
     if steps != planned:
         raise ContradictionError("steps_of_epoch", epoch=epoch + 1, steps=steps, planned=planned)

@@ -1,8 +1,8 @@
 """Write and read event files, one JSON object a line.
 
-Owns the promise that a file is valid line by line after a kill at any byte: a line is one
-``write`` call with its newline last, and the reader drops a torn last line and says so.
-Knows nothing of what the events mean.
+Guarantees that every complete line of a file is valid after a kill at any byte: a line is one
+``write`` call with its newline last, and the reader drops an incomplete last line and reports
+it. Does not interpret the events.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ def rank_file(rank: int) -> str:
 
 
 def finite_or_none(value: float) -> float | None:
-    """Return ``value``, or None where JSON has no number for it."""
+    """Return ``value``, or None if it is NaN or infinite, which JSON cannot represent."""
     return value if math.isfinite(value) else None
 
 
 class EventWriter:
     """Append events to one file; each is on disk or absent, never interleaved.
 
-    A line torn by a full disk or by the death of an earlier writer is closed before the
-    next one, so that it takes no other event with it.
+    An incomplete line, left by a full disk or by a writer that was killed, is ended by a newline
+    before the next event, so that only one event is lost.
 
     Raises:
         OSError: from the file system, a full disk for instance; the caller decides.
@@ -71,7 +71,7 @@ MAX_LINE_BYTES = 64 << 20  # a window of a million steps has about 30 MB
 
 
 def any_event(line: bytes) -> dict[str, Any]:
-    """Return the event of a line without a look at its fields.
+    """Return the event of a line without checking its fields.
 
     Raises:
         ValueError: not a JSON object, or one without a name.
@@ -87,7 +87,7 @@ class EventFile:
     """Read one event file. ``malformed_lines`` and ``torn`` are known once read through.
 
     Args:
-        parse: makes an event of a line; a line for which it raises ``ValueError`` is malformed.
+        parse: parses a line to an event; a line for which it raises ``ValueError`` is malformed.
     """
 
     path: Path
@@ -100,7 +100,7 @@ class EventFile:
         self.torn = False
         try:
             file = open_regular(self.path)
-        except ValueError:  # a pipe or a folder in its place
+        except ValueError:  # a pipe or a folder with that name
             self.malformed_lines = 1
             return
         with file:

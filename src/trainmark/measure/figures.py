@@ -88,7 +88,7 @@ def compute(
         ),
     }
     if counts.sequences not in (0, counts.samples):
-        # Samples are then work of different sizes, and their rate alone says little.
+        # Samples then differ in size, so their rate alone is not informative.
         per_sample = message("sequences_per_sample", sequences=counts.sequences / counts.samples)
         by_sequences = _rate(counts.sequences, ranks, without_evaluation)
         figures["p_train_sequences"] = replace(by_sequences, note=per_sample)
@@ -223,7 +223,7 @@ def _memory(ranks: list[RankTimeline]) -> Figure:
 
 
 def _process_scope(ranks: list[RankTimeline]) -> bool:
-    """Tell whether memory is counted a process (ranks share the host) or a device."""
+    """Tell whether memory is counted per process (ranks share the host), not per device."""
     return all(rank.facts.get("memory_scope") == "process" for rank in ranks)
 
 

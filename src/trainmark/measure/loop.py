@@ -1,7 +1,7 @@
 """The only training loop.
 
-Owns when time is read, when the device is synchronised, and what is counted. Inside a
-window nothing is written, read back or logged: the loop takes marks, the job takes steps.
+Decides when time is read, when the device is synchronised, and what is counted. Inside a
+window nothing is written, read back or logged: the loop records marks, the job takes steps.
 Clock, device and barrier are arguments, so that tests run on fakes with exact numbers.
 Knows nothing of cases, processes or files.
 """
@@ -40,7 +40,7 @@ class Emit(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """How long to train and where the windows lie, in optimizer steps and epochs."""
+    """How long to train and where windows start and end, in optimizer steps and epochs."""
 
     max_epochs: int
     warmup_steps: int
@@ -70,7 +70,7 @@ class Schedule:
         return phase, end - step
 
     def next_evaluation(self, samples: int) -> float:
-        """Return how many samples of all ranks call for an evaluation after ``samples``."""
+        """Return at how many samples of all ranks the next evaluation after ``samples`` is due."""
         every = self.eval_every_samples
         if every is None:
             return math.inf
@@ -80,7 +80,7 @@ class Schedule:
 
 @dataclass(slots=True)
 class Outcome:
-    """What the loop reached."""
+    """The result of the loop."""
 
     steps: int = 0
     epochs: int = 0
@@ -114,8 +114,7 @@ class MeasuredLoop:
 
         Raises:
             DivergedError: a loss was not a finite number; the window is emitted first.
-            RunError: an epoch held nothing to train on; see also ``counting`` and
-                ``parameters``.
+            RunError: an epoch had no batch; see also ``counting`` and ``parameters``.
         """
         self.enter("train")
         self.device.synchronize()
@@ -151,7 +150,7 @@ class MeasuredLoop:
         return limit is not None and self.outcome.steps >= limit
 
     def _due_after(self, epoch: int, *, last: bool) -> bool:
-        """Tell whether the end of ``epoch`` is evaluated: not where its last step just was."""
+        """Tell whether to evaluate at the end of ``epoch``: not if its last step just was."""
         if self._evaluated_step == self.outcome.steps:
             return False
         every = self.schedule.eval_every_epochs
@@ -230,7 +229,7 @@ class MeasuredLoop:
         return more
 
     def _check_parameters(self, steps: int) -> None:
-        """Look whether the window that just ended changed what is trained."""
+        """Check that the window that just ended changed the trained parameters."""
         if self.parameters is None:
             return
         first = self.outcome.steps
@@ -239,7 +238,7 @@ class MeasuredLoop:
         self.parameters.after_window(first_step=first, steps=steps, exact=measured_next)
 
     def _checked(self) -> dict[str, int]:
-        """Return the time that looking at parameters took since the last event, for this one."""
+        """Return the time of parameter checks since the last event, as a field of this one."""
         spent_ns = 0 if self.parameters is None else self.parameters.take_ns()
         return {"check_ns": spent_ns} if spent_ns else {}
 
@@ -254,7 +253,7 @@ class MeasuredLoop:
         start_ns = self.clock()
         result = self.job.evaluate()
         self.device.synchronize()
-        self.stages.take_ns(self.device)  # of no step: dropped
+        self.stages.take_ns(self.device)  # does not belong to a step: discarded
         more: dict[str, Any] = {}
         if result.reason is not None:
             more["reason"] = result.reason.as_dict()

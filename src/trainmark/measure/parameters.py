@@ -1,8 +1,8 @@
-"""Hold a run's training against what it does to the trained parameters.
+"""Check that training, and only training, changes the trained parameters.
 
-Owns the rules: they may not change while nobody trains, they must change over a window, and
-each must have changed by the end. Looks at windows' edges only, and counts the time it takes.
-Knows no torch: how tensors are looked at is an argument.
+Owns the rules: parameters must not change outside the timed steps, they must change in every
+window, and each must have changed by the end. Checks run at the edges of windows only, and
+their time is measured. Does not import torch: the digest of the tensors is an argument.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-NAMED = 3  # parameters in a sentence; the events hold all
+NAMED = 3  # parameters named in a message; the events have all
 
 
 class Digest(Protocol):
@@ -34,7 +34,7 @@ class Gradients(Protocol):
 
     @property
     def finished(self) -> bool:
-        """Tell whether all looks were taken."""
+        """Tell whether gradients were inspected in all of the first steps."""
 
     def found(self) -> dict[str, bool]:
         """Return whether any gradient of a parameter was not zero, by name."""
@@ -45,11 +45,11 @@ class Gradients(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class ParameterCheck:
-    """Look at the trained parameters of one rank.
+    """Check the trained parameters of one rank.
 
-    A window is given up as untrained on exact sums only. They are taken before the first
-    window, before the first one after the warm-up, and where a sample did not change: the
-    next window that changes nothing is then known to.
+    A window is reported as untrained only by exact sums. They are computed before the first
+    window, before the first one after the warm-up, and after a window in which the sampled
+    elements did not change, so that the next window can be judged exactly.
 
     Args:
         updates: see ``Job.updates``.
@@ -67,22 +67,22 @@ class ParameterCheck:
     _updates: int = field(default=0, init=False)
 
     def start(self) -> None:
-        """Look before the first step."""
+        """Record the state before the first step."""
         self._at_start = self._sums = self.digest.sums()
         self._sample, self._updates = self.digest.sample(), self.updates()
 
     def after_window(self, *, first_step: int, steps: int, exact: bool = False) -> None:
-        """Look at the edge of a window of ``steps`` after ``first_step`` others.
+        """Check at the end of a window of ``steps`` that began after ``first_step`` steps.
 
         Args:
-            exact: take sums, so that the next window can be judged whatever follows.
+            exact: compute exact sums, so that the next window can be judged in any case.
 
         Raises:
-            NotTrainedError: its steps were to change parameters, and not a bit of them changed;
-                or a parameter received nothing but zeros as gradients in the first steps.
+            NotTrainedError: its steps should have changed parameters, but no bit changed; or a
+                parameter received only zero gradients in the first steps.
         """
         if not self._at_start:
-            return  # this rank holds nothing; the record holds the ranks against each other
+            return  # this rank holds no parameters; the record compares the ranks
         started_ns = self.clock()
         sample = self.digest.sample()
         same = sample == self._sample
@@ -118,7 +118,7 @@ class ParameterCheck:
             )
 
     def after_evaluation(self, *, step: int) -> None:
-        """Look after an evaluation behind ``step`` steps; nothing trains in one.
+        """Check that the evaluation after ``step`` steps changed no parameters.
 
         Raises:
             UntimedWorkError: parameters changed since the last window's edge.
@@ -129,17 +129,17 @@ class ParameterCheck:
         self._spent_ns += self.clock() - started_ns
 
     def take_ns(self) -> int:
-        """Return the time that looking took since the last call."""
+        """Return the time of the checks since the last call."""
         spent, self._spent_ns = self._spent_ns, 0
         return spent
 
     def end(self) -> dict[str, list[str]]:
         """Return the names of parameters that changed since ``start``, and of those that did not.
 
-        ``no_gradient`` and ``gradient`` name those whose first gradients were all zero or not.
+        ``no_gradient`` names those whose first gradients were all zero, ``gradient`` the others.
 
         Raises:
-            UntimedWorkError: parameters changed since the last look.
+            UntimedWorkError: parameters changed since the last check.
         """
         if self.digest.sample() != self._sample:
             raise UntimedWorkError("parameters_changed_after_training")

@@ -1,8 +1,8 @@
-"""The shape of every event and of what devices and jobs say of themselves.
+"""The schema of every event and of the facts of devices and jobs.
 
-Owns which keys an event must have, of which type and in which range, so that whoever reads
-events or records can rely on them. A key that is not named here is allowed and unchecked.
-Event names that are not in the table are passed on with their time alone.
+Owns which keys an event must have, with type and range, so that readers of events and records
+can rely on them. A key that is not named here is allowed and unchecked. Of an event whose name
+is not in the table, only the time is checked.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Said(TypedDict):
 
 @with_config(_SHAPE)
 class DeviceFacts(TypedDict, total=False):
-    """What a rank's device says of itself."""
+    """Facts of a rank's device."""
 
     name: str
     vendor: str
@@ -50,7 +50,7 @@ class DeviceFacts(TypedDict, total=False):
 
 @with_config(_SHAPE)
 class JobFacts(TypedDict, total=False):
-    """What a rank's job says of itself at its end, as far as every case may say it."""
+    """Facts of a rank's job at its end, as far as several cases have them."""
 
     parameters: Bytes | None
     trainable_parameters: Bytes | None
@@ -152,7 +152,7 @@ class _Result(_Event):
 
 @with_config(_SHAPE)
 class _Report(TypedDict):
-    """What a rank that failed says of it."""
+    """The report of a rank that failed."""
 
     kind: Literal[
         "oom", "diverged", "disk_full", "error", "impossible_figure", "untimed_work", "not_trained"
@@ -173,7 +173,7 @@ class _End(_Event):
 
 @with_config(_SHAPE)
 class Machine(TypedDict, total=False):
-    """What the launcher found out about the machine; unknown is null or absent."""
+    """Facts about the machine, found by the launcher; unknown ones are null or absent."""
 
     commit: str | None
     packages: dict[str, str | None]
@@ -246,7 +246,7 @@ _PER_STEP = ("wait_ns", "loss", "samples", "step_samples")
 
 
 def _consistent(event: dict[str, Any]) -> dict[str, Any]:
-    """Refuse an event whose fields cannot be true together."""
+    """Refuse an event whose fields contradict each other."""
     if "end_ns" in event and event["end_ns"] < event["start_ns"]:
         raise ValueError("end_ns is before start_ns")
     if event["event"] == "window":
@@ -287,7 +287,7 @@ def read_event(line: bytes) -> dict[str, Any]:
     """Return the event of one line.
 
     Raises:
-        ValueError: not JSON, or an event of a wrong shape.
+        ValueError: not JSON, or an event that does not match the schema.
     """
     try:
         event: dict[str, Any] = _KNOWN.validate_json(line)

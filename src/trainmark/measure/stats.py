@@ -48,15 +48,15 @@ def spread(step_ns: NDArray[np.int64]) -> Spread | None:
 
 
 def _cv(values: NDArray[np.float64]) -> float | None:
-    """Return the sample standard deviation over the mean; None where either says nothing."""
+    """Return the sample standard deviation over the mean; None if either is undefined."""
     mean = float(values.mean())
     return float(values.std(ddof=1)) / mean if len(values) > 1 and mean else None
 
 
 def drift(step_ns: NDArray[np.int64]) -> float | None:
-    """Return how far the last third's median step time lies from the first third's.
+    """Return the relative change of the median step time from the first to the last third.
 
-    A share of the first third's median; None when there are too few steps to tell.
+    A share of the first third's median; None if there are too few steps.
     """
     if len(step_ns) < _STEADY_MIN_STEPS:
         return None
@@ -70,8 +70,8 @@ class Launches:
     """A figure over several launches.
 
     Args:
-        descriptive: too few launches for an interval to infer from.
-        is_range: ``low`` and ``high`` are the least and the greatest launch.
+        descriptive: too few launches to infer anything from the interval.
+        is_range: ``low`` and ``high`` are the minimum and maximum over the launches.
     """
 
     median: float

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class RankSteps:
-    """One rank's steps while its file is read."""
+    """The steps of one rank, collected while its file is read."""
 
     step_ns: array[int] = field(default_factory=lambda: array("q"))
     loss: array[float] = field(default_factory=lambda: array("d"))
@@ -44,8 +44,8 @@ class Series:
     step_ns: NDArray[np.int64]
     loss_sum: NDArray[np.float64]
     samples: NDArray[np.int64]
-    announced: NDArray[np.int64]  # samples over all ranks, as the batches say
-    disagreed: int | None = None  # the first step of which ranks say different numbers
+    announced: NDArray[np.int64]  # samples over all ranks, as the batches declare
+    disagreed: int | None = None  # the first step for which ranks give different counts
 
     @classmethod
     def empty(cls) -> Series:
@@ -54,7 +54,7 @@ class Series:
         return cls(whole, real, whole.copy(), whole.copy())
 
     def add_rank(self, rank: RankSteps) -> None:
-        """Merge one rank's steps; a rank that stopped early leaves the later ones as they are."""
+        """Merge one rank's steps; a rank that stopped early does not change the later ones."""
         known, taken = len(self.step_ns), len(rank.step_ns)
         for name in ("step_ns", "loss_sum", "samples", "announced"):
             mine = getattr(self, name)

@@ -1,7 +1,7 @@
-"""Read a run's event files into numbers: spans and counts a rank, series a job.
+"""Read a run's event files: spans and counts per rank, a series of steps for the run.
 
-Owns the meaning of events. Works through one rank at a time and keeps only what the job
-needs of it, so that a million steps on eight ranks fit in memory.
+Owns the meaning of events. Reads one rank at a time and keeps only what the run's figures
+need, so that a million steps on eight ranks fit in memory.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Phase:
     sequences: int = 0
     tokens: int = 0
     tokens_padded: int = 0
-    model_flops: float | None = 0.0  # none where a window has none
+    model_flops: float | None = 0.0  # None if a window has none
     parts_ns: Counter[str] = field(default_factory=Counter)
 
     def add(self, window: dict[str, Any]) -> None:
@@ -65,7 +65,7 @@ class Phase:
 
 @dataclass(slots=True)
 class RankTimeline:
-    """What one rank's events say."""
+    """The contents of one rank's events."""
 
     rank: int
     start_ns: int | None = None
@@ -97,7 +97,7 @@ class RankTimeline:
 
     @property
     def work(self) -> RankWork:
-        """Return what a case computes its own figures from."""
+        """Return the data from which a case computes its own figures."""
         phase = self.phases["train"]
         return RankWork(
             counts=phase.counts,
@@ -124,9 +124,9 @@ class RankTimeline:
 
     @property
     def train_ns(self) -> int | None:
-        """Return training start to end, our own checks left out.
+        """Return the time from training start to end, without the checks of parameters.
 
-        Up to the last event when the rank did not finish.
+        If the rank did not finish, up to its last event.
         """
         if self.trained:
             start_ns, end_ns = self.trained["start_ns"], self.trained["end_ns"]
@@ -142,11 +142,11 @@ class RankTimeline:
         return bool(self.evaluations and self.evaluations[-1]["target_reached"])
 
     def wall_ns(self, launch_ns: int) -> int | None:
-        """Return launcher start to this rank's last event, or to where it was seen to end."""
+        """Return the time from launcher start to this rank's last event or observed end."""
         return None if self.last_ns is None else self.last_ns + self.unfinished_ns - launch_ns
 
     def all_spans_ns(self, launch_ns: int) -> dict[str, int]:
-        """Return every span by name, ``other`` the rest of the wall time, adding up to it."""
+        """Return every span by name, with ``other`` for the rest; they add up to the wall time."""
         spans = dict.fromkeys(SPAN_NAMES, 0)
         if self.start_ns is not None:
             spans["launch"] = self.start_ns - launch_ns
@@ -159,7 +159,7 @@ class RankTimeline:
         return spans
 
     def train_parts_ns(self) -> dict[str, int]:
-        """Return what the windows of all phases were spent on."""
+        """Return the time of the windows of all phases, by stage."""
         windows = sum(phase.windows_ns for phase in self.phases.values())
         steps = sum(phase.step_ns for phase in self.phases.values())
         return {
@@ -171,7 +171,7 @@ class RankTimeline:
 
 @dataclass(slots=True)
 class RunTimeline:
-    """What all event files of a run directory say."""
+    """The contents of all event files of a run directory."""
 
     ranks: list[RankTimeline]
     series: Series
@@ -185,7 +185,7 @@ class RunTimeline:
 
     @property
     def end_ns(self) -> int | None:
-        """Return the last rank's end; where one did not finish, what the launcher saw of it."""
+        """Return the last rank's end; of ranks that did not finish, as the launcher observed it."""
         ends = [rank.last_ns for rank in self.ranks if rank.last_ns is not None]
         if ends and not self.finished:
             ends += _seen_ns(self.launcher)
@@ -209,7 +209,7 @@ class RunTimeline:
 
     @property
     def warmup_steps(self) -> int:
-        """Return the steps before the ``train`` phase, as the rank that came furthest has them."""
+        """Return the steps before the ``train`` phase, of the rank that trained most steps."""
         return max(rank.steps - rank.phases["train"].steps for rank in self.ranks)
 
 
@@ -263,7 +263,7 @@ def _add_window(timeline: RankTimeline, event: dict[str, Any]) -> None:
 
 
 def _add_check(timeline: RankTimeline, event: dict[str, Any]) -> None:
-    """Take the time of our own checks between windows, which no window holds."""
+    """Add the time of the parameter checks between windows, which belongs to no window."""
     spent_ns = event.get("check_ns", 0)
     timeline.check_ns += spent_ns
     timeline.spans_ns["check"] += spent_ns
@@ -273,8 +273,8 @@ def read_run(run_dir: Path, world_size: int) -> RunTimeline:
     """Read every event file of ``run_dir``; a missing one is a rank that never started.
 
     Raises:
-        OSError: no launcher's events, or a file that cannot be read.
-        KeyError: the launcher's events hold no launch.
+        OSError: no launcher's events, or an unreadable file.
+        KeyError: the launcher's events have no launch.
     """
     launcher_file = EventFile(run_dir / LAUNCHER_FILE, read_event)
     launcher = {event["event"]: event for event in launcher_file}

@@ -1,7 +1,7 @@
 """One rank: build the job a plan names and run the measured loop.
 
 Started by the launcher as ``python -m trainmark.measure.worker RUN_DIR``. Owns the spans
-around the loop and the words a failing rank leaves. Knows no case and no vendor.
+around the loop and the report of a failing rank. Knows no case and no vendor.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 STACKS_SIGNAL = signal.SIGUSR1
 clock = time.perf_counter_ns
-# An adapter's first matrix has no gradient before its second one left 0, which takes a step
-# whose learning rate is not 0: the second or third.
+# An adapter's first matrix has a zero gradient until its second one is no longer 0. That takes a
+# step with a learning rate above 0, the second or third.
 _GRADIENT_LOOKS = 5
 _LONGEST_COLLECTIVE_S = 30 * 86_400.0
-ARTIFACTS_DIR = "artifacts"  # what a job leaves in the run's folder
+ARTIFACTS_DIR = "artifacts"  # files that a job saves in the run's folder
 
 
 def stacks_file(rank: int) -> str:
@@ -46,7 +46,7 @@ def log_file(rank: int) -> str:
 
 
 class Rank:
-    """A rank's event file, its spans, and where it was when something went wrong."""
+    """A rank's event file, its spans, and its current place for error reports."""
 
     def __init__(self, run_dir: Path, rank: int) -> None:
         self.events = EventWriter(run_dir / rank_file(rank), clock)
@@ -64,14 +64,14 @@ class Rank:
         try:
             yield
         except BaseException:
-            with suppress(OSError):  # the failure itself matters more than a full disk now
+            with suppress(OSError):  # report the failure itself, not a full disk
                 self.events.emit("span", name=name, start_ns=start_ns, end_ns=clock())
             raise
         self.events.emit("span", name=name, start_ns=start_ns, end_ns=clock())
 
 
 def error_kind(error: BaseException) -> str:
-    """Name the kind of a failure: ``oom``, ``disk_full``, ``error``, or a ``RunError``'s own."""
+    """Return the kind of a failure: ``oom``, ``disk_full``, ``error``, or a ``RunError``'s."""
     from trainmark.errors import RunError
 
     if isinstance(error, RunError):
@@ -90,7 +90,7 @@ def error_kind(error: BaseException) -> str:
 
 
 def _said(error: BaseException) -> dict[str, Any]:
-    """Return what an exception says as code and arguments."""
+    """Return an exception's message as code and arguments."""
     from trainmark.errors import RunError, TrainmarkError
     from trainmark.spec import message
 
@@ -134,8 +134,8 @@ def run_rank(rank: Rank, run_dir: Path, number: int, local_rank: int) -> None:
         if distributed:
             from datetime import timedelta
 
-            # The launcher's own deadline ends a hang; collectives must outlast it. Above
-            # some 292 years a timeout overflows in nanoseconds and collectives hang at once.
+            # The launcher's deadline ends a hang, so collectives need a longer timeout. Above
+            # about 292 years a timeout overflows in nanoseconds and collectives hang at once.
             seconds = min(2 * recipe.timeout_s, _LONGEST_COLLECTIVE_S)
             torch.distributed.init_process_group(
                 vendor.collective_backend, timeout=timedelta(seconds=seconds)
@@ -206,10 +206,10 @@ def run_rank(rank: Rank, run_dir: Path, number: int, local_rank: int) -> None:
 def _report(
     rank: Rank, job: Job, parameters: ParameterCheck, device: Device, artifacts: list[str]
 ) -> None:
-    """Emit what the job and its parameters say when all is done."""
+    """Emit the facts of the job and of its parameters after training."""
     with rank.span("finish"):
         facts = dict(job.facts()) | ({"artifacts": artifacts} if artifacts else {})
-    with rank.span("check"):  # last: nothing may train after training, by whatever was called
+    with rank.span("check"):  # last, so that a change by any later call is detected
         rank.events.emit("parameters", updates=job.updates(), **parameters.end())
     with rank.span("finish"):
         memory = device.memory()
@@ -224,20 +224,20 @@ def _report(
 
 
 def _files_below(run_dir: Path, folder: str) -> list[str]:
-    """Return the files in ``folder``, as they are called from the run's own."""
+    """Return the files in ``folder``, as paths relative to the run's folder."""
     files = (path for path in (run_dir / folder).rglob("*") if path.is_file())
     return sorted(path.relative_to(run_dir).as_posix() for path in files)
 
 
 def _leave_error(rank: Rank, report: dict[str, Any], launcher: int) -> None:
-    """Tell the launcher over the pipe ``launcher``, then the events and the log.
+    """Write the report to the launcher's pipe, then to the events and the log.
 
-    The pipe first: it takes the report also where the disk is full.
+    The pipe comes first because it works even if the disk is full.
     """
-    with suppress(OSError):  # nobody reads it
+    with suppress(OSError):  # the pipe has no reader
         os.set_blocking(launcher, False)
         os.write(launcher, json.dumps(report).encode())
-    with suppress(OSError):  # a full disk takes no more, and the launcher knows
+    with suppress(OSError):  # the disk is full, but the launcher has the report
         rank.events.emit("error", **report)
         sys.stderr.write(report["traceback"])
 
@@ -267,7 +267,7 @@ def main(run_dir: Path) -> int:
         try:
             run_rank(rank, run_dir, number, local_rank)
             rank.events.emit("end")
-        except Exception as error:  # noqa: BLE001 - the rank's last words, whatever ended it
+        except Exception as error:  # noqa: BLE001 - report any failure of the rank
             _leave_error(rank, error_report(error, rank.place), launcher)
             return 1
         finally:
@@ -278,7 +278,7 @@ def main(run_dir: Path) -> int:
 if __name__ == "__main__":
     # Skip the interpreter's slow teardown of torch: everything is on disk by now.
     code = main(Path(sys.argv[1]))
-    with suppress(OSError):  # a full disk takes no more of the log
+    with suppress(OSError):  # the disk may be full
         sys.stdout.flush()
         sys.stderr.flush()
     os._exit(code)

@@ -1,1 +1,1 @@
-"""Records: what a run leaves for people, databases and those who check."""
+"""Records of runs: how they are built, checked, read and written."""

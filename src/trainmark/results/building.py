@@ -1,7 +1,7 @@
 """Build the record of a run directory from its plan and events alone.
 
-Never reads log text and never asks a process anything: what is not in the events is not
-in the record.
+Never reads log text and never queries a process: the record contains only what is in the plan
+and the events.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def _counts(timeline: RunTimeline) -> RunCounts:
 
 
 def _environment(machine: Machine, timeline: RunTimeline) -> Environment:
-    """Join what the launcher and what ranks found; an event may hold more than a record."""
+    """Merge the facts of launcher and ranks; keys that a record does not have are dropped."""
     rank0 = timeline.ranks[0]
     told: dict[str, Any] = {
         **machine,
@@ -138,8 +138,8 @@ def _environment(machine: Machine, timeline: RunTimeline) -> Environment:
 
 
 def _own(plan: Plan, timeline: RunTimeline, known: dict[str, Figure]) -> OwnFigures:
-    """Return the case's own figures; none where the case is not installed."""
-    # Before cases declared their figures, plans said nothing of them.
+    """Return the case's own figures; none if the case is not installed."""
+    # Plans of earlier versions do not declare the figures of a case.
     may_have = plan.about.page.figures or "page" not in plan.about.model_fields_set
     if not may_have or plan.case not in cases.names() or not cases.has_part(plan.case, "figures"):
         return OwnFigures({})
@@ -171,12 +171,12 @@ def build(run_dir: Path) -> Record:
         RecordError: no plan or no launcher events there.
     """
     built = compute(run_dir)
-    # The evidence is redacted as a rule; the disk may have been too full for it.
+    # The evidence files are normally redacted already, but not if the disk was full.
     return Record(**redactor_of(built.plan, run_dir).document(built.model_dump()))
 
 
 def compute(run_dir: Path) -> Record:
-    """Compute the record of ``run_dir`` from its plan and events as they stand there.
+    """Compute the record of ``run_dir`` from its plan and events, without redaction.
 
     Raises:
         RecordError: no plan or no launcher events there.
@@ -195,7 +195,7 @@ def compute(run_dir: Path) -> Record:
         work_unit=plan.about.work_unit,
     )
     own = _own(plan, timeline, computed)
-    # What is installed here declares the units of what it computed; a plan of before declares none.
+    # The installed case declares the units of its figures; a plan of an earlier version does not.
     page = cases.load(plan.case).page if own.figures else plan.about.page
     figures = _entries(computed | dict(own.figures), page, work_unit=plan.about.work_unit)
     ending = cause.find(timeline, plan.target)

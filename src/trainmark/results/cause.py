@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from trainmark.spec import Target
 
 _STATUS_OF_KIND: dict[str, Status] = {"oom": "oom", "diverged": "diverged"}
-# A rank that dies takes its peers with it within this time: among failures this close the
-# one that says most is the cause, not the one whose clock read first.
+# A rank that fails makes its peers fail within this time: among failures this close, the most
+# specific one is the cause, not the earliest one.
 _SAME_MOMENT_S = 3
-_LEAST_TELLING = {"signal": 1, "error": 2, "exit": 3}  # what has a kind of its own says more
+_LEAST_TELLING = {"signal": 1, "error": 2, "exit": 3}  # any other kind is more specific
 
 
 class Ending(NamedTuple):
@@ -28,7 +28,7 @@ class Ending(NamedTuple):
 
 
 class _Run(NamedTuple):
-    """What the rules look at: the launcher's last event of each name, the ranks, the target."""
+    """Input of the rules: the launcher's last event of each name, the ranks, the target."""
 
     events: dict[str, dict[str, Any]]
     timeline: RunTimeline
@@ -36,7 +36,7 @@ class _Run(NamedTuple):
 
 
 def find(timeline: RunTimeline, target: Target | None) -> Ending:
-    """Return the ending. What stopped the run from outside comes before what ranks say."""
+    """Return the ending. A stop from outside takes precedence over the reports of ranks."""
     run = _Run(timeline.launcher, timeline, target)
     for rule in (_stopped, _ranks_failed, _agent_failed, _events_lost, _target_missed):
         ending = rule(run)
@@ -50,11 +50,11 @@ def _cause(kind: str, said: Message, **more: Any) -> Cause:
 
 
 def _signal_name(exit_code: int) -> str:
-    """Return the name of the signal that a negative exit code stands for."""
+    """Return the name of the signal that a negative exit code denotes."""
     try:
         return signal.Signals(-exit_code).name
     except ValueError:
-        return f"signal {-exit_code}"  # a real-time signal has no name of its own
+        return f"signal {-exit_code}"  # a real-time signal has no name
 
 
 def _stopped(run: _Run) -> Ending | None:
@@ -80,7 +80,7 @@ def _stopped(run: _Run) -> Ending | None:
 
 
 def _ranks_failed(run: _Run) -> Ending | None:
-    """Return the failure that says most among the first ones."""
+    """Return the most specific of the first failures."""
     failures = _failures(run)
     if not failures:
         return None
@@ -93,7 +93,7 @@ def _ranks_failed(run: _Run) -> Ending | None:
 
 
 def _failures(run: _Run) -> list[tuple[float, Cause]]:
-    """Return time and cause of each failed rank: its own word, else what the agent knows."""
+    """Return time and cause of each failed rank: from its own report, else from its exit code."""
     found: dict[int, tuple[float, Cause]] = {}
     for failure in run.events.get("agent_exit", {}).get("failures", []):
         found[failure["rank"]] = failure["time_s"], _as_the_agent_says(failure, run)
@@ -146,7 +146,7 @@ def _agent_failed(run: _Run) -> Ending | None:
 
 
 def _events_lost(run: _Run) -> Ending | None:
-    """Return a cause when events are missing: figures from the rest would not be the run's."""
+    """Return a cause if events are missing: figures from the rest would be wrong."""
     lines = run.timeline.launcher_malformed_lines
     if lines:
         said = message("launcher_events_malformed", lines=lines)
@@ -159,7 +159,7 @@ def _events_lost(run: _Run) -> Ending | None:
 
 
 def _lost_of(rank: RankTimeline) -> Message | None:
-    """Hold what a rank says that it trained against the events that are there."""
+    """Compare what a rank reports to have trained with the events in its file."""
     number, lines, steps = rank.rank, rank.malformed_lines, rank.steps
     samples, evaluations = rank.counts.samples, len(rank.evaluations)
     if rank.end_ns is None or not rank.trained:
@@ -167,7 +167,7 @@ def _lost_of(rank: RankTimeline) -> Message | None:
     trained = rank.trained["steps"]
     if lines or trained != steps:
         return message("steps_lost", rank=number, lines=lines, steps=steps, trained=trained)
-    trained = rank.trained.get("samples")  # not said by earlier versions
+    trained = rank.trained.get("samples")  # absent in events of earlier versions
     if trained not in (None, samples):
         return message("samples_altered", rank=number, samples=samples, trained=trained)
     made = rank.trained.get("evaluations")

@@ -1,7 +1,7 @@
-"""Hold what ranks counted and trained against the data, the recipe and each other.
+"""Compare what ranks counted and trained with the data, the recipe and each other.
 
 Owns the rules that need more than one rank or the plan; the loop has checked each rank
-alone. A run that breaks one of them fails: its figures would not be true.
+alone. A run that breaks one of them fails, because its figures would be wrong.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from trainmark.planning.plan import Plan
     from trainmark.results.record import FigureEntry
 
-# An adapter's first matrix has no gradient before its second one is off 0: one step later.
+# An adapter's first matrix has a zero gradient until its second one is not 0: one step later.
 _UPDATES_TO_REACH_ALL = 2
 
 
@@ -41,13 +41,13 @@ def broken(plan: Plan, timeline: RunTimeline, figures: dict[str, FigureEntry]) -
 
 
 def samples_per_epoch(plan: Plan, timeline: RunTimeline) -> int:
-    """Return the samples of a whole epoch over all ranks: of the data, or as the job says."""
+    """Return the samples of a whole epoch over all ranks: of the data, or as the job declares."""
     own: int | None = timeline.ranks[0].facts.get("samples_per_epoch")
     return plan.data.train_samples if own is None else own
 
 
 def _steps(plan: Plan, timeline: RunTimeline) -> Iterator[Message]:
-    """Hold the steps of all ranks against each other and against the global batch."""
+    """Compare the steps of all ranks with each other and with the global batch."""
     series, steps = timeline.series, [rank.steps for rank in timeline.ranks]
     if min(steps) != max(steps):
         yield message("steps_differ_over_ranks", least=min(steps), most=max(steps))
@@ -65,7 +65,7 @@ def _steps(plan: Plan, timeline: RunTimeline) -> Iterator[Message]:
 
 
 def _whole(plan: Plan, timeline: RunTimeline) -> Iterator[Message]:
-    """Hold epochs against the data, and tokens against the length of a sequence."""
+    """Compare epochs with the data, and tokens with the length of a sequence."""
     whole = min(rank.trained.get("whole_epochs", 0) for rank in timeline.ranks)
     expected = samples_per_epoch(plan, timeline)
     for epoch in sorted({epoch for rank in timeline.ranks for epoch in rank.samples_of_epochs}):
@@ -85,9 +85,9 @@ def _utilisation(figures: dict[str, FigureEntry]) -> Iterator[Message]:
 
 
 def _training(timeline: RunTimeline) -> Iterator[Message]:
-    """Tell of a parameter, or of all of them, that was not trained: by gradients or by bits."""
+    """Yield parameters that were not trained: by their gradients, or because no bit changed."""
     told = [rank.parameters for rank in timeline.ranks if rank.parameters]
-    # A rank may hold rows of a table that no sample asks for: what counts is the whole of it.
+    # A rank may hold rows of a table that no sample uses, so all ranks are judged together.
     changed, unchanged = _on_any_rank(told, "changed", "unchanged")
     if not changed and not unchanged:
         yield message("no_trained_parameters")

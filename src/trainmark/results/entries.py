@@ -1,4 +1,4 @@
-"""How the entries of a plan file ended: what running them, and reporting them, both know."""
+"""How the entries of a plan file ended; shared by running and reporting."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Outcome:
     """One entry of a plan file.
 
     Args:
-        state: ``kept``: a record of the same work was there; ``skipped``: this machine
-            cannot do it; ``left``: stopped before its turn; ``to run``: in a dry run.
+        state: ``kept``: a record of the same work exists; ``skipped``: this machine cannot run
+            it; ``left``: the series was stopped before it; ``to run``: in a dry run.
         reason: why it failed, was skipped or left, or what would run.
-        run_dir: where its records lie or would lie; none where it was skipped.
-        records: one a launch; none where nothing ran.
+        run_dir: folder of its records; None if it was skipped.
+        records: one per launch; empty if nothing ran.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Outcome:
 
 
 def exit_code(outcomes: Iterable[Outcome]) -> int:
-    """Return 0 where all that could run passed, 1 where one did not, 2 where nothing could."""
+    """Return 0 if all entries that could run passed, 1 if one did not, 2 if none could run."""
     states = {outcome.state for outcome in outcomes}
     if states & {"failed", "left"}:
         return EXIT_FAILED

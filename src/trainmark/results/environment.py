@@ -1,4 +1,4 @@
-"""Describe the machine and the software, as far as they change what is measured."""
+"""Describe the machine and the software, as far as they affect measurements."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PACKAGES = (
     "torch", "transformers", "peft", "tokenizers", "safetensors", "numpy", "pyarrow",
     "pydantic", "torchrec", "fbgemm_gpu-cpu", "fbgemm_gpu",
 )  # fmt: skip
-# Variables that change what is measured on any device and carry no secret.
+# Variables that affect measurements on any device and contain no secrets.
 VARIABLES = (
     "OMP_NUM_THREADS", "MKL_NUM_THREADS", "KMP_BLOCKTIME", "KMP_AFFINITY", "OMP_PROC_BIND",
     "OMP_WAIT_POLICY", "GOMP_SPINCOUNT",
@@ -49,7 +49,7 @@ def suite_commit() -> str | None:
         commit = _git(root, "rev-parse", "HEAD")
         return commit + ("-dirty" if _git(root, "status", "--porcelain", "-uno") else "")
     except (OSError, subprocess.SubprocessError):
-        return None  # no git on this machine: the version stands alone
+        return None  # no git on this machine: only the version is known
 
 
 def _git(root: Path, *words: str) -> str:
@@ -58,7 +58,7 @@ def _git(root: Path, *words: str) -> str:
     ).stdout.strip()
 
 
-# What nobody can find out from inside is told by whoever starts the run.
+# Facts that cannot be found out inside a container; the user sets them as variables.
 IMAGE_VARIABLE = "TRAINMARK_CONTAINER_IMAGE"
 VERSION_VARIABLE = "TRAINMARK_CONTAINER_VERSION"
 NETWORK_VARIABLE = "TRAINMARK_NETWORK"
@@ -66,10 +66,10 @@ _PODMAN = re.compile(r'^(engine|image)="(?:podman-)?([^"]*)"$', re.MULTILINE)
 
 
 def container(variables: Mapping[str, str], root: Path = Path("/")) -> dict[str, str | None]:
-    """Return kind, version and image of the container the run is in; None what is not known.
+    """Return kind, version and image of the container of the run; None for unknown ones.
 
-    Docker tells neither version nor image inside; podman both, but in a privileged container
-    alone; apptainer its image. What the variables say goes before.
+    Inside a container, docker shows neither version nor image, podman both but only if it is
+    privileged, apptainer the image. The variables take precedence.
     """
     kind, version, image = None, None, None
     podman = root / "run" / ".containerenv"  # podman-run(1), 2026-11-21
@@ -82,14 +82,14 @@ def container(variables: Mapping[str, str], root: Path = Path("/")) -> dict[str,
         kind = "apptainer" if "APPTAINER_NAME" in variables else "singularity"
         image = variables[f"{kind.upper()}_NAME"]
     return {
-        "container": kind or variables.get("container") or None,  # systemd spells it so
+        "container": kind or variables.get("container") or None,  # the variable that systemd reads
         "container_version": variables.get(VERSION_VARIABLE) or version,
         "container_image": variables.get(IMAGE_VARIABLE) or image,
     }
 
 
 def os_name() -> str:
-    """Return the operating system's name as it calls itself."""
+    """Return the operating system's name from its own files."""
     try:
         return platform.freedesktop_os_release()["PRETTY_NAME"]
     except OSError:
@@ -115,8 +115,8 @@ def collect(variables: Mapping[str, str], vendor: Vendor) -> dict[str, Any]:
     """Return everything about the machine that a reader needs to compare results.
 
     Args:
-        variables: the environment that ranks get.
-        vendor: of the devices that they run on.
+        variables: the environment of the ranks.
+        vendor: vendor of the devices on which they run.
     """
     recorded = (*VARIABLES, *vendor.recorded_variables)
     return {

@@ -1,8 +1,8 @@
-"""The files that a record was computed from, and what else the ranks left beside it.
+"""The files from which a record is computed, and the other output of the ranks.
 
-Owns which files these are, their redaction when the run is over, and their digests. The plan
-and the events must hold real paths while ranks run; the record names the digests. So they are
-redacted in between.
+Owns which files these are, their redaction after the run, and their digests. Plan and events
+need real paths while ranks run, and the record contains their digests, so they are redacted
+after the ranks ended and before the record is written.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LONGEST_LINE = 1 << 22  # bytes; a longer one is taken in pieces
 
 
 def evidence(run_dir: Path) -> list[Evidence]:
-    """Return the files there that a record is computed from, with size and digest, by name."""
+    """Return the files from which a record is computed, with size and digest, by name."""
     entries = []
     for path in sorted(run_dir.iterdir()):
         if re.fullmatch(EVIDENCE_NAME, path.name) and path.is_file():  # a pipe would block
@@ -40,19 +40,19 @@ def evidence(run_dir: Path) -> list[Evidence]:
 
 
 def redactor_of(plan: Plan, run_dir: Path) -> Redactor:
-    """Return what redacts the files of a run and its record."""
+    """Return the redactor for the files of a run and its record."""
     return Redactor(
         (run_dir, "<run>"), (Path(plan.run_dir), "<run>"), (Path(plan.data.folder), "<data>")
     )
 
 
 def redact(run_dir: Path) -> None:
-    """Redact the plan, the events and all output of a run, in place; every process is gone.
+    """Redact the plan, the events and all output of a run in place, after its processes ended.
 
-    Each file changes as a whole or not at all, and one with nothing to redact is not written.
+    Each file is replaced atomically; a file with nothing to redact is not written.
 
     Raises:
-        OSError: the disk is full or the folder read-only. The record is redacted all the same.
+        OSError: the disk is full or the folder read-only. The record is redacted nevertheless.
     """
     redactor = redactor_of(Plan.read(run_dir), run_dir)
     names = [PLAN_FILE, _EVENTS, *_OUTPUTS]
@@ -76,12 +76,12 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 
 def _line(line: bytes, redactor: Redactor) -> bytes:
-    """Return a line redacted; JSON by its values, so that it stays JSON."""
+    """Return a line redacted; in JSON only strings are changed, so that it stays valid JSON."""
     if line.startswith(b"{"):
         try:
             document = from_json(line, allow_inf_nan=False)
         except ValueError:
-            pass  # torn or malformed: text, as any other
+            pass  # incomplete or malformed: redacted as text
         else:
             redacted = redactor.document(document)
             if redacted == document:

@@ -1,4 +1,4 @@
-"""What does not fail a run, but a reader should know: findings, which cast doubt, and notes.
+"""Findings, which make figures doubtful, and notes: neither fails a run.
 
 Owns their thresholds. Computed from events, plan and figures alone.
 """
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
     from trainmark.planning.plan import Plan
     from trainmark.results.record import FigureEntry, Quality, Steps
 
-_BUSY_SHARE = 0.1  # of the cores; less is what a system does for itself, our launcher included
-# A row's forward pass is a third of its training step. Evaluations may take longer rows,
-# other batches and code that is not compiled; not ten times a whole step.
+_BUSY_SHARE = 0.1  # of the cores; the system's own work and our launcher use less
+# The forward pass of a row is a third of its training step. Evaluations may have longer rows,
+# other batches and uncompiled code, but should not take ten times a whole step.
 _EVALUATION_FACTOR = 10.0
-_EVALUATION_FLOOR_S = 1.0  # below, what each evaluation costs once outweighs its rows
+_EVALUATION_FLOOR_S = 1.0  # in shorter ones, the fixed cost of an evaluation dominates
 _CONSTANT_LOSS_STEPS = 10
 _ROUNDING = 1e-12
-# Of the steps that were not dropped by the loss scaler. A schedule may begin with a rate of 0.
+# Of the steps not skipped by the loss scaler. A schedule may begin with a learning rate of 0.
 _LEAST_UPDATES = 0.9
 _NS_PER_S = 1e9
 
 
 class Seen(NamedTuple):
-    """What findings and notes are computed from."""
+    """The data from which findings and notes are computed."""
 
     plan: Plan
     timeline: RunTimeline
@@ -41,13 +41,13 @@ class Seen(NamedTuple):
 
 
 def find(seen: Seen) -> list[Message]:
-    """Return what makes the figures doubtful."""
+    """Return the findings: reasons to doubt the figures."""
     rules = (_long_evaluation, _constant_loss, _flops, _own_epoch, _evaluated_rows, _few_updates)
     return [found for rule in rules for found in rule(seen)]
 
 
 def _long_evaluation(seen: Seen) -> Iterator[Message]:
-    """Hold the time of an evaluated row against the time of a trained sample."""
+    """Compare the time per evaluated row with the time per trained sample."""
     rank, samples = seen.timeline.ranks[0], seen.timeline.counts.samples
     rows = sum(event["samples"] for event in rank.evaluations)
     trained_s = sum(phase.windows_ns for phase in rank.phases.values()) / _NS_PER_S
@@ -68,7 +68,7 @@ def _long_evaluation(seen: Seen) -> Iterator[Message]:
 
 
 def _constant_loss(seen: Seen) -> Iterator[Message]:
-    """Tell of a loss that is the same in every step, but for how means over ranks round."""
+    """Yield a finding if the loss is the same in every step, up to rounding of means over ranks."""
     loss = seen.timeline.series.loss
     if len(loss) >= _CONSTANT_LOSS_STEPS and np.ptp(loss) <= _ROUNDING * abs(loss[0]):
         yield message("loss_never_changes", loss=float(loss[0]), steps=len(loss))
@@ -87,14 +87,14 @@ def _flops(seen: Seen) -> Iterator[Message]:
 
 
 def _own_epoch(seen: Seen) -> Iterator[Message]:
-    """Tell where the job itself says that an epoch is not its data once."""
+    """Yield a finding if the job declares an epoch that differs from its training data."""
     samples = samples_per_epoch(seen.plan, seen.timeline)
     if samples != seen.plan.data.train_samples:
         yield message("own_epoch", samples=samples, rows=seen.plan.data.train_samples)
 
 
 def _evaluated_rows(seen: Seen) -> Iterator[Message]:
-    """Hold the rows of the last evaluation against the validation data."""
+    """Compare the rows of the last evaluation with the validation data."""
     rows = seen.plan.data.eval_samples
     for event in seen.timeline.ranks[0].evaluations[-1:]:
         if event["samples"] != rows:
@@ -102,7 +102,7 @@ def _evaluated_rows(seen: Seen) -> Iterator[Message]:
 
 
 def _few_updates(seen: Seen) -> Iterator[Message]:
-    """Tell of steps that took a batch, and time, without changing anything."""
+    """Yield a finding for steps that used batches and time but changed no parameter."""
     rank = seen.timeline.ranks[0]
     if rank.parameters is None:
         return
@@ -113,7 +113,7 @@ def _few_updates(seen: Seen) -> Iterator[Message]:
 
 
 def notes(seen: Seen, steps: Steps, quality: Quality) -> list[Message]:
-    """Return what a careful reader should be told beside the figures."""
+    """Return the notes that a careful reader needs beside the figures."""
     return [
         *_on_steps(steps, quality),
         *_on_quality(seen.plan, quality),
@@ -129,7 +129,7 @@ def _on_steps(steps: Steps, quality: Quality) -> Iterator[Message]:
     known = [loss for loss in steps.loss if loss is not None]
     tenth = len(known) // 10
     if quality.history or tenth == 0:
-        return  # an evaluation says more than the training loss
+        return  # an evaluation is more informative than the training loss
     (first, first_error), (last, last_error) = _mean(known[:tenth]), _mean(known[-tenth:])
     if first - last <= 2 * sqrt(first_error**2 + last_error**2):  # within the steps' noise
         yield message("loss_did_not_fall", first=first, last=last)
@@ -151,8 +151,8 @@ def _on_quality(plan: Plan, quality: Quality) -> Iterator[Message]:
         yield message(
             "target_missed_not_required", metric=metric, value=value, target=quality.target
         )
-    # Three standard errors of an accuracy on these rows; of an error, how far samples spread is
-    # not known here.
+    # Three standard errors of an accuracy on these rows. For an error metric the variance over
+    # samples is not known here.
     if plan.about.higher_is_better and best:
         slack = 3 * sqrt(best * (1 - best) / max(quality.eval_samples or 1, 1))
         if value > best + slack:

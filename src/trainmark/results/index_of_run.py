@@ -1,7 +1,7 @@
 """The JSON records of a run: its speed and its memory, as result collections import them.
 
-Owns which figure of a record becomes which line, and the folder they lie in beside
-``record.json``. Must not know events: what a record does not hold is not in them either.
+Owns which figure of a record becomes which line, and their folder beside ``record.json``.
+Must not know events: these records are computed from the run's record alone.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _LOSS_DIGITS = 7  # significant ones; record.json has them all
 
 
 def index_records(record: Record) -> list[IndexRecord]:
-    """Return the speed record in work a second of the whole job, and the memory record in MiB.
+    """Return the speed record in work per second of the whole job, and the memory record in MiB.
 
     A run that did not pass, or whose evidence contradicts its record, is flagged and its
-    results are 0, whatever it measured: nobody who overlooks the flag takes half a run for a
-    speed. ``record.json`` keeps the figures.
-    So is one that passed without a step after its warm-up: it has no speed.
+    results are 0, so that a reader who overlooks the flag does not quote a speed. So is a run
+    that passed without a step after its warm-up: it has no speed. ``record.json`` has the
+    measured figures.
 
     Returns:
-        none for a case without a mission.
+        The records; an empty list for a case without a mission.
 
     Raises:
         UsageError: the case's mission does not fit the form.
@@ -83,9 +83,9 @@ def index_records(record: Record) -> list[IndexRecord]:
 
 
 def _model(mission: Mission, plan: Plan) -> str:
-    """Return the model's word, marked where it is not the model of that name that ran.
+    """Return the model's name, marked if the run trained a variant of that model.
 
-    A collection compares records by name: the tiny recipe is another model, and a recipe
+    Collections compare records by name, but the tiny recipe is another model, and a recipe
     changed beyond the closed rules is other work.
     """
     word = mission.model
@@ -95,9 +95,9 @@ def _model(mission: Mission, plan: Plan) -> str:
 
 
 def write_index(record: Record, run_dir: Path) -> list[Path]:
-    """Write the records under ``index/``, each whole or not at all; return their paths.
+    """Write the records under ``index/`` atomically; return their paths.
 
-    A file that is there already stays as it is: records never change.
+    An existing file is not changed: records never change.
 
     Raises:
         OSError: the disk is full or the folder read-only.

@@ -1,7 +1,7 @@
 """The JSON record of one case, one line that result collections import.
 
-Owns its keys, codes and names, and the files such records lie in. Must not know where the
-numbers come from: a run of ours and somebody else's log fill the same record.
+Owns its keys, codes and names, and the names of its files. Must not know where the numbers come
+from: a run and a foreign log fill the same record.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class IndexRecord:
     """One result of one case, its fields named and ordered as the keys of the JSON line.
 
     Args:
-        log_file: the log it was read from.
+        log_file: the log from which it was read.
         model_name: what ran, as ``model_name`` builds it.
-        mission_name: one of ``MISSIONS``; empty: filed nowhere.
+        mission_name: one of ``MISSIONS``; empty: no mission.
         direction_id: key of ``DIRECTIONS``.
         run_mode: ``sp`` one process, ``mp`` several.
         index: key of ``INDEXES``: what FINAL_RESULT is.
@@ -40,7 +40,7 @@ class IndexRecord:
         FINAL_RESULT: the figure, of the whole job, in UNIT.
         JOB_FAIL_FLAG: 0 or 1; 1 whenever FINAL_RESULT is zero.
         UNIT: ``tokens/s``, ``samples/s``, ``MB``.
-        LOSS_RESULT: the loss at the end; none: the key is left out.
+        LOSS_RESULT: the loss at the end; None: the key is omitted.
 
     Raises:
         UsageError: for a code or name that is not in the tables, a number that is not
@@ -76,7 +76,7 @@ class IndexRecord:
         _check("FINAL_RESULT", result, flagged, "above zero, or JOB_FAIL_FLAG is 1")
 
     def to_json(self) -> str:
-        """Return the record as one line of JSON without its end, keys in their order."""
+        """Return the record as one line of JSON without a newline, keys in their order."""
         values = {item.name: getattr(self, item.name) for item in fields(self)}
         if self.LOSS_RESULT is None:
             del values["LOSS_RESULT"]
@@ -84,7 +84,7 @@ class IndexRecord:
 
 
 def rounded(result: float) -> float:
-    """Return ``result`` to three places; below 0.1 to three significant digits."""
+    """Return ``result`` rounded to three decimals; below 0.1 to three significant digits."""
     return round(result, 3) if abs(result) >= 0.1 else float(f"{result:.3g}")
 
 
@@ -113,7 +113,7 @@ def model_name(  # noqa: PLR0917 - the words of the name in their order
 
 
 def file_name(model_name: str, index: int) -> str:
-    """Return the file a record lies in, ``nlp_gpt_sp_bs8_fp32_1_speed`` for index 1."""
+    """Return the file name of a record, ``nlp_gpt_sp_bs8_fp32_1_speed`` for index 1."""
     _check_member("index", index, INDEXES)
     return f"{model_name}_{INDEXES[index]}"
 

@@ -1,10 +1,10 @@
-"""Every reason, note, finding and cause of a record as a sentence, and what to do about a cause.
+"""Render every reason, note, finding and cause of a record as a sentence.
 
-A record carries codes with arguments (``spec.Message``); ``messages.toml`` beside this file
-holds the sentence of each code in English and Chinese. To add a message: emit
-``message("my_code", steps=3)`` and add ``[my_code]`` there. The codes of one case stand in its
-own ``messages.toml`` or ``Case.messages`` and begin with the case's name and a dot. A test
-walks the source for every ``message(...)`` and finds code and arguments in these tables.
+A record has codes with arguments (``spec.Message``); ``messages.toml`` beside this file has the
+sentence of each code in English and Chinese. To add a message: emit
+``message("my_code", steps=3)`` and add ``[my_code]`` there. The codes of one case are in its own
+``messages.toml`` or ``Case.messages`` and begin with the case's name and a dot. A test checks
+that code and arguments of every ``message(...)`` in the source are in these tables.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MESSAGES = read_messages(Path(__file__).with_name(MESSAGES_FILE))
 
 
 class _Unknown(str):
-    """Stands for an argument that is null: printed as it is under every format."""
+    """Text for a null argument; accepts every format specification and ignores it."""
 
     __slots__ = ()
 
@@ -38,10 +38,10 @@ def render(message: Message, lang: str, own: Mapping[str, Text] | None = None) -
     """Return the sentence of ``message`` in ``lang``.
 
     Args:
-        own: the sentences of the case's own codes, as the record carries them.
+        own: the sentences of the case's own codes, from the record.
 
-    A code or arguments that this version does not know (a record of another version, or one
-    that was edited) are printed as they stand, so that nothing a record says is hidden.
+    Unknown codes or arguments (a record of another version, or an edited one) are printed
+    unrendered, so that no content of a record is hidden.
     """
     found = MESSAGES.get(message.code) or (own or {}).get(message.code)
     args = {name: _UNKNOWN[lang] if v is None else v for name, v in message.args.items()}
@@ -49,15 +49,16 @@ def render(message: Message, lang: str, own: Mapping[str, Text] | None = None) -
         try:
             return found.in_language(lang).format(**args)
         except (KeyError, IndexError, ValueError, AttributeError, TypeError):
-            pass  # not the arguments of this code: shown below as they stand
+            pass  # not the arguments of this code: printed unrendered below
     shown = ", ".join(f"{name}={value}" for name, value in args.items())
     return f"{message.code} ({shown})" if shown else message.code
 
 
 def way_out(cause: Cause) -> Message:
-    """Return what to do about ``cause``: an error's own advice before any other.
+    """Return what to do about ``cause``; an error's own advice takes precedence.
 
-    A cause's code goes before its kind: a killed rank needs other advice than a stopped launcher.
+    A cause's code takes precedence over its kind: a killed rank needs other advice than a
+    stopped launcher.
     """
     own = cause.message.args.get("remedy")
     if own:

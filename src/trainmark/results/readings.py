@@ -1,4 +1,4 @@
-"""What more than one room reads out of a record: a figure's value, what work it is."""
+"""What several packages read from a record: a figure's value, and what work was planned."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def value_of(record: Record, name: str) -> float | None:
 def planned_work(plan: Plan) -> dict[str, Any]:
     """Return what must be equal for two launches to be of the same work, by name.
 
-    The recipe stands first and our own names are none of its fields, so that neither hides
-    the other: a recipe has a ``world`` it was written for and a kind of ``data``.
+    The keys added here differ from all recipe fields, which include ``world`` and ``data``, so
+    that neither overwrites the other.
     """
     recipe = {name: value for name, value in plan.recipe.items() if name not in _NOT_WORK}
     return recipe | {

@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 RECORD_FILE = "record.json"
-# Bounds that every true value keeps and every later computation stands.
+# Bounds within which all real values lie and no later computation overflows.
 Int64 = Annotated[int, Ge(-(2**63)), Le(2**63 - 1)]
 NonNegativeInt = Annotated[int, Ge(0), Le(2**63 - 1)]
 Number = Annotated[float, Ge(-1e150), Le(1e150)]
-# A file beside the record: never another folder's, a pipe or a device.
+# Name of a file beside the record: no path into another folder.
 EVIDENCE_NAME = r"^(events\.(launcher|rank[0-9]{1,6})\.jsonl|plan\.json)$"
 Status = Literal["passed", "target_missed", "failed", "timed_out", "oom", "diverged", "interrupted"]
-# Every record has these, null with a reason where they are not known.
+# Figures of every record, null with a reason if unknown.
 _ALWAYS = ("e2e_time", "final_result", "mem", "MFU", "MAMFU")
 
 
@@ -52,14 +52,14 @@ class Cause(Frozen):
 
 
 class Suite(Frozen):
-    """The program that measured."""
+    """The version of Trainmark that made the measurement."""
 
     name: Literal["trainmark"] = "trainmark"
     version: str
 
 
 class RunCounts(Frozen):
-    """What was really trained, added up over all ranks; steps are optimizer steps."""
+    """Counts of the training, summed over all ranks; steps are optimizer steps."""
 
     samples: NonNegativeInt
     sequences: NonNegativeInt
@@ -72,7 +72,7 @@ class RunCounts(Frozen):
 
 
 class RankEntry(Frozen):
-    """One rank: how far it came, its counts and its spans."""
+    """One rank: its steps, its counts and its spans."""
 
     rank: NonNegativeInt
     pid: NonNegativeInt | None
@@ -87,7 +87,7 @@ class RankEntry(Frozen):
 
 
 class Spans(Frozen):
-    """The wall time of the rank that ended last, taken apart without a rest."""
+    """The wall time of the rank that ended last, divided into spans that add up to it."""
 
     rank: NonNegativeInt | None
     wall_ns: Int64 | None
@@ -149,7 +149,7 @@ class Quality(Frozen):
 
 
 class Evidence(Frozen):
-    """A file beside the record that it was computed from."""
+    """A file beside the record from which it was computed."""
 
     name: Annotated[str, Field(pattern=EVIDENCE_NAME)]
     bytes: NonNegativeInt
@@ -168,9 +168,9 @@ class Trust(Frozen):
 
 @with_config(ConfigDict(extra="forbid", strict=True, allow_inf_nan=False))
 class Environment(Machine, total=False):
-    """What the run was measured on: the machine, and what ranks said of their devices.
+    """Hardware and software of the run: the machine, and what ranks reported of their devices.
 
-    A device and a job may add facts of their own; nothing else has keys that are not here.
+    Only devices and jobs may add keys that are not listed here.
     """
 
     others_cpu_share: Number | None
@@ -181,7 +181,7 @@ class Environment(Machine, total=False):
 
 
 class Record(Frozen):
-    """One launch of one case: everything measured, and what it was measured on."""
+    """One launch of one case: all measurements and their environment."""
 
     schema_version: Literal[1] = 1
     suite: Suite
@@ -220,7 +220,7 @@ class Record(Frozen):
 
     @property
     def passed(self) -> bool:
-        """Tell whether the run did what its recipe asks."""
+        """Tell whether the run passed."""
         return self.status == "passed"
 
     def figure(self, name: str) -> float | None:
@@ -234,10 +234,10 @@ def schema() -> dict[str, Any]:
 
 
 def write(record: Record, run_dir: Path) -> Path:
-    """Write ``record.json`` whole or not at all; an existing record is never replaced.
+    """Write ``record.json`` atomically; an existing record is never replaced.
 
     Raises:
-        RecordError: there is a record already.
+        RecordError: the record exists already.
         OSError: the disk is full or the folder read-only.
     """
     path = run_dir / RECORD_FILE
@@ -251,7 +251,7 @@ def write(record: Record, run_dir: Path) -> Path:
 
 
 def read(path: Path) -> Record:
-    """Read a record from ``record.json`` or the run directory that holds it, as a whole.
+    """Read a record from ``record.json`` or from its run directory.
 
     Raises:
         RecordError: no such file, not a regular one, too large, or not a record of this schema.
@@ -274,7 +274,7 @@ def read(path: Path) -> Record:
 
 
 def _writer(document: Any) -> str | None:
-    """Return the version that wrote a document; None where it does not say."""
+    """Return the version that wrote a document; None if it is not in the document."""
     try:
         version = document["suite"]["version"]
     except (KeyError, TypeError, IndexError):
@@ -283,12 +283,12 @@ def _writer(document: Any) -> str | None:
 
 
 def _unreadable(file: Path, error: Exception, writer: str | None) -> RecordError:
-    """Say whether the file is no record, or one of another version."""
+    """Return the error for a file that is not a record, or a record of another version."""
     if writer is not None and writer != __version__:
         return RecordError(
             f"written by trainmark {writer}, which {__version__} cannot read",
             where=str(file),
-            remedy="read it with that version, or run anew",
+            remedy="read it with that version, or run again",
         )
     first = " ".join(str(error).splitlines()[:3])
     return RecordError(

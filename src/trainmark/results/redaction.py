@@ -1,9 +1,8 @@
-"""Replace secrets and what names a person, a machine or a place in text that may leave here.
+"""Replace secrets and names of persons, machines and folders in text that may be published.
 
-Owns how ``redaction.toml`` is applied: it lists what is a secret, a path, another host, an
-address, and what only looks like it. To that come this machine's folders, user and host, and how
-documents are read by their keys. Must not know files or records. What was redacted once is not
-changed by a second time.
+Applies ``redaction.toml``, which lists the patterns of secrets, paths, hosts and addresses, and
+their exceptions. Adds this machine's folders, user and host, and the rules for keys of documents.
+Must not know files or records. Redacting a second time changes nothing.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
 SECRET, HOST, ADDRESS, USER, PATH = "<secret>", "<host>", "<address>", "<user>", "<path>"
-_SHORTEST_NAME = 3  # shorter ones are words of any text; in a path they go with the path
-_SMALLEST_OCTET = 10  # versions begin below it as a rule, private addresses never
-_PLAIN = (int, float, type(None))  # as they stand in an event's long lists
+_SHORTEST_NAME = 3  # shorter ones occur in any text; in a path they are replaced with the path
+_SMALLEST_OCTET = 10  # versions usually begin below it, private addresses never do
+_PLAIN = (int, float, type(None))  # values that need no redaction, for speed in long lists
 
 _LISTED = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 
@@ -40,7 +39,7 @@ _PARTS = {name: _joined(part) for name, part in _LISTED["parts"].items()}
 
 
 def _pattern(written: str | list[str]) -> re.Pattern[str]:
-    """Return a pattern of the file with its parts put in."""
+    """Return a pattern of the file with its ``{{name}}`` fragments inserted."""
     return re.compile(re.sub(r"\{\{(\w+)\}\}", lambda name: _PARTS[name[1]], _joined(written)))
 
 
@@ -51,7 +50,7 @@ _PUBLIC_DOMAINS = tuple(f".{host}" for host in _PUBLIC_HOSTS)
 
 
 def _ipv4(found: re.Match[str]) -> str:
-    """Replace four numbers that are an address; a version of four numbers stays."""
+    """Replace four numbers that are an address; leave a version of four numbers."""
     quad, text = found.group(), found.string
     if any(int(octet) > 255 for octet in quad.split(".")) or _SIGNS["local_address"].match(quad):
         return quad
@@ -74,7 +73,7 @@ def _ipv6(found: re.Match[str]) -> str:
 
 
 def _url(found: re.Match[str]) -> str:
-    """Take the credentials out of a public URL; of another keep the scheme alone."""
+    """Remove the credentials from a public URL; of any other keep only the scheme."""
     scheme, credentials, host, rest = found.groups()
     if not _is_public(host):
         return f"{scheme}://{HOST}"
@@ -82,7 +81,7 @@ def _url(found: re.Match[str]) -> str:
 
 
 def _is_public(host: str) -> bool:
-    """Tell whether ``host`` is a public source, or this machine by its common name."""
+    """Tell whether ``host`` is a public source or localhost."""
     name = host.lower().rstrip(".")
     return name in _PUBLIC_HOSTS or name.endswith(_PUBLIC_DOMAINS) or name.startswith("127.")
 
@@ -107,7 +106,7 @@ _FUNCTIONS = {"ipv4": _ipv4, "ipv6": _ipv6, "url": _url, "path": _path, "host": 
 
 
 class _Rule(NamedTuple):
-    """What is replaced where one of ``needles`` stands in the text, lower case, at all."""
+    """A replacement, tried only if the lower-cased text contains one of ``needles``."""
 
     needles: tuple[str, ...]
     pattern: re.Pattern[str]
@@ -152,18 +151,18 @@ def _user() -> str:
 
 
 def _own_folders() -> Iterator[tuple[Path, str]]:
-    """Yield working folder and home; one that was deleted, or that no user has, is left out."""
+    """Yield the working directory and the home folder, without deleted or unknown ones."""
     for find, stand_in in ((Path.cwd, "."), (Path.home, "~")):
         with suppress(OSError, RuntimeError):
             yield find(), stand_in
 
 
 class Redactor:
-    """Replace secrets, persons, machines and places in text and in documents of text.
+    """Replace secrets and names of persons, machines and folders in text and documents.
 
     Args:
-        folders: what is known of this run, each with its stand-in; the working folder, the
-            home folder and those of Python and of this program are known anyway.
+        folders: folders of this run, each with its placeholder; the working directory, the
+            home folder and those of Python and of this program are always replaced.
     """
 
     def __init__(self, *folders: tuple[Path, str]) -> None:
@@ -177,7 +176,7 @@ class Redactor:
         pairs = {
             str(whole): stand_in
             for folder, stand_in in reversed(known)
-            if folder.is_absolute()  # a plan that was redacted has stand-ins for folders
+            if folder.is_absolute()  # a redacted plan has placeholders for folders
             for whole in (folder, folder.resolve())
             if whole.name
         }
@@ -199,7 +198,7 @@ class Redactor:
         ]
 
     def text(self, text: str) -> str:
-        """Return ``text``, for people, with everything replaced."""
+        """Return free text with everything replaced."""
         return _apply(self._names, self._places(text))
 
     def _places(self, text: str, *, is_version: bool = False) -> str:
@@ -211,9 +210,9 @@ class Redactor:
     def document(self, value: Any, key: str = "", *, is_version: bool = False) -> Any:
         """Return ``value`` with every string of it redacted, at any depth.
 
-        A single word may be one of ours, as a kind or the name of a span: the user's and the
-        host's name are replaced within longer text, and where the key says what stands there.
-        Under a key of versions four numbers are no address.
+        A single word may be one of ours, such as a kind or the name of a span. So user and host
+        names are replaced only within longer text, or if the key says that the value is one.
+        Under a key for versions, four numbers are not an address.
         """
         if isinstance(value, _PLAIN):
             return value
@@ -228,7 +227,7 @@ class Redactor:
         return self._string(str(value), key, is_version=is_version)
 
     def _items(self, values: Sequence[Any], key: str, *, is_version: bool) -> list[Any]:
-        """Redact a list; of a command line also the word behind ``--password``."""
+        """Redact a list; in a command line also the argument after ``--password``."""
         if all(isinstance(value, _PLAIN) for value in values):
             return list(values)
         done: list[Any] = []

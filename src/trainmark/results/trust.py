@@ -1,4 +1,4 @@
-"""How far figures can be trusted: a grade with its reasons, by one rule for every page.
+"""Grade how far figures can be trusted, with reasons, by one rule for every page.
 
 Owns the thresholds and which reason leads to which grade; docs/metrics.md prints the rule.
 """
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 MOST_CV = 0.1
 MOST_SWING = 0.1
 
-# The reason that a note or a finding gives, which itself says more.
+# The short reason for each note or finding.
 _IN_SHORT: dict[str, Callable[[Args], Message]] = {
     "flops_above_preflight": lambda args: message("trust_impossible_rate", share=args["share"]),
     "loss_never_changes": lambda _: message("trust_constant_loss"),
@@ -41,18 +41,18 @@ _NOISY = (
 )  # fmt: skip
 
 
-# What cannot be told is no disagreement: the trust falls, the exit code stays.
+# Missing evidence lowers the grade but is not a disagreement, so the exit code does not change.
 _UNPROVEN = ("evidence_absent", "evidence_case_absent", "evidence_other_version")
 
 
 def refuted(trust: Trust) -> bool:
-    """Tell whether evidence contradicts the record, and does not only leave it unproven."""
+    """Tell whether evidence contradicts the record, rather than being missing."""
     codes = (reason.code for reason in trust.reasons)
     return any(code.startswith("evidence_") and code not in _UNPROVEN for code in codes)
 
 
 def graded(reasons: Iterable[Message]) -> Trust:
-    """Return the trust that ``reasons`` leave, each named once, the gravest first."""
+    """Return the grade that follows from ``reasons``, each listed once, the worst first."""
     by_code = {reason.code: reason for reason in reversed(list(reasons))}
     grave = [reason for code, reason in reversed(by_code.items()) if code not in _NOISY]
     noisy = [reason for code, reason in reversed(by_code.items()) if code in _NOISY]
@@ -72,7 +72,7 @@ def of_launch(
 
     Args:
         notes: the record's notes and findings.
-        swing: how far the matmul rate moved while it was measured, as a share; None: unknown.
+        swing: change of the matmul rate during its measurement, as a share; None: unknown.
     """
     reasons = [] if passed else [message("trust_not_passed")]
     if "generated-data" in labels:
@@ -91,7 +91,7 @@ def _few(launches: int) -> Message:
 
 
 def of_repeats(records: Sequence[Record]) -> Trust:
-    """Return the trust in the figures over several launches: those that passed count."""
+    """Return the trust in the figures over several launches, of which only passed ones count."""
     passed = [record for record in records if record.passed]
     reasons = [reason for record in passed or records for reason in record.trust.reasons]
     reasons = [reason for reason in reasons if reason.code != "trust_few_launches"]
@@ -112,7 +112,7 @@ def trust_of(records: Sequence[Record]) -> Trust | None:
 
 
 def with_findings(record: Record, findings: Sequence[Message]) -> Record:
-    """Return ``record`` with what its evidence says of it as the first reasons."""
+    """Return ``record`` with ``findings`` as the first reasons of its trust."""
     if not findings:
         return record
     return record.model_copy(update={"trust": graded([*findings, *record.trust.reasons])})

@@ -1,7 +1,6 @@
-"""Hold a record against its evidence: the digests it names, and all that follows from the events.
+"""Verify a record against its evidence files: their digests, and the record recomputed from them.
 
-What is compared is the whole record, recomputed from the files beside it; only the program
-that wrote it is not. Must not know pages.
+The whole record is compared, except for the program that wrote it. Must not know pages.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ if TYPE_CHECKING:
 
     from trainmark.results.record import Record
 
-# Sums in another order, by another version of a library.
+# Tolerance for sums in another order, by another version of a library.
 _RELATIVE = 1e-9
-# Redaction puts these in the record where a full disk kept them out of the evidence.
+# Placeholders of redaction: in the record, but not in the evidence if the disk was full.
 _STAND_IN = re.compile(
     r"<(?:secret|credentials|host|email|run|data|python|trainmark|path|address|user)>"
     r"|~|(?<!\w)\.(?!\w)"
@@ -33,7 +32,7 @@ _LONGEST_SHOWN = 40
 
 
 def verify(record: Record, folder: Path) -> list[Message]:
-    """Return what the evidence in ``folder`` says against ``record``; nothing where all agrees."""
+    """Return the contradictions between ``record`` and the evidence in ``folder``."""
     there = {entry.name: entry for entry in evidence(folder)}
     named = {entry.name: entry for entry in record.evidence}
     if not there:
@@ -48,12 +47,12 @@ def verify(record: Record, folder: Path) -> list[Message]:
 
 
 def _recomputed(record: Record, folder: Path) -> list[Message]:
-    """Return in what the record differs from one computed anew from the same evidence."""
+    """Return how the record differs from one recomputed from the same evidence."""
     try:
         anew = building.compute(folder)
     except RecordError:
         return [message("evidence_unreadable")]
-    # What is equal as it stands is not dumped: a million steps would be held four times.
+    # Equal parts are not converted to dicts: a million steps would be in memory four times.
     unlike = {
         name
         for name in set(type(record).model_fields) - {"suite", "evidence"}
@@ -70,7 +69,7 @@ def _recomputed(record: Record, folder: Path) -> list[Message]:
         if not others:
             return [message("evidence_case_absent", case=anew.plan.case)]
         found = others
-    # The plan says it too: a version that was edited in the record alone excuses nothing.
+    # The plan has the version too, so that editing it in the record alone has no effect.
     writers = {tuple(_series(text)) for text in (record.suite.version, anew.plan.suite_version)}
     if len(writers) == 1 and _series(record.suite.version) != _series(__version__):
         return [message("evidence_other_version", version=record.suite.version)]
@@ -88,9 +87,9 @@ def _recomputed(record: Record, folder: Path) -> list[Message]:
 
 
 def _of_case(place: str, record: Record) -> bool:
-    """Tell whether only the case could compute what stands at ``place``.
+    """Tell whether only the case can compute the value at ``place``.
 
-    That is its own figures, a figure of every case that it took back, and its notes.
+    These are its own figures, common figures that it replaced by None, and its notes.
     """
     kind, _, below = place.partition(".")
     name = below.partition(".")[0]
@@ -110,7 +109,7 @@ def _shown(value: Any) -> str:
 
 
 def _differences(recorded: Any, recomputed: Any, place: str) -> Iterator[tuple[str, Any, Any]]:
-    """Yield every place in which two documents differ, with both values."""
+    """Yield every path at which two documents differ, with both values."""
     if recorded == recomputed:
         return
     if isinstance(recorded, dict) and isinstance(recomputed, dict):
@@ -128,7 +127,7 @@ def _differences(recorded: Any, recomputed: Any, place: str) -> Iterator[tuple[s
 
 
 def _redacted(recorded: Any, recomputed: Any) -> bool:
-    """Tell whether a text is the other one with stand-ins for some of it, and says no more."""
+    """Tell whether a text is the other one with some of it replaced by placeholders."""
     if not isinstance(recorded, str) or not isinstance(recomputed, str):
         return False
     first, *parts = _STAND_IN.split(recorded)
