@@ -102,7 +102,7 @@ def _compare(path: Path, every: int, bar: float, rounds: int) -> tuple[list[Bar]
         else f"{size} log, every line matches"
     )
     for runs in (plain, ours):
-        del runs.processor_s[0]  # of the warm-up, whose time is not kept either
+        del runs.processor_s[0]  # the warm-up run, whose wall time is not recorded either
     wall = ratio(times["plain"], times["ours"])
     processor = ratio(plain.processor_s, ours.processor_s)
     bars = [

@@ -94,7 +94,7 @@ class PlainTransformer(nn.Module):
 
 
 class PlainGlm(nn.Module):
-    """The same mathematics, written as it is defined."""
+    """The same mathematics, written directly from its definition."""
 
     def __init__(self, shape: GlmShape, *, dropout: float = 0.1) -> None:
         super().__init__()

@@ -53,7 +53,7 @@ def interleave(
 ) -> dict[str, list[float]]:
     """Run every variant once a round, the order reversed every other round.
 
-    Each callable returns its own measure of one run. Warm-up rounds are not kept.
+    Each callable returns its own measure of one run. Warm-up rounds are not recorded.
     """
     rounds = sized(rounds, 1)
     kept: dict[str, list[float]] = {name: [] for name in variants}

@@ -62,7 +62,7 @@ def make_data(case: str, folder: Path) -> None:
 
 
 def run(case: str, off: str, folder: str) -> None:
-    """Take steps of ``case`` with our kernels, but for the one that is ``off``."""
+    """Take steps of ``case`` with our kernels, except the one named ``off``."""
     from trainmark.training.kernels import choice
 
     if off != NONE_OFF:

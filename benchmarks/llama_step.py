@@ -59,7 +59,7 @@ def our_job(folder: str, size: str, **changes: Any) -> Any:
 
 
 def run_generate(folder: str, size: str) -> None:
-    """Write the data in a process of its own: it holds all weights once."""
+    """Write the data in a separate process, because it holds all weights in memory."""
     from trainmark import cases
 
     Path(folder).mkdir()

@@ -75,7 +75,7 @@ def loop_seconds(job: Any, device: Device, steps: int, window_steps: int = 10) -
     with tempfile.TemporaryDirectory() as place:
         events = EventWriter(Path(place) / "events.jsonl", time.perf_counter_ns)
         watch = GradientWatch(job.trained_parameters(), looks=5)
-        # As the worker does; what stands outside of training is no part of its overhead.
+        # As the worker does; work outside of training does not count as its overhead.
         parameters = ParameterCheck(
             digest=TensorDigest(job.trained_parameters()), gradients=watch, updates=job.updates,
             clock=time.perf_counter_ns,

@@ -1,7 +1,7 @@
 """Training steps in processes of their own, each taking one step when asked.
 
 Every variant lives as it would for its user (allocator settings included), and all see the
-same weather; the matmul rate is measured in the same rounds. A peer is a function of a
+same load of the machine; the matmul rate is measured in the same rounds. A peer is a function of a
 benchmark's module, called by name on that module's command line.
 """
 
@@ -196,7 +196,7 @@ def fp32_bars(
     """Interleave ``ours`` with its peers and with matrix products.
 
     Args:
-        parts: the words of each variant, ``ours`` among them.
+        parts: the command-line arguments of each variant, ``ours`` among them.
         labels: how each peer is called in the table.
         bars: least speed against each peer; under ``matmul`` least share of its rate; under
             ``memory``, where it is asked for, the largest part of each peer's peak.

@@ -126,7 +126,7 @@ def _numbers(counts: Counter[str]) -> dict[str, int]:
 
 
 def run_ours(log: Path, data: Path, threshold: int = THRESHOLD) -> float:
-    """Return the seconds of a whole call that begins with nothing."""
+    """Return the seconds of a complete call that starts with an empty folder."""
     from trainmark.cases.dlrm_criteo.prepare import prepare
 
     shutil.rmtree(data, ignore_errors=True)

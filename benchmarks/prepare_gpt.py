@@ -96,7 +96,7 @@ def run_library(folder: Path, texts: list[str]) -> float:
 
 
 def run_ours(folder: Path, corpus: Path, data: Path) -> float:
-    """Return the seconds of a whole call that begins with nothing."""
+    """Return the seconds of a complete call that starts with an empty folder."""
     from trainmark.cases.gpt_megatron.prepare import prepare
 
     shutil.rmtree(data, ignore_errors=True)

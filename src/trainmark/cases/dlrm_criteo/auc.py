@@ -27,7 +27,7 @@ def roc_auc(scores: NDArray[Any], labels: NDArray[Any]) -> float:
 
     Raises:
         DivergedError: a score is not a number, so that there is no order.
-        DataError: all labels are alike, so that there is no pair to compare.
+        DataError: all labels are the same, so that no pair can be compared.
     """
     if np.isnan(scores).any():
         found = int(np.isnan(scores).sum())

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class FusedTables(nn.Module):
-    """Look rows up in tables that lie one after the other in one weight.
+    """Look rows up in tables that are stored one after the other in one weight.
 
     Args:
         cardinalities: rows of each table.

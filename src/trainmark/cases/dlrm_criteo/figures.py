@@ -34,7 +34,7 @@ def compute(ranks: Sequence[RankWork], known: Mapping[str, Figure]) -> OwnFigure
     """Return the figures of the tables and a note on what bounds the steps.
 
     All are over the windows after the warm-up, rates a device's, shares the ranks' mean.
-    Nothing where a rank ended before its job told of itself.
+    Empty if a rank ended before its job reported its facts.
     """
     if not all(_tells(rank) for rank in ranks):
         return OwnFigures({})

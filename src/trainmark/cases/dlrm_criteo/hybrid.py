@@ -1,4 +1,4 @@
-"""Embedding tables spread over ranks, and the exchanges that bring rows to samples.
+"""Embedding tables sharded over ranks, and the exchanges that bring rows to samples.
 
 Owns both all-to-all exchanges of a step and what is summed and weighed on the way. Knows
 nothing of how a look-up or an update is done, nor of the dense part.

@@ -13,7 +13,7 @@ import torch
 if TYPE_CHECKING:
     from torch import Tensor
 
-BLOCK_ROWS = 4096  # one generator each: seeding costs nothing beside drawing so many
+BLOCK_ROWS = 4096  # one generator each: seeding costs little compared with drawing so many
 
 
 @torch.no_grad()

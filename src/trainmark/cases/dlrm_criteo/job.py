@@ -42,7 +42,7 @@ def load_data(context: JobContext) -> Loaded:
 
 
 def build(context: JobContext, data: Loaded) -> DlrmJob:
-    """Build the tables and the model, and spread them over the ranks."""
+    """Build the tables and the model, and parallelize them over the ranks."""
     return DlrmJob(context, data)
 
 
@@ -55,7 +55,7 @@ def lr_factor(recipe: DlrmRecipe, finished_steps: int) -> float:
 
 
 def placement_of(context: JobContext, cardinalities: tuple[int, ...]) -> Placement:
-    """Return where tables lie, within this machine's memory.
+    """Return the placement of tables, within this machine's memory.
 
     Ranks on a CPU share its memory: each may take its part of it.
 

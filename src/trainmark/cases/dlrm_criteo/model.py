@@ -112,7 +112,7 @@ class Dlrm(nn.Module):
     def forward(self, numerical: Tensor, embedded: Tensor | Arriving) -> Tensor:
         """Return logits (B,) of ``numerical`` (B, num_numerical), ``embedded`` (B, T, dim)."""
         dense = self.bottom(numerical)
-        if not isinstance(embedded, Tensor):  # meanwhile they were on their way
+        if not isinstance(embedded, Tensor):  # an asynchronous exchange: wait for its result
             embedded = embedded.wait()
         return cast("Tensor", self.top(self.interaction(dense, embedded)).squeeze(1))
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from trainmark.spec import RankMemory
 
-FLOAT_BYTES = 4  # tables are fp32 in memory whatever the precision of the step
+FLOAT_BYTES = 4  # tables are fp32 in memory for every precision of the step
 GIB = 2**30
 TABLES_SHARE = 0.8  # of a rank's memory; the rest is for activations and their gradients
 
@@ -177,7 +177,7 @@ def _cut(rows: int, room: Sequence[int]) -> list[tuple[int, int]]:
     while sum(room[rank] for rank in taken) < rows:
         taken.append(roomiest[len(taken)])
     shares: list[tuple[int, int]] = []
-    # The fullest first: what it cannot take is spread over ranks that have more room.
+    # The fullest rank first: rows that do not fit there go to ranks with more room.
     for ranks_left, rank in zip(range(len(taken), 0, -1), reversed(taken), strict=True):
         share = min(room[rank], -(-rows // ranks_left))
         shares.append((rank, share))

@@ -78,7 +78,7 @@ def widths(words: str, *, field: str, last: int) -> list[int]:
     """Return a list of layer widths from text such as ``512,256,128``.
 
     Raises:
-        UsageError: a width is no whole number above 0, or the last one is not ``last``.
+        UsageError: a width is not a whole number above 0, or the last one is not ``last``.
     """
     rule = f"whole numbers above 0 with commas between, ending in {last}"
     parts = words.split(",")

@@ -41,7 +41,7 @@ def load_data(context: JobContext) -> Loaded:
 
 
 def build(context: JobContext, data: Loaded) -> GlmJob:
-    """Build the model, its weights and its optimizer, and spread it over the ranks."""
+    """Build the model, its weights and its optimizer, and parallelize it over the ranks."""
     return GlmJob(context, data)
 
 

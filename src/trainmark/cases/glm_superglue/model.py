@@ -131,7 +131,7 @@ class Transformer(nn.Module):
         x = self.dropout(words + placed)
         for layer in self.layers:
             if self.checkpoint_activations and self.training:
-                # Draws its dropout masks again: the generator's state is kept and restored.
+                # Draws the same dropout masks again: the generator's state is saved and restored.
                 x = checkpoint(layer, x, prefix, use_reentrant=False)
             else:
                 x = layer(x, prefix)

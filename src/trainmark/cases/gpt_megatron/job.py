@@ -37,7 +37,7 @@ def load_data(context: JobContext) -> Loaded:
 
 
 def build(context: JobContext, data: Loaded) -> GptJob:
-    """Build the model, spread it over the ranks, and its optimizer."""
+    """Build the model, parallelize it over the ranks, and build its optimizer."""
     return GptJob(context, data)
 
 

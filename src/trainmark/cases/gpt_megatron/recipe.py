@@ -55,7 +55,7 @@ class GptRecipe(Recipe):
     def matmul_weights(self) -> int:
         """Weights that take part in matrix products: blocks and head, no look-up tables.
 
-        The head counts as one rank has it: more padding for more ranks is no more work.
+        The head counts with one rank's padding: the extra padding of more ranks is not counted.
         """
         blocks = 12 * self.num_layers * self.hidden_size**2
         return blocks + self.hidden_size * padded(self.vocab_size, 128)

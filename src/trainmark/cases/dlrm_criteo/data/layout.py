@@ -1,4 +1,4 @@
-"""Where a click log lies on disk: one file a column group, rows of fixed size.
+"""The layout of a click log on disk: one file a column group, rows of fixed size.
 
 Owns which files belong to a split, what a row takes in each, and that they hold the same
 rows. Must not know what the values mean, nor how the description is written down.

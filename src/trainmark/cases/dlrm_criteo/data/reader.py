@@ -1,4 +1,4 @@
-"""Batches of a click log, read ahead of the step by a thread of its own.
+"""Batches of a click log, read ahead of the step in a separate thread.
 
 Owns which bytes a rank reads, in what portions and how far ahead. Must not know what the
 values mean; that they lie in their range was checked before.
@@ -82,7 +82,7 @@ class SplitReader:
         The thread starts with the first ``next`` and ends with the iterator.
 
         Args:
-            order: numbers of the batches as they come; none: as they lie in the files.
+            order: numbers of the batches in the order to read; None: the order of the files.
 
         Raises:
             DataError: a file can no longer be read as it was when the reader was made.

@@ -97,7 +97,7 @@ def _document(folder: Path, spec: FeatureSpec) -> dict[str, object]:
 
     def source(features: list[str], file: Path) -> dict[str, object]:
         place = file.relative_to(folder).as_posix()
-        # A list of its own each time: of one that is shared, YAML would write an alias.
+        # A new list each time: YAML would write an alias for a shared one.
         return {"type": _SOURCE_TYPE, "features": list(features), "files": [place]}
 
     return {

@@ -40,7 +40,7 @@ def prepare(raw: Path, data: Path, say: Say, *, workers: int | None = None, **op
 
     Args:
         raw: folder with day_0, day_1, … or train.txt, plain or gzip; or a single log.
-        say: called with one line for each thing done, kept or found.
+        say: called with each line of progress.
         workers: threads; none: as many as there are usable cores.
         options: the rules, within what the case declares; those of the published runs where
             left out.

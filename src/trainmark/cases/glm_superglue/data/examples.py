@@ -126,7 +126,7 @@ class Examples(ABC):
         """Return the sequences of one sample, one a candidate.
 
         Raises:
-            DataError: the sample cannot be read; where it lies is named.
+            DataError: the sample cannot be read; the error names its place.
         """
 
     def batch(self, rows: Iterable[int], *, trim: bool = False) -> ChoiceBatch:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..recipe import GlmRecipe
 
 PASSAGES = {"train": 6_400, "val": 500}  # each with one question
-LEAST_PEOPLE, MOST_PEOPLE = 3, 5  # in a passage, each with a role of its own
+LEAST_PEOPLE, MOST_PEOPLE = 3, 5  # in a passage, each with a different role
 BEST_ACCURACY = 1.0  # the passage decides every question
 
 FIRST_NAMES = (

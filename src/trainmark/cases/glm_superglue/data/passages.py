@@ -122,7 +122,7 @@ class Passages:
         return range(first, first + int(self.num_entities[passage]))
 
     def place(self, question: int) -> str:
-        """Say where a question lies in its file."""
+        """Return the place of a question in its file, for errors."""
         passage = self.passage(question)
         if self.drawn_length:
             return f"sample {self.lines[passage]} (counted from 0)"

@@ -90,7 +90,7 @@ def read_passages(file: Path) -> Iterator[Passage]:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """Where a fault lies: file, line, and question once one is being read."""
+    """The place of a fault: file, line, and the question, if one is being read."""
 
     file: Path
     number: int

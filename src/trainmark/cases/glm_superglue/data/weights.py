@@ -36,7 +36,7 @@ def find_checkpoint(folder: Path) -> Path:
     """Return the file with the weights, in ``folder`` or in its only folder that has some.
 
     Raises:
-        DataError: there is none, several, or one that is cut over several files.
+        DataError: there is no checkpoint, several, or one split over several files.
     """
     with readable(folder, rule=RULE, remedy=REMEDY):
         inner = sorted(item for item in folder.iterdir() if item.is_dir())

@@ -1,7 +1,7 @@
 """Lay a download of ReCoRD, a vocabulary and a checkpoint out as one data folder.
 
-Owns what counts as a source and which files are written from it; how they are kept and
-gone on with is ``trainmark.data.prepared``'s.
+Owns which files count as sources and which are written from them. ``trainmark.data.prepared``
+writes the files and resumes interrupted calls.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Source:
         kind: ``jsonl`` or ``hdf5``.
         splits: the file of each.
         vocabulary: ``tokenizer.json`` or ``vocab.txt``; none: the splits are tokens already.
-        checkpoint: the file with the weights; none: there is none.
+        checkpoint: the file with the weights; None: there is no such file.
     """
 
     kind: str
@@ -73,7 +73,7 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
     Args:
         raw: a folder with ReCoRD's jsonl files and a vocabulary, or with the published HDF5
             files, and a checkpoint if there is one, in itself or in folders right below.
-        say: called with one line for each thing done, kept or found.
+        say: called with each line of progress.
 
     Raises:
         DataError: something is missing or damaged, or ``data`` is not this call's to write.

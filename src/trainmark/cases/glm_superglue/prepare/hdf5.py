@@ -78,7 +78,7 @@ class Matrix:
     """A matrix of whole numbers whose rows are read in order, a block at a time.
 
     Raises:
-        DataError: there is none of this name, or it is not sound.
+        DataError: no matrix has this name, or it is damaged.
     """
 
     def __init__(self, file: Any, name: str) -> None:
@@ -147,7 +147,7 @@ class Matrix:
         dense[np.repeat(np.arange(len(dense)), lengths), columns] = self.parts["data"][stored]
 
     def _fill_columns(self, dense: Numbers, first: int) -> None:
-        """Take from each column what lies in these rows; row numbers rise in a column."""
+        """Return each column's entries in these rows; row numbers ascend in a column."""
         for column, (cursor, end) in enumerate(
             zip(self.cursors.tolist(), self.ends.tolist(), strict=True)
         ):
@@ -162,7 +162,7 @@ class Matrix:
 
 
 class _Split:
-    """An open file: its matrices, and where each sample's sequences lie."""
+    """An open file: its matrices, and the places of each sample's sequences."""
 
     def __init__(self, file: Path, opened: Any, *, evaluation: bool) -> None:
         self.file, self.evaluation = file, evaluation

@@ -163,7 +163,7 @@ def load(folder: Path, recipe: GptRecipe) -> Loaded:
     """Open the pair and cut it into splits; nothing of the tokens is held in memory.
 
     Raises:
-        UsageError: the recipe's split is none.
+        UsageError: the recipe's split is not valid.
         DataError: the first fault found, with file, row or split, rule and way out.
     """
     reader = IndexedReader.open(find_pair(folder))

@@ -44,7 +44,7 @@ readable = partial(
 
 
 def idx_file(prefix: Path) -> Path:
-    """Return the index of a pair; a prefix may hold dots of its own."""
+    """Return the index of a pair; a prefix may contain dots."""
     return Path(f"{prefix}.idx")
 
 

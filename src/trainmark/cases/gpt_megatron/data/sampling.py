@@ -133,7 +133,7 @@ class Samples:
         documents: contiguous document numbers of the reader.
         seq_length: tokens that a sample predicts; it holds one more.
         seed: of both shuffles; equal seeds give equal epochs on every rank.
-        cache_dir: where epochs that take time to build are kept, none: nowhere.
+        cache_dir: where epochs that take time to build are cached; None: no cache.
         content_id: names the reader's bytes; needed with a ``cache_dir``.
     """
 
@@ -237,7 +237,7 @@ def _cached(file: Path, length: int, build: Callable[[], NDArray[np.int64]]) -> 
     assert built.shape == (length,)
     if replace_file(file, lambda stream: _save(stream, built)):
         _prune(file.parent)
-    found = _load(file, length)  # mapped: the ranks of a machine share one copy, whoever wrote it
+    found = _load(file, length)  # mapped: the ranks of a machine share one copy
     return built if found is None else found
 
 

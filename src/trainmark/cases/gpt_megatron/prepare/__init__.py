@@ -52,7 +52,7 @@ def prepare(
 
     Args:
         raw: a file of JSON lines, plain or gzip, or a folder of them.
-        say: called with one line for each thing done, kept or found.
+        say: called with each line of progress.
         tokenizer: folder of the tokenizer; see ``tokenizer.open_tokenizer``.
         workers: processes that encode; none: as many as there are usable cores.
         text_key: under which key a line has its text.

@@ -84,7 +84,7 @@ def encode(block: Block, how: Encoding) -> Encoded:
 
 
 def texts_of(block: Block, text_key: str) -> list[str]:
-    """Return the text of every line; a line of white space only is none.
+    """Return the text of every line; lines of white space only are skipped.
 
     Raises:
         DataError: a line is no JSON object, or has no text under ``text_key``.

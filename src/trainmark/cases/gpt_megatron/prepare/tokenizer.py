@@ -114,7 +114,7 @@ def _told_end(files: Mapping[str, Path]) -> tuple[str, str | None]:
     """Return the end-of-document token and the file that names it, if one does."""
     for name in TOLD_EOD:
         told = _read_json(files[name]).get("eos_token") if name in files else None
-        if isinstance(told, dict):  # an added token written out
+        if isinstance(told, dict):  # an added token as an object
             told = told.get("content")
         if isinstance(told, str) and told:
             return told, name
@@ -159,7 +159,7 @@ def _from_one_file(file: Path) -> Tokenizer:
 
 
 def _check_kind(file: Path, library: Tokenizer) -> None:
-    """Refuse what is no deterministic byte-level BPE."""
+    """Refuse a tokenizer that is not a deterministic byte-level BPE."""
     state = json.loads(library.to_str())
     model, cutting = state["model"], state["pre_tokenizer"] or {}
     steps = [cutting, *cutting.get("pretokenizers", [])]
