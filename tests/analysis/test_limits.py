@@ -97,7 +97,7 @@ def test_a_loss_at_the_limit_of_a_line_is_not_cut(log, monkeypatch):
 @pytest.mark.parametrize("value", ["1e308\nips: 1e308", "-1e308\nips: -1e308"])
 @pytest.mark.parametrize("options", [{}, {"index": 2, "ips_unit": "MB"}])
 def test_values_whose_sum_no_number_holds_are_refused(log, value, options):
-    with pytest.raises(DataError, match="the sum of the values is beyond all numbers"):
+    with pytest.raises(DataError, match="the sum of the values overflows"):
         speed(log(f"ips: {value}\n"), **options)
 
 

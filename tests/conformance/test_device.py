@@ -136,7 +136,8 @@ def test_a_member_that_is_missing_is_named_alone():
         ("    def count(self):\n        import torch\n        return 2\n",
          "planning imports torch"),
         ("    def __init__(self, index=None):\n        assert index == 0, 'no index'\n",
-         "abacus:Abacus cannot be planned with in a process of its own: AssertionError: no index"),
+         "abacus:Abacus cannot be used for planning in a separate process: "
+         "AssertionError: no index"),
     ],
 )  # fmt: skip
 def test_planning_is_tried_in_a_process_of_its_own(tmp_path, monkeypatch, source, fault):

@@ -1,5 +1,5 @@
-"""Figures out of training logs that other programs wrote.
+"""Extract figures from training logs that other programs wrote.
 
-Owns reading such logs and the arithmetic of the public tool. Must not know our runs, cases
+Owns reading such logs and the formulas of the public tool. Must not know our runs, cases
 or torch.
 """

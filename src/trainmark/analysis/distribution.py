@@ -78,7 +78,7 @@ class Distribution:
             self._total = math.fsum([self._total, *values])
         except OverflowError as error:
             remedy = "check which number is read: --keyword and --position"
-            what = f"the sum of the values is beyond all numbers; one is {max(values, key=abs):g}"
+            what = f"the sum of the values overflows; one value is {max(values, key=abs):g}"
             raise DataError(
                 what, rule=f"at most {sys.float_info.max:.2g}", remedy=remedy
             ) from error
@@ -116,7 +116,7 @@ class Distribution:
         return [min(max(middle, self.minimum), self.maximum) for middle in found]
 
     def _flush(self) -> None:
-        """Count the kept values in buckets; the loop over them runs in C."""
+        """Count the buffered values in buckets; the loop over them runs in C."""
         bits = memoryview(self._kept).cast("B").cast("Q")
         self._buckets.update(map(rshift, bits, repeat(_DROPPED_BITS)))
         bits.release()

@@ -1,6 +1,6 @@
-"""One log and its options into the figures and the record of one case.
+"""Compute the figures and the record of one case from a log and options.
 
-Owns how options, preset and log are put together. Must not know the command line.
+Owns how options, preset and log are combined. Must not know the command line.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ OUTLIER = 3.0  # and so is a value so many times the median, or such a part of i
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """A log's record, what it was computed from, and what a reader should know."""
+    """A log's record, the values from which it was computed, and notes."""
 
     record: IndexRecord
     reading: Reading
-    measured: float  # the result as the formula gives it, of a failed run too
+    measured: float  # the result of the formula, for a failed run too
     loss: float | None
 
 
@@ -91,7 +91,7 @@ def _noting_torn(source: Iterator[Block], torn: list[int]) -> Iterator[Block]:
 
 
 def _with_devices(options: Options, devices: int | None, notes: list[str]) -> Options:
-    """Return the options with the devices that the log tells, unless the user says them."""
+    """Return the options with the number of devices from the log, unless the user gave it."""
     if devices is None:
         return options
     if options.gpu_num is None:
@@ -172,7 +172,7 @@ def _note_devices(options: Options, reading: Reading) -> None:
 
 
 def _note_outliers(reading: Reading) -> None:
-    """Tell mean and median where values far from the others moved the mean, or may have."""
+    """Note mean and median if outliers moved the mean, or may have."""
     values = reading.values
     median = values.percentiles(0.5)[0]
     if median <= 0 or values.minimum < 0:

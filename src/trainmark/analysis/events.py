@@ -22,7 +22,7 @@ class EventReader(Evidence, ABC):
     """Speeds as logged, or seconds and the samples done in them; the first ``skip`` left out.
 
     ``speeds`` are of the whole job. ``seconds`` and ``samples`` grow together, one pair an
-    interval; where the log counts no samples, ``samples`` stays behind and is not used.
+    interval; if the log counts no samples, ``samples`` stays empty and is not used.
     """
 
     marker: bytes

@@ -24,12 +24,12 @@ class Mode:
     """One formula.
 
     Args:
-        formula: as people write it.
+        formula: as shown to users.
         compute: result from the mean in seconds (or of a speed), the batch of a device
             and the number of devices.
-        unit: of the result; none: the one given by ``--ips_unit``.
-        needs_batch: whether the batch enters.
-        reads_speed: whether the log holds a speed, not a time.
+        unit: of the result; None: the one given by ``--ips_unit``.
+        needs_batch: whether the formula contains the batch.
+        reads_speed: whether the log has a speed, not a time.
     """
 
     formula: str
@@ -75,12 +75,12 @@ def final_result(
 ) -> float:
     """Return FINAL_RESULT of mode ``number``, as ``index_record.rounded`` gives it.
 
-    ``mean`` is that of the values, or their median.
+    ``mean`` is the mean of the values, or their median.
     ``ms`` divides the mean by 1000 first, whatever the mode. A mean of zero is a result of
     zero.
 
     Raises:
-        DataError: for a mean below zero or a result beyond all numbers.
+        DataError: for a mean below zero or a result that overflows.
     """
     mode = check_mode(number, batch)
     mean /= TIME_UNITS[time_unit]

@@ -1,1 +1,1 @@
-"""Checks that a package outside runs against what it offers this one."""
+"""Checks that a package runs in its own tests on the cases and vendors that it offers."""

@@ -1,7 +1,7 @@
-"""What a case must keep: its description, and what two short runs and a look at its job show.
+"""Rules for cases, checked on the description, on two short runs and on a probe of the job.
 
-Owns the rules; ``launch.case_check`` makes the runs. What a run's own checks found (counts
-that contradict each other, parameters without a gradient) is its cause and is passed on.
+Owns the rules; ``launch.case_check`` makes the runs. Failures that a run itself detects (counts
+that contradict each other, parameters without a gradient) are reported as its cause.
 A package that offers a case calls ``description_faults`` and ``launch.case_check.check_case``
 from its own tests.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from trainmark.results.record import Record
     from trainmark.spec import Case, DataFacts, Recipe
 
-# What a failed run's cause belongs to; any other belongs to "runs".
+# The check to which the cause of a failed run belongs; by default "runs".
 _CHECK_OF_KIND = {
     "impossible_figure": "counts",
     "not_trained": "gradients",
@@ -42,7 +42,7 @@ _QUALITY_TOLERANCE = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One rule: its faults, or why it could not be looked at."""
+    """The result of one rule: its faults, or why it could not be checked."""
 
     name: str
     faults: tuple[Message, ...] = ()
@@ -59,13 +59,13 @@ class Check:
 
 
 class _Skipped(NamedTuple):
-    """Why a rule cannot be looked at."""
+    """The reason why a rule cannot be checked."""
 
     why: Message
 
 
 class _Seen(NamedTuple):
-    """What the rules look at; see ``judge``."""
+    """Input of the rules; see ``judge``."""
 
     runs: dict[int, Record]
     probe: dict[str, Any] | Message
@@ -90,10 +90,10 @@ def judge(
     """Return every check in order.
 
     Args:
-        runs: the record of each world by its ranks; the same rows make a step in each.
-        probe: what ``probe.look`` found, or why it found nothing.
-        missing: why there is no second world.
-        described: what ``description_faults`` found.
+        runs: record by number of ranks; a step has the same rows in each run.
+        probe: result of ``probe.look``, or why it failed.
+        missing: why there is no run with two ranks.
+        described: result of ``description_faults``.
     """
     seen = _Seen(runs, probe, missing, described)
     return [_check(name, seen) for name in CHECKS]
@@ -105,13 +105,13 @@ def _check(name: str, seen: _Seen) -> Check:
     for found in chain(_causes(name, seen), _RULES[name](seen)):
         if isinstance(found, _Skipped):
             skipped = found.why
-        elif found not in faults:  # both worlds often say the same
+        elif found not in faults:  # both runs often have the same fault
             faults.append(found)
     return Check(name, tuple(faults), None if faults else skipped)
 
 
 def _causes(name: str, seen: _Seen) -> Iterator[Message]:
-    """Yield why runs failed, where that belongs to the check called ``name``."""
+    """Yield the causes of failed runs that belong to the check called ``name``."""
     for world, record in seen.runs.items():
         cause = record.cause
         if cause is None or _CHECK_OF_KIND.get(cause.kind, "runs") != name:
@@ -123,14 +123,14 @@ def _causes(name: str, seen: _Seen) -> Iterator[Message]:
 
 
 def _epoch(seen: _Seen) -> Iterator[Message | _Skipped]:
-    """Hold a whole epoch's batches against what the job and its data announce."""
+    """Compare a whole epoch's batches with what the job and its data declare."""
     probe = seen.probe
     if isinstance(probe, Message):
         yield _Skipped(message("check_without_run"))
         return
     steps, samples, planned = probe["steps"], probe["samples"], probe["announced_steps"]
     if steps is None:
-        return  # too long to be read
+        return  # too long to read
     if steps != planned:
         yield message("steps_of_epoch", epoch=1, steps=steps, planned=planned)
     expected = probe["announced_samples"]
@@ -167,7 +167,7 @@ def _equal_losses(seen: _Seen) -> Iterator[Message | _Skipped]:
 
 
 def _evaluation(seen: _Seen) -> Iterator[Message | _Skipped]:
-    """Hold the evaluated rows against the data, and what the worlds evaluate to."""
+    """Compare the evaluated rows with the data, and the qualities of the two runs."""
     passed = {world: record for world, record in seen.runs.items() if record.cause is None}
     for world, record in passed.items():
         rows, scored = record.plan.data.eval_samples, record.quality.eval_samples
@@ -253,7 +253,7 @@ def _recipe(case: Case, name: str, recipe: Recipe) -> Iterator[Message]:
 
 
 def _generated(case: Case, name: str, recipe: Recipe) -> Iterator[Message]:
-    """Generate twice: the bytes must be alike, readable, and let the target be reached."""
+    """Generate twice: the bytes must be equal and readable, and the target reachable."""
     with TemporaryDirectory(prefix="trainmark-check-") as place:
         first, second = (
             cases.generated_folder(case, recipe, Path(place) / folder) for folder in "ab"

@@ -1,7 +1,7 @@
-"""What a vendor and its device must keep: members, types, keys, and no torch while planning.
+"""Check a vendor and its device: members, types, keys, and no import of torch while planning.
 
-Owns the check for ``protocols.Vendor`` and ``protocols.Device``, which are the list of what is
-required. A package that offers a vendor calls it from its own tests::
+``protocols.Vendor`` and ``protocols.Device`` define what is required. A package that offers a
+vendor calls these checks from its own tests::
 
     def test_my_vendor():
         assert vendor_faults(Npu()) == []
@@ -31,7 +31,7 @@ from trainmark.spec import RankMemory, Recipe
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-_SIZE = 64  # of the products that are timed: enough to take time on any device
+_SIZE = 64  # of the timed matmuls: large enough to be measurable on any device
 _WITHOUT_TORCH = """
 import importlib, json, sys
 from trainmark.spec import Recipe
@@ -52,10 +52,10 @@ class _Faults:
             self.found.append(fault)
 
     def answer(self, name: str, ask: Callable[[], Any]) -> Any:
-        """Return what ``ask`` returns; None, and a fault, where it raises."""
+        """Return the result of ``ask``; add a fault and return None if it raises."""
         try:
             return ask()
-        except Exception as error:  # noqa: BLE001 - whatever somebody's vendor raises
+        except Exception as error:  # noqa: BLE001 - a foreign vendor may raise anything
             self.found.append(f"{name} raised {type(error).__name__}: {error}")
             return None
 
@@ -101,7 +101,7 @@ def _check_devices(vendor: Vendor, faults: _Faults) -> None:
 
 
 def _check_without_torch(vendor: Vendor, faults: _Faults) -> None:
-    """Plan in a process of its own and look whether torch was imported there."""
+    """Plan in a separate process and check that torch was not imported there."""
     kind = type(vendor)
     done = subprocess.run(
         [sys.executable, "-c", _WITHOUT_TORCH, kind.__module__, kind.__qualname__],
@@ -110,7 +110,7 @@ def _check_without_torch(vendor: Vendor, faults: _Faults) -> None:
     if done.returncode:
         last = done.stderr.strip().splitlines()[-1:] or ["no message"]
         name = f"{kind.__module__}:{kind.__qualname__}"
-        faults.found.append(f"{name} cannot be planned with in a process of its own: {last[0]}")
+        faults.found.append(f"{name} cannot be used for planning in a separate process: {last[0]}")
     else:
         faults.unless(not json.loads(done.stdout), "planning imports torch")
 
@@ -118,7 +118,7 @@ def _check_without_torch(vendor: Vendor, faults: _Faults) -> None:
 def device_faults(vendor: Vendor) -> list[str]:
     """Return what is wrong with the first device of ``vendor``, which must be present.
 
-    Work is done on it: products of small matrices, a measured rate, a copy.
+    Runs work on it: small matmuls, a measured rate, a copy.
     """
     import torch
 

@@ -1,7 +1,7 @@
-"""One rank that looks at a job without measuring it: a whole epoch's counts, and FLOPs.
+"""Inspect a job on one rank without measuring it: a whole epoch's counts, and FLOPs.
 
 Started as ``python -m trainmark.conformance.probe RUN_DIR`` with a plan for one rank; prints
-what it found as one JSON line. Knows no case and no vendor.
+the result as one JSON line. Knows no case and no vendor.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from trainmark.protocols import Batch, Device, Job
 
-MOST_STEPS_COUNTED = 5_000  # of an epoch; a real data set's is not read to its end
+MOST_STEPS_COUNTED = 5_000  # of an epoch; an epoch of real data is not read to its end
 
 
 def look(plan_dir: Path) -> dict[str, Any]:
-    """Return what the job of the plan in ``plan_dir`` says of an epoch and of one step's FLOPs."""
+    """Return counts of an epoch and FLOPs of one step, for the job of the plan in ``plan_dir``."""
     import torch
 
     from trainmark import cases, devices
@@ -40,7 +40,7 @@ def look(plan_dir: Path) -> dict[str, Any]:
 
 
 def _epoch(job: Job) -> dict[str, Any]:
-    """Count the steps and samples of the first epoch; null where it is too long to read."""
+    """Count the steps and samples of the first epoch; null if it is too long to read."""
     announced = job.steps_per_epoch
     own = getattr(job, "samples_per_epoch", None)
     found: dict[str, Any] = {"announced_steps": announced, "announced_samples": own}
@@ -54,7 +54,7 @@ def _epoch(job: Job) -> dict[str, Any]:
 
 
 def _flops(job: Job, device: Device) -> dict[str, Any]:
-    """Hold the job's own formula beside what a step really computes."""
+    """Return the FLOPs of a step by the job's formula and as counted by torch."""
     batch = replace(next(iter(job.batches(0))), closes_step=True)
     counted = counted_flops(job, batch)
     device.synchronize()

@@ -1,1 +1,1 @@
-"""Pages and tables computed from records."""
+"""Render pages and tables from records."""

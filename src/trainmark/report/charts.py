@@ -169,7 +169,7 @@ def loss_chart(record: Record, *, lang: str = "en", ident: str = "loss") -> str 
     parts = axes.frame(lang=lang)
     parts += _evaluations(record, axes)
     parts.append(svg.polyline(axes.runs(points), classes="curve"))
-    measured = values[np.isfinite(values)]  # what is said comes from every step
+    measured = values[np.isfinite(values)]  # the description covers every step
     description = text(
         "chart.loss.desc",
         lang,
@@ -181,7 +181,7 @@ def loss_chart(record: Record, *, lang: str = "en", ident: str = "loss") -> str 
 
 
 def _evaluations(record: Record, axes: _Axes) -> list[str]:
-    """Return a dashed line an evaluation, labelled where labels have room; the last always."""
+    """Return a dashed line per evaluation, labelled if there is room; the last always."""
     parts: list[str] = []
     taken = drawn = math.inf
     for point in reversed(record.quality.history):
@@ -239,8 +239,8 @@ def _chart(parts: Sequence[str], title: str, description: str, ident: str) -> st
 def launches_plot(records: Sequence[Record], *, lang: str, ident: str) -> str | None:
     """Return the plot over the launches that passed; None where fewer than two did.
 
-    A row a figure, a dot a launch, each as difference from the row's median, so that figures
-    of different units share one axis.
+    One row per figure, one dot per launch, as difference from the row's median, so that figures
+    with different units share one axis.
     """
     passed = [record for record in records if record.passed]
     found = summary(records)

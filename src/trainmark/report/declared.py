@@ -1,4 +1,4 @@
-"""The tables and lists that a case declares in its ``page.toml``, filled with what a run says."""
+"""The tables and lists that a case declares in its ``page.toml``, filled from records."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def declared(records: Sequence[Record], lang: str) -> list[Section]:
 
 
 def table(record: Record, spec: TableSpec, lang: str) -> Table | None:
-    """Return the rows that a run's job told; None where it told none."""
+    """Return the table of the rows that a run's job reported; None without rows."""
     told = (record.environment.get("job") or {}).get(spec.rows)
     rows = [row for row in told if isinstance(row, dict)] if isinstance(told, list) else []
     if not rows:
@@ -62,7 +62,7 @@ def _entries(record: Record, spec: TableSpec, lang: str) -> dict[str, str]:
 
 
 def _value(places: dict[str, Any], place: str, form: str, lang: str) -> str:
-    """Return the value at a place; not known where the run ended before it was told."""
+    """Return the value at a path, as text; "not known" if the run ended before reporting it."""
     found: Any = places
     for name in place.split("."):
         if found is None:  # the strategy of one rank, say: none, and so is all that is in it

@@ -56,7 +56,7 @@ class Code:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """An SVG of our own making, and the text that stands for it where there are no pictures."""
+    """A generated SVG, and the text for formats without pictures."""
 
     kind: ClassVar[str] = "picture"
     svg: str
@@ -68,7 +68,7 @@ class Picture:
 class Tiles:
     """A few figures at a glance: name, value, unit. Markdown leaves them to the tables.
 
-    ``not_a_result`` says so where the run did not pass; the figures are then struck out.
+    ``not_a_result`` is a warning if the run did not pass; the figures are then struck out.
     """
 
     kind: ClassVar[str] = "tiles"
@@ -81,9 +81,9 @@ Block = Paragraph | Facts | Grid | Code | Picture | Tiles
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A heading and what stands under it; level 2 is the page's first.
+    """A heading and its blocks; level 2 is the page's highest.
 
-    ``pictures_only``: without pictures there is nothing to show, so Markdown leaves it out.
+    ``pictures_only``: the section has only pictures, so Markdown omits it.
     """
 
     heading: str

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def _if_used(record: Record, key: str, lang: str) -> str:
-    """Return a fact of the environment; where the run has no use for such a thing, that."""
+    """Return a fact of the environment, or that it does not apply to the run."""
     plan, value = record.plan, record.environment.get(key)
     used = {
         "network": plan.nnodes > 1,
@@ -42,7 +42,7 @@ def _cards(record: Record, lang: str) -> str:
 
 
 def _card_detail(record: Record, lang: str) -> str:
-    """Return what the first rank's device says of itself, bytes as GiB."""
+    """Return the facts of the first rank's device, bytes as GiB."""
     devices = [entry for entry in record.environment.get("devices") or [] if entry]
     if not devices:
         return text("fact.unknown", lang)

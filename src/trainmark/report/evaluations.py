@@ -1,4 +1,4 @@
-"""The page's account of the evaluations: each one, and the parts of the last."""
+"""The page's section on evaluations: each one, and the breakdown of the last."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def quality(records: Sequence[Record], lang: str) -> Section | None:
 
 
 def _parts(records: Sequence[Record], lang: str) -> list[Block]:
-    """Return a table of each kind of part that the last evaluations tell of."""
+    """Return a table for each kind of breakdown in the last evaluations."""
     last = [
         record.quality.history[-1].parts if record.quality.history else {} for record in records
     ]
@@ -63,7 +63,7 @@ def _parts(records: Sequence[Record], lang: str) -> list[Block]:
 
 
 def _called(record: Record, name: str, lang: str) -> str:
-    """Return what the case calls a part of its quality; else what every page calls it."""
+    """Return the label of a figure of an evaluation: the case's own, else the common one."""
     own = record.plan.about.page.terms.get(name)
     return term(name, lang) if own is None else own.in_language(lang)
 

@@ -1,4 +1,4 @@
-"""What records say in words: sentences, facts that they share, how far they can be trusted."""
+"""Texts from records: sentences of messages, shared facts, and the trust line."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TONES: dict[str, Tone] = {"usable": "good", "noisy": "warn", "do_not_quote": "ba
 
 
 def sentence(record: Record, message: Message | None, lang: str, *, none: str = "") -> str:
-    """Return what ``message`` says in ``lang``, safe to print; ``none`` where there is none."""
+    """Return the sentence of ``message`` in ``lang``, escaped; ``none`` if there is no message."""
     if message is None:
         return none
     return cells.clean(render(message, lang, record.plan.about.messages))
@@ -53,7 +53,7 @@ def known(value: Any, lang: str) -> str:
 
 
 def in_words(value: Any, lang: str) -> str:
-    """Return a value as people write it: yes, no and none in words."""
+    """Return a value as text, with words for true, false and null."""
     if isinstance(value, bool):
         return text("fact.yes" if value else "fact.no", lang)
     return text("fact.none", lang) if value is None else str(value)

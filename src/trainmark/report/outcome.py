@@ -46,8 +46,8 @@ _SHOWN_WITH = {"mem_total"}  # printed in the cell of another figure
 def tiles(records: Sequence[Record], lang: str, *, columns: Sequence[str], metric: str) -> Tiles:
     """Return the few figures that most readers look for first.
 
-    Of one record its own figures; of several launches of the same work the medians over
-    those that passed. Figures of a run that did not pass are marked as no result.
+    For one record, its own figures; for several launches of the same work, the medians over
+    those that passed. Figures of a run that did not pass are marked as not a valid result.
     """
     first, passed = records[0], any(record.passed for record in records)
     speed = "token/p/s" if "token/p/s" in columns else "p_train"
@@ -188,7 +188,7 @@ def further(records: Sequence[Record], lang: str, *, columns: Sequence[str]) -> 
     for name in names:
         unit = next(record.figures[name].unit for record in records if name in record.figures)
         values, shown_unit = cells.scaled([value_of(record, name) for record in records], unit)
-        # A figure of a case that was planned before cases declared theirs has no meaning here.
+        # Plans of earlier versions do not declare the figures of a case, so they have no text.
         meaning = _meaning(specs[name], records, lang) if name in specs else ""
         remark = shared([_figure_remark(record, name, lang) for record in records])
         if meaning.endswith(text("sep.colon", lang) + remark):  # a note may say the same
@@ -251,7 +251,7 @@ def per_record(records: Sequence[Record], lang: str) -> list[Section]:
 
 
 def counts(records: Sequence[Record], lang: str) -> Section:
-    """Return what was really trained, and how many passes over the data that is."""
+    """Return the counts of the training, and the passes over the data."""
     names = type(records[0].counts).model_fields
     rows = []
     for name in names:
@@ -323,7 +323,7 @@ def with_passes(table: Table, found: References, *, lang: str) -> Table:
 
 
 def footer(records: Sequence[Record], lang: str) -> Section:
-    """Return what measured, which runs, and the files that prove it."""
+    """Return the program's version, the runs, and the evidence files."""
 
     def made_by(record: Record) -> dict[str, str]:
         commit = record.environment.get("commit") or text("fact.unknown", lang)
@@ -353,6 +353,6 @@ def footer(records: Sequence[Record], lang: str) -> Section:
 
 
 def glossary(lang: str) -> Section:
-    """Return the page's words for a reader who buys machines and does not train models."""
+    """Return the glossary for readers who do not train models."""
     items = tuple((word.in_language(lang), means.in_language(lang)) for word, means in GLOSSARY)
     return Section(text("section.glossary", lang), 2, "glossary", (Facts(items),))

@@ -1,4 +1,4 @@
-"""The end of a plan file: a row an entry for people, a document for programs."""
+"""The results of a plan file: a table for people, a JSON document for programs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def series_table(outcomes: Sequence[Outcome], *, screen: Screen | None = None) -
 
 
 def _said(outcome: Outcome) -> Iterator[tuple[str, str]]:
-    """Yield what is to be said of an entry, and of which launches: ``name`` or ``name/r2``."""
+    """Yield the remarks on an entry, each with its launch: ``name`` or ``name/r2``."""
     if outcome.reason and outcome.state != "to run":
         yield f"{outcome.state}: {outcome.reason}", outcome.name
     trust = trust_of(outcome.records)
@@ -82,7 +82,7 @@ def _no_result(record: Record) -> str | None:
 
 
 def _grouped(said: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """Return the names of which the same words are said, in the order of both."""
+    """Return the names by remark, so that equal remarks are printed once; keeps the order."""
     found: dict[str, list[str]] = {}
     for words, name in said:
         found.setdefault(words, []).append(name)
@@ -90,7 +90,7 @@ def _grouped(said: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
 
 
 def _place(outcome: Outcome) -> str:
-    """Return the line with an entry's folder; of one that would run, with what it is."""
+    """Return the line with an entry's folder; in a dry run, also what would run."""
     if outcome.state == "to run":
         return f"{outcome.name}: to run in {outcome.run_dir}: {outcome.reason}"
     return f"{outcome.name}: {outcome.run_dir}"

@@ -2,7 +2,7 @@
 
 A record keeps the sum of each span, not every occurrence. Bars are therefore stacked in
 the order of the run, and evaluations between training steps show as one bar after them.
-What the training steps consist of stands apart below: it is no span of its own.
+The stages of the training steps are shown separately below, because they are not spans.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Bar:
 
     @property
     def shown(self) -> bool:
-        """Tell whether there is anything to show; the rest is shown even where it is nothing."""
+        """Tell whether to show the bar: if it has any time, or is the rest."""
         return self.name == REST or spent(self.spent_ns) != spent(0)
 
 

@@ -186,7 +186,7 @@ def test_a_row_outside_its_table_is_refused_and_nothing_changes(bad: int) -> Non
     with pytest.raises(DataError) as caught:
         tables(torch.tensor([[1, 0], [0, bad], [2, 2]]))
     assert str(caught.value) == (
-        f"embedding table 1 of this process, sample 1 of the batch: row {bad} was asked for; "
+        f"embedding table 1 of this process, sample 1 of the batch: row {bad} does not exist; "
         "row numbers are at least 0 and below the rows of their table"
         "\n  way out: prepare the data again, or check the code that computed these row numbers"
     )

@@ -146,7 +146,7 @@ def _refuse(ids: Tensor, position: int) -> None:
     """Raise for the row number at a position in ``ids`` (T, B), counted row by row."""
     table, sample = divmod(position, ids.shape[1])
     raise DataError(
-        f"row {int(ids[table, sample])} was asked for",
+        f"row {int(ids[table, sample])} does not exist",
         where=f"embedding table {table} of this process, sample {sample} of the batch",
         rule="row numbers are at least 0 and below the rows of their table",
         remedy="prepare the data again, or check the code that computed these row numbers",
