@@ -1,4 +1,4 @@
-"""The key that names a piece of work in other systems, read and written."""
+"""Read and write case keys, which name a piece of work in other systems."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FORM = "model:framework[_version]:hardware:nnodes:nproc:repeat"
 
 @dataclass(frozen=True, slots=True)
 class CaseWord:
-    """What the word for a case on the command line says; None where it says nothing."""
+    """The components of the case argument on the command line; None if absent."""
 
     case: str
     framework: str | None = None
@@ -28,7 +28,7 @@ class CaseWord:
 
 
 def split(word: str) -> CaseWord:
-    """Take a case key apart; a plain case name gives only the case.
+    """Split a case key into its components; a plain case name gives only the case.
 
     Raises:
         UsageError: a colon is there but not the form of a key.
@@ -85,7 +85,7 @@ def check_framework(case: Case, framework: str | None) -> None:
 
 
 def vendor_of(hardware: str | None) -> str | None:
-    """Return the vendor that a key's hardware part names: itself, or by a product here.
+    """Return the vendor that a key's hardware field names, directly or by a product name.
 
     Raises:
         EnvironmentFault: neither a vendor nor a product of this machine.

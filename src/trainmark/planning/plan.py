@@ -1,7 +1,7 @@
 """Resolve everything a run needs before anything starts.
 
-Owns ``Plan``: the one document that ranks, records and people are given. Resolving is
-where every word of the command line is checked; it starts nothing and imports no torch.
+Owns ``Plan``: the one document that ranks, records and people read. Resolving a plan checks
+every argument of the command line; it starts nothing and does not import torch.
 """
 
 from __future__ import annotations

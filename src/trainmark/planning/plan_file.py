@@ -26,7 +26,7 @@ _MOST_RUNS = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One run of a plan file; what it does not say is None.
+    """One run of a plan file; omitted keys are None.
 
     Args:
         name: its folder's name, unique in the file.
@@ -50,7 +50,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanFile:
-    """Runs to be done one after another; ``device`` holds for those that name none."""
+    """Runs to launch one after another; ``device`` is the default for runs without one."""
 
     name: str
     device: str
@@ -59,7 +59,7 @@ class PlanFile:
 
 
 def is_plan_file(word: str) -> bool:
-    """Tell whether the word for a case names a plan file."""
+    """Tell whether the case argument names a plan file."""
     return word.lower().endswith(SUFFIXES)
 
 
@@ -69,7 +69,7 @@ def attempt_name(name: str, number: int) -> str:
 
 
 def attempt_number(name: str, folder: str) -> int | None:
-    """Return which attempt of entry ``name`` a folder is called after; None for another's."""
+    """Return the number of the attempt in a folder's name; None if it is not of entry ``name``."""
     if folder == name:
         return 1
     found = _ATTEMPT.fullmatch(folder)
@@ -89,7 +89,7 @@ def _name(value: Value) -> str:
 
 
 def _as_name(words: str) -> str:
-    """Return words as a folder's name: a case key has colons, a file's name what it likes."""
+    """Return ``words`` as a valid folder name, without colons, slashes and control characters."""
     parts = re.split(r"[\s/:\\]+", "".join(c if c.isprintable() else " " for c in words))
     return "-".join(parts).lstrip("._-") or "plan"
 
@@ -143,7 +143,7 @@ def read_plan_file(path: Path) -> PlanFile:
 
 
 def _known(value: Value, keys: dict[str, Callable[[Value], Any]]) -> dict[str, Any]:
-    """Return what stands under each key, read as its type."""
+    """Return the value of each key, converted to its type."""
     found = value.mapping()
     for key, item in found.items():
         if key not in keys:

@@ -1,8 +1,8 @@
-"""Figures that others published, or that we measured, kept with where they come from.
+"""Published and measured reference figures, with their sources.
 
-Owns the form of a case's ``reference.toml`` and the checks that need nothing but printed
-cells. Cells stay as printed, character by character: correcting a published figure is a
-remark beside it, never a change of it.
+Owns the form of a case's ``reference.toml`` and the checks that need only the printed cells.
+Cells stay as printed, character by character: a published figure is corrected by a remark,
+never by changing it.
 
 Evidence levels: ``A`` measured, with a record that can be checked; ``B`` published with
 logs or raw data; ``C`` published figures alone; ``unverified`` second-hand.
@@ -30,7 +30,7 @@ _SAME_WORK_RATIO = 1.1
 
 
 class Source(Frozen):
-    """Where rows come from; ``date`` is ISO 8601, none when the source gives none."""
+    """The source of rows; ``date`` is ISO 8601, None if the source has no date."""
 
     id: str
     text: Text
@@ -92,7 +92,7 @@ class Reference(_Row):
         return int(self.world.split("x")[1])
 
     def number(self, column: str) -> float | None:
-        """Return a cell as a number; None where nothing or no number is printed."""
+        """Return a cell as a number; None if it is empty or not a number."""
         try:
             return float(self.cells.get(column, ""))
         except ValueError:
@@ -120,7 +120,7 @@ def implied_passes(reference: Reference, *, samples_per_pass: int) -> float | No
 
 
 def same_work(references: References) -> bool | None:
-    """Tell whether all rows imply the same passes over the data; None when it cannot be told."""
+    """Tell whether all rows imply the same passes over the data; None if unknown."""
     if references.samples_per_pass is None:
         return None
     passes = [

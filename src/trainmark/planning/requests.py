@@ -1,4 +1,4 @@
-"""What one launch was asked to be, before any device or data is looked at.
+"""What the user requested for one launch, before any device or data is inspected.
 
 Owns the reading of case, recipe and counts into values. Must not know what this machine
 has: a request that cannot run here is still checked in full.
@@ -24,7 +24,7 @@ _MOST = 1_024  # ranks, machines or launches
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One launch as it was asked for; ``hardware`` is a case key's, none without one."""
+    """One launch as requested; ``hardware`` is that of a case key, None without one."""
 
     case: Case
     recipe_name: str
@@ -52,14 +52,14 @@ def read_request(
     timeout_s: float | None = None,
     seed: int | None = None,
 ) -> Request:
-    """Check every word and return what they ask for.
+    """Check every argument and return the request.
 
     Args:
         case_word: a case's name, alias or key.
         real_data: whether a folder of data is given.
 
     Raises:
-        UsageError: a word that does not exist or does not fit.
+        UsageError: an argument that is unknown or invalid.
         EnvironmentFault: a case key asks for another version of the framework.
     """
     word = case_key.split(case_word)
