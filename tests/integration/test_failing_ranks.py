@@ -24,6 +24,14 @@ def test_rank_that_raises(started):
     assert record.ranks[1].steps == 14
 
 
+def test_rank_that_raises_and_leaves_a_child(started):
+    process, run_dir = started("fault=leave_child")
+    code, _, _ = ended(process)
+    record = checked(run_dir)
+    assert (code, record.status) == (1, "failed")
+    assert (record.cause.kind, record.cause.type) == ("error", "ValueError")
+
+
 def test_an_evaluation_that_raises(started):
     process, run_dir = started("fault=raise_in_evaluation")
     code, _, _ = ended(process)

@@ -9,6 +9,7 @@ import socket
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jsonschema
@@ -29,7 +30,7 @@ from fakes import (
 from trainmark.errors import RecordError
 from trainmark.planning.plan import Plan
 from trainmark.results import building, environment, record
-from trainmark.spec import message
+from trainmark.spec import Figure, OwnFigures, message
 
 
 @pytest.fixture(autouse=True)
@@ -70,6 +71,21 @@ def test_the_record_of_a_run_is_golden(run_dir: Path) -> None:
     path = record.write(building.build(run_dir), run_dir)
     assert path == run_dir / "record.json"
     check_golden("record_toy.json", path.read_text())
+
+
+def test_a_figure_that_a_case_computes_but_does_not_declare_is_noted(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    computed = OwnFigures({"cache_share": Figure(0.5)}, [message("own_note")])
+    part = SimpleNamespace(compute=lambda work, known: computed)
+    monkeypatch.setattr(building.cases, "has_part", lambda name, module: module == "figures")
+    monkeypatch.setattr(building.cases, "part", lambda name, module: part)
+
+    built = building.build(run_dir)
+
+    assert "cache_share" not in built.figures
+    assert message("undeclared_figures", names="cache_share") in built.notes
+    assert message("own_note") in built.notes
 
 
 def test_a_record_is_built_the_same_again_and_read_as_written(run_dir: Path) -> None:

@@ -37,6 +37,8 @@ def with_options_of_cases(base: type[Any]) -> type[Any]:
         def parse_args(self, ctx: typer.Context, args: list[str]) -> Any:
             from trainmark import cases
 
+            if args and not args[0].startswith("-"):
+                cases.load(args[0])  # an unknown case is refused, also with --help
             loaded, _ = cases.load_all()
             flags = {option.name: option.flag for case in loaded for option in case.prepare_options}
             self.params += [TyperOption(param_decls=[x], hidden=True) for x in flags.values()]

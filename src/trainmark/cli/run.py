@@ -102,7 +102,7 @@ def _print_dry_run(plan: Plan, *, as_json: bool) -> None:
         say_json({"plan": plan.model_dump(mode="json"), "command": argv}, indent=2)
         return
     say(plan.model_dump_json(indent=2))
-    say(f"{' '.join(argv)}  # as each of {plan.nproc} rank(s)", err=True)
+    say(f"each of {plan.nproc} rank(s) would run: {' '.join(argv)}", err=True)
 
 
 def _run_once(plan: Plan, *, as_json: bool, quiet: bool) -> None:

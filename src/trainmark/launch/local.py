@@ -210,8 +210,11 @@ def _failures(ranks: Sequence[subprocess.Popen[bytes]]) -> list[dict[str, Any]]:
 def _report(process: subprocess.Popen[bytes]) -> dict[str, Any] | None:
     """Return a rank's report of its failure; None for a rank that was killed."""
     assert process.stdout is not None
+    # The rank ended, so all it wrote is there; a process that it left behind keeps the pipe open.
+    os.set_blocking(process.stdout.fileno(), False)
+    written = process.stdout.read() or b""
     with suppress(ValueError):  # cut off when it died, or printed by other code
-        found = json.loads(process.stdout.read().rpartition(b"\n")[2])
+        found = json.loads(written.rpartition(b"\n")[2])
         if isinstance(found, dict) and "traceback" in found:
             return found
     return None

@@ -78,7 +78,7 @@ def error_kind(error: BaseException) -> str:
         return error.kind
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return "disk_full"
-    text = str(error)
+    text = _text(error)
     out_of_memory = (
         isinstance(error, MemoryError)
         or type(error).__name__ == "OutOfMemoryError"
@@ -87,6 +87,16 @@ def error_kind(error: BaseException) -> str:
         or "DefaultCPUAllocator: not enough memory" in text
     )
     return "oom" if out_of_memory else "error"
+
+
+def _text(error: BaseException) -> str:
+    """Return an exception's text as UTF-8 can hold it, also where its own method raises."""
+    from trainmark.errors import escaped
+
+    try:
+        return escaped(error)
+    except Exception:  # noqa: BLE001 - the failure must be recorded, whatever raised it
+        return f"no text: str() of the {type(error).__name__} raises"
 
 
 def _said(error: BaseException) -> dict[str, Any]:
@@ -99,18 +109,20 @@ def _said(error: BaseException) -> dict[str, Any]:
     if isinstance(error, TrainmarkError):
         fault = TrainmarkError(error.what, where=error.where, rule=error.rule)
         return message("fault", text=str(fault)[:4000], remedy=error.remedy).as_dict()
-    return message("exception", text=str(error).strip()[:4000]).as_dict()
+    return message("exception", text=_text(error).strip()[:4000]).as_dict()
 
 
 def error_report(error: BaseException, place: str) -> dict[str, Any]:
     """Describe a failure for the record."""
+    from trainmark.errors import escaped
+
     return {
         "kind": error_kind(error),
         "type": type(error).__name__,
         "message": _said(error),
         "place": place,
         "time_s": time.time(),
-        "traceback": "".join(traceback.format_exception(error))[-8000:],
+        "traceback": escaped("".join(traceback.format_exception(error)))[-8000:],
     }
 
 
@@ -236,7 +248,8 @@ def _leave_error(rank: Rank, report: dict[str, Any], launcher: int) -> None:
     """
     with suppress(OSError):  # the pipe has no reader
         os.set_blocking(launcher, False)
-        os.write(launcher, json.dumps(report).encode())
+        # Not as ASCII: the report must fit the 64 KiB of a pipe that nobody reads yet.
+        os.write(launcher, json.dumps(report, ensure_ascii=False).encode())
     with suppress(OSError):  # the disk is full, but the launcher has the report
         rank.events.emit("error", **report)
         sys.stderr.write(report["traceback"])

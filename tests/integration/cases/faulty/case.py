@@ -12,7 +12,16 @@ from trainmark.spec import PositiveInt, Recipe, recipe_field
 @dataclass(frozen=True, kw_only=True)
 class FaultyRecipe(Recipe):
     fault: Literal[
-        "none", "raise", "raise_in_evaluation", "wait", "hold", "spin", "fill_disk", "oom", "nan"
+        "leave_child",
+        "none",
+        "raise",
+        "raise_in_evaluation",
+        "wait",
+        "hold",
+        "spin",
+        "fill_disk",
+        "oom",
+        "nan",
     ] = recipe_field("none", "what goes wrong")
     fault_rank: int = recipe_field(0, "on which rank")
     fault_step: PositiveInt = recipe_field(15, "before which step")

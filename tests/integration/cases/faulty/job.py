@@ -42,6 +42,10 @@ class FaultyJob(ToyJob):
     def fault(self, kind):
         if kind == "raise":
             raise ValueError("planted: row 17 of the data is upside down")
+        if kind == "leave_child":  # which keeps what the rank has open
+            if os.fork() == 0:
+                signal.pause()
+            raise ValueError("planted: a child outlives the rank")
         if kind in ("wait", "hold"):
             fifo = Path(os.environ["FAULT_FIFO"])
             fifo.write_text(f"{os.getpid()}\n")
