@@ -12,7 +12,15 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-TOOLS = ("hypothesis", "jsonschema", "numba", "pytest", "pytest-timeout", "pytest-xdist")
+TOOLS = (
+    "hypothesis",
+    "import-linter",
+    "jsonschema",
+    "numba",
+    "pytest",
+    "pytest-timeout",
+    "pytest-xdist",
+)
 
 
 def lowest(requirement: str) -> str:
@@ -34,6 +42,7 @@ def main() -> None:
         return
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     needed = declared["build-system"]["requires"] + declared["project"]["dependencies"]
+    needed += declared["project"]["optional-dependencies"]["prepare"]
     print("\n".join(lowest(requirement) for requirement in needed))
 
 

@@ -161,7 +161,7 @@ def fault(kind, corpus, data, tokenizer, **options):
 
 BAD_LINES = [
     (b'{"text": "a"\n', "Invalid JSON: EOF while parsing an object at column 12"),
-    (b'{"text": "\xff"}\n', "Invalid JSON: invalid unicode code point at column 11"),
+    (b'{"text": "\xff"}\n', "Invalid JSON: invalid unicode code point"),
     (b'{"text": "\\ud800"}\n', "Invalid JSON: unexpected end of hex escape at column 17"),
     (b"[" * 10_000, "Invalid JSON: recursion limit exceeded at column 202"),
     (b"[1]\n", "Input should be an object: [1]"),
