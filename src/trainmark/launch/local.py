@@ -184,9 +184,8 @@ def _watch(
     while True:
         time.sleep(_POLL_S)
         codes = [process.poll() for process in ranks]
-        stop = (
-            reason_to_stop()
-        )  # after the exit codes: a signal to every process ends the ranks too
+        # After the exit codes: a signal to every process ends the ranks too.
+        stop = reason_to_stop()
         if stop is not None or any(codes) or None not in codes:
             return stop
         if time.monotonic() >= deadline:
