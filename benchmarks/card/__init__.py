@@ -1,0 +1,1 @@
+"""What ``make gpu`` measures and checks on a card, section by section."""
