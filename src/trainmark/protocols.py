@@ -279,6 +279,14 @@ class Device(Protocol):
         """
 
 
+@runtime_checkable
+class ReportsClocks(Protocol):
+    """A device that can tell its clocks; not every vendor's management library does."""
+
+    def clocks(self) -> dict[str, float | None]:
+        """Return clocks and limits by name with the unit in it; None for an unknown one."""
+
+
 class Refusal(NamedTuple):
     """Why a device cannot run something, and the way out."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,18 @@ _VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 # Lowest compute capability whose matrix units support a precision,
 # https://docs.nvidia.com/cuda/cuda-c-programming-guide/#arithmetic-instructions, 2026-11-21
 _LEAST_CAPABILITY: dict[str, tuple[int, int]] = {"fp16": (5, 3), "bf16": (8, 0), "tf32": (8, 0)}
+
+# What the management library tells of a device: function, further arguments, unit of its answer.
+# https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceQueries.html
+_CLOCKS: dict[str, tuple[str, tuple[str, ...], float]] = {
+    "sm_clock_mhz": ("nvmlDeviceGetClockInfo", ("NVML_CLOCK_SM",), 1),
+    "sm_clock_max_mhz": ("nvmlDeviceGetMaxClockInfo", ("NVML_CLOCK_SM",), 1),
+    "memory_clock_mhz": ("nvmlDeviceGetClockInfo", ("NVML_CLOCK_MEM",), 1),
+    "memory_clock_max_mhz": ("nvmlDeviceGetMaxClockInfo", ("NVML_CLOCK_MEM",), 1),
+    "power_w": ("nvmlDeviceGetPowerUsage", (), 1e-3),
+    "power_limit_w": ("nvmlDeviceGetEnforcedPowerLimit", (), 1e-3),
+    "temperature_c": ("nvmlDeviceGetTemperature", ("NVML_TEMPERATURE_GPU",), 1),
+}
 
 
 def torch_is_built_for_cuda() -> bool:
@@ -239,6 +252,29 @@ class CudaDevice:
             total_bytes=total,
             scope="device",
         )
+
+    def clocks(self) -> dict[str, float | None]:
+        """Return clocks, power and temperature as the management library has them now."""
+        found: dict[str, float | None] = dict.fromkeys(_CLOCKS)
+        try:
+            import pynvml
+
+            pynvml.nvmlInit()
+        except Exception:  # noqa: BLE001 - no such package, or NVMLError, whose class it holds
+            return found
+        try:
+            # By its identity: the library's order is not that of the visible devices.
+            uuid = self._torch.cuda.get_device_properties(self.index).uuid
+            handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+            for name, (question, words, unit) in _CLOCKS.items():
+                with suppress(pynvml.NVMLError):  # this device does not tell it
+                    arguments = [getattr(pynvml, word) for word in words]
+                    found[name] = getattr(pynvml, question)(handle, *arguments) * unit
+        except pynvml.NVMLError:
+            pass  # a slice of a device: only the whole one has clocks
+        finally:
+            pynvml.nvmlShutdown()
+        return found
 
     def matmul_rate(self, precision: Precision) -> MatmulRate:
         """Measure at sizes that fill a large device, then release the memory."""

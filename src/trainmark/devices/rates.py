@@ -1,8 +1,9 @@
-"""Measure the matmul and copy rates of a device: upper bounds for the speed of a training step."""
+"""Measure a device's matmul and copy rates and its launches: upper bounds for a training step."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, NamedTuple
 
 from trainmark.protocols import MatmulRate
 
@@ -39,26 +40,46 @@ def best_matmul_rate(device: Device, precision: Precision, *, sizes: tuple[int, 
     best = MatmulRate(0.0, None)
     for size in sizes:
         rate = best.flops_per_second
-        if rate and 2.0 * size**3 * 1e9 / rate > 4 * _BUDGET_NS:
+        if rate and takes_too_long((size, size, size), rate):
             break
-        best = max(best, _rate(device, precision, size), key=lambda item: item.flops_per_second)
+        found = shape_rate(device, precision, (size, size, size))
+        best = max(best, found, key=lambda item: item.flops_per_second)
     return best
 
 
-def _rate(device: Device, precision: Precision, size: int) -> MatmulRate:
+def flops(shape: tuple[int, int, int]) -> float:
+    """Return the FLOPs of a matmul of ``shape``, rows, inner and columns."""
+    rows, inner, columns = shape
+    return 2.0 * rows * inner * columns
+
+
+def takes_too_long(shape: tuple[int, int, int], flops_per_second: float) -> bool:
+    """Tell whether one matmul of ``shape`` should take more than about a second."""
+    return flops(shape) * 1e9 / flops_per_second > 4 * _BUDGET_NS
+
+
+def shape_rate(device: Device, precision: Precision, shape: tuple[int, int, int]) -> MatmulRate:
+    """Return the rate of one matmul, repeated for a quarter of a second.
+
+    Args:
+        precision: in effect already, see ``Device.set_precision``.
+        shape: rows, inner and columns: ``(rows, inner) @ (inner, columns)``.
+    """
     import torch
 
+    rows, inner, columns = shape
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, torch.float32)
-    generator = torch.Generator().manual_seed(size)
+    generator = torch.Generator().manual_seed(rows)
     left, right = (
-        device.place(torch.randn(size, size, generator=generator)).to(dtype) for _ in range(2)
+        device.place(torch.randn(size, generator=generator)).to(dtype)
+        for size in ((rows, inner), (inner, columns))
     )
-    out = torch.empty_like(left)
+    out = left.new_empty(rows, columns)
     torch.mm(left, right, out=out)
     times_ns: list[int] = []
     while len(times_ns) < _MAX_REPEATS and sum(times_ns) < _BUDGET_NS:
         times_ns.append(_elapsed_ns(device, lambda: torch.mm(left, right, out=out)))
-    return MatmulRate(2.0 * size**3 * 1e9 / min(times_ns), _swing(times_ns))
+    return MatmulRate(flops(shape) * 1e9 / min(times_ns), _swing(times_ns))
 
 
 def _swing(times_ns: list[int]) -> float | None:
@@ -83,3 +104,65 @@ def best_copy_rate(device: Device, *, copied_bytes: int) -> float:
     target.copy_(source)  # faults the pages in
     fastest_ns = min(_elapsed_ns(device, lambda: target.copy_(source)) for _ in range(_COPIES))
     return 2 * copied_bytes * 1e9 / fastest_ns
+
+
+def upload_rate(device: Device, *, copied_bytes: int) -> float | None:
+    """Return bytes per second from the host's memory to the device's, of the fastest of a few.
+
+    The source is pageable memory, as a job's batch is, so ``Device.place`` may copy it twice.
+    None where the device computes in the host's memory.
+    """
+    import torch
+
+    source = torch.ones(copied_bytes // 4)
+    if device.place(source) is source:
+        return None
+    times_ns = []
+    for _ in range(_COPIES):
+        device.synchronize()
+        start_ns = perf_counter_ns()
+        device.place(source)
+        device.synchronize()
+        times_ns.append(perf_counter_ns() - start_ns)
+    return copied_bytes * 1e9 / min(times_ns)
+
+
+class LaunchTimes(NamedTuple):
+    """Host time of a kernel of one element, in nanoseconds, one number a round.
+
+    Args:
+        queued_ns: one of many that are queued before the host waits for all.
+        round_trip_ns: one that the host waits for.
+    """
+
+    queued_ns: list[float]
+    round_trip_ns: list[float]
+
+
+def launch_times(
+    device: Device, *, launches: int, rounds: int, clock: Callable[[], int] = perf_counter_ns
+) -> LaunchTimes:
+    """Measure what a launch costs when the device has nothing else to do.
+
+    Args:
+        launches: of each kind in a round; far fewer than a driver queues before it blocks.
+    """
+    import torch
+
+    value = device.place(torch.zeros(1))
+    found = LaunchTimes([], [])
+    for number in range(rounds + 1):
+        device.synchronize()
+        start_ns = clock()
+        for _ in range(launches):
+            value.add_(1.0)
+        device.synchronize()
+        queued_ns = clock()
+        for _ in range(launches):
+            value.add_(1.0)
+            device.synchronize()
+        end_ns = clock()
+        if number > 0:  # the first round warms up
+            found.queued_ns.append((queued_ns - start_ns) / launches)
+            found.round_trip_ns.append((end_ns - queued_ns) / launches)
+    return found

@@ -28,14 +28,18 @@ _ROUND_S = 0.1
 _STACKS_PATIENCE_S = 5
 
 
-def of_run(run_id: str) -> list[psutil.Process]:
-    """Return the living processes with ``run_id`` in their environment, except this one."""
+def of_run(run_id: str, variable: str = RUN_VARIABLE) -> list[psutil.Process]:
+    """Return the living processes with ``run_id`` in their environment, except this one.
+
+    Args:
+        variable: the environment variable that holds it.
+    """
     found = []
     for process in psutil.process_iter():
         if process.pid == os.getpid():
             continue
         try:
-            if process.environ().get(RUN_VARIABLE) != run_id:
+            if process.environ().get(variable) != run_id:
                 continue
             if process.status() == psutil.STATUS_ZOMBIE:
                 continue
@@ -52,10 +56,10 @@ def is_running(run_id: str) -> bool:
     return keeper or bool(of_run(run_id))
 
 
-def kill_run(run_id: str) -> list[int]:
+def kill_run(run_id: str, variable: str = RUN_VARIABLE) -> list[int]:
     """Kill every process of the run; return the ids of those that did not end."""
     for _ in range(_KILL_ROUNDS):
-        alive = of_run(run_id)
+        alive = of_run(run_id, variable)
         if not alive:
             return []
         for process in alive:
@@ -64,7 +68,7 @@ def kill_run(run_id: str) -> list[int]:
             except psutil.NoSuchProcess:
                 continue  # it ended by itself
         psutil.wait_procs(alive, timeout=_ROUND_S)
-    return [process.pid for process in of_run(run_id)]
+    return [process.pid for process in of_run(run_id, variable)]
 
 
 def save_stacks(

@@ -1,0 +1,156 @@
+"""Measure and check a card, section by section: ``make gpu``.
+
+Exit codes: 0 every section ended and met its bars; 1 one did not; 2 nothing could be measured.
+After a signal 128 and its number.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from filelock import FileLock, Timeout
+
+from benchmarks.card import SECTIONS
+from benchmarks.card import results as kept
+from benchmarks.card.running import ROOT, run
+from benchmarks.card.section import Card
+from benchmarks.harness import RESULTS, Bar
+from trainmark.errors import EXIT_FAILED, EXIT_PASSED, EXIT_USAGE, EnvironmentFault, TrainmarkError
+from trainmark.launch.stopping import stop_signals_noted
+from trainmark.results.redaction import Redactor
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from trainmark.launch.stopping import StopRequest
+
+LIMIT_S = 480.0
+BUILT = ROOT / "build" / "card"
+
+
+def _arguments(words: Sequence[str], names: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.card")
+    parser.add_argument(
+        "--device", help="as `trainmark list devices` names it; default: the first accelerator"
+    )
+    parser.add_argument(
+        "--size", choices=("full", "tiny"), default="full",
+        help="tiny: show that the sections work; their figures mean nothing",
+    )  # fmt: skip
+    parser.add_argument(
+        "--sections", default="", metavar='"A B"', help=f"default: all of {', '.join(names)}"
+    )
+    parser.add_argument(
+        "--results", type=Path, help="folder of the results; default: benchmarks/results, "
+        "and build/card at size tiny",
+    )  # fmt: skip
+    parser.add_argument(
+        "--scratch", type=Path, default=BUILT / "scratch",
+        help="folder of generated data and of the sections' output",
+    )  # fmt: skip
+    parser.add_argument(
+        "--restart", action="store_true", help="run sections again that are finished"
+    )
+    given = parser.parse_args(words)
+    given.sections = given.sections.split() or list(names)
+    unknown = sorted(set(given.sections) - set(names))
+    if unknown:
+        parser.error(f"unknown sections: {', '.join(unknown)}; known: {', '.join(names)}")
+    return given
+
+
+def _device(name: str | None) -> str:
+    """Return the vendor called ``name``, or the first accelerator that has a device here.
+
+    Raises:
+        TrainmarkError: there is none.
+    """
+    from trainmark import devices
+
+    if name is not None:
+        return devices.choose(name).name
+    for vendor in devices.vendors().values():
+        if not vendor.counts_cores and vendor.count() > 0:
+            return vendor.name
+    raise EnvironmentFault(
+        "no accelerator that this installation can use",
+        where="--device",
+        rule="an accelerator needs its driver and a torch built for it",
+        remedy="see `trainmark list devices`; make gpu DEVICE=cpu SIZE=tiny tries the sections",
+    )
+
+
+def measure(
+    given: argparse.Namespace, modules: Mapping[str, str], *, limit_s: float, stop: StopRequest
+) -> int:
+    """Run the sections asked for that are not finished; return the exit code over all."""
+    card = Card(_device(given.device), given.size, given.scratch.resolve())
+    opened = run("benchmarks.card.facts", card, limit_s=limit_s, stop=stop)
+    if opened.state == "interrupted":
+        return EXIT_FAILED
+    if opened.document is None:
+        raise EnvironmentFault(
+            f"the device could not be opened:\n{opened.output}",
+            where=f"--device {card.device}",
+            remedy="`trainmark check` says what this machine and this installation have",
+        )
+    results = kept.Results(
+        given.results or (RESULTS if card.size == "full" else BUILT), opened.document["found"],
+        device=card.device, size=card.size, names=list(modules),
+        redactor=Redactor((card.scratch, "<scratch>"), (ROOT, "<suite>")),
+    )  # fmt: skip
+    for line in results.resume():
+        print(line)
+    for name in given.sections:
+        if results.finished(name) and not given.restart:
+            print(f"{name}: kept", flush=True)
+            continue
+        print(f"{name}: running, at most {limit_s:g} s; {card.scratch / name}.log", flush=True)
+        ended = run(modules[name], card, limit_s=limit_s, stop=stop)
+        if ended.state == "interrupted":
+            break
+        results.keep(name, ended)
+        found = results.document["sections"][name]
+        print(f"{name}: {ended.state}, {ended.seconds:.0f} s")
+        print("\n".join([Bar(**bar).row() for bar in found["bars"]] or [found["output"]]))
+    failures = results.failures(given.sections)
+    print("\n".join(failures) or "all sections finished, all bars met")
+    print(f"{results.page}\n{results.json}", flush=True)
+    return EXIT_FAILED if failures else EXIT_PASSED
+
+
+def main(words: Sequence[str], modules: Mapping[str, str] | None = None, *,
+         limit_s: float = LIMIT_S) -> int:  # fmt: skip
+    """Measure what the command line asks for.
+
+    Args:
+        modules: the module of each section by its name, in order.
+        limit_s: after how many seconds a section is ended.
+    """
+    modules = modules or {name: f"benchmarks.card.{name}" for name in SECTIONS}
+    given = _arguments(words, list(modules))
+    try:
+        given.scratch.mkdir(parents=True, exist_ok=True)
+        with (
+            stop_signals_noted() as stop,
+            FileLock(given.scratch / "lock", timeout=0),
+        ):
+            code = measure(given, modules, limit_s=limit_s, stop=stop)
+    except Timeout:
+        print(f"another call measures with --scratch {given.scratch}", file=sys.stderr)
+        return EXIT_USAGE
+    except TrainmarkError as error:
+        print(error, file=sys.stderr)
+        return EXIT_USAGE
+    if stop.signal_name is not None:
+        print(f"ended by {stop.signal_name}; the same command goes on from here", file=sys.stderr)
+        return 128 + signal.Signals[stop.signal_name]
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

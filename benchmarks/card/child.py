@@ -1,0 +1,36 @@
+"""Run one section in this process: ``python -m benchmarks.card.child MODULE ...``.
+
+Writes what the section found as JSON; the exit code is not 0 if there is nothing to write.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import importlib
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from benchmarks.card.section import Card
+
+
+def main(words: list[str]) -> None:
+    from trainmark.data.json_documents import written_whole
+    from trainmark.measure.worker import die_with_parent
+
+    module_name, device, size, scratch, stacks_after_s, result = words
+    die_with_parent()
+    # Before the parent ends this process, its output says where it hung.
+    faulthandler.dump_traceback_later(float(stacks_after_s))
+    assert size in ("full", "tiny")
+    module = importlib.import_module(module_name)
+    found = module.run(Card(device, size, Path(scratch)))
+    document: dict[str, Any] = {"title": module.TITLE, "found": asdict(found)}
+    with written_whole(Path(result)) as file:
+        file.write(json.dumps(document, allow_nan=False).encode())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,46 @@
+"""What the card and its machine are, found out in a process that ends before any section starts.
+
+The parent never opens the device: its memory and its clocks belong to the sections alone.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from benchmarks.card.section import Card
+
+TITLE = "The card and its machine"
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a reader needs to compare results.
+
+    Args:
+        device: what the device says of itself; see ``Device.describe``.
+        clocks: see ``ReportsClocks``; empty where the device cannot tell.
+        environment: host, driver and versions; see ``results.environment``.
+    """
+
+    device: Mapping[str, Any]
+    clocks: Mapping[str, float | None]
+    environment: Mapping[str, Any]
+
+
+def run(card: Card) -> Facts:
+    from trainmark import devices
+    from trainmark.protocols import ReportsClocks
+    from trainmark.results.environment import collect
+
+    vendor = devices.choose(card.device)
+    device = vendor.open(0, 1)
+    return Facts(
+        device=device.describe(),
+        clocks=device.clocks() if isinstance(device, ReportsClocks) else {},
+        environment=collect(os.environ, vendor),
+    )

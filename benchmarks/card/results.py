@@ -1,0 +1,183 @@
+"""The results of one device: which of them still hold, and the two files they are kept in."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.harness import Bar
+from trainmark.data.json_documents import written_whole
+from trainmark.errors import escaped
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from benchmarks.card.running import Ended
+    from trainmark.results.redaction import Redactor
+
+ROOT = Path(__file__).parents[2]
+# What a section's figures depend on in this tree; not the folder of results itself.
+_MEASURED = ("src/trainmark/**/*", "benchmarks/**/*.py", "tests/device/**/*.py")
+
+
+def source_digest() -> str:
+    """Return the sha256 of the files that a result depends on, with or without a checkout."""
+    digest = hashlib.sha256()
+    found = {path for pattern in _MEASURED for path in ROOT.glob(pattern)}
+    for path in sorted(found):
+        if path.is_file() and "__pycache__" not in path.parts:
+            digest.update(f"{path.relative_to(ROOT)}\0".encode() + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def slug(product: str) -> str:
+    """Return a product's name as a file name."""
+    plain = re.sub(r"\((r|tm)\)", "", product.lower())
+    return re.sub(r"[^a-z0-9]+", "-", plain).strip("-") or "unnamed"
+
+
+class Results:
+    """What the sections found on one device, kept after each of them.
+
+    Args:
+        folder: where ``<product>.md`` and ``<product>.json`` lie.
+        facts: ``facts.Facts`` as JSON.
+        names: every section there is, in order.
+    """
+
+    def __init__(
+        self, folder: Path, facts: Mapping[str, Any], *, device: str, size: str,
+        names: Sequence[str], redactor: Redactor,
+    ) -> None:  # fmt: skip
+        stem = slug(facts["device"]["name"]) + ("" if size == "full" else f"-{size}")
+        self.json, self.page = folder / f"{stem}.json", folder / f"{stem}.md"
+        self.names, self._redactor = names, redactor
+        environment = facts["environment"]
+        self.document: dict[str, Any] = redactor.document({
+            "date": _now(), "device": device, "size": size,
+            "measured": {  # sections hold together only where all of this is the same
+                "product": facts["device"]["name"], "driver": environment["driver"],
+                "python": environment["python"], "packages": environment["packages"],
+                "source_sha256": source_digest(),
+            },
+            **facts,
+        })  # fmt: skip
+        self.document["sections"] = {}
+
+    def resume(self) -> list[str]:
+        """Take over the sections of an earlier call that still hold; return what is left to say."""
+        try:
+            earlier = json.loads(self.json.read_bytes())
+        except FileNotFoundError:
+            return []
+        mine, theirs = self.document["measured"], earlier["measured"]
+        differ = sorted(key for key in mine if mine[key] != theirs.get(key))
+        if not differ:
+            self.document["sections"] = earlier["sections"]
+            return []
+        aside = f".{earlier['date'].replace(':', '')}"
+        for path in (self.json, self.page):
+            path.replace(path.with_name(f"{path.stem}{aside}{path.suffix}"))
+        return [
+            f"measured before with another {', '.join(differ)}: moved to {self.json.stem}{aside}"
+        ]
+
+    def finished(self, name: str) -> bool:
+        """Tell whether a section ran to its end; whether its bars are met is another question."""
+        return bool(self.document["sections"].get(name, {}).get("state") == "finished")
+
+    def keep(self, name: str, ended: Ended) -> None:
+        """Put a section's findings in the place of earlier ones, and write both files."""
+        found = ended.document or {"title": name, "found": {}}
+        section = {
+            "title": found["title"], "state": ended.state, "date": _now(),
+            "seconds": round(ended.seconds, 1),
+            "bars": [], "figures": {}, "text": "", **found["found"], "output": ended.output,
+        }  # fmt: skip
+        self.document["sections"][name] = self._redactor.document(section)
+        self.write()
+
+    def write(self) -> None:
+        """Write both files, each whole or not at all."""
+        self.json.parent.mkdir(parents=True, exist_ok=True)
+        with written_whole(self.json) as file:
+            file.write((json.dumps(self.document, indent=1, allow_nan=False) + "\n").encode())
+        with written_whole(self.page) as file:
+            file.write((escaped("\n".join(self._lines())) + "\n").encode())
+
+    def failures(self, asked: Iterable[str]) -> list[str]:
+        """Return which of the sections asked for did not end, and the bars they missed.
+
+        A bar counts at size full only: at size tiny no figure means anything.
+        """
+        found = []
+        for name in asked:
+            section = self.document["sections"].get(name, {"state": "not run", "bars": []})
+            if section["state"] != "finished":
+                found.append(f"{name}: {section['state']}")
+            elif self.document["size"] == "full":
+                missed = [bar["what"] for bar in section["bars"] if not bar["met"]]
+                found += [f"{name}: {what}: missed" for what in missed]
+        return found
+
+    def _lines(self) -> Iterable[str]:
+        document = self.document
+        yield f"# {document['measured']['product']}\n"
+        command = "make gpu" + ("" if document["size"] == "full" else f" SIZE={document['size']}")
+        yield f"Written by `{command}`."
+        if document["size"] != "full":
+            yield "It shows that the sections work; its figures mean nothing."
+        yield from ("", "| | |", "|---|---|")
+        yield from (f"| {what} | {_cell(value)} |" for what, value in self._machine())
+        yield ""
+        missing = [name for name in self.names if not self.finished(name)]
+        if missing:
+            states = {name: document["sections"].get(name, {}).get("state") for name in missing}
+            words = ", ".join(f"{name} ({state or 'not run'})" for name, state in states.items())
+            yield f"**Missing:** {words}.\n"
+        for name in self.names:
+            if name in document["sections"]:
+                yield from _section(name, document["sections"][name])
+
+    def _machine(self) -> Iterable[tuple[str, Any]]:
+        document, host = self.document, self.document["environment"]
+        yield from ((key, value) for key, value in document["device"].items() if key != "name")
+        yield "driver", host["driver"]
+        yield from document["clocks"].items()
+        yield "host", f"{host['cpu']}, {host['cpu_cores']} cores, {host['os']}, {host['kernel']}"
+        yield "python", host["python"]
+        yield "packages", ", ".join(f"{name} {at}" for name, at in host["packages"].items())
+        yield "variables", ", ".join(f"{k}={v}" for k, v in host["variables"].items()) or "none"
+        yield "commit", host["commit"]
+        yield "started", document["date"]
+
+
+def _section(name: str, section: Mapping[str, Any]) -> Iterable[str]:
+    yield f"## {section['title']}\n"
+    yield f"`{name}`: {section['state']}, {section['seconds']:g} s, {section['date']}.\n"
+    if section["bars"]:
+        yield from ("| what | measured | bar | |", "|---|---|---|---|")
+        yield from (Bar(**bar).row() for bar in section["bars"])
+        yield ""
+    if section["text"]:
+        yield f"{section['text'].strip()}\n"
+    if section["figures"]:
+        yield from ("| figure | |", "|---|---|")
+        yield from (f"| {key} | {_cell(value)} |" for key, value in section["figures"].items())
+        yield ""
+    if section["output"]:
+        yield f"```\n{section['output'].replace('```', '` ` `')}\n```\n"
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "unknown"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
