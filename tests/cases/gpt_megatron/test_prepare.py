@@ -430,9 +430,7 @@ def workers_of_this_process():
     return [child.pid for child in multiprocessing.active_children()]
 
 
-def test_killed_workers_end_the_call_with_a_way_on(
-    corpus, tokenizer, tmp_path, small, monkeypatch
-):
+def test_killed_workers_end_the_call_with_a_way_on(corpus, tokenizer, tmp_path, small, monkeypatch):
     real = shards._write_shard
 
     def kill(*words):
