@@ -293,3 +293,16 @@ def test_tables_and_dense_layers_are_named_as_trained(folder: Path) -> None:
     before = {name: item.detach().clone() for name, item in found.items()}
     train(job, 1)
     assert not any(torch.equal(item, before[name]) for name, item in found.items())
+
+
+def test_tables_are_built_where_the_device_keeps_tensors(folder: Path) -> None:
+    class Elsewhere(CpuDevice):
+        def place(self, value: Any) -> Any:
+            return value.to("meta")
+
+    context = JobContext(
+        recipe=SMALL, data_dir=folder, rank=0, world_size=1, device=Elsewhere(threads=1)
+    )
+    job = build(context, load_data(context))
+    found = [(item.device.type, len(item)) for item in job.tables.tables()]
+    assert found == [("meta", rows) for rows in CARDINALITIES]

@@ -95,7 +95,7 @@ class FusedTables(nn.Module):
         """
         factor = -self.learning_rate / self.grad_scale
         if isinstance(factor, Tensor):
-            grads = _scaled_or_zero(grads, factor)
+            grads = scaled_or_zero(grads, factor)
             factor = 1.0
         weight, starts = cast("Tensor", self.weight), cast("Tensor", self._starts)
         self.rows.add_rows(weight, starts, ids, grads, factor)
@@ -132,7 +132,7 @@ def _empty_rows(rows: int, dim: int) -> Tensor:
     return torch.frombuffer(room, dtype=torch.float32).view(rows, dim)  # keeps ``room`` alive
 
 
-def _scaled_or_zero(grads: Tensor, factor: Tensor) -> Tensor:
+def scaled_or_zero(grads: Tensor, factor: Tensor) -> Tensor:
     """Return ``grads x factor``, or zeros where one overflowed; asks nothing of the host."""
     scaled = grads * factor
     return torch.where(torch.isfinite(scaled.sum()), scaled, torch.zeros_like(scaled))

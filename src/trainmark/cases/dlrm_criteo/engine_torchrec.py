@@ -14,14 +14,22 @@ from torch import Tensor, nn
 
 from trainmark.errors import EnvironmentFault
 
+from .embeddings import scaled_or_zero
 from .initial import fill_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+# The last operation of a step. Builds of fbgemm differ in the devices that it has kernels for.
+_UPDATE = "fbgemm::split_embedding_backward_codegen_sgd_unweighted_pt2_wrapper"
+
 
 class TorchrecTables(nn.Module):
-    """Look rows up with torchrec; arguments and attributes as ``FusedTables`` has them."""
+    """Look rows up with torchrec, on the default device; as ``FusedTables`` otherwise.
+
+    Raises:
+        EnvironmentFault: the installed fbgemm has no kernels for the device.
+    """
 
     row_operations = "fbgemm"
 
@@ -30,11 +38,12 @@ class TorchrecTables(nn.Module):
         self.cardinalities, self.dim = tuple(cardinalities), dim
         self.learning_rate: float = 0.0
         self.grad_scale: float | Tensor = 1.0
+        self._device = torch.get_default_device()
         self._keys = [str(table) for table in range(len(self.cardinalities))]
-        self.collection = _collection(self.cardinalities, dim)
+        self.collection = _collection(self.cardinalities, dim, self._device)
         (lookup,) = self.collection._emb_modules  # one: all tables are alike
         self._kernel: Any = lookup._emb_module
-        self._offsets = torch.zeros(1, dtype=torch.int64)
+        self._offsets = torch.zeros(1, dtype=torch.int64, device=self._device)
         if seed is not None:
             for table, part in enumerate(self.weight.split(self.cardinalities)):
                 fill_rows(part, table=table, first_row=0, cardinality=len(part), seed=seed)
@@ -42,34 +51,38 @@ class TorchrecTables(nn.Module):
     @property
     def weight(self) -> Tensor:
         """The tables one after the other, (sum of cardinalities, dim)."""
-        flat = cast("Tensor", self._kernel.weights_host)
+        on_host = self._device.type == "cpu"
+        flat = cast("Tensor", self._kernel.weights_host if on_host else self._kernel.weights_dev)
         return flat.detach().view(sum(self.cardinalities), self.dim)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Return the rows of ``ids`` (T, B), int32 or int64, as (B, T, dim).
-
-        Raises:
-            EnvironmentFault: the ids are on another device than a CPU.
-        """
+        """Return the rows of ``ids`` (T, B), int32 or int64, as (B, T, dim)."""
         from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-        if ids.device.type != "cpu":
-            raise EnvironmentFault(
-                f"engine=torchrec was asked to look up on {ids.device.type}",
-                rule="the fbgemm that fits this torch is its CPU build",
-                remedy="engine=plain, or --device cpu",
-            )
-        if len(self._offsets) != ids.numel() + 1:
-            self._offsets = torch.arange(ids.numel() + 1)  # every bag holds one id
-        bags = KeyedJaggedTensor(self._keys, ids.reshape(-1).long(), offsets=self._offsets)
-        self._kernel.set_learning_rate(self.learning_rate / float(self.grad_scale))
+        tables, samples = ids.shape
+        if len(self._offsets) != ids.numel() + 1:  # every bag holds one id
+            self._offsets = torch.arange(ids.numel() + 1, device=self._device)
+        bags = KeyedJaggedTensor(
+            self._keys, ids.reshape(-1).long(), offsets=self._offsets, stride=samples,
+            length_per_key=[samples] * tables,  # otherwise read back from the device
+        )  # fmt: skip
+        scale = self.grad_scale
+        on_device = isinstance(scale, Tensor)
+        self._kernel.set_learning_rate(self.learning_rate / (1.0 if on_device else float(scale)))
         found = cast("Tensor", self.collection(bags).values())
-        if isinstance(self.grad_scale, Tensor) and found.requires_grad:
-            found.register_hook(_or_zero)
-        return found.view(ids.shape[1], len(self.cardinalities), self.dim)
+        if isinstance(scale, Tensor) and found.requires_grad:
+            found.register_hook(lambda grad: scaled_or_zero(grad, 1.0 / scale))
+        return found.view(samples, tables, self.dim)
 
 
-def _collection(cardinalities: Sequence[int], dim: int) -> Any:
+def _has_kernels(device: torch.device) -> bool:
+    """Tell whether the installed fbgemm, which is loaded, can take a step on such a device."""
+    key = torch._C._dispatch_key_for_device(device.type)
+    dispatched = torch._C._dispatch_has_kernel(_UPDATE)
+    return bool(dispatched and torch._C._dispatch_has_kernel_for_dispatch_key(_UPDATE, key))
+
+
+def _collection(cardinalities: Sequence[int], dim: int, device: torch.device) -> Any:
     """Return torchrec's bags of embeddings with the SGD step in their backward pass."""
     with warnings.catch_warnings():
         # Importing fbgemm warns of every kernel that its CPU build does not have.
@@ -78,6 +91,12 @@ def _collection(cardinalities: Sequence[int], dim: int) -> Any:
         from torchrec.modules.embedding_configs import EmbeddingBagConfig
         from torchrec.modules.fused_embedding_modules import FusedEmbeddingBagCollection
 
+        if not _has_kernels(device):
+            raise EnvironmentFault(
+                f"engine=torchrec was asked to look up on {device.type}",
+                rule="the installed fbgemm has no kernels for it",
+                remedy="engine=plain, --device cpu, or a build of fbgemm-gpu for the device",
+            )
         tables = [
             EmbeddingBagConfig(
                 name=f"table_{table}", feature_names=[str(table)],
@@ -85,12 +104,8 @@ def _collection(cardinalities: Sequence[int], dim: int) -> Any:
             )
             for table, rows in enumerate(cardinalities)
         ]  # fmt: skip
+        location = EmbeddingLocation.HOST if device.type == "cpu" else EmbeddingLocation.DEVICE
         return FusedEmbeddingBagCollection(
             tables, optimizer_type=torch.optim.SGD, optimizer_kwargs={"lr": 0.0},
-            device=torch.device("cpu"), location=EmbeddingLocation.HOST,
+            device=device, location=location,
         )  # fmt: skip
-
-
-def _or_zero(grad: Tensor) -> Tensor:
-    """Return ``grad``, or zeros where a number of it overflowed under the loss scale."""
-    return torch.where(torch.isfinite(grad.sum()), grad, torch.zeros_like(grad))

@@ -6,6 +6,7 @@ tables on ranks, or cutting one by rows, changes no number. Knows nothing of pla
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,26 +17,34 @@ if TYPE_CHECKING:
 BLOCK_ROWS = 4096  # one generator each: seeding costs little compared with drawing so many
 
 
-@torch.no_grad()
 def fill_rows(out: Tensor, *, table: int, first_row: int, cardinality: int, seed: int) -> None:
     """Fill ``out`` (rows, dim) with rows ``first_row`` and on of ``table``, in place.
 
     Values are uniform within ±1/sqrt(cardinality); ``cardinality`` counts the rows of the
-    whole table. They are drawn on the device of ``out``: kinds of devices differ.
+    whole table. They are drawn on the host, a few blocks at a time, because generators of
+    other devices give other numbers.
     """
     bound = cardinality**-0.5
-    generator = torch.Generator(device=out.device)
     last_row = first_row + len(out)
-    for block in range(first_row // BLOCK_ROWS, -(-last_row // BLOCK_ROWS)):
+
+    @torch.no_grad()
+    def fill(block: int) -> None:
         start, end = block * BLOCK_ROWS, min((block + 1) * BLOCK_ROWS, cardinality)
-        generator.manual_seed(_mixed(seed, table, block))
+        generator = torch.Generator().manual_seed(_mixed(seed, table, block))
         first, last = max(start, first_row), min(end, last_row)
-        if (first, last) == (start, end):
-            out[start - first_row : end - first_row].uniform_(-bound, bound, generator=generator)
-            continue
-        whole = torch.empty((end - start, out.shape[1]), dtype=out.dtype, device=out.device)
+        rows = out[first - first_row : last - first_row]
+        if (first, last) == (start, end) and rows.device.type == "cpu":
+            rows.uniform_(-bound, bound, generator=generator)
+            return
+        whole = torch.empty((end - start, out.shape[1]), dtype=out.dtype, device="cpu")
         whole.uniform_(-bound, bound, generator=generator)
-        out[first - first_row : last - first_row] = whole[first - start : last - start]
+        rows.copy_(whole[first - start : last - start])
+
+    blocks = range(first_row // BLOCK_ROWS, -(-last_row // BLOCK_ROWS))
+    # torch draws on one thread, and releases the interpreter's lock meanwhile.
+    with ThreadPoolExecutor(torch.get_num_threads()) as threads:
+        for _ in threads.map(fill, blocks):
+            pass
 
 
 def _mixed(seed: int, table: int, block: int) -> int:

@@ -90,8 +90,9 @@ class DlrmJob:
         self._limits = context.device.place(torch.tensor([[rows[i]] for i in columns]).int())
         self._in_part = lambda name: context.stages.stage(name, context.device)
         self.kernels = choose(recipe, context.device.torch_type)
-        self.tables: Any = self._build_tables()
-        context.device.place(self.tables)
+        # Built where they stay: the host may have less memory than the device.
+        with context.device.place(torch.empty(0)).device:
+            self.tables: Any = self._build_tables()
         bottom, top = layers(recipe)
         self.model = build_model(
             spec.num_numerical, recipe.embedding_dim, len(rows), bottom, top, seed=recipe.seed
@@ -100,7 +101,8 @@ class DlrmJob:
         self.dense_parameters = sum(item.numel() for item in self.model.parameters())
         ranks = Ranks.of(context)
         replicas = parallelize(self.model, ranks)
-        optimizer = torch.optim.SGD(self.model.parameters(), lr=recipe.learning_rate, foreach=True)
+        # Fused, it drops an overflowed fp16 step on the device; otherwise torch asks the host.
+        optimizer = torch.optim.SGD(self.model.parameters(), lr=recipe.learning_rate, fused=True)
         self.stepper = Stepper.over(
             context, ranks, replicas, optimizer, self._loss_sum,
             schedule_lr=lambda steps: lr_factor(recipe, steps),
