@@ -331,6 +331,37 @@ class Vendor(Protocol):
         """Return name and version of the collective library; called by a rank."""
 
 
+class Occupant(NamedTuple):
+    """A process on a device that is not of this run.
+
+    Args:
+        process: its name and number, as far as they can be found out.
+        used_bytes: the device's memory that it holds; None: unknown.
+        computes: it may compute there; otherwise it only draws.
+    """
+
+    device: str
+    process: str
+    used_bytes: int | None
+    computes: bool
+
+    def said(self) -> str:
+        """Return what is on the device, in words."""
+        memory = "" if self.used_bytes is None else f", {self.used_bytes / 2**30:.1f} GiB"
+        return f"{self.device}: used by {self.process}{memory}"
+
+
+@runtime_checkable
+class Diagnoses(Protocol):
+    """A vendor that can tell what is wrong with its devices before a rank opens one."""
+
+    def unusable(self) -> Refusal | None:
+        """Return why devices that are here cannot be used; None if they can or none is here."""
+
+    def occupants(self, nproc: int) -> list[Occupant]:
+        """Return the processes on the devices of ``nproc`` ranks; called before they start."""
+
+
 def members(protocol: type) -> list[str]:
     """Return the attributes and methods that ``protocol`` requires."""
     methods = [name for name, value in vars(protocol).items() if callable(value)]

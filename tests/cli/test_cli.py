@@ -11,6 +11,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+from fake_nvml import H100, FakeCard, nvml
 from fakes import GOLDEN
 from trainmark.cli.app import main
 from trainmark.results import record
@@ -187,6 +188,30 @@ def test_absent_accelerator_is_refused(cli, monkeypatch):
     assert code == 2
     assert "no cuda device" in err
     assert "devices present: cpu" in err
+
+
+def test_a_card_that_cannot_be_used_is_named_and_the_processor_labelled(cli, monkeypatch):
+    from trainmark.devices import cuda_choice
+    from trainmark.devices.cuda_choice import TorchBuild
+
+    monkeypatch.setattr(cuda_choice, "torch_build", lambda: TorchBuild("2.13.0+cpu", None))
+    monkeypatch.setitem(sys.modules, "pynvml", nvml(FakeCard()))
+    code, out, err = cli("run", "toy", "--dry-run", "--json")
+    assert code == 0
+    plan = json.loads(out)["plan"]
+    assert plan["device"]["vendor"] == "cpu"
+    assert "accelerator-not-used" in plan["labels"]
+    assert f"{H100} is here, but torch 2.13.0+cpu has no CUDA" in err
+    assert "runs on cpu instead" in err
+    code, out, err = cli("run", "toy", "--dry-run", "--json", "--device", "cpu")
+    assert (code, err) == (0, "")  # it was asked for
+    assert "accelerator-not-used" not in json.loads(out)["plan"]["labels"]
+    code, out, err = cli("list", "devices")
+    assert code == 0
+    assert "has no CUDA" in err
+    code, _, err = cli("run", "toy", "--device", "cuda")
+    assert code == 2
+    assert "has no CUDA" in err
 
 
 def test_out_that_holds_something_is_refused(cli, tmp_path):

@@ -67,6 +67,36 @@ def test_distilbert_on_two_ranks_from_command_to_page(tmp_path, cache):
     assert exported.stdout.splitlines()[1].split(",")[0] == record.run_id
 
 
+def test_another_process_on_the_device_is_named_before_and_in_the_record(
+    tmp_path, cache, monkeypatch, capsys
+):
+    from trainmark import devices
+    from trainmark.cli.app import main
+    from trainmark.protocols import Occupant
+
+    users = [
+        Occupant("Fake Card", "python (process 42)", 3 << 30, True),
+        Occupant("Fake Card", "Xorg (process 9)", 4 << 20, False),
+    ]
+    monkeypatch.setattr(devices, "occupants", lambda name, nproc: users)
+    monkeypatch.setenv("TRAINMARK_CACHE", str(cache))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.chdir(tmp_path)
+    words = ["run", "toy", "max_epochs=1", "target_value=none", "--out", "run", "--quiet"]
+    monkeypatch.setattr(sys, "argv", ["trainmark", *words])
+    with pytest.raises(SystemExit) as ending:
+        main()
+    assert not ending.value.code
+    err = capsys.readouterr().err
+    assert "Fake Card: used by python (process 42), 3.0 GiB" in err
+    assert "Xorg" not in err
+    record = read(tmp_path / "run")
+    note = next(item for item in record.notes if item.code == "device_shared")
+    assert note.args == {"device": "Fake Card", "process": "python (process 42)", "gib": 3.0}
+    assert "trust_device_shared" in [reason.code for reason in record.trust.reasons]
+    assert [user["computes"] for user in record.environment["device_users"]] == [True, False]
+
+
 def test_repeats_are_launches_of_their_own(tmp_path, cache):
     words = ("run", "toy", "--repeat", "2", "--out", "runs", "--json", "--quiet")
     done = trainmark(*words, cache=cache, cwd=tmp_path)

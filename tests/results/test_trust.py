@@ -56,6 +56,8 @@ def said(trust: Trust) -> tuple[str, list[str]]:
         ({"notes": [message("loss_did_not_fall", first=1.0, last=1.0)]}, "noisy", []),
         ({"labels": ["generated-data"]}, "do_not_quote", ["trust_generated_data"]),
         ({"notes": [message("oversubscribed")]}, "do_not_quote", ["trust_oversubscribed"]),
+        ({"notes": [message("device_shared", device="X", process="p", gib=1.0)] * 2},
+         "do_not_quote", ["trust_device_shared"]),
         ({"notes": [message("flops_above_preflight", share=1.1)]}, "do_not_quote",
          ["trust_impossible_rate"]),
         ({"notes": [message("loss_never_changes", loss=1.0)]}, "do_not_quote",
@@ -83,6 +85,16 @@ def test_a_built_record_carries_its_trust(tmp_path: Path) -> None:
     plan = json.loads((GOLDEN / "plan_toy.json").read_text(encoding="utf-8"))
     (run_dir / "plan.json").write_text(json.dumps(plan | {"labels": ["self-reported"]}))
     assert said(building.build(run_dir).trust) == ("noisy", ["trust_busy"])
+    user = {"device": "X", "process": "python (process 7)", "used_bytes": None, "computes": True}
+    drawing = user | {"computes": False}
+    for users, notes in (([drawing], []), ([drawing, user], ["device_shared_unknown"])):
+        begun = launch_event(environment={"cpu": "Fake CPU", "device_users": users})
+        write_events(run_dir / "events.launcher.jsonl", [begun, agent])
+        built = building.build(run_dir)
+        assert [x.code for x in built.notes if x.code.startswith("device")] == notes
+        assert built.environment["device_users"] == users
+    assert built.trust.grade == "do_not_quote"
+    write_events(run_dir / "events.launcher.jsonl", [launch_event(), agent])
     facts = [item | {"matmul_swing": 0.5} if item["event"] == "facts" else item
              for item in rank_events()]  # fmt: skip
     write_events(run_dir / "events.rank0.jsonl", facts)

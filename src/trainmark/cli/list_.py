@@ -80,7 +80,7 @@ def _devices(_: Sequence[Case]) -> Rows:
     from trainmark import devices
 
     known, faults = devices.load_all()
-    say_faults(faults)
+    say_faults([*faults, *devices.unusable()])
     return [
         {
             "name": vendor.name,

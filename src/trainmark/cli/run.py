@@ -62,7 +62,7 @@ def command(
     from trainmark.data.generated import default_root
     from trainmark.launch.series import Choices
     from trainmark.planning.overrides import parse_assignments
-    from trainmark.planning.plan import resolve
+    from trainmark.planning.plan import PASSED_OVER, resolve
     from trainmark.planning.plan_file import is_plan_file
 
     if device is None:  # the first that works is taken: say which do not
@@ -88,6 +88,9 @@ def command(
         run_dir=out,
         generated_root=default_root(),
     )
+    if PASSED_OVER in plan.labels:
+        say_faults(devices.unusable())
+        say(f"trainmark: runs on {plan.device.vendor} instead", err=True)
     if dry_run:
         _print_dry_run(plan, as_json=as_json)
     else:

@@ -25,9 +25,13 @@ def launch_and_write(plan: Plan, request: StopRequest, *, label: str, quiet: boo
 
     They are fewer than the plan says where ``request`` came to hold a signal.
     """
+    from trainmark import devices
     from trainmark.launch.repeats import launch_all, launches
     from trainmark.report.files import write_pages, write_repeats
 
+    for one in devices.occupants(plan.device.vendor, plan.nproc):
+        if one.computes:
+            say(f"trainmark: {one.said()}: figures of this run must not be quoted", err=True)
     records = launch_all(
         plan,
         request,

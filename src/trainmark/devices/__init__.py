@@ -12,7 +12,7 @@ from trainmark.devices.cpu import Cpu
 from trainmark.devices.cuda import Cuda
 from trainmark.errors import EnvironmentFault, UsageError, nearest
 from trainmark.plugins import offered
-from trainmark.protocols import Vendor, missing_members
+from trainmark.protocols import Diagnoses, Occupant, Vendor, missing_members
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -66,6 +66,24 @@ def vendors() -> dict[str, Vendor]:
     return load_all()[0]
 
 
+def unusable() -> list[EnvironmentFault]:
+    """Return a fault for each vendor whose devices are here and cannot be used."""
+    found = []
+    for vendor in vendors().values():
+        refusal = vendor.unusable() if isinstance(vendor, Diagnoses) else None
+        if refusal is not None:
+            found.append(
+                EnvironmentFault(refusal.why, where=f"device {vendor.name}", remedy=refusal.way_out)
+            )
+    return found
+
+
+def occupants(name: str, nproc: int) -> list[Occupant]:
+    """Return the processes on the devices that ``nproc`` ranks of a vendor would use."""
+    vendor = vendors()[name]
+    return vendor.occupants(nproc) if isinstance(vendor, Diagnoses) else []
+
+
 def choose(name: str | None) -> Vendor:
     """Return the vendor called ``name``, or the first that has a device here.
 
@@ -80,6 +98,9 @@ def choose(name: str | None) -> Vendor:
         raise _unknown(name, known)
     vendor = known[name]
     if vendor.count() == 0:
+        refusal = vendor.unusable() if isinstance(vendor, Diagnoses) else None
+        if refusal is not None:
+            raise EnvironmentFault(refusal.why, where="--device", remedy=refusal.way_out)
         present = ", ".join(item.name for item in known.values() if item.count() > 0)
         raise EnvironmentFault(
             f"no {name} device that this installation can use",

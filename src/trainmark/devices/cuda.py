@@ -7,23 +7,22 @@ importing it; a rank times its work with device events.
 from __future__ import annotations
 
 import os
-import re
 from contextlib import suppress
-from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainmark.devices import cuda_choice, nvidia_driver
+from trainmark.devices.cuda_choice import VISIBLE_DEVICES
 from trainmark.errors import EnvironmentFault
-from trainmark.protocols import MatmulRate, MemoryUse
+from trainmark.protocols import MatmulRate, MemoryUse, Refusal
 from trainmark.spec import RankMemory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from trainmark.devices.nvidia_driver import Card
+    from trainmark.protocols import Occupant
     from trainmark.spec import Precision, Recipe
 
-_DRIVER = Path("/proc/driver/nvidia")
-_VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 # Lowest compute capability whose matrix units support a precision,
 # https://docs.nvidia.com/cuda/cuda-c-programming-guide/#arithmetic-instructions, 2026-11-21
 _LEAST_CAPABILITY: dict[str, tuple[int, int]] = {"fp16": (5, 3), "bf16": (8, 0), "tf32": (8, 0)}
@@ -41,84 +40,6 @@ _CLOCKS: dict[str, tuple[str, tuple[str, ...], float]] = {
 }
 
 
-def torch_is_built_for_cuda() -> bool:
-    """Tell whether the installed torch has CUDA, from its version file, without importing it."""
-    found = find_spec("torch")
-    if found is None or found.origin is None:
-        return False
-    version_file = Path(found.origin).with_name("version.py")
-    if not version_file.exists():
-        return False
-    for line in version_file.read_text().splitlines():
-        name, _, value = line.partition("=")
-        if name.split(":")[0].strip() == "cuda":
-            return value.strip() not in ("", "None")
-    return False
-
-
-def _product_name(gpu: Path) -> str:
-    information = gpu / "information"
-    for line in information.read_text().splitlines():
-        if line.startswith("Model:"):
-            return line.split(":", 1)[1].strip()
-    return "unknown"
-
-
-def _driver_names() -> list[str]:
-    """Return product names from the driver's proc files, or from its management library."""
-    gpus = _DRIVER / "gpus"
-    if gpus.is_dir():
-        return [_product_name(gpu) for gpu in sorted(gpus.iterdir())]
-    names = _ask_each_device("nvmlDeviceGetName")
-    if names is None:
-        # Without the library, torch finds the devices when a rank opens one.
-        return ["unknown"] * len(list(Path("/dev").glob("nvidia[0-9]*")))
-    return [name.decode() if isinstance(name, bytes) else str(name) for name in names]
-
-
-def _driver_memory_bytes() -> list[int]:
-    """Return the memory of each device of this machine; empty if it cannot be found out."""
-    return [info.total for info in _ask_each_device("nvmlDeviceGetMemoryInfo") or ()]
-
-
-def _ask_each_device(question: str) -> list[Any] | None:
-    """Call a function of the management library for each device; None without the library."""
-    try:
-        import pynvml
-    except ImportError:
-        return None
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return []
-    ask = getattr(pynvml, question)
-    answers = [
-        ask(pynvml.nvmlDeviceGetHandleByIndex(index))
-        for index in range(pynvml.nvmlDeviceGetCount())
-    ]
-    pynvml.nvmlShutdown()
-    return answers
-
-
-def visible_names(driver_names: list[str], variable: str | None) -> list[str]:
-    """Return the names left visible by a ``CUDA_VISIBLE_DEVICES`` value.
-
-    Like the driver, it ends the list at the first index that does not exist. A UUID is assumed
-    to name an existing device, whose product is known only if all devices are the same.
-    """
-    if variable is None:
-        return driver_names
-    chosen: list[str] = []
-    for item in (part.strip() for part in variable.split(",")):
-        if item.isascii() and item.isdigit() and int(item) < len(driver_names):
-            chosen.append(driver_names[int(item)])
-        elif item.startswith(("GPU-", "MIG-")):
-            chosen.append(driver_names[0] if len(set(driver_names)) == 1 else "unknown")
-        else:
-            break
-    return chosen
-
-
 class Cuda:
     """Planning's view of CUDA devices; see ``Vendor``."""
 
@@ -126,9 +47,9 @@ class Cuda:
     torch_type = "cuda"
     collective_backend = "nccl"
     recorded_variables: tuple[str, ...] = (
-        _VISIBLE_DEVICES, "CUDA_LAUNCH_BLOCKING", "CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE",
-        "PYTORCH_CUDA_ALLOC_CONF", "NCCL_DEBUG", "NCCL_ALGO", "NCCL_PROTO", "NCCL_P2P_DISABLE",
-        "NCCL_IB_DISABLE",
+        VISIBLE_DEVICES, "CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING", "CUBLAS_WORKSPACE_CONFIG",
+        "NVIDIA_TF32_OVERRIDE", "PYTORCH_CUDA_ALLOC_CONF", "NCCL_DEBUG", "NCCL_ALGO", "NCCL_PROTO",
+        "NCCL_P2P_DISABLE", "NCCL_IB_DISABLE",
     )  # fmt: skip
     counts_cores = False
 
@@ -138,27 +59,62 @@ class Cuda:
 
     def product_names(self) -> list[str]:
         """Return the product name of each visible device."""
-        if not torch_is_built_for_cuda():
-            return []
-        return visible_names(_driver_names(), os.environ.get(_VISIBLE_DEVICES))
+        return [card.name for card in self._usable()]
+
+    def _usable(self) -> list[Card]:
+        return cuda_choice.usable(nvidia_driver.cards(), os.environ.get(VISIBLE_DEVICES))
+
+    def unusable(self) -> Refusal | None:
+        """Return why no card that is here can be used; see ``protocols.Diagnoses``."""
+        return cuda_choice.why_unusable(nvidia_driver.cards(), os.environ.get(VISIBLE_DEVICES))
+
+    def occupants(self, nproc: int) -> list[Occupant]:
+        """Return what is on the first ``nproc`` cards now; see ``protocols.Diagnoses``."""
+        return [one for card in self._usable()[:nproc] for one in cuda_choice.occupants(card)]
 
     def rank_memory(self, nproc: int) -> RankMemory | None:
-        """Return the smallest device's memory, if the management library is there."""
-        del nproc
-        found = _driver_memory_bytes()
-        return RankMemory(min(found)) if found else None
+        """Return the least memory that is free on a device of ``nproc`` ranks.
 
-    def refuse(self, recipe: Recipe, nproc: int) -> None:
-        """Refuse nothing: only torch knows, so ``CudaDevice.set_precision`` refuses."""
-        del recipe, nproc
+        None without the management library.
+        """
+        known = [
+            (card.free_bytes, card)
+            for card in self._usable()[:nproc]
+            if card.free_bytes is not None
+        ]
+        if not known:
+            return None
+        free_bytes, least = min(known, key=lambda pair: pair[0])
+        held = (
+            f"{one.process} holds {cuda_choice.gib(one.used_bytes)}"
+            for one in cuda_choice.occupants(least)
+        )
+        return RankMemory(free_bytes, held=", ".join(held))
+
+    def refuse(self, recipe: Recipe, nproc: int) -> Refusal | None:
+        """Refuse ranks that find no device of their own; of the rest only torch knows.
+
+        ``CudaDevice`` refuses a card or a precision that torch cannot do.
+        """
+        del recipe
+        usable, variable = self._usable(), os.environ.get(VISIBLE_DEVICES)
+        if nproc > 1 and any(card.is_slice for card in usable):
+            return Refusal(
+                f"{nproc} ranks on MIG slices: a process sees one slice, and NCCL joins slices "
+                "only as an experiment",
+                "use --nproc 1, or whole cards",
+            )
+        if nproc > len(usable) > 0 and variable is not None:
+            return Refusal(
+                f"{nproc} ranks need {nproc} devices, and {VISIBLE_DEVICES}={variable!r} leaves "
+                f"{len(usable)} of {cuda_choice.listed(nvidia_driver.cards())}",
+                f"use --nproc {len(usable)}, or name more devices in {VISIBLE_DEVICES}",
+            )
+        return None
 
     def driver_version(self) -> str | None:
         """Return the version of the kernel module."""
-        file = _DRIVER / "version"
-        if not file.exists():
-            return None
-        found = re.search(r"(\d+\.\d+(?:\.\d+)?)", file.read_text())
-        return found.group(1) if found else None
+        return nvidia_driver.driver_version()
 
     def collective_library(self) -> str:
         """Return the version of NCCL, or of the library that torch has instead."""
@@ -169,7 +125,8 @@ class Cuda:
     def open(self, local_rank: int, ranks_here: int) -> CudaDevice:
         """Return the device with the rank's local number."""
         del ranks_here
-        return CudaDevice(local_rank)
+        usable = self._usable()
+        return CudaDevice(local_rank, is_slice=any(card.is_slice for card in usable))
 
 
 class CudaDevice:
@@ -178,14 +135,44 @@ class CudaDevice:
     name = "cuda"
     torch_type = "cuda"
 
-    def __init__(self, index: int) -> None:
+    def __init__(self, index: int, *, is_slice: bool = False) -> None:
         import torch
 
         self._torch = torch
         self.index = index
-        torch.cuda.set_device(index)
+        self._is_slice = is_slice
+        self._open()
         torch.cuda.reset_peak_memory_stats()
         self._peak_used_bytes = 0
+
+    def _open(self) -> None:
+        """Select the device, before anything is built on it.
+
+        Raises:
+            EnvironmentFault: the driver does not let torch open it, or torch has no code for it.
+        """
+        torch = self._torch
+        try:
+            torch.cuda.init()
+            torch.cuda.set_device(self.index)
+        except (RuntimeError, AssertionError) as error:
+            raise EnvironmentFault(
+                f"torch {torch.__version__} cannot open cuda device {self.index}: {error}",
+                where="--device cuda",
+                remedy="check the driver with `nvidia-smi` and the devices with "
+                "`trainmark list devices`",
+            ) from error
+        capability = torch.cuda.get_device_capability(self.index)
+        built = torch.cuda.get_arch_list()
+        if not cuda_choice.has_code_for(capability, built):
+            raise EnvironmentFault(
+                f"{torch.cuda.get_device_name(self.index)} has compute capability "
+                f"{capability[0]}.{capability[1]}, and torch {torch.__version__} is built for "
+                f"{', '.join(built)}",
+                where="--device cuda",
+                rule="code runs on its own major version, PTX (compute_...) on later ones too",
+                remedy=f"install a torch built for sm_{capability[0]}{capability[1]}",
+            )
 
     def mark(self) -> Any:
         """Record and return an event."""
@@ -295,8 +282,10 @@ class CudaDevice:
         """Return product name, memory, capability and library versions."""
         torch = self._torch
         properties = torch.cuda.get_device_properties(self.index)
+        name: str = properties.name
         return {
-            "name": properties.name,
+            # A slice must not be taken for the whole card, which has another peak.
+            "name": name if "MIG" in name or not self._is_slice else f"{name} MIG",
             "vendor": self.name,
             "memory_total_bytes": properties.total_memory,
             "multiprocessors": properties.multi_processor_count,

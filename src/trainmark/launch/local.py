@@ -82,6 +82,8 @@ def launch(plan: Plan, request: StopRequest, on_poll: Callable[[], None] = lambd
     folder = Path(plan.run_dir)
     variables = os.environ | processes.import_variables() | run_environment(plan, usable_cores())
     described = environment.collect(variables, devices.vendors()[plan.device.vendor])
+    found = devices.occupants(plan.device.vendor, plan.nproc)
+    described["device_users"] = [one._asdict() for one in found]
     with Keeper(folder, plan.run_id) as keeper:
         run_dir.create(folder)
         own = run_dir.begin(plan, folder, described)

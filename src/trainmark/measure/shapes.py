@@ -172,6 +172,16 @@ class _End(_Event):
 
 
 @with_config(_SHAPE)
+class DeviceUser(TypedDict):
+    """A process of others on a device of this run; see ``protocols.Occupant``."""
+
+    device: str
+    process: str
+    used_bytes: Bytes | None
+    computes: bool
+
+
+@with_config(_SHAPE)
 class Machine(TypedDict, total=False):
     """Facts about the machine, found by the launcher; unknown ones are null or absent."""
 
@@ -192,6 +202,7 @@ class Machine(TypedDict, total=False):
     container_image: str | None
     network: str | None
     variables: dict[str, str]
+    device_users: list[DeviceUser]
 
 
 class _Launch(_Event):

@@ -57,6 +57,10 @@ def refuse_incapable(vendor: Vendor, request: Request, *, ranks_share_cores: boo
             rule="a run has one machine; a recipe for several may be run on one",
             remedy="give --nproc, the ranks on this machine",
         )
+    # Before the count, because it knows why there are fewer devices than there could be.
+    refusal = vendor.refuse(request.recipe, request.nproc)
+    if refusal is not None:
+        raise EnvironmentFault(refusal.why, where=f"--device {vendor.name}", remedy=refusal.way_out)
     here = vendor.count()
     if request.nproc > here and not (vendor.counts_cores and ranks_share_cores):
         unit = "cores" if vendor.counts_cores else f"{vendor.name} devices"
@@ -66,13 +70,12 @@ def refuse_incapable(vendor: Vendor, request: Request, *, ranks_share_cores: boo
             rule="each rank has a device of its own",
             remedy=f"use --nproc {here} or less; see `trainmark list devices`",
         )
-    refusal = vendor.refuse(request.recipe, request.nproc)
-    if refusal is not None:
-        raise EnvironmentFault(refusal.why, where=f"--device {vendor.name}", remedy=refusal.way_out)
 
 
 def _accelerator() -> Vendor:
     for vendor in devices.vendors().values():
         if not vendor.counts_cores and vendor.count() > 0:
             return vendor
+    for fault in devices.unusable():
+        raise fault
     raise EnvironmentFault("no accelerator here; --device cpu takes the processor")

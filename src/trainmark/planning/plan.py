@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 PLAN_FILE = "plan.json"
 RUNS_DIR = Path("runs")
+PASSED_OVER = "accelerator-not-used"  # label: see ``_labels``
 _READ_FIELDS = (
     "precision", "micro_batch_size", "grad_accum_steps", "warmup_steps", "max_epochs", "max_steps",
     "target_value", "timeout_s",
@@ -211,8 +212,15 @@ class Plan(Frozen):
         return cls.model_validate_json(content, strict=True)
 
 
-def _labels(recipe: Recipe, world: str, facts: DataFacts, *, oversubscribed: bool) -> list[str]:
-    """Return what a reader of the figures must know at first sight."""
+def _labels(
+    recipe: Recipe, world: str, facts: DataFacts, *, oversubscribed: bool, passed_over: bool
+) -> list[str]:
+    """Return what a reader of the figures must know at first sight.
+
+    Args:
+        passed_over: nobody asked for the processor; it was taken because an accelerator that is
+            here cannot be used.
+    """
     labels = ["self-reported"]
     if recipe.target_value is None or (recipe.data == "real" and not facts.quality_comparable):
         labels.append("performance-only")
@@ -220,6 +228,8 @@ def _labels(recipe: Recipe, world: str, facts: DataFacts, *, oversubscribed: boo
         labels.append("generated-data")
     if oversubscribed:
         labels.append("oversubscribed")
+    if passed_over:
+        labels.append(PASSED_OVER)
     if recipe.world is not None and recipe.world != world:
         labels.append(f"recipe-written-for-{recipe.world}")
     return labels
@@ -303,7 +313,8 @@ def resolve(
     case, recipe = request.case, request.recipe
     nnodes, nproc, repeat_count = request.nnodes, request.nproc, request.repeat_count
     data = cases.part(case.name, "data")
-    vendor = devices.choose(device_name or case_key.vendor_of(request.hardware))
+    asked_for = device_name or case_key.vendor_of(request.hardware)
+    vendor = devices.choose(asked_for)
     refuse_incapable(vendor, request, ranks_share_cores=True)
     if data_dir is not None:
         # Data from outside has no known best score, whatever recipe trains on it.
@@ -346,7 +357,13 @@ def resolve(
         fix_hp=fix_hp,
         extra=extra,
         rules="open" if extra else "closed",
-        labels=_labels(recipe, request.world, facts, oversubscribed=oversubscribed),
+        labels=_labels(
+            recipe,
+            request.world,
+            facts,
+            oversubscribed=oversubscribed,
+            passed_over=asked_for is None and vendor.counts_cores and bool(devices.unusable()),
+        ),
         device=PlannedDevice(
             vendor=vendor.name,
             torch_type=vendor.torch_type,

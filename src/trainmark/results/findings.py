@@ -30,6 +30,7 @@ _ROUNDING = 1e-12
 # Of the steps not skipped by the loss scaler. A schedule may begin with a learning rate of 0.
 _LEAST_UPDATES = 0.9
 _NS_PER_S = 1e9
+_GIB = 2**30
 
 
 class Seen(NamedTuple):
@@ -163,6 +164,14 @@ def _on_conditions(seen: Seen) -> Iterator[Message]:
     others = seen.timeline.others_cpu_share
     if others is not None and others > _BUSY_SHARE:
         yield message("machine_busy", share=others)
+    for user in seen.timeline.launcher["launch"]["environment"].get("device_users", ()):
+        if user["computes"]:
+            yield message(
+                "device_shared" if user["used_bytes"] is not None else "device_shared_unknown",
+                device=user["device"],
+                process=user["process"],
+                gib=(user["used_bytes"] or 0) / _GIB,
+            )
     if "oversubscribed" in seen.plan.labels:
         yield message("oversubscribed")
     for rank in seen.timeline.ranks:

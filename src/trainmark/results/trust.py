@@ -31,6 +31,8 @@ _IN_SHORT: dict[str, Callable[[Args], Message]] = {
     "quality_above_best": lambda args: message("trust_above_best", metric=args["metric"]),
     "malformed_event_lines": lambda _: message("trust_malformed_events"),
     "oversubscribed": lambda _: message("trust_oversubscribed"),
+    "device_shared": lambda _: message("trust_device_shared"),
+    "device_shared_unknown": lambda _: message("trust_device_shared"),
     "not_steady": lambda args: message("trust_drift", drift=args["drift"]),
     "steadiness_unknown": lambda _: message("trust_steadiness_unknown"),
     "machine_busy": lambda args: message("trust_busy", share=args["share"]),

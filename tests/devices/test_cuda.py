@@ -1,0 +1,460 @@
+"""What the CUDA vendor makes of drivers, torches, cards and ``CUDA_VISIBLE_DEVICES``."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from fake_nvml import GIB, H100, FakeCard, nvml, put_driver_files
+from trainmark import devices
+from trainmark.devices import cuda, cuda_choice, nvidia_driver
+from trainmark.devices.cuda_choice import TorchBuild, has_code_for, visible
+from trainmark.devices.nvidia_driver import Card
+from trainmark.errors import EnvironmentFault
+from trainmark.protocols import Diagnoses
+from trainmark.spec import Recipe
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FOUR = [Card(name) for name in "ABCD"]
+KNOWN = [Card(name, uuid, 1) for name, uuid in (("A", "GPU-12"), ("B", "GPU-13"), ("C", "GPU-2"))]
+SLICE = FakeCard(f"{H100} MIG 1g.10gb", "MIG-77", total=10 * GIB)
+
+
+@pytest.fixture
+def vendor(monkeypatch: pytest.MonkeyPatch) -> cuda.Cuda:
+    """The vendor with a torch for CUDA 13.0, a driver for 13.0 and all devices visible."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(cuda_choice, "torch_build", lambda: TorchBuild("2.13.0+cu130", "13.0"))
+    monkeypatch.setattr(nvidia_driver, "supported_cuda", lambda: (13, 0))
+    return cuda.Cuda()
+
+
+def put_cards(monkeypatch: pytest.MonkeyPatch, *cards: FakeCard, **more: Any) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", nvml(*cards, **more))
+
+
+@pytest.mark.parametrize(
+    ("variable", "names"),
+    [
+        (None, "ABCD"),
+        ("", ""),
+        ("0", "A"),
+        ("3,1", "DB"),
+        (" 2 , 0 ", "CA"),
+        ("-1", ""),
+        ("0,-1,1", "A"),  # the list ends at what does not exist
+        ("0,9,1", "A"),
+        ("--1", ""),
+        ("²", ""),
+        ("none", ""),
+        ("NoDevFiles", ""),
+        ("1gpu,2x", "BC"),  # as strtoul reads it
+        ("0,1,0", ""),  # named twice: the driver shows nothing
+        ("0,GPU-4f2a", "A"),  # numbers and UUIDs do not mix
+    ],
+)
+def test_visible_devices_are_read_as_the_driver_does(variable: str | None, names: str) -> None:
+    assert [card.name for card in visible(FOUR, variable)] == list(names)
+
+
+@pytest.mark.parametrize(
+    ("variable", "names"),
+    [
+        ("GPU-2", "C"),
+        ("GPU-13,GPU-12", "BA"),
+        ("GPU-1", ""),  # of two
+        ("GPU-9", ""),
+        ("GPU-2,GPU-9,GPU-12", "C"),
+        ("GPU-2,GPU-2", ""),
+        ("MIG-1", ""),
+    ],
+)
+def test_a_uuid_names_the_one_card_that_begins_so(variable: str, names: str) -> None:
+    assert [card.name for card in visible(KNOWN, variable)] == list(names)
+
+
+def test_a_uuid_is_believed_where_the_driver_tells_none() -> None:
+    assert [card.name for card in visible(FOUR, "GPU-4f2a,GPU-5")] == ["unknown", "unknown"]
+    assert visible([Card("A"), Card("A")], "GPU-4f2a") == [Card("A")]
+    assert visible([Card("A"), Card("A")], "MIG-4f2a,MIG-5") == [Card("A MIG", is_slice=True)]
+    assert visible([], "GPU-4f2a") == []
+
+
+@pytest.mark.parametrize(
+    ("lines", "cuda_version"),
+    [
+        ("cuda: Optional[str] = '12.8'\nhip: Optional[str] = None\n", "12.8"),
+        ("cuda = '11.8'", "11.8"),
+        ("cuda: Optional[str] = None\nhip: Optional[str] = '6.2'\n", None),
+        ("cuda_archs = '9.0'\ncuda = None", None),
+        ("", None),
+    ],
+)
+def test_torch_is_told_by_its_version_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: str, cuda_version: str | None
+) -> None:
+    (tmp_path / "version.py").write_text(f"__version__ = '2.13'\n{lines}")
+    found = SimpleNamespace(origin=str(tmp_path / "__init__.py"))
+    monkeypatch.setattr(cuda_choice, "find_spec", lambda _: found)
+    assert cuda_choice.torch_build() == TorchBuild("2.13", cuda_version)
+
+
+@pytest.mark.parametrize(
+    "found",
+    [None, SimpleNamespace(origin=None), SimpleNamespace(origin="/without/version/__init__.py")],
+)
+def test_no_torch_is_no_device(monkeypatch: pytest.MonkeyPatch, found: object) -> None:
+    put_cards(monkeypatch, FakeCard())
+    monkeypatch.setattr(cuda_choice, "find_spec", lambda _: found)
+    assert cuda.Cuda().count() == 0
+    refusal = cuda.Cuda().unusable()
+    assert refusal is not None
+    assert f"{H100} is here, but torch is not installed" in refusal.why
+
+
+def test_a_torch_without_cuda_beside_a_card_is_named(
+    vendor: cuda.Cuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_cards(monkeypatch, FakeCard())
+    monkeypatch.setattr(cuda_choice, "torch_build", lambda: TorchBuild("2.13.0+cpu", None))
+    assert vendor.count() == 0
+    with pytest.raises(EnvironmentFault, match=r"but torch 2\.13\.0\+cpu has no CUDA") as caught:
+        devices.choose("cuda")
+    assert "TORCH=system" in (caught.value.remedy or "")
+    # With no --device the processor is taken, and the reason can be said.
+    assert devices.choose(None).name == "cpu"
+    assert [fault.what for fault in devices.unusable()] == [caught.value.what]
+
+
+@pytest.mark.parametrize(
+    ("build", "supported", "first"),
+    [
+        ("13.0", (12, 8), "580.65.06"),
+        ("12.6", (11, 8), "525.60.13"),
+        ("14.1", (13, 0), "newer driver"),
+        ("13.2", (13, 0), None),  # minor versions of one major run on each other's drivers
+        ("12.6", (13, 0), None),
+        ("13.0", None, None),  # no driver library: torch will say so
+    ],
+)
+def test_a_driver_too_old_for_torch_is_refused_with_both_versions(
+    vendor: cuda.Cuda,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    build: str,
+    supported: tuple[int, int] | None,
+    first: str | None,
+) -> None:
+    put_driver_files(tmp_path, monkeypatch, {"a": f"Model: \t {H100}\n"}, version="570.26")
+    monkeypatch.setattr(cuda_choice, "torch_build", lambda: TorchBuild("2.13.0+x", build))
+    monkeypatch.setattr(nvidia_driver, "supported_cuda", lambda: supported)
+    refusal = vendor.unusable()
+    assert vendor.count() == (first is None)
+    if first is None:
+        assert refusal is None
+        return
+    assert refusal is not None
+    assert supported is not None
+    assert f"built for CUDA {build}" in refusal.why
+    assert f"driver 570.26 runs CUDA up to {supported[0]}.{supported[1]}" in refusal.why
+    assert first in refusal.way_out
+    assert f"a torch built for CUDA {supported[0]}" in refusal.way_out
+
+
+@pytest.mark.parametrize(
+    ("failed", "said", "found"), [(0, 13010, (13, 1)), (0, 12080, (12, 8)), (999, 0, None)]
+)
+def test_the_driver_s_own_library_says_which_cuda_it_runs(
+    monkeypatch: pytest.MonkeyPatch, failed: int, said: int, found: tuple[int, int] | None
+) -> None:
+    def ask(pointer: Any) -> int:
+        pointer._obj.value = said
+        return failed
+
+    library = SimpleNamespace(cuDriverGetVersion=ask)
+    monkeypatch.setattr(nvidia_driver.ctypes, "CDLL", lambda name: library)
+    assert nvidia_driver.supported_cuda() == found
+
+
+def test_no_driver_library_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvidia_driver, "LIBRARY", "libnot-here.so.1")
+    assert nvidia_driver.supported_cuda() is None
+
+
+def test_products_are_read_from_the_drivers_files(
+    vendor: cuda.Cuda, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uuid = "GPU-5d5ba0d6-d33d-2b2c-524d-9e3d8d2b8a77"
+    models = {"b": f"Model: \t NVIDIA H200\nGPU UUID: \t {uuid}\n", "a": "GPU UUID: GPU-????????\n"}
+    put_driver_files(tmp_path, monkeypatch, models, version="550.54.15")
+    assert vendor.product_names() == ["unknown", "NVIDIA H200"]
+    assert nvidia_driver.cards()[1].uuid == uuid
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert vendor.product_names() == ["NVIDIA H200"]
+    assert vendor.refuse(Recipe(), 1) is None
+    assert (vendor.count(), vendor.counts_cores) == (1, False)
+    assert vendor.driver_version() == "550.54.15"
+    assert vendor.rank_memory(1) is None  # only the management library knows
+    assert vendor.occupants(1) == []
+    assert "CUDA_VISIBLE_DEVICES" in vendor.recorded_variables
+    (tmp_path / "version").unlink()
+    assert vendor.driver_version() is None
+
+
+def test_device_nodes_are_counted_where_nothing_else_tells(
+    vendor: cuda.Cuda, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_driver_files(tmp_path, monkeypatch, {})
+    for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"):
+        (tmp_path / name).touch()
+    assert vendor.product_names() == ["unknown", "unknown"]
+
+
+@pytest.mark.parametrize("variable", ["", "-1", "7", "GPU-99", "all", "0,0", "MIG-1"])
+def test_a_variable_that_names_nothing_is_refused_with_what_is_here(
+    vendor: cuda.Cuda, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    put_cards(monkeypatch, FakeCard())
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
+    with pytest.raises(EnvironmentFault) as caught:
+        devices.choose("cuda")
+    assert f"CUDA_VISIBLE_DEVICES={variable!r} names none" in caught.value.what
+    assert f"0 = {H100} (GPU-11aa22bb-" in caught.value.what
+    assert "unset CUDA_VISIBLE_DEVICES" in (caught.value.remedy or "")
+
+
+def test_ranks_for_which_the_variable_leaves_no_card_are_refused(
+    vendor: cuda.Cuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_cards(monkeypatch, FakeCard(), FakeCard(uuid="GPU-2"))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,7")
+    assert vendor.refuse(Recipe(), 1) is None
+    refusal = vendor.refuse(Recipe(), 2)
+    assert refusal is not None
+    assert "CUDA_VISIBLE_DEVICES='1,7' leaves 1" in refusal.why
+
+
+def test_a_card_in_mig_mode_without_slices_is_refused(
+    vendor: cuda.Cuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_cards(monkeypatch, FakeCard(slices=[]))
+    assert vendor.count() == 0
+    refusal = vendor.unusable()
+    assert refusal is not None
+    assert "in MIG mode and has no slice" in refusal.why
+    put_cards(monkeypatch, FakeCard(slices=[]), FakeCard("NVIDIA H200", "GPU-2"))
+    assert vendor.product_names() == ["NVIDIA H200"]
+
+
+@pytest.mark.parametrize("variable", [None, "0", "MIG-77", "MIG-7,MIG-88", "GPU-11"])
+def test_a_process_sees_one_slice(
+    vendor: cuda.Cuda, monkeypatch: pytest.MonkeyPatch, variable: str | None
+) -> None:
+    other = FakeCard(f"{H100} MIG 2g.20gb", "MIG-88", total=20 * GIB)
+    whole = FakeCard("NVIDIA H200", "GPU-2", has_mig=False)
+    put_cards(monkeypatch, FakeCard(slices=[SLICE, other]), whole)
+    if variable is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
+    assert vendor.product_names() == [f"{H100} MIG 1g.10gb"]
+    memory = vendor.rank_memory(1)
+    assert memory is not None
+    assert memory.rank_bytes == 10 * GIB
+    assert vendor.refuse(Recipe(), 1) is None
+    refusal = vendor.refuse(Recipe(), 2)
+    assert refusal is not None
+    assert "ranks on MIG slices" in refusal.why
+
+
+def test_a_slice_never_bears_the_name_of_the_whole_card(
+    vendor: cuda.Cuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_cards(monkeypatch, FakeCard(slices=[FakeCard(uuid="MIG-1")]))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-2,MIG-1")
+    assert vendor.count() == 0
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-1")
+    assert vendor.product_names() == [f"{H100} MIG"]
+
+
+def test_memory_is_what_others_leave_free(
+    vendor: cuda.Cuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy = FakeCard(
+        used=30 * GIB, reserved=GIB, computing={42: 29 * GIB, 43: None}, drawing={42: 1, 9: 4 << 20}
+    )
+    names = {42: "/home/someone/venv/bin/python", 9: "/usr/lib/xorg/Xorg"}
+    put_cards(monkeypatch, FakeCard(), busy, FakeCard(), names=names)
+    assert vendor.rank_memory(1) == cuda.RankMemory(80 * GIB)
+    memory = vendor.rank_memory(3)
+    assert memory is not None
+    assert memory.rank_bytes == 49 * GIB
+    assert "python (process 42) holds 29.0 GiB" in memory.held
+    found = vendor.occupants(2)
+    assert [(one.process, one.used_bytes, one.computes) for one in found] == [
+        ("python (process 42)", 29 * GIB, True),
+        ("a process (process 43)", None, True),
+        ("Xorg (process 9)", 4 << 20, False),
+    ]
+    assert {one.device for one in found} == {H100}
+    assert vendor.occupants(1) == []
+    assert devices.occupants("cuda", 3) == found
+    assert devices.occupants("cpu", 3) == []
+
+
+@pytest.mark.parametrize(("used", "seen"), [(3 << 20, False), (2 * GIB, True)])
+def test_a_process_that_a_container_hides_shows_by_its_memory(
+    vendor: cuda.Cuda, monkeypatch: pytest.MonkeyPatch, used: int, seen: bool
+) -> None:
+    put_cards(monkeypatch, FakeCard(used=used, reserved=600 << 20))
+    assert [one.used_bytes for one in vendor.occupants(1)] == [used] * seen
+
+
+def test_an_old_library_tells_less(vendor: cuda.Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_cards(monkeypatch, FakeCard(used=2 * GIB, has_mig=False), old=True)
+    assert vendor.product_names() == [H100]
+    memory = vendor.rank_memory(1)
+    assert memory is not None
+    assert memory.rank_bytes == 78 * GIB
+    assert vendor.occupants(1) == []  # what the driver reserves is in its "used"
+
+
+def test_a_library_that_fails_leaves_the_drivers_files(
+    vendor: cuda.Cuda, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_driver_files(tmp_path, monkeypatch, {"a": f"Model: {H100}\n"})
+    library: Any = nvml(FakeCard())
+
+    def fail() -> None:
+        raise library.NVMLError("Driver Not Loaded")
+
+    library.nvmlInit = fail
+    monkeypatch.setitem(sys.modules, "pynvml", library)
+    assert vendor.product_names() == [H100]
+    assert vendor.rank_memory(1) is None
+
+
+def test_the_vendor_can_say_what_is_wrong() -> None:
+    assert isinstance(cuda.Cuda(), Diagnoses)
+
+
+@pytest.mark.parametrize(
+    ("capability", "architectures", "runs"),
+    [
+        ((9, 0), "sm_80 sm_90", True),
+        ((8, 9), "sm_80 sm_86 sm_90", True),  # machine code of an earlier minor version
+        ((8, 0), "sm_86 sm_90", False),
+        ((12, 0), "sm_80 sm_90", False),
+        ((12, 0), "sm_80 sm_90 compute_90", True),  # PTX is compiled for later ones
+        ((7, 0), "sm_75 sm_80 compute_80", False),
+        ((9, 0), "sm_90a", True),
+        ((10, 3), "sm_100a compute_100a", False),
+        ((10, 3), "sm_100f", True),
+        ((10, 0), "sm_90 sm_100 sm_120 compute_120", True),
+        ((9, 0), "", True),
+        ((9, 4), "gfx942 gfx90a", True),  # not this vendor's names
+    ],
+)
+def test_torch_runs_where_it_has_code(
+    capability: tuple[int, int], architectures: str, runs: bool
+) -> None:
+    assert has_code_for(capability, architectures.split()) is runs
+
+
+def fake_torch(**more: Any) -> SimpleNamespace:
+    told = {
+        "init": lambda: None,
+        "set_device": lambda index: None,
+        "reset_peak_memory_stats": lambda: None,
+        "get_device_capability": lambda index: (12, 0),
+        "get_device_name": lambda index: "NVIDIA Future",
+        "get_arch_list": lambda: ["sm_80", "sm_90"],
+        **more,
+    }
+    return SimpleNamespace(cuda=SimpleNamespace(**told), __version__="2.11.0+cu126")
+
+
+def test_a_torch_without_the_card_s_architecture_is_refused(
+    vendor: cuda.Cuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_cards(monkeypatch, FakeCard())
+    monkeypatch.setitem(sys.modules, "torch", fake_torch())
+    with pytest.raises(EnvironmentFault) as caught:
+        vendor.open(0, 1)
+    assert "NVIDIA Future has compute capability 12.0" in caught.value.what
+    assert "torch 2.11.0+cu126 is built for sm_80, sm_90" in caught.value.what
+    assert caught.value.remedy == "install a torch built for sm_120"
+    monkeypatch.setitem(sys.modules, "torch", fake_torch(get_arch_list=lambda: ["sm_120"]))
+    assert vendor.open(0, 1).index == 0
+
+
+def test_what_torch_cannot_open_is_refused_with_its_words(
+    vendor: cuda.Cuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def init() -> None:
+        raise RuntimeError("No CUDA GPUs are available")
+
+    put_cards(monkeypatch, FakeCard())
+    monkeypatch.setitem(sys.modules, "torch", fake_torch(init=init))
+    with pytest.raises(EnvironmentFault, match="No CUDA GPUs are available"):
+        vendor.open(0, 1)
+
+
+@pytest.mark.parametrize(("name", "found"), [(H100, f"{H100} MIG"), (SLICE.name, SLICE.name)])
+def test_a_slice_is_recorded_as_one(
+    vendor: cuda.Cuda, monkeypatch: pytest.MonkeyPatch, name: str, found: str
+) -> None:
+    put_cards(monkeypatch, FakeCard(slices=[SLICE]))
+    properties = SimpleNamespace(
+        name=name, total_memory=10 * GIB, multi_processor_count=16, major=9, minor=0
+    )
+    fake = fake_torch(
+        get_arch_list=lambda: ["sm_120"], get_device_properties=lambda index: properties
+    )
+    fake.version = SimpleNamespace(cuda="13.0", hip=None)
+    fake.backends = SimpleNamespace(cudnn=SimpleNamespace(version=lambda: 91000))
+    monkeypatch.setitem(sys.modules, "torch", fake)
+    assert vendor.open(0, 1).describe()["name"] == found
+
+
+@pytest.mark.parametrize(
+    ("capability", "precision", "way_out"),
+    [
+        ((7, 0), "bf16", "use precision=fp32 or fp16"),
+        ((7, 5), "tf32", "use precision=fp32"),
+        ((5, 2), "fp16", "use precision=fp32"),
+        ((5, 2), "bf16", "use precision=fp32"),
+        ((8, 0), "bf16", None),
+        ((7, 0), "fp16", None),
+        ((3, 5), "fp32", None),
+    ],
+)
+def test_a_cuda_device_refuses_a_precision_it_would_emulate(
+    capability: tuple[int, int], precision: str, way_out: str | None
+) -> None:
+    device = object.__new__(cuda.CudaDevice)
+    device.index = 0
+    device._torch = SimpleNamespace(
+        cuda=SimpleNamespace(
+            get_device_capability=lambda index: capability,
+            get_device_name=lambda index: "Tesla X",
+        ),
+        set_float32_matmul_precision=lambda word: None,
+        get_float32_matmul_precision=torch.get_float32_matmul_precision,
+        backends=SimpleNamespace(
+            cudnn=SimpleNamespace(allow_tf32=False),
+            cuda=SimpleNamespace(matmul=SimpleNamespace(allow_tf32=False)),
+        ),
+        are_deterministic_algorithms_enabled=torch.are_deterministic_algorithms_enabled,
+    )
+    if way_out is None:
+        assert device.set_precision(precision)["deterministic"] is False
+        return
+    with pytest.raises(EnvironmentFault, match=f"precision={precision} on Tesla X") as caught:
+        device.set_precision(precision)
+    assert caught.value.remedy == way_out

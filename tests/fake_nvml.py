@@ -1,0 +1,108 @@
+"""NVIDIA's management library and driver files with given answers, in the form of the real ones.
+
+The forms are those of nvidia-ml-py 13.615: handles are opaque, ``nvmlDeviceGetMigMode`` gives
+[current, pending], memory and processes are structures, and what is not supported raises.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+GIB = 2**30
+H100 = "NVIDIA H100 80GB HBM3"
+
+
+class NVMLError(Exception):
+    """Base class of the library's errors."""
+
+
+@dataclass
+class FakeCard:
+    """A card or slice: its own handle."""
+
+    name: str = H100
+    uuid: str = "GPU-11aa22bb-0000-0000-0000-000000000000"
+    total: int = 80 * GIB
+    used: int = 0
+    reserved: int = 0
+    computing: dict[int, int | None] = field(default_factory=dict)
+    drawing: dict[int, int | None] = field(default_factory=dict)
+    slices: list[FakeCard] | None = None
+    has_mig: bool = True
+
+
+def nvml(*cards: FakeCard, names: dict[int, str] | None = None, old: bool = False) -> ModuleType:
+    """Return the library as a module; ``old``: a driver without the newer functions."""
+    told: Any = ModuleType("pynvml")
+    told.NVMLError = NVMLError
+    told.nvmlMemory_v2 = 0x02000028
+    told.nvmlInit = told.nvmlShutdown = lambda: None
+    told.nvmlDeviceGetCount = lambda: len(cards)
+    told.nvmlDeviceGetHandleByIndex = lambda index: cards[index]
+    told.nvmlDeviceGetName = lambda card: card.name.encode() if old else card.name
+    told.nvmlDeviceGetUUID = lambda card: card.uuid.encode() if old else card.uuid
+
+    def memory(card: FakeCard, version: int | None = None) -> SimpleNamespace:
+        free = card.total - card.used - card.reserved
+        if version is None:
+            return SimpleNamespace(total=card.total, free=free, used=card.used + card.reserved)
+        if old:
+            raise NVMLError("Function Not Found")
+        assert version == told.nvmlMemory_v2
+        return SimpleNamespace(
+            total=card.total, free=free, used=card.used, reserved=card.reserved, version=version
+        )
+
+    def mode(card: FakeCard) -> list[int]:
+        if not card.has_mig:
+            raise NVMLError("Not Supported")
+        return [int(card.slices is not None)] * 2
+
+    def slice_of(card: FakeCard, index: int) -> FakeCard:
+        if index >= len(card.slices or ()):
+            raise NVMLError("Not Found")
+        return (card.slices or [])[index]
+
+    def process_name(pid: int) -> str:
+        if pid not in (names or {}):
+            raise NVMLError("Not Found")
+        return (names or {})[pid]
+
+    def listed(which: str) -> Any:
+        return lambda card: [
+            SimpleNamespace(pid=pid, usedGpuMemory=used)
+            for pid, used in getattr(card, which).items()
+        ]
+
+    told.nvmlDeviceGetMemoryInfo = memory
+    told.nvmlDeviceGetMigMode = mode
+    told.nvmlDeviceGetMaxMigDeviceCount = lambda card: 7
+    told.nvmlDeviceGetMigDeviceHandleByIndex = slice_of
+    told.nvmlDeviceGetComputeRunningProcesses = listed("computing")
+    told.nvmlDeviceGetGraphicsRunningProcesses = listed("drawing")
+    told.nvmlSystemGetProcessName = process_name
+    return told
+
+
+def put_driver_files(
+    root: Path, monkeypatch: pytest.MonkeyPatch, models: dict[str, str], version: str = "580.65.06"
+) -> None:
+    """Let the driver's files name ``models`` by bus, and no management library be installed."""
+    from trainmark.devices import nvidia_driver
+
+    for bus, text in models.items():
+        (root / "gpus" / bus).mkdir(parents=True)
+        (root / "gpus" / bus / "information").write_text(text)
+    (root / "version").write_text(
+        f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {version}  Tue\n"
+    )
+    monkeypatch.setattr(nvidia_driver, "PROC", root)
+    monkeypatch.setattr(nvidia_driver, "DEVICE_NODES", root)
+    monkeypatch.setitem(__import__("sys").modules, "pynvml", None)
