@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from trainmark.spec import Message, Precision, RankMemory, Recipe
@@ -285,6 +286,14 @@ class ReportsClocks(Protocol):
 
     def clocks(self) -> dict[str, float | None]:
         """Return clocks and limits by name with the unit in it; None for an unknown one."""
+
+
+@runtime_checkable
+class ForbidsSynchronization(Protocol):
+    """A device that can tell where the host waits for it; ``conformance.synchronization`` asks."""
+
+    def forbid_synchronization(self) -> AbstractContextManager[None]:
+        """Return a context in which every wait of the host for the device raises an error."""
 
 
 class Refusal(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,7 +22,6 @@ from trainmark.spec import Message, Recipe, Text, message
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from trainmark.launch.stopping import StopRequest
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 EPOCH = {
     "announced_steps": 64, "announced_samples": None, "steps": 64, "samples": 4096,
-    "model_flops": 600.0, "counted": 600,
+    "model_flops": 600.0, "counted": 600, "waits": None,
 }  # fmt: skip
 
 
@@ -77,6 +77,8 @@ def test_a_sound_case_has_no_fault() -> None:
         (runs(), {"samples": 2048}, {"steps_per_epoch": ["samples_of_epoch"]}),
         (runs(), {"announced_samples": 4000}, {"steps_per_epoch": ["samples_of_epoch"]}),
         (runs(), {"model_flops": 1200.0}, {"flops": ["check_flops"]}),
+        (runs(), {"waits": {"operation": "item", "place": "job.py:1"}},
+         {"no_waits": ["check_step_waits"]}),
     ],
 )  # fmt: skip
 def test_a_broken_rule_is_named(
@@ -113,7 +115,7 @@ def test_what_could_not_be_looked_at_is_no_pass() -> None:
     assert skipped["loss_falls"] == "check_too_few_steps"
     lost = judge(runs(), message("exception", text="boom"))
     assert faults(lost) == {"runs": ["exception"]}
-    assert {c.name for c in lost if c.skipped} == {"steps_per_epoch", "flops"}
+    assert {c.name for c in lost if c.skipped} == {"steps_per_epoch", "flops", "no_waits"}
 
 
 def test_a_stopped_check_judges_nothing_and_passes_nothing(
@@ -155,18 +157,34 @@ class DoubleFlops(toy.ToyJob):
         return 2 * super().model_flops(counts)
 
 
+class ReadsItsLoss(toy.ToyJob):
+    def _loss_sum(self, batch: Any) -> Any:
+        loss = super()._loss_sum(batch)
+        assert loss.item() > 0
+        return loss
+
+
 @pytest.mark.parametrize(
     ("job_type", "expected"),
     [
         (toy.ToyJob, {}),
         (WrongSteps, {"steps_per_epoch": ["steps_of_epoch"]}),
         (DoubleFlops, {"flops": ["check_flops"]}),
+        (ReadsItsLoss, {"no_waits": ["check_step_waits"]}),
     ],
 )
 def test_a_look_at_a_job_finds_what_it_announces_wrongly(
     look: Look, job_type: type[toy.ToyJob], expected: dict[str, list[str]]
 ) -> None:
     assert faults(judge(runs(), look(job_type))) == expected
+
+
+def test_a_wait_is_told_with_its_place(look: Look) -> None:
+    found = look(ReadsItsLoss)["waits"]
+    name, line = found["place"].rsplit(":", 1)
+    source = Path(name).read_text(encoding="utf-8").splitlines()[int(line) - 1]
+    assert (Path(name), "loss.item()" in source) == (Path(__file__), True)
+    assert "_local_scalar_dense" in found["operation"]
 
 
 TINY = TOY.recipes["tiny"]

@@ -193,6 +193,13 @@ def _flops(seen: _Seen) -> Iterator[Message | _Skipped]:
         yield message("check_flops", said=said, counted=counted, ratio=ratio)
 
 
+def _waits(seen: _Seen) -> Iterator[Message | _Skipped]:
+    if isinstance(seen.probe, Message):
+        yield _Skipped(message("check_without_run"))
+    elif seen.probe["waits"] is not None:
+        yield message("check_step_waits", **seen.probe["waits"])
+
+
 def _mean(values: list[float]) -> float:
     return sum(values) / len(values)
 
@@ -208,6 +215,7 @@ _RULES: dict[str, Callable[[_Seen], Iterable[Message | _Skipped]]] = {
     "equal_losses": _equal_losses,
     "evaluation": _evaluation,
     "flops": _flops,
+    "no_waits": _waits,
 }
 CHECKS = tuple(_RULES)
 

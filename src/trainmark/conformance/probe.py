@@ -1,4 +1,4 @@
-"""Inspect a job on one rank without measuring it: a whole epoch's counts, and FLOPs.
+"""Inspect a job on one rank without measuring it: an epoch's counts, FLOPs, waits for the device.
 
 Started as ``python -m trainmark.conformance.probe RUN_DIR`` with a plan for one rank; prints
 the result as one JSON line. Knows no case and no vendor.
@@ -7,7 +7,9 @@ the result as one JSON line. Knows no case and no vendor.
 from __future__ import annotations
 
 import json
+import re
 import sys
+import traceback
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,10 +18,15 @@ if TYPE_CHECKING:
     from trainmark.protocols import Batch, Device, Job
 
 MOST_STEPS_COUNTED = 5_000  # of an epoch; an epoch of real data is not read to its end
+_TORCH = re.compile(r"[/\\]torch[/\\]|contextlib\.py$")  # what called torch is of interest
 
 
 def look(plan_dir: Path) -> dict[str, Any]:
-    """Return counts of an epoch and FLOPs of one step, for the job of the plan in ``plan_dir``."""
+    """Return what the job of the plan in ``plan_dir`` does in an epoch and in a step.
+
+    It computes with the libraries' kernels, as on an accelerator: our own ones for a CPU read
+    tensors on the host.
+    """
     import torch
 
     from trainmark import cases, devices
@@ -27,7 +34,7 @@ def look(plan_dir: Path) -> dict[str, Any]:
     from trainmark.protocols import JobContext
 
     plan = Plan.read(plan_dir)
-    recipe = plan.load_recipe()
+    recipe = replace(plan.load_recipe(), kernels="library")
     device = devices.choose(plan.device.vendor).open(0, 1)
     device.set_precision(recipe.precision)
     torch.manual_seed(recipe.seed)
@@ -36,7 +43,7 @@ def look(plan_dir: Path) -> dict[str, Any]:
         recipe=recipe, data_dir=Path(plan.data.folder), rank=0, world_size=1, device=device
     )
     job = module.build(context, module.load_data(context))
-    return _epoch(job) | _flops(job, device)
+    return _epoch(job) | _flops(job, device) | {"waits": _waits(job, device)}
 
 
 def _epoch(job: Job) -> dict[str, Any]:
@@ -75,6 +82,25 @@ def counted_flops(job: Job, batch: Batch) -> int:
     with sdpa_kernel(SDPBackend.MATH), counter:
         job.step(iter([batch]))
     return counter.get_total_flops()
+
+
+def _waits(job: Job, device: Device) -> dict[str, str] | None:
+    """Return which operation of a step makes the host wait, and where; None if none does."""
+    from trainmark.conformance.synchronization import no_synchronization
+
+    batches = job.batches(0)
+    try:
+        with no_synchronization(device):
+            job.step(batches)
+    except RuntimeError as error:  # a device's own error is any; the step worked before
+        here = Path(__file__).parent
+        lines = [
+            line for line in traceback.extract_tb(error.__traceback__)
+            if Path(line.filename).parent != here and not _TORCH.search(line.filename)
+        ]  # fmt: skip
+        place = f"{lines[-1].filename}:{lines[-1].lineno}" if lines else "?"
+        return {"operation": str(error).splitlines()[0], "place": place}
+    return None
 
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@ importing it; a rank times its work with device events.
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+import warnings
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from trainmark.devices import cuda_choice, nvidia_driver
@@ -17,7 +18,7 @@ from trainmark.protocols import MatmulRate, MemoryUse, Refusal
 from trainmark.spec import RankMemory
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from trainmark.devices.nvidia_driver import Card
     from trainmark.protocols import Occupant
@@ -188,6 +189,19 @@ class CudaDevice:
     def synchronize(self) -> None:
         """Wait for the device."""
         self._torch.cuda.synchronize()
+
+    @contextmanager
+    def forbid_synchronization(self) -> Iterator[None]:
+        """Have torch raise where the host would wait; sparse and collective work apart."""
+        before = self._torch.cuda.get_sync_debug_mode()
+        with warnings.catch_warnings():
+            # Torch says once that it does not see every wait.
+            warnings.filterwarnings("ignore", "Synchronization debug mode")
+            self._torch.cuda.set_sync_debug_mode("error")
+        try:
+            yield
+        finally:
+            self._torch.cuda.set_sync_debug_mode(before)
 
     def read(self, losses: Sequence[Any]) -> list[float]:
         """Copy all losses in one transfer."""
