@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import tempfile
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trainmark.protocols import Device
+    from collections.abc import Iterator
+
+    from trainmark.protocols import Batch, Device
 
 
 def chosen_kernels() -> Any:
@@ -16,6 +19,16 @@ def chosen_kernels() -> Any:
     from trainmark.training.kernels.choice import choose
 
     return choose(Recipe(), "cpu")
+
+
+def endless_batches(job: Any) -> Iterator[Batch]:
+    """Yield the batches of one epoch after the other as the loop hands them to ``job``."""
+    from trainmark.training.read_ahead import batches_of
+
+    context = job.context
+    depth = context.recipe.read_ahead_batches
+    for epoch in count():
+        yield from batches_of(job, context.device, epoch, depth=depth)
 
 
 def build(case_name: str, *, device_name: str = "cpu", **overrides: object) -> tuple[Any, Device]:

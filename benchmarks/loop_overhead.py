@@ -10,7 +10,9 @@ import os
 import sys
 import tempfile
 import time
-from itertools import chain, repeat
+from contextlib import closing
+from functools import partial
+from itertools import chain, count, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 STEPS, ROUNDS, EMPTY_STEPS = sized((60, 101, 20_000), (4, 1, 20))
 BAR = 1.01
+DEPTH = 2  # the recipe field's default
 
 
 class Endless:
@@ -31,7 +34,7 @@ class Endless:
 
     def __init__(self, job: Any) -> None:
         self.job = job
-        self.stream = chain.from_iterable(job.batches(epoch) for epoch in range(10**6))
+        self.stream = chain.from_iterable(job.batches(epoch) for epoch in count())
 
     def batches(self, epoch: int) -> Iterator[Batch]:
         del epoch
@@ -70,6 +73,7 @@ def loop_seconds(job: Any, device: Device, steps: int, window_steps: int = 10) -
     from trainmark.measure.loop import MeasuredLoop, Schedule
     from trainmark.measure.parameters import ParameterCheck
     from trainmark.training.parameters import GradientWatch, TensorDigest
+    from trainmark.training.read_ahead import batches_of
 
     schedule = Schedule(max_epochs=1, max_steps=steps, warmup_steps=1, window_steps=window_steps)
     with tempfile.TemporaryDirectory() as place:
@@ -83,8 +87,9 @@ def loop_seconds(job: Any, device: Device, steps: int, window_steps: int = 10) -
         parameters.start()
         start = time.perf_counter()
         MeasuredLoop(
-            job=job, schedule=schedule, device=device, clock=time.perf_counter_ns,
-            barrier=lambda: None, emit=events.emit, parameters=parameters,
+            job=job, batches=partial(batches_of, job, device, depth=DEPTH), schedule=schedule,
+            device=device, clock=time.perf_counter_ns, barrier=lambda: None, emit=events.emit,
+            parameters=parameters,
         ).run()  # fmt: skip
         seconds = time.perf_counter() - start
         watch.close()
@@ -92,10 +97,13 @@ def loop_seconds(job: Any, device: Device, steps: int, window_steps: int = 10) -
     return seconds
 
 
-def _bare_seconds(job: Endless, steps: int) -> float:
+def _bare_seconds(job: Endless, device: Device, steps: int) -> float:
+    from trainmark.training.read_ahead import batches_of
+
     start = time.perf_counter()
-    for _ in range(steps):
-        job.step(job.stream)
+    with closing(batches_of(job, device, 0, depth=DEPTH)) as stream:
+        for _ in range(steps):
+            job.step(stream)
     return time.perf_counter() - start
 
 
@@ -120,7 +128,7 @@ def main() -> bool:
     times = interleave(
         {
             "loop": lambda: loop_seconds(endless, device, STEPS),
-            "bare": lambda: _bare_seconds(endless, STEPS),
+            "bare": lambda: _bare_seconds(endless, device, STEPS),
         },
         rounds=ROUNDS,
         warmup=2,

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.harness import Bar, interleave, ratio, sized
+from benchmarks.jobs import endless_batches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -48,7 +49,7 @@ def _peak_bytes() -> int:
 
 def take_steps(job: Any) -> None:
     """Train one step of ``job`` a turn."""
-    stream = (item for epoch in range(10**6) for item in job.batches(epoch))
+    stream = endless_batches(job)
     print("ready", flush=True)
     for _ in turns():
         job.step(stream)
@@ -125,7 +126,7 @@ def print_profile(job: Any) -> None:
     """Print where one step of ``job`` spends its time, as Markdown rows."""
     from torch.profiler import ProfilerActivity, profile
 
-    stream = job.batches(0)
+    stream = endless_batches(job)
     for _ in range(PROFILE_WARMUP):
         job.step(stream)
     with profile(activities=[ProfilerActivity.CPU]) as found:

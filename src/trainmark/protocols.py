@@ -49,7 +49,9 @@ class Batch:
     """One micro-batch as a rank gets it.
 
     Args:
-        tensors: inputs of the model; their copy to the device may still be in progress.
+        tensors: inputs of the model, in tuples, lists, dicts and dataclasses of any depth: on
+            the host as ``Job.batches`` yields them, on the device as ``Job.step`` gets them,
+            where their copy may still be in progress.
         counts: what this rank trains with it; zero where a rank only takes part in the
             reduction because the last step has fewer samples than ranks.
         step_samples: samples of the whole optimizer step over all ranks, so that every
@@ -135,7 +137,12 @@ class Job(Protocol):
     steps_per_epoch: int  # optimizer steps of an epoch, the short last one included
 
     def batches(self, epoch: int) -> Iterator[Batch]:
-        """Yield this rank's micro-batches of ``epoch`` in a new order each epoch."""
+        """Yield this rank's micro-batches of ``epoch`` in a new order each epoch.
+
+        Tensors are on the host. Another thread reads them ahead of the step, so the order must
+        not depend on torch's global random state, and tensors yielded earlier must stay as they
+        are.
+        """
 
     def step(self, batches: Iterator[Batch]) -> Any | None:
         """Take one optimizer step; return the mean loss of this rank's samples.
@@ -179,6 +186,13 @@ class OwnEpoch(Protocol):
     """A job whose epoch differs from its training data: it drops the last rows or repeats some."""
 
     samples_per_epoch: int  # over all ranks
+
+
+@runtime_checkable
+class ReadsInPortions(Protocol):
+    """A job that reads several batches at a time, so that at least as many are read ahead."""
+
+    batches_per_portion: int
 
 
 @runtime_checkable
@@ -255,8 +269,14 @@ class Device(Protocol):
     def read(self, losses: Sequence[Any]) -> list[float]:
         """Copy scalar losses to the host in one transfer."""
 
+    def pin(self, tensor: Any) -> Any:
+        """Return a host tensor from which ``place`` copies without waiting; it may be the same.
+
+        Called by another thread than the other methods, while the device works.
+        """
+
     def place(self, value: Any) -> Any:
-        """Move a tensor or module to the device."""
+        """Move a tensor or module to the device; the copy may still be in progress."""
 
     def set_precision(self, precision: Precision) -> dict[str, Any]:
         """Set the precision of matmuls; return the flags that are then in effect.

@@ -313,6 +313,9 @@ class Recipe:
     window_steps: PositiveInt = recipe_field(
         10, "steps between two synchronisations with the device", rule="free"
     )
+    read_ahead_batches: Annotated[int, Ge(0), Le(1024)] = recipe_field(
+        2, "batches that a thread reads ahead of the step; 0: no thread", rule="free"
+    )
     seed: NonNegativeInt = recipe_field(
         1, "seed of data order, initial weights and dropout", rule="free"
     )

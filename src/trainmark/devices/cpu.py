@@ -168,6 +168,10 @@ class CpuDevice:
         """Return the losses as numbers."""
         return [float(loss) for loss in losses]
 
+    def pin(self, tensor: Any) -> Any:
+        """Return ``tensor``: nothing is copied."""
+        return tensor
+
     def place(self, value: Any) -> Any:
         """Return ``value``: it is on the host already."""
         return value

@@ -208,10 +208,14 @@ class CudaDevice:
         stacked: list[float] = self._torch.stack([loss.float() for loss in losses]).tolist()
         return stacked
 
+    def pin(self, tensor: Any) -> Any:
+        """Copy to pinned memory; torch reuses it only after the copy to the device is done."""
+        return tensor.pin_memory()
+
     def place(self, value: Any) -> Any:
-        """Move to the device; pinned host tensors are copied asynchronously."""
+        """Move to the device; host tensors are pinned and copied asynchronously."""
         if isinstance(value, self._torch.Tensor) and value.device.type == "cpu":
-            return value.pin_memory().to("cuda", non_blocking=True)
+            return self.pin(value).to("cuda", non_blocking=True)
         return value.to("cuda")
 
     def set_precision(self, precision: Precision) -> dict[str, Any]:

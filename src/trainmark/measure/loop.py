@@ -9,6 +9,7 @@ Knows nothing of cases, processes or files.
 from __future__ import annotations
 
 import math
+from contextlib import closing
 from dataclasses import dataclass, field, fields
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Protocol
@@ -24,10 +25,10 @@ from trainmark.measure.events import finite_or_none
 from trainmark.protocols import Counts, StepStages
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Generator, Mapping
 
     from trainmark.measure.parameters import ParameterCheck
-    from trainmark.protocols import Device, Job
+    from trainmark.protocols import Batch, Device, Job
     from trainmark.spec import Recipe, Target
 
 
@@ -96,6 +97,7 @@ class MeasuredLoop:
     """Run a job to its target and emit what happened."""
 
     job: Job
+    batches: Callable[[int], Generator[Batch, None, None]]  # of an epoch, on the device
     schedule: Schedule
     device: Device
     clock: Callable[[], int]
@@ -158,15 +160,16 @@ class MeasuredLoop:
         return by_epochs or (last and self._evaluate_at < math.inf)
 
     def _train_epoch(self, epoch: int) -> None:
-        batches = MeteredBatches(iter(self.job.batches(epoch)), self.device)
         steps_before = self.outcome.steps
         more = True
-        while more and not self._out_of_steps() and not self.outcome.target_reached:
-            phase, length = self.schedule.next_window(self.outcome.steps)
-            more = self._window(batches, epoch=epoch, phase=phase, length=length)
-            if self._samples_of_all >= self._evaluate_at:
-                self._evaluate(epoch)
-                self._evaluate_at = self.schedule.next_evaluation(self._samples_of_all)
+        with closing(self.batches(epoch)) as source:  # an epoch may end before its last batch
+            batches = MeteredBatches(source, self.device)
+            while more and not self._out_of_steps() and not self.outcome.target_reached:
+                phase, length = self.schedule.next_window(self.outcome.steps)
+                more = self._window(batches, epoch=epoch, phase=phase, length=length)
+                if self._samples_of_all >= self._evaluate_at:
+                    self._evaluate(epoch)
+                    self._evaluate_at = self.schedule.next_evaluation(self._samples_of_all)
         steps = self.outcome.steps - steps_before
         if steps == 0:
             raise RunError("epoch_without_batch", epoch=epoch + 1)

@@ -15,6 +15,7 @@ import sys
 import time
 import traceback
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -137,6 +138,7 @@ def run_rank(rank: Rank, run_dir: Path, number: int, local_rank: int) -> None:
         from trainmark.planning.plan import Plan
         from trainmark.protocols import JobContext, OwnEpoch, SavesArtifacts
         from trainmark.training.parameters import GradientWatch, TensorDigest
+        from trainmark.training.read_ahead import batches_of
 
         plan = Plan.read(run_dir)
         case, recipe = plan.load_case(), plan.load_recipe()
@@ -194,6 +196,7 @@ def run_rank(rank: Rank, run_dir: Path, number: int, local_rank: int) -> None:
     artifacts: list[str] = []
     MeasuredLoop(
         job=job,
+        batches=partial(batches_of, job, device, depth=recipe.read_ahead_batches),
         schedule=Schedule.of(recipe, case.target(recipe)),
         device=device,
         clock=clock,

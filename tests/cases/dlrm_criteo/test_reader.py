@@ -1,7 +1,4 @@
-"""The reader gives every rank its rows and columns, ahead of the step, and stops cleanly."""
-
-import gc
-import threading
+"""The reader gives every rank its rows and columns."""
 
 import numpy as np
 import pytest
@@ -42,10 +39,6 @@ def spec(tmp_path_factory):
     return spec
 
 
-def threads():
-    return [item for item in threading.enumerate() if item.name == module.THREAD_NAME]
-
-
 def test_one_rank_reads_everything_once(spec):
     reader = SplitReader(spec, "train")
     assert reader.num_rows == 103
@@ -59,7 +52,6 @@ def test_one_rank_reads_everything_once(spec):
     assert (np.concatenate([batch.numerical for batch in batches]) == numerical).all()
     assert (np.concatenate([batch.labels for batch in batches]) == labels).all()
     assert (np.concatenate([batch.categories for batch in batches], axis=1) == categories).all()
-    assert not threads()
 
 
 @settings(max_examples=30, deadline=None)
@@ -67,19 +59,15 @@ def test_one_rank_reads_everything_once(spec):
     batch_size=st.integers(1, 120),
     world_size=st.integers(1, 5),
     portion_rows=st.integers(1, 200),
-    read_ahead=st.integers(1, 3),
     seed=st.none() | st.integers(0, 9),
 )
-def test_ranks_share_rows_as_sharding_cuts_them(  # noqa: PLR0917 - hypothesis names them
-    spec, batch_size, world_size, portion_rows, read_ahead, seed
-):
+def test_ranks_share_rows_as_sharding_cuts_them(spec, batch_size, world_size, portion_rows, seed):
     numerical, labels, categories = rows_of("train")
     count = -(-103 // batch_size)
     order = None if seed is None else np.random.default_rng(seed).permutation(count)
     numbers = range(count) if order is None else order
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "PORTION_ROWS", portion_rows)
-        patch.setattr(module, "READ_AHEAD", read_ahead)
         for rank in range(world_size):
             columns = [c for c in range(3) if c % world_size == rank]
             found = list(
@@ -143,41 +131,7 @@ def test_batches_that_follow_each_other_are_read_at_once(spec, monkeypatch):
     assert [first for first, _ in calls] == [25, 25, 75, 101, 75, 101]
 
 
-def test_no_more_is_read_ahead_than_the_limit(spec, monkeypatch):
-    monkeypatch.setattr(module, "PORTION_ROWS", 1)
-    monkeypatch.setattr(module, "READ_AHEAD", 3)
-    read, due = [], threading.Semaphore(0)
-    portion = SplitReader._portion
-
-    def counted(self, spans, rank, world_size):
-        read.append(spans[0][0])
-        due.release()
-        return portion(self, spans, rank, world_size)
-
-    monkeypatch.setattr(SplitReader, "_portion", counted)
-    batches = SplitReader(spec, "train").batches(10)
-    assert not threads()
-    next(batches)
-    for _ in range(3):
-        assert due.acquire(timeout=60)
-    next(batches)  # makes room for the fourth
-    assert due.acquire(timeout=60)
-    batches.close()
-    assert read == [0, 10, 20, 30]
-
-
-def test_dropping_the_iterator_ends_its_thread(spec, monkeypatch):
-    monkeypatch.setattr(module, "PORTION_ROWS", 1)  # else the thread may have read all by then
-    monkeypatch.setattr(module, "READ_AHEAD", 1)
-    batches = SplitReader(spec, "train").batches(1)
-    assert next(batches).step_samples == 1
-    assert len(threads()) == 1
-    del batches
-    gc.collect()
-    assert not threads()
-
-
-def test_a_fault_of_the_thread_is_raised_where_batches_are_used(spec, tmp_path):
+def test_a_file_that_became_shorter_is_named(spec, tmp_path):
     folder = tmp_path / "clicks"
     short = write_spec(_filled(folder, 20), (5,), num_numerical=1)
     batches = SplitReader(short, "train").batches(4)
@@ -187,7 +141,6 @@ def test_a_fault_of_the_thread_is_raised_where_batches_are_used(spec, tmp_path):
     assert caught.value.where == str(folder / "train" / "cat_0.bin")
     assert caught.value.rule
     assert caught.value.remedy
-    assert not threads()
 
 
 def test_a_file_gone_since_the_check_is_named(tmp_path):

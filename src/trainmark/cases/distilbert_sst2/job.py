@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from trainmark.protocols import Batch, Counts, Evaluation
 from trainmark.training.kernels.choice import choose
 from trainmark.training.parameters import trained
+from trainmark.training.read_ahead import read_ahead
 from trainmark.training.shards import Sharding, evaluation_rows
 from trainmark.training.stepper import Stepper, add_over_ranks
 
@@ -82,14 +83,12 @@ class DistilbertJob:
             )
 
     def _tensors(self, split: TokenRows, rows: NDArray[Any]) -> tuple[Tensor, Tensor, Tensor]:
-        """Return ids and mask, both (B, T), and labels (B,), on the device."""
+        """Return ids and mask, both (B, T), and labels (B,), on the host."""
         ids, mask = split.padded(
             rows, seq_length=self.recipe.seq_length, pad_token_id=self.data.config.pad_token_id
         )
-        place = self.context.device.place
-        host = (torch.from_numpy(item) for item in (ids, mask, split.labels[rows]))
-        first, second, third = (place(item) for item in host)
-        return first, second, third
+        labels = split.labels[rows]
+        return torch.from_numpy(ids), torch.from_numpy(mask), torch.from_numpy(labels)
 
     @staticmethod
     def logits(model: nn.Module, ids: Tensor, mask: Tensor) -> Tensor:
@@ -128,10 +127,12 @@ class DistilbertJob:
         # A forward pass alone keeps no activations: twice the training batch fits.
         size = 2 * self.recipe.micro_batch_size
         numbers = np.asarray(rows, np.int64)
+        parts = (numbers[first : first + size] for first in range(0, len(numbers), size))
+        host = (self._tensors(self.data.validation, part) for part in parts)
         correct: list[Tensor] = []
         self.model.eval()
-        for first in range(0, len(numbers), size):
-            ids, mask, labels = self._tensors(self.data.validation, numbers[first : first + size])
+        depth = self.recipe.read_ahead_batches
+        for ids, mask, labels in read_ahead(host, self.context.device, depth=depth):
             with self.stepper.autocast():
                 scores = self.logits(self.model, ids, mask)
             correct.append((scores.argmax(1) == labels).sum())

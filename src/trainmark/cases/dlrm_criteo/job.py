@@ -14,11 +14,12 @@ from trainmark.spec import RankMemory
 from trainmark.training.kernels.choice import LIBRARY, Kernels, choose
 from trainmark.training.parallel import Ranks, parallelize
 from trainmark.training.parameters import trained
+from trainmark.training.read_ahead import read_ahead
 from trainmark.training.stepper import AUTOCAST_DTYPES, Stepper, add_floats_over_ranks
 
 from . import data as clicks
 from .auc import gather, roc_auc
-from .data.reader import SplitReader
+from .data.reader import SplitReader, batches_per_portion
 from .embeddings import FusedTables
 from .hybrid import HybridTables
 from .model import build_model
@@ -109,6 +110,7 @@ class DlrmJob:
         )  # fmt: skip
         self.check, self.updates = self.stepper.check, self.stepper.updates
         self.global_batch_size = recipe.micro_batch_size * context.world_size
+        self.batches_per_portion = batches_per_portion(self.global_batch_size)
         self.steps_per_epoch = -(-self.readers["train"].num_rows // self.global_batch_size)
 
     def _build_tables(self) -> nn.Module:
@@ -139,7 +141,7 @@ class DlrmJob:
         for raw in self._read("train", order):
             samples = len(raw.labels)
             counts = Counts(samples, samples)
-            yield Batch(self._tensors(raw), counts, raw.step_samples, closes_step=True)
+            yield Batch(_tensors(raw), counts, raw.step_samples, closes_step=True)
 
     def _read(self, split: str, order: Any = None) -> Iterator[RawBatch]:
         return self.readers[split].batches(
@@ -147,14 +149,10 @@ class DlrmJob:
             order=order,
         )  # fmt: skip
 
-    def _tensors(self, raw: RawBatch) -> tuple[Tensor, Tensor, Tensor]:
-        """Return numbers (B_local, 13), labels (B_local,), ids (columns, B), on the device."""
-        place = self.context.device.place
-        numerical = place(torch.from_numpy(raw.numerical)).float()
-        labels, ids = place(torch.from_numpy(raw.labels)), place(torch.from_numpy(raw.categories))
-        return numerical, labels, ids.remainder(self._limits) if self._folds else ids
-
     def _logits(self, model: nn.Module, numerical: Tensor, ids: Tensor) -> Tensor:
+        numerical = numerical.float()
+        if self._folds:
+            ids = ids.remainder(self._limits)
         # Where rows come from other ranks, the bottom MLP runs while they are on their way.
         alone = self.context.world_size == 1
         embedded = look_up(self.tables, ids, self._in_part) if alone else self.tables.start(ids)
@@ -179,8 +177,11 @@ class DlrmJob:
         """Return the AUC of the test rows. Every rank takes the same forward passes."""
         world_size, device = self.context.world_size, self.stepper.device
         scores, labels = [], []
-        for raw in self._read("test"):
-            numerical, label, ids = self._tensors(raw)
+        host = (_tensors(raw) for raw in self._read("test"))
+        for numerical, label, ids in read_ahead(
+            host, self.context.device,
+            depth=self.recipe.read_ahead_batches, portion=self.batches_per_portion,
+        ):  # fmt: skip
             with self.stepper.autocast():
                 scores.append(self._logits(self.model, numerical, ids))
             labels.append(label)
@@ -216,6 +217,12 @@ class DlrmJob:
             "copy_bytes_per_second": self.context.device.copy_bytes_per_second(),
             "skipped_steps": self.stepper.skipped_steps(),
         }
+
+
+def _tensors(raw: RawBatch) -> tuple[Tensor, Tensor, Tensor]:
+    """Return numbers (B_local, 13), labels (B_local,) and ids (columns, B), on the host."""
+    numerical, labels = torch.from_numpy(raw.numerical), torch.from_numpy(raw.labels)
+    return numerical, labels, torch.from_numpy(raw.categories)
 
 
 def lookup_of(engine: str, kernels: Kernels = LIBRARY) -> Any:

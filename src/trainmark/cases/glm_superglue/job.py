@@ -12,6 +12,7 @@ from trainmark.protocols import Batch, Counts, Evaluation
 from trainmark.training.kernels.choice import choose
 from trainmark.training.optimizer import decay_groups, decay_progress, warmup_factor
 from trainmark.training.parameters import trained
+from trainmark.training.read_ahead import read_ahead
 from trainmark.training.shards import Sharding, evaluation_rows
 from trainmark.training.stepper import Stepper, add_over_ranks
 
@@ -101,11 +102,10 @@ class GlmJob:
         order = None
         if recipe.group_by_choices:
             order = grouped_order(train.num_choices, self.sharding, epoch)
-        place = self.context.device.place
         for part in self.sharding.micro_batches(epoch, order=order):
             choices = train.batch(part.rows, trim=recipe.trim_padding)
             counts = Counts() if part.weightless else _counts(choices)
-            tensors = Sequences.of(choices, place), Places.of(choices, place)
+            tensors = Sequences.of(choices), Places.of(choices)
             yield Batch(tensors, counts, part.step_samples, part.closes_step)
 
     def _loss_sum(self, batch: Batch) -> Tensor:
@@ -133,24 +133,27 @@ class GlmJob:
 
         All candidates of a sample are scored, however many forward passes they take.
         """
-        size, place = self.recipe.micro_batch_size, self.context.device.place
         right = torch.zeros((), dtype=torch.long, device=self.stepper.device)
+        depth = self.recipe.read_ahead_batches
         self.model.eval()
-        for first in range(0, len(rows), size):
-            choices = self.data.validation.batch(
-                rows[first : first + size], trim=self.recipe.trim_padding
-            )
-            scores = torch.cat(
-                [self._scores(some) for some in choices.chunks(SEGMENT_CHOICES * size)]
-            )
-            correct = place(torch.from_numpy(choices.correct))
-            right += Places.of(choices, place).count_right(scores, correct)
+        for chunks, places, correct in read_ahead(
+            self._to_score(rows), self.context.device, depth=depth
+        ):
+            scores = torch.cat([self._scores(sequences) for sequences in chunks])
+            right += places.count_right(scores, correct)
         self.model.train()
         return int(right)
 
-    def _scores(self, choices: ChoiceBatch) -> Tensor:
+    def _to_score(self, rows: range) -> Iterator[tuple[list[Sequences], Places, Tensor]]:
+        """Yield sequences by forward pass, their places, and which are correct, bool (N,)."""
+        size, trim = self.recipe.micro_batch_size, self.recipe.trim_padding
+        for first in range(0, len(rows), size):
+            choices = self.data.validation.batch(rows[first : first + size], trim=trim)
+            chunks = [Sequences.of(some) for some in choices.chunks(SEGMENT_CHOICES * size)]
+            yield chunks, Places.of(choices), torch.from_numpy(choices.correct)
+
+    def _scores(self, sequences: Sequences) -> Tensor:
         """Return the score of each sequence in eval mode (N,)."""
-        sequences = Sequences.of(choices, self.context.device.place)
         with self.stepper.autocast():
             return sequences.scores(self.model(*sequences.inputs))
 

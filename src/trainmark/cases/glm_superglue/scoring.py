@@ -13,23 +13,19 @@ import torch
 from torch.nn import functional as F  # noqa: N812 - the field's name for it
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from numpy.typing import NDArray
     from torch import Tensor
 
     from .data.examples import ChoiceBatch
 
-    Place = Callable[[Tensor], Tensor]
 
-
-def _placed(arrays: Sequence[NDArray[Any]], place: Place) -> list[Tensor]:
-    return [place(torch.from_numpy(item)) for item in arrays]
+def _tensors(*arrays: NDArray[Any]) -> list[Tensor]:
+    return [torch.from_numpy(item) for item in arrays]
 
 
 @dataclass(frozen=True, slots=True)
 class Sequences:
-    """Sequences on the device, and whose log-probabilities make up a score.
+    """Sequences, and whose log-probabilities make up a score.
 
     Args:
         inputs: ids, positions, block positions (N, S), separators (N,), target rows and
@@ -41,14 +37,11 @@ class Sequences:
     target_owner: Tensor
 
     @classmethod
-    def of(cls, batch: ChoiceBatch, place: Place) -> Sequences:
-        """Put the sequences of ``batch`` on the device by ``place``."""
-        *inputs, target_owner = _placed(
-            (
-                batch.ids, batch.positions, batch.block_positions, batch.separators,
-                batch.target_rows, batch.target_ids, batch.target_owner,
-            ),
-            place,
+    def of(cls, batch: ChoiceBatch) -> Sequences:
+        """Return the sequences of ``batch`` on the host."""
+        *inputs, target_owner = _tensors(
+            batch.ids, batch.positions, batch.block_positions, batch.separators,
+            batch.target_rows, batch.target_ids, batch.target_owner,
         )  # fmt: skip
         return cls(tuple(inputs), target_owner)
 
@@ -63,8 +56,8 @@ class Places:
     """Where the scores of N sequences stand in a table of B samples and C candidates.
 
     Args:
-        owner, slot: sample and candidate of each sequence (N,), on the device.
-        samples, max_choices: B and C, on the host.
+        owner, slot: sample and candidate of each sequence (N,).
+        samples, max_choices: B and C.
     """
 
     owner: Tensor
@@ -73,9 +66,9 @@ class Places:
     max_choices: int
 
     @classmethod
-    def of(cls, batch: ChoiceBatch, place: Place) -> Places:
-        """Put the places of ``batch`` on the device by ``place``."""
-        owner, slot = _placed((batch.owner, batch.slot), place)
+    def of(cls, batch: ChoiceBatch) -> Places:
+        """Return the places of ``batch`` on the host."""
+        owner, slot = _tensors(batch.owner, batch.slot)
         return cls(owner, slot, batch.samples, batch.max_choices)
 
     def table(self, scores: Tensor) -> Tensor:

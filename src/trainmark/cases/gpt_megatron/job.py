@@ -14,6 +14,7 @@ from trainmark.training.kernels.choice import choose
 from trainmark.training.optimizer import decay_groups, decay_progress, warmup_factor
 from trainmark.training.parallel import Ranks, parallelize
 from trainmark.training.parameters import trained
+from trainmark.training.read_ahead import read_ahead
 from trainmark.training.shards import Sharding, evaluation_rows
 from trainmark.training.stepper import Stepper, add_floats_over_ranks, add_over_ranks
 
@@ -94,15 +95,15 @@ class GptJob:
             tokens = samples * self.recipe.seq_length
             here = self.ranks.counts_here
             yield Batch(
-                self._place(index.tokens(part.rows)),
+                self._ids(index.tokens(part.rows)),
                 Counts(samples, samples, tokens, tokens) if here else Counts(),
                 part.step_samples,
                 part.closes_step,
                 shared_samples=0 if here else samples,
             )
 
-    def _place(self, tokens: NDArray[Any]) -> Tensor:
-        """Return token ids (B, T + 1) on the device: T to read, each followed by its target.
+    def _ids(self, tokens: NDArray[Any]) -> Tensor:
+        """Return token ids (B, T + 1) on the host: T to read, each followed by its target.
 
         Raises:
             DataError: an id past the vocabulary. The check before the run knows a file by
@@ -120,8 +121,7 @@ class GptJob:
                 remedy="the tokens changed since they were checked: remove indices/ beside them "
                 "and run again",
             )
-        placed: Tensor = self.context.device.place(torch.from_numpy(tokens))
-        return placed
+        return torch.from_numpy(tokens)
 
     def _loss_sum(self, batch: Batch) -> Tensor:
         """Return the sum over samples of each sample's mean loss a token."""
@@ -147,12 +147,13 @@ class GptJob:
         device = self.stepper.device
         loss = torch.zeros((), device=device)
         self.model.eval()
-        for first in range(0, most, size):
-            mine = rows[first : first + size]
-            ids = self._place(index.tokens(list(mine) or [0]))
+        parts = (rows[first : first + size] for first in range(0, most, size))
+        host = ((self._ids(index.tokens(list(mine) or [0])), len(mine)) for mine in parts)
+        depth = self.recipe.read_ahead_batches
+        for ids, samples in read_ahead(host, self.context.device, depth=depth):
             with self.stepper.autocast():
                 found = self.model(ids[:, :-1], ids[:, 1:])
-            loss += found if mine else 0.0
+            loss += found if samples else 0.0
         self.model.train()
         counted = ranks.counts_here
         world_size = self.context.world_size

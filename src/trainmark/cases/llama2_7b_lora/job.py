@@ -14,6 +14,7 @@ from trainmark.spec import message
 from trainmark.training.kernels.choice import kind
 from trainmark.training.parallel import Ranks, parallelize
 from trainmark.training.parameters import trained
+from trainmark.training.read_ahead import read_ahead
 from trainmark.training.shards import Sharding, evaluation_rows
 from trainmark.training.stepper import Stepper, add_floats_over_ranks
 
@@ -123,12 +124,11 @@ class LlamaJob:
             step += part.closes_step
 
     def _tensors(self, split: Packed, rows: NDArray[Any]) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return ids, labels and, for cross_document=separate, documents: (B, T), on device."""
-        place = self.context.device.place
-        ids, labels = (place(torch.from_numpy(x[rows])) for x in (split.ids, split.labels))
+        """Return ids, labels and, for cross_document=separate, documents: (B, T), on the host."""
+        ids, labels = torch.from_numpy(split.ids[rows]), torch.from_numpy(split.labels[rows])
         if self.recipe.cross_document == "attend":
             return ids, labels, None
-        return ids, labels, place(torch.from_numpy(split.documents[rows]))
+        return ids, labels, torch.from_numpy(split.documents[rows])
 
     def _loss_sum(self, batch: Batch) -> Tensor:
         """Return the sum over tokens, scaled so that a step's samples add up to its mean."""
@@ -166,13 +166,14 @@ class LlamaJob:
         rows = evaluation_rows(len(split), rank=rank, world_size=world_size)
         most = -(-len(split) // world_size)
         total = torch.zeros((), device=self.stepper.device)
+        parts = (rows[first : first + size] for first in range(0, most, size))
+        host = ((self._tensors(split, np.asarray(list(mine) or [0])), len(mine)) for mine in parts)
+        depth = self.recipe.read_ahead_batches
         self.model.eval()
-        for first in range(0, most, size):
-            mine = rows[first : first + size]
-            tensors = self._tensors(split, np.asarray(list(mine) or [0]))
+        for tensors, samples in read_ahead(host, self.context.device, depth=depth):
             with self.stepper.autocast():
                 found = self.model(*tensors)
-            total += found if mine else 0.0
+            total += found if samples else 0.0
         self.model.train()
         (loss,) = add_floats_over_ranks(
             total.item(), world_size=world_size, device=self.stepper.device

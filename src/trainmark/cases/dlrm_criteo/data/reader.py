@@ -1,7 +1,7 @@
-"""Batches of a click log, read ahead of the step in a separate thread.
+"""Batches of a click log, read in portions of several batches.
 
-Owns which bytes a rank reads, in what portions and how far ahead. Must not know what the
-values mean; that they lie in their range was checked before.
+Owns which bytes a rank reads and in what portions. Must not know what the values mean; that
+they lie in their range was checked before.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ from __future__ import annotations
 import os
 from contextlib import ExitStack
 from dataclasses import dataclass
-from queue import SimpleQueue
-from threading import Event, Semaphore, Thread
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,8 +25,6 @@ if TYPE_CHECKING:
 
     from .layout import FeatureSpec
 
-THREAD_NAME = "dlrm-reader"
-READ_AHEAD = 2  # batches that wait ready at most, or a portion of them if that is more
 PORTION_ROWS = 1 << 18  # read at a time of each file: 256 KiB to 1 MiB of a column
 Rows = tuple[int, int]  # first row and the one after the last
 
@@ -49,6 +45,11 @@ class RawBatch:
     labels: NDArray[np.float32]
     categories: NDArray[np.int32]
     step_samples: int
+
+
+def batches_per_portion(global_batch_size: int) -> int:
+    """Return how many batches are read at a time."""
+    return max(1, PORTION_ROWS // global_batch_size)
 
 
 class SplitReader:
@@ -79,8 +80,6 @@ class SplitReader:
     ) -> Iterator[RawBatch]:
         """Yield the batches of one pass; the split's last one is short.
 
-        The thread starts with the first ``next`` and ends with the iterator.
-
         Args:
             order: numbers of the batches in the order to read; None: the order of the files.
 
@@ -94,8 +93,7 @@ class SplitReader:
         assert len(numbers) == count, f"an order of {len(numbers)} for {count} batches"
         starts = [int(number) * global_batch_size for number in numbers]
         spans = [(start, min(start + global_batch_size, self.num_rows)) for start in starts]
-        portion = max(1, PORTION_ROWS // global_batch_size)
-        return _ahead(self._read(spans, portion, rank, world_size), max(READ_AHEAD, portion))
+        return self._read(spans, batches_per_portion(global_batch_size), rank, world_size)
 
     def _read(
         self, spans: list[Rows], portion: int, rank: int, world_size: int
@@ -190,50 +188,3 @@ def _joined(wanted: list[Rows]) -> list[Rows]:
         else:
             joined.append((first, end))
     return joined
-
-
-def _ahead(batches: Iterator[RawBatch], most: int) -> Iterator[RawBatch]:
-    """Yield what another thread takes from ``batches``, at most ``most`` ahead.
-
-    What goes wrong there is raised here. Closing or dropping this iterator ends the thread.
-    """
-    ready: SimpleQueue[RawBatch | BaseException | None] = SimpleQueue()
-    room, stop = Semaphore(most), Event()
-    thread = Thread(
-        target=_work, args=(batches, ready, room, stop), name=THREAD_NAME, daemon=True
-    )  # fmt: skip
-    thread.start()
-    try:
-        while (item := ready.get()) is not None:
-            if isinstance(item, BaseException):
-                raise item
-            yield item
-            room.release()
-    finally:
-        stop.set()
-        room.release()
-        thread.join()
-
-
-def _work(
-    batches: Iterator[RawBatch],
-    ready: SimpleQueue[RawBatch | BaseException | None],
-    room: Semaphore,
-    stop: Event,
-) -> None:
-    """Hand on batches while there is room for them; the end and a fault need none."""
-    end: BaseException | None = None
-    try:
-        while True:
-            room.acquire()
-            if stop.is_set():
-                break
-            batch = next(batches, None)
-            if batch is None:
-                break
-            ready.put(batch)
-    except BaseException as error:  # noqa: BLE001 - raised again where the batches are used
-        end = error
-    finally:
-        batches.close()  # type: ignore[attr-defined]
-        ready.put(end)

@@ -1,0 +1,122 @@
+"""Read batches ahead of the device: one thread prepares them while the device works.
+
+Owns the thread, how far it reads ahead, and the move of batches to the device. The order is that
+of the source. Must not know what batches hold, nor when they are timed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import fields, is_dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from torch import Tensor
+
+from trainmark.errors import UsageError
+from trainmark.protocols import Batch, ReadsInPortions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator
+
+    from trainmark.protocols import Device, Job
+
+Value = TypeVar("Value")
+THREAD_NAME = "read-ahead"
+_END: Any = object()
+
+
+def _one_thread() -> Executor:
+    return ThreadPoolExecutor(1, THREAD_NAME)
+
+
+def batches_of(job: Job, device: Device, epoch: int, *, depth: int) -> Generator[Batch, None, None]:
+    """Yield the batches of ``epoch`` on the device; see ``read_ahead``."""
+    portion = job.batches_per_portion if isinstance(job, ReadsInPortions) else 1
+    return read_ahead(job.batches(epoch), device, depth=depth, portion=portion)
+
+
+def read_ahead(
+    source: Iterator[Value],
+    device: Device,
+    *,
+    depth: int,
+    portion: int = 1,
+    worker: Callable[[], Executor] = _one_thread,
+) -> Generator[Value, None, None]:
+    """Yield the values of ``source`` in their order, with their tensors on the device.
+
+    Another thread takes values ahead of the caller and pins their tensors; copies to the device
+    are started here. What ``source`` raises is raised here, after the values before it. When the
+    iterator ends, is closed or dropped, its thread ends and ``source`` is closed; that waits for
+    the value that is being read.
+
+    Args:
+        source: used by the thread alone; it must not overwrite tensors that it has yielded.
+        depth: most values that are ready or being read while the caller uses one; 0: no thread,
+            each value is read when it is asked for.
+        portion: values that ``source`` reads at a time: a lower bound of ``depth``, unless 0.
+        worker: makes an executor that runs calls one after the other.
+    """
+    with _closed_at_the_end(source):
+        if not depth:
+            for value in source:
+                yield _with_tensors(value, device.place)
+            return
+        fetch = partial(_fetch, source, device)
+        with worker() as thread:
+            try:
+                waiting = deque(thread.submit(fetch) for _ in range(max(depth, portion)))
+                while (value := waiting.popleft().result()) is not _END:
+                    waiting.append(thread.submit(fetch))
+                    yield _with_tensors(value, device.place)
+            finally:
+                thread.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _closed_at_the_end(source: Any) -> Iterator[None]:
+    """Close ``source`` if it is a generator, or another iterator that can be closed."""
+    try:
+        yield
+    finally:
+        if hasattr(source, "close"):
+            source.close()
+
+
+def _fetch(source: Iterator[Any], device: Device) -> Any:
+    """Return the next value with pinned tensors, or ``_END``."""
+    return _with_tensors(next(source, _END), partial(_pinned, device))
+
+
+def _pinned(device: Device, tensor: Tensor) -> Tensor:
+    if tensor.device.type != "cpu":
+        raise UsageError(
+            f"a batch holds a tensor on {tensor.device}",
+            where="Job.batches",
+            rule="batches hold tensors of the host, which the harness reads ahead and moves",
+            remedy="leave out the move to the device",
+        )
+    return cast("Tensor", device.pin(tensor))
+
+
+def _with_tensors(value: Any, move: Callable[[Tensor], Tensor]) -> Any:
+    """Return ``value`` with each tensor moved.
+
+    Looks into tuples, named tuples, lists, dicts and dataclasses; anything else stays as it is.
+    """
+    if isinstance(value, Tensor):
+        return move(value)
+    if isinstance(value, Batch):
+        return replace(value, tensors=_with_tensors(value.tensors, move))
+    if isinstance(value, (tuple, list)):
+        items = (_with_tensors(item, move) for item in value)
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    if isinstance(value, dict):
+        return {key: _with_tensors(item, move) for key, item in value.items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        found = {item.name: getattr(value, item.name) for item in fields(value) if item.init}
+        return replace(value, **{name: _with_tensors(x, move) for name, x in found.items()})
+    return value
