@@ -4,15 +4,25 @@
 # TORCH   lock: the tested torch from requirements.lock (default)
 #         system: the torch that PYTHON already has, a GPU vendor's build for instance
 #         once .venv is built, later calls follow what it was built with
+# WHEELS  a folder of wheels to install from instead of a package index
 
 PYTHON ?=
 VENV := .venv
 TORCH ?= $(shell cat $(VENV)/.torch 2>/dev/null || echo lock)
 BIN := $(VENV)/bin
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	$(if $(WHEELS),--no-index --find-links "$(WHEELS)")
 OLDEST := .venv-oldest
 LANG_OF_PAGE ?= en
+export WHEELS
+# Of `make gpu`, see its help: python -m benchmarks.card --help
+DEVICE ?=
+SIZE ?= full
+SECTIONS ?=
+RESULTS ?=
+RESTART ?=
 
-.PHONY: help install install-dev install-recsys demo test test-oldest lint docs bench lock clean
+.PHONY: help install install-dev install-recsys demo test test-oldest lint docs bench gpu lock clean
 
 help: ## show what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -24,8 +34,7 @@ install-dev: $(VENV)/.installed-dev ## the same with the development tools
 
 # Nothing but what the file names: torchrec's own requirements pull a GPU build.
 install-recsys: install ## torchrec as a second engine of dlrm_criteo, CPU only
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
-		--requirement requirements-recsys.lock
+	$(PIP_INSTALL) --no-deps --requirement requirements-recsys.lock
 
 demo: install ## measure DistilBERT on generated data, then print the page
 	@run=runs/$$(date -u +%Y%m%dT%H%M%SZ)-demo && \
@@ -54,6 +63,11 @@ docs: install-dev ## the documentation as a site of plain files in site/
 bench: install-dev ## the speed benchmarks, each with its bar; takes about an hour
 	$(BIN)/python -m benchmarks
 
+gpu: $(VENV)/.installed-gpu ## measure and check an accelerator in sections; DEVICE, SECTIONS, RESTART=1
+	@$(BIN)/python -m benchmarks.card --size $(SIZE) --sections "$(SECTIONS)" \
+		$(if $(DEVICE),--device $(DEVICE)) $(if $(RESULTS),--results "$(RESULTS)") \
+		$(if $(RESTART),--restart)
+
 lock: ## write requirements.lock anew from what is installed in .venv
 	$(BIN)/python tools/lock.py
 
@@ -64,8 +78,12 @@ $(VENV)/.installed-$(TORCH): requirements.lock pyproject.toml tools/install.sh
 	PYTHON="$(PYTHON)" TORCH="$(TORCH)" tools/install.sh $(VENV)
 	@touch $@
 
+$(VENV)/.installed-gpu: requirements.lock requirements-dev.lock pyproject.toml tools/install.sh
+	PYTHON="$(PYTHON)" TORCH="$(TORCH)" EXTRA=gpu tools/install.sh $(VENV)
+	@touch $(VENV)/.installed-$(TORCH) $@
+
 $(VENV)/.installed-dev: $(VENV)/.installed-$(TORCH) requirements-dev.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements-dev.lock
+	$(PIP_INSTALL) --requirement requirements-dev.lock
 	@touch $@
 
 $(OLDEST)/.installed: pyproject.toml requirements-dev.lock tools/install.sh tools/oldest.py

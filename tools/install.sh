@@ -5,11 +5,15 @@
 # TORCH   lock    install the tested torch of requirements.lock (default)
 #         system  see the packages PYTHON already has and keep its torch
 #         oldest  install the lowest versions of pyproject.toml, and what the tests need
+# EXTRA   an extra of pyproject.toml to install as well
+# WHEELS  a folder of wheels to install from; no network is used then
 set -eu
 
 venv=$1
 python=${PYTHON:-}
 torch=${TORCH:-lock}
+extra=${EXTRA:-}
+wheels=${WHEELS:-}
 here=$(cd "$(dirname "$0")/.." && pwd)
 
 fail() {
@@ -23,7 +27,21 @@ fits() {
 }
 
 pip_install() {
-    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@"
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
+        ${wheels:+--no-index --find-links "$wheels"} "$@"
+}
+
+# Name all that is missing before anything is installed: pip names one package a call.
+# Where nothing is missing, pip need not ask an index.
+need_all_packages() {
+    if lacking=$("$venv/bin/python" "$here/tools/missing.py" ${wheels:+--wheels "$wheels"} \
+        ${extra:+--extra "$extra"} "$@"); then
+        export PIP_NO_INDEX=1
+    elif [ -n "$lacking" ] && { [ -n "$wheels" ] || [ -n "${PIP_NO_INDEX:-}" ]; }; then
+        echo "install: packages are missing, and no network is to be used:" >&2
+        echo "$lacking" >&2
+        exit 2
+    fi
 }
 
 # Debian and Ubuntu ship Python without what builds a virtual environment.
@@ -53,6 +71,11 @@ case $torch in
     *) fail "TORCH=$torch is unknown" "TORCH=lock or TORCH=system" ;;
 esac
 
+if [ -n "$wheels" ]; then
+    [ -d "$wheels" ] || fail "WHEELS=$wheels is no folder" "name the folder with the wheels"
+    wheels=$(cd "$wheels" && pwd)
+fi
+
 mode=$venv/.torch
 if [ -e "$mode" ] && [ "$(cat "$mode")" != "$torch" ]; then
     fail "$venv was built with TORCH=$(cat "$mode")" "make clean, then make install TORCH=$torch"
@@ -60,11 +83,16 @@ fi
 if [ ! -x "$venv/bin/python" ]; then
     need_venv_module
     "$python" -m venv "$venv"
+    # Python 3.11 puts an old setuptools there, which would hide the one that PYTHON has.
+    [ "$torch" != system ] || "$venv/bin/python" -m pip uninstall --quiet --yes setuptools
 fi
 echo "$torch" >"$mode"
 
 if [ "$torch" = lock ]; then
+    [ -z "$wheels" ] || need_all_packages --requirements "$here/requirements.lock"
     pip_install --requirement "$here/requirements.lock"
+    [ -z "$extra" ] || pip_install --constraint "$here/requirements.lock" \
+        --constraint "$here/requirements-dev.lock" --no-build-isolation --editable "$here[$extra]"
 elif [ "$torch" = oldest ]; then
     listed=$(mktemp)
     trap 'rm -f "$listed"' EXIT
@@ -81,14 +109,19 @@ else
     # A path file and not --system-site-packages: that flag sees past PYTHON to its base
     # when PYTHON is itself of a virtual environment, as in many GPU images.
     site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-    "$python" -c 'import site, sys
-folders = [*site.getsitepackages(), site.getusersitepackages()]
-print("\n".join(folder for folder in folders if folder in sys.path))' >"$site/from_python.pth"
+    # Its whole path but the standard library's: its packages may lie behind path files too.
+    "$python" -c 'import os, sys, sysconfig
+library = os.path.realpath(sysconfig.get_path("stdlib"))
+own = (library, os.path.join(library, "lib-dynload"))
+print("\n".join(folder for folder in sys.path[1:]
+                if os.path.isdir(folder) and os.path.realpath(folder) not in own))' \
+        >"$site/from_python.pth"
     # Ranges, not the lock: what PYTHON has and fits stays, its torch above all.
     pinned=$(mktemp)
     trap 'rm -f "$pinned"' EXIT
     echo "torch==$version" >"$pinned"
+    need_all_packages
     pip_install "setuptools>=77.0.1"
-    pip_install --constraint "$pinned" --no-build-isolation --editable "$here"
+    pip_install --constraint "$pinned" --no-build-isolation --editable "$here${extra:+[$extra]}"
 fi
 pip_install --no-deps --no-build-isolation --editable "$here"

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from trainmark.launch.stopping import StopRequest
 
 LIMIT_S = 480.0
+FACTS = "benchmarks.card.facts"
 BUILT = ROOT / "build" / "card"
 
 
@@ -89,7 +90,7 @@ def measure(
 ) -> int:
     """Run the sections asked for that are not finished; return the exit code over all."""
     card = Card(_device(given.device), given.size, given.scratch.resolve())
-    opened = run("benchmarks.card.facts", card, limit_s=limit_s, stop=stop)
+    opened = run(FACTS, card, limit_s=limit_s, stop=stop)
     if opened.state == "interrupted":
         return EXIT_FAILED
     if opened.document is None:

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-import uuid
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,8 @@ from benchmarks.harness import SIZE_VARIABLE
 from trainmark.launch.processes import kill_run
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from benchmarks.card.section import Card
     from trainmark.launch.stopping import StopRequest
 
@@ -46,19 +47,23 @@ class Ended:
     output: str = ""
 
 
-def run(module: str, card: Card, *, limit_s: float, stop: StopRequest) -> Ended:
+def run(
+    module: str, card: Card, *, limit_s: float, stop: StopRequest,
+    clock: Callable[[], float] = time.monotonic,
+) -> Ended:  # fmt: skip
     """Call ``module.run(card)`` in a new session; kill all its processes when it ends.
 
     Processes are found by a variable that they inherit: ranks of a launch are in sessions of
     their own. ``stop`` ends the section as the time limit does.
     """
     name = module.rpartition(".")[2]
-    token = uuid.uuid4().hex
+    token = str(card.scratch)  # one call at a time has it
+    kill_run(token, variable=SECTION_VARIABLE)  # what a call left that was killed itself
     result, log = card.scratch / f"{name}.json", card.scratch / f"{name}.log"
     result.unlink(missing_ok=True)
     stacks_after_s = max(limit_s - _STACKS_BEFORE_S, limit_s / 2)
     words = [module, card.device, card.size, str(card.scratch), str(stacks_after_s), str(result)]
-    start = time.monotonic()
+    start = clock()
     with log.open("wb") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.card.child", *words],
@@ -66,12 +71,12 @@ def run(module: str, card: Card, *, limit_s: float, stop: StopRequest) -> Ended:
             stdout=output, stderr=subprocess.STDOUT,
             env=os.environ | {SECTION_VARIABLE: token, SIZE_VARIABLE: card.size},
         )  # fmt: skip
-        state = _wait(process, start + limit_s, stop)
+        state = _wait(process, lambda: clock() >= start + limit_s, stop)
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         left = kill_run(token, variable=SECTION_VARIABLE)
-    seconds = time.monotonic() - start
+    seconds = clock() - start
     ending = {
         "timed out": f"[ended after {limit_s:g} s]",
         "interrupted": f"[ended by {stop.signal_name}]",
@@ -83,11 +88,13 @@ def run(module: str, card: Card, *, limit_s: float, stop: StopRequest) -> Ended:
     return Ended(state, seconds, output=f"{_tail(log)}\n{ending}".strip())
 
 
-def _wait(process: subprocess.Popen[bytes], deadline: float, stop: StopRequest) -> State:
+def _wait(
+    process: subprocess.Popen[bytes], is_over: Callable[[], bool], stop: StopRequest
+) -> State:
     while process.poll() is None:
         if stop.signal_name is not None:
             return "interrupted"
-        if time.monotonic() >= deadline:
+        if is_over():
             return "timed out"
         with suppress(subprocess.TimeoutExpired):
             process.wait(_LOOK_S)

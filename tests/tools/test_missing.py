@@ -1,0 +1,68 @@
+"""What an installation without a network would lack, before anything is installed."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from zipfile import ZipFile
+
+TOOL = Path(__file__).parents[2] / "tools" / "missing.py"
+
+
+def wheel(folder: Path, name: str, at: str, *requires: str, tag: str = "py3-none-any") -> None:
+    lines = [f"Metadata-Version: 2.1\nName: {name}\nVersion: {at}"]
+    lines += [f"Requires-Dist: {line}" for line in requires]
+    with ZipFile(folder / f"{name}-{at}-{tag}.whl", "w") as made:
+        made.writestr(f"{name}-{at}.dist-info/METADATA", "\n".join(lines) + "\n")
+
+
+def asked(folder: Path, *lines: str) -> tuple[int, list[str], list[str]]:
+    """Return the exit code, the packages named as missing, and the commands."""
+    (folder / "needed.txt").write_text("# a comment\n" + "\n".join(lines) + "\n")
+    done = subprocess.run(
+        [sys.executable, str(TOOL), "--wheels", str(folder),
+         "--requirements", str(folder / "needed.txt")],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.stderr == ""
+    named = re.findall(r"^  ([\w-]+)\S* \(for", done.stdout, re.MULTILINE)
+    return done.returncode, named, re.findall(r"^    (python3 .*)", done.stdout, re.MULTILINE)
+
+
+def test_nothing_is_missing_where_all_is_installed(tmp_path: Path) -> None:
+    assert asked(tmp_path, f"rich=={version('rich')}") == (0, [], [])
+
+
+def test_each_package_is_named_at_once_with_a_command_for_this_python(tmp_path: Path) -> None:
+    code, named, (command,) = asked(tmp_path, "no-such-one>=2", "no-such-two<3")
+
+    assert (code, named) == (1, ["no-such-one", "no-such-two"])
+    assert command.endswith("--dest wheels 'no-such-one>=2' 'no-such-two<3'")
+    assert f"--python-version {sys.version_info[0]}.{sys.version_info[1]} " in command
+
+
+def test_a_wheel_serves_and_its_own_requirements_count(tmp_path: Path) -> None:
+    wheel(tmp_path, "no_such_one", "2.1", "no-such-two>=1", 'no-such-three; extra == "more"')
+
+    assert asked(tmp_path, "no-such-one>=2")[:2] == (1, ["no-such-two"])
+    assert asked(tmp_path, "no-such-one[more]>=2")[1] == ["no-such-two", "no-such-three"]
+
+    wheel(tmp_path, "no_such_two", "1.0")
+    assert asked(tmp_path, "no-such-one>=2") == (0, [], [])
+
+
+def test_a_wheel_of_another_version_or_platform_does_not_serve(tmp_path: Path) -> None:
+    wheel(tmp_path, "no_such_one", "1.0")
+    wheel(tmp_path, "no_such_two", "3.0", tag="cp27-cp27m-win32")
+
+    assert asked(tmp_path, "no-such-one>=2", "no-such-two")[1] == ["no-such-one", "no-such-two"]
+
+
+def test_a_version_out_of_range_is_missing_and_comes_in_its_tested_version(tmp_path: Path) -> None:
+    code, named, (command,) = asked(tmp_path, "rich<1")
+
+    assert (code, named) == (1, ["rich"])
+    assert re.search(r"--no-deps .* rich==[\d.]+$", command)

@@ -1,0 +1,157 @@
+"""Say which packages an installation without a network would lack.
+
+    python tools/missing.py [--wheels DIR] [--extra NAME] [--requirements FILE]
+
+Run by the interpreter that the program is to be installed for. Follows the requirements of this
+project, and of every package that is installed or lies in DIR, as pip would. Prints each package
+that is neither, or only in a version that does not fit, and how to fetch it elsewhere.
+Exit code 1 if there is one. Not an answer to versions that exclude each other: pip says that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import sys
+import tomllib
+from collections import defaultdict
+from dataclasses import dataclass
+from email import message_from_bytes
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from typing import TYPE_CHECKING
+from zipfile import ZipFile
+
+# The copy within pip: a new virtual environment has nothing else.
+from pip._vendor.packaging.requirements import Requirement
+from pip._vendor.packaging.tags import sys_tags
+from pip._vendor.packaging.utils import canonicalize_name, parse_wheel_filename
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+ROOT = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True)
+class Found:
+    """A package that is installed or lies in the folder of wheels."""
+
+    version: str
+    requires: list[str]
+
+
+def installed(name: str) -> Found | None:
+    """Return the installed package of that name."""
+    try:
+        package = distribution(name)
+    except PackageNotFoundError:
+        return None
+    return Found(package.version, package.requires or [])
+
+
+def wheels_in(folder: Path) -> dict[str, list[Found]]:
+    """Return the wheels in ``folder`` that fit this interpreter, by canonical name."""
+    here = frozenset(sys_tags())
+    fitting: dict[str, list[Found]] = defaultdict(list)
+    for path in sorted(folder.glob("*.whl")):
+        name, version, _, tags = parse_wheel_filename(path.name)
+        if tags & here:
+            with ZipFile(path) as wheel:
+                entry = next(n for n in wheel.namelist() if n.endswith(".dist-info/METADATA"))
+                metadata = message_from_bytes(wheel.read(entry))
+            fitting[name].append(Found(str(version), metadata.get_all("Requires-Dist") or []))
+    return fitting
+
+
+def missing(
+    needed: Iterable[str], wheels: dict[str, list[Found]]
+) -> dict[str, list[tuple[Requirement, str]]]:
+    """Return by name each requirement that nothing meets, and which package has it."""
+    found: dict[str, list[tuple[Requirement, str]]] = defaultdict(list)
+    waiting = [(Requirement(line), "trainmark") for line in needed]
+    seen: set[tuple[str, str]] = set()
+    while waiting:
+        requirement, of = waiting.pop(0)
+        name = canonicalize_name(requirement.name)
+        if (str(requirement), of) in seen:
+            continue
+        seen.add((str(requirement), of))
+        candidates = [installed(name), *wheels.get(name, [])]
+        fits = next(
+            (item for item in candidates
+             if item and requirement.specifier.contains(item.version, prereleases=True)),
+            None,
+        )  # fmt: skip
+        if fits is None:
+            found[name].append((requirement, of))
+            continue
+        extras = ["", *requirement.extras]
+        for line in fits.requires:
+            need = Requirement(line)
+            if need.marker is None or any(need.marker.evaluate({"extra": e}) for e in extras):
+                need.marker = None  # it holds
+                waiting.append((need, name))
+    return found
+
+
+def tested() -> dict[str, str]:
+    """Return the tested version of every package that the program itself needs."""
+    lines = (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
+    return dict(line.split("==") for line in lines if "==" in line)
+
+
+def way_out(found: dict[str, list[tuple[Requirement, str]]]) -> Iterator[str]:
+    """Yield the commands that fetch ``found`` on another machine.
+
+    What the program needs comes in its tested versions, one by one and with all that only a
+    missing package would name; otherwise a package that needs torch would bring another torch.
+    """
+    pins = tested()
+    ours = [name for name in found if name in pins]
+    ours += [name for name in pins if name not in ours and installed(name) is None and ours]
+    others = [str(need) for name in found if name not in pins for need, _ in found[name][:1]]
+    arch = platform.machine()
+    options = (
+        f"--only-binary=:all: --python-version {sys.version_info[0]}.{sys.version_info[1]} "
+        f"--platform manylinux2014_{arch} --platform manylinux_2_28_{arch} --dest wheels"
+    )
+    if ours:
+        words = " ".join(f"{name}=={pins[name]}" for name in sorted(ours))
+        yield f"python3 -m pip download --no-deps {options} {words}"
+    if others:
+        words = " ".join(f"'{word}'" for word in sorted(others))
+        yield f"python3 -m pip download {options} {words}"
+
+
+def main() -> int:
+    """Print what is missing; return 1 if something is."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--wheels", type=Path)
+    parser.add_argument("--extra", action="append", default=[])
+    parser.add_argument("--requirements", type=Path)
+    given = parser.parse_args()
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    needed = declared["build-system"]["requires"] + declared["project"]["dependencies"]
+    for extra in given.extra:
+        needed += declared["project"]["optional-dependencies"][extra]
+    if given.requirements:
+        lines = given.requirements.read_text(encoding="utf-8").splitlines()
+        needed += [line for line in lines if line and not line.startswith("#")]
+    found = missing(needed, wheels_in(given.wheels) if given.wheels else {})
+    for name, needs in found.items():
+        words = ", ".join(f"{need} (for {of})" for need, of in needs)
+        here = installed(name)
+        print(f"  {words}" + (f"; {here.version} is installed" if here else ""))
+    if found:
+        print(
+            "  way out: fetch them on a machine with a network, copy the folder here, and name it"
+        )
+        print("  as WHEELS=wheels:")
+        for line in way_out(found):
+            print(f"    {line}")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
