@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
 
 from fakes import GOLDEN
 from trainmark import cases
@@ -21,15 +22,16 @@ from trainmark.results.record import Cause, Record
 from trainmark.spec import Message, Recipe, Text, message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from trainmark.launch.stopping import StopRequest
+    from trainmark.protocols import Batch
 
     Look = Callable[[type[toy.ToyJob]], dict[str, Any]]
 
 EPOCH = {
     "announced_steps": 64, "announced_samples": None, "steps": 64, "samples": 4096,
-    "model_flops": 600.0, "counted": 600, "waits": None,
+    "draws": None, "overwritten": False, "model_flops": 600.0, "counted": 600, "waits": None,
 }  # fmt: skip
 
 
@@ -76,6 +78,8 @@ def test_a_sound_case_has_no_fault() -> None:
         (runs(), {"announced_steps": 32}, {"steps_per_epoch": ["steps_of_epoch"]}),
         (runs(), {"samples": 2048}, {"steps_per_epoch": ["samples_of_epoch"]}),
         (runs(), {"announced_samples": 4000}, {"steps_per_epoch": ["samples_of_epoch"]}),
+        (runs(), {"draws": "torch"}, {"batches": ["check_batches_draw"]}),
+        (runs(), {"overwritten": True}, {"batches": ["check_batches_overwritten"]}),
         (runs(), {"model_flops": 1200.0}, {"flops": ["check_flops"]}),
         (runs(), {"waits": {"operation": "item", "place": "job.py:1"}},
          {"no_waits": ["check_step_waits"]}),
@@ -115,7 +119,9 @@ def test_what_could_not_be_looked_at_is_no_pass() -> None:
     assert skipped["loss_falls"] == "check_too_few_steps"
     lost = judge(runs(), message("exception", text="boom"))
     assert faults(lost) == {"runs": ["exception"]}
-    assert {c.name for c in lost if c.skipped} == {"steps_per_epoch", "flops", "no_waits"}
+    assert {c.name for c in lost if c.skipped} == {
+        "steps_per_epoch", "batches", "flops", "no_waits"
+    }  # fmt: skip
 
 
 def test_a_stopped_check_judges_nothing_and_passes_nothing(
@@ -157,6 +163,28 @@ class DoubleFlops(toy.ToyJob):
         return 2 * super().model_flops(counts)
 
 
+class DrawsFromTheGlobalState(toy.ToyJob):
+    def batches(self, epoch: int) -> Iterator[Batch]:
+        for batch in super().batches(epoch):
+            x, y = batch.tensors
+            yield replace(batch, tensors=[x + 0.1 * torch.randn(x.shape), y])
+
+
+class ReusesItsBuffer(toy.ToyJob):
+    def batches(self, epoch: int) -> Iterator[Batch]:
+        buffer = torch.empty(self.context.recipe.micro_batch_size, data.FEATURES)
+        for batch in super().batches(epoch):
+            x, y = batch.tensors
+            yield replace(batch, tensors=[buffer[: len(x)].copy_(x), y])
+
+
+class ReadsAndWaitsInItsBatches(toy.ToyJob):
+    def batches(self, epoch: int) -> Iterator[Batch]:
+        for batch in super().batches(epoch):
+            assert batch.tensors[1].sum().item() >= 0  # on the host, in the thread
+            yield batch
+
+
 class ReadsItsLoss(toy.ToyJob):
     def _loss_sum(self, batch: Any) -> Any:
         loss = super()._loss_sum(batch)
@@ -170,6 +198,9 @@ class ReadsItsLoss(toy.ToyJob):
         (toy.ToyJob, {}),
         (WrongSteps, {"steps_per_epoch": ["steps_of_epoch"]}),
         (DoubleFlops, {"flops": ["check_flops"]}),
+        (DrawsFromTheGlobalState, {"batches": ["check_batches_draw"]}),
+        (ReusesItsBuffer, {"batches": ["check_batches_overwritten"]}),
+        (ReadsAndWaitsInItsBatches, {}),
         (ReadsItsLoss, {"no_waits": ["check_step_waits"]}),
     ],
 )

@@ -93,6 +93,9 @@ DEVICES = [
     ({"elapsed_ns": lambda *_: 0.5}, "elapsed_ns [0.5, 0.5]"),
     ({"synchronize": _raises}, "timing raised OSError: no tool"),
     ({"read": lambda *_: [0.0, 0.0]}, "read(losses) is [0.0, 0.0] of [1.5, -2.0]"),
+    ({"pin": lambda _, tensor: tensor.to("meta")}, "pin(tensor) is on meta, not the host"),
+    ({"pin": lambda _, tensor: tensor + 1}, "place(pin(tensor)) has other values"),
+    ({"pin": _raises}, "pin(tensor) in a thread raised OSError: no tool"),
     ({"memory": lambda _: MemoryUse(None, None, None, "rank")},
      "memory() is MemoryUse(allocator_peak_bytes=None, used_bytes=None, total_bytes=None, "
      "scope='rank')"),

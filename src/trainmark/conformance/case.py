@@ -140,6 +140,16 @@ def _epoch(seen: _Seen) -> Iterator[Message | _Skipped]:
         yield message("samples_of_epoch", epoch=1, samples=samples, expected=expected)
 
 
+def _batches(seen: _Seen) -> Iterator[Message | _Skipped]:
+    if isinstance(seen.probe, Message):
+        yield _Skipped(message("check_without_run"))
+        return
+    if seen.probe["draws"] is not None:
+        yield message("check_batches_draw", module=seen.probe["draws"])
+    if seen.probe["overwritten"]:
+        yield message("check_batches_overwritten")
+
+
 def _loss_falls(seen: _Seen) -> Iterator[Message | _Skipped]:
     for world, losses in seen.losses().items():
         if len(losses) < _FEWEST_STEPS:
@@ -210,6 +220,7 @@ _RULES: dict[str, Callable[[_Seen], Iterable[Message | _Skipped]]] = {
     "runs": lambda seen: [seen.probe] if isinstance(seen.probe, Message) else [],
     "counts": lambda _: (),
     "steps_per_epoch": _epoch,
+    "batches": _batches,
     "gradients": lambda _: (),
     "loss_falls": _loss_falls,
     "equal_losses": _equal_losses,

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -141,6 +142,7 @@ def device_faults(vendor: Vendor) -> list[str]:
     losses = [device.place(torch.tensor(value)) for value in (1.5, -2.0)]
     read = faults.answer("read(losses)", lambda: device.read(losses))
     faults.unless(read == [1.5, -2.0], f"read(losses) is {read!r} of [1.5, -2.0]")
+    faults.answer("pin(tensor) in a thread", lambda: _check_pinned_copy(device, faults))
     memory = faults.answer("memory()", device.memory)
     scoped = isinstance(memory, MemoryUse) and memory.scope in ("device", "process")
     faults.unless(scoped, f"memory() is {memory!r}")
@@ -151,6 +153,22 @@ def device_faults(vendor: Vendor) -> list[str]:
     told = isinstance(rate, float) and rate > 0
     faults.unless(told, f"copy_bytes_per_second() is {rate!r}, not a rate")
     return faults.found
+
+
+def _check_pinned_copy(device: Device, faults: _Faults) -> None:
+    """Pin in another thread, as reading ahead does, and copy from there."""
+    import torch
+
+    host = torch.arange(6.0).reshape(2, 3)
+    with ThreadPoolExecutor(1) as thread:
+        pinned = thread.submit(device.pin, host).result()
+    faults.unless(pinned.device.type == "cpu", f"pin(tensor) is on {pinned.device}, not the host")
+    moved = device.place(pinned)
+    fault = f"place(pin(tensor)) is on {moved.device}, not on {device.torch_type}"
+    faults.unless(moved.device.type == device.torch_type, fault)
+    del pinned  # its memory may be used again only after the copy
+    read = device.read(list(moved.flatten()))
+    faults.unless(read == host.flatten().tolist(), "place(pin(tensor)) has other values")
 
 
 def _check_keys(name: str, value: Any, keys: Iterable[str], faults: _Faults) -> None:

@@ -1,4 +1,4 @@
-"""Inspect a job on one rank without measuring it: an epoch's counts, FLOPs, waits for the device.
+"""Inspect a job on one rank without measuring it: an epoch's batches, FLOPs, waits for the device.
 
 Started as ``python -m trainmark.conformance.probe RUN_DIR`` with a plan for one rank; prints
 the result as one JSON line. Knows no case and no vendor.
@@ -7,17 +7,29 @@ the result as one JSON line. Knows no case and no vendor.
 from __future__ import annotations
 
 import json
+import pickle
+import random
 import re
 import sys
 import traceback
+from contextlib import closing
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import torch
+
+from trainmark.training.read_ahead import batches_of, map_tensors
+
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from trainmark.protocols import Batch, Device, Job
 
 MOST_STEPS_COUNTED = 5_000  # of an epoch; an epoch of real data is not read to its end
+BATCHES_OF_A_LONG_EPOCH = 100  # that are read
 _TORCH = re.compile(r"[/\\]torch[/\\]|contextlib\.py$")  # what called torch is of interest
 
 
@@ -27,8 +39,6 @@ def look(plan_dir: Path) -> dict[str, Any]:
     It computes with the libraries' kernels, as on an accelerator: our own ones for a CPU read
     tensors on the host.
     """
-    import torch
-
     from trainmark import cases, devices
     from trainmark.planning.plan import Plan
     from trainmark.protocols import JobContext
@@ -47,22 +57,49 @@ def look(plan_dir: Path) -> dict[str, Any]:
 
 
 def _epoch(job: Job) -> dict[str, Any]:
-    """Count the steps and samples of the first epoch; null if it is too long to read."""
+    """Count steps and samples of the first epoch; null if it is too long to read to its end.
+
+    ``draws`` names a global random state that its batches use, ``overwritten`` says whether one
+    writes to the tensors of the one before: neither may happen in a thread of its own.
+    """
     announced = job.steps_per_epoch
     own = getattr(job, "samples_per_epoch", None)
     found: dict[str, Any] = {"announced_steps": announced, "announced_samples": own}
-    if announced > MOST_STEPS_COUNTED:
-        return found | {"steps": None, "samples": None}
+    whole = announced <= MOST_STEPS_COUNTED
     steps = samples = 0
-    for batch in job.batches(0):
+    overwritten = False
+    earlier: list[tuple[Tensor, Tensor]] = []  # of the batch before, with copies
+
+    def note(tensor: Tensor) -> Tensor:
+        earlier.append((tensor, tensor.clone()))
+        return tensor
+
+    states = _random_states()
+    for batch in islice(job.batches(0), None if whole else BATCHES_OF_A_LONG_EPOCH):
+        overwritten = overwritten or not all(now.equal(then) for now, then in earlier)
+        earlier.clear()
+        map_tensors(batch, note)
         steps += batch.closes_step
         samples += batch.samples_trained
-    return found | {"steps": steps, "samples": samples}
+    after = _random_states()
+    found["draws"] = next((name for name in states if states[name] != after[name]), None)
+    found["overwritten"] = overwritten
+    return found | {"steps": steps if whole else None, "samples": samples if whole else None}
+
+
+def _random_states() -> dict[str, bytes]:
+    """Return the global random states, which training uses too, by their modules' names."""
+    return {
+        "torch": torch.get_rng_state().numpy().tobytes(),
+        "numpy": pickle.dumps(np.random.get_state()),
+        "random": pickle.dumps(random.getstate()),
+    }
 
 
 def _flops(job: Job, device: Device) -> dict[str, Any]:
     """Return the FLOPs of a step by the job's formula and as counted by torch."""
-    batch = replace(next(iter(job.batches(0))), closes_step=True)
+    with closing(batches_of(job, device, 0, depth=0)) as batches:
+        batch = replace(next(batches), closes_step=True)
     counted = counted_flops(job, batch)
     device.synchronize()
     return {"model_flops": job.model_flops(batch.counts), "counted": counted}
@@ -70,7 +107,6 @@ def _flops(job: Job, device: Device) -> dict[str, Any]:
 
 def counted_flops(job: Job, batch: Batch) -> int:
     """Take a step of one batch under torch's counter; return the FLOPs of its matmuls."""
-    import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -88,9 +124,9 @@ def _waits(job: Job, device: Device) -> dict[str, str] | None:
     """Return which operation of a step makes the host wait, and where; None if none does."""
     from trainmark.conformance.synchronization import no_synchronization
 
-    batches = job.batches(0)
     try:
-        with no_synchronization(device):
+        # Read in a thread, where waiting is allowed.
+        with closing(batches_of(job, device, 0, depth=1)) as batches, no_synchronization(device):
             job.step(batches)
     except RuntimeError as error:  # a device's own error is any; the step worked before
         here = Path(__file__).parent

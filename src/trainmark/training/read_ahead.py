@@ -63,7 +63,7 @@ def read_ahead(
     with _closed_at_the_end(source):
         if not depth:
             for value in source:
-                yield _with_tensors(value, device.place)
+                yield map_tensors(value, device.place)
             return
         fetch = partial(_fetch, source, device)
         with worker() as thread:
@@ -71,7 +71,7 @@ def read_ahead(
                 waiting = deque(thread.submit(fetch) for _ in range(max(depth, portion)))
                 while (value := waiting.popleft().result()) is not _END:
                     waiting.append(thread.submit(fetch))
-                    yield _with_tensors(value, device.place)
+                    yield map_tensors(value, device.place)
             finally:
                 thread.shutdown(cancel_futures=True)
 
@@ -88,7 +88,7 @@ def _closed_at_the_end(source: Any) -> Iterator[None]:
 
 def _fetch(source: Iterator[Any], device: Device) -> Any:
     """Return the next value with pinned tensors, or ``_END``."""
-    return _with_tensors(next(source, _END), partial(_pinned, device))
+    return map_tensors(next(source, _END), partial(_pinned, device))
 
 
 def _pinned(device: Device, tensor: Tensor) -> Tensor:
@@ -102,21 +102,21 @@ def _pinned(device: Device, tensor: Tensor) -> Tensor:
     return cast("Tensor", device.pin(tensor))
 
 
-def _with_tensors(value: Any, move: Callable[[Tensor], Tensor]) -> Any:
-    """Return ``value`` with each tensor moved.
+def map_tensors(value: Any, move: Callable[[Tensor], Tensor]) -> Any:
+    """Return ``value`` with ``move`` applied to each tensor.
 
     Looks into tuples, named tuples, lists, dicts and dataclasses; anything else stays as it is.
     """
     if isinstance(value, Tensor):
         return move(value)
     if isinstance(value, Batch):
-        return replace(value, tensors=_with_tensors(value.tensors, move))
+        return replace(value, tensors=map_tensors(value.tensors, move))
     if isinstance(value, (tuple, list)):
-        items = (_with_tensors(item, move) for item in value)
+        items = (map_tensors(item, move) for item in value)
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     if isinstance(value, dict):
-        return {key: _with_tensors(item, move) for key, item in value.items()}
+        return {key: map_tensors(item, move) for key, item in value.items()}
     if is_dataclass(value) and not isinstance(value, type):
         found = {item.name: getattr(value, item.name) for item in fields(value) if item.init}
-        return replace(value, **{name: _with_tensors(x, move) for name, x in found.items()})
+        return replace(value, **{name: map_tensors(x, move) for name, x in found.items()})
     return value
