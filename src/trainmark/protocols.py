@@ -309,6 +309,17 @@ class ReportsClocks(Protocol):
 
 
 @runtime_checkable
+class ReplaysGraphs(Protocol):
+    """A device whose kernels torch records as graphs, for recipes that ``replays_graphs``."""
+
+    def begin_step(self) -> None:
+        """Say that a step begins: the graphs' outputs of the last one are no longer needed."""
+
+    def graphs_left_out(self) -> int | None:
+        """Return how many compiled graphs torch runs without a recording; None: unknown."""
+
+
+@runtime_checkable
 class ForbidsSynchronization(Protocol):
     """A device that can tell where the host waits for it; ``conformance.synchronization`` asks."""
 
@@ -348,7 +359,10 @@ class Vendor(Protocol):
         """Return the memory available to one of ``nproc`` ranks; None if only torch can tell."""
 
     def refuse(self, recipe: Recipe, nproc: int) -> Refusal | None:
-        """Return why ``recipe`` on ``nproc`` ranks cannot run here, or None."""
+        """Return why ``recipe`` on ``nproc`` ranks cannot run here, or None.
+
+        Also a recipe that ``replays_graphs`` where torch records no graphs of these devices.
+        """
 
     def driver_version(self) -> str | None:
         """Return the driver's version; None if there is no driver or it cannot be found out."""

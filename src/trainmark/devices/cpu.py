@@ -102,8 +102,13 @@ class Cpu:
         return RankMemory(rank_bytes, machine_bytes=total_bytes)
 
     def refuse(self, recipe: Recipe, nproc: int) -> Refusal | None:
-        """Refuse TF32, which no CPU has, and fp16 where it would be emulated."""
+        """Refuse TF32 and device graphs, which no CPU has, and fp16 where it would be emulated."""
         del nproc
+        if recipe.replays_graphs:
+            return Refusal(
+                "compile=reduce-overhead replays device graphs, which a CPU does not have",
+                "use compile=true, or a device with graphs",
+            )
         if recipe.precision == "fp16" and not has_fp16_units():
             return Refusal(
                 "precision=fp16 needs fp16 matrix units, which this processor does not have",

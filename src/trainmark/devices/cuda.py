@@ -281,6 +281,18 @@ class CudaDevice:
             pynvml.nvmlShutdown()
         return found
 
+    def begin_step(self) -> None:
+        """Let the graphs' memory of the last step be overwritten."""
+        self._torch.compiler.cudagraph_mark_step_begin()
+
+    def graphs_left_out(self) -> int | None:
+        """Return what torch counts as skipped; it has no public name for that."""
+        try:
+            from torch._dynamo.utils import counters
+        except ImportError:
+            return None
+        return int(counters["inductor"]["cudagraph_skips"])
+
     def matmul_rate(self, precision: Precision) -> MatmulRate:
         """Measure at sizes that fill a large device, then release the memory."""
         from trainmark.devices.rates import best_matmul_rate

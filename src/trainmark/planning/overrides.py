@@ -86,12 +86,14 @@ def apply_overrides(recipe: Recipe, overrides: Mapping[str, str]) -> Recipe:
     try:
         resolved: Recipe = adapter.validate_python({**asdict(recipe), **values})
     except ValidationError as error:
-        first = error.errors()[0]
-        name = str(first["loc"][0]) if first["loc"] else "recipe"
+        found = error.errors()
+        name = str(found[0]["loc"][0]) if found[0]["loc"] else "recipe"
+        # A field of several types has a message for each.
+        rules = [str(one["msg"]) for one in found if [str(x) for x in one["loc"][:1]] == [name]]
         raise UsageError(
             f"{values.get(name)!r} does not fit",
             where=f"recipe field {name}",
-            rule=str(first["msg"]),
+            rule="; or ".join(rules) or str(found[0]["msg"]),
             remedy=f"the recipe's own value is {getattr(recipe, name, None)!r}",
         ) from None
     return resolved

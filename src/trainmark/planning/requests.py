@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from trainmark.spec import Case, Recipe
 
 _MOST = 1_024  # ranks, machines or launches
+# torch runs a compiled graph once before it records it, and replays it from the third time on.
+_STEPS_TO_REPLAY = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +77,7 @@ def read_request(
     texts = {key: str(value) for key, value in options.items() if value is not None}
     recipe = apply_overrides(case.recipes[name], {**(overrides or {}), **texts})
     recipe.check(nnodes * nproc)
+    _check_replay(recipe, nnodes * nproc)
     return Request(
         case=case,
         recipe_name=name,
@@ -84,6 +87,39 @@ def read_request(
         nproc=nproc,
         repeat_count=repeat_count,
     )
+
+
+def _check_replay(recipe: Recipe, world_size: int) -> None:
+    """Refuse to replay steps as device graphs where that is not the same training.
+
+    A graph always writes to the same memory. Gradients lie in it too, so the next backward pass
+    overwrites them: https://github.com/pytorch/pytorch/issues/169545. With DDP it fails:
+    https://github.com/pytorch/pytorch/issues/113809 and 140395 (both open, 2026-11-22).
+
+    Raises:
+        UsageError: naming what prevents it.
+    """
+    if not recipe.replays_graphs:
+        return
+    own = recipe.prevents_replay()
+    for fault, field, rule, way_out in (
+        (recipe.grad_accum_steps > 1, f"grad_accum_steps={recipe.grad_accum_steps}",
+         "the next backward pass would overwrite the gradients that the graph left",
+         "add gas=1"),
+        (world_size > 1, f"{world_size} ranks", "torch's graphs are for one rank: they fail in DDP",
+         "use --nproc 1"),
+        (recipe.warmup_steps < _STEPS_TO_REPLAY, f"warmup_steps={recipe.warmup_steps}",
+         "the first step compiles, the second records, the third replays",
+         f"add warmup_steps={_STEPS_TO_REPLAY}"),
+        (own is not None, "this recipe", own, "leave compile at false"),
+    ):  # fmt: skip
+        if fault:
+            raise UsageError(
+                f"compile=reduce-overhead with {field}",
+                where="recipe field compile",
+                rule=rule,
+                remedy=f"{way_out}, or compile=true",
+            )
 
 
 def _world_meant(case: Case, word: case_key.CaseWord, recipe_name: str | None) -> tuple[int, int]:

@@ -140,18 +140,26 @@ class _AtTheEnd(Replicas):
         torch._foreach_div_(local, self._size)
 
 
+def _compiled(model: nn.Module, compiled: bool | str) -> nn.Module:
+    if not compiled:
+        return model
+    return cast("nn.Module", torch.compile(model, mode=compiled if compiled is not True else None))
+
+
 def parallelize(
     model: nn.Module,
     ranks: Ranks,
     *,
-    compiled: bool = False,
+    compiled: bool | str = False,
     shards: Iterable[nn.Module] | None = None,
 ) -> Replicas:
     """Parallelize ``model`` over the replicas of ``ranks``.
 
     Args:
         model: already sharded over the tensor parallel ranks.
-        compiled: call it through ``torch.compile``.
+        compiled: call it through ``torch.compile``; a text is the compiler's mode. It is compiled
+            inside DDP, which torch then splits where DDP's buckets end, so that a bucket is
+            reduced while the backward pass goes on (``DDPOptimizer``), as in the other order.
         shards: shard the model with FSDP2, each of these modules as its own unit; None: every
             replica is whole.
     """
@@ -161,8 +169,8 @@ def parallelize(
         for module in shards:
             fully_shard(module, mesh=ranks.mesh["data"])
         fully_shard(model, mesh=ranks.mesh["data"])
-        return _Sharded(cast("nn.Module", torch.compile(model)) if compiled else model)
-    called = cast("nn.Module", torch.compile(model)) if compiled else model
+        return _Sharded(_compiled(model, compiled))
+    called = _compiled(model, compiled)
     if ranks.data_size == 1:
         return Replicas(called)
     if ranks.tensor_size > 1:

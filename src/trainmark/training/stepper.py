@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from trainmark.errors import DivergedError
+from trainmark.errors import DivergedError, EnvironmentFault
+from trainmark.protocols import ReplaysGraphs
 from trainmark.training.loss_scaler import LossScaler
 from trainmark.training.parallel import Ranks, parallelize
 
@@ -57,6 +58,29 @@ def _all_reduce(
     return sums
 
 
+def _nothing() -> None:
+    pass
+
+
+def _begin_step(context: JobContext) -> Callable[[], None]:
+    """Return what tells the device that a step begins, if its graphs are replayed.
+
+    Raises:
+        EnvironmentFault: torch records no graphs of this device.
+    """
+    device = context.device
+    if not context.recipe.replays_graphs:
+        return _nothing
+    if not isinstance(device, ReplaysGraphs):
+        raise EnvironmentFault(
+            f"compile=reduce-overhead on {device.name}",
+            where="recipe field compile",
+            rule="the device's vendor says that torch records graphs of it (ReplaysGraphs)",
+            remedy="use compile=true",
+        )
+    return device.begin_step
+
+
 class Stepper:
     """Take optimizer steps.
 
@@ -66,6 +90,7 @@ class Stepper:
             batch's samples, a scalar tensor.
         schedule_lr: called with the number of finished steps before each step; returns
             the learning rate as a multiple of the optimizer's initial one.
+        begin_step: called at the start of each step; see ``ReplaysGraphs``.
         max_grad_norm: clip the global gradient norm; none: no clipping.
         loss_scale_window: steps without overflow after which fp16's loss scale doubles.
         loss_scale_hysteresis: overflows since then that halve it; see ``LossScaler``.
@@ -80,6 +105,7 @@ class Stepper:
         precision: Precision,
         torch_type: str,
         data_size: int,
+        begin_step: Callable[[], None] = _nothing,
         schedule_lr: Callable[[int], float] = lambda _: 1.0,
         max_grad_norm: float | None = None,
         loss_scale_window: int = 2000,
@@ -93,6 +119,7 @@ class Stepper:
         self._precision = precision
         self._torch_type = torch_type
         self._data_size = data_size
+        self._begin_step = begin_step
         self._schedule_lr = schedule_lr
         self._base_lrs = [group["lr"] for group in optimizer.param_groups]
         self._max_grad_norm = max_grad_norm
@@ -143,6 +170,7 @@ class Stepper:
             precision=recipe.precision,
             torch_type=context.device.torch_type,
             data_size=ranks.data_size,
+            begin_step=_begin_step(context),
             **more,
         )
 
@@ -180,7 +208,11 @@ class Stepper:
         return torch.autocast(self._torch_type, dtype=dtype)
 
     def step(self, batches: Iterator[Batch]) -> Tensor | None:
-        """Take one step; see ``Job.step``."""
+        """Take one step; see ``Job.step``.
+
+        The loss it returns is never in a device graph's memory, which the next step overwrites.
+        """
+        self._begin_step()
         total: Tensor | None = None
         samples = 0
         for batch in batches:

@@ -57,6 +57,10 @@ class GlmRecipe(Recipe):
         False, "recompute blocks in the backward pass to save memory", rule="closed"
     )
 
+    def prevents_replay(self) -> str:
+        """Return why no recipe of this case allows it: the shapes of a step are not fixed."""
+        return "a graph has fixed shapes; here each micro-batch has another number of candidates"
+
     def check(self, world_size: int) -> None:
         """Refuse shapes that do not divide.
 
