@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 SIZE_VARIABLE, RESULTS_VARIABLE = "BENCHMARK_SIZE", "BENCHMARK_RESULTS"
 RESULTS = Path(__file__).parent / "results"
 _Size = TypeVar("_Size")
+_Found = TypeVar("_Found")
 
 
 def sized(full: _Size, tiny: _Size) -> _Size:
@@ -49,14 +50,14 @@ def ratio(above: Sequence[float], below: Sequence[float]) -> Ratio:
 
 
 def interleave(
-    variants: Mapping[str, Callable[[], float]], *, rounds: int, warmup: int = 1
-) -> dict[str, list[float]]:
+    variants: Mapping[str, Callable[[], _Found]], *, rounds: int, warmup: int = 1
+) -> dict[str, list[_Found]]:
     """Run every variant once a round, the order reversed every other round.
 
     Each callable returns its own measure of one run. Warm-up rounds are not recorded.
     """
     rounds = sized(rounds, 1)
-    kept: dict[str, list[float]] = {name: [] for name in variants}
+    kept: dict[str, list[_Found]] = {name: [] for name in variants}
     for number in range(warmup + rounds):
         names = list(variants) if number % 2 == 0 else list(reversed(variants))
         for name in names:

@@ -7,6 +7,7 @@ the loop's own cost a step measured on a job that does nothing, which noise cann
 from __future__ import annotations
 
 import os
+import statistics
 import sys
 import tempfile
 import time
@@ -47,10 +48,11 @@ class Endless:
 class Empty:
     """A job that moves one number with one batch, over and over, the rest as ``job`` has it."""
 
-    def __init__(self, job: Any, batch: Batch) -> None:
+    def __init__(self, job: Any, batch: Batch, device: Device) -> None:
         import torch
 
-        self.job, self.batch, self.moved = job, batch, torch.zeros(())
+        self.job, self.batch, self.moved = job, batch, device.place(torch.zeros(()))
+        self.loss = device.place(torch.full((), 0.5))
 
     def trained_parameters(self) -> dict[str, Any]:
         return {"moved": self.moved, **self.job.trained_parameters()}
@@ -59,16 +61,23 @@ class Empty:
         del epoch
         return repeat(self.batch)
 
-    def step(self, batches: Iterator[Batch]) -> float:
+    def step(self, batches: Iterator[Batch]) -> Any:
         next(batches)
         self.moved += 1.0
-        return 0.5
+        return self.loss
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.job, name)
 
 
-def loop_seconds(job: Any, device: Device, steps: int, window_steps: int = 10) -> float:
+def run_loop(
+    job: Any, device: Device, file: Path, steps: int, *, window_steps: int = 10, depth: int = DEPTH
+) -> float:
+    """Train ``steps`` as the worker does, with the events in ``file``; return the loop's seconds.
+
+    Args:
+        depth: batches that are read ahead.
+    """
     from trainmark.measure.events import EventWriter
     from trainmark.measure.loop import MeasuredLoop, Schedule
     from trainmark.measure.parameters import ParameterCheck
@@ -76,53 +85,55 @@ def loop_seconds(job: Any, device: Device, steps: int, window_steps: int = 10) -
     from trainmark.training.read_ahead import batches_of
 
     schedule = Schedule(max_epochs=1, max_steps=steps, warmup_steps=1, window_steps=window_steps)
-    with tempfile.TemporaryDirectory() as place:
-        events = EventWriter(Path(place) / "events.jsonl", time.perf_counter_ns)
-        watch = GradientWatch(job.trained_parameters(), looks=5)
-        # As the worker does; work outside of training does not count as its overhead.
-        parameters = ParameterCheck(
-            digest=TensorDigest(job.trained_parameters()), gradients=watch, updates=job.updates,
-            clock=time.perf_counter_ns,
-        )  # fmt: skip
-        parameters.start()
-        start = time.perf_counter()
-        MeasuredLoop(
-            job=job, batches=partial(batches_of, job, device, depth=DEPTH), schedule=schedule,
-            device=device, clock=time.perf_counter_ns, barrier=lambda: None, emit=events.emit,
-            parameters=parameters,
-        ).run()  # fmt: skip
-        seconds = time.perf_counter() - start
-        watch.close()
-        events.close()
+    events = EventWriter(file, time.perf_counter_ns)
+    watch = GradientWatch(job.trained_parameters(), looks=5)
+    # As the worker does; work outside of training does not count as its overhead.
+    parameters = ParameterCheck(
+        digest=TensorDigest(job.trained_parameters()), gradients=watch, updates=job.updates,
+        clock=time.perf_counter_ns,
+    )  # fmt: skip
+    parameters.start()
+    device.synchronize()
+    start = time.perf_counter()
+    MeasuredLoop(
+        job=job, batches=partial(batches_of, job, device, depth=depth), schedule=schedule,
+        device=device, clock=time.perf_counter_ns, barrier=lambda: None, emit=events.emit,
+        parameters=parameters,
+    ).run()  # fmt: skip
+    seconds = time.perf_counter() - start
+    watch.close()
+    events.close()
     return seconds
 
 
-def _bare_seconds(job: Endless, device: Device, steps: int) -> float:
+def loop_seconds(job: Any, device: Device, steps: int, window_steps: int = 10) -> float:
+    with tempfile.TemporaryDirectory() as place:
+        file = Path(place) / "events.jsonl"
+        return run_loop(job, device, file, steps, window_steps=window_steps)
+
+
+def _bare_seconds(job: Any, device: Device, steps: int) -> float:
     from trainmark.training.read_ahead import batches_of
 
+    device.synchronize()
     start = time.perf_counter()
     with closing(batches_of(job, device, 0, depth=DEPTH)) as stream:
         for _ in range(steps):
             job.step(stream)
+    device.synchronize()
     return time.perf_counter() - start
 
 
 def _empty_step_seconds(endless: Endless, device: Device) -> float:
     """Return the loop's cost a step, less what the empty job costs without it."""
-    job = Empty(endless.job, next(endless.stream))
+    job = Empty(endless.job, next(endless.stream), device)
     with_loop = min(loop_seconds(job, device, EMPTY_STEPS) for _ in range(3))
-    stream = job.batches(0)
-    bare = []
-    for _ in range(3):
-        start = time.perf_counter()
-        for _ in range(EMPTY_STEPS):
-            job.step(stream)
-        bare.append(time.perf_counter() - start)
-    return (with_loop - min(bare)) / EMPTY_STEPS
+    bare = min(_bare_seconds(job, device, EMPTY_STEPS) for _ in range(3))
+    return (with_loop - bare) / EMPTY_STEPS
 
 
-def main() -> bool:
-    device_name = os.environ.get("BENCHMARK_DEVICE", "cpu")
+def measure(device_name: str) -> tuple[list[Bar], dict[str, float], str]:
+    """Return the bars, figures in seconds a step, and what was measured, in words."""
     job, device = build("distilbert_sst2", device_name=device_name, max_epochs=1000)
     endless = Endless(job)
     times = interleave(
@@ -145,10 +156,20 @@ def main() -> bool:
             own / step <= 0.01,
         ),
     ]
+    figures = {
+        "bare_step_s": statistics.median(times["bare"]) / STEPS,
+        "loop_step_s": statistics.median(times["loop"]) / STEPS,
+        "loop_own_cost_s": own,
+    }
     details = (
         f"DistilBERT at its tiny size, windows of 10 steps, {STEPS} steps a run, {ROUNDS} rounds, "
         f"{EMPTY_STEPS:,} empty steps, on {device.name}."
     )
+    return bars, figures, details
+
+
+def main() -> bool:
+    bars, _, details = measure(os.environ.get("BENCHMARK_DEVICE", "cpu"))
     return conclude("loop_overhead", "The measured loop against the bare step", bars, details)
 
 

@@ -3,4 +3,6 @@
 # In this order; each is a module of this package, see ``section``.
 SECTIONS = (
     "ceilings",
+    "overhead",
+    "data_wait",
 )  # fmt: skip

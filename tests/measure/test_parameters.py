@@ -39,7 +39,7 @@ def test_the_benchmarks_jobs_go_through_the_loop() -> None:
     endless = Endless(job)
     assert loop_seconds(endless, device, 12, window_steps=5) > 0
     assert job.stepper.steps == 12
-    assert loop_seconds(Empty(job, next(endless.stream)), device, 3) > 0
+    assert loop_seconds(Empty(job, next(endless.stream), device), device, 3) > 0
     assert job.stepper.steps == 12
 
 

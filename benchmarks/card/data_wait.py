@@ -1,0 +1,179 @@
+"""A wait for data, injected into a real job: it must lower ``p_train`` and leave ``p_core``.
+
+The figures are those of a run, computed from the events of the measured loop.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from benchmarks.card.section import Findings
+from benchmarks.harness import Bar, interleave, ratio, sized
+from benchmarks.jobs import build
+from benchmarks.loop_overhead import DEPTH, Endless, run_loop
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from benchmarks.card.section import Card
+    from trainmark.protocols import Batch, Device
+
+TITLE = "A wait for data in the figures"
+STEPS, ROUNDS, MEASURE_S = sized((60, 21, 240.0), (6, 1, 5.0))
+# Large enough that the device is busy for most of a step, and not the host alone.
+MICRO_BATCH_SIZE = sized(512, 16)
+LONG, SHORT = 3.0, 0.5  # waits, in steps
+NOISE = 0.02
+
+
+class Delayed:
+    """A job whose batches come later each; all else is the job's own.
+
+    With batches read ahead, the reading thread sleeps. Without, the device is idle when a wait
+    begins, so that none of it is hidden behind the step before; and the host keeps working, so
+    that its clock does not fall.
+
+    Args:
+        delay_s: the wait before each batch.
+    """
+
+    def __init__(self, job: Any, device: Device, delay_s: float, *, depth: int) -> None:
+        self.job, self.device, self.delay_s, self.depth = job, device, delay_s, depth
+        self.read_ns: list[int] = []
+        self.injected_ns: list[int] = []
+
+    def batches(self, epoch: int) -> Iterator[Batch]:
+        source = self.job.batches(epoch)
+        while True:
+            asked_ns = time.perf_counter_ns()
+            batch = next(source, None)
+            if batch is None:
+                return
+            self.read_ns.append(time.perf_counter_ns() - asked_ns)
+            if not self.depth:
+                self.device.synchronize()
+            start_ns = time.perf_counter_ns()
+            end_ns = start_ns + round(self.delay_s * 1e9)
+            if self.depth:
+                time.sleep(self.delay_s)
+            while time.perf_counter_ns() < end_ns:
+                pass
+            self.injected_ns.append(time.perf_counter_ns() - start_ns)
+            yield batch
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.job, name)
+
+
+class Trained(NamedTuple):
+    """One run of the loop: its figures, its time, and that of reading its batches and waiting."""
+
+    p_train: float
+    p_core: float
+    samples: int
+    train_s: float
+    core_s: float
+    read_s: float
+    injected_s: float
+
+    def expected_p_train(self, before_s: float) -> float:
+        """Return the rate of a run whose steps take ``before_s`` and that waited as this one."""
+        return self.samples / (before_s + self.injected_s)
+
+
+def train(job: Any, device: Device, delay_s: float, *, depth: int) -> Trained:
+    """Train with an injected wait; compute the figures from the events as a record does."""
+    from trainmark.measure.figures import compute
+    from trainmark.measure.step_series import Series
+    from trainmark.measure.timeline import RunTimeline, read_rank
+
+    delayed = Delayed(job, device, delay_s, depth=depth)
+    with tempfile.TemporaryDirectory() as place:
+        file = Path(place) / "events.jsonl"
+        run_loop(delayed, device, file, STEPS, depth=depth)
+        series = Series.empty()
+        rank = read_rank(file, 0, series)
+    assert rank.train_ns is not None
+    launcher = {"launch": {"t_ns": rank.trained["start_ns"]}}
+    figures = compute(
+        RunTimeline([rank], series, launcher), precision="fp32", recipe_warmup_steps=1
+    )
+    p_train, p_core = figures["p_train"].value, figures["p_core"].value
+    assert p_train is not None
+    assert p_core is not None
+    return Trained(
+        p_train, p_core, samples=rank.counts.samples, train_s=rank.train_ns / 1e9,
+        core_s=(rank.train_ns - rank.wait_ns) / 1e9,
+        # The thread may have read more batches than the steps used.
+        read_s=sum(delayed.read_ns[:STEPS]) / 1e9,
+        injected_s=sum(delayed.injected_ns[:STEPS]) / 1e9,
+    )  # fmt: skip
+
+
+pairs = partial(zip, strict=True)
+
+
+def _equal(what: str, above: Sequence[float], below: Sequence[float]) -> Bar:
+    found = ratio(above, below)
+    return Bar(what, str(found), f"within {100 * NOISE:g}% of 1", abs(found.median - 1) <= NOISE)
+
+
+def run(card: Card) -> Findings:
+    job, device = build("distilbert_sst2", device_name=card.device, max_epochs=1000,
+                        micro_batch_size=MICRO_BATCH_SIZE)  # fmt: skip
+    endless = Endless(job)
+
+    def variant(steps: float, depth: int) -> Callable[[], Trained]:
+        return lambda: train(endless, device, steps * step_s, depth=depth)
+
+    train(endless, device, 0.0, depth=0)
+    step_s = train(endless, device, 0.0, depth=0).core_s / STEPS
+    round_s = STEPS * step_s * (1 + (1 + LONG) + 1 + 1 + LONG)
+    rounds = min(ROUNDS, max(3, int(MEASURE_S / round_s)))
+    found = interleave(
+        {
+            "bare": variant(0, 0), "waiting": variant(LONG, 0),
+            "ahead": variant(0, DEPTH), "short": variant(SHORT, DEPTH),
+            "long": variant(LONG, DEPTH),
+        },
+        rounds=rounds,
+    )  # fmt: skip
+    bare, waiting, ahead, short, long = found.values()
+
+    def column(runs: Sequence[Trained], name: str) -> list[float]:
+        return [getattr(item, name) for item in runs]
+
+    due = [with_.expected_p_train(without.train_s) for with_, without in pairs(waiting, bare)]
+    # The thread reads and waits without a pause; the last step follows its last wait.
+    ahead_due = [
+        with_.expected_p_train(with_.read_s + without.core_s / STEPS)
+        for with_, without in pairs(long, ahead)
+    ]
+    bars = [
+        _equal("no batch read ahead, p_train / that of the injected wait",
+               column(waiting, "p_train"), due),
+        _equal("the same, p_core / p_core without the wait",
+               column(waiting, "p_core"), column(bare, "p_core")),
+        _equal(f"{DEPTH} read ahead, a wait of {LONG:g} steps, p_train / that of the wait",
+               column(long, "p_train"), ahead_due),
+        _equal("the same, p_core / p_core without the wait",
+               column(long, "p_core"), column(ahead, "p_core")),
+        _equal(f"{DEPTH} read ahead, a wait of {SHORT:g} steps, p_train / p_train without",
+               column(short, "p_train"), column(ahead, "p_train")),
+    ]  # fmt: skip
+    figures: dict[str, float | None] = {}
+    for name, runs in found.items():
+        for figure in ("p_train", "p_core"):
+            values = sorted(column(runs, figure))
+            figures[f"{name}_{figure}"] = values[len(values) // 2]
+    return Findings(
+        bars, figures,
+        f"DistilBERT at its tiny size, batch {MICRO_BATCH_SIZE}, {STEPS} steps of "
+        f"{step_s * 1e3:.1f} ms a run, {rounds} rounds, samples/s. The last row shows that reading "
+        "ahead hides a wait that is shorter "
+        "than a step; a wait that is not hidden must be seen in p_train alone.",
+    )  # fmt: skip
