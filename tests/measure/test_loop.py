@@ -495,3 +495,11 @@ def test_a_schedule_is_taken_out_of_a_recipe() -> None:
 def test_the_clock_is_the_callers(clock: FakeClock) -> None:
     clock.advance(5)
     assert clock() == 1_005
+
+
+def test_graphs_compiled_within_a_window_are_in_its_event(sync_device: SyncDevice) -> None:
+    loop, events = make_loop(sync_device, [[Micro()] * 5])  # of 1, 1 and 3 steps
+    totals = iter([None, 2, 2, 2, 2, 3, 3])  # before and after each window, and at the end
+    loop.compiled = lambda: next(totals)
+    loop.run()
+    assert [item.get("graphs_compiled") for item in events.named("window")] == [2, None, 1]

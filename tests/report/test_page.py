@@ -13,6 +13,7 @@ import pytest
 
 from trainmark.errors import RecordError, UsageError
 from trainmark.report import page
+from trainmark.results.compilation import Compilation
 from trainmark.results.record import Cause, Record
 from trainmark.spec import PageSpec, Shown, TableSpec, Text, message
 
@@ -473,3 +474,21 @@ def test_a_case_s_table_has_the_rows_that_the_job_told():
 def test_a_page_says_that_charts_are_thinned_only_where_they_are(steps, stretch):
     said = re.findall(r"value of every ([\d,]+) steps", html(of_steps(steps)))
     assert said == ([] if stretch is None else [str(stretch)])
+
+
+@pytest.mark.parametrize(
+    ("lang", "line"),
+    [
+        ("en", "- Compiler: torch.compile: 1 graph(s), 0 graph break(s), cache warm (2 hit(s), 0 "),
+        ("zh", "- 编译器：torch.compile：1 个图，0 处图中断，缓存已有（命中 2，编译 0）\n"),
+    ],
+)
+def test_what_the_compiler_did_is_listed_only_where_something_was_compiled(
+    lang: str, line: str
+) -> None:
+    found = Compilation(
+        cache="warm", graphs=1, graph_breaks=0, cache_hits=2, cache_misses=0, cache_bypasses=0,
+        graphs_left_out=None, graphs_while_measured=0,
+    )  # fmt: skip
+    assert line in markdown(on_cpu().model_copy(update={"compilation": found}), lang=lang)
+    assert line[:6] not in markdown(on_cpu(), lang=lang)

@@ -106,6 +106,7 @@ class MeasuredLoop:
     stages: StepStages = field(default_factory=StepStages)
     enter: Callable[[str], None] = lambda _: None
     parameters: ParameterCheck | None = None
+    compiled: Callable[[], int | None] = lambda: None
     outcome: Outcome = field(default_factory=Outcome)
     _samples_of_all: int = field(default=0, init=False)
     _evaluate_at: float = field(default=math.inf, init=False)
@@ -183,6 +184,7 @@ class MeasuredLoop:
         losses: list[Any] = []
         taken: list[StepBatches] = []
         more = True
+        graphs = self.compiled() or 0
         start_ns = self.clock()
         marks = [device.mark()]
         while len(losses) < length:
@@ -202,6 +204,7 @@ class MeasuredLoop:
             values = device.read(losses)
             total = sum((item.counts for item in taken), Counts())
             parts_ns = self.stages.take_ns(device)
+            new_graphs = (self.compiled() or 0) - graphs
             self.emit(
                 "window",
                 phase=phase,
@@ -221,6 +224,7 @@ class MeasuredLoop:
                 model_flops=self.job.model_flops(total),
                 used_bytes=device.memory().used_bytes,
                 **({"parts_ns": parts_ns} if parts_ns else {}),
+                **({"graphs_compiled": new_graphs} if new_graphs else {}),
                 **self._checked(),
             )
             self._refuse_non_finite(values)

@@ -62,6 +62,18 @@ class JobFacts(TypedDict, total=False):
 
 
 @with_config(_SHAPE)
+class CompilerCounts(TypedDict):
+    """What torch's compiler did on a rank; see ``results.compilation.Compilation``."""
+
+    graphs: Count
+    graph_breaks: Count
+    cache_hits: Count
+    cache_misses: Count
+    cache_bypasses: Count
+    graphs_left_out: Count | None
+
+
+@with_config(_SHAPE)
 class _Event(TypedDict):
     t_ns: Nanoseconds
 
@@ -87,6 +99,7 @@ class _Window(_Timed):
     model_flops: Amount | None
     used_bytes: Bytes | None
     parts_ns: NotRequired[dict[str, Spent]]
+    graphs_compiled: NotRequired[Count]
     check_ns: NotRequired[Spent]
 
 
@@ -146,6 +159,7 @@ class _Parameters(_Event):
 class _Result(_Event):
     event: Literal["result"]
     job: JobFacts
+    compiler: NotRequired[CompilerCounts | None]
     used_bytes: Bytes | None
     allocator_peak_bytes: NotRequired[Bytes | None]
 

@@ -38,6 +38,7 @@ class Phase:
     sequences: int = 0
     tokens: int = 0
     tokens_padded: int = 0
+    graphs_compiled: int = 0
     model_flops: float | None = 0.0  # None if a window has none
     parts_ns: Counter[str] = field(default_factory=Counter)
 
@@ -54,6 +55,7 @@ class Phase:
         flops = window["model_flops"]
         known = flops is not None and self.model_flops is not None
         self.model_flops = self.model_flops + flops if known else None
+        self.graphs_compiled += window.get("graphs_compiled", 0)
         if "parts_ns" in window:
             self.parts_ns.update(window["parts_ns"])
 

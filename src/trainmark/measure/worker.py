@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from trainmark.measure.parameters import ParameterCheck
-    from trainmark.protocols import Device, Job
+    from trainmark.protocols import Job, JobContext
 
 STACKS_SIGNAL = signal.SIGUSR1
 clock = time.perf_counter_ns
@@ -137,6 +137,7 @@ def run_rank(rank: Rank, run_dir: Path, number: int, local_rank: int) -> None:
         from trainmark.measure.parameters import ParameterCheck
         from trainmark.planning.plan import Plan
         from trainmark.protocols import JobContext, OwnEpoch, SavesArtifacts
+        from trainmark.training.compilation import counting
         from trainmark.training.parameters import GradientWatch, TensorDigest
         from trainmark.training.read_ahead import batches_of
 
@@ -205,6 +206,7 @@ def run_rank(rank: Rank, run_dir: Path, number: int, local_rank: int) -> None:
         stages=context.stages,
         enter=rank.enter,
         parameters=parameters,
+        compiled=counting(recipe),
     ).run()
     watch.close()
     if isinstance(job, SavesArtifacts):
@@ -212,16 +214,19 @@ def run_rank(rank: Rank, run_dir: Path, number: int, local_rank: int) -> None:
             job.save(run_dir / ARTIFACTS_DIR)
             barrier()
             artifacts = _files_below(run_dir, ARTIFACTS_DIR)
-    _report(rank, job, parameters, device, artifacts)
+    _report(rank, job, parameters, context, artifacts)
     with rank.span("finish"):
         if distributed:
             torch.distributed.destroy_process_group()
 
 
 def _report(
-    rank: Rank, job: Job, parameters: ParameterCheck, device: Device, artifacts: list[str]
+    rank: Rank, job: Job, parameters: ParameterCheck, context: JobContext, artifacts: list[str]
 ) -> None:
-    """Emit the facts of the job and of its parameters after training."""
+    """Emit the facts of the job, of its parameters and of the compiler after training."""
+    from trainmark.training.compilation import facts as compiler_facts
+
+    device = context.device
     with rank.span("finish"):
         facts = dict(job.facts()) | ({"artifacts": artifacts} if artifacts else {})
     with rank.span("check"):  # last, so that a change by any later call is detected
@@ -231,6 +236,7 @@ def _report(
         rank.events.emit(
             "result",
             job=facts,
+            compiler=compiler_facts(device, context.recipe),
             allocator_peak_bytes=memory.allocator_peak_bytes,
             used_bytes=memory.used_bytes,
             total_bytes=memory.total_bytes,

@@ -88,6 +88,25 @@ def _framework(record: Record, lang: str) -> str:
     return text("sep.comma", lang).join(words) or text("fact.unknown", lang)
 
 
+def _compiled(record: Record, lang: str) -> dict[str, str]:
+    """Return what the compiler did; nothing for a run that compiled nothing."""
+    found = record.compilation
+    if found is None:
+        return {}
+    told = text("fact.unknown", lang)
+    if found.graphs is not None:
+        told = text(
+            "env.compiled_told",
+            lang,
+            graphs=found.graphs,
+            breaks=found.graph_breaks,
+            cache=text(f"cache.{found.cache or 'unused'}", lang),
+            hits=found.cache_hits,
+            made=(found.cache_misses or 0) + (found.cache_bypasses or 0),
+        )
+    return {text("env.compiled", lang): told}
+
+
 def environment(records: Sequence[Record], lang: str) -> list[Section]:
     """Return the hardware and software of all records."""
     found = [Section(text("section.environment", lang), 2, "environment")]
@@ -119,5 +138,6 @@ def _software(record: Record, lang: str) -> dict[str, str]:
         text("env.framework", lang): _framework(record, lang),
         text("env.packages", lang): joined(env.get("packages"), lang),
         text("env.collective", lang): _if_used(record, "collective", lang),
+        **_compiled(record, lang),
         text("env.variables", lang): joined(env.get("variables"), lang),
     }

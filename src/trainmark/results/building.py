@@ -16,6 +16,7 @@ from trainmark.measure.stats import STEADY_DRIFT, drift
 from trainmark.measure.timeline import RunTimeline, read_run
 from trainmark.planning.plan import PLAN_FILE, Plan
 from trainmark.results import cause, checks, findings
+from trainmark.results.compilation import compilation
 from trainmark.results.evidence import evidence, redactor_of
 from trainmark.results.record import (
     Environment,
@@ -235,6 +236,7 @@ def compute(run_dir: Path) -> Record:
         spans=_spans(timeline),
         ranks=_ranks(timeline),
         steps=steps,
+        compilation=compilation(plan, timeline),
         figures=figures,
         quality=quality,
         fix_hp=plan.fix_hp,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from trainmark.results.checks import samples_per_epoch
+from trainmark.results.compilation import graphs_while_measured
 from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
@@ -172,6 +173,12 @@ def _on_conditions(seen: Seen) -> Iterator[Message]:
                 process=user["process"],
                 gib=(user["used_bytes"] or 0) / _GIB,
             )
+    graphs = graphs_while_measured(seen.timeline)
+    if graphs:
+        yield message("compiled_while_measured", graphs=graphs)
+    compiler = seen.timeline.ranks[0].result.get("compiler") or {}
+    if compiler.get("graphs_left_out"):
+        yield message("graphs_left_out", graphs=compiler["graphs_left_out"])
     if "oversubscribed" in seen.plan.labels:
         yield message("oversubscribed")
     for rank in seen.timeline.ranks:

@@ -18,6 +18,7 @@ from trainmark.data.json_documents import Frozen
 from trainmark.errors import RecordError
 from trainmark.measure.shapes import DeviceFacts, JobFacts, Machine
 from trainmark.planning.plan import Plan  # noqa: TC001 - pydantic reads it at run time
+from trainmark.results.compilation import Compilation  # noqa: TC001 - likewise
 from trainmark.spec import Message  # noqa: TC001 - likewise
 
 if TYPE_CHECKING:
@@ -198,6 +199,7 @@ class Record(Frozen):
     spans: Spans
     ranks: list[RankEntry]
     steps: Steps
+    compilation: Compilation | None = None
     figures: dict[str, FigureEntry]
     quality: Quality
     fix_hp: dict[str, Any]
