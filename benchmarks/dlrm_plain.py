@@ -43,12 +43,12 @@ def draw_batch(kind: str, batch: int, *, seed: int) -> tuple[Tensor, Tensor, Ten
 
 
 class PlainTables(nn.Module):
-    """One ``EmbeddingBag`` a table; ``sparse`` gradients or dense ones."""
+    """One ``EmbeddingBag`` a table of ``rows``; ``sparse`` gradients or dense ones."""
 
-    def __init__(self, *, sparse: bool) -> None:
+    def __init__(self, *, sparse: bool, rows: int = TABLE_ROWS) -> None:
         super().__init__()
         self.bags = nn.ModuleList(
-            nn.EmbeddingBag(TABLE_ROWS, DIM, mode="sum", sparse=sparse) for _ in range(NUM_TABLES)
+            nn.EmbeddingBag(rows, DIM, mode="sum", sparse=sparse) for _ in range(NUM_TABLES)
         )
 
     def forward(self, ids: Sequence[Tensor]) -> list[Tensor]:
@@ -58,9 +58,9 @@ class PlainTables(nn.Module):
 class PlainDlrm(nn.Module):
     """The same mathematics, written as one would at first."""
 
-    def __init__(self, *, sparse: bool) -> None:
+    def __init__(self, *, sparse: bool, rows: int = TABLE_ROWS) -> None:
         super().__init__()
-        self.tables = PlainTables(sparse=sparse)
+        self.tables = PlainTables(sparse=sparse, rows=rows)
         self.bottom = mlp([NUM_NUMERICAL, *BOTTOM])
         self.top = mlp([NUM_FEATURES, *TOP], last_is_linear=True)
         row, column = torch.tril_indices(NUM_TABLES + 1, NUM_TABLES + 1, -1)

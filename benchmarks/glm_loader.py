@@ -17,19 +17,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from trainmark.cases.glm_superglue.data.examples import Examples
+    from trainmark.cases.glm_superglue.data.passages import Passages
 
-SEQ_LENGTH, VOCAB_SIZE, WIDTH, HEADS = 512, 30_592, 1024, 16
+SEQ_LENGTH, VOCAB_SIZE, WIDTH, HEADS = sized(512, 64), 30_592, 1024, 16
 SAMPLES = sized(400, 16)
-CANDIDATES, PASSAGE_TOKENS, NAME_TOKENS = 10, 300, 3  # about as ReCoRD has them
+# About as ReCoRD has them.
+CANDIDATES, PASSAGE_TOKENS, NAME_TOKENS = sized((10, 300, 3), (4, 16, 3))
 MICRO_BATCH = 8
 STEP_SEQUENCES = 4
 ROUNDS = 5
 TIMES_THE_STEP = 5.0
 
 
-def cloze() -> Examples:
-    """Return samples of ReCoRD's sizes from drawn tokens, held as text is once tokenised."""
-    from trainmark.cases.glm_superglue.data.cloze import ClozeExamples, Drawn
+def drawn_passages() -> Passages:
+    """Return samples of ReCoRD's sizes from drawn tokens, as text is once tokenised."""
     from trainmark.cases.glm_superglue.data.passages import Passages, Ragged, starts_of
     from trainmark.cases.glm_superglue.data.tokens import BlockTokens
 
@@ -41,7 +42,7 @@ def cloze() -> Examples:
         return Ragged(values, starts_of(lengths))
 
     names_of = np.arange(SAMPLES + 1) * CANDIDATES
-    passages = Passages(
+    return Passages(
         texts=rows(SAMPLES, PASSAGE_TOKENS),
         names=rows(SAMPLES * CANDIDATES, NAME_TOKENS),
         queries=rows(2 * SAMPLES, 12),
@@ -52,6 +53,13 @@ def cloze() -> Examples:
         lines=np.arange(1, SAMPLES + 1),
         tokens=BlockTokens(first=101, mask=103, end=0, piece_start=30_522, piece_end=30_523),
     )
+
+
+def cloze() -> Examples:
+    """Return the drawn passages as training samples."""
+    from trainmark.cases.glm_superglue.data.cloze import ClozeExamples, Drawn
+
+    passages = drawn_passages()
     return ClozeExamples(
         passages, Drawn.for_training(passages, CANDIDATES - 1), seq_length=SEQ_LENGTH,
         vocab_size=VOCAB_SIZE, file=Path("drawn"),

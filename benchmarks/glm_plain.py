@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 if TYPE_CHECKING:
     from trainmark.cases.glm_superglue.model import GlmShape
@@ -21,8 +22,9 @@ HIDDEN_SCORE = -65504.0
 
 def seen(separators: Tensor, length: int) -> Tensor:
     """Return ones where a key is seen and zeros elsewhere, (N, 1, S, S)."""
-    ones = torch.ones(len(separators), length, length).tril()
-    before = torch.arange(length)[None, None] < separators[:, None, None]
+    device = separators.device
+    ones = torch.ones(len(separators), length, length, device=device).tril()
+    before = torch.arange(length, device=device)[None, None] < separators[:, None, None]
     return ones.masked_fill(before, 1.0)[:, None]
 
 
@@ -94,10 +96,17 @@ class PlainTransformer(nn.Module):
 
 
 class PlainGlm(nn.Module):
-    """The same mathematics, written directly from its definition."""
+    """The same mathematics, written directly from its definition.
 
-    def __init__(self, shape: GlmShape, *, dropout: float = 0.1) -> None:
+    Args:
+        checkpoint_activations: compute each layer again in the backward pass, as the original.
+    """
+
+    def __init__(
+        self, shape: GlmShape, *, dropout: float = 0.1, checkpoint_activations: bool = False
+    ) -> None:
         super().__init__()
+        self.checkpoint_activations = checkpoint_activations
         self.word_embeddings = nn.Embedding(shape.vocab_size, shape.hidden_size)
         self.transformer = PlainTransformer(shape, dropout)
 
@@ -110,7 +119,8 @@ class PlainGlm(nn.Module):
         x = body.embedding_dropout(x + body.block_position_embeddings(block_positions))
         mask = seen(separators, ids.size(1))
         for layer in body.layers:
-            x = layer(x, mask)
+            again = self.checkpoint_activations
+            x = checkpoint(layer, x, mask, use_reentrant=False) if again else layer(x, mask)
         x = body.final_layernorm(x)
         return nn.functional.linear(x, self.word_embeddings.weight)
 
@@ -131,6 +141,6 @@ class PlainGlm(nn.Module):
         """
         scores = self.logits(ids, positions, block_positions, separators)
         chances = torch.log_softmax(scores.float(), -1)
-        rows = torch.arange(len(ids))[:, None].expand_as(targets)
-        places = torch.arange(ids.size(1))[None].expand_as(targets)
+        rows = torch.arange(len(ids), device=ids.device)[:, None].expand_as(targets)
+        places = torch.arange(ids.size(1), device=ids.device)[None].expand_as(targets)
         return (chances[rows, places, targets] * counted).sum(1)

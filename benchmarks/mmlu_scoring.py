@@ -29,20 +29,74 @@ ROUNDS = 9
 BAR = 3.0
 
 
-def _questions(place: Path) -> tuple[Mmlu, Plan]:
+def drawn_questions(place: Path, *, vocab_size: int, max_length: int) -> tuple[Mmlu, Plan]:
+    """Return generated questions and their prompts; ``place`` gets the tokenizer's files."""
     from trainmark.cases.llama2_7b_lora.data import generating
     from trainmark.cases.llama2_7b_lora.data.tokens import open_tokenizer
     from trainmark.cases.llama2_7b_lora.mmlu.plan import plan_scoring
     from trainmark.cases.llama2_7b_lora.mmlu.questions import DEV_ROWS, Subject
     from trainmark.cases.llama2_7b_lora.mmlu.questions import SUBJECTS as NAMES
 
-    generating.write_tokenizer(place, vocab_size=SIZES["vocab_size"])
+    generating.write_tokenizer(place, vocab_size=vocab_size)
     mmlu = []
     for name in NAMES[:SUBJECTS]:
         drawn = generating.questions(name, rows=DEV_ROWS + ITEMS, seed=1)
         mmlu.append(Subject(name, drawn[:DEV_ROWS], drawn[DEV_ROWS:]))
-    tokenizer = open_tokenizer(place, vocab_size=SIZES["vocab_size"])
-    return tuple(mmlu), plan_scoring(tokenizer, tuple(mmlu), max_length=2048)
+    tokenizer = open_tokenizer(place, vocab_size=vocab_size)
+    return tuple(mmlu), plan_scoring(tokenizer, tuple(mmlu), max_length=max_length)
+
+
+def described(plan: Plan) -> str:
+    """Return how many questions there are and what their prompts share."""
+    prefix = len(plan.groups[0].prefix)
+    rest = sum(map(len, plan.groups[0].rests)) / len(plan.groups[0].rests)
+    return (
+        f"{plan.items} questions of {SUBJECTS} subjects, 5 shots: {prefix} tokens are shared, "
+        f"{rest:.0f} are a question's own."
+    )
+
+
+class BothWays:
+    """The two ways of scoring, timed, with the answers that each gave last.
+
+    Args:
+        batch_tokens: see ``score``.
+    """
+
+    def __init__(self, model: Any, mmlu: Mmlu, plan: Plan, *, batch_tokens: int) -> None:
+        self.model, self.mmlu, self.plan = model, mmlu, plan
+        self.batch_tokens = batch_tokens
+        self.answers: dict[bool, list[int]] = {}
+
+    def seconds(self, reuse: bool) -> float:
+        """Score all questions; return how long it took, until the host had the answers."""
+        from trainmark.cases.llama2_7b_lora.mmlu.scoring import score
+
+        started = time.perf_counter()
+        found = score(self.model, self.mmlu, self.plan, batch_tokens=self.batch_tokens, reuse=reuse)
+        seconds = time.perf_counter() - started
+        self.answers[reuse] = [item.predicted for item in found.items]
+        return seconds
+
+    def interleaved(self, *, rounds: int) -> dict[str, list[float]]:
+        """Return the seconds of ``reuse`` and of each prompt ``alone``, by round."""
+        ways = {"reuse": partial(self.seconds, True), "alone": partial(self.seconds, False)}
+        return interleave(ways, rounds=rounds)
+
+    def same(self) -> int:
+        """Return how many questions both answered alike."""
+        return sum(a == b for a, b in zip(self.answers[True], self.answers[False], strict=True))
+
+    def same_bar(self, what: str) -> Bar:
+        """Return the bar that every answer is the same."""
+        same, items = self.same(), self.plan.items
+        return Bar(what, f"{same} of {items}", "all", same == items)
+
+
+def speed_bar(found: dict[str, list[float]], least: float, what: str) -> Bar:
+    """Return the bar of the prefix's reuse over one prompt at a time."""
+    speed = ratio(found["alone"], found["reuse"])
+    return Bar(what, str(speed), f"at least {least:g}", speed.median >= least)
 
 
 def _model() -> Any:
@@ -58,37 +112,18 @@ def _model() -> Any:
 
 def main() -> bool:
     """Interleave both and hold their scores against each other."""
-    from trainmark.cases.llama2_7b_lora.mmlu.scoring import score
-
     with tempfile.TemporaryDirectory() as place:
-        mmlu, plan = _questions(Path(place))
-    model = _model()
-    answers: dict[bool, list[int]] = {}
-
-    def timed(reuse: bool) -> float:
-        started = time.perf_counter()
-        found = score(model, mmlu, plan, batch_tokens=BATCH_TOKENS, reuse=reuse)
-        seconds = time.perf_counter() - started
-        answers[reuse] = [item.predicted for item in found.items]
-        return seconds
-
-    found = interleave(
-        {"reuse": partial(timed, True), "alone": partial(timed, False)}, rounds=ROUNDS
-    )
-    same = sum(a == b for a, b in zip(answers[True], answers[False], strict=True))
-    speed = ratio(found["alone"], found["reuse"])
-    prefix = len(plan.groups[0].prefix)
-    rest = sum(map(len, plan.groups[0].rests)) / len(plan.groups[0].rests)
+        mmlu, plan = drawn_questions(Path(place), vocab_size=SIZES["vocab_size"], max_length=2048)
+    both = BothWays(_model(), mmlu, plan, batch_tokens=BATCH_TOKENS)
+    found = both.interleaved(rounds=ROUNDS)
     bars = [
-        Bar("prefix reuse / one prompt at a time, speed", str(speed), f"at least {BAR:g}",
-            speed.median >= BAR),
-        Bar("same answers", f"{same} of {plan.items}", "all", same == plan.items),
-    ]  # fmt: skip
+        speed_bar(found, BAR, "prefix reuse / one prompt at a time, speed"),
+        both.same_bar("same answers"),
+    ]
     middle = {name: sorted(values)[len(values) // 2] for name, values in found.items()}
     return conclude(
         "mmlu_scoring", "MMLU scoring", bars,
-        f"{plan.items} questions of {SUBJECTS} subjects, 5 shots: {prefix} tokens are shared, "
-        f"{rest:.0f} are a question's own. Medians of {ROUNDS} rounds: {middle['reuse']:.2f} s "
+        f"{described(plan)} Medians of {ROUNDS} rounds: {middle['reuse']:.2f} s "
         f"with reuse, {middle['alone']:.2f} s without. Llama of width {SIZES['hidden_size']}, "
         f"{SIZES['num_hidden_layers']} layers, random weights, fp32.",
     )  # fmt: skip

@@ -165,10 +165,8 @@ class GlmJob:
         """
         if not counts.sequences:
             return 0.0
-        shape, length = self.shape, counts.tokens_padded / counts.sequences
-        weights = 6.0 * shape.num_layers * shape.layer_matmul_weights
-        attention = 12.0 * shape.num_layers * shape.hidden_size * length
-        return (weights + attention) * counts.tokens_padded
+        length = counts.tokens_padded / counts.sequences
+        return self.shape.flops_per_token(length) * counts.tokens_padded
 
     def facts(self) -> Mapping[str, Any]:
         recipe = self.recipe

@@ -53,6 +53,11 @@ class GlmShape:
         block = self.layer_matmul_weights + 13 * self.hidden_size  # biases 3 + 1 + 4 + 1, norms 4
         return tables + self.num_layers * block + 2 * self.hidden_size
 
+    def flops_per_token(self, length: float) -> float:
+        """Return the FLOPs of training the blocks on a token of a sequence of ``length``."""
+        weights = 6.0 * self.num_layers * self.layer_matmul_weights
+        return weights + 12.0 * self.num_layers * self.hidden_size * length
+
 
 class Attention(nn.Module):
     """Self-attention; the rows of ``query_key_value`` are all queries, all keys, all values."""
