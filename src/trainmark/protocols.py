@@ -117,7 +117,11 @@ class RankWork:
 
 @dataclass(frozen=True, slots=True)
 class JobContext:
-    """Everything from which a job is built on one rank."""
+    """Everything from which a job is built on one rank.
+
+    Args:
+        memory: what each rank can have, the same on all; None: ask the device.
+    """
 
     recipe: Any
     data_dir: Path
@@ -125,6 +129,7 @@ class JobContext:
     world_size: int
     device: Device
     stages: StepStages = field(default_factory=StepStages)
+    memory: RankMemory | None = None
 
 
 class Job(Protocol):

@@ -127,12 +127,25 @@ def error_report(error: BaseException, place: str) -> dict[str, Any]:
     }
 
 
+def _connect(backend: str, run_timeout_s: float) -> None:
+    """Join the other ranks."""
+    from datetime import timedelta
+
+    import torch
+
+    # The launcher's deadline ends a hang, so collectives need a longer timeout. Above
+    # about 292 years a timeout overflows in nanoseconds and collectives hang at once.
+    seconds = min(2 * run_timeout_s, _LONGEST_COLLECTIVE_S)
+    torch.distributed.init_process_group(backend, timeout=timedelta(seconds=seconds))
+
+
 def run_rank(rank: Rank, run_dir: Path, number: int, local_rank: int) -> None:
     """Build the job of the plan in ``run_dir`` and run it as rank ``number``."""
     with rank.span("init"):
         import torch
 
         from trainmark import cases, devices
+        from trainmark.measure.fit import memory_that_fits
         from trainmark.measure.loop import MeasuredLoop, Schedule
         from trainmark.measure.parameters import ParameterCheck
         from trainmark.planning.plan import Plan
@@ -147,14 +160,7 @@ def run_rank(rank: Rank, run_dir: Path, number: int, local_rank: int) -> None:
         device = vendor.open(local_rank, plan.nproc)
         distributed = plan.world_size > 1
         if distributed:
-            from datetime import timedelta
-
-            # The launcher's deadline ends a hang, so collectives need a longer timeout. Above
-            # about 292 years a timeout overflows in nanoseconds and collectives hang at once.
-            seconds = min(2 * recipe.timeout_s, _LONGEST_COLLECTIVE_S)
-            torch.distributed.init_process_group(
-                vendor.collective_backend, timeout=timedelta(seconds=seconds)
-            )
+            _connect(vendor.collective_backend, recipe.timeout_s)
         barrier = torch.distributed.barrier if distributed else lambda: None
         flags = device.set_precision(recipe.precision)
         torch.manual_seed(recipe.seed)
@@ -162,13 +168,14 @@ def run_rank(rank: Rank, run_dir: Path, number: int, local_rank: int) -> None:
     with rank.span("preflight"):
         barrier()
         matmul = device.matmul_rate(recipe.precision)
-    context = JobContext(
-        recipe=recipe,
-        data_dir=Path(plan.data.folder),
-        rank=number,
-        world_size=plan.world_size,
-        device=device,
-    )
+        context = JobContext(
+            recipe=recipe,
+            data_dir=Path(plan.data.folder),
+            rank=number,
+            world_size=plan.world_size,
+            device=device,
+            memory=memory_that_fits(plan, recipe, vendor, device),
+        )
     with rank.span("data_build"):
         data = job_module.load_data(context)
     with rank.span("model_build"):

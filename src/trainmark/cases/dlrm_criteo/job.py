@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from trainmark.protocols import Batch, Counts, Evaluation
-from trainmark.spec import RankMemory
 from trainmark.training.kernels.choice import LIBRARY, Kernels, choose
 from trainmark.training.parallel import Ranks, parallelize
 from trainmark.training.parameters import trained
 from trainmark.training.read_ahead import read_ahead
+from trainmark.training.step_memory import memory_of_rank
 from trainmark.training.stepper import AUTOCAST_DTYPES, Stepper, add_floats_over_ranks
 
 from . import data as clicks
@@ -23,7 +23,7 @@ from .data.reader import SplitReader, batches_per_portion
 from .embeddings import FusedTables
 from .hybrid import HybridTables
 from .model import build_model
-from .placement import FLOAT_BYTES, Placement, place_within
+from .placement import FLOAT_BYTES, place_within
 from .recipe import layers, table_rows
 from .timed import look_up
 
@@ -55,25 +55,6 @@ def lr_factor(recipe: DlrmRecipe, finished_steps: int) -> float:
     return float(min(1.0, max(0.0, left / recipe.decay_steps)) ** 2)
 
 
-def placement_of(context: JobContext, cardinalities: tuple[int, ...]) -> Placement:
-    """Return the placement of tables, within this machine's memory.
-
-    Ranks on a CPU share its memory: each may take its part of it.
-
-    Raises:
-        EnvironmentFault: the tables do not fit; it names the smallest world that holds them.
-    """
-    found = context.device.memory()
-    assert found.total_bytes is not None
-    shared = context.device.torch_type == "cpu"
-    memory = (
-        RankMemory(found.total_bytes // context.world_size, machine_bytes=found.total_bytes)
-        if shared
-        else RankMemory(found.total_bytes)
-    )
-    return place_within(memory, cardinalities, context.recipe.embedding_dim, context.world_size)
-
-
 class DlrmJob:
     """See ``trainmark.protocols.Job``."""
 
@@ -82,7 +63,9 @@ class DlrmJob:
         self.context, self.recipe = context, recipe
         spec = data.spec
         rows = table_rows(spec.cardinalities, recipe)
-        self.placement = placement_of(context, rows)
+        memory = context.memory or memory_of_rank(context.device, context.world_size)
+        assert memory is not None, "every device here tells its memory"
+        self.placement = place_within(memory, rows, recipe.embedding_dim, context.world_size)
         columns = self.placement.columns(context.rank)
         self.readers = {
             split: SplitReader(spec, split, columns=columns) for split in ("train", "test")

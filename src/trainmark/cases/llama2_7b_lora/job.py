@@ -21,7 +21,7 @@ from trainmark.training.stepper import Stepper, add_floats_over_ranks
 from . import adapters
 from .data import MODEL, load
 from .flops import FORMULA, model_flops_per_token
-from .memory import predict_peak_bytes, refuse_too_little
+from .memory import predict_peak_bytes
 from .mmlu import legacy as legacy_prompts
 from .mmlu import plan as full_prompts
 from .mmlu.scoring import score
@@ -54,21 +54,6 @@ def build(context: JobContext, data: Loaded) -> LlamaJob:
     return LlamaJob(context, data)
 
 
-def refuse_what_does_not_fit(context: JobContext, data: Loaded) -> None:
-    """Refuse a recipe before its weights are loaded; ranks on a CPU share its memory.
-
-    Planning has checked this if it knew the device's memory; here the device itself is asked.
-
-    Raises:
-        EnvironmentFault: it names a recipe that fits.
-    """
-    total = context.device.memory().total_bytes
-    if total is None:
-        return
-    sharing = context.world_size if context.device.torch_type == "cpu" else 1
-    refuse_too_little(data.config, context.recipe, context.world_size, total // sharing)
-
-
 class LlamaJob:
     """See ``trainmark.protocols.Job``."""
 
@@ -76,7 +61,6 @@ class LlamaJob:
         recipe: LlamaRecipe = context.recipe
         recipe = replace(recipe, kernels=kind(recipe, context.device.torch_type))
         self.context, self.data, self.recipe = context, data, recipe
-        refuse_what_does_not_fit(replace(context, recipe=recipe), data)
         ranks = Ranks.of(context, with_mesh=recipe.fsdp)
         self.sharded = recipe.fsdp and ranks.mesh is not None
         weights = context.data_dir / MODEL if recipe.init == "pretrained" else None

@@ -18,7 +18,9 @@ from trainmark.data.model_config import CONFIG
 from trainmark.data.split_layout import Form, Layout, find_layout, numbered_files
 from trainmark.data.wordpiece import tokenizer_file
 from trainmark.spec import DataFacts
+from trainmark.training.step_memory import refuse_too_little
 
+from ..memory import predict
 from .arrays import read_npz
 from .generated import BEST_ACCURACY, generate
 from .model_files import MODEL_REMEDY, open_tokenizer, read_config, refuse_long, tokenize
@@ -32,10 +34,12 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from trainmark.spec import RankMemory
+
     from ..recipe import DistilbertRecipe
     from .model_files import ModelConfig
 
-__all__ = ["check", "generate", "load"]  # what the core and the job call
+__all__ = ["check", "check_fit", "generate", "load"]  # what the core and the job call
 SPLITS = ("train", "validation")
 TOKENS = "tokens"  # subfolder of cached tokens
 FORMAT = 1  # version of the cached files
@@ -150,3 +154,9 @@ def _digest(start: str, files: list[Path]) -> str:
         with file.open("rb") as stream:
             digest.update(file_digest(stream, "sha256").digest())
     return digest.hexdigest()
+
+
+def check_fit(folder: Path, recipe: DistilbertRecipe, world_size: int, memory: RankMemory) -> None:
+    """Refuse a recipe that needs more than ``memory``; see ``step_memory.refuse_too_little``."""
+    config = read_config(folder / "model")
+    refuse_too_little(lambda other: predict(config, other, world_size), recipe, world_size, memory)

@@ -13,17 +13,20 @@ from typing import TYPE_CHECKING
 from trainmark.data.split_layout import Form, Layout, find_layout
 from trainmark.errors import DataError
 from trainmark.spec import DataFacts
+from trainmark.training.step_memory import refuse_too_little
 
 from .generated import BEST_ACCURACY, generate
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from trainmark.spec import RankMemory
+
     from ..recipe import GlmRecipe
     from .cloze import ClozeExamples
     from .passages import Passages
 
-__all__ = ["check", "generate", "load"]  # what the core and the job call
+__all__ = ["check", "check_fit", "generate", "load"]  # what the core and the job call
 
 MODEL, TOKENS = "model", "tokens"  # subfolders: vocabulary and weights; splits as tokens
 SPARSE = "glm_train_eval_hdf5_sparse"
@@ -128,4 +131,17 @@ def check(folder: Path, recipe: GlmRecipe) -> DataFacts:
         len(loaded.train), len(loaded.validation), digest.hexdigest()[:16], layout.kind,
         best_quality=BEST_ACCURACY if recipe.data == "generated" else None,
         quality_comparable=pretrained,
+    )  # fmt: skip
+
+
+def check_fit(folder: Path, recipe: GlmRecipe, world_size: int, memory: RankMemory) -> None:
+    """Refuse a recipe that needs more than ``memory``; see ``step_memory.refuse_too_little``."""
+    from ..memory import predict
+
+    train = load(folder, recipe).train
+    choices = float(train.num_choices.mean())
+    tokens = train.least_tokens() if recipe.trim_padding else None
+    refuse_too_little(
+        lambda other: predict(other, world_size, choices=choices, tokens=tokens),
+        recipe, world_size, memory,
     )  # fmt: skip

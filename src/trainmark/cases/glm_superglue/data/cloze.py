@@ -125,6 +125,10 @@ class ClozeExamples(Examples):
         needed: NDArray[np.int64] = queries + longest + BOUND_TOKENS
         return needed
 
+    def least_tokens(self) -> float:
+        """Return the tokens of a sample's longest sequence without the passage, on average."""
+        return float(self._needed_tokens().mean())
+
     def _refuse_long(self) -> None:
         needed = self._needed_tokens()
         at = int(needed.argmax())

@@ -17,7 +17,9 @@ from trainmark.data.full_scan import Extremes, cached_scan, extremes
 from trainmark.data.vocabulary import refuse_short
 from trainmark.errors import DataError
 from trainmark.spec import DataFacts
+from trainmark.training.step_memory import refuse_too_little
 
+from ..memory import predict
 from .indexed import IndexedReader, bin_file, idx_file, readable
 from .language import entropy_rate, generate
 from .sampling import Samples, sample_count, split_documents
@@ -25,9 +27,11 @@ from .sampling import Samples, sample_count, split_documents
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from trainmark.spec import RankMemory
+
     from ..recipe import GptRecipe
 
-__all__ = ["check", "generate", "load"]
+__all__ = ["check", "check_fit", "generate", "load"]
 
 LAYOUT = "megatron-indexed"
 MANIFEST = "manifest.json"  # of ``prepare``
@@ -198,3 +202,9 @@ def check(folder: Path, recipe: GptRecipe) -> DataFacts:
         LAYOUT,
         best_quality=entropy_rate() if recipe.data == "generated" else None,
     )
+
+
+def check_fit(folder: Path, recipe: GptRecipe, world_size: int, memory: RankMemory) -> None:
+    """Refuse a recipe that needs more than ``memory``; see ``step_memory.refuse_too_little``."""
+    del folder  # the recipe has all sizes
+    refuse_too_little(lambda other: predict(other, world_size), recipe, world_size, memory)

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 from trainmark.data.model_config import CONFIG
 from trainmark.errors import DataError
 from trainmark.spec import DataFacts
+from trainmark.training.step_memory import refuse_too_little
 
-from ..memory import refuse_too_little
+from ..memory import predict_peak_bytes
 from ..mmlu import legacy
 from ..mmlu.plan import answer_ids
 from ..mmlu.questions import read_mmlu
@@ -170,5 +171,8 @@ def _content_id(
 
 
 def check_fit(folder: Path, recipe: LlamaRecipe, world_size: int, memory: RankMemory) -> None:
-    """Refuse a recipe that needs more than ``memory``; see ``memory.refuse_too_little``."""
-    refuse_too_little(read_config(folder / MODEL), recipe, world_size, memory.rank_bytes)
+    """Refuse a recipe that needs more than ``memory``; see ``step_memory.refuse_too_little``."""
+    config = read_config(folder / MODEL)
+    refuse_too_little(
+        lambda other: predict_peak_bytes(config, other, world_size), recipe, world_size, memory
+    )

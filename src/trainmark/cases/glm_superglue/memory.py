@@ -1,0 +1,45 @@
+"""What a step of GLM takes of a rank's memory; no torch."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING
+
+from trainmark.training.step_memory import Prediction, Transformer, predict_peak_bytes
+
+from .data.weights import expected_shapes
+
+if TYPE_CHECKING:
+    from .recipe import GlmRecipe
+
+
+def predict(
+    recipe: GlmRecipe, world_size: int, *, choices: float, tokens: float | None
+) -> Prediction:
+    """Return what one rank of ``world_size`` holds at the peak of a step.
+
+    Args:
+        choices: candidates of a sample, on average: some micro-batch has as many or more.
+        tokens: the least that a sequence takes, on average; None: ``seq_length``.
+    """
+    shapes = expected_shapes(
+        num_layers=recipe.num_layers, hidden_size=recipe.hidden_size,
+        vocab_size=recipe.vocab_size, max_positions=recipe.seq_length,
+    )  # fmt: skip
+    sequences = int(choices * recipe.micro_batch_size)
+    length = recipe.seq_length if tokens is None else min(tokens, recipe.seq_length)
+    sizes = Transformer(
+        parameters=sum(map(prod, shapes.values())),
+        num_layers=recipe.num_layers,
+        hidden_size=recipe.hidden_size,
+        num_heads=recipe.num_heads,
+        wide=4 * recipe.hidden_size,
+        vocab_size=recipe.vocab_size,
+        tokens=int(sequences * length),
+        scores=sequences * recipe.vocab_size,  # one token of each candidate, or more
+        tied_head=True,
+        dropout=recipe.dropout > 0,
+        checkpoint_activations=recipe.checkpoint_activations,
+        keeps_gradients=recipe.grad_accum_steps > 1 or world_size > 1,
+    )
+    return predict_peak_bytes(sizes, recipe)

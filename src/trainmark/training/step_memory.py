@@ -1,0 +1,271 @@
+"""The memory that a training step needs on a rank, and what fits where it does not. No torch.
+
+Owns the estimate for transformers whose every parameter AdamW trains, and the refusal that all
+estimates share. An estimate is a lower bound: it counts the tensors that must exist together at
+the peak, so that a recipe that fits is never refused. What an allocator wastes, what attention
+saves where no fused kernel runs, and workspaces of libraries come on top.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from itertools import product
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from trainmark.errors import EnvironmentFault
+from trainmark.spec import RankMemory, Recipe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from trainmark.protocols import Device
+
+    R = TypeVar("R", bound=Recipe)
+
+PROCESS_BYTES = 300 << 20  # interpreter and libraries, or a device's context: at least this
+SCORES_AT_ONCE = 1 << 26  # of a head that is computed in blocks
+FULL, HALF = 4, 2  # bytes of a number
+ADAM_MOMENTS = 2
+_GATHERED_BLOCKS = 2  # unsharded at a time under FSDP2: the current one and the next one
+_LEAST_SEQ_LENGTH = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Bytes of a rank's tensors at the peak of a step.
+
+    Args:
+        weights: in their stored type; under FSDP2 the rank's shard and what is gathered.
+        gradients: those that exist at the peak.
+        optimizer: two moments of what is trained.
+        activations: tensors saved for the backward pass, and the largest temporary ones.
+    """
+
+    weights: int
+    gradients: int
+    optimizer: int
+    activations: int
+
+    @property
+    def total(self) -> int:
+        """Sum of all."""
+        return self.weights + self.gradients + self.optimizer + self.activations
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transformer:
+    """Sizes of a transformer and of its micro-batch.
+
+    Args:
+        parameters: all, tables included; each is trained.
+        wide: width of the feed-forward layers.
+        vocab_size: rows of the token table, padding included.
+        tied_head: the head scores with the token table, whose gradient is then made twice.
+        tokens: of a micro-batch, padding included.
+        scores: that the head computes for a micro-batch: positions times classes; 0: no head.
+        saved_inputs: copies of a block's input that its attention saves under autocast: one, or
+            one each for query, key and value.
+        tensor_parallel, shards: ranks over which matrices are cut, and all parameters (FSDP2).
+        keeps_gradients: they exist while activations do: they are accumulated, or are buckets
+            of data parallel replicas.
+    """
+
+    parameters: int
+    num_layers: int
+    hidden_size: int
+    num_heads: int
+    wide: int
+    vocab_size: int
+    tokens: int
+    scores: int
+    tied_head: bool
+    dropout: bool
+    checkpoint_activations: bool = False
+    saved_inputs: int = 1
+    tensor_parallel: int = 1
+    shards: int = 1
+    keeps_gradients: bool = False
+
+    @property
+    def block_matmul_weights(self) -> int:
+        """Weights of a block's matrix products."""
+        return 4 * self.hidden_size**2 + 2 * self.hidden_size * self.wide
+
+    @property
+    def table(self) -> int:
+        """Numbers of the token table."""
+        return self.vocab_size * self.hidden_size
+
+
+def predict_peak_bytes(sizes: Transformer, recipe: Recipe) -> Prediction:
+    """Return what one rank holds at the peak of a step, from the second step on.
+
+    The peak is where the forward pass ends, with all that is saved, or where the backward pass
+    ends, with all gradients.
+    """
+    number = HALF if recipe.precision in ("bf16", "fp16") else FULL  # in matmuls
+    cut = sizes.tensor_parallel
+    held = -(-sizes.parameters // (cut * sizes.shards))
+    gathered = 0
+    if sizes.shards > 1:
+        blocks = min(_GATHERED_BLOCKS, sizes.num_layers) * sizes.block_matmul_weights
+        gathered = (sizes.table + blocks) // cut
+    block = _block_bytes(sizes, number=number, compiled=bool(recipe.compile))
+    stream = sizes.tokens * sizes.hidden_size * FULL
+    copies = 0  # of weights, by autocast
+    if number == HALF and not recipe.compile:
+        copies = (sizes.num_layers * sizes.block_matmul_weights) * HALF // (cut * sizes.shards)
+    if sizes.checkpoint_activations:  # blocks are recomputed after the head's backward pass
+        saved = sizes.num_layers * stream
+        backward = block + sizes.tokens * sizes.wide * number // cut
+    else:
+        saved = sizes.num_layers * block
+        backward = sizes.tokens * (sizes.wide * number // cut + sizes.hidden_size * FULL)
+    if sizes.scores:  # the last norm and the head each save their input
+        head = sizes.scores * number if recipe.compile else _head_bytes(sizes, recipe)
+        backward = max(backward, 2 * stream + copies + head)
+    at_forward_end = saved + backward
+    gradients = held * FULL
+    # The table's gradient of the head waits until that of the look-up is made.
+    second_table = sizes.table * FULL // cut if sizes.tied_head and recipe.kernels != "own" else 0
+    at_backward_end = stream + second_table
+    early = gradients if sizes.keeps_gradients else 0
+    if early + at_forward_end >= gradients + at_backward_end:
+        gradients, activations = early, at_forward_end
+    else:
+        activations = at_backward_end
+    return Prediction(
+        weights=(held + gathered) * FULL,
+        gradients=gradients,
+        optimizer=held * FULL * ADAM_MOMENTS,
+        activations=activations,
+    )
+
+
+def _block_bytes(sizes: Transformer, *, number: int, compiled: bool) -> int:
+    """Return the bytes that one block saves for the backward pass, attention fused.
+
+    A compiler may recompute all but the results of matmuls and of attention.
+    """
+    hidden, wide, cut = sizes.hidden_size, sizes.wide, sizes.tensor_parallel
+    attention = 4 * hidden * number // cut + sizes.num_heads * FULL // cut  # q, k, v, result
+    if compiled:
+        return sizes.tokens * (hidden * number + attention + wide * number // cut)
+    norms = 2 * (hidden + 2) * FULL  # the input, and two numbers per token
+    copies = sizes.saved_inputs if number == HALF else 1
+    inputs = (copies + 1) * hidden * number  # of attention and of the feed-forward layers
+    feed_forward = 2 * wide * number // cut  # before and after the activation function
+    masks = 2 * hidden if sizes.dropout else 0
+    return sizes.tokens * (norms + inputs + attention + feed_forward + masks)
+
+
+def _head_bytes(sizes: Transformer, recipe: Recipe) -> int:
+    """Return the bytes of the head's temporary tensors, held while all blocks' are saved."""
+    if recipe.kernels == "own":
+        kept = sizes.table if sizes.tied_head else 0  # the table's gradient
+        held = min(sizes.scores // sizes.tensor_parallel, SCORES_AT_ONCE)
+        return (held + kept // sizes.tensor_parallel) * FULL
+    # Log-probabilities, their gradient and that of the scores.
+    return 3 * sizes.scores * FULL
+
+
+def memory_of_rank(device: Device, world_size: int) -> RankMemory | None:
+    """Return the memory that a rank can have, as its open device tells; None if it does not.
+
+    What others hold on a device does not count. Ranks of a host share its memory equally.
+    """
+    use = device.memory()
+    if use.total_bytes is None:
+        return None
+    if use.scope == "process":
+        return RankMemory(use.total_bytes // world_size, machine_bytes=use.total_bytes)
+    free_bytes = use.total_bytes - (use.used_bytes or 0)
+    # The context of this process is in use already.
+    return RankMemory(min(use.total_bytes, free_bytes + PROCESS_BYTES))
+
+
+def refuse_too_little(
+    predict: Callable[[R], Prediction], recipe: R, world_size: int, memory: RankMemory
+) -> None:
+    """Refuse a recipe that needs more than ``memory``.
+
+    Args:
+        predict: from a recipe to what a rank of it needs.
+
+    Raises:
+        EnvironmentFault: it names the memory needed and the nearest recipe that fits.
+    """
+    if recipe.kernels is None:  # the default; see ``kernels.choice``
+        recipe = replace(recipe, kernels="own" if memory.machine_bytes else "library")
+    needed = predict(recipe)
+    if needed.total + PROCESS_BYTES <= memory.rank_bytes:
+        return
+    held = f" ({memory.held})" if memory.held else ""
+    raise EnvironmentFault(
+        f"a rank needs about {_gib(needed.total + PROCESS_BYTES)} and has "
+        f"{_gib(memory.rank_bytes)}{held}",
+        where="memory",
+        rule=f"weights {_gib(needed.weights)}, gradients and optimizer "
+        f"{_gib(needed.gradients + needed.optimizer)}, activations {_gib(needed.activations)}, "
+        f"the process {_gib(PROCESS_BYTES)}",
+        remedy=_way_out(predict, recipe, world_size, memory.rank_bytes),
+    )
+
+
+def _way_out(
+    predict: Callable[[R], Prediction], recipe: R, world_size: int, memory_bytes: int
+) -> str:
+    least = predict(recipe).total
+    for changes in _smaller(recipe, world_size):
+        total = predict(replace(recipe, **changes)).total
+        if total + PROCESS_BYTES <= memory_bytes:
+            return "add " + " ".join(f"{name}={_text(value)}" for name, value in changes.items())
+        least = min(least, total)
+    return (
+        f"no recipe fits, the smallest needs {_gib(least + PROCESS_BYTES)} a rank: "
+        "take more or larger devices, or a smaller model"
+    )
+
+
+def _smaller(recipe: Recipe, world_size: int) -> Iterator[dict[str, Any]]:
+    """Yield changes that need less memory, the smallest changes first.
+
+    The samples of a step stay the same; 16-bit weights come late because they change results,
+    and shorter sequences last because they change the work.
+    """
+    unchanged: dict[str, Any] = {}
+    has = asdict(recipe)
+    dtypes, shards, recomputing = [unchanged], [unchanged], [unchanged]
+    if has.get("weights_dtype") == "fp32":
+        dtype = recipe.precision if recipe.precision in ("bf16", "fp16") else "bf16"
+        dtypes.append({"precision": dtype, "weights_dtype": dtype})
+    if world_size > 1 and has.get("fsdp") is False:
+        shards.append({"fsdp": True})
+    if has.get("checkpoint_activations") is False:
+        recomputing.append({"checkpoint_activations": True})
+    batches = [unchanged, *_smaller_batches(recipe)]
+    for dtype_of, shard, recompute, batch in product(dtypes, shards, recomputing, batches):
+        if changes := {**batch, **recompute, **shard, **dtype_of}:
+            yield changes
+    length = has.get("seq_length", 0) // 2
+    while length >= _LEAST_SEQ_LENGTH:
+        yield {"seq_length": length, **batches[-1], **recomputing[-1], **shards[-1]}
+        length //= 2
+
+
+def _smaller_batches(recipe: Recipe) -> Iterator[dict[str, Any]]:
+    size = recipe.micro_batch_size
+    for divisor in range(2, size + 1):
+        if size % divisor == 0:
+            yield {
+                "micro_batch_size": size // divisor,
+                "grad_accum_steps": recipe.grad_accum_steps * divisor,
+            }
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.1f} GiB" if size >= 2**30 // 10 else f"{size / 2**20:.1f} MiB"
