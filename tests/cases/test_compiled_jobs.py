@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
+import tiny_jobs
 from trainmark import cases
 from trainmark.cases import generated_folder
 from trainmark.devices.cpu import CpuDevice
@@ -52,9 +53,7 @@ def gradients_of_second_step(
             assert parameter.grad is not None, parameter_name
             found[parameter_name.replace("_orig_mod.", "")] = parameter.grad.clone()
 
-    for module_ in job.stepper.model.modules():
-        if isinstance(module_, torch.nn.Dropout):
-            module_.p = 0.0
+    tiny_jobs.without_dropout(job)
     job.stepper.optimizer.register_step_pre_hook(keep)
     batches = iter(job.batches(0))
     for _ in range(2):  # what one step leaves behind must not reach into the next one's graph

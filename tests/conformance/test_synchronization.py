@@ -73,6 +73,15 @@ def test_a_wait_in_a_backward_pass_is_refused(sync_device):
         loss.backward()
 
 
+def test_a_scaled_step_of_an_optimizer_that_is_not_fused_is_refused(sync_device):
+    weight = torch.nn.Parameter(torch.zeros(2))
+    optimizer = torch.optim.SGD([weight], lr=1.0, foreach=True)
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(weight.sum()).backward()
+    with no_synchronization(sync_device), pytest.raises(SynchronizedError):
+        scaler.step(optimizer)
+
+
 def test_other_devices_tensors_may_be_read(sync_device):
     sync_device.torch_type = "meta"
     with no_synchronization(sync_device):

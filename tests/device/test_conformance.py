@@ -3,18 +3,9 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from trainmark import devices
 from trainmark.conformance.device import device_faults, vendor_faults
-
-
-@pytest.fixture(autouse=True)
-def _torch_as_before():
-    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
-    yield
-    torch.set_num_threads(threads)
-    torch.set_float32_matmul_precision(precision)
 
 
 @pytest.mark.parametrize("vendor", devices.vendors().values(), ids=lambda vendor: vendor.name)

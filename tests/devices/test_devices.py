@@ -81,6 +81,13 @@ def test_a_cpu_device_says_what_is_in_force() -> None:
     torch.set_float32_matmul_precision(before)
 
 
+def test_memory_does_not_count_what_the_parent_held() -> None:
+    held = bytearray(512 << 20)
+    script = "from trainmark.devices.cpu import peak_resident_bytes; print(peak_resident_bytes())"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
+    assert 0 < int(done.stdout) < len(held)
+
+
 def test_the_best_product_gives_the_matmul_rate(sync_device: SyncDevice) -> None:
     durations = iter([10, 4, 5] * 20)
     ends: list[int] = []

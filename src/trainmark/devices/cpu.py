@@ -72,6 +72,17 @@ def total_memory_bytes() -> int:
     return total
 
 
+def peak_resident_bytes() -> int:
+    """Return the most memory that this process has held, without what its parent held."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        for line in status.read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) << 10
+    # On Linux this one begins with the peak of the process that started us.
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RSS_UNIT_BYTES
+
+
 def process_limits_bytes() -> list[int]:
     """Return the memory limits of each process, as ``ulimit`` sets them."""
     found = [resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA)]
@@ -195,10 +206,9 @@ class CpuDevice:
 
     def memory(self) -> MemoryUse:
         """Return the process's peak resident memory and the machine's total."""
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RSS_UNIT_BYTES
         return MemoryUse(
             allocator_peak_bytes=None,
-            used_bytes=peak,
+            used_bytes=peak_resident_bytes(),
             total_bytes=self._total_bytes,
             scope="process",
         )

@@ -39,6 +39,13 @@ class FaultyJob(ToyJob):
             raise ValueError("planted: no validation row fits")
         return super().evaluate()
 
+    def take_all_memory(self, like):
+        if like.device.type == "cpu":
+            like.new_empty(1 << 50)  # a host whose memory is full would end other programs
+        taken = []
+        while True:
+            taken.append(like.new_zeros(1 << 27))
+
     def fault(self, kind):
         if kind == "raise":
             raise ValueError("planted: row 17 of the data is upside down")
@@ -61,7 +68,7 @@ class FaultyJob(ToyJob):
                 while True:
                     file.write(bytes(64 * 1024))
         if kind == "oom":
-            torch.empty(1 << 50)
+            self.take_all_memory(next(self.model.parameters()))
         if kind == "nan":
             return float("nan")
         return None

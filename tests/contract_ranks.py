@@ -1,0 +1,69 @@
+"""A rank of the device contract's collectives; apart from the test because it is spawned."""
+
+from __future__ import annotations
+
+import torch
+from torch import distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor
+
+from trainmark import devices
+from trainmark.cases.gpt_megatron.model import build_model
+from trainmark.cases.gpt_megatron.recipe import GptRecipe
+from trainmark.training.parallel import Ranks, parallelize
+
+
+def rank_main(rank: int, vendor_name: str, world: int, rendezvous: str) -> None:
+    """Exchange data and shard a model as rank ``rank`` of ``world``; raise where it is wrong."""
+    vendor = devices.choose(vendor_name)
+    device = vendor.open(rank, world)
+    device.set_precision("fp32")
+    dist.init_process_group(
+        vendor.collective_backend, init_method=f"file://{rendezvous}", rank=rank, world_size=world
+    )
+    assert vendor.collective_library()
+    collectives(device, rank, world)
+    sharded_gpt(device, rank, world)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def collectives(device, rank, world):
+    ranks = range(world)
+    mine = device.place(torch.arange(3.0)) + 10 * rank
+    total = mine.clone()
+    dist.all_reduce(total)
+    assert total.tolist() == [sum(number + 10 * other for other in ranks) for number in range(3)]
+    parts = [torch.empty_like(mine) for _ in ranks]
+    dist.all_gather(parts, mine)
+    assert [part.tolist() for part in parts] == [[10 * x, 10 * x + 1, 10 * x + 2] for x in ranks]
+    # Rank r sends s + 1 numbers to rank s.
+    sizes = [other + 1 for other in ranks]
+    sent = device.place(torch.cat([torch.full((size,), 100.0 * rank + size) for size in sizes]))
+    received = sent.new_empty(world * (rank + 1))
+    work = dist.all_to_all_single(received, sent, [rank + 1] * world, sizes, async_op=True)
+    work.wait()
+    assert received.tolist() == [100.0 * x + rank + 1 for x in ranks for _ in range(rank + 1)]
+
+
+def sharded_gpt(device, rank, world):
+    """Compare loss and gradients of a model sharded with FSDP2 with those of the whole one."""
+    recipe = GptRecipe(
+        num_layers=2, hidden_size=32, num_heads=2, seq_length=16, vocab_size=64, dropout=0.0
+    )
+    ids = device.place(torch.randint(64, (4, 17), generator=torch.Generator().manual_seed(2)))
+    whole, cut = (device.place(build_model(recipe, seed=1)) for _ in range(2))
+    expected = whole(ids[:, :-1], ids[:, 1:])
+    expected.backward()
+    mesh = init_device_mesh(device.torch_type, (world, 1), mesh_dim_names=("data", "tensor"))
+    replicas = parallelize(cut, Ranks(rank, world, mesh=mesh), shards=cut.blocks)
+    with replicas.micro_batch(last=True):
+        found = replicas.module(ids[:, :-1], ids[:, 1:])
+        found.backward()
+    replicas.finish()
+    torch.testing.assert_close(found, expected)
+    gradients = {name: item.grad for name, item in cut.named_parameters()}
+    assert all(isinstance(item, DTensor) for item in gradients.values())
+    plain = {name: item.full_tensor() for name, item in gradients.items()}
+    wanted = {name: item.grad for name, item in whole.named_parameters()}
+    torch.testing.assert_close(plain, wanted, rtol=1e-4, atol=1e-4)

@@ -1,0 +1,59 @@
+"""The device that the contract is about: ``pytest tests/device --device NAME``, default ``cpu``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+from run_fixtures import fifo, signals_as_usual, started, trainmark
+from trainmark import devices
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from trainmark.protocols import Device, Vendor
+
+__all__ = ["fifo", "signals_as_usual", "started", "trainmark"]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Show a vendor's warnings; only the CPU's fail a test, which come from this project."""
+    if config.getoption("device") != "cpu":
+        for item in items:
+            item.add_marker(pytest.mark.filterwarnings("default"))
+
+
+@pytest.fixture(scope="session")
+def vendor(pytestconfig: pytest.Config) -> Vendor:
+    return devices.choose(pytestconfig.getoption("device"))
+
+
+@pytest.fixture
+def accelerator(vendor: Vendor) -> Vendor:
+    """The vendor, for what other rooms of the tests show on a CPU."""
+    if vendor.torch_type == "cpu":
+        pytest.skip("on the CPU: tests/devices and tests/integration")
+    return vendor
+
+
+@pytest.fixture(autouse=True)
+def _torch_as_before() -> Iterator[None]:
+    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    yield
+    torch.set_num_threads(threads)
+    torch.set_float32_matmul_precision(precision)
+
+
+@pytest.fixture
+def device(vendor: Vendor) -> Device:
+    # One thread of a CPU, so that tests can run side by side.
+    return vendor.open(0, vendor.count() if vendor.counts_cores else 1)
+
+
+@pytest.fixture(scope="session")
+def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of generated data."""
+    return tmp_path_factory.mktemp("generated")

@@ -1,0 +1,30 @@
+"""Every case's tiny recipe has the CPU's losses on the device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import tiny_jobs
+from trainmark.devices.cpu import Cpu, usable_cores
+
+STEPS = 20
+FIELDS: dict[str, dict[str, Any]] = {
+    # Adam's first steps turn a rounding of a gradient near 0 into a whole step, and a ReLU in the
+    # head then passes a sample's gradient or not: a tenth of the recipe's rate keeps both small.
+    "distilbert_sst2": {"learning_rate": 1e-4},
+    "glm_superglue": {"dropout": 0.0},  # of attention weights, which is no module
+}
+
+
+@pytest.mark.parametrize("name", tiny_jobs.CASES)
+def test_the_first_losses_are_those_of_the_libraries_on_a_cpu(name, device, generated):
+    fields = FIELDS.get(name, {})
+    on_cpu = Cpu().open(0, usable_cores())  # one thread: other tests have the other cores
+    plain = tiny_jobs.build(name, on_cpu, generated, kernels="library", **fields)
+    expected = tiny_jobs.losses(tiny_jobs.without_dropout(plain), on_cpu, STEPS)
+    job = tiny_jobs.build(name, device, generated, **fields)
+    found = tiny_jobs.losses(tiny_jobs.without_dropout(job), device, STEPS)
+    assert found == pytest.approx(expected, rel=1e-4)
+    assert len(set(expected)) == STEPS

@@ -1,0 +1,69 @@
+"""Memory figures hold what was allocated."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+# In a process of its own: the peak counts from its start.
+SCRIPT = """
+import json, sys
+from dataclasses import asdict
+import torch
+from trainmark import devices
+
+device = devices.choose(sys.argv[1]).open(0, 1)
+first = device.place(torch.zeros(1))
+def used():
+    device.synchronize()
+    return asdict(device.memory())
+found = [used()]
+held = first.new_ones(64 << 18)
+found.append(used())
+del held
+held = first.new_ones(32 << 18)
+found.append(used())
+more = first.new_ones(64 << 18)
+found.append(used())
+print(json.dumps(found))
+"""
+MIB = 1 << 20
+ROUNDED = 2 * MIB  # an allocator hands out whole pages of this size at most
+
+
+@pytest.fixture(scope="module")
+def seen(vendor):
+    """Return memory before and after holding 64, then 32, then 96 MiB."""
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, vendor.name], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_the_allocators_peak_is_what_was_held_at_most(seen):
+    peaks = [item["allocator_peak_bytes"] for item in seen]
+    if peaks[0] is None:
+        assert peaks == [None] * 4
+        pytest.skip("it has no allocator of its own")
+    grown = [peak - peaks[0] for peak in peaks]
+    assert all(
+        exact * MIB <= found < exact * MIB + ROUNDED
+        for found, exact in zip(grown, (0, 64, 64, 96), strict=True)
+    ), grown
+
+
+def test_use_grows_by_what_is_held_and_stays_below_the_total(seen):
+    used = [item["used_bytes"] for item in seen]
+    if used[0] is None:
+        pytest.skip("it cannot tell what is in use")
+    # A page of the process may have been there before.
+    assert used[1] - used[0] >= 64 * MIB - ROUNDED
+    assert used[3] - used[0] >= 96 * MIB - ROUNDED
+    assert used == sorted(used)
+    totals = {item["total_bytes"] for item in seen}
+    assert all(total is None or used[3] <= total for total in totals)
+    assert len(totals) == 1

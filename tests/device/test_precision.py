@@ -1,0 +1,53 @@
+"""What ``set_precision`` says is what the device computes with, by the error of a product."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from trainmark.errors import EnvironmentFault
+from trainmark.spec import Recipe
+from trainmark.training.stepper import AUTOCAST_DTYPES
+
+SIZE = 1024
+# Of the relative error in the Frobenius norm. A rounding error is below 2**-24 of a number in fp32,
+# 2**-11 in TF32 and fp16, 2**-9 in bf16; its mean square is about half of that, and both factors
+# and, in 16 bits, the product are rounded.
+BOUNDS = {"fp32": (0, 5e-6), "tf32": (5e-5, 2e-3), "fp16": (5e-5, 2e-3), "bf16": (1e-3, 1e-2)}
+
+
+def set_precision(vendor, device, precision):
+    refusal = vendor.refuse(Recipe(precision=precision), 1)
+    if refusal is not None:
+        pytest.skip(refusal.why)
+    try:
+        return device.set_precision(precision)
+    except EnvironmentFault as refused:
+        pytest.skip(str(refused))
+
+
+def product_error(device, precision):
+    """Return the error of a product of random matrices as a job computes it in ``precision``."""
+    generator = torch.Generator().manual_seed(5)
+    left, right = (torch.randn(SIZE, SIZE, generator=generator) for _ in range(2))
+    dtype = AUTOCAST_DTYPES.get(precision)
+    with torch.autocast(device.torch_type, dtype=dtype, enabled=dtype is not None):
+        found = device.place(left) @ device.place(right)
+    assert found.dtype == (dtype or torch.float32)
+    exact = left.double() @ right.double()
+    return float((found.cpu().double() - exact).norm() / exact.norm())
+
+
+@pytest.mark.parametrize("precision", BOUNDS)
+def test_flags_say_what_a_product_shows(vendor, device, precision):
+    flags = set_precision(vendor, device, precision)
+    assert flags["tf32"] is (precision == "tf32")
+    assert flags["autocast"] == (precision if precision in AUTOCAST_DTYPES else None)
+    low, high = BOUNDS[precision]
+    assert low <= product_error(device, precision) <= high
+
+
+def test_tf32_ends_with_the_next_precision(vendor, device):
+    set_precision(vendor, device, "tf32")
+    device.set_precision("fp32")
+    assert product_error(device, "fp32") <= BOUNDS["fp32"][1]

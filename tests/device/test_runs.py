@@ -1,0 +1,77 @@
+"""Whole runs on the device: targets reached, faults named; see docs/faults.md."""
+
+from __future__ import annotations
+
+import pytest
+
+import faulty_runs
+import tiny_jobs
+from real_runs import checked
+
+
+@pytest.fixture
+def run(trainmark, vendor, tmp_path):
+    """Run a case on the device; return its record."""
+
+    def call(case, *words):
+        out = tmp_path / "run"
+        ended = trainmark("run", case, "--device", vendor.name, "--out", str(out), *words)
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        record = checked(out)
+        assert record.status == "passed"
+        assert record.plan.device.vendor == vendor.name
+        return record
+
+    return call
+
+
+def reached(record):
+    return record.plan.target.reached(record.quality.value)
+
+
+def test_the_smallest_case_reaches_its_target(run):
+    record = run("toy")
+    assert reached(record)
+    used, total = (record.figures[name].value for name in ("mem", "mem_total"))
+    assert 0 < used <= total
+
+
+@pytest.mark.parametrize("case", [name for name in tiny_jobs.CASES if name != "toy"])
+def test_every_case_reaches_its_target(accelerator, run, case):
+    assert reached(run(case))
+
+
+def test_two_devices_train_together(accelerator, run):
+    if accelerator.count() < 2:
+        pytest.skip("one device here")
+    record = run("toy", "--nproc", "2")
+    assert reached(record)
+    assert len(record.ranks) == 2
+
+
+@pytest.fixture
+def faulty(accelerator, started):
+    def start(*words, **more):
+        return started("--device", accelerator.name, *words, **more)
+
+    return start
+
+
+def test_a_killed_rank(faulty, fifo):
+    faulty_runs.rank_killed(faulty, fifo, rank=0)
+
+
+def test_a_loss_that_becomes_nan(faulty):
+    faulty_runs.loss_becomes_nan(faulty)
+
+
+def test_a_training_that_diverges(faulty):
+    faulty_runs.diverged(faulty)
+
+
+def test_a_hang(faulty):
+    faulty_runs.hang(faulty, ranks=1, timeout_s=60)
+
+
+def test_a_device_whose_memory_is_full(faulty):
+    faulty_runs.out_of_memory(faulty)

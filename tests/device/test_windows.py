@@ -1,0 +1,76 @@
+"""The host never waits for the device inside a window of the measured loop."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+import tiny_jobs
+from trainmark.conformance.synchronization import no_synchronization, without_synchronization
+from trainmark.errors import EnvironmentFault
+from trainmark.protocols import ForbidsSynchronization
+from trainmark.training.kernels import choice
+
+if TYPE_CHECKING:
+    from trainmark.protocols import Device
+
+# What a recipe may add to a step.
+MORE: dict[str, dict[str, Any]] = {
+    "glm_superglue": {"checkpoint_activations": True},
+    "llama2_7b_lora": {"checkpoint_activations": True, "cross_document": "separate"},
+    "gpt_megatron": {"checkpoint_activations": True},
+}
+
+
+class Guarded:
+    """A device whose marks, too, may not make the host wait."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._device, name)
+
+    def mark(self) -> Any:
+        with no_synchronization(self._device):
+            return self._device.mark()
+
+
+@pytest.fixture(autouse=True)
+def _kernels_of_an_accelerator(monkeypatch):
+    """Leave ``own`` what ``choose`` leaves it on an accelerator; others read on the host."""
+    of = choice.LIBRARY
+    own = replace(choice.OWN, attention=of.attention, dropout=of.dropout, rows=of.rows)
+    monkeypatch.setattr(choice, "OWN", own)
+
+
+@pytest.mark.parametrize(
+    ("precision", "kernels"), [("fp32", "library"), ("bf16", "library"), ("fp16", "own")]
+)
+@pytest.mark.parametrize("name", tiny_jobs.CASES)
+def test_no_step_waits_for_the_device(name, precision, kernels, device, generated):
+    more = MORE.get(name, {}) if kernels == "own" else {}
+    try:
+        job = tiny_jobs.build(
+            name, device, generated, precision=precision, kernels=kernels,
+            warmup_steps=2, window_steps=3, max_steps=7, max_epochs=1, eval_every_epochs=None,
+            target_value=None, **more,
+        )  # fmt: skip
+    except EnvironmentFault as refused:
+        pytest.skip(str(refused))
+    job.step = without_synchronization(device, job.step)
+    events = tiny_jobs.run_measured(job, Guarded(device), job.context.recipe)
+    windows = [(x["phase"], len(x["loss"])) for x in events if x["event"] == "window"]
+    assert windows == [("compile", 1), ("warmup", 1), ("train", 3), ("train", 2)]
+
+
+def test_the_device_itself_tells_a_wait(device):
+    if not isinstance(device, ForbidsSynchronization):
+        pytest.skip("it has no forbid_synchronization: operations are judged by name alone")
+    value = device.place(torch.ones(3)).sum()
+    with pytest.raises(RuntimeError), device.forbid_synchronization():
+        value.item()
+    assert value.item() == 3.0  # allowed again

@@ -1,0 +1,72 @@
+"""Fixtures of tests that start the program; each room that does imports them."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CASES = Path(__file__).parent / "integration" / "cases"
+PROGRAM = (sys.executable, "-m", "trainmark")
+
+
+@pytest.fixture(autouse=True)
+def signals_as_usual():
+    """Start programs that heed signals, also where the tests run under nohup or behind ``&``."""
+    numbers = (signal.SIGINT, signal.SIGHUP)
+    ignored = [number for number in numbers if signal.getsignal(number) == signal.SIG_IGN]
+    for number in ignored:
+        signal.signal(number, signal.SIG_DFL)
+    yield
+    for number in ignored:
+        signal.signal(number, signal.SIG_IGN)
+
+
+@pytest.fixture
+def trainmark(tmp_path):
+    def call(*words, limit_s=280):
+        env = os.environ | {"TRAINMARK_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
+        return subprocess.run(
+            [sys.executable, "-m", "trainmark", *words],
+            env=env, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=limit_s,
+        )  # fmt: skip
+
+    return call
+
+
+@pytest.fixture
+def started(tmp_path):
+    """Start ``trainmark run`` and end it with the test, whatever happens."""
+    processes = []
+
+    def start(*words, case="faulty", prefix=(), cwd=None, program=PROGRAM, **variables):
+        run_dir = tmp_path / "run"
+        env = os.environ | {
+            "TRAINMARK_CASE_PATH": str(CASES),
+            "TRAINMARK_CACHE": str(tmp_path / "cache"),
+            "FAULT_FIFO": str(tmp_path / "fifo"),
+            "OMP_NUM_THREADS": "1",
+            **variables,
+        }
+        out = variables.get("RUN_DIR", str(run_dir))
+        command = [*prefix, *program, "run", case, "--out", out, *words]
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(command, env=env, cwd=cwd, stdout=pipe, stderr=pipe, text=True)
+        processes.append(process)
+        return process, run_dir
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def fifo(tmp_path):
+    """The pipe a faulty rank tells when it is there; beside it the one ``fault=hold`` reads."""
+    path = tmp_path / "fifo"
+    os.mkfifo(path)
+    os.mkfifo(tmp_path / "go")
+    return path

@@ -1,0 +1,80 @@
+"""Jobs of the cases' tiny recipes in the test's own process, as a rank builds and runs them."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from trainmark import cases
+from trainmark.cases import generated_folder
+from trainmark.measure.loop import MeasuredLoop, Schedule
+from trainmark.measure.parameters import ParameterCheck
+from trainmark.protocols import JobContext
+from trainmark.training.parameters import GradientWatch, TensorDigest
+from trainmark.training.read_ahead import batches_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from trainmark.protocols import Device, Job
+
+CASES = (
+    "toy", "distilbert_sst2", "glm_superglue", "llama2_7b_lora", "dlrm_criteo", "gpt_megatron",
+)  # fmt: skip
+
+
+def build(name: str, device: Device, root: Path, **fields: Any) -> Any:
+    """Return the job of a case's tiny recipe with ``fields``; its data is kept below ``root``."""
+    case = cases.load(name)
+    recipe = replace(case.recipes["tiny"], **fields)
+    folder = generated_folder(case, recipe, root)
+    device.set_precision(recipe.precision)
+    torch.manual_seed(recipe.seed)
+    context = JobContext(recipe=recipe, data_dir=folder, rank=0, world_size=1, device=device)
+    module = cases.part(name, "job")
+    return module.build(context, module.load_data(context))
+
+
+def without_dropout(job: Any) -> Any:
+    """Switch off all dropout: masks are drawn differently on each kind of device."""
+    for module in job.stepper.model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    return job
+
+
+def losses(job: Any, device: Device, steps: int) -> list[float]:
+    """Return the losses of the first ``steps`` steps."""
+    batches = batches_of(job, device, 0, depth=0)
+    found = [job.step(batches) for _ in range(steps)]
+    batches.close()
+    device.synchronize()
+    return device.read(found)
+
+
+def run_measured(job: Job, device: Device, recipe: Any) -> list[dict[str, Any]]:
+    """Run the measured loop over ``job`` as a rank does; return its events."""
+    events: list[dict[str, Any]] = []
+    trained = job.trained_parameters()
+    watch = GradientWatch(trained, looks=5)
+    parameters = ParameterCheck(
+        digest=TensorDigest(trained, seed=recipe.seed),
+        gradients=watch, updates=job.updates, clock=time.perf_counter_ns,
+    )  # fmt: skip
+    parameters.start()
+    MeasuredLoop(
+        job=job,
+        batches=partial(batches_of, job, device, depth=recipe.read_ahead_batches),
+        schedule=Schedule.of(recipe, None),
+        device=device,
+        clock=time.perf_counter_ns,
+        barrier=lambda: None,
+        emit=lambda event, **fields: events.append({"event": event, **fields}),
+        parameters=parameters,
+    ).run()
+    watch.close()
+    return events
