@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -126,6 +127,29 @@ def test_an_iterator_that_ends_early_ends_its_thread_and_its_source(
             values.throw(KeyboardInterrupt())
     assert source.closed
     assert not threads()
+
+
+def test_closing_waits_for_the_value_being_read_and_reads_no_other(device: SyncDevice) -> None:
+    source, begun, closing = Source(), threading.Event(), threading.Event()
+
+    class Told(ThreadPoolExecutor):
+        def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+            super().shutdown(wait=False, cancel_futures=cancel_futures)
+            closing.set()
+            super().shutdown(wait=wait)
+
+    def slow() -> Iterator[int]:
+        for number in source:
+            if number == 1:
+                begun.set()
+                assert closing.wait(WAIT_S)
+            yield number
+
+    values = read_ahead(slow(), device, depth=3, worker=lambda: Told(1, THREAD_NAME))
+    assert next(values) == 0
+    assert begun.wait(WAIT_S)
+    values.close()
+    assert (source.yielded, threads()) == ([0, 1], [])
 
 
 def test_an_iterator_that_was_never_used_starts_nothing(device: SyncDevice) -> None:
