@@ -84,7 +84,7 @@ if [ ! -x "$venv/bin/python" ]; then
     need_venv_module
     "$python" -m venv "$venv"
     # Python 3.11 puts an old setuptools there, which would hide the one that PYTHON has.
-    [ "$torch" != system ] || "$venv/bin/python" -m pip uninstall --quiet --yes setuptools
+    [ "$torch" != system ] || "$venv/bin/python" -m pip uninstall -qqq --yes setuptools
 fi
 echo "$torch" >"$mode"
 
@@ -104,7 +104,9 @@ elif [ "$torch" = oldest ]; then
     pip_install --requirement "$listed" --constraint "$here/requirements-dev.lock" ||
         fail "could not install what the tests need (pip says why above)" "reach a package index"
 else
-    version=$("$python" -c 'import torch; print(torch.__version__)') ||
+    # As pip knows it: torch.__version__ may have a local part (+cu130) that the package lacks.
+    version=$("$python" -c 'import importlib.metadata, torch
+print(importlib.metadata.version("torch"))') ||
         fail "TORCH=system, but $python has no torch" "install the vendor's torch for it first"
     # A path file and not --system-site-packages: that flag sees past PYTHON to its base
     # when PYTHON is itself of a virtual environment, as in many GPU images.
