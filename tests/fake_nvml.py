@@ -88,6 +88,23 @@ def nvml(*cards: FakeCard, names: dict[int, str] | None = None, old: bool = Fals
     told.nvmlDeviceGetComputeRunningProcesses = listed("computing")
     told.nvmlDeviceGetGraphicsRunningProcesses = listed("drawing")
     told.nvmlSystemGetProcessName = process_name
+    told.NVML_CLOCK_SM, told.NVML_CLOCK_MEM, told.NVML_TEMPERATURE_GPU = 1, 2, 0
+
+    def by_uuid(uuid: str) -> FakeCard:
+        for card in cards:
+            if card.uuid == uuid:
+                return card
+        raise NVMLError("Not Found")
+
+    def no_power(card: FakeCard) -> int:
+        raise NVMLError("Not Supported")
+
+    told.nvmlDeviceGetHandleByUUID = by_uuid
+    told.nvmlDeviceGetClockInfo = lambda card, kind: {1: 1755, 2: 2619}[kind]
+    told.nvmlDeviceGetMaxClockInfo = lambda card, kind: {1: 1980, 2: 2619}[kind]
+    told.nvmlDeviceGetPowerUsage = no_power if old else lambda card: 123_456
+    told.nvmlDeviceGetEnforcedPowerLimit = lambda card: 700_000
+    told.nvmlDeviceGetTemperature = lambda card, sensor: 41 + sensor
     return told
 
 

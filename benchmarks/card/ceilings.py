@@ -114,7 +114,10 @@ def run(card: Card) -> Findings:
         findings.figures[f"copy_{size}_bytes_per_second"] = best_copy_rate(
             device, copied_bytes=size
         )
-        findings.figures[f"upload_{size}_bytes_per_second"] = upload_rate(device, copied_bytes=size)
+        for kind, pinned in (("pageable", False), ("pinned", True)):
+            findings.figures[f"upload_{kind}_{size}_bytes_per_second"] = upload_rate(
+                device, copied_bytes=size, pinned=pinned
+            )
     times = launch_times(device, launches=LAUNCHES, rounds=ROUNDS)
     for name, values in times._asdict().items():
         findings.figures[f"launch_{name}"] = statistics.median(values)
@@ -126,7 +129,7 @@ def run(card: Card) -> Findings:
         "TFLOP/s of the fastest of up to 20 repetitions in a quarter of a second; in brackets by "
         "how much one half of them was slower than the other. Empty: refused or too slow.",
         "", *lines, "", *refused, "",
-        "Copies count bytes read plus bytes written; uploads the bytes copied, from pageable "
-        f"memory. A launch is of a kernel of one element, {LAUNCHES} a round, {ROUNDS} rounds.",
+        "Copies count bytes read plus bytes written; uploads the bytes copied. "
+        f"A launch is of a kernel of one element, {LAUNCHES} a round, {ROUNDS} rounds.",
     ])  # fmt: skip
     return findings

@@ -339,6 +339,25 @@ def test_a_library_that_fails_leaves_the_drivers_files(
     assert vendor.rank_memory(1) is None
 
 
+def test_a_cards_clocks_are_those_of_its_uuid_and_unknown_ones_null(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    put_cards(monkeypatch, FakeCard(uuid="GPU-1"), FakeCard(uuid="GPU-2"))
+    known = {
+        "sm_clock_mhz": 1755, "sm_clock_max_mhz": 1980,
+        "memory_clock_mhz": 2619, "memory_clock_max_mhz": 2619,
+        "power_w": pytest.approx(123.456), "power_limit_w": 700, "temperature_c": 41,
+    }  # fmt: skip
+    assert nvidia_driver.clocks("GPU-2") == known
+    assert nvidia_driver.clocks("GPU-3") == dict.fromkeys(known)
+
+    put_cards(monkeypatch, FakeCard(uuid="GPU-1"), old=True)
+    assert nvidia_driver.clocks("GPU-1") == known | {"power_w": None}
+
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert nvidia_driver.clocks("GPU-1") == dict.fromkeys(known)
+
+
 def test_the_vendor_can_say_what_is_wrong() -> None:
     assert isinstance(cuda.Cuda(), Diagnoses)
 

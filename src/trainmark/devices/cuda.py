@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from trainmark.devices import cuda_choice, nvidia_driver
@@ -27,18 +27,6 @@ if TYPE_CHECKING:
 # Lowest compute capability whose matrix units support a precision,
 # https://docs.nvidia.com/cuda/cuda-c-programming-guide/#arithmetic-instructions, 2026-11-21
 _LEAST_CAPABILITY: dict[str, tuple[int, int]] = {"fp16": (5, 3), "bf16": (8, 0), "tf32": (8, 0)}
-
-# What the management library tells of a device: function, further arguments, unit of its answer.
-# https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceQueries.html
-_CLOCKS: dict[str, tuple[str, tuple[str, ...], float]] = {
-    "sm_clock_mhz": ("nvmlDeviceGetClockInfo", ("NVML_CLOCK_SM",), 1),
-    "sm_clock_max_mhz": ("nvmlDeviceGetMaxClockInfo", ("NVML_CLOCK_SM",), 1),
-    "memory_clock_mhz": ("nvmlDeviceGetClockInfo", ("NVML_CLOCK_MEM",), 1),
-    "memory_clock_max_mhz": ("nvmlDeviceGetMaxClockInfo", ("NVML_CLOCK_MEM",), 1),
-    "power_w": ("nvmlDeviceGetPowerUsage", (), 1e-3),
-    "power_limit_w": ("nvmlDeviceGetEnforcedPowerLimit", (), 1e-3),
-    "temperature_c": ("nvmlDeviceGetTemperature", ("NVML_TEMPERATURE_GPU",), 1),
-}
 
 
 class Cuda:
@@ -260,26 +248,9 @@ class CudaDevice:
 
     def clocks(self) -> dict[str, float | None]:
         """Return clocks, power and temperature as the management library has them now."""
-        found: dict[str, float | None] = dict.fromkeys(_CLOCKS)
-        try:
-            import pynvml
-
-            pynvml.nvmlInit()
-        except Exception:  # noqa: BLE001 - no such package, or NVMLError, whose class it holds
-            return found
-        try:
-            # By its identity: the library's order is not that of the visible devices.
-            uuid = self._torch.cuda.get_device_properties(self.index).uuid
-            handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
-            for name, (question, words, unit) in _CLOCKS.items():
-                with suppress(pynvml.NVMLError):  # this device does not tell it
-                    arguments = [getattr(pynvml, word) for word in words]
-                    found[name] = getattr(pynvml, question)(handle, *arguments) * unit
-        except pynvml.NVMLError:
-            pass  # a slice of a device: only the whole one has clocks
-        finally:
-            pynvml.nvmlShutdown()
-        return found
+        # By its identity: the library's order is not that of the visible devices.
+        uuid = self._torch.cuda.get_device_properties(self.index).uuid
+        return nvidia_driver.clocks(f"GPU-{uuid}")
 
     def begin_step(self) -> None:
         """Let the graphs' memory of the last step be overwritten."""

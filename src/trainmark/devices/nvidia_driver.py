@@ -19,6 +19,17 @@ PROC = Path("/proc/driver/nvidia")
 DEVICE_NODES = Path("/dev")
 LIBRARY = "libcuda.so.1"
 _NAME_LENGTH = 60  # of a process; the rest of a longer name says nothing
+# Clocks and limits of a card: the library's function, further arguments, unit of its answer.
+# https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceQueries.html
+_CLOCKS: dict[str, tuple[str, tuple[str, ...], float]] = {
+    "sm_clock_mhz": ("nvmlDeviceGetClockInfo", ("NVML_CLOCK_SM",), 1),
+    "sm_clock_max_mhz": ("nvmlDeviceGetMaxClockInfo", ("NVML_CLOCK_SM",), 1),
+    "memory_clock_mhz": ("nvmlDeviceGetClockInfo", ("NVML_CLOCK_MEM",), 1),
+    "memory_clock_max_mhz": ("nvmlDeviceGetMaxClockInfo", ("NVML_CLOCK_MEM",), 1),
+    "power_w": ("nvmlDeviceGetPowerUsage", (), 1e-3),
+    "power_limit_w": ("nvmlDeviceGetEnforcedPowerLimit", (), 1e-3),
+    "temperature_c": ("nvmlDeviceGetTemperature", ("NVML_TEMPERATURE_GPU",), 1),
+}
 
 
 class Process(NamedTuple):
@@ -158,6 +169,33 @@ def _processes(nvml: Any, handle: Any) -> Iterator[Process]:
                 name = name.decode(errors="replace") if isinstance(name, bytes) else name
                 short = name.rsplit("/", 1)[-1][:_NAME_LENGTH] if name else None
                 yield Process(found.pid, short, found.usedGpuMemory, computes)
+
+
+def clocks(uuid: str) -> dict[str, float | None]:
+    """Return clocks, power and temperature of a card by name; None for what is not told.
+
+    Args:
+        uuid: of a whole card, ``GPU-...``: a slice has no clocks of its own.
+    """
+    found: dict[str, float | None] = dict.fromkeys(_CLOCKS)
+    try:
+        import pynvml
+    except ImportError:
+        return found
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return found
+    try:
+        handle = _told(pynvml, pynvml.nvmlDeviceGetHandleByUUID, uuid)
+        for name, (question, words, unit) in _CLOCKS.items():
+            if handle is not None:
+                arguments = [getattr(pynvml, word) for word in words]
+                value = _told(pynvml, getattr(pynvml, question), handle, *arguments)
+                found[name] = None if value is None else value * unit
+    finally:
+        pynvml.nvmlShutdown()
+    return found
 
 
 def supported_cuda() -> tuple[int, int] | None:

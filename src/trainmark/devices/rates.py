@@ -106,17 +106,21 @@ def best_copy_rate(device: Device, *, copied_bytes: int) -> float:
     return 2 * copied_bytes * 1e9 / fastest_ns
 
 
-def upload_rate(device: Device, *, copied_bytes: int) -> float | None:
+def upload_rate(device: Device, *, copied_bytes: int, pinned: bool) -> float | None:
     """Return bytes per second from the host's memory to the device's, of the fastest of a few.
 
-    The source is pageable memory, as a job's batch is, so ``Device.place`` may copy it twice.
     None where the device computes in the host's memory.
+
+    Args:
+        pinned: whether the source is pinned before; otherwise ``Device.place`` pins it each time.
     """
     import torch
 
     source = torch.ones(copied_bytes // 4)
     if device.place(source) is source:
         return None
+    if pinned:
+        source = device.pin(source)
     times_ns = []
     for _ in range(_COPIES):
         device.synchronize()
