@@ -2,6 +2,8 @@
 
 # In this order; each is a module of this package, see ``section``.
 SECTIONS = (
+    "contract",
+    "contract_runs",
     "ceilings",
     "overhead",
     "data_wait",

@@ -70,7 +70,7 @@ def test_a_training_that_diverges(faulty):
 
 
 def test_a_hang(faulty):
-    faulty_runs.hang(faulty, ranks=1, timeout_s=60)
+    faulty_runs.hang(faulty, ranks=1, timeout_s=45)
 
 
 def test_a_device_whose_memory_is_full(faulty):

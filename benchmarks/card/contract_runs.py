@@ -1,0 +1,17 @@
+"""Whole runs of the device contract on the card: targets reached, faults named."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from benchmarks.card.contract import RUNS, held
+
+if TYPE_CHECKING:
+    from benchmarks.card.section import Card, Findings
+
+TITLE = "The device contract: whole runs"
+
+
+def run(card: Card) -> Findings:
+    """Return how many tests passed, failed and were skipped."""
+    return held(card, [RUNS])
