@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from trainmark.protocols import Batch, Device
 
 TITLE = "A wait for data in the figures"
-STEPS, ROUNDS, MEASURE_S = sized((60, 21, 240.0), (6, 1, 5.0))
+STEPS, ROUNDS, MEASURE_S = sized((60, 21, 240.0), (4, 1, 5.0))
 # Large enough that the device is busy for most of a step, and not the host alone.
 MICRO_BATCH_SIZE = sized(512, 16)
 LONG, SHORT = 3.0, 0.5  # waits, in steps
@@ -148,10 +148,13 @@ def run(card: Card) -> Findings:
         return [getattr(item, name) for item in runs]
 
     due = [with_.expected_p_train(without.train_s) for with_, without in pairs(waiting, bare)]
-    # The thread reads and waits without a pause; the last step follows its last wait.
+    # The thread reads and waits without a pause; the last step follows its last wait. Every step
+    # then begins on an idle device, as it does in ``bare`` and not in ``ahead``: what a host needs
+    # for its first launches is hidden behind the step before only where no wait has emptied the
+    # queue.
     ahead_due = [
         with_.expected_p_train(with_.read_s + without.core_s / STEPS)
-        for with_, without in pairs(long, ahead)
+        for with_, without in pairs(long, bare)
     ]
     bars = [
         _equal("no batch read ahead, p_train / that of the injected wait",
@@ -160,8 +163,8 @@ def run(card: Card) -> Findings:
                column(waiting, "p_core"), column(bare, "p_core")),
         _equal(f"{DEPTH} read ahead, a wait of {LONG:g} steps, p_train / that of the wait",
                column(long, "p_train"), ahead_due),
-        _equal("the same, p_core / p_core without the wait",
-               column(long, "p_core"), column(ahead, "p_core")),
+        _equal("the same, p_core / p_core of steps that begin on an idle device",
+               column(long, "p_core"), column(bare, "p_core")),
         _equal(f"{DEPTH} read ahead, a wait of {SHORT:g} steps, p_train / p_train without",
                column(short, "p_train"), column(ahead, "p_train")),
     ]  # fmt: skip
