@@ -77,6 +77,8 @@ def _device(name: str | None) -> str:
     for vendor in devices.vendors().values():
         if not vendor.counts_cores and vendor.count() > 0:
             return vendor.name
+    for fault in devices.unusable():
+        raise fault
     raise EnvironmentFault(
         "no accelerator that this installation can use",
         where="--device",

@@ -18,6 +18,7 @@ from trainmark.cases.toy import job
 from trainmark.cases.toy.job import ToyJob
 from trainmark.devices.cpu import CpuDevice
 from trainmark.measure import worker
+from trainmark.measure.failure import error_report
 from trainmark.planning.plan import PLAN_FILE, resolve
 from trainmark.protocols import Counts
 from trainmark.results import building
@@ -55,7 +56,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
             worker.run_rank(rank, run_dir, 0, 0)
             rank.events.emit("end")
         except Exception as error:  # noqa: BLE001 - as the worker's own main
-            rank.events.emit("error", **worker.error_report(error, rank.place))
+            rank.events.emit("error", **error_report(error, rank.place))
             code = 1
         rank.events.close()
         ended_ns = worker.clock()

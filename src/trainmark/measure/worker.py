@@ -6,26 +6,25 @@ around the loop and the report of a failing rank. Knows no case and no vendor.
 
 from __future__ import annotations
 
-import errno
 import faulthandler
 import json
 import os
 import signal
 import sys
 import time
-import traceback
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainmark.measure.events import EventWriter, rank_file
+from trainmark.measure.failure import error_report
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from trainmark.measure.parameters import ParameterCheck
-    from trainmark.protocols import Job, JobContext
+    from trainmark.protocols import Device, Job, JobContext
 
 STACKS_SIGNAL = signal.SIGUSR1
 clock = time.perf_counter_ns
@@ -52,6 +51,7 @@ class Rank:
     def __init__(self, run_dir: Path, rank: int) -> None:
         self.events = EventWriter(run_dir / rank_file(rank), clock)
         self.place = "start"
+        self.device: Device | None = None
 
     def enter(self, place: str) -> None:
         """Note where the rank is, for the report of an error."""
@@ -69,62 +69,6 @@ class Rank:
                 self.events.emit("span", name=name, start_ns=start_ns, end_ns=clock())
             raise
         self.events.emit("span", name=name, start_ns=start_ns, end_ns=clock())
-
-
-def error_kind(error: BaseException) -> str:
-    """Return the kind of a failure: ``oom``, ``disk_full``, ``error``, or a ``RunError``'s."""
-    from trainmark.errors import RunError
-
-    if isinstance(error, RunError):
-        return error.kind
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return "disk_full"
-    text = _text(error)
-    out_of_memory = (
-        isinstance(error, MemoryError)
-        or type(error).__name__ == "OutOfMemoryError"
-        # torch raises a plain RuntimeError when the host allocator fails.
-        or "DefaultCPUAllocator: can't allocate memory" in text
-        or "DefaultCPUAllocator: not enough memory" in text
-    )
-    return "oom" if out_of_memory else "error"
-
-
-def _text(error: BaseException) -> str:
-    """Return an exception's text as UTF-8 can hold it, also where its own method raises."""
-    from trainmark.errors import escaped
-
-    try:
-        return escaped(error)
-    except Exception:  # noqa: BLE001 - the failure must be recorded, whatever raised it
-        return f"no text: str() of the {type(error).__name__} raises"
-
-
-def _said(error: BaseException) -> dict[str, Any]:
-    """Return an exception's message as code and arguments."""
-    from trainmark.errors import RunError, TrainmarkError
-    from trainmark.spec import message
-
-    if isinstance(error, RunError):
-        return {"code": error.code, "args": error.details}
-    if isinstance(error, TrainmarkError):
-        fault = TrainmarkError(error.what, where=error.where, rule=error.rule)
-        return message("fault", text=str(fault)[:4000], remedy=error.remedy).as_dict()
-    return message("exception", text=_text(error).strip()[:4000]).as_dict()
-
-
-def error_report(error: BaseException, place: str) -> dict[str, Any]:
-    """Describe a failure for the record."""
-    from trainmark.errors import escaped
-
-    return {
-        "kind": error_kind(error),
-        "type": type(error).__name__,
-        "message": _said(error),
-        "place": place,
-        "time_s": time.time(),
-        "traceback": escaped("".join(traceback.format_exception(error)))[-8000:],
-    }
 
 
 def _connect(backend: str, run_timeout_s: float) -> None:
@@ -157,7 +101,7 @@ def run_rank(rank: Rank, run_dir: Path, number: int, local_rank: int) -> None:
         plan = Plan.read(run_dir)
         case, recipe = plan.load_case(), plan.load_recipe()
         vendor = devices.choose(plan.device.vendor)
-        device = vendor.open(local_rank, plan.nproc)
+        rank.device = device = vendor.open(local_rank, plan.nproc)
         distributed = plan.world_size > 1
         if distributed:
             _connect(vendor.collective_backend, recipe.timeout_s)
@@ -297,7 +241,7 @@ def main(run_dir: Path) -> int:
             run_rank(rank, run_dir, number, local_rank)
             rank.events.emit("end")
         except Exception as error:  # noqa: BLE001 - report any failure of the rank
-            _leave_error(rank, error_report(error, rank.place), launcher)
+            _leave_error(rank, error_report(error, rank.place, rank.device), launcher)
             return 1
         finally:
             faulthandler.unregister(STACKS_SIGNAL)
