@@ -209,13 +209,16 @@ def _put(causal_lm: LlamaForCausalLM, name: str, value: Tensor) -> None:
 def _draw_weights(
     causal_lm: LlamaForCausalLM, config: ModelConfig, place: torch.device, *, seed: int
 ) -> None:
-    """Draw each weight on its final device, in float32 for every stored type; norms are ones."""
-    generator = torch.Generator(place).manual_seed(seed)
+    """Draw each weight on its final device, in float32 for every stored type; norms are ones.
+
+    From the device's own state of random numbers: not every device has generators besides it.
+    """
+    torch.manual_seed(seed)
     for name, empty in _weights_of(causal_lm, config):
         value = torch.ones(empty.shape, dtype=torch.float32, device=place)
         if value.dim() > 1:
             # Random numbers drawn in 16 bits differ between versions of torch.
-            value.normal_(std=config.initializer_range, generator=generator)
+            value.normal_(std=config.initializer_range)
         _put(causal_lm, name, value.to(empty.dtype))
 
 

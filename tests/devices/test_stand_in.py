@@ -1,0 +1,165 @@
+"""Every case on the simulated accelerator: the CPU's losses, exact device times, known memory."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from concurrent.futures import ProcessPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import stand_in_jobs
+from trainmark import cases
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+CASES = cases.names()
+FP32_ERROR = 1e-6  # largest seen in six steps: 2.4e-7, GLM's
+BF16_ERROR = 2e-2
+
+
+@pytest.fixture(scope="module")
+def elsewhere() -> Iterator[Callable[..., Any]]:
+    """Call a function in a process where torch knows the device."""
+    with pytest.MonkeyPatch.context() as patch:
+        paths = [str(stand_in_jobs.SITE), *filter(None, [os.environ.get("PYTHONPATH")])]
+        patch.setenv("PYTHONPATH", os.pathsep.join(paths))
+        patch.setenv("OMP_NUM_THREADS", "1")
+        spawned = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(1, spawned, initializer=stand_in_jobs.register) as process:
+            yield lambda function, *args, **more: process.submit(function, *args, **more).result()
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+def test_vendor_and_device_conform(elsewhere: Any) -> None:
+    assert elsewhere(stand_in_jobs.faults) == ([], [])
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_case_takes_the_cpus_steps_and_every_time_is_exact(
+    elsewhere: Any, cache: Path, case: str
+) -> None:
+    expected = elsewhere(stand_in_jobs.train, case, cache)
+    found = elsewhere(stand_in_jobs.train_on_stand_in, case, cache)
+    assert found["losses"] == pytest.approx(expected["losses"], rel=FP32_ERROR)
+    assert len(found["losses"]) == stand_in_jobs.STEPS
+    assert stand_in_jobs.wrong_figures(found) == []
+    assert found["quality"] == pytest.approx(expected["quality"], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("case", "changes"),
+    [
+        ("toy", {"grad_accum_steps": 3, "micro_batch_size": 16}),
+        ("gpt_megatron", {"grad_accum_steps": 2}),
+        ("llama2_7b_lora", {"init": "random", "cross_document": "separate"}),
+    ],
+)
+def test_accumulated_steps_and_drawn_weights_are_the_cpus(
+    elsewhere: Any, cache: Path, case: str, changes: dict[str, Any]
+) -> None:
+    expected = elsewhere(stand_in_jobs.train, case, cache, **changes)
+    found = elsewhere(stand_in_jobs.train_on_stand_in, case, cache, **changes)
+    assert found["losses"] == pytest.approx(expected["losses"], rel=FP32_ERROR)
+    assert stand_in_jobs.wrong_figures(found) == []
+
+
+@pytest.mark.parametrize("case", ["glm_superglue", "llama2_7b_lora"])
+def test_checkpointed_activations_need_less_memory_and_more_operations(
+    elsewhere: Any, cache: Path, case: str
+) -> None:
+    kept, computed_again = (
+        elsewhere(stand_in_jobs.train_on_stand_in, case, cache, checkpoint_activations=again)
+        for again in (False, True)
+    )
+    assert computed_again["losses"] == pytest.approx(kept["losses"], rel=FP32_ERROR)
+    assert computed_again["peak_bytes"] < 0.9 * kept["peak_bytes"]
+    assert computed_again["operations"][-1] > 1.2 * kept["operations"][-1]
+
+
+@pytest.mark.parametrize(
+    ("case", "precision"), [*((case, "bf16") for case in CASES), ("toy", "fp16")]
+)
+def test_autocast_computes_in_16_bits_and_waits_for_nothing(
+    elsewhere: Any, cache: Path, case: str, precision: str
+) -> None:
+    fp32 = elsewhere(stand_in_jobs.train_on_stand_in, case, cache)
+    found = elsewhere(stand_in_jobs.train_on_stand_in, case, cache, precision=precision)
+    assert found["losses"] != fp32["losses"]
+    assert found["losses"] == pytest.approx(fp32["losses"], rel=BF16_ERROR)
+    assert stand_in_jobs.wrong_figures(found) == []
+
+
+EDGE = "        device.synchronize()\n        end_ns = self.clock()\n"
+START = '        self.enter("train")\n        self.device.synchronize()\n        self.barrier()\n'
+MARKS = "            marks.append(device.mark())\n"
+CHANGES = {
+    "no synchronisation at the window's end": (EDGE, "        end_ns = self.clock()\n"),
+    "time read before the synchronisation": (
+        EDGE, "        end_ns = self.clock()\n        device.synchronize()\n"
+    ),
+    "no synchronisation before training": (START, '        self.enter("train")\n'),
+    "a mark before the step's work": (
+        "            loss = self.job.step(batches)\n",
+        "            marks.append(device.mark())\n            loss = self.job.step(batches)\n",
+    ),
+    "a synchronisation after each step": (MARKS, MARKS + "            device.synchronize()\n"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
+def test_a_loop_with_a_mistake_gives_figures_that_are_found_wrong(
+    elsewhere: Any, cache: Path, change: tuple[str, str]
+) -> None:
+    found = elsewhere(stand_in_jobs.train_on_stand_in, "toy", cache, change_loop=change)
+    assert stand_in_jobs.wrong_figures(found) != []
+
+
+def test_a_job_that_reads_its_loss_in_a_step_is_found(elsewhere: Any, cache: Path) -> None:
+    found = elsewhere(
+        stand_in_jobs.train_on_stand_in, "toy", cache, change_job=stand_in_jobs.read_each_loss
+    )
+    assert stand_in_jobs.wrong_figures(found) == ["step_waits"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "wrong"),
+    [
+        ("host_marks", ["step_ns", "window_ns"]),
+        ("no_wait", ["start_ns", "loop_waits", "window_ns"]),
+        ("waiting_marks", ["step_waits", "mark_waits"]),
+    ],
+)
+def test_a_device_with_a_wrong_clock_is_found(
+    elsewhere: Any, cache: Path, fault: str, wrong: list[str]
+) -> None:
+    found = elsewhere(stand_in_jobs.train_on_stand_in, "toy", cache, fault=fault)
+    assert stand_in_jobs.wrong_figures(found) == wrong
+
+
+def test_operations_that_wait_are_those_whose_result_the_host_needs(elsewhere: Any) -> None:
+    assert elsewhere(stand_in_jobs.waiting_operations) == {
+        "item": True, "tolist": True, "to the host": True, "from the host": True,
+        "from the host, queued": False, "nonzero": True, "a mask as index": True,
+        "numbers as index": False, "matmul": False, "backward": False, "compare": True,
+    }  # fmt: skip
+
+
+def test_memory_is_that_of_the_storages(elsewhere: Any) -> None:
+    found = elsewhere(stand_in_jobs.allocations)
+    assert found == {
+        "one tensor": 4_000, "and its views": 4_000, "and a sum": 8_000, "freed": 4_000,
+        "saved for backward": 8_004, "all freed": 0, "peak": 12_008, "full": "OutOfMemoryError",
+    }  # fmt: skip
+
+
+def test_what_torch_lets_no_device_registered_from_python_have(elsewhere: Any) -> None:
+    """With one of them, docs/adding-a-device.md and ``StandIn.refuse`` are out of date."""
+    assert set(elsewhere(stand_in_jobs.missing).values()) == {"not implemented"}

@@ -1,0 +1,70 @@
+"""Autocast for the device: torch has no rules of its own for PrivateUse1.
+
+The operations are those of torch's list for CUDA that take tensors alone or are used by models:
+https://docs.pytorch.org/docs/stable/amp.html#cuda-op-specific-behavior
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainmark_stand_in.operations import mapped
+from trainmark_stand_in.vendor import NAME
+
+_LOWER = (
+    "linear", "matmul", "mm", "mv", "addmm", "addmv", "addr", "bmm", "baddbmm", "addbmm",
+    "prelu", "conv1d", "conv2d", "conv3d", "scaled_dot_product_attention",
+)  # fmt: skip
+_FP32 = (
+    "softmax.int", "log_softmax.int", "layer_norm", "nll_loss", "cross_entropy_loss", "mse_loss",
+    "binary_cross_entropy_with_logits", "exp", "log", "rsqrt", "pow.Tensor_Scalar",
+    "cumsum", "prod", "sum", "sum.dim_IntList", "softplus", "norm.Scalar",
+)  # fmt: skip
+_WIDEST = ("cat", "stack", "index_put", "addcmul", "addcdiv", "dot", "scatter_add")
+_AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
+
+
+def _cast(value: Any, dtype: torch.dtype) -> Any:
+    def cast(item: Any) -> Any:
+        eligible = isinstance(item, Tensor) and item.device.type == NAME
+        if eligible and item.is_floating_point() and item.dtype != torch.float64:
+            return item.to(dtype)
+        return item
+
+    return mapped(cast, value)
+
+
+def _lower(args: Any) -> torch.dtype:
+    return torch.get_autocast_dtype(NAME)
+
+
+def _fp32(args: Any) -> torch.dtype:
+    return torch.float32
+
+
+def _widest(args: Any) -> torch.dtype:
+    found: list[torch.dtype] = []
+    mapped(lambda x: found.append(x.dtype) if isinstance(x, Tensor) else None, args)
+    return torch.float32 if torch.float32 in found else torch.get_autocast_dtype(NAME)
+
+
+def register() -> list[torch.library.Library]:
+    """Add the rules; they hold as long as the result is alive."""
+    every, aten = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
+    every.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
+    for names, dtype_of in ((_LOWER, _lower), (_FP32, _fp32), (_WIDEST, _widest)):
+        for name in names:
+            packet, _, overload = name.partition(".")
+            operation = getattr(getattr(torch.ops.aten, packet), overload or "default")
+
+            def run(*args: Any, of: Any = operation, dtype_of: Any = dtype_of, **more: Any) -> Any:
+                dtype = dtype_of((args, more))
+                with torch._C._ExcludeDispatchKeyGuard(_AUTOCAST):
+                    cast_args, cast_more = _cast((args, more), dtype)
+                    return of(*cast_args, **cast_more)
+
+            aten.impl(name, run, "AutocastPrivateUse1")
+    return [every, aten]

@@ -1,0 +1,154 @@
+"""The stand-in as a rank drives it; see ``trainmark.protocols.Device``."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils import backend_registration
+
+from trainmark.protocols import MatmulRate, MemoryUse
+from trainmark_stand_in import autocast, collectives
+from trainmark_stand_in.faults import TIMELINES
+from trainmark_stand_in.memory import Memory
+from trainmark_stand_in.operations import Operations
+from trainmark_stand_in.vendor import FAULT, MEMORY_BYTES, NAME, OPERATION_NS, setting
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trainmark.spec import Precision
+    from trainmark_stand_in.timeline import Mark, Timeline
+
+
+class DeviceModule:
+    """``torch.standin``: what torch asks of a device."""
+
+    def __init__(self, device: StandInDevice) -> None:
+        self._device = device
+
+    def is_available(self) -> bool:
+        return True
+
+    def is_initialized(self) -> bool:
+        return True
+
+    def device_count(self) -> int:
+        return 1  # of this process: each rank has its own
+
+    def current_device(self) -> int:
+        return 0
+
+    def set_device(self, device: Any) -> None:
+        pass
+
+    def device(self, device: Any) -> Any:
+        return contextlib.nullcontext()
+
+    def synchronize(self, device: Any = None) -> None:
+        self._device.synchronize()
+
+    def get_amp_supported_dtype(self) -> list[torch.dtype]:
+        return [torch.bfloat16, torch.float16]
+
+    # Random numbers are drawn on the host, whose state torch saves and seeds itself.
+    def manual_seed_all(self, seed: int) -> None:
+        pass
+
+    def _is_in_bad_fork(self) -> bool:
+        return False
+
+    def get_rng_state(self, device: Any = None) -> torch.Tensor:
+        return torch.get_rng_state()
+
+    def set_rng_state(self, state: torch.Tensor, device: Any = None) -> None:
+        torch.set_rng_state(state)
+
+
+class StandInDevice:
+    """The simulated device of this process."""
+
+    name = NAME
+    torch_type = NAME
+    _only: StandInDevice | None = None
+
+    @classmethod
+    def open(cls) -> StandInDevice:
+        """Register the device with torch, once in a process."""
+        if StandInDevice._only is None:
+            timeline = TIMELINES[os.environ.get(FAULT, "none")](operation_ns=setting(OPERATION_NS))
+            StandInDevice._only = cls(timeline, Memory(setting(MEMORY_BYTES)))
+            StandInDevice._only.register()
+        return StandInDevice._only
+
+    def __init__(self, timeline: Timeline, memory: Memory) -> None:
+        self.timeline, self.device_memory = timeline, memory
+        self.operations = Operations(memory, timeline)
+
+    def register(self) -> None:
+        """Take torch's PrivateUse1."""
+        backend_registration._setup_privateuseone_for_python_backend(
+            NAME, backend_module=DeviceModule(self)
+        )
+        self._registered = [
+            *self.operations.register(),
+            *autocast.register(),
+            *collectives.register(self.operations),
+        ]
+
+    def mark(self) -> Mark:
+        return self.timeline.mark()
+
+    def elapsed_ns(self, start: Mark, end: Mark) -> int:
+        return self.timeline.elapsed_ns(start, end)
+
+    def synchronize(self) -> None:
+        self.timeline.synchronize("synchronize()")
+
+    def forbid_synchronization(self) -> contextlib.AbstractContextManager[None]:
+        return self.timeline.forbid_synchronization()
+
+    def read(self, losses: Sequence[Any]) -> list[float]:
+        return torch.stack([loss.float() for loss in losses]).tolist()
+
+    def pin(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor  # all host memory counts as pinned
+
+    def place(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return value.to(NAME, non_blocking=True)
+        return value.to(NAME)
+
+    def set_precision(self, precision: Precision) -> dict[str, Any]:
+        torch.set_float32_matmul_precision("highest")
+        return {
+            "tf32": False,
+            "autocast": precision if precision in ("bf16", "fp16") else None,
+            "deterministic": torch.are_deterministic_algorithms_enabled(),
+        }
+
+    def memory(self) -> MemoryUse:
+        peak = self.device_memory.peak_bytes
+        return MemoryUse(peak, peak, self.device_memory.total_bytes, "device")
+
+    def matmul_rate(self, precision: Precision) -> MatmulRate:
+        from trainmark.devices.rates import best_matmul_rate
+
+        rate = best_matmul_rate(self, precision, sizes=(128, 256))
+        self.device_memory.reset_peak()
+        return rate
+
+    def copy_bytes_per_second(self) -> float:
+        from trainmark.devices.rates import best_copy_rate
+
+        return best_copy_rate(self, copied_bytes=1 << 20)
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "name": "Simulated accelerator",
+            "vendor": self.name,
+            "memory_total_bytes": self.device_memory.total_bytes,
+            "operation_ns": self.timeline.operation_ns,
+        }

@@ -1,0 +1,122 @@
+"""Operations: each runs at once on the host's view of its tensors and is charged to the device.
+
+Owns what torch calls for the device, and which operations wait for it as a card's do.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from trainmark_stand_in.memory import Memory, device_view
+from trainmark_stand_in.vendor import NAME
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from trainmark_stand_in.timeline import Timeline
+
+_HOST = torch.device("cpu")
+# Their result's value or shape is needed by the host, so they wait for the device.
+_WAITING_TAGS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+# Tagged too, but only a mask among the indices makes the shape depend on values.
+_INDEXING = {"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"}
+
+
+def mapped(change: Callable[[Any], Any], value: Any) -> Any:
+    """Apply ``change`` to what the lists, tuples and dicts of a call hold."""
+    if isinstance(value, list | tuple):
+        return type(value)([mapped(change, item) for item in value])
+    if isinstance(value, dict):
+        return {name: mapped(change, item) for name, item in value.items()}
+    return change(value)
+
+
+class Operations:
+    """What torch calls for tensors of the device."""
+
+    def __init__(self, memory: Memory, timeline: Timeline) -> None:
+        self.memory, self.timeline = memory, timeline
+
+    def register(self) -> list[torch.library.Library]:
+        """Make torch call this object; it does as long as the result is alive."""
+        every, aten = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
+        every.fallback(self.run, "PrivateUse1")
+        aten.impl("_copy_from", self.copy, "PrivateUse1")
+        aten.impl("resize_", self.resize, "PrivateUse1")
+        return [every, aten]
+
+    def run(self, operation: Any, *args: Any, **kwargs: Any) -> Any:
+        """Run any operation. Results that share memory with an argument still do."""
+        given: list[tuple[Tensor, Tensor]] = []
+
+        def enter(value: Any) -> Any:
+            if isinstance(value, Tensor) and value.device.type == NAME:
+                # An empty tensor may be one that the operation gives its size.
+                empty = value.numel() == 0
+                host = torch.empty_like(value, device=_HOST) if empty else self.host_of(value)
+                given.append((value, host))
+                return host
+            return _HOST if isinstance(value, torch.device) and value.type == NAME else value
+
+        host_args, host_kwargs = mapped(enter, args), mapped(enter, kwargs)
+        if "device" in host_kwargs:
+            host_kwargs["device"] = _HOST
+        self.timeline.queue()
+        if _waits(operation, host_args):
+            self.timeline.synchronize(operation.name())
+        result = operation(*host_args, **host_kwargs)
+        for tensor, host in given:
+            if tensor.shape != host.shape:
+                tensor.data = self.memory.adopt(host)
+        return mapped(lambda value: self._leave(value, given), result)
+
+    def _leave(self, value: Any, given: list[tuple[Tensor, Tensor]]) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        for tensor, host in given:
+            if value is host:
+                return tensor
+        address = value.untyped_storage().data_ptr()
+        for tensor, host in given:
+            if address and address == host.untyped_storage().data_ptr():
+                return device_view(tensor, value)
+        tensor = self.memory.adopt(value)
+        given.append((tensor, value))  # another result may share its memory
+        return tensor
+
+    def host_of(self, value: Any) -> Any:
+        """Return the host's view of a device tensor; anything else as it is."""
+        on_device = isinstance(value, Tensor) and value.device.type == NAME
+        return self.memory.host_tensor(value) if on_device else value
+
+    def copy(self, source: Tensor, target: Tensor, non_blocking: bool = False) -> Tensor:
+        """Copy between tensors of which at least one is on the device.
+
+        To the host it waits, as a copy to pageable memory does; from the host unless it is
+        ``non_blocking``.
+        """
+        to_host = target.device.type != NAME
+        self.host_of(target).copy_(self.host_of(source))
+        self.timeline.queue()
+        if to_host or (source.device.type != NAME and not non_blocking):
+            self.timeline.synchronize("a copy " + ("to" if to_host else "from") + " the host")
+        return target
+
+    def resize(self, tensor: Tensor, size: Any, *, memory_format: Any = None) -> Tensor:
+        """Give a tensor another size; what it held is kept where the sizes overlap."""
+        wanted = torch.empty(size, dtype=tensor.dtype)
+        kept = min(wanted.numel(), tensor.numel())
+        wanted.flatten()[:kept] = self.host_of(tensor).flatten()[:kept]
+        tensor.data = self.memory.adopt(wanted)
+        return tensor
+
+
+def _waits(operation: Any, args: tuple[Any, ...]) -> bool:
+    if _WAITING_TAGS.isdisjoint(operation.tags):
+        return False
+    if operation.name().partition(".")[0] in _INDEXING:
+        return any(x is not None and x.dtype in (torch.bool, torch.uint8) for x in args[1])
+    return True

@@ -1,0 +1,286 @@
+"""Train jobs on the stand-in in a process of its own: torch takes a device's name once for all.
+
+Apart from the tests because that process has to import it. With a clock that passes when told,
+the host needs no time and every operation its exact device time.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from fakes import FakeClock
+from trainmark import cases
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from trainmark.protocols import Device, Job
+
+SITE = Path(__file__).parent / "stand_in"
+OPERATION_NS = 1_000
+STEPS = 6
+
+
+def register() -> None:
+    """Register the device, before autograd is used: it then starts a thread for each kind."""
+    sys.path.insert(0, str(SITE))
+    stand_in()
+
+
+def stand_in(fault: str = "none") -> Any:
+    """Return the process's device with a new clock, empty and without anything queued."""
+    from trainmark_stand_in.faults import TIMELINES
+    from trainmark_stand_in.vendor import StandIn
+
+    device = StandIn().open(0, 1)
+    clock = FakeClock()
+    timeline = TIMELINES[fault](operation_ns=OPERATION_NS, clock=clock, sleep=clock.advance)
+    device.timeline = device.operations.timeline = timeline
+    device.device_memory.reset_peak()
+    return device
+
+
+def new_job(case_name: str, device: Device, cache: Path, **changes: Any) -> Job:
+    """Return the job of the tiny recipe, without dropout: devices draw differently."""
+    import torch
+
+    from trainmark.protocols import JobContext
+
+    case = cases.load(case_name)
+    # A thread that reads ahead would place batches in any step; MMLU takes minutes.
+    fields = {"read_ahead_batches": 0, "mmlu_mode": "off", **changes}
+    known = {name: value for name, value in fields.items() if hasattr(case.recipe_type, name)}
+    recipe = replace(case.recipes["tiny"], **known)
+    device.set_precision(recipe.precision)
+    torch.manual_seed(recipe.seed)
+    module = cases.part(case_name, "job")
+    context = JobContext(
+        recipe=recipe, data_dir=cases.generated_folder(case, recipe, cache), rank=0, world_size=1,
+        device=device,
+    )  # fmt: skip
+    job = module.build(context, module.load_data(context))
+    for part in job.model.modules():
+        if isinstance(part, torch.nn.Dropout):
+            part.p = 0.0
+    return job
+
+
+def train(
+    case_name: str,
+    cache: Path,
+    *,
+    device: Any = None,
+    change_loop: tuple[str, str] | None = None,
+    change_job: Callable[[Any], None] = lambda job: None,
+    **changes: Any,
+) -> dict[str, Any]:
+    """Take steps in the measured loop; return its events and what the device was asked to do.
+
+    Args:
+        device: None: the CPU.
+        change_loop: a piece of the loop's source and what to write instead of it.
+    """
+    from trainmark.devices.cpu import CpuDevice
+    from trainmark.training.read_ahead import batches_of
+
+    on_cpu = device is None
+    from trainmark_stand_in.timeline import Timeline
+
+    device = device or CpuDevice(threads=1)
+    job = new_job(case_name, device, cache, **changes)
+    change_job(job)
+    timeline = None if on_cpu else device.timeline
+    asked: list[tuple[int, int]] = []
+    inner = job.step
+
+    def step(batches: Any) -> Any:
+        if timeline is None:
+            return inner(batches)
+        before = timeline.operations, timeline.waits.total()
+        loss = inner(batches)
+        after = timeline.operations, timeline.waits.total()
+        asked.append((after[0] - before[0], after[1] - before[1]))
+        return loss
+
+    job.step = step
+    loop = loop_module(change_loop)
+    events: list[dict[str, Any]] = []
+    queued_ns = 0 if timeline is None else Timeline.mark(timeline).reached_ns
+    schedule = loop.Schedule(max_epochs=100, warmup_steps=2, window_steps=2, max_steps=STEPS)
+    loop.MeasuredLoop(
+        job=job, batches=lambda epoch: batches_of(job, device, epoch, depth=0),
+        schedule=schedule, device=device, clock=FakeClock() if on_cpu else timeline.clock,
+        barrier=lambda: None, emit=lambda event, **fields: events.append({"event": event} | fields),
+    ).run()  # fmt: skip
+    windows = [item for item in events if item["event"] == "window"]
+    waits = {} if timeline is None else dict(timeline.waits)
+    quality = job.evaluate()
+    return {
+        "losses": [loss for window in windows for loss in window["loss"]],
+        "quality": [x for x in (quality.value, *quality.detail.values()) if math.isfinite(x)],
+        "windows": windows,
+        "trained": events[-1],
+        "queued_before_ns": queued_ns,
+        "operations": [count for count, _ in asked],
+        "synchronizations": [count for _, count in asked],
+        "waits": waits,
+    }
+
+
+def loop_module(change: tuple[str, str] | None) -> Any:
+    """Return the module of the measured loop, with a piece of its source changed."""
+    from trainmark.measure import loop
+
+    if change is None:
+        return loop
+    source = Path(loop.__file__).read_text()
+    assert source.count(change[0]) == 1, f"the loop has {source.count(change[0])} of {change[0]!r}"
+    changed = ModuleType("changed_loop")
+    sys.modules[changed.__name__] = changed  # its dataclasses look themselves up
+    exec(compile(source.replace(*change), loop.__file__, "exec"), changed.__dict__)
+    return changed
+
+
+def train_on_stand_in(
+    case_name: str, cache: Path, *, fault: str = "none", **more: Any
+) -> dict[str, Any]:
+    """Return what ``train`` finds on the stand-in, and the peak of its memory."""
+    device = stand_in(fault)
+    found = train(case_name, cache, device=device, **more)
+    return found | {"peak_bytes": device.memory().allocator_peak_bytes}
+
+
+def wrong_figures(found: dict[str, Any]) -> list[str]:
+    """Return the names of figures that differ from what the operations of each step must take."""
+    windows = found["windows"]
+    step_ns = [ns for window in windows for ns in window["step_ns"]]
+    right = {
+        "start_ns": found["trained"]["start_ns"] == found["queued_before_ns"],
+        "step_ns": step_ns == [count * OPERATION_NS for count in found["operations"]],
+        "step_waits": not any(found["synchronizations"]),
+        # At both ends of training and at the end of each window.
+        "loop_waits": found["waits"].get("synchronize()") == len(windows) + 2,
+        "mark_waits": "mark()" not in found["waits"],
+        "window_ns": all(w["end_ns"] - w["start_ns"] == sum(w["step_ns"]) for w in windows),
+    }
+    return [name for name, is_right in right.items() if not is_right]
+
+
+def read_each_loss(job: Any) -> None:
+    """Make a job read its loss within each step."""
+    inner = job.step
+
+    def step(batches: Any) -> Any:
+        loss = inner(batches)
+        loss.item()
+        return loss
+
+    job.step = step
+
+
+def faults() -> tuple[list[str], list[str]]:
+    """Return what the conformance checks find, by the real clock."""
+    from trainmark.conformance.device import device_faults, vendor_faults
+    from trainmark_stand_in.timeline import Timeline
+    from trainmark_stand_in.vendor import StandIn
+
+    device = stand_in()
+    device.timeline = device.operations.timeline = Timeline(operation_ns=OPERATION_NS)
+    return vendor_faults(StandIn()), device_faults(StandIn())
+
+
+def waiting_operations() -> dict[str, bool]:
+    """Return which operations make the host wait."""
+    import torch
+
+    device = stand_in()
+    host = torch.arange(6.0).view(2, 3)
+    x = device.place(host).requires_grad_()
+    mask, numbers = device.place(host > 2), device.place(torch.tensor([1, 0]))
+    y = x @ x.T
+
+    def waits(work: Callable[[], object]) -> bool:
+        before = device.timeline.waits.total()
+        work()
+        return device.timeline.waits.total() > before
+
+    return {
+        "item": waits(x[0, 0].item),
+        "tolist": waits(x.tolist),
+        "to the host": waits(x.cpu),
+        "from the host": waits(lambda: host.to(device.name)),
+        "from the host, queued": waits(lambda: host.to(device.name, non_blocking=True)),
+        "nonzero": waits(x.nonzero),
+        "a mask as index": waits(lambda: x[mask]),
+        "numbers as index": waits(lambda: x[numbers]),
+        "matmul": waits(lambda: x @ x.T),
+        "backward": waits(y.sum().backward),
+        "compare": waits(lambda: torch.equal(x, x)),
+    }
+
+
+def allocations() -> dict[str, Any]:
+    """Return the memory in use after each of some allocations."""
+    import torch
+
+    device = stand_in()
+    memory = device.device_memory
+    before, found = memory.used_bytes, {}
+
+    def note(name: str) -> None:
+        found[name] = memory.used_bytes - before
+
+    x = device.place(torch.ones(1000))
+    note("one tensor")
+    y = x.view(10, 100).T[3:, ::2]
+    note("and its views")
+    z = x + 1
+    note("and a sum")
+    del z, y
+    note("freed")
+    x.requires_grad_()
+    loss = x.exp().sum()
+    note("saved for backward")
+    loss.backward()
+    del loss
+    x.grad = None
+    x.detach_()
+    del x
+    note("all freed")
+    found["peak"] = memory.peak_bytes - before
+    total, memory.total_bytes = memory.total_bytes, memory.used_bytes + 8_000
+    try:
+        kept = [torch.empty(500, device=device.name) for _ in range(5)]
+        found["full"] = f"{len(kept)} tensors fit"
+    except torch.OutOfMemoryError as error:
+        found["full"] = type(error).__name__
+    finally:
+        memory.total_bytes = total
+    return found
+
+
+def missing() -> dict[str, str]:
+    """Return what torch raises where a device would have to be registered from C++."""
+    import torch
+
+    device = stand_in()
+    tensor = device.place(torch.ones(4))
+    attempts: dict[str, Callable[[], object]] = {
+        "generator": lambda: torch.Generator(device.name),
+        "resized storage": lambda: tensor.untyped_storage().resize_(0),
+        "pinned memory": lambda: torch.ones(1).pin_memory(),
+    }
+    found = {}
+    for name, attempt in attempts.items():
+        try:
+            attempt()
+        except NotImplementedError:
+            found[name] = "not implemented"
+        else:
+            found[name] = "works"
+    return found
