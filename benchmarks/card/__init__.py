@@ -7,4 +7,5 @@ SECTIONS = (
     "ceilings",
     "overhead",
     "data_wait",
+    "compile",
 )  # fmt: skip

@@ -1,0 +1,229 @@
+"""``torch.compile``: what its first steps cost cold and warm, and when that is paid back.
+
+Each variant is the case's own job in a process of its own. Cold: the compiler's caches on disk are
+empty. Warm: another process has filled them. Steady steps of all variants are interleaved.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.card.section import Findings
+from benchmarks.harness import interleave, ratio, sized
+from benchmarks.jobs import build, endless_batches
+from benchmarks.peers import Peer, serve, take_steps
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from benchmarks.card.section import Card
+    from trainmark.protocols import Batch
+
+TITLE = "Compiled steps: cold, warm, and replayed as device graphs"
+MODULE = "benchmarks.card.compile"
+FIRST_STEPS = 3  # then a device graph is replayed
+ROUNDS, WARMUP, TURN_S, BUDGET_S = sized((11, 2, 0.5, 300.0), (1, 1, 0.0, 300.0))
+Sizes = dict[str, dict[str, object]]
+# Changes of the tiny recipe. Smaller on a processor, whose steps are never short of work.
+ACCELERATOR: Sizes = {
+    "gpt_megatron": {
+        "num_layers": 12, "hidden_size": 768, "num_heads": 12, "seq_length": 1024, "bs": 16,
+        "vocab_size": 50257, "precision": "bf16",
+    },
+    "distilbert_sst2": {"bs": 64, "precision": "bf16"},
+    "glm_superglue": {
+        "num_layers": 6, "hidden_size": 1024, "num_heads": 16, "precision": "bf16",
+    },
+    "llama2_7b_lora": {
+        "model_size": "7b-2layers", "init": "random", "seq": 512, "bs": 4, "precision": "bf16",
+        "weights_dtype": "bf16", "target": "none", "eval_every_epochs": "none", "mmlu_mode": "off",
+    },
+}  # fmt: skip
+PROCESSOR: Sizes = {
+    "distilbert_sst2": {},
+    "gpt_megatron": {"hidden_size": 256, "num_heads": 4, "seq_length": 128, "bs": 8},
+    "llama2_7b_lora": {},
+    "glm_superglue": {},
+}
+VARIANTS = {"eager": "false", "warm": "true", "replayed": "reduce-overhead"}
+
+
+class Repeated:
+    """A job whose step is several of another job's whole ones, until the device has done them."""
+
+    def __init__(self, job: Any) -> None:
+        self.job, self.context, self.batches = job, job.context, job.batches
+        size = self.context.recipe.micro_batch_size
+        # A short last batch is another shape, which would be compiled among the steady steps.
+        self.whole: Iterator[Batch] = (
+            batch for batch in endless_batches(job) if batch.step_samples == size
+        )
+        self.steps = 1
+
+    def step(self, _batches: Iterator[Batch]) -> None:
+        for batch in islice(self.whole, self.steps):
+            self.job.step(iter([batch]))
+        self.context.device.synchronize()
+
+
+def _seconds(job: Repeated) -> float:
+    job.context.device.synchronize()
+    start = time.perf_counter()
+    job.step(iter(()))
+    return time.perf_counter() - start
+
+
+def run_variant(case: str, device_name: str, changes: str, file: str, stay: str) -> None:
+    """Take the first steps, write their times to ``file``; with ``stay`` take further ones."""
+    from trainmark.training.compilation import facts
+
+    start = time.perf_counter()
+    built, device = build(case, device_name=device_name, **json.loads(changes))
+    job = Repeated(built)
+    ready = time.perf_counter()
+    first = [_seconds(job) for _ in range(FIRST_STEPS)]
+    job.steps = max(1, round(TURN_S / first[-1]))
+    told = {
+        "build_s": ready - start, "first": first, "steps": job.steps,
+        "compiler": facts(device, built.context.recipe),
+    }  # fmt: skip
+    Path(file).write_text(json.dumps(told), encoding="ascii")
+    if stay == "stay":
+        take_steps(job)
+
+
+def _missing_compiler(counts_cores: bool) -> str | None:
+    """Return what the compiler's generated code needs and is not here."""
+    needed = [os.environ.get("CXX", "g++")] if counts_cores else [os.environ.get("CC"), "gcc", "cc"]
+    if any(name and shutil.which(name) for name in needed):
+        return None
+    return " or ".join(name for name in needed if name)
+
+
+def _variants(case: str, device_name: str, changes: Mapping[str, object]) -> dict[str, str]:
+    """Return the values of ``compile`` that this case and device have, by name of the variant."""
+    from trainmark import devices
+    from trainmark.errors import TrainmarkError
+    from trainmark.planning.requests import read_request
+
+    found = dict(VARIANTS)
+    words = {name: str(value) for name, value in changes.items()}
+    try:
+        request = read_request(case, overrides=words | {"compile": VARIANTS["replayed"]})
+    except TrainmarkError:
+        del found["replayed"]
+    else:
+        if devices.choose(device_name).refuse(request.recipe, 1) is not None:
+            del found["replayed"]
+    return found
+
+
+def _measure(case: str, device: str, changes: dict[str, object], folder: Path) -> dict[str, Any]:
+    """Return each variant's first steps, its compiler's counts and its steady times, by name."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
+        os.environ[name] = str(folder / name.lower())
+    words: dict[str, list[str]] = {}
+    variants = {"cold": VARIANTS["warm"], **_variants(case, device, changes)}
+    for name, compiled in variants.items():
+        asked = json.dumps(changes | {"compile": compiled})
+        words[name] = ["variant", case, device, asked, str(folder / f"{name}.json")]
+    subprocess.run([sys.executable, "-m", MODULE, *words["cold"], "end"], check=True)
+    with ExitStack() as stack:
+        peers = {
+            name: stack.enter_context(Peer(MODULE, *words[name], "stay"))
+            for name in variants
+            if name != "cold"
+        }
+        turns = {name: peer.turn for name, peer in peers.items()}
+        times = interleave(turns, rounds=ROUNDS, warmup=WARMUP)
+    found = {name: json.loads((folder / f"{name}.json").read_text()) for name in variants}
+    for name, values in times.items():
+        found[name]["steady"] = [value / found[name]["steps"] for value in values]
+    return found
+
+
+def _steps_to_pay(found: Mapping[str, Any], start: str, steady: str) -> float | None:
+    """Return after how many steps compiled ones have taken less time; None: they never do."""
+    eager_s = statistics.median(found["eager"]["steady"])
+    saved_s = eager_s - statistics.median(found[steady]["steady"])
+    if saved_s <= 0:
+        return None
+    lost_s = sum(found[start]["first"]) - sum(found["eager"]["first"])
+    return FIRST_STEPS + max(0.0, lost_s) / saved_s
+
+
+def _row(case: str, name: str, found: Mapping[str, Any]) -> str:
+    one, counts = found[name], found[name]["compiler"] or {}
+    hits, misses = counts.get("cache_hits", "-"), counts.get("cache_misses", "-")
+    steady = gain = pays = "-"
+    if "steady" in one:
+        steady = f"{1e3 * statistics.median(one['steady']):.2f}"
+        gain = str(ratio(found["eager"]["steady"], one["steady"]))
+    if name != "eager":
+        steps = _steps_to_pay(found, name, "replayed" if name == "replayed" else "warm")
+        pays = "never" if steps is None else f"{steps:,.0f}"
+    first = " + ".join(f"{seconds:.2f}" for seconds in one["first"])
+    return f"| {case} | {name} | {first} | {hits} / {misses} | {steady} | {gain} | {pays} |"
+
+
+def run(card: Card) -> Findings:
+    from trainmark import devices
+
+    counts_cores = devices.choose(card.device).counts_cores
+    sizes = sized(PROCESSOR if counts_cores else ACCELERATOR, {"toy": {}})
+    missing = _missing_compiler(counts_cores)
+    if missing is not None:
+        names = dict.fromkeys(f"{case}_cold_first_step_s" for case in sizes)
+        return Findings([], dict(names), f"Nothing was compiled: it needs {missing}.")
+    start = time.perf_counter()
+    figures: dict[str, float | None] = {}
+    rows: list[str] = []
+    left: list[str] = []
+    for case, changes in sizes.items():
+        if time.perf_counter() - start > BUDGET_S:
+            left.append(case)
+            figures[f"{case}_cold_first_step_s"] = None
+            continue
+        found = _measure(case, card.device, changes, card.scratch / "compile" / case)
+        rows += [_row(case, name, found) for name in found]
+        for name, one in found.items():
+            figures[f"{case}_{name}_first_step_s"] = one["first"][0]
+            if "steady" in one:
+                figures[f"{case}_{name}_step_s"] = statistics.median(one["steady"])
+        for name in ("cold", "warm"):
+            figures[f"{case}_{name}_steps_to_pay"] = _steps_to_pay(found, name, "warm")
+    changed = "; ".join(
+        f"{case}: {', '.join(f'{key}={value}' for key, value in changes.items()) or 'as it is'}"
+        for case, changes in sizes.items()
+    )
+    head = (
+        "| case | variant | first steps, s | cache hits / misses | steady step, ms "
+        "| eager / it, speed | pays after steps |\n|---|---|---|---|---|---|---|"
+    )
+    text = "\n".join([head, *rows]) + (
+        f"\n\nThe tiny recipes, changed: {changed}. {ROUNDS} interleaved rounds of about "
+        f"{TURN_S:g} s. The steps after which it pays count the first ones of either, not the "
+        "import of the compiler. Where the variant replayed is absent, case or device refuse it."
+    )
+    if left:
+        text += f" No time was left for {', '.join(left)}."
+    return Findings([], figures, text)
+
+
+main = partial(serve, {"variant": run_variant})
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""When a compiler's first steps are paid back, and what stands where there is no compiler."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from benchmarks.card import compile as section
+from benchmarks.card.section import Card
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def variant(first: list[float], steady: list[float] | None = None) -> dict[str, Any]:
+    told: dict[str, Any] = {"first": first, "steps": 1, "compiler": None}
+    return told if steady is None else told | {"steady": steady}
+
+
+@pytest.mark.parametrize(
+    ("cold", "steady", "steps"),
+    [
+        ([30.0, 1.5, 1.5], [1.5, 1.5, 9.0], 3 + 27 / 0.5),  # 33 s instead of 6, 0.5 s less each
+        ([2.0, 2.0, 2.0], [1.0, 1.0, 1.0], 3.0),  # nothing to pay back
+        ([30.0, 2.0, 2.0], [2.0, 2.0, 2.0], None),
+        ([30.0, 3.0, 3.0], [3.0, 3.0, 3.0], None),
+    ],
+)
+def test_steps_until_compiling_has_paid(
+    cold: list[float], steady: list[float], steps: float | None
+) -> None:
+    found = {
+        "cold": variant(cold),
+        "eager": variant([2.0, 2.0, 2.0], [2.0, 2.0, 2.0]),
+        "warm": variant([3.0, 2.0, 2.0], steady),
+    }
+    assert section._steps_to_pay(found, "cold", "warm") == steps
+
+
+def test_without_a_compiler_the_section_says_so_and_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    found = section.run(Card("cpu", "tiny", tmp_path))
+    assert found.bars == []
+    assert set(found.figures.values()) == {None}
+    assert "no-such-compiler" in found.text
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_case_or_a_device_that_cannot_replay_has_no_such_variant(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert list(section._variants("gpt_megatron", "cpu", {})) == ["eager", "warm"]
+    monkeypatch.setattr("trainmark.devices.cpu.Cpu.refuse", lambda *_: None)
+    assert list(section._variants("gpt_megatron", "cpu", {})) == ["eager", "warm", "replayed"]
+    assert list(section._variants("glm_superglue", "cpu", {})) == ["eager", "warm"]
+
+
+@pytest.mark.parametrize("sizes", [section.ACCELERATOR, section.PROCESSOR])
+def test_every_size_is_one_that_a_run_would_take(sizes: section.Sizes) -> None:
+    from trainmark.planning.requests import read_request
+
+    for case, changes in sizes.items():
+        words = {name: str(value) for name, value in changes.items()}
+        assert read_request(case, overrides={**words, "compile": "true"}).recipe.compile is True
