@@ -13,8 +13,8 @@ from trainmark.cases.gpt_megatron.recipe import GptRecipe
 from trainmark.training.parallel import Ranks, parallelize
 
 
-def rank_main(rank: int, vendor_name: str, world: int, rendezvous: str) -> None:
-    """Exchange data and shard a model as rank ``rank`` of ``world``; raise where it is wrong."""
+def rank_main(rank: int, task: str, vendor_name: str, world: int, rendezvous: str) -> None:
+    """Do one of ``TASKS`` as rank ``rank`` of ``world``; it raises where a number is wrong."""
     vendor = devices.choose(vendor_name)
     device = vendor.open(rank, world)
     device.set_precision("fp32")
@@ -22,13 +22,13 @@ def rank_main(rank: int, vendor_name: str, world: int, rendezvous: str) -> None:
         vendor.collective_backend, init_method=f"file://{rendezvous}", rank=rank, world_size=world
     )
     assert vendor.collective_library()
-    collectives(device, rank, world)
-    sharded_gpt(device, rank, world)
+    TASKS[task](device, rank, world)
     dist.barrier()
     dist.destroy_process_group()
 
 
-def collectives(device, rank, world):
+def exchange(device, rank, world):
+    """Send numbers that tell sender and receiver."""
     ranks = range(world)
     mine = device.place(torch.arange(3.0)) + 10 * rank
     total = mine.clone()
@@ -46,7 +46,7 @@ def collectives(device, rank, world):
     assert received.tolist() == [100.0 * x + rank + 1 for x in ranks for _ in range(rank + 1)]
 
 
-def sharded_gpt(device, rank, world):
+def shard(device, rank, world):
     """Compare loss and gradients of a model sharded with FSDP2 with those of the whole one."""
     recipe = GptRecipe(
         num_layers=2, hidden_size=32, num_heads=2, seq_length=16, vocab_size=64, dropout=0.0
@@ -67,3 +67,6 @@ def sharded_gpt(device, rank, world):
     plain = {name: item.full_tensor() for name, item in gradients.items()}
     wanted = {name: item.grad for name, item in whole.named_parameters()}
     torch.testing.assert_close(plain, wanted, rtol=1e-4, atol=1e-4)
+
+
+TASKS = {"exchange": exchange, "shard": shard}

@@ -8,10 +8,21 @@ import torch
 from contract_ranks import rank_main
 
 
-@pytest.mark.parametrize("world", [1, 2])
-def test_ranks_exchange_and_shard(vendor, world, tmp_path):
+def spawn(task, vendor, world, tmp_path):
     if vendor.count() < world:
         pytest.skip(f"{vendor.count()} device here")
     torch.multiprocessing.spawn(
-        rank_main, args=(vendor.name, world, str(tmp_path / "rendezvous")), nprocs=world
+        rank_main, args=(task, vendor.name, world, str(tmp_path / "rendezvous")), nprocs=world
     )
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_ranks_exchange_numbers(vendor, world, tmp_path):
+    spawn("exchange", vendor, world, tmp_path)
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_a_model_in_shards_is_the_whole_one(vendor, device, world, tmp_path):
+    if not hasattr(torch.get_device_module(device.torch_type), "Stream"):
+        pytest.skip("torch's module of this device has no streams, which FSDP2 needs")
+    spawn("shard", vendor, world, tmp_path)
