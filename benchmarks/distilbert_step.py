@@ -11,16 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.harness import conclude, sized
-from benchmarks.peers import (
-    bf16_bar,
-    fp32_bars,
-    print_profile,
-    profile_table,
-    run_trainer,
-    serve,
-    take_steps,
-    turns,
-)
+from benchmarks.jobs import on_data
+from benchmarks.peers import bf16_bar, fp32_bars, serve, take_steps, turns
+from benchmarks.profiling import print_profile, profile_table
+from benchmarks.trainer import run_trainer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,22 +49,14 @@ def make_data(folder: Path, *, layers: int = LAYERS) -> None:
 
 def our_job(folder: Path, *, precision: str, batch: int) -> Any:
     """Return the case's own job on that data."""
-    import torch
-
-    from trainmark import cases, devices
-    from trainmark.protocols import JobContext
+    from trainmark import cases
 
     case = cases.load("distilbert_sst2")
     recipe = case.recipe_type(
         init="random", seq_length=SEQUENCE, micro_batch_size=batch, precision=precision,
         learning_rate=LEARNING_RATE, max_epochs=1000,
     )  # fmt: skip
-    device = devices.choose("cpu").open(0, 1)
-    device.set_precision(recipe.precision)
-    torch.manual_seed(recipe.seed)
-    module = cases.part("distilbert_sst2", "job")
-    context = JobContext(recipe=recipe, data_dir=folder, rank=0, world_size=1, device=device)
-    return module.build(context, module.load_data(context))
+    return on_data(case.name, recipe, folder)
 
 
 def library_model(folder: Path) -> Any:
@@ -108,14 +94,15 @@ def run_ours(folder: str, precision: str, batch: str) -> None:
 def run_plain(name: str) -> None:
     import torch
 
+    from trainmark import devices
+
     folder = Path(name)
     model = library_model(folder)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / PLANNED)
     source = batches(folder)
     next(source)
-    print("ready", flush=True)
-    for _ in turns():
+    for _ in turns(devices.choose("cpu").open(0, 1)):
         loss = model(**next(source)).loss
         loss.backward()
         optimizer.step()
@@ -170,7 +157,7 @@ def main() -> bool:
             return {kind: ("ours", str(place / "bf16"), kind, batch) for kind in kinds}
 
         bar, more = bf16_bar(MODULE, parts_for, BARS["bf16"], "1 layer, batch 1")
-        where = profile_table(MODULE, "profile", data)
+        where = profile_table("Where one of our fp32 steps goes", MODULE, "profile", data)
     return conclude(
         "distilbert_step", f"The DistilBERT-base step, batch {BATCH}, sequence {SEQUENCE}, CPU",
         [*bars, bar],

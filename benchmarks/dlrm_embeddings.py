@@ -29,6 +29,8 @@ from benchmarks.peers import Peer, serve, turns
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from trainmark.protocols import Device
+
 MODULE = "benchmarks.dlrm_embeddings"
 ROUNDS, WARMUP = 7, 1
 STEPS, REFERENCES = 2, ("dense", "sparse")
@@ -38,18 +40,17 @@ BARS = {"copy": 0.5, "plain": 1.5}
 RATE = 1e-3
 
 
-def settle() -> None:
+def settle() -> Device:
     """Set the process up as a rank's is: its threads, its allocator."""
     from trainmark import devices
 
-    devices.choose("cpu").open(0, 1)
+    return devices.choose("cpu").open(0, 1)
 
 
-def repeat(step: Callable[[int], object]) -> None:
+def repeat(device: Device, step: Callable[[int], object]) -> None:
     """Take ``STEPS`` steps a turn."""
     step(0)
-    print("ready", flush=True)
-    for _ in turns():
+    for _ in turns(device):
         for number in range(STEPS):
             step(number)
 
@@ -59,7 +60,7 @@ def run_ours(kind: str) -> None:
 
     from trainmark.cases.dlrm_criteo.embeddings import FusedTables
 
-    settle()
+    device = settle()
     tables = FusedTables([TABLE_ROWS] * NUM_TABLES, DIM, seed=1, rows=chosen_kernels().rows)
     tables.learning_rate = RATE
     batches = [draw_ids(kind, BATCH, seed=seed) for seed in range(STEPS)]
@@ -68,13 +69,13 @@ def run_ours(kind: str) -> None:
     def step(number: int) -> None:
         tables(batches[number]).backward(grad)
 
-    repeat(step)
+    repeat(device, step)
 
 
 def run_plain(kind: str, gradients: str) -> None:
     import torch
 
-    settle()
+    device = settle()
     tables = PlainTables(sparse=gradients == "sparse")
     optimizer = torch.optim.SGD(tables.parameters(), lr=RATE)
     batches = [bag_ids(draw_ids(kind, BATCH, seed=seed)) for seed in range(STEPS)]
@@ -85,20 +86,20 @@ def run_plain(kind: str, gradients: str) -> None:
         optimizer.step()
         optimizer.zero_grad()
 
-    repeat(step)
+    repeat(device, step)
 
 
 def run_copy() -> None:
     import torch
 
-    settle()
+    device = settle()
     source = torch.ones(COPY_BYTES // FLOAT_BYTES)
     target = torch.empty_like(source)
 
     def step(_: int) -> None:
         target.copy_(source)
 
-    repeat(step)
+    repeat(device, step)
 
 
 def stage_bytes(kind: str) -> tuple[float, float]:

@@ -58,7 +58,7 @@ def run_ours(engine: str, precision: str, size: str) -> None:
     from trainmark.training.parallel import Replicas
     from trainmark.training.stepper import Stepper
 
-    devices.choose("cpu").open(0, 1)
+    device = devices.choose("cpu").open(0, 1)
     tables = tables_of(engine)
     tables.learning_rate = RATE
     model = build_model(NUM_NUMERICAL, DIM, NUM_TABLES, BOTTOM, TOP, seed=1)
@@ -77,8 +77,7 @@ def run_ours(engine: str, precision: str, size: str) -> None:
         Batch(draw_batch("uniform", samples, seed=seed), Counts(samples), samples, True)
         for seed in range(BATCHES)
     ]
-    print("ready", flush=True)
-    for number, _ in enumerate(turns()):
+    for number, _ in enumerate(turns(device)):
         stepper.step(iter([batches[number % BATCHES]]))
 
 
@@ -87,13 +86,12 @@ def run_plain(gradients: str) -> None:
 
     from trainmark import devices
 
-    devices.choose("cpu").open(0, 1)
+    device = devices.choose("cpu").open(0, 1)
     model = PlainDlrm(sparse=gradients == "sparse")
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
     batches = [draw_batch("uniform", BATCH, seed=seed) for seed in range(BATCHES)]
     bags = [bag_ids(ids) for _, _, ids in batches]
-    print("ready", flush=True)
-    for number, _ in enumerate(turns()):
+    for number, _ in enumerate(turns(device)):
         numerical, labels, _ids = batches[number % BATCHES]
         logits = model(numerical, bags[number % BATCHES])
         torch.nn.functional.binary_cross_entropy_with_logits(logits, labels).backward()

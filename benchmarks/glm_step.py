@@ -19,6 +19,8 @@ from benchmarks.peers import Peer, bf16_bar, serve, turns
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from trainmark.protocols import Device
+
 MODULE = "benchmarks.glm_step"
 LAYERS, SEQUENCE, CHOICES = sized((4, 256, 4), (1, 32, 2))
 ANSWER, PADDING = 4, 6  # tokens of an answer block, and behind it
@@ -73,14 +75,16 @@ def sums_of(variant: str, layers: int, length: int) -> tuple[Any, Callable[[], A
     return ours, lambda: ours(*inputs, rows, answers.flatten()).view(CHOICES, ANSWER).sum(1)
 
 
-def step_of(variant: str, precision: str, layers: int, length: int) -> Callable[[], None]:
-    """Return a function that takes one training step on one sample."""
+def step_of(
+    variant: str, precision: str, layers: int, length: int
+) -> tuple[Device, Callable[[], None]]:
+    """Return the device and a function that takes one training step on one sample."""
     import torch
 
     from trainmark import devices
     from trainmark.training.stepper import AUTOCAST_DTYPES
 
-    devices.choose("cpu").open(0, 1)
+    device = devices.choose("cpu").open(0, 1)
     model, sums = sums_of(variant, layers, length)
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, fused=True)
     right = torch.zeros(1, dtype=torch.int64)
@@ -93,14 +97,13 @@ def step_of(variant: str, precision: str, layers: int, length: int) -> Callable[
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
-    return step
+    return device, step
 
 
 def run_steps(variant: str, precision: str, layers: str, length: str) -> None:
     """Take a step a turn."""
-    step = step_of(variant, precision, int(layers), int(length))
-    print("ready", flush=True)
-    for _ in turns():
+    device, step = step_of(variant, precision, int(layers), int(length))
+    for _ in turns(device):
         step()
 
 
@@ -111,9 +114,7 @@ def run_peak(variant: str) -> None:
     """
     from torch.profiler import ProfilerActivity, profile
 
-    from trainmark import devices
-
-    step = step_of(variant, "fp32", LAYERS, SEQUENCE)
+    device, step = step_of(variant, "fp32", LAYERS, SEQUENCE)
     step()
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
         step()
@@ -122,7 +123,7 @@ def run_peak(variant: str) -> None:
     changes = (item.nbytes() for item in sorted(events, key=lambda item: item.start_ns()))
     before = 3 * 4 * shape_of(LAYERS).parameters
     peak = max(accumulate(changes, initial=before))
-    print(peak, devices.choose("cpu").open(0, 1).memory().used_bytes)
+    print(peak, device.memory().used_bytes)
 
 
 def peaks() -> tuple[Bar, str]:

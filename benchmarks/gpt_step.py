@@ -11,15 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import conclude, sized
-from benchmarks.peers import (
-    bf16_bar,
-    fp32_bars,
-    print_profile,
-    profile_table,
-    run_trainer,
-    serve,
-    take_steps,
-)
+from benchmarks.jobs import on_data
+from benchmarks.peers import bf16_bar, fp32_bars, serve, take_steps
+from benchmarks.profiling import print_profile, profile_table
+from benchmarks.trainer import run_trainer
 
 MODULE = "benchmarks.gpt_step"
 BATCH, SEQUENCE, LAYERS = sized((4, 512, 4), (2, 32, 1))
@@ -37,15 +32,7 @@ def recipe(**changes: Any) -> Any:
 
 def our_job(folder: str, **changes: Any) -> Any:
     """Return the case's own job on the data in ``folder``."""
-    from trainmark import cases, devices
-    from trainmark.protocols import JobContext
-
-    chosen = recipe(**changes)
-    device = devices.choose("cpu").open(0, 1)
-    device.set_precision(chosen.precision)
-    module = cases.part("gpt_megatron", "job")
-    context = JobContext(recipe=chosen, data_dir=Path(folder), rank=0, world_size=1, device=device)
-    return module.build(context, module.load_data(context))
+    return on_data("gpt_megatron", recipe(**changes), Path(folder))
 
 
 def run_ours(folder: str, precision: str, layers: str, batch: str, sequence: str) -> None:
@@ -101,7 +88,7 @@ def main() -> bool:
             return {kind: ("ours", folder, kind, *words) for kind in ("fp32", "bf16")}
 
         bar, more = bf16_bar(MODULE, parts_for, BARS["bf16"], "1 layer, 32 tokens")
-        where = profile_table(MODULE, "profile", folder)
+        where = profile_table("Where one of our fp32 steps goes", MODULE, "profile", folder)
     return conclude(
         "gpt_step",
         f"The GPT-2 step, {LAYERS} layers, batch {BATCH}, sequence {SEQUENCE}, CPU",

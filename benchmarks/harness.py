@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 SIZE_VARIABLE, RESULTS_VARIABLE = "BENCHMARK_SIZE", "BENCHMARK_RESULTS"
+DEVICE_VARIABLE = "BENCHMARK_DEVICE"  # of a benchmark that runs on any
 RESULTS = Path(__file__).parent / "results"
 _Size = TypeVar("_Size")
 _Found = TypeVar("_Found")
@@ -83,15 +84,18 @@ class Bar:
         return f"| {self.what} | {self.measured} | {self.bar} | {'met' if self.met else 'missed'} |"
 
 
-def machine() -> str:
-    """Return device, versions and date in one line."""
+def machine(device_name: str = "cpu") -> str:
+    """Return device, versions and date in one line; opens a device that is not the CPU."""
     import torch
 
+    from trainmark import devices
     from trainmark.devices.cpu import model_name, usable_cores
 
     device = f"{model_name()}, {usable_cores()} cores, {torch.backends.cpu.get_cpu_capability()}"
-    if torch.cuda.is_available():
-        device = f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}; host {device}"
+    vendor = devices.choose(device_name)
+    if vendor.torch_type != "cpu":
+        product = vendor.open(0, 1).describe()["name"]
+        device = f"{product}, driver {vendor.driver_version()}; host {device}"
     date = datetime.now(UTC).date().isoformat()
     return f"{device}; Python {platform.python_version()}, torch {torch.__version__}; {date}"
 
@@ -107,10 +111,11 @@ def commit() -> str:
 
 def conclude(name: str, title: str, bars: Sequence[Bar], details: str = "") -> bool:
     """Print the table, keep it in the folder of results, tell whether all bars are met."""
+    where = machine(os.environ.get(DEVICE_VARIABLE, "cpu"))
     lines = [
         f"# {title}",
         "",
-        f"{machine()}; commit {commit()}. Written by `python -m benchmarks {name}`.",
+        f"{where}; commit {commit()}. Written by `python -m benchmarks {name}`.",
         "",
         "| what | measured | bar | |",
         "|---|---|---|---|",

@@ -31,25 +31,31 @@ def endless_batches(job: Any) -> Iterator[Batch]:
         yield from batches_of(job, context.device, epoch, depth=depth)
 
 
-def build(case_name: str, *, device_name: str = "cpu", **overrides: object) -> tuple[Any, Device]:
-    """Return the job of ``case_name``'s generated recipe with ``overrides``, and its device."""
+def on_data(case_name: str, recipe: Any, folder: Path, *, device_name: str = "cpu") -> Any:
+    """Return the case's own job of ``recipe`` on the data in ``folder``; it opens the device."""
     import torch
 
     from trainmark import cases, devices
-    from trainmark.planning.plan import resolve
     from trainmark.protocols import JobContext
+
+    device = devices.choose(device_name).open(0, 1)
+    device.set_precision(recipe.precision)
+    torch.manual_seed(recipe.seed)
+    module = cases.part(case_name, "job")
+    context = JobContext(recipe=recipe, data_dir=folder, rank=0, world_size=1, device=device)
+    return module.build(context, module.load_data(context))
+
+
+def build(case_name: str, *, device_name: str = "cpu", **overrides: object) -> tuple[Any, Device]:
+    """Return the job of ``case_name``'s generated recipe with ``overrides``, and its device."""
+    from trainmark.planning.plan import resolve
 
     words = {name: str(value) for name, value in overrides.items()}
     with tempfile.TemporaryDirectory() as cache:
         plan = resolve(
             case_name, overrides=words, device_name=device_name, generated_root=Path(cache)
         )
-        device = devices.choose(plan.device.vendor).open(0, 1)
-        recipe = plan.load_recipe()
-        device.set_precision(recipe.precision)
-        torch.manual_seed(recipe.seed)
-        context = JobContext(
-            recipe=recipe, data_dir=Path(plan.data.folder), rank=0, world_size=1, device=device
+        job = on_data(
+            plan.case, plan.load_recipe(), Path(plan.data.folder), device_name=plan.device.vendor
         )
-        module = cases.part(plan.case, "job")
-        return module.build(context, module.load_data(context)), device
+        return job, job.context.device

@@ -13,15 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.harness import Bar, conclude, interleave, ratio, sized
-from benchmarks.peers import (
-    Peer,
-    fp32_bars,
-    print_profile,
-    profile_table,
-    run_trainer,
-    serve,
-    take_steps,
-)
+from benchmarks.jobs import on_data
+from benchmarks.peers import Peer, fp32_bars, serve, take_steps
+from benchmarks.profiling import print_profile, profile_table
+from benchmarks.trainer import run_trainer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,15 +42,7 @@ def recipe(size: str, **changes: Any) -> Any:
 
 def our_job(folder: str, size: str, **changes: Any) -> Any:
     """Return the case's own job on the data and the weights in ``folder``."""
-    from trainmark import cases, devices
-    from trainmark.protocols import JobContext
-
-    chosen = recipe(size, **changes)
-    device = devices.choose("cpu").open(0, 1)
-    device.set_precision(chosen.precision)
-    module = cases.part("llama2_7b_lora", "job")
-    context = JobContext(recipe=chosen, data_dir=Path(folder), rank=0, world_size=1, device=device)
-    return module.build(context, module.load_data(context))
+    return on_data("llama2_7b_lora", recipe(size, **changes), Path(folder))
 
 
 def run_generate(folder: str, size: str) -> None:
@@ -94,7 +81,7 @@ def run_library(folder: str, size: str, precision: str) -> None:
     run_trainer(
         get_peft_model(model, settings).train(), items, batch=chosen.micro_batch_size,
         planned=10_000, learning_rate=chosen.learning_rate, lr_scheduler_type="constant",
-        weight_decay=chosen.weight_decay, max_grad_norm=0.0, bf16=precision == "bf16",
+        weight_decay=chosen.weight_decay, max_grad_norm=0.0, precision=precision,
     )  # fmt: skip
 
 
@@ -144,7 +131,7 @@ def main() -> bool:
             BARS, flops=flops, rounds=ROUNDS, warmup=WARMUP,
         )  # fmt: skip
         bar, more = sixteen_bit_bar(small)
-        where = profile_table(MODULE, "profile", folder, LARGE)
+        where = profile_table("Where one of our fp32 steps goes", MODULE, "profile", folder, LARGE)
     return conclude(
         "llama_step",
         f"The step with adapters, 2 layers at 7B width, batch {BATCHES[LARGE]}, "

@@ -17,7 +17,7 @@ from itertools import chain, count, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.harness import Bar, conclude, interleave, ratio, sized
+from benchmarks.harness import DEVICE_VARIABLE, Bar, conclude, interleave, ratio, sized
 from benchmarks.jobs import build
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ def measure(device_name: str) -> tuple[list[Bar], dict[str, float], str]:
 
 
 def main() -> bool:
-    bars, _, details = measure(os.environ.get("BENCHMARK_DEVICE", "cpu"))
+    bars, _, details = measure(os.environ.get(DEVICE_VARIABLE, "cpu"))
     return conclude("loop_overhead", "The measured loop against the bare step", bars, details)
 
 

@@ -1,8 +1,8 @@
-"""Training steps in processes of their own, each taking one step when asked.
+"""Training steps in processes of their own, each taking its turn when asked.
 
 Every variant lives as it would for its user (allocator settings included), and all see the
 same load of the machine; the matmul rate is measured in the same rounds. A peer is a function of a
-benchmark's module, called by name on that module's command line.
+benchmark's module, called by name on that module's command line. Works on every device.
 """
 
 from __future__ import annotations
@@ -12,132 +12,69 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import ExitStack
-from itertools import pairwise
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.harness import Bar, interleave, ratio, sized
+from benchmarks.harness import Bar, interleave, ratio
 from benchmarks.jobs import endless_batches
+from benchmarks.matmul import SIZES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-GEMM_SIZES = sized(
-    {"fp32": (1024, 2048, 4096), "bf16": (256, 512)}, {"fp32": (128,), "bf16": (128,)}
-)
-GEMM_SECONDS, PROFILE_WARMUP = sized((1.0, 3), (0.01, 1))
+    from trainmark.protocols import Device
 
 
-def turns() -> Iterator[None]:
-    """Yield each time the parent says so; report seconds of the turn before, peak bytes so far."""
-    started = None
-    while True:
-        if started is not None:
-            print(time.perf_counter() - started, _peak_bytes(), flush=True)
-        if not sys.stdin.readline():
-            return
+def turns(device: Device) -> Iterator[None]:
+    """Yield for each step of a turn, whenever the parent asks for one.
+
+    A turn ends with a synchronisation. After it, report its seconds a step, and the peak bytes of
+    memory so far: the allocator's where the device has one that counts, else the process's.
+
+    Where the device has such an allocator, its free memory is given back after a turn, so that
+    peers that share a card fit on it one at a time. A step that is not timed then comes first.
+    """
+    allocates = device.memory().allocator_peak_bytes is not None
+    print("ready", flush=True)
+    for line in iter(sys.stdin.readline, ""):
+        steps = int(line)
+        if allocates:
+            yield
+        device.synchronize()
         started = time.perf_counter()
-        yield
+        for _ in range(steps):
+            yield
+        device.synchronize()
+        seconds = time.perf_counter() - started
+        if allocates:
+            import torch
+
+            torch.accelerator.empty_cache()
+        print(seconds / steps, _peak_bytes(device), flush=True)
 
 
-def _peak_bytes() -> int:
-    """Return the most memory that was resident; ``ru_maxrss`` would count the parent's."""
+def _peak_bytes(device: Device) -> int:
+    """Return the most bytes allocated on the device, or resident where nothing counts them.
+
+    Not ``ru_maxrss``, which counts the parent's too.
+    """
+    allocated = device.memory().allocator_peak_bytes
+    if allocated is not None:
+        return allocated
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     return 1024 * int(next(line for line in lines if line.startswith("VmHWM")).split()[1])
 
 
 def take_steps(job: Any) -> None:
-    """Train one step of ``job`` a turn."""
+    """Train ``job`` on its device, step by step in the parent's turns."""
     stream = endless_batches(job)
-    print("ready", flush=True)
-    for _ in turns():
+    for _ in turns(job.context.device):
         job.step(stream)
 
 
-def run_trainer(
-    model: Any, items: Sequence[Mapping[str, Any]], *, batch: int, planned: int, **arguments: Any
-) -> None:
-    """Train one step of ``transformers.Trainer`` a turn, with its fused AdamW.
-
-    Args:
-        items: the rows to train, in the model's own arguments.
-        arguments: further ``TrainingArguments``.
-    """
-    import torch
-    from transformers import Trainer, TrainerCallback, TrainingArguments
-
-    waiting = turns()
-
-    class TakeTurns(TrainerCallback):  # type: ignore[misc]
-        def on_train_begin(self, *_words: Any, **_named: Any) -> None:
-            print("ready", flush=True)
-            next(waiting, None)
-
-        def on_step_end(self, _args: Any, _state: Any, control: Any, **_named: Any) -> None:
-            if next(waiting, "over") == "over":
-                control.should_training_stop = True
-
-    class Items(torch.utils.data.Dataset):  # type: ignore[type-arg]
-        def __len__(self) -> int:
-            return len(items)
-
-        def __getitem__(self, index: int) -> Any:
-            return items[index]
-
-    with tempfile.TemporaryDirectory() as place:
-        settings = TrainingArguments(
-            output_dir=place, per_device_train_batch_size=batch, max_steps=planned,
-            use_cpu=True, report_to=[], save_strategy="no", logging_strategy="no",
-            disable_tqdm=True, dataloader_num_workers=0, **arguments,
-        )  # fmt: skip
-        Trainer(model=model, args=settings, train_dataset=Items(), callbacks=[TakeTurns()]).train()
-
-
-def run_matmul(precision: str) -> None:
-    """Measure square products a turn: the best size's sustained and best single rate."""
-    import torch
-
-    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-    products = [
-        [torch.randn(size, size).to(dtype) for _ in range(3)] for size in GEMM_SIZES[precision]
-    ]
-    print("ready", flush=True)
-    while sys.stdin.readline():
-        rates = [_rates(*product) for product in products]
-        sustained, single = (max(values) for values in zip(*rates, strict=True))
-        print(sustained, single, flush=True)
-
-
-def _rates(left: Any, right: Any, out: Any) -> tuple[float, float]:
-    """Repeat one product for a second; return its sustained and its best single FLOP/s."""
-    import torch
-
-    flops = 2.0 * len(left) ** 3
-    start, times = time.perf_counter(), [0.0]
-    while times[-1] < GEMM_SECONDS:
-        torch.mm(left, right, out=out)
-        times.append(time.perf_counter() - start)
-    shortest = min(after - before for before, after in pairwise(times))
-    return flops * (len(times) - 1) / times[-1], flops / shortest
-
-
-def print_profile(job: Any) -> None:
-    """Print where one step of ``job`` spends its time, as Markdown rows."""
-    from torch.profiler import ProfilerActivity, profile
-
-    stream = endless_batches(job)
-    for _ in range(PROFILE_WARMUP):
-        job.step(stream)
-    with profile(activities=[ProfilerActivity.CPU]) as found:
-        job.step(stream)
-    events = sorted(found.key_averages(), key=lambda item: -item.self_cpu_time_total)
-    total = sum(item.self_cpu_time_total for item in events)
-    products = ("aten::mm", "aten::addmm", "aten::bmm")
-    share = sum(item.self_cpu_time_total for item in events if item.key in products) / total
-    print(f"| all matrix products | {100 * share:.1f}% |")
-    for item in events[:14]:
-        print(f"| `{item.key}` | {100 * item.self_cpu_time_total / total:.1f}% |")
+class PeerFailedError(RuntimeError):
+    """A peer's process ended before it was told to: its last words say why."""
 
 
 class Peer:
@@ -146,28 +83,61 @@ class Peer:
     Args:
         module: the benchmark's module, ``benchmarks.gpt_step``.
         words: the part's name and its arguments.
+
+    Raises:
+        PeerFailedError: the process ended before it was ready.
     """
 
     def __init__(self, module: str, *words: str) -> None:
+        self.words = (module, *words)
         self.more: list[list[float]] = []
+        self.steps = 1  # of a turn
+        self._errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - at exit
         self.process = subprocess.Popen(
-            [sys.executable, "-m", module, *words],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            [sys.executable, "-m", *self.words],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True,
             env=os.environ | {"TOKENIZERS_PARALLELISM": "false"},
         )  # fmt: skip
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
+        try:
+            line = self._answer()
+        except PeerFailedError:
+            self.__exit__()
+            raise
         assert line == "ready\n", f"{words}: {line!r}"
 
     def turn(self) -> float:
-        """Ask for one turn; return its first number and keep the others in ``more``."""
+        """Ask for one turn of ``steps`` steps.
+
+        Returns:
+            The first number that the process reports, seconds a step; the others are added to
+            ``more``.
+
+        Raises:
+            PeerFailedError: the process ended instead.
+        """
         assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write("go\n")
-        self.process.stdin.flush()
-        first, *rest = map(float, self.process.stdout.readline().split())
+        with suppress(BrokenPipeError):  # it ended since: the answer says how
+            self.process.stdin.write(f"{self.steps}\n")
+            self.process.stdin.flush()
+        first, *rest = map(float, self._answer().split())
         self.more.append(rest)
         return first
+
+    def settle(self, turn_s: float) -> None:
+        """Warm up, then set how many steps make a turn of about ``turn_s`` seconds."""
+        self.turn()
+        self.steps = max(1, round(turn_s / self.turn()))
+        self.more.clear()
+
+    def _answer(self) -> str:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            code = self.process.wait()
+            self._errors.seek(0)
+            words = self._errors.read().strip().splitlines()[-3:]
+            raise PeerFailedError(f"{' '.join(self.words)} ended with {code}: {' '.join(words)}")
+        return line
 
     def __enter__(self) -> Peer:
         return self
@@ -175,13 +145,7 @@ class Peer:
     def __exit__(self, *_: object) -> None:
         self.process.kill()
         self.process.communicate()
-
-
-def profile_table(module: str, *words: str) -> str:
-    """Return the profile that a part of ``module`` prints, with its head."""
-    command = [sys.executable, "-m", module, *words]
-    rows = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    return f"Where one of our fp32 steps goes:\n\n| operation | share |\n|---|---|\n{rows}"
+        self._errors.close()
 
 
 def fp32_bars(
@@ -204,7 +168,7 @@ def fp32_bars(
         flops: model FLOPs of one step.
     """
     with ExitStack() as stack:
-        matmul = stack.enter_context(Peer("benchmarks.peers", "matmul", "fp32"))
+        matmul = stack.enter_context(Peer("benchmarks.matmul", "cpu", "fp32"))
         peers = {name: stack.enter_context(Peer(module, *words)) for name, words in parts.items()}
         variants = {name: peer.turn for name, peer in peers.items()}
         found = interleave({**variants, "matmul": matmul.turn}, rounds=rounds, warmup=warmup)
@@ -230,7 +194,7 @@ def fp32_bars(
     details = (
         f"Medians of {rounds} rounds: {each} a step of {flops / 1e9:.0f} GFLOP; matmul "
         f"{middle['matmul'] / 1e9:.0f} GFLOP/s, in each round the best of "
-        f"{', '.join(map(str, GEMM_SIZES['fp32']))} squared, each sustained for a second, since "
+        f"{', '.join(map(str, SIZES['cpu', 'fp32']))} squared, each sustained for a second, since "
         "a step lasts seconds too. Against the best single product of each round the share is "
         f"{ratio(reached, single)}. Trainer with its fused AdamW, without logging or saving; "
         "all with the same batches and learning rate schedule."
@@ -257,8 +221,8 @@ def bf16_bar(
         small: what the small size is, in words.
     """
     with (
-        Peer("benchmarks.peers", "matmul", "fp32") as one,
-        Peer("benchmarks.peers", "matmul", "bf16") as two,
+        Peer("benchmarks.matmul", "cpu", "fp32") as one,
+        Peer("benchmarks.matmul", "cpu", "bf16") as two,
     ):
         rates = interleave({"fp32": one.turn, "bf16": two.turn}, rounds=3)
     products = ratio(rates["bf16"], rates["fp32"])
@@ -280,7 +244,3 @@ def serve(parts: Mapping[str, Callable[..., None]]) -> None:
     """Run the part that the command line names, with its further words."""
     name, *words = sys.argv[1:]
     parts[name](*words)
-
-
-if __name__ == "__main__":
-    serve({"matmul": run_matmul})

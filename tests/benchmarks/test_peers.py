@@ -1,0 +1,92 @@
+"""How a peer takes its turns: what it times, and what it says when it ends."""
+
+from __future__ import annotations
+
+import io
+from types import SimpleNamespace
+
+import pytest
+from benchmarks.peers import Peer, PeerFailedError, turns
+
+from benchmarks import peers
+from trainmark.protocols import MemoryUse
+
+
+class CountingDevice:
+    """An accelerator that takes a second for a step and no time else, with a fake clock."""
+
+    torch_type = "fake"
+
+    def __init__(self, allocator_peak_bytes: int | None) -> None:
+        self.peak = allocator_peak_bytes
+        self.now = 0.0
+        self.queued = 0.0
+
+    def step(self) -> None:
+        self.queued += 1.0
+
+    def synchronize(self) -> None:
+        self.now += self.queued
+        self.queued = 0.0
+
+    def memory(self) -> MemoryUse:
+        return MemoryUse(self.peak, None, None, "device")
+
+
+def take_turns(device: CountingDevice, monkeypatch: pytest.MonkeyPatch, asked: str) -> int:
+    """Answer what the parent asks; return how many steps were taken."""
+    monkeypatch.setattr(peers.time, "perf_counter", lambda: device.now)
+    monkeypatch.setattr("sys.stdin", io.StringIO(asked))
+    taken = 0
+    for _ in turns(device):  # type: ignore[arg-type]
+        device.step()
+        taken += 1
+    return taken
+
+
+def test_a_turn_reports_seconds_a_step_up_to_the_synchronisation(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert take_turns(CountingDevice(None), monkeypatch, "1\n4\n") == 5
+
+    ready, first, second = capsys.readouterr().out.splitlines()
+    assert ready == "ready"
+    for line in (first, second):
+        seconds, peak = line.split()
+        assert float(seconds) == 1.0
+        assert int(peak) > 2**20  # of this process
+
+
+def test_with_an_allocator_memory_is_its_peak_and_one_step_comes_before_the_clock(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    freed: list[bool] = []
+    monkeypatch.setattr("torch.accelerator.empty_cache", lambda: freed.append(True))
+
+    assert take_turns(CountingDevice(12345), monkeypatch, "3\n") == 4
+
+    assert capsys.readouterr().out.splitlines() == ["ready", "1.0 12345"]
+    assert freed == [True]
+
+
+def test_settling_chooses_steps_by_the_time_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter([60.0, 0.25])
+    peer = SimpleNamespace(steps=1, more=[[1.0]], turn=lambda: next(answers))
+
+    Peer.settle(peer, 2.0)  # type: ignore[arg-type]
+
+    assert peer.steps == 8
+    assert peer.more == []
+
+
+def test_a_peer_that_ends_says_why() -> None:
+    with pytest.raises(PeerFailedError, match="no_such_vendor"):
+        Peer("benchmarks.matmul", "no_such_vendor", "fp32")
+
+
+def test_a_peer_that_ends_between_turns_says_so() -> None:
+    with Peer("benchmarks.matmul", "cpu", "bf16") as peer:
+        peer.process.kill()
+        peer.process.wait()
+        with pytest.raises(PeerFailedError, match="-9"):
+            peer.turn()
