@@ -1,0 +1,47 @@
+"""The device contract holds on the simulated accelerator, the timings apart, and can fail there."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import stand_in_jobs
+
+ROOT = Path(__file__).parents[2]
+# The rest takes minutes: `pytest tests/device --device standin`, with tests/stand_in in PYTHONPATH.
+CHOSEN = "test_memory or test_precision or (toy and not runs) or conformance or tells_a_wait"
+BROKEN = """
+from trainmark_stand_in.device import StandInDevice
+mark = StandInDevice.mark
+def waiting(self):
+    self.synchronize()
+    return mark(self)
+StandInDevice.mark = waiting
+"""
+
+
+def contract(chosen: str, *more: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    paths = [str(stand_in_jobs.SITE), *filter(None, [os.environ.get("PYTHONPATH")])]
+    paths += more
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"} | variables
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "tests/device", "--device", "standin", "-k", chosen,
+         "-p", "no:cacheprovider", "-p", "no:xdist"],
+        cwd=ROOT, env=env, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.timeout(600)
+def test_the_contract_holds_on_the_stand_in() -> None:
+    done = contract(CHOSEN)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_mark_that_waits_breaks_the_contract(tmp_path: Path) -> None:
+    (tmp_path / "waiting_marks.py").write_text(BROKEN)
+    done = contract("windows and toy-fp32", str(tmp_path), PYTEST_PLUGINS="waiting_marks")
+    assert done.returncode == 1, done.stdout + done.stderr
