@@ -1,7 +1,8 @@
 """What the measured loop adds to the bare step of the same job.
 
-Two answers: interleaved runs of the same number of steps with and without the loop, and
-the loop's own cost a step measured on a job that does nothing, which noise cannot hide.
+Three answers: interleaved runs of the same number of steps with and without the loop, and the
+loop's own cost a step and that of reading a batch ahead, both measured on a job that does nothing,
+which noise cannot hide.
 """
 
 from __future__ import annotations
@@ -106,30 +107,38 @@ def run_loop(
     return seconds
 
 
-def loop_seconds(job: Any, device: Device, steps: int, window_steps: int = 10) -> float:
+def loop_seconds(
+    job: Any, device: Device, steps: int, window_steps: int = 10, *, depth: int = DEPTH
+) -> float:
     with tempfile.TemporaryDirectory() as place:
         file = Path(place) / "events.jsonl"
-        return run_loop(job, device, file, steps, window_steps=window_steps)
+        return run_loop(job, device, file, steps, window_steps=window_steps, depth=depth)
 
 
-def _bare_seconds(job: Any, device: Device, steps: int) -> float:
+def _bare_seconds(job: Any, device: Device, steps: int, *, depth: int = DEPTH) -> float:
     from trainmark.training.read_ahead import batches_of
 
     device.synchronize()
     start = time.perf_counter()
-    with closing(batches_of(job, device, 0, depth=DEPTH)) as stream:
+    with closing(batches_of(job, device, 0, depth=depth)) as stream:
         for _ in range(steps):
             job.step(stream)
     device.synchronize()
     return time.perf_counter() - start
 
 
-def _empty_step_seconds(endless: Endless, device: Device) -> float:
-    """Return the loop's cost a step, less what the empty job costs without it."""
+def _empty_step_seconds(endless: Endless, device: Device) -> tuple[float, float]:
+    """Return what the loop and what reading ahead add to an empty step of one batch."""
     job = Empty(endless.job, next(endless.stream), device)
-    with_loop = min(loop_seconds(job, device, EMPTY_STEPS) for _ in range(3))
-    bare = min(_bare_seconds(job, device, EMPTY_STEPS) for _ in range(3))
-    return (with_loop - bare) / EMPTY_STEPS
+    with_loop, ahead, bare = (
+        min(measure() for _ in range(3)) / EMPTY_STEPS
+        for measure in (
+            lambda: loop_seconds(job, device, EMPTY_STEPS, depth=0),
+            lambda: _bare_seconds(job, device, EMPTY_STEPS),
+            lambda: _bare_seconds(job, device, EMPTY_STEPS, depth=0),
+        )
+    )
+    return with_loop - bare, ahead - bare
 
 
 def measure(device_name: str) -> tuple[list[Bar], dict[str, float], str]:
@@ -146,20 +155,24 @@ def measure(device_name: str) -> tuple[list[Bar], dict[str, float], str]:
     )
     found = ratio(times["loop"], times["bare"])
     step = min(times["bare"]) / STEPS
-    own = _empty_step_seconds(endless, device)
+    own, reading = _empty_step_seconds(endless, device)
     bars = [
         Bar("loop / bare step, interleaved", str(found), f"at most {BAR:g}", found.median <= BAR),
-        Bar(
-            "the loop's own cost / a step",
-            f"{own * 1e6:.0f} us / {step * 1e3:.1f} ms = {100 * own / step:.3f}%",
-            "at most 1%",
-            own / step <= 0.01,
+        *(
+            Bar(
+                f"{name} / a step",
+                f"{cost * 1e6:.0f} us / {step * 1e3:.1f} ms = {100 * cost / step:.3f}%",
+                "at most 1%",
+                cost / step <= 0.01,
+            )
+            for name, cost in (("the loop's own cost", own), ("reading a batch ahead", reading))
         ),
     ]
     figures = {
         "bare_step_s": statistics.median(times["bare"]) / STEPS,
         "loop_step_s": statistics.median(times["loop"]) / STEPS,
         "loop_own_cost_s": own,
+        "read_ahead_cost_s": reading,
     }
     details = (
         f"DistilBERT at its tiny size, windows of 10 steps, {STEPS} steps a run, {ROUNDS} rounds, "
