@@ -34,6 +34,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "glm_superglue": {"dropout": 0.0},
     "gpt_megatron": {"dropout": 0.0},
     "llama2_7b_lora": {"lora_dropout": 0.0},
+    "toy": {},
 }
 
 
@@ -44,6 +45,7 @@ def gradients_of_second_step(
     context = JobContext(
         recipe=recipe, data_dir=folder, rank=0, world_size=1, device=CpuDevice(threads=1)
     )
+    torch.manual_seed(recipe.seed)  # as the worker does
     module = cases.part(name, "job")
     job = module.build(context, module.load_data(context))
     found: dict[str, Tensor] = {}

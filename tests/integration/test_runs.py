@@ -125,3 +125,15 @@ def test_accumulation_and_autocast_run(tmp_path, cache):
     record = read(tmp_path / "run")
     assert record.counts.micro_batches == 4 * record.counts.steps
     assert record.environment["precision_flags"]["autocast"] == "bf16"
+
+
+def test_a_run_whose_compiler_is_switched_off_says_so(tmp_path, cache, monkeypatch):
+    monkeypatch.setenv("TORCH_COMPILE_DISABLE", "1")
+    words = ("run", "toy", "compile=true", "steps=12", "target=none", "eval_every_epochs=none")
+    done = trainmark(*words, "--out", "run", cache=cache, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    record = read(tmp_path / "run")
+    assert record.fix_hp == {"compile": True}
+    assert record.environment["variables"]["TORCH_COMPILE_DISABLE"] == "1"
+    assert record.compilation.graphs is None
+    assert record.compilation.reason.code == "compiler_uncounted"
