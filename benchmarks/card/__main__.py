@@ -19,6 +19,7 @@ from benchmarks.card import results as kept
 from benchmarks.card.running import ROOT, run
 from benchmarks.card.section import Card
 from benchmarks.harness import RESULTS, Bar
+from trainmark import devices
 from trainmark.errors import EXIT_FAILED, EXIT_PASSED, EXIT_USAGE, EnvironmentFault, TrainmarkError
 from trainmark.launch.stopping import stop_signals_noted
 from trainmark.results.redaction import Redactor
@@ -70,8 +71,6 @@ def _device(name: str | None) -> str:
     Raises:
         TrainmarkError: there is none.
     """
-    from trainmark import devices
-
     if name is not None:
         return devices.choose(name).name
     for vendor in devices.vendors().values():
@@ -92,6 +91,9 @@ def measure(
 ) -> int:
     """Run the sections asked for that are not finished; return the exit code over all."""
     card = Card(_device(given.device), given.size, given.scratch.resolve())
+    for one in devices.occupants(card.device, 1):
+        if one.computes:
+            print(f"{one.said()}: the figures are not the device's alone", file=sys.stderr)
     opened = run(FACTS, card, limit_s=limit_s, stop=stop)
     if opened.state == "interrupted":
         return EXIT_FAILED

@@ -17,6 +17,7 @@ from benchmarks.card import __main__ as command
 from benchmarks.card.running import ROOT, run
 from benchmarks.card.section import Card
 
+from fake_nvml import H100, FakeCard, nvml
 from trainmark.launch.stopping import StopRequest
 
 if TYPE_CHECKING:
@@ -231,6 +232,25 @@ def test_a_device_that_cannot_be_opened_is_refused(
 
     assert sections.measure() == 2
     assert sections.calls("good") == 0
+
+
+def test_a_card_that_cannot_be_used_and_one_that_others_use_are_named(
+    sections: Sections, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from trainmark import devices
+    from trainmark.devices import cuda_choice
+    from trainmark.protocols import Occupant
+
+    sections.add("good", GOOD)
+    build = cuda_choice.TorchBuild("2.13.0+cpu", None)
+    monkeypatch.setattr(cuda_choice, "torch_build", lambda: build)
+    monkeypatch.setitem(sys.modules, "pynvml", nvml(FakeCard()))
+    assert command.main([], sections.modules) == 2
+    assert f"{H100} is here, but torch 2.13.0+cpu has no CUDA" in capsys.readouterr().err
+    user = Occupant("Some Card", "python (process 42)", 3 << 30, True)
+    monkeypatch.setattr(devices, "occupants", lambda name, nproc: [user])
+    assert sections.measure() == 0
+    assert "Some Card: used by python (process 42), 3.0 GiB" in capsys.readouterr().err
 
 
 def alive(pids: list[int]) -> list[int]:

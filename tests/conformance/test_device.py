@@ -78,8 +78,12 @@ VENDORS = [
     ({"product_names": lambda _: ["", ""]}, "product_names() is ['', ''], not a list of names"),
     ({"rank_memory": lambda *_: 5}, "rank_memory(1) is no RankMemory"),
     ({"refuse": lambda *_: "no"}, "refuse(fp32) is no Refusal with words"),
+    ({"unusable": lambda _: "no", "occupants": lambda *_: []},
+     "unusable() is no Refusal with words"),
+    ({"unusable": lambda _: None, "occupants": lambda *_: None},
+     "occupants(1) is None, not a list of Occupant"),
     ({"refuse": _raises}, "refuse(bf16) raised OSError: no tool"),
-]
+]  # fmt: skip
 DEVICES = [
     ({"name": "other"}, "the device's name is not the vendor's"),
     ({"set_precision": lambda *_: {"tf32": True}}, "set_precision(fp32) leaves TF32 on"),

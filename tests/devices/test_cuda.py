@@ -208,6 +208,14 @@ def test_products_are_read_from_the_drivers_files(
     assert vendor.driver_version() is None
 
 
+def test_a_card_that_says_nothing_is_unknown(
+    vendor: cuda.Cuda, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_driver_files(tmp_path, monkeypatch, {"a": ""})
+    (tmp_path / "gpus" / "a" / "information").unlink()
+    assert vendor.product_names() == ["unknown"]
+
+
 def test_device_nodes_are_counted_where_nothing_else_tells(
     vendor: cuda.Cuda, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -318,6 +326,7 @@ def test_a_process_that_a_container_hides_shows_by_its_memory(
 def test_an_old_library_tells_less(vendor: cuda.Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
     put_cards(monkeypatch, FakeCard(used=2 * GIB, has_mig=False), old=True)
     assert vendor.product_names() == [H100]
+    del sys.modules["pynvml"].nvmlMemory_v2
     memory = vendor.rank_memory(1)
     assert memory is not None
     assert memory.rank_bytes == 78 * GIB

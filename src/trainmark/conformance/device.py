@@ -21,8 +21,10 @@ from trainmark.protocols import (
     DESCRIBE_KEYS,
     PRECISION_KEYS,
     Device,
+    Diagnoses,
     MatmulRate,
     MemoryUse,
+    Occupant,
     Refusal,
     Vendor,
     missing_members,
@@ -40,6 +42,9 @@ module, name = sys.argv[1:]
 vendor = getattr(importlib.import_module(module), name)()
 vendor.count(), vendor.product_names(), vendor.rank_memory(1), vendor.refuse(Recipe(), 1)
 vendor.driver_version()
+for name in ("unusable", "occupants"):
+    if hasattr(vendor, name):
+        getattr(vendor, name)(*([1] if name == "occupants" else []))
 print(json.dumps("torch" in sys.modules))
 """
 
@@ -83,8 +88,19 @@ def vendor_faults(vendor: Vendor) -> list[str]:
         refusal = faults.answer(f"refuse({precision})", lambda r=recipe: vendor.refuse(r, 1))  # type: ignore[misc]
         is_one = isinstance(refusal, Refusal) and all(refusal)
         faults.unless(refusal is None or is_one, f"refuse({precision}) is no Refusal with words")
+    if isinstance(vendor, Diagnoses):
+        _check_diagnoses(vendor, faults)
     _check_without_torch(vendor, faults)
     return faults.found
+
+
+def _check_diagnoses(vendor: Diagnoses, faults: _Faults) -> None:
+    why = faults.answer("unusable()", vendor.unusable)
+    is_one = isinstance(why, Refusal) and all(why)
+    faults.unless(why is None or is_one, "unusable() is no Refusal with words")
+    found = faults.answer("occupants(1)", lambda: vendor.occupants(1))
+    listed = isinstance(found, list) and all(isinstance(one, Occupant) for one in found)
+    faults.unless(listed, f"occupants(1) is {found!r}, not a list of Occupant")
 
 
 def _check_devices(vendor: Vendor, faults: _Faults) -> None:

@@ -81,7 +81,11 @@ def _listed() -> list[Card]:
 
 def _described(information: Path) -> Card:
     told = {}
-    for line in information.read_text().splitlines():
+    try:
+        lines = information.read_text().splitlines()
+    except OSError:
+        return Card()  # not for this user, or the card is being removed
+    for line in lines:
         name, _, value = line.partition(":")
         told[name.strip()] = value.strip()
     uuid = told.get("GPU UUID", "")
@@ -142,7 +146,8 @@ def _read(nvml: Any, handle: Any) -> Card:
     name = _told(nvml, nvml.nvmlDeviceGetName, handle) or "unknown"
     uuid = _told(nvml, nvml.nvmlDeviceGetUUID, handle)
     # The second version tells apart what the driver reserves; it came with driver 510.
-    memory = _told(nvml, nvml.nvmlDeviceGetMemoryInfo, handle, nvml.nvmlMemory_v2)
+    newer = getattr(nvml, "nvmlMemory_v2", None)
+    memory = newer and _told(nvml, nvml.nvmlDeviceGetMemoryInfo, handle, newer)
     used = None if memory is None else memory.used
     memory = memory or _told(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
     return Card(
