@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import math
+from contextlib import nullcontext
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +17,7 @@ from trainmark.protocols import StepStages
 from trainmark.spec import Recipe, Target, message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Iterator
 
     from trainmark.protocols import Batch, Evaluation
 
@@ -503,3 +505,35 @@ def test_graphs_compiled_within_a_window_are_in_its_event(sync_device: SyncDevic
     loop.compiled = lambda: next(totals)
     loop.run()
     assert [item.get("graphs_compiled") for item in events.named("window")] == [2, None, 1]
+
+
+@pytest.mark.parametrize(
+    ("losses", "schedule", "fault"),
+    [
+        ([1.0] * 20, {"max_steps": 5}, None),
+        ([1.0] * 20, {"eval_every_samples": 20, "target": Target("acc", 0.5)}, None),
+        ([1.0] * 6 + [math.nan] * 14, {}, DivergedError),
+        ([1.0] * 20, {}, None),
+    ],
+    ids=["max_steps", "target", "diverged", "whole"],
+)
+def test_an_epoch_s_batches_are_closed_however_it_ends(
+    sync_device: SyncDevice,
+    losses: list[float],
+    schedule: dict[str, Any],
+    fault: type[Exception] | None,
+) -> None:
+    loop, events = make_loop(
+        sync_device, [[Micro(loss=loss) for loss in losses]], qualities=[0.75], **schedule
+    )
+    taken: list[Any] = []  # kept, so that none is closed because nobody holds it
+
+    def batches(epoch: int) -> Generator[Batch, None, None]:
+        taken.append(loop.job.batches(epoch))
+        return taken[-1]
+
+    loop.batches = batches
+    with pytest.raises(fault) if fault else nullcontext():
+        loop.run()
+    assert [inspect.getgeneratorstate(item) for item in taken] == [inspect.GEN_CLOSED]
+    assert len(events.named("window")) >= 2

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -150,6 +153,29 @@ def test_closing_waits_for_the_value_being_read_and_reads_no_other(device: SyncD
     assert begun.wait(WAIT_S)
     values.close()
     assert (source.yielded, threads()) == ([0, 1], [])
+
+
+UNCLOSED = """
+import itertools, sys, threading
+from fakes import FakeClock, SyncDevice
+from trainmark.training.read_ahead import read_ahead
+values = read_ahead(itertools.count(), SyncDevice(FakeClock()), depth=2)
+for _ in range(3):
+    next(values)
+assert threading.active_count() == 2
+if sys.argv[1] == "raise":
+    raise OSError("the training failed")
+sys.exit(3)
+"""
+
+
+@pytest.mark.parametrize(("end", "code"), [("exit", 3), ("raise", 1)])
+def test_a_process_that_leaves_an_iterator_open_ends(end: str, code: int) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", UNCLOSED, end], capture_output=True, text=True, check=False,
+        timeout=WAIT_S, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    assert done.returncode == code, done.stderr
 
 
 def test_an_iterator_that_was_never_used_starts_nothing(device: SyncDevice) -> None:
