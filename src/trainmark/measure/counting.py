@@ -52,7 +52,8 @@ class MeteredBatches:
 
     On a CPU the time between the two marks is the time in ``next``. On an asynchronous
     device the first mark completes when the earlier work is done and the second cannot be
-    recorded before the batch is fetched, so the time between them is the device's idle time.
+    recorded before the batch is fetched and its copy was started, so the time between them is the
+    device's idle time and the copy.
     """
 
     source: Iterator[Batch]
