@@ -6,11 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
 from stand_in_jobs import SITE
+from trainmark.cases.gpt_megatron.memory import predict
 from trainmark.results.record import read
+from trainmark.training.step_memory import PROCESS_BYTES
 
 SHORT = ("warmup_steps=1", "window_steps=2", "target_value=none", "--quiet")
 STEPS = 5
@@ -98,6 +101,28 @@ def test_two_ranks_train_as_on_a_cpu(trainmark, case, words):
     assert found.quality.value == pytest.approx(expected.quality.value, rel=1e-5)
     assert found.environment["collective"] == "gloo through host memory"
     assert [rank.samples for rank in found.ranks] == [rank.samples for rank in expected.ranks]
+
+
+def test_what_does_not_fit_is_refused_and_what_fits_is_named(trainmark):
+    small = {"STANDIN_MEMORY_BYTES": str(PROCESS_BYTES + (15 << 20))}
+    words = ("run", "gpt_megatron", "--device", "standin", "--dry-run")
+    refused = trainmark(*words, **small)
+    assert refused.returncode == 2
+    way_out = "add micro_batch_size=16 grad_accum_steps=2"
+    assert way_out in refused.stderr
+    # Where planning cannot know the memory, the rank refuses before it loads anything.
+    record, code = run(trainmark, "gpt_megatron", "large", **small, STANDIN_SILENT="1")
+    assert (code, record.status, record.cause.place) == (1, "failed", "preflight")
+    assert record.cause.message.code == "fault"
+    assert record.cause.message.args["remedy"] == way_out
+    assert record.steps.time_ns == []
+    changes = way_out.removeprefix("add ").split()
+    record, code = run(trainmark, "gpt_megatron", "fits", *changes, **small, STANDIN_SILENT="1")
+    assert (code, record.status) == (0, "passed")
+    # The prediction is a lower bound of what was allocated, and close to it.
+    recipe = record.plan.load_recipe()
+    predicted = predict(replace(recipe, kernels="library"), 1).total
+    assert 0.9 < predicted / record.figures["allocator_peak"].value <= 1
 
 
 def test_a_full_device_ends_the_run_as_out_of_memory(trainmark):

@@ -169,6 +169,8 @@ def test_tables_beyond_memory_are_refused_with_the_world_that_fits(folder: Path)
 
 def test_planning_refuses_them_before_a_rank_starts(folder: Path) -> None:
     check_fit(folder, SMALL, 3, RankMemory(4_000))
+    with pytest.raises(EnvironmentFault, match=r"python \(process 7\) holds 3 GiB"):
+        check_fit(folder, SMALL, 2, RankMemory(4_000, held="python (process 7) holds 3 GiB"))
     with pytest.raises(EnvironmentFault, match="exceed the memory of 2 ranks") as caught:
         check_fit(folder, SMALL, 2, RankMemory(4_000))
     assert "the smallest world that holds them has 3 ranks" in str(caught.value)

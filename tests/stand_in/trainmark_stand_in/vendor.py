@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 NAME = "standin"
 DEVICES = "STANDIN_DEVICES"
 MEMORY_BYTES = "STANDIN_MEMORY_BYTES"  # of each
+SILENT = "STANDIN_SILENT"  # 1: only an open device tells its memory
 OPERATION_NS = "STANDIN_OPERATION_NS"  # device time of every operation
 FAULT = "STANDIN_FAULT"  # a name in ``faults.TIMELINES``
-_DEFAULTS = {DEVICES: 2, MEMORY_BYTES: 8 << 30, OPERATION_NS: 20_000}
+_DEFAULTS = {DEVICES: 2, SILENT: 0, MEMORY_BYTES: 8 << 30, OPERATION_NS: 20_000}
 
 
 def setting(variable: str) -> int:
@@ -43,8 +44,8 @@ class StandIn:
     def product_names(self) -> list[str]:
         return ["Simulated accelerator"] * self.count()
 
-    def rank_memory(self, nproc: int) -> RankMemory:
-        return RankMemory(setting(MEMORY_BYTES))
+    def rank_memory(self, nproc: int) -> RankMemory | None:
+        return None if setting(SILENT) else RankMemory(setting(MEMORY_BYTES))
 
     def refuse(self, recipe: Recipe, nproc: int) -> Refusal | None:
         if recipe.precision == "tf32":

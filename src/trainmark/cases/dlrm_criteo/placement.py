@@ -139,7 +139,14 @@ def place_within(
     machine_bytes = memory.machine_bytes
     shared = None if machine_bytes is None else int(TABLES_SHARE * machine_bytes)
     budget_bytes = int(TABLES_SHARE * memory.rank_bytes)
-    return place(cardinalities, dim, world_size, budget_bytes, machine_budget_bytes=shared)
+    try:
+        return place(cardinalities, dim, world_size, budget_bytes, machine_budget_bytes=shared)
+    except EnvironmentFault as fault:
+        if not memory.held:
+            raise
+        raise EnvironmentFault(
+            fault.what, where=fault.where, rule=f"{fault.rule}; {memory.held}", remedy=fault.remedy
+        ) from None
 
 
 def refuse_layers(mlps: Sequence[Sequence[int]], memory_bytes: int) -> None:
