@@ -69,7 +69,7 @@ def run_ours(engine: str, precision: str, size: str) -> None:
         return torch.nn.functional.binary_cross_entropy_with_logits(logits, labels, reduction="sum")
 
     stepper = Stepper(
-        Replicas(model), torch.optim.SGD(model.parameters(), lr=RATE, foreach=True), loss_sum,
+        Replicas(model), torch.optim.SGD(model.parameters(), lr=RATE, fused=True), loss_sum,
         precision=precision, torch_type="cpu", data_size=1,  # type: ignore[arg-type]
     )  # fmt: skip
     samples = int(size)

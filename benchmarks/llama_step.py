@@ -62,15 +62,7 @@ def run_library(folder: str, size: str, precision: str) -> None:
     from peft import LoraConfig, get_peft_model
     from transformers import LlamaForCausalLM
 
-    from trainmark import cases
-
-    chosen = recipe(size)
-    split = cases.part("llama2_7b_lora", "data").load(Path(folder), chosen).train
-    items = [
-        {"input_ids": torch.from_numpy(ids), "labels": torch.from_numpy(labels)}
-        for ids, labels in zip(split.ids[:64], split.labels[:64], strict=True)
-    ]
-    del split
+    chosen = recipe(size, precision=precision)
     torch.manual_seed(1)
     model = LlamaForCausalLM.from_pretrained(Path(folder) / "model", dtype=torch.float32)
     model.config.use_cache = False
@@ -78,10 +70,25 @@ def run_library(folder: str, size: str, precision: str) -> None:
         task_type="CAUSAL_LM", r=chosen.lora_rank, lora_alpha=int(chosen.lora_alpha),
         lora_dropout=chosen.lora_dropout, target_modules=chosen.lora_targets.split(","),
     )  # fmt: skip
+    train_with_library(get_peft_model(model, settings).train(), folder, chosen)
+
+
+def train_with_library(model: Any, folder: str, chosen: Any, *, device_name: str = "cpu") -> None:
+    """Let ``transformers.Trainer`` train a model of peft, in train mode, on our rows."""
+    import torch
+
+    from trainmark import cases
+
+    split = cases.part("llama2_7b_lora", "data").load(Path(folder), chosen).train
+    items = [
+        {"input_ids": torch.from_numpy(ids), "labels": torch.from_numpy(labels)}
+        for ids, labels in zip(split.ids[:64], split.labels[:64], strict=True)
+    ]
+    del split
     run_trainer(
-        get_peft_model(model, settings).train(), items, batch=chosen.micro_batch_size,
-        planned=10_000, learning_rate=chosen.learning_rate, lr_scheduler_type="constant",
-        weight_decay=chosen.weight_decay, max_grad_norm=0.0, precision=precision,
+        model, items, batch=chosen.micro_batch_size, planned=10_000, device_name=device_name,
+        precision=chosen.precision, learning_rate=chosen.learning_rate,
+        lr_scheduler_type="constant", weight_decay=chosen.weight_decay, max_grad_norm=0.0,
     )  # fmt: skip
 
 

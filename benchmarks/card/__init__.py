@@ -8,4 +8,8 @@ SECTIONS = (
     "overhead",
     "data_wait",
     "compile",
+    "llama",
+    "glm",
+    "dlrm",
+    "mmlu",
 )  # fmt: skip

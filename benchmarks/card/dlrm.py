@@ -1,0 +1,275 @@
+"""DLRM with the largest tables that fit, 26 of one size: our engine, torchrec's, and plain bags.
+
+No two processes fit beside each other, so each is started anew in every round. At 80 GB it fills
+64 GiB of tables, from the host's generators, in about 20 s on 16 cores, and 240 steps of 65,536
+samples take four to twenty seconds: two rounds of three variants and a profile end within five
+minutes.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from functools import partial
+from itertools import cycle, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.card.largest_tables import drawn, rows_that_fit
+from benchmarks.card.section import Card, Findings
+from benchmarks.dlrm_plain import DIM, NUM_TABLES
+from benchmarks.harness import Bar, interleave, ratio, sized
+from benchmarks.jobs import endless_batches, on_data
+from benchmarks.peers import serve
+from benchmarks.profiling import print_profile, profile_table
+from trainmark.cases.dlrm_criteo.placement import FLOAT_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from trainmark.protocols import Device
+
+MODULE, CASE = "benchmarks.card.dlrm", "dlrm_criteo"
+TITLE = "DLRM with the largest tables that fit"
+RECIPE = "standard-1x1"
+BATCH, TINY_ROWS = sized((65_536, None), (128, 200))
+PLACED = sized(8, 2)  # batches that are on the device at once
+BATCHES = sized(128, 4)  # of an epoch, which is longer than all steps
+ROUNDS, BLOCKS, STEPS, WARMUP = sized((2, 5, 20, 20), (1, 2, 2, 1))
+FACTS = ("embedding_bytes_per_sample", "copy_bytes_per_second")
+PEERS = {"bags": "`EmbeddingBag` with sparse gradients", "torchrec": "`engine=torchrec`"}
+
+
+class PartFailedError(RuntimeError):
+    """A process ended without a result."""
+
+
+def precision_of(device_name: str) -> Any:
+    """Return the published precision, or fp32 where the device refuses it."""
+    from trainmark import devices
+    from trainmark.spec import Recipe
+
+    refused = devices.choose(device_name).refuse(Recipe(precision="fp16"), 1)
+    return "fp16" if refused is None else "fp32"
+
+
+def recipe(device_name: str, engine: str) -> Any:
+    """Return the published recipe at this batch, with a rate that random labels do not upset."""
+    from trainmark import cases
+
+    return replace(
+        cases.load(CASE).recipes[RECIPE], micro_batch_size=BATCH, engine=engine,
+        precision=precision_of(device_name), learning_rate=1e-3, warmup_lr_steps=0,
+    )  # fmt: skip
+
+
+def our_job(device_name: str, folder: str, engine: str) -> Any:
+    return on_data(CASE, recipe(device_name, engine), Path(folder), device_name=device_name)
+
+
+def run_ours(device_name: str, folder: str, engine: str) -> None:
+    """Print seconds a step, and what the case's own figures are made of.
+
+    First with batches that are on the device, then as a run has them, read ahead from files.
+    """
+    from trainmark.training.read_ahead import batches_of
+
+    job = our_job(device_name, folder, engine)
+    context, device = job.context, job.context.device
+    placed = cycle(list(islice(batches_of(job, device, 0, depth=0), PLACED)))
+    found = _timed(device, lambda: job.step(placed), lambda: context.stages.take_ns(device))
+    read = endless_batches(job)
+    found["read_seconds"] = _timed(device, lambda: job.step(read))["seconds"]
+    facts = job.facts()
+    _print(device, found | {name: facts[name] for name in FACTS})
+
+
+def run_bags(device_name: str, folder: str) -> None:
+    """Print the seconds a step of plain bags, whose batches are on the device before."""
+    import torch
+
+    from benchmarks.dlrm_plain import PlainDlrm, bag_ids
+    from trainmark import cases, devices
+    from trainmark.training.stepper import AUTOCAST_DTYPES
+
+    device, chosen = devices.choose(device_name).open(0, 1), recipe(device_name, "plain")
+    device.set_precision(chosen.precision)
+    clicks = cases.part(CASE, "data").load(Path(folder), chosen)
+    reader = cases.part(CASE, "data.reader").SplitReader(clicks.spec, "train")
+    batches = []
+    for raw in islice(reader.batches(BATCH), PLACED):
+        arrays = (raw.numerical, raw.labels, raw.categories)
+        numerical, labels, ids = (device.place(torch.from_numpy(item)) for item in arrays)
+        batches.append((numerical.float(), labels, bag_ids(ids)))
+    with device.place(torch.empty(0)).device:
+        model = PlainDlrm(sparse=True, rows=clicks.spec.cardinalities[0])
+    optimizer = torch.optim.SGD(model.parameters(), lr=chosen.learning_rate)
+    dtype = AUTOCAST_DTYPES.get(chosen.precision)
+    scaler = torch.amp.GradScaler(device.torch_type, enabled=chosen.precision == "fp16")
+    taken = 0
+
+    def step() -> None:
+        nonlocal taken
+        numerical, labels, ids = batches[taken % len(batches)]
+        taken += 1
+        with torch.autocast(device.torch_type, dtype, enabled=dtype is not None):
+            logits = model(numerical, ids)
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(logits.float(), labels)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+
+    _print(device, _timed(device, step))
+
+
+def _timed(
+    device: Device, step: Callable[[], object], stages_ns: Callable[[], Any] = dict
+) -> dict[str, Any]:
+    """Return the seconds a step of each block, and those of the embedding stage."""
+    for _ in range(WARMUP):
+        step()
+    device.synchronize()
+    stages_ns()
+    found: dict[str, Any] = {"seconds": [], "embedding_seconds": []}
+    for _ in range(BLOCKS):
+        started = time.perf_counter()
+        for _ in range(STEPS):
+            step()
+        device.synchronize()
+        found["seconds"].append((time.perf_counter() - started) / STEPS)
+        found["embedding_seconds"].append(stages_ns().get("embedding", 0) * 1e-9 / STEPS)
+    return found
+
+
+def _print(device: Device, measured: dict[str, Any]) -> None:
+    print(json.dumps(measured | {"peak_bytes": device.memory().allocator_peak_bytes}))
+
+
+def run_profile(device_name: str, folder: str, engine: str) -> None:
+    print_profile(our_job(device_name, folder, engine))
+
+
+def measured(*words: str) -> dict[str, Any]:
+    """Return what a part prints.
+
+    Raises:
+        PartFailedError: with its last words.
+    """
+    command = [sys.executable, "-m", MODULE, *words]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    if ended.returncode:
+        last = " ".join(ended.stderr.strip().splitlines()[-3:])
+        raise PartFailedError(f"{' '.join(words)} ended with {ended.returncode}: {last}")
+    found: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
+    return found
+
+
+def run(card: Card) -> Findings:
+    from trainmark.cases.dlrm_criteo.recipe import missing_packages
+
+    rows = TINY_ROWS or rows_that_fit(card.device)
+    folder = drawn(card.scratch / "dlrm", rows, train=BATCH * BATCHES, test=BATCH)
+    parts = {"plain": ("ours", card.device, folder, "plain"), "bags": ("bags", card.device, folder)}
+    notes = []
+    if missing := missing_packages():
+        notes.append(f"`engine=torchrec` not compared: {' and '.join(missing)} not installed.")
+    else:
+        parts["torchrec"] = ("ours", card.device, folder, "torchrec")
+    failed: dict[str, str] = {}
+
+    def turn(name: str) -> dict[str, Any]:
+        try:
+            return {} if name in failed else measured(*parts[name])
+        except PartFailedError as failure:
+            if name == "plain":
+                raise
+            failed[name] = f"{PEERS[name]} failed: `{failure}`"
+            return {}
+
+    found = interleave({name: partial(turn, name) for name in parts}, rounds=ROUNDS, warmup=0)
+    results = {name: each for name, each in found.items() if name not in failed}
+    seconds = {name: [s for one in each for s in one["seconds"]] for name, each in results.items()}
+    bars = []
+    for name in parts:
+        what = f"ours / {PEERS.get(name)}, speed"
+        if name in failed:
+            bars.append(Bar(what, "unknown: it failed", "at least 1", False))
+        elif name != "plain":
+            speed = ratio(seconds[name], seconds["plain"])
+            bars.append(Bar(what, str(speed), "at least 1", speed.median >= 1))
+    tables_bytes = rows * NUM_TABLES * DIM * FLOAT_BYTES
+    figures: dict[str, float | None] = {
+        "table_rows": rows * NUM_TABLES, "tables_bytes": tables_bytes,
+    }  # fmt: skip
+    for name, each in results.items():
+        figures |= _figures(name, each, statistics.median(seconds[name]))
+    lines = [
+        f"{NUM_TABLES} tables of {rows:,} x {DIM} in fp32, "
+        f"{tables_bytes / 2**30:.2f} GiB; uniform rows, batch {BATCH:,}, layers in "
+        f"{precision_of(card.device)}. Embedding bytes are those of the embedding stage, a row "
+        "read, its gradient read, the row read again and written, over the stage's own time; the "
+        "copy rate was measured in the same process. Batches are on the device before; beside "
+        "it, read ahead from files.",
+        "", *_table(results, seconds), "", *notes, *failed.values(), "",
+    ]  # fmt: skip
+    if not all(bar.met for bar in bars):
+        head = "Where our steps spend their time"
+        lines.append(profile_table(head, MODULE, "profile", card.device, folder, "plain"))
+    return Findings(bars, figures, "\n".join(lines))
+
+
+def _figures(name: str, found: list[dict[str, Any]], seconds: float) -> dict[str, float | None]:
+    """Return a variant's figures; units in the names."""
+    figures: dict[str, float | None] = {
+        f"{name}_step_seconds": seconds,
+        f"{name}_samples_per_second": BATCH / seconds,
+        f"{name}_peak_memory_bytes": max((one["peak_bytes"] or 0) for one in found) or None,
+    }
+    if "copy_bytes_per_second" in found[0]:
+        spent = statistics.median([s for one in found for s in one["embedding_seconds"]])
+        copied = statistics.median(one["copy_bytes_per_second"] for one in found)
+        moved = BATCH * found[0]["embedding_bytes_per_sample"]
+        read = statistics.median([s for one in found for s in one["read_seconds"]])
+        figures |= {
+            f"{name}_read_samples_per_second": BATCH / read,
+            f"{name}_embedding_step_seconds": spent,
+            f"{name}_embedding_bytes_per_second": moved / spent,
+            f"{name}_copy_bytes_per_second": copied,
+            f"{name}_embedding_share_of_copy_rate": moved / spent / copied,
+        }
+    return figures
+
+
+def _table(results: dict[str, Any], seconds: dict[str, list[float]]) -> list[str]:
+    """Return a Markdown table of the variants with their spread."""
+    lines = [
+        "| | ms a step | samples/s | from files | embedding GB/s | share of the copy rate |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, found in results.items():
+        values = sorted(seconds[name])
+        quarter, middle = len(values) // 4, statistics.median(values)
+        figures = _figures(name, found, middle)
+        moved = figures.get(f"{name}_embedding_bytes_per_second")
+        share = figures.get(f"{name}_embedding_share_of_copy_rate")
+        read = figures.get(f"{name}_read_samples_per_second")
+        label = PEERS.get(name, "ours, `engine=plain`")
+        lines.append(
+            f"| {label} | {1e3 * middle:.4g} ({1e3 * values[quarter]:.4g} to "
+            f"{1e3 * values[-1 - quarter]:.4g}) | {BATCH / middle:,.0f} | "
+            + (
+                "| | |"
+                if moved is None or share is None or read is None
+                else f"{read:,.0f} | {moved / 1e9:.4g} | {share:.3f} |"
+            )
+        )
+    return lines
+
+
+if __name__ == "__main__":
+    serve({"ours": run_ours, "bags": run_bags, "profile": run_profile})

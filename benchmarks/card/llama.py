@@ -1,0 +1,137 @@
+"""Adapters of the 7B model on random weights: both kinds of kernels, and ``Trainer`` with peft.
+
+4 x 512 tokens take 56 TFLOP: 0.11 s at half of 989 TFLOP/s. A process starts in half a minute:
+it draws 6.74e9 weights on the device, 13.5 GB in bf16, and tokenises 6,000 dialogues. With three of
+them, seven rounds of turns of two seconds and a profile this ends within five minutes. Activations
+take 12 GB more, which only the process whose turn it is holds.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+from benchmarks.card.section import Card, Findings
+from benchmarks.card.training import take_turns
+from benchmarks.harness import ratio, sized
+from benchmarks.jobs import on_data
+from benchmarks.llama_step import train_with_library
+from benchmarks.peers import serve, take_steps
+from benchmarks.profiling import print_profile, profile_table
+
+Kernels = Literal["library", "own"]
+
+MODULE, CASE = "benchmarks.card.llama", "llama2_7b_lora"
+TITLE = "Llama2-7B LoRA, random weights, bf16"
+RECIPE = "throughput-1x1"  # 4 x 512 tokens in bf16, frozen weights in bf16
+TINY = {"model_size": "tiny", "seq_length": 64, "micro_batch_size": 2}
+MFU = 0.5
+LABELS = {
+    "library": "`kernels=library`", "own": "`kernels=own`",
+    "trainer": "`transformers.Trainer` with peft",
+}  # fmt: skip
+
+
+def recipe(kernels: Kernels | None = None) -> Any:
+    """Return the case's recipe for throughput, with these kernels."""
+    from trainmark import cases
+
+    changes: dict[str, Any] = sized({}, TINY)
+    return replace(cases.load(CASE).recipes[RECIPE], kernels=kernels, **changes)
+
+
+def our_job(device_name: str, folder: str, kernels: Kernels) -> Any:
+    return on_data(CASE, recipe(kernels), Path(folder), device_name=device_name)
+
+
+def run_ours(device_name: str, folder: str, kernels: Kernels) -> None:
+    take_steps(our_job(device_name, folder, kernels))
+
+
+def run_profile(device_name: str, folder: str, kernels: Kernels) -> None:
+    print_profile(our_job(device_name, folder, kernels))
+
+
+def run_library(device_name: str, folder: str) -> None:
+    """Let the library train its own model of the same weights on the same rows."""
+    from trainmark import cases, devices
+    from trainmark.cases.llama2_7b_lora.model_files import PRESETS
+
+    chosen = recipe()
+    model = cases.part(CASE, "model").build(
+        PRESETS[chosen.model_size], chosen, weights=None,
+        device=devices.choose(device_name).open(0, 1),
+    )  # fmt: skip
+    train_with_library(model.peft.train(), folder, chosen, device_name=device_name)
+
+
+def generated(card: Card) -> str:
+    """Write dialogues and the tokenizer, in two seconds, and return their folder."""
+    from trainmark import cases
+
+    folder = card.scratch / "llama"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    cases.part(CASE, "data").generate(folder, recipe())
+    return str(folder)
+
+
+def run(card: Card) -> Findings:
+    from trainmark.cases.llama2_7b_lora.flops import model_flops_per_token
+    from trainmark.cases.llama2_7b_lora.memory import predict_peak_bytes
+    from trainmark.cases.llama2_7b_lora.model_files import PRESETS, parameters
+    from trainmark.cases.llama2_7b_lora.recipe import targets
+
+    folder, chosen = generated(card), recipe()
+    config, tokens = PRESETS[chosen.model_size], chosen.micro_batch_size * chosen.seq_length
+    per_token = model_flops_per_token(
+        config, rank=chosen.lora_rank, targets=targets(chosen), seq_length=chosen.seq_length
+    )
+    found = take_turns(
+        card, MODULE,
+        {
+            "library": ("ours", card.device, folder, "library"),
+            "own": ("ours", card.device, folder, "own"),
+            "trainer": ("trainer", card.device, folder),
+        },
+        precision=chosen.precision, flops=tokens * per_token, units={"tokens": tokens},
+    )  # fmt: skip
+    bars = [
+        found.mfu_bar("library", "`kernels=library`", MFU),
+        found.speed_bar("library", "trainer", "ours / `transformers.Trainer`"),
+    ]
+    figures = found.figures()
+    figures["own_over_library_speed"] = ratio(found.seconds["library"], found.seconds["own"]).median
+    lines = [
+        f"{parameters(config):,} frozen weights drawn on the device in {chosen.weights_dtype}, "
+        f"{chosen.micro_batch_size} x {chosen.seq_length} tokens a step. Peak memory "
+        "is what the allocator held at most, or the process where there is none.",
+        "",
+        found.table(LABELS),
+        "",
+    ]
+    if "own" not in found.failed:
+        speed = ratio(found.seconds["library"], found.seconds["own"])
+        figures["own_over_library_speed"] = speed.median
+        lines.append(f"- `kernels=own` over `kernels=library`, speed: {speed}.")
+    kinds: tuple[Kernels, ...] = ("library", "own")
+    for kernels in kinds:
+        if kernels in found.failed:
+            continue
+        predicted = predict_peak_bytes(config, recipe(kernels), 1).total
+        measured = found.peak_bytes[kernels]
+        figures[f"{kernels}_predicted_memory_bytes"] = predicted
+        lines.append(
+            f"- Peak of `kernels={kernels}` over the case's prediction of "
+            f"{predicted / 2**30:.2f} GiB: {measured / predicted:.3f}."
+        )
+    if not bars[0].met:
+        head = "\nWhere our steps with `kernels=library` spend their time"
+        lines.append(profile_table(head, MODULE, "profile", card.device, folder, "library"))
+    return Findings(bars, figures, "\n".join(lines))
+
+
+if __name__ == "__main__":
+    serve({"ours": run_ours, "trainer": run_library, "profile": run_profile})

@@ -1,0 +1,163 @@
+"""Training steps of a section: variants in turns, and what they reach of the device's rates."""
+
+from __future__ import annotations
+
+import statistics
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from benchmarks.harness import Bar, Ratio, interleave, ratio, sized
+from benchmarks.peers import Peer, PeerFailedError
+from trainmark.devices.peaks import dense_peak
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from benchmarks.card.section import Card
+    from trainmark.spec import Precision
+
+ROUNDS, TURN_S = sized((7, 2.0), (1, 0.0))
+MATMUL = "matmul"
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What was measured of each variant.
+
+    Args:
+        seconds: of a step, by variant and round.
+        peak_bytes: of memory, by variant; see ``peers.turns``.
+        matmul: sustained FLOP/s of matrix products in each round.
+        flops: model FLOPs of a step.
+        units: what a step trains, by name: ``tokens`` for instance.
+        peak_flops: the published dense peak of the device, if there is one.
+        product_name: of the device.
+        failed: why a variant could not be measured, by name.
+    """
+
+    seconds: Mapping[str, Sequence[float]]
+    peak_bytes: Mapping[str, int]
+    matmul: Sequence[float]
+    flops: float
+    units: Mapping[str, int]
+    peak_flops: float | None
+    product_name: str
+    failed: Mapping[str, str] = field(default_factory=dict)
+
+    def mfu(self, name: str) -> Ratio | None:
+        """Return a variant's model FLOP/s over the published peak; None without one."""
+        if self.peak_flops is None:
+            return None
+        least_s = [self.flops / self.peak_flops] * len(self.seconds[name])
+        return ratio(least_s, self.seconds[name])
+
+    def mamfu(self, name: str) -> Ratio:
+        """Return a variant's model FLOP/s over the matmul rate of the same round."""
+        return ratio([self.flops / seconds for seconds in self.seconds[name]], self.matmul)
+
+    def mfu_bar(self, name: str, what: str, least: float) -> Bar:
+        """Return the bar of a variant's MFU, missed where no peak is known."""
+        found = self.mfu(name)
+        if found is None:
+            measured = f"unknown: no published peak of {self.product_name}"
+        else:
+            measured = str(found)
+        met = found is not None and found.median >= least
+        return Bar(f"{what}, MFU", measured, f"at least {least:g}", met)
+
+    def speed_bar(self, name: str, other: str, what: str, least: float = 1.0) -> Bar:
+        """Return the bar of one variant's speed over another's, missed where one failed."""
+        if failed := [one for one in (name, other) if one in self.failed]:
+            unknown = f"unknown: {' and '.join(failed)} failed"
+            return Bar(f"{what}, speed", unknown, f"at least {least:g}", False)
+        found = ratio(self.seconds[other], self.seconds[name])
+        return Bar(f"{what}, speed", str(found), f"at least {least:g}", found.median >= least)
+
+    def figures(self) -> dict[str, float | None]:
+        """Return every variant's figures; units in the names."""
+        found: dict[str, float | None] = {
+            "matmul_flops_per_second": statistics.median(self.matmul),
+            "step_model_flops": self.flops,
+        }
+        for name, seconds in self.seconds.items():
+            middle, mfu = statistics.median(seconds), self.mfu(name)
+            found[f"{name}_step_seconds"] = middle
+            for unit, count in self.units.items():
+                found[f"{name}_{unit}_per_second"] = count / middle
+            found[f"{name}_mfu"] = None if mfu is None else mfu.median
+            found[f"{name}_mamfu"] = self.mamfu(name).median
+            found[f"{name}_peak_memory_bytes"] = self.peak_bytes[name]
+        return found
+
+    def table(self, labels: Mapping[str, str]) -> str:
+        """Return a Markdown table of the variants with their spread, and what failed.
+
+        Args:
+            labels: how each variant is called.
+        """
+        units = [*self.units]
+        head = ["", "ms a step", *(f"{unit}/s" for unit in units), "MFU", "MAMFU", "peak memory"]
+        rows = [head, ["---"] * len(head)]
+        for name, label in labels.items():
+            if name in self.failed:
+                continue
+            seconds = sorted(self.seconds[name])
+            quarter, middle = len(seconds) // 4, statistics.median(seconds)
+            rows.append([
+                label,
+                f"{1e3 * middle:.4g} ({1e3 * seconds[quarter]:.4g} to "
+                f"{1e3 * seconds[-1 - quarter]:.4g})",
+                *(f"{count / middle:,.1f}" for count in self.units.values()),
+                str(self.mfu(name) or "unknown"), str(self.mamfu(name)),
+                f"{self.peak_bytes[name] / 2**30:.2f} GiB",
+            ])  # fmt: skip
+        lines = [f"| {' | '.join(row)} |" for row in rows]
+        lines += [f"\n{labels[name]} failed: `{why}`" for name, why in self.failed.items()]
+        return "\n".join(lines)
+
+
+def take_turns(
+    card: Card,
+    module: str,
+    parts: Mapping[str, Sequence[str]],
+    *,
+    precision: Precision,
+    flops: float,
+    units: Mapping[str, int],
+) -> Measured:
+    """Start every variant in a process of its own and let them take turns, matmul among them.
+
+    Args:
+        parts: the words of each variant on the command line of ``module``; the first is the
+            section's own, others may fail.
+        flops, units: see ``Measured``.
+
+    Raises:
+        PeerFailedError: the first variant, or the matmul, could not be measured.
+    """
+    from trainmark import devices
+
+    product = devices.choose(card.device).open(0, 1).describe()["name"]
+    variants: dict[str, Peer] = {}
+    failed: dict[str, str] = {}
+    with ExitStack() as stack:
+        matmul = stack.enter_context(Peer("benchmarks.matmul", card.device, precision))
+        for name, words in parts.items():
+            try:
+                peer = stack.enter_context(Peer(module, *words))
+                peer.settle(TURN_S)
+            except PeerFailedError as failure:
+                if not variants:
+                    raise
+                failed[name] = str(failure)
+            else:
+                variants[name] = peer
+        turns = {name: peer.turn for name, peer in variants.items()} | {MATMUL: matmul.turn}
+        seconds = interleave(turns, rounds=ROUNDS, warmup=sized(1, 0))
+    rates = seconds.pop(MATMUL)
+    peak = dense_peak(product, precision)
+    return Measured(
+        seconds, {name: int(peer.more[-1][0]) for name, peer in variants.items()}, rates, flops,
+        units, None if peak is None else peak.flops_per_second, product, failed,
+    )  # fmt: skip

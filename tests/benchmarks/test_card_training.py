@@ -1,0 +1,106 @@
+"""What the card's training sections compute from measured times, and what they feed their peers."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from benchmarks.card import glm, largest_tables
+from benchmarks.card.training import Measured
+from benchmarks.dlrm_plain import DIM, NUM_TABLES
+from benchmarks.glm_plain import PlainGlm
+
+from benchmarks import glm_loader
+from trainmark import devices
+from trainmark.cases.dlrm_criteo.placement import place_within
+from trainmark.cases.glm_superglue.model import GlmShape, build_model
+from trainmark.cases.glm_superglue.scoring import Sequences
+from trainmark.errors import EnvironmentFault
+from trainmark.protocols import MemoryUse
+from trainmark.spec import RankMemory
+
+MEASURED = Measured(
+    seconds={"ours": [2.0, 4.0, 2.0], "peer": [4.0, 4.0, 4.0]},
+    peak_bytes={"ours": 3 << 30, "peer": 4 << 30},
+    matmul=[100.0, 50.0, 80.0], flops=80.0, units={"tokens": 10}, peak_flops=200.0,
+    product_name="device",
+)  # fmt: skip
+
+
+def test_shares_are_of_the_peak_and_of_the_matmuls_of_the_same_round() -> None:
+    mfu = MEASURED.mfu("ours")
+    assert mfu is not None
+    assert (mfu.low, mfu.median, mfu.high) == (0.1, 0.2, 0.2)
+    mamfu = MEASURED.mamfu("ours")
+    assert (mamfu.low, mamfu.median, mamfu.high) == (0.4, 0.4, 0.5)
+    assert MEASURED.mfu_bar("ours", "it", 0.2).met
+    assert not MEASURED.mfu_bar("ours", "it", 0.21).met
+    assert MEASURED.speed_bar("ours", "peer", "it", 2.0).met
+    assert not MEASURED.speed_bar("peer", "ours", "it", 0.6).met
+
+
+def test_figures_have_their_units() -> None:
+    figures = MEASURED.figures()
+    assert figures["matmul_flops_per_second"] == 80.0
+    ours = {key[5:]: value for key, value in figures.items() if key.startswith("ours_")}
+    assert ours == {
+        "step_seconds": 2.0, "tokens_per_second": 5.0, "mfu": 0.2, "mamfu": 0.4,
+        "peak_memory_bytes": 3 << 30,
+    }  # fmt: skip
+
+
+def test_without_a_published_peak_the_mfu_is_unknown_and_its_bar_is_missed() -> None:
+    unknown = Measured(
+        MEASURED.seconds, MEASURED.peak_bytes, MEASURED.matmul, 80.0, {}, None, "new card"
+    )
+    assert unknown.mfu("ours") is None
+    assert unknown.figures()["ours_mfu"] is None
+    bar = unknown.mfu_bar("ours", "it", 0.0)
+    assert not bar.met
+    assert "new card" in bar.measured
+
+
+def test_a_variant_that_failed_is_told_and_misses_its_bar() -> None:
+    one = Measured(
+        {"ours": [2.0]}, {"ours": 1}, [80.0], 80.0, {"tokens": 10}, 200.0, "device",
+        {"peer": "out of memory"},
+    )  # fmt: skip
+    assert not one.speed_bar("ours", "peer", "it").met
+    table = one.table({"ours": "ours", "peer": "the peer"})
+    assert table.splitlines()[-1] == "the peer failed: `out of memory`"
+
+
+@pytest.mark.parametrize("total_gib", [2, 80])
+def test_the_largest_tables_fit_and_with_a_row_more_each_they_do_not(
+    monkeypatch: pytest.MonkeyPatch, total_gib: int
+) -> None:
+    total = total_gib << 30
+    use = MemoryUse(0, 0, total, "device")
+    opened: Any = SimpleNamespace(memory=lambda: use)
+    vendor = SimpleNamespace(open=lambda *_: opened)
+    monkeypatch.setattr(devices, "choose", lambda _: vendor)
+    rows = largest_tables.rows_that_fit("card")
+    least = RankMemory(total - largest_tables.CONTEXT_BYTES)
+    place_within(least, [rows] * NUM_TABLES, DIM, 1)
+    with pytest.raises(EnvironmentFault):
+        place_within(least, [rows + 1] * NUM_TABLES, DIM, 1)
+
+
+def test_the_original_scores_our_batch_as_our_model_does() -> None:
+    examples = glm_loader.cloze()
+    shape = GlmShape(
+        num_layers=1, hidden_size=8, num_heads=2, vocab_size=glm_loader.VOCAB_SIZE,
+        max_positions=glm_loader.SEQ_LENGTH,
+    )  # fmt: skip
+    ours = build_model(shape, dropout=0.0, seed=1)
+    plain = PlainGlm(shape, dropout=0.0, checkpoint_activations=True)
+    plain.load_state_dict(ours.state_dict())
+    some = next(examples.batch(np.arange(1)).chunks(2))
+    sequences = Sequences.of(some)
+    torch.testing.assert_close(
+        plain(*glm.spread(sequences.inputs)), sequences.scores(ours(*sequences.inputs)),
+        rtol=1e-4, atol=1e-4,
+    )  # fmt: skip
