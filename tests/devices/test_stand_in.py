@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import os
 from concurrent.futures import ProcessPoolExecutor
@@ -38,16 +39,22 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cache")
 
 
+@pytest.fixture(scope="module")
+def in_fp32(elsewhere: Any, cache: Path) -> Callable[[str], dict[str, Any]]:
+    """Return what a case's tiny recipe does on the device."""
+    return functools.cache(lambda case: elsewhere(stand_in_jobs.train_on_stand_in, case, cache))
+
+
 def test_vendor_and_device_conform(elsewhere: Any) -> None:
     assert elsewhere(stand_in_jobs.faults) == ([], [])
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_case_takes_the_cpus_steps_and_every_time_is_exact(
-    elsewhere: Any, cache: Path, case: str
+    elsewhere: Any, cache: Path, in_fp32: Any, case: str
 ) -> None:
     expected = elsewhere(stand_in_jobs.train, case, cache)
-    found = elsewhere(stand_in_jobs.train_on_stand_in, case, cache)
+    found = in_fp32(case)
     assert found["losses"] == pytest.approx(expected["losses"], rel=FP32_ERROR)
     assert len(found["losses"]) == stand_in_jobs.STEPS
     assert stand_in_jobs.wrong_figures(found) == []
@@ -73,11 +80,11 @@ def test_accumulated_steps_and_drawn_weights_are_the_cpus(
 
 @pytest.mark.parametrize("case", ["glm_superglue", "llama2_7b_lora"])
 def test_checkpointed_activations_need_less_memory_and_more_operations(
-    elsewhere: Any, cache: Path, case: str
+    elsewhere: Any, cache: Path, in_fp32: Any, case: str
 ) -> None:
-    kept, computed_again = (
-        elsewhere(stand_in_jobs.train_on_stand_in, case, cache, checkpoint_activations=again)
-        for again in (False, True)
+    kept = in_fp32(case)
+    computed_again = elsewhere(
+        stand_in_jobs.train_on_stand_in, case, cache, checkpoint_activations=True
     )
     assert computed_again["losses"] == pytest.approx(kept["losses"], rel=FP32_ERROR)
     assert computed_again["peak_bytes"] < 0.9 * kept["peak_bytes"]
@@ -88,9 +95,9 @@ def test_checkpointed_activations_need_less_memory_and_more_operations(
     ("case", "precision"), [*((case, "bf16") for case in CASES), ("toy", "fp16")]
 )
 def test_autocast_computes_in_16_bits_and_waits_for_nothing(
-    elsewhere: Any, cache: Path, case: str, precision: str
+    elsewhere: Any, cache: Path, in_fp32: Any, case: str, precision: str
 ) -> None:
-    fp32 = elsewhere(stand_in_jobs.train_on_stand_in, case, cache)
+    fp32 = in_fp32(case)
     found = elsewhere(stand_in_jobs.train_on_stand_in, case, cache, precision=precision)
     assert found["losses"] != fp32["losses"]
     assert found["losses"] == pytest.approx(fp32["losses"], rel=BF16_ERROR)

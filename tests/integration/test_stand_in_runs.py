@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -152,3 +154,36 @@ def test_a_device_that_does_not_wait_fails_the_run(trainmark):
     record, code = run(trainmark, "toy", "no_wait", **slow, STANDIN_FAULT="no_wait")
     assert (code, record.status) == (1, "failed")
     assert (record.cause.kind, record.cause.place) == ("error", "preflight")
+
+
+TIME = "test_time.py::test_time_between_marks_is_synchronised_wall_time"
+WINDOWS = "test_windows.py::test_no_step_waits_for_the_device[toy-fp32-library]"
+
+
+@pytest.mark.parametrize(
+    ("fault", "test", "operation_ns", "failures"),
+    [
+        ("none", TIME, 20_000_000, 0),
+        ("host_marks", TIME, 20_000_000, 1),
+        ("no_wait", TIME, 20_000_000, 1),
+        ("waiting_marks", WINDOWS, 20_000, 1),
+    ],
+)
+def test_the_contract_of_devices_tells_a_right_clock_from_wrong_ones(
+    tmp_path, fault, test, operation_ns, failures
+):
+    root, report = Path(__file__).parents[2], tmp_path / "report.xml"
+    paths = [str(SITE), *filter(None, [os.environ.get("PYTHONPATH")])]
+    env = os.environ | {
+        "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1",
+        "STANDIN_FAULT": fault, "STANDIN_OPERATION_NS": str(operation_ns),
+    }  # fmt: skip
+    command = [sys.executable, "-m", "pytest", f"tests/device/{test}", "--device", "standin"]
+    done = subprocess.run(
+        [*command, "-p", "no:cacheprovider", "--junit-xml", str(report)],
+        env=env, cwd=root, capture_output=True, text=True, check=False, timeout=280,
+    )  # fmt: skip
+    (suite,) = ElementTree.parse(report).getroot()
+    counts = {name: int(suite.get(name)) for name in ("tests", "failures", "errors", "skipped")}
+    expected = {"tests": 1, "failures": failures, "errors": 0, "skipped": 0}
+    assert counts == expected, done.stdout
