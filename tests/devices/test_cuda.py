@@ -15,7 +15,7 @@ from trainmark.devices import cuda, cuda_choice, nvidia_driver
 from trainmark.devices.cuda_choice import TorchBuild, has_code_for, visible
 from trainmark.devices.nvidia_driver import Card
 from trainmark.errors import EnvironmentFault
-from trainmark.protocols import Diagnoses
+from trainmark.protocols import Diagnoses, ReplaysGraphs
 from trainmark.spec import Recipe
 
 if TYPE_CHECKING:
@@ -486,3 +486,18 @@ def test_a_cuda_device_refuses_a_precision_it_would_emulate(
     with pytest.raises(EnvironmentFault, match=f"precision={precision} on Tesla X") as caught:
         device.set_precision(precision)
     assert caught.value.remedy == way_out
+
+
+@pytest.mark.filterwarnings("ignore:.*is deprecated:DeprecationWarning")  # torch's own imports
+def test_a_step_of_replayed_graphs_begins_where_torch_looks_for_it() -> None:
+    """torch counts marked steps downwards; what is skipped has a counter of its own."""
+    from torch._dynamo.utils import counters
+    from torch._inductor.cudagraph_trees import MarkStepBox
+
+    device = object.__new__(cuda.CudaDevice)
+    device._torch = torch
+    assert isinstance(device, ReplaysGraphs)
+    before, left_out = MarkStepBox.mark_step_counter, counters["inductor"]["cudagraph_skips"]
+    device.begin_step()
+    assert MarkStepBox.mark_step_counter == before - 1
+    assert device.graphs_left_out() == left_out
