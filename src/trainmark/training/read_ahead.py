@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, nullcontext
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -60,7 +60,8 @@ def read_ahead(
         portion: values that ``source`` reads at a time: a lower bound of ``depth``, unless 0.
         worker: makes an executor that runs calls one after the other.
     """
-    with _closed_at_the_end(source):
+    closable: Any = source  # a generator is; what itertools makes is not
+    with closing(closable) if hasattr(source, "close") else nullcontext():
         if not depth:
             for value in source:
                 yield map_tensors(value, device.place)
@@ -74,16 +75,6 @@ def read_ahead(
                     yield map_tensors(value, device.place)
             finally:
                 thread.shutdown(cancel_futures=True)
-
-
-@contextmanager
-def _closed_at_the_end(source: Any) -> Iterator[None]:
-    """Close ``source`` if it is a generator, or another iterator that can be closed."""
-    try:
-        yield
-    finally:
-        if hasattr(source, "close"):
-            source.close()
 
 
 def _fetch(source: Iterator[Any], device: Device) -> Any:
