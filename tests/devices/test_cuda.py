@@ -15,7 +15,7 @@ from trainmark.devices import cuda, cuda_choice, nvidia_driver
 from trainmark.devices.cuda_choice import TorchBuild, has_code_for, visible
 from trainmark.devices.nvidia_driver import Card
 from trainmark.errors import EnvironmentFault
-from trainmark.protocols import Diagnoses, ReplaysGraphs
+from trainmark.protocols import Diagnoses, ForbidsSynchronization, ReplaysGraphs
 from trainmark.spec import Recipe
 
 if TYPE_CHECKING:
@@ -501,3 +501,20 @@ def test_a_step_of_replayed_graphs_begins_where_torch_looks_for_it() -> None:
     device.begin_step()
     assert MarkStepBox.mark_step_counter == before - 1
     assert device.graphs_left_out() == left_out
+
+
+def test_waits_are_forbidden_as_long_as_asked() -> None:
+    modes: list[Any] = [1]
+    device = object.__new__(cuda.CudaDevice)
+    device._torch = SimpleNamespace(
+        cuda=SimpleNamespace(
+            get_sync_debug_mode=lambda: modes[-1], set_sync_debug_mode=modes.append
+        )
+    )
+    assert isinstance(device, ForbidsSynchronization)
+    with device.forbid_synchronization():
+        assert modes == [1, "error"]
+    assert modes == [1, "error", 1]
+    with pytest.raises(KeyError), device.forbid_synchronization():
+        raise KeyError
+    assert modes == [1, "error", 1, "error", 1]
