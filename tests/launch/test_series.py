@@ -259,7 +259,9 @@ def test_an_empty_folder_is_no_attempt_and_a_file_is_one(tmp_path: Path) -> None
 
 
 def test_what_this_machine_cannot_do_is_skipped_with_its_reason(
-    go: Callable[..., list[Outcome]], vendors: dict[str, FakeVendor]
+    go: Callable[..., list[Outcome]],
+    vendors: dict[str, FakeVendor],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     text = """\
 runs:
@@ -283,6 +285,10 @@ runs:
     vendors["fake"].devices = 0
     (skipped, *_) = go(text)
     assert skipped.reason == "no accelerator here; --device cpu takes the processor"
+    fault = EnvironmentFault("a card is here, but torch has no code for it")
+    monkeypatch.setattr(devices, "unusable", lambda: [fault])
+    (skipped, *_) = go(text)
+    assert skipped.reason == fault.what
     assert states(go(text, device="cpu"))["sp"] == "passed"
 
 

@@ -81,6 +81,7 @@ def wider(folder: Path, to: Path) -> Path:
         ("glm_superglue", {"kernels": "library"}, 0.85),
         ("glm_superglue", SIZES | {"kernels": "library", "micro_batch_size": 4}, 0.8),
         ("glm_superglue", SIZES | {"kernels": "own", "micro_batch_size": 4}, 0.8),
+        ("glm_superglue", SIZES | {"kernels": "library", "trim_padding": True}, 0.75),
         ("distilbert_sst2", {"kernels": "library"}, 0.95),
         ("distilbert_sst2", {"kernels": "library", "micro_batch_size": 32}, 0.95),
         ("distilbert_sst2", {"kernels": "library", "micro_batch_size": 32, "precision": "bf16"},
@@ -106,6 +107,9 @@ def test_a_real_step_takes_what_is_predicted_or_a_little_more(
             job.step(batches)
     predicted = prediction(case, folder, recipe)
     assert least * live.peak <= predicted.total <= live.peak
+    weights = 4 * sum(item.numel() for item in job.trained_parameters().values())
+    assert 0.98 * weights <= predicted.weights <= weights  # DistilBERT's biases are left out
+    assert predicted.optimizer == 2 * predicted.weights
 
 
 def prediction(case: str, folder: Path, recipe: Any, world_size: int = 1) -> Prediction:
@@ -116,8 +120,10 @@ def prediction(case: str, folder: Path, recipe: Any, world_size: int = 1) -> Pre
     elif case == "glm_superglue":
         from trainmark.cases.glm_superglue.data import load
 
-        choices = float(load(folder, recipe).train.num_choices.mean())
-        found = memory.predict(recipe, world_size, choices=choices, tokens=None)
+        train = load(folder, recipe).train
+        choices = float(train.num_choices.mean())
+        tokens = train.mean_tokens() if recipe.trim_padding else None
+        found = memory.predict(recipe, world_size, choices=choices, tokens=tokens)
     else:
         from trainmark.cases.distilbert_sst2.data.model_files import read_config
 
@@ -171,6 +177,20 @@ def test_the_way_out_keeps_the_step_while_it_can() -> None:
     assert way_out(long, 12) == "add seq_length=16384"
     assert way_out(gpt(micro_batch_size=1, fsdp=False, num_layers=96), 8, 4) == "add fsdp=true"
     assert way_out(gpt(), 1).startswith("no recipe fits, the smallest needs ")
+
+
+@pytest.mark.parametrize(
+    ("fields", "world_size"),
+    [({"compile": True}, 1), ({"tensor_parallel": 2}, 2), ({"fsdp": True}, 4)],
+)
+def test_what_shares_or_recomputes_needs_less(fields: dict[str, Any], world_size: int) -> None:
+    whole = prediction("gpt_megatron", Path(), gpt(kernels="library"), world_size)
+    less = prediction("gpt_megatron", Path(), gpt(kernels="library", **fields), world_size)
+    assert less.total < whole.total
+    if "fsdp" in fields:  # a quarter of the parameters, and what is gathered
+        alone = prediction("gpt_megatron", Path(), gpt(kernels="library"), 1)
+        assert less.optimizer == -(-alone.optimizer // 4)
+        assert less.weights > -(-alone.weights // 4)
 
 
 def test_kernels_that_run_there_are_counted() -> None:

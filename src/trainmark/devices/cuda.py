@@ -144,7 +144,7 @@ class CudaDevice:
         try:
             torch.cuda.init()
             torch.cuda.set_device(self.index)
-        except (RuntimeError, AssertionError) as error:
+        except Exception as error:  # torch raises several classes, some of its own
             raise EnvironmentFault(
                 f"torch {torch.__version__} cannot open cuda device {self.index}: {error}",
                 where="--device cuda",

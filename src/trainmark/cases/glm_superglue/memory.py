@@ -20,7 +20,7 @@ def predict(
 
     Args:
         choices: candidates of a sample, on average: some micro-batch has as many or more.
-        tokens: the least that a sequence takes, on average; None: ``seq_length``.
+        tokens: of a sample's longest sequence, on average; None: ``seq_length``.
     """
     shapes = expected_shapes(
         num_layers=recipe.num_layers, hidden_size=recipe.hidden_size,

@@ -140,7 +140,7 @@ def check_fit(folder: Path, recipe: GlmRecipe, world_size: int, memory: RankMemo
 
     train = load(folder, recipe).train
     choices = float(train.num_choices.mean())
-    tokens = train.least_tokens() if recipe.trim_padding else None
+    tokens = train.mean_tokens() if recipe.trim_padding else None
     refuse_too_little(
         lambda other: predict(other, world_size, choices=choices, tokens=tokens),
         recipe, world_size, memory,

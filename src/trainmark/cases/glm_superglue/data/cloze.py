@@ -125,9 +125,16 @@ class ClozeExamples(Examples):
         needed: NDArray[np.int64] = queries + longest + BOUND_TOKENS
         return needed
 
-    def least_tokens(self) -> float:
-        """Return the tokens of a sample's longest sequence without the passage, on average."""
-        return float(self._needed_tokens().mean())
+    def mean_tokens(self) -> float:
+        """Return the tokens of a sample's longest sequence, on average."""
+        return float(np.minimum(self._whole_tokens(), self.cut_to).mean())
+
+    def _whole_tokens(self) -> NDArray[np.int64]:
+        """Return what each sample's longest sequence takes with the whole passage."""
+        first_questions = self.passages.questions_of
+        passages = np.searchsorted(first_questions, self.drawn.questions, side="right") - 1
+        whole: NDArray[np.int64] = self.passages.texts.lengths[passages] + self._needed_tokens()
+        return whole
 
     def _refuse_long(self) -> None:
         needed = self._needed_tokens()
@@ -152,10 +159,7 @@ class ClozeExamples(Examples):
         """Samples with a candidate for which the passage is shortened; none: it was before."""
         if self.passages.drawn_length:
             return None
-        first_questions = self.passages.questions_of
-        passages = np.searchsorted(first_questions, self.drawn.questions, side="right") - 1
-        tokens = self.passages.texts.lengths[passages] + self._needed_tokens()
-        return int((tokens > self.seq_length).sum())
+        return int((self._whole_tokens() > self.seq_length).sum())
 
     def sequences(self, row: int) -> list[ChoiceSequence]:
         """Return the sequences of one sample, one a candidate."""
