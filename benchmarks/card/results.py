@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.harness import Bar
 from trainmark.data.json_documents import written_whole
-from trainmark.errors import escaped
+from trainmark.errors import RecordError, escaped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -69,15 +69,25 @@ class Results:
         self.document["sections"] = {}
 
     def resume(self) -> list[str]:
-        """Take over the sections of an earlier call that still hold; return what is left to say."""
+        """Take over the sections of an earlier call that still hold; return what is left to say.
+
+        Raises:
+            RecordError: the file of that name is not one of ours.
+        """
         try:
             earlier = json.loads(self.json.read_bytes())
+            theirs, sections = earlier["measured"], earlier["sections"]
         except FileNotFoundError:
             return []
-        mine, theirs = self.document["measured"], earlier["measured"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise RecordError(
+                f"not results of make gpu: {error!r}", where=str(self.json),
+                remedy="move the file away",
+            ) from error  # fmt: skip
+        mine = self.document["measured"]
         differ = sorted(key for key in mine if mine[key] != theirs.get(key))
         if not differ:
-            self.document["sections"] = earlier["sections"]
+            self.document["sections"] = sections
             return []
         aside = f".{earlier['date'].replace(':', '')}"
         for path in (self.json, self.page):

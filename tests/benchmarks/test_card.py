@@ -213,6 +213,19 @@ def test_results_of_another_source_are_moved_aside(
     assert json.loads(aside.read_text()) == before
 
 
+@pytest.mark.parametrize("text", ["{", "[]", '{"sections": {}}'])
+def test_a_foreign_file_is_left_as_it_is(sections: Sections, text: str) -> None:
+    sections.add("good", GOOD)
+    file = sections.folder / "results" / "some-card-tiny.json"
+    file.parent.mkdir()
+    file.write_text(text)
+
+    assert sections.measure() == 2
+
+    assert file.read_text() == text
+    assert sections.calls("good") == 0
+
+
 def test_an_unknown_section_and_device_are_refused(sections: Sections) -> None:
     sections.add("good", GOOD)
 
