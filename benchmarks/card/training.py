@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import threading
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from trainmark.spec import Precision
 
 ROUNDS, TURN_S = sized((7, 2.0), (1, 0.0))
+SETTLE_S = 150.0  # at most, of a variant's first turns, in which it may compile
 MATMUL = "matmul"
 
 
@@ -55,6 +57,11 @@ class Measured:
     def mamfu(self, name: str) -> Ratio:
         """Return a variant's model FLOP/s over the matmul rate of the same round."""
         return ratio([self.flops / seconds for seconds in self.seconds[name]], self.matmul)
+
+    def fastest(self, *names: str) -> str:
+        """Return which of the variants that were measured takes the fewest seconds a step."""
+        known = [name for name in names if name not in self.failed]
+        return min(known, key=lambda name: statistics.median(self.seconds[name]))
 
     def mfu_bar(self, name: str, what: str, least: float) -> Bar:
         """Return the bar of a variant's MFU, missed where no peak is known."""
@@ -146,7 +153,13 @@ def take_turns(
         for name, words in parts.items():
             try:
                 peer = stack.enter_context(Peer(module, *words))
-                peer.settle(TURN_S)
+                # Killed, it fails; the section keeps the others' figures.
+                limit = threading.Timer(SETTLE_S, peer.process.kill)
+                limit.start()
+                try:
+                    peer.settle(TURN_S)
+                finally:
+                    limit.cancel()
             except PeerFailedError as failure:
                 if not variants:
                     raise

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import torch
-from benchmarks.card import glm, largest_tables
+from benchmarks.card import glm, largest_tables, training
+from benchmarks.card.section import Card
 from benchmarks.card.training import Measured
 from benchmarks.dlrm_plain import DIM, NUM_TABLES
 from benchmarks.glm_plain import PlainGlm
+from benchmarks.peers import PeerFailedError
 
 from benchmarks import glm_loader
 from trainmark import devices
@@ -21,6 +24,9 @@ from trainmark.cases.glm_superglue.scoring import Sequences
 from trainmark.errors import EnvironmentFault
 from trainmark.protocols import MemoryUse
 from trainmark.spec import RankMemory
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 MEASURED = Measured(
     seconds={"ours": [2.0, 4.0, 2.0], "peer": [4.0, 4.0, 4.0]},
@@ -40,6 +46,7 @@ def test_shares_are_of_the_peak_and_of_the_matmuls_of_the_same_round() -> None:
     assert not MEASURED.mfu_bar("ours", "it", 0.21).met
     assert MEASURED.speed_bar("ours", "peer", "it", 2.0).met
     assert not MEASURED.speed_bar("peer", "ours", "it", 0.6).met
+    assert MEASURED.fastest("peer", "ours") == "ours"
 
 
 def test_figures_have_their_units() -> None:
@@ -69,8 +76,49 @@ def test_a_variant_that_failed_is_told_and_misses_its_bar() -> None:
         {"peer": "out of memory"},
     )  # fmt: skip
     assert not one.speed_bar("ours", "peer", "it").met
+    assert one.fastest("peer", "ours") == "ours"
     table = one.table({"ours": "ours", "peer": "the peer"})
     assert table.splitlines()[-1] == "the peer failed: `out of memory`"
+
+
+class FakePeer:
+    """Takes a second a step; with the word ``hangs`` it settles only when it is killed."""
+
+    def __init__(self, _module: str, *words: str) -> None:
+        self.words, self.killed, self.more = words, threading.Event(), [[5.0]]
+        self.process = SimpleNamespace(kill=self.killed.set)
+
+    def settle(self, _turn_s: float) -> None:
+        if "hangs" in self.words:
+            assert self.killed.wait(60.0)
+            raise PeerFailedError("killed")
+
+    def turn(self) -> float:
+        return 1.0
+
+    def __enter__(self) -> FakePeer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def test_a_variant_that_compiles_for_too_long_is_killed_and_the_others_are_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(training, "Peer", FakePeer)
+    monkeypatch.setattr(training, "SETTLE_S", 0.0)
+    found = training.take_turns(
+        Card("cpu", "tiny", tmp_path), "module", {"ours": ("ours",), "compiled": ("hangs",)},
+        precision="fp32", flops=1.0, units={},
+    )  # fmt: skip
+    assert found.failed == {"compiled": "killed"}
+    assert set(found.seconds) == set(found.peak_bytes) == {"ours"}
+    with pytest.raises(PeerFailedError):
+        training.take_turns(
+            Card("cpu", "tiny", tmp_path), "module", {"ours": ("hangs",)},
+            precision="fp32", flops=1.0, units={},
+        )  # fmt: skip
 
 
 @pytest.mark.parametrize("total_gib", [2, 80])
