@@ -47,16 +47,18 @@ def make_data(folder: Path, *, layers: int = LAYERS) -> None:
     vocabulary.write_text("\n".join(words) + "\n")
 
 
-def our_job(folder: Path, *, precision: str, batch: int) -> Any:
+def our_job(
+    folder: Path, *, precision: str, batch: int, sequence: int = SEQUENCE, device_name: str = "cpu"
+) -> Any:
     """Return the case's own job on that data."""
     from trainmark import cases
 
     case = cases.load("distilbert_sst2")
     recipe = case.recipe_type(
-        init="random", seq_length=SEQUENCE, micro_batch_size=batch, precision=precision,
+        init="random", seq_length=sequence, micro_batch_size=batch, precision=precision,
         learning_rate=LEARNING_RATE, max_epochs=1000,
     )  # fmt: skip
-    return on_data(case.name, recipe, folder)
+    return on_data(case.name, recipe, folder, device_name=device_name)
 
 
 def library_model(folder: Path) -> Any:
@@ -69,15 +71,15 @@ def library_model(folder: Path) -> Any:
     return DistilBertForSequenceClassification(config).train()
 
 
-def batches(folder: Path) -> Iterator[dict[str, Any]]:
-    """Yield the library's arguments from the very batches that our job trains."""
+def batches(folder: Path, size: int, sequence: int) -> Iterator[dict[str, Any]]:
+    """Yield the library's arguments from the very batches that our job trains, on the host."""
     import torch
 
-    job = our_job(folder, precision="fp32", batch=BATCH)
+    job = our_job(folder, precision="fp32", batch=size, sequence=sequence)
     kept = []
     for batch in job.batches(0):
         ids, mask, labels = batch.tensors
-        if len(labels) == BATCH:
+        if len(labels) == size:
             kept.append({"input_ids": ids, "attention_mask": mask.long(), "labels": labels})
         if len(kept) == 32:
             break
@@ -100,7 +102,7 @@ def run_plain(name: str) -> None:
     model = library_model(folder)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / PLANNED)
-    source = batches(folder)
+    source = batches(folder, BATCH, SEQUENCE)
     next(source)
     for _ in turns(devices.choose("cpu").open(0, 1)):
         loss = model(**next(source)).loss
@@ -111,29 +113,38 @@ def run_plain(name: str) -> None:
         loss.item()
 
 
-def run_library(name: str) -> None:
-    folder = Path(name)
-    source = batches(folder)
+def train_with_library(folder: Path, size: int, sequence: int, **where: str) -> None:
+    """Let ``Trainer`` train the library's model on the rows that our job trains.
+
+    Args:
+        where: ``device_name`` and ``precision``; see ``run_trainer``.
+    """
+    source = batches(folder, size, sequence)
     items = [
         {name: value[row] for name, value in batch.items()}
         for batch in (next(source) for _ in range(32))
-        for row in range(BATCH)
+        for row in range(size)
     ]
     run_trainer(
-        library_model(folder), items, batch=BATCH, planned=PLANNED, learning_rate=LEARNING_RATE,
-        lr_scheduler_type="linear", weight_decay=0.0, max_grad_norm=0.0,
+        library_model(folder), items, batch=size, planned=PLANNED, learning_rate=LEARNING_RATE,
+        lr_scheduler_type="linear", weight_decay=0.0, max_grad_norm=0.0, **where,
     )  # fmt: skip
+
+
+def run_library(name: str) -> None:
+    train_with_library(Path(name), BATCH, SEQUENCE)
 
 
 def run_profile(folder: str) -> None:
     print_profile(our_job(Path(folder), precision="fp32", batch=BATCH))
 
 
-def _flops(folder: Path) -> float:
+def step_flops(folder: Path, size: int, sequence: int) -> float:
+    """Return the model FLOPs of a step of ``size`` rows."""
     from trainmark.protocols import Counts
 
-    job = our_job(folder, precision="fp32", batch=BATCH)
-    return float(job.model_flops(Counts(BATCH, BATCH, BATCH * SEQUENCE, BATCH * SEQUENCE)))
+    job = our_job(folder, precision="fp32", batch=size, sequence=sequence)
+    return float(job.model_flops(Counts(size, size, size * sequence, size * sequence)))
 
 
 def main() -> bool:
@@ -147,7 +158,7 @@ def main() -> bool:
             {"ours": ("ours", data, "fp32", str(BATCH)), "trainer": ("trainer", data),
              "plain": ("plain", data)},
             {"trainer": "`transformers.Trainer`", "plain": "a plain loop"},
-            BARS, flops=_flops(folder), rounds=ROUNDS, warmup=WARMUP,
+            BARS, flops=step_flops(folder, BATCH, SEQUENCE), rounds=ROUNDS, warmup=WARMUP,
         )  # fmt: skip
 
         def parts_for(fast: bool) -> dict[str, tuple[str, ...]]:

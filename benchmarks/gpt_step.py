@@ -41,25 +41,44 @@ def run_ours(folder: str, precision: str, layers: str, batch: str, sequence: str
     take_steps(our_job(folder, precision=precision, **changes))
 
 
-def run_library(folder: str) -> None:
+def token_rows(folder: str, chosen: Any, batches: int = 8) -> Any:
+    """Return token ids (rows, T + 1) on the host: those that our job trains first."""
+    import torch
+
+    from trainmark import cases
+
+    index = cases.part("gpt_megatron", "data").load(Path(folder), chosen).train.epoch(0)
+    return torch.from_numpy(index.tokens(index.shuffle[: batches * chosen.micro_batch_size]))
+
+
+def train_with_library(folder: str, chosen: Any, **arguments: Any) -> None:
+    """Let ``Trainer`` train the library's GPT-2 at the sizes of a recipe, on our job's rows.
+
+    Args:
+        arguments: ``device_name`` and further ones of ``run_trainer``.
+    """
     import torch
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    job = our_job(folder)
-    source, chosen = job.batches(0), job.recipe
-    rows = [row.clone() for _ in range(8) for row in next(source).tensors[:, :-1]]
-    del job
+    rows = token_rows(folder, chosen)[:, :-1]
     torch.manual_seed(1)
     # The library shifts the labels itself and so predicts one token a sample less.
     items = [{"input_ids": row, "labels": row} for row in rows]
     config = GPT2Config(
-        n_layer=LAYERS, n_positions=SEQUENCE, vocab_size=chosen.vocab_size, use_cache=False
-    )
+        n_layer=chosen.num_layers, n_embd=chosen.hidden_size, n_head=chosen.num_heads,
+        n_positions=chosen.seq_length, vocab_size=chosen.vocab_size, use_cache=False,
+        resid_pdrop=chosen.dropout, embd_pdrop=chosen.dropout, attn_pdrop=chosen.dropout,
+    )  # fmt: skip
     run_trainer(
-        GPT2LMHeadModel(config).train(), items, batch=BATCH, planned=10_000,
+        GPT2LMHeadModel(config).train(), items, batch=chosen.micro_batch_size, planned=10_000,
         learning_rate=chosen.learning_rate, lr_scheduler_type="cosine",
         weight_decay=chosen.weight_decay, max_grad_norm=chosen.max_grad_norm,
+        precision=chosen.precision, **arguments,
     )  # fmt: skip
+
+
+def run_library(folder: str) -> None:
+    train_with_library(folder, recipe())
 
 
 def run_profile(folder: str) -> None:

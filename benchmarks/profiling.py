@@ -137,7 +137,13 @@ def print_profile(job: Any) -> None:
 
 
 def profile_table(head: str, module: str, *words: str) -> str:
-    """Return the profile that a part of ``module`` prints in a process of its own."""
+    """Return the profile that a part of ``module`` prints in a process of its own.
+
+    A failing profile says so in its place: the figures that it explains stay.
+    """
     command = [sys.executable, "-m", module, *words]
-    table = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    return f"{head}:\n\n{table}"
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        last = " ".join(done.stderr.strip().splitlines()[-1:])
+        return f"{head}: the profile failed with {done.returncode}: `{_short(last)}`\n"
+    return f"{head}:\n\n{done.stdout}"

@@ -33,7 +33,7 @@ LAUNCHES, ROUNDS = sized((500, 21), (20, 3))
 LOAD_MATMULS = sized(200, 2)
 
 
-def _refusal(vendor: Vendor, device: Device, precision: Precision) -> str | None:
+def refusal(vendor: Vendor, device: Device, precision: Precision) -> str | None:
     """Switch the device to ``precision``; return why it cannot be, if it cannot."""
     refused = vendor.refuse(Recipe(precision=precision), 1)
     if refused is not None:
@@ -88,7 +88,7 @@ def run(card: Card) -> Findings:
     cells: dict[str, list[str]] = {}
     refused = []
     for precision in PRECISIONS:
-        why = _refusal(vendor, device, precision)
+        why = refusal(vendor, device, precision)
         if why is not None:
             refused.append(f"- {precision}: {why}.")
         rates = {} if why is not None else dict(_sweep(device, precision))

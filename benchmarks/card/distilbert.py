@@ -1,0 +1,138 @@
+"""DistilBERT at 512 tokens in fp32, tf32 and bf16, against ``transformers.Trainer``.
+
+The batch is that of the published figure, 96, where the card has the memory for it; 14 TFLOP a
+step then. Two processes and the matmuls take turns of two seconds, seven rounds a precision.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
+
+from benchmarks.card.ceilings import refusal
+from benchmarks.card.section import Card, Findings
+from benchmarks.card.training import take_turns
+from benchmarks.distilbert_step import make_data, our_job, step_flops, train_with_library
+from benchmarks.harness import Bar, sized
+from benchmarks.peers import PeerFailedError, serve, take_steps
+from benchmarks.profiling import print_profile, profile_table
+
+if TYPE_CHECKING:
+    from benchmarks.card.training import Measured
+    from trainmark.spec import Precision
+
+MODULE = "benchmarks.card.distilbert"
+TITLE = "DistilBERT at 512 tokens, by precision"
+PRECISIONS: tuple[Precision, ...] = sized(("fp32", "tf32", "bf16"), ("tf32", "bf16"))
+SEQUENCE = sized(512, 16)
+# The published run used 32.7 GiB of 40 with 96 rows.
+LARGE, SMALL = sized((96, 32), (2, 2))
+LARGE_NEEDS_BYTES = 38 * 2**30
+LABELS = {"ours": "ours", "trainer": "`transformers.Trainer`"}
+# The published row: its card's product name, and the precision that ran, by its own rate.
+PUBLISHED_PRODUCT, PUBLISHED_WORLD, PUBLISHED_BATCH = "NVIDIA A100-SXM4-40GB", "1x1", "bs=96"
+PUBLISHED_PRECISION: Precision = "tf32"
+
+
+def _job(device_name: str, folder: str, precision: str, batch: str) -> object:
+    return our_job(
+        Path(folder), precision=precision, batch=int(batch), sequence=SEQUENCE,
+        device_name=device_name,
+    )  # fmt: skip
+
+
+def run_ours(device_name: str, folder: str, precision: str, batch: str) -> None:
+    take_steps(_job(device_name, folder, precision, batch))
+
+
+def run_profile(device_name: str, folder: str, precision: str, batch: str) -> None:
+    print_profile(_job(device_name, folder, precision, batch))
+
+
+def run_library(device_name: str, folder: str, precision: str, batch: str) -> None:
+    train_with_library(
+        Path(folder), int(batch), SEQUENCE, device_name=device_name, precision=precision
+    )
+
+
+def published_samples_per_second() -> float:
+    """Return the ``p_core`` that was published of one device with the large batch."""
+    from trainmark.planning.reference import of_case
+
+    (row,) = (
+        row for row in of_case("distilbert_sst2").rows
+        if row.world == PUBLISHED_WORLD and PUBLISHED_BATCH in row.fix_hp
+    )  # fmt: skip
+    found = row.number("p_core")
+    assert found is not None
+    return found
+
+
+def against_published(found: Measured, batch: int) -> tuple[Bar | None, str]:
+    """Return a bar if this is the published figure's card and batch, and what to read beside."""
+    published, ours = published_samples_per_second(), batch / median(found.seconds["ours"])
+    beside = (
+        f"Published: {published:g} samples/s on one {PUBLISHED_PRODUCT} with a batch of {LARGE}; "
+        f"its page says fp32, its rate says {PUBLISHED_PRECISION}. Here in {PUBLISHED_PRECISION}: "
+        f"{ours:.1f} samples/s on {found.product_name} with a batch of {batch}."
+    )
+    if found.product_name != PUBLISHED_PRODUCT or batch != LARGE:
+        return None, f"{beside} Another card or batch: the two do not compare."
+    bar = Bar(
+        f"{PUBLISHED_PRECISION}, samples/s on the card that was published", f"{ours:.1f}",
+        f"at least {published:g}", ours >= published,
+    )  # fmt: skip
+    return bar, beside
+
+
+def run(card: Card) -> Findings:
+    from trainmark import devices
+
+    vendor = devices.choose(card.device)
+    device = vendor.open(0, 1)
+    total_bytes = device.memory().total_bytes
+    batch = LARGE if total_bytes is not None and total_bytes >= LARGE_NEEDS_BYTES else SMALL
+    folder = card.scratch / "distilbert"
+    shutil.rmtree(folder, ignore_errors=True)
+    make_data(folder)
+    flops = step_flops(folder, batch, SEQUENCE)
+    units = {"samples": batch, "tokens": batch * SEQUENCE}
+    findings = Findings(bars=[])
+    lines = [
+        f"Batch {batch}, {SEQUENCE} tokens, padding included, {flops / 1e12:.4g} TFLOP a step. "
+        "Trainer as it comes, without logging or saving.",
+    ]
+    for precision in PRECISIONS:
+        why = refusal(vendor, device, precision)
+        if why is not None:
+            lines.append(f"\n{precision}: {why}.")
+            continue
+        words = (card.device, str(folder), precision, str(batch))
+        try:
+            found = take_turns(
+                card, MODULE, {"ours": ("ours", *words), "trainer": ("trainer", *words)},
+                precision=precision, flops=flops, units=units,
+            )  # fmt: skip
+        except PeerFailedError as failure:
+            findings.bars.append(Bar(f"{precision}: ours", "failed", "ends", False))
+            lines.append(f"\n{precision}: ours failed: `{failure}`")
+            continue
+        bars = [found.speed_bar("ours", "trainer", f"{precision}: ours / `transformers.Trainer`")]
+        lines += [f"\n{precision}:\n", found.table(LABELS)]
+        if precision == PUBLISHED_PRECISION:
+            bar, beside = against_published(found, batch)
+            bars += [] if bar is None else [bar]
+            lines += ["", beside]
+        if not all(bar.met for bar in bars) or card.size == "tiny":
+            head = f"\nWhere our steps in {precision} spend their time"
+            lines.append(profile_table(head, MODULE, "profile", *words))
+        findings.bars += bars
+        findings.figures |= {f"{precision}_{name}": x for name, x in found.figures().items()}
+    findings.text = "\n".join(lines)
+    return findings
+
+
+if __name__ == "__main__":
+    serve({"ours": run_ours, "trainer": run_library, "profile": run_profile})

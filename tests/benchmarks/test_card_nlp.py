@@ -1,0 +1,114 @@
+"""The sections of DistilBERT and GPT-2: their peers' models, bars and published figures."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from benchmarks.card import distilbert, gpt
+from benchmarks.card.training import Measured
+from benchmarks.gpt_plain import PlainGpt, step_of
+
+from trainmark import cases
+from trainmark.cases.gpt_megatron.model import build_model
+from trainmark.cases.gpt_megatron.recipe import GptRecipe
+
+SMALL = GptRecipe(
+    num_layers=2, hidden_size=32, num_heads=4, seq_length=16, vocab_size=128, dropout=0.0,
+    micro_batch_size=2, learning_rate=1e-2, min_learning_rate=0.0,
+)  # fmt: skip
+
+
+def measured(product_name: str, seconds: float, peak_flops: float | None = None) -> Measured:
+    return Measured(
+        {"ours": [seconds] * 3}, {"ours": 1}, [1e12] * 3, flops=9e11, units={"samples": 96},
+        peak_flops=peak_flops, product_name=product_name,
+    )  # fmt: skip
+
+
+def plain_like(ours: torch.nn.Module) -> PlainGpt:
+    """Return the plain model with the weights of ours."""
+    plain = PlainGpt(SMALL)
+    width, heads = SMALL.hidden_size, SMALL.num_heads
+    weights = {}
+    for name, value in ours.state_dict().items():
+        weights[name.replace(".attention.", ".")] = value
+        if ".qkv." in name:  # ours head by head; plain all queries, all keys, all values
+            by_head = value.view(heads, 3, width // heads, -1).transpose(0, 1)
+            weights[name.replace(".attention.", ".")] = by_head.reshape(value.shape)
+    weights["head.weight"] = weights["wte.weight"]
+    plain.load_state_dict(weights)
+    return plain
+
+
+def test_the_plain_model_computes_the_cases_loss() -> None:
+    ours = build_model(SMALL, seed=3)
+    ids = torch.randint(0, SMALL.vocab_size, (2, SMALL.seq_length + 1))
+
+    found = plain_like(ours)(ids[:, :-1], ids[:, 1:])
+
+    tokens = 2 * SMALL.seq_length
+    assert found.item() == pytest.approx(ours(ids[:, :-1], ids[:, 1:]).item() / tokens, rel=1e-5)
+
+
+def test_the_plain_model_of_the_recipe_is_gpt_2_small() -> None:
+    with torch.device("meta"):
+        plain = PlainGpt(cases.load("gpt_megatron").recipes[gpt.RECIPE])  # type: ignore[arg-type]
+
+    # The published 124,439,808 and 47 more rows of the token table.
+    assert sum(item.numel() for item in plain.parameters()) == 124_439_808 + 47 * 768
+
+
+def test_the_plain_loop_learns_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    losses: list[float] = []
+    forward = PlainGpt.forward
+
+    def noted(self: PlainGpt, ids: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        loss = forward(self, ids, targets)
+        losses.append(loss.item())
+        return loss
+
+    monkeypatch.setattr(PlainGpt, "forward", noted)
+    rows = torch.arange(4 * (SMALL.seq_length + 1)).remainder(7).view(4, -1)
+    step = step_of(replace(SMALL, precision="bf16"), rows, "cpu", compiled=False)
+    for _ in range(30):
+        step()
+
+    assert losses[-1] < losses[0] / 2
+
+
+def test_the_bar_of_mfu_is_of_the_faster_variant() -> None:
+    groups = {
+        "uncompiled": measured("a card", 2.0, 1e12), "compiled": measured("a card", 1.8, 1e12),
+    }  # fmt: skip
+
+    bar = gpt.mfu_bar(groups)  # type: ignore[arg-type]
+
+    assert "uncompiled" not in bar.what
+    assert bar.measured.startswith("0.500 ")
+    assert bar.met
+    assert not gpt.mfu_bar({"uncompiled": measured("a card", 2.01, 1e12)}).met
+
+
+def test_the_published_figure_is_the_cell_of_its_page() -> None:
+    assert distilbert.published_samples_per_second() == 287.9
+
+
+@pytest.mark.parametrize(
+    ("product", "batch", "seconds", "met"),
+    [
+        (distilbert.PUBLISHED_PRODUCT, distilbert.LARGE, 0.01, True),
+        (distilbert.PUBLISHED_PRODUCT, distilbert.LARGE, 10.0, False),
+        (distilbert.PUBLISHED_PRODUCT, distilbert.LARGE + 1, 0.01, None),
+        ("NVIDIA A100-SXM4-80GB", distilbert.LARGE, 0.01, None),
+    ],
+)
+def test_the_published_figure_is_a_bar_on_its_own_card_alone(
+    product: str, batch: int, seconds: float, met: bool | None
+) -> None:
+    bar, beside = distilbert.against_published(measured(product, seconds), batch)
+
+    assert (None if bar is None else bar.met) == met
+    assert "287.9" in beside
+    assert product in beside
