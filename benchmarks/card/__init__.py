@@ -8,6 +8,8 @@ SECTIONS = (
     "overhead",
     "data_wait",
     "compile",
+    "distilbert",
+    "gpt",
     "llama",
     "glm",
     "dlrm",
