@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 TITLE = "Compiled steps: cold, warm, and replayed as device graphs"
 MODULE = "benchmarks.card.compile"
 FIRST_STEPS = 3  # then a device graph is replayed
-ROUNDS, WARMUP, TURN_S, BUDGET_S = sized((11, 2, 0.5, 240.0), (1, 1, 0.0, 240.0))
+ROUNDS, WARMUP, TURN_S, BUDGET_S = sized((11, 2, 0.5, 200.0), (1, 1, 0.0, 200.0))
 Sizes = dict[str, dict[str, object]]
 # Changes of the tiny recipe. Smaller on a processor, whose steps are never short of work.
 ACCELERATOR: Sizes = {
