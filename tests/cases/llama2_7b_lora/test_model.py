@@ -183,6 +183,19 @@ def test_weights_held_in_sixteen_bits_are_those_of_float32_rounded() -> None:
         assert torch.equal(value, whole[name].to(value.dtype)), name
 
 
+def test_random_weights_of_the_7b_model_never_lie_on_the_host() -> None:
+    class Elsewhere(CpuDevice):
+        def place(self, value: Any) -> Any:
+            return value.to("meta")
+
+    recipe = LlamaRecipe(init="random", precision="bf16", weights_dtype="bf16")
+    model = build(PRESETS["7b"], recipe, weights=None, device=Elsewhere(threads=1))
+    frozen = [item for item in model.parameters() if not item.requires_grad]
+    assert sum(item.numel() for item in frozen) == 6_738_415_616
+    assert {item.dtype for item in frozen} == {torch.bfloat16}
+    assert {item.device.type for item in (*model.parameters(), *model.buffers())} == {"meta"}
+
+
 def test_a_recomputed_block_gives_the_same_gradients() -> None:
     rows = some_rows()
     loss, expected = trained(new_model(), *rows)
