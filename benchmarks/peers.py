@@ -48,10 +48,17 @@ def turns(device: Device) -> Iterator[None]:
         device.synchronize()
         seconds = time.perf_counter() - started
         if allocates:
-            import torch
-
-            torch.accelerator.empty_cache()
+            give_back(device)
         print(seconds / steps, _peak_bytes(device), flush=True)
+
+
+def give_back(device: Device) -> None:
+    """Give the allocator's free memory back to the device, if torch's module for it can."""
+    import torch
+
+    empty = getattr(torch.get_device_module(device.torch_type), "empty_cache", None)
+    if empty is not None:
+        empty()
 
 
 def _peak_bytes(device: Device) -> int:

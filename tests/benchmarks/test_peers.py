@@ -61,12 +61,23 @@ def test_with_an_allocator_memory_is_its_peak_and_one_step_comes_before_the_cloc
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     freed: list[bool] = []
-    monkeypatch.setattr("torch.accelerator.empty_cache", lambda: freed.append(True))
+    module = SimpleNamespace(empty_cache=lambda: freed.append(True))
+    monkeypatch.setattr("torch.get_device_module", {"fake": module}.__getitem__)
 
     assert take_turns(CountingDevice(12345), monkeypatch, "3\n") == 4
 
     assert capsys.readouterr().out.splitlines() == ["ready", "1.0 12345"]
     assert freed == [True]
+
+
+def test_a_device_whose_module_frees_nothing_takes_its_turns_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("torch.get_device_module", lambda _: SimpleNamespace())
+
+    assert take_turns(CountingDevice(12345), monkeypatch, "3\n") == 4
+
+    assert capsys.readouterr().out.splitlines() == ["ready", "1.0 12345"]
 
 
 def test_settling_chooses_steps_by_the_time_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
