@@ -10,6 +10,7 @@ SECTIONS = (
     "compile",
     "distilbert",
     "gpt",
+    "gpt_compiled",
     "llama",
     "glm",
     "dlrm",

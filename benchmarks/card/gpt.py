@@ -1,8 +1,7 @@
 """GPT-2 124M in bf16, batch 16 of 1,024 tokens, against a plain loop and ``transformers.Trainer``.
 
-Dropout 0.1, as the recipe has it. Uncompiled and compiled steps are two groups of three processes
-and the matmuls, each with seven rounds of turns of two seconds; compiling takes about a minute
-a process.
+Dropout 0.1, as the recipe has it. Three processes and the matmuls take turns of two seconds, seven
+rounds. Compiled steps are a section of their own, because three processes compile first.
 """
 
 from __future__ import annotations
@@ -11,29 +10,24 @@ import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from benchmarks.card.section import Card, Findings
 from benchmarks.card.training import take_turns
 from benchmarks.gpt_step import token_rows, train_with_library
-from benchmarks.harness import Bar, sized
+from benchmarks.harness import sized
 from benchmarks.jobs import on_data
-from benchmarks.peers import PeerFailedError, serve, take_steps, turns
+from benchmarks.peers import serve, take_steps, turns
 from benchmarks.profiling import print_profile, profile_table
-
-if TYPE_CHECKING:
-    from benchmarks.card.training import Measured
 
 Compiled = Literal["uncompiled", "compiled"]
 
 MODULE, CASE = "benchmarks.card.gpt", "gpt_megatron"
-TITLE = "GPT-2 124M, bf16, batch 16"
+TITLE = "GPT-2 124M, bf16, batch 16, uncompiled"
 RECIPE = "sp-bs16-bf16"
 TINY = {"num_layers": 1, "hidden_size": 32, "num_heads": 2, "seq_length": 32,
         "vocab_size": 512, "micro_batch_size": 2}  # fmt: skip
 MFU = 0.45
-# At size tiny nothing is compiled: the section `compile` does, and here it would take minutes.
-GROUPS: tuple[Compiled, ...] = sized(("uncompiled", "compiled"), ("compiled",))
 LABELS = {"ours": "ours", "plain": "a plain loop", "trainer": "`transformers.Trainer`"}
 
 
@@ -86,64 +80,45 @@ def step_flops(folder: str) -> tuple[float, int]:
     return float(job.model_flops(Counts(tokens=tokens, tokens_padded=tokens))), tokens
 
 
-def mfu_bar(groups: dict[Compiled, Measured]) -> Bar:
-    """Return the bar of the MFU, of the faster of our variants."""
-
-    def middle(kind: Compiled) -> float:
-        seconds = sorted(groups[kind].seconds["ours"])
-        return seconds[len(seconds) // 2]
-
-    fastest = min(groups, key=middle)
-    return groups[fastest].mfu_bar("ours", f"ours, {fastest}", MFU)
-
-
-def run(card: Card) -> Findings:
+def measure(card: Card, kind: Compiled) -> Findings:
+    """Return bars, figures and tables of uncompiled or of compiled steps."""
     from trainmark import cases
 
-    folder = card.scratch / "gpt"
+    folder = card.scratch / f"gpt_{kind}"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     chosen = recipe()
     cases.part(CASE, "data").generate(folder, chosen)
     flops, tokens = step_flops(str(folder))
-    findings = Findings(bars=[])
+    words = (card.device, str(folder), kind)
+    found = take_turns(
+        card, MODULE, {name: (name, *words) for name in LABELS},
+        precision=chosen.precision, flops=flops,
+        units={"samples": chosen.micro_batch_size, "tokens": tokens},
+    )  # fmt: skip
+    bars = [
+        *(found.speed_bar("ours", name, f"{kind}: ours / {LABELS[name]}")
+          for name in ("plain", "trainer")),
+        found.mfu_bar("ours", f"{kind}: ours", MFU),
+    ]  # fmt: skip
     lines = [
         f"Batch {chosen.micro_batch_size}, {chosen.seq_length} tokens, dropout {chosen.dropout:g}, "
         f"{flops / 1e12:.4g} TFLOP a step. The plain loop has its tokens on the device already; "
-        "Trainer as it comes, without logging or saving.",
+        "Trainer as it comes, without logging or saving.\n",
+        found.table(LABELS),
     ]
-    groups: dict[Compiled, Measured] = {}
-    for kind in GROUPS:
-        words = (card.device, str(folder), kind)
-        lines.append(f"\n{kind}:\n")
-        try:
-            found = groups[kind] = take_turns(
-                card, MODULE, {name: (name, *words) for name in LABELS},
-                precision=chosen.precision, flops=flops,
-                units={"samples": chosen.micro_batch_size, "tokens": tokens},
-            )  # fmt: skip
-        except PeerFailedError as failure:
-            findings.bars.append(Bar(f"{kind}: ours", "failed", "ends", False))
-            lines.append(f"Ours failed: `{failure}`")
-            continue
-        bars = [
-            found.speed_bar("ours", name, f"{kind}: ours / {LABELS[name]}")
-            for name in ("plain", "trainer")
-        ]
-        findings.bars += bars
-        findings.figures |= {f"{kind}_{name}": value for name, value in found.figures().items()}
-        lines.append(found.table(LABELS))
-    if groups:
-        findings.bars.append(mfu_bar(groups))
-    if not all(bar.met for bar in findings.bars) or card.size == "tiny":
-        for kind in groups:
-            head = f"\nWhere our {kind} steps spend their time"
-            lines.append(profile_table(head, MODULE, "profile", card.device, str(folder), kind))
-    findings.text = "\n".join(lines)
-    return findings
+    if not all(bar.met for bar in bars) or card.size == "tiny":
+        head = f"\nWhere our {kind} steps spend their time"
+        lines.append(profile_table(head, MODULE, "profile", *words))
+    return Findings(bars, found.figures(), "\n".join(lines))
+
+
+def run(card: Card) -> Findings:
+    return measure(card, "uncompiled")
 
 
 if __name__ == "__main__":
+    # At size tiny nothing is compiled: the section `compile` does, and it would take minutes here.
     os.environ.update(sized({}, {"TORCHDYNAMO_DISABLE": "1"}))
     serve({
         "ours": run_ours, "plain": run_plain, "trainer": run_library, "profile": run_profile,

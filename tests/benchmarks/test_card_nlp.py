@@ -78,17 +78,12 @@ def test_the_plain_loop_learns_its_rows(monkeypatch: pytest.MonkeyPatch) -> None
     assert losses[-1] < losses[0] / 2
 
 
-def test_the_bar_of_mfu_is_of_the_faster_variant() -> None:
-    groups = {
-        "uncompiled": measured("a card", 2.0, 1e12), "compiled": measured("a card", 1.8, 1e12),
-    }  # fmt: skip
+@pytest.mark.parametrize(("seconds", "met"), [(2.0, True), (2.01, False)])
+def test_the_bar_of_mfu_is_model_flops_over_the_peak(seconds: float, met: bool) -> None:
+    bar = measured("a card", seconds, 1e12).mfu_bar("ours", "ours", gpt.MFU)
 
-    bar = gpt.mfu_bar(groups)  # type: ignore[arg-type]
-
-    assert "uncompiled" not in bar.what
-    assert bar.measured.startswith("0.500 ")
-    assert bar.met
-    assert not gpt.mfu_bar({"uncompiled": measured("a card", 2.01, 1e12)}).met
+    assert bar.measured.startswith(f"{0.9 / seconds:.3f} ")  # 9e11 FLOP a step
+    assert bar.met == met
 
 
 def test_the_published_figure_is_the_cell_of_its_page() -> None:
