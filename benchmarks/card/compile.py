@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.card.section import Findings
-from benchmarks.harness import interleave, ratio, sized
+from benchmarks.harness import Bar, interleave, ratio, sized
 from benchmarks.jobs import build, endless_batches
-from benchmarks.peers import Peer, serve, take_steps
+from benchmarks.peers import Peer, PeerFailedError, serve, take_steps
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -140,7 +140,10 @@ def _measure(case: str, device: str, changes: dict[str, object], folder: Path) -
     for name, compiled in variants.items():
         asked = json.dumps(changes | {"compile": compiled})
         words[name] = ["variant", case, device, asked, str(folder / f"{name}.json")]
-    subprocess.run([sys.executable, "-m", MODULE, *words["cold"], "end"], check=True)
+    # Its errors go to the section's log.
+    cold = subprocess.run([sys.executable, "-m", MODULE, *words["cold"], "end"], check=False)
+    if cold.returncode:
+        raise PeerFailedError(f"the first compiled steps of {case} ended with {cold.returncode}")
     with ExitStack() as stack:
         peers = {
             name: stack.enter_context(Peer(MODULE, *words[name], "stay"))
@@ -193,6 +196,7 @@ def run(card: Card) -> Findings:
         return Findings([], dict(names), f"Nothing was compiled: it needs {missing}.")
     start = time.perf_counter()
     figures: dict[str, float | None] = {}
+    bars: list[Bar] = []
     rows: list[str] = []
     left: list[str] = []
     for case, changes in sizes.items():
@@ -200,7 +204,13 @@ def run(card: Card) -> Findings:
             left.append(case)
             figures[f"{case}_cold_first_step_s"] = None
             continue
-        found = _measure(case, card.device, changes, card.scratch / "compile" / case)
+        try:
+            found = _measure(case, card.device, changes, card.scratch / "compile" / case)
+        except PeerFailedError as error:
+            # A variant that fails must not take the other cases' figures with it.
+            bars.append(Bar(f"{case}: compiled steps", str(error), "no variant fails", False))
+            figures[f"{case}_cold_first_step_s"] = None
+            continue
         rows += [_row(case, name, found) for name in found]
         for name, one in found.items():
             figures[f"{case}_{name}_first_step_s"] = one["first"][0]
@@ -224,7 +234,7 @@ def run(card: Card) -> Findings:
     )
     if left:
         text += f" No time was left for {', '.join(left)}."
-    return Findings([], figures, text)
+    return Findings(bars, figures, text)
 
 
 main = partial(serve, {"variant": run_variant})

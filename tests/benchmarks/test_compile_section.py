@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from benchmarks.card import compile as section
 from benchmarks.card.section import Card
+from benchmarks.peers import PeerFailedError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,6 +48,28 @@ def test_without_a_compiler_the_section_says_so_and_ends(
     assert set(found.figures.values()) == {None}
     assert "no-such-compiler" in found.text
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_case_that_fails_is_a_missed_bar_and_leaves_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measure(case: str, *_: Any) -> dict[str, Any]:
+        if case == "glm_superglue":
+            raise PeerFailedError("out of memory")
+        eager, warm = variant([2.0] * 3, [2.0] * 3), variant([3.0, 2.0, 2.0], [1.0] * 3)
+        return {"cold": variant([9.0, 2.0, 2.0]), "eager": eager, "warm": warm}
+
+    monkeypatch.setattr(section, "_measure", measure)
+    monkeypatch.setattr(section, "_missing_compiler", lambda _: None)
+    monkeypatch.setattr(section, "sized", lambda full, _tiny: full)
+    found = section.run(Card("cpu", "full", tmp_path))
+    (bar,) = found.bars
+    assert not bar.met
+    assert "out of memory" in bar.measured
+    assert found.figures["glm_superglue_cold_first_step_s"] is None
+    assert found.figures["gpt_megatron_cold_first_step_s"] == 9.0
+    assert found.figures["gpt_megatron_warm_step_s"] == 1.0
+    assert found.figures["gpt_megatron_cold_steps_to_pay"] == 3 + 7 / 1.0
 
 
 def test_a_case_or_a_device_that_cannot_replay_has_no_such_variant(
