@@ -94,6 +94,17 @@ def test_sixteen_bit_weights_take_half_and_adapters_stay_whole() -> None:
     assert mixed.weights == 4 * (6_738_415_616 + 4_194_304)
 
 
+def test_an_accelerator_s_dropout_masks_are_bytes() -> None:
+    def activations(**fields: object) -> int:
+        recipe = LlamaRecipe(micro_batch_size=1, **fields)
+        return predict_peak_bytes(PRESETS["7b"], recipe, 1).activations
+
+    masks = 512 * 32 * 2 * 4096  # tokens, blocks, adapted layers, inputs of each
+    for kernels, size in (("library", 1), ("own", 4)):
+        none = activations(kernels=kernels, lora_dropout=0.0)
+        assert activations(kernels=kernels, lora_dropout=0.1) - none == size * masks
+
+
 def test_sharded_ranks_hold_their_part_and_what_is_whole_for_a_moment() -> None:
     config, recipe = PRESETS["7b"], LlamaRecipe(micro_batch_size=2, fsdp=True)
     found = predict_peak_bytes(config, recipe, 8)

@@ -75,7 +75,9 @@ def _block_bytes(config: ModelConfig, recipe: LlamaRecipe, tokens: int, *, numbe
     adapters = 0
     for name in chosen:
         into = shapes[name][1]
-        dropped = into * FULL if recipe.lora_dropout else 0  # the mask; float32 on a CPU
+        # The mask: numbers on a CPU, bytes on an accelerator, which the libraries' kernels mean.
+        of_a_mask = 1 if recipe.kernels == "library" else FULL
+        dropped = into * of_a_mask if recipe.lora_dropout else 0
         adapters += dropped + (into + recipe.lora_rank) * number
     weights = 0
     if number == HALF and recipe.weights_dtype == "fp32":  # autocast's copies
@@ -90,7 +92,7 @@ def _head_bytes(config: ModelConfig, tokens: int, *, whole: bool, number: int, s
         whole: the scores of all tokens are held, with their softmax and its gradient.
     """
     rows = tokens if whole else min(tokens, max(1, SCORES_AT_ONCE // config.vocab_size))
-    of_a_score = (3 if whole else 1) * FULL + (0 if number == FULL else HALF)
+    of_a_score = 3 * FULL if whole else FULL + (0 if number == FULL else HALF)
     scores = rows * config.vocab_size * of_a_score
     states = 2 * tokens * config.hidden_size * stream  # last hidden states, their gradient
     if number != stream:
