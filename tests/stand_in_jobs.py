@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 SITE = Path(__file__).parent / "stand_in"
 OPERATION_NS = 1_000
-STEPS = 6
+STEPS = 4
 
 
 def register() -> None:

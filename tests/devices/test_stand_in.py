@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 CASES = cases.names()
-FP32_ERROR = 1e-6  # largest seen in six steps: 2.4e-7, GLM's
+FP32_ERROR = 1e-6  # largest seen: 2.4e-7, GLM's
 BF16_ERROR = 2e-2
 
 
