@@ -138,15 +138,18 @@ def test_a_mark_of_the_hosts_clock_shows_in_the_windows_of_a_run(trainmark):
     """A step has far more than 20 operations, and each takes the device 10 ms."""
     slow = {"STANDIN_OPERATION_NS": "10000000"}
     least_ns = 20 * 10_000_000
-    assert run(trainmark, "toy", "right", steps=3, **slow)[1] == 0
-    assert run(trainmark, "toy", "wrong", steps=3, **slow, STANDIN_FAULT="host_marks")[1] == 0
+    right, code = run(trainmark, "toy", "right", steps=3, **slow)
+    assert (code, [found.code for found in right.findings]) == (0, [])
+    wrong, code = run(trainmark, "toy", "wrong", steps=3, **slow, STANDIN_FAULT="host_marks")
+    assert (code, [found.code for found in wrong.findings]) == (0, ["steps_beside_windows"])
+    assert "trust_clock" in [reason.code for reason in wrong.trust.reasons]
     for window in windows(trainmark, "right"):
         assert min(window["step_ns"]) >= least_ns
         assert window["end_ns"] - window["start_ns"] >= sum(window["step_ns"])
     # Here the steps take what the host needs, though the device's work takes as long as before.
-    wrong = windows(trainmark, "wrong")
-    assert min(ns for window in wrong for ns in window["step_ns"]) < least_ns
-    assert all(window["end_ns"] - window["start_ns"] >= least_ns for window in wrong)
+    marked = windows(trainmark, "wrong")
+    assert min(ns for window in marked for ns in window["step_ns"]) < least_ns
+    assert all(window["end_ns"] - window["start_ns"] >= least_ns for window in marked)
 
 
 def test_a_device_that_does_not_wait_fails_the_run(trainmark):

@@ -332,6 +332,39 @@ def test_a_loss_that_never_changes_is_a_finding(run: Run) -> None:
     assert (found.code, found.args) == ("loss_never_changes", {"loss": 0.25, "steps": 64})
 
 
+class SlowSteps(ToyJob):
+    """Takes 20 ms a step, so that windows are long enough to be compared with clocks."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        take_step = self.step
+
+        def slow(batches: Iterator[Batch]) -> Any:
+            end_ns = worker.clock() + 20_000_000
+            loss = take_step(batches)
+            while worker.clock() < end_ns:
+                pass
+            return loss
+
+        self.step = slow
+
+
+def test_marks_at_the_hosts_rate_are_no_finding(run: Run) -> None:
+    assert run(SlowSteps, max_epochs=1, max_steps=20).findings == []
+
+
+def test_marks_at_half_the_hosts_rate_are_a_finding(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CpuDevice, "elapsed_ns", lambda _self, start, end: (end - start) // 2)
+    record = run(SlowSteps, max_epochs=1, max_steps=20)
+    (found,) = record.findings
+    assert found.code == "steps_beside_windows"
+    assert found.args["rank"] == 0
+    assert found.args["steps_s"] <= found.args["windows_s"] / 2
+    assert "trust_clock" in [reason.code for reason in record.trust.reasons]
+
+
 class EverySecondStep(ToyJob):
     """Takes every second step's batches without training on them."""
 

@@ -30,6 +30,9 @@ _CONSTANT_LOSS_STEPS = 10
 _ROUNDING = 1e-12
 # Of the steps not skipped by the loss scaler. A schedule may begin with a learning rate of 0.
 _LEAST_UPDATES = 0.9
+# Marks of a step and the host's clock around a window time the same work.
+_CLOCK_TOLERANCE = 0.1
+_CLOCK_FLOOR_S = 0.1  # in shorter windows, the time between the two dominates
 _NS_PER_S = 1e9
 _GIB = 2**30
 
@@ -44,7 +47,10 @@ class Seen(NamedTuple):
 
 def find(seen: Seen) -> list[Message]:
     """Return the findings: reasons to doubt the figures."""
-    rules = (_long_evaluation, _constant_loss, _flops, _own_epoch, _evaluated_rows, _few_updates)
+    rules = (
+        _long_evaluation, _constant_loss, _flops, _own_epoch, _evaluated_rows, _few_updates,
+        _clocks,
+    )  # fmt: skip
     return [found for rule in rules for found in rule(seen)]
 
 
@@ -86,6 +92,22 @@ def _flops(seen: Seen) -> Iterator[Message]:
             matmul_tflops=matmul / 1e12,
             share=rate / matmul,
         )
+
+
+def _clocks(seen: Seen) -> Iterator[Message]:
+    """Compare the steps' time by the device's marks with their windows' by the host's clock.
+
+    They differ if a mark is taken before the work it should follow, or runs at another rate.
+    """
+    for rank in seen.timeline.ranks:
+        phase = rank.phases["train"]
+        windows_s, steps_s = phase.windows_ns / _NS_PER_S, phase.step_ns / _NS_PER_S
+        if windows_s < _CLOCK_FLOOR_S:
+            continue
+        if abs(1 - steps_s / windows_s) > _CLOCK_TOLERANCE:
+            yield message(
+                "steps_beside_windows", rank=rank.rank, steps_s=steps_s, windows_s=windows_s
+            )
 
 
 def _own_epoch(seen: Seen) -> Iterator[Message]:
