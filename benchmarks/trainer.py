@@ -60,8 +60,22 @@ def run_trainer(
             report_to=[], save_strategy="no", logging_strategy="no",
             disable_tqdm=True, dataloader_num_workers=0, **arguments,
         )  # fmt: skip
+        keep_tf32_readable()
         if settings.device.type != device.torch_type:
             raise SystemExit(f"the Trainer chose {settings.device.type}, not {device.torch_type}")
         # With several cards visible it would split batches over all of them.
         settings._n_gpu = min(1, settings.n_gpu)
         Trainer(model=model, args=settings, train_dataset=Items(), callbacks=[TakeTurns()]).train()
+
+
+def keep_tf32_readable() -> None:
+    """Say by torch's older switch too that TF32 is on, where the library said so by the newer.
+
+    The library switches it on for ``tf32`` and to compile. Torch then raises an error where it
+    reads the older switch, as its compiler does for each matrix product up to torch 2.11:
+    https://github.com/pytorch/pytorch/issues/166387, 2026-11-22.
+    """
+    import torch
+
+    if torch.backends.cuda.matmul.fp32_precision == "tf32":
+        torch.set_float32_matmul_precision("high")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -9,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
-from benchmarks.card import glm, largest_tables, training
+from benchmarks.card import glm, largest_tables, llama, training
+from benchmarks.card.running import ROOT
 from benchmarks.card.section import Card
 from benchmarks.card.training import Measured
 from benchmarks.dlrm_plain import DIM, NUM_TABLES
@@ -152,3 +155,41 @@ def test_the_original_scores_our_batch_as_our_model_does() -> None:
         plain(*glm.spread(sequences.inputs)), sequences.scores(ours(*sequences.inputs)),
         rtol=1e-4, atol=1e-4,
     )  # fmt: skip
+
+
+def test_our_kernels_may_fail_and_the_section_goes_on(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    names = ("library", "trainer", "compiled")
+    found = Measured(
+        {name: [0.1] for name in names}, dict.fromkeys(names, 1 << 34), [1e12], 1e12,
+        {"tokens": 2048}, 1e15, "device", {"own": "out of memory"},
+    )  # fmt: skip
+    monkeypatch.setattr(llama, "generated", lambda _: "folder")
+    monkeypatch.setattr(llama, "take_turns", lambda *_, **__: found)
+    monkeypatch.setattr(llama, "profile_table", lambda *_: "")
+    findings = llama.run(Card("cpu", "full", tmp_path))
+    assert findings.figures["own_over_library_speed"] is None
+    assert "own_predicted_memory_bytes" not in findings.figures
+    assert "library_predicted_memory_bytes" in findings.figures
+
+
+# In a process of its own: the switches are the whole process's.
+TF32 = """
+import torch
+from transformers.utils.import_utils import enable_tf32
+from benchmarks.trainer import keep_tf32_readable
+keep_tf32_readable()
+print(torch.backends.cuda.matmul.allow_tf32)
+enable_tf32(True)
+keep_tf32_readable()
+print(torch.backends.cuda.matmul.allow_tf32, torch.get_float32_matmul_precision())
+"""
+
+
+def test_torch_can_read_what_the_library_set() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", TF32], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["False", "True", "high"]
