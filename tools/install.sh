@@ -91,10 +91,16 @@ if [ -e "$mode" ] && [ "$(cat "$mode")" != "$torch" ]; then
     fail "$venv was built with TORCH=$(cat "$mode")" "make clean, then make install TORCH=$torch"
 fi
 if [ ! -x "$venv/bin/python" ]; then
-    need_venv_module
-    "$python" -m venv "$venv"
-    # Python 3.11 puts an old setuptools there, which would hide the one that PYTHON has.
-    [ "$torch" != system ] || "$venv/bin/python" -m pip uninstall -qqq --yes setuptools
+    if [ "$torch" = system ] && ! "$python" -c 'import ensurepip' 2>/dev/null &&
+        "$python" -c 'import pip, venv' 2>/dev/null; then
+        # PYTHON's own pip serves, which the path file below shows: no network is needed.
+        "$python" -m venv --without-pip "$venv"
+    else
+        need_venv_module
+        "$python" -m venv "$venv"
+        # Python 3.11 puts an old setuptools there, which would hide the one that PYTHON has.
+        [ "$torch" != system ] || "$venv/bin/python" -m pip uninstall -qqq --yes setuptools
+    fi
 fi
 echo "$torch" >"$mode"
 
