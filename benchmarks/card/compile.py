@@ -129,8 +129,16 @@ def _variants(case: str, device_name: str, changes: Mapping[str, object]) -> dic
     return found
 
 
-def _measure(case: str, device: str, changes: dict[str, object], folder: Path) -> dict[str, Any]:
-    """Return each variant's first steps, its compiler's counts and its steady times, by name."""
+def _measure(
+    case: str, device: str, changes: dict[str, object], folder: Path
+) -> tuple[dict[str, Any], str | None]:
+    """Return each variant's first steps, its compiler's counts and its steady times, by name.
+
+    And why there is no variant ``replayed``, if it failed.
+
+    Raises:
+        PeerFailedError: another variant could not be measured.
+    """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
@@ -144,18 +152,22 @@ def _measure(case: str, device: str, changes: dict[str, object], folder: Path) -
     cold = subprocess.run([sys.executable, "-m", MODULE, *words["cold"], "end"], check=False)
     if cold.returncode:
         raise PeerFailedError(f"the first compiled steps of {case} ended with {cold.returncode}")
+    why = None
     with ExitStack() as stack:
-        peers = {
-            name: stack.enter_context(Peer(MODULE, *words[name], "stay"))
-            for name in variants
-            if name != "cold"
-        }
+        peers = {}
+        for name in [name for name in variants if name != "cold"]:
+            try:
+                peers[name] = stack.enter_context(Peer(MODULE, *words[name], "stay"))
+            except PeerFailedError as failure:
+                if name != "replayed":
+                    raise
+                why = str(failure)
         turns = {name: peer.turn for name, peer in peers.items()}
         times = interleave(turns, rounds=ROUNDS, warmup=WARMUP)
-    found = {name: json.loads((folder / f"{name}.json").read_text()) for name in variants}
+    found = {name: json.loads((folder / f"{name}.json").read_text()) for name in ("cold", *peers)}
     for name, values in times.items():
         found[name]["steady"] = [value / found[name]["steps"] for value in values]
-    return found
+    return found, why
 
 
 def _steps_to_pay(found: Mapping[str, Any], start: str, steady: str) -> float | None:
@@ -205,12 +217,14 @@ def run(card: Card) -> Findings:
             figures[f"{case}_cold_first_step_s"] = None
             continue
         try:
-            found = _measure(case, card.device, changes, card.scratch / "compile" / case)
+            found, why = _measure(case, card.device, changes, card.scratch / "compile" / case)
         except PeerFailedError as error:
             # A variant that fails must not take the other cases' figures with it.
             bars.append(Bar(f"{case}: compiled steps", str(error), "no variant fails", False))
             figures[f"{case}_cold_first_step_s"] = None
             continue
+        if why is not None:
+            bars.append(Bar(f"{case}: replayed steps", why, "no variant fails", False))
         rows += [_row(case, name, found) for name in found]
         for name, one in found.items():
             figures[f"{case}_{name}_first_step_s"] = one["first"][0]
@@ -230,7 +244,7 @@ def run(card: Card) -> Findings:
         f"\n\nThe tiny recipes, changed: {changed}. {ROUNDS} interleaved rounds of about "
         f"{TURN_S:g} s. The steps after which it pays count the first ones of either, not the "
         "import of the compiler; not seen: compiled steps were not faster beyond the noise. Where "
-        "the variant replayed is absent, case or device refuse it."
+        "the variant replayed is absent and no bar says why, case or device refuse it."
     )
     if left:
         text += f" No time was left for {', '.join(left)}."

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from benchmarks.card import compile as section
 from benchmarks.card.section import Card
 from benchmarks.peers import PeerFailedError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def variant(first: list[float], steady: list[float] | None = None) -> dict[str, Any]:
@@ -53,11 +53,11 @@ def test_without_a_compiler_the_section_says_so_and_ends(
 def test_a_case_that_fails_is_a_missed_bar_and_leaves_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def measure(case: str, *_: Any) -> dict[str, Any]:
+    def measure(case: str, *_: Any) -> tuple[dict[str, Any], str | None]:
         if case == "glm_superglue":
             raise PeerFailedError("out of memory")
         eager, warm = variant([2.0] * 3, [2.0] * 3), variant([3.0, 2.0, 2.0], [1.0] * 3)
-        return {"cold": variant([9.0, 2.0, 2.0]), "eager": eager, "warm": warm}
+        return {"cold": variant([9.0, 2.0, 2.0]), "eager": eager, "warm": warm}, None
 
     monkeypatch.setattr(section, "_measure", measure)
     monkeypatch.setattr(section, "_missing_compiler", lambda _: None)
@@ -88,3 +88,40 @@ def test_every_size_is_one_that_a_run_would_take(sizes: section.Sizes) -> None:
     for case, changes in sizes.items():
         words = {name: str(value) for name, value in changes.items()}
         assert read_request(case, overrides={**words, "compile": "true"}).recipe.compile is True
+
+
+@pytest.mark.parametrize("failing", ["replayed", "warm"])
+def test_steps_that_cannot_be_replayed_leave_the_compiled_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    class FakePeer:
+        def __init__(self, _module: str, *words: str) -> None:
+            Path(words[4]).write_text(json.dumps(variant([1.0] * 3)), encoding="ascii")
+            if words[4].endswith(f"{failing}.json"):
+                raise PeerFailedError("cannot be recorded")
+
+        def turn(self) -> float:
+            return 1.0
+
+        def __enter__(self) -> FakePeer:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    def first_steps(words: list[str], **_: object) -> Any:
+        Path(words[7]).write_text(json.dumps(variant([2.0] * 3)), encoding="ascii")
+        return SimpleNamespace(returncode=0)
+
+    monkeypatch.setattr(section, "Peer", FakePeer)
+    monkeypatch.setattr(section, "subprocess", SimpleNamespace(run=first_steps))
+    monkeypatch.setattr(section, "_variants", lambda *_: section.VARIANTS)
+    for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
+        monkeypatch.setenv(name, "")
+    if failing == "warm":
+        with pytest.raises(PeerFailedError):
+            section._measure("toy", "cpu", {}, tmp_path / "toy")
+        return
+    found, why = section._measure("toy", "cpu", {}, tmp_path / "toy")
+    assert list(found) == ["cold", "eager", "warm"]
+    assert why == "cannot be recorded"
