@@ -1,0 +1,89 @@
+"""Operations of our own, as ``kernels=own`` chooses them, give the libraries' numbers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+from trainmark.spec import Recipe
+from trainmark.training.kernels.choice import LIBRARY, choose
+from trainmark.training.stepper import AUTOCAST_DTYPES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch import Tensor
+
+    from trainmark.protocols import Device
+
+# A softmax over more than 2048 classes is another kernel than over fewer.
+ROWS, WIDTH, CLASSES, PADDED, IGNORED = 96, 64, 4990, 5000, -100
+# Of the relative error in the Frobenius norm: sums in another order, and rounded factors.
+BOUNDS = {"fp32": 1e-5, "bf16": 2e-2}
+
+
+def results(
+    device: Device,
+    precision: str,
+    factors: Sequence[Tensor],
+    loss_of: Callable[..., Tensor],
+) -> list[Tensor]:
+    """Return a loss and its gradients, on the host."""
+    placed = [device.place(x.clone()).detach().requires_grad_() for x in factors]
+    dtype = AUTOCAST_DTYPES.get(precision)
+    with torch.autocast(device.torch_type, dtype=dtype, enabled=dtype is not None):
+        loss = loss_of(*placed)
+    loss.backward()
+    grads = [x.grad for x in placed]
+    return [x.detach().double().cpu() for x in (loss, *grads) if x is not None]
+
+
+def assert_close(found: Sequence[Tensor], expected: Sequence[Tensor], precision: str) -> None:
+    errors = [float((a - b).norm() / b.norm()) for a, b in zip(found, expected, strict=True)]
+    assert max(errors) <= BOUNDS[precision], errors
+
+
+@pytest.mark.parametrize("precision", BOUNDS)
+def test_cross_entropy(device: Device, precision: str) -> None:
+    device.set_precision("fp32")
+    own = choose(replace(Recipe(), kernels="own"), device.torch_type)
+    generator = torch.Generator().manual_seed(3)
+    hidden = torch.randn(ROWS, WIDTH, generator=generator)
+    weight = torch.randn(PADDED, WIDTH, generator=generator) / 8
+    targets = torch.randint(CLASSES, (ROWS,), generator=generator)
+    targets[::7] = IGNORED
+    wanted = device.place(targets)
+    found, expected = (
+        results(
+            device, precision, (hidden, weight),
+            lambda h, w, kernels=kernels: kernels.cross_entropy(
+                h, w, wanted, classes=CLASSES, ignored=IGNORED, scores_at_once=40 * PADDED
+            ),
+        )
+        for kernels in (own, LIBRARY)
+    )  # fmt: skip
+    assert_close(found, expected, precision)
+
+
+@pytest.mark.parametrize("precision", BOUNDS)
+def test_a_table_that_is_looked_up_and_scored_with(device: Device, precision: str) -> None:
+    device.set_precision("fp32")
+    own = choose(replace(Recipe(), kernels="own"), device.torch_type)
+    generator = torch.Generator().manual_seed(4)
+    table = torch.randn(PADDED, WIDTH, generator=generator) / 8
+    ids, targets = (
+        device.place(torch.randint(PADDED, (ROWS,), generator=generator)) for _ in range(2)
+    )
+
+    def loss_of(kernels, placed):
+        words, log_probs = kernels.tied_table(placed, ids)
+        return -log_probs(words.tanh(), targets).sum()
+
+    found, expected = (
+        results(device, precision, (table,), lambda x, kernels=kernels: loss_of(kernels, x))
+        for kernels in (own, LIBRARY)
+    )
+    assert_close(found, expected, precision)
