@@ -136,13 +136,17 @@ def print_profile(job: Any) -> None:
     print(found.markdown())
 
 
-def profile_table(head: str, module: str, *words: str) -> str:
+def profile_table(head: str, module: str, *words: str, limit_s: float | None = None) -> str:
     """Return the profile that a part of ``module`` prints in a process of its own.
 
-    A failing profile says so in its place: the figures that it explains stay.
+    A failing profile, or one that takes longer than ``limit_s``, says so in its place: the figures
+    that it explains stay.
     """
     command = [sys.executable, "-m", module, *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        return f"{head}: the profile took more than {limit_s:g} s\n"
     if done.returncode:
         last = " ".join(done.stderr.strip().splitlines()[-1:])
         return f"{head}: the profile failed with {done.returncode}: `{_short(last)}`\n"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.card.ceilings import refusal
 from benchmarks.card.section import Card, Findings
-from benchmarks.card.training import take_turns
+from benchmarks.card.training import PROFILE_S, take_turns
 from benchmarks.distilbert_step import make_data, our_job, step_flops, train_with_library
 from benchmarks.harness import Bar, sized
 from benchmarks.peers import PeerFailedError, serve, take_steps
@@ -127,7 +127,7 @@ def run(card: Card) -> Findings:
             lines += ["", beside]
         if not all(bar.met for bar in bars) or card.size == "tiny":
             head = f"\nWhere our steps in {precision} spend their time"
-            lines.append(profile_table(head, MODULE, "profile", *words))
+            lines.append(profile_table(head, MODULE, "profile", *words, limit_s=PROFILE_S))
         findings.bars += bars
         findings.figures |= {f"{precision}_{name}": x for name, x in found.figures().items()}
     findings.text = "\n".join(lines)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.card.largest_tables import drawn, rows_that_fit
 from benchmarks.card.section import Card, Findings
+from benchmarks.card.training import PROFILE_S
 from benchmarks.dlrm_plain import DIM, NUM_TABLES
 from benchmarks.harness import Bar, interleave, ratio, sized
 from benchmarks.jobs import endless_batches, on_data
@@ -219,7 +220,9 @@ def run(card: Card) -> Findings:
     ]  # fmt: skip
     if not all(bar.met for bar in bars):
         head = "Where our steps spend their time"
-        lines.append(profile_table(head, MODULE, "profile", card.device, folder, "plain"))
+        lines.append(
+            profile_table(head, MODULE, "profile", card.device, folder, "plain", limit_s=PROFILE_S)
+        )
     return Findings(bars, figures, "\n".join(lines))
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.card.section import Card, Findings
-from benchmarks.card.training import take_turns
+from benchmarks.card.training import PROFILE_S, take_turns
 from benchmarks.glm_loader import CANDIDATES, SEQ_LENGTH, drawn_passages
 from benchmarks.harness import sized
 from benchmarks.jobs import endless_batches, on_data
@@ -142,7 +142,9 @@ def run(card: Card) -> Findings:
     ]
     if not bars[0].met:
         head = f"\nWhere our steps spend their time, {LABELS[fastest]}"
-        lines.append(profile_table(head, MODULE, "profile", card.device, folder, fastest))
+        lines.append(
+            profile_table(head, MODULE, "profile", card.device, folder, fastest, limit_s=PROFILE_S)
+        )
     return Findings(bars, found.figures(), "\n".join(lines))
 
 

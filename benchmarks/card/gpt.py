@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from benchmarks.card.section import Card, Findings
-from benchmarks.card.training import take_turns
+from benchmarks.card.training import PROFILE_S, take_turns
 from benchmarks.gpt_step import token_rows, train_with_library
 from benchmarks.harness import sized
 from benchmarks.jobs import on_data
@@ -109,7 +109,7 @@ def measure(card: Card, kind: Compiled) -> Findings:
     ]
     if not all(bar.met for bar in bars) or card.size == "tiny":
         head = f"\nWhere our {kind} steps spend their time"
-        lines.append(profile_table(head, MODULE, "profile", *words))
+        lines.append(profile_table(head, MODULE, "profile", *words, limit_s=PROFILE_S))
     return Findings(bars, found.figures(), "\n".join(lines))
 
 

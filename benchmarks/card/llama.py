@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from benchmarks.card.section import Card, Findings
-from benchmarks.card.training import take_turns
+from benchmarks.card.training import PROFILE_S, take_turns
 from benchmarks.harness import ratio, sized
 from benchmarks.jobs import on_data
 from benchmarks.llama_step import train_with_library
@@ -136,7 +136,9 @@ def run(card: Card) -> Findings:
         )
     if not bars[0].met:
         head = f"\nWhere our steps spend their time, {LABELS[fastest]}"
-        lines.append(profile_table(head, MODULE, "profile", card.device, folder, fastest))
+        lines.append(
+            profile_table(head, MODULE, "profile", card.device, folder, fastest, limit_s=PROFILE_S)
+        )
     return Findings(bars, figures, "\n".join(lines))
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 ROUNDS, TURN_S = sized((7, 2.0), (1, 0.0))
 SETTLE_S = 150.0  # at most, of a variant's first turns, in which it may compile
+PROFILE_S = 90.0  # at most, of a profile, so that the section's figures are kept in any case
 MATMUL = "matmul"
 
 

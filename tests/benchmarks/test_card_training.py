@@ -167,7 +167,7 @@ def test_our_kernels_may_fail_and_the_section_goes_on(
     )  # fmt: skip
     monkeypatch.setattr(llama, "generated", lambda _: "folder")
     monkeypatch.setattr(llama, "take_turns", lambda *_, **__: found)
-    monkeypatch.setattr(llama, "profile_table", lambda *_: "")
+    monkeypatch.setattr(llama, "profile_table", lambda *_, **__: "")
     findings = llama.run(Card("cpu", "full", tmp_path))
     assert findings.figures["own_over_library_speed"] is None
     assert "own_predicted_memory_bytes" not in findings.figures

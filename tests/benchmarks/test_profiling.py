@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from benchmarks.profiling import Profile, idle_share, profile_steps
+from benchmarks.profiling import Profile, idle_share, profile_steps, profile_table
 
 from trainmark import devices
 
@@ -55,3 +55,9 @@ def test_a_host_has_operations_and_no_idle_share() -> None:
     assert not found.on_device
     assert found.idle is None
     assert found.spent_us["aten::mm"] > 0
+
+
+def test_a_profile_that_takes_too_long_is_told_and_ended() -> None:
+    text = profile_table("Where", "this", limit_s=0.0)
+    assert text.startswith("Where: ")
+    assert "0 s" in text
