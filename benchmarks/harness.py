@@ -72,16 +72,17 @@ def interleave(
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One thing asked for: what was measured, the bar, and whether it is met."""
+    """One thing asked for: what was measured, the bar, and whether it is met; None: not judged."""
 
     what: str
     measured: str
     bar: str
-    met: bool
+    met: bool | None
 
     def row(self) -> str:
         """Return a Markdown row."""
-        return f"| {self.what} | {self.measured} | {self.bar} | {'met' if self.met else 'missed'} |"
+        verdict = "not judged" if self.met is None else "met" if self.met else "missed"
+        return f"| {self.what} | {self.measured} | {self.bar} | {verdict} |"
 
 
 def machine(device_name: str = "cpu") -> str:
@@ -126,4 +127,4 @@ def conclude(name: str, title: str, bars: Sequence[Bar], details: str = "") -> b
     folder = Path(os.environ.get(RESULTS_VARIABLE, RESULTS))
     folder.mkdir(exist_ok=True, parents=True)
     (folder / f"{name}.md").write_text(text, encoding="utf-8")
-    return all(bar.met for bar in bars)
+    return all(bar.met is not False for bar in bars)

@@ -122,8 +122,8 @@ elif [ "$torch" = oldest ]; then
 else
     # As pip knows it: torch.__version__ may have a local part (+cu130) that the package lacks.
     version=$("$python" -c 'import importlib.metadata, torch
-print(importlib.metadata.version("torch"))') ||
-        fail "TORCH=system, but $python has no torch" "install the vendor's torch for it first"
+print(importlib.metadata.version("torch"))' 2>/dev/null) ||
+        fail "TORCH=system, but $python has no torch that it can import" "install the vendor's torch for it first"
     # A path file and not --system-site-packages: that flag sees past PYTHON to its base
     # when PYTHON is itself of a virtual environment, as in many GPU images.
     site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')

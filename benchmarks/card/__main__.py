@@ -61,7 +61,9 @@ def _arguments(words: Sequence[str], names: Sequence[str]) -> argparse.Namespace
     given.sections = given.sections.split() or list(names)
     unknown = sorted(set(given.sections) - set(names))
     if unknown:
-        parser.error(f"unknown sections: {', '.join(unknown)}; known: {', '.join(names)}")
+        parser.error(
+            f"unknown sections: {' '.join(unknown)}; known, separated by spaces: {' '.join(names)}"
+        )
     return given
 
 
@@ -101,7 +103,7 @@ def measure(
         raise EnvironmentFault(
             f"the device could not be opened:\n{opened.output}",
             where=f"--device {card.device}",
-            remedy="`trainmark check` says what this machine and this installation have",
+            remedy="`trainmark list devices` says what is here; docs/new-card.md what each failure means",
         )
     results = kept.Results(
         given.results or (RESULTS if card.size == "full" else BUILT), opened.document["found"],

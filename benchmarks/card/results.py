@@ -130,7 +130,7 @@ class Results:
             if section["state"] != "finished":
                 found.append(f"{name}: {section['state']}")
             elif self.document["size"] == "full":
-                missed = [bar["what"] for bar in section["bars"] if not bar["met"]]
+                missed = [bar["what"] for bar in section["bars"] if bar["met"] is False]
                 found += [f"{name}: {what}: missed" for what in missed]
         return found
 

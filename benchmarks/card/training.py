@@ -65,13 +65,13 @@ class Measured:
         return min(known, key=lambda name: statistics.median(self.seconds[name]))
 
     def mfu_bar(self, name: str, what: str, least: float) -> Bar:
-        """Return the bar of a variant's MFU, missed where no peak is known."""
+        """Return the bar of a variant's MFU, not judged where no peak is known."""
         found = self.mfu(name)
         if found is None:
             measured = f"unknown: no published peak of {self.product_name}"
         else:
             measured = str(found)
-        met = found is not None and found.median >= least
+        met = None if found is None else found.median >= least
         return Bar(f"{what}, MFU", measured, f"at least {least:g}", met)
 
     def speed_bar(self, name: str, other: str, what: str, least: float = 1.0) -> Bar:

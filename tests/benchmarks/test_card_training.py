@@ -62,14 +62,15 @@ def test_figures_have_their_units() -> None:
     }  # fmt: skip
 
 
-def test_without_a_published_peak_the_mfu_is_unknown_and_its_bar_is_missed() -> None:
+def test_without_a_published_peak_the_mfu_is_unknown_and_its_bar_is_not_judged() -> None:
     unknown = Measured(
         MEASURED.seconds, MEASURED.peak_bytes, MEASURED.matmul, 80.0, {}, None, "new card"
     )
     assert unknown.mfu("ours") is None
     assert unknown.figures()["ours_mfu"] is None
     bar = unknown.mfu_bar("ours", "it", 0.0)
-    assert not bar.met
+    assert bar.met is None
+    assert bar.row().endswith("| not judged |")
     assert "new card" in bar.measured
 
 

@@ -332,6 +332,13 @@ def test_a_loss_that_never_changes_is_a_finding(run: Run) -> None:
     assert (found.code, found.args) == ("loss_never_changes", {"loss": 0.25, "steps": 64})
 
 
+def test_a_batch_larger_than_the_data_is_a_finding(run: Run) -> None:
+    record = run(ToyJob, micro_batch_size=10_000)
+    (found,) = [item for item in record.findings if item.code == "partial_batch"]
+    assert found.args == {"most": 4096, "batch": 10_000}
+    assert "trust_partial_batch" in [reason.code for reason in record.trust.reasons]
+
+
 class SlowSteps(ToyJob):
     """Takes 20 ms a step, so that windows are long enough to be compared with clocks."""
 

@@ -49,7 +49,7 @@ def find(seen: Seen) -> list[Message]:
     """Return the findings: reasons to doubt the figures."""
     rules = (
         _long_evaluation, _constant_loss, _flops, _own_epoch, _evaluated_rows, _few_updates,
-        _clocks,
+        _clocks, _partial_batch,
     )  # fmt: skip
     return [found for rule in rules for found in rule(seen)]
 
@@ -134,6 +134,14 @@ def _few_updates(seen: Seen) -> Iterator[Message]:
     updates = rank.parameters["updates"]
     if updates < _LEAST_UPDATES * (rank.steps - skipped):
         yield message("few_updates", updates=updates, steps=rank.steps, skipped=skipped)
+
+
+def _partial_batch(seen: Seen) -> Iterator[Message]:
+    """Yield a finding if the data has fewer samples than the recipe gives to one device."""
+    recipe, samples = seen.plan.recipe, samples_per_epoch(seen.plan, seen.timeline)
+    batch = recipe["micro_batch_size"] * recipe["grad_accum_steps"]
+    if samples < batch:
+        yield message("partial_batch", most=samples, batch=batch)
 
 
 def notes(seen: Seen, steps: Steps, quality: Quality) -> list[Message]:

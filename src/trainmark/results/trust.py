@@ -27,6 +27,7 @@ _IN_SHORT: dict[str, Callable[[Args], Message]] = {
     "flops_above_preflight": lambda args: message("trust_impossible_rate", share=args["share"]),
     "loss_never_changes": lambda _: message("trust_constant_loss"),
     "steps_beside_windows": lambda _: message("trust_clock"),
+    "partial_batch": lambda _: message("trust_partial_batch"),
     "few_updates": lambda _: message("trust_few_updates"),
     "evaluation_far_longer": lambda _: message("trust_long_evaluation"),
     "quality_above_best": lambda args: message("trust_above_best", metric=args["metric"]),

@@ -63,13 +63,12 @@ class DlrmRecipe(Recipe):
         del world_size
         layers(self)
         for field, plain in (("grad_accum_steps", 1), ("weight_decay", 0.0), ("compile", False)):
-            value = getattr(self, field)
-            if value != plain:
+            if getattr(self, field) != plain:
                 raise UsageError(
-                    f"{field}={value} does not go with fused tables",
+                    f"{field}={str(getattr(self, field)).lower()} does not go with fused tables",
                     where=f"recipe field {field}",
                     rule="each backward pass updates the rows it looked up, plain SGD, uncompiled",
-                    remedy=f"leave {field} at {plain}",
+                    remedy=f"leave {field} at {str(plain).lower()}",
                 )
         require_engine(self.engine, self.embedding_dim)
 
