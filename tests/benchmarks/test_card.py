@@ -333,7 +333,7 @@ def test_an_interruption_loses_the_running_section_alone(
     pids = [int(pid) for pid in (sections.folder / "scratch" / "pids").read_text().split()]
     started.send_signal(number)
 
-    assert started.wait() == (-number if number == signal.SIGKILL else 128 + number)
+    assert started.wait(timeout=120) == (-number if number == signal.SIGKILL else 128 + number)
     if number == signal.SIGKILL:
         psutil.wait_procs([psutil.Process(pid) for pid in alive(pids[:1])], timeout=60)
         assert alive(pids[:1]) == []
