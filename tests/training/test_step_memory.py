@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import importlib
 import json
-import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_iter
 
+from live_tensors import LiveTensors
 from trainmark import cases
 from trainmark.errors import EnvironmentFault
 from trainmark.measure.fit import memory_that_fits
@@ -29,27 +26,6 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 GIB = 2**30
 SIZES = {"num_layers": 3, "hidden_size": 128, "num_heads": 4}
 GPT = SIZES | {"seq_length": 128, "micro_batch_size": 4, "vocab_size": 2000}
-
-
-class LiveTensors(TorchDispatchMode):
-    """Adds up the storages that exist, as operations make them and the last user leaves them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.sizes: dict[int, int] = {}
-        self.peak = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
-        for item in tree_iter(made):
-            if isinstance(item, torch.Tensor):
-                storage = item.untyped_storage()
-                key = storage._cdata
-                if key not in self.sizes:
-                    self.sizes[key] = storage.nbytes()
-                    self.peak = max(self.peak, sum(self.sizes.values()))
-                    weakref.finalize(storage, self.sizes.pop, key, None)
-        return made
 
 
 @pytest.fixture(scope="module")
@@ -167,9 +143,24 @@ def way_out(recipe: Any, gib: float, world_size: int = 1) -> str:
     return str(caught.value.remedy)
 
 
+@pytest.mark.parametrize("fits", [1, 2, 12_800])
+def test_the_most_samples_that_fit_are_told_beside_a_divisor(fits: int) -> None:
+    check_fit = cases.part("gpt_megatron", "data").check_fit
+    small = gpt(micro_batch_size=1_000_003, num_layers=1, seq_length=16, kernels="library")
+    least = replace(small, micro_batch_size=fits)
+    needed = prediction("gpt_megatron", Path(), least).total + PROCESS_BYTES
+    check_fit(Path(), least, 1, RankMemory(needed))
+    with pytest.raises(EnvironmentFault) as caught:
+        check_fit(Path(), small, 1, RankMemory(needed))
+    assert caught.value.remedy == "add micro_batch_size=1 grad_accum_steps=1000003"
+    told = {1: "1 sample fits", 2: "2 samples fit", 12_800: "12,800 samples fit"}
+    assert str(caught.value.rule).endswith(f"; at most {told[fits]} in a micro-batch")
+
+
 def test_the_way_out_keeps_the_step_while_it_can() -> None:
     assert way_out(gpt(), 12) == "add micro_batch_size=8 grad_accum_steps=2"
     assert way_out(gpt(), 8) == "add micro_batch_size=4 grad_accum_steps=4"
+    assert way_out(gpt(micro_batch_size=17), 12) == "add micro_batch_size=1 grad_accum_steps=17"
     # A batch of one does not fit, but recomputing its blocks helps.
     small = gpt(num_layers=48, micro_batch_size=1)
     assert way_out(small, 7) == "add checkpoint_activations=true"

@@ -8,6 +8,7 @@ saves where no fused kernel runs, and workspaces of libraries come on top.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -185,15 +186,19 @@ def memory_of_rank(device: Device, world_size: int) -> RankMemory | None:
 
 
 def refuse_too_little(
-    predict: Callable[[R], Prediction], recipe: R, world_size: int, memory: RankMemory
-) -> None:
+    predict: Callable[[R], Prediction], recipe: R, world_size: int, memory: RankMemory,
+    *, accumulates: bool = True,
+) -> None:  # fmt: skip
     """Refuse a recipe that needs more than ``memory``.
 
     Args:
         predict: from a recipe to what a rank of it needs.
+        accumulates: the recipe may take a step in several micro-batches, so that a smaller one
+            leaves the samples of a step the same.
 
     Raises:
-        EnvironmentFault: it names the memory needed and the nearest recipe that fits.
+        EnvironmentFault: it names the memory needed, the nearest recipe that fits, and the most
+            samples that fit in a micro-batch of a recipe that is otherwise the same.
     """
     if recipe.kernels is None:  # the default; see ``kernels.choice``
         recipe = replace(recipe, kernels="own" if memory.machine_bytes else "library")
@@ -201,22 +206,32 @@ def refuse_too_little(
     if needed.total + PROCESS_BYTES <= memory.rank_bytes:
         return
     held = f" ({memory.held})" if memory.held else ""
+    largest = bisect_right(  # 0: not even one sample fits
+        range(1, recipe.micro_batch_size), memory.rank_bytes - PROCESS_BYTES,
+        key=lambda size: predict(replace(recipe, micro_batch_size=size)).total,
+    )  # fmt: skip
+    samples = f"{largest:,} sample{'s fit' if largest > 1 else ' fits'}"
+    most = f"; at most {samples} in a micro-batch" if largest else ""
     raise EnvironmentFault(
         f"a rank needs about {_gib(needed.total + PROCESS_BYTES)} and has "
         f"{_gib(memory.rank_bytes)}{held}",
         where="memory",
         rule=f"weights {_gib(needed.weights)}, gradients and optimizer "
         f"{_gib(needed.gradients + needed.optimizer)}, activations {_gib(needed.activations)}, "
-        f"the process {_gib(PROCESS_BYTES)}",
-        remedy=_way_out(predict, recipe, world_size, memory.rank_bytes),
-    )
+        f"the process {_gib(PROCESS_BYTES)}{most}",
+        remedy=_way_out(
+            predict, recipe, memory.rank_bytes,
+            _smaller(recipe, world_size, None if accumulates else max(1, largest)),
+        ),
+    )  # fmt: skip
 
 
 def _way_out(
-    predict: Callable[[R], Prediction], recipe: R, world_size: int, memory_bytes: int
-) -> str:
+    predict: Callable[[R], Prediction], recipe: R, memory_bytes: int,
+    smaller: Iterator[dict[str, Any]],
+) -> str:  # fmt: skip
     least = predict(recipe).total
-    for changes in _smaller(recipe, world_size):
+    for changes in smaller:
         total = predict(replace(recipe, **changes)).total
         if total + PROCESS_BYTES <= memory_bytes:
             return "add " + " ".join(f"{name}={_text(value)}" for name, value in changes.items())
@@ -227,11 +242,16 @@ def _way_out(
     )
 
 
-def _smaller(recipe: Recipe, world_size: int) -> Iterator[dict[str, Any]]:
+def _smaller(
+    recipe: Recipe, world_size: int, micro_batch_size: int | None
+) -> Iterator[dict[str, Any]]:
     """Yield changes that need less memory, the smallest changes first.
 
     The samples of a step stay the same; 16-bit weights come late because they change results,
     and shorter sequences last because they change the work.
+
+    Args:
+        micro_batch_size: the one that a recipe gets which cannot accumulate; None: it can.
     """
     unchanged: dict[str, Any] = {}
     has = asdict(recipe)
@@ -243,7 +263,8 @@ def _smaller(recipe: Recipe, world_size: int) -> Iterator[dict[str, Any]]:
         shards.append({"fsdp": True})
     if has.get("checkpoint_activations") is False:
         recomputing.append({"checkpoint_activations": True})
-    batches = [unchanged, *_smaller_batches(recipe)]
+    fixed = micro_batch_size and [{"micro_batch_size": micro_batch_size}]
+    batches = [unchanged, *(fixed or _smaller_batches(recipe))]
     for dtype_of, shard, recompute, batch in product(dtypes, shards, recomputing, batches):
         if changes := {**batch, **recompute, **shard, **dtype_of}:
             yield changes

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
+from .memory import num_features
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-FEATURE_MULTIPLE = 32  # the top MLP's input is padded to it, as 26 tables of 128 give 480
 
 
 class Arriving(Protocol):
@@ -40,8 +40,8 @@ class Interaction(nn.Module):
         vectors = num_tables + 1
         pairs = vectors * (vectors - 1) // 2
         self.dim, self.num_vectors = dim, vectors
-        self.padding = -(dim + pairs) % FEATURE_MULTIPLE
-        self.num_features = dim + pairs + self.padding
+        self.num_features = num_features(num_tables, dim)
+        self.padding = self.num_features - dim - pairs
         row, column = torch.tril_indices(vectors, vectors, -1)
         self.register_buffer("_pairs", row * vectors + column, persistent=False)
         # Feature that holds a pair, seen from both its sides; the diagonal has none.

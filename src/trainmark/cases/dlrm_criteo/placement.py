@@ -8,7 +8,6 @@ asked while planning.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from trainmark.errors import EnvironmentFault
@@ -147,23 +146,6 @@ def place_within(
         raise EnvironmentFault(
             fault.what, where=fault.where, rule=f"{fault.rule}; {memory.held}", remedy=fault.remedy
         ) from None
-
-
-def refuse_layers(mlps: Sequence[Sequence[int]], memory_bytes: int) -> None:
-    """Refuse layers of such widths, inputs first, that no rank holds, whatever its tables.
-
-    Raises:
-        EnvironmentFault: weights and their gradients take more than ``memory_bytes``.
-    """
-    weights = sum(inputs * outputs for mlp in mlps for inputs, outputs in pairwise(mlp))
-    needed = 2 * FLOAT_BYTES * weights
-    if needed > memory_bytes:
-        raise EnvironmentFault(
-            f"{needed / GIB:,.2f} GiB of layers exceed the memory of a rank",
-            where=f"at least {weights:,} weights, with their gradients in fp32",
-            rule=f"a rank has {memory_bytes / GIB:,.2f} GiB, and each holds all layers",
-            remedy="narrow bottom_layers or top_layers",
-        )
 
 
 def smallest_world(cardinalities: Sequence[int], dim: int, budget_bytes: int) -> int | None:

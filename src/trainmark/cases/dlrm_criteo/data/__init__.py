@@ -14,9 +14,11 @@ import numpy as np
 
 from trainmark.errors import DataError
 from trainmark.spec import DataFacts
+from trainmark.training.step_memory import refuse_too_little
 
-from ..placement import place_within, refuse_layers
-from ..recipe import layers, table_rows
+from ..memory import predict
+from ..placement import place_within
+from ..recipe import table_rows
 from .content import read_content
 from .generated import generate
 from .layout import PREPARE, FeatureSpec
@@ -134,14 +136,16 @@ def _refuse_categories(file: Path, found: Extremes, cardinality: int) -> None:
 
 
 def check_fit(folder: Path, recipe: DlrmRecipe, world_size: int, memory: RankMemory) -> None:
-    """Refuse tables and layers that the ranks' memory does not hold.
+    """Refuse tables and steps that the ranks' memory does not hold.
 
     Raises:
-        EnvironmentFault: it names the smallest world that does; or layers exceed the memory.
+        EnvironmentFault: it names the smallest world that holds the tables, or the largest
+            micro-batch that fits.
     """
     spec = read_spec(folder)
     rows = table_rows(spec.cardinalities, recipe)
-    place_within(memory, rows, recipe.embedding_dim, world_size)
-    bottom, top = layers(recipe)
-    # What the top MLP takes in holds the dense vector, and more.
-    refuse_layers([[spec.num_numerical, *bottom], [recipe.embedding_dim, *top]], memory.rank_bytes)
+    placement = place_within(memory, rows, recipe.embedding_dim, world_size)
+    refuse_too_little(
+        lambda other: predict(other, placement, spec.num_numerical),
+        recipe, world_size, memory, accumulates=False,
+    )  # fmt: skip

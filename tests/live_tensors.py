@@ -1,0 +1,31 @@
+"""The storages of tensors that exist while a step runs."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+
+
+class LiveTensors(TorchDispatchMode):
+    """Adds up the storages that exist, as operations make them and the last user leaves them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: dict[int, int] = {}
+        self.peak = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        for item in tree_iter(made):
+            if isinstance(item, torch.Tensor):
+                storage = item.untyped_storage()
+                key = storage._cdata
+                if key not in self.sizes:
+                    self.sizes[key] = storage.nbytes()
+                    self.peak = max(self.peak, sum(self.sizes.values()))
+                    weakref.finalize(storage, self.sizes.pop, key, None)
+        return made
