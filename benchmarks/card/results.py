@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.harness import Bar
-from trainmark.data.json_documents import written_whole
+from trainmark.data.json_documents import open_regular, written_whole
 from trainmark.errors import RecordError, escaped
 
 if TYPE_CHECKING:
@@ -75,11 +75,15 @@ class Results:
             RecordError: the file of that name is not one of ours.
         """
         try:
-            earlier = json.loads(self.json.read_bytes())
-            theirs, sections = earlier["measured"], earlier["sections"]
+            with open_regular(self.json) as file:
+                earlier = json.load(file)
+            theirs, sections = {**earlier["measured"]}, earlier["sections"]
+            measured_at = datetime.fromisoformat(earlier["date"])
+            for name, section in sections.items():
+                list(_section(name, section))  # every part that a page shows must be there
         except FileNotFoundError:
             return []
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise RecordError(
                 f"not results of make gpu: {error!r}", where=str(self.json),
                 remedy="move the file away",
@@ -89,7 +93,7 @@ class Results:
         if not differ:
             self.document["sections"] = sections
             return []
-        aside = f".{earlier['date'].replace(':', '')}"
+        aside = f".{measured_at:%Y%m%dT%H%M%S}"
         for path in (self.json, self.page):
             path.replace(path.with_name(f"{path.stem}{aside}{path.suffix}"))
         return [

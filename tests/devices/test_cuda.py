@@ -333,6 +333,22 @@ def test_an_old_library_tells_less(vendor: cuda.Cuda, monkeypatch: pytest.Monkey
     assert vendor.occupants(1) == []  # what the driver reserves is in its "used"
 
 
+def test_answers_that_cannot_be_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    card = FakeCard(total=80 * GIB, used=-5, computing={7: 2**64 - 1})
+    library = nvml(card, names={7: "python"})
+
+    def fail() -> None:
+        raise OSError("the driver went away")
+
+    library.nvmlShutdown = fail
+    library.nvmlDeviceGetName = lambda _card: b"NVIDIA \xff"
+    monkeypatch.setitem(sys.modules, "pynvml", library)
+    (found,) = nvidia_driver.cards()
+    assert found.name == "NVIDIA \ufffd"
+    assert (found.total_bytes, found.used_bytes, found.free_bytes) == (80 * GIB, None, None)
+    assert [(one.pid, one.used_bytes) for one in found.processes] == [(7, None)]
+
+
 def test_a_library_that_fails_leaves_the_drivers_files(
     vendor: cuda.Cuda, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

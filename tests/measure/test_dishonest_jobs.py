@@ -339,6 +339,14 @@ def test_a_batch_larger_than_the_data_is_a_finding(run: Run) -> None:
     assert "trust_partial_batch" in [reason.code for reason in record.trust.reasons]
 
 
+@pytest.mark.parametrize(("ahead", "noted"), [(2, False), (5, False), (6, True)])
+def test_batches_read_before_measuring_are_noted(run: Run, ahead: int, noted: bool) -> None:
+    # 60 steps, of which 10 warm up: 5 of the 50 measured are a tenth.
+    record = run(ToyJob, max_steps=60, read_ahead_batches=ahead)
+    found = [note.args for note in record.notes if note.code == "read_before_measured"]
+    assert found == [{"ahead": ahead, "batches": 50}] * noted
+
+
 class SlowSteps(ToyJob):
     """Takes 20 ms a step, so that windows are long enough to be compared with clocks."""
 

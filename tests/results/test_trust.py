@@ -54,6 +54,8 @@ def said(trust: Trust) -> tuple[str, list[str]]:
         ({"notes": [message("steadiness_unknown")]}, "noisy", ["trust_steadiness_unknown"]),
         ({"notes": [message("machine_busy", share=0.2)]}, "noisy", ["trust_busy"]),
         ({"notes": [message("compiled_while_measured", graphs=1)]}, "noisy", ["trust_compiled"]),
+        ({"notes": [message("read_before_measured", ahead=64, batches=90)]}, "noisy",
+         ["trust_read_before"]),
         ({"notes": [message("loss_did_not_fall", first=1.0, last=1.0)]}, "noisy", []),
         ({"labels": ["generated-data"]}, "do_not_quote", ["trust_generated_data"]),
         ({"notes": [message("oversubscribed")]}, "do_not_quote", ["trust_oversubscribed"]),

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 PROC = Path("/proc/driver/nvidia")
 DEVICE_NODES = Path("/dev")
 LIBRARY = "libcuda.so.1"
+_NO_SIZE = 2**63 - 1  # above it are NVML's words for "not available", as unsigned numbers
 _NAME_LENGTH = 60  # of a process; the rest of a longer name says nothing
 # Clocks and limits of a card: the library's function, further arguments, unit of its answer.
 # https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceQueries.html
@@ -101,25 +102,36 @@ def _managed() -> list[Card]:
         return []
     try:
         pynvml.nvmlInit()
-    except pynvml.NVMLError:
+    except (pynvml.NVMLError, OSError):
         return []
     try:
         return [
             _card(pynvml, pynvml.nvmlDeviceGetHandleByIndex(index))
             for index in range(pynvml.nvmlDeviceGetCount())
         ]
-    except pynvml.NVMLError:
+    except (pynvml.NVMLError, OSError):
         return []  # a card is lost, for instance: the driver's files still name it
     finally:
-        pynvml.nvmlShutdown()
+        _told(pynvml, pynvml.nvmlShutdown)
 
 
 def _told(nvml: Any, ask: Callable[..., Any], *args: Any) -> Any:
     """Return an answer; None where this card, driver or container gives none."""
     try:
         return ask(*args)
-    except (nvml.NVMLError, UnicodeDecodeError):
+    except (nvml.NVMLError, OSError, UnicodeDecodeError):
         return None
+
+
+def _text(answer: str | bytes | None) -> str | None:
+    """Return a text; a library before version 11.5 answers in bytes."""
+    return answer.decode(errors="replace") if isinstance(answer, bytes) else answer
+
+
+def _size(answer: Any, most: int | None = None) -> int | None:
+    """Return a size in bytes; None for one that cannot be, NVML's "not available" among them."""
+    highest = _NO_SIZE if most is None else most
+    return answer if isinstance(answer, int) and 0 <= answer <= highest else None
 
 
 def _card(nvml: Any, handle: Any) -> Card:
@@ -143,20 +155,20 @@ def _card(nvml: Any, handle: Any) -> Card:
 
 
 def _read(nvml: Any, handle: Any) -> Card:
-    name = _told(nvml, nvml.nvmlDeviceGetName, handle) or "unknown"
-    uuid = _told(nvml, nvml.nvmlDeviceGetUUID, handle)
+    name = _text(_told(nvml, nvml.nvmlDeviceGetName, handle))
+    uuid = _text(_told(nvml, nvml.nvmlDeviceGetUUID, handle))
     # The second version tells apart what the driver reserves; it came with driver 510.
     newer = getattr(nvml, "nvmlMemory_v2", None)
     memory = newer and _told(nvml, nvml.nvmlDeviceGetMemoryInfo, handle, newer)
-    used = None if memory is None else memory.used
+    without_reserve = memory is not None
     memory = memory or _told(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
+    total = None if memory is None else _size(memory.total)
     return Card(
-        # A library before version 11.5 answers in bytes.
-        name=name.decode() if isinstance(name, bytes) else name,
-        uuid=uuid.decode() if isinstance(uuid, bytes) else uuid,
-        total_bytes=None if memory is None else memory.total,
-        free_bytes=None if memory is None else memory.free,
-        used_bytes=used,
+        name=name or "unknown",
+        uuid=uuid,
+        total_bytes=total,
+        free_bytes=None if memory is None else _size(memory.free, total),
+        used_bytes=_size(memory.used, total) if without_reserve else None,
         processes=tuple(_processes(nvml, handle)),
     )
 
@@ -170,10 +182,9 @@ def _processes(nvml: Any, handle: Any) -> Iterator[Process]:
         for found in _told(nvml, ask, handle) or ():
             if found.pid not in seen:  # one that computes and draws is in both lists
                 seen.add(found.pid)
-                name = _told(nvml, nvml.nvmlSystemGetProcessName, found.pid)
-                name = name.decode(errors="replace") if isinstance(name, bytes) else name
+                name = _text(_told(nvml, nvml.nvmlSystemGetProcessName, found.pid))
                 short = name.rsplit("/", 1)[-1][:_NAME_LENGTH] if name else None
-                yield Process(found.pid, short, found.usedGpuMemory, computes)
+                yield Process(found.pid, short, _size(found.usedGpuMemory), computes)
 
 
 def clocks(uuid: str) -> dict[str, float | None]:
@@ -189,7 +200,7 @@ def clocks(uuid: str) -> dict[str, float | None]:
         return found
     try:
         pynvml.nvmlInit()
-    except pynvml.NVMLError:
+    except (pynvml.NVMLError, OSError):
         return found
     try:
         handle = _told(pynvml, pynvml.nvmlDeviceGetHandleByUUID, uuid)
@@ -199,7 +210,7 @@ def clocks(uuid: str) -> dict[str, float | None]:
                 value = _told(pynvml, getattr(pynvml, question), handle, *arguments)
                 found[name] = None if value is None else value * unit
     finally:
-        pynvml.nvmlShutdown()
+        _told(pynvml, pynvml.nvmlShutdown)
     return found
 
 

@@ -33,6 +33,9 @@ _LEAST_UPDATES = 0.9
 # Marks of a step and the host's clock around a window time the same work.
 _CLOCK_TOLERANCE = 0.1
 _CLOCK_FLOOR_S = 0.1  # in shorter windows, the time between the two dominates
+# Batches that wait ready when measuring begins were read before: their reading is not measured.
+_READ_BEFORE = 0.1
+_ALWAYS_READ_AHEAD = 2
 _NS_PER_S = 1e9
 _GIB = 2**30
 
@@ -203,6 +206,10 @@ def _on_conditions(seen: Seen) -> Iterator[Message]:
                 process=user["process"],
                 gib=(user["used_bytes"] or 0) / _GIB,
             )
+    recipe, steps = seen.plan.recipe, seen.timeline.ranks[0].phases["train"].steps
+    ahead, batches = recipe["read_ahead_batches"], steps * recipe["grad_accum_steps"]
+    if steps and ahead > max(_ALWAYS_READ_AHEAD, _READ_BEFORE * batches):
+        yield message("read_before_measured", ahead=ahead, batches=batches)
     graphs = graphs_while_measured(seen.timeline)
     if graphs:
         yield message("compiled_while_measured", graphs=graphs)

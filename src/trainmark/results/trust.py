@@ -38,11 +38,13 @@ _IN_SHORT: dict[str, Callable[[Args], Message]] = {
     "not_steady": lambda args: message("trust_drift", drift=args["drift"]),
     "compiled_while_measured": lambda args: message("trust_compiled", graphs=args["graphs"]),
     "steadiness_unknown": lambda _: message("trust_steadiness_unknown"),
+    "read_before_measured": lambda args: message("trust_read_before", ahead=args["ahead"]),
     "machine_busy": lambda args: message("trust_busy", share=args["share"]),
 }
 _NOISY = (
     "trust_drift", "trust_steadiness_unknown", "trust_cv", "trust_busy", "trust_swing",
     "trust_long_evaluation", "trust_launch_cv", "trust_few_launches", "trust_compiled",
+    "trust_read_before",
 )  # fmt: skip
 
 
