@@ -14,6 +14,8 @@ from benchmarks.jobs import endless_batches
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from torch.profiler import profile
+
     from trainmark.protocols import Device
 
 WARMUP, STEPS = sized((3, 5), (1, 2))
@@ -95,10 +97,16 @@ def _activities(torch_type: str) -> list[Any]:
     return [ProfilerActivity.CPU, *([found] if extra else [])]
 
 
+def _profiler(device: Device) -> profile:
+    from torch.profiler import profile
+
+    # acc_events: there is one cycle only, and torch 2.11 warns where it is not said.
+    return profile(activities=_activities(device.torch_type), acc_events=True)
+
+
 def profile_steps(step: Callable[[], object], device: Device) -> Profile:
     """Profile a few steps after a few others."""
     from torch.autograd import DeviceType
-    from torch.profiler import profile
 
     on_host = device.torch_type == "cpu"
     steps = 1 if on_host else STEPS  # a host has no gaps between steps to look at
@@ -106,10 +114,10 @@ def profile_steps(step: Callable[[], object], device: Device) -> Profile:
         step()
     if not on_host:
         # The first use of a device's profiler sets it up, while the steps go on.
-        with profile(activities=_activities(device.torch_type)):
+        with _profiler(device):
             step()
             device.synchronize()
-    with profile(activities=_activities(device.torch_type)) as found:
+    with _profiler(device) as found:
         for _ in range(steps):
             step()
         device.synchronize()

@@ -124,10 +124,15 @@ def _waits(job: Job, device: Device) -> dict[str, str] | None:
     """Return which operation of a step makes the host wait, and where; None if none does."""
     from trainmark.conformance.synchronization import no_synchronization
 
+    step: list[Batch] = []  # read before, because reading may wait
+    with closing(batches_of(job, device, 0, depth=0)) as batches:
+        for batch in batches:
+            step.append(batch)
+            if batch.closes_step:
+                break
     try:
-        # Read in a thread, where waiting is allowed.
-        with closing(batches_of(job, device, 0, depth=1)) as batches, no_synchronization(device):
-            job.step(batches)
+        with no_synchronization(device):
+            job.step(iter(step))
     except RuntimeError as error:  # a device's own error is any; the step worked before
         here = Path(__file__).parent
         lines = [

@@ -245,7 +245,7 @@ def test_recipes_have_the_published_global_batches() -> None:
     [
         ({"grad_accum_steps": 2}, "grad_accum_steps=2 does not go with fused tables"),
         ({"weight_decay": 0.1}, "weight_decay=0.1 does not go with fused tables"),
-        ({"compile": True}, "compile=True does not go with fused tables"),
+        ({"compile": True}, "compile=true does not go with fused tables"),
         ({"bottom_layers": "16,9"}, "bottom_layers=16,9 ends in 9"),
         ({"top_layers": "16,2"}, "top_layers=16,2 ends in 2"),
         ({"top_layers": "16,,1"}, "'16,,1' is no list of widths"),
