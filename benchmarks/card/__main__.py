@@ -126,8 +126,9 @@ def measure(
         rows = [Bar(**bar).row() for bar in found["bars"]] or [found["output"]]
         print("\n".join(filter(None, rows)), flush=True)
     failures = results.failures(given.sections)
-    fine = "met all bars" if card.size == "full" else "bars do not count at this size"
-    print("\n".join(failures) or f"every section finished; {fine}")
+    unjudged = results.unjudged(given.sections)
+    fine = "missed no bar" if card.size == "full" else "bars do not count at this size"
+    print("\n".join([*(failures or [f"every section finished; {fine}"]), *unjudged]))
     print(f"{results.page}\n{results.json}", flush=True)
     return EXIT_FAILED if failures else EXIT_PASSED
 

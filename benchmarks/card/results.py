@@ -138,6 +138,16 @@ class Results:
                 found += [f"{name}: {what}: missed" for what in missed]
         return found
 
+    def unjudged(self, asked: Iterable[str]) -> list[str]:
+        """Return the bars of the sections asked for that nothing could be held against."""
+        sections = self.document["sections"]
+        return [
+            f"{name}: {bar['what']}: not judged, {bar['measured']}"
+            for name in asked
+            for bar in sections.get(name, {"bars": []})["bars"]
+            if bar["met"] is None
+        ]
+
     def _lines(self) -> Iterable[str]:
         document = self.document
         yield f"# {document['measured']['product']}\n"

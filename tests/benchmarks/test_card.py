@@ -54,6 +54,10 @@ MISSED = """
 def run(card):
     return Findings([Bar("speed", "0", "at least 1", False)])
 """
+UNJUDGED = """
+def run(card):
+    return Findings([Bar("share", "unknown: no peak", "at least 1", None)])
+"""
 FAILS = """
 def run(card):
     note(card)
@@ -196,6 +200,16 @@ def test_only_what_is_not_finished_runs_again(sections: Sections) -> None:
     assert sections.measure("--sections", "good", "--restart") == 0
     assert (sections.calls("good"), sections.calls("bad")) == (2, 2)
     assert set(sections.document()["sections"]) == {"good", "bad"}
+
+
+def test_a_bar_that_nothing_can_judge_is_named_and_does_not_fail(
+    sections: Sections, capfd: pytest.CaptureFixture[str]
+) -> None:
+    sections.add("open", UNJUDGED)
+    assert sections.measure(size="full") == 0
+    assert "open: share: not judged, unknown: no peak" in capfd.readouterr().out.splitlines()
+    (bar,) = sections.document("some-card")["sections"]["open"]["bars"]
+    assert bar["met"] is None
 
 
 @pytest.mark.parametrize(
