@@ -247,6 +247,7 @@ class FakeVendor:
     product: str = "Fake Accelerator 1"
     torch_type: str = "cpu"
     collective_backend: str = "gloo"
+    visible_devices: str | None = None
     recorded_variables: tuple[str, ...] = ()
     memory_bytes: int | None = None
 
@@ -273,6 +274,12 @@ class FakeVendor:
 
     def collective_library(self) -> str:
         return "fake 1.0"
+
+    def monitor(self) -> None:
+        """Nothing reads a fake."""
+
+    def monitored(self, nproc: int) -> list[int]:
+        return []
 
     def open(self, local_rank: int, ranks_here: int) -> SyncDevice:
         return SyncDevice(FakeClock())

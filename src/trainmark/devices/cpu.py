@@ -95,6 +95,7 @@ class Cpu:
     name = "cpu"
     torch_type = "cpu"
     collective_backend = "gloo"
+    visible_devices: str | None = None
     recorded_variables: tuple[str, ...] = ()
     counts_cores = True
 
@@ -138,6 +139,14 @@ class Cpu:
     def collective_library(self) -> str:
         """Return torch's own backend, whose version is torch's."""
         return self.collective_backend
+
+    def monitor(self) -> None:
+        """Return None: the sampler reads the host itself."""
+
+    def monitored(self, nproc: int) -> list[int]:
+        """Return nothing: a processor is not a device of a monitor."""
+        del nproc
+        return []
 
     def open(self, local_rank: int, ranks_here: int) -> CpuDevice:
         """Return the CPU with its cores divided evenly among the ranks of this machine.

@@ -35,6 +35,7 @@ class Cuda:
     name = "cuda"
     torch_type = "cuda"
     collective_backend = "nccl"
+    visible_devices: str | None = VISIBLE_DEVICES
     recorded_variables: tuple[str, ...] = (
         VISIBLE_DEVICES, "CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING", "CUBLAS_WORKSPACE_CONFIG",
         "NVIDIA_TF32_OVERRIDE", "PYTORCH_CUDA_ALLOC_CONF", "NCCL_DEBUG", "NCCL_ALGO", "NCCL_PROTO",
@@ -110,6 +111,14 @@ class Cuda:
         from torch.cuda import nccl
 
         return "nccl " + ".".join(str(part) for part in nccl.version())
+
+    def monitor(self) -> None:
+        """Return None: nothing reads the cards yet."""
+
+    def monitored(self, nproc: int) -> list[int]:
+        """Return nothing, as there is no monitor."""
+        del nproc
+        return []
 
     def open(self, local_rank: int, ranks_here: int) -> CudaDevice:
         """Return the device with the rank's local number."""

@@ -35,6 +35,7 @@ class StandIn:
     name = NAME
     torch_type = NAME
     collective_backend = f"cpu:gloo,{NAME}:gloo"
+    visible_devices: str | None = None
     recorded_variables: tuple[str, ...] = (*_DEFAULTS, FAULT)
     counts_cores = False
 
@@ -63,6 +64,12 @@ class StandIn:
 
     def collective_library(self) -> str:
         return "gloo through host memory"
+
+    def monitor(self) -> None:
+        """A simulated device has no management library."""
+
+    def monitored(self, nproc: int) -> list[int]:
+        return []
 
     def open(self, local_rank: int, ranks_here: int) -> StandInDevice:
         from trainmark_stand_in.device import StandInDevice

@@ -1,0 +1,137 @@
+"""One accelerator that torch drives through ``torch.accelerator``, as a rank uses it.
+
+Marks are events in the current stream. A vendor's own file overrides what its devices do otherwise.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from trainmark.errors import EnvironmentFault
+from trainmark.protocols import MatmulRate, MemoryUse
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trainmark.spec import Precision
+
+
+class Accelerator:
+    """A device of any type that torch knows; see ``Device``.
+
+    Args:
+        modules: what to import after torch so that torch knows ``torch_type``.
+    """
+
+    def __init__(
+        self, index: int, *, vendor: str, torch_type: str, modules: Sequence[str] = ()
+    ) -> None:
+        import torch
+
+        self._torch = torch
+        self.name = vendor
+        self.torch_type = torch_type
+        self.index = index
+        self._open(modules)
+        self._peak_used_bytes = 0
+
+    def _open(self, modules: Sequence[str]) -> None:
+        """Select the device, before anything is built on it.
+
+        Raises:
+            EnvironmentFault: a module is missing, or the driver does not let torch open the device.
+        """
+        torch = self._torch
+        try:
+            for module in modules:
+                import_module(module)
+            torch.accelerator.set_device_index(self.index)
+            torch.accelerator.reset_peak_memory_stats()
+        except Exception as error:  # torch and its extensions raise several classes of their own
+            raise EnvironmentFault(
+                f"torch {torch.__version__} cannot open {self.torch_type} device {self.index}: "
+                f"{error}",
+                where=f"--device {self.name}",
+                remedy="check the driver with the vendor's tool and the devices with "
+                "`trainmark list devices`",
+            ) from error
+
+    def mark(self) -> Any:
+        """Record and return an event."""
+        event = self._torch.Event(self.torch_type, enable_timing=True)
+        event.record()
+        return event
+
+    def elapsed_ns(self, start: Any, end: Any) -> int:
+        """Return the time between two events."""
+        milliseconds: float = start.elapsed_time(end)
+        return round(milliseconds * 1e6)
+
+    def synchronize(self) -> None:
+        """Wait for the device."""
+        self._torch.accelerator.synchronize()
+
+    def read(self, losses: Sequence[Any]) -> list[float]:
+        """Copy all losses in one transfer."""
+        stacked: list[float] = self._torch.stack([loss.float() for loss in losses]).tolist()
+        return stacked
+
+    def pin(self, tensor: Any) -> Any:
+        """Copy to pinned memory; torch reuses it only after the copy to the device is done."""
+        return tensor.pin_memory()
+
+    def place(self, value: Any) -> Any:
+        """Move to the device; host tensors are pinned and copied asynchronously."""
+        if isinstance(value, self._torch.Tensor) and value.device.type == "cpu":
+            return self.pin(value).to(self.torch_type, non_blocking=True)
+        return value.to(self.torch_type)
+
+    def set_precision(self, precision: Precision) -> dict[str, Any]:
+        """Switch TF32 matmuls on for ``tf32`` only; autocast is the job's."""
+        torch = self._torch
+        torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+        return {
+            "float32_matmul": torch.get_float32_matmul_precision(),
+            "tf32": precision == "tf32",
+            "autocast": precision if precision in ("bf16", "fp16") else None,
+            "deterministic": torch.are_deterministic_algorithms_enabled(),
+        }
+
+    def memory(self) -> MemoryUse:
+        """Return allocator peak and the highest device-wide use seen by these calls."""
+        accelerator = self._torch.accelerator
+        free, total = accelerator.get_memory_info()
+        self._peak_used_bytes = max(self._peak_used_bytes, total - free)
+        return MemoryUse(
+            allocator_peak_bytes=accelerator.max_memory_allocated(),
+            used_bytes=self._peak_used_bytes,
+            total_bytes=total,
+            scope="device",
+        )
+
+    def matmul_rate(self, precision: Precision) -> MatmulRate:
+        """Measure at sizes that fill a large device, then release the memory."""
+        from trainmark.devices.rates import best_matmul_rate
+
+        rate = best_matmul_rate(self, precision, sizes=(1024, 4096, 8192))
+        self._torch.accelerator.empty_cache()
+        self._torch.accelerator.reset_peak_memory_stats()
+        return rate
+
+    def copy_bytes_per_second(self) -> float:
+        """Measure on far more bytes than the second-level cache holds."""
+        from trainmark.devices.rates import best_copy_rate
+
+        return best_copy_rate(self, copied_bytes=1 << 30)
+
+    def describe(self) -> dict[str, Any]:
+        """Return product name and memory."""
+        properties = self._torch.get_device_module(self.torch_type).get_device_properties(
+            self.index
+        )
+        return {
+            "name": str(getattr(properties, "name", "unknown")),
+            "vendor": self.name,
+            "memory_total_bytes": getattr(properties, "total_memory", None),
+        }

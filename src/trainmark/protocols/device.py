@@ -1,0 +1,215 @@
+"""What a device is to a rank, and what its vendor answers before a rank starts.
+
+Tensors are typed ``Any``: no torch here, so that fakes and launchers can use the same interfaces.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from contextlib import AbstractContextManager
+
+    from trainmark.protocols.monitor import Monitor
+    from trainmark.spec import Precision, RankMemory, Recipe
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryUse:
+    """Bytes of device memory: allocator peak, device-wide use, and the total.
+
+    ``scope`` says what ``used_bytes`` covers: ``device`` or ``process``.
+    """
+
+    allocator_peak_bytes: int | None
+    used_bytes: int | None
+    total_bytes: int | None
+    scope: str
+
+
+# Keys that ``describe`` and ``set_precision`` must return, because figures and pages read them.
+DESCRIBE_KEYS = ("name", "vendor", "memory_total_bytes")
+PRECISION_KEYS = ("tf32", "autocast", "deterministic")
+
+
+class MatmulRate(NamedTuple):
+    """The rate of a large matmul, and how much it changed during the measurement.
+
+    Args:
+        swing: share by which one half of the repetitions was slower than the other; None
+            for a single repetition.
+    """
+
+    flops_per_second: float
+    swing: float | None
+
+
+class Device(Protocol):
+    """One accelerator as a rank uses it. Torch is imported inside the methods only."""
+
+    name: str
+    torch_type: str
+
+    def mark(self) -> Any:
+        """Return a point in the device's stream of work (host time on a CPU)."""
+
+    def elapsed_ns(self, start: Any, end: Any) -> int:
+        """Return the device time between two marks; both must have been synchronised."""
+
+    def synchronize(self) -> None:
+        """Wait until the device has finished all work given to it."""
+
+    def read(self, losses: Sequence[Any]) -> list[float]:
+        """Copy scalar losses to the host in one transfer."""
+
+    def pin(self, tensor: Any) -> Any:
+        """Return a host tensor from which ``place`` copies without waiting; it may be the same.
+
+        Called by another thread than the other methods, while the device works.
+        """
+
+    def place(self, value: Any) -> Any:
+        """Move a tensor or module to the device; the copy may still be in progress."""
+
+    def set_precision(self, precision: Precision) -> dict[str, Any]:
+        """Set the precision of matmuls; return the flags that are then in effect.
+
+        Keys: at least ``PRECISION_KEYS``.
+        """
+
+    def memory(self) -> MemoryUse:
+        """Return memory use since the process started."""
+
+    def matmul_rate(self, precision: Precision) -> MatmulRate:
+        """Measure the rate of a large square matmul in ``precision``."""
+
+    def copy_bytes_per_second(self) -> float:
+        """Measure the rate of a large copy within the device's memory, read plus written."""
+
+    def describe(self) -> dict[str, Any]:
+        """Return product name, driver, memory and similar facts for the record.
+
+        Keys: at least ``DESCRIBE_KEYS``.
+        """
+
+
+@runtime_checkable
+class ReportsClocks(Protocol):
+    """A device that can tell its clocks; not every vendor's management library does."""
+
+    def clocks(self) -> dict[str, float | None]:
+        """Return clocks and limits by name with the unit in it; None for an unknown one."""
+
+
+@runtime_checkable
+class ReplaysGraphs(Protocol):
+    """A device whose kernels torch records as graphs, for recipes that ``replays_graphs``."""
+
+    def begin_step(self) -> None:
+        """Say that a step begins: the graphs' outputs of the last one are no longer needed."""
+
+    def graphs_left_out(self) -> int | None:
+        """Return how many compiled graphs torch runs without a recording; None: unknown."""
+
+
+@runtime_checkable
+class ForbidsSynchronization(Protocol):
+    """A device that can tell where the host waits for it; ``conformance.synchronization`` asks."""
+
+    def forbid_synchronization(self) -> AbstractContextManager[None]:
+        """Return a context in which every wait of the host for the device raises an error."""
+
+
+class Refusal(NamedTuple):
+    """Why a device cannot run something, and the way out."""
+
+    why: str
+    way_out: str
+
+
+class Vendor(Protocol):
+    """A kind of device as planning uses it, without importing torch.
+
+    ``counts_cores``: ``count`` counts processor cores, which ranks share. More ranks than cores
+    are then allowed and labelled ``oversubscribed``. Otherwise each rank needs its own device.
+    ``visible_devices``: the environment variable that hides devices; None where there is none.
+    ``recorded_variables``: environment variables that affect its devices, that one among them;
+    they must not contain secrets, because they go into the record.
+    """
+
+    name: str
+    torch_type: str
+    collective_backend: str
+    visible_devices: str | None
+    recorded_variables: tuple[str, ...]
+    counts_cores: bool
+
+    def count(self) -> int:
+        """Return how many devices ranks can use here; 0 when there are none."""
+
+    def product_names(self) -> list[str]:
+        """Return the product name of each device."""
+
+    def rank_memory(self, nproc: int) -> RankMemory | None:
+        """Return the memory available to one of ``nproc`` ranks; None if only torch can tell."""
+
+    def refuse(self, recipe: Recipe, nproc: int) -> Refusal | None:
+        """Return why ``recipe`` on ``nproc`` ranks cannot run here, or None.
+
+        Also a recipe that ``replays_graphs`` where torch records no graphs of these devices.
+        """
+
+    def driver_version(self) -> str | None:
+        """Return the driver's version; None if there is no driver or it cannot be found out."""
+
+    def open(self, local_rank: int, ranks_here: int) -> Device:
+        """Return the device of one rank. No earlier call may import torch."""
+
+    def collective_library(self) -> str:
+        """Return name and version of the collective library; called by a rank."""
+
+    def monitor(self) -> Monitor | None:
+        """Return what reads the devices while ranks work; None where nothing can.
+
+        Raises:
+            MonitorFault: the tool or library is not installed.
+        """
+
+    def monitored(self, nproc: int) -> list[int]:
+        """Return ``DeviceSample.index`` of each rank's device, in the order of local ranks.
+
+        Empty where it is not known which of the monitor's devices ranks use.
+        """
+
+
+class Occupant(NamedTuple):
+    """A process on a device that is not of this run.
+
+    Args:
+        process: its name and number, as far as they can be found out.
+        used_bytes: the device's memory that it holds; None: unknown.
+        computes: it may compute there; otherwise it only draws.
+    """
+
+    device: str
+    process: str
+    used_bytes: int | None
+    computes: bool
+
+    def said(self) -> str:
+        """Return what is on the device, in words."""
+        memory = "" if self.used_bytes is None else f", {self.used_bytes / 2**30:.1f} GiB"
+        return f"{self.device}: used by {self.process}{memory}"
+
+
+@runtime_checkable
+class Diagnoses(Protocol):
+    """A vendor that can tell what is wrong with its devices before a rank opens one."""
+
+    def unusable(self) -> Refusal | None:
+        """Return why devices that are here cannot be used; None if they can or none is here."""
+
+    def occupants(self, nproc: int) -> list[Occupant]:
+        """Return the processes on the devices of ``nproc`` ranks; called before they start."""

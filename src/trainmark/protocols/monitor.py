@@ -1,0 +1,106 @@
+"""What a vendor's management library or tool tells of its devices while they work."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+FaultKind = Literal["absent", "hung", "failed", "unreadable"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceSample:
+    """One reading of one device; what is not told is None, never 0.
+
+    Args:
+        index: the device's number among those of this machine, as the monitor counts them,
+            from 0; without gaps where the monitor numbers several chips of a card.
+        name: full product name, as printed.
+        utilization_percent: share of the last interval in which the device computed, 0 to 100.
+        clock_mhz: of the units that compute.
+        throttle_reasons: why its clocks are lowered, in the monitor's words; empty: they are not.
+        energy_j: a counter that only rises while the driver is loaded. Never computed from power.
+    """
+
+    index: int
+    name: str | None = None
+    uuid: str | None = None
+    temperature_c: float | None = None
+    power_w: float | None = None
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    utilization_percent: float | None = None
+    clock_mhz: float | None = None
+    memory_clock_mhz: float | None = None
+    throttle_reasons: tuple[str, ...] | None = None
+    energy_j: float | None = None
+
+    def told(self) -> dict[str, Any]:
+        """Return what is known, by name."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+class MonitorFault(Exception):
+    """A monitor that gave no reading this time.
+
+    Args:
+        kind: ``absent``: not installed, or no longer there; ``hung``: no answer in time;
+            ``failed``: it ended with an error; ``unreadable``: it printed another form, or nothing.
+        said: what it printed or raised, in a line.
+    """
+
+    def __init__(self, kind: FaultKind, said: str) -> None:
+        super().__init__(f"{kind}: {said}")
+        self.kind: FaultKind = kind
+        self.said = said
+
+
+class Monitor(Protocol):
+    """Reads all devices of one vendor; used by the sampler's process, without torch."""
+
+    name: str  # of the library or the tool with its version where it is known: ``nvml 13.580``
+
+    def read(self) -> Sequence[DeviceSample]:
+        """Return one reading of each device.
+
+        Raises:
+            MonitorFault: no reading this time; the next one may succeed.
+        """
+
+    def close(self) -> None:
+        """Release what the monitor holds."""
+
+
+class Condition(NamedTuple):
+    """Something about a machine that stops a run or spoils its figures, and its remedy.
+
+    Args:
+        code: what was examined, ``ecc`` for example: the same on every machine.
+        severity: ``stops`` a run, ``spoils`` its figures, is ``unknown`` here, or is ``fine``.
+        what: what was found, with its numbers.
+        remedy: what to do, in a few words; empty if ``fine``.
+    """
+
+    code: str
+    severity: Literal["stops", "spoils", "unknown", "fine"]
+    what: str
+    remedy: str = ""
+
+
+@runtime_checkable
+class Examined(Protocol):
+    """A vendor that can tell the state of its devices; ``trainmark doctor`` asks."""
+
+    def conditions(self, nproc: int) -> Sequence[Condition]:
+        """Return the state of the devices of ``nproc`` ranks: clocks, limits, ECC and others."""
+
+
+@runtime_checkable
+class Located(Protocol):
+    """A vendor that knows to which NUMA node of the machine a device is connected."""
+
+    def numa_node(self, local_rank: int) -> int | None:
+        """Return the NUMA node of a rank's device; None if the machine does not tell."""
