@@ -216,3 +216,46 @@ def test_more_flops_than_preflight_measured_are_doubted(
             "tflops": pytest.approx(1.001e-9), "matmul_tflops": pytest.approx(1e-9),
             "share": pytest.approx(1.001),
         }  # fmt: skip
+
+
+def devices_of(*rates: float | None, shares: bool = False, last: str = "X1") -> list[Any]:
+    """Return a rank for each matmul rate, in FLOP/s; the last one's device is a ``last``."""
+    found = []
+    for number, rate in enumerate(rates):
+        facts, *rest = rank_events([8], of_all=[8 * len(rates)], changed=["a"])
+        name = last if number == len(rates) - 1 else "X1"
+        changed = {"device": {"name": name}, "matmul_flops_per_second": rate}
+        found.append([facts | changed | {"shares_cores": shares}, *rest])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("ranks", "slow"),
+    [
+        (devices_of(100e12), []),
+        (devices_of(100e12, 95e12), []),
+        (devices_of(94e12, 100e12), [(0, 94.0, 100.0)]),
+        (devices_of(100e12, 80e12, 98e12, 96e12), [(1, 80.0, 98.0)]),
+        (devices_of(100e12, 50e12, 60e12), [(1, 50.0, 80.0), (2, 60.0, 75.0)]),
+        (devices_of(100e12, 50e12, last="X2"), []),
+        (devices_of(100e12, 50e12, shares=True), []),
+        (devices_of(100e12, None), []),
+    ],
+)
+def test_a_device_slower_than_its_siblings_is_doubted(
+    plan: Plan, tmp_path: Path, ranks: list[Any], slow: list[tuple[int, float, float]]
+) -> None:
+    found = [item.args for item in doubts(plan, timeline(tmp_path, *ranks))
+             if item.code == "slow_device"]  # fmt: skip
+    assert [(args["rank"], args["tflops"], args["others_tflops"]) for args in found] == slow
+    assert [args["share"] for args in found] == [1 - own / others for _, own, others in slow]
+    assert all(args["device"] == "X1" for args in found)
+
+
+def test_events_that_do_not_tell_whether_ranks_share_cores_name_no_slow_device(
+    plan: Plan, tmp_path: Path
+) -> None:
+    ranks = devices_of(100e12, 50e12)
+    for facts, *_ in ranks:
+        del facts["shares_cores"]
+    assert "slow_device" not in [item.code for item in doubts(plan, timeline(tmp_path, *ranks))]

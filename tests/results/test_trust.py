@@ -56,6 +56,7 @@ def said(trust: Trust) -> tuple[str, list[str]]:
         ({"notes": [message("compiled_while_measured", graphs=1)]}, "noisy", ["trust_compiled"]),
         ({"notes": [message("read_before_measured", ahead=64, batches=90)]}, "noisy",
          ["trust_read_before"]),
+        ({"notes": [message("slow_device", rank=3)]}, "noisy", ["trust_slow_device"]),
         ({"notes": [message("loss_did_not_fall", first=1.0, last=1.0)]}, "noisy", []),
         ({"labels": ["generated-data"]}, "do_not_quote", ["trust_generated_data"]),
         ({"notes": [message("oversubscribed")]}, "do_not_quote", ["trust_oversubscribed"]),

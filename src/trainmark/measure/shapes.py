@@ -123,6 +123,7 @@ class _Facts(_Event):
     matmul_swing: NotRequired[Annotated[float, Ge(0), Le(1)] | None]
     collective: NotRequired[str | None]
     samples_per_epoch: NotRequired[Count | None]
+    shares_cores: NotRequired[bool]
 
 
 class _Evaluate(_Timed):

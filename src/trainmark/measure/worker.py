@@ -128,6 +128,7 @@ def run_rank(rank: Rank, run_dir: Path, number: int, local_rank: int) -> None:
         "facts",
         device=device.describe(),
         memory_scope=device.memory().scope,
+        shares_cores=vendor.counts_cores,
         precision_flags=flags,
         matmul_flops_per_second=matmul.flops_per_second,
         matmul_swing=matmul.swing,

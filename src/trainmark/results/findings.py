@@ -6,6 +6,7 @@ Owns their thresholds. Computed from events, plan and figures alone.
 from __future__ import annotations
 
 from math import sqrt
+from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -35,6 +36,7 @@ _CLOCK_TOLERANCE = 0.1
 _CLOCK_FLOOR_S = 0.1  # in shorter windows, the time between the two dominates
 # Batches that wait ready when measuring begins were read before: their reading is not measured.
 _READ_BEFORE = 0.1
+_SLOW_DEVICE = 0.05  # below the other devices of the same product
 _ALWAYS_READ_AHEAD = 2
 _NS_PER_S = 1e9
 _GIB = 2**30
@@ -52,7 +54,7 @@ def find(seen: Seen) -> list[Message]:
     """Return the findings: reasons to doubt the figures."""
     rules = (
         _long_evaluation, _constant_loss, _flops, _own_epoch, _evaluated_rows, _few_updates,
-        _clocks, _partial_batch,
+        _clocks, _partial_batch, _slow_devices,
     )  # fmt: skip
     return [found for rule in rules for found in rule(seen)]
 
@@ -145,6 +147,33 @@ def _partial_batch(seen: Seen) -> Iterator[Message]:
     batch = recipe["micro_batch_size"] * recipe["grad_accum_steps"]
     if samples < batch:
         yield message("partial_batch", most=samples, batch=batch)
+
+
+def _slow_devices(seen: Seen) -> Iterator[Message]:
+    """Compare each device's matmul rate in preflight with the median of the other ranks' devices.
+
+    Only devices of the same product that ranks do not share. Of two, the slower is compared with
+    the faster.
+    """
+    rates: dict[str, dict[int, float]] = {}
+    for rank in seen.timeline.ranks:
+        rate = rank.facts.get("matmul_flops_per_second")
+        product = rank.facts.get("device", {}).get("name")
+        if rate and product and rank.facts.get("shares_cores") is False:
+            rates.setdefault(product, {})[rank.rank] = rate
+    for product, known in rates.items():
+        for number, rate in known.items():
+            others = [other for rank, other in known.items() if rank != number]
+            if not others or rate >= (1 - _SLOW_DEVICE) * median(others):
+                continue
+            yield message(
+                "slow_device",
+                rank=number,
+                device=product,
+                tflops=rate / 1e12,
+                others_tflops=median(others) / 1e12,
+                share=1 - rate / median(others),
+            )
 
 
 def notes(seen: Seen, steps: Steps, quality: Quality) -> list[Message]:

@@ -40,11 +40,12 @@ _IN_SHORT: dict[str, Callable[[Args], Message]] = {
     "steadiness_unknown": lambda _: message("trust_steadiness_unknown"),
     "read_before_measured": lambda args: message("trust_read_before", ahead=args["ahead"]),
     "machine_busy": lambda args: message("trust_busy", share=args["share"]),
+    "slow_device": lambda args: message("trust_slow_device", rank=args["rank"]),
 }
 _NOISY = (
     "trust_drift", "trust_steadiness_unknown", "trust_cv", "trust_busy", "trust_swing",
     "trust_long_evaluation", "trust_launch_cv", "trust_few_launches", "trust_compiled",
-    "trust_read_before",
+    "trust_read_before", "trust_slow_device",
 )  # fmt: skip
 
 
