@@ -28,10 +28,11 @@ def accelerators(vendor: int, *, root: Path) -> list[Path]:
 
 def numa_nodes(vendor: int, *, root: Path) -> list[int | None]:
     """Return the NUMA node of each; None where the machine does not tell."""
-    return [_numa_node(folder) for folder in accelerators(vendor, root=root)]
+    return [numa_node(folder) for folder in accelerators(vendor, root=root)]
 
 
-def _numa_node(folder: Path) -> int | None:
+def numa_node(folder: Path) -> int | None:
+    """Return the NUMA node of a device; None where the machine does not tell."""
     try:
         node = int((folder / "numa_node").read_text())
     except (OSError, ValueError):

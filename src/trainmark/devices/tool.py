@@ -5,13 +5,19 @@ Nothing that a tool prints may raise anything but ``MonitorFault``.
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
+import selectors
 import shutil
 import signal
 import subprocess
-from typing import TYPE_CHECKING
+import time
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from trainmark.protocols import DeviceSample, MonitorFault
 
@@ -26,15 +32,25 @@ _BYTES = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?", re.IGNORECASE)
 
 
+def find(name: str, folders: Sequence[str] = ()) -> str:
+    """Return the path of a tool on the PATH or, failing that, in one of the vendor's folders.
+
+    Raises:
+        MonitorFault: it is in none of them.
+    """
+    path = shutil.which(name) or shutil.which(name, path=os.pathsep.join(folders))
+    if path is None:
+        raise MonitorFault("absent", f"{name} is not on the PATH")
+    return path
+
+
 def run(argv: Sequence[str], *, timeout_s: float = TIMEOUT_S) -> str:
-    """Return what a tool prints, however it is killed; in the C locale, without a terminal.
+    """Return what a tool prints; in the C locale, without a terminal. It is killed if it hangs.
 
     Raises:
         MonitorFault: it is not there, hangs, ends with an error or prints too much.
     """
-    path = shutil.which(argv[0])
-    if path is None:
-        raise MonitorFault("absent", f"{argv[0]} is not on the PATH")
+    path, name = find(argv[0]), Path(argv[0]).name
     try:
         process = subprocess.Popen(
             [path, *argv[1:]],
@@ -45,29 +61,56 @@ def run(argv: Sequence[str], *, timeout_s: float = TIMEOUT_S) -> str:
             start_new_session=True,  # so that what it starts ends with it
         )
     except OSError as error:
-        raise MonitorFault("failed", f"{argv[0]}: {error.strerror}") from error
+        raise MonitorFault("failed", f"{name}: {error.strerror}") from error
     try:
-        out, err = process.communicate(timeout=timeout_s)
+        out, err = _printed(process, time.monotonic() + timeout_s)
     except subprocess.TimeoutExpired:
-        raise MonitorFault("hung", f"{argv[0]}: no answer in {timeout_s:g} s") from None
+        raise MonitorFault("hung", f"{name}: no answer in {timeout_s:g} s") from None
     finally:
         _end(process)
+    if len(out) > _MOST_BYTES or len(err) > _MOST_BYTES:
+        raise MonitorFault("unreadable", f"{name} printed more than {_MOST_BYTES} bytes")
     if process.returncode != 0:
         said = (err or out).decode(errors="replace").strip().splitlines()
         last = said[-1][:200] if said else "no message"
-        raise MonitorFault("failed", f"{argv[0]}: exit code {process.returncode}: {last}")
-    if len(out) > _MOST_BYTES:
-        raise MonitorFault("unreadable", f"{argv[0]} printed {len(out)} bytes")
+        raise MonitorFault("failed", f"{name}: exit code {process.returncode}: {last}")
     return out.decode(errors="replace")
 
 
+def _printed(process: subprocess.Popen[bytes], until_s: float) -> tuple[bytes, bytes]:
+    """Return output and errors of a tool that ended, or more than it may print; see ``run``."""
+    assert process.stdout is not None
+    assert process.stderr is not None
+    found = {process.stdout.fileno(): bytearray(), process.stderr.fileno(): bytearray()}
+    out, err = found.values()
+    with selectors.DefaultSelector() as selector:
+        for pipe in found:
+            selector.register(pipe, selectors.EVENT_READ)
+        while selector.get_map():
+            left_s = until_s - time.monotonic()
+            if left_s <= 0:
+                raise subprocess.TimeoutExpired(process.args, 0)
+            for key, _ in selector.select(left_s):
+                part = os.read(key.fd, 1 << 16)
+                found[key.fd] += part
+                if not part:
+                    selector.unregister(key.fd)
+                if len(found[key.fd]) > _MOST_BYTES:
+                    return bytes(out), bytes(err)
+    process.wait(max(0.0, until_s - time.monotonic()))
+    return bytes(out), bytes(err)
+
+
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill a tool with all that it started, without waiting for one that cannot be killed."""
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)
-        for pipe in (process.stdout, process.stderr):
-            if pipe is not None:
-                pipe.close()
+    """Kill a tool with all that it started, without waiting long for one that cannot be killed."""
+    if process.returncode is None:  # not yet waited for: nobody else can have its number
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(1.0)
+    for pipe in (process.stdout, process.stderr):
+        if pipe is not None:
+            pipe.close()
 
 
 class ToolMonitor:
@@ -76,6 +119,7 @@ class ToolMonitor:
     Args:
         argv: the command; every call starts it anew.
         parse: returns the devices in what it printed, and raises nothing but ``MonitorFault``.
+        name: with the tool's version, where it is known.
     """
 
     def __init__(
@@ -84,8 +128,9 @@ class ToolMonitor:
         parse: Callable[[str], list[DeviceSample]],
         *,
         timeout_s: float = TIMEOUT_S,
+        name: str = "",
     ) -> None:
-        self.name = argv[0]
+        self.name = name or Path(argv[0]).name
         self._argv = tuple(argv)
         self._parse = parse
         self._timeout_s = timeout_s
@@ -101,35 +146,53 @@ class ToolMonitor:
         """Do nothing: no process outlives ``read``."""
 
 
-def number(text: str | None, *, least: float = 0.0, most: float = _MOST) -> float | None:
-    """Return the number that ``text`` begins with; None for ``N/A`` or one out of bounds.
+def json_of(text: str) -> Any:
+    """Return the JSON value that a tool printed, after any lines of warnings.
 
-    A unit may follow: ``45.5 W``, ``45.5W``, ``97%``.
+    Raises:
+        MonitorFault: there is none.
     """
-    found = _NUMBER.match(text.strip()) if text else None
+    for start in islice(re.finditer(r"^\s*(?=[\[{])", text, re.MULTILINE), 20):
+        with suppress(ValueError, RecursionError):
+            return json.JSONDecoder().raw_decode(text, start.end())[0]
+    said = text.strip().splitlines()
+    shown = said[0][:100] if said else "nothing"
+    raise MonitorFault("unreadable", f"no JSON in what was printed: {shown}")
+
+
+def number(text: object, *, least: float = 0.0, most: float = _MOST) -> float | None:
+    """Return a number of JSON or the one that a text begins with; None for ``N/A``.
+
+    A unit may follow: ``45.5 W``, ``45.5W``, ``97%``. None as well if it is out of bounds.
+    """
+    if not isinstance(text, (str, int, float)) or isinstance(text, bool):
+        return None
+    found = _NUMBER.match(str(text).strip())
     if found is None:
         return None
     value = float(found[0])
     return value if math.isfinite(value) and least <= value <= most else None
 
 
-def temperature_c(text: str | None) -> float | None:
+def temperature_c(text: object) -> float | None:
     """Return a temperature; None if it is below the coldest or above the hottest of any chip."""
     return number(text, least=-60.0, most=250.0)
 
 
-def percent(text: str | None) -> float | None:
+def percent(text: object) -> float | None:
     """Return a share in percent; None if it is not from 0 to 100."""
     return number(text, most=100.0)
 
 
-def size_bytes(text: str | None, *, unit: str = "") -> int | None:
+def size_bytes(text: object, *, unit: str = "") -> int | None:
     """Return a size: ``81559 MiB``, ``64 GB``; tools that print MB mean MiB.
 
     Args:
         unit: where ``text`` has none: ``m`` for MiB.
     """
-    found = _SIZE.match(text.strip()) if text else None
+    if not isinstance(text, (str, int, float)) or isinstance(text, bool):
+        return None
+    found = _SIZE.match(str(text).strip())
     if found is None:
         return None
     factor = _BYTES[(found[2] or unit).lower()]

@@ -7,6 +7,7 @@ them. Does not import torch.
 from __future__ import annotations
 
 import os
+import re
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -33,7 +34,8 @@ class TorchVendor:
     Args:
         nodes: pattern of the driver's device files below ``/``, one for each device.
         package: distribution that adds ``torch_type`` to torch; None: torch itself was built
-            for it, see ``drives``.
+            for it.
+        built: then, what torch's version file names where it was, ``hip`` for example.
         module: the kernel module, whose version is the driver's.
         pci_vendor: the vendor's id on the PCI bus.
     """
@@ -46,6 +48,7 @@ class TorchVendor:
     counts_cores = False
     nodes: str
     package: str | None
+    built: str | None = None
     module: str | None
     pci_vendor: int
 
@@ -64,24 +67,31 @@ class TorchVendor:
 
     def drives(self) -> bool:
         """Tell whether the installed torch drives these devices."""
-        return self.package is None or find_spec(self.package) is not None
+        if self.package is not None:
+            return find_spec(self.package) is not None
+        return self.built is None or built_for(self.built) is not None
+
+    def denied(self) -> list[Path]:
+        """Return what the driver needs a process to open and this user may not."""
+        return [
+            file
+            for file in self.opened_files()
+            if file.exists() and not os.access(file, os.R_OK | os.W_OK)
+        ]
+
+    def opened_files(self) -> list[Path]:
+        """Return the driver's files that a process opens to use the devices."""
+        return self.device_files()
 
     def visible(self) -> list[int]:
         """Return the numbers of the devices that the environment leaves to ranks, in its order."""
-        here = list(range(len(self.device_files())))
         chosen = os.environ.get(self.visible_devices) if self.visible_devices else None
-        if chosen is None:
-            return here
-        found: list[int] = []
-        for item in chosen.split(","):
-            if not item.strip().isdecimal() or int(item) not in here or int(item) in found:
-                break  # as the drivers do: the list ends at the first that names nothing
-            found.append(int(item))
-        return found
+        return named(chosen, len(self.device_files()))
 
     def count(self) -> int:
         """Return the devices ranks can use."""
-        return len(self.visible()) if self.here() and self.drives() else 0
+        usable = self.here() and self.drives() and not self.denied()
+        return len(self.visible()) if usable else 0
 
     @cached_property
     def _first_reading(self) -> dict[int, DeviceSample]:
@@ -97,21 +107,27 @@ class TorchVendor:
         except MonitorFault:
             return {}
 
+    def monitor_index(self, number: int) -> int | None:
+        """Return the monitor's number of a device; None where it is not known."""
+        return number
+
+    def _told(self, number: int) -> DeviceSample | None:
+        index = self.monitor_index(number)
+        return None if index is None else self._first_reading.get(index)
+
     def product_names(self) -> list[str]:
         """Return the product name of each visible device, ``unknown`` where no tool tells it."""
         if not self.count():
             return []
-        told = self._first_reading
-        return [
-            (told[index].name if index in told else None) or "unknown" for index in self.visible()
-        ]
+        told = [self._told(number) for number in self.visible()]
+        return [(sample.name if sample else None) or "unknown" for sample in told]
 
     def rank_memory(self, nproc: int) -> RankMemory | None:
         """Return the least free memory among the ranks' devices; None without a monitor."""
         free = [
             sample.memory_total_bytes - (sample.memory_used_bytes or 0)
-            for index in self.visible()[:nproc]
-            if (sample := self._first_reading.get(index)) and sample.memory_total_bytes
+            for number in self.visible()[:nproc]
+            if (sample := self._told(number)) and sample.memory_total_bytes
         ]
         return RankMemory(max(0, min(free))) if free else None
 
@@ -135,6 +151,13 @@ class TorchVendor:
                 "install the vendor's torch, then `make clean` and "
                 "`make install TORCH=system PYTHON=...` with the Python that has it",
             )
+        if denied := self.denied():
+            return Refusal(
+                f"{len(self.device_files())} {self.name} device(s) here, but this user may not "
+                f"open {', '.join(str(file) for file in denied)}",
+                f"ask for membership of the group {_group(denied[0])}, which takes effect "
+                "at the next login",
+            )
         return Refusal(
             f"{self.visible_devices}={os.environ.get(self.visible_devices or '')!r} names none "
             f"of the {len(self.device_files())} {self.name} devices here",
@@ -142,14 +165,20 @@ class TorchVendor:
         )
 
     def _no_torch(self) -> str:
-        return f"the package {self.package} is not installed" if self.package else "no torch for it"
+        return (
+            f"the package {self.package} is not installed"
+            if self.package
+            else "the installed torch is not built for it"
+        )
 
     def driver_version(self) -> str | None:
         """Return the version of the kernel module; None if it does not tell it."""
         if self.module is None:
             return None
-        file = ROOT / "sys/module" / self.module / "version"
-        return file.read_text().strip() or None if file.exists() else None
+        try:
+            return (ROOT / "sys/module" / self.module / "version").read_text().strip() or None
+        except OSError:
+            return None  # modules of the kernel itself have no version of their own
 
     def collective_library(self) -> str:
         """Return the backend, with the version of the vendor's package."""
@@ -161,17 +190,23 @@ class TorchVendor:
             return self.collective_backend
 
     def monitored(self, nproc: int) -> list[int]:
-        """Return the devices of the ranks by number; see ``Vendor.monitored``."""
-        return self.visible()[:nproc]
+        """Return the monitor's numbers of the ranks' devices; see ``Vendor.monitored``."""
+        found = [self.monitor_index(number) for number in self.visible()[:nproc]]
+        known = [index for index in found if index is not None]
+        return known if len(known) == len(found) else []
+
+    def pci_folders(self) -> list[Path]:
+        """Return the folder on the PCI bus of each device by number; empty if unknown."""
+        folders = pci.accelerators(self.pci_vendor, root=ROOT)
+        # Known only if each device is one function on the bus, in the order of the numbers.
+        return folders if len(folders) == len(self.device_files()) else []
 
     def numa_node(self, local_rank: int) -> int | None:
         """Return the NUMA node of a rank's device; see ``protocols.Located``."""
-        nodes = pci.numa_nodes(self.pci_vendor, root=ROOT)
-        visible = self.visible()
-        # Known only if each device is one function on the bus, in the order of the numbers.
-        if len(nodes) != len(self.device_files()) or local_rank >= len(visible):
+        folders, visible = self.pci_folders(), self.visible()
+        if not folders or local_rank >= len(visible):
             return None
-        return nodes[visible[local_rank]]
+        return pci.numa_node(folders[visible[local_rank]])
 
     def open(self, local_rank: int, ranks_here: int) -> Accelerator:
         """Return the device with the rank's local number."""
@@ -184,3 +219,40 @@ class TorchVendor:
     def modules(self) -> Sequence[str]:
         """Return what a rank imports after torch so that torch knows the devices."""
         return () if self.package is None else (self.package,)
+
+
+def named(chosen: str | None, count: int) -> list[int]:
+    """Return the devices of 0 to ``count`` - 1 that a variable's value leaves, in its order."""
+    if chosen is None:
+        return list(range(count))
+    found: list[int] = []
+    for item in chosen.split(","):
+        number = int(item) if re.fullmatch(r"\s*[0-9]{1,9}\s*", item) else count
+        if number >= count or number in found:
+            break  # as the drivers do: the list ends at the first that names nothing
+        found.append(number)
+    return found
+
+
+def built_for(what: str) -> str | None:
+    """Return what the installed torch's version file says of ``hip``, ``xpu`` and others.
+
+    None without torch, or for a torch that was built without. Does not import torch.
+    """
+    found = find_spec("torch")
+    if found is None or found.origin is None:
+        return None
+    try:
+        text = Path(found.origin).with_name("version.py").read_text()
+    except OSError:
+        return None
+    line = re.search(rf"^{what}\b[^=\n]*=\s*['\"]([^'\"\n]+)['\"]", text, re.MULTILINE)
+    return line[1] if line else None
+
+
+def _group(file: Path) -> str:
+    """Return the name of the group that a file belongs to."""
+    try:
+        return file.group()
+    except (KeyError, OSError):
+        return "that owns it"

@@ -1,0 +1,158 @@
+"""Vendors' tools are run within bounds, and what they print is read or refused."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainmark.devices import tool
+from trainmark.protocols import DeviceSample, MonitorFault
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}/usr/bin{os.pathsep}/bin")
+    return tmp_path
+
+
+def script(folder: Path, text: str, name: str = "vendor-smi") -> Path:
+    file = folder / name
+    file.write_text(f"#!/bin/sh\n{text}\n")
+    file.chmod(0o755)
+    return file
+
+
+def fault(*argv: str, timeout_s: float = 5.0) -> MonitorFault:
+    with pytest.raises(MonitorFault) as found:
+        tool.run(argv, timeout_s=timeout_s)
+    return found.value
+
+
+def test_what_a_tool_prints_is_returned_in_the_c_locale(on_path: Path) -> None:
+    script(on_path, 'echo "$LC_ALL $1"; echo warning >&2')
+    assert tool.run(["vendor-smi", "-q"]) == "C -q\n"
+
+
+def test_a_tool_in_the_vendors_folder_is_found(on_path: Path) -> None:
+    folder = on_path / "opt"
+    folder.mkdir()
+    file = script(folder, "echo here", "hidden-smi")
+    assert tool.find("hidden-smi", [str(folder)]) == str(file)
+    assert tool.run([str(file)]) == "here\n"
+    with pytest.raises(MonitorFault) as found:
+        tool.find("hidden-smi")
+    assert found.value.kind == "absent"
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("exit 3", "failed"),
+        ("echo 'no permission' >&2; exit 1", "failed"),
+        ("kill -9 $$", "failed"),
+        ("yes", "unreadable"),  # prints without end
+        ("yes >&2", "unreadable"),
+    ],
+)
+def test_a_tool_that_fails_is_a_fault(on_path: Path, text: str, kind: str) -> None:
+    script(on_path, text)
+    found = fault("vendor-smi")
+    assert found.kind == kind
+    if "permission" in text:
+        assert "no permission" in found.said
+
+
+def test_a_missing_tool_is_absent(on_path: Path) -> None:
+    assert fault("vendor-smi").kind == "absent"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="epoll")
+@pytest.mark.parametrize("then", ["wait", "echo done"])
+def test_a_hanging_tool_is_killed_with_its_children(on_path: Path, then: str) -> None:
+    held = on_path / "held"
+    os.mkfifo(held)
+    end = os.open(held, os.O_RDONLY | os.O_NONBLOCK)
+    script(on_path, f"sleep 600 9> {held} & {then}")
+    assert fault("vendor-smi", timeout_s=0.3).kind == "hung"
+    # The pipe ends, and so can be read, when the last process that may write to it is gone.
+    with select.epoll() as poll:
+        poll.register(end, select.EPOLLHUP)
+        assert poll.poll(30.0)
+    os.close(end)
+
+
+def test_a_tool_that_trickles_output_hangs(on_path: Path) -> None:
+    script(on_path, "while :; do echo .; sleep 0.01; done")
+    assert fault("vendor-smi", timeout_s=0.3).kind == "hung"
+
+
+def test_a_monitor_without_devices_is_unreadable(on_path: Path) -> None:
+    script(on_path, "echo nothing")
+    monitor = tool.ToolMonitor(["vendor-smi"], lambda text: [])
+    assert monitor.name == "vendor-smi"
+    with pytest.raises(MonitorFault) as found:
+        monitor.read()
+    assert found.value.kind == "unreadable"
+    monitor = tool.ToolMonitor(["vendor-smi"], lambda text: [DeviceSample(index=0, name=text)])
+    assert monitor.read() == [DeviceSample(index=0, name="nothing\n")]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("45.5 W", 45.5), ("45.5W", 45.5), ("97%", 97.0), (" 1e3", 1000.0), (12, 12.0), (0.5, 0.5),
+        ("N/A", None), ("", None), (None, None), (True, None), ("-3", None), ("9" * 400, None),
+        (10**400, None), (float("nan"), None), (float("inf"), None), ([1], None), ({}, None),
+        (18446744073709551615, None),
+    ],
+)  # fmt: skip
+def test_numbers_are_read_or_unknown(text: object, value: float | None) -> None:
+    assert tool.number(text) == value
+
+
+def test_numbers_keep_their_bounds() -> None:
+    assert tool.percent("100") == 100.0
+    assert tool.percent("101") is None
+    assert tool.temperature_c("-5 C") == -5.0
+    assert tool.temperature_c("65535") is None
+    assert tool.size_bytes("81559 MiB") == 81559 << 20
+    assert tool.size_bytes("64GB") == 64 << 30
+    assert tool.size_bytes("16", unit="m") == 16 << 20
+    assert tool.size_bytes(1024) == 1024
+    assert tool.size_bytes("9" * 30) is None
+    assert tool.size_bytes(["16"]) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ('{"a": 1}', {"a": 1}),
+        ("WARNING: old\n\n[{}]\n", [{}]),
+        ('[WARN] old\n{"a": 1}\nbye', {"a": 1}),
+    ],
+)
+def test_json_is_found_after_warnings(text: str, value: object) -> None:
+    assert tool.json_of(text) == value
+
+
+@pytest.mark.parametrize("text", ["", "none", '{"a"', "[" * 100_000, "[" + "9" * 5000 + "]"])
+def test_text_without_json_is_unreadable(text: str) -> None:
+    with pytest.raises(MonitorFault) as found:
+        tool.json_of(text)
+    assert found.value.kind == "unreadable"
+
+
+@given(st.text() | st.integers() | st.floats() | st.none())
+def test_no_number_leaves_its_bounds(text: object) -> None:
+    for read, most in ((tool.number, 1e15), (tool.percent, 100.0), (tool.size_bytes, 1e15)):
+        value = read(text)
+        assert value is None or 0 <= value <= most
