@@ -1,4 +1,4 @@
-"""Devices as planning sees them, and the table of peaks."""
+"""Devices as planning sees them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 
 from fakes import SyncDevice
 from trainmark import devices
-from trainmark.devices import cpu, cuda, peaks
+from trainmark.devices import cpu, cuda
 from trainmark.devices.rates import best_matmul_rate, launch_times, upload_rate
 from trainmark.spec import Recipe
 
@@ -152,66 +152,6 @@ def test_a_product_that_would_last_too_long_is_not_tried(sync_device: SyncDevice
     # 100 ms for 2 x 8^3 FLOP: 64^3 would last 51 s.
     assert best_matmul_rate(sync_device, "fp32", sizes=(8, 64)) == (2 * 8**3 * 1e9 / 1e8, 0.0)
     assert marks == 6
-
-
-def test_every_peak_has_its_provenance() -> None:
-    table = peaks.table()
-    assert table["source"]
-    assert table["date"] == "2026-11-20"
-    for row in table["peak"]:
-        assert row["evidence"] in {"A", "B", "C", "unverified"}
-        rates = [value for name, value in row.items() if name.endswith("_tflops")]
-        assert rates
-        assert all(isinstance(value, float) and value > 0 for value in rates)
-    names = [name for row in table["peak"] for name in row["names"]]
-    assert len(names) == len(set(names))
-    accelerators = [row["accelerator"] for row in table["peak"]]
-    assert len(accelerators) == len(set(accelerators)) == 35
-
-
-@pytest.mark.parametrize(
-    ("product", "precision", "tflops", "evidence"),
-    [
-        # Copied by hand from the project's data set of peaks on 2026-11-20.
-        ("Tesla V100-SXM2-16GB", "fp16", 125, "A"),
-        ("NVIDIA A100-SXM4-80GB", "fp32", 19.5, "B"),
-        ("NVIDIA A100-SXM4-80GB", "tf32", 156, "B"),
-        ("NVIDIA A800-SXM4-80GB", "bf16", 312, "C"),
-        ("NVIDIA H100 80GB HBM3", "bf16", 989, "A"),
-        ("NVIDIA H100 80GB HBM3", "tf32", 494.5, "A"),
-        ("NVIDIA H100 PCIe", "bf16", 756, "B"),
-        ("NVIDIA H100 NVL", "fp16", 835.5, "B"),
-        ("NVIDIA H200", "bf16", 989, "B"),
-        ("NVIDIA H20", "bf16", 148, "C"),
-        ("NVIDIA L40S", "fp32", 91.6, "B"),
-        ("NVIDIA B200", "bf16", 2250, "A"),
-        ("NVIDIA B300 SXM6 AC", "bf16", 2250, "A"),
-        ("NVIDIA GB300", "bf16", 2500, "B"),
-    ],
-)
-def test_peaks_are_those_of_the_data_set(
-    product: str, precision: str, tflops: float, evidence: str
-) -> None:
-    peak = peaks.dense_peak(product, precision)
-    assert peak is not None
-    assert (peak.flops_per_second, peak.evidence) == (tflops * 1e12, evidence)
-    assert (peak.precision, peak.date) == (precision, "2026-11-20")
-    assert peak.source
-
-
-@pytest.mark.parametrize(
-    "product",
-    ["", "unknown", "H20", "H200", "NVIDIA H2", "NVIDIA H20 ", "NVIDIA H200 NVL", "nvidia h20",
-     "NVIDIA B300", "NVIDIA GB300 NVL72", "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
-      "Ascend-910B3", "910B", "AMD EPYC", "NVIDIA H100"],
-)  # fmt: skip
-def test_part_of_a_name_matches_nothing(product: str) -> None:
-    assert peaks.dense_peak(product, "bf16") is None
-
-
-def test_a_precision_without_a_claim_has_no_peak() -> None:
-    assert peaks.dense_peak("Tesla V100-SXM2-16GB", "bf16") is None
-    assert peaks.dense_peak("Tesla V100-SXM2-16GB", "tf32") is None
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of Linux")

@@ -1,0 +1,129 @@
+"""The table of published peaks, and how devices find their row."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainmark.devices import peaks
+
+# A copy of the project's data set of peaks as of 2026-11-20.
+DATA_SET = Path(__file__).parent / "peaks" / "peaks.csv"
+ROWS: list[dict[str, Any]] = peaks.table()["peak"]
+NAMES = [name for row in ROWS for name in row["names"]]
+OWN_KEYS = {"accelerator", "names", "evidence", "note", "source", "date", "exceptions"}
+
+
+def test_the_table_is_the_data_set_in_every_row_and_column() -> None:
+    with DATA_SET.open(newline="") as file:
+        listed = list(csv.DictReader(file))
+    assert len(listed) == len(ROWS) == 35
+    for given, row in zip(listed, ROWS, strict=True):
+        words = {name: text for name, text in given.items() if text}
+        figures = {name: float(words[name]) for name in words.keys() - OWN_KEYS}
+        assert figures == {name: row[name] for name in row.keys() - OWN_KEYS}
+        assert words["accelerator"] == row["accelerator"]
+        assert (words["evidence"], words.get("note")) == (row["evidence"], row.get("note"))
+
+
+def test_every_figure_has_source_date_and_evidence() -> None:
+    data = peaks.table()
+    for row in ROWS:
+        for figure in row.keys() - OWN_KEYS:
+            said = peaks.provenance(data, row, figure)
+            assert said["source"]
+            assert said["date"] == "2026-11-20"
+            assert said["evidence"] in {"A", "B", "C", "unverified"}
+        for exception in row.get("exceptions", ()):
+            assert set(exception["figures"]) <= row.keys() - OWN_KEYS
+            assert exception["evidence"] != row["evidence"]
+
+
+@pytest.mark.parametrize(
+    ("product", "precision", "evidence"),
+    [
+        ("Tesla V100-SXM2-16GB", "fp16", "A"),
+        ("Tesla V100-SXM2-16GB", "fp32", "C"),
+        ("NVIDIA H100 80GB HBM3", "bf16", "A"),
+        ("NVIDIA H100 80GB HBM3", "tf32", "B"),
+        ("NVIDIA B200", "bf16", "A"),
+        ("NVIDIA B200", "fp32", "unverified"),
+        ("NVIDIA B300 SXM6 AC", "fp32", "unverified"),
+    ],
+)
+def test_a_figure_of_other_evidence_than_its_row_says_so(
+    product: str, precision: Any, evidence: str
+) -> None:
+    peak = peaks.dense_peak(product, precision)
+    assert peak is not None
+    assert (peak.evidence, peak.precision) == (evidence, precision)
+
+
+def test_no_name_belongs_to_two_rows() -> None:
+    # Neither as it is, nor in another case or without the vendor's word before it.
+    folded = [name.lower().removeprefix("nvidia ").removeprefix("amd ") for name in NAMES]
+    alike = {name for name in folded if folded.count(name) > 1}
+    assert alike == {"a100-sxm4-40gb"}  # of one row, by drivers of two ages
+    assert len(NAMES) == len(set(NAMES)) == 30
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_only_the_exact_name_of_a_row_finds_it(name: str) -> None:
+    (row,) = [row for row in ROWS if name in row["names"]]
+    figure = next(key.removesuffix("_tflops") for key in row if key.endswith("_tflops"))
+    found = peaks.dense_peak(name, figure)  # type: ignore[arg-type]
+    assert found is not None
+    assert found.accelerator == row["accelerator"]
+    for other in (f"{name} ", f" {name}", f"{name} MIG 1g.10gb", f"{name}-MIG", name.swapcase()):
+        assert peaks.dense_peaks(other) == []
+        assert peaks.memory_peak(other) is None
+
+
+def test_the_forms_of_h100_are_told_apart() -> None:
+    rates = {
+        name: [peak.flops_per_second / 1e12 for peak in peaks.dense_peaks(name)]
+        for name in ("NVIDIA H100 80GB HBM3", "NVIDIA H100 PCIe", "NVIDIA H100 NVL")
+    }
+    assert rates == {  # fp32, tf32, bf16, fp16
+        "NVIDIA H100 80GB HBM3": [67, 494.5, 989, 989],
+        "NVIDIA H100 PCIe": [51, 378, 756, 756],
+        "NVIDIA H100 NVL": [60, 417.5, 835.5, 835.5],
+    }
+
+
+@pytest.mark.parametrize(
+    "product",
+    ["", "unknown", "H20", "H200", "NVIDIA H2", "NVIDIA H20 ", "NVIDIA H200 NVL", "nvidia h20",
+     "NVIDIA B300", "NVIDIA GB300 NVL72", "NVIDIA H100 80GB HBM3 MIG 1g.10gb", "NVIDIA H20-3e",
+     "NVIDIA H800 PCIe", "NVIDIA A100-SXM4-80GB MIG 3g.40gb", "Ascend-910B3", "910B", "910B1",
+     "Ascend910B", "AMD EPYC", "NVIDIA H100", "AMD Instinct MI300X VF", "AMD Instinct MI308X",
+     "AMD Instinct MI250X / MI250", "AMD Instinct MI250X/MI250", "AMD Instinct MI250"],
+)  # fmt: skip
+def test_part_of_a_name_matches_nothing(product: str) -> None:
+    assert peaks.dense_peaks(product) == []
+    assert peaks.memory_peak(product) is None
+
+
+def test_a_precision_without_a_claim_has_no_peak() -> None:
+    assert peaks.dense_peak("Tesla V100-SXM2-16GB", "bf16") is None
+    assert peaks.dense_peak("Tesla V100-SXM2-16GB", "tf32") is None
+
+
+def test_a_doubtful_figure_is_carried_as_it_was_published() -> None:
+    fp16, bf16 = (peaks.dense_peak("GAUDI3", precision) for precision in ("fp16", "bf16"))  # type: ignore[arg-type]
+    assert fp16 is not None
+    assert bf16 is not None
+    assert (fp16.flops_per_second, bf16.flops_per_second) == (459e12, 1835e12)
+    assert fp16.note == bf16.note == "1677 at shipping clock"
+
+
+def test_bandwidth_has_its_source_too() -> None:
+    found = peaks.memory_peak("NVIDIA H100 80GB HBM3")
+    assert found is not None
+    assert (found.bytes_per_second, found.evidence) == (3.35e12, "B")
+    assert found.source
+    assert found.date == "2026-11-20"
+    assert peaks.memory_peak("Ascend910B3") is None  # its peak is known, its bandwidth is not
