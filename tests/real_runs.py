@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from trainmark.launch.processes import RUN_VARIABLE
+from trainmark.launch.processes import of_run
+from trainmark.launch.sampling import SAMPLER_VARIABLE
 from trainmark.measure.events import EventFile
 from trainmark.results.record import read, schema
 
@@ -39,17 +40,10 @@ def checked(run_dir: Path) -> Record:
         assert list(events), path
         assert events.malformed_lines == 0, path
     record = read(run_dir)
-    left = [p for p in psutil.process_iter() if _run_id_of(p) == record.run_id]
-    assert left == []
+    assert of_run(record.run_id) == []
+    assert of_run(record.run_id, SAMPLER_VARIABLE) == []
     assert not (run_dir / ".reserve").exists()
     return record
-
-
-def _run_id_of(process: psutil.Process) -> str | None:
-    try:
-        return process.environ().get(RUN_VARIABLE)
-    except psutil.Error:
-        return None
 
 
 def wait_for_fault(fifo: Path) -> int:

@@ -46,6 +46,7 @@ runs:
     repeat: 5
     timeout: 1e3
     seed: 7
+    sample_every: 0.5
     set: {bs: 16, lr: 1e-4, compile: yes, target_value: ~, precision: bf16}
 """
 
@@ -91,6 +92,7 @@ def test_every_key_is_read(write: Write) -> None:
             repeat=5,
             timeout_s=1000.0,
             seed=7,
+            sample_every_s=0.5,
             # As they are written: the same words as KEY=VALUE on the command line.
             fields={
                 "bs": "16",

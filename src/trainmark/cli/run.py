@@ -50,6 +50,9 @@ def command(
         float | None, typer.Option(help="Seconds after which a launch is stopped.")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of data order, weights, dropout.")] = None,
+    sample_every: Annotated[
+        float | None, typer.Option(help="Seconds between telemetry samples; default 1, 0: none.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run; default: ./runs/…")] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print plan and command; start nothing.")
@@ -72,7 +75,10 @@ def command(
             "KEY=VALUE": overrides, "--recipe": recipe, "--nproc": nproc, "--repeat": repeat,
         }  # fmt: skip
         _refuse_options(case, [name for name, value in given.items() if value])
-        choices = Choices(data=data, device=device, out=out, timeout_s=timeout, seed=seed)
+        choices = Choices(
+            data=data, device=device, out=out, timeout_s=timeout, seed=seed,
+            sample_every_s=sample_every,
+        )  # fmt: skip
         _run_plan_file(Path(case), choices, dry_run=dry_run, as_json=as_json, quiet=quiet)
         return
     plan = resolve(
@@ -85,6 +91,7 @@ def command(
         repeat_count=repeat,
         timeout_s=timeout,
         seed=seed,
+        sample_every_s=sample_every,
         run_dir=out,
         generated_root=default_root(),
     )
@@ -181,6 +188,6 @@ def _refuse_options(path: str, given: list[str]) -> None:
             f"{given[0]} does not go with a plan file",
             where=path,
             rule="each run in the file says it for itself; for all of them there are "
-            "--data, --device, --out, --timeout and --seed",
+            "--data, --device, --out, --timeout, --seed and --sample-every",
             remedy="write it under the runs it is meant for; docs/plans.md has the keys",
         )

@@ -58,11 +58,13 @@ def take_over(run_dir: Path, run_id: str) -> None:
     """
     from trainmark.launch.processes import kill_run
     from trainmark.launch.run_dir import RESERVE_FILE, finish_for_another, leave_index
+    from trainmark.launch.sampling import end
     from trainmark.measure.events import LAUNCHER_FILE
     from trainmark.planning.plan import PLAN_FILE, Plan
     from trainmark.results.record import RECORD_FILE, read
 
     kill_run(run_id)
+    end(run_id)
     if not (run_dir / PLAN_FILE).exists() or Plan.read(run_dir).run_id != run_id:
         return
     if not (run_dir / LAUNCHER_FILE).exists():  # the run did not begin: remove what it wrote

@@ -20,6 +20,7 @@ from trainmark import devices
 from trainmark.devices.cpu import usable_cores
 from trainmark.launch import processes, run_dir
 from trainmark.launch.keeper import Keeper
+from trainmark.launch.sampling import sampled
 from trainmark.measure.worker import STACKS_SIGNAL, stacks_file
 from trainmark.results import environment
 
@@ -117,33 +118,39 @@ def _reason_to_stop(request: StopRequest, own: OwnFiles) -> dict[str, Any] | Non
 def _run_ranks(
     plan: Plan, variables: dict[str, str], reason_to_stop: Callable[[], dict[str, Any] | None]
 ) -> tuple[dict[str, Any] | None, dict[str, Any]]:
-    """Start the ranks and watch them until all ended; return the stop reason and how they ended."""
+    """Start the ranks and watch them until all ended; return the stop reason and how they ended.
+
+    The sampler runs within the time over which the processor's use is counted: it is ours.
+    """
     ranks: list[subprocess.Popen[bytes]] = []
     oom_kills_before = processes.oom_kills()
     cpu_before = processes.CpuUse.now()
-    try:
-        with (Path(plan.run_dir) / RANKS_LOG).open("wb") as log, _held_port() as port:
-            for rank in range(plan.nproc):
-                ranks.append(
-                    subprocess.Popen(
-                        command(plan, python=sys.executable),
-                        env=variables | rank_environment(plan, rank, port=port),
-                        cwd=_working_directory(),
-                        stdin=subprocess.DEVNULL,
-                        stdout=subprocess.PIPE,  # for a failing rank's report
-                        stderr=log,
-                        start_new_session=True,
+    with (Path(plan.run_dir) / RANKS_LOG).open("wb") as log, sampled(plan, log):
+        try:
+            with _held_port() as port:
+                for rank in range(plan.nproc):
+                    ranks.append(
+                        subprocess.Popen(
+                            command(plan, python=sys.executable),
+                            env=variables | rank_environment(plan, rank, port=port),
+                            cwd=_working_directory(),
+                            stdin=subprocess.DEVNULL,
+                            stdout=subprocess.PIPE,  # for a failing rank's report
+                            stderr=log,
+                            start_new_session=True,
+                        )
                     )
-                )
-            stop = _watch(ranks, plan, reason_to_stop)
-        failures = [] if stop else _failures(ranks)
-    finally:
-        processes.kill_run(plan.run_id)
-        for process in ranks:
-            process.poll()  # adds its processor time to that of our ended children
-            assert process.stdout is not None
-            process.stdout.close()
+                stop = _watch(ranks, plan, reason_to_stop)
+            failures = [] if stop else _failures(ranks)
+        finally:
+            processes.kill_run(plan.run_id)
+            for process in ranks:
+                process.poll()  # adds its processor time to that of our ended children
+                assert process.stdout is not None
+                process.stdout.close()
+        ended_ns = time.perf_counter_ns()  # before the wait for the sampler's end
     return stop, {
+        "t_ns": ended_ns,
         "exit_code": 1 if failures else 0,
         "failures": failures,
         "oom_kills": processes.oom_kills() - oom_kills_before,

@@ -45,6 +45,7 @@ class Choices:
     out: Path | None = None
     timeout_s: float | None = None
     seed: int | None = None
+    sample_every_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,9 @@ def _checked(
         "repeat_count": entry.repeat,
         "timeout_s": entry.timeout_s if choices.timeout_s is None else choices.timeout_s,
         "seed": entry.seed if choices.seed is None else choices.seed,
+        "sample_every_s": (
+            entry.sample_every_s if choices.sample_every_s is None else choices.sample_every_s
+        ),
     }
     try:
         try:

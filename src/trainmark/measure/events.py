@@ -2,7 +2,8 @@
 
 Guarantees that every complete line of a file is valid after a kill at any byte: a line is one
 ``write`` call with its newline last, and the reader drops an incomplete last line and reports
-it. Does not interpret the events.
+it. Does not interpret the events. Imports pydantic only to read: the sampler, which only writes,
+starts without it.
 """
 
 from __future__ import annotations
@@ -13,15 +14,12 @@ import os
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 
-from pydantic_core import from_json
-
-from trainmark.data.json_documents import open_regular
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
 LAUNCHER_FILE = "events.launcher.jsonl"
+TELEMETRY_FILE = "telemetry.jsonl"
 
 
 def rank_file(rank: int) -> str:
@@ -76,6 +74,8 @@ def any_event(line: bytes) -> dict[str, Any]:
     Raises:
         ValueError: not a JSON object, or one without a name.
     """
+    from pydantic_core import from_json
+
     event = from_json(line, allow_inf_nan=False)
     if not isinstance(event, dict) or "event" not in event:
         raise ValueError("an event is an object with a name")
@@ -96,6 +96,8 @@ class EventFile:
     torn: bool = False
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
+        from trainmark.data.json_documents import open_regular
+
         self.malformed_lines = 0
         self.torn = False
         try:

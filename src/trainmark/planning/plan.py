@@ -165,6 +165,9 @@ class Plan(Frozen):
     launcher: Literal["local"] = "local"
     data: PlannedData
     run_dir: str
+    sample_every_s: Annotated[float, Field(ge=0, le=3_600)] = Field(
+        default=0.0, description="between two samples of devices and host; 0: none are taken"
+    )
 
     @property
     def world_size(self) -> int:
@@ -280,6 +283,7 @@ def resolve(
     repeat_count: int | None = None,
     timeout_s: float | None = None,
     seed: int | None = None,
+    sample_every_s: float | None = None,
     run_dir: Path | None = None,
     generated_root: Path,
     now: datetime | None = None,
@@ -309,6 +313,7 @@ def resolve(
         repeat_count=repeat_count,
         timeout_s=timeout_s,
         seed=seed,
+        sample_every_s=sample_every_s,
     )
     case, recipe = request.case, request.recipe
     nnodes, nproc, repeat_count = request.nnodes, request.nproc, request.repeat_count
@@ -376,6 +381,7 @@ def resolve(
         repeat_count=repeat_count,
         data=PlannedData(folder=str(folder.resolve()), origin=recipe.data, **found),
         run_dir=_absolute(run_dir or RUNS_DIR / run_id),
+        sample_every_s=request.sample_every_s,
     )
 
 

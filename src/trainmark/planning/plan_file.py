@@ -45,6 +45,7 @@ class Entry:
     repeat: int | None = None
     timeout_s: float | None = None
     seed: int | None = None
+    sample_every_s: float | None = None
     fields: dict[str, str] = field(default_factory=dict)
 
 
@@ -111,9 +112,10 @@ _RUN: dict[str, Callable[[Value], Any]] = {
     "repeat": Value.whole,
     "timeout": Value.number,
     "seed": Value.whole,
+    "sample_every": Value.number,
     "set": lambda value: {key: item.word() for key, item in value.mapping().items()},
 }
-_FIELD_OF_KEY = {"timeout": "timeout_s", "set": "fields"}
+_FIELD_OF_KEY = {"timeout": "timeout_s", "sample_every": "sample_every_s", "set": "fields"}
 
 
 def read_plan_file(path: Path) -> PlanFile:

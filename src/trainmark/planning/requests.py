@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 _MOST = 1_024  # ranks, machines or launches
 # torch runs a compiled graph once before it records it, and replays it from the third time on.
 _STEPS_TO_REPLAY = 3
+_SAMPLE_EVERY_S = 1.0
+_LEAST_INTERVAL_S, _MOST_INTERVAL_S = 0.1, 3_600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +37,7 @@ class Request:
     nnodes: int
     nproc: int
     repeat_count: int
+    sample_every_s: float
 
     @property
     def world(self) -> str:
@@ -53,6 +56,7 @@ def read_request(
     repeat_count: int | None = None,
     timeout_s: float | None = None,
     seed: int | None = None,
+    sample_every_s: float | None = None,
 ) -> Request:
     """Check every argument and return the request.
 
@@ -86,7 +90,20 @@ def read_request(
         nnodes=nnodes,
         nproc=nproc,
         repeat_count=repeat_count,
+        sample_every_s=_interval_s(sample_every_s),
     )
+
+
+def _interval_s(given: float | None) -> float:
+    """Return the seconds between two samples of devices and host; 0: none are taken."""
+    value = _SAMPLE_EVERY_S if given is None else given
+    if value != 0 and not _LEAST_INTERVAL_S <= value <= _MOST_INTERVAL_S:
+        raise UsageError(
+            f"--sample-every {value:g}",
+            where="--sample-every",
+            rule=f"{_LEAST_INTERVAL_S:g} to {_MOST_INTERVAL_S:,.0f} seconds, or 0 for no samples",
+        )
+    return value
 
 
 def _check_replay(recipe: Recipe, world_size: int) -> None:

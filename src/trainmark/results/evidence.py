@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from pydantic_core import from_json
 
 from trainmark.data.json_documents import written_whole
+from trainmark.measure.events import TELEMETRY_FILE
 from trainmark.planning.plan import PLAN_FILE, Plan
 from trainmark.results.record import EVIDENCE_NAME, Evidence
 from trainmark.results.redaction import Redactor
@@ -47,7 +48,7 @@ def redactor_of(plan: Plan, run_dir: Path) -> Redactor:
 
 
 def redact(run_dir: Path) -> None:
-    """Redact the plan, the events and all output of a run in place, after its processes ended.
+    """Redact plan, events, samples and all output of a run in place, after its processes ended.
 
     Each file is replaced atomically; a file with nothing to redact is not written.
 
@@ -55,7 +56,7 @@ def redact(run_dir: Path) -> None:
         OSError: the disk is full or the folder read-only. The record is redacted nevertheless.
     """
     redactor = redactor_of(Plan.read(run_dir), run_dir)
-    names = [PLAN_FILE, _EVENTS, *_OUTPUTS]
+    names = [PLAN_FILE, _EVENTS, TELEMETRY_FILE, *_OUTPUTS]
     for path in sorted(found for name in names for found in run_dir.glob(name) if found.is_file()):
         if any(line != _line(line, redactor) for line in _lines(path)):
             _rewrite(path, redactor)

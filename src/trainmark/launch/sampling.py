@@ -1,0 +1,69 @@
+"""Start the sampler of a run before its ranks, and end it after them with all that it started.
+
+It carries the run's id in a variable of its own, so that ending the ranks leaves it its last
+reading. It is not restarted: samples without their last line tell that it was killed.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from contextlib import contextmanager
+from typing import IO, TYPE_CHECKING
+
+import psutil
+
+from trainmark.launch import processes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trainmark.planning.plan import Plan
+
+SAMPLER_VARIABLE = "TRAINMARK_SAMPLER"
+_MODULE = "trainmark.measure.sampler"
+_PATIENCE_S = 2.0
+
+
+@contextmanager
+def sampled(plan: Plan, log: IO[bytes]) -> Iterator[None]:
+    """Sample while the block runs, if the plan says so; waits neither for the first sample.
+
+    Args:
+        log: gets what the sampler prints: why it could not begin.
+    """
+    if plan.sample_every_s == 0:
+        yield
+        return
+    own = {processes.RUN_VARIABLE: "", SAMPLER_VARIABLE: plan.run_id}
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", _MODULE, plan.run_dir],
+            env=os.environ | processes.import_variables() | own,
+            stdin=subprocess.PIPE,  # its end tells the sampler to end, also if the launcher died
+            stdout=subprocess.DEVNULL,
+            stderr=log,
+            start_new_session=True,
+        )
+    except OSError as error:
+        log.write(f"trainmark: no samples: {error}\n".encode())
+        log.flush()
+        yield
+        return
+    try:
+        yield
+    finally:
+        assert process.stdin is not None
+        process.stdin.close()
+        end(plan.run_id)
+        process.poll()  # adds its processor time to that of our ended children
+
+
+def end(run_id: str) -> None:
+    """Wait until the sampler of a run ended, then kill what is left of it.
+
+    Its standard input must be closed, or its launcher dead.
+    """
+    psutil.wait_procs(processes.of_run(run_id, SAMPLER_VARIABLE), timeout=_PATIENCE_S)
+    processes.kill_run(run_id, SAMPLER_VARIABLE)

@@ -1,0 +1,106 @@
+"""Readings of the machine beside its devices: processor, memory, energy of packages, node power.
+
+What cannot be read here is left out, never 0. Nothing needs root: where the system reserves a
+counter for root, it is not read.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from trainmark.devices import tool
+from trainmark.protocols import MonitorFault
+
+IPMI_COMMAND = ("ipmitool", "dcmi", "power", "reading")
+_IPMI_NODES = ("dev/ipmi0", "dev/ipmi/0", "dev/ipmidev/0")  # those that ipmitool's `open` tries
+_IPMI_TIMEOUT_S = 8.0
+_WATTS = re.compile(r"Instantaneous power reading\s*:\s*(\d+(?:\.\d+)?)\s*Watts", re.IGNORECASE)
+# A counter's range is 262 kJ on common processors. No package has used as much as this: so a
+# counter that is read in time has wrapped once at most.
+_MOST_PACKAGE_W = 2_000
+
+
+class Usage:
+    """Use of processor and memory by everything on the machine."""
+
+    def __init__(self) -> None:
+        self._seen = False
+
+    def read(self) -> dict[str, Any]:
+        """Return used memory and, from the second call on, the cores' busy share since the last."""
+        busy = {"cpu_percent": psutil.cpu_percent()}  # the first call compares with the import
+        told = busy if self._seen else {}
+        self._seen = True
+        return told | {"memory_used_bytes": psutil.virtual_memory().used}
+
+
+class PackageEnergy:
+    """Energy of the processors' packages by the kernel's RAPL counters, Intel's and AMD's.
+
+    https://docs.kernel.org/power/powercap/powercap.html, 2026-11-22. Zones below a package are
+    parts of it and ``psys`` contains it, so only packages are added up.
+
+    Args:
+        root: ``/``, below which the kernel's files are looked for.
+        interval_s: between two readings.
+    """
+
+    def __init__(self, *, root: Path = Path("/"), interval_s: float) -> None:
+        self._counters: dict[Path, tuple[int, int]] = {}  # last value and range, in microjoules
+        for zone in sorted(root.glob("sys/class/powercap/intel-rapl:*")):
+            counter = zone / "energy_uj"
+            try:
+                is_package = (zone / "name").read_text().startswith("package")
+                if not is_package or zone.name.count(":") > 1:
+                    continue
+                range_uj = int((zone / "max_energy_range_uj").read_text())
+                if range_uj > interval_s * _MOST_PACKAGE_W * 1e6:
+                    self._counters[counter] = int(counter.read_text()), range_uj
+            except (OSError, ValueError):
+                continue  # reserved for root, as on most systems
+        self._used_uj = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._counters)
+
+    def read(self) -> dict[str, Any]:
+        """Return the joules of all packages since the beginning.
+
+        Raises:
+            MonitorFault: a counter can no longer be read; the sum would fall short.
+        """
+        try:
+            now = {counter: int(counter.read_text()) for counter in self._counters}
+        except (OSError, ValueError) as error:
+            raise MonitorFault("failed", f"RAPL: {error}") from error
+        for counter, value in now.items():
+            last, range_uj = self._counters[counter]
+            self._used_uj += value - last if value >= last else value - last + range_uj
+            self._counters[counter] = value, range_uj
+        return {"package_energy_j": self._used_uj / 1e6}
+
+
+def has_ipmi(root: Path = Path("/")) -> bool:
+    """Tell whether this process can ask the machine's management controller."""
+    return shutil.which(IPMI_COMMAND[0]) is not None and any(
+        os.access(root / node, os.R_OK | os.W_OK) for node in _IPMI_NODES
+    )
+
+
+def node_power_w() -> float:
+    """Return the power of the whole machine, as its management controller tells it.
+
+    Raises:
+        MonitorFault: no answer, or one without a power.
+    """
+    found = _WATTS.search(tool.run(IPMI_COMMAND, timeout_s=_IPMI_TIMEOUT_S))
+    watts = float(found[1]) if found else 0.0
+    if watts <= 0:  # a controller that measures no power answers 0
+        raise MonitorFault("unreadable", "ipmitool: no power in what it printed")
+    return watts

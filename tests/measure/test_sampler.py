@@ -1,0 +1,255 @@
+"""The sampler: its grid, its faults, and that nothing it reads can stop it."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from trainmark.measure import sampler
+from trainmark.measure.events import EventFile, EventWriter
+from trainmark.measure.sampler import HANGS_AFTER_S, Background, Devices, Log, ticks
+from trainmark.planning.plan import PLAN_FILE
+from trainmark.protocols import DeviceSample, MonitorFault
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from fakes import FakeClock
+
+SECOND_NS = 1_000_000_000
+
+
+@pytest.fixture
+def log(tmp_path: Path, clock: FakeClock) -> Log:
+    return Log(EventWriter(tmp_path / "telemetry.jsonl", clock))
+
+
+def written(tmp_path: Path) -> list[dict[str, Any]]:
+    return list(EventFile(tmp_path / "telemetry.jsonl"))
+
+
+def run_ticks(clock: FakeClock, work_ns: Sequence[int], interval_s: float) -> list[tuple[int, int]]:
+    """Return number and time of each tick where the work of each takes as long as told."""
+    began = clock()
+
+    def wait(seconds: float) -> bool:
+        clock.advance(round(seconds * 1e9))
+        return False
+
+    found = []
+    taken = islice(ticks(interval_s, clock=clock, stopped=wait), len(work_ns))
+    for number, duration_ns in zip(taken, work_ns, strict=True):
+        found.append((number, clock() - began))
+        clock.advance(duration_ns)
+    return found
+
+
+def test_ticks_keep_to_the_grid(clock: FakeClock) -> None:
+    found = run_ticks(clock, [0, 300_000_000, 999_999_999, 1], 1.0)
+    assert found == [(number, number * SECOND_NS) for number in range(4)]
+
+
+def test_missed_ticks_are_left_out(clock: FakeClock) -> None:
+    found = run_ticks(clock, [250_000_000, 100_000_000, 0], 0.1)
+    assert found == [(0, 0), (3, 300_000_000), (5, 500_000_000)]
+
+
+def test_no_tick_after_the_stop(clock: FakeClock) -> None:
+    assert list(ticks(1.0, clock=clock, stopped=lambda _: True)) == [0]
+
+
+def test_a_fault_is_written_when_it_begins_or_changes(log: Log, tmp_path: Path) -> None:
+    hung, failed = MonitorFault("hung", "no answer"), MonitorFault("failed", "exit code 1")
+    for fault in (hung, hung, failed, failed):
+        log.fault("monitor", fault)
+    log.works("monitor")
+    log.fault("monitor", failed)
+    log.fault("ipmi", hung)
+    assert [(event["source"], event["kind"]) for event in written(tmp_path)] == [
+        ("monitor", "hung"), ("monitor", "failed"), ("monitor", "failed"), ("ipmi", "hung"),
+    ]  # fmt: skip
+    assert log.faults == {"monitor": 5, "ipmi": 1}
+
+
+def test_a_full_disk_costs_lines_and_is_told_afterwards(
+    log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", full)
+        log.say("host", cpu_percent=1.0)
+        log.say("host", cpu_percent=2.0)
+    log.say("host", cpu_percent=3.0)
+    told, last = written(tmp_path)
+    assert (told["source"], told["kind"]) == ("host", "failed")
+    assert "No space left" in told["said"]
+    assert last["cpu_percent"] == 3.0
+    assert log.faults == {"host": 2}
+
+
+class OneMonitor:
+    name = "one 1.0"
+
+    def __init__(self, read: Callable[[], Any]) -> None:
+        self.read = read
+
+    def close(self) -> None:
+        raise AssertionError("the process ends instead")
+
+
+class OneVendor:
+    """As much of a vendor as the sampler needs."""
+
+    def __init__(self, read: Callable[[], Any] | None, numbers: Sequence[int] = (1, 0)) -> None:
+        self._read = read
+        self._numbers = numbers
+
+    def monitored(self, nproc: int) -> list[int]:
+        return list(self._numbers)[:nproc]
+
+    def monitor(self) -> OneMonitor | None:
+        return OneMonitor(self._read) if self._read else None
+
+
+def three() -> list[DeviceSample]:
+    return [DeviceSample(index=number, power_w=100.0 + number) for number in range(3)]
+
+
+def take(vendor: OneVendor, log: Log, clock: FakeClock) -> Devices:
+    """Take one reading in its thread."""
+    devices = Devices(lambda: (vendor, 2), log, lambda _: None)
+    background = Background("monitor", devices.take, log, clock)
+    background.start()
+    background.wait(30)
+    assert not background.busy
+    return devices
+
+
+def test_devices_of_the_ranks_alone_in_the_ranks_order(
+    log: Log, tmp_path: Path, clock: FakeClock
+) -> None:
+    devices = take(OneVendor(three), log, clock)
+    (event,) = written(tmp_path)
+    assert event["devices"] == [{"index": 1, "power_w": 101.0}, {"index": 0, "power_w": 100.0}]
+    assert (devices.monitor_name, devices.monitored) == ("one 1.0", [1, 0])
+
+
+def test_a_vendor_without_a_monitor(log: Log, tmp_path: Path, clock: FakeClock) -> None:
+    assert take(OneVendor(None), log, clock).unmonitored
+    assert written(tmp_path) == []
+
+
+def raises(error: BaseException) -> Callable[[], Any]:
+    def read() -> Any:
+        raise error
+
+    return read
+
+
+@pytest.mark.parametrize(
+    ("read", "kind"),
+    [
+        (raises(MonitorFault("absent", "gone")), "absent"),
+        (raises(ZeroDivisionError("foreign")), "failed"),
+        (raises(SystemExit("foreign")), "failed"),
+        (lambda: [], "unreadable"),
+        (lambda: [DeviceSample(index=7)], "unreadable"),
+        (lambda: [DeviceSample(index=0, power_w=float("nan"))], "failed"),
+        (lambda: None, "failed"),
+    ],
+)
+def test_what_a_monitor_does_wrong_is_a_fault(
+    read: Callable[[], Any], kind: str, log: Log, tmp_path: Path, clock: FakeClock
+) -> None:
+    take(OneVendor(read), log, clock)
+    (event,) = written(tmp_path)
+    assert (event["event"], event["source"], event["kind"]) == ("fault", "monitor", kind)
+
+
+def test_a_reading_that_hangs_is_not_started_again(
+    log: Log, tmp_path: Path, clock: FakeClock
+) -> None:
+    import threading
+
+    go, calls = threading.Event(), []
+
+    def hang() -> None:
+        calls.append(1)
+        assert go.wait(30)
+
+    background = Background("monitor", hang, log, clock)
+    background.start()
+    background.start()
+    assert written(tmp_path) == []
+    clock.advance(round(HANGS_AFTER_S * 1e9))
+    background.start()
+    background.start()
+    (event,) = written(tmp_path)
+    assert (event["kind"], log.faults) == ("hung", {"monitor": 2})
+    assert background.busy
+    go.set()
+    background.wait(30)
+    assert (background.busy, calls) == (False, [1])
+
+
+def test_the_plan_is_named_the_same() -> None:
+    assert sampler.PLAN_FILE == PLAN_FILE
+
+
+def test_it_starts_without_torch_and_pydantic() -> None:
+    code = (
+        "import sys, trainmark.measure.sampler, trainmark.devices\n"
+        "print([name for name in ('torch', 'pydantic', 'numpy') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def sample(run_dir: Path, stopped: Sequence[bool]) -> tuple[list[dict[str, Any]], Log]:
+    """Sample a run's folder for as many ticks as told, without waiting."""
+    import time
+
+    log = Log(EventWriter(run_dir / "telemetry.jsonl", time.perf_counter_ns))
+    answers = iter(stopped)
+    sampler.sample(run_dir, log, lambda _: next(answers))
+    return written(run_dir), log
+
+
+def test_a_whole_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampler, "_give_way", lambda: None)
+    plan = {"device": {"vendor": "cpu"}, "nproc": 2, "sample_every_s": 0.5}
+    (tmp_path / PLAN_FILE).write_text(json.dumps(plan))
+    events, log = sample(tmp_path, [False, True])
+    assert sorted(event["event"] for event in events) == ["end", "host", "host", "host", "start"]
+    (start,) = (event for event in events if event["event"] == "start")
+    assert (start["interval_s"], start["monitor"], start["devices"]) == (0.5, None, [])
+    assert start["host_sources"][0] == "psutil"
+    hosts = [event for event in events if event["event"] == "host"]
+    assert "cpu_percent" not in hosts[0]
+    assert all(0 <= event["cpu_percent"] <= 100 for event in hosts[1:])
+    assert all(event["memory_used_bytes"] > 0 for event in hosts)
+    assert events[-1]["faults"] == log.faults == {}
+
+
+@pytest.mark.parametrize("plan", [None, "", "[]", "{}", '{"device": 1}'])
+def test_without_a_plan_the_host_is_sampled(
+    plan: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampler, "_give_way", lambda: None)
+    if plan is not None:
+        (tmp_path / PLAN_FILE).write_text(plan)
+    events, _ = sample(tmp_path, [True])
+    (fault,) = (event for event in events if event["event"] == "fault")
+    assert (fault["source"], fault["kind"]) == ("monitor", "unreadable")
+    assert [event["event"] for event in events].count("host") == 2
+    assert events[-1]["faults"]["monitor"] >= 1
