@@ -75,9 +75,9 @@ def _device(name: str | None) -> str:
     """
     if name is not None:
         return devices.choose(name).name
-    for vendor in devices.vendors().values():
-        if not vendor.counts_cores and vendor.count() > 0:
-            return vendor.name
+    vendor = devices.first(accelerator=True)
+    if vendor is not None:
+        return vendor.name
     for fault in devices.unusable():
         raise fault
     raise EnvironmentFault(

@@ -283,10 +283,11 @@ def test_a_card_that_cannot_be_used_and_one_that_others_use_are_named(
 ) -> None:
     from trainmark import devices
     from trainmark.devices import cuda_choice
+    from trainmark.devices.torch_build import TorchBuild
     from trainmark.protocols import Occupant
 
     sections.add("good", GOOD)
-    build = cuda_choice.TorchBuild("2.13.0+cpu", None)
+    build = TorchBuild("2.13.0+cpu", None)
     monkeypatch.setattr(cuda_choice, "torch_build", lambda: build)
     monkeypatch.setitem(sys.modules, "pynvml", nvml(FakeCard()))
     assert command.main([], sections.modules) == 2

@@ -172,18 +172,18 @@ def test_help_lists_the_options_of_the_case(cli):
 
 
 def test_more_ranks_than_accelerators_is_refused(cli, monkeypatch):
-    from trainmark.devices.cuda import Cuda
+    from trainmark.devices.nvidia import Nvidia
 
-    monkeypatch.setattr(Cuda, "product_names", lambda self: ["NVIDIA H100 80GB HBM3"])
+    monkeypatch.setattr(Nvidia, "product_names", lambda self: ["NVIDIA H100 80GB HBM3"])
     code, _, err = cli("run", "toy", "--device", "cuda", "--nproc", "2")
     assert code == 2
-    assert "--nproc: 2 cuda devices needed, 1 here" in err
+    assert "--nproc: 2 nvidia devices needed, 1 here" in err
 
 
 def test_absent_accelerator_is_refused(cli, monkeypatch):
-    from trainmark.devices.cuda import Cuda
+    from trainmark.devices.nvidia import Nvidia
 
-    monkeypatch.setattr(Cuda, "product_names", lambda self: [])
+    monkeypatch.setattr(Nvidia, "product_names", lambda self: [])
     code, _, err = cli("run", "toy", "--device", "cuda")
     assert code == 2
     assert "no cuda device" in err
@@ -192,7 +192,7 @@ def test_absent_accelerator_is_refused(cli, monkeypatch):
 
 def test_a_card_that_cannot_be_used_is_named_and_the_processor_labelled(cli, monkeypatch):
     from trainmark.devices import cuda_choice
-    from trainmark.devices.cuda_choice import TorchBuild
+    from trainmark.devices.torch_build import TorchBuild
 
     monkeypatch.setattr(cuda_choice, "torch_build", lambda: TorchBuild("2.13.0+cpu", None))
     monkeypatch.setitem(sys.modules, "pynvml", nvml(FakeCard()))
@@ -253,7 +253,7 @@ def test_list_as_json_names_cases_and_devices(cli):
     found = json.loads(out)
     assert code == 0
     assert {"toy", "distilbert_sst2"} <= {case["name"] for case in found["cases"]}
-    assert {"cpu", "cuda"} <= {device["name"] for device in found["devices"]}
+    assert {"cpu", "nvidia"} <= {device["name"] for device in found["devices"]}
     assert {"tiny"} == {item["recipe"] for item in found["recipes"] if item["case"] == "toy"}
 
 

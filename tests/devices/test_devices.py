@@ -13,8 +13,9 @@ import torch
 
 from fakes import SyncDevice
 from trainmark import devices
-from trainmark.devices import cpu, cuda
+from trainmark.devices import cpu, nvidia
 from trainmark.devices.rates import best_matmul_rate, launch_times, upload_rate
+from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.spec import Recipe
 
 if TYPE_CHECKING:
@@ -59,7 +60,57 @@ def test_a_cpu_refuses_fp16_where_it_is_emulated(
 
 def test_accelerators_come_first_and_the_cpu_last() -> None:
     names = list(devices.vendors())
-    assert (names[0], names[-1]) == ("cuda", "cpu")
+    assert (names[0], names[-1]) == ("nvidia", "cpu")
+
+
+class Typed(cpu.Cpu):
+    """A vendor of devices that torch has under some type, as many as told."""
+
+    counts_cores = False
+
+    def __init__(self, name: str, torch_type: str, present: int, *, named_only: bool = False):
+        self.name, self.torch_type, self.present = name, torch_type, present
+        self.named_only = named_only
+
+    def count(self) -> int:
+        return self.present
+
+
+def put_vendors(monkeypatch: pytest.MonkeyPatch, *vendors: cpu.Cpu) -> None:
+    known = {vendor.name: vendor for vendor in (*vendors, cpu.Cpu())}
+    monkeypatch.setattr(devices, "vendors", lambda: known)
+
+
+def test_a_device_is_chosen_by_torchs_type_where_one_vendor_has_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    put_vendors(monkeypatch, Typed("a", "cuda", 0), Typed("b", "cuda", 2), Typed("c", "xpu", 0))
+    assert devices.choose("cuda").name == devices.choose("b").name == "b"
+    assert devices.choices() == ["a", "b", "c", "cpu", "cuda", "xpu"]
+    for absent in ("a", "xpu"):
+        with pytest.raises(EnvironmentFault, match=f"no {absent} device"):
+            devices.choose(absent)
+    with pytest.raises(UsageError) as unknown:
+        devices.choose("cudaa")
+    assert "cuda" in (unknown.value.remedy or "")
+
+
+def test_a_type_that_several_vendors_here_have_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    put_vendors(monkeypatch, Typed("a", "cuda", 1), Typed("b", "cuda", 2))
+    with pytest.raises(UsageError, match="several vendors here are cuda to torch: a, b"):
+        devices.choose("cuda")
+    assert devices.choose("a").name == devices.choose(None).name == "a"
+
+
+def test_a_vendor_that_must_be_named_is_never_taken_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    put_vendors(monkeypatch, Typed("fake", "npu", 4, named_only=True))
+    assert devices.choose("fake").name == "fake"
+    assert devices.choose(None).name == "cpu"
+    assert devices.first(accelerator=True) is None
+    with pytest.raises(UsageError):
+        devices.choose("npu")
 
 
 def test_a_cpu_device_says_what_is_in_force() -> None:
@@ -175,7 +226,7 @@ ROOMS = (
 
 
 def test_no_vendor_is_named_outside_its_file() -> None:
-    package = Path(cuda.__file__).parents[1]
+    package = Path(nvidia.__file__).parents[1]
     files = list(package.glob("*.py"))
     for room in ROOMS:
         files += (package / room).rglob("*.py")

@@ -162,7 +162,7 @@ def test_repeats():
     launches = [record(run_id=f"r{n}") for n in range(3)]
     launches.append(record(run_id="r3", status="timed_out"))
     lines = repeats_table(launches, screen=PLAIN).splitlines()
-    assert lines[0] == "Repeated launches: distilbert_sst2:pytorch_2.13:cuda:1:2:1"
+    assert lines[0] == "Repeated launches: distilbert_sst2:pytorch_2.13:nvidia:1:2:1"
     assert lines[1] == "trust: noisy: fewer than 5 launches (3)"
     assert lines[3].split() == ["figure", "median", "unit", "range", "CV", "launches"]
     assert lines[5].split() == ["e2e_time", "46.1", "s", "46.1", "–", "46.1", "0.00%", "3"]

@@ -32,7 +32,8 @@ def command(
     recipe: Annotated[str | None, typer.Option(help="Recipe; default: tiny.")] = None,
     data: Annotated[Path | None, typer.Option(help="Folder with real data.")] = None,
     device: Annotated[
-        str | None, typer.Option(help="One of `list devices`; default: the first here.")
+        str | None,
+        typer.Option(help="Name or torch type of `list devices`; default: the first here."),
     ] = None,
     steps: Annotated[int, typer.Option(min=10, help="Steps of each run, at most an epoch.")] = 100,
     as_json: Annotated[bool, typer.Option("--json", help="Print the checks as JSON.")] = False,

@@ -84,7 +84,9 @@ def _devices(_: Sequence[Case]) -> Rows:
     return [
         {
             "name": vendor.name,
+            "torch": vendor.torch_type,
             "present": vendor.count(),
+            "taken": "only if named" if devices.named_only(vendor) else "if the first present",
             "products": ", ".join(sorted(set(vendor.product_names()))) or "-",
             "collectives": vendor.collective_backend,
         }

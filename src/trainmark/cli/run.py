@@ -42,7 +42,8 @@ def command(
     ] = None,
     data: Annotated[Path | None, typer.Option(help="Folder with real data.")] = None,
     device: Annotated[
-        str | None, typer.Option(help="One of `list devices`; default: the first here.")
+        str | None,
+        typer.Option(help="Name or torch type of `list devices`; default: the first here."),
     ] = None,
     nproc: Annotated[int | None, typer.Option(min=1, help="Ranks on this machine.")] = None,
     repeat: Annotated[int | None, typer.Option(min=1, help="Launches, one after another.")] = None,

@@ -9,15 +9,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trainmark.devices.cpu import Cpu
-from trainmark.devices.cuda import Cuda
+from trainmark.devices.nvidia import Nvidia
 from trainmark.errors import EnvironmentFault, UsageError, nearest
 from trainmark.plugins import offered
 from trainmark.protocols import Diagnoses, Occupant, Vendor, missing_members
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from importlib.metadata import EntryPoint
 
 ENTRY_POINT_GROUP = "trainmark.devices"
+# In the order in which they are taken without ``--device``. Packages' vendors come after these.
+_ACCELERATORS: tuple[Callable[[], Vendor], ...] = (
+    Nvidia,
+)  # fmt: skip
+_LAST: tuple[Callable[[], Vendor], ...] = (
+    Cpu,
+)  # fmt: skip
 
 
 def load_all() -> tuple[dict[str, Vendor], list[EnvironmentFault]]:
@@ -25,18 +33,17 @@ def load_all() -> tuple[dict[str, Vendor], list[EnvironmentFault]]:
 
     Accelerators come first, the CPU last.
     """
-    cuda, cpu = Cuda(), Cpu()
-    known: dict[str, Vendor] = {cuda.name: cuda}
+    known = {vendor.name: vendor for vendor in (kind() for kind in _ACCELERATORS)}
+    last = {vendor.name: vendor for vendor in (kind() for kind in _LAST)}
     faults = []
     for entry in offered(ENTRY_POINT_GROUP):
         try:
-            vendor = _load(entry, taken=(*known, cpu.name))
+            vendor = _load(entry, taken=(*known, *last))
         except EnvironmentFault as fault:
             faults.append(fault)
         else:
             known[vendor.name] = vendor
-    known[cpu.name] = cpu
-    return known, faults
+    return known | last, faults
 
 
 def _load(entry: EntryPoint, *, taken: tuple[str, ...]) -> Vendor:
@@ -84,36 +91,82 @@ def occupants(name: str, nproc: int) -> list[Occupant]:
     return vendor.occupants(nproc) if isinstance(vendor, Diagnoses) else []
 
 
+def first(*, accelerator: bool = False) -> Vendor | None:
+    """Return the first vendor that has a device here and may be taken without being named.
+
+    Args:
+        accelerator: the processor is not one.
+    """
+    for vendor in vendors().values():
+        if not named_only(vendor) and not (accelerator and vendor.counts_cores) and vendor.count():
+            return vendor
+    return None
+
+
+def named_only(vendor: Vendor) -> bool:
+    """Tell whether a vendor is taken only if ``--device`` names it, as simulated devices are."""
+    return bool(getattr(vendor, "named_only", False))
+
+
+def choices() -> list[str]:
+    """Return what ``--device`` takes: the vendors' names, then torch's types of their devices."""
+    known = vendors()
+    types = (vendor.torch_type for vendor in known.values() if not named_only(vendor))
+    return list(dict.fromkeys([*known, *types]))
+
+
 def choose(name: str | None) -> Vendor:
-    """Return the vendor called ``name``, or the first that has a device here.
+    """Return a vendor that has a device here.
+
+    Args:
+        name: a vendor's, or torch's type of its devices; None: the first that has one.
 
     Raises:
-        UsageError: no vendor of that name.
+        UsageError: no vendor of that name or type, or devices of several of that type are here.
         EnvironmentFault: the vendor has no device here.
     """
     known = vendors()
     if name is None:
-        return next(vendor for vendor in known.values() if vendor.count() > 0)
-    if name not in known:
-        raise _unknown(name, known)
-    vendor = known[name]
-    if vendor.count() == 0:
+        found = first()
+        assert found is not None, "a processor is always here"
+        return found
+    meant = [known[name]] if name in known else _of_type(name, known)
+    if not meant:
+        raise _unknown(name)
+    present = [vendor for vendor in meant if vendor.count() > 0]
+    if len(present) == 1:
+        return present[0]
+    if present:
+        raise UsageError(
+            f"devices of several vendors here are {name} to torch: "
+            + ", ".join(vendor.name for vendor in present),
+            where="--device",
+            remedy="name the vendor",
+        )
+    for vendor in meant:
         refusal = vendor.unusable() if isinstance(vendor, Diagnoses) else None
         if refusal is not None:
             raise EnvironmentFault(refusal.why, where="--device", remedy=refusal.way_out)
-        present = ", ".join(item.name for item in known.values() if item.count() > 0)
-        raise EnvironmentFault(
-            f"no {name} device that this installation can use",
-            where="--device",
-            rule=f"a {name} device needs its driver and a torch built for it",
-            remedy=f"devices present: {present}; see `trainmark list devices`",
-        )
-    return vendor
+    names = ", ".join(item.name for item in known.values() if item.count() > 0)
+    raise EnvironmentFault(
+        f"no {name} device that this installation can use",
+        where="--device",
+        rule=f"a {name} device needs its driver and a torch built for it",
+        remedy=f"devices present: {names}; see `trainmark list devices`",
+    )
 
 
-def _unknown(name: str, known: dict[str, Vendor]) -> EnvironmentFault | UsageError:
+def _of_type(torch_type: str, known: dict[str, Vendor]) -> list[Vendor]:
+    return [
+        vendor
+        for vendor in known.values()
+        if vendor.torch_type == torch_type and not named_only(vendor)
+    ]
+
+
+def _unknown(name: str) -> EnvironmentFault | UsageError:
     """Return the fault of the package that should offer ``name``, else an unknown-device error."""
     for fault in load_all()[1]:
         if fault.where and fault.where.startswith(f"device {name} "):
             return fault
-    return UsageError(f"unknown device {name!r}", where="--device", remedy=nearest(name, known))
+    return UsageError(f"unknown device {name!r}", where="--device", remedy=nearest(name, choices()))

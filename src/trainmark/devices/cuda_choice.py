@@ -7,12 +7,11 @@ and card.
 from __future__ import annotations
 
 import re
-from importlib.util import find_spec
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from trainmark.devices import nvidia_driver
 from trainmark.devices.nvidia_driver import Card
+from trainmark.devices.torch_build import TorchBuild, torch_build
 from trainmark.protocols import Occupant, Refusal
 
 if TYPE_CHECKING:
@@ -28,29 +27,6 @@ _ARCHITECTURE = re.compile(r"(sm|compute)_(\d+)(\d)([af]?)")
 _GIB = 2**30
 # Less is what the driver itself leaves in use; a process that computes takes more for its context.
 _UNSEEN_BYTES = 256 << 20
-
-
-class TorchBuild(NamedTuple):
-    """What the installed torch was built for; ``cuda`` is None for a build without CUDA."""
-
-    version: str
-    cuda: str | None
-
-
-def torch_build() -> TorchBuild | None:
-    """Return what the version file of the installed torch says, without importing it."""
-    found = find_spec("torch")
-    if found is None or found.origin is None:
-        return None
-    version_file = Path(found.origin).with_name("version.py")
-    if not version_file.exists():
-        return None
-    told = {}
-    for line in version_file.read_text().splitlines():
-        name, _, value = line.partition("=")
-        told[name.split(":")[0].strip()] = value.strip().strip("'\"")
-    cuda = told.get("cuda", "")
-    return TorchBuild(told.get("__version__", "unknown"), None if cuda in ("", "None") else cuda)
 
 
 def has_code_for(capability: tuple[int, int], architectures: Sequence[str]) -> bool:

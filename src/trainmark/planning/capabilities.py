@@ -22,7 +22,7 @@ def capable_vendor(request: Request, *, chosen: str | None, default: str) -> Ven
     """Return the vendor that can run ``request`` here, each rank on a device or core of its own.
 
     Args:
-        chosen: a device's name, or ``accelerator``; none: the case key's hardware.
+        chosen: as for ``--device``, or ``accelerator``; none: the case key's hardware.
         default: the same, where neither says anything.
 
     Raises:
@@ -30,7 +30,7 @@ def capable_vendor(request: Request, *, chosen: str | None, default: str) -> Ven
         EnvironmentFault: it is not here, has too few devices, or refuses the recipe.
     """
     wanted = chosen or case_key.vendor_of(request.hardware) or default
-    names = [*devices.vendors(), ACCELERATOR]
+    names = [*devices.choices(), ACCELERATOR]
     if wanted not in names:
         raise UsageError(
             f"unknown device {wanted!r}", where="--device", remedy=nearest(wanted, names)
@@ -73,9 +73,9 @@ def refuse_incapable(vendor: Vendor, request: Request, *, ranks_share_cores: boo
 
 
 def _accelerator() -> Vendor:
-    for vendor in devices.vendors().values():
-        if not vendor.counts_cores and vendor.count() > 0:
-            return vendor
+    vendor = devices.first(accelerator=True)
+    if vendor is not None:
+        return vendor
     for fault in devices.unusable():
         raise fault
     raise EnvironmentFault("no accelerator here; --device cpu takes the processor")

@@ -85,17 +85,18 @@ def check_framework(case: Case, framework: str | None) -> None:
 
 
 def vendor_of(hardware: str | None) -> str | None:
-    """Return the vendor that a key's hardware field names, directly or by a product name.
+    """Return what ``devices.choose`` takes for a key's hardware field.
+
+    The field names a vendor, torch's type of its devices, or a product of this machine.
 
     Raises:
-        EnvironmentFault: neither a vendor nor a product of this machine.
+        EnvironmentFault: neither of these.
     """
     if hardware is None:
         return None
-    known = devices.vendors()
-    if hardware in known:
+    if hardware in devices.choices():
         return hardware
-    for vendor in known.values():
+    for vendor in devices.vendors().values():
         if vendor.count() and any(_plain(hardware) == _plain(x) for x in vendor.product_names()):
             return vendor.name
     raise EnvironmentFault(

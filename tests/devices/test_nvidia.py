@@ -1,4 +1,4 @@
-"""What the CUDA vendor makes of drivers, torches, cards and ``CUDA_VISIBLE_DEVICES``."""
+"""What the NVIDIA vendor makes of drivers, torches, cards and ``CUDA_VISIBLE_DEVICES``."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ import torch
 
 from fake_nvml import GIB, H100, FakeCard, nvml, put_driver_files
 from trainmark import devices
-from trainmark.devices import cuda, cuda_choice, nvidia_driver
-from trainmark.devices.cuda_choice import TorchBuild, has_code_for, visible
+from trainmark.devices import cuda, cuda_choice, nvidia, nvidia_driver, torch_build
+from trainmark.devices.cuda_choice import has_code_for, visible
 from trainmark.devices.nvidia_driver import Card
+from trainmark.devices.torch_build import TorchBuild
 from trainmark.errors import EnvironmentFault
 from trainmark.protocols import Diagnoses, ForbidsSynchronization, ReplaysGraphs
-from trainmark.spec import Recipe
+from trainmark.spec import RankMemory, Recipe
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 FOUR = [Card(name) for name in "ABCD"]
@@ -27,12 +29,12 @@ SLICE = FakeCard(f"{H100} MIG 1g.10gb", "MIG-77", total=10 * GIB)
 
 
 @pytest.fixture
-def vendor(monkeypatch: pytest.MonkeyPatch) -> cuda.Cuda:
+def vendor(monkeypatch: pytest.MonkeyPatch) -> nvidia.Nvidia:
     """The vendor with a torch for CUDA 13.0, a driver for 13.0 and all devices visible."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(cuda_choice, "torch_build", lambda: TorchBuild("2.13.0+cu130", "13.0"))
     monkeypatch.setattr(nvidia_driver, "supported_cuda", lambda: (13, 0))
-    return cuda.Cuda()
+    return nvidia.Nvidia()
 
 
 def put_cards(monkeypatch: pytest.MonkeyPatch, *cards: FakeCard, **more: Any) -> None:
@@ -87,22 +89,25 @@ def test_a_uuid_is_believed_where_the_driver_tells_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lines", "cuda_version"),
+    ("lines", "found"),
     [
-        ("cuda: Optional[str] = '12.8'\nhip: Optional[str] = None\n", "12.8"),
-        ("cuda = '11.8'", "11.8"),
-        ("cuda: Optional[str] = None\nhip: Optional[str] = '6.2'\n", None),
-        ("cuda_archs = '9.0'\ncuda = None", None),
-        ("", None),
+        ("cuda: Optional[str] = '12.8'\nhip: Optional[str] = None\n", ("12.8", None)),
+        ("cuda = '11.8'", ("11.8", None)),
+        ("cuda: Optional[str] = None\nhip: Optional[str] = '6.2'\n", (None, "6.2")),
+        ("cuda_archs = '9.0'\ncuda = None", (None, None)),
+        ("", (None, None)),
     ],
 )
 def test_torch_is_told_by_its_version_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: str, cuda_version: str | None
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    lines: str,
+    found: tuple[str | None, str | None],
 ) -> None:
     (tmp_path / "version.py").write_text(f"__version__ = '2.13'\n{lines}")
-    found = SimpleNamespace(origin=str(tmp_path / "__init__.py"))
-    monkeypatch.setattr(cuda_choice, "find_spec", lambda _: found)
-    assert cuda_choice.torch_build() == TorchBuild("2.13", cuda_version)
+    spec = SimpleNamespace(origin=str(tmp_path / "__init__.py"))
+    monkeypatch.setattr(torch_build, "find_spec", lambda _: spec)
+    assert torch_build.torch_build() == TorchBuild("2.13", *found)
 
 
 @pytest.mark.parametrize(
@@ -111,15 +116,15 @@ def test_torch_is_told_by_its_version_file(
 )
 def test_no_torch_is_no_device(monkeypatch: pytest.MonkeyPatch, found: object) -> None:
     put_cards(monkeypatch, FakeCard())
-    monkeypatch.setattr(cuda_choice, "find_spec", lambda _: found)
-    assert cuda.Cuda().count() == 0
-    refusal = cuda.Cuda().unusable()
+    monkeypatch.setattr(torch_build, "find_spec", lambda _: found)
+    assert nvidia.Nvidia().count() == 0
+    refusal = nvidia.Nvidia().unusable()
     assert refusal is not None
     assert f"{H100} is here, but torch is not installed" in refusal.why
 
 
 def test_a_torch_without_cuda_beside_a_card_is_named(
-    vendor: cuda.Cuda, monkeypatch: pytest.MonkeyPatch
+    vendor: nvidia.Nvidia, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_cards(monkeypatch, FakeCard())
     monkeypatch.setattr(cuda_choice, "torch_build", lambda: TorchBuild("2.13.0+cpu", None))
@@ -144,7 +149,7 @@ def test_a_torch_without_cuda_beside_a_card_is_named(
     ],
 )
 def test_a_driver_too_old_for_torch_is_refused_with_both_versions(
-    vendor: cuda.Cuda,
+    vendor: nvidia.Nvidia,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     *,
@@ -189,7 +194,7 @@ def test_no_driver_library_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_products_are_read_from_the_drivers_files(
-    vendor: cuda.Cuda, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    vendor: nvidia.Nvidia, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uuid = "GPU-5d5ba0d6-d33d-2b2c-524d-9e3d8d2b8a77"
     models = {"b": f"Model: \t NVIDIA H200\nGPU UUID: \t {uuid}\n", "a": "GPU UUID: GPU-????????\n"}
@@ -209,7 +214,7 @@ def test_products_are_read_from_the_drivers_files(
 
 
 def test_a_card_that_says_nothing_is_unknown(
-    vendor: cuda.Cuda, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    vendor: nvidia.Nvidia, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_driver_files(tmp_path, monkeypatch, {"a": ""})
     (tmp_path / "gpus" / "a" / "information").unlink()
@@ -217,7 +222,7 @@ def test_a_card_that_says_nothing_is_unknown(
 
 
 def test_device_nodes_are_counted_where_nothing_else_tells(
-    vendor: cuda.Cuda, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    vendor: nvidia.Nvidia, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_driver_files(tmp_path, monkeypatch, {})
     for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"):
@@ -227,7 +232,7 @@ def test_device_nodes_are_counted_where_nothing_else_tells(
 
 @pytest.mark.parametrize("variable", ["", "-1", "7", "GPU-99", "all", "0,0", "MIG-1"])
 def test_a_variable_that_names_nothing_is_refused_with_what_is_here(
-    vendor: cuda.Cuda, monkeypatch: pytest.MonkeyPatch, variable: str
+    vendor: nvidia.Nvidia, monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
     put_cards(monkeypatch, FakeCard())
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
@@ -239,7 +244,7 @@ def test_a_variable_that_names_nothing_is_refused_with_what_is_here(
 
 
 def test_ranks_for_which_the_variable_leaves_no_card_are_refused(
-    vendor: cuda.Cuda, monkeypatch: pytest.MonkeyPatch
+    vendor: nvidia.Nvidia, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_cards(monkeypatch, FakeCard(), FakeCard(uuid="GPU-2"))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,7")
@@ -250,7 +255,7 @@ def test_ranks_for_which_the_variable_leaves_no_card_are_refused(
 
 
 def test_a_card_in_mig_mode_without_slices_is_refused(
-    vendor: cuda.Cuda, monkeypatch: pytest.MonkeyPatch
+    vendor: nvidia.Nvidia, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_cards(monkeypatch, FakeCard(slices=[]))
     assert vendor.count() == 0
@@ -263,7 +268,7 @@ def test_a_card_in_mig_mode_without_slices_is_refused(
 
 @pytest.mark.parametrize("variable", [None, "0", "MIG-77", "MIG-7,MIG-88", "GPU-11"])
 def test_a_process_sees_one_slice(
-    vendor: cuda.Cuda, monkeypatch: pytest.MonkeyPatch, variable: str | None
+    vendor: nvidia.Nvidia, monkeypatch: pytest.MonkeyPatch, variable: str | None
 ) -> None:
     other = FakeCard(f"{H100} MIG 2g.20gb", "MIG-88", total=20 * GIB)
     whole = FakeCard("NVIDIA H200", "GPU-2", has_mig=False)
@@ -281,7 +286,7 @@ def test_a_process_sees_one_slice(
 
 
 def test_a_slice_never_bears_the_name_of_the_whole_card(
-    vendor: cuda.Cuda, monkeypatch: pytest.MonkeyPatch
+    vendor: nvidia.Nvidia, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_cards(monkeypatch, FakeCard(slices=[FakeCard(uuid="MIG-1")]))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-2,MIG-1")
@@ -291,14 +296,14 @@ def test_a_slice_never_bears_the_name_of_the_whole_card(
 
 
 def test_memory_is_what_others_leave_free(
-    vendor: cuda.Cuda, monkeypatch: pytest.MonkeyPatch
+    vendor: nvidia.Nvidia, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     busy = FakeCard(
         used=30 * GIB, reserved=GIB, computing={42: 29 * GIB, 43: None}, drawing={42: 1, 9: 4 << 20}
     )
     names = {42: "/home/someone/venv/bin/python", 9: "/usr/lib/xorg/Xorg"}
     put_cards(monkeypatch, FakeCard(), busy, FakeCard(), names=names)
-    assert vendor.rank_memory(1) == cuda.RankMemory(80 * GIB)
+    assert vendor.rank_memory(1) == RankMemory(80 * GIB)
     memory = vendor.rank_memory(3)
     assert memory is not None
     assert memory.rank_bytes == 49 * GIB
@@ -311,19 +316,19 @@ def test_memory_is_what_others_leave_free(
     ]
     assert {one.device for one in found} == {H100}
     assert vendor.occupants(1) == []
-    assert devices.occupants("cuda", 3) == found
+    assert devices.occupants("nvidia", 3) == found
     assert devices.occupants("cpu", 3) == []
 
 
 @pytest.mark.parametrize(("used", "seen"), [(3 << 20, False), (2 * GIB, True)])
 def test_a_process_that_a_container_hides_shows_by_its_memory(
-    vendor: cuda.Cuda, monkeypatch: pytest.MonkeyPatch, used: int, seen: bool
+    vendor: nvidia.Nvidia, monkeypatch: pytest.MonkeyPatch, used: int, seen: bool
 ) -> None:
     put_cards(monkeypatch, FakeCard(used=used, reserved=600 << 20))
     assert [one.used_bytes for one in vendor.occupants(1)] == [used] * seen
 
 
-def test_an_old_library_tells_less(vendor: cuda.Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_library_tells_less(vendor: nvidia.Nvidia, monkeypatch: pytest.MonkeyPatch) -> None:
     put_cards(monkeypatch, FakeCard(used=2 * GIB, has_mig=False), old=True)
     assert vendor.product_names() == [H100]
     del sys.modules["pynvml"].nvmlMemory_v2
@@ -350,7 +355,7 @@ def test_answers_that_cannot_be_are_unknown(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_library_that_fails_leaves_the_drivers_files(
-    vendor: cuda.Cuda, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    vendor: nvidia.Nvidia, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_driver_files(tmp_path, monkeypatch, {"a": f"Model: {H100}\n"})
     library: Any = nvml(FakeCard())
@@ -384,7 +389,7 @@ def test_a_cards_clocks_are_those_of_its_uuid_and_unknown_ones_null(
 
 
 def test_the_vendor_can_say_what_is_wrong() -> None:
-    assert isinstance(cuda.Cuda(), Diagnoses)
+    assert isinstance(nvidia.Nvidia(), Diagnoses)
 
 
 @pytest.mark.parametrize(
@@ -410,21 +415,21 @@ def test_torch_runs_where_it_has_code(
     assert has_code_for(capability, architectures.split()) is runs
 
 
-def fake_torch(**more: Any) -> SimpleNamespace:
+def fake_torch(select: Callable[[int], None] = lambda index: None, **more: Any) -> SimpleNamespace:
     told = {
-        "init": lambda: None,
-        "set_device": lambda index: None,
-        "reset_peak_memory_stats": lambda: None,
         "get_device_capability": lambda index: (12, 0),
         "get_device_name": lambda index: "NVIDIA Future",
         "get_arch_list": lambda: ["sm_80", "sm_90"],
         **more,
     }
-    return SimpleNamespace(cuda=SimpleNamespace(**told), __version__="2.11.0+cu126")
+    accelerator = SimpleNamespace(set_device_index=select, reset_peak_memory_stats=lambda: None)
+    return SimpleNamespace(
+        accelerator=accelerator, cuda=SimpleNamespace(**told), __version__="2.11.0+cu126"
+    )
 
 
 def test_a_torch_without_the_card_s_architecture_is_refused(
-    vendor: cuda.Cuda, monkeypatch: pytest.MonkeyPatch
+    vendor: nvidia.Nvidia, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_cards(monkeypatch, FakeCard())
     monkeypatch.setitem(sys.modules, "torch", fake_torch())
@@ -438,20 +443,20 @@ def test_a_torch_without_the_card_s_architecture_is_refused(
 
 
 def test_what_torch_cannot_open_is_refused_with_its_words(
-    vendor: cuda.Cuda, monkeypatch: pytest.MonkeyPatch
+    vendor: nvidia.Nvidia, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def init() -> None:
+    def fail(index: int) -> None:
         raise RuntimeError("No CUDA GPUs are available")
 
     put_cards(monkeypatch, FakeCard())
-    monkeypatch.setitem(sys.modules, "torch", fake_torch(init=init))
+    monkeypatch.setitem(sys.modules, "torch", fake_torch(fail))
     with pytest.raises(EnvironmentFault, match="No CUDA GPUs are available"):
         vendor.open(0, 1)
 
 
 @pytest.mark.parametrize(("name", "found"), [(H100, f"{H100} MIG"), (SLICE.name, SLICE.name)])
 def test_a_slice_is_recorded_as_one(
-    vendor: cuda.Cuda, monkeypatch: pytest.MonkeyPatch, name: str, found: str
+    vendor: nvidia.Nvidia, monkeypatch: pytest.MonkeyPatch, name: str, found: str
 ) -> None:
     put_cards(monkeypatch, FakeCard(slices=[SLICE]))
     properties = SimpleNamespace(

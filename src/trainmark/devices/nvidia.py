@@ -1,0 +1,120 @@
+"""NVIDIA's accelerators as planning sees them, without importing torch.
+
+Counts cards from the driver's library or files and checks the installed torch.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from trainmark.devices import cuda_choice, nvidia_driver
+from trainmark.devices.cuda_choice import VISIBLE_DEVICES
+from trainmark.protocols import Refusal
+from trainmark.spec import RankMemory
+
+if TYPE_CHECKING:
+    from trainmark.devices.cuda import CudaDevice
+    from trainmark.devices.nvidia_driver import Card
+    from trainmark.protocols import Occupant
+    from trainmark.spec import Recipe
+
+
+class Nvidia:
+    """Planning's view of NVIDIA's cards; see ``Vendor``."""
+
+    name = "nvidia"
+    torch_type = "cuda"
+    collective_backend = "nccl"
+    visible_devices: str | None = VISIBLE_DEVICES
+    recorded_variables: tuple[str, ...] = (
+        VISIBLE_DEVICES, "CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING", "CUBLAS_WORKSPACE_CONFIG",
+        "NVIDIA_TF32_OVERRIDE", "PYTORCH_CUDA_ALLOC_CONF", "NCCL_DEBUG", "NCCL_ALGO", "NCCL_PROTO",
+        "NCCL_P2P_DISABLE", "NCCL_IB_DISABLE",
+    )  # fmt: skip
+    counts_cores = False
+
+    def count(self) -> int:
+        """Return the visible devices; 0 when the installed torch cannot drive them."""
+        return len(self.product_names())
+
+    def product_names(self) -> list[str]:
+        """Return the product name of each visible device."""
+        return [card.name for card in self._usable()]
+
+    def _usable(self) -> list[Card]:
+        return cuda_choice.usable(nvidia_driver.cards(), os.environ.get(VISIBLE_DEVICES))
+
+    def unusable(self) -> Refusal | None:
+        """Return why no card that is here can be used; see ``protocols.Diagnoses``."""
+        return cuda_choice.why_unusable(nvidia_driver.cards(), os.environ.get(VISIBLE_DEVICES))
+
+    def occupants(self, nproc: int) -> list[Occupant]:
+        """Return what is on the first ``nproc`` cards now; see ``protocols.Diagnoses``."""
+        return [one for card in self._usable()[:nproc] for one in cuda_choice.occupants(card)]
+
+    def rank_memory(self, nproc: int) -> RankMemory | None:
+        """Return the least memory that is free on a device of ``nproc`` ranks.
+
+        None without the management library.
+        """
+        known = [
+            (card.free_bytes, card)
+            for card in self._usable()[:nproc]
+            if card.free_bytes is not None
+        ]
+        if not known:
+            return None
+        free_bytes, least = min(known, key=lambda pair: pair[0])
+        held = (
+            f"{one.process} holds {cuda_choice.gib(one.used_bytes)}"
+            for one in cuda_choice.occupants(least)
+        )
+        return RankMemory(free_bytes, held=", ".join(held))
+
+    def refuse(self, recipe: Recipe, nproc: int) -> Refusal | None:
+        """Refuse ranks that find no device of their own; of the rest only torch knows.
+
+        ``CudaDevice`` refuses a card or a precision that torch cannot do.
+        """
+        del recipe
+        usable, variable = self._usable(), os.environ.get(VISIBLE_DEVICES)
+        if nproc > 1 and any(card.is_slice for card in usable):
+            return Refusal(
+                f"{nproc} ranks on MIG slices: a process sees one slice, and NCCL joins slices "
+                "only as an experiment",
+                "use --nproc 1, or whole cards",
+            )
+        if nproc > len(usable) > 0 and variable is not None:
+            return Refusal(
+                f"{nproc} ranks need {nproc} devices, and {VISIBLE_DEVICES}={variable!r} leaves "
+                f"{len(usable)} of {cuda_choice.listed(nvidia_driver.cards())}",
+                f"use --nproc {len(usable)}, or name more devices in {VISIBLE_DEVICES}",
+            )
+        return None
+
+    def driver_version(self) -> str | None:
+        """Return the version of the kernel module."""
+        return nvidia_driver.driver_version()
+
+    def collective_library(self) -> str:
+        """Return the version of NCCL, or of the library that torch has instead."""
+        from torch.cuda import nccl
+
+        return "nccl " + ".".join(str(part) for part in nccl.version())
+
+    def monitor(self) -> None:
+        """Return None: nothing reads the cards yet."""
+
+    def monitored(self, nproc: int) -> list[int]:
+        """Return nothing, as there is no monitor."""
+        del nproc
+        return []
+
+    def open(self, local_rank: int, ranks_here: int) -> CudaDevice:
+        """Return the device with the rank's local number."""
+        del ranks_here
+        from trainmark.devices.cuda import CudaDevice
+
+        sliced = any(card.is_slice for card in self._usable())
+        return CudaDevice(local_rank, vendor=self.name, is_slice=sliced)

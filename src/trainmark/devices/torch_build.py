@@ -1,0 +1,40 @@
+"""What the installed torch was built for, without importing it."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+
+class TorchBuild(NamedTuple):
+    """What the installed torch was built for.
+
+    Args:
+        version: with what its builder added: ``2.13.0+cu130``.
+        cuda: version of CUDA, or of what another vendor offers in its place; None for a build
+            without it.
+        hip: version of ROCm's HIP; None for a build without it.
+    """
+
+    version: str
+    cuda: str | None
+    hip: str | None = None
+
+
+def torch_build() -> TorchBuild | None:
+    """Return what the version file of the installed torch says; None if there is no torch."""
+    found = find_spec("torch")
+    if found is None or found.origin is None:
+        return None
+    version_file = Path(found.origin).with_name("version.py")
+    if not version_file.exists():
+        return None
+    told = {}
+    for line in version_file.read_text().splitlines():
+        name, _, value = line.partition("=")
+        told[name.split(":")[0].strip()] = value.strip().strip("'\"")
+    cuda, hip = (
+        None if (value := told.get(name, "")) in ("", "None") else value for name in ("cuda", "hip")
+    )
+    return TorchBuild(told.get("__version__", "unknown"), cuda, hip)
