@@ -12,7 +12,8 @@ import jsonschema
 import pytest
 
 from fake_nvml import H100, FakeCard, nvml
-from fakes import GOLDEN
+from fakes import GOLDEN, FakeVendor
+from trainmark import devices
 from trainmark.cli.app import main
 from trainmark.results import record
 
@@ -255,6 +256,32 @@ def test_list_as_json_names_cases_and_devices(cli):
     assert {"toy", "distilbert_sst2"} <= {case["name"] for case in found["cases"]}
     assert {"cpu", "nvidia"} <= {device["name"] for device in found["devices"]}
     assert {"tiny"} == {item["recipe"] for item in found["recipes"] if item["case"] == "toy"}
+
+
+def test_list_devices_has_the_peaks_of_known_products_with_their_evidence(cli, monkeypatch):
+    known = {
+        "fake": FakeVendor(product="NVIDIA H100 NVL"),
+        "cpu": FakeVendor("cpu", devices=4, product="Fake CPU"),
+    }
+    monkeypatch.setattr(devices, "load_all", lambda: (known, []))
+    _, out, _ = cli("list", "devices", "--json")
+    assert [found["dense_tflops"] for found in json.loads(out)["devices"]] == [
+        "NVIDIA H100 NVL: fp32 60 (B), tf32 417.5 (B), bf16 835.5 (B), fp16 835.5 (B)",
+        "-",
+    ]
+
+
+@pytest.mark.parametrize("tflops", ["0", "-1", "1e7", "nan", "much"])
+def test_an_absurd_peak_is_refused(cli, tflops):
+    assert cli("run", "toy", "--dry-run", "--peak-tflops", tflops)[0] == 2
+
+
+def test_a_given_peak_is_in_the_plan_of_one_run_and_refused_for_a_plan_file(cli, tmp_path):
+    _, out, _ = cli("run", "toy", "--device", "cpu", "--dry-run", "--peak-tflops", "1.5")
+    assert json.loads(out)["peak_tflops"] == 1.5
+    (tmp_path / "two.yaml").write_text("runs:\n- case: toy\n")
+    code, _, err = cli("run", "two.yaml", "--peak-tflops", "1.5")
+    assert (code, "--peak-tflops does not go with a plan file" in err) == (2, True)
 
 
 def test_list_fields_says_what_changing_one_means(cli):

@@ -231,6 +231,15 @@ def test_a_time_limit_is_no_other_work_and_a_seed_makes_other_data(
     assert "a is other work: content_id was" in launcher.said[0]
 
 
+def test_another_peak_is_another_figure_and_measured_again(
+    go: Callable[..., list[Outcome]], launcher: Launcher
+) -> None:
+    go(TWO)
+    given = TWO.replace("name: a", "peak_tflops: 2, name: a")
+    assert states(go(given)) == {"a": "passed", "b": "kept"}
+    assert "a is other work: peak_tflops was None, is now 2.0" in launcher.said[0]
+
+
 def test_another_device_is_other_work(go: Callable[..., list[Outcome]], launcher: Launcher) -> None:
     go(TWO)
     assert states(go(TWO, device="cpu")) == {"a": "passed", "b": "passed"}

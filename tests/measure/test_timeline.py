@@ -219,9 +219,11 @@ def test_memory_of_processes_is_added_up(tmp_path: Path) -> None:
     assert (mem.value, mem.note) == (4_500.0, message("resident_memory_sum"))
 
 
-def figures_of(tmp_path: Path, ranks: list[list[dict[str, Any]]], world_size: int = 2) -> Any:
+def figures_of(
+    tmp_path: Path, ranks: list[list[dict[str, Any]]], world_size: int = 2, **more: Any
+) -> Any:
     timeline = read_run(write_run(tmp_path / "run", [launch_event()], *ranks), world_size)
-    return compute(timeline, precision="bf16", recipe_warmup_steps=3)
+    return compute(timeline, precision="bf16", recipe_warmup_steps=3, **more)
 
 
 def test_every_null_has_a_reason_and_no_value_has_one(tmp_path: Path) -> None:
@@ -250,9 +252,23 @@ def test_mfu_of_an_unknown_product_is_null(tmp_path: Path) -> None:
     assert figures["MAMFU"].value == pytest.approx(100 * 4e14 / 4.5 / 2 / 4e14)
 
 
+def test_a_given_peak_takes_precedence_and_names_the_published_one(tmp_path: Path) -> None:
+    rate = 4e14 / 4.5 / 2
+    unknown = uneven_ranks(product="NVIDIA H100 80GB HBM3e")
+    figure = figures_of(tmp_path, unknown, given_tflops=1000.0)["MFU"]
+    assert figure.value == pytest.approx(100 * rate / 1000e12)
+    assert figure.note == message("given_peak", precision="bf16", tflops=1000.0)
+    figure = figures_of(tmp_path, uneven_ranks(), given_tflops=500.0)["MFU"]
+    assert figure.value == pytest.approx(100 * rate / 500e12)
+    assert figure.note == message(
+        "given_peak_beside", precision="bf16", tflops=500.0, published=989.0, evidence="A"
+    )
+
+
 def test_mfu_of_ranks_on_different_devices_is_null(tmp_path: Path) -> None:
     ranks = uneven_ranks()
     ranks[1][2]["device"]["name"] = "NVIDIA H200"
+    assert figures_of(tmp_path, ranks, given_tflops=1.0)["MFU"].value is None
     assert figures_of(tmp_path, ranks)["MFU"].reason == message(
         "devices_differ", products=f"{H100}, NVIDIA H200"
     )

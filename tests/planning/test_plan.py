@@ -120,6 +120,20 @@ def test_a_count_below_one_is_refused(resolve: Any, field: str, value: int) -> N
         resolve(**{field: value})
 
 
+def test_a_given_peak_is_in_the_plan_and_labelled(resolve: Any) -> None:
+    assert (resolve().peak_tflops, resolve().labels.count("given-peak")) == (None, 0)
+    given = resolve(peak_tflops=1.5)
+    assert (given.peak_tflops, given.labels.count("given-peak")) == (1.5, 1)
+    assert plan.Plan.model_validate_json(given.model_dump_json(), strict=True) == given
+
+
+@pytest.mark.parametrize("tflops", [0.0, -989.0, 1.1e6, float("inf"), float("nan")])
+def test_an_absurd_peak_is_refused(resolve: Any, tflops: float) -> None:
+    with pytest.raises(UsageError) as caught:
+        resolve(peak_tflops=tflops)
+    assert caught.value.where == "--peak-tflops"
+
+
 def test_a_zero_in_a_key_is_refused(resolve: Any) -> None:
     with pytest.raises(UsageError, match="1 to 1,024 are possible"):
         resolve("toy:pytorch:cpu:1:0:1")

@@ -47,6 +47,7 @@ runs:
     timeout: 1e3
     seed: 7
     sample_every: 0.5
+    peak_tflops: 989
     set: {bs: 16, lr: 1e-4, compile: yes, target_value: ~, precision: bf16}
 """
 
@@ -93,6 +94,7 @@ def test_every_key_is_read(write: Write) -> None:
             timeout_s=1000.0,
             seed=7,
             sample_every_s=0.5,
+            peak_tflops=989.0,
             # As they are written: the same words as KEY=VALUE on the command line.
             fields={
                 "bs": "16",

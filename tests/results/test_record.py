@@ -201,6 +201,22 @@ def test_an_impossible_mfu_fails_the_run(run_dir: Path) -> None:
     assert built.cause.message.args["share"] == pytest.approx(29.85, abs=0.01)
 
 
+@pytest.mark.parametrize("product", ["NVIDIA H100 80GB HBM3", "Fake Accelerator 1"])
+def test_an_impossible_mfu_of_a_given_peak_fails_the_run_too(run_dir: Path, product: str) -> None:
+    change(run_dir, "facts", device={"name": product})
+    change(run_dir, "window", model_flops=3.25e15)
+    planned = json.loads((run_dir / "plan.json").read_text())
+    for tflops, status in ((2001.0, "passed"), (1999.0, "failed")):  # it ran at 2000
+        (run_dir / "plan.json").write_text(json.dumps(planned | {"peak_tflops": tflops}))
+        built = building.build(run_dir)
+        assert built.status == status
+        note = built.figures["MFU"].note
+        assert note is not None
+        assert (note.code.startswith("given_peak"), note.args["tflops"]) == (True, tflops)
+    assert built.cause is not None
+    assert built.cause.message.code == "mfu_above_one"
+
+
 def test_a_quality_above_the_best_possible_is_noted(run_dir: Path) -> None:
     assert "quality_above_best" not in codes(run_dir)
     change(run_dir, "evaluate", value=0.99)

@@ -87,11 +87,22 @@ def _devices(_: Sequence[Case]) -> Rows:
             "torch": vendor.torch_type,
             "present": vendor.count(),
             "taken": "only if named" if devices.named_only(vendor) else "if the first present",
-            "products": ", ".join(sorted(set(vendor.product_names()))) or "-",
+            "products": ", ".join(products) or "-",
             "collectives": vendor.collective_backend,
+            "dense_tflops": "; ".join(filter(None, map(_peaks, products))) or "-",
         }
         for vendor in known.values()
+        for products in [sorted(set(vendor.product_names()))]
     ]
+
+
+def _peaks(product: str) -> str:
+    """Return the published dense peaks of a product, with the evidence of each."""
+    from trainmark.devices.peaks import dense_peaks
+
+    found = dense_peaks(product)
+    rates = (f"{one.precision} {one.flops_per_second / 1e12:g} ({one.evidence})" for one in found)
+    return f"{product}: {', '.join(rates)}" if found else ""
 
 
 _SECTIONS = {"cases": _cases, "recipes": _recipes, "fields": _fields, "devices": _devices}

@@ -54,6 +54,10 @@ def command(
     sample_every: Annotated[
         float | None, typer.Option(help="Seconds between telemetry samples; default 1, 0: none.")
     ] = None,
+    peak_tflops: Annotated[
+        float | None,
+        typer.Option(help="Dense TFLOP/s of a device, for MFU; default: as published."),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run; default: ./runs/…")] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print plan and command; start nothing.")
@@ -74,8 +78,9 @@ def command(
     if is_plan_file(case):
         given = {
             "KEY=VALUE": overrides, "--recipe": recipe, "--nproc": nproc, "--repeat": repeat,
+            "--peak-tflops": peak_tflops,
         }  # fmt: skip
-        _refuse_options(case, [name for name, value in given.items() if value])
+        _refuse_options(case, [name for name, value in given.items() if value not in (None, [])])
         choices = Choices(
             data=data, device=device, out=out, timeout_s=timeout, seed=seed,
             sample_every_s=sample_every,
@@ -93,6 +98,7 @@ def command(
         timeout_s=timeout,
         seed=seed,
         sample_every_s=sample_every,
+        peak_tflops=peak_tflops,
         run_dir=out,
         generated_root=default_root(),
     )

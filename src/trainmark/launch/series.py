@@ -101,6 +101,7 @@ def _checked(
         "sample_every_s": (
             entry.sample_every_s if choices.sample_every_s is None else choices.sample_every_s
         ),
+        "peak_tflops": entry.peak_tflops,
     }
     try:
         try:

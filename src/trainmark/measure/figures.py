@@ -58,8 +58,13 @@ def compute(
     precision: Precision,
     recipe_warmup_steps: int,
     work_unit: Literal["samples", "tokens"] = "samples",
+    given_tflops: float | None = None,
 ) -> dict[str, Figure]:
-    """Return the figures that every case has, by name; ``final_result`` counts ``work_unit``."""
+    """Return the figures that every case has, by name; ``final_result`` counts ``work_unit``.
+
+    Args:
+        given_tflops: a device's dense peak as the user gave it; None: the published one.
+    """
     ranks, counts = timeline.ranks, timeline.counts
 
     def train(rank: RankTimeline) -> int | None:
@@ -93,7 +98,8 @@ def compute(
         by_sequences = _rate(counts.sequences, ranks, without_evaluation)
         figures["p_train_sequences"] = replace(by_sequences, note=per_sample)
         figures["p_train_tokens"] = _rate(counts.tokens, ranks, without_evaluation)
-    figures |= _steady(timeline, precision, recipe_warmup_steps, work_unit)
+    steady, rate = _steady(timeline, recipe_warmup_steps, work_unit)
+    figures |= steady | _utilisation(ranks, precision, rate, given_tflops)
     figures |= _losses(timeline)
     figures["mem"] = _memory(ranks)
     figures["mem_total"] = _memory_total(ranks)
@@ -135,9 +141,9 @@ def _mean_loss(losses: NDArray[np.float64], samples: NDArray[np.int64]) -> Figur
 
 
 def _steady(
-    timeline: RunTimeline, precision: Precision, warmup_steps: int, work_unit: str
-) -> dict[str, Figure]:
-    """Return the figures over the steps after the warm-up."""
+    timeline: RunTimeline, warmup_steps: int, work_unit: str
+) -> tuple[dict[str, Figure], Figure]:
+    """Return the figures over the steps after the warm-up, and the rate of model FLOPs."""
     phases = [rank.phases["train"] for rank in timeline.ranks]
     slowest_ns = max(phase.windows_ns for phase in phases)
     samples = sum(phase.counts.samples for phase in phases)
@@ -156,10 +162,9 @@ def _steady(
             if times.cv is None
             else Figure(100 * times.cv)
         )
-        rate = _model_flops_per_device(phases, slowest_ns)
-        return figures | _utilisation(timeline.ranks, precision, rate)
+        return figures, _model_flops_per_device(phases, slowest_ns)
     none = {name: Figure(None, reason) for name in ("final_result", *_STEP_TIMES)}
-    return none | _utilisation(timeline.ranks, precision, Figure(None, reason))
+    return none, Figure(None, reason)
 
 
 def _model_flops_per_device(phases: list[Phase], slowest_ns: int) -> Figure:
@@ -171,9 +176,9 @@ def _model_flops_per_device(phases: list[Phase], slowest_ns: int) -> Figure:
 
 
 def _utilisation(
-    ranks: list[RankTimeline], precision: Precision, rate: Figure
+    ranks: list[RankTimeline], precision: Precision, rate: Figure, given_tflops: float | None
 ) -> dict[str, Figure]:
-    """Return model FLOP rates against the published peak and the measured matmul rate."""
+    """Return model FLOP rates against the dense peak and the measured matmul rate."""
     matmul = _matmul_flops_per_device(ranks)
     mamfu = Figure(None, rate.reason or matmul.reason)
     if rate.value is not None and matmul.value is not None:
@@ -181,12 +186,14 @@ def _utilisation(
     return {
         "model_flops_per_device": rate,
         "matmul_flops_per_device": matmul,
-        "MFU": _mfu(ranks, precision, rate),
+        "MFU": _mfu(ranks, precision, rate, given_tflops),
         "MAMFU": mamfu,
     }
 
 
-def _mfu(ranks: list[RankTimeline], precision: Precision, rate: Figure) -> Figure:
+def _mfu(
+    ranks: list[RankTimeline], precision: Precision, rate: Figure, given_tflops: float | None
+) -> Figure:
     if rate.value is None:
         return Figure(None, rate.reason)
     products = {rank.facts.get("device", {}).get("name", "an unnamed device") for rank in ranks}
@@ -194,15 +201,18 @@ def _mfu(ranks: list[RankTimeline], precision: Precision, rate: Figure) -> Figur
         return Figure(None, message("devices_differ", products=", ".join(sorted(products))))
     (product,) = products
     peak = dense_peak(product, precision)
-    if peak is None:
+    published = None if peak is None else peak.flops_per_second / 1e12
+    tflops = published if given_tflops is None else given_tflops
+    if tflops is None:
         return Figure(None, message("peak_unknown", precision=precision, product=product))
-    note = message(
-        "dense_peak",
-        precision=precision,
-        tflops=peak.flops_per_second / 1e12,
-        evidence=peak.evidence,
-    )
-    return Figure(100 * rate.value / peak.flops_per_second, note=note)
+    args = {"precision": precision, "tflops": tflops}
+    if peak is None:
+        note = message("given_peak", **args)
+    elif given_tflops is None:
+        note = message("dense_peak", **args, evidence=peak.evidence)
+    else:
+        note = message("given_peak_beside", **args, published=published, evidence=peak.evidence)
+    return Figure(100 * rate.value / (tflops * 1e12), note=note)
 
 
 def _matmul_flops_per_device(ranks: list[RankTimeline]) -> Figure:

@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from annotated_types import Gt, Le
 from pydantic import AfterValidator, Field, TypeAdapter
 
 from trainmark import cases, devices
@@ -25,7 +26,7 @@ from trainmark.planning import case_key, reference
 from trainmark.planning.capabilities import refuse_incapable
 from trainmark.planning.overrides import changes, standard_of
 from trainmark.planning.reference import References  # noqa: TC001 - pydantic reads it at run time
-from trainmark.planning.requests import read_request
+from trainmark.planning.requests import MOST_TFLOPS, read_request
 from trainmark.spec import (
     Case,
     Mission,
@@ -40,11 +41,13 @@ from trainmark.spec import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from trainmark.planning.requests import Request
     from trainmark.spec import DataFacts
 
 PLAN_FILE = "plan.json"
 RUNS_DIR = Path("runs")
-PASSED_OVER = "accelerator-not-used"  # label: see ``_labels``
+PASSED_OVER = "accelerator-not-used"  # labels: see ``_labels``
+_GIVEN_PEAK = "given-peak"
 _READ_FIELDS = (
     "precision", "micro_batch_size", "grad_accum_steps", "warmup_steps", "max_epochs", "max_steps",
     "target_value", "timeout_s",
@@ -158,6 +161,9 @@ class Plan(Frozen):
     rules: Literal["closed", "open"]
     labels: list[str]
     device: PlannedDevice
+    peak_tflops: Annotated[float, Gt(0), Le(MOST_TFLOPS)] | None = Field(
+        default=None, description="dense peak of one device, as the user gave it"
+    )
     nnodes: PositiveInt
     nproc: PositiveInt
     repeat_index: PositiveInt
@@ -216,7 +222,12 @@ class Plan(Frozen):
 
 
 def _labels(
-    recipe: Recipe, world: str, facts: DataFacts, *, oversubscribed: bool, passed_over: bool
+    request: Request,
+    recipe: Recipe,
+    facts: DataFacts,
+    *,
+    oversubscribed: bool,
+    passed_over: bool,
 ) -> list[str]:
     """Return what a reader of the figures must know at first sight.
 
@@ -233,7 +244,9 @@ def _labels(
         labels.append("oversubscribed")
     if passed_over:
         labels.append(PASSED_OVER)
-    if recipe.world is not None and recipe.world != world:
+    if request.peak_tflops is not None:
+        labels.append(_GIVEN_PEAK)
+    if recipe.world is not None and recipe.world != request.world:
         labels.append(f"recipe-written-for-{recipe.world}")
     return labels
 
@@ -284,6 +297,7 @@ def resolve(
     timeout_s: float | None = None,
     seed: int | None = None,
     sample_every_s: float | None = None,
+    peak_tflops: float | None = None,
     run_dir: Path | None = None,
     generated_root: Path,
     now: datetime | None = None,
@@ -314,6 +328,7 @@ def resolve(
         timeout_s=timeout_s,
         seed=seed,
         sample_every_s=sample_every_s,
+        peak_tflops=peak_tflops,
     )
     case, recipe = request.case, request.recipe
     nnodes, nproc, repeat_count = request.nnodes, request.nproc, request.repeat_count
@@ -363,8 +378,8 @@ def resolve(
         extra=extra,
         rules="open" if extra else "closed",
         labels=_labels(
+            request,
             recipe,
-            request.world,
             facts,
             oversubscribed=oversubscribed,
             passed_over=asked_for is None and vendor.counts_cores and bool(devices.unusable()),
@@ -375,6 +390,7 @@ def resolve(
             collective_backend=vendor.collective_backend,
             product_names=names if vendor.counts_cores else names[:nproc],
         ),
+        peak_tflops=peak_tflops,
         nnodes=nnodes,
         nproc=nproc,
         repeat_index=1,

@@ -46,6 +46,7 @@ class Entry:
     timeout_s: float | None = None
     seed: int | None = None
     sample_every_s: float | None = None
+    peak_tflops: float | None = None
     fields: dict[str, str] = field(default_factory=dict)
 
 
@@ -113,6 +114,7 @@ _RUN: dict[str, Callable[[Value], Any]] = {
     "timeout": Value.number,
     "seed": Value.whole,
     "sample_every": Value.number,
+    "peak_tflops": Value.number,
     "set": lambda value: {key: item.word() for key, item in value.mapping().items()},
 }
 _FIELD_OF_KEY = {"timeout": "timeout_s", "sample_every": "sample_every_s", "set": "fields"}

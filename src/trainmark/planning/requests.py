@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from trainmark.spec import Case, Recipe
 
 _MOST = 1_024  # ranks, machines or launches
+MOST_TFLOPS = 1e6  # the fastest device has some thousand
 # torch runs a compiled graph once before it records it, and replays it from the third time on.
 _STEPS_TO_REPLAY = 3
 _SAMPLE_EVERY_S = 1.0
@@ -38,6 +39,7 @@ class Request:
     nproc: int
     repeat_count: int
     sample_every_s: float
+    peak_tflops: float | None = None
 
     @property
     def world(self) -> str:
@@ -57,12 +59,14 @@ def read_request(
     timeout_s: float | None = None,
     seed: int | None = None,
     sample_every_s: float | None = None,
+    peak_tflops: float | None = None,
 ) -> Request:
     """Check every argument and return the request.
 
     Args:
         case_word: a case's name, alias or key.
         real_data: whether a folder of data is given.
+        peak_tflops: dense peak of a device in the recipe's precision, as the user knows it.
 
     Raises:
         UsageError: an argument that is unknown or invalid.
@@ -81,6 +85,7 @@ def read_request(
     texts = {key: str(value) for key, value in options.items() if value is not None}
     recipe = apply_overrides(case.recipes[name], {**(overrides or {}), **texts})
     recipe.check(nnodes * nproc)
+    _check_peak(peak_tflops)
     _check_replay(recipe, nnodes * nproc)
     return Request(
         case=case,
@@ -91,6 +96,7 @@ def read_request(
         nproc=nproc,
         repeat_count=repeat_count,
         sample_every_s=_interval_s(sample_every_s),
+        peak_tflops=peak_tflops,
     )
 
 
@@ -104,6 +110,16 @@ def _interval_s(given: float | None) -> float:
             rule=f"{_LEAST_INTERVAL_S:g} to {_MOST_INTERVAL_S:,.0f} seconds, or 0 for no samples",
         )
     return value
+
+
+def _check_peak(tflops: float | None) -> None:
+    if tflops is not None and not 0 < tflops <= MOST_TFLOPS:
+        raise UsageError(
+            f"--peak-tflops {tflops:g}",
+            where="--peak-tflops",
+            rule=f"dense TFLOP/s of one device: above 0, at most {MOST_TFLOPS:,.0f}",
+            remedy="give the peak of the precision that runs, without sparsity",
+        )
 
 
 def _check_replay(recipe: Recipe, world_size: int) -> None:

@@ -202,6 +202,7 @@ def compute(run_dir: Path) -> Record:
         precision=plan.recipe["precision"],
         recipe_warmup_steps=plan.recipe["warmup_steps"],
         work_unit=plan.about.work_unit,
+        given_tflops=plan.peak_tflops,
     )
     own = _own(plan, timeline, computed)
     # The installed case declares the units of its figures; a plan of an earlier version does not.

@@ -22,11 +22,12 @@ def planned_work(plan: Plan) -> dict[str, Any]:
     """Return what must be equal for two launches to be of the same work, by name.
 
     The keys added here differ from all recipe fields, which include ``world`` and ``data``, so
-    that neither overwrites the other.
+    that neither overwrites the other. The same training under another given peak has another MFU.
     """
     recipe = {name: value for name, value in plan.recipe.items() if name not in _NOT_WORK}
     return recipe | {
         "case": plan.case,
+        "peak_tflops": plan.peak_tflops,
         "device_products": ", ".join(sorted(set(plan.device.product_names))),
         "ran_world": f"{plan.nnodes}x{plan.nproc}",
         "content_id": plan.data.content_id,
