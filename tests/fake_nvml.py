@@ -6,6 +6,7 @@ The forms are those of nvidia-ml-py 13.615: handles are opaque, ``nvmlDeviceGetM
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -108,6 +109,14 @@ def nvml(*cards: FakeCard, names: dict[int, str] | None = None, old: bool = Fals
     return told
 
 
+def put_cards(monkeypatch: pytest.MonkeyPatch, *cards: FakeCard, **more: Any) -> None:
+    """Let the driver be loaded and the management library tell these cards; see ``nvml``."""
+    from trainmark.devices import nvidia_driver
+
+    monkeypatch.setattr(nvidia_driver, "loaded", lambda: True)
+    monkeypatch.setitem(sys.modules, "pynvml", nvml(*cards, **more))
+
+
 def put_driver_files(
     root: Path, monkeypatch: pytest.MonkeyPatch, models: dict[str, str], version: str = "580.65.06"
 ) -> None:
@@ -122,4 +131,4 @@ def put_driver_files(
     )
     monkeypatch.setattr(nvidia_driver, "PROC", root)
     monkeypatch.setattr(nvidia_driver, "DEVICE_NODES", root)
-    monkeypatch.setitem(__import__("sys").modules, "pynvml", None)
+    monkeypatch.setitem(sys.modules, "pynvml", None)

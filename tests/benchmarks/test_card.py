@@ -17,7 +17,7 @@ from benchmarks.card import __main__ as command
 from benchmarks.card.running import ROOT, run
 from benchmarks.card.section import Card
 
-from fake_nvml import H100, FakeCard, nvml
+from fake_nvml import H100, FakeCard, put_cards
 from trainmark.launch.stopping import StopRequest
 
 if TYPE_CHECKING:
@@ -289,7 +289,7 @@ def test_a_card_that_cannot_be_used_and_one_that_others_use_are_named(
     sections.add("good", GOOD)
     build = TorchBuild("2.13.0+cpu", None)
     monkeypatch.setattr(cuda_choice, "torch_build", lambda: build)
-    monkeypatch.setitem(sys.modules, "pynvml", nvml(FakeCard()))
+    put_cards(monkeypatch, FakeCard())
     assert command.main([], sections.modules) == 2
     assert f"{H100} is here, but torch 2.13.0+cpu has no CUDA" in capsys.readouterr().err
     user = Occupant("Some Card", "python (process 42)", 3 << 30, True)

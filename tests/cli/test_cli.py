@@ -11,7 +11,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from fake_nvml import H100, FakeCard, nvml
+from fake_nvml import H100, FakeCard, put_cards
 from fakes import GOLDEN, FakeVendor
 from trainmark import devices
 from trainmark.cli.app import main
@@ -196,7 +196,7 @@ def test_a_card_that_cannot_be_used_is_named_and_the_processor_labelled(cli, mon
     from trainmark.devices.torch_build import TorchBuild
 
     monkeypatch.setattr(cuda_choice, "torch_build", lambda: TorchBuild("2.13.0+cpu", None))
-    monkeypatch.setitem(sys.modules, "pynvml", nvml(FakeCard()))
+    put_cards(monkeypatch, FakeCard())
     code, out, err = cli("run", "toy", "--dry-run", "--json")
     assert code == 0
     plan = json.loads(out)["plan"]

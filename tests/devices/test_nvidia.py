@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from fake_nvml import GIB, H100, FakeCard, nvml, put_driver_files
+from fake_nvml import GIB, H100, FakeCard, nvml, put_cards, put_driver_files
 from trainmark import devices
 from trainmark.devices import cuda, cuda_choice, nvidia, nvidia_driver, torch_build
 from trainmark.devices.cuda_choice import has_code_for, visible
@@ -35,10 +35,6 @@ def vendor(monkeypatch: pytest.MonkeyPatch) -> nvidia.Nvidia:
     monkeypatch.setattr(cuda_choice, "torch_build", lambda: TorchBuild("2.13.0+cu130", "13.0"))
     monkeypatch.setattr(nvidia_driver, "supported_cuda", lambda: (13, 0))
     return nvidia.Nvidia()
-
-
-def put_cards(monkeypatch: pytest.MonkeyPatch, *cards: FakeCard, **more: Any) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", nvml(*cards, **more))
 
 
 @pytest.mark.parametrize(
@@ -347,6 +343,7 @@ def test_answers_that_cannot_be_are_unknown(monkeypatch: pytest.MonkeyPatch) -> 
 
     library.nvmlShutdown = fail
     library.nvmlDeviceGetName = lambda _card: b"NVIDIA \xff"
+    put_cards(monkeypatch)
     monkeypatch.setitem(sys.modules, "pynvml", library)
     (found,) = nvidia_driver.cards()
     assert found.name == "NVIDIA \ufffd"
@@ -539,3 +536,48 @@ def test_waits_are_forbidden_as_long_as_asked() -> None:
     with pytest.raises(KeyError), device.forbid_synchronization():
         raise KeyError
     assert modes == [1, "error", 1, "error", 1]
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        TorchBuild("2.4.1+corex.4.3.0", "10.2"),
+        TorchBuild("2.8.0+metax3.3.0.2", "11.6"),
+        TorchBuild("2.4.1+das.opt1.dtk2504", None, "6.1"),
+        TorchBuild("2.11.0+rocm7.1", None, "7.1"),
+    ],
+)
+def test_a_torch_of_another_vendor_drives_none_of_its_cards(
+    vendor: nvidia.Nvidia, monkeypatch: pytest.MonkeyPatch, build: TorchBuild
+) -> None:
+    monkeypatch.setattr(cuda_choice, "torch_build", lambda: build)
+    put_cards(monkeypatch, FakeCard())
+    assert vendor.count() == 0
+    refusal = vendor.unusable()
+    assert refusal is not None
+    assert f"{H100} is here, but torch {build.version} has no CUDA" in refusal.why
+
+
+@pytest.mark.parametrize("build", [TorchBuild("2.9.0a0+50eac811a6.nv25.09", "13.0"),
+                                   TorchBuild("2.13.0", "13.0")])  # fmt: skip
+def test_a_torch_of_its_own_drives_its_cards(
+    vendor: nvidia.Nvidia, monkeypatch: pytest.MonkeyPatch, build: TorchBuild
+) -> None:
+    monkeypatch.setattr(cuda_choice, "torch_build", lambda: build)
+    put_cards(monkeypatch, FakeCard())
+    assert vendor.count() == 1
+
+
+@pytest.mark.parametrize("node", ["iluvatar0", "mxcd", "kfd", "xpu0", "davinci0", None])
+def test_cards_of_another_vendors_driver_are_not_its_own(
+    vendor: nvidia.Nvidia, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, node: str | None
+) -> None:
+    """Their libraries may answer to NVML's name; the driver's files tell whose cards they are."""
+    if node is not None:
+        (tmp_path / node).touch()
+    monkeypatch.setattr(nvidia_driver, "PROC", tmp_path / "none")
+    monkeypatch.setattr(nvidia_driver, "DEVICE_NODES", tmp_path)
+    monkeypatch.setitem(sys.modules, "pynvml", nvml(FakeCard("Iluvatar BI-V150")))
+    assert (vendor.count(), vendor.unusable()) == (0, None)
+    (tmp_path / "nvidia0").touch()
+    assert vendor.count() == 1

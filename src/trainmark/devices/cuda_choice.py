@@ -23,6 +23,9 @@ _INDEX = re.compile(r"\+?[0-9]+")
 # its own and of earlier ones: https://docs.nvidia.com/cuda/cuda-toolkit-release-notes/, tables 2
 # and 3, and https://docs.nvidia.com/deploy/cuda-compatibility/, 2026-11-22
 _FIRST_DRIVER = {11: "450.80.02", 12: "525.60.13", 13: "580.65.06"}
+# What other vendors whose devices torch takes for CUDA's add to the version of their torch:
+# 2.4.1+corex.4.3.0 (Iluvatar), 2.8.0+metax3.3.0.2 (MetaX), 2.4.1+das.opt1.dtk2504 (Hygon).
+_OTHERS = ("corex", "metax", "das")
 _ARCHITECTURE = re.compile(r"(sm|compute)_(\d+)(\d)([af]?)")
 _GIB = 2**30
 # Less is what the driver itself leaves in use; a process that computes takes more for its context.
@@ -54,9 +57,13 @@ def has_code_for(capability: tuple[int, int], architectures: Sequence[str]) -> b
 def usable(here: Sequence[Card], variable: str | None) -> list[Card]:
     """Return what a rank sees; nothing if the installed torch cannot drive it."""
     build = torch_build()
-    if build is None or build.cuda is None or _too_old(build) is not None:
+    if build is None or _has_no_cuda(build) or _too_old(build) is not None:
         return []
     return visible(here, variable)
+
+
+def _has_no_cuda(build: TorchBuild) -> bool:
+    return build.cuda is None or build.hip is not None or build.label.startswith(_OTHERS)
 
 
 def why_unusable(here: Sequence[Card], variable: str | None) -> Refusal | None:
@@ -65,7 +72,7 @@ def why_unusable(here: Sequence[Card], variable: str | None) -> Refusal | None:
         return None
     names = " and ".join(sorted({card.name for card in here}))
     build = torch_build()
-    if build is None or build.cuda is None:
+    if build is None or _has_no_cuda(build):
         torch = "torch is not installed" if build is None else f"torch {build.version} has no CUDA"
         return Refusal(
             f"{names} is here, but {torch}",

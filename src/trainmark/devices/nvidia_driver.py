@@ -70,7 +70,16 @@ class Card:
 
 def cards() -> list[Card]:
     """Return the cards of this machine, whatever ``CUDA_VISIBLE_DEVICES`` says."""
-    return _managed() or _listed()
+    return (_managed() or _listed()) if loaded() else []
+
+
+def loaded() -> bool:
+    """Tell whether NVIDIA's own driver is here: others' cards come with libraries of its names.
+
+    ``dxg`` is the driver's device in Windows' subsystem for Linux, ``nvgpu`` on Jetson boards.
+    """
+    nodes = ("nvidia[0-9]*", "dxg", "nvgpu")
+    return PROC.is_dir() or any(True for name in nodes for _ in DEVICE_NODES.glob(name))
 
 
 def _listed() -> list[Card]:

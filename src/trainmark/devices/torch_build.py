@@ -21,6 +21,11 @@ class TorchBuild(NamedTuple):
     cuda: str | None
     hip: str | None = None
 
+    @property
+    def label(self) -> str:
+        """What its builder added to the version: ``cu130``; empty if nothing."""
+        return self.version.partition("+")[2]
+
 
 def torch_build() -> TorchBuild | None:
     """Return what the version file of the installed torch says; None if there is no torch."""
