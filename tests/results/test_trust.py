@@ -58,6 +58,7 @@ def said(trust: Trust) -> tuple[str, list[str]]:
          ["trust_read_before"]),
         ({"notes": [message("slow_device", rank=3)]}, "noisy", ["trust_slow_device"]),
         ({"notes": [message("loss_did_not_fall", first=1.0, last=1.0)]}, "noisy", []),
+        ({"labels": ["simulated-device"]}, "do_not_quote", ["trust_simulated_device"]),
         ({"labels": ["generated-data"]}, "do_not_quote", ["trust_generated_data"]),
         ({"notes": [message("oversubscribed")]}, "do_not_quote", ["trust_oversubscribed"]),
         ({"notes": [message("device_shared", device="X", process="p", gib=1.0)] * 2},

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trainmark.devices.cpu import Cpu
+from trainmark.devices.fake import Fake
 from trainmark.devices.nvidia import Nvidia
 from trainmark.errors import EnvironmentFault, UsageError, nearest
 from trainmark.plugins import offered
@@ -24,7 +25,7 @@ _ACCELERATORS: tuple[Callable[[], Vendor], ...] = (
     Nvidia,
 )  # fmt: skip
 _LAST: tuple[Callable[[], Vendor], ...] = (
-    Cpu,
+    Fake, Cpu,
 )  # fmt: skip
 
 
@@ -147,7 +148,9 @@ def choose(name: str | None) -> Vendor:
         refusal = vendor.unusable() if isinstance(vendor, Diagnoses) else None
         if refusal is not None:
             raise EnvironmentFault(refusal.why, where="--device", remedy=refusal.way_out)
-    names = ", ".join(item.name for item in known.values() if item.count() > 0)
+    names = ", ".join(
+        item.name for item in known.values() if not named_only(item) and item.count() > 0
+    )
     raise EnvironmentFault(
         f"no {name} device that this installation can use",
         where="--device",

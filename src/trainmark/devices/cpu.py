@@ -16,6 +16,7 @@ from trainmark.spec import RankMemory
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from trainmark.protocols import Monitor
     from trainmark.spec import Precision, Recipe
 
 # Linux counts ru_maxrss in KiB, macOS in bytes (getrusage(2) of each).
@@ -140,8 +141,9 @@ class Cpu:
         """Return torch's own backend, whose version is torch's."""
         return self.collective_backend
 
-    def monitor(self) -> None:
+    def monitor(self) -> Monitor | None:
         """Return None: the sampler reads the host itself."""
+        return None
 
     def monitored(self, nproc: int) -> list[int]:
         """Return nothing: a processor is not a device of a monitor."""
@@ -149,16 +151,16 @@ class Cpu:
         return []
 
     def open(self, local_rank: int, ranks_here: int) -> CpuDevice:
-        """Return the CPU with its cores divided evenly among the ranks of this machine.
-
-        ``OMP_NUM_THREADS`` in the environment takes precedence.
-        """
+        """Return the CPU with its cores divided evenly among the ranks of this machine."""
         del local_rank
-        chosen = os.environ.get("OMP_NUM_THREADS", "")
-        even = max(1, usable_cores() // ranks_here)
-        return CpuDevice(
-            threads=int(chosen) if chosen.isascii() and chosen.isdigit() and int(chosen) else even
-        )
+        return CpuDevice(threads=threads_of_rank(ranks_here))
+
+
+def threads_of_rank(ranks_here: int) -> int:
+    """Return a rank's even share of the cores; ``OMP_NUM_THREADS`` takes precedence."""
+    chosen = os.environ.get("OMP_NUM_THREADS", "")
+    even = max(1, usable_cores() // ranks_here)
+    return int(chosen) if chosen.isascii() and chosen.isdigit() and int(chosen) else even
 
 
 class CpuDevice:

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 PLAN_FILE = "plan.json"
 RUNS_DIR = Path("runs")
+SIMULATED = "simulated-device"  # label
 PASSED_OVER = "accelerator-not-used"  # labels: see ``_labels``
 _GIVEN_PEAK = "given-peak"
 _READ_FIELDS = (
@@ -228,6 +229,7 @@ def _labels(
     *,
     oversubscribed: bool,
     passed_over: bool,
+    simulated: bool,
 ) -> list[str]:
     """Return what a reader of the figures must know at first sight.
 
@@ -236,6 +238,8 @@ def _labels(
             here cannot be used.
     """
     labels = ["self-reported"]
+    if simulated:
+        labels.append(SIMULATED)
     if recipe.target_value is None or (recipe.data == "real" and not facts.quality_comparable):
         labels.append("performance-only")
     if recipe.data == "generated":
@@ -382,6 +386,7 @@ def resolve(
             recipe,
             facts,
             oversubscribed=oversubscribed,
+            simulated=devices.named_only(vendor),
             passed_over=asked_for is None and vendor.counts_cores and bool(devices.unusable()),
         ),
         device=PlannedDevice(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trainmark.measure.stats import INTERVAL_MIN_LAUNCHES, over_launches
+from trainmark.planning.plan import SIMULATED
 from trainmark.results.readings import value_of
 from trainmark.results.record import Trust
 from trainmark.spec import Message, message
@@ -83,6 +84,8 @@ def of_launch(
         swing: change of the matmul rate during its measurement, as a share; None: unknown.
     """
     reasons = [] if passed else [message("trust_not_passed")]
+    if SIMULATED in labels:
+        reasons.append(message("trust_simulated_device"))
     if "generated-data" in labels:
         reasons.append(message("trust_generated_data"))
     reasons += [_IN_SHORT[note.code](note.args) for note in notes if note.code in _IN_SHORT]
