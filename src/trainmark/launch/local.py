@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainmark import devices
-from trainmark.devices.cpu import usable_cores
+from trainmark.devices import numa
 from trainmark.launch import processes, run_dir
 from trainmark.launch.keeper import Keeper
 from trainmark.launch.sampling import sampled
@@ -27,6 +27,7 @@ from trainmark.results import environment
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from trainmark.devices.numa import Placement
     from trainmark.launch.own_files import OwnFiles
     from trainmark.launch.stopping import StopRequest
     from trainmark.planning.plan import Plan
@@ -56,9 +57,8 @@ def rank_environment(plan: Plan, rank: int, *, port: int) -> dict[str, str]:
     }
 
 
-def run_environment(plan: Plan, cores: int) -> dict[str, str]:
+def run_environment(plan: Plan, threads: int) -> dict[str, str]:
     """Return the variables that all ranks of a run have in common."""
-    threads = max(1, cores // plan.nproc)
     return {
         processes.RUN_VARIABLE: plan.run_id,
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
@@ -80,9 +80,11 @@ def launch(plan: Plan, request: StopRequest, on_poll: Callable[[], None] = lambd
     Raises:
         EnvironmentFault: the run directory cannot be made; nothing was started.
     """
-    folder = Path(plan.run_dir)
-    variables = os.environ | processes.import_variables() | run_environment(plan, usable_cores())
-    described = environment.collect(variables, devices.vendors()[plan.device.vendor])
+    folder, vendor = Path(plan.run_dir), devices.vendors()[plan.device.vendor]
+    placed = numa.placements(vendor, plan.nproc, os.environ)
+    threads = min(placement.threads for placement in placed)
+    variables = os.environ | processes.import_variables() | run_environment(plan, threads)
+    described = environment.collect(variables, vendor)
     found = devices.occupants(plan.device.vendor, plan.nproc)
     described["device_users"] = [one._asdict() for one in found]
     with Keeper(folder, plan.run_id) as keeper:
@@ -95,7 +97,7 @@ def launch(plan: Plan, request: StopRequest, on_poll: Callable[[], None] = lambd
             return _reason_to_stop(request, own)
 
         try:
-            stop, ended = _run_ranks(plan, variables, stop_or_show)
+            stop, ended = _run_ranks(plan, variables, placed, stop_or_show)
         except BaseException as error:
             # An error of the launcher or of this machine: end the ranks and record the error.
             stop = {"reason": "launcher_error", "message": f"{type(error).__name__}: {error}"}
@@ -116,7 +118,10 @@ def _reason_to_stop(request: StopRequest, own: OwnFiles) -> dict[str, Any] | Non
 
 
 def _run_ranks(
-    plan: Plan, variables: dict[str, str], reason_to_stop: Callable[[], dict[str, Any] | None]
+    plan: Plan,
+    variables: dict[str, str],
+    placed: Sequence[Placement],
+    reason_to_stop: Callable[[], dict[str, Any] | None],
 ) -> tuple[dict[str, Any] | None, dict[str, Any]]:
     """Start the ranks and watch them until all ended; return the stop reason and how they ended.
 
@@ -128,11 +133,12 @@ def _run_ranks(
     with (Path(plan.run_dir) / RANKS_LOG).open("wb") as log, sampled(plan, log):
         try:
             with _held_port() as port:
-                for rank in range(plan.nproc):
+                for rank, placement in enumerate(placed):
+                    told = {numa.PLACEMENT_VARIABLE: placement.told()}
                     ranks.append(
                         subprocess.Popen(
                             command(plan, python=sys.executable),
-                            env=variables | rank_environment(plan, rank, port=port),
+                            env=variables | rank_environment(plan, rank, port=port) | told,
                             cwd=_working_directory(),
                             stdin=subprocess.DEVNULL,
                             stdout=subprocess.PIPE,  # for a failing rank's report

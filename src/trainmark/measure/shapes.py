@@ -74,6 +74,16 @@ class CompilerCounts(TypedDict):
 
 
 @with_config(_SHAPE)
+class RankPlacement(TypedDict):
+    """Where a rank ran; see ``devices.numa.Placement``."""
+
+    numa_nodes: list[Count]
+    cores: str
+    threads: Count
+    why_not: str | None
+
+
+@with_config(_SHAPE)
 class _Event(TypedDict):
     t_ns: Nanoseconds
 
@@ -122,6 +132,7 @@ class _Facts(_Event):
     matmul_flops_per_second: NotRequired[Rate | None]
     matmul_swing: NotRequired[Annotated[float, Ge(0), Le(1)] | None]
     collective: NotRequired[str | None]
+    placement: NotRequired[RankPlacement | None]
     samples_per_epoch: NotRequired[Count | None]
     shares_cores: NotRequired[bool]
 

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainmark.devices import numa
 from trainmark.measure.events import EventWriter, rank_file
 from trainmark.measure.failure import error_report
 
@@ -51,6 +52,7 @@ class Rank:
     def __init__(self, run_dir: Path, rank: int) -> None:
         self.events = EventWriter(run_dir / rank_file(rank), clock)
         self.place = "start"
+        self.placement: dict[str, Any] | None = None
         self.device: Device | None = None
 
     def enter(self, place: str) -> None:
@@ -129,6 +131,7 @@ def run_rank(rank: Rank, run_dir: Path, number: int, local_rank: int) -> None:
         device=device.describe(),
         memory_scope=device.memory().scope,
         shares_cores=vendor.counts_cores,
+        placement=rank.placement and {**rank.placement, "threads": torch.get_num_threads()},
         precision_flags=flags,
         matmul_flops_per_second=matmul.flops_per_second,
         matmul_swing=matmul.swing,
@@ -237,6 +240,7 @@ def main(run_dir: Path) -> int:
     with (run_dir / stacks_file(number)).open("w") as stacks:
         faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True)
         rank = Rank(run_dir, number)
+        rank.placement = numa.take(os.environ.get(numa.PLACEMENT_VARIABLE))
         rank.events.emit("start", rank=number, pid=os.getpid(), unix_ns=time.time_ns())
         try:
             run_rank(rank, run_dir, number, local_rank)

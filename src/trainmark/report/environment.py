@@ -8,7 +8,7 @@ from trainmark.report import cells
 from trainmark.report.document import Section
 from trainmark.report.listing import in_words, joined, known, listed
 from trainmark.report.tables import has_cards, short_device
-from trainmark.report.texts import term, text
+from trainmark.report.texts import has, term, text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,6 +68,27 @@ def _cpu(record: Record, lang: str) -> str:
     return text("sep.comma", lang).join(words)
 
 
+def _placement(record: Record, lang: str) -> str | None:
+    """Return the cores of each rank, once if all have the same; None for a record without them."""
+    said = []
+    for entry in record.environment.get("placement") or []:
+        if entry is None:
+            return None
+        why, threads = entry["why_not"], entry["threads"]
+        if why is None:
+            nodes = ",".join(str(node) for node in entry["numa_nodes"])
+            cores = cells.clean(entry["cores"])
+            said.append(text("env.pinned", lang, cores=cores, nodes=nodes, threads=threads))
+        else:
+            reason = text(f"pin.{why}", lang) if has(f"pin.{why}") else cells.clean(why)
+            said.append(text("env.not_pinned", lang, why=reason, threads=threads))
+    if len(set(said)) < 2:
+        return said[0] if said else None
+    colon = text("sep.colon", lang)
+    ranks = (f"rank {rank}{colon}{one}" for rank, one in enumerate(said))
+    return text("sep.semicolon", lang).join(ranks)
+
+
 def _host_memory(record: Record, lang: str) -> str:
     total = record.environment.get("memory_total_bytes")
     return text("fact.unknown", lang) if total is None else f"{total / cells.GIB:.1f} GiB"
@@ -117,12 +138,13 @@ def environment(records: Sequence[Record], lang: str) -> list[Section]:
 
 
 def _hardware(record: Record, lang: str) -> dict[str, str]:
-    env = record.environment
+    env, placed = record.environment, _placement(record, lang)
     return {
         text("env.machine", lang): known(env.get("machine"), lang),
         text("env.card", lang): _cards(record, lang),
         text("env.card_detail", lang): _card_detail(record, lang),
         text("env.cpu", lang): _cpu(record, lang),
+        **({} if placed is None else {text("env.placement", lang): placed}),
         text("env.host_memory", lang): _host_memory(record, lang),
         text("env.network", lang): _if_used(record, "network", lang),
     }

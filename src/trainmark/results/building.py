@@ -131,6 +131,7 @@ def _environment(machine: Machine, timeline: RunTimeline) -> Environment:
         **machine,
         "others_cpu_share": timeline.others_cpu_share,
         "devices": [rank.facts.get("device") for rank in timeline.ranks if rank.facts],
+        "placement": [rank.facts.get("placement") for rank in timeline.ranks if rank.facts],
         "precision_flags": rank0.facts.get("precision_flags"),
         "collective": rank0.facts.get("collective"),
         "job": rank0.result.get("job"),

@@ -16,7 +16,7 @@ from trainmark import __version__
 from trainmark.data import json_documents
 from trainmark.data.json_documents import Frozen
 from trainmark.errors import RecordError
-from trainmark.measure.shapes import DeviceFacts, JobFacts, Machine
+from trainmark.measure.shapes import DeviceFacts, JobFacts, Machine, RankPlacement
 from trainmark.planning.plan import Plan  # noqa: TC001 - pydantic reads it at run time
 from trainmark.results.compilation import Compilation  # noqa: TC001 - likewise
 from trainmark.spec import Message  # noqa: TC001 - likewise
@@ -176,6 +176,7 @@ class Environment(Machine, total=False):
 
     others_cpu_share: Number | None
     devices: list[DeviceFacts | None]
+    placement: list[RankPlacement | None]
     precision_flags: dict[str, str | int | float | bool | None] | None
     collective: str | None
     job: JobFacts | None

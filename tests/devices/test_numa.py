@@ -1,0 +1,324 @@
+"""Which cores ranks are pinned to, on machines of many shapes."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from itertools import combinations
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fakes import FakeVendor
+from trainmark.devices import numa
+from trainmark.devices.numa import Placement, compact, parse_cores, placement, topology
+from trainmark.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+TWO_SOCKETS = {0: [(core,) for core in range(8)], 1: [(core,) for core in range(8, 16)]}
+# Two nodes of two physical cores with two threads each, numbered as Linux does on x86.
+SMT = {0: [(0, 4), (1, 5)], 1: [(2, 6), (3, 7)]}
+
+
+def cores(found: Sequence[Placement]) -> list[str]:
+    return [compact(one.cores) for one in found]
+
+
+def whys(found: Sequence[Placement]) -> list[str | None]:
+    return [one.why_not for one in found]
+
+
+def nodes(found: Sequence[Placement]) -> list[tuple[int, ...]]:
+    return [one.numa_nodes for one in found]
+
+
+def test_eight_devices_on_two_sockets_share_the_cores_of_their_own() -> None:
+    found = placement(TWO_SOCKETS, range(16), [0] * 4 + [1] * 4, ranks=8, usable=16)
+    assert cores(found) == ["0-1", "2-3", "4-5", "6-7", "8-9", "10-11", "12-13", "14-15"]
+    assert nodes(found) == [(0,)] * 4 + [(1,)] * 4
+    assert {one.threads for one in found} == {2}
+    assert set(whys(found)) == {None}
+
+
+def test_devices_are_placed_by_their_node_and_not_by_their_rank() -> None:
+    found = placement(TWO_SOCKETS, range(16), [1, 0, 1, 0], ranks=4, usable=16)
+    assert cores(found) == ["8-11", "0-3", "12-15", "4-7"]
+
+
+def test_one_socket_is_left_to_the_kernel() -> None:
+    found = placement({0: TWO_SOCKETS[0]}, range(8), [0, 0], ranks=2, usable=8)
+    stays = Placement(numa_nodes=(0,), cores=tuple(range(8)), threads=4, why_not="one_node")
+    assert found == [stays, stays]
+
+
+def test_threads_of_a_physical_core_stay_together() -> None:
+    found = placement(SMT, range(8), [0, 0, 1], ranks=3, usable=8)
+    assert cores(found) == ["0,4", "1,5", "2-3,6-7"]
+    assert [one.threads for one in found] == [2, 2, 2]  # the same for all, so that none waits
+
+
+def test_odd_shares_differ_by_one_physical_core() -> None:
+    odd = {0: [(core,) for core in range(7)], 1: [(7,)]}
+    found = placement(odd, range(8), [0, 0, 0], ranks=3, usable=8)
+    assert cores(found) == ["0-1", "2-3", "4-6"]
+    assert [one.threads for one in found] == [2, 2, 2]
+
+
+def test_only_allowed_cores_are_given() -> None:
+    found = placement(TWO_SOCKETS, {2, 3, 5, 9, 11, 40}, [0, 1], ranks=2, usable=5)
+    assert cores(found) == ["2-3,5", "9,11"]
+    assert [one.threads for one in found] == [2, 2]
+    assert cores(placement(SMT, {0, 5, 1, 6}, [0, 0], ranks=2, usable=4)) == ["0", "1,5"]
+
+
+def test_a_quota_below_the_cores_limits_threads_and_not_cores() -> None:
+    found = placement(TWO_SOCKETS, range(16), [0, 1], ranks=2, usable=4)
+    assert cores(found) == ["0-7", "8-15"]
+    assert [one.threads for one in found] == [2, 2]
+
+
+def test_cores_of_one_node_alone_are_allowed() -> None:
+    found = placement(TWO_SOCKETS, {0, 1, 2, 3}, [0, 1], ranks=2, usable=4)
+    assert (whys(found), cores(found)) == (["one_node"] * 2, ["0-3"] * 2)
+
+
+def test_a_rank_without_enough_cores_near_it_is_not_pinned() -> None:
+    found = placement(TWO_SOCKETS, {*range(8), 8}, [0, 1, 1], ranks=3, usable=9)
+    assert whys(found) == [None, "few_cores", "few_cores"]
+    assert cores(found) == ["0-7", "0-8", "0-8"]
+    assert nodes(found) == [(0,), (1,), (1,)]
+
+
+def test_a_node_with_memory_and_no_cores_pins_nobody() -> None:
+    with_memory_only = {**TWO_SOCKETS, 2: []}
+    found = placement(with_memory_only, range(16), [0, 2], ranks=2, usable=16)
+    assert whys(found) == [None, "few_cores"]
+    assert whys(placement({0: [(0,)], 1: []}, {0}, [0], ranks=1, usable=1)) == ["one_node"]
+
+
+def test_a_device_of_unknown_node_runs_anywhere() -> None:
+    found = placement(TWO_SOCKETS, range(16), [None, 1], ranks=2, usable=16)
+    assert (whys(found), cores(found)) == (["unknown_node", None], ["0-15", "8-15"])
+    assert nodes(found) == [(), (1,)]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "shares"),
+    [(2, ["0-7", "8-15"]), (4, ["0-3", "4-7", "8-11", "12-15"]),
+     (3, ["0-4", "5-9", "10-15"])],
+)  # fmt: skip
+def test_ranks_on_the_processor_are_spread_over_the_nodes(ranks: int, shares: list[str]) -> None:
+    found = placement(TWO_SOCKETS, range(16), None, ranks=ranks, usable=16)
+    assert cores(found) == shares
+    assert len({one.threads for one in found}) == 1
+
+
+def test_a_rank_on_the_processor_names_all_nodes_of_its_cores() -> None:
+    found = placement(TWO_SOCKETS, range(16), None, ranks=3, usable=16)
+    assert nodes(found) == [(0,), (0, 1), (1,)]
+
+
+def test_one_rank_on_the_processor_has_all_cores_and_too_many_share_them() -> None:
+    assert whys(placement(TWO_SOCKETS, range(16), None, ranks=1, usable=16)) == ["one_rank"]
+    found = placement(TWO_SOCKETS, range(16), None, ranks=17, usable=16)
+    assert set(whys(found)) == {"few_cores"}
+    assert {one.threads for one in found} == {1}
+
+
+@given(
+    sizes=st.lists(st.integers(0, 6), max_size=4),
+    smt=st.integers(1, 3),
+    left_out=st.sets(st.integers(0, 71)),
+    devices=st.integers(1, 9) | st.lists(st.none() | st.integers(0, 5), min_size=1, max_size=9),
+    quota=st.integers(1, 100),
+)
+def test_no_core_is_given_twice_and_each_is_allowed(
+    sizes: list[int], smt: int, left_out: set[int], devices: int | list[int | None], quota: int
+) -> None:
+    total = sum(sizes)
+    machine: dict[int, list[tuple[int, ...]]] = {}
+    for node, size in enumerate(sizes):
+        first = sum(sizes[:node])
+        physical = range(first, first + size)
+        machine[node] = [tuple(core + total * thread for thread in range(smt)) for core in physical]
+    allowed = set(range(max(1, total * smt))) - left_out or {0}
+    near, ranks = (None, devices) if isinstance(devices, int) else (devices, len(devices))
+    usable = min(quota, len(allowed))
+    found = placement(machine, allowed, near, ranks=ranks, usable=usable)
+    assert len(found) == ranks
+    pinned = [one for one in found if one.why_not is None]
+    for first_one, other in combinations(pinned, 2):
+        assert not set(first_one.cores) & set(other.cores)
+    for one in found:
+        assert set(one.cores) <= allowed
+        assert one.cores
+        assert 1 <= one.threads <= max(1, usable // ranks)
+    for one in pinned:
+        assert one.threads <= len(one.cores)
+        whole = [set(group) & allowed for its in machine.values() for group in its]
+        assert all(group <= set(one.cores) or not group & set(one.cores) for group in whole)
+
+
+@pytest.mark.parametrize(
+    ("text", "listed"),
+    [("", []), ("\n", []), ("0\n", [0]), ("0-3,8-11\n", [0, 1, 2, 3, 8, 9, 10, 11]),
+     ("0,2,4", [0, 2, 4]), ("5-5", [5])],
+)  # fmt: skip
+def test_lists_of_the_kernel_are_read(text: str, listed: list[int]) -> None:
+    assert parse_cores(text) == listed
+    assert parse_cores(compact(listed)) == listed
+
+
+@pytest.mark.parametrize(
+    "text", ["a", "0-", "-1", "0--3", "0,,1", "1,0", "0-3,2", "0-31:2/4", "0 1", "0-9999999", "٣"]
+)
+def test_what_is_no_list_of_the_kernel_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="not a list of cores"):
+        parse_cores(text)
+
+
+@given(st.text(st.sampled_from("0123456789,- \n:x"), max_size=40))
+def test_any_text_is_a_list_of_cores_or_refused(text: str) -> None:
+    try:
+        found = parse_cores(text)
+    except ValueError:
+        return
+    assert found == sorted(set(found))
+    assert parse_cores(compact(found)) == found
+
+
+@given(st.sets(st.integers(0, 99_999)))
+def test_compact_lists_are_read_back(some: set[int]) -> None:
+    assert parse_cores(compact(some)) == sorted(some)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Callable[..., Path]:
+    def make(nodes: dict[int, str], siblings: dict[int, str]) -> Path:
+        system = tmp_path / "sys" / "devices" / "system"
+        for node, listed in nodes.items():
+            (system / f"node/node{node}").mkdir(parents=True)
+            (system / f"node/node{node}/cpulist").write_text(f"{listed}\n")
+        for core, listed in siblings.items():
+            (system / f"cpu/cpu{core}/topology").mkdir(parents=True)
+            (system / f"cpu/cpu{core}/topology/thread_siblings_list").write_text(f"{listed}\n")
+        return tmp_path
+
+    return make
+
+
+def test_the_topology_is_read_from_the_kernels_files(machine: Callable[..., Path]) -> None:
+    pairs = {core: f"{core % 4},{core % 4 + 4}" for core in range(8)}
+    root = machine({0: "0-1,4-5", 10: "", 2: "2-3,6-7"}, pairs)
+    assert list(topology(root).items()) == [
+        (0, [(0, 4), (1, 5)]),
+        (2, [(2, 6), (3, 7)]),
+        (10, []),
+    ]
+
+
+def test_cores_that_are_offline_are_in_no_list(machine: Callable[..., Path]) -> None:
+    # Core 5 is offline: not in its node's list, nor among the siblings of core 1.
+    root = machine({0: "0-1,4", 1: "2-3,6-7"}, {0: "0,4", 1: "1", 2: "2,6", 3: "3,7"})
+    assert topology(root) == {0: [(0, 4), (1,)], 1: [(2, 6), (3, 7)]}
+
+
+@pytest.mark.parametrize("listed", ["0-", "all", "0-99999999"])
+def test_an_unreadable_topology_is_unknown(machine: Callable[..., Path], listed: str) -> None:
+    root = machine({0: "0", 1: listed}, {0: "0"})
+    assert topology(root) == {}
+    assert whys(placement({}, {0}, [0], ranks=1, usable=1)) == ["no_topology"]
+
+
+def test_a_machine_without_the_files_is_unknown(tmp_path: Path) -> None:
+    assert topology(tmp_path) == {}
+
+
+class Near(FakeVendor):
+    """Devices 0 and 1, one on each node."""
+
+    def numa_node(self, local_rank: int) -> int | None:
+        return local_rank
+
+
+@pytest.fixture
+def two_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numa, "topology", lambda: TWO_SOCKETS)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)), raising=False)
+    monkeypatch.setattr(os, "sched_setaffinity", lambda *_: None, raising=False)
+    monkeypatch.setattr(numa, "usable_cores", lambda: 16)
+
+
+@pytest.mark.usefixtures("two_sockets")
+def test_a_vendor_that_tells_the_node_of_its_devices_is_asked() -> None:
+    assert cores(numa.placements(Near(), 2, {})) == ["0-7", "8-15"]
+    assert whys(numa.placements(FakeVendor(), 2, {})) == ["unknown_node"] * 2
+    processor = FakeVendor("cpu", devices=16)
+    assert cores(numa.placements(processor, 2, {"TRAINMARK_PIN": "1"})) == ["0-7", "8-15"]
+
+
+@pytest.mark.usefixtures("two_sockets")
+def test_the_user_can_switch_it_off() -> None:
+    found = numa.placements(Near(), 2, {"TRAINMARK_PIN": "0"})
+    assert (whys(found), nodes(found)) == (["off", "off"], [(0,), (1,)])
+    with pytest.raises(UsageError):
+        numa.placements(Near(), 2, {"TRAINMARK_PIN": "no"})
+
+
+def test_a_system_that_cannot_pin_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "sched_setaffinity", raising=False)
+    assert whys(numa.placements(FakeVendor("cpu"), 2, {})) == ["unsupported"] * 2
+
+
+def test_a_rank_takes_what_it_is_told_and_tells_what_is_in_effect(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    taken: dict[int, Any] = {0: {0, 1, 2, 3}}
+    monkeypatch.setattr(os, "sched_getaffinity", taken.get, raising=False)
+    monkeypatch.setattr(os, "sched_setaffinity", taken.__setitem__, raising=False)
+    told = Placement(numa_nodes=(1,), cores=(1, 2), threads=2).told()
+    assert numa.take(told) == {"numa_nodes": [1], "cores": "1-2", "threads": 2, "why_not": None}
+    assert set(taken[0]) == {1, 2}
+    stay = Placement(numa_nodes=(), cores=(0, 9), threads=2, why_not="one_node").told()
+    assert numa.take(stay) == {
+        "numa_nodes": [], "cores": "1-2", "threads": 2, "why_not": "one_node",
+    }  # fmt: skip
+    assert numa.take(None) is None
+
+
+def test_cores_that_went_away_leave_the_rank_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(22, "Invalid argument")
+
+    monkeypatch.setattr(os, "sched_setaffinity", refuse, raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
+    found = numa.take(Placement(numa_nodes=(1,), cores=(8,), threads=1).told())
+    assert found is not None
+    assert (found["why_not"], found["cores"]) == ("refused", "0-1")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="affinity of Linux")
+def test_threads_of_a_rank_that_took_its_cores_stay_on_them() -> None:
+    import subprocess
+
+    allowed = min(os.sched_getaffinity(0))
+    told = Placement(numa_nodes=(0,), cores=(allowed,), threads=1).told()
+    script = (
+        "import json, os, threading\n"
+        "from trainmark.devices import numa\n"
+        "numa.take(os.environ[numa.PLACEMENT_VARIABLE])\n"
+        "found = []\n"
+        "thread = threading.Thread(target=lambda: found.extend(os.sched_getaffinity(0)))\n"
+        "thread.start(); thread.join()\n"
+        "import sys; assert 'torch' not in sys.modules\n"
+        "print(json.dumps(found))\n"
+    )
+    env = os.environ | {numa.PLACEMENT_VARIABLE: told}
+    done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, check=True)
+    assert json.loads(done.stdout) == [allowed]

@@ -1,0 +1,57 @@
+"""Ranks of a real run on cores of their own, on a machine that is said to have two NUMA nodes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from trainmark.results import record
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ON_TWO_NODES = """\
+import os
+from trainmark.devices import numa
+
+cores = sorted(os.sched_getaffinity(0))
+numa.topology = lambda: {0: [(cores[0],)], 1: [(core,) for core in cores[1:]]}
+
+from trainmark.cli.app import main
+
+main()
+"""
+RUN = ("run", "toy", "--device", "cpu", "--nproc", "2", "--out", "run", "--quiet",
+       "--sample-every", "0", "max_epochs=1", "target_value=none")  # fmt: skip
+CORES = sorted(os.sched_getaffinity(0)) if sys.platform == "linux" else []
+
+
+@pytest.mark.skipif(len(CORES) < 2, reason="one core cannot be two nodes")
+@pytest.mark.parametrize("pin", ["1", "0"])
+def test_ranks_run_where_they_were_placed_and_say_so(tmp_path: Path, pin: str) -> None:
+    env = os.environ | {"TRAINMARK_CACHE": str(tmp_path / "cache"), "TRAINMARK_PIN": pin}
+    env.pop("OMP_NUM_THREADS", None)
+    program = [sys.executable, "-c", ON_TWO_NODES, *RUN]
+    done = subprocess.run(program, env=env, cwd=tmp_path, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    found = record.read(tmp_path / "run").environment
+    placed = found["placement"]
+    assert found["variables"]["TRAINMARK_PIN"] == pin
+    if pin == "0":
+        assert [one and one["why_not"] for one in placed] == ["off", "off"]
+        return
+    half = len(CORES) // 2
+    assert [one and one["why_not"] for one in placed] == [None, None]
+    assert [one and one["threads"] for one in placed] == [half, half]
+    first, second = placed
+    assert first is not None
+    assert second is not None
+    assert first["cores"].split(",")[0].split("-")[0] == str(CORES[0])
+    assert first["cores"] != second["cores"]
+    assert second["numa_nodes"] == [1]
+    # The rank's device describes itself after it was placed: it has its own cores only.
+    assert [one and one["usable_cores"] for one in found["devices"]] == [half, len(CORES) - half]  # type: ignore[typeddict-item]
