@@ -8,8 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from trainmark.devices.ascend import Ascend
+from trainmark.devices.cambricon import Cambricon
 from trainmark.devices.cpu import Cpu
 from trainmark.devices.fake import Fake
+from trainmark.devices.iluvatar import Iluvatar
+from trainmark.devices.metax import MetaX
+from trainmark.devices.mthreads import MThreads
 from trainmark.devices.nvidia import Nvidia
 from trainmark.errors import EnvironmentFault, UsageError, nearest
 from trainmark.plugins import offered
@@ -23,6 +28,11 @@ ENTRY_POINT_GROUP = "trainmark.devices"
 # In the order in which they are taken without ``--device``. Packages' vendors come after these.
 _ACCELERATORS: tuple[Callable[[], Vendor], ...] = (
     Nvidia,
+    Ascend,
+    Cambricon,
+    Iluvatar,
+    MThreads,
+    MetaX,
 )  # fmt: skip
 _LAST: tuple[Callable[[], Vendor], ...] = (
     Fake, Cpu,

@@ -23,9 +23,6 @@ _INDEX = re.compile(r"\+?[0-9]+")
 # its own and of earlier ones: https://docs.nvidia.com/cuda/cuda-toolkit-release-notes/, tables 2
 # and 3, and https://docs.nvidia.com/deploy/cuda-compatibility/, 2026-11-22
 _FIRST_DRIVER = {11: "450.80.02", 12: "525.60.13", 13: "580.65.06"}
-# What other vendors whose devices torch takes for CUDA's add to the version of their torch:
-# 2.4.1+corex.4.3.0 (Iluvatar), 2.8.0+metax3.3.0.2 (MetaX), 2.4.1+das.opt1.dtk2504 (Hygon).
-_OTHERS = ("corex", "metax", "das")
 _ARCHITECTURE = re.compile(r"(sm|compute)_(\d+)(\d)([af]?)")
 _GIB = 2**30
 # Less is what the driver itself leaves in use; a process that computes takes more for its context.
@@ -63,7 +60,7 @@ def usable(here: Sequence[Card], variable: str | None) -> list[Card]:
 
 
 def _has_no_cuda(build: TorchBuild) -> bool:
-    return build.cuda is None or build.hip is not None or build.label.startswith(_OTHERS)
+    return build.cuda is None or build.hip is not None or build.maker is not None
 
 
 def why_unusable(here: Sequence[Card], variable: str | None) -> Refusal | None:

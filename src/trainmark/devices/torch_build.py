@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
+
+# Vendors whose torch presents their devices as CUDA's, by what they add to its version:
+# 2.4.1+corex.4.3.0, 2.8.0+metax3.3.0.2, 2.4.1+das.opt1.dtk2504.
+_MAKERS = {"corex": "iluvatar", "metax": "metax", "das": "hygon"}
 
 
 class TorchBuild(NamedTuple):
@@ -26,6 +31,11 @@ class TorchBuild(NamedTuple):
         """What its builder added to the version: ``cu130``; empty if nothing."""
         return self.version.partition("+")[2]
 
+    @property
+    def maker(self) -> str | None:
+        """The vendor whose devices it presents as CUDA's; None: NVIDIA, or nobody."""
+        return next((who for what, who in _MAKERS.items() if self.label.startswith(what)), None)
+
 
 def torch_build() -> TorchBuild | None:
     """Return what the version file of the installed torch says; None if there is no torch."""
@@ -42,4 +52,14 @@ def torch_build() -> TorchBuild | None:
     cuda, hip = (
         None if (value := told.get(name, "")) in ("", "None") else value for name in ("cuda", "hip")
     )
-    return TorchBuild(told.get("__version__", "unknown"), cuda, hip)
+    own = told.get("__version__", "unknown")
+    installed = _installed()
+    # CoreX 4.5 names itself in the package's version alone.
+    return TorchBuild(installed if installed.startswith(f"{own}+") else own, cuda, hip)
+
+
+def _installed() -> str:
+    try:
+        return version("torch")
+    except PackageNotFoundError:
+        return ""

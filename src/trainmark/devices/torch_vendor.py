@@ -181,7 +181,11 @@ class TorchVendor:
             return None  # modules of the kernel itself have no version of their own
 
     def collective_library(self) -> str:
-        """Return the backend, with the version of the vendor's package."""
+        """Return the backend, with the version of the library or of the vendor's package."""
+        if self.package is None and self.torch_type == "cuda":
+            from torch.cuda import nccl
+
+            return f"{self.collective_backend} " + ".".join(str(part) for part in nccl.version())
         if self.package is None:
             return self.collective_backend
         try:

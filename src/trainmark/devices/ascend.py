@@ -1,0 +1,72 @@
+"""Huawei Ascend: ``npu`` devices of ``torch_npu``, read with ``npu-smi``."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from trainmark.devices import torch_vendor
+from trainmark.devices.printed import device, known, rows
+from trainmark.devices.tool_vendor import Command, ToolVendor
+
+if TYPE_CHECKING:
+    from trainmark.protocols import DeviceSample
+
+_USED = re.compile(r"([0-9]+)\s*/\s*([0-9]+)")
+
+
+def parse_npu_smi(text: str) -> list[DeviceSample]:
+    """Return the chips in the table of ``npu-smi info``.
+
+    Of a card with two chips, the 910C's power is told with the first one, the 310P's not at all.
+
+    Raises:
+        MonitorFault: there is none.
+    """
+    found: list[DeviceSample] = []
+    for card, chip in rows(text, r"^[0-9A-Fa-f]{4}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]$"):
+        # Of the host's memory and HBM, in this order; the 310 series has one memory.
+        memory = _USED.findall(chip[2])
+        used, total = memory[-1] if memory else (None, None)
+        power, temperature = (*card[2].split(), "", "")[:2]
+        found.append(
+            device(
+                len(found),
+                " ".join(card[0].split()[1:]),
+                power=power,
+                temperature=temperature,
+                used=used,
+                total=total,
+                utilization=chip[2],
+            )
+        )
+    return known(found, text)
+
+
+class Ascend(ToolVendor):
+    """Planning's view of Ascend chips; see ``Vendor``."""
+
+    name = "ascend"
+    torch_type = "npu"
+    collective_backend = "hccl"
+    visible_devices: str | None = "ASCEND_RT_VISIBLE_DEVICES"
+    recorded_variables: tuple[str, ...] = (
+        "ASCEND_RT_VISIBLE_DEVICES", "ASCEND_VISIBLE_DEVICES", "ASCEND_LAUNCH_BLOCKING",
+        "PYTORCH_NPU_ALLOC_CONF", "TASK_QUEUE_ENABLE", "CPU_AFFINITY_CONF", "HCCL_ALGO",
+        "HCCL_BUFFSIZE", "HCCL_OP_EXPANSION_MODE", "HCCL_INTRA_ROCE_ENABLE",
+    )  # fmt: skip
+    nodes = "/dev/davinci[0-9]*"
+    package = "torch_npu"
+    module = None
+    pci_vendor = 0x19E5
+    commands = (Command(("npu-smi", "info"), parse_npu_smi),)
+    folders = ("/usr/local/bin", "/usr/local/sbin")
+
+    def driver_version(self) -> str | None:
+        """Return the version in the driver's own file; its kernel modules have none."""
+        try:
+            told = (torch_vendor.ROOT / "usr/local/Ascend/driver/version.info").read_text()
+        except (OSError, UnicodeDecodeError):
+            return None
+        version = re.search(r"^Version=(\S+)", told, re.MULTILINE)
+        return version[1] if version else None

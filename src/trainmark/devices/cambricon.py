@@ -1,0 +1,78 @@
+"""Cambricon: ``mlu`` devices of ``torch_mlu``, read with ``cnmon``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trainmark.devices.printed import device, known, lists, rows
+from trainmark.devices.tool_vendor import Command, ToolVendor
+
+if TYPE_CHECKING:
+    from trainmark.protocols import DeviceSample
+
+
+def parse_cnmon(text: str) -> list[DeviceSample]:
+    """Return the cards in the table of ``cnmon``.
+
+    Raises:
+        MonitorFault: there is none.
+    """
+    found: list[DeviceSample] = []
+    for upper, lower in rows(text, r"MiB\s*/"):
+        name = upper[0].split()[2:3]  # card, virtual function, name, firmware
+        temperature, power = (*lower[0].split(), "", "", "")[1:3]  # behind the fan
+        used, _, total = lower[1].partition("/")
+        found.append(
+            device(
+                len(found),
+                name[0] if name else None,
+                temperature=temperature,
+                power=power,
+                used=used,
+                total=total,
+                utilization=upper[2],
+            )
+        )
+    return known(found, text)
+
+
+def parse_cnmon_info(text: str) -> list[DeviceSample]:
+    """Return the cards in the list of ``cnmon info``.
+
+    Raises:
+        MonitorFault: there is none.
+    """
+    found = [
+        device(
+            index,
+            told.get(("", "Product Name")),
+            uuid=told.get(("", "UUID")),
+            temperature=told.get(("Temperature", "Chip"), told.get(("Temperature", "Board"))),
+            power=told.get(("Power", "Usage")),
+            used=told.get(("Physical Memory Usage", "Used")),
+            total=told.get(("Physical Memory Usage", "Total")),
+            utilization=told.get(("Utilization", "MLU Average")),
+        )
+        for index, told in enumerate(lists(text, r"Card\s*[0-9]+\s*:?"))
+    ]
+    return known(found, text)
+
+
+class Cambricon(ToolVendor):
+    """Planning's view of Cambricon cards; see ``Vendor``."""
+
+    name = "cambricon"
+    torch_type = "mlu"
+    collective_backend = "cncl"
+    visible_devices: str | None = "MLU_VISIBLE_DEVICES"
+    recorded_variables: tuple[str, ...] = (
+        "MLU_VISIBLE_DEVICES", "PYTORCH_MLU_ALLOC_CONF", "CNCL_MLULINK_DISABLE", "CNCL_LOG_LEVEL",
+    )  # fmt: skip
+    nodes = "/dev/cambricon_dev[0-9]*"
+    package = "torch_mlu"
+    module = "cambricon_drv"
+    pci_vendor = 0xCABC
+    commands = (
+        Command(("cnmon",), parse_cnmon),
+        Command(("cnmon", "info"), parse_cnmon_info),
+    )

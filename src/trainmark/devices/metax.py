@@ -1,0 +1,89 @@
+"""MetaX: devices that MACA's torch presents as ``cuda``, read with ``mx-smi``."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING
+
+from trainmark.devices import torch_vendor
+from trainmark.devices.printed import device, known, rows
+from trainmark.devices.tool_vendor import Command, ToolVendor
+from trainmark.devices.torch_build import torch_build
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from trainmark.protocols import DeviceSample
+
+_APART = re.compile(r"\s{2,}")
+
+
+def parse_mx_smi(text: str) -> list[DeviceSample]:
+    """Return the chips in the table of ``mx-smi``.
+
+    Up to 2.2.8 it has three columns; from 2.2.9 on the board has a column of its own.
+
+    Raises:
+        MonitorFault: there is none.
+    """
+    found: list[DeviceSample] = []
+    for upper, lower in rows(text, r"^[0-9]+\s*/\s*[0-9]+\s*[KMG]i?B"):
+        of_board = lower[0].split()[:1] if len(lower) > 3 else lower[0].split()[1:2]
+        used, _, total = lower[-2].partition("/")
+        found.append(
+            device(
+                len(found),
+                (*_APART.split(upper[0]), "")[1],
+                temperature=lower[-3],
+                power=of_board[0] if of_board else None,
+                used=used,
+                total=total,
+                utilization=upper[-1],
+            )
+        )
+    return known(found, text)
+
+
+class MetaX(ToolVendor):
+    """Planning's view of MetaX chips; see ``Vendor``. Told from NVIDIA's by node and torch."""
+
+    name = "metax"
+    torch_type = "cuda"
+    collective_backend = "nccl"
+    recorded_variables: tuple[str, ...] = (
+        "CUDA_VISIBLE_DEVICES", "MACA_VISIBLE_DEVICES", "MACA_MPS_MODE", "CUDA_LAUNCH_BLOCKING",
+        "PYTORCH_CUDA_ALLOC_CONF", "MCCL_DEBUG", "MCCL_IB_HCA", "MCCL_SOCKET_IFNAME",
+        "MCCL_ENABLE_FC", "MCCL_MAX_NCHANNELS", "MCCL_NET_GDR_LEVEL",
+    )  # fmt: skip
+    nodes = "/dev/dri/renderD[0-9]*"
+    package = None
+    module = "metax"
+    pci_vendor = 0x9999
+    commands = (Command(("mx-smi",), parse_mx_smi),)
+    folders = ("/opt/mxdriver/bin", "/opt/maca/bin")
+
+    def __init__(self) -> None:
+        # MACA has both; a value of its own counts where CUDA's is not set.
+        own = "MACA_VISIBLE_DEVICES" in os.environ and "CUDA_VISIBLE_DEVICES" not in os.environ
+        self.visible_devices: str | None = "MACA_VISIBLE_DEVICES" if own else "CUDA_VISIBLE_DEVICES"
+
+    def device_files(self) -> list[Path]:
+        """Return the render nodes of this vendor's cards: other vendors' are beside them."""
+        return [file for file in super().device_files() if self._is_own(file)]
+
+    def _is_own(self, file: Path) -> bool:
+        vendor = torch_vendor.ROOT / "sys/class/drm" / file.name / "device/vendor"
+        try:
+            return int(vendor.read_text(), 16) == self.pci_vendor
+        except (OSError, ValueError):
+            return False
+
+    def opened_files(self) -> list[Path]:
+        """Return the render nodes and the file through which all cards are given work."""
+        return [*self.device_files(), torch_vendor.ROOT / "dev/mxcd"]
+
+    def drives(self) -> bool:
+        """Tell whether the installed torch is MACA's."""
+        build = torch_build()
+        return build is not None and build.maker == self.name

@@ -1,0 +1,82 @@
+"""Moore Threads: ``musa`` devices of ``torch_musa``, read with ``mthreads-gmi``."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from trainmark.devices.printed import device, known, lists, rows
+from trainmark.devices.tool_vendor import Command, ToolVendor
+
+if TYPE_CHECKING:
+    from trainmark.protocols import DeviceSample
+
+_USED = re.compile(r"([0-9]+\s*[KMG]i?B)\(([0-9]+\s*[KMG]i?B)\)")
+
+
+def parse_mthreads_gmi_q(text: str) -> list[DeviceSample]:
+    """Return the cards in the list of ``mthreads-gmi -q``.
+
+    Raises:
+        MonitorFault: there is none.
+    """
+    found = [
+        device(
+            index,
+            told.get(("", "Product Name")),
+            uuid=told.get(("", "GPU UUID")),
+            temperature=told.get(("Temperature", "GPU Current Temp")),
+            power=told.get(("Power Readings", "Power Draw")),
+            used=told.get(("FB Memory Usage", "Used")),
+            total=told.get(("FB Memory Usage", "Total")),
+            utilization=told.get(("Utilization", "Gpu")),
+            clock=told.get(("Clocks", "Graphics")),
+            memory_clock=told.get(("Clocks", "Memory")),
+        )
+        for index, told in enumerate(lists(text, r"GPU\s?[0-9]+\s+[0-9A-Fa-f:.]+"))
+    ]
+    return known(found, text)
+
+
+def parse_mthreads_gmi(text: str) -> list[DeviceSample]:
+    """Return the cards in the table of ``mthreads-gmi``, which tells neither power nor clocks.
+
+    Raises:
+        MonitorFault: there is none.
+    """
+    found: list[DeviceSample] = []
+    for upper, lower in rows(text, r"^[0-9]+x\("):
+        memory = _USED.search(upper[2])
+        found.append(
+            device(
+                len(found),
+                " ".join(upper[0].split()[1:]),
+                temperature=lower[2],
+                used=memory[1] if memory else None,
+                total=memory[2] if memory else None,
+                utilization=upper[2],
+            )
+        )
+    return known(found, text)
+
+
+class MThreads(ToolVendor):
+    """Planning's view of Moore Threads cards; see ``Vendor``."""
+
+    name = "mthreads"
+    torch_type = "musa"
+    collective_backend = "mccl"
+    visible_devices: str | None = "MUSA_VISIBLE_DEVICES"
+    recorded_variables: tuple[str, ...] = (
+        "MUSA_VISIBLE_DEVICES", "MTHREADS_VISIBLE_DEVICES", "PYTORCH_MUSA_ALLOC_CONF",
+        "MUSA_LAUNCH_BLOCKING", "MCCL_DEBUG", "MCCL_ALGOS", "MCCL_PROTOS", "MCCL_BUFFSIZE",
+        "MCCL_NET_SHARED_BUFFERS",
+    )  # fmt: skip
+    nodes = "/dev/mtgpu.[0-9]*"
+    package = "torch_musa"
+    module = "mtgpu"
+    pci_vendor = 0x1ED5
+    commands = (
+        Command(("mthreads-gmi", "-q"), parse_mthreads_gmi_q),
+        Command(("mthreads-gmi",), parse_mthreads_gmi),
+    )

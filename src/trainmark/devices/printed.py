@@ -1,0 +1,117 @@
+"""Devices in the tables and lists that vendors' tools print for people to read.
+
+What is not told, or cannot be true of any device, is None.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from trainmark.devices.tool import number, percent, size_bytes, temperature_c
+from trainmark.protocols import DeviceSample, MonitorFault
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_MOST_W = 10_000.0  # above it is a tool's word for "unknown": ``ixsmi`` 3.0.1 prints 65535W
+_MOST_MHZ = 20_000.0
+_NAME_LENGTH = 80  # a longer name is none
+_NUMBERED = re.compile(r"[0-9]{1,6}\b")
+_ADDRESS = re.compile(r"(?<![0-9a-f])(?:[0-9a-f]{4})?([0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])")
+
+
+def device(
+    index: int,
+    name: str | None,
+    *,
+    uuid: str | None = None,
+    temperature: str | None = None,
+    power: str | None = None,
+    used: str | None = None,
+    total: str | None = None,
+    utilization: str | None = None,
+    clock: str | None = None,
+    memory_clock: str | None = None,
+) -> DeviceSample:
+    """Return a device from what a tool printed of it; memory without a unit is in MiB."""
+    total_bytes = size_bytes(total, unit="m") or None
+    used_bytes = size_bytes(used, unit="m")
+    if used_bytes is not None and total_bytes is not None and used_bytes > total_bytes:
+        used_bytes = None
+    return DeviceSample(
+        index=index,
+        name=_word(name),
+        uuid=_word(uuid),
+        temperature_c=temperature_c(temperature),
+        power_w=number(power, most=_MOST_W),
+        memory_used_bytes=used_bytes,
+        memory_total_bytes=total_bytes,
+        utilization_percent=percent(utilization),
+        clock_mhz=number(clock, most=_MOST_MHZ),
+        memory_clock_mhz=number(memory_clock, most=_MOST_MHZ),
+    )
+
+
+def _word(text: str | None) -> str | None:
+    return text if text and len(text) <= _NAME_LENGTH and text.isprintable() else None
+
+
+def known(devices: list[DeviceSample], text: str) -> list[DeviceSample]:
+    """Return ``devices`` as found in ``text``.
+
+    Raises:
+        MonitorFault: there are none.
+    """
+    if not devices:
+        said = text.strip().splitlines()
+        raise MonitorFault("unreadable", f"no device in {said[0][:100]!r}" if said else "nothing")
+    return devices
+
+
+def rows(text: str, second: str) -> Iterator[tuple[list[str], list[str]]]:
+    """Yield the cells of each two lines of a table that tell one device.
+
+    Args:
+        second: pattern that only the second line of a device has. The first begins with a number.
+    """
+    lines = [
+        [cell.strip() for cell in line.strip().removeprefix("|").removesuffix("|").split("|")]
+        for line in text.splitlines()
+    ]
+    pattern = re.compile(second)
+    for upper, lower in pairwise(lines):
+        same_table = len(upper) == len(lower) >= 3
+        if same_table and _NUMBERED.match(upper[0]) and any(map(pattern.search, lower)):
+            yield upper, lower
+
+
+def lists(text: str, start: str) -> Iterator[dict[tuple[str, str], str]]:
+    """Yield what a list tells of each device, by heading and name; of several the first.
+
+    Args:
+        start: pattern of the line with which a device begins. Lines before the first belong to
+            none. A line without a value is a heading; the lines before it have the heading "".
+    """
+    pattern = re.compile(start)
+    found: dict[tuple[str, str], str] | None = None
+    heading = ""
+    for line in filter(str.strip, text.splitlines()):
+        if pattern.fullmatch(line.strip()):
+            if found is not None:
+                yield found
+            found, heading = {}, ""
+            continue
+        name, _, value = (part.strip() for part in line.partition(":"))
+        if not value:
+            heading = name
+        elif found is not None:
+            found.setdefault((heading, name), value)
+    if found is not None:
+        yield found
+
+
+def pci_addresses(text: str) -> list[str]:
+    """Return the addresses on the PCI bus that a tool printed, as the kernel writes them."""
+    return _ADDRESS.findall(text.lower())

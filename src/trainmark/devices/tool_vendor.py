@@ -1,0 +1,123 @@
+"""What vendors have in common whose tool prints the devices in the order of torch's numbers."""
+
+from __future__ import annotations
+
+import re
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+from trainmark.devices import tool, torch_vendor
+from trainmark.devices.printed import pci_addresses
+from trainmark.devices.torch_vendor import TorchVendor
+from trainmark.protocols import MonitorFault
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from trainmark.protocols import DeviceSample, Monitor
+
+_DRIVER = re.compile(r"Driver(?: Version)?\s*:?\s*v?([0-9][\w.-]*)")
+
+
+class Command(NamedTuple):
+    """A command that tells all devices, and what reads what it prints.
+
+    Args:
+        parse: raises nothing but ``MonitorFault``.
+    """
+
+    argv: tuple[str, ...]
+    parse: Callable[[str], list[DeviceSample]]
+
+
+class ToolVendor(TorchVendor):
+    """A vendor whose tool tells of all devices; see ``TorchVendor``. Subclasses give the facts.
+
+    A device's number is its place in what the tool prints: tools number cards, chips, or those
+    of the machine in a container.
+
+    Args:
+        commands: of the tool; a later one is used if the earlier ones' output cannot be read.
+        folders: where the vendor installs the tool, if it is not on the PATH.
+    """
+
+    commands: tuple[Command, ...]
+    folders: tuple[str, ...] = ()
+
+    def monitor(self) -> Monitor:
+        """Return what runs the tool; see ``Vendor.monitor``."""
+        return ToolReader(self._found(), len(self.device_files()))
+
+    def _found(self) -> list[Command]:
+        """Return the commands with the path of the tool.
+
+        Raises:
+            MonitorFault: it is not installed.
+        """
+        path = tool.find(self.commands[0].argv[0], self.folders)
+        return [Command((path, *argv[1:]), parse) for argv, parse in self.commands]
+
+    @cached_property
+    def _printed(self) -> str:
+        """What the tool printed when it was first asked; empty if it did not answer."""
+        try:
+            return tool.run(self._found()[0].argv, timeout_s=tool.TIMEOUT_S)
+        except MonitorFault:
+            return ""
+
+    def driver_version(self) -> str | None:
+        """Return the version of the kernel module, or the one that the tool prints."""
+        if not self.here():
+            return None
+        found = _DRIVER.search(self._printed)
+        return super().driver_version() or (found[1] if found else None)
+
+    def pci_folders(self) -> list[Path]:
+        """Return the folder on the PCI bus of each device, by the address that the tool prints."""
+        addresses = pci_addresses(self._printed)
+        if len(addresses) != len(self.device_files()):
+            return []
+        return [torch_vendor.ROOT / "sys/bus/pci/devices" / address for address in addresses]
+
+
+class ToolReader:
+    """Reads all devices with the first of a tool's commands that can be read; see ``Monitor``.
+
+    Args:
+        count: of devices; in a reading of more or fewer nobody knows which device is which.
+    """
+
+    def __init__(self, commands: Sequence[Command], count: int) -> None:
+        self._readers = [
+            tool.ToolMonitor(argv, parse, timeout_s=tool.TIMEOUT_S) for argv, parse in commands
+        ]
+        self._count = count
+        self.name = self._readers[0].name
+
+    def read(self) -> list[DeviceSample]:
+        """Return the devices; see ``Monitor.read``."""
+        samples = self._readable()
+        if len(samples) != self._count:
+            raise MonitorFault(
+                "failed", f"{self.name} tells {len(samples)} devices, and {self._count} are here"
+            )
+        return samples
+
+    def _readable(self) -> list[DeviceSample]:
+        first: MonitorFault | None = None
+        for place, reader in enumerate(self._readers):
+            try:
+                samples = reader.read()
+            except MonitorFault as fault:
+                if fault.kind in ("absent", "hung"):
+                    raise
+                first = first or fault
+            else:
+                del self._readers[:place]
+                return samples
+        assert first is not None
+        raise first
+
+    def close(self) -> None:
+        """Do nothing: no process outlives ``read``."""

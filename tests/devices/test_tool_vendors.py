@@ -1,0 +1,458 @@
+"""Five vendors on machines with fake driver files and tools that print recorded texts."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+
+from trainmark.conformance.device import vendor_faults
+from trainmark.devices import cuda_choice, nvidia_driver, tool, torch_build, torch_vendor, vendors
+from trainmark.devices.ascend import Ascend
+from trainmark.devices.cambricon import Cambricon
+from trainmark.devices.iluvatar import Iluvatar
+from trainmark.devices.metax import MetaX
+from trainmark.devices.mthreads import MThreads
+from trainmark.devices.nvidia import Nvidia
+from trainmark.devices.torch_build import TorchBuild
+from trainmark.protocols import MonitorFault, Vendor, missing_members
+from trainmark.spec import RankMemory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from trainmark.devices.tool_vendor import ToolVendor
+
+RECORDED = Path(__file__).parent / "recorded"
+PYTORCH = TorchBuild("2.13.0+cu130", "13.0")
+COREX = TorchBuild("2.10.0+corex.4.5.0", "10.2")
+MACA = TorchBuild("2.8.0+metax3.5.3.9", "11.6")
+
+
+class Case(NamedTuple):
+    """A machine of a vendor, and what must be told of it."""
+
+    kind: Callable[[], ToolVendor]
+    file: str  # what the tool prints
+    node: str
+    names: list[str]
+    driver: str
+    free_mib: int  # of the first device
+    addresses: tuple[str, ...]
+
+
+CASES = {
+    "ascend": Case(
+        Ascend, "npu-smi/23.0.3.txt", "dev/davinci{}", ["910B2C"] * 4, "23.0.3", 12861,
+        ("0000:d9:00.0", "0000:98:00.0", "0000:b9:00.0", "0000:c9:00.0"),
+    ),
+    "cambricon": Case(
+        Cambricon, "cnmon/5.10.13.txt", "dev/cambricon_dev{}", ["MLU370-X8"] * 2, "5.10.13", 23374,
+        ("0000:39:00.0", "0000:3d:00.0"),
+    ),
+    "iluvatar": Case(
+        Iluvatar, "ixsmi/3.1.1.txt", "dev/iluvatar{}", ["Iluvatar BI-V100"], "3.1.0", 32511,
+        ("0000:98:00.0",),
+    ),
+    "mthreads": Case(
+        MThreads, "mthreads-gmi/driver-2.7.0-q.txt", "dev/mtgpu.{}", ["MTT S90"], "2.7.0", 24576,
+        ("0000:01:00.0",),
+    ),
+    "metax": Case(
+        MetaX, "mx-smi/2.2.8.txt", "dev/dri/renderD{}", ["MetaX N260"] * 2, "3.0.11", 64870,
+        ("0000:01:00.0", "0000:21:00.0"),
+    ),
+}  # fmt: skip
+VARIABLES = ("CUDA_VISIBLE_DEVICES", "MACA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES",
+             "MLU_VISIBLE_DEVICES", "MUSA_VISIBLE_DEVICES")  # fmt: skip
+
+
+class Machine:
+    """A file system with drivers' files, an installed torch, and a PATH of its own."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.root = root
+        self._monkeypatch = monkeypatch
+        self.bin = root / "bin"
+        self.bin.mkdir()
+        monkeypatch.setattr(torch_vendor, "ROOT", root)
+        monkeypatch.setattr(nvidia_driver, "PROC", root / "proc/driver/nvidia")
+        monkeypatch.setattr(nvidia_driver, "DEVICE_NODES", root / "dev")
+        monkeypatch.setattr(nvidia_driver, "_managed", list)
+        monkeypatch.setattr(nvidia_driver, "LIBRARY", "no-such-library.so")
+        monkeypatch.setenv("PATH", f"{self.bin}{os.pathsep}/usr/bin{os.pathsep}/bin")
+        for variable in VARIABLES:
+            monkeypatch.delenv(variable, raising=False)
+        self.installed(PYTORCH)
+
+    def installed(self, build: TorchBuild | None, *packages: str) -> None:
+        for module in (cuda_choice, torch_build):
+            self._monkeypatch.setattr(module, "torch_build", lambda: build)
+        for name in ("iluvatar", "metax"):
+            self._monkeypatch.setattr(f"trainmark.devices.{name}.torch_build", lambda: build)
+        self._monkeypatch.setattr(
+            torch_vendor, "find_spec", lambda name: object() if name in packages else None
+        )
+
+    def write(self, file: str, text: str = "") -> Path:
+        path = self.root / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    def tool(self, name: str, script: str) -> None:
+        path = self.bin / name
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+
+    def prints(self, name: str, file: str) -> None:
+        self.tool(name, f"cat '{RECORDED / file}'")
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    return Machine(tmp_path, monkeypatch)
+
+
+def build(machine: Machine, case: Case) -> ToolVendor:
+    """Return the vendor on a machine with its cards, driver, torch and tool."""
+    vendor = case.kind()
+    first = 128 if vendor.name == "metax" else 12 if vendor.name == "ascend" else 0
+    for number in range(first, first + len(case.names)):
+        machine.write(case.node.format(number))
+        machine.write(f"sys/class/drm/renderD{number}/device/vendor", "0x9999\n")
+    machine.write("dev/mxcd")
+    machine.write("dev/davinci_manager")
+    machine.write("dev/cambricon_ctl")
+    machine.write("usr/local/Ascend/driver/version.info", "Version=23.0.3\nascendhal_version=7\n")
+    for place, address in enumerate(case.addresses):
+        machine.write(f"sys/bus/pci/devices/{address}/numa_node", f"{place % 2}\n")
+    machine.prints(case.file.split("/")[0], case.file)
+    makers = {"iluvatar": COREX, "metax": MACA}
+    machine.installed(makers.get(vendor.name, PYTORCH), vendor.package or "none")
+    return vendor
+
+
+@pytest.fixture(params=CASES)
+def case(request: pytest.FixtureRequest) -> Case:
+    return CASES[request.param]
+
+
+def read_fault(vendor: ToolVendor) -> MonitorFault:
+    with pytest.raises(MonitorFault) as found:
+        vendor.monitor().read()
+    return found.value
+
+
+def test_the_members_of_a_vendor(case: Case) -> None:
+    vendor = case.kind()
+    assert missing_members(vendor, Vendor) == []
+    assert vendor.visible_devices in vendor.recorded_variables
+    assert len(set(vendor.recorded_variables)) == len(vendor.recorded_variables)
+    assert CASES[vendor.name] is case
+    assert vendors()[vendor.name].torch_type == vendor.torch_type
+
+
+def test_the_contract_of_a_vendor(machine: Machine, case: Case) -> None:
+    assert vendor_faults(case.kind()) == []
+    assert vendor_faults(build(machine, case)) == []
+
+
+def test_nothing_here_is_told_without_asking_a_tool(machine: Machine, case: Case) -> None:
+    vendor = case.kind()
+    name = vendor.commands[0].argv[0]
+    machine.tool(name, f"touch '{machine.root}/asked'")
+    assert not vendor.here()
+    assert (vendor.count(), vendor.product_names(), vendor.monitored(8)) == (0, [], [])
+    assert vendor.driver_version() is None
+    assert vendor.unusable() is None
+    assert not (machine.root / "asked").exists()
+
+
+def test_devices_names_driver_and_memory(machine: Machine, case: Case) -> None:
+    vendor = build(machine, case)
+    assert vendor.here()
+    assert vendor.count() == len(case.names)
+    assert vendor.product_names() == case.names
+    assert vendor.driver_version() == case.driver
+    assert vendor.unusable() is None
+    assert vendor.monitored(len(case.names)) == list(range(len(case.names)))
+    assert vendor.rank_memory(1) == RankMemory(case.free_mib << 20)
+
+
+def test_the_kernel_module_knows_its_version_best(machine: Machine) -> None:
+    vendor = build(machine, CASES["iluvatar"])
+    machine.write("sys/module/iluvatar/version", "4.4.0\n")
+    assert vendor.driver_version() == "4.4.0"
+
+
+def test_the_numa_node_is_that_of_the_address_which_the_tool_prints(
+    machine: Machine, case: Case
+) -> None:
+    """Huawei's numbers are not in the order of the addresses, and its servers' VGA is Huawei's."""
+    vendor = build(machine, case)
+    machine.write("sys/bus/pci/devices/0000:00:01.0/vendor", f"{vendor.pci_vendor:#x}")
+    machine.write("sys/bus/pci/devices/0000:00:01.0/class", "0x030000")
+    found = [vendor.numa_node(rank) for rank in range(len(case.names) + 1)]
+    assert found == [*(rank % 2 for rank in range(len(case.names))), None]
+
+
+def test_two_chips_at_one_address(machine: Machine) -> None:
+    vendor = build(
+        machine, CASES["ascend"]._replace(file="npu-smi/25.5.1.txt", names=["310P3"] * 8)
+    )
+    for place, bus in enumerate(("01", "02", "81", "82")):
+        machine.write(f"sys/bus/pci/devices/0000:{bus}:00.0/numa_node", f"{place // 2}\n")
+    assert [vendor.numa_node(rank) for rank in range(8)] == [0, 0, 0, 0, 1, 1, 1, 1]
+
+
+def test_the_variable_chooses_and_orders(
+    machine: Machine, case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vendor = build(machine, case)
+    assert vendor.visible_devices is not None
+    last = len(case.names) - 1
+    for value, visible in (
+        (f"{last}", [last]),
+        (f"{last},0", [last, 0][: len(case.names)]),
+        ("0,99,0", [0]),
+        ("", []),
+        ("all", []),
+    ):
+        monkeypatch.setenv(vendor.visible_devices, value)
+        assert vendor.visible() == visible
+        assert vendor.monitored(8) == visible
+        assert vendor.count() == len(visible)
+    refusal = vendor.unusable()
+    assert refusal is not None
+    assert vendor.visible_devices in refusal.why
+
+
+def test_without_the_vendors_torch(machine: Machine, case: Case) -> None:
+    vendor = build(machine, case)
+    machine.installed(PYTORCH)
+    assert (vendor.here(), vendor.count()) == (True, 0)
+    assert vendor.unusable() is not None
+    machine.installed(None)
+    assert vendor.count() == 0
+
+
+def test_files_that_this_user_may_not_open(
+    machine: Machine, case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vendor = build(machine, case)
+    monkeypatch.setattr(torch_vendor.os, "access", lambda *_: False)
+    assert vendor.count() == 0
+    assert vendor.unusable() is not None
+
+
+def test_fewer_devices_told_than_there_are_files(machine: Machine, case: Case) -> None:
+    """Then nobody knows which of the tool's devices a rank has."""
+    vendor = build(machine, case)
+    number = 15 + 128 * (vendor.name == "metax")
+    machine.write(case.node.format(number + 1))
+    machine.write(f"sys/class/drm/renderD{number + 1}/device/vendor", "0x9999\n")
+    assert vendor.count() == len(case.names) + 1
+    assert read_fault(vendor).kind == "failed"
+    assert vendor.product_names() == ["unknown"] * (len(case.names) + 1)
+    assert vendor.rank_memory(1) is None
+    assert vendor.numa_node(0) is None
+
+
+def test_a_tool_that_is_not_installed(machine: Machine, case: Case) -> None:
+    vendor = build(machine, case)
+    (machine.bin / vendor.commands[0].argv[0]).unlink()
+    with pytest.raises(MonitorFault) as found:
+        vendor.monitor()
+    assert found.value.kind == "absent"
+    assert vendor.count() == len(case.names)
+    assert vendor.product_names() == ["unknown"] * len(case.names)
+    assert vendor.rank_memory(1) is None
+    assert vendor.monitored(1) == [0]
+    assert vendor.numa_node(0) is None
+
+
+@pytest.mark.parametrize(
+    ("script", "kind"),
+    [
+        ("exit 0", "unreadable"),
+        ("exit 3", "failed"),
+        ("echo 'no permission' >&2; exit 1", "failed"),
+        ("echo 'Some new form'", "unreadable"),
+    ],
+)
+def test_a_tool_that_does_not_tell(machine: Machine, case: Case, script: str, kind: str) -> None:
+    vendor = build(machine, case)
+    machine.tool(vendor.commands[0].argv[0], script)
+    assert read_fault(vendor).kind == kind
+    assert vendor.product_names() == ["unknown"] * len(case.names)
+
+
+def test_a_tool_that_hangs(machine: Machine, case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    vendor = build(machine, case)
+    monkeypatch.setattr(tool, "TIMEOUT_S", 0.05)
+    machine.tool(vendor.commands[0].argv[0], "exec sleep 60")
+    assert read_fault(vendor).kind == "hung"
+
+
+def test_a_tool_that_disappears_and_comes_back(machine: Machine, case: Case) -> None:
+    vendor = build(machine, case)
+    monitor = vendor.monitor()
+    before = monitor.read()
+    file = machine.bin / vendor.commands[0].argv[0]
+    away = file.rename(machine.root / "away")
+    with pytest.raises(MonitorFault) as found:
+        monitor.read()
+    assert found.value.kind == "absent"
+    away.rename(file)
+    assert monitor.read() == before
+
+
+def test_a_card_that_is_lost_moves_no_readings_to_others(machine: Machine) -> None:
+    monitor = build(machine, CASES["metax"]).monitor()
+    assert len(monitor.read()) == 2
+    machine.prints("mx-smi", "mx-smi/2.2.4.txt")
+    with pytest.raises(MonitorFault) as found:
+        monitor.read()
+    assert found.value.kind == "failed"
+    machine.prints("mx-smi", "mx-smi/2.2.8.txt")
+    assert len(monitor.read()) == 2
+
+
+@pytest.mark.parametrize(
+    ("case", "first", "option"),
+    [
+        (CASES["cambricon"]._replace(file="cnmon/5.10.22-info.txt", names=["MLU370-X4"] * 2),
+         "exit 1", "info"),
+        (CASES["iluvatar"]._replace(file="ixsmi/unknown.csv",
+                                    names=["Iluvatar MR-V50", "Iluvatar MR-V100"]),
+         "echo table", "--format=csv,noheader"),
+        (CASES["mthreads"]._replace(file="mthreads-gmi/2.0.0.txt", names=["MTT S80"]),
+         "echo list", ""),
+    ],
+)  # fmt: skip
+def test_another_command_where_the_first_cannot_be_read(
+    machine: Machine, case: Case, first: str, option: str
+) -> None:
+    vendor = build(machine, case)
+    machine.tool(
+        vendor.commands[0].argv[0],
+        f"""echo "[$1]" >> '{machine.root}/calls'
+        if [ "$1" = "{option}" ]; then cat '{RECORDED / case.file}'; else {first}; fi""",
+    )
+    monitor = vendor.monitor()
+    assert [sample.name for sample in monitor.read()] == case.names
+    assert [sample.name for sample in monitor.read()] == case.names
+    calls = (machine.root / "calls").read_text().split()
+    assert (len(calls), calls[1:]) == (3, [f"[{option}]"] * 2)  # the first is asked once
+
+
+def test_a_tool_in_the_vendors_folder(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    vendor = build(machine, CASES["iluvatar"])
+    folder = machine.root / "corex"
+    folder.mkdir()
+    (machine.bin / "ixsmi").rename(folder / "ixsmi")
+    monkeypatch.setattr(Iluvatar, "folders", (str(folder),))
+    assert vendor.product_names() == ["Iluvatar BI-V100"]
+
+
+def test_iluvatars_cards_are_not_nvidias(machine: Machine) -> None:
+    iluvatar = build(machine, CASES["iluvatar"])
+    assert (iluvatar.count(), MetaX().count(), Nvidia().count()) == (1, 0, 0)
+    assert Nvidia().unusable() is None
+
+
+def test_metaxs_cards_are_not_nvidias(machine: Machine) -> None:
+    metax = build(machine, CASES["metax"])
+    assert (Iluvatar().count(), metax.count(), Nvidia().count()) == (0, 2, 0)
+    assert Nvidia().unusable() is None
+
+
+def test_nvidias_cards_are_nobody_elses(machine: Machine) -> None:
+    """Not even where another vendor's tools are installed too."""
+    machine.write("dev/nvidia0")
+    machine.write("dev/nvidiactl")
+    machine.write("dev/dri/renderD128")
+    machine.write("sys/class/drm/renderD128/device/vendor", "0x10de\n")
+    machine.prints("ixsmi", "ixsmi/3.1.1.txt")
+    machine.prints("mx-smi", "mx-smi/2.2.8.txt")
+    assert (Nvidia().count(), Iluvatar().count(), MetaX().count()) == (1, 0, 0)
+    assert not Iluvatar().here()
+    assert not MetaX().here()
+
+
+@pytest.mark.parametrize("other", [COREX, MACA])
+def test_another_vendors_torch_does_not_drive_nvidias_cards(
+    machine: Machine, other: TorchBuild
+) -> None:
+    machine.write("dev/nvidia0")
+    machine.installed(other)
+    assert Nvidia().count() == 0
+    assert Nvidia().unusable() is not None
+
+
+def test_render_nodes_of_other_vendors_are_left_out(machine: Machine) -> None:
+    vendor = build(machine, CASES["metax"])
+    machine.write("dev/dri/renderD130")
+    machine.write("sys/class/drm/renderD130/device/vendor", "0x1a03\n")
+    machine.write("dev/dri/renderD131")
+    assert [file.name for file in vendor.device_files()] == ["renderD128", "renderD129"]
+
+
+def test_macas_own_variable_counts_where_cudas_is_not_set(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MACA_VISIBLE_DEVICES", "1")
+    vendor = build(machine, CASES["metax"])
+    assert (vendor.visible_devices, vendor.visible()) == ("MACA_VISIBLE_DEVICES", [1])
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    vendor = build(machine, CASES["metax"])
+    assert (vendor.visible_devices, vendor.visible()) == ("CUDA_VISIBLE_DEVICES", [0])
+
+
+@pytest.mark.parametrize(
+    ("own", "installed", "expected"),
+    [
+        ("2.7.1+corex.4.4.0", "2.7.1+corex.4.4.0", ("2.7.1+corex.4.4.0", "iluvatar")),
+        ("2.10.0", "2.10.0+corex.4.5.0", ("2.10.0+corex.4.5.0", "iluvatar")),
+        ("2.8.0+metax3.5.3.9", "", ("2.8.0+metax3.5.3.9", "metax")),
+        ("2.4.1+das.opt1.dtk2504", "2.4.1", ("2.4.1+das.opt1.dtk2504", "hygon")),
+        ("2.13.0+cu130", "2.13.0", ("2.13.0+cu130", None)),
+        ("2.13.0", "2.12.0+cpu", ("2.13.0", None)),
+    ],
+)
+def test_who_made_the_installed_torch(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    own: str,
+    installed: str,
+    expected: tuple[str, str | None],
+) -> None:
+    (tmp_path / "version.py").write_text(f"__version__ = '{own}'\ncuda = '10.2'\nhip = None\n")
+
+    class Spec:
+        origin = str(tmp_path / "__init__.py")
+
+    monkeypatch.setattr(torch_build, "find_spec", lambda _: Spec)
+    monkeypatch.setattr(torch_build, "version", lambda _: installed)
+    build = torch_build.torch_build()
+    assert build == TorchBuild(expected[0], "10.2")
+    assert build.maker == expected[1]
+
+
+def test_the_collective_library(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    nccl = pytest.importorskip("torch.cuda.nccl")
+    monkeypatch.setattr(nccl, "version", lambda: (2, 18, 5))
+    assert build(machine, CASES["iluvatar"]).collective_library() == "nccl 2.18.5"
+    monkeypatch.setattr(torch_vendor, "version", lambda name: {"torch_npu": "2.7.1"}[name])
+    assert build(machine, CASES["ascend"]).collective_library() == "hccl of torch_npu 2.7.1"
+
+
+def test_the_ascend_driver_without_its_version_file(machine: Machine) -> None:
+    vendor = build(machine, CASES["ascend"])
+    file = machine.write("usr/local/Ascend/driver/version.info", "no version\n")
+    assert vendor.driver_version() is None
+    file.unlink()
+    assert vendor.driver_version() is None
