@@ -97,6 +97,18 @@ def test_a_full_disk_costs_lines_and_is_told_afterwards(
     assert log.faults == {"host": 2}
 
 
+def test_nothing_follows_the_end(log: Log, tmp_path: Path) -> None:
+    log.say("end", faults={})
+    log.fault("monitor", MonitorFault("failed", "killed with its sampler"))
+    assert [event["event"] for event in written(tmp_path)] == ["end"]
+
+
+def test_a_card_cannot_be_known_by_its_reading(log: Log, tmp_path: Path, clock: FakeClock) -> None:
+    take(OneVendor(lambda: [DeviceSample(index=0, uuid="GPU-1234")]), log, clock)
+    (event,) = written(tmp_path)
+    assert event["devices"][0]["uuid"] == "15988266132ebdd7"
+
+
 class OneMonitor:
     name = "one 1.0"
 

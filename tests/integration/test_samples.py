@@ -1,0 +1,243 @@
+"""The sampler beside real runs, and alone with tools that fail in every way."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from real_runs import checked, ended, keeper_of, wait_for_fault
+from trainmark.launch.processes import of_run
+from trainmark.launch.sampling import SAMPLER_VARIABLE
+from trainmark.measure.events import EventFile
+from trainmark.results.verify import verify
+
+TOOL = "test-smi"
+VENDOR = """
+from trainmark.devices.cpu import Cpu
+from trainmark.devices.tool import ToolMonitor
+from trainmark.protocols import DeviceSample, MonitorFault
+
+def parse(text):
+    try:
+        rows = [line.split() for line in text.splitlines()]
+        return [DeviceSample(index=int(index), power_w=float(watts)) for index, watts in rows]
+    except ValueError as error:
+        raise MonitorFault("unreadable", str(error)) from error
+
+class Tooled(Cpu):
+    name = "tooled"
+    named_only = True
+    counts_cores = False
+
+    def monitor(self):
+        return ToolMonitor(["test-smi"], parse, timeout_s=LIMIT_S)
+
+    def monitored(self, nproc):
+        return list(range(nproc))
+"""
+WORKS = "printf '0 90.5\\n1 91.5\\n'"
+
+
+@pytest.fixture
+def tooled(tmp_path):
+    """Install a vendor read by a tool; return what writes the tool, and the variables for both."""
+    packages, folder = tmp_path / "packages", tmp_path / "bin"
+    (packages / "tooled-1.dist-info").mkdir(parents=True)
+    (packages / "tooled-1.dist-info/METADATA").write_text("Name: tooled\nVersion: 1\n")
+    (packages / "tooled-1.dist-info/entry_points.txt").write_text(
+        "[trainmark.devices]\ntooled = tooled:Tooled\n"
+    )
+    folder.mkdir()
+
+    def write(script, *, limit_s=30.0):
+        (packages / "tooled.py").write_text(VENDOR.replace("LIMIT_S", str(limit_s)))
+        (folder / TOOL).write_text(f"#!/bin/sh\n{script}\n")
+        (folder / TOOL).chmod(0o755)
+        paths = [str(packages), *filter(None, [os.environ.get("PYTHONPATH")])]
+        return {
+            "PYTHONPATH": os.pathsep.join(paths),
+            "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}",
+        }
+
+    return write
+
+
+def events_of(run_dir):
+    path = run_dir / "telemetry.jsonl"
+    return list(EventFile(path)) if path.exists() else []
+
+
+def wait_until(run_dir, found):
+    """Return the events once ``found`` accepts one of them."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        events = events_of(run_dir)
+        if any(found(event) for event in events):
+            return events
+        time.sleep(0.02)
+    raise AssertionError(events_of(run_dir))
+
+
+def sampler_of(run_id):
+    (process,) = [
+        one
+        for one in of_run(run_id, SAMPLER_VARIABLE)
+        if "trainmark.measure.sampler" in one.cmdline()
+    ]
+    return process
+
+
+def run_id_of(run_dir):
+    return json.loads((run_dir / "plan.json").read_text())["run_id"]
+
+
+FIRST_WORKS = f"if [ ! -e done ]; then touch done; {WORKS}; exit; fi\n"
+FAULTS = {
+    "hangs": ("sleep 1000 & sleep 1000", "hung"),
+    "hangs after it printed": (f"{WORKS}; sleep 1000", "hung"),
+    "vanishes": (f'rm "$0"; {WORKS}', "absent"),
+    "prints another form": (FIRST_WORKS + "echo 'GPU 0: 90.5 W'", "unreadable"),
+    "prints nothing": (FIRST_WORKS + "true", "unreadable"),
+    "ends with an error": (FIRST_WORKS + "echo no driver >&2; exit 1", "failed"),
+    "is killed": (FIRST_WORKS + "kill -9 $$", "failed"),
+    "is no program": ("", "failed"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_tool_that(fault, tooled, tmp_path):
+    """The host's samples go on, and the sampler ends with all it started when it is told to."""
+    script, kind = FAULTS[fault]
+    variables = tooled(script, limit_s=1.0 if kind == "hung" else 30.0)
+    if not script:
+        (tmp_path / "bin" / TOOL).write_bytes(b"\x00\x01")
+    plan = {"device": {"vendor": "tooled"}, "nproc": 2, "sample_every_s": 0.1}
+    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "trainmark.measure.sampler", str(tmp_path)],
+        env=os.environ | variables | {SAMPLER_VARIABLE: str(tmp_path)},
+        cwd=tmp_path, stdin=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+    events = wait_until(tmp_path, lambda event: event["event"] == "fault")
+    before = sum(event["event"] == "host" for event in events)
+    wait_until(tmp_path, lambda _: [e["event"] for e in events_of(tmp_path)].count("host") > before)
+    _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (0, b"")
+    assert of_run(str(tmp_path), SAMPLER_VARIABLE) == []
+    *_, last = events = events_of(tmp_path)
+    told = [(event["source"], event["kind"]) for event in events if event["event"] == "fault"]
+    assert told == [("monitor", kind)]
+    assert last["event"] == "end"
+    assert last["faults"]["monitor"] >= 1
+    works = [event["devices"] for event in events if event["event"] == "devices"]
+    one = [{"index": 0, "power_w": 90.5}, {"index": 1, "power_w": 91.5}]
+    assert works == ([one] if "rm" in script or FIRST_WORKS in script else [])
+
+
+def test_eight_simulated_devices(trainmark, tmp_path):
+    done = trainmark(
+        "run", "toy", "--device", "fake", "--nproc", "8", "--out", "run", "--sample-every", "0.2",
+        "max_steps=6", "warmup_steps=2", "window_steps=2", "target_value=none",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    run_dir = tmp_path / "run"
+    record = checked(run_dir)
+    assert "simulated-device" in record.labels
+    assert record.trust.grade == "do_not_quote"
+    assert record.plan.device.product_names == ["Simulated accelerator"] * 8
+    assert "telemetry.jsonl" in [entry.name for entry in record.evidence]
+    assert verify(record, run_dir) == []
+    events = events_of(run_dir)
+    (start,) = (event for event in events if event["event"] == "start")
+    assert (start["interval_s"], start["devices"]) == (0.2, list(range(8)))
+    readings = [event for event in events if event["event"] == "devices"]
+    assert all([one["index"] for one in event["devices"]] == list(range(8)) for event in readings)
+    assert events[-1]["event"] == "end"
+    assert events[-1]["faults"] == {}
+    # From before the first rank's first event until after its last one, and not much larger
+    # than a reading of eight devices a tick.
+    rank = list(EventFile(run_dir / "events.rank0.jsonl"))
+    assert readings[0]["t_ns"] < rank[-1]["t_ns"] < readings[-1]["t_ns"]
+    seconds = (events[-1]["t_ns"] - events[0]["t_ns"]) / 1e9
+    assert (run_dir / "telemetry.jsonl").stat().st_size < (seconds / 0.2 + 3) * 2_500
+    with (run_dir / "telemetry.jsonl").open("a") as file:
+        file.write("{}\n")
+    assert "evidence_altered" in [finding.code for finding in verify(record, run_dir)]
+
+
+def test_no_samples(started):
+    process, run_dir = started("--sample-every", "0")
+    assert ended(process)[0] == 0
+    checked(run_dir)
+    assert not (run_dir / "telemetry.jsonl").exists()
+
+
+def test_a_killed_sampler_fails_nothing(started, fifo):
+    process, run_dir = started("fault=hold")
+    wait_for_fault(fifo)
+    wait_until(run_dir, lambda event: event["event"] == "start")
+    sampler = sampler_of(run_id_of(run_dir))
+    sampler.kill()
+    fifo.with_name("go").write_text("on")
+    assert ended(process)[0] == 0
+    assert checked(run_dir).status == "passed"
+    assert "end" not in [event["event"] for event in events_of(run_dir)]
+
+
+def test_a_stopped_sampler_holds_nobody_up(started, fifo):
+    process, run_dir = started("fault=wait")
+    wait_for_fault(fifo)
+    sampler_of(run_id_of(run_dir)).suspend()
+    process.send_signal(signal.SIGINT)
+    assert ended(process)[0] == 1
+    assert checked(run_dir).status == "interrupted"
+
+
+def test_a_signal_to_the_sampler_alone_changes_nothing(started, fifo):
+    process, run_dir = started("fault=hold")
+    wait_for_fault(fifo)
+    wait_until(run_dir, lambda event: event["event"] == "start")
+    sampler = sampler_of(run_id_of(run_dir))
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        sampler.send_signal(number)
+    fifo.with_name("go").write_text("on")
+    assert ended(process)[0] == 0
+    checked(run_dir)
+    assert events_of(run_dir)[-1]["event"] == "end"
+
+
+def test_a_killed_launcher_ends_sampler_and_hung_tool(started, fifo, tooled):
+    variables = tooled("sleep 1000 & sleep 1000")
+    process, run_dir = started("--device", "tooled", "fault=wait", **variables)
+    rank = psutil.Process(wait_for_fault(fifo))
+    assert len(of_run(run_id_of(run_dir), SAMPLER_VARIABLE)) > 1
+    process.kill()
+    ended(process)
+    assert checked(run_dir).cause.kind == "launcher_killed"
+    assert not rank.is_running()
+    assert events_of(run_dir)[-1]["event"] == "end"
+
+
+def test_launcher_and_keeper_killed_with_a_hung_tool(started, fifo, tooled):
+    """The sampler sees its input end, and takes what it started with it."""
+    process, run_dir = started(
+        "--device", "tooled", "fault=wait", **tooled("sleep 1000 & sleep 1000")
+    )
+    wait_for_fault(fifo)
+    keeper = keeper_of(process)
+    process.send_signal(signal.SIGSTOP)
+    left = of_run(run_id_of(run_dir), SAMPLER_VARIABLE)
+    assert len(left) > 1
+    keeper.kill()
+    process.kill()
+    ended(process)
+    _, alive = psutil.wait_procs(left, timeout=60)
+    assert alive == []
+    assert events_of(run_dir)[-1]["event"] == "end"
