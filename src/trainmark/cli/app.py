@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from trainmark.cli import analyze, check, list_, prepare, record, report, run, schema, show
+from trainmark.cli import analyze, check, doctor, list_, prepare, record, report, run, schema, show
 from trainmark.cli.help_ import with_examples
 from trainmark.errors import EXIT_FAILED, TrainmarkError
 
@@ -32,6 +32,7 @@ EXAMPLES = """\
   trainmark run distilbert_sst2                measure on generated data, here and now
   trainmark run distilbert_sst2 --nproc 2 bs=16 precision=bf16
   trainmark list                               cases, recipes and devices present
+  trainmark doctor                             what stops a run or spoils its figures here
   trainmark report runs/RUN --format html -o page.html
 """
 
@@ -53,7 +54,7 @@ def trainmark(
     """Measure how fast an accelerator really trains."""
 
 
-for verb in (run, list_, prepare, show, report, record, check, analyze, schema):
+for verb in (run, list_, doctor, prepare, show, report, record, check, analyze, schema):
     kind = with_examples(verb.EXAMPLES)
     if verb is prepare:
         kind = prepare.with_options_of_cases(kind)

@@ -26,13 +26,17 @@ _RSS_UNIT_BYTES = 1 if sys.platform == "darwin" else 1024
 def usable_cores() -> int:
     """Return the cores this process may run on: affinity and cgroup quota, at least 1."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    cores = cores or 1
-    quota = Path("/sys/fs/cgroup/cpu.max")
-    if quota.exists():
-        limit, period = quota.read_text().split()
-        if limit != "max":
-            cores = min(cores, max(1, int(limit) // int(period)))
-    return cores
+    quota = core_quota()
+    return max(1, cores or 1) if quota is None else max(1, min(cores or 1, int(quota)))
+
+
+def core_quota(root: Path = Path("/")) -> float | None:
+    """Return the cores whose time the cgroup allows; None: all."""
+    quota = root / "sys/fs/cgroup/cpu.max"
+    if not quota.exists():
+        return None
+    limit, period = quota.read_text().split()
+    return None if limit == "max" else int(limit) / int(period)
 
 
 def model_name() -> str:

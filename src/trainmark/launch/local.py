@@ -132,7 +132,7 @@ def _run_ranks(
     cpu_before = processes.CpuUse.now()
     with (Path(plan.run_dir) / RANKS_LOG).open("wb") as log, sampled(plan, log):
         try:
-            with _held_port() as port:
+            with held_port() as port:
                 for rank, placement in enumerate(placed):
                     told = {numa.PLACEMENT_VARIABLE: placement.told()}
                     ranks.append(
@@ -165,7 +165,7 @@ def _run_ranks(
 
 
 @contextmanager
-def _held_port() -> Iterator[int]:
+def held_port() -> Iterator[int]:
     """Reserve a free port on which only ``torch.distributed`` can listen.
 
     A bound socket with SO_REUSEADDR that never listens lets another such socket listen there.

@@ -20,7 +20,7 @@ from trainmark.launch.stopping import KEEPER_MODULE
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 RUN_VARIABLE = "TRAINMARK_RUN"
 _KILL_ROUNDS = 50
@@ -34,19 +34,32 @@ def of_run(run_id: str, variable: str = RUN_VARIABLE) -> list[psutil.Process]:
     Args:
         variable: the environment variable that holds it.
     """
-    found = []
+    return [process for value, process in _carriers(variable) if value == run_id]
+
+
+def alive_runs(variable: str = RUN_VARIABLE) -> dict[str, list[int]]:
+    """Return the ids of this user's living processes by the id of their run.
+
+    Without those of the run that this process belongs to.
+    """
+    found: dict[str, list[int]] = {}
+    for value, process in _carriers(variable):
+        if value != os.environ.get(variable):
+            found.setdefault(value, []).append(process.pid)
+    return found
+
+
+def _carriers(variable: str) -> Iterator[tuple[str, psutil.Process]]:
+    """Yield each living process with ``variable`` in its environment, and its value there."""
     for process in psutil.process_iter():
         if process.pid == os.getpid():
             continue
         try:
-            if process.environ().get(variable) != run_id:
-                continue
-            if process.status() == psutil.STATUS_ZOMBIE:
-                continue
+            value = process.environ().get(variable)
+            if value and process.status() != psutil.STATUS_ZOMBIE:
+                yield value, process
         except psutil.Error:
-            continue  # ended meanwhile, or another user's: not of this run
-        found.append(process)
-    return found
+            continue  # ended meanwhile, or another user's: not of our runs
 
 
 def is_running(run_id: str) -> bool:

@@ -16,6 +16,7 @@ from trainmark.planning.plan_file import ACCELERATOR
 if TYPE_CHECKING:
     from trainmark.planning.requests import Request
     from trainmark.protocols import Vendor
+    from trainmark.spec import Recipe
 
 
 def capable_vendor(request: Request, *, chosen: str | None, default: str) -> Vendor:
@@ -57,15 +58,20 @@ def refuse_incapable(vendor: Vendor, request: Request, *, ranks_share_cores: boo
             rule="a run has one machine; a recipe for several may be run on one",
             remedy="give --nproc, the ranks on this machine",
         )
+    refuse_ranks(vendor, request.recipe, request.nproc, ranks_share_cores=ranks_share_cores)
+
+
+def refuse_ranks(vendor: Vendor, recipe: Recipe, nproc: int, *, ranks_share_cores: bool) -> None:
+    """Refuse ``recipe`` on ``nproc`` ranks of this machine; see ``refuse_incapable``."""
     # Before the count, because it knows why there are fewer devices than there could be.
-    refusal = vendor.refuse(request.recipe, request.nproc)
+    refusal = vendor.refuse(recipe, nproc)
     if refusal is not None:
         raise EnvironmentFault(refusal.why, where=f"--device {vendor.name}", remedy=refusal.way_out)
     here = vendor.count()
-    if request.nproc > here and not (vendor.counts_cores and ranks_share_cores):
+    if nproc > here and not (vendor.counts_cores and ranks_share_cores):
         unit = "cores" if vendor.counts_cores else f"{vendor.name} devices"
         raise EnvironmentFault(
-            f"{request.nproc} {unit} needed, {here} here",
+            f"{nproc} {unit} needed, {here} here",
             where="--nproc",
             rule="each rank has a device of its own",
             remedy=f"use --nproc {here} or less; see `trainmark list devices`",

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from trainmark.planning.plan import Plan
     from trainmark.results.record import FigureEntry, Quality, Steps
 
-_BUSY_SHARE = 0.1  # of the cores; the system's own work and our launcher use less
+BUSY_SHARE = 0.1  # of the cores; the system's own work and our launcher use less
 # The forward pass of a row is a third of its training step. Evaluations may have longer rows,
 # other batches and uncompiled code, but should not take ten times a whole step.
 _EVALUATION_FACTOR = 10.0
@@ -225,7 +225,7 @@ def _on_quality(plan: Plan, quality: Quality) -> Iterator[Message]:
 
 def _on_conditions(seen: Seen) -> Iterator[Message]:
     others = seen.timeline.others_cpu_share
-    if others is not None and others > _BUSY_SHARE:
+    if others is not None and others > BUSY_SHARE:
         yield message("machine_busy", share=others)
     for user in seen.timeline.launcher["launch"]["environment"].get("device_users", ()):
         if user["computes"]:

@@ -1,0 +1,78 @@
+"""``trainmark doctor``: what stops a run or spoils its figures on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trainmark.cli.output import say, say_json
+
+if TYPE_CHECKING:
+    from trainmark.doctor.examination import Found
+
+NAME = "doctor"
+EXAMPLES = """\
+  trainmark doctor                                this machine, all its devices
+  trainmark doctor dlrm_criteo --data data/criteo --nproc 8
+  trainmark doctor --quick --quiet                in a scheduler's prolog: findings only
+"""
+_HEADINGS = {
+    "stops": "STOPS A RUN",
+    "spoils": "SPOILS FIGURES",
+    "unknown": "UNKNOWN",
+    "fine": "FINE",
+}
+
+
+def command(
+    case: Annotated[str | None, typer.Argument(help="A case whose data is examined too.")] = None,
+    recipe: Annotated[str | None, typer.Option(help="Recipe of the case.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Folder with real data.")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="One of `list devices`; default: the first here.")
+    ] = None,
+    nproc: Annotated[
+        int | None, typer.Option(min=1, help="Ranks; default: the case's, or one for each device.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder where runs are written.")] = Path("runs"),
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Less than 10 s: without torch and speeds of disks.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Only what stops a run or spoils figures.")
+    ] = False,
+) -> None:
+    """Find what stops a run (exit code 2) or spoils its figures (1); 0 if nothing does."""
+    from trainmark.doctor.examination import examine, subject_of
+
+    subject = subject_of(
+        case, recipe=recipe, device=device, nproc=nproc, data=data, out=out, quick=quick
+    )
+    found = examine(subject)
+    if as_json:
+        say_json(found.as_dict(), indent=2)
+    else:
+        _print_table(found, quiet=quiet)
+    raise typer.Exit(found.exit_code)
+
+
+def _print_table(found: Found, *, quiet: bool) -> None:
+    """Print what needs attention first, each with its remedy."""
+    width = max((len(one.code) for _, one in found.conditions), default=0)
+    for severity, heading in _HEADINGS.items():
+        rows = [row for row in found.conditions if row[1].severity == severity]
+        if not rows or (quiet and severity in ("unknown", "fine")):
+            continue
+        say(heading)
+        for group, one in sorted(rows, key=lambda row: row[0]):
+            say(f"  {group:<8}  {one.code:<{width}}  {one.what}")
+            if one.remedy:
+                say(f"  {'':<8}  {'':<{width}}  way out: {one.remedy}")
+        say("")
+    if not quiet:
+        document = found.as_dict()
+        left_out = ", ".join(found.left_out) or "nothing"
+        say(f"device {document['device']}, {document['nproc']} rank(s); left out: {left_out}")

@@ -1,0 +1,162 @@
+"""Every check of ``trainmark doctor``, and their run within bounds."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from threading import Thread
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import psutil
+
+from trainmark.devices import choose
+from trainmark.doctor import case, devices, disk, host, network, packages
+from trainmark.doctor.subject import Subject, judged
+from trainmark.errors import EXIT_FAILED, EXIT_PASSED, EXIT_USAGE, EnvironmentFault, TrainmarkError
+from trainmark.planning import case_key
+from trainmark.planning.requests import read_request
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from trainmark.protocols import Condition
+
+    Check = Callable[[Subject], Iterator[Condition]]
+
+Answer = TypeVar("Answer")
+QUICK_S, FULL_S = 8.0, 55.0  # for all checks; starting the program takes half a second
+_CHECK_S = 15.0  # for one, longer than the bound of any vendor's tool
+_CHOICE_S = 5.0  # counting devices reads files or asks a library
+
+# A check's code is its name, its group its module. What may hang comes last.
+CHECKS: tuple[Check, ...] = (
+    host.memory, host.swap, host.cores, host.governor, host.turbo, host.shared_memory,
+    host.open_files, host.locked_memory, host.clock_source, host.container, host.strays, host.load,
+    packages.packages, packages.package_pairs, network.ports, network.host_name, disk.out_folder,
+    devices.device, devices.driver, devices.precisions, host.numa, devices.occupants,
+    devices.device_state, devices.monitor, case.data,
+)  # fmt: skip
+SLOW: tuple[Check, ...] = (disk.out_speed, disk.data_speed, devices.torch)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What an examination found.
+
+    Args:
+        conditions: with the group of the check.
+        left_out: codes of the checks that were not made.
+    """
+
+    subject: Subject
+    conditions: list[tuple[str, Condition]]
+    left_out: list[str]
+
+    @property
+    def exit_code(self) -> int:
+        """0 if nothing was found, 1 if something spoils figures, 2 if something stops a run."""
+        severities = {condition.severity for _, condition in self.conditions}
+        spoiled = EXIT_FAILED if "spoils" in severities else EXIT_PASSED
+        return EXIT_USAGE if "stops" in severities else spoiled
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the document of ``--json``."""
+        vendor = self.subject.vendor
+        return {
+            "schema_version": 1,
+            "device": self.subject.device if vendor is None else vendor.name,
+            "nproc": self.subject.nproc,
+            "exit_code": self.exit_code,
+            "checks": [{"group": group, **one._asdict()} for group, one in self.conditions],
+            "left_out": self.left_out,
+        }
+
+
+def subject_of(
+    case_word: str | None, *, recipe: str | None, device: str | None, nproc: int | None,
+    data: Path | None, out: Path, quick: bool,
+) -> Subject:  # fmt: skip
+    """Return what is to be examined.
+
+    Raises:
+        UsageError: an unknown case, recipe or device.
+    """
+    request, vendor, fault = None, None, ("", "")
+    if case_word is not None:
+        real = data is not None
+        request = read_request(case_word, recipe_name=recipe, real_data=real, nproc=nproc)
+        nproc = request.nproc
+        device = device or case_key.vendor_of(request.hardware)
+    try:
+        vendor = bounded(lambda: choose(device), _CHOICE_S)
+    except EnvironmentFault as error:
+        fault = error.what, error.remedy or "see `trainmark list devices`"
+    except TimeoutError as error:
+        fault = f"devices cannot be counted: {error}", "see why the driver does not answer"
+    if nproc is None:
+        nproc = 1 if vendor is None or vendor.counts_cores else vendor.count()
+    return Subject(
+        vendor=vendor, no_vendor=fault, device=device, nproc=nproc, request=request, out=out,
+        data=data, quick=quick,
+    )  # fmt: skip
+
+
+def examine(subject: Subject, checks: Sequence[Check] = (*CHECKS, *SLOW)) -> Found:
+    """Make each check in turn; one that fails or hangs gives ``unknown``."""
+    end_s = time.monotonic() + (QUICK_S if subject.quick else FULL_S)
+    others = set(psutil.Process().children())
+    conditions = []
+    left_out = [check for check in checks if subject.quick and check in SLOW]
+    for check in checks:
+        if check in left_out:
+            continue
+        limit_s = devices.OPENING_S + 1 if check is devices.torch else _CHECK_S
+        group = check.__module__.rpartition(".")[2]
+        for one in _made(check, subject, min(limit_s, max(0.1, end_s - time.monotonic()))):
+            conditions.append((group, one._replace(code=one.code or check.__name__)))
+    for child in set(psutil.Process().children()) - others:
+        child.kill()  # of a check that ran out of time
+    return Found(subject, conditions, [check.__name__ for check in left_out])
+
+
+def _made(check: Check, subject: Subject, limit_s: float) -> list[Condition]:
+    found: list[Condition] = []
+    try:
+        bounded(lambda: found.extend(check(subject)), limit_s)
+    except TrainmarkError as error:
+        fault = error.what, error.remedy or "see the vendor's documentation"
+    except TimeoutError as error:
+        fault = str(error), "see why it does not answer"
+    except Exception as error:  # noqa: BLE001 - a check or a foreign vendor may raise anything
+        fault = f"{type(error).__name__}: {error}", "have it readable here, or look at it by hand"
+    else:
+        return found
+    return [*found, judged(*fault, unknown=True)]
+
+
+def bounded(work: Callable[[], Answer], limit_s: float) -> Answer:
+    """Return what ``work`` returns, or raise what it raises.
+
+    Raises:
+        TimeoutError: it takes longer than ``limit_s``; it is left behind in its thread.
+    """
+    answers: list[Answer] = []
+    errors: list[Exception] = []
+
+    def run() -> None:
+        try:
+            answers.append(work())
+        except SystemExit as error:  # of a foreign package, which must not end the program
+            errors.append(RuntimeError(f"SystemExit: {error}"))
+        except Exception as error:  # noqa: BLE001 - it is raised in the caller's thread
+            errors.append(error)
+
+    thread = Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    if errors:
+        raise errors[0]
+    if not answers:
+        raise TimeoutError(f"no answer in {limit_s:.0f} s")
+    return answers[0]

@@ -1,0 +1,106 @@
+"""The installed packages, against the bounds that they set each other.
+
+Reads metadata only; ``devices.torch`` imports torch, in a process of its own.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, distribution
+from typing import TYPE_CHECKING, NamedTuple
+
+from trainmark.doctor.subject import judged
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from trainmark.doctor.subject import Subject
+    from trainmark.protocols import Condition
+
+_OURS = "trainmark"
+_EXTRAS = ("", "nvidia", "cpu", "prepare")  # of ours; the bounds of what is installed count
+# Packages that ours load when they are there: a wrong one keeps ours from being imported.
+_LOADED_TOO = ("torchvision", "torchaudio")
+# From 1.0 on, release 1.N is built for torch 2.(N + 5), and torchrec has the same numbers:
+# https://docs.pytorch.org/FBGEMM/general/Releases.html and
+# https://pytorch.org/torchrec/setup-torchrec.html, 2026-11-22
+_TORCH_AHEAD = 5
+# Each brings a module pynvml of its own, in place of nvidia-ml-py's; pynvml before 12 only:
+# https://github.com/XuehaiPan/nvitop/issues/44, 2026-11-22
+_OTHER_PYNVML = {"pynvml": (12, 0), "nvidia-ml-py3": (1_000, 0)}
+
+
+class Installed(NamedTuple):
+    """An installed package, with its requirements as its metadata has them."""
+
+    version: str
+    requires: list[str]
+
+
+def installed(name: str) -> Installed | None:
+    """Return the installed package called ``name``."""
+    try:
+        found = distribution(name)
+    except PackageNotFoundError:
+        return None
+    return Installed(found.version, found.requires or [])
+
+
+def packages(
+    _: Subject, find: Callable[[str], Installed | None] = installed
+) -> Iterator[Condition]:
+    """Compare every package that we need with the bounds of those that need it."""
+    from packaging.requirements import Requirement
+
+    waiting, seen, sound = [_OURS, *_LOADED_TOO], set[str](), True
+    while waiting:
+        name = waiting.pop()
+        package = find(name)
+        if name in seen or package is None:
+            continue
+        seen.add(name)
+        for need in map(Requirement, package.requires):
+            needed = need.marker is None or need.marker.evaluate({"extra": ""})
+            extras = _EXTRAS if name == _OURS else ()
+            here = find(need.name)
+            if here is None and needed and name not in _LOADED_TOO:
+                sound, remedy = False, f"`pip install '{need.name}{need.specifier}'`"
+                yield judged(f"{name} needs {need}, which is missing", remedy, stops=True)
+            elif here is not None and (
+                needed or any(need.marker.evaluate({"extra": one}) for one in extras if need.marker)
+            ):
+                waiting.append(need.name)
+                if not need.specifier.contains(here.version, prereleases=True):
+                    sound, remedy = False, f"install {need.name}{need.specifier}"
+                    what = f"{name} {package.version} needs {need}, and {here.version} is here"
+                    yield judged(what, remedy, spoils=True)
+    if sound:
+        what = f"{len(seen)} packages keep each other's bounds"
+        remedy = "install the program: `make install`"
+        yield judged(what, remedy, unknown=_OURS not in seen)
+
+
+def package_pairs(
+    _: Subject, find: Callable[[str], Installed | None] = installed
+) -> Iterator[Condition]:
+    """Find packages that cannot work together, which their metadata does not say."""
+    from packaging.version import Version
+
+    def release(name: str) -> tuple[int, int] | None:
+        here = find(name)
+        return None if here is None else (Version(here.version).major, Version(here.version).minor)
+
+    broken = []
+    torch, torchrec = release("torch"), release("torchrec")
+    fbgemm = release("fbgemm-gpu-cpu") or release("fbgemm-gpu")
+    remedy = "`make install-recsys`; without it only engine=torchrec fails"
+    if torch and fbgemm and fbgemm >= (1, 0) and torch != (2, fbgemm[1] + _TORCH_AHEAD):
+        broken.append((f"fbgemm {fbgemm} is built for 2.{fbgemm[1] + 5}, torch is {torch}", remedy))
+    if torchrec and torchrec != fbgemm:
+        broken.append((f"torchrec {torchrec} needs the same fbgemm, which is {fbgemm}", remedy))
+    for name, sound in _OTHER_PYNVML.items():
+        if (other := release(name)) and other < sound and find("nvidia-ml-py"):
+            remedy = f"`pip uninstall {name}`, then `pip install --force-reinstall nvidia-ml-py`"
+            broken.append((f"{name} replaces the module of nvidia-ml-py", remedy))
+    yield from (judged(what, remedy, spoils=True) for what, remedy in broken)
+    if not broken:
+        yield judged("none that is known not to work")
