@@ -17,7 +17,7 @@ from trainmark import devices
 from trainmark.cli.app import main
 from trainmark.results import record
 
-VERBS = ("run", "list", "prepare", "show", "report", "record", "analyze", "schema")
+VERBS = ("run", "list", "doctor", "prepare", "show", "report", "record", "analyze", "schema")
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from threading import Thread
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -105,7 +106,7 @@ def subject_of(
 def examine(subject: Subject, checks: Sequence[Check] = (*CHECKS, *SLOW)) -> Found:
     """Make each check in turn; one that fails or hangs gives ``unknown``."""
     end_s = time.monotonic() + (QUICK_S if subject.quick else FULL_S)
-    others = set(psutil.Process().children())
+    others = set(psutil.Process().children(recursive=True))
     conditions = []
     left_out = [check for check in checks if subject.quick and check in SLOW]
     for check in checks:
@@ -115,8 +116,9 @@ def examine(subject: Subject, checks: Sequence[Check] = (*CHECKS, *SLOW)) -> Fou
         group = check.__module__.rpartition(".")[2]
         for one in _made(check, subject, min(limit_s, max(0.1, end_s - time.monotonic()))):
             conditions.append((group, one._replace(code=one.code or check.__name__)))
-    for child in set(psutil.Process().children()) - others:
-        child.kill()  # of a check that ran out of time
+    for child in set(psutil.Process().children(recursive=True)) - others:
+        with suppress(psutil.NoSuchProcess):
+            child.kill()  # of a check that ran out of time
     return Found(subject, conditions, [check.__name__ for check in left_out])
 
 

@@ -7,6 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from trainmark.devices.cpu import core_quota
+from trainmark.devices.numa import parse_cores
 from trainmark.doctor.subject import judged
 from trainmark.protocols import Located
 from trainmark.results.environment import container as container_facts
@@ -22,7 +23,6 @@ _GIB = 2**30
 _LEAST_BYTES = _GIB  # a rank of the smallest recipes takes 0.4 GiB, and reads files beside it
 _LOW_SHARE = 0.1
 _SWAPPED_BYTES = 64 << 20  # less is what idle services leave there
-_MOST_CORES = 1 << 16
 # Read through the kernel, not by the processor itself: a reading takes a microsecond and more.
 _SLOW_CLOCKS = ("acpi_pm", "hpet", "jiffies", "pit", "refined-jiffies")
 # A container has 64 MB by default, too little for NCCL's segments between ranks:
@@ -40,22 +40,6 @@ def meminfo_bytes(text: str) -> dict[str, int]:
         if words[1:] == ["kB"] and words[0].isascii() and words[0].isdecimal():
             found[name] = int(words[0]) << 10
     return found
-
-
-def core_numbers(text: str) -> frozenset[int]:
-    """Return the cores of a list as the kernel writes it, ``0-3,8``.
-
-    Raises:
-        ValueError: another form, or numbers that no kernel has.
-    """
-    found: set[int] = set()
-    for item in filter(None, text.strip().split(",")):
-        first, _, last = item.partition("-")
-        low, high = int(first), int(last or first)
-        if not 0 <= low <= high < _MOST_CORES:
-            raise ValueError(f"not a list of cores: {text[:80]!r}")
-        found.update(range(low, high + 1))
-    return frozenset(found)
 
 
 def _said(subject: Subject, file: str) -> str:
@@ -131,12 +115,13 @@ def numa(subject: Subject) -> Iterator[Condition]:
     vendor, told = subject.vendor, list[int | None]()
     if isinstance(vendor, Located):
         told = [vendor.numa_node(rank) for rank in range(subject.nproc)]
+    near = {
+        node: _said(subject, f"{folder}/node{node}/cpulist") for node in told if node is not None
+    }
     far = [
-        f"rank {rank} on node {node} with cores {near}"
+        f"rank {rank} on node {node} with cores {near[node]}"
         for rank, node in enumerate(told)
-        if node is not None
-        and not core_numbers(near := _said(subject, f"{folder}/node{node}/cpulist"))
-        & subject.affinity
+        if node is not None and subject.affinity.isdisjoint(parse_cores(near[node]))
     ]
     yield judged(
         f"affinity leaves out the node of {'; '.join(far)}"

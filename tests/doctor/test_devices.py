@@ -1,0 +1,209 @@
+"""Faults of devices, by a vendor whose answers a test chooses."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from fakes import FakeVendor
+from machines import Card, Reader, machine, only, write_files
+from trainmark import devices as registry
+from trainmark.doctor import devices
+from trainmark.doctor.examination import examine
+from trainmark.errors import EnvironmentFault
+from trainmark.protocols import Condition, MonitorFault, Occupant, Refusal
+
+BUS = "sys/bus/pci/devices/0000:01:00.0"
+
+
+@pytest.fixture
+def vendors(monkeypatch):
+    """Let the registry have these vendors and faults."""
+
+    def have(*known, faults=()):
+        named = {vendor.name: vendor for vendor in known}
+        monkeypatch.setattr(registry, "load_all", lambda: (named, list(faults)))
+
+    return have
+
+
+def test_the_devices_are_named(tmp_path):
+    found = only(devices.device(machine(tmp_path)))
+    assert (found.severity, found.what) == ("fine", "2 fake: Fake Accelerator 1")
+
+
+def test_too_few_devices_stop_a_run(tmp_path):
+    found = only(devices.device(machine(tmp_path, nproc=3)))
+    assert (found.severity, found.what) == ("stops", "3 fake devices needed, 2 here")
+    assert "--nproc 2" in found.remedy
+    cores = machine(tmp_path, vendor=Card(name="cpu"), nproc=3)
+    assert only(devices.device(cores)).severity == "fine"  # `cores` says that they compete
+
+
+def test_no_device_stops_a_run_with_its_reason(tmp_path):
+    subject = machine(tmp_path, vendor=None, no_vendor=("no card", "plug one in"))
+    found = only(devices.device(subject))
+    assert found[1:] == ("stops", "no card", "plug one in")
+
+
+def test_checks_of_devices_say_nothing_without_one(tmp_path):
+    subject = machine(tmp_path, vendor=None)
+    for check in (devices.precisions, devices.torch, devices.occupants, devices.device_state,
+                  devices.monitor):  # fmt: skip
+        assert list(check(subject)) == []
+
+
+def test_a_sound_driver_is_told(tmp_path, vendors):
+    vendors(Card())
+    assert only(devices.driver(machine(tmp_path))).what == "1.2"
+
+
+@pytest.mark.parametrize(
+    ("asked", "severity"),
+    [("fake", "stops"), ("cpu", "stops"), ("gpu", "spoils"), (None, "spoils")],
+)
+def test_cards_that_torch_cannot_drive_are_named(tmp_path, vendors, asked, severity):
+    vendors(Card(refusal=Refusal("torch has no code for it", "another torch")))
+    found = only(devices.driver(machine(tmp_path, device=asked)))  # cpu is its torch type
+    assert (found.severity, found.remedy) == (severity, "another torch")
+    assert "torch has no code for it" in found.what
+
+
+@pytest.mark.parametrize(("asked", "severity"), [("npu", "stops"), (None, "spoils")])
+def test_a_broken_package_of_a_vendor_is_named(tmp_path, vendors, asked, severity):
+    fault = EnvironmentFault("skipped: no count", where="device npu of pack (pack:Npu)")
+    vendors(Card(), faults=[fault])
+    found = only(devices.driver(machine(tmp_path, device=asked)))
+    assert (found.severity, "skipped: no count" in found.what) == (severity, True)
+    assert found.remedy
+
+
+@pytest.mark.parametrize(
+    ("kind", "bus", "count", "severity"),
+    [
+        ("0x030200", "0x1fff", 0, "spoils"),
+        ("0x120000", "0x1fff", 0, "spoils"),
+        ("0x030000", "0x1fff", 0, "fine"),  # it may only draw
+        ("0x030200", "0x1ffe", 0, "fine"),
+        ("0x030200", "0x1fff", 2, "fine"),
+    ],
+)
+def test_a_card_without_a_driver_is_seen_on_the_bus(
+    tmp_path, vendors, *, kind, bus, count, severity
+):
+    write_files(tmp_path, {f"{BUS}/vendor": f"{bus}\n", f"{BUS}/class": f"{kind}\n"})
+    vendors(Card(devices=count))
+    assert only(devices.driver(machine(tmp_path))).severity == severity
+
+
+def test_refused_precisions_are_told_with_their_reason(tmp_path):
+    subject = machine(tmp_path, vendor=Card(refused=("tf32", "fp16")))
+    found = only(devices.precisions(subject))
+    assert (found.severity, found.code) == ("fine", "precisions")
+    assert found.what == "fp32, bf16; not tf32: no units for tf32; not fp16: no units for fp16"
+
+
+@pytest.mark.parametrize(("precision", "severity"), [("tf32", "stops"), ("bf16", "fine")])
+def test_the_recipe_s_precision_must_be_possible(tmp_path, precision, severity):
+    request = SimpleNamespace(recipe=SimpleNamespace(precision=precision))
+    subject = machine(tmp_path, vendor=Card(refused=("tf32",)), request=request)
+    assert only(devices.precisions(subject)).severity == severity
+
+
+def test_torch_is_opened_in_a_process_of_its_own(tmp_path):
+    started = []
+
+    def tool(argv, *, timeout_s):
+        started.append((argv[-3:], timeout_s))
+        return 'a warning\n{"what": "torch 2.13 opened two", "refused": {}}\n'
+
+    found = only(devices.torch(machine(tmp_path, tool=tool)))
+    assert (found.severity, found.what) == ("fine", "torch 2.13 opened two")
+    assert started == [(["trainmark.doctor.opening", "fake", "2"], devices.OPENING_S)]
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["python: exit code -11: no message", "python: no answer in 40 s"],
+)
+def test_a_torch_that_crashes_or_hangs_stops_a_run(tmp_path, said):
+    def tool(*_, **__):
+        raise MonitorFault("failed", said)
+
+    found = only(devices.torch(machine(tmp_path, tool=tool)))
+    assert (found.severity, said in found.what) == ("stops", True)
+
+
+def test_a_device_that_does_not_open_stops_a_run(tmp_path):
+    answer = json.dumps({"what": "torch cannot open it", "remedy": "see the driver"})
+    found = only(devices.torch(machine(tmp_path, tool=lambda *_, **__: answer)))
+    assert found[1:] == ("stops", "torch cannot open it", "see the driver")
+
+
+def test_a_precision_that_only_the_open_device_refuses_is_added(tmp_path):
+    answer = json.dumps({"what": "opened", "refused": {"bf16": "emulated"}})
+    request = SimpleNamespace(recipe=SimpleNamespace(precision="bf16"))
+    subject = machine(
+        tmp_path, vendor=Card(refused=("tf32",)), request=request, tool=lambda *_, **__: answer
+    )
+    opened, precision = devices.torch(subject)
+    assert opened.severity == "fine"
+    assert (precision.code, precision.severity) == ("precisions", "stops")
+    assert precision.what == "fp32, fp16; not tf32: no units for tf32; not bf16: emulated"
+
+
+def test_processes_on_the_devices_are_named(tmp_path, vendors):
+    users = (Occupant("card 0", "python (process 7)", 2 << 30, True),
+             Occupant("card 0", "Xorg (process 8)", 1 << 20, False))  # fmt: skip
+    card = Card(users=users)
+    vendors(card)
+    found = list(devices.occupants(machine(tmp_path, vendor=card)))
+    assert [one.severity for one in found] == ["spoils", "fine"]
+    assert "python (process 7), 2.0 GiB" in found[0].what
+    vendors(Card())
+    assert only(devices.occupants(machine(tmp_path))).severity == "fine"
+
+
+def test_the_vendor_s_own_conditions_keep_their_codes(tmp_path):
+    states = (
+        Condition("ecc", "fine", "on"),
+        Condition("power_limit", "spoils", "300 of 700 W", "raise it"),
+    )
+    subject = machine(tmp_path, vendor=Card(states=states))
+    found = examine(subject, [devices.device_state]).conditions
+    assert found == [("devices", one) for one in states]
+
+
+def test_a_vendor_that_tells_no_conditions_is_unknown(tmp_path):
+    silent = only(devices.device_state(machine(tmp_path, vendor=FakeVendor())))
+    assert silent.severity == "unknown"
+    processor = machine(tmp_path, vendor=FakeVendor(name="cpu"))
+    assert list(devices.device_state(processor)) == []
+
+
+@pytest.mark.parametrize(
+    ("reads", "severity", "said"),
+    [
+        (2, "fine", "card-smi 1.0 reads 2 device(s)"),
+        (None, "unknown", "no power"),
+        ("hung", "unknown", "hung: no answer"),
+        ("absent", "unknown", "absent: no answer"),
+    ],
+)
+def test_the_monitor_is_tried_once(tmp_path, monkeypatch, reads, severity, said):
+    closed = []
+    monkeypatch.setattr(Reader, "close", lambda self: closed.append(self.name))
+    found = only(devices.monitor(machine(tmp_path, vendor=Card(reads=reads))))
+    assert (found.severity, said in found.what) == (severity, True)
+    assert len(closed) == (reads is not None)
+
+
+def test_a_monitor_that_is_not_installed_is_told(tmp_path):
+    class Bare(Card):
+        def monitor(self):
+            raise MonitorFault("absent", "card-smi is not on the PATH")
+
+    found = only(devices.monitor(machine(tmp_path, vendor=Bare())))
+    assert (found.severity, "card-smi is not on the PATH" in found.what) == ("unknown", True)

@@ -1,0 +1,120 @@
+"""Folders that cannot be written, full disks and slow ones are found."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from machines import GIB, machine, only
+from trainmark.doctor import disk
+from trainmark.doctor.examination import examine
+
+if TYPE_CHECKING:
+    from fakes import FakeClock
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("free", "severity"),
+    [(GIB, "fine"), (GIB - 1, "spoils"), (8 * MIB, "spoils"), (8 * MIB - 1, "stops")],
+)
+def test_space_is_compared_with_what_a_run_needs(tmp_path, free, severity):
+    subject = machine(tmp_path, free_bytes=lambda _: free)
+    assert only(disk.out_folder(subject)).severity == severity
+
+
+def test_the_folder_need_not_exist_and_is_not_made(tmp_path):
+    asked = []
+    subject = machine(
+        tmp_path, out=tmp_path / "a" / "b", free_bytes=lambda path: asked.append(path) or GIB
+    )
+    assert only(disk.out_folder(subject)).severity == "fine"
+    assert asked == [tmp_path]
+    assert not (tmp_path / "a").exists()
+
+
+def test_nothing_is_left_where_runs_go(tmp_path):
+    subject = machine(tmp_path, out=tmp_path / "runs")
+    subject.out.mkdir()
+    list(disk.out_folder(subject))
+    list(disk.out_speed(subject))
+    assert list(subject.out.iterdir()) == []
+
+
+def test_a_file_in_the_way_stops_a_run(tmp_path):
+    (tmp_path / "runs").write_text("")
+    found = only(disk.out_folder(machine(tmp_path)))
+    assert (found.severity, "Not a directory" in found.what) == ("stops", True)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_no_permission_stops_a_run(tmp_path):
+    (tmp_path / "runs").mkdir(mode=0o500)
+    found = only(disk.out_folder(machine(tmp_path)))
+    assert (found.severity, "Permission denied" in found.what) == ("stops", True)
+
+
+def test_a_disk_that_refuses_files_stops_a_run(tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(disk.tempfile, "TemporaryFile", refuse)
+    found = only(disk.out_folder(machine(tmp_path)))
+    assert (found.severity, "Permission denied" in found.what) == ("stops", True)
+    speed = examine(machine(tmp_path), [disk.out_speed]).conditions
+    assert [one.severity for _, one in speed] == ["unknown"]
+
+
+def moved(clock: FakeClock, sizes: list[int], each_ns: int):
+    """Return what moves so many bytes in a call, each of which takes a time."""
+    left = iter(sizes)
+
+    def move() -> int:
+        clock.advance(each_ns)
+        return next(left, 0)
+
+    return move
+
+
+@pytest.mark.parametrize(
+    ("sizes", "each_ms", "expected"),
+    [
+        ([4 * MIB] * 100, 100, 4 * MIB / 0.1),  # ends after 2 s
+        ([4 * MIB] * 100, 1, 4 * MIB / 0.001),  # ends after 128 MiB
+        ([3, 5], 500, 8 / 1.5),  # ends with the file
+        ([], 500, 0.0),
+    ],
+)
+def test_a_rate_is_bytes_over_time(clock, sizes, each_ms, expected):
+    move = moved(clock, sizes, each_ms * 1_000_000)
+    assert disk.rate(move, lambda: clock.now_ns / 1e9) == pytest.approx(expected)
+
+
+def test_a_rate_is_measured_for_a_short_time(clock):
+    start_ns = clock.now_ns
+    disk.rate(moved(clock, [1] * 100, 300_000_000), lambda: clock.now_ns / 1e9)
+    assert clock.now_ns - start_ns == 2_100_000_000
+
+
+@pytest.mark.parametrize(("rate", "severity"), [(19e6, "spoils"), (20e6, "fine")])
+def test_a_slow_disk_spoils_figures(tmp_path, monkeypatch, rate, severity):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "train.bin").write_bytes(b"12345")
+    (tmp_path / "data" / "meta.json").write_bytes(b"{}")
+    monkeypatch.setattr(disk, "rate", lambda move, clock: move() and rate)
+    subject = machine(tmp_path, data=tmp_path / "data")
+    written, read = only(disk.out_speed(subject)), only(disk.data_speed(subject))
+    assert (written.severity, read.severity) == (severity, severity)
+    assert f"{rate / 1e6:.0f} MB/s from train.bin" in read.what
+
+
+def test_data_is_read_where_it_is_given(tmp_path):
+    assert list(disk.data_speed(machine(tmp_path))) == []
+    (tmp_path / "data").mkdir()
+    subject = machine(tmp_path, data=tmp_path / "data")
+    ((_, found),) = examine(subject, [disk.data_speed]).conditions
+    assert found.severity == "unknown"
+    assert str(tmp_path / "data") in found.what

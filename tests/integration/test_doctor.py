@@ -1,0 +1,102 @@
+"""``trainmark doctor`` on the machine that runs the tests, whatever its state."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from trainmark.doctor.examination import CHECKS, SLOW
+from trainmark.launch.processes import RUN_VARIABLE, alive_runs
+
+SLOW_CODES = [check.__name__ for check in SLOW]
+
+
+def doctor(*words: str, cwd, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "trainmark", "doctor", *words], cwd=cwd, capture_output=True,
+        text=True, check=False, env=os.environ | {"TRAINMARK_CACHE": str(cwd)} | variables,
+    )  # fmt: skip
+
+
+def test_the_full_form_examines_everything(tmp_path):
+    done = doctor("toy", "--device", "cpu", "--json", cwd=tmp_path)
+    document = json.loads(done.stdout)
+    severities = {check["severity"] for check in document["checks"]}
+    expected = 2 if "stops" in severities else 1 if "spoils" in severities else 0
+    assert done.returncode == document["exit_code"] == expected
+    assert (document["schema_version"], document["device"], document["nproc"]) == (1, "cpu", 1)
+    assert document["left_out"] == []
+    found = {check["code"]: check["severity"] for check in document["checks"]}
+    silent = {"occupants", "device_state", "monitor", "data_speed"}  # no accelerator, no --data
+    assert set(found) == {check.__name__ for check in (*CHECKS, *SLOW)} - silent | {"recipe"}
+    assert (found["torch"], found["data"], found["recipe"]) == ("fine", "fine", "fine")
+    assert all(check["remedy"] for check in document["checks"] if check["severity"] != "fine")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_quick_leaves_out_what_is_slow_and_says_so(tmp_path):
+    done = doctor("--device", "cpu", "--quick", "--json", cwd=tmp_path)
+    document = json.loads(done.stdout)
+    assert document["left_out"] == SLOW_CODES
+    assert not {check["code"] for check in document["checks"]} & set(SLOW_CODES)
+    assert done.returncode in (0, 1, 2)
+    assert done.returncode == document["exit_code"]
+
+
+def test_quick_does_not_import_torch(tmp_path):
+    code = (
+        "import sys; sys.argv = ['trainmark', 'doctor', '--device', 'cpu', '--quick']\n"
+        "from trainmark.cli.app import main\n"
+        "try: main()\n"
+        "except SystemExit: print('torch' in sys.modules)\n"
+    )
+    words = [sys.executable, "-c", code]
+    said = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    assert said.splitlines()[-1] == "False"
+
+
+@pytest.fixture
+def broken_torch(tmp_path):
+    """A package called torch that ends the process that imports it."""
+    folder = tmp_path / "broken"
+    (folder / "torch").mkdir(parents=True)
+    (folder / "torch" / "__init__.py").write_text("import os; os.abort()\n")
+    return os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
+
+
+def test_a_torch_that_crashes_is_a_finding(tmp_path, broken_torch):
+    done = doctor("--device", "cpu", "--quiet", cwd=tmp_path, PYTHONPATH=broken_torch)
+    assert done.returncode == 2
+    first, *rest = done.stdout.splitlines()
+    assert first == "STOPS A RUN"
+    assert any("torch cannot be used" in line and "-6" in line for line in rest)
+    assert "FINE" not in done.stdout
+
+
+def test_quiet_prints_findings_only_and_json_goes_with_it(tmp_path):
+    done = doctor("--device", "cpu", "--nproc", "1000", "--quick", "--quiet", cwd=tmp_path)
+    assert done.returncode in (1, 2)
+    assert "1000 rank(s)" in done.stdout
+    assert "FINE" not in done.stdout
+    assert "UNKNOWN" not in done.stdout
+    assert "\x1b" not in done.stdout
+
+
+def test_a_usage_error_ends_with_2_and_one_message(tmp_path):
+    done = doctor("--device", "cdua", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "unknown device 'cdua'" in done.stderr
+
+
+def test_processes_of_a_run_are_found_until_they_end():
+    with subprocess.Popen(
+        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE,
+        env=os.environ | {RUN_VARIABLE: "a-run-of-this-test"},
+    ) as left_over:  # fmt: skip
+        assert alive_runs().get("a-run-of-this-test") == [left_over.pid]
+        left_over.communicate(b"\n")
+    assert "a-run-of-this-test" not in alive_runs()
