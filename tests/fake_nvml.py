@@ -37,6 +37,16 @@ class FakeCard:
     drawing: dict[int, int | None] = field(default_factory=dict)
     slices: list[FakeCard] | None = None
     has_mig: bool = True
+    bus: str = "00000000:41:00.0"
+    events: int = 0  # the mask of nvmlClocksEventReasons
+    energy_mj: int | None = 1_234_567
+    busy_percent: int = 97
+    set_mhz: int = 1980
+    limit_mw: int = 700_000
+    ecc: bool | None = True
+    errors: int = 0
+    persistent: bool = True
+    lost: bool = False
 
 
 def nvml(*cards: FakeCard, names: dict[int, str] | None = None, old: bool = False) -> ModuleType:
@@ -46,7 +56,14 @@ def nvml(*cards: FakeCard, names: dict[int, str] | None = None, old: bool = Fals
     told.nvmlMemory_v2 = 0x02000028
     told.nvmlInit = told.nvmlShutdown = lambda: None
     told.nvmlDeviceGetCount = lambda: len(cards)
-    told.nvmlDeviceGetHandleByIndex = lambda index: cards[index]
+
+    def by_index(index: int) -> FakeCard:
+        if cards[index].lost:
+            raise NVMLError("GPU is lost")
+        return cards[index]
+
+    told.nvmlDeviceGetHandleByIndex = by_index
+    told.nvmlSystemGetNVMLVersion = lambda: b"11.515.65" if old else "13.580.65.06"
     told.nvmlDeviceGetName = lambda card: card.name.encode() if old else card.name
     told.nvmlDeviceGetUUID = lambda card: card.uuid.encode() if old else card.uuid
 
@@ -104,9 +121,39 @@ def nvml(*cards: FakeCard, names: dict[int, str] | None = None, old: bool = Fals
     told.nvmlDeviceGetClockInfo = lambda card, kind: {1: 1755, 2: 2619}[kind]
     told.nvmlDeviceGetMaxClockInfo = lambda card, kind: {1: 1980, 2: 2619}[kind]
     told.nvmlDeviceGetPowerUsage = no_power if old else lambda card: 123_456
-    told.nvmlDeviceGetEnforcedPowerLimit = lambda card: 700_000
+    told.nvmlDeviceGetEnforcedPowerLimit = lambda card: card.limit_mw
+    told.nvmlDeviceGetPowerManagementDefaultLimit = lambda card: 700_000
     told.nvmlDeviceGetTemperature = lambda card, sensor: 41 + sensor
+    _put_state(told, old=old)
     return told
+
+
+def _put_state(told: Any, *, old: bool) -> None:
+    """Add what monitors and examinations ask besides."""
+    told.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, told.NVML_VOLATILE_ECC = 1, 0
+
+    def supported(value: Any) -> Any:
+        if value is None:
+            raise NVMLError("Not Supported")
+        return value
+
+    def bus_of(card: FakeCard) -> SimpleNamespace:
+        return SimpleNamespace(busId=card.bus.encode() if old else card.bus)
+
+    told.nvmlDeviceGetPciInfo = bus_of
+    told.nvmlDeviceGetTotalEnergyConsumption = lambda card: supported(card.energy_mj)
+    told.nvmlDeviceGetUtilizationRates = lambda card: SimpleNamespace(
+        gpu=card.busy_percent, memory=5
+    )
+    # The library of an older driver has the older name alone.
+    told.nvmlDeviceGetCurrentClocksThrottleReasons = lambda card: card.events
+    if not old:
+        told.nvmlDeviceGetCurrentClocksEventReasons = lambda card: card.events
+    told.nvmlDeviceGetApplicationsClock = lambda card, kind: card.set_mhz
+    told.nvmlDeviceGetDefaultApplicationsClock = lambda card, kind: 1980
+    told.nvmlDeviceGetEccMode = lambda card: [int(supported(card.ecc))] * 2
+    told.nvmlDeviceGetTotalEccErrors = lambda card, kind, counter: card.errors
+    told.nvmlDeviceGetPersistenceMode = lambda card: int(card.persistent)
 
 
 def put_cards(monkeypatch: pytest.MonkeyPatch, *cards: FakeCard, **more: Any) -> None:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from fake_nvml import GIB, H100, FakeCard, nvml, put_cards, put_driver_files
+from fake_nvml import GIB, H100, FakeCard, put_cards, put_driver_files
+from fake_nvml import nvml as fake_nvml
 from trainmark import devices
-from trainmark.devices import cuda, cuda_choice, nvidia, nvidia_driver, torch_build
+from trainmark.devices import cuda, cuda_choice, nvidia, nvidia_driver, nvml, torch_build
 from trainmark.devices.cuda_choice import has_code_for, visible
 from trainmark.devices.nvidia_driver import Card
 from trainmark.devices.torch_build import TorchBuild
@@ -336,7 +337,7 @@ def test_an_old_library_tells_less(vendor: nvidia.Nvidia, monkeypatch: pytest.Mo
 
 def test_answers_that_cannot_be_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     card = FakeCard(total=80 * GIB, used=-5, computing={7: 2**64 - 1})
-    library = nvml(card, names={7: "python"})
+    library = fake_nvml(card, names={7: "python"})
 
     def fail() -> None:
         raise OSError("the driver went away")
@@ -355,7 +356,7 @@ def test_a_library_that_fails_leaves_the_drivers_files(
     vendor: nvidia.Nvidia, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_driver_files(tmp_path, monkeypatch, {"a": f"Model: {H100}\n"})
-    library: Any = nvml(FakeCard())
+    library: Any = fake_nvml(FakeCard())
 
     def fail() -> None:
         raise library.NVMLError("Driver Not Loaded")
@@ -375,14 +376,14 @@ def test_a_cards_clocks_are_those_of_its_uuid_and_unknown_ones_null(
         "memory_clock_mhz": 2619, "memory_clock_max_mhz": 2619,
         "power_w": pytest.approx(123.456), "power_limit_w": 700, "temperature_c": 41,
     }  # fmt: skip
-    assert nvidia_driver.clocks("GPU-2") == known
-    assert nvidia_driver.clocks("GPU-3") == dict.fromkeys(known)
+    assert nvml.clocks("GPU-2") == known
+    assert nvml.clocks("GPU-3") == dict.fromkeys(known)
 
     put_cards(monkeypatch, FakeCard(uuid="GPU-1"), old=True)
-    assert nvidia_driver.clocks("GPU-1") == known | {"power_w": None}
+    assert nvml.clocks("GPU-1") == known | {"power_w": None}
 
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert nvidia_driver.clocks("GPU-1") == dict.fromkeys(known)
+    assert nvml.clocks("GPU-1") == dict.fromkeys(known)
 
 
 def test_the_vendor_can_say_what_is_wrong() -> None:
@@ -577,7 +578,7 @@ def test_cards_of_another_vendors_driver_are_not_its_own(
         (tmp_path / node).touch()
     monkeypatch.setattr(nvidia_driver, "PROC", tmp_path / "none")
     monkeypatch.setattr(nvidia_driver, "DEVICE_NODES", tmp_path)
-    monkeypatch.setitem(sys.modules, "pynvml", nvml(FakeCard("Iluvatar BI-V150")))
+    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml(FakeCard("Iluvatar BI-V150")))
     assert (vendor.count(), vendor.unusable()) == (0, None)
     (tmp_path / "nvidia0").touch()
     assert vendor.count() == 1

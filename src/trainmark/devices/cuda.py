@@ -6,7 +6,7 @@ import warnings
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from trainmark.devices import cuda_choice, nvidia_driver
+from trainmark.devices import cuda_choice, nvml
 from trainmark.devices.accelerator import Accelerator
 from trainmark.errors import EnvironmentFault
 
@@ -89,7 +89,7 @@ class CudaDevice(Accelerator):
         """Return clocks, power and temperature as the management library has them now."""
         # By its identity: the library's order is not that of the visible devices.
         uuid = self._torch.cuda.get_device_properties(self.index).uuid
-        return nvidia_driver.clocks(f"GPU-{uuid}")
+        return nvml.clocks(f"GPU-{uuid}")
 
     def begin_step(self) -> None:
         """Let the graphs' memory of the last step be overwritten."""

@@ -6,6 +6,7 @@ and card.
 
 from __future__ import annotations
 
+import os
 import re
 from typing import TYPE_CHECKING
 
@@ -61,6 +62,27 @@ def usable(here: Sequence[Card], variable: str | None) -> list[Card]:
 
 def _has_no_cuda(build: TorchBuild) -> bool:
     return build.cuda is None or build.hip is not None or build.maker is not None
+
+
+def places(here: Sequence[Card], variable: str | None) -> list[int]:
+    """Return the place among ``here`` of what each rank sees, in their order; empty if unknown.
+
+    Different products have the order of their speed, which only CUDA knows, unless
+    ``CUDA_DEVICE_ORDER`` says otherwise:
+    https://docs.nvidia.com/cuda/cuda-programming-guide/, CUDA environment variables, 2026-11-22.
+    """
+    by_uuid = (variable or "").startswith(("GPU-", "MIG-"))
+    by_bus = os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
+    if not (by_uuid or by_bus) and len({card.name for card in here}) > 1:
+        return []
+    seen = usable(here, variable)
+    found = [
+        place
+        for one in seen
+        for place, card in enumerate(here)
+        if one is card or any(one is part for part in card.slices or ())
+    ]
+    return found if len(found) == len(seen) else []  # of one that is only believed there is none
 
 
 def why_unusable(here: Sequence[Card], variable: str | None) -> Refusal | None:

@@ -8,7 +8,13 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from trainmark.devices import cuda_choice, nvidia_driver
+from trainmark.devices import (
+    cuda_choice,
+    nvidia_conditions,
+    nvidia_driver,
+    nvidia_monitor,
+    pci,
+)
 from trainmark.devices.cuda_choice import VISIBLE_DEVICES
 from trainmark.protocols import Refusal
 from trainmark.spec import RankMemory
@@ -16,7 +22,7 @@ from trainmark.spec import RankMemory
 if TYPE_CHECKING:
     from trainmark.devices.cuda import CudaDevice
     from trainmark.devices.nvidia_driver import Card
-    from trainmark.protocols import Occupant
+    from trainmark.protocols import Condition, Monitor, Occupant
     from trainmark.spec import Recipe
 
 
@@ -103,13 +109,27 @@ class Nvidia:
 
         return "nccl " + ".".join(str(part) for part in nccl.version())
 
-    def monitor(self) -> None:
-        """Return None: nothing reads the cards yet."""
+    def monitor(self) -> Monitor | None:
+        """Return the management library's monitor, or else ``nvidia-smi``'s."""
+        return nvidia_monitor.open_monitor() if nvidia_driver.loaded() else None
 
     def monitored(self, nproc: int) -> list[int]:
-        """Return nothing, as there is no monitor."""
-        del nproc
-        return []
+        """Return the places of the ranks' cards among all; of a slice its card's."""
+        return self._places(nvidia_driver.cards())[:nproc]
+
+    def _places(self, here: list[Card]) -> list[int]:
+        return cuda_choice.places(here, os.environ.get(VISIBLE_DEVICES))
+
+    def conditions(self, nproc: int) -> list[Condition]:
+        """Return the state of the ranks' cards; see ``protocols.Examined``."""
+        return nvidia_conditions.conditions(self.monitored(nproc))
+
+    def numa_node(self, local_rank: int) -> int | None:
+        """Return the NUMA node of a rank's card; see ``protocols.Located``."""
+        here = nvidia_driver.cards()
+        places = self._places(here)
+        bus = here[places[local_rank]].bus if local_rank < len(places) else None
+        return pci.numa_node(nvidia_driver.PCI / bus) if bus else None
 
     def open(self, local_rank: int, ranks_here: int) -> CudaDevice:
         """Return the device with the rank's local number."""

@@ -12,25 +12,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from trainmark.devices.nvml import library, memory, size, text, told
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 PROC = Path("/proc/driver/nvidia")
 DEVICE_NODES = Path("/dev")
+PCI = Path("/sys/bus/pci/devices")
 LIBRARY = "libcuda.so.1"
-_NO_SIZE = 2**63 - 1  # above it are NVML's words for "not available", as unsigned numbers
 _NAME_LENGTH = 60  # of a process; the rest of a longer name says nothing
-# Clocks and limits of a card: the library's function, further arguments, unit of its answer.
-# https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceQueries.html
-_CLOCKS: dict[str, tuple[str, tuple[str, ...], float]] = {
-    "sm_clock_mhz": ("nvmlDeviceGetClockInfo", ("NVML_CLOCK_SM",), 1),
-    "sm_clock_max_mhz": ("nvmlDeviceGetMaxClockInfo", ("NVML_CLOCK_SM",), 1),
-    "memory_clock_mhz": ("nvmlDeviceGetClockInfo", ("NVML_CLOCK_MEM",), 1),
-    "memory_clock_max_mhz": ("nvmlDeviceGetMaxClockInfo", ("NVML_CLOCK_MEM",), 1),
-    "power_w": ("nvmlDeviceGetPowerUsage", (), 1e-3),
-    "power_limit_w": ("nvmlDeviceGetEnforcedPowerLimit", (), 1e-3),
-    "temperature_c": ("nvmlDeviceGetTemperature", ("NVML_TEMPERATURE_GPU",), 1),
-}
 
 
 class Process(NamedTuple):
@@ -56,6 +47,7 @@ class Card:
         free_bytes: memory that no process holds.
         used_bytes: memory that processes hold, without what the driver reserves.
         slices: of a card in MIG mode; None: it is in no such mode, or is a slice itself.
+        bus: address on the PCI bus, as the kernel writes it: ``0000:41:00.0``.
     """
 
     name: str = "unknown"
@@ -66,6 +58,7 @@ class Card:
     processes: tuple[Process, ...] = ()
     slices: tuple[Card, ...] | None = None
     is_slice: bool = False
+    bus: str | None = None
 
 
 def cards() -> list[Card]:
@@ -90,68 +83,42 @@ def _listed() -> list[Card]:
 
 
 def _described(information: Path) -> Card:
-    told = {}
+    bus = information.parent.name
     try:
         lines = information.read_text().splitlines()
     except OSError:
-        return Card()  # not for this user, or the card is being removed
+        return Card(bus=bus)  # not for this user, or the card is being removed
+    found = {}
     for line in lines:
         name, _, value = line.partition(":")
-        told[name.strip()] = value.strip()
-    uuid = told.get("GPU UUID", "")
+        found[name.strip()] = value.strip()
+    uuid = found.get("GPU UUID", "")
     # An unknown one is printed as GPU-????????-…
-    return Card(told.get("Model", "unknown"), uuid if uuid and "?" not in uuid else None)
+    known = uuid if uuid and "?" not in uuid else None
+    return Card(found.get("Model", "unknown"), known, bus=bus)
 
 
 def _managed() -> list[Card]:
     """Return what the management library tells; nothing without the library or its driver."""
-    try:
-        import pynvml
-    except ImportError:
-        return []
-    try:
-        pynvml.nvmlInit()
-    except (pynvml.NVMLError, OSError):
-        return []
-    try:
-        return [
-            _card(pynvml, pynvml.nvmlDeviceGetHandleByIndex(index))
-            for index in range(pynvml.nvmlDeviceGetCount())
-        ]
-    except (pynvml.NVMLError, OSError):
-        return []  # a card is lost, for instance: the driver's files still name it
-    finally:
-        _told(pynvml, pynvml.nvmlShutdown)
-
-
-def _told(nvml: Any, ask: Callable[..., Any], *args: Any) -> Any:
-    """Return an answer; None where this card, driver or container gives none."""
-    try:
-        return ask(*args)
-    except (nvml.NVMLError, OSError, UnicodeDecodeError):
-        return None
-
-
-def _text(answer: str | bytes | None) -> str | None:
-    """Return a text; a library before version 11.5 answers in bytes."""
-    return answer.decode(errors="replace") if isinstance(answer, bytes) else answer
-
-
-def _size(answer: Any, most: int | None = None) -> int | None:
-    """Return a size in bytes; None for one that cannot be, NVML's "not available" among them."""
-    highest = _NO_SIZE if most is None else most
-    return answer if isinstance(answer, int) and 0 <= answer <= highest else None
+    with library() as nvml:
+        if nvml is None:
+            return []
+        try:
+            return [
+                _card(nvml, nvml.nvmlDeviceGetHandleByIndex(index))
+                for index in range(nvml.nvmlDeviceGetCount())
+            ]
+        except (nvml.NVMLError, OSError):
+            return []  # a card is lost, for instance: the driver's files still name it
 
 
 def _card(nvml: Any, handle: Any) -> Card:
     card = _read(nvml, handle)
-    mode = _told(nvml, nvml.nvmlDeviceGetMigMode, handle)  # current and pending
+    mode = told(nvml, nvml.nvmlDeviceGetMigMode, handle)  # current and pending
     if mode is None or mode[0] == 0:
         return card
-    most = _told(nvml, nvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0
-    handles = (
-        _told(nvml, nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, i) for i in range(most)
-    )
+    most = told(nvml, nvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0
+    handles = (told(nvml, nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, i) for i in range(most))
     slices = (_read(nvml, item) for item in handles if item is not None)
     return replace(
         card,
@@ -164,21 +131,19 @@ def _card(nvml: Any, handle: Any) -> Card:
 
 
 def _read(nvml: Any, handle: Any) -> Card:
-    name = _text(_told(nvml, nvml.nvmlDeviceGetName, handle))
-    uuid = _text(_told(nvml, nvml.nvmlDeviceGetUUID, handle))
-    # The second version tells apart what the driver reserves; it came with driver 510.
-    newer = getattr(nvml, "nvmlMemory_v2", None)
-    memory = newer and _told(nvml, nvml.nvmlDeviceGetMemoryInfo, handle, newer)
-    without_reserve = memory is not None
-    memory = memory or _told(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
-    total = None if memory is None else _size(memory.total)
+    name = text(told(nvml, nvml.nvmlDeviceGetName, handle))
+    uuid = text(told(nvml, nvml.nvmlDeviceGetUUID, handle))
+    total, free, used, without_reserve = memory(nvml, handle)
+    place = told(nvml, nvml.nvmlDeviceGetPciInfo, handle)
+    bus = text(place.busId) if place is not None else None  # 00000000:41:00.0
     return Card(
         name=name or "unknown",
         uuid=uuid,
         total_bytes=total,
-        free_bytes=None if memory is None else _size(memory.free, total),
-        used_bytes=_size(memory.used, total) if without_reserve else None,
+        free_bytes=free,
+        used_bytes=used if without_reserve else None,
         processes=tuple(_processes(nvml, handle)),
+        bus=bus[-12:].lower() if bus else None,
     )
 
 
@@ -188,39 +153,12 @@ def _processes(nvml: Any, handle: Any) -> Iterator[Process]:
         (nvml.nvmlDeviceGetComputeRunningProcesses, True),
         (nvml.nvmlDeviceGetGraphicsRunningProcesses, False),
     ):
-        for found in _told(nvml, ask, handle) or ():
+        for found in told(nvml, ask, handle) or ():
             if found.pid not in seen:  # one that computes and draws is in both lists
                 seen.add(found.pid)
-                name = _text(_told(nvml, nvml.nvmlSystemGetProcessName, found.pid))
+                name = text(told(nvml, nvml.nvmlSystemGetProcessName, found.pid))
                 short = name.rsplit("/", 1)[-1][:_NAME_LENGTH] if name else None
-                yield Process(found.pid, short, _size(found.usedGpuMemory), computes)
-
-
-def clocks(uuid: str) -> dict[str, float | None]:
-    """Return clocks, power and temperature of a card by name; None for what is not told.
-
-    Args:
-        uuid: of a whole card, ``GPU-...``: a slice has no clocks of its own.
-    """
-    found: dict[str, float | None] = dict.fromkeys(_CLOCKS)
-    try:
-        import pynvml
-    except ImportError:
-        return found
-    try:
-        pynvml.nvmlInit()
-    except (pynvml.NVMLError, OSError):
-        return found
-    try:
-        handle = _told(pynvml, pynvml.nvmlDeviceGetHandleByUUID, uuid)
-        for name, (question, words, unit) in _CLOCKS.items():
-            if handle is not None:
-                arguments = [getattr(pynvml, word) for word in words]
-                value = _told(pynvml, getattr(pynvml, question), handle, *arguments)
-                found[name] = None if value is None else value * unit
-    finally:
-        _told(pynvml, pynvml.nvmlShutdown)
-    return found
+                yield Process(found.pid, short, size(found.usedGpuMemory), computes)
 
 
 def supported_cuda() -> tuple[int, int] | None:

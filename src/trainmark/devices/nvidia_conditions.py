@@ -1,0 +1,105 @@
+"""The state of NVIDIA's cards before a run: what stops it or spoils its figures."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from trainmark.devices import nvml
+from trainmark.devices.nvidia_monitor import reasons
+from trainmark.protocols import Condition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+# On a card at rest; a power cap says nothing there.
+_FAULTS = {"thermal", "hardware_thermal", "hardware_slowdown", "power_brake"}
+
+
+def conditions(places: Sequence[int]) -> list[Condition]:
+    """Return the state of cards by their places among all; the same of several is one."""
+    with nvml.library() as library:
+        if library is None:
+            return [
+                Condition(
+                    "device_state", "unknown", "the management library of the driver is missing",
+                    "install the package nvidia-ml-py beside Trainmark, and the driver",
+                )
+            ]  # fmt: skip
+        found: dict[Condition, list[int]] = {}
+        for place in places:
+            for condition in _of_card(library, place):
+                found.setdefault(condition, []).append(place)
+    return [
+        one._replace(what=f"card {', '.join(map(str, cards))}: {one.what}")
+        for one, cards in found.items()
+    ]
+
+
+def _of_card(library: Any, place: int) -> Iterator[Condition]:
+    handle = nvml.told(library, library.nvmlDeviceGetHandleByIndex, place)
+    if handle is None:
+        yield Condition(
+            "device_state", "stops", "does not answer", "look for Xid in `dmesg`; reset the card"
+        )
+        return
+    told = nvml.numbers(library, handle, (
+        "sm_clock_set_mhz", "sm_clock_set_default_mhz", "power_limit_w", "power_limit_default_w",
+        "uncorrected_errors",
+    ))  # fmt: skip
+    words = reasons(library, handle)
+    lowered = _below(told["sm_clock_set_mhz"], told["sm_clock_set_default_mhz"])
+    if words is not None:
+        lowered = bool(lowered) or "set_clocks" in words
+    yield _judged(
+        "clocks", lowered, f"clocks set by hand, to {_said(told['sm_clock_set_mhz'])} MHz",
+        "`nvidia-smi --reset-gpu-clocks` and `nvidia-smi --reset-applications-clocks`",
+    )  # fmt: skip
+    limit, default = told["power_limit_w"], told["power_limit_default_w"]
+    yield _judged(
+        "power_limit", _below(limit, default),
+        f"power limit {_said(limit)} W below the default {_said(default)} W",
+        f"`nvidia-smi --power-limit={_said(default)}`",
+    )  # fmt: skip
+    throttled = None if words is None else sorted(_FAULTS.intersection(words))
+    yield _judged(
+        "throttling", None if throttled is None else bool(throttled),
+        f"clocks lowered at rest: {', '.join(throttled or ())}",
+        "check cooling and power supply",
+    )  # fmt: skip
+    ecc = nvml.told(library, library.nvmlDeviceGetEccMode, handle)  # current and pending
+    yield _judged(
+        "ecc", None if ecc is None else not ecc[0], "memory without error correction",
+        "`nvidia-smi --ecc-config=1`, then restart the machine",
+    )  # fmt: skip
+    errors = told["uncorrected_errors"]
+    yield _judged(
+        "uncorrected_errors", None if errors is None else errors > 0,
+        f"{_said(errors)} uncorrected memory errors since the driver was loaded",
+        "reset the card; replace it if they come again",
+    )  # fmt: skip
+    kept = nvml.told(library, library.nvmlDeviceGetPersistenceMode, handle)
+    yield _judged(
+        "persistence", None if kept is None else not kept,
+        "the driver is loaded anew for each run, which lengthens its start",
+        "`nvidia-smi --persistence-mode=1`",
+    )  # fmt: skip
+    mig = nvml.told(library, library.nvmlDeviceGetMigMode, handle)  # current and pending
+    yield _judged(
+        "mig", bool(mig and mig[0]), "in MIG mode: its slices share power and clocks",
+        "`nvidia-smi --multi-instance-gpu=0`, or leave the other slices idle",
+    )  # fmt: skip
+
+
+def _below(value: float | None, default: float | None) -> bool | None:
+    return None if value is None or default is None else value < default
+
+
+def _said(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:g}"
+
+
+def _judged(code: str, wrong: bool | None, what: str, remedy: str) -> Condition:
+    """Return a condition; None: the card does not tell, as one without the feature does not."""
+    if wrong is None:
+        return Condition(code, "unknown", "not told by this card", "")
+    return Condition(code, "spoils", what, remedy) if wrong else Condition(code, "fine", "as usual")

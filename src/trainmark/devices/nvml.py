@@ -1,0 +1,108 @@
+"""Ask NVIDIA's management library, which is there with the extra ``nvidia``. No torch.
+
+Owns how it is opened and what its answers mean; each may be missing on some card or driver.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+_NO_SIZE = 2**63 - 1  # above it are NVML's words for "not available", as unsigned numbers
+# Numbers of a card: the library's function, further arguments, unit of its answer.
+# https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceQueries.html
+_NUMBERS: dict[str, tuple[str, tuple[str, ...], float]] = {
+    "sm_clock_mhz": ("nvmlDeviceGetClockInfo", ("NVML_CLOCK_SM",), 1),
+    "sm_clock_max_mhz": ("nvmlDeviceGetMaxClockInfo", ("NVML_CLOCK_SM",), 1),
+    "memory_clock_mhz": ("nvmlDeviceGetClockInfo", ("NVML_CLOCK_MEM",), 1),
+    "memory_clock_max_mhz": ("nvmlDeviceGetMaxClockInfo", ("NVML_CLOCK_MEM",), 1),
+    "power_w": ("nvmlDeviceGetPowerUsage", (), 1e-3),
+    "power_limit_w": ("nvmlDeviceGetEnforcedPowerLimit", (), 1e-3),
+    "temperature_c": ("nvmlDeviceGetTemperature", ("NVML_TEMPERATURE_GPU",), 1),
+    "energy_j": ("nvmlDeviceGetTotalEnergyConsumption", (), 1e-3),
+    "power_limit_default_w": ("nvmlDeviceGetPowerManagementDefaultLimit", (), 1e-3),
+    "sm_clock_set_mhz": ("nvmlDeviceGetApplicationsClock", ("NVML_CLOCK_SM",), 1),
+    "sm_clock_set_default_mhz": ("nvmlDeviceGetDefaultApplicationsClock", ("NVML_CLOCK_SM",), 1),
+    "uncorrected_errors": (
+        "nvmlDeviceGetTotalEccErrors",
+        ("NVML_MEMORY_ERROR_TYPE_UNCORRECTED", "NVML_VOLATILE_ECC"),
+        1,
+    ),
+}
+CLOCKS = tuple(_NUMBERS)[:7]
+
+
+@contextmanager
+def library() -> Iterator[Any]:
+    """Open the management library for a while; None where it or its driver is missing."""
+    try:
+        import pynvml
+    except ImportError:
+        yield None
+        return
+    try:
+        pynvml.nvmlInit()
+    except (pynvml.NVMLError, OSError):
+        yield None
+        return
+    try:
+        yield pynvml
+    finally:
+        told(pynvml, pynvml.nvmlShutdown)
+
+
+def told(nvml: Any, ask: Callable[..., Any], *args: Any) -> Any:
+    """Return an answer; None where this card, driver or container gives none."""
+    try:
+        return ask(*args)
+    except (nvml.NVMLError, OSError, UnicodeDecodeError):
+        return None
+
+
+def numbers(nvml: Any, handle: Any, names: Iterable[str]) -> dict[str, float | None]:
+    """Return numbers of a card by name; None for one that this library or card does not tell."""
+    found = {}
+    for name in names:
+        question, words, unit = _NUMBERS[name]
+        ask = getattr(nvml, question, None)  # an older library lacks newer ones
+        value = ask and told(nvml, ask, handle, *(getattr(nvml, word) for word in words))
+        found[name] = None if value is None else value * unit
+    return found
+
+
+def text(answer: str | bytes | None) -> str | None:
+    """Return a text; a library before version 11.5 answers in bytes."""
+    return answer.decode(errors="replace") if isinstance(answer, bytes) else answer
+
+
+def size(answer: Any, most: int | None = None) -> int | None:
+    """Return a size in bytes; None for one that cannot be, NVML's "not available" among them."""
+    highest = _NO_SIZE if most is None else most
+    return answer if isinstance(answer, int) and 0 <= answer <= highest else None
+
+
+def memory(nvml: Any, handle: Any) -> tuple[int | None, int | None, int | None, bool]:
+    """Return a card's memory, the free and the used part, and if that is without the reserve."""
+    # The second version tells apart what the driver reserves; it came with driver 510.
+    newer = getattr(nvml, "nvmlMemory_v2", None)
+    found = newer and told(nvml, nvml.nvmlDeviceGetMemoryInfo, handle, newer)
+    without_reserve = found is not None
+    found = found or told(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
+    if found is None:
+        return None, None, None, False
+    total = size(found.total)
+    return total, size(found.free, total), size(found.used, total), without_reserve
+
+
+def clocks(uuid: str) -> dict[str, float | None]:
+    """Return clocks, power and temperature of a card by name; None for what is not told.
+
+    Args:
+        uuid: of a whole card, ``GPU-...``: a slice has no clocks of its own.
+    """
+    with library() as nvml:
+        handle = nvml and told(nvml, nvml.nvmlDeviceGetHandleByUUID, uuid)
+        return dict.fromkeys(CLOCKS) if handle is None else numbers(nvml, handle, CLOCKS)

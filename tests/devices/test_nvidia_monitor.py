@@ -1,0 +1,391 @@
+"""What the NVIDIA vendor reads of its cards while they work, and of their state before."""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fake_nvml import GIB, H100, FakeCard, put_cards
+from trainmark.devices import cuda_choice, nvidia, nvidia_driver, nvidia_monitor
+from trainmark.devices.nvidia_monitor import NvmlMonitor, parse, query_fields, throttling
+from trainmark.devices.torch_build import TorchBuild
+from trainmark.protocols import DeviceSample, Examined, Located, MonitorFault
+
+RECORDED = Path(__file__).parent / "recorded" / "nvidia-smi"
+MIB = 1 << 20
+KEYS = {
+    "index": 0, "name": "NVIDIA H100 80GB HBM3", "uuid": "GPU-00000001-0000-4000-8000-000000000000",
+    "memory_total_bytes": 81559 * MIB, "memory_clock_mhz": 2619.0,
+}  # fmt: skip
+SUPER = {
+    "index": 0, "name": "NVIDIA GeForce RTX 2080 SUPER",
+    "uuid": "GPU-00000003-0000-4000-8000-000000000000", "memory_total_bytes": 8192 * MIB,
+}  # fmt: skip
+READINGS: dict[str, dict[str, Any]] = {
+    "510.47.03": {
+        "index": 0, "name": "Tesla P100-PCIE-16GB",
+        "uuid": "GPU-00000004-0000-4000-8000-000000000000", "temperature_c": 37.0,
+        "power_w": 28.16, "memory_used_bytes": 0, "utilization_percent": 0.0,
+        "clock_mhz": 405.0, "memory_clock_mhz": 715.0,
+    },
+    "590.48.01": KEYS | {
+        "temperature_c": 59.0, "power_w": 631.95, "memory_used_bytes": 19818 * MIB,
+        "utilization_percent": 100.0, "clock_mhz": 1980.0, "throttle_reasons": (),
+    },
+    "590.48.01-idle": KEYS | {
+        "temperature_c": 41.0, "power_w": 69.85, "memory_used_bytes": 0,
+        "utilization_percent": 0.0, "clock_mhz": 345.0, "throttle_reasons": (),
+    },
+    "590.48.01-mig": {
+        "index": 0, "name": "NVIDIA H200", "uuid": "GPU-00000002-0000-4000-8000-000000000000",
+        "temperature_c": 36.0, "power_w": 295.01, "memory_used_bytes": 16959 * MIB,
+        "memory_total_bytes": 143771 * MIB, "clock_mhz": 1980.0, "memory_clock_mhz": 3201.0,
+        "throttle_reasons": (),
+    },
+    "595.71.05": SUPER | {
+        "temperature_c": 40.0, "power_w": 39.32, "memory_used_bytes": 214 * MIB,
+        "utilization_percent": 0.0, "clock_mhz": 765.0, "memory_clock_mhz": 810.0,
+        "throttle_reasons": ("power_cap",),
+    },
+    "610.57.04": SUPER | {
+        "temperature_c": 38.0, "power_w": 98.14, "memory_used_bytes": 815 * MIB,
+        "utilization_percent": 8.0, "clock_mhz": 2070.0, "memory_clock_mhz": 7500.0,
+        "throttle_reasons": (),
+    },
+}  # fmt: skip
+
+
+@pytest.fixture
+def vendor(monkeypatch: pytest.MonkeyPatch) -> nvidia.Nvidia:
+    """The vendor with a torch of its own and all devices visible."""
+    for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(cuda_choice, "torch_build", lambda: TorchBuild("2.13.0+cu130", "13.0"))
+    monkeypatch.setattr(nvidia_driver, "supported_cuda", lambda: (13, 0))
+    return nvidia.Nvidia()
+
+
+@pytest.mark.parametrize("recording", READINGS)
+def test_what_versions_of_the_tool_printed_is_read(recording: str) -> None:
+    (sample,) = parse((RECORDED / f"{recording}.csv").read_text())
+    assert sample.told() == READINGS[recording]
+
+
+def test_no_recording_is_left_out() -> None:
+    assert {file.stem for file in RECORDED.glob("*.csv")} == set(READINGS)
+
+
+@pytest.mark.parametrize(
+    ("version", "reasons"),
+    [("510.47.03", "clocks_throttle_reasons"), ("590.48.01", "clocks_event_reasons")],
+)
+def test_the_tool_is_asked_for_names_that_its_version_has(version: str, reasons: str) -> None:
+    fields = query_fields((RECORDED / f"{version}.help.txt").read_text())
+    assert fields == [
+        "index", "name", "uuid", "temperature.gpu", "power.draw", "memory.used", "memory.total",
+        "utilization.gpu", "clocks.current.sm", "clocks.current.memory", f"{reasons}.active",
+    ]  # fmt: skip
+    assert query_fields('"index"\n"power.draw"\n') == ["index", "power.draw"]
+
+
+@pytest.mark.parametrize(
+    ("mask", "words"),
+    [
+        (0, ()),
+        (0x1, ()),
+        (0x4, ("power_cap",)),
+        (0x24, ("power_cap", "thermal")),
+        (0x48, ("hardware_slowdown", "hardware_thermal")),
+        (0x193, ("set_clocks", "sync_boost", "power_brake", "display_clocks")),
+        (0x1001, ("other",)),
+    ],
+)
+def test_reasons_are_words_and_idle_is_none(mask: int, words: tuple[str, ...]) -> None:
+    assert throttling(mask) == words
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "index, name\n0\n",
+        "index, name\n0, A\nUnable to determine the device handle for GPU 0000:41:00.0: Unknown",
+        "name, power.draw [W]\nA, 1 W\n",
+        "index\n[N/A]\n",
+    ],
+)
+def test_another_form_is_a_fault(text: str) -> None:
+    with pytest.raises(MonitorFault) as caught:
+        parse(text)
+    assert caught.value.kind == "unreadable"
+
+
+def test_a_line_alone_has_no_card() -> None:
+    """``ToolMonitor`` makes a fault of it."""
+    assert parse("Failed to initialize NVML: Driver/library version mismatch\n") == []
+
+
+CELLS = st.one_of(
+    st.sampled_from(["[N/A]", "[Unknown Error]", "0", "-1", "1e9999", "nan", "0x8", "0xg", '"']),
+    st.integers().map(str),
+    st.floats().map("{:.2f} W".format),
+    st.text(max_size=8),
+)
+TABLES = st.lists(st.lists(CELLS, min_size=4, max_size=4), max_size=3).map(
+    lambda rows: "\n".join(
+        ", ".join(row)
+        for row in [
+            ["index", "temperature.gpu", "power.draw [W]", "clocks_event_reasons.active"],
+            *rows,
+        ]
+    )
+)
+
+
+@given(st.one_of(st.text(), TABLES))
+def test_no_text_raises_anything_but_a_fault(text: str) -> None:
+    try:
+        samples = parse(text)
+    except MonitorFault:
+        return
+    for sample in samples:
+        check_bounds(sample)
+
+
+def check_bounds(sample: DeviceSample) -> None:
+    assert 0 <= sample.index <= 1024
+    bounds = {"temperature_c": (-60, 250), "utilization_percent": (0, 100)}
+    for name, value in sample.told().items():
+        if isinstance(value, int | float):
+            least, most = bounds.get(name, (0, 1e15))
+            assert math.isfinite(value)
+            assert least <= value <= most
+
+
+def test_the_library_tells_every_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = FakeCard(uuid="GPU-2", used=3 * GIB, reserved=GIB, events=0x21, energy_mj=None,
+                     busy_percent=12)  # fmt: skip
+    put_cards(monkeypatch, FakeCard(), other)
+    monitor = NvmlMonitor()
+    assert monitor.name == "nvml 13.580.65.06"
+    first, second = monitor.read()
+    assert first.told() == {
+        "index": 0, "name": H100, "uuid": "GPU-11aa22bb-0000-0000-0000-000000000000",
+        "temperature_c": 41, "power_w": pytest.approx(123.456), "memory_used_bytes": 0,
+        "memory_total_bytes": 80 * GIB, "utilization_percent": 97.0, "clock_mhz": 1755,
+        "memory_clock_mhz": 2619, "throttle_reasons": (), "energy_j": pytest.approx(1234.567),
+    }  # fmt: skip
+    assert (second.index, second.memory_used_bytes, second.energy_j) == (1, 3 * GIB, None)
+    assert second.throttle_reasons == ("thermal",)
+    monitor.close()
+
+
+def test_an_older_library_tells_the_reasons_by_their_older_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    put_cards(monkeypatch, FakeCard(events=0x4), old=True)
+    monitor = NvmlMonitor()
+    (sample,) = monitor.read()
+    assert monitor.name == "nvml 11.515.65"
+    assert (sample.name, sample.throttle_reasons, sample.power_w) == (H100, ("power_cap",), None)
+
+
+def test_a_lost_card_tells_nothing_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    put_cards(monkeypatch, FakeCard(), FakeCard(lost=True), FakeCard(uuid="GPU-3"))
+    samples = NvmlMonitor().read()
+    assert samples[1].told() == {"index": 1}
+    assert [sample.index for sample in samples] == [0, 1, 2]
+    assert samples[2].uuid == "GPU-3"
+    put_cards(monkeypatch, FakeCard(lost=True))
+    with pytest.raises(MonitorFault) as caught:
+        NvmlMonitor().read()
+    assert caught.value.kind == "failed"
+
+
+def put_tool(folder: Path, monkeypatch: pytest.MonkeyPatch, version: str, *, code: int = 0) -> None:
+    """Put a tool on the PATH that prints what was recorded, and no library."""
+    script = folder / nvidia_monitor.TOOL
+    script.write_text(
+        "#!/bin/sh\n"
+        f'case "$1" in --help-query-gpu) cat {RECORDED / version}.help.txt;;\n'
+        f'--query-gpu=*) echo "$@" >> {folder}/asked; cat {RECORDED / version}.csv;; esac\n'
+        f"exit {code}\n"
+    )
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    monkeypatch.setattr(nvidia_driver, "loaded", lambda: True)
+
+
+def test_without_the_library_the_tool_is_asked(
+    vendor: nvidia.Nvidia, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_tool(tmp_path, monkeypatch, "590.48.01")
+    monitor = vendor.monitor()
+    assert monitor is not None
+    assert monitor.name == "nvidia-smi"
+    for _ in range(2):
+        (sample,) = monitor.read()
+        assert sample.told() == READINGS["590.48.01"]
+    asked = (tmp_path / "asked").read_text().splitlines()
+    assert len(asked) == 2
+    assert asked[0].endswith("clocks_event_reasons.active --format=csv")
+
+
+@pytest.mark.parametrize(("code", "kind"), [(9, "failed"), (None, "absent")])
+def test_no_source_at_all_is_a_fault_that_names_both(
+    vendor: nvidia.Nvidia,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    code: int | None,
+    kind: str,
+) -> None:
+    put_tool(tmp_path, monkeypatch, "590.48.01", code=code or 0)
+    if code is None:
+        (tmp_path / nvidia_monitor.TOOL).unlink()
+    with pytest.raises(MonitorFault, match="nvidia-ml-py is not installed; nvidia-smi") as caught:
+        vendor.monitor()
+    assert caught.value.kind == kind
+
+
+def test_without_a_driver_there_is_nothing_to_monitor(
+    vendor: nvidia.Nvidia, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nvidia_driver, "loaded", lambda: False)
+    assert vendor.monitor() is None
+    assert vendor.monitored(2) == []
+    assert vendor.numa_node(0) is None
+
+
+@pytest.mark.parametrize(
+    ("variable", "places"),
+    [
+        (None, [0, 1, 2]),
+        ("2,0", [2, 0]),
+        ("GPU-c,GPU-a", [2, 0]),
+        ("1,7", [1]),
+        ("", []),
+    ],
+)
+def test_ranks_cards_are_those_that_the_variable_leaves(
+    vendor: nvidia.Nvidia, monkeypatch: pytest.MonkeyPatch, variable: str | None, places: list[int]
+) -> None:
+    put_cards(monkeypatch, *(FakeCard(uuid=f"GPU-{name}") for name in "abc"))
+    if variable is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
+    assert vendor.monitored(3) == places
+    assert vendor.monitored(1) == places[:1]
+
+
+def test_a_slice_is_monitored_as_its_card(
+    vendor: nvidia.Nvidia, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part = FakeCard(f"{H100} MIG 1g.10gb", "MIG-77", total=10 * GIB)
+    put_cards(monkeypatch, FakeCard(uuid="GPU-1"), FakeCard(uuid="GPU-2", slices=[part]))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-77")
+    assert vendor.monitored(1) == [1]
+
+
+def test_the_order_of_different_cards_is_known_by_bus_or_uuid_alone(
+    vendor: nvidia.Nvidia, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_cards(monkeypatch, FakeCard("NVIDIA T4", "GPU-1"), FakeCard(uuid="GPU-2"))
+    assert vendor.monitored(2) == []  # CUDA's first is the faster one
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    assert vendor.monitored(2) == [0, 1]
+    monkeypatch.delenv("CUDA_DEVICE_ORDER")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-2")
+    assert vendor.monitored(1) == [1]
+
+
+def test_a_card_that_is_only_believed_in_is_not_monitored(
+    vendor: nvidia.Nvidia, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nvidia_driver, "cards", lambda: [nvidia_driver.Card()] * 2)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-4f2a")
+    assert (vendor.count(), vendor.monitored(1)) == (1, [])
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_a_cards_numa_node_is_that_of_its_bus(
+    vendor: nvidia.Nvidia, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, old: bool
+) -> None:
+    cards = [FakeCard(uuid=f"GPU-{bus}", bus=f"00000000:{bus}:00.0") for bus in ("1A", "C3", "E4")]
+    put_cards(monkeypatch, *cards, old=old)
+    monkeypatch.setattr(nvidia_driver, "PCI", tmp_path)
+    for bus, node in (("1a", "0"), ("c3", "1"), ("e4", "-1")):
+        (tmp_path / f"0000:{bus}:00.0").mkdir()
+        (tmp_path / f"0000:{bus}:00.0" / "numa_node").write_text(f"{node}\n")
+    assert isinstance(vendor, Located)
+    assert [vendor.numa_node(rank) for rank in range(4)] == [0, 1, None, None]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert vendor.numa_node(0) == 1
+
+
+def states(vendor: nvidia.Nvidia, nproc: int = 1) -> dict[str, str]:
+    return {one.code: one.severity for one in vendor.conditions(nproc)}
+
+
+FINE = dict.fromkeys(
+    ("clocks", "power_limit", "throttling", "ecc", "uncorrected_errors", "persistence", "mig"),
+    "fine",
+)
+
+
+@pytest.mark.parametrize(
+    ("changed", "code"),
+    [
+        ({"set_mhz": 1410}, "clocks"),
+        ({"events": 0x2}, "clocks"),
+        ({"limit_mw": 500_000}, "power_limit"),
+        ({"events": 0x40}, "throttling"),
+        ({"ecc": False}, "ecc"),
+        ({"errors": 2}, "uncorrected_errors"),
+        ({"persistent": False}, "persistence"),
+        ({"slices": []}, "mig"),
+    ],
+)
+def test_each_state_that_spoils_figures_is_found(
+    vendor: nvidia.Nvidia, monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any], code: str
+) -> None:
+    put_cards(monkeypatch, FakeCard(events=0x5))  # at rest a power cap says nothing
+    assert isinstance(vendor, Examined)
+    assert states(vendor) == FINE
+    # One card by the vendor's own order, whatever torch could use of it.
+    monkeypatch.setattr(nvidia.Nvidia, "monitored", lambda self, nproc: [0])
+    put_cards(monkeypatch, FakeCard(**changed))
+    assert states(vendor) == FINE | {code: "spoils"}
+    (found,) = (one for one in vendor.conditions(1) if one.code == code)
+    assert found.remedy
+    assert found.what.startswith("card 0: ")
+
+
+def test_the_same_state_of_several_cards_is_one_condition(
+    vendor: nvidia.Nvidia, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_cards(monkeypatch, FakeCard(), FakeCard(uuid="GPU-2"),
+              FakeCard(uuid="GPU-3", limit_mw=500_000, ecc=None))  # fmt: skip
+    found = {(one.code, one.severity): one for one in vendor.conditions(3)}
+    assert len(found) == len(FINE) + 2
+    assert found["power_limit", "fine"].what.startswith("card 0, 1: ")
+    assert (
+        found["power_limit", "spoils"].what == "card 2: power limit 500 W below the default 700 W"
+    )
+    assert found["power_limit", "spoils"].remedy == "`nvidia-smi --power-limit=700`"
+    assert found["ecc", "unknown"].what.startswith("card 2: ")
+
+
+def test_a_card_that_does_not_answer_stops_a_run(
+    vendor: nvidia.Nvidia, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_cards(monkeypatch, FakeCard(lost=True))
+    monkeypatch.setattr(nvidia.Nvidia, "monitored", lambda self, nproc: [0])
+    assert states(vendor) == {"device_state": "stops"}
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert states(vendor) == {"device_state": "unknown"}
