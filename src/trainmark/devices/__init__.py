@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from trainmark.devices.amd import Amd
 from trainmark.devices.ascend import Ascend
 from trainmark.devices.cambricon import Cambricon
 from trainmark.devices.cpu import Cpu
 from trainmark.devices.fake import Fake
+from trainmark.devices.hygon import Hygon
 from trainmark.devices.iluvatar import Iluvatar
+from trainmark.devices.intel import Intel
+from trainmark.devices.kunlunxin import Kunlunxin
 from trainmark.devices.metax import MetaX
 from trainmark.devices.mthreads import MThreads
 from trainmark.devices.nvidia import Nvidia
@@ -28,6 +32,10 @@ ENTRY_POINT_GROUP = "trainmark.devices"
 # In the order in which they are taken without ``--device``. Packages' vendors come after these.
 _ACCELERATORS: tuple[Callable[[], Vendor], ...] = (
     Nvidia,
+    Amd,
+    Hygon,
+    Kunlunxin,
+    Intel,
     Ascend,
     Cambricon,
     Iluvatar,

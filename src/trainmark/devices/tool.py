@@ -44,13 +44,18 @@ def find(name: str, folders: Sequence[str] = ()) -> str:
     return path
 
 
-def run(argv: Sequence[str], *, timeout_s: float = TIMEOUT_S) -> str:
+def run(argv: Sequence[str], *, timeout_s: float | None = None, any_code: bool = False) -> str:
     """Return what a tool prints; in the C locale, without a terminal. It is killed if it hangs.
+
+    Args:
+        any_code: it may print and still end with an error, as for a figure that a device lacks.
 
     Raises:
         MonitorFault: it is not there, hangs, ends with an error or prints too much.
     """
     path, name = find(argv[0]), Path(argv[0]).name
+    if timeout_s is None:
+        timeout_s = TIMEOUT_S
     try:
         process = subprocess.Popen(
             [path, *argv[1:]],
@@ -70,7 +75,7 @@ def run(argv: Sequence[str], *, timeout_s: float = TIMEOUT_S) -> str:
         _end(process)
     if len(out) > _MOST_BYTES or len(err) > _MOST_BYTES:
         raise MonitorFault("unreadable", f"{name} printed more than {_MOST_BYTES} bytes")
-    if process.returncode != 0:
+    if process.returncode != 0 and not (any_code and out.strip()):
         said = (err or out).decode(errors="replace").strip().splitlines()
         last = said[-1][:200] if said else "no message"
         raise MonitorFault("failed", f"{name}: exit code {process.returncode}: {last}")
@@ -120,6 +125,8 @@ class ToolMonitor:
         argv: the command; every call starts it anew.
         parse: returns the devices in what it printed, and raises nothing but ``MonitorFault``.
         name: with the tool's version, where it is known.
+        older: commands for versions of the tool that do not take the first, in turn.
+        any_code: see ``run``.
     """
 
     def __init__(
@@ -127,20 +134,32 @@ class ToolMonitor:
         argv: Sequence[str],
         parse: Callable[[str], list[DeviceSample]],
         *,
-        timeout_s: float = TIMEOUT_S,
+        timeout_s: float | None = None,
         name: str = "",
+        older: Sequence[Sequence[str]] = (),
+        any_code: bool = False,
     ) -> None:
         self.name = name or Path(argv[0]).name
-        self._argv = tuple(argv)
+        self._commands = [tuple(argv), *map(tuple, older)]
         self._parse = parse
         self._timeout_s = timeout_s
+        self._any_code = any_code
 
     def read(self) -> list[DeviceSample]:
         """Run the command and return its devices; see ``Monitor.read``."""
-        samples = self._parse(run(self._argv, timeout_s=self._timeout_s))
-        if not samples:
-            raise MonitorFault("unreadable", f"{self.name}: no device in what it printed")
-        return samples
+        for place, command in enumerate(self._commands):
+            try:
+                said = run(command, timeout_s=self._timeout_s, any_code=self._any_code)
+                samples = self._parse(said)
+                if not samples:
+                    raise MonitorFault("unreadable", f"{self.name}: no device in what it printed")
+            except MonitorFault as fault:
+                if fault.kind in ("absent", "hung") or command == self._commands[-1]:
+                    raise
+            else:
+                self._commands = self._commands[place:]  # begin with what this version takes
+                return samples
+        raise AssertionError("the last command returns or raises")
 
     def close(self) -> None:
         """Do nothing: no process outlives ``read``."""

@@ -20,11 +20,13 @@ class TorchBuild(NamedTuple):
         cuda: version of CUDA, or of what another vendor offers in its place; None for a build
             without it.
         hip: version of ROCm's HIP; None for a build without it.
+        xpu: version of the compiler for Intel's GPUs; None for a build without it.
     """
 
     version: str
     cuda: str | None
     hip: str | None = None
+    xpu: str | None = None
 
     @property
     def label(self) -> str:
@@ -49,13 +51,14 @@ def torch_build() -> TorchBuild | None:
     for line in version_file.read_text().splitlines():
         name, _, value = line.partition("=")
         told[name.split(":")[0].strip()] = value.strip().strip("'\"")
-    cuda, hip = (
-        None if (value := told.get(name, "")) in ("", "None") else value for name in ("cuda", "hip")
+    cuda, hip, xpu = (
+        None if (value := told.get(name, "")) in ("", "None") else value
+        for name in ("cuda", "hip", "xpu")
     )
     own = told.get("__version__", "unknown")
     installed = _installed()
     # CoreX 4.5 names itself in the package's version alone.
-    return TorchBuild(installed if installed.startswith(f"{own}+") else own, cuda, hip)
+    return TorchBuild(installed if installed.startswith(f"{own}+") else own, cuda, hip, xpu)
 
 
 def _installed() -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmark.devices import pci
+from trainmark.devices.torch_build import torch_build
 from trainmark.protocols import MonitorFault, Refusal
 from trainmark.spec import RankMemory
 
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trainmark.devices.accelerator import Accelerator
-    from trainmark.protocols import DeviceSample, Monitor
+    from trainmark.protocols import DeviceSample, Monitor, Occupant
     from trainmark.spec import Recipe
 
 ROOT = Path("/")
@@ -35,8 +37,8 @@ class TorchVendor:
         nodes: pattern of the driver's device files below ``/``, one for each device.
         package: distribution that adds ``torch_type`` to torch; None: torch itself was built
             for it.
-        built: then, what torch's version file names where it was, ``hip`` for example.
-        module: the kernel module, whose version is the driver's.
+        built: then, the field of ``TorchBuild`` that says so, ``hip`` for example.
+        module: the kernel module, whose version is the driver's; several names: of its versions.
         pci_vendor: the vendor's id on the PCI bus.
     """
 
@@ -69,19 +71,21 @@ class TorchVendor:
         """Tell whether the installed torch drives these devices."""
         if self.package is not None:
             return find_spec(self.package) is not None
-        return self.built is None or built_for(self.built) is not None
+        return self.built is None or getattr(torch_build(), self.built, None) is not None
 
     def denied(self) -> list[Path]:
-        """Return what the driver needs a process to open and this user may not."""
-        return [
+        """Return what this user may not open, if that leaves no device to use."""
+        files, shared = self.device_files(), self.shared_files()
+        closed = [
             file
-            for file in self.opened_files()
+            for file in (*shared, *files)
             if file.exists() and not os.access(file, os.R_OK | os.W_OK)
         ]
+        return closed if closed and (closed[0] in shared or len(closed) == len(files)) else []
 
-    def opened_files(self) -> list[Path]:
-        """Return the driver's files that a process opens to use the devices."""
-        return self.device_files()
+    def shared_files(self) -> list[Path]:
+        """Return the driver's files that every process opens, besides its devices'."""
+        return []
 
     def visible(self) -> list[int]:
         """Return the numbers of the devices that the environment leaves to ranks, in its order."""
@@ -132,12 +136,18 @@ class TorchVendor:
         return RankMemory(max(0, min(free))) if free else None
 
     def refuse(self, recipe: Recipe, nproc: int) -> Refusal | None:
-        """Refuse device graphs, which only CUDA's own devices record here."""
+        """Refuse what nobody has tried on these devices: graphs of steps, and TF32."""
         del nproc
         if recipe.replays_graphs:
             return Refusal(
                 f"compile=reduce-overhead replays device graphs, untried on {self.name} devices",
                 "use compile=true or compile=false",
+            )
+        if recipe.precision == "tf32":
+            return Refusal(
+                f"precision=tf32 is untried on {self.name} devices: torch does not tell whether "
+                "they compute in it",
+                "use precision=fp32 or bf16",
             )
         return None
 
@@ -164,6 +174,11 @@ class TorchVendor:
             f"unset {self.visible_devices}, or name devices from 0 on",
         )
 
+    def occupants(self, nproc: int) -> list[Occupant]:
+        """Return nothing: the vendors' tools differ in which processes they show, and to whom."""
+        del nproc
+        return []
+
     def _no_torch(self) -> str:
         return (
             f"the package {self.package} is not installed"
@@ -173,12 +188,10 @@ class TorchVendor:
 
     def driver_version(self) -> str | None:
         """Return the version of the kernel module; None if it does not tell it."""
-        if self.module is None:
-            return None
-        try:
-            return (ROOT / "sys/module" / self.module / "version").read_text().strip() or None
-        except OSError:
-            return None  # modules of the kernel itself have no version of their own
+        for name in (self.module or "").split():
+            with suppress(OSError):  # modules of the kernel itself have no version of their own
+                return (ROOT / "sys/module" / name / "version").read_text().strip() or None
+        return None
 
     def collective_library(self) -> str:
         """Return the backend, with the version of the library or of the vendor's package."""
@@ -236,22 +249,6 @@ def named(chosen: str | None, count: int) -> list[int]:
             break  # as the drivers do: the list ends at the first that names nothing
         found.append(number)
     return found
-
-
-def built_for(what: str) -> str | None:
-    """Return what the installed torch's version file says of ``hip``, ``xpu`` and others.
-
-    None without torch, or for a torch that was built without. Does not import torch.
-    """
-    found = find_spec("torch")
-    if found is None or found.origin is None:
-        return None
-    try:
-        text = Path(found.origin).with_name("version.py").read_text()
-    except OSError:
-        return None
-    line = re.search(rf"^{what}\b[^=\n]*=\s*['\"]([^'\"\n]+)['\"]", text, re.MULTILINE)
-    return line[1] if line else None
 
 
 def _group(file: Path) -> str:

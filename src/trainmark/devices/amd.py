@@ -1,0 +1,180 @@
+"""AMD accelerators: torch's ROCm build drives them as ``cuda``; ``amd-smi`` or ``rocm-smi`` reads.
+
+Written from the vendor's documentation and published outputs of its tools; never run on a card.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from trainmark.devices.rocm import FOLDERS, RocmVendor, parse_rocm_smi
+from trainmark.devices.tool import (
+    ToolMonitor,
+    find,
+    json_of,
+    number,
+    percent,
+    run,
+    size_bytes,
+    temperature_c,
+)
+from trainmark.protocols import DeviceSample, MonitorFault
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from trainmark.protocols import Monitor
+
+# Violations are told by amd-smi from ROCm 6.3 on: its CHANGELOG, 2026-11-22.
+_METRIC = ("metric", "--mem-usage", "--usage", "--power", "--clock", "--temperature", "--energy")
+_STATIC = ("static", "--asic", "--bus", "--json")
+_ROCM_SMI = (
+    "--showtemp", "--showpower", "--showuse", "--showmeminfo", "vram", "--showclocks",
+    "--showenergycounter", "--showproductname", "--showuniqueid", "--showbus", "--json",
+)  # fmt: skip
+
+
+class Amd(RocmVendor):
+    """Planning's view of AMD devices; see ``Vendor``."""
+
+    name = "amd"
+    nodes = "dev/dri/renderD*"
+    module = "amdgpu"
+    pci_vendor = 0x1002
+
+    def monitor(self) -> Monitor:
+        """Return amd-smi, or rocm-smi, its predecessor."""
+        with suppress(MonitorFault):
+            return AmdSmi(find("amd-smi", FOLDERS))
+        return ToolMonitor(
+            # It ends with an error if a device lacks any of the figures.
+            [find("rocm-smi", FOLDERS), *_ROCM_SMI], parse_rocm_smi, any_code=True,
+        )  # fmt: skip
+
+
+class AmdSmi(ToolMonitor):
+    """Read devices with ``amd-smi metric``, and their names once with ``amd-smi static``."""
+
+    def __init__(self, tool: str) -> None:
+        super().__init__(
+            [tool, *_METRIC, "--throttle", "--json"],
+            parse_metric,
+            older=[[tool, *_METRIC, "--json"]],
+        )
+        self._tool = tool
+        self._static: dict[int, DeviceSample] | None = None
+
+    def read(self) -> list[DeviceSample]:
+        """Return one reading of each device; see ``Monitor.read``."""
+        samples = super().read()
+        if self._static is None:
+            found = parse_static(run([self._tool, *_STATIC], timeout_s=self._timeout_s))
+            self._static = {sample.index: sample for sample in found}
+        return [
+            replace(sample, name=known.name, uuid=known.uuid)
+            if (known := self._static.get(sample.index))
+            else sample
+            for sample in samples
+        ]
+
+
+def parse_metric(text: str) -> list[DeviceSample]:
+    """Return the devices in the JSON of ``amd-smi metric``.
+
+    Raises:
+        MonitorFault: it is another form.
+    """
+    return [_metric(index, told) for index, told in _devices(text)]
+
+
+def parse_static(text: str) -> list[DeviceSample]:
+    """Return names and identities in the JSON of ``amd-smi static``.
+
+    Raises:
+        MonitorFault: it is another form.
+    """
+    found = []
+    for index, told in _devices(text):
+        serial = str(_at(told, "asic", "asic_serial") or "").lower().removeprefix("0x").lstrip("0")
+        address = str(_at(told, "bus", "bdf") or "").lower()
+        found.append(
+            DeviceSample(
+                index=index,
+                name=_text(_at(told, "asic", "market_name")),
+                uuid=_text(serial) or _text(address),
+            )
+        )
+    return found
+
+
+def _devices(text: str) -> list[tuple[int, Mapping[str, Any]]]:
+    """Return each device with its number: a list, from ROCm 7 on within ``gpu_data``."""
+    told = json_of(text)
+    listed = told.get("gpu_data") if isinstance(told, dict) else told
+    found: dict[int, Mapping[str, Any]] = {
+        int(index): one
+        for one in (listed if isinstance(listed, list) else [])
+        if isinstance(one, dict) and (index := number(one.get("gpu"), most=1e6)) is not None
+    }
+    if not found:
+        raise MonitorFault("unreadable", "no numbered device in the JSON of amd-smi")
+    return sorted(found.items())
+
+
+def _metric(index: int, told: Mapping[str, Any]) -> DeviceSample:
+    energy_j = number(_at(told, "energy", "total_energy_consumption"), most=1e15)
+    violations = _at(told, "throttle")
+    if not isinstance(violations, dict):
+        violations = _at(told, "violation")
+    return DeviceSample(
+        index=index,
+        temperature_c=next(
+            (
+                value
+                for at in ("edge", "hotspot")
+                if (value := temperature_c(_at(told, "temperature", at))) is not None
+            ),
+            None,
+        ),
+        power_w=number(_at(told, "power", "socket_power")),
+        memory_used_bytes=_bytes(_at(told, "mem_usage", "used_vram")),
+        memory_total_bytes=_bytes(_at(told, "mem_usage", "total_vram")),
+        utilization_percent=percent(_at(told, "usage", "gfx_activity")),
+        clock_mhz=number(_at(told, "clock", "gfx_0", "clk")),
+        memory_clock_mhz=number(_at(told, "clock", "mem_0", "clk")),
+        throttle_reasons=_violations(violations) if isinstance(violations, dict) else None,
+        energy_j=energy_j or None,  # 0: the device has no counter
+    )
+
+
+def _violations(told: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """Return the limits that hold clocks down now; a device that idles is not held down.
+
+    ``throttle_status`` says THROTTLED of devices that idle, and is not read.
+    """
+    end = "_violation_status"
+    states = {
+        name.removesuffix(end): str(state).upper()
+        for name, state in told.items()
+        if name.endswith(end) and "low_utilization" not in name
+    }
+    if not {"ACTIVE", "NOT ACTIVE"} & set(states.values()):
+        return None
+    return tuple(sorted(name for name, state in states.items() if state == "ACTIVE"))
+
+
+def _at(told: object, *path: str) -> Any:
+    """Return what lies at ``path``, without its unit; None if nothing does."""
+    for name in path:
+        told = told.get(name) if isinstance(told, dict) else None
+    return told.get("value") if isinstance(told, dict) and "value" in told else told
+
+
+def _bytes(mib: object) -> int | None:
+    return size_bytes(mib, unit="m")  # its MB are MiB: 196592 of an MI300X with 192 GiB
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) and value not in ("", "N/A", "n/a") else None

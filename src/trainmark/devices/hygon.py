@@ -1,0 +1,73 @@
+"""Hygon DCUs: the torch of Hygon's DTK drives them as ``cuda`` through HIP; ``hy-smi`` reads.
+
+Written from public documentation and published outputs of its tools; never run on a card.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from trainmark.devices.rocm import FOLDERS, RocmVendor, parse_rocm_smi
+from trainmark.devices.tool import ToolMonitor, find, number, percent, temperature_c
+from trainmark.protocols import DeviceSample, MonitorFault
+
+if TYPE_CHECKING:
+    from trainmark.protocols import Monitor
+
+_SHOWN = (
+    "--showtemp", "--showpower", "--showuse", "--showmeminfo", "vram", "--showclocks",
+    "--showproductname", "--showuniqueid", "--showbus", "--json",
+)  # fmt: skip
+# hy-smi leaves out the commas between the powers of a card: "80.0""Average GFX Core Power (W)".
+_NO_COMMA = re.compile(r'(?<=[^\s:,{\[\\])""(?=[^\s:,}\]])')
+_HEADER = re.compile(r"^\s*[DH]CU\s+Temp\s.*$", re.MULTILINE)
+
+
+class Hygon(RocmVendor):
+    """Planning's view of Hygon DCUs; see ``Vendor``."""
+
+    name = "hygon"
+    nodes = "dev/dri/renderD*"
+    module = "hycu hydcu"  # from DTK 25 on, and before
+    pci_vendor = 0x1D94
+
+    def monitor(self) -> Monitor:
+        """Return hy-smi, or the rocm-smi of earlier DTKs."""
+        try:
+            tool = find("hy-smi", FOLDERS)
+        except MonitorFault:
+            tool = find("rocm-smi", FOLDERS)
+        # An older tool that does not know all of these prints its table without any.
+        return ToolMonitor([tool, *_SHOWN], parse_hy_smi, older=[[tool]], any_code=True)
+
+
+def parse_hy_smi(text: str) -> list[DeviceSample]:
+    """Return the devices in what ``hy-smi`` prints: JSON, or its table.
+
+    Raises:
+        MonitorFault: it is another form.
+    """
+    header = _HEADER.search(text)
+    if header is None:
+        return parse_rocm_smi(_NO_COMMA.sub('","', text))
+    names = header[0].lower().split()
+    found: list[DeviceSample] = []
+    for line in text[header.end() :].splitlines():
+        cells = line.split()
+        if len(cells) != len(names) or not re.fullmatch(r"[0-9]{1,6}", cells[0]):
+            continue
+        told = dict(zip(names, cells, strict=True))
+        found.append(
+            DeviceSample(
+                index=len(found),  # earlier versions count from 1
+                temperature_c=temperature_c(told.get("temp")),
+                power_w=number(told.get("avgpwr")),
+                utilization_percent=percent(told.get("dcu%", told.get("hcu%"))),
+                clock_mhz=number(told.get("sclk")),
+                memory_clock_mhz=number(told.get("mclk")),
+            )
+        )
+    if not found:
+        raise MonitorFault("unreadable", "a table of hy-smi without a device")
+    return found

@@ -1,0 +1,267 @@
+"""Intel GPUs: torch's ``xpu`` drives them; ``xpu-smi`` and the kernel's files read.
+
+Written from the vendor's documentation and published outputs of its tool; never run on a card.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from trainmark.devices import pci, torch_vendor
+from trainmark.devices.tool import (
+    ToolMonitor,
+    find,
+    number,
+    percent,
+    run,
+    size_bytes,
+    temperature_c,
+)
+from trainmark.devices.torch_vendor import TorchVendor, named
+from trainmark.protocols import DeviceSample, MonitorFault
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from trainmark.protocols import Monitor
+
+_DRIVERS = ("xe", "i915")
+# Utilisation, power, clock, temperature and memory used: the numbers of versions 1 and 2,
+# https://intel.github.io/xpumanager/2.0/xpu-smi/dump.html, 2026-11-22.
+_DUMP = ("dump", "-d", "-1", "--metrics", "0,1,2,3,18")
+# Name, UUID, address, memory.
+_DISCOVERY = ("discovery", "--dump", "1,2,4,11,16")
+_COLUMNS = {
+    "utilization": re.compile(r"all gpu engines|gpu utilization|utilization\.gpu"),
+    "power": re.compile(r"gpu power|power\.draw"),
+    "clock": re.compile(r"gpu frequency|clocks\.current\.graphics"),
+    "temperature": re.compile(r"gpu core temperature|temperature\.gpu"),
+    "used": re.compile(r"memory used|memory\.used"),
+}
+
+
+class Intel(TorchVendor):
+    """Planning's view of Intel's GPUs; see ``Vendor``. A device is a tile, as torch counts them."""
+
+    name = "intel"
+    torch_type = "xpu"
+    collective_backend = "xccl"
+    visible_devices: str | None = "ZE_AFFINITY_MASK"
+    recorded_variables: tuple[str, ...] = (
+        "ZE_AFFINITY_MASK", "ZE_FLAT_DEVICE_HIERARCHY", "ZE_ENABLE_PCI_ID_DEVICE_ORDER",
+        "ONEAPI_DEVICE_SELECTOR", "SYCL_PI_LEVEL_ZERO_USE_IMMEDIATE_COMMANDLISTS",
+        "UR_L0_USE_IMMEDIATE_COMMANDLISTS", "CCL_ATL_TRANSPORT", "CCL_ZE_IPC_EXCHANGE",
+    )  # fmt: skip
+    nodes = "dev/dri/renderD*"
+    package = None
+    built = "xpu"
+    module = None  # xe and i915 are of the kernel, whose version is in every record
+    pci_vendor = 0x8086
+
+    def cards(self) -> list[Path]:
+        """Return the folder on the PCI bus of each card that torch takes, by address.
+
+        Integrated graphics, always on bus 0, are taken where there is no card:
+        https://github.com/pytorch/pytorch/blob/main/c10/xpu/XPUFunctions.cpp, 2026-11-22.
+        """
+        found = [
+            folder
+            for folder in pci.accelerators(self.pci_vendor, root=torch_vendor.ROOT)
+            if (folder / "driver").resolve().name in _DRIVERS and _render(folder) is not None
+        ]
+        discrete = [folder for folder in found if folder.name.split(":")[1] != "00"]
+        return discrete or found
+
+    def pci_folders(self) -> list[Path]:
+        """Return the folder of each device on the PCI bus: a card's once for each tile."""
+        whole = os.environ.get("ZE_FLAT_DEVICE_HIERARCHY", "").upper() == "COMPOSITE"
+        return [folder for folder in self.cards() for _ in range(1 if whole else tiles(folder))]
+
+    def device_files(self) -> list[Path]:
+        """Return the file of each device that a process opens."""
+        return [file for folder in self.pci_folders() if (file := _render(folder)) is not None]
+
+    def visible(self) -> list[int]:
+        """Return the devices that the environment leaves; ``0.1``, a tile of one, ends the list.
+
+        https://oneapi-src.github.io/level-zero-spec/level-zero/latest/core/PROG.html, 2026-11-22
+        """
+        mask = os.environ.get("ZE_AFFINITY_MASK")
+        left = named(mask or None, len(self.pci_folders()))
+        return sorted(left)  # a mask chooses, it does not order
+
+    def monitor_index(self, number: int) -> int | None:
+        """Return the number of the device's card: the tool tells cards, not tiles."""
+        return self.cards().index(self.pci_folders()[number])
+
+    def monitor(self) -> Monitor:
+        """Return xpu-smi with the kernel's files, or these alone."""
+        try:
+            tool: str | None = find("xpu-smi")
+        except MonitorFault:
+            tool = None
+        return IntelMonitor(self.cards(), tool)
+
+
+class IntelMonitor:
+    """Read energy and limits from the kernel's files, the rest with ``xpu-smi``.
+
+    Args:
+        cards: folders on the PCI bus, in the order of ``DeviceSample.index``.
+        tool: None where it is not installed.
+    """
+
+    def __init__(self, cards: list[Path], tool: str | None) -> None:
+        self.name = "xpu-smi" if tool else "sysfs"
+        self._cards = cards
+        self._tool = tool
+        dump = [tool or "", *_DUMP]
+        # Version 2 calls --number what is -n in version 1.
+        self._dump = ToolMonitor([*dump, "--number", "1"], parse_dump, older=[[*dump, "-n", "1"]])
+        self._known: dict[str, DeviceSample] | None = None
+
+    def read(self) -> list[DeviceSample]:
+        """Return one reading of each card; see ``Monitor.read``."""
+        found = [read_files(place, folder) for place, folder in enumerate(self._cards)]
+        if self._tool is None:
+            return found
+        if self._known is None:
+            self._known = parse_discovery(run([self._tool, *_DISCOVERY]))
+        told = {sample.index: sample for sample in self._dump.read()}
+        return [
+            replace(
+                told.get(known.index, known),
+                index=sample.index,
+                name=known.name,
+                uuid=known.uuid,
+                memory_total_bytes=known.memory_total_bytes,
+                energy_j=sample.energy_j,
+                throttle_reasons=sample.throttle_reasons,
+            )
+            if (known := self._known.get(folder.name.lower()))
+            else sample
+            for folder, sample in zip(self._cards, found, strict=True)
+        ]
+
+    def close(self) -> None:
+        """Do nothing: no process outlives ``read``."""
+
+
+def parse_dump(text: str) -> list[DeviceSample]:
+    """Return the devices in the CSV of ``xpu-smi dump``; the last row of each.
+
+    Raises:
+        MonitorFault: it is another form.
+    """
+    rows = [[cell.strip() for cell in row] for row in _rows(text)]
+    head = next((place for place, row in enumerate(rows) if "DeviceId" in row), None)
+    if head is None:
+        raise MonitorFault("unreadable", "no column DeviceId in what xpu-smi dump printed")
+    names = [cell.lower() for cell in rows[head]]
+    places = {
+        what: next((place for place, name in enumerate(names) if pattern.search(name)), None)
+        for what, pattern in _COLUMNS.items()
+    }
+    found = {}
+    for row in rows[head + 1 :]:
+        index = number(row[names.index("deviceid")], most=1e6) if len(row) == len(names) else None
+        if index is None:
+            continue
+        cell = {what: None if place is None else row[place] for what, place in places.items()}
+        found[int(index)] = DeviceSample(
+            index=int(index),
+            temperature_c=temperature_c(cell["temperature"]),
+            power_w=number(cell["power"]),
+            memory_used_bytes=size_bytes(cell["used"], unit="m"),
+            utilization_percent=percent(cell["utilization"]),
+            clock_mhz=number(cell["clock"]),
+        )
+    if not found:
+        raise MonitorFault("unreadable", "no device in what xpu-smi dump printed")
+    return [found[index] for index in sorted(found)]
+
+
+def parse_discovery(text: str) -> dict[str, DeviceSample]:
+    """Return number, name and memory of each card in ``xpu-smi discovery --dump``, by address.
+
+    Raises:
+        MonitorFault: it is another form.
+    """
+    found = {}
+    for row in _rows(text):
+        address = row[3].strip().lower() if len(row) == 5 else ""
+        index = number(row[0], most=1e6)
+        if index is not None and re.fullmatch(r"[0-9a-f]{4,8}(:[0-9a-f]{2}){2}\.[0-7]", address):
+            found[address] = DeviceSample(
+                index=int(index),
+                name=row[1].strip() or None,
+                uuid=row[2].strip() or None,
+                memory_total_bytes=size_bytes(row[4], unit="m"),
+            )
+    if not found:
+        raise MonitorFault("unreadable", "no card in what xpu-smi discovery printed")
+    return found
+
+
+def _rows(text: str) -> list[list[str]]:
+    try:
+        return [row for row in csv.reader(text.splitlines(), skipinitialspace=True) if row]
+    except csv.Error as error:
+        raise MonitorFault("unreadable", f"not a CSV: {error}") from None
+
+
+def read_files(index: int, folder: Path) -> DeviceSample:
+    """Return what the kernel tells of a card to every user.
+
+    Drivers xe and i915: https://docs.kernel.org/admin-guide/abi.html (sysfs-driver-intel-xe-hwmon,
+    -xe-sriov, -i915), 2026-11-22; hwmon's energy is in microjoules, temperatures in 1/1000 °C.
+    """
+    energy_uj = _number_in(folder, "hwmon/hwmon*/energy1_input")
+    limits = [
+        *folder.glob("tile*/gt*/freq*/throttle/reason_*"),
+        *folder.glob("drm/card*/gt/gt*/throttle_reason_*"),
+    ]
+    reasons = {file.name.partition("reason_")[2] for file in limits if _number_in(folder, file)}
+    return DeviceSample(
+        index=index,
+        clock_mhz=_number_in(
+            folder, "tile0/gt0/freq0/act_freq", "drm/card*/gt/gt0/rps_act_freq_mhz"
+        ),
+        throttle_reasons=tuple(sorted(reasons - {"status"})) if limits else None,
+        energy_j=None if energy_uj is None else energy_uj / 1e6,
+    )
+
+
+def tiles(folder: Path) -> int:
+    """Return the tiles of a card, which torch takes for devices.
+
+    i915 calls those of a card gt, and gives integrated graphics a second one without compute units.
+    """
+    found = len(list(folder.glob("tile[0-9]*")))
+    if not found and folder.name.split(":")[1] != "00":
+        found = len(list(folder.glob("drm/card*/gt/gt[0-9]*")))
+    return max(1, found)
+
+
+def _render(folder: Path) -> Path | None:
+    """Return the file that a process opens to use a card; None in a container without it."""
+    for file in sorted(folder.glob("drm/renderD*")):
+        node = torch_vendor.ROOT / "dev/dri" / file.name
+        if node.exists():
+            return node
+    return None
+
+
+def _number_in(folder: Path, *files: str | Path) -> float | None:
+    """Return the number in the first file of a card, named or by a pattern, that has one."""
+    for pattern in files:
+        found = sorted(folder.glob(pattern)) if isinstance(pattern, str) else [pattern]
+        for file in found:
+            with suppress(OSError, ValueError):
+                return number(file.read_text(), most=1e20)
+    return None

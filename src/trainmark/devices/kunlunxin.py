@@ -1,0 +1,96 @@
+"""Kunlunxin XPUs: ``torch_xmlir`` lets torch drive them as ``cuda``; ``xpu-smi -m`` reads.
+
+Written from public documentation and published outputs of its tool; never run on a card.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING
+
+from trainmark.devices import torch_vendor
+from trainmark.devices.tool import ToolMonitor, find, number, percent, size_bytes, temperature_c
+from trainmark.devices.torch_vendor import TorchVendor, named
+from trainmark.protocols import DeviceSample, MonitorFault
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from trainmark.protocols import Monitor
+
+_FOLDERS = ("/usr/local/xpu/bin", "/usr/local/xpu/tools", "/usr/local/bin")
+_ADDRESS = re.compile(r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]")
+_FIELD = re.compile(r'"[^"]*"|\S+')
+# The power of a P800 is in W, that of a K200 in mW; no card of either draws so much or so little.
+_MOST_W = 2000.0
+
+
+class Kunlunxin(TorchVendor):
+    """Planning's view of Kunlunxin XPUs; see ``Vendor``."""
+
+    name = "kunlunxin"
+    torch_type = "cuda"
+    collective_backend = "nccl"  # torch_xmlir puts Kunlunxin's BKCL in its place
+    visible_devices: str | None = "CUDA_VISIBLE_DEVICES"
+    recorded_variables: tuple[str, ...] = (
+        "CUDA_VISIBLE_DEVICES", "XPU_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "XPU_PAGING_MODE",
+        "XPU_FORCE_USERMODE_LAUNCH", "XMLIR_CUDNN_ENABLED", "XDNN_USE_FAST_GELU",
+        "BKCL_RDMA_NICS", "BKCL_TREE_THRESHOLD", "BKCL_ENABLE_XDR",
+    )  # fmt: skip
+    nodes = "dev/xpu[0-9]*"
+    package = "torch_xmlir"
+    module = "kunlun"
+    pci_vendor = 0x1D22
+
+    def shared_files(self) -> list[Path]:
+        """Return the driver's own file."""
+        return [torch_vendor.ROOT / "dev/xpuctrl"]
+
+    def visible(self) -> list[int]:
+        """Return the devices that the environment leaves: the older variable, then CUDA's."""
+        left = named(os.environ.get("XPU_VISIBLE_DEVICES"), len(self.device_files()))
+        chosen = named(os.environ.get("CUDA_VISIBLE_DEVICES"), len(left))
+        return [left[place] for place in chosen]
+
+    def monitor(self) -> Monitor:
+        """Return xpu-smi, which earlier versions spell xpu_smi."""
+        try:
+            tool = find("xpu-smi", _FOLDERS)
+        except MonitorFault:
+            tool = find("xpu_smi", _FOLDERS)
+        return ToolMonitor([tool, "-m"], parse_xpu_smi)
+
+
+def parse_xpu_smi(text: str) -> list[DeviceSample]:
+    """Return the devices in what ``xpu-smi -m`` prints: a line of fields for each.
+
+    Fields by place: 0 address, 2 number, 3 serial number, 4 temperature, 8 power, 9 clock, 17 and
+    18 memory used and in all, 19 utilisation, 21 product name in quotes. Memory is in MiB.
+
+    Raises:
+        MonitorFault: no line has this form.
+    """
+    found = {}
+    for line in text.splitlines():
+        field = [part.strip('"') for part in _FIELD.findall(line)]
+        if len(field) < 22 or not _ADDRESS.fullmatch(field[0]):
+            continue
+        index = number(field[2], most=1e6)
+        if index is None or not field[2].isdecimal():
+            continue
+        power = number(field[8])
+        found[int(index)] = DeviceSample(
+            index=int(index),
+            name=field[21] or None,
+            uuid=field[3] or None,
+            temperature_c=temperature_c(field[4]),
+            power_w=power if power is None or power <= _MOST_W else power / 1000,
+            memory_used_bytes=size_bytes(field[17], unit="m"),
+            memory_total_bytes=size_bytes(field[18], unit="m"),
+            utilization_percent=percent(field[19]),
+            clock_mhz=number(field[9]),
+        )
+    if not found:
+        raise MonitorFault("unreadable", "no line of xpu-smi -m has the known fields")
+    return [found[index] for index in sorted(found)]

@@ -1,0 +1,205 @@
+"""What AMD and Hygon share: the kernel's list of compute devices, and the form of ROCm's tool.
+
+Both vendors' drivers list their devices as nodes of KFD, in the order in which HIP numbers them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trainmark.devices import torch_vendor
+from trainmark.devices.tool import json_of, number, percent, size_bytes, temperature_c
+from trainmark.devices.torch_vendor import TorchVendor, named
+from trainmark.protocols import DeviceSample, MonitorFault
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from trainmark.devices.cuda import CudaDevice
+
+# Where ROCm and Hygon's DTK install their tools.
+FOLDERS = ("/opt/rocm/bin", "/opt/hyhal/bin", "/usr/local/hyhal/bin")
+_CARD = re.compile(r"card(\d{1,6})")
+
+
+class Node(NamedTuple):
+    """A compute device of KFD.
+
+    Args:
+        render: the file that a process opens to use it.
+        address: on the PCI bus.
+        unique_id: in hexadecimal digits; empty where the device has none.
+    """
+
+    render: Path
+    address: str
+    unique_id: str
+
+
+def nodes(pci_vendor: int) -> list[Node]:
+    """Return the compute devices of a vendor that this process can see, in HIP's order.
+
+    https://docs.kernel.org/gpu/amdgpu/ and drivers/gpu/drm/amd/amdkfd/kfd_topology.c, 2026-11-22.
+    """
+    root = torch_vendor.ROOT
+    found = []
+    for folder in sorted(
+        (root / "sys/class/kfd/kfd/topology/nodes").glob("[0-9]*"),
+        key=lambda folder: (len(folder.name), folder.name),
+    ):
+        try:
+            pairs = (line.split() for line in (folder / "properties").read_text().splitlines())
+            told = {name: int(value) for name, value in pairs}
+        except (OSError, ValueError):
+            continue  # a container may not read those of devices that it was not given
+        render = root / f"dev/dri/renderD{told.get('drm_render_minor')}"
+        # Processors are nodes as well, without SIMD units.
+        if told.get("vendor_id") != pci_vendor or not told.get("simd_count") or not render.exists():
+            continue
+        place = told.get("location_id", 0)
+        address = (
+            f"{told.get('domain', 0):04x}:{place >> 8 & 0xFF:02x}:{place >> 3 & 0x1F:02x}."
+            f"{place & 7:x}"
+        )
+        unique_id = told.get("unique_id", 0)
+        found.append(Node(render, address, f"{unique_id:x}" if unique_id else ""))
+    return found
+
+
+class RocmVendor(TorchVendor):
+    """A vendor whose devices torch drives as ``cuda`` through HIP."""
+
+    torch_type = "cuda"
+    collective_backend = "nccl"
+    visible_devices: str | None = "HIP_VISIBLE_DEVICES"
+    recorded_variables: tuple[str, ...] = (
+        "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES",
+        "HSA_OVERRIDE_GFX_VERSION", "HIP_LAUNCH_BLOCKING", "AMD_SERIALIZE_KERNEL",
+        "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "HIPBLASLT_ALLOW_TF32",
+        "GPU_MAX_HW_QUEUES", "NCCL_DEBUG", "NCCL_ALGO", "NCCL_PROTO", "NCCL_P2P_DISABLE",
+        "NCCL_IB_DISABLE",
+    )  # fmt: skip
+    package = None
+    built = "hip"
+
+    def device_files(self) -> list[Path]:
+        """Return the file of each device that a process opens, in HIP's order."""
+        return [node.render for node in nodes(self.pci_vendor)]
+
+    def shared_files(self) -> list[Path]:
+        """Return KFD's file."""
+        return [torch_vendor.ROOT / "dev/kfd"]
+
+    def visible(self) -> list[int]:
+        """Return the devices that the runtime leaves, and of these what HIP leaves.
+
+        https://rocm.docs.amd.com/en/latest/conceptual/gpu-isolation.html, 2026-11-22
+        """
+        here = nodes(self.pci_vendor)
+        by_uuid = {f"GPU-{node.unique_id}": place for place, node in enumerate(here)}
+
+        def places(variable: str) -> str | None:
+            value = os.environ.get(variable)
+            return value and ",".join(
+                str(by_uuid.get(item.strip(), item)) for item in value.split(",")
+            )
+
+        left = named(places("ROCR_VISIBLE_DEVICES"), len(here))
+        # HIP takes CUDA's variable where its own is not set, and numbers what is left anew.
+        value = os.environ.get("HIP_VISIBLE_DEVICES", os.environ.get("CUDA_VISIBLE_DEVICES"))
+        return [left[place] for place in named(value, len(left))]
+
+    def monitor_index(self, number: int) -> int | None:
+        """Return the device's place in the tool's list, by its unique id or address."""
+        here = nodes(self.pci_vendor)
+        same = {here[number].unique_id or here[number].address, here[number].address}
+        told = self._first_reading.values()
+        found = [sample.index for sample in told if sample.uuid in same]
+        if not found and len(here) == len(told) == 1:
+            return next(iter(self._first_reading))
+        return found[0] if len(found) == 1 else None  # partitions of a device share an identity
+
+    def pci_folders(self) -> list[Path]:
+        """Return the folder of each device on the PCI bus."""
+        bus = torch_vendor.ROOT / "sys/bus/pci/devices"
+        return [bus / node.address for node in nodes(self.pci_vendor)]
+
+    def open(self, local_rank: int, ranks_here: int) -> CudaDevice:
+        """Return the device with the rank's local number."""
+        del ranks_here
+        from trainmark.devices.cuda import CudaDevice
+
+        return CudaDevice(local_rank, vendor=self.name)
+
+
+def parse_rocm_smi(text: str) -> list[DeviceSample]:
+    """Return the devices in the JSON of ``rocm-smi`` and ``hy-smi``, numbered in their order.
+
+    Names of keys differ between versions: see ``tests/devices/recorded/SOURCES.md``.
+
+    Raises:
+        MonitorFault: it is another form.
+    """
+    told = json_of(text)
+    if not isinstance(told, dict):
+        raise MonitorFault("unreadable", f"a list of {len(told)}, not cards by name")
+    cards = {
+        int(match[1]): fields
+        for name, fields in told.items()
+        if (match := _CARD.fullmatch(name)) and isinstance(fields, dict)
+    }
+    return [_sample(place, cards[card]) for place, card in enumerate(sorted(cards))]
+
+
+def _sample(index: int, fields: Mapping[str, Any]) -> DeviceSample:
+    told = {
+        name.lower().rstrip(": "): value
+        for name, value in fields.items()
+        if isinstance(value, (str, int, float))
+    }
+
+    def first(*names: str) -> Any:
+        return next((told[name] for name in names if _known(told.get(name))), None)
+
+    def memory(what: str) -> int | None:
+        size = size_bytes(first(f"{what} (b)"))
+        return size if size is not None else size_bytes(first(f"{what} (mib)"), unit="m")
+
+    def clock(which: str) -> float | None:
+        return number(str(first(f"{which} clock speed") or "").strip("() "))
+
+    energy_uj = number(first("accumulated energy (uj)"), most=1e20)
+    identity = str(first("unique id", "pci bus") or "").split(" ")[0].lower()
+    return DeviceSample(
+        index=index,
+        name=next(
+            (
+                name
+                for key in ("card series", "device name", "card model")
+                if (name := str(first(key) or "")) and not name.startswith("0x")  # an id on the bus
+            ),
+            None,
+        ),
+        uuid=identity.removeprefix("0x") or None,
+        temperature_c=temperature_c(
+            # Where a device has several sensors: the one that all of a vendor's tools call its own.
+            first(*(f"temperature (sensor {at}) (c)" for at in ("edge", "junction", "core")))
+        ),
+        power_w=number(
+            first("average graphics package power (w)", "current socket graphics package power (w)")
+        ),
+        memory_used_bytes=memory("vram total used memory"),
+        memory_total_bytes=memory("vram total memory"),
+        utilization_percent=percent(first("gpu use (%)", "dcu use (%)", "hcu use (%)")),
+        clock_mhz=clock("sclk"),
+        memory_clock_mhz=clock("mclk"),
+        energy_j=energy_uj / 1e6 if energy_uj else None,  # 0: the device has no counter
+    )
+
+
+def _known(value: object) -> bool:
+    text = str(value).strip().lower()
+    return value is not None and bool(text) and not text.startswith("n/a")

@@ -1,0 +1,193 @@
+"""Intel's vendor on machines made of files, with a tool that prints what was published."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from trainmark.conformance.device import vendor_faults
+from trainmark.devices import tool as tools
+from trainmark.devices.intel import Intel
+from trainmark.protocols import DeviceSample, Diagnoses, Located, MonitorFault
+from vendor_machines import built, machine, pci_card, tool, write
+
+__all__ = ["machine"]
+
+RECORDED = Path(__file__).parent / "recorded/xpu-smi-intel"
+DUMP = shlex.quote(str(RECORDED / "1.2.39-dump-max1550.csv"))
+DUMP_2 = shlex.quote(str(RECORDED / "2.0-dump.documentation.csv"))
+DISCOVERY = shlex.quote(str(RECORDED / "1.3-discovery.documentation.csv"))
+# Version 1 knows -n and not --number.
+VERSION_1 = (
+    f'case "$*" in discovery*) cat {DISCOVERY};; *--number*) exit 109;; dump*) cat {DUMP};; esac'
+)
+VERSION_2 = (
+    f'case "$*" in discovery*) cat {DISCOVERY};; *--number*) cat {DUMP_2};; *) exit 109;; esac'
+)
+
+
+@pytest.fixture
+def two_max(machine: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two cards of two tiles each, with the driver xe, and graphics in the processor."""
+    root = machine / "root"
+    pci_card(root, "0000:00:02.0", vendor=0x8086, driver="i915", minor=130)
+    for place, address in enumerate(("0000:18:00.0", "0000:3a:00.0")):
+        card = pci_card(
+            root, address, vendor=0x8086, kind="0x038000", node=place, driver="xe",
+            minor=128 + place,
+        )  # fmt: skip
+        write(card / "hwmon/hwmon4/energy1_input", f"{place + 1}500000\n")
+        for tile in (0, 1):
+            freq = card / f"tile{tile}/gt0/freq0"
+            write(freq / "act_freq", "1550\n")
+            write(freq / "throttle/status", "0\n")
+            write(freq / "throttle/reason_pl1", f"{place}\n")
+            write(freq / "throttle/reason_thermal", "0\n")
+    pci_card(root, "0000:6a:00.0", vendor=0x8086, kind="0x0b4000", driver="4xxx")  # compresses
+    tool(machine / "bin", "xpu-smi", VERSION_1)
+    built(monkeypatch, xpu="20250302")
+    return machine
+
+
+def test_the_vendor_keeps_the_protocols() -> None:
+    assert vendor_faults(Intel()) == []
+    assert isinstance(Intel(), Diagnoses)
+    assert isinstance(Intel(), Located)
+    assert (Intel().torch_type, Intel().collective_backend) == ("xpu", "xccl")
+    assert Intel().modules() == ()
+
+
+def test_an_empty_machine_has_no_device(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    built(monkeypatch, xpu="20250302")
+    vendor = Intel()
+    assert (vendor.count(), vendor.product_names(), vendor.monitored(1)) == (0, [], [])
+    assert vendor.driver_version() is None
+    assert vendor.unusable() is None
+
+
+def test_tiles_are_devices_and_their_cards_are_read(two_max: Path) -> None:
+    vendor = Intel()
+    assert vendor.count() == 4
+    assert vendor.product_names() == ["Intel(R) Data Center GPU Max 1550"] * 4
+    assert vendor.monitored(4) == [0, 0, 1, 1]
+    assert [vendor.numa_node(rank) for rank in range(5)] == [0, 0, 1, 1, None]
+
+
+def test_whole_cards_are_devices_where_the_user_asks(
+    two_max: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ZE_FLAT_DEVICE_HIERARCHY", "COMPOSITE")
+    assert (Intel().count(), Intel().monitored(4)) == (2, [0, 1])
+
+
+@pytest.mark.parametrize(
+    ("mask", "left"), [("", [0, 1, 2, 3]), ("2", [2]), ("3,0", [0, 3]), ("0.1", []), ("4", [])]
+)
+def test_the_mask_chooses_and_does_not_order(
+    two_max: Path, monkeypatch: pytest.MonkeyPatch, mask: str, left: list[int]
+) -> None:
+    monkeypatch.setenv("ZE_AFFINITY_MASK", mask)
+    assert Intel().visible() == left
+    assert Intel().monitored(4) == [number // 2 for number in left]
+    assert (Intel().unusable() is None) is bool(left)
+
+
+def test_graphics_in_the_processor_are_taken_without_a_card(
+    machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built(monkeypatch, xpu="20250302")
+    card = pci_card(machine / "root", "0000:00:02.0", vendor=0x8086, driver="i915", minor=128)
+    for gt in ("gt0", "gt1"):  # the second one decodes videos
+        write(card / f"drm/card0/gt/{gt}/rps_act_freq_mhz", "600\n")
+        write(card / f"drm/card0/gt/{gt}/throttle_reason_status", "0\n")
+    assert Intel().count() == 1
+    assert Intel().product_names() == ["unknown"]
+    assert Intel().monitor().read() == [DeviceSample(index=0, clock_mhz=600.0, throttle_reasons=())]
+
+
+def test_another_torch_is_named(two_max: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    built(monkeypatch, cuda="13.0")
+    assert Intel().count() == 0
+    refusal = Intel().unusable()
+    assert refusal is not None
+    assert "4 intel device(s)" in refusal.why
+
+
+def test_a_card_without_its_file_or_with_another_driver_is_none(
+    two_max: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (two_max / "root/dev/dri/renderD128").unlink()
+    assert Intel().count() == 2
+    link = two_max / "root/sys/bus/pci/devices/0000:3a:00.0/driver"
+    link.unlink()
+    (two_max / "root/sys/bus/pci/drivers/vfio-pci").mkdir()
+    link.symlink_to(two_max / "root/sys/bus/pci/drivers/vfio-pci")
+    assert [card.name for card in Intel().cards()] == ["0000:00:02.0"]
+
+
+@pytest.mark.parametrize(
+    ("shell", "readings"),
+    [
+        (VERSION_1, [(None, 281.13, 1600.0, None, 35.5), (None, 286.48, 1600.0, None, 38.5)]),
+        (
+            VERSION_2,
+            [(97.5, 118.25, 2400.0, 10240 << 20, 61.0), (0.0, 18.5, 300.0, 24 << 20, 38.0)],
+        ),
+    ],
+)  # fmt: skip
+def test_the_tool_and_the_kernels_files_are_joined_by_address(
+    two_max: Path, shell: str, readings: list[tuple[float | None, ...]]
+) -> None:
+    tool(two_max / "bin", "xpu-smi", shell)
+    monitor = Intel().monitor()
+    assert monitor.name == "xpu-smi"
+    for _ in range(2):
+        samples = monitor.read()
+        assert [
+            (one.utilization_percent, one.power_w, one.clock_mhz, one.memory_used_bytes,
+             one.temperature_c)
+            for one in samples
+        ] == readings  # fmt: skip
+        assert [one.energy_j for one in samples] == [1.5, 2.5]
+        assert [one.throttle_reasons for one in samples] == [(), ("pl1",)]
+        assert [one.memory_total_bytes for one in samples] == [128 << 30] * 2
+
+
+def test_without_the_tool_the_kernels_files_are_read(two_max: Path) -> None:
+    (two_max / "bin/xpu-smi").unlink()
+    monitor = Intel().monitor()
+    assert monitor.name == "sysfs"
+    assert monitor.read() == [
+        DeviceSample(index=0, clock_mhz=1550.0, throttle_reasons=(), energy_j=1.5),
+        DeviceSample(index=1, clock_mhz=1550.0, throttle_reasons=("pl1",), energy_j=2.5),
+    ]
+    monitor.close()
+
+
+@pytest.mark.parametrize(
+    ("shell", "kind"),
+    [
+        ("sleep 600", "hung"),
+        ("", "unreadable"),
+        ("exit 1", "failed"),
+        (f'[ "$1" = discovery ] && cat {DISCOVERY}; true', "unreadable"),
+        # Kunlunxin's tool of the same name.
+        ("echo '0000:03:00.0 0 0 SERIAL 36 0 0 0 86'", "unreadable"),
+    ],
+)
+def test_a_tool_that_does_not_answer_is_a_fault(
+    two_max: Path, monkeypatch: pytest.MonkeyPatch, shell: str, kind: str
+) -> None:
+    monkeypatch.setattr(tools, "TIMEOUT_S", 0.2)
+    tool(two_max / "bin", "xpu-smi", shell)
+    monitor = Intel().monitor()
+    with pytest.raises(MonitorFault) as found:
+        monitor.read()
+    assert found.value.kind == kind
+    assert Intel().product_names() == ["unknown"] * 4
+    (two_max / "bin/xpu-smi").unlink()
+    with pytest.raises(MonitorFault) as found:
+        monitor.read()
+    assert found.value.kind == "absent"

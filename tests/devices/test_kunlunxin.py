@@ -1,0 +1,119 @@
+"""Kunlunxin's vendor on machines made of files, with a tool that prints what was published."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trainmark.conformance.device import vendor_faults
+from trainmark.devices import tool as tools
+from trainmark.devices import torch_vendor
+from trainmark.devices.kunlunxin import Kunlunxin
+from trainmark.protocols import Diagnoses, Located, MonitorFault
+from vendor_machines import machine, pci_card, printing, tool, write
+
+__all__ = ["machine"]
+
+RECORDED = Path(__file__).parent / "recorded"
+P800 = RECORDED / "xpu-smi-kunlunxin/5-p800.txt"
+
+
+@pytest.fixture
+def two_p800(machine: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    root = machine / "root"
+    for number in (0, 1):
+        write(root / f"dev/xpu{number}")
+        pci_card(root, f"0000:0{3 + 2 * number}:00.0", vendor=0x1D22, kind="0x120000", node=number)
+    write(root / "dev/xpuctrl")
+    write(root / "sys/module/kunlun/version", "5.0.21\n")
+    tool(machine / "bin", "xpu-smi", printing(P800))
+    monkeypatch.setattr(torch_vendor, "find_spec", lambda name: name)
+    return machine
+
+
+def test_the_vendor_keeps_the_protocols() -> None:
+    assert vendor_faults(Kunlunxin()) == []
+    assert isinstance(Kunlunxin(), Diagnoses)
+    assert isinstance(Kunlunxin(), Located)
+    assert Kunlunxin().modules() == ("torch_xmlir",)
+
+
+def test_an_empty_machine_has_no_device(machine: Path) -> None:
+    vendor = Kunlunxin()
+    assert (vendor.count(), vendor.product_names(), vendor.monitored(1)) == (0, [], [])
+    assert (vendor.driver_version(), vendor.unusable()) == (None, None)
+    with pytest.raises(MonitorFault) as found:
+        vendor.monitor()
+    assert found.value.kind == "absent"
+
+
+def test_two_cards_are_found_read_and_located(two_p800: Path) -> None:
+    vendor = Kunlunxin()
+    assert vendor.count() == 2
+    assert vendor.product_names() == ["P800 OAM"] * 2
+    assert vendor.monitored(2) == [0, 1]
+    assert [vendor.numa_node(rank) for rank in range(3)] == [0, 1, None]
+    memory = vendor.rank_memory(1)
+    assert memory is not None
+    assert memory.rank_bytes == (98304 - 90440) << 20
+    assert vendor.driver_version() == "5.0.21"
+
+
+@pytest.mark.parametrize(
+    ("variables", "left"),
+    [
+        ({"CUDA_VISIBLE_DEVICES": "1"}, [1]),
+        ({"XPU_VISIBLE_DEVICES": "1"}, [1]),
+        ({"XPU_VISIBLE_DEVICES": "1,0", "CUDA_VISIBLE_DEVICES": "0"}, [1]),
+        ({"CUDA_VISIBLE_DEVICES": "2"}, []),
+    ],
+)
+def test_both_variables_hide_devices(
+    two_p800: Path, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], left: list[int]
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert Kunlunxin().visible() == left
+    assert Kunlunxin().monitored(2) == left
+
+
+def test_a_missing_package_is_named(two_p800: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_vendor, "find_spec", lambda name: None)
+    assert Kunlunxin().count() == 0
+    refusal = Kunlunxin().unusable()
+    assert refusal is not None
+    assert "torch_xmlir" in refusal.why
+
+
+def test_the_earlier_spelling_of_the_tool_is_taken(machine: Path) -> None:
+    tool(machine / "bin", "xpu_smi", printing(P800))
+    monitor = Kunlunxin().monitor()
+    assert monitor.name == "xpu_smi"
+    assert [sample.power_w for sample in monitor.read()] == [86.0, 86.0]
+
+
+@pytest.mark.parametrize(
+    ("shell", "kind"),
+    [
+        ("sleep 600", "hung"),
+        ("", "unreadable"),
+        ("exit 1", "failed"),
+        # Intel's tool of the same name.
+        (printing(RECORDED / "xpu-smi-intel/1.2.36-dump.csv"), "unreadable"),
+    ],
+)
+def test_a_tool_that_does_not_answer_is_a_fault(
+    two_p800: Path, monkeypatch: pytest.MonkeyPatch, shell: str, kind: str
+) -> None:
+    monkeypatch.setattr(tools, "TIMEOUT_S", 0.2)
+    tool(two_p800 / "bin", "xpu-smi", shell)
+    monitor = Kunlunxin().monitor()
+    with pytest.raises(MonitorFault) as found:
+        monitor.read()
+    assert found.value.kind == kind
+    assert Kunlunxin().product_names() == ["unknown"] * 2
+    (two_p800 / "bin/xpu-smi").unlink()
+    with pytest.raises(MonitorFault) as found:
+        monitor.read()
+    assert found.value.kind == "absent"

@@ -1,0 +1,286 @@
+"""AMD's and Hygon's vendors on machines made of files, with tools that print what was published."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from trainmark import devices
+from trainmark.conformance.device import vendor_faults
+from trainmark.devices import tool as tools
+from trainmark.devices.amd import Amd
+from trainmark.devices.hygon import Hygon
+from trainmark.protocols import Diagnoses, Located, MonitorFault
+from trainmark.spec import Recipe
+from vendor_machines import built, kfd_node, machine, pci_card, printing, tool, write
+
+if TYPE_CHECKING:
+    from trainmark.devices.rocm import RocmVendor
+
+__all__ = ["machine"]
+
+RECORDED = Path(__file__).parent / "recorded"
+AMD, HYGON = 0x1002, 0x1D94
+MI100 = RECORDED / "rocm-smi/6.0.2-mi100.json"
+BOTH = pytest.mark.parametrize(("vendor", "pci_vendor"), [(Amd(), AMD), (Hygon(), HYGON)])
+
+
+@pytest.fixture
+def two_mi100(machine: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two cards whose order in KFD's list is not that of the tool, and a processor."""
+    root = machine / "root"
+    kfd_node(root, 0, vendor=0)
+    kfd_node(root, 1, vendor=AMD, minor=128, bus=0xA3, unique_id=0x92A3B4C5D6E7F801)
+    kfd_node(root, 2, vendor=AMD, minor=129, bus=0x83, unique_id=0x1A2B3C4D5E6F7081)
+    pci_card(root, "0000:83:00.0", vendor=AMD, kind="0x120000", node=0)
+    pci_card(root, "0000:a3:00.0", vendor=AMD, kind="0x120000", node=1)
+    write(root / "sys/module/amdgpu/version", "6.10.5\n")
+    tool(machine / "bin", "rocm-smi", printing(MI100))
+    built(monkeypatch, hip="6.0.32830")
+    return machine
+
+
+@BOTH
+def test_an_empty_machine_has_no_device(
+    vendor: RocmVendor, pci_vendor: int, machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built(monkeypatch, hip="6.0")
+    assert (vendor.count(), vendor.product_names(), vendor.monitored(1)) == (0, [], [])
+    assert vendor.rank_memory(1) is None
+    assert vendor.driver_version() is None
+    assert vendor.unusable() is None
+    with pytest.raises(MonitorFault) as found:
+        vendor.monitor()
+    assert found.value.kind == "absent"
+
+
+@BOTH
+def test_the_vendor_keeps_the_protocols(vendor: RocmVendor, pci_vendor: int) -> None:
+    assert vendor_faults(vendor) == []
+    assert isinstance(vendor, Diagnoses)
+    assert isinstance(vendor, Located)
+    assert (vendor.torch_type, vendor.collective_backend) == ("cuda", "nccl")
+    assert vendor.visible_devices == "HIP_VISIBLE_DEVICES"
+    assert {"HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"} <= set(vendor.recorded_variables)
+    assert vendor.name in devices.vendors()
+
+
+@BOTH
+def test_vendors_are_told_apart_by_the_id_on_the_bus(
+    vendor: RocmVendor, pci_vendor: int, machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built(monkeypatch, hip="6.0")
+    other = AMD + HYGON - pci_vendor
+    kfd_node(machine / "root", 1, vendor=other, minor=128)
+    assert vendor.count() == 0
+    kfd_node(machine / "root", 2, vendor=pci_vendor, minor=129)
+    assert vendor.count() == 1
+    assert vendor.product_names() == ["unknown"]
+
+
+def test_devices_are_mapped_to_the_tools_numbers_by_their_ids(two_mi100: Path) -> None:
+    vendor = Amd()
+    assert vendor.count() == 2
+    assert vendor.product_names() == ["Arcturus GL-XL [Instinct MI100]"] * 2
+    assert vendor.monitored(2) == [1, 0]
+    assert [vendor.numa_node(rank) for rank in range(3)] == [1, 0, None]
+    memory = vendor.rank_memory(2)
+    assert memory is not None
+    assert memory.rank_bytes == 34342961152 - 6750208
+    assert vendor.driver_version() == "6.10.5"
+
+
+@pytest.mark.parametrize(
+    ("variables", "left"),
+    [
+        ({}, [0, 1]),
+        ({"HIP_VISIBLE_DEVICES": "1"}, [1]),
+        ({"HIP_VISIBLE_DEVICES": "1,0"}, [1, 0]),
+        ({"HIP_VISIBLE_DEVICES": ""}, []),
+        ({"HIP_VISIBLE_DEVICES": "0,7,1"}, [0]),
+        ({"HIP_VISIBLE_DEVICES": "9" * 5000}, []),
+        ({"CUDA_VISIBLE_DEVICES": "1"}, [1]),
+        ({"HIP_VISIBLE_DEVICES": "0", "CUDA_VISIBLE_DEVICES": "1"}, [0]),
+        ({"ROCR_VISIBLE_DEVICES": "1"}, [1]),
+        ({"ROCR_VISIBLE_DEVICES": "1", "HIP_VISIBLE_DEVICES": "0"}, [1]),
+        ({"ROCR_VISIBLE_DEVICES": "1", "HIP_VISIBLE_DEVICES": "1"}, []),
+        ({"ROCR_VISIBLE_DEVICES": "GPU-1a2b3c4d5e6f7081"}, [1]),
+        ({"ROCR_VISIBLE_DEVICES": "GPU-0"}, []),
+    ],
+)
+def test_both_runtimes_hide_devices(
+    two_mi100: Path, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], left: list[int]
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    vendor = Amd()
+    assert vendor.visible() == left
+    assert vendor.count() == len(left)
+    assert vendor.monitored(2) == [1 - number for number in left]
+    assert (vendor.unusable() is None) is bool(left)
+
+
+def test_a_container_sees_the_devices_that_it_was_given(two_mi100: Path) -> None:
+    (two_mi100 / "root/dev/dri/renderD128").unlink()
+    vendor = Amd()
+    assert vendor.count() == 1
+    assert vendor.monitored(1) == [0]
+    assert vendor.numa_node(0) == 0
+
+
+def test_another_torch_is_named(two_mi100: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    built(monkeypatch, cuda="13.0")
+    vendor = Amd()
+    assert vendor.count() == 0
+    refusal = vendor.unusable()
+    assert refusal is not None
+    assert "2 amd device(s)" in refusal.why
+
+
+def test_files_that_the_user_may_not_open_are_named(
+    two_mi100: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = {two_mi100 / "root/dev/dri/renderD128"}
+    monkeypatch.setattr(os, "access", lambda file, mode: file not in closed)
+    vendor = Amd()
+    assert vendor.count() == 2  # one of them can be used
+    closed.add(two_mi100 / "root/dev/kfd")
+    assert vendor.count() == 0
+    refusal = vendor.unusable()
+    assert refusal is not None
+    assert "dev/kfd" in refusal.why
+    assert vendor.denied()[0].group() in refusal.way_out
+
+
+def test_partitions_of_a_device_are_not_guessed(two_mi100: Path) -> None:
+    root = two_mi100 / "root"
+    told = '{"card0": {"Unique ID": "0x7"}, "card1": {"Unique ID": "0x7"}}'
+    tool(two_mi100 / "bin", "rocm-smi", f"echo {shlex.quote(told)}")
+    for node in (1, 2):
+        kfd_node(root, node, vendor=AMD, minor=127 + node, bus=0x83, unique_id=7)
+    assert Amd().count() == 2
+    assert Amd().monitored(1) == []
+
+
+def test_one_device_needs_no_identity(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    built(monkeypatch, hip="7.0")
+    kfd_node(machine / "root", 1, vendor=AMD, minor=128, bus=0x99)
+    tool(machine / "bin", "rocm-smi", "echo '{\"card0\": {}}'")
+    assert Amd().monitored(1) == [0]
+
+
+def test_tf32_and_graphs_are_refused() -> None:
+    for vendor in (Amd(), Hygon()):
+        assert vendor.refuse(Recipe(precision="tf32"), 1) is not None
+        assert vendor.refuse(Recipe(compile="reduce-overhead"), 1) is not None
+        assert vendor.refuse(Recipe(precision="bf16"), 8) is None
+
+
+def test_amd_smi_is_preferred_and_names_come_once(machine: Path) -> None:
+    folder = RECORDED / "amd-smi"
+    calls = machine / "calls"
+    metric = shlex.quote(str(folder / "6.3-metric-mi300x.documentation.json"))
+    static = shlex.quote(str(folder / "7-static-mi300x.json"))
+    tool(
+        machine / "bin", "amd-smi",
+        f'echo "$*" >> {calls}; case $1 in metric) cat {metric};; static) cat {static};; esac',
+    )  # fmt: skip
+    tool(machine / "bin", "rocm-smi", "exit 1")
+    monitor = Amd().monitor()
+    assert monitor.name == "amd-smi"
+    first, second = monitor.read()
+    assert (first.name, first.uuid) == ("AMD Instinct MI300X", "4d5e6f708192a3b4")
+    assert (first.energy_j, first.throttle_reasons) == (12345678.901, ())
+    assert (second.name, second.uuid, second.power_w) == (None, None, 742.0)
+    monitor.read()
+    monitor.close()
+    told = [line.split()[0] for line in calls.read_text().splitlines()]
+    assert told == ["metric", "static", "metric"]
+
+
+def test_an_amd_smi_without_violations_is_asked_for_the_rest(machine: Path) -> None:
+    calls = machine / "calls"
+    metric = shlex.quote(str(RECORDED / "amd-smi/6.2-metric-power.json"))
+    tool(
+        machine / "bin", "amd-smi",
+        f'echo "$*" >> {calls}; case "$*" in *--throttle*) exit 2;; metric*) cat {metric};; '
+        '*) echo "[{\\"gpu\\": 0}]";; esac',
+    )  # fmt: skip
+    monitor = Amd().monitor()
+    assert [sample.power_w for sample in monitor.read()] == [10.0]
+    assert [sample.power_w for sample in monitor.read()] == [10.0]
+    told = [line.split()[0] for line in calls.read_text().splitlines()]
+    assert told == ["metric", "metric", "static", "metric"]  # the first form is not tried again
+
+
+def test_a_rocm_smi_that_ends_with_an_error_is_still_read(machine: Path) -> None:
+    tool(machine / "bin", "rocm-smi", f"{printing(MI100)}; exit 2")
+    assert [sample.index for sample in Amd().monitor().read()] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("shell", "kind"),
+    [
+        ("sleep 600", "hung"),
+        ("", "unreadable"),
+        ("echo no devices", "unreadable"),
+        ("echo '{}'", "unreadable"),
+        ("exit 3", "failed"),
+        (printing(RECORDED / "hy-smi/26.04-bw1000.txt"), "unreadable"),
+    ],
+)
+def test_a_tool_that_does_not_answer_is_a_fault(
+    two_mi100: Path, monkeypatch: pytest.MonkeyPatch, shell: str, kind: str
+) -> None:
+    monkeypatch.setattr(tools, "TIMEOUT_S", 0.2)
+    tool(two_mi100 / "bin", "rocm-smi", shell)
+    vendor = Amd()
+    with pytest.raises(MonitorFault) as found:
+        vendor.monitor().read()
+    assert found.value.kind == kind
+    # Planning goes on without it.
+    assert (vendor.count(), vendor.product_names()) == (2, ["unknown"] * 2)
+    assert vendor.rank_memory(2) is None
+    assert vendor.monitored(2) == []
+
+
+def test_a_tool_that_disappears_is_absent_and_comes_back(two_mi100: Path) -> None:
+    monitor = Amd().monitor()
+    assert len(monitor.read()) == 2
+    file = two_mi100 / "bin/rocm-smi"
+    file.rename(file.with_name("away"))
+    with pytest.raises(MonitorFault) as found:
+        monitor.read()
+    assert found.value.kind == "absent"
+    file.with_name("away").rename(file)
+    assert len(monitor.read()) == 2
+
+
+def test_hygon_reads_json_and_an_older_tools_table(
+    machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = machine / "root"
+    built(monkeypatch, hip="6.3")
+    kfd_node(root, 1, vendor=HYGON, minor=128, bus=0x09, unique_id=0x5E6F708192A3B4C5)
+    write(root / "sys/module/hydcu/version", "6.3.31\n")
+    tool(machine / "bin", "hy-smi", printing(RECORDED / "hy-smi/24.04.3-k100ai.json"))
+    vendor = Hygon()
+    assert vendor.product_names() == ["DCU xxxx"]
+    assert vendor.monitored(1) == [0]
+    assert vendor.driver_version() == "6.3.31"
+    write(root / "sys/module/hycu/version", "6.3.40\n")
+    assert vendor.driver_version() == "6.3.40"
+    table = printing(RECORDED / "hy-smi/26.04-bw1000.txt")
+    tool(machine / "bin", "hy-smi", f"[ $# = 0 ] || {{ echo usage: hy-smi; exit 2; }}; {table}")
+    assert [sample.power_w for sample in Hygon().monitor().read()] == [80.0, 89.0]
+
+
+def test_hygon_takes_rocm_smi_where_there_is_no_hy_smi(machine: Path) -> None:
+    tool(machine / "bin", "rocm-smi", printing(RECORDED / "hy-smi/23.10.1-z100.txt"))
+    monitor = Hygon().monitor()
+    assert monitor.name == "rocm-smi"
+    assert [sample.power_w for sample in monitor.read()] == [38.0, 41.0, 38.0, 39.0]

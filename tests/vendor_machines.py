@@ -1,0 +1,124 @@
+"""Machines with other vendors' cards, as files below a folder, and their tools as scripts."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from typing import TYPE_CHECKING
+
+import pytest
+
+from trainmark.devices import torch_build, torch_vendor
+from trainmark.protocols import MonitorFault
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from trainmark.protocols import DeviceSample
+
+# What a parser may return: above it a value is not a reading of one card.
+MOST = {
+    "temperature_c": 250.0, "power_w": 1e15, "memory_used_bytes": 1e15, "memory_total_bytes": 1e15,
+    "utilization_percent": 100.0, "clock_mhz": 1e15, "memory_clock_mhz": 1e15, "energy_j": 1e16,
+}  # fmt: skip
+
+
+def read_or_fault(parse: Callable[[str], list[DeviceSample]], text: str) -> list[DeviceSample]:
+    """Return what a parser reads, with every value in its bounds; empty if it is unreadable."""
+    fault, samples = None, []
+    try:
+        samples = parse(text)
+    except MonitorFault as error:
+        fault = error
+    assert fault is None or (fault.kind == "unreadable" and fault.said)
+    indices = [sample.index for sample in samples]
+    assert indices == sorted(set(indices))
+    for sample in samples:
+        assert sample.index >= 0
+        for name, most in MOST.items():
+            value = getattr(sample, name)
+            least = -60.0 if name == "temperature_c" else 0.0
+            assert value is None or (math.isfinite(value) and least <= value <= most), (name, value)
+        for name in ("name", "uuid"):
+            assert getattr(sample, name) is None or isinstance(getattr(sample, name), str)
+            assert getattr(sample, name) != ""
+    return samples
+
+
+def tool(folder: Path, name: str, shell: str) -> None:
+    """Put a tool on the PATH that runs ``shell``."""
+    file = folder / name
+    file.write_text(f"#!/bin/sh\n{shell}\n")
+    file.chmod(0o755)
+
+
+def printing(file: Path) -> str:
+    return f"cat {shlex.quote(str(file))}"
+
+
+def write(file: Path, text: str = "") -> Path:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+    return file
+
+
+def kfd_node(
+    root: Path, number: int, *, vendor: int, minor: int = 0, bus: int = 0, unique_id: int = 0
+) -> None:
+    """Add a compute device to KFD's list; with minor 0 a processor."""
+    told = {
+        "cpu_cores_count": 0 if minor else 64,
+        "simd_count": 304 if minor else 0,
+        "vendor_id": vendor,
+        "location_id": bus << 8,
+        "domain": 0,
+        "drm_render_minor": minor,
+        "unique_id": unique_id,
+    }
+    text = "".join(f"{name} {value}\n" for name, value in told.items())
+    write(root / f"sys/class/kfd/kfd/topology/nodes/{number}/properties", text)
+    write(root / "dev/kfd")
+    if minor:
+        write(root / f"dev/dri/renderD{minor}")
+
+
+def pci_card(
+    root: Path, address: str, *, vendor: int, kind: str = "0x030000", node: int = -1,
+    driver: str = "", minor: int = 0,
+) -> Path:  # fmt: skip
+    """Add a card to the PCI bus and return its folder."""
+    folder = root / "sys/bus/pci/devices" / address
+    write(folder / "vendor", f"0x{vendor:04x}\n")
+    write(folder / "class", f"{kind}\n")
+    write(folder / "numa_node", f"{node}\n")
+    if driver:
+        target = root / "sys/bus/pci/drivers" / driver
+        target.mkdir(parents=True, exist_ok=True)
+        (folder / "driver").symlink_to(target)
+    if minor:
+        (folder / f"drm/renderD{minor}").mkdir(parents=True)
+        write(root / f"dev/dri/renderD{minor}")
+    return folder
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine without cards: ``root``, and ``bin`` as the only folder of vendors' tools."""
+    root = tmp_path / "root"
+    root.mkdir()
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setattr(torch_vendor, "ROOT", root)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    for name in (
+        "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES",
+        "XPU_VISIBLE_DEVICES", "ZE_AFFINITY_MASK", "ZE_FLAT_DEVICE_HIERARCHY",
+    ):  # fmt: skip
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+def built(monkeypatch: pytest.MonkeyPatch, **what: str) -> None:
+    """Have the installed torch say that it was built for ``what``."""
+    build = torch_build.TorchBuild("2.13.0", what.pop("cuda", None), **what)
+    monkeypatch.setattr(torch_vendor, "torch_build", lambda: build)
