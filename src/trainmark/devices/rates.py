@@ -3,29 +3,57 @@
 from __future__ import annotations
 
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trainmark.protocols import MatmulRate
+from trainmark.protocols import MatmulRate, ReportsClocks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from trainmark.protocols import Device
     from trainmark.spec import Precision
 
 _BUDGET_NS = 250_000_000
-_MAX_REPEATS = 20
+_MOST_REPEATS = 20
 _COPIES = 5
+_RANDOM_ROWS = 1024  # of an operand; further rows repeat them, because drawing takes time
+_COMPARED = 16  # rows and columns of a result
+# Of the relative error in the Frobenius norm, with inner dimensions up to 50,000. A factor in fp32
+# is rounded by 2**-24, in TF32 by 2**-11; a result in fp16 by 2**-11, in bf16 by 2**-9, and sums of
+# parts of the inner dimension too. fp32 on TF32 units has about 4e-4.
+_MOST_ERROR = {"fp32": 1e-4, "tf32": 5e-3, "fp16": 5e-3, "bf16": 2e-2}
 
 
-def _elapsed_ns(device: Device, work: Callable[[], object]) -> int:
-    """Return the device time of ``work``, with nothing else running on the device."""
+class Work(NamedTuple):
+    """Something to time: ``run`` does it, ``fault`` says what is wrong with its last result."""
+
+    run: Callable[[], object]
+    fault: Callable[[], str | None]
+
+
+def elapsed_ns(device: Device, run: Callable[[], object]) -> int:
+    """Return the device time of ``run``, with nothing else running on the device."""
     device.synchronize()
     start = device.mark()
-    work()
+    run()
     end = device.mark()
     device.synchronize()
     return device.elapsed_ns(start, end)
+
+
+def repeated_ns(
+    device: Device,
+    run: Callable[[], object],
+    *,
+    budget_ns: float = _BUDGET_NS,
+    least: int = 1,
+    elapsed: Callable[[Device, Callable[[], object]], int] = elapsed_ns,
+) -> list[int]:
+    """Return the time of each repetition: ``least`` at least, 20 at most, until the budget ends."""
+    times_ns: list[int] = []
+    while len(times_ns) < least or (len(times_ns) < _MOST_REPEATS and sum(times_ns) < budget_ns):
+        times_ns.append(elapsed(device, run))
+    return times_ns
 
 
 def best_matmul_rate(device: Device, precision: Precision, *, sizes: tuple[int, ...]) -> MatmulRate:
@@ -65,24 +93,13 @@ def shape_rate(device: Device, precision: Precision, shape: tuple[int, int, int]
         precision: in effect already, see ``Device.set_precision``.
         shape: rows, inner and columns: ``(rows, inner) @ (inner, columns)``.
     """
-    import torch
-
-    rows, inner, columns = shape
-    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, torch.float32)
-    generator = torch.Generator().manual_seed(rows)
-    left, right = (
-        device.place(torch.randn(size, generator=generator)).to(dtype)
-        for size in ((rows, inner), (inner, columns))
-    )
-    out = left.new_empty(rows, columns)
-    torch.mm(left, right, out=out)
-    times_ns: list[int] = []
-    while len(times_ns) < _MAX_REPEATS and sum(times_ns) < _BUDGET_NS:
-        times_ns.append(_elapsed_ns(device, lambda: torch.mm(left, right, out=out)))
-    return MatmulRate(flops(shape) * 1e9 / min(times_ns), _swing(times_ns))
+    run = matmul(device, precision, shape).run
+    run()
+    times_ns = repeated_ns(device, run)
+    return MatmulRate(flops(shape) * 1e9 / min(times_ns), swing(times_ns))
 
 
-def _swing(times_ns: list[int]) -> float | None:
+def swing(times_ns: Sequence[int]) -> float | None:
     """Return how much the two halves of the repetitions differ in speed; None for a single one."""
     half = len(times_ns) // 2
     if half == 0:
@@ -91,44 +108,131 @@ def _swing(times_ns: list[int]) -> float | None:
     return 1 - faster / slower
 
 
+def matmul(device: Device, precision: Precision, shape: tuple[int, int, int]) -> Work:
+    """Return a matmul of random numbers; its operands are ready. See ``shape_rate``."""
+    import torch
+
+    rows, inner, columns = shape
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, torch.float32)
+    generator = torch.Generator().manual_seed(rows)
+
+    def operand(rows: int, columns: int) -> Any:
+        drawn = torch.randn(min(rows, _RANDOM_ROWS), columns, generator=generator)
+        return device.place(drawn).to(dtype).repeat(-(-rows // len(drawn)), 1)[:rows]
+
+    left, right = operand(rows, inner), operand(inner, columns)
+    out = left.new_empty(rows, columns)
+
+    def fault() -> str | None:
+        by_rows, by_columns = max(1, rows // _COMPARED), max(1, columns // _COMPARED)
+        exact = left[::by_rows].cpu().double() @ right[:, ::by_columns].cpu().double()
+        found = out[::by_rows, ::by_columns].cpu().double()
+        error, most = float((found - exact).norm() / exact.norm()), _MOST_ERROR[precision]
+        return None if error <= most else f"relative error {error:.2g}, at most {most:g}"
+
+    return Work(lambda: torch.mm(left, right, out=out), fault)
+
+
+def _pattern(size_bytes: int) -> Any:
+    """Return fp32 numbers on the host, small enough that sums of a few of them are exact."""
+    import torch
+
+    count = size_bytes // 4
+    return torch.arange(1024.0).repeat(count // 1024 + 1)[:count]
+
+
+def copy(device: Device, size_bytes: int) -> Work:
+    """Return a copy of ``size_bytes`` within the device's memory: as many read, as many written."""
+    import torch
+
+    source = device.place(_pattern(size_bytes))
+    target = torch.zeros_like(source)
+    return Work(lambda: target.copy_(source), lambda: _difference(target, source))
+
+
+def triad(device: Device, size_bytes: int) -> Work:
+    """Return ``a = b + 3 c`` with arrays of ``size_bytes`` each: two are read, one is written.
+
+    One of STREAM's four (https://www.cs.virginia.edu/stream/ref.html, 2026-11-22).
+    """
+    import torch
+
+    first = device.place(_pattern(size_bytes))
+    second, out = first.clone(), torch.zeros_like(first)
+    return Work(
+        lambda: torch.add(first, second, alpha=3.0, out=out),
+        lambda: _difference(out, 4 * first),
+    )
+
+
+def transfer(device: Device, size_bytes: int, *, to_device: bool, pinned: bool) -> Work | None:
+    """Return a copy between the host's memory and the device's.
+
+    None where the device computes in the host's memory.
+
+    Args:
+        pinned: whether the host's side is pinned; otherwise it is ordinary, pageable memory.
+    """
+    import torch
+
+    host = _pattern(size_bytes)
+    there = device.place(host)
+    if there is host:
+        return None
+    source, target = (host, torch.zeros_like(there)) if to_device else (there, host.clone().zero_())
+    if pinned and to_device:
+        source = device.pin(source)
+    elif pinned:
+        target = device.pin(target)
+    return Work(
+        lambda: target.copy_(source, non_blocking=pinned),
+        lambda: _difference(target.cpu(), source.cpu()),
+    )
+
+
+def _difference(found: Any, expected: Any) -> str | None:
+    """Tell how much of a result on any device is wrong."""
+    import torch
+
+    if torch.equal(found, expected):
+        return None
+    return f"{int((found != expected).sum())} of {found.numel()} numbers are wrong"
+
+
 def best_copy_rate(device: Device, *, copied_bytes: int) -> float:
     """Return bytes read plus written per second, of the fastest of a few copies.
 
     Args:
         copied_bytes: size of one copy; choose it far larger than every cache.
     """
-    import torch
-
-    source = device.place(torch.ones(copied_bytes // 4))
-    target = torch.empty_like(source)
-    target.copy_(source)  # faults the pages in
-    fastest_ns = min(_elapsed_ns(device, lambda: target.copy_(source)) for _ in range(_COPIES))
-    return 2 * copied_bytes * 1e9 / fastest_ns
+    run = copy(device, copied_bytes).run
+    return 2 * copied_bytes * 1e9 / min(repeated_ns(device, run, budget_ns=0, least=_COPIES))
 
 
 def upload_rate(device: Device, *, copied_bytes: int, pinned: bool) -> float | None:
     """Return bytes per second from the host's memory to the device's, of the fastest of a few.
 
-    None where the device computes in the host's memory.
-
-    Args:
-        pinned: whether the source is pinned before; otherwise ``Device.place`` pins it each time.
+    None where the device computes in the host's memory; see ``transfer``.
     """
+    work = transfer(device, copied_bytes, to_device=True, pinned=pinned)
+    if work is None:
+        return None
+    return copied_bytes * 1e9 / min(repeated_ns(device, work.run, budget_ns=0, least=_COPIES))
+
+
+def clocks_under_load(device: Device, *, size: int, matmuls: int) -> dict[str, float | None]:
+    """Return the clocks while fp32 matmuls are queued; empty where the device cannot tell."""
     import torch
 
-    source = torch.ones(copied_bytes // 4)
-    if device.place(source) is source:
-        return None
-    if pinned:
-        source = device.pin(source)
-    times_ns = []
-    for _ in range(_COPIES):
-        device.synchronize()
-        start_ns = perf_counter_ns()
-        device.place(source)
-        device.synchronize()
-        times_ns.append(perf_counter_ns() - start_ns)
-    return copied_bytes * 1e9 / min(times_ns)
+    if not isinstance(device, ReportsClocks):
+        return {}
+    left = device.place(torch.ones(size, size))
+    out = torch.empty_like(left)
+    for _ in range(matmuls):
+        torch.mm(left, left, out=out)
+    found = device.clocks()
+    device.synchronize()
+    return found
 
 
 class LaunchTimes(NamedTuple):
