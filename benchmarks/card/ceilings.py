@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, get_args
 from benchmarks.card.section import Card, Findings
 from benchmarks.harness import Bar, sized
 from trainmark.devices.peaks import dense_peak
-from trainmark.errors import EnvironmentFault
-from trainmark.protocols import MatmulRate, ReportsClocks
-from trainmark.spec import Precision, Recipe
+from trainmark.spec import Precision
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Mapping
 
-    from trainmark.protocols import Device, Vendor
+    from trainmark.measure.ceilings import Point
 
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 TITLE = "Ceilings: matmul, copies, launches"
@@ -28,78 +26,36 @@ SHAPES: tuple[tuple[int, int, int], ...] = sized(
     ),
     ((64, 64, 64), (96, 64, 32)),
 )  # fmt: skip
+BUDGET_NS = sized(5e9, 1e8)  # of a precision
+MEMORY_BYTES = 8 << 30
 COPIED_BYTES: tuple[int, ...] = sized((1 << 20, 16 << 20, 1 << 30), (1 << 16,))
 LAUNCHES, ROUNDS = sized((500, 21), (20, 3))
-LOAD_MATMULS = sized(200, 2)
-
-
-def refusal(vendor: Vendor, device: Device, precision: Precision) -> str | None:
-    """Switch the device to ``precision``; return why it cannot be, if it cannot."""
-    refused = vendor.refuse(Recipe(precision=precision), 1)
-    if refused is not None:
-        return refused.why
-    try:
-        device.set_precision(precision)
-    except EnvironmentFault as fault:
-        return fault.what
-    return None
-
-
-def _sweep(device: Device, precision: Precision) -> Iterator[tuple[str, MatmulRate | None]]:
-    """Yield each shape with its rate; None for one that would take too long."""
-    from trainmark.devices.rates import shape_rate, takes_too_long
-
-    best = 0.0
-    for shape in SHAPES:
-        name = " x ".join(map(str, shape))
-        if best and takes_too_long(shape, best):
-            yield name, None
-            continue
-        rate = shape_rate(device, precision, shape)
-        best = max(best, rate.flops_per_second)
-        yield name, rate
-
-
-def _clocks_under_load(device: Device) -> dict[str, float | None]:
-    """Return the clocks while matmuls are queued; empty where the device cannot tell."""
-    import torch
-
-    if not isinstance(device, ReportsClocks):
-        return {}
-    size = SHAPES[0][0] * 8
-    left = device.place(torch.ones(size, size))
-    out = torch.empty_like(left)
-    for _ in range(LOAD_MATMULS):
-        torch.mm(left, left, out=out)
-    found = device.clocks()
-    device.synchronize()
-    return {f"loaded_{name}": value for name, value in found.items()}
+LOAD_SIZE, LOAD_MATMULS = sized((4096, 200), (512, 2))
 
 
 def run(card: Card) -> Findings:
     from trainmark import devices
-    from trainmark.devices.rates import best_copy_rate, launch_times, upload_rate
+    from trainmark.devices import rates
+    from trainmark.measure.ceilings import matmul_candidates, refusal, sweep
 
     vendor = devices.choose(card.device)
     device = vendor.open(0, 1)
     product = device.describe()["name"]
     findings = Findings(bars=[])
-    lines = ["| matmul | " + " | ".join(PRECISIONS) + " |", "|---" * (len(PRECISIONS) + 1) + "|"]
-    cells: dict[str, list[str]] = {}
-    refused = []
+    measured: dict[Precision, Mapping[tuple[int, ...], Point]] = {}
+    refused, wrong = [], []
     for precision in PRECISIONS:
         why = refusal(vendor, device, precision)
         if why is not None:
             refused.append(f"- {precision}: {why}.")
-        rates = {} if why is not None else dict(_sweep(device, precision))
-        for shape in SHAPES:
-            rate = rates.get(" x ".join(map(str, shape)))
-            text = "" if rate is None else f"{rate.flops_per_second / 1e12:.4g}"
-            if rate is not None and rate.swing is not None:
-                text += f" ({100 * rate.swing:.0f}%)"
-            cells.setdefault(" x ".join(map(str, shape)), []).append(text)
-        known = [rate.flops_per_second for rate in rates.values() if rate is not None]
-        best = max(known, default=None)
+            continue
+        candidates = matmul_candidates(device, precision, dict.fromkeys(SHAPES, ""))
+        points = sweep(device, candidates, budget_ns=BUDGET_NS, memory_bytes=MEMORY_BYTES)
+        measured[precision] = {point.size: point for point in points}
+        wrong += [f"{precision} {p.size}: {p.reason}" for p in points if p.status == "wrong"]
+    for precision in PRECISIONS:
+        points = tuple(measured.get(precision, {}).values())
+        best = max((point.rate["max"] for point in points if point.rate), default=None)
         findings.figures[f"matmul_{precision}_flops_per_second"] = best
         peak = dense_peak(product, precision)
         if best is not None and peak is not None:
@@ -108,28 +64,45 @@ def run(card: Card) -> Findings:
                 Bar(f"fastest {precision} matmul / published peak", f"{share:.3f}",
                     "at most 1, or the times are wrong", share <= 1)
             )  # fmt: skip
-    lines += [f"| {name} | {' | '.join(row)} |" for name, row in cells.items()]
+    findings.bars.append(
+        Bar("matmuls with a wrong result", "; ".join(wrong) or "none", "none", not wrong)
+    )
     device.set_precision("fp32")
     for size in COPIED_BYTES:
-        findings.figures[f"copy_{size}_bytes_per_second"] = best_copy_rate(
+        findings.figures[f"copy_{size}_bytes_per_second"] = rates.best_copy_rate(
             device, copied_bytes=size
         )
         for kind, pinned in (("pageable", False), ("pinned", True)):
-            findings.figures[f"upload_{kind}_{size}_bytes_per_second"] = upload_rate(
+            findings.figures[f"upload_{kind}_{size}_bytes_per_second"] = rates.upload_rate(
                 device, copied_bytes=size, pinned=pinned
             )
-    times = launch_times(device, launches=LAUNCHES, rounds=ROUNDS)
+    times = rates.launch_times(device, launches=LAUNCHES, rounds=ROUNDS)
     for name, values in times._asdict().items():
         findings.figures[f"launch_{name}"] = statistics.median(values)
         quarters = statistics.quantiles(values, n=4)
         findings.figures[f"launch_{name}_p25"] = quarters[0]
         findings.figures[f"launch_{name}_p75"] = quarters[2]
-    findings.figures |= _clocks_under_load(device)
+    loaded = rates.clocks_under_load(device, size=LOAD_SIZE, matmuls=LOAD_MATMULS)
+    findings.figures |= {f"loaded_{name}": value for name, value in loaded.items()}
+    cells = [
+        [_cell(measured.get(precision, {}).get(shape)) for precision in PRECISIONS]
+        for shape in SHAPES
+    ]
     findings.text = "\n".join([
-        "TFLOP/s of the fastest of up to 20 repetitions in a quarter of a second; in brackets by "
-        "how much one half of them was slower than the other. Empty: refused or too slow.",
-        "", *lines, "", *refused, "",
+        "TFLOP/s of the fastest of up to 20 repetitions; in brackets by how much one half of them "
+        "was slower than the other. Empty: refused, too slow, or the result is wrong.",
+        "", "| matmul | " + " | ".join(PRECISIONS) + " |", "|---" * (len(PRECISIONS) + 1) + "|",
+        *(f"| {' x '.join(map(str, shape))} | {' | '.join(row)} |"
+          for shape, row in zip(SHAPES, cells, strict=True)),
+        "", *refused, "",
         "Copies count bytes read plus bytes written; uploads the bytes copied. "
         f"A launch is of a kernel of one element, {LAUNCHES} a round, {ROUNDS} rounds.",
     ])  # fmt: skip
     return findings
+
+
+def _cell(point: Point | None) -> str:
+    if point is None or point.rate is None:
+        return ""
+    text = f"{point.rate['max'] / 1e12:.4g}"
+    return text if point.swing is None else f"{text} ({100 * point.swing:.0f}%)"

@@ -11,13 +11,13 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-from benchmarks.card.ceilings import refusal
 from benchmarks.card.section import Card, Findings
 from benchmarks.card.training import PROFILE_S, take_turns
 from benchmarks.distilbert_step import make_data, our_job, step_flops, train_with_library
 from benchmarks.harness import Bar, sized
 from benchmarks.peers import PeerFailedError, serve, take_steps
 from benchmarks.profiling import print_profile, profile_table
+from trainmark.measure.ceilings import refusal
 
 if TYPE_CHECKING:
     from benchmarks.card.training import Measured

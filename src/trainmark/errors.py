@@ -90,6 +90,12 @@ class LostRunError(TrainmarkError):
     exit_code = EXIT_FAILED
 
 
+class MeasurementError(TrainmarkError):
+    """A measurement that started and failed, or was stopped."""
+
+    exit_code = EXIT_FAILED
+
+
 class RunError(Exception):
     """A run that started and failed.
 

@@ -508,6 +508,8 @@ class Case:
         mission: how the JSON record of one case names it; None: no such record is written.
         precision_labels: names of precisions on the case's published pages, where they differ:
             ``{"fp16": "amp"}``.
+        layers: rows, inner and columns of matmuls of its standard recipe, forward, by the
+            layer's name; ``trainmark ceilings`` measures their rates.
         messages: sentences of the codes that this case's job emits, for example
             ``my_case.no_answers``, with arguments in ``str.format`` syntax. Those in a
             ``messages.toml`` beside ``case.py`` are added.
@@ -532,6 +534,7 @@ class Case:
     work_unit: Literal["samples", "tokens"] = "samples"
     mission: Mission | None = None
     precision_labels: Mapping[str, str] = field(default_factory=dict)
+    layers: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
     messages: Mapping[str, Text] = field(default_factory=dict)
     page: PageSpec = field(default_factory=PageSpec)
 

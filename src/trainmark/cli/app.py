@@ -14,7 +14,19 @@ from typing import Annotated
 
 import typer
 
-from trainmark.cli import analyze, check, doctor, list_, prepare, record, report, run, schema, show
+from trainmark.cli import (
+    analyze,
+    ceilings,
+    check,
+    doctor,
+    list_,
+    prepare,
+    record,
+    report,
+    run,
+    schema,
+    show,
+)
 from trainmark.cli.help_ import with_examples
 from trainmark.errors import EXIT_FAILED, TrainmarkError
 
@@ -54,7 +66,7 @@ def trainmark(
     """Measure how fast an accelerator really trains."""
 
 
-for verb in (run, list_, doctor, prepare, show, report, record, check, analyze, schema):
+for verb in (run, list_, doctor, ceilings, prepare, show, report, record, check, analyze, schema):
     kind = with_examples(verb.EXAMPLES)
     if verb is prepare:
         kind = prepare.with_options_of_cases(kind)

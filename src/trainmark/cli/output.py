@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from trainmark.errors import escaped
+from trainmark.errors import EnvironmentFault, escaped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
     from trainmark.errors import TrainmarkError
 
@@ -29,3 +30,17 @@ def say_faults(faults: Iterable[TrainmarkError]) -> None:
     """Name what is left out because it cannot be used, and why."""
     for fault in faults:
         say(f"trainmark: {fault}", err=True)
+
+
+def write_text(output: Path, text: str) -> None:
+    """Write a file that the user named with ``-o``.
+
+    Raises:
+        EnvironmentFault: it cannot be written.
+    """
+    try:
+        output.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise EnvironmentFault(
+            f"cannot write: {error.strerror}", where=str(output), remedy="choose another -o"
+        ) from error

@@ -7,9 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from trainmark.cli.output import say
+from trainmark.cli.output import say, write_text
 from trainmark.cli.show import Reader, find_runs, newest_run
-from trainmark.errors import EnvironmentFault
 
 NAME = "report"
 EXAMPLES = """\
@@ -51,15 +50,6 @@ def command(
     if output is None or str(output) == "-":
         say(text, newline=False)
     else:
-        _write(output, text)
+        write_text(output, text)
         say(str(output), err=True)
     reader.end()
-
-
-def _write(output: Path, text: str) -> None:
-    try:
-        output.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise EnvironmentFault(
-            f"cannot write: {error.strerror}", where=str(output), remedy="choose another -o"
-        ) from error

@@ -20,12 +20,14 @@ _RANDOM_ROWS = 1024  # of an operand; further rows repeat them, because drawing 
 _COMPARED = 16  # rows and columns of a result
 # Of the relative error in the Frobenius norm, with inner dimensions up to 50,000. A factor in fp32
 # is rounded by 2**-24, in TF32 by 2**-11; a result in fp16 by 2**-11, in bf16 by 2**-9, and sums of
-# parts of the inner dimension too. fp32 on TF32 units has about 4e-4.
+# parts of the inner dimension too. fp32 computed on TF32 units would have
+# about 4e-4.
 _MOST_ERROR = {"fp32": 1e-4, "tf32": 5e-3, "fp16": 5e-3, "bf16": 2e-2}
+_BUS = {"all_reduce": 2.0, "all_to_all": 1.0}
 
 
 class Work(NamedTuple):
-    """Something to time: ``run`` does it, ``fault`` says what is wrong with its last result."""
+    """Something to time: ``run`` does it, ``fault`` says what is wrong after the first run."""
 
     run: Callable[[], object]
     fault: Callable[[], str | None]
@@ -133,7 +135,7 @@ def matmul(device: Device, precision: Precision, shape: tuple[int, int, int]) ->
     return Work(lambda: torch.mm(left, right, out=out), fault)
 
 
-def _pattern(size_bytes: int) -> Any:
+def pattern(size_bytes: int) -> Any:
     """Return fp32 numbers on the host, small enough that sums of a few of them are exact."""
     import torch
 
@@ -145,9 +147,9 @@ def copy(device: Device, size_bytes: int) -> Work:
     """Return a copy of ``size_bytes`` within the device's memory: as many read, as many written."""
     import torch
 
-    source = device.place(_pattern(size_bytes))
+    source = device.place(pattern(size_bytes))
     target = torch.zeros_like(source)
-    return Work(lambda: target.copy_(source), lambda: _difference(target, source))
+    return Work(lambda: target.copy_(source), lambda: difference(target, source))
 
 
 def triad(device: Device, size_bytes: int) -> Work:
@@ -157,11 +159,11 @@ def triad(device: Device, size_bytes: int) -> Work:
     """
     import torch
 
-    first = device.place(_pattern(size_bytes))
+    first = device.place(pattern(size_bytes))
     second, out = first.clone(), torch.zeros_like(first)
     return Work(
         lambda: torch.add(first, second, alpha=3.0, out=out),
-        lambda: _difference(out, 4 * first),
+        lambda: difference(out, 4 * first),
     )
 
 
@@ -175,7 +177,7 @@ def transfer(device: Device, size_bytes: int, *, to_device: bool, pinned: bool) 
     """
     import torch
 
-    host = _pattern(size_bytes)
+    host = pattern(size_bytes)
     there = device.place(host)
     if there is host:
         return None
@@ -186,11 +188,11 @@ def transfer(device: Device, size_bytes: int, *, to_device: bool, pinned: bool) 
         target = device.pin(target)
     return Work(
         lambda: target.copy_(source, non_blocking=pinned),
-        lambda: _difference(target.cpu(), source.cpu()),
+        lambda: difference(target.cpu(), source.cpu()),
     )
 
 
-def _difference(found: Any, expected: Any) -> str | None:
+def difference(found: Any, expected: Any) -> str | None:
     """Tell how much of a result on any device is wrong."""
     import torch
 
@@ -218,6 +220,18 @@ def upload_rate(device: Device, *, copied_bytes: int, pinned: bool) -> float | N
     if work is None:
         return None
     return copied_bytes * 1e9 / min(repeated_ns(device, work.run, budget_ns=0, least=_COPIES))
+
+
+def bus_factor(name: str, ranks: int) -> float:
+    """Return bus bandwidth over algorithm bandwidth, as nccl-tests define both.
+
+    Algorithm bandwidth is a rank's message over the time; bus bandwidth is what each rank's link
+    must carry for it whatever the number of ranks n: times 2 (n - 1) / n for an all-reduce,
+    (n - 1) / n for an all-to-all.
+
+    Source: https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md, 2026-11-22.
+    """
+    return _BUS[name] * (ranks - 1) / ranks
 
 
 def clocks_under_load(device: Device, *, size: int, matmuls: int) -> dict[str, float | None]:

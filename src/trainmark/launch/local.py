@@ -14,7 +14,7 @@ import sys
 import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from trainmark import devices
 from trainmark.devices import numa
@@ -37,12 +37,24 @@ RANKS_LOG = "log.launcher.txt"  # what a rank prints before it opens its own log
 _POLL_S = 0.1
 
 
+class Launched(Protocol):
+    """What is started as ranks: a plan, or measurements of a machine."""
+
+    @property
+    def run_id(self) -> str:
+        """Its processes carry it in their environment."""
+
+    @property
+    def world_size(self) -> int:
+        """Ranks on all machines."""
+
+
 def command(plan: Plan, *, python: str) -> list[str]:
     """Return the command line of every rank of ``plan``; its environment says which it is."""
     return [python, "-m", "trainmark.measure.worker", plan.run_dir]
 
 
-def rank_environment(plan: Plan, rank: int, *, port: int) -> dict[str, str]:
+def rank_environment(plan: Launched, rank: int, *, port: int) -> dict[str, str]:
     """Return the variables that tell a process which rank of ``plan`` it is.
 
     Args:
@@ -57,7 +69,7 @@ def rank_environment(plan: Plan, rank: int, *, port: int) -> dict[str, str]:
     }
 
 
-def run_environment(plan: Plan, threads: int) -> dict[str, str]:
+def run_environment(plan: Launched, threads: int) -> dict[str, str]:
     """Return the variables that all ranks of a run have in common."""
     return {
         processes.RUN_VARIABLE: plan.run_id,
@@ -139,7 +151,7 @@ def _run_ranks(
                         subprocess.Popen(
                             command(plan, python=sys.executable),
                             env=variables | rank_environment(plan, rank, port=port) | told,
-                            cwd=_working_directory(),
+                            cwd=working_directory(),
                             stdin=subprocess.DEVNULL,
                             stdout=subprocess.PIPE,  # for a failing rank's report
                             stderr=log,
@@ -176,7 +188,7 @@ def held_port() -> Iterator[int]:
         yield held.getsockname()[1]
 
 
-def _working_directory() -> str | None:
+def working_directory() -> str | None:
     """Return the ranks' working directory: the current one, or the root if that was deleted.
 
     Intel's MKL does not load in a deleted folder.

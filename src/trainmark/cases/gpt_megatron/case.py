@@ -75,4 +75,5 @@ CASE = Case(
         PrepareOption("workers", int, "processes; default: one a usable core", range(1, 513)),
     ),
     aliases=("gpt",),
+    layers={"mlp": (8192, 768, 3072), "head": (8192, 768, 50304)},
 )  # fmt: skip

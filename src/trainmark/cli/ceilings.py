@@ -1,0 +1,78 @@
+"""``trainmark ceilings``: what this machine can do at most."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trainmark.cli.output import say, say_json, write_text
+from trainmark.errors import EXIT_FAILED
+
+NAME = "ceilings"
+EXAMPLES = """\
+  trainmark ceilings                          the first device here, half a minute
+  trainmark ceilings --full --nproc 8         all eight, larger sizes, a few minutes
+  trainmark ceilings --precision bf16 --budget-s 1
+  trainmark ceilings --json -o ceilings.json
+"""
+_QUICK_S, _FULL_S = 3.0, 15.0  # of one measurement
+_STARTING_S = 120.0  # of ranks that import torch on a busy machine
+_MOST_KINDS = 12
+
+
+def command(
+    device: Annotated[
+        str | None, typer.Option(help="One of `list devices`; default: the first here.")
+    ] = None,
+    nproc: Annotated[
+        int, typer.Option(min=1, max=1024, help="Ranks, each on a device of its own.")
+    ] = 1,
+    precision: Annotated[
+        list[str] | None, typer.Option(help="Of matmuls; again for more; default: all.")
+    ] = None,
+    full: Annotated[bool, typer.Option("--full", help="Larger sizes, more time for each.")] = False,
+    budget_s: Annotated[
+        float | None,
+        typer.Option(min=0.01, max=3600, help="Seconds of one measurement; default: 3, full 15."),
+    ] = None,
+    timeout: Annotated[
+        float | None, typer.Option(min=1, help="Seconds for everything; default: by the budget.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="File for the JSON, in either case.")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+) -> None:
+    """Measure matmul rates, memory, transfers and collectives of this machine."""
+    from trainmark.launch.ceilings import measure_ceilings, wrong_results
+    from trainmark.launch.stopping import stop_signals_noted
+    from trainmark.report.ceilings import blocks
+    from trainmark.report.terminal import Screen, show
+
+    budget = budget_s or (_FULL_S if full else _QUICK_S)
+    with stop_signals_noted() as request:
+        found = measure_ceilings(
+            request,
+            device=device,
+            nproc=nproc,
+            precisions=list(dict.fromkeys(precision or [])),
+            budget_s=budget,
+            full=full,
+            timeout_s=timeout or _STARTING_S + 3 * _MOST_KINDS * budget,
+            quiet=quiet,
+        )
+    if output is not None:
+        write_text(output, json.dumps(found, indent=2, ensure_ascii=False) + "\n")
+    if as_json:
+        say_json(found)
+    else:
+        say(show(blocks(found), Screen.of_stdout()))
+    wrong = wrong_results(found)
+    for line in wrong:
+        say(f"trainmark: {line}", err=True)
+    if wrong:
+        raise typer.Exit(EXIT_FAILED)

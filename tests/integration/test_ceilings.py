@@ -1,0 +1,177 @@
+"""``trainmark ceilings`` as its users call it: what it leaves, and how it fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from trainmark.devices.cpu import usable_cores
+from trainmark.launch.processes import of_run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    import psutil
+
+TINY = ("--precision", "fp32", "--budget-s", "0.05")
+two_cores = pytest.mark.skipif(usable_cores() < 2, reason="each rank needs a core")
+VENDOR = '''
+import os, signal
+from trainmark.devices.cpu import Cpu
+
+class Faulty(Cpu):
+    """The processor, and what a test wants to go wrong on the second rank."""
+
+    name = "faulty"
+
+    def open(self, local_rank, ranks_here):
+        import torch.distributed
+        device = super().open(local_rank, ranks_here)
+        fault = os.environ["FAULT"]
+        if fault == "wrong":
+            torch.distributed.all_reduce = lambda value: None  # fast
+        elif local_rank == 1 and fault == "raise":
+            raise RuntimeError("the device is broken")
+        elif local_rank == 1 and fault == "hang":
+            with open(os.environ["FAULT_FIFO"], "w") as told:
+                told.write("here")
+            signal.pause()
+        return device
+'''
+
+
+@pytest.fixture
+def faulty(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Start the program with a vendor of its own; end it with the test."""
+    site = tmp_path / "site"
+    (site / "faulty-1.0.dist-info").mkdir(parents=True)
+    (site / "faulty_vendor.py").write_text(VENDOR)
+    (site / "faulty-1.0.dist-info/METADATA").write_text("Name: faulty\nVersion: 1.0\n")
+    (site / "faulty-1.0.dist-info/entry_points.txt").write_text(
+        "[trainmark.devices]\nfaulty = faulty_vendor:Faulty\n"
+    )
+    os.mkfifo(tmp_path / "fifo")
+    paths = [str(site), *filter(None, [os.environ.get("PYTHONPATH")])]
+    env = os.environ | {
+        "PYTHONPATH": os.pathsep.join(paths), "FAULT_FIFO": str(tmp_path / "fifo"),
+    }  # fmt: skip
+    started = []
+
+    def start(fault: str, *words: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "trainmark", "ceilings", "--device", "faulty", "--nproc", "2",
+             *TINY, *words],
+            env=env | {"FAULT": fault}, cwd=tmp_path, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def left(folder: Path) -> list[psutil.Process]:
+    """Return the processes of a test that are still alive."""
+    return of_run(str(folder / "fifo"), variable="FAULT_FIFO")
+
+
+def test_one_rank(trainmark: Any) -> None:
+    ended = trainmark("ceilings", "--device", "cpu", *TINY, "--json", "--quiet")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    document = json.loads(ended.stdout)
+    (rank,) = document["ranks"]
+    found = {kind["name"]: kind for kind in rank["measurements"]}
+    best = found["matmul_fp32"]["points"][found["matmul_fp32"]["best"]]
+    assert best["status"] == "measured"
+    assert 0 < best["rate"]["min"] <= best["rate"]["median"] <= best["rate"]["max"]
+    assert best["rate"]["max"] == pytest.approx(best["amount"] / best["seconds"]["min"])
+    assert found["all_reduce"]["points"] == []
+    assert found["all_reduce"]["reason"]
+
+
+@two_cores
+def test_two_ranks(trainmark: Any, tmp_path: Path) -> None:
+    file = tmp_path / "ceilings.json"
+    ended = trainmark("ceilings", "--device", "cpu", "--nproc", "2", *TINY, "-o", str(file))
+    assert ended.returncode == 0, ended.stderr
+    assert "trainmark: matmul_fp32\n" in ended.stderr
+    assert "all reduce" in ended.stdout
+    document = json.loads(file.read_text())
+    assert set(document) == {
+        "schema", "suite", "started", "took_s", "device", "nproc", "shares_cores", "budget_s",
+        "full", "environment", "ranks",
+    }  # fmt: skip
+    assert (document["schema"], document["device"]) == ("trainmark-ceilings-1", "cpu")
+    assert [rank["rank"] for rank in document["ranks"]] == [0, 1]
+    for rank in document["ranks"]:
+        assert set(rank) == {
+            "rank", "device", "collectives", "clocks", "loaded_clocks", "measurements",
+            "placement",
+        }  # fmt: skip
+        assert rank["collectives"] == "gloo"
+        for kind in rank["measurements"]:
+            assert set(kind) == {
+                "name", "unit", "reason", "points", "best", "bus_factor", "peak", "share_of_peak",
+            }  # fmt: skip
+            assert all(set(point) == {
+                "size", "name", "amount", "status", "reason", "repetitions", "seconds", "rate",
+                "algorithm_rate", "swing",
+            } for point in kind["points"])  # fmt: skip
+    # What is collective is the same for both: the slowest rank's time.
+    one, two = (rank["measurements"][-2:] for rank in document["ranks"])
+    assert one == two
+    assert [kind["name"] for kind in one] == ["all_reduce", "all_to_all"]
+    assert all(kind["points"][0]["status"] == "measured" for kind in one)
+
+
+@two_cores
+def test_a_fast_and_wrong_collective_is_found(faulty: Any, tmp_path: Path) -> None:
+    process = faulty("wrong", "--json", "-q")
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 1
+    kinds = json.loads(out)["ranks"][0]["measurements"]
+    wrong = {kind["name"] for kind in kinds if any(p["status"] == "wrong" for p in kind["points"])}
+    assert wrong == {"all_reduce"}
+    assert "all_reduce" in err
+
+
+@two_cores
+def test_a_failing_rank_is_named_and_ends_the_others(faulty: Any, tmp_path: Path) -> None:
+    process = faulty("raise")
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert "rank 1 ended with exit code 1: RuntimeError: the device is broken" in err
+    assert left(tmp_path) == []
+
+
+@two_cores
+def test_no_process_is_left_when_the_time_is_over(faulty: Any, tmp_path: Path) -> None:
+    process = faulty("hang", "--timeout", "5")
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert "--timeout" in err
+    assert left(tmp_path) == []
+
+
+@two_cores
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_no_process_is_left_after_a_signal(
+    faulty: Any, tmp_path: Path, number: signal.Signals
+) -> None:
+    process = faulty("hang")
+    (tmp_path / "fifo").read_text()
+    process.send_signal(number)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert f"stopped by {number.name}" in err
+    assert left(tmp_path) == []

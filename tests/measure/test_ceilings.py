@@ -1,0 +1,234 @@
+"""What a rank measures: sizes within a budget, rates, shares, and results that are wrong."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from fakes import FakeClock, FakeVendor, SyncDevice
+from trainmark.devices import rates
+from trainmark.devices.peaks import dense_peak, memory_peak
+from trainmark.measure.ceilings import Asked, Candidate, Machine, Point, measurement, sweep
+from trainmark.measure.collectives import Ranks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+H100 = "NVIDIA H100 80GB HBM3"
+
+
+def candidate(
+    amount: float, *times_ns: int, held: float = 0.0, fault: str | None = None
+) -> Candidate:
+    """Return work that takes the given times, the last one again and again."""
+
+    def times() -> Iterator[int]:
+        yield from times_ns
+        while True:
+            yield times_ns[-1]
+
+    left = times()
+    work = rates.Work(lambda: next(left), lambda: fault)
+    return Candidate((int(amount),), "", amount, held, lambda: work)
+
+
+@pytest.fixture
+def measured(clock: FakeClock) -> Callable[..., tuple[Point, ...]]:
+    def call(*candidates: Candidate, budget_ns: float, **more: Any) -> tuple[Point, ...]:
+        def elapsed(device: Any, run: Callable[[], Any]) -> int:
+            took_ns = run()
+            clock.advance(took_ns)
+            return took_ns
+
+        return sweep(
+            SyncDevice(clock), candidates, budget_ns=budget_ns, clock=clock, elapsed=elapsed,
+            **{"memory_bytes": 1e9, **more},
+        )  # fmt: skip
+
+    return call
+
+
+def test_a_point_has_the_distribution_of_its_repetitions(measured: Any) -> None:
+    # 700 of the budget's 1000 ns are left after the cold run; five repetitions take them.
+    (point,) = measured(candidate(8.0, 300, 100, 200, 100, 160, 140), budget_ns=1000)
+    assert point.seconds == {"cold": 300e-9, "min": 100e-9, "median": 140e-9, "max": 200e-9}
+    assert point.rate == {
+        "cold": 8e9 / 300, "min": 8e9 / 200, "median": 8e9 / 140, "max": 8e9 / 100
+    }  # fmt: skip
+    assert (point.status, point.repetitions, point.algorithm_rate) == ("measured", 5, None)
+    assert point.swing == pytest.approx(0.0)  # 100 + 200 ns, 160 + 140 ns
+
+
+def test_repetitions_are_three_at_least_and_twenty_at_most(measured: Any) -> None:
+    (slow,) = measured(candidate(1.0, 900, 900), budget_ns=1000)
+    (fast,) = measured(candidate(1.0, 1, 1), budget_ns=1000)
+    assert (slow.repetitions, fast.repetitions) == (3, 20)
+
+
+def test_a_size_is_skipped_when_it_would_take_longer_than_what_is_left(measured: Any) -> None:
+    """The first one shows 1 a ns: four runs of 251 need 1004 ns, of 200 only 800."""
+    points = measured(
+        candidate(10.0, 10, 10), candidate(251.0, 1), candidate(200.0, 200, 200), budget_ns=1200
+    )  # fmt: skip
+    # The cold run and 20 repetitions took 210 of 1200 ns.
+    assert [point.status for point in points] == ["measured", "skipped", "measured"]
+    assert points[1].reason == "would take 1e-06 s"
+    assert (points[1].rate, points[1].seconds, points[1].repetitions) == (None, None, 0)
+
+
+def test_a_size_that_does_not_fit_the_memory_is_skipped(measured: Any) -> None:
+    points = measured(candidate(1.0, 1, held=2 * 2**30), budget_ns=1000, memory_bytes=2**30)
+    assert [(point.status, point.reason) for point in points] == [("skipped", "needs 2.0 GiB")]
+
+
+def test_a_wrong_result_has_no_rate_and_never_counts(measured: Any) -> None:
+    points = measured(
+        candidate(10.0, 1, fault="7 of 9 numbers are wrong"), candidate(1.0, 1), budget_ns=1000
+    )  # fmt: skip
+    assert (points[0].status, points[0].reason) == ("wrong", "7 of 9 numbers are wrong")
+    assert points[0].rate is None
+    assert measurement("all_reduce", "bytes/s", points).best == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks", "factor"),
+    [("all_reduce", 2, 1.0), ("all_reduce", 4, 1.5), ("all_reduce", 8, 1.75),
+     ("all_to_all", 2, 0.5), ("all_to_all", 8, 0.875)],
+)  # fmt: skip
+def test_bus_bandwidth_is_defined_as_by_nccl_tests(name: str, ranks: int, factor: float) -> None:
+    # https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md, 2026-11-22
+    assert rates.bus_factor(name, ranks) == factor
+
+
+def test_a_line_of_nccl_tests_gives_its_bandwidths(measured: Any) -> None:
+    """Four A100, 4,218,900 bytes in 1011.4 us: 4.17 and 6.26 GB/s.
+
+    https://gist.github.com/kwen2501/89c28b6d12045b45ccf7e33816af2713, 2026-11-22.
+    """
+    factor = rates.bus_factor("all_reduce", 4)
+    (point,) = measured(candidate(4_218_900.0, 1_011_400), budget_ns=1, bus_factor=factor)
+    assert point.algorithm_rate is not None
+    assert point.rate is not None
+    assert f"{point.algorithm_rate['max'] / 1e9:.2f}" == "4.17"
+    assert f"{point.rate['max'] / 1e9:.2f}" == "6.26"
+
+
+def rated(*rates_of_sizes: float | None) -> tuple[Point, ...]:
+    return tuple(
+        Point(
+            size=(size,), name="", amount=1.0, status="skipped" if rate is None else "measured",
+            rate=None if rate is None else {"max": rate},
+        )
+        for size, rate in enumerate(rates_of_sizes)
+    )  # fmt: skip
+
+
+def test_the_fastest_size_counts_and_has_a_share_of_the_peak() -> None:
+    points = rated(1e12, 494.5e12, 2e12, None)
+    found = measurement("matmul_bf16", "FLOP/s", points, peak=dense_peak(H100, "bf16"))
+    assert (found.best, found.share_of_peak) == (1, 0.5)
+    assert found.peak is not None
+    assert (found.peak["value"], found.peak["accelerator"]) == (989e12, "H100-SXM5-80GB")
+    assert {"source", "date", "evidence"} <= set(found.peak)
+
+
+def test_of_memory_the_largest_size_counts_because_smaller_ones_may_lie_in_a_cache() -> None:
+    points = rated(9e12, 1.675e12, None)
+    found = measurement(
+        "memory_copy", "bytes/s", points, peak=memory_peak(H100), largest_counts=True
+    )
+    assert (found.best, found.share_of_peak) == (1, 0.5)
+
+
+def test_nothing_measured_and_no_known_peak_are_null() -> None:
+    assert measurement("matmul_fp32", "FLOP/s", rated(None)).best is None
+    found = measurement("matmul_fp32", "FLOP/s", rated(1.0), peak=None)
+    assert (found.best, found.peak, found.share_of_peak) == (0, None, None)
+
+
+class Apart(SyncDevice):
+    """A device with memory of its own."""
+
+    def place(self, value: Any) -> Any:
+        return value.clone()
+
+    def pin(self, tensor: Any) -> Any:
+        return tensor.clone()
+
+
+@pytest.mark.parametrize("to_device", [True, False])
+@pytest.mark.parametrize("pinned", [True, False])
+def test_a_transfer_moves_every_number(to_device: bool, pinned: bool) -> None:
+    device = Apart(FakeClock())
+    work = rates.transfer(device, 8192, to_device=to_device, pinned=pinned)
+    assert work is not None
+    # Two of the 2048 numbers are 0 before, too.
+    assert work.fault() == "2046 of 2048 numbers are wrong"
+    work.run()
+    assert work.fault() is None
+
+
+@pytest.mark.parametrize("kind", [rates.copy, rates.triad])
+def test_work_in_memory_is_checked(kind: Any, sync_device: SyncDevice) -> None:
+    work = kind(sync_device, 8192)
+    assert work.fault() == "2046 of 2048 numbers are wrong"
+    work.run()
+    assert work.fault() is None
+
+
+@pytest.mark.parametrize("shape", [(64, 64, 64), (2500, 40, 33), (1, 5, 1)])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_matmul_is_checked(
+    precision: Any, shape: tuple[int, int, int], sync_device: SyncDevice
+) -> None:
+    work = rates.matmul(sync_device, precision, shape)
+    work.run()
+    assert work.fault() is None
+
+
+def test_a_matmul_with_fewer_bits_than_its_precision_is_wrong(
+    sync_device: SyncDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exact = torch.mm
+
+    def coarse(left: torch.Tensor, right: torch.Tensor, *, out: torch.Tensor) -> None:
+        out.copy_(exact(left.bfloat16(), right.bfloat16()))
+
+    monkeypatch.setattr(torch, "mm", coarse)
+    work = rates.matmul(sync_device, "fp32", (128, 128, 128))
+    work.run()
+    fault = work.fault()
+    assert fault is not None
+    assert fault.endswith("at most 0.0001")
+
+
+def test_ranks_agree_on_the_largest_value_and_on_faults() -> None:
+    store = torch.distributed.HashStore()
+    ranks = [Ranks(store, rank, 2) for rank in range(2)]
+    right, wrong = torch.ones(3), torch.tensor([1.0, 0.0, 1.0])
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(Ranks.most, ranks, [3.0, 5.0])) == [5.0, 5.0]
+        faults = pool.map(Ranks.fault, ranks, [right, wrong], [right, right])
+        assert list(faults) == ["wrong on another rank", "1 of 3 numbers are wrong"]
+        assert list(pool.map(Ranks.fault, ranks, [right, right], [right, right])) == [None, None]
+
+
+def test_one_rank_measures_each_kind_or_says_why_not(sync_device: SyncDevice) -> None:
+    asked = Asked(
+        run_id="x", device="fake", nproc=1, precisions=("fp32",), layers={"a layer": (8, 8, 8)},
+        budget_s=1e-9, full=False,
+    )  # fmt: skip
+    vendor = FakeVendor(memory_bytes=1 << 20)
+    machine = Machine(asked, vendor, sync_device, Ranks(None, 0, 1))
+    found = {name: measured(name) for name, measured in machine.kinds() if name != "matmul_fp32"}
+    assert list(found) == [
+        "memory_copy", "memory_triad", "host_to_device_pageable", "host_to_device_pinned",
+        "device_to_host_pageable", "device_to_host_pinned", "all_reduce", "all_to_all",
+    ]  # fmt: skip
+    # 256 MiB and more are beyond half of a mebibyte; this device computes in the host's memory.
+    assert {point.status for point in found["memory_copy"].points} == {"skipped"}
+    assert found["host_to_device_pinned"].reason == "the device computes in the host's memory"
+    assert found["all_reduce"].reason == "one process exchanges nothing; give --nproc"
