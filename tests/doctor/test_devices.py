@@ -13,7 +13,7 @@ from trainmark import devices as registry
 from trainmark.doctor import devices
 from trainmark.doctor.examination import examine
 from trainmark.errors import EnvironmentFault
-from trainmark.protocols import Condition, MonitorFault, Occupant, Refusal
+from trainmark.protocols import Condition, DeviceSample, MonitorFault, Occupant, Refusal
 
 BUS = "sys/bus/pci/devices/0000:01:00.0"
 
@@ -207,3 +207,14 @@ def test_a_monitor_that_is_not_installed_is_told(tmp_path):
 
     found = only(devices.monitor(machine(tmp_path, vendor=Bare())))
     assert (found.severity, "card-smi is not on the PATH" in found.what) == ("unknown", True)
+
+
+@pytest.mark.parametrize(("busy", "found"), [(None, 1), (10.0, 1), (11.0, 2)])
+def test_a_device_that_computes_before_the_run_is_found(tmp_path, monkeypatch, busy, found):
+    samples = [DeviceSample(index=i, utilization_percent=busy) for i in (3, 4)]
+    monkeypatch.setattr(Reader, "read", lambda _: samples)
+    monkeypatch.setattr(Card, "monitored", lambda *_: [4])
+    conditions = list(devices.monitor(machine(tmp_path)))
+    assert len(conditions) == found
+    assert [one.severity for one in conditions[1:]] == ["spoils"] * (found - 1)
+    assert all("device 4 is busy 11%" in one.what for one in conditions[1:])

@@ -177,6 +177,8 @@ def test_a_device_that_is_not_here_is_a_finding_and_an_unknown_one_is_not(subjec
         subject(device="fkae")
     with pytest.raises(UsageError):
         subject("no_such_case")
+    with pytest.raises(UsageError):
+        subject(recipe="tiny")
 
 
 def test_a_driver_that_does_not_answer_is_a_finding(subject, monkeypatch):

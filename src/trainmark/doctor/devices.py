@@ -12,7 +12,8 @@ from trainmark.devices import pci
 from trainmark.doctor.subject import judged
 from trainmark.errors import EnvironmentFault
 from trainmark.planning.capabilities import refuse_ranks
-from trainmark.protocols import Examined, MonitorFault
+from trainmark.protocols import DeviceSample, Examined, MonitorFault
+from trainmark.results.findings import BUSY_SHARE
 from trainmark.spec import Precision, Recipe
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ def occupants(subject: Subject) -> Iterator[Condition]:
         remedy = "end it, or hide the device with the vendor's variable"
         yield judged(one.said(), remedy, spoils=one.computes)
     if not found:
-        yield judged("nobody is on the devices")
+        yield judged("none that the vendor tells")
 
 
 def device_state(subject: Subject) -> Iterator[Condition]:
@@ -136,17 +137,24 @@ def device_state(subject: Subject) -> Iterator[Condition]:
 
 
 def monitor(subject: Subject) -> Iterator[Condition]:
-    """Read the devices once, as is done while ranks work."""
-    if subject.vendor is None or subject.vendor.counts_cores:
+    """Read the devices once, as is done while ranks work, and find those that compute already."""
+    vendor = subject.vendor
+    if vendor is None or vendor.counts_cores:
         return
-    what, missing = "no power or temperature is known of these devices", True
+    what, samples = "no power or temperature is known of these devices", list[DeviceSample]()
     try:
-        if (reader := subject.vendor.monitor()) is not None:
+        if (reader := vendor.monitor()) is not None:
             try:
-                what, missing = f"{reader.name} reads {len(reader.read())} device(s)", False
+                samples = list(reader.read())
+                what = f"{reader.name} reads {len(samples)} device(s)"
             finally:
                 reader.close()
     except MonitorFault as fault:
         what = f"{fault.kind}: {fault.said}"
     remedy = "install the vendor's management library or tool, or see why it does not answer"
-    yield judged(what, remedy, unknown=missing)
+    yield judged(what, remedy, unknown=not samples)
+    for index in vendor.monitored(subject.nproc) if samples else ():
+        busy = next((one.utilization_percent for one in samples if one.index == index), None) or 0
+        if busy > 100 * BUSY_SHARE:
+            what, remedy = f"device {index} is busy {busy:.0f}% of the time", "end what works there"
+            yield judged(what, remedy, spoils=True, code="occupants")

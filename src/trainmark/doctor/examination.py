@@ -13,7 +13,14 @@ import psutil
 from trainmark.devices import choose
 from trainmark.doctor import case, devices, disk, host, network, packages
 from trainmark.doctor.subject import Subject, judged
-from trainmark.errors import EXIT_FAILED, EXIT_PASSED, EXIT_USAGE, EnvironmentFault, TrainmarkError
+from trainmark.errors import (
+    EXIT_FAILED,
+    EXIT_PASSED,
+    EXIT_USAGE,
+    EnvironmentFault,
+    TrainmarkError,
+    UsageError,
+)
 from trainmark.planning import case_key
 from trainmark.planning.requests import read_request
 
@@ -81,9 +88,11 @@ def subject_of(
     """Return what is to be examined.
 
     Raises:
-        UsageError: an unknown case, recipe or device.
+        UsageError: an unknown case, recipe or device, or a recipe without a case.
     """
     request, vendor, fault = None, None, ("", "")
+    if case_word is None and recipe is not None:
+        raise UsageError("a recipe without its case", where="--recipe", remedy="name the case too")
     if case_word is not None:
         real = data is not None
         request = read_request(case_word, recipe_name=recipe, real_data=real, nproc=nproc)

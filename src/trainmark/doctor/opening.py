@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections import Counter
 from importlib.metadata import version
 from typing import Any, get_args
 
@@ -30,7 +31,8 @@ def opened(name: str, ranks: int) -> dict[str, Any]:
             except TrainmarkError as fault:
                 refused[precision] = fault.what
     seconds = time.perf_counter() - start_s
-    what = f"torch {version('torch')} opened {', '.join(names)} in {seconds:.1f} s"
+    told = ", ".join(f"{count} x {one}" for one, count in Counter(names).items())
+    what = f"torch {version('torch')} opened {told} in {seconds:.1f} s"
     return {"what": what, "refused": refused}
 
 
