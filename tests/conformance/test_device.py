@@ -15,9 +15,19 @@ from trainmark.devices.cpu import Cpu, CpuDevice
 from trainmark.protocols import (
     DESCRIBE_KEYS,
     PRECISION_KEYS,
+    Condition,
     Device,
+    DeviceSample,
+    Diagnoses,
+    Examined,
+    ForbidsSynchronization,
+    Located,
     MatmulRate,
     MemoryUse,
+    Monitor,
+    MonitorFault,
+    ReplaysGraphs,
+    ReportsClocks,
     Vendor,
     members,
 )
@@ -67,6 +77,14 @@ def _raises(*_):
     raise OSError("no tool")
 
 
+class _Monitor:
+    name, read, close = "tool", _raises, _raises
+
+
+def _not_installed(_):
+    raise MonitorFault("absent", "no tool")
+
+
 VENDORS = [
     ({"name": ""}, "name is '', not a word"),
     ({"collective_backend": None}, "collective_backend is None, not a word"),
@@ -83,6 +101,15 @@ VENDORS = [
     ({"unusable": lambda _: None, "occupants": lambda *_: None},
      "occupants(1) is None, not a list of Occupant"),
     ({"refuse": _raises}, "refuse(bf16) raised OSError: no tool"),
+    ({"visible_devices": "GOOD_DEVICES"},
+     "visible_devices is 'GOOD_DEVICES', which is none of recorded_variables"),
+    ({"monitored": lambda *_: ["0"]}, "monitored(1) is ['0'], not a list of numbers"),
+    ({"monitor": _raises}, "monitor() raised OSError: no tool"),
+    ({"monitor": lambda _: object()}, "monitor() lacks read"),
+    ({"monitor": lambda _: _Monitor()}, "monitor().close() raised OSError: no tool"),
+    ({"numa_node": lambda *_: -1}, "numa_node(0) is -1, not a node"),
+    ({"numa_node": _raises}, "numa_node(0) raised OSError: no tool"),
+    ({"conditions": lambda *_: None}, "conditions(1) is None, not a list of Condition"),
 ]  # fmt: skip
 DEVICES = [
     ({"name": "other"}, "the device's name is not the vendor's"),
@@ -127,6 +154,14 @@ def test_a_good_device_has_no_fault():
     assert device_faults(_changed(Good, open=_raises)()) == ["open(0, 1) raised OSError: no tool"]
 
 
+def test_optional_members_may_be_there_and_a_monitor_may_not(monkeypatch):
+    monkeypatch.setattr("trainmark.conformance.device._check_without_torch", lambda *_: None)
+    more = {"monitor": _not_installed, "numa_node": lambda *_: None,
+            "conditions": lambda *_: [Condition("ecc", "fine", "on")],
+            "monitored": lambda *_: [7]}  # fmt: skip
+    assert vendor_faults(_changed(Good, **more)()) == []
+
+
 def test_a_member_that_is_missing_is_named_alone():
     class Half:
         name = "half"
@@ -161,6 +196,14 @@ def test_planning_is_tried_in_a_process_of_its_own(tmp_path, monkeypatch, source
 @pytest.mark.parametrize("page", ["adding-a-device.md", "adding-a-device.zh.md"])
 def test_every_required_member_and_key_is_documented(page):
     text = (Path(__file__).parents[2] / "docs" / page).read_text(encoding="utf-8")
-    required = {*members(Vendor), *members(Device), *DESCRIBE_KEYS, *PRECISION_KEYS}
-    assert [name for name in sorted(required) if f"`{name}" not in text] == []
+    protocols = (Vendor, Device, Monitor, DeviceSample, Diagnoses, Located, Examined,
+                 ReportsClocks, ReplaysGraphs, ForbidsSynchronization)  # fmt: skip
+    required = {name for protocol in protocols for name in members(protocol)} - {"told"}
+    required |= {*DESCRIBE_KEYS, *PRECISION_KEYS, *Condition._fields}
+    required |= {protocol.__name__ for protocol in protocols}
+    assert [
+        name
+        for name in sorted(required)
+        if f"`{name}" not in text and f"`protocols.{name}" not in text
+    ] == []
     assert "trainmark.conformance.device" in text

@@ -14,16 +14,22 @@ import json
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from trainmark.protocols import (
     DESCRIBE_KEYS,
     PRECISION_KEYS,
+    Condition,
     Device,
     Diagnoses,
+    Examined,
+    Located,
     MatmulRate,
     MemoryUse,
+    Monitor,
+    MonitorFault,
     Occupant,
     Refusal,
     Vendor,
@@ -41,10 +47,10 @@ from trainmark.spec import Recipe
 module, name = sys.argv[1:]
 vendor = getattr(importlib.import_module(module), name)()
 vendor.count(), vendor.product_names(), vendor.rank_memory(1), vendor.refuse(Recipe(), 1)
-vendor.driver_version()
-for name in ("unusable", "occupants"):
+vendor.driver_version(), vendor.monitored(1)
+for name, given in (("unusable", []), ("occupants", [1]), ("numa_node", [0])):
     if hasattr(vendor, name):
-        getattr(vendor, name)(*([1] if name == "occupants" else []))
+        getattr(vendor, name)(*given)
 print(json.dumps("torch" in sys.modules))
 """
 
@@ -88,10 +94,43 @@ def vendor_faults(vendor: Vendor) -> list[str]:
         refusal = faults.answer(f"refuse({precision})", lambda r=recipe: vendor.refuse(r, 1))  # type: ignore[misc]
         is_one = isinstance(refusal, Refusal) and all(refusal)
         faults.unless(refusal is None or is_one, f"refuse({precision}) is no Refusal with words")
+    _check_monitor(vendor, faults)
     if isinstance(vendor, Diagnoses):
         _check_diagnoses(vendor, faults)
+    if isinstance(vendor, Located):
+        node = faults.answer("numa_node(0)", lambda: vendor.numa_node(0))
+        faults.unless(_is_whole(node) or node is None, f"numa_node(0) is {node!r}, not a node")
+    if isinstance(vendor, Examined):
+        found = faults.answer("conditions(1)", lambda: vendor.conditions(1))
+        listed = isinstance(found, list | tuple) and all(isinstance(x, Condition) for x in found)
+        faults.unless(listed, f"conditions(1) is {found!r}, not a list of Condition")
     _check_without_torch(vendor, faults)
     return faults.found
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _check_monitor(vendor: Vendor, faults: _Faults) -> None:
+    hides, recorded = vendor.visible_devices, vendor.recorded_variables
+    right = hides is None or (isinstance(recorded, tuple) and hides in recorded)
+    faults.unless(right, f"visible_devices is {hides!r}, which is none of recorded_variables")
+    found = faults.answer("monitored(1)", lambda: vendor.monitored(1))
+    listed = isinstance(found, list) and all(_is_whole(index) for index in found)
+    faults.unless(listed, f"monitored(1) is {found!r}, not a list of numbers")
+    monitor = faults.answer("monitor()", lambda: _monitor(vendor))
+    missing = [] if monitor is None else missing_members(monitor, Monitor)
+    faults.found += [f"monitor() lacks {name}" for name in missing]
+    if monitor is not None and not missing:
+        faults.answer("monitor().close()", monitor.close)
+
+
+def _monitor(vendor: Vendor) -> Monitor | None:
+    """Return the vendor's monitor; None also if it is not installed here, which is no fault."""
+    with suppress(MonitorFault):
+        return vendor.monitor()
+    return None
 
 
 def _check_diagnoses(vendor: Diagnoses, faults: _Faults) -> None:
@@ -108,7 +147,7 @@ def _check_devices(vendor: Vendor, faults: _Faults) -> None:
     names = faults.answer("product_names()", vendor.product_names)
     if count is None or names is None:
         return
-    whole = isinstance(count, int) and not isinstance(count, bool) and count >= 0
+    whole = _is_whole(count)
     faults.unless(whole, f"count() is {count!r}, not a whole number of devices")
     listed = isinstance(names, list) and all(isinstance(name, str) and name for name in names)
     faults.unless(listed, f"product_names() is {names!r}, not a list of names")

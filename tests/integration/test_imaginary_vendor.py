@@ -1,0 +1,114 @@
+"""The package of docs/adding-a-device.md: written, installed, and run as the page says."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from trainmark.results import record
+
+PAGE = Path(__file__).parents[2] / "docs" / "adding-a-device.md"
+FILE = re.compile(r"### `([\w.-]+)`\n(?:(?!```|\n#).)*```\w*\n(.*?)```", re.DOTALL)
+NAMES = ["imaginary-smi.txt", "imaginary-smi", "imaginary.py", "pyproject.toml",
+         "test_imaginary.py"]  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The folder with the page's files, installed as ``pip install -e .`` would."""
+    page = PAGE.read_text(encoding="utf-8")
+    files = FILE.findall(page)
+    assert [name for name, _ in files] == NAMES
+    for name, text in files:
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    project = tomllib.loads((tmp_path / "pyproject.toml").read_text())
+    info = tmp_path / "trainmark_imaginary-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: trainmark-imaginary\nVersion: 1.0")
+    (info / "entry_points.txt").write_text(
+        "".join(
+            f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in entries.items())
+            for group, entries in project["project"]["entry-points"].items()
+        )
+    )
+    assert project["tool"]["setuptools"]["py-modules"] == ["imaginary"]
+    return tmp_path
+
+
+@pytest.fixture
+def variables(folder: Path) -> dict[str, str]:
+    """An environment in which the package, ``trainmark`` and ``pytest`` are found."""
+    programs = folder / "bin"
+    programs.mkdir()
+    for name in ("trainmark", "pytest"):
+        (programs / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" -m {name} "$@"\n')
+        (programs / name).chmod(0o755)
+    paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return os.environ | {
+        "PYTHONPATH": os.pathsep.join(paths),
+        "PATH": os.pathsep.join([str(programs), os.environ["PATH"]]),
+        "TRAINMARK_CACHE": str(folder / "cache"),
+        "OMP_NUM_THREADS": "1",
+        "PYTEST_ADDOPTS": "-p no:cacheprovider",
+    }
+
+
+def test_the_chinese_page_has_the_same_code() -> None:
+    english, chinese = (
+        re.findall(r"```.*?```", page.read_text(encoding="utf-8"), re.DOTALL)
+        for page in (PAGE, PAGE.with_suffix(".zh.md"))
+    )
+    assert english == chinese
+    assert len(english) > len(NAMES)
+
+
+def test_the_page_works_as_it_is_written(folder: Path, variables: dict[str, str]) -> None:
+    (script,) = re.findall(r"```console\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    for words in ("list devices", "run toy --device imaginary", "pytest test_imaginary.py"):
+        assert words in script
+    done = subprocess.run(
+        ["/bin/sh", "-e", "-c", script], cwd=folder, env=variables,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"imaginary +cpu +2 .*Imaginary X1", done.stdout)
+    assert "4 passed" in done.stdout
+
+    built = record.read(folder / "first")
+    assert (built.plan.device.vendor, built.plan.nproc) == ("imaginary", 2)
+    assert built.plan.device.product_names == ["Imaginary X1"] * 2
+    note = built.figures["MFU"].note
+    assert note is not None
+    assert (note.code, note.args["tflops"]) == ("given_peak", 2.0)
+    assert built.environment["variables"]["IMAGINARY_DEVICES"] == "./devices"  # redacted
+    lines = (folder / "first" / "telemetry.jsonl").read_text().splitlines()
+    told = [event for line in lines if (event := json.loads(line))["event"] == "devices"]
+    assert [one.get("power_w") for one in told[0]["devices"]] == [95.5, None]
+
+
+def test_the_imaginary_vendor_heeds_what_hides_devices_and_what_it_cannot(
+    folder: Path, variables: dict[str, str]
+) -> None:
+    (folder / "imaginary-smi").chmod(0o755)
+    (folder / "imaginary0").touch()
+    (folder / "imaginary1").touch()
+    here = {"IMAGINARY_DEVICES": str(folder), "IMAGINARY_VISIBLE_DEVICES": "1",
+            "PATH": f"{folder}{os.pathsep}{variables['PATH']}"}  # fmt: skip
+
+    def plan(*words: str) -> subprocess.CompletedProcess[str]:
+        command = ["trainmark", "run", "toy", "--device", "imaginary", "--dry-run", *words]
+        return subprocess.run(
+            command, cwd=folder, env=variables | here, capture_output=True, text=True, check=False
+        )
+
+    assert json.loads(plan().stdout)["device"]["product_names"] == ["Imaginary X1"]
+    assert plan("--nproc", "2").returncode == 2
+    refused = plan("precision=fp16")
+    assert (refused.returncode, "an X1 does not have" in refused.stderr) == (2, True)
