@@ -13,7 +13,7 @@ import socket
 import sysconfig
 import tomllib
 from contextlib import suppress
-from functools import cache
+from functools import cache, lru_cache
 from ipaddress import AddressValueError, IPv6Address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -189,6 +189,7 @@ class Redactor:
             )
             for folder in sorted(pairs, key=lambda folder: (-len(folder), folder))
         ]
+        self._once = lru_cache(maxsize=4096)(self._string)  # samples repeat a few strings for days
         host = socket.gethostname()
         names = dict.fromkeys((host, host.partition(".")[0]), HOST) | {_user(): USER}
         self._names = [
@@ -224,7 +225,7 @@ class Redactor:
             }
         if isinstance(value, list | tuple):
             return self._items(value, key, is_version=is_version)
-        return self._string(str(value), key, is_version=is_version)
+        return self._once(str(value), key, is_version=is_version)
 
     def _items(self, values: Sequence[Any], key: str, *, is_version: bool) -> list[Any]:
         """Redact a list; in a command line also the argument after ``--password``."""
