@@ -89,6 +89,8 @@ def uneven(tmp_path: Path) -> RunTimeline:
 def test_two_uneven_ranks_give_exact_figures(uneven: RunTimeline) -> None:
     figures = compute(uneven, precision="bf16", recipe_warmup_steps=3)
     values = {name: figure.value for name, figure in figures.items()}
+    sampled = {"utilization", "power", "temperature", "energy_per_sample", "energy_to_target"}
+    assert {values.pop(name) for name in sampled} == {None}
     samples = 5 * 4 + 4 * 3 + 2
     assert uneven.counts == Counts(samples, samples, 10 * samples, samples)
     assert values == pytest.approx(
@@ -120,7 +122,8 @@ def test_two_uneven_ranks_give_exact_figures(uneven: RunTimeline) -> None:
         rel=1e-12,
     )
     assert {FIGURES[name].unit for name in figures} == {
-        "s", "samples/s", "tokens/s", "{work}/s", "FLOP/s", "%", "bytes", "",
+        "s", "samples/s", "tokens/s", "{work}/s", "FLOP/s", "%", "bytes", "", "W", "°C",
+        "J/sample", "J",
     }  # fmt: skip
     assert figures["MFU"].note == message(
         "dense_peak", precision="bf16", tflops=989.0, evidence="A"

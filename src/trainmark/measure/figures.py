@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from trainmark.devices.peaks import dense_peak
+from trainmark.measure import telemetry_figures
 from trainmark.measure.stats import spread
 from trainmark.spec import Figure, message, read_page
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from trainmark.measure.telemetry import Telemetry
     from trainmark.measure.timeline import Phase, RankTimeline, RunTimeline
     from trainmark.spec import FigureSpec, PageSpec, Precision
 
@@ -59,6 +61,7 @@ def compute(
     recipe_warmup_steps: int,
     work_unit: Literal["samples", "tokens"] = "samples",
     given_tflops: float | None = None,
+    telemetry: Telemetry | None = None,
 ) -> dict[str, Figure]:
     """Return the figures that every case has, by name; ``final_result`` counts ``work_unit``.
 
@@ -101,10 +104,11 @@ def compute(
     steady, rate = _steady(timeline, recipe_warmup_steps, work_unit)
     figures |= steady | _utilisation(ranks, precision, rate, given_tflops)
     figures |= _losses(timeline)
-    figures["mem"] = _memory(ranks)
+    figures["mem"] = _memory(ranks, telemetry)
     figures["mem_total"] = _memory_total(ranks)
     figures["allocator_peak"] = _allocator_peak(ranks)
-    return figures
+    on_host = _process_scope(ranks)
+    return figures | telemetry_figures.compute(timeline, telemetry, on_host=on_host)
 
 
 def _whole_time(timeline: RunTimeline) -> Figure:
@@ -223,13 +227,16 @@ def _matmul_flops_per_device(ranks: list[RankTimeline]) -> Figure:
     return Figure(sum(known) / len(known), note=message("measured_in_preflight"))
 
 
-def _memory(ranks: list[RankTimeline]) -> Figure:
-    used = [rank.used_bytes for rank in ranks if rank.used_bytes is not None]
+def _memory(ranks: list[RankTimeline], telemetry: Telemetry | None) -> Figure:
+    used = [float(rank.used_bytes) for rank in ranks if rank.used_bytes is not None]
+    if used and _process_scope(ranks):
+        return Figure(sum(used), note=message("resident_memory_sum"))
+    by_ranks, by_monitor = max(used, default=-1.0), telemetry_figures.peak_memory_bytes(telemetry)
+    if by_monitor is not None and by_monitor > by_ranks:
+        return Figure(by_monitor, note=message("device_memory_by_monitor"))
     if not used:
         return Figure(None, message("memory_unreported"))
-    if _process_scope(ranks):
-        return Figure(float(sum(used)), note=message("resident_memory_sum"))
-    return Figure(float(max(used)), note=message("device_memory_at_edges"))
+    return Figure(by_ranks, note=message("device_memory_at_edges"))
 
 
 def _process_scope(ranks: list[RankTimeline]) -> bool:

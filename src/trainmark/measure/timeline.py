@@ -28,8 +28,10 @@ SPAN_NAMES = (
 
 @dataclass(slots=True)
 class Phase:
-    """Sums over the windows of one phase on one rank."""
+    """Sums over the windows of one phase on one rank, and from when to when they are."""
 
+    start_ns: int = 0  # of no meaning without steps, as is the end
+    end_ns: int = 0
     windows_ns: int = 0
     step_ns: int = 0
     wait_ns: int = 0
@@ -44,6 +46,8 @@ class Phase:
 
     def add(self, window: dict[str, Any]) -> None:
         """Take a ``window`` event."""
+        self.start_ns = self.start_ns if self.steps else window["start_ns"]
+        self.end_ns = window["end_ns"]
         self.windows_ns += window["end_ns"] - window["start_ns"]
         self.step_ns += sum(window["step_ns"])
         self.wait_ns += sum(window["wait_ns"])

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from trainmark import __version__, cases
 from trainmark.errors import RecordError
 from trainmark.measure import figures as figures_of
+from trainmark.measure import telemetry as telemetry_of
 from trainmark.measure.stats import STEADY_DRIFT, drift
 from trainmark.measure.timeline import RunTimeline, read_run
 from trainmark.planning.plan import PLAN_FILE, Plan
@@ -194,6 +195,7 @@ def compute(run_dir: Path) -> Record:
     try:
         plan = Plan.read(run_dir)
         timeline = read_run(run_dir, plan.world_size)
+        telemetry = telemetry_of.read(run_dir, timeline)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RecordError(
             "not a run directory", where=str(run_dir), rule=f"it needs {PLAN_FILE} and events"
@@ -204,6 +206,7 @@ def compute(run_dir: Path) -> Record:
         recipe_warmup_steps=plan.recipe["warmup_steps"],
         work_unit=plan.about.work_unit,
         given_tflops=plan.peak_tflops,
+        telemetry=telemetry,
     )
     own = _own(plan, timeline, computed)
     # The installed case declares the units of its figures; a plan of an earlier version does not.
@@ -214,7 +217,7 @@ def compute(run_dir: Path) -> Record:
         ending = checks.broken(plan, timeline, figures) or ending
     steps, quality = _steps(timeline), _quality(plan, timeline)
     launch = timeline.launcher["launch"]
-    seen = findings.Seen(plan, timeline, figures)
+    seen = findings.Seen(plan, timeline, figures, telemetry)
     doubts, notes = findings.find(seen), [*own.notes, *findings.notes(seen, steps, quality)]
     swings = [rank.facts.get("matmul_swing") for rank in timeline.ranks]
     return Record(
@@ -239,6 +242,7 @@ def compute(run_dir: Path) -> Record:
         ranks=_ranks(timeline),
         steps=steps,
         compilation=compilation(plan, timeline),
+        telemetry=telemetry,
         figures=figures,
         quality=quality,
         fix_hp=plan.fix_hp,

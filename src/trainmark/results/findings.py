@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from trainmark.results import sampling
 from trainmark.results.checks import samples_per_epoch
 from trainmark.results.compilation import graphs_while_measured
 from trainmark.spec import Message, message
@@ -18,6 +19,7 @@ from trainmark.spec import Message, message
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from trainmark.measure.telemetry import Telemetry
     from trainmark.measure.timeline import RunTimeline
     from trainmark.planning.plan import Plan
     from trainmark.results.record import FigureEntry, Quality, Steps
@@ -48,6 +50,7 @@ class Seen(NamedTuple):
     plan: Plan
     timeline: RunTimeline
     figures: dict[str, FigureEntry]
+    telemetry: Telemetry | None = None
 
 
 def find(seen: Seen) -> list[Message]:
@@ -56,7 +59,8 @@ def find(seen: Seen) -> list[Message]:
         _long_evaluation, _constant_loss, _flops, _own_epoch, _evaluated_rows, _few_updates,
         _clocks, _partial_batch, _slow_devices,
     )  # fmt: skip
-    return [found for rule in rules for found in rule(seen)]
+    doubts = [found for rule in rules for found in rule(seen)]
+    return [*doubts, *sampling.throttled(seen.telemetry)]
 
 
 def _long_evaluation(seen: Seen) -> Iterator[Message]:
@@ -182,6 +186,7 @@ def notes(seen: Seen, steps: Steps, quality: Quality) -> list[Message]:
         *_on_steps(steps, quality),
         *_on_quality(seen.plan, quality),
         *_on_conditions(seen),
+        *sampling.notes(seen.telemetry),
     ]
 
 

@@ -17,6 +17,7 @@ from trainmark.data import json_documents
 from trainmark.data.json_documents import Frozen
 from trainmark.errors import RecordError
 from trainmark.measure.shapes import DeviceFacts, JobFacts, Machine, RankPlacement
+from trainmark.measure.telemetry import Telemetry  # noqa: TC001 - pydantic reads it at run time
 from trainmark.planning.plan import Plan  # noqa: TC001 - pydantic reads it at run time
 from trainmark.results.compilation import Compilation  # noqa: TC001 - likewise
 from trainmark.spec import Message  # noqa: TC001 - likewise
@@ -201,6 +202,7 @@ class Record(Frozen):
     ranks: list[RankEntry]
     steps: Steps
     compilation: Compilation | None = None
+    telemetry: Telemetry | None = Field(default=None, description="null if nothing was sampled")
     figures: dict[str, FigureEntry]
     quality: Quality
     fix_hp: dict[str, Any]

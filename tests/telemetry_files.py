@@ -1,0 +1,100 @@
+"""Small ``telemetry.jsonl`` files written by hand, beside the run of ``fakes.rank_events``.
+
+That run is, in seconds: launched 0, windows 6-7, 7-8 and, measured, 8-9.625; the evaluation that
+reaches the target 10-11; end 12. It trains 1024 samples a rank.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from fakes import GOLDEN, S, event, launch_event, rank_events, write_events, write_run
+from trainmark.measure.events import TELEMETRY_FILE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+GIB = 2**30
+MONITOR = "nvml 13.580"
+# Readings at every edge of the run's intervals, and between them.
+TIMES_S = (0.0, 2.0, 4.0, 6.0, 7.0, 8.0, 9.0, 9.625, 10.0, 11.0, 12.0)
+
+
+def start(*devices: int, monitor: str | None = MONITOR, **fields: Any) -> dict[str, Any]:
+    """Return the first line."""
+    plain = {"pid": 7, "interval_s": 1.0, "monitor": monitor, "devices": list(devices),
+             "host_sources": ["psutil"]}  # fmt: skip
+    return event("start", 0, **plain | fields)
+
+
+def devices(t_s: float, *samples: dict[str, Any], took_ns: int = 0) -> dict[str, Any]:
+    """Return a reading of devices."""
+    return event("devices", round(t_s * S), took_ns=took_ns, devices=list(samples))
+
+
+def host(t_s: float, **told: Any) -> dict[str, Any]:
+    """Return a reading of the host."""
+    return event("host", round(t_s * S), took_ns=0, **told)
+
+
+def end(t_s: float = 12.0, **faults: int) -> dict[str, Any]:
+    """Return the last line."""
+    return event("end", round(t_s * S), faults=faults)
+
+
+def busy(t_s: float, index: int, **told: Any) -> dict[str, Any]:
+    """Return a device that is idle until 6 s and then draws 400 W, counting its joules."""
+    trains = t_s >= 6.0
+    plain = {
+        "index": index,
+        "name": "Fake Accelerator 1",
+        "memory_used_bytes": (10 + index if trains else 1) * GIB,
+        "memory_total_bytes": 16 * GIB,
+        "utilization_percent": 90.0 if trains else 0.0,
+        "power_w": 400.0 if trains else 100.0,
+        "temperature_c": 50.0 + t_s,
+        "clock_mhz": 1500.0 if t_s < 9 else 1200.0,
+        "throttle_reasons": ["power_cap"] if t_s == 9.0 else [],
+        "energy_j": 5000.0 + 100.0 * min(t_s, 6.0) + 400.0 * max(0.0, t_s - 6.0),
+    }
+    return {name: value for name, value in (plain | told).items() if value is not None}
+
+
+def readings(*indices: int, times_s: Iterable[float] = TIMES_S, **told: Any) -> list[Any]:
+    """Return the readings of busy devices; a fact given as None is not told."""
+    return [devices(t_s, *(busy(t_s, index, **told) for index in indices)) for t_s in times_s]
+
+
+def cards(world: int = 2) -> list[list[dict[str, Any]]]:
+    """Return the events of ranks that each have a device."""
+    device = {"name": "Fake Accelerator 1", "memory_total_bytes": 16 * GIB}
+    changed = {"facts": {"memory_scope": "device", "device": device}}
+    ranks = [
+        [item | changed.get(item["event"], {}) for item in rank_events()] for _ in range(world)
+    ]
+    for item in (item for events in ranks for item in events if item["event"] == "window"):
+        item["step_samples"] = [world * samples for samples in item["samples"]]
+    return ranks
+
+
+def sampled_run(
+    folder: Path,
+    lines: Sequence[dict[str, Any]] | bytes | None,
+    *,
+    ranks: Sequence[Sequence[dict[str, Any]]] | None = None,
+) -> Path:
+    """Write a run with its telemetry and return its folder; None: a run without."""
+    agent = event("agent_exit", 12 * S, exit_code=0, failures=[])
+    ranks = cards() if ranks is None else ranks
+    write_run(folder, [launch_event(), agent], *ranks)
+    plan = json.loads((GOLDEN / "plan_toy.json").read_text(encoding="utf-8"))
+    device = plan["device"] | {"vendor": "fake", "torch_type": "cuda"}
+    plan |= {"device": device, "nproc": len(ranks), "labels": ["self-reported"]}
+    (folder / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
+    if isinstance(lines, bytes):
+        (folder / TELEMETRY_FILE).write_bytes(lines)
+    elif lines is not None:
+        write_events(folder / TELEMETRY_FILE, lines)
+    return folder
