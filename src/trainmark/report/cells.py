@@ -20,6 +20,7 @@ _ENTITY = re.compile(r"&(?=#?\w+;)")
 _SCALES: dict[str, tuple[tuple[float, str], ...]] = {
     "s": ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")),
     "bytes": ((GIB, "GiB"), (1024**2, "MiB"), (1024, "KiB")),
+    "J": ((1e6, "MJ"), (1e3, "kJ"), (1.0, "J")),
     "bytes/s": ((1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s")),
     "FLOP/s": ((1e12, "TFLOP/s"), (1e9, "GFLOP/s"), (1e6, "MFLOP/s"), (1e3, "kFLOP/s")),
 }

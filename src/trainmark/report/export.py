@@ -76,6 +76,7 @@ COLUMNS: dict[str, Callable[[Record], Value]] = {
     "epochs": lambda record: record.counts.epochs,
     "warmup_steps": lambda record: record.steps.warmup,
     "steady": lambda record: record.steps.steady,
+    "monitor": lambda record: record.telemetry.monitor if record.telemetry else None,
     "final_result_unit": lambda record: record.figures["final_result"].unit,  # the case's own
 }
 _UNIT_WORDS = {"%": "percent", "/": "_per_"}

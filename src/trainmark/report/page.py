@@ -11,7 +11,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from trainmark.errors import RecordError, UsageError, escaped, nearest
-from trainmark.report import cells, conditions, environment, evaluations, outcome
+from trainmark.report import cells, conditions, environment, evaluations, outcome, telemetry
 from trainmark.report.declared import declared
 from trainmark.report.document import Page, Section
 from trainmark.report.listing import TONES, tone_of, trust_line
@@ -67,6 +67,7 @@ def compose(records: Sequence[Record], *, lang: str = "en") -> Page:
         outcome.further(records, lang, columns=columns),
         evaluations.quality(records, lang),
         outcome.counts(records, lang),
+        *telemetry.sections(records, lang),
         outcome.references(records, about, lang),
         Section(text("section.run", lang), 2, "run"),
         conditions.facts(records, lang),

@@ -23,7 +23,7 @@ from rich.text import Text
 from trainmark.errors import escaped
 from trainmark.measure import figures as figures_of
 from trainmark.planning.overrides import fix_hp_text
-from trainmark.report import cells
+from trainmark.report import cells, telemetry
 from trainmark.report.conditions import cause_text, label_text, remedy, verdict
 from trainmark.report.declared import table as table_of
 from trainmark.report.document import Block, Code, Grid, Paragraph, Picture, Table, Tone
@@ -50,7 +50,9 @@ _STYLES: dict[Tone, str] = {
 }  # fmt: skip
 _WIDEST_CHANGE = 20  # columns that a changed hyper-parameter has to itself, no fold within
 _COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")  # rich's; what records hold was escaped before
-_ASCII = str.maketrans({"–": "-", "·": "-", "≥": ">=", "×": "x", "µ": "u", "…": "..."})
+# Reasons of figures that nobody misses where nothing reads devices or energy; the page has them.
+_UNSAID = ("not_sampled", "devices_unmonitored", "counter_untold")
+_ASCII = str.maketrans({"–": "-", "·": "-", "≥": ">=", "×": "x", "µ": "u", "…": "...", "°": ""})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,6 +183,8 @@ def _further(record: Record, lang: str) -> Grid:
         if entry is None or spec.detail or name in PERFORMANCE:
             continue
         if entry.value is None:
+            if entry.reason is not None and entry.reason.code in _UNSAID:
+                continue
             rows.append((name, "–", "", sentence(record, entry.reason, lang)))
         else:
             (value,), unit = cells.scaled([entry.value], entry.unit)
@@ -206,6 +210,7 @@ def run_table(
         Grid(bare),
         _further(record, lang),
         *(Grid(found) for found in told),
+        *telemetry.blocks(record, lang),
         Picture("", waterfall),
         *_tail(record, lang),
     ]
