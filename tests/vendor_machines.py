@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 # What a parser may return: above it a value is not a reading of one card.
 MOST = {
-    "temperature_c": 250.0, "power_w": 1e15, "memory_used_bytes": 1e15, "memory_total_bytes": 1e15,
-    "utilization_percent": 100.0, "clock_mhz": 1e15, "memory_clock_mhz": 1e15, "energy_j": 1e16,
+    "temperature_c": 250.0, "power_w": 1e4, "memory_used_bytes": 1e15, "memory_total_bytes": 1e15,
+    "utilization_percent": 100.0, "clock_mhz": 2e4, "memory_clock_mhz": 2e4, "energy_j": 1e16,
 }  # fmt: skip
 
 

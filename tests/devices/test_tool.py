@@ -122,6 +122,8 @@ def test_numbers_are_read_or_unknown(text: object, value: float | None) -> None:
 def test_numbers_keep_their_bounds() -> None:
     assert tool.percent("100") == 100.0
     assert tool.percent("101") is None
+    assert (tool.watts("700 W"), tool.watts("65535W")) == (700.0, None)
+    assert (tool.megahertz("1980MHz"), tool.megahertz("65535")) == (1980.0, None)
     assert tool.temperature_c("-5 C") == -5.0
     assert tool.temperature_c("65535") is None
     assert tool.size_bytes("81559 MiB") == 81559 << 20

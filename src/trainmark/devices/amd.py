@@ -14,11 +14,13 @@ from trainmark.devices.tool import (
     ToolMonitor,
     find,
     json_of,
+    megahertz,
     number,
     percent,
     run,
     size_bytes,
     temperature_c,
+    watts,
 )
 from trainmark.protocols import DeviceSample, MonitorFault
 
@@ -138,12 +140,12 @@ def _metric(index: int, told: Mapping[str, Any]) -> DeviceSample:
             ),
             None,
         ),
-        power_w=number(_at(told, "power", "socket_power")),
+        power_w=watts(_at(told, "power", "socket_power")),
         memory_used_bytes=_bytes(_at(told, "mem_usage", "used_vram")),
         memory_total_bytes=_bytes(_at(told, "mem_usage", "total_vram")),
         utilization_percent=percent(_at(told, "usage", "gfx_activity")),
-        clock_mhz=number(_at(told, "clock", "gfx_0", "clk")),
-        memory_clock_mhz=number(_at(told, "clock", "mem_0", "clk")),
+        clock_mhz=megahertz(_at(told, "clock", "gfx_0", "clk")),
+        memory_clock_mhz=megahertz(_at(told, "clock", "mem_0", "clk")),
         throttle_reasons=_violations(violations) if isinstance(violations, dict) else None,
         energy_j=energy_j or None,  # 0: the device has no counter
     )

@@ -9,7 +9,7 @@ import re
 from typing import TYPE_CHECKING
 
 from trainmark.devices.rocm import FOLDERS, RocmVendor, parse_rocm_smi
-from trainmark.devices.tool import ToolMonitor, find, number, percent, temperature_c
+from trainmark.devices.tool import ToolMonitor, find, megahertz, percent, temperature_c, watts
 from trainmark.protocols import DeviceSample, MonitorFault
 
 if TYPE_CHECKING:
@@ -62,10 +62,10 @@ def parse_hy_smi(text: str) -> list[DeviceSample]:
             DeviceSample(
                 index=len(found),  # earlier versions count from 1
                 temperature_c=temperature_c(told.get("temp")),
-                power_w=number(told.get("avgpwr")),
+                power_w=watts(told.get("avgpwr")),
                 utilization_percent=percent(told.get("dcu%", told.get("hcu%"))),
-                clock_mhz=number(told.get("sclk")),
-                memory_clock_mhz=number(told.get("mclk")),
+                clock_mhz=megahertz(told.get("sclk")),
+                memory_clock_mhz=megahertz(told.get("mclk")),
             )
         )
     if not found:

@@ -16,11 +16,13 @@ from trainmark.devices import pci, torch_vendor
 from trainmark.devices.tool import (
     ToolMonitor,
     find,
+    megahertz,
     number,
     percent,
     run,
     size_bytes,
     temperature_c,
+    watts,
 )
 from trainmark.devices.torch_vendor import TorchVendor, named
 from trainmark.protocols import DeviceSample, MonitorFault
@@ -66,7 +68,8 @@ class Intel(TorchVendor):
     def cards(self) -> list[Path]:
         """Return the folder on the PCI bus of each card that torch takes, by address.
 
-        Integrated graphics, always on bus 0, are taken where there is no card:
+        Integrated graphics, always on bus 0, are taken where there is no card, and are no device
+        to a torch for another vendor's:
         https://github.com/pytorch/pytorch/blob/main/c10/xpu/XPUFunctions.cpp, 2026-11-22.
         """
         found = [
@@ -75,7 +78,7 @@ class Intel(TorchVendor):
             if (folder / "driver").resolve().name in _DRIVERS and _render(folder) is not None
         ]
         discrete = [folder for folder in found if folder.name.split(":")[1] != "00"]
-        return discrete or found
+        return discrete or (found if self.drives() else [])
 
     def pci_folders(self) -> list[Path]:
         """Return the folder of each device on the PCI bus: a card's once for each tile."""
@@ -176,10 +179,10 @@ def parse_dump(text: str) -> list[DeviceSample]:
         found[int(index)] = DeviceSample(
             index=int(index),
             temperature_c=temperature_c(cell["temperature"]),
-            power_w=number(cell["power"]),
+            power_w=watts(cell["power"]),
             memory_used_bytes=size_bytes(cell["used"], unit="m"),
             utilization_percent=percent(cell["utilization"]),
-            clock_mhz=number(cell["clock"]),
+            clock_mhz=megahertz(cell["clock"]),
         )
     if not found:
         raise MonitorFault("unreadable", "no device in what xpu-smi dump printed")

@@ -10,7 +10,16 @@ import re
 from typing import TYPE_CHECKING
 
 from trainmark.devices import torch_vendor
-from trainmark.devices.tool import ToolMonitor, find, number, percent, size_bytes, temperature_c
+from trainmark.devices.tool import (
+    ToolMonitor,
+    find,
+    megahertz,
+    number,
+    percent,
+    size_bytes,
+    temperature_c,
+    watts,
+)
 from trainmark.devices.torch_vendor import TorchVendor, named
 from trainmark.protocols import DeviceSample, MonitorFault
 
@@ -85,11 +94,11 @@ def parse_xpu_smi(text: str) -> list[DeviceSample]:
             name=field[21] or None,
             uuid=field[3] or None,
             temperature_c=temperature_c(field[4]),
-            power_w=power if power is None or power <= _MOST_W else power / 1000,
+            power_w=watts(power if power is None or power <= _MOST_W else power / 1000),
             memory_used_bytes=size_bytes(field[17], unit="m"),
             memory_total_bytes=size_bytes(field[18], unit="m"),
             utilization_percent=percent(field[19]),
-            clock_mhz=number(field[9]),
+            clock_mhz=megahertz(field[9]),
         )
     if not found:
         raise MonitorFault("unreadable", "no line of xpu-smi -m has the known fields")

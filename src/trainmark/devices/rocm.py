@@ -10,7 +10,15 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainmark.devices import torch_vendor
-from trainmark.devices.tool import json_of, number, percent, size_bytes, temperature_c
+from trainmark.devices.tool import (
+    json_of,
+    megahertz,
+    number,
+    percent,
+    size_bytes,
+    temperature_c,
+    watts,
+)
 from trainmark.devices.torch_vendor import TorchVendor, named
 from trainmark.protocols import DeviceSample, MonitorFault
 
@@ -169,7 +177,7 @@ def _sample(index: int, fields: Mapping[str, Any]) -> DeviceSample:
         return size if size is not None else size_bytes(first(f"{what} (mib)"), unit="m")
 
     def clock(which: str) -> float | None:
-        return number(str(first(f"{which} clock speed") or "").strip("() "))
+        return megahertz(str(first(f"{which} clock speed") or "").strip("() "))
 
     energy_uj = number(first("accumulated energy (uj)"), most=1e20)
     identity = str(first("unique id", "pci bus") or "").split(" ")[0].lower()
@@ -188,7 +196,7 @@ def _sample(index: int, fields: Mapping[str, Any]) -> DeviceSample:
             # Where a device has several sensors: the one that all of a vendor's tools call its own.
             first(*(f"temperature (sensor {at}) (c)" for at in ("edge", "junction", "core")))
         ),
-        power_w=number(
+        power_w=watts(
             first("average graphics package power (w)", "current socket graphics package power (w)")
         ),
         memory_used_bytes=memory("vram total used memory"),

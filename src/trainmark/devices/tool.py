@@ -198,6 +198,16 @@ def temperature_c(text: object) -> float | None:
     return number(text, least=-60.0, most=250.0)
 
 
+def watts(text: object) -> float | None:
+    """Return a power; None above that of any device: 65535 is a tool's word for "unknown"."""
+    return number(text, most=10_000.0)
+
+
+def megahertz(text: object) -> float | None:
+    """Return a clock; None above that of any device."""
+    return number(text, most=20_000.0)
+
+
 def percent(text: object) -> float | None:
     """Return a share in percent; None if it is not from 0 to 100."""
     return number(text, most=100.0)
