@@ -7,9 +7,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from fake_nvml import FakeCard, put_cards
 from fakes import FakeVendor
 from machines import Card, Reader, machine, only, write_files
 from trainmark import devices as registry
+from trainmark.devices import cuda_choice
+from trainmark.devices.nvidia import Nvidia
+from trainmark.devices.torch_build import TorchBuild
 from trainmark.doctor import devices
 from trainmark.doctor.examination import examine
 from trainmark.errors import EnvironmentFault
@@ -218,3 +222,38 @@ def test_a_device_that_computes_before_the_run_is_found(tmp_path, monkeypatch, b
     assert len(conditions) == found
     assert [one.severity for one in conditions[1:]] == ["spoils"] * (found - 1)
     assert all("device 4 is busy 11%" in one.what for one in conditions[1:])
+
+
+@pytest.fixture
+def cuda(monkeypatch):
+    """Let torch be built for CUDA, and NVIDIA's library tell these cards."""
+
+    def have(*cards, **more):
+        build = TorchBuild("2.13.0+cu130", cuda="13.0")
+        monkeypatch.setattr(cuda_choice, "torch_build", lambda: build)
+        monkeypatch.setattr(cuda_choice, "_too_old", lambda _: None)
+        put_cards(monkeypatch, *cards, **more)
+
+    return have
+
+
+def test_faults_of_nvidia_s_cards_come_through(tmp_path, cuda):
+    checks = [devices.device, devices.driver, devices.occupants, devices.device_state]
+    cuda(FakeCard(), FakeCard())
+    sound = examine(machine(tmp_path, vendor=Nvidia()), checks)
+    assert sound.exit_code == 0
+    capped = FakeCard(limit_mw=300_000, ecc=False, computing={4242: 1 << 30})
+    cuda(FakeCard(), capped, names={4242: "/usr/bin/python3"})
+    faulty = examine(machine(tmp_path, vendor=Nvidia()), checks).conditions
+    found = {one.code: one for _, one in faulty if one.severity != "fine"}
+    assert {code: one.severity for code, one in found.items()} == {
+        "occupants": "spoils", "power_limit": "spoils", "ecc": "spoils",
+    }  # fmt: skip
+    assert "python3 (process 4242)" in found["occupants"].what
+    assert "card 1" in found["power_limit"].what
+
+
+def test_every_vendor_in_the_package_can_be_seen_without_its_driver(tmp_path, monkeypatch):
+    known = registry.load_all()[0]
+    named = {name for name, vendor in known.items() if getattr(vendor, "pci_vendor", None)}
+    assert named == set(known) - {"cpu", "fake", "apple"}

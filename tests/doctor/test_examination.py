@@ -127,15 +127,14 @@ def test_a_hanging_tool_of_a_vendor_is_ended(tmp_path, monkeypatch):
     assert alive == []
 
 
-def test_time_that_is_up_leaves_the_rest_unknown(tmp_path, monkeypatch):
-    monkeypatch.setattr(examination, "FULL_S", -1.0)
+def test_time_that_is_up_leaves_the_rest_unknown(tmp_path):
     release = threading.Event()
 
     def waits(subject):
         release.wait()
         yield Condition("", "fine", "")
 
-    found = examine(machine(tmp_path), [waits, waits])
+    found = examine(machine(tmp_path, end_s=0.0), [waits, waits])
     release.set()
     assert [one.severity for _, one in found.conditions] == ["unknown", "unknown"]
 

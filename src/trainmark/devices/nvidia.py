@@ -39,6 +39,7 @@ class Nvidia:
         "NCCL_P2P_DISABLE", "NCCL_IB_DISABLE",
     )  # fmt: skip
     counts_cores = False
+    pci_vendor = 0x10DE
 
     def count(self) -> int:
         """Return the visible devices; 0 when the installed torch cannot drive them."""

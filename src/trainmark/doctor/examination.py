@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import Thread
@@ -33,9 +34,10 @@ if TYPE_CHECKING:
     Check = Callable[[Subject], Iterator[Condition]]
 
 Answer = TypeVar("Answer")
-QUICK_S, FULL_S = 8.0, 55.0  # for all checks; starting the program takes half a second
-_CHECK_S = 15.0  # for one, longer than the bound of any vendor's tool
-_CHOICE_S = 5.0  # counting devices reads files or asks a library
+QUICK_S, FULL_S = 9.0, 58.0  # for everything but the start of the program, half a second
+_CHECK_S = 15.0  # for one check, longer than the bound of any vendor's tool
+# Without persistence mode NVIDIA's library takes about a second for each card.
+_QUICK_CHOICE_S, _CHOICE_S = 8.0, 20.0
 
 # A check's code is its name, its group its module. What may hang comes last.
 CHECKS: tuple[Check, ...] = (
@@ -90,6 +92,7 @@ def subject_of(
     Raises:
         UsageError: an unknown case, recipe or device, or a recipe without a case.
     """
+    end_s = time.monotonic() + (QUICK_S if quick else FULL_S)
     request, vendor, fault = None, None, ("", "")
     if case_word is None and recipe is not None:
         raise UsageError("a recipe without its case", where="--recipe", remedy="name the case too")
@@ -99,22 +102,24 @@ def subject_of(
         nproc = request.nproc
         device = device or case_key.vendor_of(request.hardware)
     try:
-        vendor = bounded(lambda: choose(device), _CHOICE_S)
+        vendor = bounded(lambda: choose(device), _QUICK_CHOICE_S if quick else _CHOICE_S)
     except EnvironmentFault as error:
         fault = error.what, error.remedy or "see `trainmark list devices`"
     except TimeoutError as error:
-        fault = f"devices cannot be counted: {error}", "see why the driver does not answer"
+        fault = (
+            f"devices cannot be counted: {error}",
+            "see why the driver is slow; is its persistence mode on?",
+        )
     if nproc is None:
         nproc = 1 if vendor is None or vendor.counts_cores else vendor.count()
     return Subject(
         vendor=vendor, no_vendor=fault, device=device, nproc=nproc, request=request, out=out,
-        data=data, quick=quick,
+        data=data, quick=quick, end_s=end_s,
     )  # fmt: skip
 
 
 def examine(subject: Subject, checks: Sequence[Check] = (*CHECKS, *SLOW)) -> Found:
     """Make each check in turn; one that fails or hangs gives ``unknown``."""
-    end_s = time.monotonic() + (QUICK_S if subject.quick else FULL_S)
     others = set(psutil.Process().children(recursive=True))
     conditions = []
     left_out = [check for check in checks if subject.quick and check in SLOW]
@@ -123,7 +128,8 @@ def examine(subject: Subject, checks: Sequence[Check] = (*CHECKS, *SLOW)) -> Fou
             continue
         limit_s = devices.OPENING_S + 1 if check is devices.torch else _CHECK_S
         group = check.__module__.rpartition(".")[2]
-        for one in _made(check, subject, min(limit_s, max(0.1, end_s - time.monotonic()))):
+        limit_s = min(limit_s, max(0.1, subject.end_s - time.monotonic()))
+        for one in _made(check, subject, limit_s):
             conditions.append((group, one._replace(code=one.code or check.__name__)))
     for child in set(psutil.Process().children(recursive=True)) - others:
         with suppress(psutil.NoSuchProcess):
@@ -139,7 +145,7 @@ def _made(check: Check, subject: Subject, limit_s: float) -> list[Condition]:
         fault = error.what, error.remedy or "see the vendor's documentation"
     except TimeoutError as error:
         fault = str(error), "see why it does not answer"
-    except Exception as error:  # noqa: BLE001 - a check or a foreign vendor may raise anything
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - foreign vendors raise anything
         fault = f"{type(error).__name__}: {error}", "have it readable here, or look at it by hand"
     else:
         return found
@@ -152,22 +158,16 @@ def bounded(work: Callable[[], Answer], limit_s: float) -> Answer:
     Raises:
         TimeoutError: it takes longer than ``limit_s``; it is left behind in its thread.
     """
-    answers: list[Answer] = []
-    errors: list[Exception] = []
+    future: Future[Answer] = Future()
 
     def run() -> None:
         try:
-            answers.append(work())
-        except SystemExit as error:  # of a foreign package, which must not end the program
-            errors.append(RuntimeError(f"SystemExit: {error}"))
-        except Exception as error:  # noqa: BLE001 - it is raised in the caller's thread
-            errors.append(error)
+            future.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - it is raised in the caller's thread
+            future.set_exception(error)
 
-    thread = Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(limit_s)
-    if errors:
-        raise errors[0]
-    if not answers:
-        raise TimeoutError(f"no answer in {limit_s:.0f} s")
-    return answers[0]
+    Thread(target=run, daemon=True).start()
+    try:
+        return future.result(limit_s)
+    except TimeoutError as error:
+        raise TimeoutError(str(error) or f"no answer in {limit_s:.0f} s") from None

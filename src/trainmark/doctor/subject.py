@@ -8,6 +8,7 @@ import shutil
 import socket
 import time
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,6 +44,7 @@ class Subject:
         out: folder for runs, which need not exist.
         data: folder with real data.
         quick: whether only what takes little time is examined.
+        end_s: ``time.monotonic()`` at which time is up.
         root: of the file system that holds ``proc``, ``sys`` and ``dev``.
         affinity: numbers of the cores that this process may use.
         free_bytes: of the file system that holds a folder.
@@ -59,6 +61,7 @@ class Subject:
     request: Request | None = None
     data: Path | None = None
     quick: bool = False
+    end_s: float = inf
     root: Path = Path("/")
     variables: Mapping[str, str] = field(default_factory=lambda: os.environ)
     affinity: frozenset[int] = field(default_factory=_affinity)
