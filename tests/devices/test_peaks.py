@@ -14,7 +14,9 @@ from trainmark.devices import peaks
 DATA_SET = Path(__file__).parent / "peaks" / "peaks.csv"
 ROWS: list[dict[str, Any]] = peaks.table()["peak"]
 NAMES = [name for row in ROWS for name in row["names"]]
-OWN_KEYS = {"accelerator", "names", "evidence", "note", "source", "date", "exceptions"}
+OWN_KEYS = {
+    "accelerator", "names", "compute_units", "evidence", "note", "source", "date", "exceptions",
+}  # fmt: skip
 
 
 def test_the_table_is_the_data_set_in_every_row_and_column() -> None:
@@ -105,6 +107,15 @@ def test_the_forms_of_h100_are_told_apart() -> None:
 def test_part_of_a_name_matches_nothing(product: str) -> None:
     assert peaks.dense_peaks(product) == []
     assert peaks.memory_peak(product) is None
+
+
+def test_a_partition_is_not_the_whole_whose_name_it_prints() -> None:
+    assert peaks.name_of_part("AMD Instinct MI300X", 304) == "AMD Instinct MI300X"
+    part = peaks.name_of_part("AMD Instinct MI300X", 38)
+    assert part == "AMD Instinct MI300X partition, 38 of 304 units"
+    assert peaks.dense_peaks(part) == []
+    # Slices of other vendors have names of their own, and cards have fewer units than chips.
+    assert peaks.name_of_part("NVIDIA H100 PCIe", 1) == "NVIDIA H100 PCIe"
 
 
 def test_a_precision_without_a_claim_has_no_peak() -> None:

@@ -6,7 +6,7 @@ import warnings
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from trainmark.devices import cuda_choice, nvml
+from trainmark.devices import cuda_choice, nvml, peaks
 from trainmark.devices.accelerator import Accelerator
 from trainmark.errors import EnvironmentFault
 
@@ -107,7 +107,7 @@ class CudaDevice(Accelerator):
         """Return product name, memory, capability and library versions."""
         torch = self._torch
         properties = torch.cuda.get_device_properties(self.index)
-        name: str = properties.name
+        name = peaks.name_of_part(properties.name, properties.multi_processor_count)
         return {
             # A slice must not be taken for the whole card, which has another peak.
             "name": name if "MIG" in name or not self._is_slice else f"{name} MIG",

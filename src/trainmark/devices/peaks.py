@@ -74,6 +74,18 @@ def memory_peak(product_name: str) -> MemoryPeak | None:
     return MemoryPeak(bytes_per_second=terabytes * 1e12, **about)
 
 
+def name_of_part(product_name: str, units: int) -> str:
+    """Return a device's name; of a partition that prints the name of the whole, another one.
+
+    Args:
+        units: compute units of the device, as torch counts its multiprocessors.
+    """
+    for row in table()["peak"]:
+        if product_name in row["names"] and units < row.get("compute_units", 0):
+            return f"{product_name} partition, {units} of {row['compute_units']} units"
+    return product_name
+
+
 def _figure(product_name: str, figure: str) -> tuple[float, dict[str, Any]] | None:
     """Return a figure with its provenance; None where the table does not have it."""
     data = table()
