@@ -273,6 +273,31 @@ def test_more_memory_used_than_there_is_was_not_read_right() -> None:
     assert (sample.memory_used_bytes, sample.memory_total_bytes) == (None, 65536 * MIB)
 
 
+@pytest.mark.parametrize(
+    ("memory", "used", "total"),
+    [
+        ("0    / 32768", 0, 32768),
+        ("NA   / 32768", None, None),
+        ("NA   / NA   ", None, None),  # and not the host's memory, which stands before it
+        ("7    / NA   ", None, None),
+    ],
+)
+def test_an_unknown_hbm(memory: str, used: int | None, total: int | None) -> None:
+    whole = text("npu-smi/22.0.3.1.txt").replace("0    / 32768", memory)
+    sample = parse_npu_smi(whole)[0]
+    mib = [size and size * MIB for size in (used, total)]
+    assert [sample.memory_used_bytes, sample.memory_total_bytes] == mib
+
+
+@pytest.mark.parametrize("unit", ["GiB", "KB", "TB"])
+def test_a_memory_in_another_unit_is_not_taken_for_mib(unit: str) -> None:
+    whole = text("mx-smi/2.2.4.txt").replace("65536 MiB", f"65536 {unit}")
+    with pytest.raises(MonitorFault):
+        parse_mx_smi(whole)
+    whole = text("mthreads-gmi/2.4.1.txt").replace("81920MiB", f"81920{unit}")
+    assert column(parse_mthreads_gmi(whole), "memory_total_bytes") == [None] * 8
+
+
 PARSERS: list[Parse] = list(dict.fromkeys(FILES.values()))
 
 

@@ -6,41 +6,29 @@ import re
 from typing import TYPE_CHECKING
 
 from trainmark.devices import torch_vendor
-from trainmark.devices.printed import device, known, rows
+from trainmark.devices.printed import after, device, known, rows, word
 from trainmark.devices.tool_vendor import Command, ToolVendor
 
 if TYPE_CHECKING:
     from trainmark.protocols import DeviceSample
 
-_USED = re.compile(r"([0-9]+)\s*/\s*([0-9]+)")
+_BUS = r"^[0-9A-Fa-f]{4}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]$"
 
 
 def parse_npu_smi(text: str) -> list[DeviceSample]:
     """Return the chips in the table of ``npu-smi info``.
 
     Of a card with two chips, the 910C's power is told with the first one, the 310P's not at all.
+    The memory is HBM where the host's memory stands before it.
 
     Raises:
         MonitorFault: there is none.
     """
-    found: list[DeviceSample] = []
-    for card, chip in rows(text, r"^[0-9A-Fa-f]{4}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]$"):
-        # Of the host's memory and HBM, in this order; the 310 series has one memory.
-        memory = _USED.findall(chip[2])
-        used, total = memory[-1] if memory else (None, None)
-        power, temperature = (*card[2].split(), "", "")[:2]
-        found.append(
-            device(
-                len(found),
-                " ".join(card[0].split()[1:]),
-                power=power,
-                temperature=temperature,
-                used=used,
-                total=total,
-                utilization=chip[2],
-            )
-        )
-    return known(found, text)
+    return known(text, (
+        device(index, after(card[0]), temperature=word(card[2], 1), power=card[2],
+               memory=chip[2], utilization=chip[2])
+        for index, (card, chip) in enumerate(rows(text, _BUS))
+    ))  # fmt: skip
 
 
 class Ascend(ToolVendor):

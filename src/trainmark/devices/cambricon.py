@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trainmark.devices.printed import device, known, lists, rows
+from trainmark.devices.printed import device, known, lists, rows, used_of_total, word
 from trainmark.devices.tool_vendor import Command, ToolVendor
 
 if TYPE_CHECKING:
@@ -17,23 +17,11 @@ def parse_cnmon(text: str) -> list[DeviceSample]:
     Raises:
         MonitorFault: there is none.
     """
-    found: list[DeviceSample] = []
-    for upper, lower in rows(text, r"MiB\s*/"):
-        name = upper[0].split()[2:3]  # card, virtual function, name, firmware
-        temperature, power = (*lower[0].split(), "", "", "")[1:3]  # behind the fan
-        used, _, total = lower[1].partition("/")
-        found.append(
-            device(
-                len(found),
-                name[0] if name else None,
-                temperature=temperature,
-                power=power,
-                used=used,
-                total=total,
-                utilization=upper[2],
-            )
-        )
-    return known(found, text)
+    return known(text, (
+        device(index, word(upper[0], 2), temperature=word(lower[0], 1), power=word(lower[0], 2),
+               memory=lower[1], utilization=upper[2])
+        for index, (upper, lower) in enumerate(rows(text, r"MiB\s*/"))
+    ))  # fmt: skip
 
 
 def parse_cnmon_info(text: str) -> list[DeviceSample]:
@@ -42,20 +30,15 @@ def parse_cnmon_info(text: str) -> list[DeviceSample]:
     Raises:
         MonitorFault: there is none.
     """
-    found = [
+    return known(text, (
         device(
-            index,
-            told.get(("", "Product Name")),
-            uuid=told.get(("", "UUID")),
+            index, told.get(("", "Product Name")), uuid=told.get(("", "UUID")),
             temperature=told.get(("Temperature", "Chip"), told.get(("Temperature", "Board"))),
-            power=told.get(("Power", "Usage")),
-            used=told.get(("Physical Memory Usage", "Used")),
-            total=told.get(("Physical Memory Usage", "Total")),
+            power=told.get(("Power", "Usage")), memory=used_of_total(told, "Physical Memory Usage"),
             utilization=told.get(("Utilization", "MLU Average")),
         )
         for index, told in enumerate(lists(text, r"Card\s*[0-9]+\s*:?"))
-    ]
-    return known(found, text)
+    ))  # fmt: skip
 
 
 class Cambricon(ToolVendor):

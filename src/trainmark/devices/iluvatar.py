@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trainmark.devices.printed import device, known, rows
+from trainmark.devices.printed import after, device, known, rows, word
 from trainmark.devices.tool_vendor import Command, ToolVendor
 from trainmark.devices.torch_build import torch_build
 
@@ -22,25 +22,12 @@ def parse_ixsmi(text: str) -> list[DeviceSample]:
     Raises:
         MonitorFault: there is none.
     """
-    found: list[DeviceSample] = []
-    for upper, lower in rows(text, r"MiB\s*/"):
-        clock, memory_clock = (*upper[2].split(), "", "")[:2]
-        _, temperature, _, power = (*lower[0].split(), "", "", "", "")[:4]  # behind fan, state
-        used, _, total = lower[1].partition("/")
-        found.append(
-            device(
-                len(found),
-                " ".join(upper[0].split()[1:]),
-                temperature=temperature,
-                power=power,
-                used=used,
-                total=total,
-                utilization=lower[2],
-                clock=clock,
-                memory_clock=memory_clock,
-            )
-        )
-    return known(found, text)
+    return known(text, (
+        device(index, after(upper[0]), temperature=word(lower[0], 1), power=word(lower[0], 3),
+               memory=lower[1], utilization=lower[2], clock=word(upper[2], 0),
+               memory_clock=word(upper[2], 1))
+        for index, (upper, lower) in enumerate(rows(text, r"MiB\s*/"))
+    ))  # fmt: skip
 
 
 def parse_ixsmi_csv(text: str) -> list[DeviceSample]:
@@ -49,16 +36,13 @@ def parse_ixsmi_csv(text: str) -> list[DeviceSample]:
     Raises:
         MonitorFault: there is none.
     """
-    found: list[DeviceSample] = []
-    for line in text.splitlines():
-        cells = [cell.strip() for cell in line.split(",")]
-        if len(cells) == len(_QUERY.split(",")) and cells[0].isdecimal():
-            _, name, total, used, utilization, temperature = cells
-            found.append(
-                device(len(found), name, total=total, used=used, utilization=utilization,
-                       temperature=temperature)
-            )  # fmt: skip
-    return known(found, text)
+    lines = ([cell.strip() for cell in line.split(",")] for line in text.splitlines())
+    chips = (cells for cells in lines if len(cells) == 6 and cells[0].isdecimal())
+    return known(text, (
+        device(index, name, temperature=temperature, memory=f"{used}/{total}",
+               utilization=utilization)
+        for index, (_, name, total, used, utilization, temperature) in enumerate(chips)
+    ))  # fmt: skip
 
 
 class Iluvatar(ToolVendor):

@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from trainmark.devices import torch_vendor
-from trainmark.devices.printed import device, known, rows
+from trainmark.devices.printed import device, known, rows, word
 from trainmark.devices.tool_vendor import Command, ToolVendor
 from trainmark.devices.torch_build import torch_build
 
@@ -27,22 +27,12 @@ def parse_mx_smi(text: str) -> list[DeviceSample]:
     Raises:
         MonitorFault: there is none.
     """
-    found: list[DeviceSample] = []
-    for upper, lower in rows(text, r"^[0-9]+\s*/\s*[0-9]+\s*[KMG]i?B"):
-        of_board = lower[0].split()[:1] if len(lower) > 3 else lower[0].split()[1:2]
-        used, _, total = lower[-2].partition("/")
-        found.append(
-            device(
-                len(found),
-                (*_APART.split(upper[0]), "")[1],
-                temperature=lower[-3],
-                power=of_board[0] if of_board else None,
-                used=used,
-                total=total,
-                utilization=upper[-1],
-            )
-        )
-    return known(found, text)
+    return known(text, (
+        device(index, (*_APART.split(upper[0]), "")[1], temperature=lower[-3],
+               power=word(lower[0], 0 if len(lower) > 3 else 1), memory=lower[-2],
+               utilization=upper[-1])
+        for index, (upper, lower) in enumerate(rows(text, r"^[0-9]+\s*/\s*[0-9]+\s*MiB"))
+    ))  # fmt: skip
 
 
 class MetaX(ToolVendor):

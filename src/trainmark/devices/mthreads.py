@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
-from trainmark.devices.printed import device, known, lists, rows
+from trainmark.devices.printed import after, device, known, lists, rows, used_of_total
 from trainmark.devices.tool_vendor import Command, ToolVendor
 
 if TYPE_CHECKING:
     from trainmark.protocols import DeviceSample
-
-_USED = re.compile(r"([0-9]+\s*[KMG]i?B)\(([0-9]+\s*[KMG]i?B)\)")
 
 
 def parse_mthreads_gmi_q(text: str) -> list[DeviceSample]:
@@ -20,22 +17,17 @@ def parse_mthreads_gmi_q(text: str) -> list[DeviceSample]:
     Raises:
         MonitorFault: there is none.
     """
-    found = [
+    return known(text, (
         device(
-            index,
-            told.get(("", "Product Name")),
-            uuid=told.get(("", "GPU UUID")),
+            index, told.get(("", "Product Name")), uuid=told.get(("", "GPU UUID")),
             temperature=told.get(("Temperature", "GPU Current Temp")),
             power=told.get(("Power Readings", "Power Draw")),
-            used=told.get(("FB Memory Usage", "Used")),
-            total=told.get(("FB Memory Usage", "Total")),
-            utilization=told.get(("Utilization", "Gpu")),
-            clock=told.get(("Clocks", "Graphics")),
+            memory=used_of_total(told, "FB Memory Usage"),
+            utilization=told.get(("Utilization", "Gpu")), clock=told.get(("Clocks", "Graphics")),
             memory_clock=told.get(("Clocks", "Memory")),
         )
         for index, told in enumerate(lists(text, r"GPU\s?[0-9]+\s+[0-9A-Fa-f:.]+"))
-    ]
-    return known(found, text)
+    ))  # fmt: skip
 
 
 def parse_mthreads_gmi(text: str) -> list[DeviceSample]:
@@ -44,20 +36,10 @@ def parse_mthreads_gmi(text: str) -> list[DeviceSample]:
     Raises:
         MonitorFault: there is none.
     """
-    found: list[DeviceSample] = []
-    for upper, lower in rows(text, r"^[0-9]+x\("):
-        memory = _USED.search(upper[2])
-        found.append(
-            device(
-                len(found),
-                " ".join(upper[0].split()[1:]),
-                temperature=lower[2],
-                used=memory[1] if memory else None,
-                total=memory[2] if memory else None,
-                utilization=upper[2],
-            )
-        )
-    return known(found, text)
+    return known(text, (
+        device(index, after(upper[0]), temperature=lower[2], memory=upper[2], utilization=upper[2])
+        for index, (upper, lower) in enumerate(rows(text, r"^[0-9]+x\("))
+    ))  # fmt: skip
 
 
 class MThreads(ToolVendor):

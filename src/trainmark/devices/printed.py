@@ -13,12 +13,14 @@ from trainmark.devices.tool import number, percent, size_bytes, temperature_c
 from trainmark.protocols import DeviceSample, MonitorFault
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 _MOST_W = 10_000.0  # above it is a tool's word for "unknown": ``ixsmi`` 3.0.1 prints 65535W
 _MOST_MHZ = 20_000.0
 _NAME_LENGTH = 80  # a longer name is none
 _NUMBERED = re.compile(r"[0-9]{1,6}\b")
+# ``116MiB / 32768MiB``, ``858/65536 MiB``, ``662MiB(16384MiB)``, ``3412 / 65536``: always MiB
+_MEMORY = re.compile(r"([0-9]+)\s*(?:MiB)?\s*[/(]\s*([0-9]*)(?![0-9]|\s*[A-LN-Z])")
 _ADDRESS = re.compile(r"(?<![0-9a-f])(?:[0-9a-f]{4})?([0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])")
 
 
@@ -27,23 +29,28 @@ def device(
     name: str | None,
     *,
     uuid: str | None = None,
-    temperature: str | None = None,
+    temperature: str | None,
     power: str | None = None,
-    used: str | None = None,
-    total: str | None = None,
-    utilization: str | None = None,
+    memory: str,
+    utilization: str | None,
     clock: str | None = None,
     memory_clock: str | None = None,
 ) -> DeviceSample:
-    """Return a device from what a tool printed of it; memory without a unit is in MiB."""
+    """Return a device from what a tool printed of it.
+
+    Args:
+        memory: what is used and what there is, of several memories the last.
+    """
+    told = _MEMORY.findall(memory)
+    used, total = told[-1] if told and len(told) >= memory.count("/") else ("", "")
     total_bytes = size_bytes(total, unit="m") or None
     used_bytes = size_bytes(used, unit="m")
     if used_bytes is not None and total_bytes is not None and used_bytes > total_bytes:
         used_bytes = None
     return DeviceSample(
         index=index,
-        name=_word(name),
-        uuid=_word(uuid),
+        name=_told(name),
+        uuid=_told(uuid),
         temperature_c=temperature_c(temperature),
         power_w=number(power, most=_MOST_W),
         memory_used_bytes=used_bytes,
@@ -54,20 +61,30 @@ def device(
     )
 
 
-def _word(text: str | None) -> str | None:
+def _told(text: str | None) -> str | None:
     return text if text and len(text) <= _NAME_LENGTH and text.isprintable() else None
 
 
-def known(devices: list[DeviceSample], text: str) -> list[DeviceSample]:
-    """Return ``devices`` as found in ``text``.
+def known(text: str, found: Iterable[DeviceSample]) -> list[DeviceSample]:
+    """Return the devices that were found in ``text``.
 
     Raises:
         MonitorFault: there are none.
     """
-    if not devices:
-        said = text.strip().splitlines()
-        raise MonitorFault("unreadable", f"no device in {said[0][:100]!r}" if said else "nothing")
-    return devices
+    if devices := list(found):
+        return devices
+    said = text.strip().splitlines()
+    raise MonitorFault("unreadable", f"no device in {said[0][:100]!r}" if said else "nothing")
+
+
+def word(text: str, place: int) -> str:
+    """Return one of the words of a cell, counted from 0; empty if there are fewer."""
+    return (text.split() + [""] * (place + 1))[place]
+
+
+def after(text: str) -> str:
+    """Return a cell without its first word."""
+    return " ".join(text.split()[1:])
 
 
 def rows(text: str, second: str) -> Iterator[tuple[list[str], list[str]]]:
@@ -110,6 +127,11 @@ def lists(text: str, start: str) -> Iterator[dict[tuple[str, str], str]]:
             found.setdefault((heading, name), value)
     if found is not None:
         yield found
+
+
+def used_of_total(told: dict[tuple[str, str], str], heading: str) -> str:
+    """Return the memory of a list as a table has it."""
+    return f"{told.get((heading, 'Used'))}/{told.get((heading, 'Total'))}"
 
 
 def pci_addresses(text: str) -> list[str]:
