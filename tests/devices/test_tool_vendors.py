@@ -239,6 +239,26 @@ def test_without_the_vendors_torch(machine: Machine, case: Case) -> None:
     assert vendor.count() == 0
 
 
+def test_devices_on_the_bus_without_their_driver(machine: Machine, case: Case) -> None:
+    vendor = case.kind()
+    folder = "sys/bus/pci/devices/0000:1a:00.0"
+    machine.write(f"{folder}/vendor", f"{vendor.pci_vendor:#x}\n")
+    machine.write(f"{folder}/class", "0x120000\n")
+    refusal = vendor.unusable()
+    assert refusal is not None
+    assert vendor.nodes in refusal.why
+    assert (vendor.here(), vendor.count(), vendor.driver_version()) == (False, 0, None)
+    machine.write(f"{folder}/vendor", "0x8086\n")
+    assert vendor.unusable() is None
+
+
+def test_the_display_of_huaweis_servers_is_no_ascend(machine: Machine) -> None:
+    folder = "sys/bus/pci/devices/0000:05:00.0"
+    machine.write(f"{folder}/vendor", "0x19e5\n")
+    machine.write(f"{folder}/class", "0x030000\n")
+    assert Ascend().unusable() is None
+
+
 def test_files_that_this_user_may_not_open(
     machine: Machine, case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:

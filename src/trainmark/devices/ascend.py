@@ -47,6 +47,7 @@ class Ascend(ToolVendor):
     package = "torch_npu"
     module = None
     pci_vendor = 0x19E5
+    pci_classes = ("0x12",)  # Huawei also makes the display controllers of servers
     commands = (Command(("npu-smi", "info"), parse_npu_smi),)
     folders = ("/usr/local/bin", "/usr/local/sbin")
 

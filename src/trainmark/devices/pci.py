@@ -9,10 +9,10 @@ if TYPE_CHECKING:
 
 # Base classes of https://pci-ids.ucw.cz/read/PD, 2026-11-22: display controllers (03), processing
 # accelerators (12), and co-processors (0b).
-_CLASSES = ("0x03", "0x12", "0x0b")
+CLASSES = ("0x03", "0x12", "0x0b")
 
 
-def accelerators(vendor: int, *, root: Path) -> list[Path]:
+def accelerators(vendor: int, *, root: Path, classes: tuple[str, ...] = CLASSES) -> list[Path]:
     """Return the folders of a vendor's accelerators, in the order of their addresses."""
     found = []
     for folder in sorted((root / "sys/bus/pci/devices").glob("*")):
@@ -21,7 +21,7 @@ def accelerators(vendor: int, *, root: Path) -> list[Path]:
             kind = (folder / "class").read_text().strip()
         except (OSError, ValueError):
             continue  # removed meanwhile, or not a device that tells what it is
-        if of_vendor and kind.startswith(_CLASSES):
+        if of_vendor and kind.startswith(classes):
             found.append(folder)
     return found
 

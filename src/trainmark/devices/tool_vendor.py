@@ -6,10 +6,10 @@ import re
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
-from trainmark.devices import tool, torch_vendor
+from trainmark.devices import pci, tool, torch_vendor
 from trainmark.devices.printed import pci_addresses
 from trainmark.devices.torch_vendor import TorchVendor
-from trainmark.protocols import MonitorFault
+from trainmark.protocols import MonitorFault, Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -40,10 +40,12 @@ class ToolVendor(TorchVendor):
     Args:
         commands: of the tool; a later one is used if the earlier ones' output cannot be read.
         folders: where the vendor installs the tool, if it is not on the PATH.
+        pci_classes: of its devices on the PCI bus, as ``pci.CLASSES``.
     """
 
     commands: tuple[Command, ...]
     folders: tuple[str, ...] = ()
+    pci_classes = pci.CLASSES
 
     def monitor(self) -> Monitor:
         """Return what runs the tool; see ``Vendor.monitor``."""
@@ -66,12 +68,23 @@ class ToolVendor(TorchVendor):
         except MonitorFault:
             return ""
 
+    def unusable(self) -> Refusal | None:
+        """Return why no device here can be used, also where the bus has some and no driver has."""
+        on_bus = pci.accelerators(self.pci_vendor, root=torch_vendor.ROOT, classes=self.pci_classes)
+        if self.here() or not on_bus:
+            return super().unusable()
+        return Refusal(
+            f"{len(on_bus)} {self.name} device(s) on the PCI bus, but no {self.nodes}",
+            "load the vendor's driver; a container must be given the device files",
+        )
+
     def driver_version(self) -> str | None:
         """Return the version of the kernel module, or the one that the tool prints."""
-        if not self.here():
-            return None
+        own = super().driver_version()
+        if own is not None or not self.here():
+            return own
         found = _DRIVER.search(self._printed)
-        return super().driver_version() or (found[1] if found else None)
+        return found[1] if found else None
 
     def pci_folders(self) -> list[Path]:
         """Return the folder on the PCI bus of each device, by the address that the tool prints."""
