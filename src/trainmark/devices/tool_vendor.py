@@ -45,7 +45,7 @@ class ToolVendor(TorchVendor):
 
     commands: tuple[Command, ...]
     folders: tuple[str, ...] = ()
-    pci_classes = pci.CLASSES
+    pci_classes: tuple[str, ...] = pci.CLASSES
 
     def monitor(self) -> Monitor:
         """Return what runs the tool; see ``Vendor.monitor``."""
