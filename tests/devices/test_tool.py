@@ -97,12 +97,13 @@ def test_a_tool_that_trickles_output_hangs(on_path: Path) -> None:
 
 def test_a_monitor_without_devices_is_unreadable(on_path: Path) -> None:
     script(on_path, "echo nothing")
-    monitor = tool.ToolMonitor(["vendor-smi"], lambda text: [])
+    monitor = tool.ToolMonitor(tool.Command(("vendor-smi",), lambda text: []))
     assert monitor.name == "vendor-smi"
     with pytest.raises(MonitorFault) as found:
         monitor.read()
     assert found.value.kind == "unreadable"
-    monitor = tool.ToolMonitor(["vendor-smi"], lambda text: [DeviceSample(index=0, name=text)])
+    named = tool.Command(("vendor-smi",), lambda text: [DeviceSample(index=0, name=text)])
+    monitor = tool.ToolMonitor(named)
     assert monitor.read() == [DeviceSample(index=0, name="nothing\n")]
 
 

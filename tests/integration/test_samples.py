@@ -21,7 +21,7 @@ from trainmark.results.verify import verify
 TOOL = "test-smi"
 VENDOR = """
 from trainmark.devices.cpu import Cpu
-from trainmark.devices.tool import ToolMonitor
+from trainmark.devices.tool import Command, ToolMonitor
 from trainmark.protocols import DeviceSample, MonitorFault
 
 def parse(text):
@@ -37,7 +37,7 @@ class Tooled(Cpu):
     counts_cores = False
 
     def monitor(self):
-        return ToolMonitor(["test-smi"], parse, timeout_s=LIMIT_S)
+        return ToolMonitor(Command(("test-smi",), parse), timeout_s=LIMIT_S)
 
     def monitored(self, nproc):
         return list(range(nproc))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainmark.devices.rocm import FOLDERS, RocmVendor, parse_rocm_smi
 from trainmark.devices.tool import (
+    Command,
     ToolMonitor,
     find,
     json_of,
@@ -50,10 +51,9 @@ class Amd(RocmVendor):
         """Return amd-smi, or rocm-smi, its predecessor."""
         with suppress(MonitorFault):
             return AmdSmi(find("amd-smi", FOLDERS))
-        return ToolMonitor(
-            # It ends with an error if a device lacks any of the figures.
-            [find("rocm-smi", FOLDERS), *_ROCM_SMI], parse_rocm_smi, any_code=True,
-        )  # fmt: skip
+        command = Command((find("rocm-smi", FOLDERS), *_ROCM_SMI), parse_rocm_smi)
+        # It ends with an error if a device lacks any of the figures.
+        return ToolMonitor(command, any_code=True)
 
 
 class AmdSmi(ToolMonitor):
@@ -61,9 +61,8 @@ class AmdSmi(ToolMonitor):
 
     def __init__(self, tool: str) -> None:
         super().__init__(
-            [tool, *_METRIC, "--throttle", "--json"],
-            parse_metric,
-            older=[[tool, *_METRIC, "--json"]],
+            Command((tool, *_METRIC, "--throttle", "--json"), parse_metric),
+            Command((tool, *_METRIC, "--json"), parse_metric),
         )
         self._tool = tool
         self._static: dict[int, DeviceSample] | None = None

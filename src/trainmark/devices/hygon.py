@@ -9,7 +9,15 @@ import re
 from typing import TYPE_CHECKING
 
 from trainmark.devices.rocm import FOLDERS, RocmVendor, parse_rocm_smi
-from trainmark.devices.tool import ToolMonitor, find, megahertz, percent, temperature_c, watts
+from trainmark.devices.tool import (
+    Command,
+    ToolMonitor,
+    find,
+    megahertz,
+    percent,
+    temperature_c,
+    watts,
+)
 from trainmark.protocols import DeviceSample, MonitorFault
 
 if TYPE_CHECKING:
@@ -39,7 +47,8 @@ class Hygon(RocmVendor):
         except MonitorFault:
             tool = find("rocm-smi", FOLDERS)
         # An older tool that does not know all of these prints its table without any.
-        return ToolMonitor([tool, *_SHOWN], parse_hy_smi, older=[[tool]], any_code=True)
+        commands = (Command((tool, *shown), parse_hy_smi) for shown in (_SHOWN, ()))
+        return ToolMonitor(*commands, any_code=True)
 
 
 def parse_hy_smi(text: str) -> list[DeviceSample]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from trainmark.devices import pci, torch_vendor
 from trainmark.devices.tool import (
+    Command,
     ToolMonitor,
     find,
     megahertz,
@@ -123,9 +124,10 @@ class IntelMonitor:
         self.name = "xpu-smi" if tool else "sysfs"
         self._cards = cards
         self._tool = tool
-        dump = [tool or "", *_DUMP]
         # Version 2 calls --number what is -n in version 1.
-        self._dump = ToolMonitor([*dump, "--number", "1"], parse_dump, older=[[*dump, "-n", "1"]])
+        self._dump = ToolMonitor(
+            *(Command((tool or "", *_DUMP, word, "1"), parse_dump) for word in ("--number", "-n"))
+        )
         self._known: dict[str, DeviceSample] | None = None
 
     def read(self) -> list[DeviceSample]:

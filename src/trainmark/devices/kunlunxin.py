@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from trainmark.devices import torch_vendor
 from trainmark.devices.tool import (
+    Command,
     ToolMonitor,
     find,
     megahertz,
@@ -68,7 +69,7 @@ class Kunlunxin(TorchVendor):
             tool = find("xpu-smi", _FOLDERS)
         except MonitorFault:
             tool = find("xpu_smi", _FOLDERS)
-        return ToolMonitor([tool, "-m"], parse_xpu_smi)
+        return ToolMonitor(Command((tool, "-m"), parse_xpu_smi))
 
 
 def parse_xpu_smi(text: str) -> list[DeviceSample]:

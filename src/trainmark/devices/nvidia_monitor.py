@@ -141,7 +141,8 @@ def smi_monitor() -> Monitor:
         MonitorFault: the tool is missing or does not answer.
     """
     fields = query_fields(tool.run((TOOL, "--help-query-gpu")))
-    return tool.ToolMonitor((TOOL, f"--query-gpu={','.join(fields)}", "--format=csv"), parse)
+    argv = (TOOL, f"--query-gpu={','.join(fields)}", "--format=csv")
+    return tool.ToolMonitor(tool.Command(argv, parse))
 
 
 def query_fields(help_text: str) -> list[str]:

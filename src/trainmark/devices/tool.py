@@ -17,7 +17,7 @@ import time
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainmark.protocols import DeviceSample, MonitorFault
 
@@ -118,48 +118,54 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             pipe.close()
 
 
-class ToolMonitor:
-    """Read devices with one command of a vendor's tool; see ``Monitor``.
+class Command(NamedTuple):
+    """A command that tells all devices, and what reads what it prints.
 
     Args:
-        argv: the command; every call starts it anew.
-        parse: returns the devices in what it printed, and raises nothing but ``MonitorFault``.
+        parse: raises nothing but ``MonitorFault``.
+    """
+
+    argv: tuple[str, ...]
+    parse: Callable[[str], list[DeviceSample]]
+
+
+class ToolMonitor:
+    """Read devices with one command of a vendor's tool, started anew each time; see ``Monitor``.
+
+    Args:
+        commands: the first whose output can be read is the one that this version takes.
         name: with the tool's version, where it is known.
-        older: commands for versions of the tool that do not take the first, in turn.
         any_code: see ``run``.
     """
 
     def __init__(
         self,
-        argv: Sequence[str],
-        parse: Callable[[str], list[DeviceSample]],
-        *,
+        *commands: Command,
         timeout_s: float | None = None,
         name: str = "",
-        older: Sequence[Sequence[str]] = (),
         any_code: bool = False,
     ) -> None:
-        self.name = name or Path(argv[0]).name
-        self._commands = [tuple(argv), *map(tuple, older)]
-        self._parse = parse
+        self.name = name or Path(commands[0].argv[0]).name
+        self._commands = commands
         self._timeout_s = timeout_s
         self._any_code = any_code
 
     def read(self) -> list[DeviceSample]:
         """Run the command and return its devices; see ``Monitor.read``."""
-        for place, command in enumerate(self._commands):
+        faults = []
+        for place, (argv, parse) in enumerate(self._commands):
             try:
-                said = run(command, timeout_s=self._timeout_s, any_code=self._any_code)
-                samples = self._parse(said)
+                samples = parse(run(argv, timeout_s=self._timeout_s, any_code=self._any_code))
                 if not samples:
                     raise MonitorFault("unreadable", f"{self.name}: no device in what it printed")
             except MonitorFault as fault:
-                if fault.kind in ("absent", "hung") or command == self._commands[-1]:
+                if fault.kind in ("absent", "hung"):
                     raise
+                faults.append(fault)
             else:
-                self._commands = self._commands[place:]  # begin with what this version takes
+                self._commands = self._commands[place : place + 1]
                 return samples
-        raise AssertionError("the last command returns or raises")
+        raise faults[0]
 
     def close(self) -> None:
         """Do nothing: no process outlives ``read``."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from trainmark.devices import pci, tool, torch_vendor
 from trainmark.devices.printed import pci_addresses
@@ -12,7 +12,7 @@ from trainmark.devices.torch_vendor import TorchVendor
 from trainmark.protocols import MonitorFault, Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from trainmark.protocols import DeviceSample, Monitor
@@ -20,15 +20,7 @@ if TYPE_CHECKING:
 _DRIVER = re.compile(r"Driver(?: Version)?\s*:?\s*v?([0-9][\w.-]*)")
 
 
-class Command(NamedTuple):
-    """A command that tells all devices, and what reads what it prints.
-
-    Args:
-        parse: raises nothing but ``MonitorFault``.
-    """
-
-    argv: tuple[str, ...]
-    parse: Callable[[str], list[DeviceSample]]
+Command = tool.Command
 
 
 class ToolVendor(TorchVendor):
@@ -64,7 +56,7 @@ class ToolVendor(TorchVendor):
     def _printed(self) -> str:
         """What the tool printed when it was first asked; empty if it did not answer."""
         try:
-            return tool.run(self._found()[0].argv, timeout_s=tool.TIMEOUT_S)
+            return tool.run(self._found()[0].argv)
         except MonitorFault:
             return ""
 
@@ -94,43 +86,22 @@ class ToolVendor(TorchVendor):
         return [torch_vendor.ROOT / "sys/bus/pci/devices" / address for address in addresses]
 
 
-class ToolReader:
-    """Reads all devices with the first of a tool's commands that can be read; see ``Monitor``.
+class ToolReader(tool.ToolMonitor):
+    """Reads all devices of the machine; see ``Monitor``.
 
     Args:
         count: of devices; in a reading of more or fewer nobody knows which device is which.
     """
 
     def __init__(self, commands: Sequence[Command], count: int) -> None:
-        self._readers = [
-            tool.ToolMonitor(argv, parse, timeout_s=tool.TIMEOUT_S) for argv, parse in commands
-        ]
+        super().__init__(*commands)
         self._count = count
-        self.name = self._readers[0].name
 
     def read(self) -> list[DeviceSample]:
         """Return the devices; see ``Monitor.read``."""
-        samples = self._readable()
+        samples = super().read()
         if len(samples) != self._count:
             raise MonitorFault(
                 "failed", f"{self.name} tells {len(samples)} devices, and {self._count} are here"
             )
         return samples
-
-    def _readable(self) -> list[DeviceSample]:
-        first: MonitorFault | None = None
-        for place, reader in enumerate(self._readers):
-            try:
-                samples = reader.read()
-            except MonitorFault as fault:
-                if fault.kind in ("absent", "hung"):
-                    raise
-                first = first or fault
-            else:
-                del self._readers[:place]
-                return samples
-        assert first is not None
-        raise first
-
-    def close(self) -> None:
-        """Do nothing: no process outlives ``read``."""
