@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from machines import CLOCK, CPU, Card, cpu_use, machine, only
+from machines import CLOCK, CPU, GIB, Card, cpu_use, machine, only
 from trainmark.doctor import host
 from trainmark.doctor.examination import examine
 from trainmark.launch.processes import CpuUse
@@ -25,6 +25,15 @@ def meminfo(available_kib: int, swap_free_kib: int = 8 << 20) -> dict[str, str]:
     }
 
 
+def cgroup(most: int | str, used_gib: int) -> dict[str, str]:
+    """Return the files of a cgroup, a GiB of whose memory holds files."""
+    return {
+        "sys/fs/cgroup/memory.max": f"{most}\n",
+        "sys/fs/cgroup/memory.current": f"{used_gib * GIB}\n",
+        "sys/fs/cgroup/memory.stat": f"anon 1\ninactive_file {GIB}\n",
+    }
+
+
 def processor(cores: int) -> Card:
     return Card(name="cpu", devices=cores)
 
@@ -36,6 +45,12 @@ def processor(cores: int) -> Card:
         (host.memory, meminfo(2 << 20), {}, "spoils", "2.0 of 64.0 GiB"),
         (host.memory, meminfo((2 << 20) - 1), {}, "stops", "of 64.0 GiB"),
         (host.memory, meminfo(7 << 20), {}, "fine", "7.0 of 64.0 GiB"),
+        (host.memory, cgroup("max", 60), {}, "fine", "32.0 of 64.0 GiB"),
+        (host.memory, cgroup(16 * GIB, 5), {}, "fine", "12.0 of 16.0 GiB"),
+        (host.memory, cgroup(16 * GIB, 15), {"nproc": 1}, "fine", "2.0 of 16.0 GiB"),
+        (host.memory, cgroup(16 * GIB, 16), {"nproc": 1}, "spoils", "1.0 of 16.0 GiB"),
+        (host.memory, cgroup(16 * GIB, 16), {}, "stops", "1.0 of 16.0 GiB"),
+        (host.memory, cgroup(128 * GIB, 16), {}, "fine", "32.0 of 64.0 GiB"),
         (host.swap, {}, {}, "fine", "0.0 of 8.0 GiB in use, swappiness 60"),
         (host.swap, meminfo(9 << 20, (8 << 20) - (64 << 10)), {}, "fine", "0.1 of 8.0 GiB"),
         (host.swap, meminfo(9 << 20, (8 << 20) - (65 << 10)), {}, "spoils", "0.1 of 8.0 GiB"),

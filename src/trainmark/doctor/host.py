@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _GIB = 2**30
 _LEAST_BYTES = _GIB  # a rank of the smallest recipes takes 0.4 GiB, and reads files beside it
 _LOW_SHARE = 0.1
+_GROUP = "sys/fs/cgroup/memory"  # files of the cgroup, as a container or a job's step has them
 _SWAPPED_BYTES = 64 << 20  # less is what idle services leave there
 # Read through the kernel, not by the processor itself: a reading takes a microsecond and more.
 _SLOW_CLOCKS = ("acpi_pm", "hpet", "jiffies", "pit", "refined-jiffies")
@@ -50,6 +51,14 @@ def memory(subject: Subject) -> Iterator[Condition]:
     """Compare the memory that is free with what ranks need at the least."""
     known = meminfo_bytes(_said(subject, "proc/meminfo"))
     free, total = known["MemAvailable"], known["MemTotal"]
+    if (subject.root / f"{_GROUP}.max").exists() and (
+        limit := _said(subject, f"{_GROUP}.max")
+    ) != "max":
+        stat = dict(line.split() for line in _said(subject, f"{_GROUP}.stat").splitlines())
+        # Files that were read count as used until somebody needs the memory.
+        used = int(_said(subject, f"{_GROUP}.current")) - int(stat["inactive_file"])
+        total = min(total, int(limit))
+        free = min(free, total - used)
     yield judged(
         f"{free / _GIB:.1f} of {total / _GIB:.1f} GiB are available",
         "end other programs, or ask the scheduler for more memory: 1 GiB a rank at least",
