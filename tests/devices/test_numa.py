@@ -6,6 +6,8 @@ import json
 import os
 import sys
 from itertools import combinations
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,7 +21,6 @@ from trainmark.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
 TWO_SOCKETS = {0: [(core,) for core in range(8)], 1: [(core,) for core in range(8, 16)]}
 # Two nodes of two physical cores with two threads each, numbered as Linux does on x86.
@@ -234,6 +235,27 @@ def test_an_unreadable_topology_is_unknown(machine: Callable[..., Path], listed:
     root = machine({0: "0", 1: listed}, {0: "0"})
     assert topology(root) == {}
     assert whys(placement({}, {0}, [0], ranks=1, usable=1)) == ["no_topology"]
+
+
+@given(
+    nodes=st.dictionaries(st.integers(0, 9), st.binary(max_size=12) | st.just(b"0-3"), max_size=3),
+    siblings=st.dictionaries(st.integers(0, 3), st.binary(max_size=8) | st.just(b"0,2\n")),
+)
+def test_any_files_are_a_topology_or_unknown(
+    nodes: dict[int, bytes], siblings: dict[int, bytes]
+) -> None:
+    with TemporaryDirectory() as folder:
+        system = Path(folder) / "sys/devices/system"
+        for node, content in nodes.items():
+            (system / f"node/node{node}").mkdir(parents=True)
+            (system / f"node/node{node}/cpulist").write_bytes(content)
+        for core, content in siblings.items():
+            (system / f"cpu/cpu{core}/topology").mkdir(parents=True)
+            (system / f"cpu/cpu{core}/topology/thread_siblings_list").write_bytes(content)
+        found = topology(Path(folder))
+    listed = [core for groups in found.values() for group in groups for core in group]
+    assert len(listed) == len(set(listed))
+    assert all(group for groups in found.values() for group in groups)
 
 
 def test_a_machine_without_the_files_is_unknown(tmp_path: Path) -> None:

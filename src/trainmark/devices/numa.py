@@ -98,7 +98,8 @@ def topology(root: Path = Path("/")) -> Topology:
                     del left[one]
     except (OSError, ValueError):
         return {}
-    return found
+    cores = [core for groups in found.values() for group in groups for core in group]
+    return found if len(cores) == len(set(cores)) else {}  # else files of no real machine
 
 
 def placement(
