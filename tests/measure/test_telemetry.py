@@ -265,6 +265,15 @@ def test_on_a_cpu_without_counters_the_nodes_power_is_an_estimate(tmp_path: Path
     )
 
 
+def test_a_cpu_without_counters_says_so_in_a_short_training_too(tmp_path: Path) -> None:
+    lines = [start(monitor=None), host(0.0, cpu_percent=1.0), host(12.0, cpu_percent=1.0)]
+    _, figures = told(tmp_path, lines, ranks=[rank_events()])
+    assert codes(figures, "energy_per_sample") == ["counter_untold"]
+    counted = [start(monitor=None), host(0.0, package_energy_j=1), host(12.0, package_energy_j=9)]
+    _, figures = told(tmp_path, counted, ranks=[rank_events()])
+    assert codes(figures, "energy_per_sample") == ["counter_read_seldom"]
+
+
 def test_packages_are_not_the_energy_of_accelerators(tmp_path: Path) -> None:
     lines = [host(t, package_energy_j=50 * t) for t in TIMES_S]
     _, figures = told(tmp_path, [start(monitor=None), *lines])

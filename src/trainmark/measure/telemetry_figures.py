@@ -68,14 +68,14 @@ def _uses(
         return [], message("not_sampled")
     if interval not in telemetry.intervals_s:
         return [], message("nothing_trained" if interval == "train" else "target_not_reached")
-    found = [telemetry.host[interval]]
-    if not on_host:
-        found = [device.over[interval] for device in telemetry.devices]
-        known = sum(len(device.ranks) for device in telemetry.devices)
-        if telemetry.monitor is None and not any(use.readings for use in found):
-            return [], message("devices_unmonitored")
-        if known < ranks:
-            return [], message("devices_unknown", known=known, ranks=ranks)
+    if on_host:  # it is always read, only perhaps not in this time
+        return [telemetry.host[interval]], None
+    found = [device.over[interval] for device in telemetry.devices]
+    if telemetry.monitor is None and not any(use.readings for use in found):
+        return [], message("devices_unmonitored")
+    known = sum(len(device.ranks) for device in telemetry.devices)
+    if known < ranks:
+        return [], message("devices_unknown", known=known, ranks=ranks)
     reasons = [use.reason for use in found if use.reason is not None]
     return ([], reasons[0]) if reasons else (found, None)
 

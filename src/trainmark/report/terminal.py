@@ -50,8 +50,8 @@ _STYLES: dict[Tone, str] = {
 }  # fmt: skip
 _WIDEST_CHANGE = 20  # columns that a changed hyper-parameter has to itself, no fold within
 _COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")  # rich's; what records hold was escaped before
-# Reasons of figures that nobody misses where nothing reads devices or energy; the page has them.
-_UNSAID = ("not_sampled", "devices_unmonitored", "counter_untold")
+# Reasons of figures that nobody misses; pages name them.
+_UNSAID = ("not_sampled", "devices_unmonitored", "counter_untold", "target_not_reached")
 _ASCII = str.maketrans({"–": "-", "·": "-", "≥": ">=", "×": "x", "µ": "u", "…": "...", "°": ""})
 
 
