@@ -154,6 +154,9 @@ def test_eight_simulated_devices(trainmark, tmp_path):
     assert record.plan.device.product_names == ["Simulated accelerator"] * 8
     assert "telemetry.jsonl" in [entry.name for entry in record.evidence]
     assert verify(record, run_dir) == []
+    assert [device.ranks for device in record.telemetry.devices] == [[n] for n in range(8)]
+    assert min(device.over["run"].readings for device in record.telemetry.devices) >= 2
+    assert record.telemetry.host["run"].quantities["memory_used_bytes"].lowest > 0
     events = events_of(run_dir)
     (start,) = (event for event in events if event["event"] == "start")
     assert (start["interval_s"], start["devices"]) == (0.2, list(range(8)))
@@ -175,7 +178,7 @@ def test_eight_simulated_devices(trainmark, tmp_path):
 def test_no_samples(started):
     process, run_dir = started("--sample-every", "0")
     assert ended(process)[0] == 0
-    checked(run_dir)
+    assert checked(run_dir).telemetry is None
     assert not (run_dir / "telemetry.jsonl").exists()
 
 
@@ -187,7 +190,8 @@ def test_a_killed_sampler_fails_nothing(started, fifo):
     sampler.kill()
     fifo.with_name("go").write_text("on")
     assert ended(process)[0] == 0
-    assert checked(run_dir).status == "passed"
+    record = checked(run_dir)
+    assert (record.status, record.telemetry.failed_readings) == ("passed", None)
     assert "end" not in [event["event"] for event in events_of(run_dir)]
 
 

@@ -256,6 +256,12 @@ def test_on_a_cpu_the_packages_count_as_the_device(tmp_path: Path) -> None:
     assert figures["mem"].note == message("resident_memory_sum")
 
 
+def test_monitored_devices_count_even_if_ranks_measure_memory_by_process(tmp_path: Path) -> None:
+    lines = [host(t, package_energy_j=50 * t) for t in TIMES_S]
+    _, figures = told(tmp_path, [start(0), *readings(0), *lines], ranks=[rank_events()])
+    assert values(figures, "energy_to_target") == [400 * 5.0]
+
+
 def test_on_a_cpu_without_counters_the_nodes_power_is_an_estimate(tmp_path: Path) -> None:
     lines = [host(0.25 * n, cpu_percent=1.0, node_power_w=300.0) for n in range(48)]
     _, figures = told(tmp_path, [start(monitor=None), *lines], ranks=[rank_events()])

@@ -107,7 +107,7 @@ def compute(
     figures["mem"] = _memory(ranks, telemetry)
     figures["mem_total"] = _memory_total(ranks)
     figures["allocator_peak"] = _allocator_peak(ranks)
-    on_host = _process_scope(ranks)
+    on_host = _process_scope(ranks) and not (telemetry is not None and telemetry.devices)
     return figures | telemetry_figures.compute(timeline, telemetry, on_host=on_host)
 
 
