@@ -15,6 +15,7 @@ NAMES = (
     "startup",
     "analyze",
     "loop_overhead",
+    "sampler_cost",
     "million_steps",
     "index_building",
     "distilbert_step",

@@ -1,0 +1,115 @@
+"""What sampling costs a run: the sampler's own processor time, and the training beside it.
+
+The first is the limit of the second: training cannot lose more than the sampler takes, unless it
+disturbs. It is exact, because the system counts it. The second is p_core of the same training
+with and without a sampler beside it, in turns, on all cores of this machine. The devices are the
+eight simulated ones: a vendor's own tool or library takes what it takes besides.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.harness import Bar, conclude, interleave, sized
+from benchmarks.jobs import build
+from benchmarks.loop_overhead import Endless, loop_seconds
+from trainmark.measure.events import TELEMETRY_FILE, EventFile
+from trainmark.measure.stats import over_launches
+from trainmark.planning.plan import PLAN_FILE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+BAR = 0.005
+SHORT_S, LONG_S = sized((2.0, 32.0), (0.5, 1.5))
+FAST_S = 0.1  # more readings in less time; a reading costs the same
+STEPS, ROUNDS = sized(1_000, 4), 41  # 1,000 steps take about 5 s, and hold 5 readings
+VENDORS = {"cpu": 1, "fake": 8}  # and their ranks
+
+
+@contextmanager
+def sampling(vendor: str, interval_s: float) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    """Run a sampler that has begun, as the launcher starts it; close its input at the end."""
+    with tempfile.TemporaryDirectory() as place:
+        plan = {"device": {"vendor": vendor}, "nproc": VENDORS[vendor],
+                "sample_every_s": interval_s}  # fmt: skip
+        (Path(place) / PLAN_FILE).write_text(json.dumps(plan))
+        file = Path(place) / TELEMETRY_FILE
+        process = subprocess.Popen(
+            [sys.executable, "-m", "trainmark.measure.sampler", place], stdin=subprocess.PIPE
+        )
+        while not (file.exists() and any(event["event"] == "start" for event in EventFile(file))):
+            time.sleep(0.05)
+        try:
+            yield process, file
+        finally:
+            assert process.stdin is not None
+            process.stdin.close()
+            process.wait()
+
+
+def own_cost(vendor: str) -> tuple[float, float]:
+    """Return processor seconds and bytes of one reading of the host and the devices.
+
+    Start and end are subtracted: both a short and a long time have them.
+    """
+    found = []
+    for seconds in (SHORT_S, LONG_S):
+        with sampling(vendor, FAST_S) as (process, file):
+            time.sleep(seconds)
+            assert process.stdin is not None
+            process.stdin.close()
+            _, _, used = os.wait4(process.pid, 0)
+            readings = sum(event["event"] == "host" for event in EventFile(file))
+            found.append((used.ru_utime + used.ru_stime, file.stat().st_size, readings))
+    (short_s, short_bytes, few), (long_s, long_bytes, many) = found
+    return (long_s - short_s) / (many - few), (long_bytes - short_bytes) / (many - few)
+
+
+def main() -> bool:
+    bars = []
+    for vendor, ranks in VENDORS.items():
+        cost_s, size = own_cost(vendor)
+        what = f"processor time of a reading, host and {ranks if vendor == 'fake' else 0} devices"
+        measured = f"{cost_s * 1e3:.2f} ms: {100 * cost_s:.3f}% of a core at 1 Hz, {size:.0f} bytes"
+        bars.append(Bar(what, measured, f"at most {BAR:.1%} of a core", cost_s <= BAR))
+    job, device = build("distilbert_sst2", device_name="cpu", max_epochs=1000)
+    endless = Endless(job)
+
+    def sampled() -> float:
+        with sampling("fake", 1.0):
+            return loop_seconds(endless, device, STEPS)
+
+    times = interleave(
+        {"sampled": sampled, "alone": lambda: loop_seconds(endless, device, STEPS)}, rounds=ROUNDS
+    )
+    pairs = [alone / beside for alone, beside in zip(times["alone"], times["sampled"], strict=True)]
+    rate = over_launches(pairs)
+    interval = f"95% interval {rate.low:.4f} to {rate.high:.4f}, {len(pairs)} pairs"
+    bars.append(
+        Bar(
+            "p_core with samples / without, interleaved",
+            f"{rate.median:.4f} ({interval})",
+            f"at least {1 - BAR:g}",
+            rate.median >= 1 - BAR,
+        )
+    )
+    load = "{:.1f}, {:.1f} and {:.1f}".format(*os.getloadavg())
+    details = (
+        f"DistilBERT at its tiny size on the processor, {STEPS:,} steps a run, a sample a second "
+        f"of the host and eight simulated devices. Load of the machine at the end, over 1, 5 and "
+        f"15 minutes: {load}; more than its cores means that something else ran."
+    )
+    return conclude("sampler_cost", "What sampling costs", bars, details)
+
+
+if __name__ == "__main__":
+    sys.exit(not main())
