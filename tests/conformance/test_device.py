@@ -81,6 +81,23 @@ class _Monitor:
     name, read, close = "tool", _raises, _raises
 
 
+class Reading:
+    """A monitor that tells what it was given, or raises it."""
+
+    name = "reading"
+
+    def __init__(self, *samples):
+        self.samples, self.closed = samples, False
+
+    def read(self):
+        if isinstance(self.samples[0], Exception):
+            raise self.samples[0]
+        return self.samples
+
+    def close(self):
+        self.closed = True
+
+
 def _not_installed(_):
     raise MonitorFault("absent", "no tool")
 
@@ -103,10 +120,29 @@ VENDORS = [
     ({"refuse": _raises}, "refuse(bf16) raised OSError: no tool"),
     ({"visible_devices": "GOOD_DEVICES"},
      "visible_devices is 'GOOD_DEVICES', which is none of recorded_variables"),
-    ({"monitored": lambda *_: ["0"]}, "monitored(1) is ['0'], not a list of numbers"),
+    ({"monitored": lambda *_: ["0"]}, "monitored(2) is ['0'], not a list of numbers"),
+    ({"monitored": lambda *_: [0]},
+     "monitored(2) is [0], not a number for each device or nothing"),
     ({"monitor": _raises}, "monitor() raised OSError: no tool"),
     ({"monitor": lambda _: object()}, "monitor() lacks read"),
     ({"monitor": lambda _: _Monitor()}, "monitor().close() raised OSError: no tool"),
+    ({"monitor": lambda _: _Monitor()}, "monitor().read() raised OSError: no tool"),
+    ({"monitor": lambda _: Reading(7)}, "7 is no DeviceSample"),
+    ({"monitor": lambda _: Reading(DeviceSample(index=0, power_w=-1.0))},
+     "power_w of a DeviceSample is -1.0"),
+    ({"monitor": lambda _: Reading(DeviceSample(index=0, temperature_c=float("nan")))},
+     "temperature_c of a DeviceSample is nan"),
+    ({"monitor": lambda _: Reading(DeviceSample(index=0, memory_used_bytes=1.5))},
+     "memory_used_bytes of a DeviceSample is 1.5"),
+    ({"monitor": lambda _: Reading(DeviceSample(index=0, throttle_reasons=["hot"]))},
+     "throttle_reasons of a DeviceSample is ['hot']"),
+    ({"monitor": lambda _: Reading(DeviceSample(index=0, memory_used_bytes=2,
+                                                memory_total_bytes=1))},
+     "memory_used_bytes of a DeviceSample is more than memory_total_bytes"),
+    ({"monitor": lambda _: Reading(DeviceSample(index=0), DeviceSample(index=0))},
+     "read() tells devices twice: [0, 0]"),
+    ({"monitor": lambda _: Reading(DeviceSample(index=0)), "monitored": lambda *_: [0, 1]},
+     "monitored(2) names [1], and read() tells [0]"),
     ({"numa_node": lambda *_: -1}, "numa_node(0) is -1, not a node"),
     ({"numa_node": _raises}, "numa_node(0) raised OSError: no tool"),
     ({"conditions": lambda *_: None}, "conditions(1) is None, not a list of Condition"),
@@ -120,6 +156,8 @@ DEVICES = [
     ({"describe": lambda _: {"name": object()}},
      "describe() as JSON raised TypeError: Object of type object is not JSON serializable"),
     ({"describe": lambda _: None}, "describe() is None, not a dict"),
+    ({"describe": lambda _: {"name": "x", "vendor": "cuda", "memory_total_bytes": 1}},
+     "describe() has the vendor 'cuda', not 'good'"),
     ({"elapsed_ns": lambda *_: 0}, "elapsed_ns does not grow with the work between marks"),
     ({"elapsed_ns": lambda *_: 0.5}, "elapsed_ns [0.5, 0.5]"),
     ({"synchronize": _raises}, "timing raised OSError: no tool"),
@@ -158,7 +196,13 @@ def test_optional_members_may_be_there_and_a_monitor_may_not(monkeypatch):
     monkeypatch.setattr("trainmark.conformance.device._check_without_torch", lambda *_: None)
     more = {"monitor": _not_installed, "numa_node": lambda *_: None,
             "conditions": lambda *_: [Condition("ecc", "fine", "on")],
-            "monitored": lambda *_: [7]}  # fmt: skip
+            "monitored": lambda _, nproc: [7, 4][:nproc]}  # fmt: skip
+    assert vendor_faults(_changed(Good, **more)()) == []
+    silent = Reading(MonitorFault("hung", "no answer"))
+    assert vendor_faults(_changed(Good, monitor=lambda _: silent)()) == []
+    assert silent.closed
+    whole = Reading(DeviceSample(index=4, power_w=1, throttle_reasons=()), DeviceSample(index=7))
+    more["monitor"] = lambda _: whole
     assert vendor_faults(_changed(Good, **more)()) == []
 
 

@@ -67,6 +67,26 @@ def test_the_machine_is_listed_and_taken_before_the_cpu(trainmark):
     assert "standin" in refused.stderr
 
 
+def test_a_packages_monitor_is_sampled_while_ranks_work(trainmark, tmp_path):
+    file = str(tmp_path / "in_use")
+    saved, code = run(trainmark, "toy", "sampled", "--nproc", "2", "--sample-every", "0.1",
+                      steps=400, STANDIN_IN_USE=file)  # fmt: skip
+    assert code == 0
+    assert saved.plan.device.vendor == "standin"
+    lines = (trainmark.place / "sampled" / "telemetry.jsonl").read_text().splitlines()
+    events = [json.loads(line) for line in lines]
+    (start,) = (event for event in events if event["event"] == "start")
+    assert (start["monitor"], start["devices"]) == ("standin 1.0", [0, 1])
+    told = [event["devices"] for event in events if event["event"] == "devices"]
+    assert all([one["index"] for one in devices] == [0, 1] for devices in told)
+    for rank in (0, 1):
+        seen = [devices[rank] for devices in told]
+        assert max(one["memory_used_bytes"] for one in seen) > 0
+        assert {one["memory_total_bytes"] for one in seen} == {8 << 30}
+        energies = [one["energy_j"] for one in seen]
+        assert energies == sorted(energies)
+
+
 def test_accumulation_autocast_checkpointing_evaluation_and_artifacts(trainmark):
     record, code = run(
         trainmark, "llama2_7b_lora", "llama", "precision=bf16", "gas=2",

@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from trainmark.conformance.monitor import reading_faults
 from trainmark.protocols import (
     DESCRIBE_KEYS,
     PRECISION_KEYS,
@@ -43,14 +44,21 @@ if TYPE_CHECKING:
 _SIZE = 64  # of the timed matmuls: large enough to be measurable on any device
 _WITHOUT_TORCH = """
 import importlib, json, sys
+from trainmark.protocols import MonitorFault
 from trainmark.spec import Recipe
 module, name = sys.argv[1:]
 vendor = getattr(importlib.import_module(module), name)()
 vendor.count(), vendor.product_names(), vendor.rank_memory(1), vendor.refuse(Recipe(), 1)
 vendor.driver_version(), vendor.monitored(1)
-for name, given in (("unusable", []), ("occupants", [1]), ("numa_node", [0])):
+for name, given in (("unusable", []), ("occupants", [1]), ("conditions", [1]), ("numa_node", [0])):
     if hasattr(vendor, name):
         getattr(vendor, name)(*given)
+try:
+    monitor = vendor.monitor()
+    if monitor is not None:
+        monitor.read(), monitor.close()
+except MonitorFault:
+    pass
 print(json.dumps("torch" in sys.modules))
 """
 
@@ -83,6 +91,9 @@ def vendor_faults(vendor: Vendor) -> list[str]:
     names = vendor.recorded_variables
     words = isinstance(names, tuple) and all(isinstance(name, str) for name in names)
     faults.unless(words, f"recorded_variables is {names!r}, not a tuple of names")
+    hides = vendor.visible_devices
+    fault = f"visible_devices is {hides!r}, not one of recorded_variables"
+    faults.unless(hides is None or (words and hides in names), fault)
     faults.unless(isinstance(vendor.counts_cores, bool), "counts_cores is neither True nor False")
     _check_devices(vendor, faults)
     driver = faults.answer("driver_version()", vendor.driver_version)
@@ -116,13 +127,19 @@ def _check_monitor(vendor: Vendor, faults: _Faults) -> None:
     hides, recorded = vendor.visible_devices, vendor.recorded_variables
     right = hides is None or (isinstance(recorded, tuple) and hides in recorded)
     faults.unless(right, f"visible_devices is {hides!r}, which is none of recorded_variables")
-    found = faults.answer("monitored(1)", lambda: vendor.monitored(1))
+    count = 1 if vendor.counts_cores else faults.answer("count()", vendor.count) or 0
+    found = faults.answer(f"monitored({count})", lambda: vendor.monitored(count))
     listed = isinstance(found, list) and all(_is_whole(index) for index in found)
-    faults.unless(listed, f"monitored(1) is {found!r}, not a list of numbers")
+    faults.unless(listed, f"monitored({count}) is {found!r}, not a list of numbers")
+    if listed:
+        fault = f"monitored({count}) is {found!r}, not a number for each device or nothing"
+        faults.unless(len(found) in (0, count), fault)
     monitor = faults.answer("monitor()", lambda: _monitor(vendor))
     missing = [] if monitor is None else missing_members(monitor, Monitor)
     faults.found += [f"monitor() lacks {name}" for name in missing]
     if monitor is not None and not missing:
+        told = faults.answer("monitor().read()", lambda: reading_faults(monitor, found))
+        faults.found += told or ()
         faults.answer("monitor().close()", monitor.close)
 
 
@@ -192,7 +209,11 @@ def device_faults(vendor: Vendor) -> list[str]:
     _check_keys("set_precision(fp32)", flags, PRECISION_KEYS, faults)
     if isinstance(flags, dict):
         faults.unless(not flags.get("tf32"), "set_precision(fp32) leaves TF32 on")
-    _check_keys("describe()", faults.answer("describe()", device.describe), DESCRIBE_KEYS, faults)
+    told = faults.answer("describe()", device.describe)
+    _check_keys("describe()", told, DESCRIBE_KEYS, faults)
+    if isinstance(told, dict) and "vendor" in told:
+        fault = f"describe() has the vendor {told['vendor']!r}, not {vendor.name!r}"
+        faults.unless(told["vendor"] == vendor.name, fault)
     faults.answer("timing", lambda: _check_time(device, faults))
     losses = [device.place(torch.tensor(value)) for value in (1.5, -2.0)]
     read = faults.answer("read(losses)", lambda: device.read(losses))
@@ -205,8 +226,8 @@ def device_faults(vendor: Vendor) -> list[str]:
     timed = isinstance(matmul, MatmulRate) and matmul.flops_per_second > 0
     faults.unless(timed, f"matmul_rate(fp32) is {matmul!r}, not a rate")
     rate = faults.answer("copy_bytes_per_second()", device.copy_bytes_per_second)
-    told = isinstance(rate, float) and rate > 0
-    faults.unless(told, f"copy_bytes_per_second() is {rate!r}, not a rate")
+    right = isinstance(rate, float) and rate > 0
+    faults.unless(right, f"copy_bytes_per_second() is {rate!r}, not a rate")
     return faults.found
 
 

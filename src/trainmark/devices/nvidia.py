@@ -122,8 +122,12 @@ class Nvidia:
         return cuda_choice.places(here, os.environ.get(VISIBLE_DEVICES))
 
     def conditions(self, nproc: int) -> list[Condition]:
-        """Return the state of the ranks' cards; see ``protocols.Examined``."""
-        return nvidia_conditions.conditions(self.monitored(nproc))
+        """Return the state of the ranks' cards; see ``protocols.Examined``.
+
+        Of all cards, where it is not known which are the ranks'.
+        """
+        here = nvidia_driver.cards()
+        return nvidia_conditions.conditions(self._places(here)[:nproc] or range(len(here)))
 
     def numa_node(self, local_rank: int) -> int | None:
         """Return the NUMA node of a rank's card; see ``protocols.Located``."""

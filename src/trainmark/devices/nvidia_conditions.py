@@ -101,5 +101,5 @@ def _said(value: float | None) -> str:
 def _judged(code: str, wrong: bool | None, what: str, remedy: str) -> Condition:
     """Return a condition; None: the card does not tell, as one without the feature does not."""
     if wrong is None:
-        return Condition(code, "unknown", "not told by this card", "")
+        return Condition(code, "unknown", "not told by this card", "see `nvidia-smi --query`")
     return Condition(code, "spoils", what, remedy) if wrong else Condition(code, "fine", "as usual")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,8 +14,17 @@ from trainmark.protocols import MatmulRate, MemoryUse
 from trainmark_stand_in import autocast, collectives
 from trainmark_stand_in.faults import TIMELINES
 from trainmark_stand_in.memory import Memory
+from trainmark_stand_in.monitor import InUse
 from trainmark_stand_in.operations import Operations
-from trainmark_stand_in.vendor import FAULT, MEMORY_BYTES, NAME, OPERATION_NS, setting
+from trainmark_stand_in.vendor import (
+    DEVICES,
+    FAULT,
+    IN_USE,
+    MEMORY_BYTES,
+    NAME,
+    OPERATION_NS,
+    setting,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,11 +85,15 @@ class StandInDevice:
     _only: StandInDevice | None = None
 
     @classmethod
-    def open(cls) -> StandInDevice:
+    def open(cls, local_rank: int) -> StandInDevice:
         """Register the device with torch, once in a process."""
         if StandInDevice._only is None:
             timeline = TIMELINES[os.environ.get(FAULT, "none")](operation_ns=setting(OPERATION_NS))
-            StandInDevice._only = cls(timeline, Memory(setting(MEMORY_BYTES)))
+            memory = Memory(setting(MEMORY_BYTES))
+            if os.environ.get(IN_USE):
+                in_use = InUse(Path(os.environ[IN_USE]), setting(DEVICES))
+                memory.tell = lambda used_bytes: in_use.tell(local_rank, used_bytes)
+            StandInDevice._only = cls(timeline, memory)
             StandInDevice._only.register()
         return StandInDevice._only
 

@@ -1,0 +1,131 @@
+"""The vendor's monitor tells the truth of the devices that ranks use."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+from trainmark.conformance.monitor import sample_faults
+from trainmark.protocols import MonitorFault
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import IO
+
+    from trainmark.protocols import Device, DeviceSample, Monitor, Vendor
+
+HELD_BYTES = 512 << 20
+# In a process of its own, as a rank: it takes each step when told by a line.
+RANK = """
+import sys
+import torch
+from trainmark import devices
+
+name, rank, ranks, held_bytes = sys.argv[1], *map(int, sys.argv[2:])
+device = devices.choose(name).open(rank, ranks)
+first = device.place(torch.zeros(1))
+device.synchronize()
+print("opened", flush=True)
+sys.stdin.readline()
+held = first.new_ones(held_bytes >> 2)
+device.synchronize()
+print("held", flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.fixture
+def monitor(accelerator: Vendor) -> Iterator[Monitor]:
+    try:
+        opened = accelerator.monitor()
+    except MonitorFault as fault:
+        pytest.skip(f"{fault.kind}: {fault.said}")
+    if opened is None:
+        pytest.skip("nothing reads these devices")
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def numbers(accelerator: Vendor) -> list[int]:
+    """Return the monitor's number of each rank's device."""
+    found = accelerator.monitored(accelerator.count())
+    if not found:
+        pytest.skip("it is not known which of the monitor's devices ranks use")
+    return found
+
+
+def read(monitor: Monitor) -> dict[int, DeviceSample]:
+    return {sample.index: sample for sample in monitor.read()}
+
+
+def test_a_reading_has_every_device_of_the_ranks(monitor: Monitor, numbers: list[int]) -> None:
+    samples = read(monitor)
+    assert [fault for sample in samples.values() for fault in sample_faults(sample)] == []
+    assert set(numbers) <= set(samples)
+
+
+def test_its_memory_is_the_devices(monitor: Monitor, numbers: list[int], device: Device) -> None:
+    told, total = read(monitor)[numbers[0]].memory_total_bytes, device.memory().total_bytes
+    if told is None or total is None:
+        pytest.skip(f"monitor {told}, device {total}")
+    assert told == pytest.approx(total, rel=0.05)
+
+
+def test_energy_never_falls(monitor: Monitor, numbers: list[int], device: Device) -> None:
+    square = device.place(torch.rand(512, 512))
+    found = []
+    for _ in range(10):
+        for _ in range(100):
+            square = square @ square / 512
+        device.synchronize()
+        found.append(read(monitor)[numbers[0]].energy_j)
+    if None in found:
+        pytest.skip("no counter of energy")
+    assert found == sorted(found, key=float)
+
+
+@contextmanager
+def rank_of(vendor: Vendor, rank: int) -> Iterator[subprocess.Popen[str]]:
+    words = [vendor.name, str(rank), str(vendor.count()), str(HELD_BYTES)]
+    process = subprocess.Popen(
+        [sys.executable, "-c", RANK, *words],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def heard(stream: IO[str] | None) -> str:
+    assert stream is not None
+    return stream.readline().strip()
+
+
+def test_memory_that_a_rank_takes_is_taken_on_its_device_alone(
+    monitor: Monitor, numbers: list[int], accelerator: Vendor
+) -> None:
+    for rank in {0, len(numbers) - 1}:
+        with rank_of(accelerator, rank) as process:
+            assert heard(process.stdout) == "opened"
+            before = read(monitor)
+            print(file=process.stdin, flush=True)
+            assert heard(process.stdout) == "held"
+            after = read(monitor)
+        if before[numbers[rank]].memory_used_bytes is None:
+            pytest.skip("it does not tell the memory in use")
+        grown = {
+            index: (after[index].memory_used_bytes or 0) - (before[index].memory_used_bytes or 0)
+            for index in before
+        }
+        assert max(grown, key=lambda index: grown[index]) == numbers[rank]
+        assert grown[numbers[rank]] >= 0.9 * HELD_BYTES, grown
+        others = [bytes_ for index, bytes_ in grown.items() if index != numbers[rank]]
+        assert all(bytes_ < 0.5 * HELD_BYTES for bytes_ in others), grown
