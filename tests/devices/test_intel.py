@@ -38,7 +38,9 @@ def two_max(machine: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             root, address, vendor=0x8086, kind="0x038000", node=place, driver="xe",
             minor=128 + place,
         )  # fmt: skip
-        write(card / "hwmon/hwmon4/energy1_input", f"{place + 1}500000\n")
+        for sensor, name, energy in (("hwmon3", "xe_tile", 9), ("hwmon4", "xe", place + 1)):
+            write(card / "hwmon" / sensor / "name", f"{name}\n")
+            write(card / "hwmon" / sensor / f"energy{place + 1}_input", f"{energy}500000\n")
         for tile in (0, 1):
             freq = card / f"tile{tile}/gt0/freq0"
             write(freq / "act_freq", "1550\n")

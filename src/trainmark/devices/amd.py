@@ -9,20 +9,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from trainmark.devices import tool
 from trainmark.devices.rocm import FOLDERS, RocmVendor, parse_rocm_smi
-from trainmark.devices.tool import (
-    Command,
-    ToolMonitor,
-    find,
-    json_of,
-    megahertz,
-    number,
-    percent,
-    run,
-    size_bytes,
-    temperature_c,
-    watts,
-)
 from trainmark.protocols import DeviceSample, MonitorFault
 
 if TYPE_CHECKING:
@@ -50,28 +38,28 @@ class Amd(RocmVendor):
     def monitor(self) -> Monitor:
         """Return amd-smi, or rocm-smi, its predecessor."""
         with suppress(MonitorFault):
-            return AmdSmi(find("amd-smi", FOLDERS))
-        command = Command((find("rocm-smi", FOLDERS), *_ROCM_SMI), parse_rocm_smi)
+            return AmdSmi(tool.find("amd-smi", FOLDERS))
+        command = tool.Command((tool.find("rocm-smi", FOLDERS), *_ROCM_SMI), parse_rocm_smi)
         # It ends with an error if a device lacks any of the figures.
-        return ToolMonitor(command, any_code=True)
+        return tool.ToolMonitor(command, any_code=True)
 
 
-class AmdSmi(ToolMonitor):
+class AmdSmi(tool.ToolMonitor):
     """Read devices with ``amd-smi metric``, and their names once with ``amd-smi static``."""
 
-    def __init__(self, tool: str) -> None:
+    def __init__(self, path: str) -> None:
         super().__init__(
-            Command((tool, *_METRIC, "--throttle", "--json"), parse_metric),
-            Command((tool, *_METRIC, "--json"), parse_metric),
+            tool.Command((path, *_METRIC, "--throttle", "--json"), parse_metric),
+            tool.Command((path, *_METRIC, "--json"), parse_metric),
         )
-        self._tool = tool
+        self._path = path
         self._static: dict[int, DeviceSample] | None = None
 
     def read(self) -> list[DeviceSample]:
         """Return one reading of each device; see ``Monitor.read``."""
         samples = super().read()
         if self._static is None:
-            found = parse_static(run([self._tool, *_STATIC], timeout_s=self._timeout_s))
+            found = parse_static(tool.run([self._path, *_STATIC], timeout_s=self._timeout_s))
             self._static = {sample.index: sample for sample in found}
         return [
             replace(sample, name=known.name, uuid=known.uuid)
@@ -112,12 +100,12 @@ def parse_static(text: str) -> list[DeviceSample]:
 
 def _devices(text: str) -> list[tuple[int, Mapping[str, Any]]]:
     """Return each device with its number: a list, from ROCm 7 on within ``gpu_data``."""
-    told = json_of(text)
+    told = tool.json_of(text)
     listed = told.get("gpu_data") if isinstance(told, dict) else told
     found: dict[int, Mapping[str, Any]] = {
         int(index): one
         for one in (listed if isinstance(listed, list) else [])
-        if isinstance(one, dict) and (index := number(one.get("gpu"), most=1e6)) is not None
+        if isinstance(one, dict) and (index := tool.number(one.get("gpu"), most=1e6)) is not None
     }
     if not found:
         raise MonitorFault("unreadable", "no numbered device in the JSON of amd-smi")
@@ -125,7 +113,7 @@ def _devices(text: str) -> list[tuple[int, Mapping[str, Any]]]:
 
 
 def _metric(index: int, told: Mapping[str, Any]) -> DeviceSample:
-    energy_j = number(_at(told, "energy", "total_energy_consumption"), most=1e15)
+    energy_j = tool.number(_at(told, "energy", "total_energy_consumption"), most=1e15)
     violations = _at(told, "throttle")
     if not isinstance(violations, dict):
         violations = _at(told, "violation")
@@ -135,16 +123,16 @@ def _metric(index: int, told: Mapping[str, Any]) -> DeviceSample:
             (
                 value
                 for at in ("edge", "hotspot")
-                if (value := temperature_c(_at(told, "temperature", at))) is not None
+                if (value := tool.temperature_c(_at(told, "temperature", at))) is not None
             ),
             None,
         ),
-        power_w=watts(_at(told, "power", "socket_power")),
+        power_w=tool.watts(_at(told, "power", "socket_power")),
         memory_used_bytes=_bytes(_at(told, "mem_usage", "used_vram")),
         memory_total_bytes=_bytes(_at(told, "mem_usage", "total_vram")),
-        utilization_percent=percent(_at(told, "usage", "gfx_activity")),
-        clock_mhz=megahertz(_at(told, "clock", "gfx_0", "clk")),
-        memory_clock_mhz=megahertz(_at(told, "clock", "mem_0", "clk")),
+        utilization_percent=tool.percent(_at(told, "usage", "gfx_activity")),
+        clock_mhz=tool.megahertz(_at(told, "clock", "gfx_0", "clk")),
+        memory_clock_mhz=tool.megahertz(_at(told, "clock", "mem_0", "clk")),
         throttle_reasons=_violations(violations) if isinstance(violations, dict) else None,
         energy_j=energy_j or None,  # 0: the device has no counter
     )
@@ -174,7 +162,7 @@ def _at(told: object, *path: str) -> Any:
 
 
 def _bytes(mib: object) -> int | None:
-    return size_bytes(mib, unit="m")  # its MB are MiB: 196592 of an MI300X with 192 GiB
+    return tool.size_bytes(mib, unit="m")  # its MB are MiB: 196592 of an MI300X with 192 GiB
 
 
 def _text(value: object) -> str | None:

@@ -8,16 +8,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from trainmark.devices import tool
 from trainmark.devices.rocm import FOLDERS, RocmVendor, parse_rocm_smi
-from trainmark.devices.tool import (
-    Command,
-    ToolMonitor,
-    find,
-    megahertz,
-    percent,
-    temperature_c,
-    watts,
-)
 from trainmark.protocols import DeviceSample, MonitorFault
 
 if TYPE_CHECKING:
@@ -43,12 +35,12 @@ class Hygon(RocmVendor):
     def monitor(self) -> Monitor:
         """Return hy-smi, or the rocm-smi of earlier DTKs."""
         try:
-            tool = find("hy-smi", FOLDERS)
+            path = tool.find("hy-smi", FOLDERS)
         except MonitorFault:
-            tool = find("rocm-smi", FOLDERS)
+            path = tool.find("rocm-smi", FOLDERS)
         # An older tool that does not know all of these prints its table without any.
-        commands = (Command((tool, *shown), parse_hy_smi) for shown in (_SHOWN, ()))
-        return ToolMonitor(*commands, any_code=True)
+        commands = (tool.Command((path, *shown), parse_hy_smi) for shown in (_SHOWN, ()))
+        return tool.ToolMonitor(*commands, any_code=True)
 
 
 def parse_hy_smi(text: str) -> list[DeviceSample]:
@@ -70,11 +62,11 @@ def parse_hy_smi(text: str) -> list[DeviceSample]:
         found.append(
             DeviceSample(
                 index=len(found),  # earlier versions count from 1
-                temperature_c=temperature_c(told.get("temp")),
-                power_w=watts(told.get("avgpwr")),
-                utilization_percent=percent(told.get("dcu%", told.get("hcu%"))),
-                clock_mhz=megahertz(told.get("sclk")),
-                memory_clock_mhz=megahertz(told.get("mclk")),
+                temperature_c=tool.temperature_c(told.get("temp")),
+                power_w=tool.watts(told.get("avgpwr")),
+                utilization_percent=tool.percent(told.get("dcu%", told.get("hcu%"))),
+                clock_mhz=tool.megahertz(told.get("sclk")),
+                memory_clock_mhz=tool.megahertz(told.get("mclk")),
             )
         )
     if not found:

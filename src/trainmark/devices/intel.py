@@ -8,23 +8,10 @@ from __future__ import annotations
 import csv
 import os
 import re
-from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from trainmark.devices import pci, torch_vendor
-from trainmark.devices.tool import (
-    Command,
-    ToolMonitor,
-    find,
-    megahertz,
-    number,
-    percent,
-    run,
-    size_bytes,
-    temperature_c,
-    watts,
-)
+from trainmark.devices import pci, tool, torch_vendor
 from trainmark.devices.torch_vendor import TorchVendor, named
 from trainmark.protocols import DeviceSample, MonitorFault
 
@@ -106,10 +93,10 @@ class Intel(TorchVendor):
     def monitor(self) -> Monitor:
         """Return xpu-smi with the kernel's files, or these alone."""
         try:
-            tool: str | None = find("xpu-smi")
+            path: str | None = tool.find("xpu-smi")
         except MonitorFault:
-            tool = None
-        return IntelMonitor(self.cards(), tool)
+            path = None
+        return IntelMonitor(self.cards(), path)
 
 
 class IntelMonitor:
@@ -117,26 +104,26 @@ class IntelMonitor:
 
     Args:
         cards: folders on the PCI bus, in the order of ``DeviceSample.index``.
-        tool: None where it is not installed.
+        path: None where it is not installed.
     """
 
-    def __init__(self, cards: list[Path], tool: str | None) -> None:
-        self.name = "xpu-smi" if tool else "sysfs"
+    def __init__(self, cards: list[Path], path: str | None) -> None:
+        self.name = "xpu-smi" if path else "sysfs"
         self._cards = cards
-        self._tool = tool
+        self._path = path
+        dump = (path or "", *_DUMP)
         # Version 2 calls --number what is -n in version 1.
-        self._dump = ToolMonitor(
-            *(Command((tool or "", *_DUMP, word, "1"), parse_dump) for word in ("--number", "-n"))
-        )
+        commands = (tool.Command((*dump, word, "1"), parse_dump) for word in ("--number", "-n"))
+        self._dump = tool.ToolMonitor(*commands)
         self._known: dict[str, DeviceSample] | None = None
 
     def read(self) -> list[DeviceSample]:
         """Return one reading of each card; see ``Monitor.read``."""
         found = [read_files(place, folder) for place, folder in enumerate(self._cards)]
-        if self._tool is None:
+        if self._path is None:
             return found
         if self._known is None:
-            self._known = parse_discovery(run([self._tool, *_DISCOVERY]))
+            self._known = parse_discovery(tool.run([self._path, *_DISCOVERY]))
         told = {sample.index: sample for sample in self._dump.read()}
         return [
             replace(
@@ -163,28 +150,25 @@ def parse_dump(text: str) -> list[DeviceSample]:
     Raises:
         MonitorFault: it is another form.
     """
-    rows = [[cell.strip() for cell in row] for row in _rows(text)]
-    head = next((place for place, row in enumerate(rows) if "DeviceId" in row), None)
-    if head is None:
-        raise MonitorFault("unreadable", "no column DeviceId in what xpu-smi dump printed")
-    names = [cell.lower() for cell in rows[head]]
-    places = {
-        what: next((place for place, name in enumerate(names) if pattern.search(name)), None)
-        for what, pattern in _COLUMNS.items()
-    }
+    rows = _rows(text)
+    names = next((row for row in rows if "DeviceId" in row), [])
     found = {}
-    for row in rows[head + 1 :]:
-        index = number(row[names.index("deviceid")], most=1e6) if len(row) == len(names) else None
-        if index is None:
+    for row in rows:
+        told = dict(zip(names, row, strict=False))
+        index = tool.number(told.get("DeviceId"), most=1e6)
+        if len(row) != len(names) or index is None:
             continue
-        cell = {what: None if place is None else row[place] for what, place in places.items()}
+        cell = {
+            what: next((value for name, value in told.items() if column.search(name.lower())), None)
+            for what, column in _COLUMNS.items()
+        }
         found[int(index)] = DeviceSample(
             index=int(index),
-            temperature_c=temperature_c(cell["temperature"]),
-            power_w=watts(cell["power"]),
-            memory_used_bytes=size_bytes(cell["used"], unit="m"),
-            utilization_percent=percent(cell["utilization"]),
-            clock_mhz=megahertz(cell["clock"]),
+            temperature_c=tool.temperature_c(cell["temperature"]),
+            power_w=tool.watts(cell["power"]),
+            memory_used_bytes=tool.size_bytes(cell["used"], unit="m"),
+            utilization_percent=tool.percent(cell["utilization"]),
+            clock_mhz=tool.megahertz(cell["clock"]),
         )
     if not found:
         raise MonitorFault("unreadable", "no device in what xpu-smi dump printed")
@@ -199,14 +183,14 @@ def parse_discovery(text: str) -> dict[str, DeviceSample]:
     """
     found = {}
     for row in _rows(text):
-        address = row[3].strip().lower() if len(row) == 5 else ""
-        index = number(row[0], most=1e6)
+        address = row[3].lower() if len(row) == 5 else ""
+        index = tool.number(row[0], most=1e6)
         if index is not None and re.fullmatch(r"[0-9a-f]{4,8}(:[0-9a-f]{2}){2}\.[0-7]", address):
             found[address] = DeviceSample(
                 index=int(index),
-                name=row[1].strip() or None,
-                uuid=row[2].strip() or None,
-                memory_total_bytes=size_bytes(row[4], unit="m"),
+                name=row[1] or None,
+                uuid=row[2] or None,
+                memory_total_bytes=tool.size_bytes(row[4], unit="m"),
             )
     if not found:
         raise MonitorFault("unreadable", "no card in what xpu-smi discovery printed")
@@ -215,7 +199,8 @@ def parse_discovery(text: str) -> dict[str, DeviceSample]:
 
 def _rows(text: str) -> list[list[str]]:
     try:
-        return [row for row in csv.reader(text.splitlines(), skipinitialspace=True) if row]
+        table = csv.reader(text.splitlines(), skipinitialspace=True)
+        return [[cell.strip() for cell in row] for row in table if row]
     except csv.Error as error:
         raise MonitorFault("unreadable", f"not a CSV: {error}") from None
 
@@ -223,22 +208,22 @@ def _rows(text: str) -> list[list[str]]:
 def read_files(index: int, folder: Path) -> DeviceSample:
     """Return what the kernel tells of a card to every user.
 
-    Drivers xe and i915: https://docs.kernel.org/admin-guide/abi.html (sysfs-driver-intel-xe-hwmon,
-    -xe-sriov, -i915), 2026-11-22; hwmon's energy is in microjoules, temperatures in 1/1000 °C.
+    Documentation/ABI/testing/sysfs-driver-intel-xe-hwmon and -i915-hwmon, and the drivers' files on
+    throttling, https://github.com/torvalds/linux, 2026-11-22. Energy is in microjoules: that of the
+    card or, failing that, of its package; i915 has another sensor for each tile.
     """
-    energy_uj = _number_in(folder, "hwmon/hwmon*/energy1_input")
+    own = [file.parent for file in folder.glob("hwmon/hwmon*/name") if _said(file) in _DRIVERS]
+    energy_uj = _first(own[0], "energy1_input", "energy2_input") if own else None
     limits = [
         *folder.glob("tile*/gt*/freq*/throttle/reason_*"),
         *folder.glob("drm/card*/gt/gt*/throttle_reason_*"),
     ]
-    reasons = {file.name.partition("reason_")[2] for file in limits if _number_in(folder, file)}
+    reasons = {file.name.partition("reason_")[2] for file in limits if _said(file) == "1"}
     return DeviceSample(
         index=index,
-        clock_mhz=_number_in(
-            folder, "tile0/gt0/freq0/act_freq", "drm/card*/gt/gt0/rps_act_freq_mhz"
-        ),
+        clock_mhz=_first(folder, "tile0/gt0/freq0/act_freq", "drm/card*/gt/gt0/rps_act_freq_mhz"),
         throttle_reasons=tuple(sorted(reasons - {"status"})) if limits else None,
-        energy_j=None if energy_uj is None else energy_uj / 1e6,
+        energy_j=energy_uj / 1e6 if energy_uj else None,
     )
 
 
@@ -262,11 +247,15 @@ def _render(folder: Path) -> Path | None:
     return None
 
 
-def _number_in(folder: Path, *files: str | Path) -> float | None:
-    """Return the number in the first file of a card, named or by a pattern, that has one."""
-    for pattern in files:
-        found = sorted(folder.glob(pattern)) if isinstance(pattern, str) else [pattern]
-        for file in found:
-            with suppress(OSError, ValueError):
-                return number(file.read_text(), most=1e20)
-    return None
+def _first(folder: Path, *patterns: str) -> float | None:
+    """Return the number in the first file that has one; None if none has."""
+    files = (file for pattern in patterns for file in sorted(folder.glob(pattern)))
+    told = (tool.number(_said(file), most=1e20) for file in files)
+    return next((value for value in told if value is not None), None)
+
+
+def _said(file: Path) -> str:
+    try:
+        return file.read_text(errors="replace").strip()
+    except OSError:
+        return ""

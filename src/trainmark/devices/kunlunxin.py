@@ -9,18 +9,7 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from trainmark.devices import torch_vendor
-from trainmark.devices.tool import (
-    Command,
-    ToolMonitor,
-    find,
-    megahertz,
-    number,
-    percent,
-    size_bytes,
-    temperature_c,
-    watts,
-)
+from trainmark.devices import tool, torch_vendor
 from trainmark.devices.torch_vendor import TorchVendor, named
 from trainmark.protocols import DeviceSample, MonitorFault
 
@@ -66,10 +55,10 @@ class Kunlunxin(TorchVendor):
     def monitor(self) -> Monitor:
         """Return xpu-smi, which earlier versions spell xpu_smi."""
         try:
-            tool = find("xpu-smi", _FOLDERS)
+            path = tool.find("xpu-smi", _FOLDERS)
         except MonitorFault:
-            tool = find("xpu_smi", _FOLDERS)
-        return ToolMonitor(Command((tool, "-m"), parse_xpu_smi))
+            path = tool.find("xpu_smi", _FOLDERS)
+        return tool.ToolMonitor(tool.Command((path, "-m"), parse_xpu_smi))
 
 
 def parse_xpu_smi(text: str) -> list[DeviceSample]:
@@ -86,20 +75,20 @@ def parse_xpu_smi(text: str) -> list[DeviceSample]:
         field = [part.strip('"') for part in _FIELD.findall(line)]
         if len(field) < 22 or not _ADDRESS.fullmatch(field[0]):
             continue
-        index = number(field[2], most=1e6)
+        index = tool.number(field[2], most=1e6)
         if index is None or not field[2].isdecimal():
             continue
-        power = number(field[8])
+        power = tool.number(field[8])
         found[int(index)] = DeviceSample(
             index=int(index),
             name=field[21] or None,
             uuid=field[3] or None,
-            temperature_c=temperature_c(field[4]),
-            power_w=watts(power if power is None or power <= _MOST_W else power / 1000),
-            memory_used_bytes=size_bytes(field[17], unit="m"),
-            memory_total_bytes=size_bytes(field[18], unit="m"),
-            utilization_percent=percent(field[19]),
-            clock_mhz=megahertz(field[9]),
+            temperature_c=tool.temperature_c(field[4]),
+            power_w=tool.watts(power if power is None or power <= _MOST_W else power / 1000),
+            memory_used_bytes=tool.size_bytes(field[17], unit="m"),
+            memory_total_bytes=tool.size_bytes(field[18], unit="m"),
+            utilization_percent=tool.percent(field[19]),
+            clock_mhz=tool.megahertz(field[9]),
         )
     if not found:
         raise MonitorFault("unreadable", "no line of xpu-smi -m has the known fields")

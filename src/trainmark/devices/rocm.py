@@ -9,16 +9,7 @@ import os
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trainmark.devices import torch_vendor
-from trainmark.devices.tool import (
-    json_of,
-    megahertz,
-    number,
-    percent,
-    size_bytes,
-    temperature_c,
-    watts,
-)
+from trainmark.devices import tool, torch_vendor
 from trainmark.devices.torch_vendor import TorchVendor, named
 from trainmark.protocols import DeviceSample, MonitorFault
 
@@ -151,7 +142,7 @@ def parse_rocm_smi(text: str) -> list[DeviceSample]:
     Raises:
         MonitorFault: it is another form.
     """
-    told = json_of(text)
+    told = tool.json_of(text)
     if not isinstance(told, dict):
         raise MonitorFault("unreadable", f"a list of {len(told)}, not cards by name")
     cards = {
@@ -173,13 +164,13 @@ def _sample(index: int, fields: Mapping[str, Any]) -> DeviceSample:
         return next((told[name] for name in names if _known(told.get(name))), None)
 
     def memory(what: str) -> int | None:
-        size = size_bytes(first(f"{what} (b)"))
-        return size if size is not None else size_bytes(first(f"{what} (mib)"), unit="m")
+        size = tool.size_bytes(first(f"{what} (b)"))
+        return size if size is not None else tool.size_bytes(first(f"{what} (mib)"), unit="m")
 
     def clock(which: str) -> float | None:
-        return megahertz(str(first(f"{which} clock speed") or "").strip("() "))
+        return tool.megahertz(str(first(f"{which} clock speed") or "").strip("() "))
 
-    energy_uj = number(first("accumulated energy (uj)"), most=1e20)
+    energy_uj = tool.number(first("accumulated energy (uj)"), most=1e20)
     identity = str(first("unique id", "pci bus") or "").split(" ")[0].lower()
     return DeviceSample(
         index=index,
@@ -192,16 +183,16 @@ def _sample(index: int, fields: Mapping[str, Any]) -> DeviceSample:
             None,
         ),
         uuid=identity.removeprefix("0x") or None,
-        temperature_c=temperature_c(
+        temperature_c=tool.temperature_c(
             # Where a device has several sensors: the one that all of a vendor's tools call its own.
             first(*(f"temperature (sensor {at}) (c)" for at in ("edge", "junction", "core")))
         ),
-        power_w=watts(
+        power_w=tool.watts(
             first("average graphics package power (w)", "current socket graphics package power (w)")
         ),
         memory_used_bytes=memory("vram total used memory"),
         memory_total_bytes=memory("vram total memory"),
-        utilization_percent=percent(first("gpu use (%)", "dcu use (%)", "hcu use (%)")),
+        utilization_percent=tool.percent(first("gpu use (%)", "dcu use (%)", "hcu use (%)")),
         clock_mhz=clock("sclk"),
         memory_clock_mhz=clock("mclk"),
         energy_j=energy_uj / 1e6 if energy_uj else None,  # 0: the device has no counter
