@@ -156,6 +156,13 @@ def test_devices_of_the_ranks_alone_in_the_ranks_order(
     assert (devices.monitor_name, devices.monitored) == ("one 1.0", [1, 0])
 
 
+def test_a_device_of_several_ranks_is_told_once(log: Log, tmp_path: Path, clock: FakeClock) -> None:
+    devices = take(OneVendor(three, (2, 2)), log, clock)
+    (event,) = written(tmp_path)
+    assert event["devices"] == [{"index": 2, "power_w": 102.0}]
+    assert devices.monitored == [2, 2]
+
+
 def test_a_vendor_without_a_monitor(log: Log, tmp_path: Path, clock: FakeClock) -> None:
     assert take(OneVendor(None), log, clock).unmonitored
     assert written(tmp_path) == []

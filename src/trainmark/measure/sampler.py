@@ -193,7 +193,8 @@ class Devices:
         began_ns = time.perf_counter_ns()
         told = {sample.index: _anonymous(sample.told()) for sample in self._monitor.read()}
         took_ns = time.perf_counter_ns() - began_ns
-        found = [told[number] for number in self.monitored if number in told]
+        # Once each: ranks may have tiles of one card, which the monitor tells as a whole.
+        found = [told[number] for number in dict.fromkeys(self.monitored) if number in told]
         if not found:
             said = f"told of devices {sorted(told)}, the ranks use {self.monitored}"
             raise MonitorFault("unreadable", said)
