@@ -35,8 +35,10 @@ def built(tmp_path: Path, lines: Sequence[dict[str, Any]], **more: Any) -> Recor
     return building.build(sampled_run(tmp_path / "run", lines, **more))
 
 
-def rows(record: Record) -> list[tuple[tuple[str, ...], ...]]:
-    return [block.table.rows for block in blocks(record, "en") if isinstance(block, Grid)]
+def rows(record: Record) -> tuple[tuple[str, ...], ...]:
+    _, grid = blocks(record, "en")
+    assert isinstance(grid, Grid)
+    return grid.table.rows
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
@@ -46,17 +48,25 @@ def test_the_page_of_a_sampled_run_is_golden(lang: str) -> None:
 
 def test_a_row_a_device_and_one_of_the_host() -> None:
     device = ("90.0/90.0", "400/400", "57.8/59.6", "1407/1200", "0%", "1.450 kJ", "5")
-    assert rows(sampled()) == [
-        (("0", "10.0/10.0", *device), ("1", "11.0/11.0", *device)),
-        (("25.0/25.0", "16.0/16.0", "/", "/", "5"),),
+    assert list(rows(sampled())) == [
+        ("0", "10.0/10.0", *device),
+        ("1", "11.0/11.0", *device),
+        ("host", "16.0/16.0", "25.0/25.0", "/", "/", "/", "/", "/", "5"),
     ]
 
 
 def test_what_is_not_known_has_the_usual_mark(tmp_path: Path) -> None:
     lines = [devices(t_s, {"index": 0}, busy(t_s, 1, energy_j=None)) for t_s in TIMES_S]
-    (found,) = rows(built(tmp_path, [start(0, 1), *lines, end()]))
+    found = rows(built(tmp_path, [start(0, 1), *lines, end()]))
     assert found[0] == ("0", *["/"] * 7, "5")
     assert found[1][6:] == ("22% (power_cap)", "/", "5")
+
+
+def test_the_host_has_its_own_power_and_energy(tmp_path: Path) -> None:
+    told = {"cpu_percent": 50.0, "node_power_w": 300.0}
+    lines = [host(t_s, package_energy_j=40 * t_s, **told) for t_s in TIMES_S]
+    found = rows(built(tmp_path, [start(monitor=None), *lines, end()]))
+    assert found == (("host", "/", "50.0/50.0", "300/300", "/", "/", "/", "145.0 J", "5"),)
 
 
 def test_a_run_that_trained_nothing_shows_the_whole_run(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ memory. A reading is dated to the middle of the time that it took. Must not know
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import Ge, Le
@@ -199,7 +200,8 @@ def read(run_dir: Path, timeline: RunTimeline) -> Telemetry | None:
     devices = {index: _over(spans, _OF_DEVICES) for index in numbers}
     host = _over(spans, _OF_HOST)
     last: dict[int, dict[str, Any]] = {index: {} for index in devices}
-    faults: dict[tuple[str, str], SourceFault] = {}
+    times: Counter[tuple[str, str]] = Counter()
+    said: dict[tuple[str, str], str] = {}
     failed: dict[str, int] | None = None
     last_ns: int | None = None
     for line in lines:
@@ -213,10 +215,8 @@ def read(run_dir: Path, timeline: RunTimeline) -> Telemetry | None:
             case "host":
                 _add(host, line, line)
             case "fault":
-                key = (line["source"], line["kind"])
-                first = faults.get(key)
-                said, times = (first.said, first.times) if first else (line["said"], 0)
-                faults[key] = SourceFault(source=key[0], kind=key[1], said=said, times=times + 1)
+                times[line["source"], line["kind"]] += 1
+                said.setdefault((line["source"], line["kind"]), line["said"])
             case "end":
                 failed = line["faults"]
     return Telemetry(
@@ -238,7 +238,10 @@ def read(run_dir: Path, timeline: RunTimeline) -> Telemetry | None:
             for index, over in devices.items()
         ],
         host={name: item.use() for name, item in host.items()},
-        faults=list(faults.values()),
+        faults=[
+            SourceFault(source=source, kind=kind, said=said[source, kind], times=number)
+            for (source, kind), number in times.items()
+        ],
         failed_readings=failed,
         last_s=None if last_ns is None else (last_ns - launch_ns) / NS_PER_S,
         malformed_lines=lines.malformed_lines,

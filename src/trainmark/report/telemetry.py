@@ -1,4 +1,4 @@
-"""Tables of what was read of devices and host while a run trained; nothing where nothing was."""
+"""The table of what was read of devices and host while a run trained; none where nothing was."""
 
 from __future__ import annotations
 
@@ -10,88 +10,61 @@ from trainmark.report.tables import numbers
 from trainmark.report.texts import text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
-    from trainmark.measure.telemetry import IntervalName, Telemetry, Use
+    from trainmark.measure.telemetry import IntervalName, Use
     from trainmark.results.record import Record
 
-_DEVICE = (
-    "rank", "memory", "utilization", "power", "temperature", "clock", "throttled", "energy",
-    "readings",
+_COLUMNS = (
+    "rank", "memory", "busy", "power", "temperature", "clock", "throttled", "energy", "readings",
 )  # fmt: skip
-_HOST = ("cpu", "memory", "node_power", "package_energy", "readings")
 
 
-def _pair(use: Use, name: str, *, unit: float = 1.0, lowest: bool = False) -> str:
-    """Return mean and peak, or mean and lowest."""
-    found = use.quantities.get(name)
-    if found is None:
-        return cells.NOTHING
-    values = (found.mean / unit, (found.lowest if lowest else found.highest) / unit)
-    return "/".join(f"{value:.0f}" if value >= 100 else f"{value:.1f}" for value in values)
+def _pair(use: Use, *names: str, unit: float = 1.0, lowest: bool = False) -> str:
+    """Return mean and peak, or mean and lowest, of the quantity that the device or host has."""
+    for found in (use.quantities[name] for name in names if name in use.quantities):
+        values = (found.mean / unit, (found.lowest if lowest else found.highest) / unit)
+        return "/".join(f"{value:.0f}" if value >= 100 else f"{value:.1f}" for value in values)
+    return cells.NOTHING
 
 
-def _throttled(use: Use) -> str:
-    if use.throttled is None:
-        return cells.NOTHING
-    reasons = ", ".join(use.throttle_reasons)
-    return f"{100 * use.throttled:.0f}%" + (f" ({reasons})" if reasons else "")
-
-
-def _energy(use: Use) -> str:
-    (value,), unit = cells.scaled([use.energy.joules], "J")
-    return cells.NOTHING if use.energy.joules is None else f"{value} {unit}"
-
-
-def _devices(found: Telemetry, over: IntervalName) -> Iterator[tuple[str, ...]]:
-    for device in found.devices:
-        use = device.over.get(over)
-        if use is not None and use.readings:
-            yield (
-                ", ".join(str(rank) for rank in device.ranks),
-                _pair(use, "memory_used_bytes", unit=cells.GIB),
-                _pair(use, "utilization_percent"),
-                _pair(use, "power_w"),
-                _pair(use, "temperature_c"),
-                _pair(use, "clock_mhz", lowest=True),
-                _throttled(use),
-                _energy(use),
-                str(use.readings),
-            )
-
-
-def _host(found: Telemetry, over: IntervalName) -> Iterator[tuple[str, ...]]:
-    use = found.host.get(over)
-    if use is not None and use.readings:
-        yield (
-            _pair(use, "cpu_percent"),
-            _pair(use, "memory_used_bytes", unit=cells.GIB),
-            _pair(use, "node_power_w"),
-            _energy(use),
-            str(use.readings),
-        )
+def _row(name: str, use: Use) -> tuple[str, ...]:
+    throttled = cells.NOTHING if use.throttled is None else f"{100 * use.throttled:.0f}%"
+    if use.throttle_reasons:
+        throttled += f" ({', '.join(use.throttle_reasons)})"
+    (energy,), unit = cells.scaled([use.energy.joules], "J")
+    return (
+        name,
+        _pair(use, "memory_used_bytes", unit=cells.GIB),
+        _pair(use, "utilization_percent", "cpu_percent"),
+        _pair(use, "power_w", "node_power_w"),
+        _pair(use, "temperature_c"),
+        _pair(use, "clock_mhz", lowest=True),
+        throttled,
+        energy if use.energy.joules is None else f"{energy} {unit}",
+        str(use.readings),
+    )
 
 
 def blocks(record: Record, lang: str) -> list[Block]:
-    """Return the devices, a row each, and the host, over the training or else over the run."""
+    """Return the devices and the host, a row each, over the training or else over the run."""
     found = record.telemetry
     if found is None:
         return []
     over: IntervalName = "train" if "train" in found.intervals_s else "run"
-    tables = ((_DEVICE, tuple(_devices(found, over))), (_HOST, tuple(_host(found, over))))
-    if not any(rows for _, rows in tables):
+    uses = [(", ".join(map(str, device.ranks)), device.over.get(over)) for device in found.devices]
+    uses.append((text("use.host", lang), found.host.get(over)))
+    rows = tuple(_row(name, use) for name, use in uses if use is not None and use.readings)
+    if not rows:
         return []
     start_s, end_s = found.intervals_s[over]
     every = text("fact.unknown", lang) if found.interval_s is None else f"{found.interval_s:g}"
     caption = text(f"telemetry.{over}", lang, seconds=f"{end_s - start_s:.1f}", interval=every)
     sources = [cells.clean(name) for name in (found.monitor, *found.host_sources) if name]
+    heads = tuple(text(f"use.{name}", lang) for name in _COLUMNS)
     return [
         Paragraph(caption + text("sep.semicolon", lang) + ", ".join(sources), "muted"),
-        *(
-            Grid(Table(tuple(text(f"use.{name}", lang) for name in heads), rows))
-            for heads, rows in tables
-            if rows
-        ),
+        Grid(Table(heads, rows)),
     ]
 
 
