@@ -13,7 +13,7 @@ from trainmark.spec import Precision
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from trainmark.measure.ceilings import Point
+    from trainmark.measure.sweep import Point
 
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 TITLE = "Ceilings: matmul, copies, launches"
@@ -36,7 +36,8 @@ LOAD_SIZE, LOAD_MATMULS = sized((4096, 200), (512, 2))
 def run(card: Card) -> Findings:
     from trainmark import devices
     from trainmark.devices import rates
-    from trainmark.measure.ceilings import matmul_candidates, refusal, sweep
+    from trainmark.measure.ceilings import matmul_candidates, refusal
+    from trainmark.measure.sweep import sweep
 
     vendor = devices.choose(card.device)
     device = vendor.open(0, 1)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 
 from trainmark.devices.cpu import usable_cores
@@ -17,8 +18,6 @@ from trainmark.launch.processes import of_run
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
-
-    import psutil
 
 TINY = ("--precision", "fp32", "--budget-s", "0.05")
 two_cores = pytest.mark.skipif(usable_cores() < 2, reason="each rank needs a core")
@@ -174,4 +173,15 @@ def test_no_process_is_left_after_a_signal(
     _, err = process.communicate(timeout=120)
     assert process.returncode == 1
     assert f"stopped by {number.name}" in err
+    assert left(tmp_path) == []
+
+
+@two_cores
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a child with its parent")
+def test_no_process_is_left_when_the_launcher_is_killed(faulty: Any, tmp_path: Path) -> None:
+    process = faulty("hang", "-q")
+    (tmp_path / "fifo").read_text()
+    process.kill()
+    process.wait()
+    psutil.wait_procs(left(tmp_path), timeout=30)
     assert left(tmp_path) == []

@@ -19,7 +19,7 @@ from trainmark.launch.stopping import StopRequest
         ({"device": "abacus"}, UsageError, "--device"),
         ({"nproc": Cpu().count() + 1}, EnvironmentFault, "--nproc"),
         ({"precisions": ["bf61"]}, UsageError, "--precision"),
-        ({"precisions": ["fp32", "tf32"]}, EnvironmentFault, "--precision tf32"),
+        ({"precisions": ["fp32", "tf32"]}, EnvironmentFault, "--device cpu"),
     ],
 )
 def test_what_cannot_be_measured_is_refused_before_anything_starts(
@@ -64,8 +64,8 @@ def test_layers_are_those_of_the_standard_recipes() -> None:
     }
 
 
-def test_wrong_results_are_named() -> None:
-    points = [{"status": "measured"}, {"status": "wrong", "size": [64], "reason": "1 of 16"}]
-    ranks = [{"rank": 3, "measurements": [{"name": "all_reduce", "points": points}]}]
-    (line,) = wrong_results({"ranks": ranks})
-    assert line.startswith("rank 3: all_reduce of [64]")
+def test_wrong_results_are_named_once() -> None:
+    wrong = {"name": "all_reduce", "points": [{"status": "measured"}, {"status": "wrong"}]}
+    right = {"name": "all_to_all", "points": [{"status": "skipped"}]}
+    ranks = [{"measurements": [wrong, right]}, {"measurements": [wrong, right]}]
+    assert wrong_results({"ranks": ranks}) == ["all_reduce"]

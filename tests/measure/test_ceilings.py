@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from fakes import FakeClock, FakeVendor, SyncDevice
+from fakes import FakeClock, SyncDevice
 from trainmark.devices import rates
 from trainmark.devices.peaks import dense_peak, memory_peak
-from trainmark.measure.ceilings import Asked, Candidate, Machine, Point, measurement, sweep
+from trainmark.measure.ceilings import described, kinds
 from trainmark.measure.collectives import Ranks
+from trainmark.measure.sweep import Candidate, Point, sweep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -90,7 +91,7 @@ def test_a_wrong_result_has_no_rate_and_never_counts(measured: Any) -> None:
     )  # fmt: skip
     assert (points[0].status, points[0].reason) == ("wrong", "7 of 9 numbers are wrong")
     assert points[0].rate is None
-    assert measurement("all_reduce", "bytes/s", points).best == 1
+    assert described("all_reduce", "bytes/s", points)["best"] == 1
 
 
 @pytest.mark.parametrize(
@@ -116,37 +117,33 @@ def test_a_line_of_nccl_tests_gives_its_bandwidths(measured: Any) -> None:
     assert f"{point.rate['max'] / 1e9:.2f}" == "6.26"
 
 
-def rated(*rates_of_sizes: float | None) -> tuple[Point, ...]:
-    return tuple(
-        Point(
-            size=(size,), name="", amount=1.0, status="skipped" if rate is None else "measured",
-            rate=None if rate is None else {"max": rate},
-        )
+def rated(*rates_of_sizes: float | None) -> list[Point]:
+    return [
+        Point((size,), "", 1.0, rate=None if rate is None else {"max": rate})
         for size, rate in enumerate(rates_of_sizes)
-    )  # fmt: skip
+    ]
 
 
 def test_the_fastest_size_counts_and_has_a_share_of_the_peak() -> None:
     points = rated(1e12, 494.5e12, 2e12, None)
-    found = measurement("matmul_bf16", "FLOP/s", points, peak=dense_peak(H100, "bf16"))
-    assert (found.best, found.share_of_peak) == (1, 0.5)
-    assert found.peak is not None
-    assert (found.peak["value"], found.peak["accelerator"]) == (989e12, "H100-SXM5-80GB")
-    assert {"source", "date", "evidence"} <= set(found.peak)
+    found = described("matmul_bf16", "FLOP/s", points, peak=dense_peak(H100, "bf16"))
+    assert (found["best"], found["share_of_peak"]) == (1, 0.5)
+    assert (found["peak"]["value"], found["peak"]["accelerator"]) == (989e12, "H100-SXM5-80GB")
+    assert {"source", "date", "evidence"} <= set(found["peak"])
 
 
 def test_of_memory_the_largest_size_counts_because_smaller_ones_may_lie_in_a_cache() -> None:
     points = rated(9e12, 1.675e12, None)
-    found = measurement(
-        "memory_copy", "bytes/s", points, peak=memory_peak(H100), largest_counts=True
-    )
-    assert (found.best, found.share_of_peak) == (1, 0.5)
+    peak = memory_peak(H100)
+    found = described("memory_copy", "bytes/s", points, peak=peak, largest_counts=True)
+    assert (found["best"], found["share_of_peak"]) == (1, 0.5)
 
 
 def test_nothing_measured_and_no_known_peak_are_null() -> None:
-    assert measurement("matmul_fp32", "FLOP/s", rated(None)).best is None
-    found = measurement("matmul_fp32", "FLOP/s", rated(1.0), peak=None)
-    assert (found.best, found.peak, found.share_of_peak) == (0, None, None)
+    found = described("matmul_fp32", "FLOP/s", rated(None), peak=dense_peak(H100, "fp32"))
+    assert (found["best"], found["share_of_peak"]) == (None, None)
+    found = described("matmul_fp32", "FLOP/s", rated(1.0))
+    assert (found["best"], found["peak"], found["share_of_peak"]) == (0, None, None)
 
 
 class Apart(SyncDevice):
@@ -216,19 +213,16 @@ def test_ranks_agree_on_the_largest_value_and_on_faults() -> None:
         assert list(pool.map(Ranks.fault, ranks, [right, right], [right, right])) == [None, None]
 
 
-def test_one_rank_measures_each_kind_or_says_why_not(sync_device: SyncDevice) -> None:
-    asked = Asked(
-        run_id="x", device="fake", nproc=1, precisions=("fp32",), layers={"a layer": (8, 8, 8)},
-        budget_s=1e-9, full=False,
-    )  # fmt: skip
-    vendor = FakeVendor(memory_bytes=1 << 20)
-    machine = Machine(asked, vendor, sync_device, Ranks(None, 0, 1))
-    found = {name: measured(name) for name, measured in machine.kinds() if name != "matmul_fp32"}
-    assert list(found) == [
+def test_what_does_not_apply_says_why(sync_device: SyncDevice) -> None:
+    alone = {kind.name: kind for kind in kinds(sync_device, Ranks(None, 0, 1), full=False)}
+    assert list(alone) == [
         "memory_copy", "memory_triad", "host_to_device_pageable", "host_to_device_pinned",
         "device_to_host_pageable", "device_to_host_pinned", "all_reduce", "all_to_all",
     ]  # fmt: skip
-    # 256 MiB and more are beyond half of a mebibyte; this device computes in the host's memory.
-    assert {point.status for point in found["memory_copy"].points} == {"skipped"}
-    assert found["host_to_device_pinned"].reason == "the device computes in the host's memory"
-    assert found["all_reduce"].reason == "one process exchanges nothing; give --nproc"
+    assert alone["host_to_device_pinned"].reason == "the device computes in the host's memory"
+    assert alone["all_reduce"].reason == "one process exchanges nothing; give --nproc"
+    assert (alone["memory_copy"].reason, alone["memory_copy"].sizes[0]) == (None, 256 << 20)
+    both = {kind.name: kind for kind in kinds(Apart(FakeClock()), Ranks(None, 0, 2), full=True)}
+    assert {kind.reason for kind in both.values()} == {None}
+    assert both["all_reduce"].bus_factor == 1.0
+    assert both["all_reduce"].sizes[-1] == 1 << 30

@@ -49,7 +49,7 @@ def test_a_kind_shows_its_slowest_rank() -> None:
     slow = kind("matmul_bf16", point([8, 8, 8], 4e12), share_of_peak=0.4)
     first, second = tables(document([fast], [slow]))
     assert first.headers[:2] == ("matmul, TFLOP/s", "size")
-    assert first.rows == (("bf16", "8x8x8", "1.000", "2.000", "3.000", "4.000", "5%", "40.0%"),)
+    assert first.rows == (("bf16", "8x8x8", "1.000", "2.000", "3.000", "4.000", "5.0%", "40.0%"),)
     assert second.rows == (("8x8x8", "4.000"),)
 
 

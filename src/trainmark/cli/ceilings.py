@@ -71,8 +71,6 @@ def command(
         say_json(found)
     else:
         say(show(blocks(found), Screen.of_stdout()))
-    wrong = wrong_results(found)
-    for line in wrong:
-        say(f"trainmark: {line}", err=True)
-    if wrong:
+    if wrong := wrong_results(found):
+        say(f"trainmark: wrong results: {', '.join(wrong)}", err=True)
         raise typer.Exit(EXIT_FAILED)

@@ -14,7 +14,7 @@ import sys
 import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from trainmark import devices
 from trainmark.devices import numa
@@ -67,6 +67,16 @@ def rank_environment(plan: Launched, rank: int, *, port: int) -> dict[str, str]:
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
     }
+
+
+def start_rank(
+    command: list[str], variables: dict[str, str], *, stdout: int, stderr: IO[bytes]
+) -> subprocess.Popen[bytes]:
+    """Start a rank in a session of its own, so that no signal of a terminal reaches it."""
+    return subprocess.Popen(
+        command, env=variables, cwd=_working_directory(), stdin=subprocess.DEVNULL,
+        stdout=stdout, stderr=stderr, start_new_session=True,
+    )  # fmt: skip
 
 
 def run_environment(plan: Launched, threads: int) -> dict[str, str]:
@@ -145,19 +155,12 @@ def _run_ranks(
     with (Path(plan.run_dir) / RANKS_LOG).open("wb") as log, sampled(plan, log):
         try:
             with held_port() as port:
+                words = command(plan, python=sys.executable)
                 for rank, placement in enumerate(placed):
-                    told = {numa.PLACEMENT_VARIABLE: placement.told()}
-                    ranks.append(
-                        subprocess.Popen(
-                            command(plan, python=sys.executable),
-                            env=variables | rank_environment(plan, rank, port=port) | told,
-                            cwd=working_directory(),
-                            stdin=subprocess.DEVNULL,
-                            stdout=subprocess.PIPE,  # for a failing rank's report
-                            stderr=log,
-                            start_new_session=True,
-                        )
-                    )
+                    own = variables | rank_environment(plan, rank, port=port)
+                    own[numa.PLACEMENT_VARIABLE] = placement.told()
+                    # The pipe is for a failing rank's report.
+                    ranks.append(start_rank(words, own, stdout=subprocess.PIPE, stderr=log))
                 stop = _watch(ranks, plan, reason_to_stop)
             failures = [] if stop else _failures(ranks)
         finally:
@@ -188,7 +191,7 @@ def held_port() -> Iterator[int]:
         yield held.getsockname()[1]
 
 
-def working_directory() -> str | None:
+def _working_directory() -> str | None:
     """Return the ranks' working directory: the current one, or the root if that was deleted.
 
     Intel's MKL does not load in a deleted folder.

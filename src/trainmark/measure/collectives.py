@@ -79,7 +79,7 @@ class Ranks:
         return mine or ("wrong on another rank" if anywhere else None)
 
 
-def _all_reduce(device: Device, size_bytes: int, ranks: Ranks) -> rates.Work:
+def _all_reduce(device: Device, ranks: Ranks, size_bytes: int) -> rates.Work:
     """Return the sum over ranks of ``size_bytes`` of fp32 numbers, in place."""
     import torch.distributed
 
@@ -91,7 +91,7 @@ def _all_reduce(device: Device, size_bytes: int, ranks: Ranks) -> rates.Work:
     )
 
 
-def _all_to_all(device: Device, size_bytes: int, ranks: Ranks) -> rates.Work:
+def _all_to_all(device: Device, ranks: Ranks, size_bytes: int) -> rates.Work:
     """Return an exchange of an even part of ``size_bytes`` of fp32 numbers with every rank."""
     import torch
     import torch.distributed
