@@ -274,12 +274,15 @@ def missing() -> dict[str, str]:
         "generator": lambda: torch.Generator(device.name),
         "resized storage": lambda: tensor.untyped_storage().resize_(0),
         "pinned memory": lambda: torch.ones(1).pin_memory(),
+        "synchronisation": torch.accelerator.synchronize,
+        "memory in use": torch.accelerator.get_memory_info,
+        "peak of memory": torch.accelerator.max_memory_allocated,
     }
     found = {}
     for name, attempt in attempts.items():
         try:
             attempt()
-        except NotImplementedError:
+        except RuntimeError:
             found[name] = "not implemented"
         else:
             found[name] = "works"

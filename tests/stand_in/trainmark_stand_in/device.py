@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils import backend_registration
 
+from trainmark.devices.accelerator import Accelerator
 from trainmark.protocols import MatmulRate, MemoryUse
 from trainmark_stand_in import autocast, collectives
 from trainmark_stand_in.faults import TIMELINES
@@ -77,11 +78,13 @@ class DeviceModule:
         torch.set_rng_state(state)
 
 
-class StandInDevice:
-    """The simulated device of this process."""
+class StandInDevice(Accelerator):
+    """The simulated device of this process.
 
-    name = NAME
-    torch_type = NAME
+    Its marks, waits and memory are its own: ``torch.accelerator`` has none of a device that is
+    registered from Python.
+    """
+
     _only: StandInDevice | None = None
 
     @classmethod
@@ -93,15 +96,15 @@ class StandInDevice:
             if os.environ.get(IN_USE):
                 in_use = InUse(Path(os.environ[IN_USE]), setting(DEVICES))
                 memory.tell = lambda used_bytes: in_use.tell(local_rank, used_bytes)
-            StandInDevice._only = cls(timeline, memory)
-            StandInDevice._only.register()
+            StandInDevice._only = cls(local_rank, timeline, memory)
         return StandInDevice._only
 
-    def __init__(self, timeline: Timeline, memory: Memory) -> None:
+    def __init__(self, index: int, timeline: Timeline, memory: Memory) -> None:
         self.timeline, self.device_memory = timeline, memory
         self.operations = Operations(memory, timeline)
+        super().__init__(index, vendor=NAME, torch_type=NAME)
 
-    def register(self) -> None:
+    def _open(self, modules: Sequence[str]) -> None:
         """Take torch's PrivateUse1."""
         backend_registration._setup_privateuseone_for_python_backend(
             NAME, backend_module=DeviceModule(self)
@@ -124,24 +127,8 @@ class StandInDevice:
     def forbid_synchronization(self) -> contextlib.AbstractContextManager[None]:
         return self.timeline.forbid_synchronization()
 
-    def read(self, losses: Sequence[Any]) -> list[float]:
-        return torch.stack([loss.float() for loss in losses]).tolist()
-
     def pin(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor  # all host memory counts as pinned
-
-    def place(self, value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            return value.to(NAME, non_blocking=True)
-        return value.to(NAME)
-
-    def set_precision(self, precision: Precision) -> dict[str, Any]:
-        torch.set_float32_matmul_precision("highest")
-        return {
-            "tf32": False,
-            "autocast": precision if precision in ("bf16", "fp16") else None,
-            "deterministic": torch.are_deterministic_algorithms_enabled(),
-        }
 
     def memory(self) -> MemoryUse:
         peak = self.device_memory.peak_bytes
