@@ -202,19 +202,22 @@ def test_amd_smi_is_preferred_and_names_come_once(machine: Path) -> None:
     assert told == ["metric", "static", "metric"]
 
 
-def test_an_amd_smi_without_violations_is_asked_for_the_rest(machine: Path) -> None:
+@pytest.mark.parametrize(("refused", "tries"), [("--throttle", 2), ("--energy", 3)])
+def test_an_amd_smi_that_refuses_a_figure_is_asked_for_the_rest(
+    machine: Path, refused: str, tries: int
+) -> None:
     calls = machine / "calls"
     metric = shlex.quote(str(RECORDED / "amd-smi/6.2-metric-power.json"))
     tool(
         machine / "bin", "amd-smi",
-        f'echo "$*" >> {calls}; case "$*" in *--throttle*) exit 2;; metric*) cat {metric};; '
+        f'echo "$*" >> {calls}; case "$*" in *{refused}*) exit 2;; metric*) cat {metric};; '
         '*) echo "[{\\"gpu\\": 0}]";; esac',
     )  # fmt: skip
     monitor = Amd().monitor()
     assert [sample.power_w for sample in monitor.read()] == [10.0]
     assert [sample.power_w for sample in monitor.read()] == [10.0]
     told = [line.split()[0] for line in calls.read_text().splitlines()]
-    assert told == ["metric", "metric", "static", "metric"]  # the first form is not tried again
+    assert told == ["metric"] * tries + ["static", "metric"]  # what is refused is not tried again
 
 
 def test_a_rocm_smi_that_ends_with_an_error_is_still_read(machine: Path) -> None:

@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 
     from trainmark.protocols import Monitor
 
-# Violations are told by amd-smi from ROCm 6.3 on: its CHANGELOG, 2026-11-22.
-_METRIC = ("metric", "--mem-usage", "--usage", "--power", "--clock", "--temperature", "--energy")
+_METRIC = ("metric", "--json", "--mem-usage", "--usage", "--power", "--clock", "--temperature")
+# Told from ROCm 6.3 on, from ROCm 6.0 on, and in a virtual machine:
+# https://github.com/ROCm/amdsmi, CHANGELOG.md and amdsmi_cli/amdsmi_parser.py, 2026-11-22.
+_MORE = (("--energy", "--throttle"), ("--energy",), ())
 _STATIC = ("static", "--asic", "--bus", "--json")
 _ROCM_SMI = (
     "--showtemp", "--showpower", "--showuse", "--showmeminfo", "vram", "--showclocks",
@@ -48,10 +50,7 @@ class AmdSmi(tool.ToolMonitor):
     """Read devices with ``amd-smi metric``, and their names once with ``amd-smi static``."""
 
     def __init__(self, path: str) -> None:
-        super().__init__(
-            tool.Command((path, *_METRIC, "--throttle", "--json"), parse_metric),
-            tool.Command((path, *_METRIC, "--json"), parse_metric),
-        )
+        super().__init__(*(tool.Command((path, *_METRIC, *more), parse_metric) for more in _MORE))
         self._path = path
         self._static: dict[int, DeviceSample] | None = None
 

@@ -9,14 +9,12 @@ import re
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from trainmark.devices.tool import number, percent, size_bytes, temperature_c
+from trainmark.devices.tool import megahertz, percent, size_bytes, temperature_c, watts
 from trainmark.protocols import DeviceSample, MonitorFault
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-_MOST_W = 10_000.0  # above it is a tool's word for "unknown": ``ixsmi`` 3.0.1 prints 65535W
-_MOST_MHZ = 20_000.0
 _NAME_LENGTH = 80  # a longer name is none
 _NUMBERED = re.compile(r"[0-9]{1,6}\b")
 # ``116MiB / 32768MiB``, ``858/65536 MiB``, ``662MiB(16384MiB)``, ``3412 / 65536``: always MiB
@@ -52,12 +50,12 @@ def device(
         name=_told(name),
         uuid=_told(uuid),
         temperature_c=temperature_c(temperature),
-        power_w=number(power, most=_MOST_W),
+        power_w=watts(power),
         memory_used_bytes=used_bytes,
         memory_total_bytes=total_bytes,
         utilization_percent=percent(utilization),
-        clock_mhz=number(clock, most=_MOST_MHZ),
-        memory_clock_mhz=number(memory_clock, most=_MOST_MHZ),
+        clock_mhz=megahertz(clock),
+        memory_clock_mhz=megahertz(memory_clock),
     )
 
 

@@ -205,7 +205,7 @@ def temperature_c(text: object) -> float | None:
 
 
 def watts(text: object) -> float | None:
-    """Return a power; None above that of any device: 65535 is a tool's word for "unknown"."""
+    """Return a power; None above that of any device: ``ixsmi`` 3.0.1 prints 65535W of one."""
     return number(text, most=10_000.0)
 
 
