@@ -76,7 +76,7 @@ def test_a_size_is_skipped_when_it_would_take_longer_than_what_is_left(measured:
     )  # fmt: skip
     # The cold run and 20 repetitions took 210 of 1200 ns.
     assert [point.status for point in points] == ["measured", "skipped", "measured"]
-    assert points[1].reason == "would take 1e-06 s"
+    assert points[1].reason == "1e-06 s needed, 9.9e-07 left"
     assert (points[1].rate, points[1].seconds, points[1].repetitions) == (None, None, 0)
 
 

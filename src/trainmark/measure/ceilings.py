@@ -190,7 +190,6 @@ def run_rank(asked: Asked, rank: int, say: Callable[[str], None]) -> dict[str, A
             begin(kind.name)
             measured.append(_measured(kind, timed, ranks, memory_peak(facts["name"])))
         loaded = rates.clocks_under_load(device, size=_LOAD_SIZE, matmuls=_LOAD_MATMULS)
-        ranks.most(0.0)
     return {
         "rank": rank, "device": facts, "clocks": clocks, "loaded_clocks": loaded,
         "collectives": vendor.collective_library() if asked.world_size > 1 else None,

@@ -51,6 +51,9 @@ class Ranks:
         own = torch.distributed.PrefixStore("trainmark", store)  # type: ignore[attr-defined]
         yield cls(own, rank, count)
         torch.distributed.destroy_process_group()
+        own.set(f"ended/{rank}", "")
+        if rank == 0:  # the store ends with this process
+            own.wait([f"ended/{other}" for other in range(count)])
 
     def most(self, value: float) -> float:
         """Return the largest ``value`` of all ranks; waits for all of them."""

@@ -99,11 +99,12 @@ def sweep(
         point = Point(one.size, one.name, one.amount)
         points.append(point)
         needed_ns = (1 + LEAST_REPEATS) * one.amount / best if best else 0.0
+        left_ns = max(0.0, ends_ns - clock())
         if one.held_bytes > memory_bytes:
             point.reason = f"needs {one.held_bytes / 2**30:.1f} GiB"
             continue
-        if needed_ns >= ends_ns - clock():
-            point.reason = f"would take {needed_ns / 1e9:.2g} s" if best else "no time left"
+        if needed_ns >= left_ns:
+            point.reason = f"{needed_ns / 1e9:.2g} s needed, {left_ns / 1e9:.2g} left"
             continue
         work = one.work()
         cold_ns = elapsed(device, work.run)
