@@ -229,7 +229,7 @@ def test_a_killed_launcher_ends_sampler_and_hung_tool(started, fifo, tooled):
     assert events_of(run_dir)[-1]["event"] == "end"
 
 
-def test_launcher_and_keeper_killed_with_a_hung_tool(started, fifo, tooled):
+def test_launcher_and_keeper_killed_with_a_hung_tool(started, fifo, tooled, trainmark):
     """The sampler sees its input end, and takes what it started with it."""
     process, run_dir = started(
         "--device", "tooled", "fault=wait", **tooled("sleep 1000 & sleep 1000")
@@ -244,4 +244,6 @@ def test_launcher_and_keeper_killed_with_a_hung_tool(started, fifo, tooled):
     ended(process)
     _, alive = psutil.wait_procs(left, timeout=60)
     assert alive == []
+    assert trainmark("record", str(run_dir)).returncode == 1
+    assert verify(checked(run_dir), run_dir) == []
     assert events_of(run_dir)[-1]["event"] == "end"

@@ -272,3 +272,29 @@ def test_without_a_plan_the_host_is_sampled(
     assert (fault["source"], fault["kind"]) == ("monitor", "unreadable")
     assert [event["event"] for event in events].count("host") == 2
     assert events[-1]["faults"]["monitor"] >= 1
+
+
+def test_a_vendor_is_looked_for_once_and_its_monitor_until_it_opens(
+    log: Log, tmp_path: Path, clock: FakeClock
+) -> None:
+    looked, tried = [], []
+
+    class LateVendor(OneVendor):
+        def monitor(self) -> OneMonitor | None:
+            tried.append(1)
+            if len(tried) < 3:
+                raise MonitorFault("failed", "the driver is starting")
+            return super().monitor()
+
+    def look() -> tuple[LateVendor, int]:
+        looked.append(1)
+        return LateVendor(three), 2
+
+    names: list[str | None] = []
+    devices = Devices(look, log, lambda one: names.append(one.monitor_name))
+    background = Background("monitor", devices.take, log, clock)
+    for _ in range(4):
+        background.start()
+        background.wait(30)
+    assert (len(looked), len(tried), names) == (1, 3, [None, None, "one 1.0"])
+    assert [event["event"] for event in written(tmp_path)] == ["fault", "devices", "devices"]

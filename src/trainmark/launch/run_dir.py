@@ -16,14 +16,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainmark.errors import EnvironmentFault, TrainmarkError, escaped
+from trainmark.launch import sampling
 from trainmark.launch.own_files import OwnFiles
 from trainmark.measure.events import LAUNCHER_FILE, EventFile, EventWriter
+from trainmark.planning.plan import Plan
 from trainmark.results import building, evidence, index_of_run, record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trainmark.planning.plan import Plan
     from trainmark.results.record import Record
 
 # Disk space reserved from the start and freed before the record is written, so that a full disk
@@ -126,7 +127,8 @@ def finish(own: OwnFiles, *, stop: dict[str, Any] | None, ended: dict[str, Any] 
 
 
 def finish_for_another(run_dir: Path) -> Record:
-    """Finish the run of a launcher that was killed, after every process has ended."""
+    """Finish the run of a launcher that was killed, after every rank has ended."""
+    sampling.end(Plan.read(run_dir).run_id)  # the record holds the digest of what it wrote
     (run_dir / RESERVE_FILE).unlink(missing_ok=True)
     path = run_dir / LAUNCHER_FILE
     said = {event["event"] for event in EventFile(path)}

@@ -169,6 +169,7 @@ class Devices:
         self._vendor = vendor
         self._log = log
         self._opened = opened
+        self._found: tuple[Vendor, int] | None = None
         self._monitor: Monitor | None = None
         self.monitored: list[int] = []
         self.unmonitored = False  # the vendor has no monitor
@@ -182,8 +183,10 @@ class Devices:
         """Read the devices once and write those of the ranks."""
         if self._monitor is None:
             try:
-                vendor, nproc = self._vendor()
-                self.monitored = list(vendor.monitored(nproc))
+                if self._found is None:  # looked for once, however often the monitor fails
+                    self._found = self._vendor()
+                vendor, nproc = self._found
+                self.monitored = self.monitored or list(vendor.monitored(nproc))
                 self._monitor = vendor.monitor()
                 self.unmonitored = self._monitor is None
             finally:
