@@ -350,13 +350,29 @@ NUMBERS = st.sampled_from([-1, 0, 0.5, 1, 10**6, 2**62, -(2**62), 2**63, 1e18, 1
     noise=st.binary(max_size=200),
     place=st.integers(0, len(LINES)),
     number=NUMBERS,
-    key=st.sampled_from(["t_ns", "took_ns", "power_w", "energy_j", "index", "temperature_c"]),
+    key=st.sampled_from(
+        [
+            "t_ns",
+            "took_ns",
+            "power_w",
+            "energy_j",
+            "index",
+            "temperature_c",
+            "throttle_reasons",
+            "package_energy_j",
+            "cpu_percent",
+            "devices",
+            "name",
+        ]
+    ),
 )
 def test_any_bytes_give_a_summary_that_a_record_can_hold(
     tmp_path_factory: pytest.TempPathFactory, noise: bytes, place: int, number: Any, key: str
 ) -> None:
     odd = devices(7.5, busy(7.5, 0) | {key: number}) | {key: number}
-    lines = [*LINES[:place], noise, json.dumps(odd).encode(), *LINES[place:], noise]
+    of_host = host(8.5, cpu_percent=1.0) | {key: number}
+    made = [json.dumps(line).encode() for line in (odd, of_host)]
+    lines = [*LINES[:place], noise, *made, *LINES[place:], noise]
     found, figures = told(tmp_path_factory.mktemp("any"), b"\n".join(lines))
     assert Telemetry.model_validate_json(found.model_dump_json()) == found
     for figure in figures.values():

@@ -6,7 +6,6 @@ memory. A reading is dated to the middle of the time that it took. Must not know
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import Ge, Le
@@ -183,6 +182,48 @@ def _around(phases: Sequence[Phase]) -> Interval:
     return min(phase.start_ns for phase in phases), max(phase.end_ns for phase in phases)
 
 
+class _File:
+    """What the lines of one file tell, added up."""
+
+    def __init__(self, spans: Mapping[IntervalName, Interval], numbers: Iterable[int]) -> None:
+        self.devices = {number: _over(spans, _OF_DEVICES) for number in numbers}
+        self.facts: dict[int, dict[str, Any]] = {number: {} for number in self.devices}
+        self.host = _over(spans, _OF_HOST)
+        self.faults: dict[tuple[str, str], SourceFault] = {}
+        self.failed: dict[str, int] | None = None
+        self.last_ns: int | None = None
+
+    def take(self, line: Mapping[str, Any]) -> None:
+        self.last_ns = line["t_ns"]
+        match line["event"]:
+            case "devices":
+                for told in line["devices"]:
+                    number = told["index"]
+                    if number in self.devices:
+                        self.facts[number] |= told
+                        for readings in self.devices[number].values():
+                            readings.add(line, told)
+            case "host":
+                for readings in self.host.values():
+                    readings.add(line, line)
+            case "fault":
+                key = source, kind = line["source"], line["kind"]
+                new = SourceFault(source=source, kind=kind, said=line["said"], times=0)
+                known = self.faults.get(key, new)
+                self.faults[key] = known.model_copy(update={"times": known.times + 1})
+            case "end":
+                self.failed = line["faults"]
+
+
+def _over(
+    spans: Mapping[IntervalName, Interval], names: tuple[str, ...]
+) -> dict[IntervalName, _Readings]:
+    return {
+        interval: _Readings(pair, [name for name in names if name in _ONLY.get(interval, names)])
+        for interval, pair in spans.items()
+    }
+
+
 def read(run_dir: Path, timeline: RunTimeline) -> Telemetry | None:
     """Return the summary of ``telemetry.jsonl``; None for a run that was not sampled.
 
@@ -196,70 +237,33 @@ def read(run_dir: Path, timeline: RunTimeline) -> Telemetry | None:
     lines = EventFile(path, read_line)
     start: dict[str, Any] = next((line for line in lines if line["event"] == "start"), {})
     numbers = start.get("devices", [])[: len(timeline.ranks)]
-    spans, launch_ns = intervals(timeline), timeline.launch_ns
-    devices = {index: _over(spans, _OF_DEVICES) for index in numbers}
-    host = _over(spans, _OF_HOST)
-    last: dict[int, dict[str, Any]] = {index: {} for index in devices}
-    times: Counter[tuple[str, str]] = Counter()
-    said: dict[tuple[str, str], str] = {}
-    failed: dict[str, int] | None = None
-    last_ns: int | None = None
+    spans = intervals(timeline)
+    file = _File(spans, numbers)
     for line in lines:
-        last_ns = line["t_ns"]
-        match line["event"]:
-            case "devices":
-                for told in line["devices"]:
-                    if told["index"] in devices:
-                        last[told["index"]] |= told
-                        _add(devices[told["index"]], line, told)
-            case "host":
-                _add(host, line, line)
-            case "fault":
-                times[line["source"], line["kind"]] += 1
-                said.setdefault((line["source"], line["kind"]), line["said"])
-            case "end":
-                failed = line["faults"]
+        file.take(line)
+
+    def seconds(t_ns: int) -> float:
+        return (t_ns - timeline.launch_ns) / NS_PER_S
+
     return Telemetry(
         interval_s=start.get("interval_s"),
         monitor=start.get("monitor"),
         host_sources=start.get("host_sources", []),
-        intervals_s={
-            name: ((first_ns - launch_ns) / NS_PER_S, (end_ns - launch_ns) / NS_PER_S)
-            for name, (first_ns, end_ns) in spans.items()
-        },
+        intervals_s={name: (seconds(pair[0]), seconds(pair[1])) for name, pair in spans.items()},
         devices=[
             DeviceTelemetry(
                 ranks=[rank for rank, number in enumerate(numbers) if number == index],
                 index=index,
-                name=last[index].get("name"),
-                memory_total_bytes=last[index].get("memory_total_bytes"),
+                name=file.facts[index].get("name"),
+                memory_total_bytes=file.facts[index].get("memory_total_bytes"),
                 over={name: item.use() for name, item in over.items()},
             )
-            for index, over in devices.items()
+            for index, over in file.devices.items()
         ],
-        host={name: item.use() for name, item in host.items()},
-        faults=[
-            SourceFault(source=source, kind=kind, said=said[source, kind], times=number)
-            for (source, kind), number in times.items()
-        ],
-        failed_readings=failed,
-        last_s=None if last_ns is None else (last_ns - launch_ns) / NS_PER_S,
+        host={name: item.use() for name, item in file.host.items()},
+        faults=list(file.faults.values()),
+        failed_readings=file.failed,
+        last_s=None if file.last_ns is None else seconds(file.last_ns),
         malformed_lines=lines.malformed_lines,
         torn_last_line=lines.torn,
     )
-
-
-def _over(
-    spans: Mapping[IntervalName, Interval], names: tuple[str, ...]
-) -> dict[IntervalName, _Readings]:
-    return {
-        interval: _Readings(pair, [name for name in names if name in _ONLY.get(interval, names)])
-        for interval, pair in spans.items()
-    }
-
-
-def _add(
-    over: Mapping[IntervalName, _Readings], event: Mapping[str, Any], told: Mapping[str, Any]
-) -> None:
-    for readings in over.values():
-        readings.add(event, told)

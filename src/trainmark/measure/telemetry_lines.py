@@ -1,6 +1,6 @@
 """The schema of every line of ``telemetry.jsonl``, which the sampler writes.
 
-A key that is not named here is allowed and unchecked; a line of another event is malformed.
+A key that is not named here is dropped; a line of another event is malformed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Percent = Annotated[float, Ge(0), Le(100)]
 Measured = Annotated[float, Ge(0), Le(1e18)]
 Word = Annotated[str, MinLen(1), MaxLen(200)]
 Index = Annotated[int, Ge(0), Le(10**6)]
-_SHAPE = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
+_SHAPE = ConfigDict(extra="ignore", strict=True, allow_inf_nan=False)
 
 
 @with_config(_SHAPE)
