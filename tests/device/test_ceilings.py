@@ -1,0 +1,42 @@
+"""What ``trainmark ceilings`` measures on the device has right results, so that its rates count."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+
+from trainmark.devices import rates
+from trainmark.measure.ceilings import refusal
+from trainmark.spec import Precision
+
+MIB = 1 << 20
+
+
+def check(device, work):
+    work.run()
+    device.synchronize()
+    assert work.fault() is None
+
+
+@pytest.mark.parametrize("precision", get_args(Precision))
+@pytest.mark.parametrize("shape", [(512, 512, 512), (3000, 96, 160)])
+def test_matmuls_are_right(vendor, device, precision, shape):
+    why = refusal(vendor, device, precision)
+    if why is not None:
+        pytest.skip(why)
+    check(device, rates.matmul(device, precision, shape))
+
+
+@pytest.mark.parametrize("work", [rates.copy, rates.triad])
+def test_copies_within_the_memory_are_right(device, work):
+    check(device, work(device, 8 * MIB))
+
+
+@pytest.mark.parametrize("to_device", [True, False])
+@pytest.mark.parametrize("pinned", [True, False])
+def test_copies_from_and_to_the_host_are_right(device, to_device, pinned):
+    work = rates.transfer(device, 8 * MIB, to_device=to_device, pinned=pinned)
+    if work is None:
+        pytest.skip("the device computes in the host's memory")
+    check(device, work)
