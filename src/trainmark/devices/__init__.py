@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trainmark.devices.amd import Amd
+from trainmark.devices.apple import Apple
 from trainmark.devices.ascend import Ascend
 from trainmark.devices.cambricon import Cambricon
 from trainmark.devices.cpu import Cpu
@@ -41,6 +42,7 @@ _ACCELERATORS: tuple[Callable[[], Vendor], ...] = (
     Iluvatar,
     MThreads,
     MetaX,
+    Apple,
 )  # fmt: skip
 _LAST: tuple[Callable[[], Vendor], ...] = (
     Fake, Cpu,

@@ -1,0 +1,183 @@
+"""Apple's processors, whose graphics cores torch drives as ``mps``. On macOS only.
+
+Written from torch's and Apple's documents: no such machine was here.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainmark.devices import tool
+from trainmark.devices.accelerator import Accelerator
+from trainmark.devices.torch_vendor import TorchVendor
+from trainmark.errors import EnvironmentFault
+from trainmark.protocols import DeviceSample, MatmulRate, MemoryUse, MonitorFault, Refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trainmark.protocols import Monitor
+    from trainmark.spec import Precision, Recipe
+
+TOOL = "powermetrics"
+_LINE = re.compile(r"^(GPU [\w ]+): +(\S+)", re.MULTILINE)
+
+
+class Apple(TorchVendor):
+    """The graphics cores of one processor, as one device; see ``Vendor``."""
+
+    name = "apple"
+    torch_type = "mps"
+    collective_backend = "gloo"
+    visible_devices: str | None = None
+    recorded_variables: tuple[str, ...] = (
+        "PYTORCH_ENABLE_MPS_FALLBACK", "PYTORCH_MPS_HIGH_WATERMARK_RATIO", "PYTORCH_MPS_FAST_MATH",
+    )  # fmt: skip
+    package: str | None = None
+    module: str | None = None
+
+    def device_files(self) -> list[Path]:
+        """Return the folder of Metal, once on an Apple processor; a driver file there is not."""
+        here = sys.platform == "darwin" and platform.machine() == "arm64"
+        return [Path("/System/Library/Frameworks/Metal.framework")] if here else []
+
+    def opened_files(self) -> list[Path]:
+        """Return nothing: every user may use the device."""
+        return []
+
+    def drives(self) -> bool:
+        """Tell whether torch is installed: each one for these machines drives them."""
+        return find_spec("torch") is not None
+
+    def product_names(self) -> list[str]:
+        """Return the processor's name."""
+        if not self.count():
+            return []
+        try:
+            return [tool.run(("sysctl", "-n", "machdep.cpu.brand_string")).strip() or "unknown"]
+        except MonitorFault:
+            return ["unknown"]
+
+    def rank_memory(self, nproc: int) -> None:
+        """Return None: only torch knows how much of the machine's memory the device may use."""
+        del nproc
+
+    def refuse(self, recipe: Recipe, nproc: int) -> Refusal | None:
+        """Refuse TF32, which these devices do not have, and device graphs."""
+        if recipe.precision == "tf32":
+            return Refusal(
+                "precision=tf32 needs TF32 matrix units, which Apple's devices do not have",
+                "use precision=fp32, bf16 or fp16",
+            )
+        return super().refuse(recipe, nproc)
+
+    def driver_version(self) -> str | None:
+        """Return the version of macOS, which brings the driver."""
+        return f"macOS {platform.mac_ver()[0]}" if self.here() else None
+
+    def pci_folders(self) -> list[Path]:
+        """Return nothing: the device is no card."""
+        return []
+
+    def monitor(self) -> Monitor | None:
+        """Return what runs ``powermetrics``, which only root may; None for others."""
+        if not self.here() or os.geteuid() != 0:
+            return None
+        argv = (tool.find(TOOL), "--samplers", "gpu_power", "-i", "200", "-n", "1")
+        return tool.ToolMonitor(tool.Command(argv, parse))
+
+    def open(self, local_rank: int, ranks_here: int) -> MpsDevice:
+        """Return the device."""
+        del ranks_here
+        return MpsDevice(local_rank, product_name=self.product_names()[0])
+
+
+def parse(text: str) -> list[DeviceSample]:
+    """Return the device of what ``powermetrics`` printed; nothing if it tells none."""
+    told: dict[str, str] = {}
+    for name, value in _LINE.findall(text):
+        told.setdefault(name, value)
+    if not told:
+        return []
+    milliwatts = tool.number(told.get("GPU Power"))
+    return [
+        DeviceSample(
+            index=0,
+            power_w=None if milliwatts is None else tool.watts(milliwatts / 1000),
+            utilization_percent=tool.percent(told.get("GPU HW active residency")),
+            clock_mhz=tool.megahertz(told.get("GPU HW active frequency")),
+        )
+    ]
+
+
+class MpsDevice(Accelerator):
+    """The device; it computes in the host's memory, of which ``torch.accelerator`` tells nothing.
+
+    https://github.com/pytorch/pytorch/issues/167447, 2026-11-22.
+    """
+
+    def __init__(self, index: int, *, product_name: str) -> None:
+        self._product_name = product_name
+        super().__init__(index, vendor=Apple.name, torch_type=Apple.torch_type)
+
+    def _open(self, modules: Sequence[str]) -> None:
+        """Do nothing: there is one device.
+
+        Raises:
+            EnvironmentFault: torch cannot use it.
+        """
+        del modules
+        if not self._torch.backends.mps.is_available():
+            raise EnvironmentFault(
+                f"torch {self._torch.__version__} cannot use this device",
+                where=f"--device {self.name}",
+                rule="torch needs a build with MPS, and a macOS that this build supports",
+                remedy="install torch from the package index",
+            )
+
+    def mark(self) -> Any:
+        """Record and return an event."""
+        event = self._torch.mps.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def pin(self, tensor: Any) -> Any:
+        """Return ``tensor``: the device reads the host's memory."""
+        return tensor
+
+    def place(self, value: Any) -> Any:
+        """Copy to the device; the copy is done when the call returns."""
+        return value.to(self.torch_type)
+
+    def memory(self) -> MemoryUse:
+        """Return what the process holds of what the device may use."""
+        mps = self._torch.mps
+        self._peak_used_bytes = max(self._peak_used_bytes, mps.driver_allocated_memory())
+        return MemoryUse(
+            allocator_peak_bytes=None,
+            used_bytes=self._peak_used_bytes,
+            total_bytes=mps.recommended_max_memory(),
+            scope="process",
+        )
+
+    def matmul_rate(self, precision: Precision) -> MatmulRate:
+        """Measure at sizes that fill the device, then release the memory."""
+        from trainmark.devices.rates import best_matmul_rate
+
+        rate = best_matmul_rate(self, precision, sizes=(1024, 2048, 4096))
+        self._torch.mps.empty_cache()
+        return rate
+
+    def describe(self) -> dict[str, Any]:
+        """Return the processor's name and the memory that the device may use."""
+        return {
+            "name": self._product_name,
+            "vendor": self.name,
+            "memory_total_bytes": self._torch.mps.recommended_max_memory(),
+        }

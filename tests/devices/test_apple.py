@@ -1,0 +1,154 @@
+"""Apple's vendor on a machine that says it is one, with recorded outputs and a torch of answers."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainmark.conformance.device import vendor_faults
+from trainmark.conformance.monitor import sample_faults
+from trainmark.devices import apple
+from trainmark.devices.apple import Apple, parse
+from trainmark.errors import EnvironmentFault
+from trainmark.protocols import MemoryUse, MonitorFault
+from trainmark.spec import Recipe
+
+RECORDED = Path(__file__).parent / "recorded" / "powermetrics"
+READINGS = {
+    "24F74": {"index": 0, "power_w": 0.006, "utilization_percent": 1.14, "clock_mhz": 338.0},
+    "m3-load": {"index": 0, "power_w": 19.304, "utilization_percent": 100.0, "clock_mhz": 1002.0},
+}
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Let this be a Mac whose tools are in the returned folder, and its user not root."""
+    mac = SimpleNamespace(machine=lambda: "arm64", mac_ver=lambda: ("15.5", ("", "", ""), "arm64"))
+    monkeypatch.setattr(apple, "platform", mac)
+    monkeypatch.setattr(apple, "sys", SimpleNamespace(platform="darwin"))
+    monkeypatch.setattr(apple.os, "geteuid", lambda: 501)
+    put_tool(tmp_path, "sysctl", "echo Apple M3 Max")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    return tmp_path
+
+
+def put_tool(folder: Path, name: str, script: str) -> None:
+    (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+    (folder / name).chmod(0o755)
+
+
+def test_elsewhere_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(apple, "sys", SimpleNamespace(platform="linux"))
+    vendor = Apple()
+    assert (vendor.count(), vendor.product_names(), vendor.monitor()) == (0, [], None)
+    assert (vendor.unusable(), vendor.driver_version(), vendor.monitored(1)) == (None, None, [])
+
+
+@pytest.mark.usefixtures("machine")
+def test_a_mac_has_one_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    vendor = Apple()
+    assert (vendor.count(), vendor.product_names()) == (1, ["Apple M3 Max"])
+    assert (vendor.driver_version(), vendor.rank_memory(1)) == ("macOS 15.5", None)
+    assert vendor.monitor() is None  # of a user that is not root
+    assert vendor.numa_node(0) is None
+    assert vendor.refuse(Recipe(precision="bf16"), 1) is None
+    for refused in (Recipe(precision="tf32"), Recipe(compile="reduce-overhead")):
+        assert vendor.refuse(refused, 1) is not None
+    monkeypatch.setattr("trainmark.conformance.device._check_without_torch", lambda *_: None)
+    assert vendor_faults(vendor) == []
+    monkeypatch.setattr(apple, "find_spec", lambda name: None)
+    assert vendor.count() == 0
+    assert vendor.unusable() is not None
+
+
+def test_a_processor_that_tells_no_name_is_unknown(machine: Path) -> None:
+    put_tool(machine, "sysctl", "exit 1")
+    assert Apple().product_names() == ["unknown"]
+
+
+def test_root_reads_the_device(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_tool(machine, "powermetrics", f"cat {RECORDED}/24F74.txt")
+    monkeypatch.setattr(apple.os, "geteuid", lambda: 0)
+    monitor = Apple().monitor()
+    assert monitor is not None
+    assert monitor.name == "powermetrics"
+    assert [sample.told() for sample in monitor.read()] == [READINGS["24F74"]]
+    put_tool(machine, "powermetrics", "echo 'powermetrics must be invoked as the superuser'")
+    with pytest.raises(MonitorFault) as caught:
+        monitor.read()
+    assert caught.value.kind == "unreadable"
+
+
+@pytest.mark.parametrize("recording", READINGS)
+def test_what_versions_of_the_tool_printed_is_read(recording: str) -> None:
+    (sample,) = parse((RECORDED / f"{recording}.txt").read_text())
+    assert sample.told() == READINGS[recording]
+
+
+LINES = st.builds(
+    "GPU {}: {}\n".format,
+    st.sampled_from(["Power", "HW active frequency", "HW active residency"]),
+    st.text(max_size=6) | st.floats().map(str),
+)
+
+
+@given(st.text() | st.lists(LINES).map("".join))
+def test_no_text_raises_anything(text: str) -> None:
+    assert [fault for sample in parse(text) for fault in sample_faults(sample)] == []
+
+
+class FakeTorch:
+    """Of torch what the device needs."""
+
+    __version__ = "2.13.0"
+    __spec__ = SimpleNamespace(name="torch")
+
+    def __init__(self) -> None:
+        self.held, self.emptied, self.clock_ms = 3 << 30, 0, 0.0
+        self.backends = SimpleNamespace(mps=SimpleNamespace(is_available=lambda: True))
+        self.mps = SimpleNamespace(
+            Event=self.event,
+            driver_allocated_memory=lambda: self.held,
+            recommended_max_memory=lambda: 27 << 30,
+        )
+
+    def event(self, *, enable_timing: bool) -> Any:
+        assert enable_timing
+        event = SimpleNamespace()
+        event.record = lambda: setattr(event, "ms", self.clock_ms)
+        event.elapsed_time = lambda end: end.ms - event.ms
+        return event
+
+
+@pytest.mark.usefixtures("machine")
+def test_the_device_has_mps_events_and_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeTorch()
+    monkeypatch.setitem(sys.modules, "torch", fake)
+    device = Apple().open(0, 1)
+    assert device.describe() == {
+        "name": "Apple M3 Max", "vendor": "apple", "memory_total_bytes": 27 << 30
+    }  # fmt: skip
+    start = device.mark()
+    fake.clock_ms = 0.5
+    assert device.elapsed_ns(start, device.mark()) == 500_000
+    assert device.memory() == MemoryUse(None, 3 << 30, 27 << 30, "process")
+    fake.held = 1 << 30
+    assert device.memory().used_bytes == 3 << 30
+    moved = SimpleNamespace(to=lambda device: device)
+    assert (device.pin(moved), device.place(moved)) == (moved, "mps")
+
+
+@pytest.mark.usefixtures("machine")
+def test_a_torch_without_mps_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeTorch()
+    fake.backends.mps.is_available = lambda: False
+    monkeypatch.setitem(sys.modules, "torch", fake)
+    with pytest.raises(EnvironmentFault) as caught:
+        Apple().open(0, 1)
+    assert caught.value.where == "--device apple"
