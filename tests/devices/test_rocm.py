@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 from pathlib import Path
@@ -166,6 +167,28 @@ def test_partitions_of_a_device_are_not_guessed(two_mi100: Path) -> None:
     assert Amd().monitored(1) == []
 
 
+@pytest.mark.parametrize(
+    "cards",
+    [
+        # As hy-smi tells of BW cards: the id is a serial number that the kernel does not know.
+        [{"Unique ID": "TCA24620040801", "PCI Bus": "0000:36:00.0 --> SN: 1 --> OAM ID: 2"},
+         {"Unique ID": "TAP34123070901", "PCI Bus": "0000:09:00.0 --> SN: 1 --> OAM ID: 1"}],
+        [{"Unique ID": "0x36"}, {"Unique ID": "0x9"}],
+        [{"PCI Bus": "0000:36:00.0"}, {"PCI Bus": "0000:09:00.0"}],
+    ],
+)  # fmt: skip
+def test_an_address_or_an_id_is_enough(
+    machine: Path, monkeypatch: pytest.MonkeyPatch, cards: list[dict[str, str]]
+) -> None:
+    built(monkeypatch, hip="6.3")
+    for number, bus in ((1, 0x09), (2, 0x36)):
+        node = {"minor": 127 + number, "bus": bus, "unique_id": bus}
+        kfd_node(machine / "root", number, vendor=HYGON, **node)
+    told = json.dumps({f"card{number}": card for number, card in enumerate(cards)})
+    tool(machine / "bin", "hy-smi", f"echo {shlex.quote(told)}")
+    assert Hygon().monitored(2) == [1, 0]
+
+
 def test_one_device_needs_no_identity(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     built(monkeypatch, hip="7.0")
     kfd_node(machine / "root", 1, vendor=AMD, minor=128, bus=0x99)
@@ -193,7 +216,7 @@ def test_amd_smi_is_preferred_and_names_come_once(machine: Path) -> None:
     monitor = Amd().monitor()
     assert monitor.name == "amd-smi"
     first, second = monitor.read()
-    assert (first.name, first.uuid) == ("AMD Instinct MI300X", "4d5e6f708192a3b4")
+    assert (first.name, first.uuid) == ("AMD Instinct MI300X", "4d5e6f708192a3b4 0000:83:00.0")
     assert (first.energy_j, first.throttle_reasons) == (12345678.901, ())
     assert (second.name, second.uuid, second.power_w) == (None, None, 742.0)
     monitor.read()

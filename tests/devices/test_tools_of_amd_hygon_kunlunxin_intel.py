@@ -41,20 +41,21 @@ READ: dict[str, tuple[Parser, list[DeviceSample]]] = {
     ]),
     "rocm-smi/5-mi250.json": (parse_rocm_smi, [
         DeviceSample(
-            index=0, name="AMD INSTINCT MI250 (MCM) OAM AC MBA", uuid="2b3c4d5e6f708192",
-            temperature_c=32.0, power_w=89.0, utilization_percent=0.0, clock_mhz=800.0,
+            index=0, name="AMD INSTINCT MI250 (MCM) OAM AC MBA",
+            uuid="2b3c4d5e6f708192 0000:2f:00.0", temperature_c=32.0, power_w=89.0,
+            utilization_percent=0.0, clock_mhz=800.0,
             memory_clock_mhz=1600.0, energy_j=962825096.2974429,
         ),
     ]),
     "rocm-smi/6.0.2-mi100.json": (parse_rocm_smi, [
         DeviceSample(
-            index=0, name="Arcturus GL-XL [Instinct MI100]", uuid="1a2b3c4d5e6f7081",
+            index=0, name="Arcturus GL-XL [Instinct MI100]", uuid="1a2b3c4d5e6f7081 0000:83:00.0",
             temperature_c=53.0, power_w=36.0, memory_used_bytes=6750208,
             memory_total_bytes=34342961152, utilization_percent=0.0, clock_mhz=300.0,
             memory_clock_mhz=1200.0,
         ),
         DeviceSample(
-            index=1, name="Arcturus GL-XL [Instinct MI100]", uuid="92a3b4c5d6e7f801",
+            index=1, name="Arcturus GL-XL [Instinct MI100]", uuid="92a3b4c5d6e7f801 0000:a3:00.0",
             temperature_c=55.0, power_w=44.0, memory_used_bytes=6750208,
             memory_total_bytes=34342961152, utilization_percent=0.0, clock_mhz=300.0,
             memory_clock_mhz=1200.0,
@@ -111,7 +112,8 @@ READ: dict[str, tuple[Parser, list[DeviceSample]]] = {
         ),
     ]),
     "amd-smi/7-static-mi300x.json": (
-        parse_static, [DeviceSample(index=0, name="AMD Instinct MI300X", uuid="4d5e6f708192a3b4")]
+        parse_static,
+        [DeviceSample(index=0, name="AMD Instinct MI300X", uuid="4d5e6f708192a3b4 0000:83:00.0")],
     ),
     "amd-smi/6.3-static-mi350x.documentation.json": (
         parse_static, [DeviceSample(index=0, name="AMD Instinct MI350X", uuid="0000:05:00.0")]
@@ -237,7 +239,7 @@ def test_a_second_die_without_power_of_its_own_has_none() -> None:
 
 
 def test_cards_are_numbered_from_zero_in_the_order_of_their_names() -> None:
-    told = {f"card{card}": {"Unique ID": f"0x{card}"} for card in (10, 2, 1)}
+    told = {f"card{card}": {"Unique ID": f"0x{card}", "PCI Bus": "N/A"} for card in (10, 2, 1)}
     samples = parse_rocm_smi("WARNING: old\n" + json.dumps(told))
     assert [(one.index, one.uuid) for one in samples] == [(0, "1"), (1, "2"), (2, "10")]
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from trainmark.devices import tool
-from trainmark.devices.rocm import FOLDERS, RocmVendor, parse_rocm_smi
+from trainmark.devices.rocm import FOLDERS, RocmVendor, identity, parse_rocm_smi
 from trainmark.protocols import DeviceSample, MonitorFault
 
 if TYPE_CHECKING:
@@ -83,18 +83,14 @@ def parse_static(text: str) -> list[DeviceSample]:
     Raises:
         MonitorFault: it is another form.
     """
-    found = []
-    for index, told in _devices(text):
-        serial = str(_at(told, "asic", "asic_serial") or "").lower().removeprefix("0x").lstrip("0")
-        address = str(_at(told, "bus", "bdf") or "").lower()
-        found.append(
-            DeviceSample(
-                index=index,
-                name=_text(_at(told, "asic", "market_name")),
-                uuid=_text(serial) or _text(address),
-            )
+    return [
+        DeviceSample(
+            index=index,
+            name=_text(_at(told, "asic", "market_name")),
+            uuid=identity(_at(told, "asic", "asic_serial"), _at(told, "bus", "bdf")),
         )
-    return found
+        for index, told in _devices(text)
+    ]
 
 
 def _devices(text: str) -> list[tuple[int, Mapping[str, Any]]]:

@@ -114,12 +114,12 @@ class RocmVendor(TorchVendor):
     def monitor_index(self, number: int) -> int | None:
         """Return the device's place in the tool's list, by its unique id or address."""
         here = nodes(self.pci_vendor)
-        same = {here[number].unique_id or here[number].address, here[number].address}
         told = self._first_reading.values()
-        found = [sample.index for sample in told if sample.uuid in same]
-        if not found and len(here) == len(told) == 1:
-            return next(iter(self._first_reading))
-        return found[0] if len(found) == 1 else None  # partitions of a device share an identity
+        for own in (here[number].address, here[number].unique_id):
+            found = [sample.index for sample in told if own and own in (sample.uuid or "").split()]
+            if found:
+                return found[0] if len(found) == 1 else None  # partitions of a device share both
+        return next(iter(self._first_reading)) if len(here) == len(told) == 1 else None
 
     def pci_folders(self) -> list[Path]:
         """Return the folder of each device on the PCI bus."""
@@ -171,7 +171,8 @@ def _sample(index: int, fields: Mapping[str, Any]) -> DeviceSample:
         return tool.megahertz(str(first(f"{which} clock speed") or "").strip("() "))
 
     energy_uj = tool.number(first("accumulated energy (uj)"), most=1e20)
-    identity = str(first("unique id", "pci bus") or "").split(" ")[0].lower()
+    # hy-smi adds the serial number of the slot to the address.
+    address = str(first("pci bus") or "").partition(" ")[0]
     return DeviceSample(
         index=index,
         name=next(
@@ -182,7 +183,7 @@ def _sample(index: int, fields: Mapping[str, Any]) -> DeviceSample:
             ),
             None,
         ),
-        uuid=identity.removeprefix("0x") or None,
+        uuid=identity(first("unique id"), address),
         temperature_c=tool.temperature_c(
             # Where a device has several sensors: the one that all of a vendor's tools call its own.
             first(*(f"temperature (sensor {at}) (c)" for at in ("edge", "junction", "core")))
@@ -197,6 +198,12 @@ def _sample(index: int, fields: Mapping[str, Any]) -> DeviceSample:
         memory_clock_mhz=clock("mclk"),
         energy_j=energy_uj / 1e6 if energy_uj else None,  # 0: the device has no counter
     )
+
+
+def identity(*words: object) -> str | None:
+    """Return what is known of a device's unique id and address, as the kernel writes them."""
+    found = (str(word).lower().removeprefix("0x") for word in words if _known(word))
+    return " ".join(word for word in found if not re.fullmatch(r"0*|.*\s.*", word)) or None
 
 
 def _known(value: object) -> bool:
