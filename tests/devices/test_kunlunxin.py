@@ -86,8 +86,23 @@ def test_a_missing_package_is_named(two_p800: Path, monkeypatch: pytest.MonkeyPa
     assert "torch_xmlir" in refusal.why
 
 
-def test_the_earlier_spelling_of_the_tool_is_taken(machine: Path) -> None:
-    tool(machine / "bin", "xpu_smi", printing(P800))
+def test_a_container_with_the_second_card_reads_it(two_p800: Path) -> None:
+    (two_p800 / "root/dev/xpu0").unlink()
+    tool(two_p800 / "bin", "xpu-smi", f"{printing(P800)} | tail -1")
+    vendor = Kunlunxin()
+    assert vendor.monitored(1) == [0]
+    assert vendor.numa_node(0) == 1
+    assert [sample.temperature_c for sample in vendor.monitor().read()] == [39.0]
+    # All of the machine's cards: nobody knows which one is here.
+    tool(two_p800 / "bin", "xpu-smi", printing(P800))
+    with pytest.raises(MonitorFault) as found:
+        vendor.monitor().read()
+    assert found.value.kind == "failed"
+
+
+def test_the_earlier_spelling_of_the_tool_is_taken(two_p800: Path) -> None:
+    (two_p800 / "bin/xpu-smi").unlink()
+    tool(two_p800 / "bin", "xpu_smi", printing(P800))
     monitor = Kunlunxin().monitor()
     assert monitor.name == "xpu_smi"
     assert [sample.power_w for sample in monitor.read()] == [86.0, 86.0]

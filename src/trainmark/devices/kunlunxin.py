@@ -7,58 +7,21 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from trainmark.devices import tool, torch_vendor
-from trainmark.devices.torch_vendor import TorchVendor, named
+from trainmark.devices.tool_vendor import ToolVendor
+from trainmark.devices.torch_vendor import named
 from trainmark.protocols import DeviceSample, MonitorFault
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from trainmark.protocols import Monitor
-
-_FOLDERS = ("/usr/local/xpu/bin", "/usr/local/xpu/tools", "/usr/local/bin")
 _ADDRESS = re.compile(r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]")
 _FIELD = re.compile(r'"[^"]*"|\S+')
 # The power of a P800 is in W, that of a K200 in mW; no card of either draws so much or so little.
 _MOST_W = 2000.0
-
-
-class Kunlunxin(TorchVendor):
-    """Planning's view of Kunlunxin XPUs; see ``Vendor``."""
-
-    name = "kunlunxin"
-    torch_type = "cuda"
-    collective_backend = "nccl"  # torch_xmlir puts Kunlunxin's BKCL in its place
-    visible_devices: str | None = "CUDA_VISIBLE_DEVICES"
-    recorded_variables: tuple[str, ...] = (
-        "CUDA_VISIBLE_DEVICES", "XPU_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "XPU_PAGING_MODE",
-        "XPU_FORCE_USERMODE_LAUNCH", "XMLIR_CUDNN_ENABLED", "XDNN_USE_FAST_GELU",
-        "BKCL_RDMA_NICS", "BKCL_TREE_THRESHOLD", "BKCL_ENABLE_XDR",
-    )  # fmt: skip
-    nodes = "dev/xpu[0-9]*"
-    package = "torch_xmlir"
-    module = "kunlun"
-    pci_vendor = 0x1D22
-
-    def shared_files(self) -> list[Path]:
-        """Return the driver's own file."""
-        return [torch_vendor.ROOT / "dev/xpuctrl"]
-
-    def visible(self) -> list[int]:
-        """Return the devices that the environment leaves: the older variable, then CUDA's."""
-        left = named(os.environ.get("XPU_VISIBLE_DEVICES"), len(self.device_files()))
-        chosen = named(os.environ.get("CUDA_VISIBLE_DEVICES"), len(left))
-        return [left[place] for place in chosen]
-
-    def monitor(self) -> Monitor:
-        """Return xpu-smi, which earlier versions spell xpu_smi."""
-        try:
-            path = tool.find("xpu-smi", _FOLDERS)
-        except MonitorFault:
-            path = tool.find("xpu_smi", _FOLDERS)
-        return tool.ToolMonitor(tool.Command((path, "-m"), parse_xpu_smi))
 
 
 def parse_xpu_smi(text: str) -> list[DeviceSample]:
@@ -75,12 +38,11 @@ def parse_xpu_smi(text: str) -> list[DeviceSample]:
         field = [part.strip('"') for part in _FIELD.findall(line)]
         if len(field) < 22 or not _ADDRESS.fullmatch(field[0]):
             continue
-        index = tool.number(field[2], most=1e6)
-        if index is None or not field[2].isdecimal():
+        number, power = tool.number(field[2], most=1e6), tool.number(field[8])
+        if number is None:
             continue
-        power = tool.number(field[8])
-        found[int(index)] = DeviceSample(
-            index=int(index),
+        found[number] = DeviceSample(
+            index=0,
             name=field[21] or None,
             uuid=field[3] or None,
             temperature_c=tool.temperature_c(field[4]),
@@ -92,4 +54,43 @@ def parse_xpu_smi(text: str) -> list[DeviceSample]:
         )
     if not found:
         raise MonitorFault("unreadable", "no line of xpu-smi -m has the known fields")
-    return [found[index] for index in sorted(found)]
+    # A container may have some of the machine's, which the tool numbers as the machine does.
+    return [replace(found[number], index=place) for place, number in enumerate(sorted(found))]
+
+
+class Kunlunxin(ToolVendor):
+    """Planning's view of Kunlunxin XPUs; see ``Vendor``."""
+
+    name = "kunlunxin"
+    torch_type = "cuda"
+    collective_backend = "nccl"  # torch_xmlir puts Kunlunxin's BKCL in its place
+    visible_devices: str | None = "CUDA_VISIBLE_DEVICES"
+    recorded_variables: tuple[str, ...] = (
+        "CUDA_VISIBLE_DEVICES", "XPU_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "XPU_PAGING_MODE",
+        "XPU_FORCE_USERMODE_LAUNCH", "XMLIR_CUDNN_ENABLED", "XDNN_USE_FAST_GELU",
+        "BKCL_RDMA_NICS", "BKCL_TREE_THRESHOLD", "BKCL_ENABLE_XDR",
+    )  # fmt: skip
+    nodes = "dev/xpu[0-9]*"
+    package = "torch_xmlir"
+    module = "kunlun"
+    pci_vendor = 0x1D22
+    commands = (tool.Command(("xpu-smi", "-m"), parse_xpu_smi),)
+    folders = ("/usr/local/xpu/bin", "/usr/local/xpu/tools", "/usr/local/bin")
+
+    def shared_files(self) -> list[Path]:
+        """Return the driver's own file."""
+        return [torch_vendor.ROOT / "dev/xpuctrl"]
+
+    def visible(self) -> list[int]:
+        """Return the devices that the environment leaves: the older variable, then CUDA's."""
+        left = named(os.environ.get("XPU_VISIBLE_DEVICES"), len(self.device_files()))
+        chosen = named(os.environ.get("CUDA_VISIBLE_DEVICES"), len(left))
+        return [left[place] for place in chosen]
+
+    def _found(self) -> list[tool.Command]:
+        """Return xpu-smi, which earlier versions spell xpu_smi; see ``ToolVendor``."""
+        try:
+            return super()._found()
+        except MonitorFault:
+            path = tool.find("xpu_smi", self.folders)
+            return [tool.Command((path, *argv[1:]), parse) for argv, parse in self.commands]
