@@ -346,15 +346,18 @@ def test_every_entry_is_checked_before_the_first_starts(
 def test_the_command_line_goes_before_the_file(
     go: Callable[..., list[Outcome]], tmp_path: Path
 ) -> None:
-    text = "out: there\nruns:\n- {case: toy, device: fake, timeout: 5, seed: 3}\n"
+    text = "out: there\nruns:\n- {case: toy, device: fake, timeout: 5, seed: 3, sample_every: 2}\n"
     (by_file,) = go(text)
     assert by_file.run_dir == tmp_path / "there" / "toy"
     recipe = by_file.records[0].plan.recipe
     assert (recipe["timeout_s"], recipe["seed"]) == (5.0, 3)
-    (by_words,) = go(text, out=tmp_path / "here", device="cpu", timeout_s=7.0, seed=4)
+    assert by_file.records[0].plan.sample_every_s == 2.0
+    (by_words,) = go(text, out=tmp_path / "here", device="cpu", timeout_s=7.0, seed=4,
+                     sample_every_s=0.0)  # fmt: skip
     assert by_words.run_dir == tmp_path / "here" / "toy"
     plan = by_words.records[0].plan
     assert (plan.recipe["timeout_s"], plan.recipe["seed"]) == (7.0, 4)
+    assert plan.sample_every_s == 0.0
     assert plan.device.vendor == "cpu"
 
 

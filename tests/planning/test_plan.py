@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from contextlib import suppress
 from dataclasses import replace
@@ -430,6 +431,30 @@ def test_a_recipe_for_another_world_is_labelled(
     monkeypatch.setattr(cases, "load", lambda _: replace(TOY, recipes={"tiny": recipe}))
     assert "recipe-written-for-1x8" in resolve().labels
     assert "recipe-written-for-1x8" not in resolve(nproc=8).labels
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.1, 2.5, 3_600.0])
+def test_the_time_between_samples(resolve: Any, seconds: float) -> None:
+    assert resolve(sample_every_s=seconds).sample_every_s == seconds
+
+
+@pytest.mark.parametrize("seconds", [-1.0, 0.01, 3_601.0, math.inf, math.nan])
+def test_no_time_between_samples(resolve: Any, seconds: float) -> None:
+    with pytest.raises(UsageError) as caught:
+        resolve(sample_every_s=seconds)
+    assert caught.value.where == "--sample-every"
+
+
+def test_a_plan_of_before_was_not_sampled(resolve: Any) -> None:
+    document = resolve().model_dump(mode="json")
+    assert document.pop("sample_every_s") == 1.0
+    assert plan.Plan.model_validate_json(json.dumps(document), strict=True).sample_every_s == 0
+
+
+def test_a_simulated_device_is_labelled(resolve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "simulated-device" not in resolve(device_name="fake").labels
+    monkeypatch.setattr(FakeVendor, "named_only", True, raising=False)
+    assert "simulated-device" in resolve(device_name="fake").labels
 
 
 def test_every_repeat_is_a_launch_in_its_own_folder(resolve: Any) -> None:
