@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import stat
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import pytest
 
 from trainmark.measure import host
-from trainmark.measure.host import PackageEnergy, Usage
+from trainmark.measure.host import Host, PackageEnergy
 from trainmark.protocols import MonitorFault
 
 if TYPE_CHECKING:
@@ -73,10 +74,11 @@ def test_a_counter_that_vanishes_is_a_fault(tmp_path: Path) -> None:
     assert energy.read() == {"package_energy_j": 2.0}
 
 
-def test_use_is_told_from_the_second_reading_on() -> None:
-    usage = Usage()
-    assert set(usage.read()) == {"memory_used_bytes"}
-    assert set(usage.read()) == {"cpu_percent", "memory_used_bytes"}
+def test_use_is_told_from_the_second_reading_on(tmp_path: Path) -> None:
+    machine = Host(interval_s=1.0, root=tmp_path)
+    assert machine.sources == ["psutil"]
+    assert set(machine.read(lambda _: nullcontext())) == {"memory_used_bytes"}
+    assert set(machine.read(lambda _: nullcontext())) == {"cpu_percent", "memory_used_bytes"}
 
 
 # What ipmitool prints, by https://github.com/ipmitool/ipmitool, lib/ipmi_dcmi.c, 2026-11-22; not
@@ -105,9 +107,17 @@ def ipmitool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder / "it"
 
 
-def test_node_power(ipmitool: Path) -> None:
+def test_node_power_is_told_once(ipmitool: Path, tmp_path: Path) -> None:
     ipmitool.write_text(DCMI)
-    assert host.node_power_w() == 1206.0
+    zone(tmp_path, "0", "package-0", 7)
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/ipmi0").touch()
+    machine = Host(interval_s=1.0, root=tmp_path)
+    assert machine.sources == ["psutil", "rapl", "ipmi"]
+    machine.ask_controller()
+    told = [machine.read(lambda _: nullcontext()) for _ in range(2)]
+    assert [one.get("node_power_w") for one in told] == [1206.0, None]
+    assert [one["package_energy_j"] for one in told] == [0.0, 0.0]
 
 
 @pytest.mark.parametrize("printed", ["", "Power: high\n", DCMI.replace("1206", "   0")])

@@ -14,7 +14,8 @@ import pytest
 
 from trainmark.measure import sampler
 from trainmark.measure.events import EventFile, EventWriter
-from trainmark.measure.sampler import HANGS_AFTER_S, Background, Devices, Log, ticks
+from trainmark.measure.sample_log import SampleLog
+from trainmark.measure.sampler import HANGS_AFTER_S, Background, Devices, ticks
 from trainmark.planning.plan import PLAN_FILE
 from trainmark.protocols import DeviceSample, MonitorFault
 
@@ -28,8 +29,8 @@ SECOND_NS = 1_000_000_000
 
 
 @pytest.fixture
-def log(tmp_path: Path, clock: FakeClock) -> Log:
-    return Log(EventWriter(tmp_path / "telemetry.jsonl", clock))
+def log(tmp_path: Path, clock: FakeClock) -> SampleLog:
+    return SampleLog(EventWriter(tmp_path / "telemetry.jsonl", clock))
 
 
 def written(tmp_path: Path) -> list[dict[str, Any]]:
@@ -66,11 +67,12 @@ def test_no_tick_after_the_stop(clock: FakeClock) -> None:
     assert list(ticks(1.0, clock=clock, stopped=lambda _: True)) == [0]
 
 
-def test_a_fault_is_written_when_it_begins_or_changes(log: Log, tmp_path: Path) -> None:
+def test_a_fault_is_written_when_it_begins_or_changes(log: SampleLog, tmp_path: Path) -> None:
     hung, failed = MonitorFault("hung", "no answer"), MonitorFault("failed", "exit code 1")
     for fault in (hung, hung, failed, failed):
         log.fault("monitor", fault)
-    log.works("monitor")
+    with log.reading("monitor"):
+        pass
     log.fault("monitor", failed)
     log.fault("ipmi", hung)
     assert [(event["source"], event["kind"]) for event in written(tmp_path)] == [
@@ -80,7 +82,7 @@ def test_a_fault_is_written_when_it_begins_or_changes(log: Log, tmp_path: Path) 
 
 
 def test_a_full_disk_costs_lines_and_is_told_afterwards(
-    log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    log: SampleLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -97,13 +99,15 @@ def test_a_full_disk_costs_lines_and_is_told_afterwards(
     assert log.faults == {"host": 2}
 
 
-def test_nothing_follows_the_end(log: Log, tmp_path: Path) -> None:
+def test_nothing_follows_the_end(log: SampleLog, tmp_path: Path) -> None:
     log.say("end", faults={})
     log.fault("monitor", MonitorFault("failed", "killed with its sampler"))
     assert [event["event"] for event in written(tmp_path)] == ["end"]
 
 
-def test_a_card_cannot_be_known_by_its_reading(log: Log, tmp_path: Path, clock: FakeClock) -> None:
+def test_a_card_cannot_be_known_by_its_reading(
+    log: SampleLog, tmp_path: Path, clock: FakeClock
+) -> None:
     take(OneVendor(lambda: [DeviceSample(index=0, uuid="GPU-1234")]), log, clock)
     (event,) = written(tmp_path)
     assert event["devices"][0]["uuid"] == "15988266132ebdd7"
@@ -137,10 +141,10 @@ def three() -> list[DeviceSample]:
     return [DeviceSample(index=number, power_w=100.0 + number) for number in range(3)]
 
 
-def take(vendor: OneVendor, log: Log, clock: FakeClock) -> Devices:
+def take(vendor: OneVendor, log: SampleLog, clock: FakeClock) -> Devices:
     """Take one reading in its thread."""
     devices = Devices(lambda: (vendor, 2), log, lambda _: None)
-    background = Background("monitor", devices.take, log, clock)
+    background = Background("monitor", devices.take, log, clock=clock)
     background.start()
     background.wait(30)
     assert not background.busy
@@ -148,7 +152,7 @@ def take(vendor: OneVendor, log: Log, clock: FakeClock) -> Devices:
 
 
 def test_devices_of_the_ranks_alone_in_the_ranks_order(
-    log: Log, tmp_path: Path, clock: FakeClock
+    log: SampleLog, tmp_path: Path, clock: FakeClock
 ) -> None:
     devices = take(OneVendor(three), log, clock)
     (event,) = written(tmp_path)
@@ -156,14 +160,16 @@ def test_devices_of_the_ranks_alone_in_the_ranks_order(
     assert (devices.monitor_name, devices.monitored) == ("one 1.0", [1, 0])
 
 
-def test_a_device_of_several_ranks_is_told_once(log: Log, tmp_path: Path, clock: FakeClock) -> None:
+def test_a_device_of_several_ranks_is_told_once(
+    log: SampleLog, tmp_path: Path, clock: FakeClock
+) -> None:
     devices = take(OneVendor(three, (2, 2)), log, clock)
     (event,) = written(tmp_path)
     assert event["devices"] == [{"index": 2, "power_w": 102.0}]
     assert devices.monitored == [2, 2]
 
 
-def test_a_vendor_without_a_monitor(log: Log, tmp_path: Path, clock: FakeClock) -> None:
+def test_a_vendor_without_a_monitor(log: SampleLog, tmp_path: Path, clock: FakeClock) -> None:
     assert take(OneVendor(None), log, clock).unmonitored
     assert written(tmp_path) == []
 
@@ -188,7 +194,7 @@ def raises(error: BaseException) -> Callable[[], Any]:
     ],
 )
 def test_what_a_monitor_does_wrong_is_a_fault(
-    read: Callable[[], Any], kind: str, log: Log, tmp_path: Path, clock: FakeClock
+    read: Callable[[], Any], kind: str, log: SampleLog, tmp_path: Path, clock: FakeClock
 ) -> None:
     take(OneVendor(read), log, clock)
     (event,) = written(tmp_path)
@@ -196,7 +202,7 @@ def test_what_a_monitor_does_wrong_is_a_fault(
 
 
 def test_a_reading_that_hangs_is_not_started_again(
-    log: Log, tmp_path: Path, clock: FakeClock
+    log: SampleLog, tmp_path: Path, clock: FakeClock
 ) -> None:
     import threading
 
@@ -206,7 +212,7 @@ def test_a_reading_that_hangs_is_not_started_again(
         calls.append(1)
         assert go.wait(30)
 
-    background = Background("monitor", hang, log, clock)
+    background = Background("monitor", hang, log, clock=clock)
     background.start()
     background.start()
     assert written(tmp_path) == []
@@ -219,6 +225,16 @@ def test_a_reading_that_hangs_is_not_started_again(
     go.set()
     background.wait(30)
     assert (background.busy, calls) == (False, [1])
+
+
+def test_readings_of_a_slow_source_keep_their_distance(log: SampleLog, clock: FakeClock) -> None:
+    began: list[int] = []
+    background = Background("ipmi", lambda: began.append(clock()), log, clock=clock, every_s=10.0)
+    for _ in range(21):
+        background.start()
+        background.wait(30)
+        clock.advance(SECOND_NS)
+    assert [(each - began[0]) // SECOND_NS for each in began] == [0, 10, 20]
 
 
 def test_the_plan_is_named_the_same() -> None:
@@ -234,11 +250,11 @@ def test_it_starts_without_torch_and_pydantic() -> None:
     assert done.stdout == "[]\n"
 
 
-def sample(run_dir: Path, stopped: Sequence[bool]) -> tuple[list[dict[str, Any]], Log]:
+def sample(run_dir: Path, stopped: Sequence[bool]) -> tuple[list[dict[str, Any]], SampleLog]:
     """Sample a run's folder for as many ticks as told, without waiting."""
     import time
 
-    log = Log(EventWriter(run_dir / "telemetry.jsonl", time.perf_counter_ns))
+    log = SampleLog(EventWriter(run_dir / "telemetry.jsonl", time.perf_counter_ns))
     answers = iter(stopped)
     sampler.sample(run_dir, log, lambda _: next(answers))
     return written(run_dir), log
@@ -275,7 +291,7 @@ def test_without_a_plan_the_host_is_sampled(
 
 
 def test_a_vendor_is_looked_for_once_and_its_monitor_until_it_opens(
-    log: Log, tmp_path: Path, clock: FakeClock
+    log: SampleLog, tmp_path: Path, clock: FakeClock
 ) -> None:
     looked, tried = [], []
 
@@ -292,7 +308,7 @@ def test_a_vendor_is_looked_for_once_and_its_monitor_until_it_opens(
 
     names: list[str | None] = []
     devices = Devices(look, log, lambda one: names.append(one.monitor_name))
-    background = Background("monitor", devices.take, log, clock)
+    background = Background("monitor", devices.take, log, clock=clock)
     for _ in range(4):
         background.start()
         background.wait(30)

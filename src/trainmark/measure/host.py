@@ -10,12 +10,16 @@ import os
 import re
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
 from trainmark.devices import tool
 from trainmark.protocols import MonitorFault
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
 IPMI_COMMAND = ("ipmitool", "dcmi", "power", "reading")
 _IPMI_NODES = ("dev/ipmi0", "dev/ipmi/0", "dev/ipmidev/0")  # those that ipmitool's `open` tries
@@ -24,20 +28,6 @@ _WATTS = re.compile(r"Instantaneous power reading\s*:\s*(\d+(?:\.\d+)?)\s*Watts"
 # A counter's range is 262 kJ on common processors. No package has used as much as this: so a
 # counter that is read in time has wrapped once at most.
 _MOST_PACKAGE_W = 2_000
-
-
-class Usage:
-    """Use of processor and memory by everything on the machine."""
-
-    def __init__(self) -> None:
-        self._seen = False
-
-    def read(self) -> dict[str, Any]:
-        """Return used memory and, from the second call on, the cores' busy share since the last."""
-        busy = {"cpu_percent": psutil.cpu_percent()}  # the first call compares with the import
-        told = busy if self._seen else {}
-        self._seen = True
-        return told | {"memory_used_bytes": psutil.virtual_memory().used}
 
 
 class PackageEnergy:
@@ -104,3 +94,40 @@ def node_power_w() -> float:
     if watts <= 0:  # a controller that measures no power answers 0
         raise MonitorFault("unreadable", "ipmitool: no power in what it printed")
     return watts
+
+
+class Host:
+    """All that can be read of this machine; node power is asked for in another thread.
+
+    Args:
+        interval_s: between two readings.
+    """
+
+    def __init__(self, *, interval_s: float, root: Path = Path("/")) -> None:
+        self._energy = PackageEnergy(root=root, interval_s=interval_s)
+        self.has_ipmi = has_ipmi(root)
+        self.sources = ["psutil"] + ["rapl"] * bool(self._energy) + ["ipmi"] * self.has_ipmi
+        self._seen = False
+        self._node_power_w: float | None = None
+
+    def ask_controller(self) -> None:
+        """Keep the node's power for the next reading."""
+        self._node_power_w = node_power_w()
+
+    def read(self, reading: Callable[[str], AbstractContextManager[None]]) -> dict[str, Any]:
+        """Return what could be read now; each new power of the node once.
+
+        Args:
+            reading: called with the source that is read, makes a fault of what it raises.
+        """
+        told: dict[str, Any] = {}
+        with reading("host"):
+            told["memory_used_bytes"] = psutil.virtual_memory().used
+            busy = psutil.cpu_percent()  # since the last call; the first compares with the import
+            told |= {"cpu_percent": busy} if self._seen else {}
+            self._seen = True
+        if self._energy:
+            with reading("rapl"):
+                told |= self._energy.read()
+        watts, self._node_power_w = self._node_power_w, None
+        return told if watts is None else told | {"node_power_w": watts}

@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from trainmark.measure import host
 from trainmark.measure.events import TELEMETRY_FILE, EventWriter
+from trainmark.measure.host import Host
+from trainmark.measure.sample_log import SampleLog
 from trainmark.protocols import MonitorFault
 
 if TYPE_CHECKING:
@@ -56,66 +57,28 @@ def ticks(
             return
 
 
-class Log:
-    """The file of samples, written by several threads; knows each source's current fault.
-
-    A line that cannot be written, on a full disk for instance, is a fault of ``host``.
-    """
-
-    def __init__(self, writer: EventWriter) -> None:
-        self._writer = writer
-        self._lock = threading.Lock()
-        self._now: dict[str, str] = {}  # kind of the fault that each source has now
-        self.faults: dict[str, int] = {}  # readings that failed, by source
-        self.started = False
-        self._ended = False
-        self._unwritten: MonitorFault | None = None
-
-    def say(self, event: str, **fields: Any) -> None:
-        """Write one event; nothing follows the last one, ``end``."""
-        with self._lock:
-            if self._ended:
-                return
-            self._ended = event == "end"
-            try:
-                if self._unwritten is not None:
-                    self._emit_fault("host", self._unwritten)
-                    self._unwritten = None
-                self._writer.emit(event, **fields)
-            except OSError as error:
-                if self._unwritten is None:
-                    self._unwritten = MonitorFault("failed", f"{TELEMETRY_FILE}: {error.strerror}")
-                self.faults["host"] = self.faults.get("host", 0) + 1
-
-    def _emit_fault(self, source: str, fault: MonitorFault) -> None:
-        self._writer.emit("fault", source=source, kind=fault.kind, said=fault.said[:500])
-
-    def fault(self, source: str, fault: MonitorFault) -> None:
-        """Count a reading that failed; write it when the fault begins or becomes another one."""
-        self.faults[source] = self.faults.get(source, 0) + 1
-        if self._now.get(source) != fault.kind:
-            self._now[source] = fault.kind
-            self.say("fault", source=source, kind=fault.kind, said=fault.said[:500])
-
-    def works(self, source: str) -> None:
-        """Note that a source gave a reading."""
-        self._now.pop(source, None)
-
-
 class Background:
     """Readings of one source, each in a thread, never two at a time.
 
     Args:
-        take: takes and writes one reading; may raise anything.
+        take: takes and writes one reading.
+        every_s: the least time from one to the next.
     """
 
     def __init__(
-        self, source: str, take: Callable[[], None], log: Log, clock: Callable[[], int]
+        self,
+        source: str,
+        take: Callable[[], None],
+        log: SampleLog,
+        *,
+        clock: Callable[[], int],
+        every_s: float = 0.0,
     ) -> None:
         self._source = source
         self._take = take
         self._log = log
         self._clock = clock
+        self._every_s = every_s
         self._thread: threading.Thread | None = None
         self._began_ns = 0
 
@@ -125,29 +88,19 @@ class Background:
         return self._thread is not None and self._thread.is_alive()
 
     def start(self) -> None:
-        """Begin a reading unless one is being taken."""
+        """Begin a reading unless one is being taken, or was a short time ago."""
+        since_s = (self._clock() - self._began_ns) / 1e9
         if self.busy:
-            waited_s = (self._clock() - self._began_ns) / 1e9
-            if waited_s >= HANGS_AFTER_S:
-                self._log.fault(
-                    self._source, MonitorFault("hung", f"no answer in {waited_s:.0f} s")
-                )
-            return
-        self._began_ns = self._clock()
-        self._thread = threading.Thread(target=self._run, name=self._source, daemon=True)
-        self._thread.start()
+            if since_s >= HANGS_AFTER_S:
+                self._log.fault(self._source, MonitorFault("hung", f"no answer in {since_s:.0f} s"))
+        elif self._thread is None or since_s >= self._every_s:
+            self._began_ns = self._clock()
+            self._thread = threading.Thread(target=self._run, name=self._source, daemon=True)
+            self._thread.start()
 
     def _run(self) -> None:
-        try:
+        with self._log.reading(self._source):
             self._take()
-        except MonitorFault as fault:
-            self._log.fault(self._source, fault)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - a foreign vendor may raise anything
-            self._log.fault(
-                self._source, MonitorFault("failed", f"{type(error).__name__}: {error}")
-            )
-        else:
-            self._log.works(self._source)
 
     def wait(self, seconds: float) -> None:
         """Wait until the reading is done, at most so long."""
@@ -164,7 +117,10 @@ class Devices:
     """
 
     def __init__(
-        self, vendor: Callable[[], tuple[Vendor, int]], log: Log, opened: Callable[[Devices], None]
+        self,
+        vendor: Callable[[], tuple[Vendor, int]],
+        log: SampleLog,
+        opened: Callable[[Devices], None],
     ) -> None:
         self._vendor = vendor
         self._log = log
@@ -204,44 +160,6 @@ class Devices:
         self._log.say("devices", took_ns=took_ns, devices=found)
 
 
-class Host:
-    """The machine itself; its node power comes from a thread, with the next reading."""
-
-    def __init__(self, interval_s: float, log: Log) -> None:
-        self._log = log
-        self._usage = host.Usage()
-        self._energy = host.PackageEnergy(interval_s=interval_s)
-        self._node_power_w: float | None = None
-        self.has_ipmi = host.has_ipmi()
-        self.sources = ["psutil"] + ["rapl"] * bool(self._energy) + ["ipmi"] * self.has_ipmi
-
-    def ask_controller(self) -> None:
-        """Keep the node's power for the next reading."""
-        self._node_power_w = host.node_power_w()
-
-    def take(self) -> None:
-        """Write one reading, as much of it as can be had."""
-        began_ns = time.perf_counter_ns()
-        told: dict[str, Any] = {}
-        readings = {"host": self._usage.read} | (
-            {"rapl": self._energy.read} if self._energy else {}
-        )
-        for source, read in readings.items():
-            try:
-                told |= read()
-            except MonitorFault as fault:
-                self._log.fault(source, fault)
-            except (OSError, ValueError, psutil.Error) as error:
-                self._log.fault(source, MonitorFault("failed", f"{type(error).__name__}: {error}"))
-            else:
-                self._log.works(source)
-        watts, self._node_power_w = self._node_power_w, None
-        if watts is not None:
-            told["node_power_w"] = watts
-        if told:
-            self._log.say("host", took_ns=time.perf_counter_ns() - began_ns, **told)
-
-
 def _anonymous(told: dict[str, Any]) -> dict[str, Any]:
     """Return a reading without the number by which the very card could be known."""
     if "uuid" in told:
@@ -249,30 +167,30 @@ def _anonymous(told: dict[str, Any]) -> dict[str, Any]:
     return told
 
 
-def _plan(run_dir: Path) -> dict[str, Any]:
-    """Return the run's plan as it is written.
+def _planned(run_dir: Path) -> tuple[str, int, float]:
+    """Return the plan's vendor, its ranks on this machine, and the seconds between samples.
 
     Raises:
-        MonitorFault: it cannot be read.
+        MonitorFault: the plan cannot be read.
     """
     try:
-        plan: dict[str, Any] = json.loads((run_dir / PLAN_FILE).read_bytes())
-        plan["device"]["vendor"], plan["nproc"], plan["sample_every_s"]
+        plan = json.loads((run_dir / PLAN_FILE).read_bytes())
+        interval_s = float(plan["sample_every_s"]) or DEFAULT_INTERVAL_S
+        return str(plan["device"]["vendor"]), int(plan["nproc"]), interval_s
     except (OSError, ValueError, LookupError, TypeError) as error:
         said = f"{PLAN_FILE}: {type(error).__name__}: {error}"
         raise MonitorFault("unreadable", said) from error
-    return plan
 
 
 def _vendor(run_dir: Path) -> tuple[Vendor, int]:
     """Return the plan's vendor, imported only here because any package may offer it."""
-    plan = _plan(run_dir)
+    name, nproc, _ = _planned(run_dir)
     from trainmark.devices import vendors
 
-    return vendors()[plan["device"]["vendor"]], plan["nproc"]
+    return vendors()[name], nproc
 
 
-def sample(run_dir: Path, log: Log, stopped: Callable[[float], bool]) -> None:
+def sample(run_dir: Path, log: SampleLog, stopped: Callable[[float], bool]) -> None:
     """Write samples until ``stopped``: the first at once, the last after it.
 
     Args:
@@ -281,33 +199,35 @@ def sample(run_dir: Path, log: Log, stopped: Callable[[float], bool]) -> None:
     clock = time.perf_counter_ns
     interval_s = DEFAULT_INTERVAL_S
     with suppress(MonitorFault):  # said when the vendor is looked up
-        interval_s = float(_plan(run_dir)["sample_every_s"])
-    machine = Host(interval_s, log)
+        _, _, interval_s = _planned(run_dir)
+    machine = Host(interval_s=interval_s)
 
     def opened(devices: Devices) -> None:
-        if not log.started:
-            log.started = True
-            log.say("start", pid=os.getpid(), interval_s=interval_s, monitor=devices.monitor_name,
-                    devices=devices.monitored, host_sources=machine.sources)  # fmt: skip
+        log.say("start", pid=os.getpid(), interval_s=interval_s, monitor=devices.monitor_name,
+                devices=devices.monitored, host_sources=machine.sources)  # fmt: skip
 
     devices = Devices(lambda: _vendor(run_dir), log, opened)
-    monitor = Background("monitor", devices.take, log, clock)
-    controller = Background("ipmi", machine.ask_controller, log, clock)
-    asked_ns = None
-    for number in ticks(interval_s, clock=clock, stopped=stopped):
+    monitor = Background("monitor", devices.take, log, clock=clock)
+    controller = Background(
+        "ipmi", machine.ask_controller, log, clock=clock, every_s=IPMI_INTERVAL_S
+    )
+
+    def take() -> None:
         if not devices.unmonitored:
             monitor.start()
-        if machine.has_ipmi and (asked_ns is None or clock() - asked_ns >= IPMI_INTERVAL_S * 1e9):
-            asked_ns = clock()
+        began_ns = clock()
+        told = machine.read(log.reading)
+        if told:
+            log.say("host", took_ns=clock() - began_ns, **told)
+
+    for number in ticks(interval_s, clock=clock, stopped=stopped):
+        if machine.has_ipmi:
             controller.start()
-        machine.take()
+        take()
         if number == 0:
             _give_way()
-    deadline_ns = clock() + round(_LAST_READING_S * 1e9)
-    if not devices.unmonitored:
-        monitor.start()
-    machine.take()
-    monitor.wait((deadline_ns - clock()) / 1e9)
+    take()
+    monitor.wait(_LAST_READING_S)
     opened(devices)  # where the monitor could not be opened in all that time
     log.say("end", faults=log.faults)
 
@@ -325,7 +245,7 @@ def main(run_dir: Path) -> int:
     """Sample until standard input is closed, then end everything that was started."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # meant for the launcher
         signal.signal(number, signal.SIG_IGN)
-    log = Log(EventWriter(run_dir / TELEMETRY_FILE, time.perf_counter_ns))
+    log = SampleLog(EventWriter(run_dir / TELEMETRY_FILE, time.perf_counter_ns))
 
     def stopped(seconds: float) -> bool:
         return bool(select.select([sys.stdin], [], [], max(0.0, seconds))[0])

@@ -1,0 +1,75 @@
+"""The file that the sampler writes, and which faults its sources have now."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from trainmark.measure.events import TELEMETRY_FILE
+from trainmark.protocols import MonitorFault
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trainmark.measure.events import EventWriter
+
+_LONGEST_SAID = 500
+
+
+class SampleLog:
+    """The file of samples, written by several threads; knows each source's current fault.
+
+    A line that cannot be written, on a full disk for instance, is a fault of ``host``.
+    """
+
+    def __init__(self, writer: EventWriter) -> None:
+        self._writer = writer
+        self._lock = threading.Lock()
+        self._now: dict[str, str] = {}  # kind of the fault that each source has now
+        self._unwritten: MonitorFault | None = None
+        self._said: set[str] = set()
+        self.faults: dict[str, int] = {}  # readings that failed, by source
+
+    def say(self, event: str, **fields: Any) -> None:
+        """Write one event; ``start`` is written once, and nothing follows ``end``."""
+        with self._lock:
+            if "end" in self._said or (event == "start" and event in self._said):
+                return
+            self._said.add(event)
+            try:
+                if self._unwritten is not None:
+                    self._writer.emit("fault", source="host", **_told(self._unwritten))
+                    self._unwritten = None
+                self._writer.emit(event, **fields)
+            except OSError as error:
+                said = f"{TELEMETRY_FILE}: {error.strerror}"
+                self._unwritten = self._unwritten or MonitorFault("failed", said)
+                self._count("host")
+
+    def fault(self, source: str, fault: MonitorFault) -> None:
+        """Count a reading that failed; write it when the fault begins or becomes another one."""
+        with self._lock:
+            self._count(source)
+            known, self._now[source] = self._now.get(source), fault.kind
+        if known != fault.kind:
+            self.say("fault", source=source, **_told(fault))
+
+    def _count(self, source: str) -> None:
+        self.faults = {**self.faults, source: self.faults.get(source, 0) + 1}
+
+    @contextmanager
+    def reading(self, source: str) -> Iterator[None]:
+        """Make a fault of whatever is raised: what is read is a foreign vendor's."""
+        try:
+            yield
+        except MonitorFault as fault:
+            self.fault(source, fault)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - see above
+            self.fault(source, MonitorFault("failed", f"{type(error).__name__}: {error}"))
+        else:
+            self._now.pop(source, None)
+
+
+def _told(fault: MonitorFault) -> dict[str, str]:
+    return {"kind": fault.kind, "said": fault.said[:_LONGEST_SAID]}
