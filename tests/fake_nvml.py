@@ -24,6 +24,10 @@ class NVMLError(Exception):
     """Base class of the library's errors."""
 
 
+class NVMLLibraryMismatchError(Exception):
+    """The driver lacks the newest version of a function; no ``NVMLError`` in the real one too."""
+
+
 @dataclass
 class FakeCard:
     """A card or slice: its own handle."""
@@ -53,6 +57,7 @@ def nvml(*cards: FakeCard, names: dict[int, str] | None = None, old: bool = Fals
     """Return the library as a module; ``old``: a driver without the newer functions."""
     told: Any = ModuleType("pynvml")
     told.NVMLError = NVMLError
+    told.NVMLLibraryMismatchError = NVMLLibraryMismatchError
     told.nvmlMemory_v2 = 0x02000028
     told.nvmlInit = told.nvmlShutdown = lambda: None
     told.nvmlDeviceGetCount = lambda: len(cards)

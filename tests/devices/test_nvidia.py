@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from fake_nvml import GIB, H100, FakeCard, put_cards, put_driver_files
+from fake_nvml import GIB, H100, FakeCard, NVMLLibraryMismatchError, put_cards, put_driver_files
 from fake_nvml import nvml as fake_nvml
 from trainmark import devices
 from trainmark.devices import cuda, cuda_choice, nvidia, nvidia_driver, nvml, torch_build
@@ -333,6 +333,21 @@ def test_an_old_library_tells_less(vendor: nvidia.Nvidia, monkeypatch: pytest.Mo
     assert memory is not None
     assert memory.rank_bytes == 78 * GIB
     assert vendor.occupants(1) == []  # what the driver reserves is in its "used"
+
+
+def test_a_driver_older_than_the_library_tells_no_processes(
+    vendor: nvidia.Nvidia, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As nvidia-ml-py 13.615 does with a driver before 510."""
+
+    def mismatch(card: FakeCard) -> None:
+        raise NVMLLibraryMismatchError("Unversioned function called")
+
+    put_cards(monkeypatch, FakeCard(computing={7: GIB}))
+    library: Any = sys.modules["pynvml"]
+    library.nvmlDeviceGetComputeRunningProcesses = mismatch
+    assert vendor.product_names() == [H100]
+    assert vendor.occupants(1) == []
 
 
 def test_answers_that_cannot_be_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trainmark.devices.nvml import library, memory, size, text, told
+from trainmark.devices.nvml import errors, library, memory, size, text, told
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -108,7 +108,7 @@ def _managed() -> list[Card]:
                 _card(nvml, nvml.nvmlDeviceGetHandleByIndex(index))
                 for index in range(nvml.nvmlDeviceGetCount())
             ]
-        except (nvml.NVMLError, OSError):
+        except errors(nvml):
             return []  # a card is lost, for instance: the driver's files still name it
 
 

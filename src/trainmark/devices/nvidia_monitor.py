@@ -74,7 +74,7 @@ class NvmlMonitor:
             raise MonitorFault("absent", "nvidia-ml-py is not installed") from None
         try:
             pynvml.nvmlInit()
-        except (pynvml.NVMLError, OSError) as error:
+        except nvml.errors(pynvml) as error:
             raise MonitorFault("absent", f"nvml: {error}") from error
         self._nvml: Any = pynvml
         version = nvml.text(nvml.told(pynvml, pynvml.nvmlSystemGetNVMLVersion))
@@ -85,7 +85,7 @@ class NvmlMonitor:
         library = self._nvml
         try:
             count = library.nvmlDeviceGetCount()
-        except (library.NVMLError, OSError) as error:
+        except nvml.errors(library) as error:
             raise MonitorFault("failed", f"nvml: {error}") from error
         handles = [
             nvml.told(library, library.nvmlDeviceGetHandleByIndex, index) for index in range(count)

@@ -45,7 +45,7 @@ def library() -> Iterator[Any]:
         return
     try:
         pynvml.nvmlInit()
-    except (pynvml.NVMLError, OSError):
+    except errors(pynvml):
         yield None
         return
     try:
@@ -58,8 +58,17 @@ def told(nvml: Any, ask: Callable[..., Any], *args: Any) -> Any:
     """Return an answer; None where this card, driver or container gives none."""
     try:
         return ask(*args)
-    except (nvml.NVMLError, OSError, UnicodeDecodeError):
+    except errors(nvml):
         return None
+
+
+def errors(nvml: Any) -> tuple[type[Exception], ...]:
+    """Return what a call may raise; a class apart says that the driver is older than the library.
+
+    Its call of an unversioned function then lacks the version that the driver has.
+    """
+    older = getattr(nvml, "NVMLLibraryMismatchError", nvml.NVMLError)
+    return (nvml.NVMLError, older, OSError, UnicodeDecodeError)
 
 
 def numbers(nvml: Any, handle: Any, names: Iterable[str]) -> dict[str, float | None]:
