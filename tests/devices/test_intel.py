@@ -153,7 +153,7 @@ def test_the_tool_and_the_kernels_files_are_joined_by_address(
             for one in samples
         ] == readings  # fmt: skip
         assert [one.energy_j for one in samples] == [1.5, 2.5]
-        assert [one.throttle_reasons for one in samples] == [(), ("pl1",)]
+        assert [one.throttle_reasons for one in samples] == [(), ("power_cap",)]
         assert [one.memory_total_bytes for one in samples] == [128 << 30] * 2
 
 
@@ -163,7 +163,7 @@ def test_without_the_tool_the_kernels_files_are_read(two_max: Path) -> None:
     assert monitor.name == "sysfs"
     assert monitor.read() == [
         DeviceSample(index=0, clock_mhz=1550.0, throttle_reasons=(), energy_j=1.5),
-        DeviceSample(index=1, clock_mhz=1550.0, throttle_reasons=("pl1",), energy_j=2.5),
+        DeviceSample(index=1, clock_mhz=1550.0, throttle_reasons=("power_cap",), energy_j=2.5),
     ]
     monitor.close()
 

@@ -108,7 +108,7 @@ READ: dict[str, tuple[Parser, list[DeviceSample]]] = {
         DeviceSample(
             index=1, temperature_c=44.0, power_w=742.0, memory_used_bytes=121344 * MIB,
             memory_total_bytes=196592 * MIB, utilization_percent=100.0, clock_mhz=1987.0,
-            memory_clock_mhz=1300.0, throttle_reasons=("ppt",), energy_j=22345678.5,
+            memory_clock_mhz=1300.0, throttle_reasons=("power_cap",), energy_j=22345678.5,
         ),
     ]),
     "amd-smi/7-static-mi300x.json": (

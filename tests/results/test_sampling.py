@@ -93,6 +93,18 @@ def test_lowered_clocks_in_the_measured_time_make_the_result_noisy(tmp_path: Pat
     assert found.trust.reasons[0].args == {"share": share}
 
 
+def test_a_limit_set_for_the_device_is_a_note_alone(tmp_path: Path) -> None:
+    samples = lines()
+    for line in samples:
+        if line["event"] == "devices" and line["t_ns"] >= 9 * S:
+            line["devices"][1]["throttle_reasons"] = ["power_cap"]
+    found = built(tmp_path, samples)
+    assert found.findings == []
+    (noted,) = [note for note in found.notes if note.code == "clocks_at_set_limit"]
+    assert (noted.args["rank"], noted.args["share"]) == (1, pytest.approx(1.125 / 1.625))
+    assert "trust_throttled" not in [reason.code for reason in found.trust.reasons]
+
+
 def test_lowered_clocks_before_measuring_are_no_finding(tmp_path: Path) -> None:
     samples = lines()
     for line in samples:

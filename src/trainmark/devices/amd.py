@@ -146,6 +146,8 @@ def _violations(told: Mapping[str, Any]) -> tuple[str, ...] | None:
     }
     if not {"ACTIVE", "NOT ACTIVE"} & set(states.values()):
         return None
+    # Of the package power, which a device under full load reaches.
+    states["power_cap"] = states.pop("ppt", "")
     return tuple(sorted(name for name, state in states.items() if state == "ACTIVE"))
 
 

@@ -219,6 +219,8 @@ def read_files(index: int, folder: Path) -> DeviceSample:
         *folder.glob("drm/card*/gt/gt*/throttle_reason_*"),
     ]
     reasons = {file.name.partition("reason_")[2] for file in limits if _said(file) == "1"}
+    if "pl1" in reasons:  # the sustained power limit, which a card under full load reaches
+        reasons = reasons - {"pl1"} | {"power_cap"}
     return DeviceSample(
         index=index,
         clock_mhz=_first(folder, "tile0/gt0/freq0/act_freq", "drm/card*/gt/gt0/rps_act_freq_mhz"),

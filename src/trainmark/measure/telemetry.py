@@ -65,7 +65,9 @@ class Use(Frozen):
     longest_gap_s: Amount | None
     reason: Message | None = Field(description="why there is no reading")
     quantities: dict[str, Quantity] = Field(description="those that were told in the interval")
-    throttled: Share | None = Field(description="share of the time with lowered clocks")
+    throttled: Share | None = Field(
+        description="share of the time with lowered clocks, for whatever reason"
+    )
     throttle_reasons: dict[str, Share]
     energy: Energy
 

@@ -27,6 +27,7 @@ from trainmark.protocols.job import (
     StepStages,
 )
 from trainmark.protocols.monitor import (
+    SET_LIMITS,
     Condition,
     DeviceSample,
     Examined,
@@ -36,11 +37,11 @@ from trainmark.protocols.monitor import (
 )
 
 __all__ = [
-    "DESCRIBE_KEYS", "PRECISION_KEYS", "Batch", "Condition", "Counts", "Device", "DeviceSample",
-    "Diagnoses", "Evaluation", "Examined", "ForbidsSynchronization", "Job", "JobContext",
-    "Located", "MatmulRate", "MemoryUse", "Monitor", "MonitorFault", "Occupant", "OwnEpoch",
-    "RankWork", "ReadsInPortions", "Refusal", "ReplaysGraphs", "ReportsClocks", "SavesArtifacts",
-    "StepStages", "Vendor", "members", "missing_members",
+    "DESCRIBE_KEYS", "PRECISION_KEYS", "SET_LIMITS", "Batch", "Condition", "Counts", "Device",
+    "DeviceSample", "Diagnoses", "Evaluation", "Examined", "ForbidsSynchronization", "Job",
+    "JobContext", "Located", "MatmulRate", "MemoryUse", "Monitor", "MonitorFault", "Occupant",
+    "OwnEpoch", "RankWork", "ReadsInPortions", "Refusal", "ReplaysGraphs", "ReportsClocks",
+    "SavesArtifacts", "StepStages", "Vendor", "members", "missing_members",
 ]  # fmt: skip
 
 

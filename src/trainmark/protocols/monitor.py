@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_ch
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+# Reasons for lowered clocks with which a sound device under full load works as it was set up, in
+# these words for every vendor; all others mean that it is too hot, badly fed or disturbed.
+SET_LIMITS = frozenset({"power_cap", "set_clocks"})
 FaultKind = Literal["absent", "hung", "failed", "unreadable"]
 
 
@@ -21,7 +24,8 @@ class DeviceSample:
         name: full product name, as printed.
         utilization_percent: share of the last interval in which the device computed, 0 to 100.
         clock_mhz: of the units that compute.
-        throttle_reasons: why its clocks are lowered, in the monitor's words; empty: they are not.
+        throttle_reasons: why its clocks are lowered: words of ``SET_LIMITS``, else the monitor's;
+            empty: they are not.
         energy_j: a counter that only rises while the driver is loaded. Never computed from power.
     """
 

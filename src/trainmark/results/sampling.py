@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from trainmark.protocols import SET_LIMITS
 from trainmark.spec import message
 
 if TYPE_CHECKING:
@@ -19,28 +20,44 @@ _SOURCE_OF_HOST = "psutil"  # whose faults are those of ``host``
 
 
 def throttled(telemetry: Telemetry | None) -> Iterator[Message]:
-    """Yield a finding if devices ran with lowered clocks while steps were measured."""
-    devices = [] if telemetry is None else telemetry.devices
-    uses = [(item.ranks[0], item.over["measured"]) for item in devices if "measured" in item.over]
-    found = [(use.throttled, -rank, use) for rank, use in uses if (use.throttled or 0) > _THROTTLED]
-    if found:
-        share, rank, worst = max(found, key=lambda item: item[:2])
-        yield message(
-            "throttled_while_measured",
-            devices=len(found),
-            of=len(devices),
-            rank=-rank,
-            share=share,
-            reasons=", ".join(
-                f"{name} {part:.0%}" for name, part in worst.throttle_reasons.items()
-            ),
-        )
+    """Yield a finding if devices were held below their limits while steps were measured."""
+    lowered = telemetry and _lowered(telemetry, at_limit=False)
+    if lowered:
+        yield message("throttled_while_measured", **lowered)
+
+
+def _lowered(telemetry: Telemetry, *, at_limit: bool) -> dict[str, Any]:
+    """Return the device that had lowered clocks for the largest share of the time, if any had.
+
+    Args:
+        at_limit: whether reasons in ``SET_LIMITS`` count, or all others.
+    """
+    found = []
+    for device in telemetry.devices:
+        told = device.over["measured"].throttle_reasons if "measured" in device.over else {}
+        counted = {name: part for name, part in told.items() if (name in SET_LIMITS) is at_limit}
+        share = max(counted.values(), default=0.0)
+        if share > _THROTTLED:
+            found.append((share, -device.ranks[0], counted))
+    if not found:
+        return {}
+    share, rank, reasons = max(found, key=lambda item: item[:2])
+    return {
+        "devices": len(found),
+        "of": len(telemetry.devices),
+        "rank": -rank,
+        "share": share,
+        "reasons": ", ".join(f"{name} {part:.0%}" for name, part in reasons.items()),
+    }
 
 
 def notes(telemetry: Telemetry | None) -> Iterator[Message]:
     """Yield what is missing of the readings, and why."""
     if telemetry is None:
         return
+    at_limit = _lowered(telemetry, at_limit=True)
+    if at_limit:
+        yield message("clocks_at_set_limit", **at_limit)
     present = {name.replace(_SOURCE_OF_HOST, "host") for name in telemetry.host_sources}
     for fault in telemetry.faults:
         source = (telemetry.monitor or fault.source) if fault.source == "monitor" else fault.source
