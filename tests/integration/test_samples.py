@@ -8,13 +8,14 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
 from real_runs import checked, ended, keeper_of, wait_for_fault
-from trainmark.launch.processes import of_run
-from trainmark.launch.sampling import SAMPLER_VARIABLE
+from trainmark.launch.processes import CpuUse, of_run
+from trainmark.launch.sampling import SAMPLER_VARIABLE, sampled
 from trainmark.measure.events import EventFile
 from trainmark.results.verify import verify
 
@@ -173,6 +174,23 @@ def test_eight_simulated_devices(trainmark, tmp_path):
     with (run_dir / "telemetry.jsonl").open("a") as file:
         file.write("{}\n")
     assert "evidence_altered" in [finding.code for finding in verify(record, run_dir)]
+
+
+def test_its_processor_time_is_ours(tmp_path):
+    """It is reaped before the use of the processor by others is computed."""
+    plan = {"device": {"vendor": "cpu"}, "nproc": 1, "sample_every_s": 0.1}
+    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    launched = SimpleNamespace(run_dir=str(tmp_path), run_id=str(tmp_path), sample_every_s=0.1)
+    before = CpuUse.now()
+    with (tmp_path / "log").open("wb") as log, sampled(launched, log):
+        wait_until(tmp_path, lambda event: event["event"] == "start")
+        sampler = sampler_of(str(tmp_path))
+        assert of_run(str(tmp_path)) == []  # so ending the ranks leaves it alone
+        times = sampler.cpu_times()
+    assert not sampler.is_running()
+    assert events_of(tmp_path)[-1]["event"] == "end"
+    assert CpuUse.now().children_s - before.children_s >= times.user + times.system - 0.02
+    assert (tmp_path / "log").read_bytes() == b""
 
 
 def test_no_samples(started):
