@@ -115,9 +115,13 @@ class Accelerator:
         from trainmark.devices.rates import best_matmul_rate
 
         rate = best_matmul_rate(self, precision, sizes=(1024, 4096, 8192))
+        self._release()
+        return rate
+
+    def _release(self) -> None:
+        """Give memory back that the allocator holds, and count its peak from now on."""
         self._torch.accelerator.empty_cache()
         self._torch.accelerator.reset_peak_memory_stats()
-        return rate
 
     def copy_bytes_per_second(self) -> float:
         """Measure on far more bytes than the second-level cache holds."""

@@ -17,13 +17,13 @@ from trainmark.devices import tool
 from trainmark.devices.accelerator import Accelerator
 from trainmark.devices.torch_vendor import TorchVendor
 from trainmark.errors import EnvironmentFault
-from trainmark.protocols import DeviceSample, MatmulRate, MemoryUse, MonitorFault, Refusal
+from trainmark.protocols import DeviceSample, MemoryUse, MonitorFault, Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trainmark.protocols import Monitor
-    from trainmark.spec import Precision, Recipe
+    from trainmark.spec import Recipe
 
 TOOL = "powermetrics"
 _LINE = re.compile(r"^(GPU [\w ]+): +(\S+)", re.MULTILINE)
@@ -166,13 +166,8 @@ class MpsDevice(Accelerator):
             scope="process",
         )
 
-    def matmul_rate(self, precision: Precision) -> MatmulRate:
-        """Measure at sizes that fill the device, then release the memory."""
-        from trainmark.devices.rates import best_matmul_rate
-
-        rate = best_matmul_rate(self, precision, sizes=(1024, 2048, 4096))
+    def _release(self) -> None:
         self._torch.mps.empty_cache()
-        return rate
 
     def describe(self) -> dict[str, Any]:
         """Return the processor's name and the memory that the device may use."""

@@ -6,13 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from trainmark.devices import nvml
 from trainmark.devices.nvidia_monitor import reasons
-from trainmark.protocols import Condition
+from trainmark.protocols import SET_LIMITS, Condition
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-# On a card at rest; a power cap says nothing there.
-_FAULTS = {"thermal", "hardware_thermal", "hardware_slowdown", "power_brake"}
 
 
 def conditions(places: Sequence[int]) -> list[Condition]:
@@ -60,7 +57,7 @@ def _of_card(library: Any, place: int) -> Iterator[Condition]:
         f"power limit {_said(limit)} W below the default {_said(default)} W",
         f"`nvidia-smi --power-limit={_said(default)}`",
     )  # fmt: skip
-    throttled = None if words is None else sorted(_FAULTS.intersection(words))
+    throttled = None if words is None else sorted(set(words) - SET_LIMITS)
     yield _judged(
         "throttling", None if throttled is None else bool(throttled),
         f"clocks lowered at rest: {', '.join(throttled or ())}",
