@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import statistics
-from typing import TYPE_CHECKING, get_args
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, NamedTuple, get_args
 
 from benchmarks.card.section import Card, Findings
 from benchmarks.harness import Bar, sized
+from trainmark.devices import rates
 from trainmark.devices.peaks import dense_peak
+from trainmark.protocols import ReportsClocks
 from trainmark.spec import Precision
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from trainmark.measure.sweep import Point
+    from trainmark.protocols import Device
 
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 TITLE = "Ceilings: matmul, copies, launches"
@@ -30,12 +34,12 @@ BUDGET_NS = sized(5e9, 1e8)  # of a precision
 MEMORY_BYTES = 8 << 30
 COPIED_BYTES: tuple[int, ...] = sized((1 << 20, 16 << 20, 1 << 30), (1 << 16,))
 LAUNCHES, ROUNDS = sized((500, 21), (20, 3))
+COPIES = 5  # of each size
 LOAD_SIZE, LOAD_MATMULS = sized((4096, 200), (512, 2))
 
 
 def run(card: Card) -> Findings:
     from trainmark import devices
-    from trainmark.devices import rates
     from trainmark.measure.ceilings import matmul_candidates, refusal
     from trainmark.measure.sweep import sweep
 
@@ -74,16 +78,16 @@ def run(card: Card) -> Findings:
             device, copied_bytes=size
         )
         for kind, pinned in (("pageable", False), ("pinned", True)):
-            findings.figures[f"upload_{kind}_{size}_bytes_per_second"] = rates.upload_rate(
+            findings.figures[f"upload_{kind}_{size}_bytes_per_second"] = upload_rate(
                 device, copied_bytes=size, pinned=pinned
             )
-    times = rates.launch_times(device, launches=LAUNCHES, rounds=ROUNDS)
+    times = launch_times(device, launches=LAUNCHES, rounds=ROUNDS)
     for name, values in times._asdict().items():
         findings.figures[f"launch_{name}"] = statistics.median(values)
         quarters = statistics.quantiles(values, n=4)
         findings.figures[f"launch_{name}_p25"] = quarters[0]
         findings.figures[f"launch_{name}_p75"] = quarters[2]
-    loaded = rates.clocks_under_load(device, size=LOAD_SIZE, matmuls=LOAD_MATMULS)
+    loaded = clocks_under_load(device, size=LOAD_SIZE, matmuls=LOAD_MATMULS)
     findings.figures |= {f"loaded_{name}": value for name, value in loaded.items()}
     cells = [
         [_cell(measured.get(precision, {}).get(shape)) for precision in PRECISIONS]
@@ -107,3 +111,70 @@ def _cell(point: Point | None) -> str:
         return ""
     text = f"{point.rate['max'] / 1e12:.4g}"
     return text if point.swing is None else f"{text} ({100 * point.swing:.0f}%)"
+
+
+def upload_rate(device: Device, *, copied_bytes: int, pinned: bool) -> float | None:
+    """Return bytes per second from the host's memory to the device's, of the fastest of a few.
+
+    None where the device computes in the host's memory; see ``rates.transfer``.
+    """
+    work = rates.transfer(device, copied_bytes, to_device=True, pinned=pinned)
+    if work is None:
+        return None
+    return copied_bytes * 1e9 / min(rates.repeated_ns(device, work.run, budget_ns=0, least=COPIES))
+
+
+def clocks_under_load(device: Device, *, size: int, matmuls: int) -> dict[str, float | None]:
+    """Return the clocks while fp32 matmuls are queued; empty where the device cannot tell."""
+    import torch
+
+    if not isinstance(device, ReportsClocks):
+        return {}
+    left = device.place(torch.ones(size, size))
+    out = torch.empty_like(left)
+    for _ in range(matmuls):
+        torch.mm(left, left, out=out)
+    found = device.clocks()
+    device.synchronize()
+    return found
+
+
+class LaunchTimes(NamedTuple):
+    """Host time of a kernel of one element, in nanoseconds, one number a round.
+
+    Args:
+        queued_ns: one of many that are queued before the host waits for all.
+        round_trip_ns: one that the host waits for.
+    """
+
+    queued_ns: list[float]
+    round_trip_ns: list[float]
+
+
+def launch_times(
+    device: Device, *, launches: int, rounds: int, clock: Callable[[], int] = perf_counter_ns
+) -> LaunchTimes:
+    """Measure what a launch costs when the device has nothing else to do.
+
+    Args:
+        launches: of each kind in a round; far fewer than a driver queues before it blocks.
+    """
+    import torch
+
+    value = device.place(torch.zeros(1))
+    found = LaunchTimes([], [])
+    for number in range(rounds + 1):
+        device.synchronize()
+        start_ns = clock()
+        for _ in range(launches):
+            value.add_(1.0)
+        device.synchronize()
+        queued_ns = clock()
+        for _ in range(launches):
+            value.add_(1.0)
+            device.synchronize()
+        end_ns = clock()
+        if number > 0:  # the first round warms up
+            found.queued_ns.append((queued_ns - start_ns) / launches)
+            found.round_trip_ns.append((end_ns - queued_ns) / launches)
+    return found

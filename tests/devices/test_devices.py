@@ -11,17 +11,14 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from fakes import SyncDevice
 from trainmark import devices
 from trainmark.devices import cpu, nvidia
-from trainmark.devices.rates import best_matmul_rate, launch_times, upload_rate
+from trainmark.devices.rates import best_matmul_rate
 from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.spec import Recipe
 
 if TYPE_CHECKING:
-    from typing import Any
-
-    from fakes import FakeClock
+    from fakes import SyncDevice
 
 
 def test_a_cpu_refuses_tf32() -> None:
@@ -159,35 +156,6 @@ def test_the_best_product_gives_the_matmul_rate(sync_device: SyncDevice) -> None
     # Ten of 10, 4, 5, 10 ... take 67 ns, the next ten from 4 on take 61 ns.
     assert found.swing == pytest.approx(1 - 61 / 67)
     assert len(ends) == 40
-
-
-class Launching(SyncDevice):
-    """The host takes 5 ns to launch, the device 20 ns to compute, and 2 ns pass to notice."""
-
-    busy_until_ns = 0
-
-    def place(self, value: Any) -> Launching:
-        return self
-
-    def add_(self, value: float) -> None:
-        self.clock.advance(5)
-        self.busy_until_ns = max(self.busy_until_ns, self.clock()) + 20
-
-    def synchronize(self) -> None:
-        self.clock.advance(max(0, self.busy_until_ns - self.clock()) + 2)
-
-
-def test_queued_launches_overlap_and_awaited_ones_do_not(clock: FakeClock) -> None:
-    found = launch_times(Launching(clock), launches=4, rounds=3, clock=clock)
-
-    assert found.queued_ns == [(5 + 4 * 20 + 2) / 4] * 3
-    assert found.round_trip_ns == [5 + 20 + 2] * 3
-
-
-def test_nothing_is_uploaded_to_a_device_that_computes_in_the_hosts_memory(
-    sync_device: SyncDevice,
-) -> None:
-    assert upload_rate(sync_device, copied_bytes=64, pinned=True) is None
 
 
 def test_a_product_that_would_last_too_long_is_not_tried(sync_device: SyncDevice) -> None:

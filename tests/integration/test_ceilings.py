@@ -114,8 +114,7 @@ def test_two_ranks(trainmark: Any, tmp_path: Path) -> None:
     assert [rank["rank"] for rank in document["ranks"]] == [0, 1]
     for rank in document["ranks"]:
         assert set(rank) == {
-            "rank", "device", "collectives", "clocks", "loaded_clocks", "measurements",
-            "placement",
+            "rank", "device", "collectives", "measurements", "placement",
         }  # fmt: skip
         assert rank["collectives"] == "gloo"
         for kind in rank["measurements"]:

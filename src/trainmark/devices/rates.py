@@ -1,11 +1,10 @@
-"""Measure a device's matmul and copy rates and its launches: upper bounds for a training step."""
+"""Measure a device's matmul and copy rates: upper bounds for a training step."""
 
 from __future__ import annotations
 
-from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trainmark.protocols import MatmulRate, ReportsClocks
+from trainmark.protocols import MatmulRate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -69,10 +68,13 @@ def best_matmul_rate(device: Device, precision: Precision, *, sizes: tuple[int, 
     """
     best = MatmulRate(0.0, None)
     for size in sizes:
-        rate = best.flops_per_second
-        if rate and takes_too_long((size, size, size), rate):
+        amount = flops((size, size, size))
+        if best.flops_per_second and amount * 1e9 / best.flops_per_second > 4 * _BUDGET_NS:
             break
-        found = shape_rate(device, precision, (size, size, size))
+        run = matmul(device, precision, (size, size, size)).run
+        run()
+        times_ns = repeated_ns(device, run)
+        found = MatmulRate(amount * 1e9 / min(times_ns), swing(times_ns))
         best = max(best, found, key=lambda item: item.flops_per_second)
     return best
 
@@ -81,24 +83,6 @@ def flops(shape: tuple[int, int, int]) -> float:
     """Return the FLOPs of a matmul of ``shape``, rows, inner and columns."""
     rows, inner, columns = shape
     return 2.0 * rows * inner * columns
-
-
-def takes_too_long(shape: tuple[int, int, int], flops_per_second: float) -> bool:
-    """Tell whether one matmul of ``shape`` should take more than about a second."""
-    return flops(shape) * 1e9 / flops_per_second > 4 * _BUDGET_NS
-
-
-def shape_rate(device: Device, precision: Precision, shape: tuple[int, int, int]) -> MatmulRate:
-    """Return the rate of one matmul, repeated for a quarter of a second.
-
-    Args:
-        precision: in effect already, see ``Device.set_precision``.
-        shape: rows, inner and columns: ``(rows, inner) @ (inner, columns)``.
-    """
-    run = matmul(device, precision, shape).run
-    run()
-    times_ns = repeated_ns(device, run)
-    return MatmulRate(flops(shape) * 1e9 / min(times_ns), swing(times_ns))
 
 
 def swing(times_ns: Sequence[int]) -> float | None:
@@ -111,7 +95,12 @@ def swing(times_ns: Sequence[int]) -> float | None:
 
 
 def matmul(device: Device, precision: Precision, shape: tuple[int, int, int]) -> Work:
-    """Return a matmul of random numbers; its operands are ready. See ``shape_rate``."""
+    """Return a matmul of random numbers; its operands are ready.
+
+    Args:
+        precision: in effect already, see ``Device.set_precision``.
+        shape: rows, inner and columns: ``(rows, inner) @ (inner, columns)``.
+    """
     import torch
 
     rows, inner, columns = shape
@@ -211,17 +200,6 @@ def best_copy_rate(device: Device, *, copied_bytes: int) -> float:
     return 2 * copied_bytes * 1e9 / min(repeated_ns(device, run, budget_ns=0, least=_COPIES))
 
 
-def upload_rate(device: Device, *, copied_bytes: int, pinned: bool) -> float | None:
-    """Return bytes per second from the host's memory to the device's, of the fastest of a few.
-
-    None where the device computes in the host's memory; see ``transfer``.
-    """
-    work = transfer(device, copied_bytes, to_device=True, pinned=pinned)
-    if work is None:
-        return None
-    return copied_bytes * 1e9 / min(repeated_ns(device, work.run, budget_ns=0, least=_COPIES))
-
-
 def bus_factor(name: str, ranks: int) -> float:
     """Return bus bandwidth over algorithm bandwidth, as nccl-tests define both.
 
@@ -232,59 +210,3 @@ def bus_factor(name: str, ranks: int) -> float:
     Source: https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md, 2026-11-22.
     """
     return _BUS[name] * (ranks - 1) / ranks
-
-
-def clocks_under_load(device: Device, *, size: int, matmuls: int) -> dict[str, float | None]:
-    """Return the clocks while fp32 matmuls are queued; empty where the device cannot tell."""
-    import torch
-
-    if not isinstance(device, ReportsClocks):
-        return {}
-    left = device.place(torch.ones(size, size))
-    out = torch.empty_like(left)
-    for _ in range(matmuls):
-        torch.mm(left, left, out=out)
-    found = device.clocks()
-    device.synchronize()
-    return found
-
-
-class LaunchTimes(NamedTuple):
-    """Host time of a kernel of one element, in nanoseconds, one number a round.
-
-    Args:
-        queued_ns: one of many that are queued before the host waits for all.
-        round_trip_ns: one that the host waits for.
-    """
-
-    queued_ns: list[float]
-    round_trip_ns: list[float]
-
-
-def launch_times(
-    device: Device, *, launches: int, rounds: int, clock: Callable[[], int] = perf_counter_ns
-) -> LaunchTimes:
-    """Measure what a launch costs when the device has nothing else to do.
-
-    Args:
-        launches: of each kind in a round; far fewer than a driver queues before it blocks.
-    """
-    import torch
-
-    value = device.place(torch.zeros(1))
-    found = LaunchTimes([], [])
-    for number in range(rounds + 1):
-        device.synchronize()
-        start_ns = clock()
-        for _ in range(launches):
-            value.add_(1.0)
-        device.synchronize()
-        queued_ns = clock()
-        for _ in range(launches):
-            value.add_(1.0)
-            device.synchronize()
-        end_ns = clock()
-        if number > 0:  # the first round warms up
-            found.queued_ns.append((queued_ns - start_ns) / launches)
-            found.round_trip_ns.append((end_ns - queued_ns) / launches)
-    return found

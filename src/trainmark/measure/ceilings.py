@@ -35,7 +35,6 @@ _ARRAYS, _FULL_ARRAYS = (256 * _MIB, _GIB), (4 * _GIB,)  # far beyond most cache
 _TRANSFERS, _FULL_TRANSFERS = (_MIB, 16 * _MIB, 256 * _MIB), (_GIB,)
 _MESSAGES, _FULL_MESSAGES = (64 << 10, _MIB, 16 * _MIB, 64 * _MIB), (256 * _MIB, _GIB)
 _UNKNOWN_MEMORY_BYTES = 4 * _GIB
-_LOAD_SIZE, _LOAD_MATMULS = 4096, 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +158,6 @@ def run_rank(asked: Asked, rank: int, say: Callable[[str], None]) -> dict[str, A
     """Return everything that one rank measures; all ranks begin each kind together."""
     from trainmark import devices
     from trainmark.devices.peaks import dense_peak, memory_peak
-    from trainmark.protocols import ReportsClocks
 
     vendor = devices.choose(asked.device)
     device = vendor.open(rank, asked.world_size)
@@ -178,7 +176,6 @@ def run_rank(asked: Asked, rank: int, say: Callable[[str], None]) -> dict[str, A
             ranks.most(0.0)
             say(name)
 
-        clocks = device.clocks() if isinstance(device, ReportsClocks) else {}
         for precision in asked.precisions:
             begin(name := f"matmul_{precision}")
             why, points = refusal(vendor, device, precision), []
@@ -189,9 +186,8 @@ def run_rank(asked: Asked, rank: int, say: Callable[[str], None]) -> dict[str, A
         for kind in kinds(device, ranks, full=asked.full):
             begin(kind.name)
             measured.append(_measured(kind, timed, ranks, memory_peak(facts["name"])))
-        loaded = rates.clocks_under_load(device, size=_LOAD_SIZE, matmuls=_LOAD_MATMULS)
     return {
-        "rank": rank, "device": facts, "clocks": clocks, "loaded_clocks": loaded,
+        "rank": rank, "device": facts,
         "collectives": vendor.collective_library() if asked.world_size > 1 else None,
         "measurements": measured,
     }  # fmt: skip
