@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,8 +11,9 @@ import torch
 
 from fakes import FakeClock, SyncDevice
 from trainmark.devices import rates
+from trainmark.devices.cpu import Cpu
 from trainmark.devices.peaks import dense_peak, memory_peak
-from trainmark.measure.ceilings import described, kinds
+from trainmark.measure.ceilings import Kind, kinds
 from trainmark.measure.collectives import Ranks
 from trainmark.measure.sweep import Candidate, Point, sweep
 
@@ -91,7 +93,9 @@ def test_a_wrong_result_has_no_rate_and_never_counts(measured: Any) -> None:
     )  # fmt: skip
     assert (points[0].status, points[0].reason) == ("wrong", "7 of 9 numbers are wrong")
     assert points[0].rate is None
-    assert described("all_reduce", "bytes/s", points)["best"] == 1
+    kind = Kind(name="all_reduce")
+    kind.take(points)
+    assert kind.best == 1
 
 
 @pytest.mark.parametrize(
@@ -125,25 +129,27 @@ def rated(*rates_of_sizes: float | None) -> list[Point]:
 
 
 def test_the_fastest_size_counts_and_has_a_share_of_the_peak() -> None:
-    points = rated(1e12, 494.5e12, 2e12, None)
-    found = described("matmul_bf16", "FLOP/s", points, peak=dense_peak(H100, "bf16"))
-    assert (found["best"], found["share_of_peak"]) == (1, 0.5)
-    assert (found["peak"]["value"], found["peak"]["accelerator"]) == (989e12, "H100-SXM5-80GB")
-    assert {"source", "date", "evidence"} <= set(found["peak"])
+    kind = Kind(name="matmul_bf16", unit="FLOP/s", peak=dense_peak(H100, "bf16"))
+    kind.take(rated(1e12, 494.5e12, 2e12, None))
+    assert (kind.best, kind.share_of_peak) == (1, 0.5)
+    peak = asdict(kind)["peak"]
+    assert (peak["flops_per_second"], peak["accelerator"]) == (989e12, "H100-SXM5-80GB")
+    assert {"source", "date", "evidence"} <= set(peak)
 
 
 def test_of_memory_the_largest_size_counts_because_smaller_ones_may_lie_in_a_cache() -> None:
-    points = rated(9e12, 1.675e12, None)
-    peak = memory_peak(H100)
-    found = described("memory_copy", "bytes/s", points, peak=peak, largest_counts=True)
-    assert (found["best"], found["share_of_peak"]) == (1, 0.5)
+    kind = Kind(name="memory_copy", counts="largest", peak=memory_peak(H100))
+    kind.take(rated(9e12, 1.675e12, None))
+    assert (kind.best, kind.share_of_peak) == (1, 0.5)
 
 
 def test_nothing_measured_and_no_known_peak_are_null() -> None:
-    found = described("matmul_fp32", "FLOP/s", rated(None), peak=dense_peak(H100, "fp32"))
-    assert (found["best"], found["share_of_peak"]) == (None, None)
-    found = described("matmul_fp32", "FLOP/s", rated(1.0))
-    assert (found["best"], found["peak"], found["share_of_peak"]) == (0, None, None)
+    kind = Kind(name="matmul_fp32", unit="FLOP/s", peak=dense_peak(H100, "fp32"))
+    kind.take(rated(None))
+    assert (kind.best, kind.share_of_peak) == (None, None)
+    kind = Kind(name="matmul_fp32", unit="FLOP/s")
+    kind.take(rated(1.0))
+    assert (kind.best, kind.peak, kind.share_of_peak) == (0, None, None)
 
 
 class Apart(SyncDevice):
@@ -214,15 +220,23 @@ def test_ranks_agree_on_the_largest_value_and_on_faults() -> None:
 
 
 def test_what_does_not_apply_says_why(sync_device: SyncDevice) -> None:
-    alone = {kind.name: kind for kind in kinds(sync_device, Ranks(None, 0, 1), full=False)}
+    def found(device: SyncDevice, ranks: int, *, full: bool) -> dict[str, tuple[Kind, list[Any]]]:
+        some = kinds(Cpu(), device, Ranks(None, 0, ranks), full=full)
+        return {kind.name: (kind, [candidate.size for candidate in sizes]) for kind, sizes in some}
+
+    alone = found(sync_device, 1, full=False)
     assert list(alone) == [
-        "memory_copy", "memory_triad", "host_to_device_pageable", "host_to_device_pinned",
-        "device_to_host_pageable", "device_to_host_pinned", "all_reduce", "all_to_all",
+        "matmul_fp32", "matmul_tf32", "matmul_bf16", "matmul_fp16", "memory_copy", "memory_triad",
+        "host_to_device_pageable", "host_to_device_pinned", "device_to_host_pageable",
+        "device_to_host_pinned", "all_reduce", "all_to_all",
     ]  # fmt: skip
-    assert alone["host_to_device_pinned"].reason == "the device computes in the host's memory"
-    assert alone["all_reduce"].reason == "one process exchanges nothing; give --nproc"
-    assert (alone["memory_copy"].reason, alone["memory_copy"].sizes[0]) == (None, 256 << 20)
-    both = {kind.name: kind for kind in kinds(Apart(FakeClock()), Ranks(None, 0, 2), full=True)}
-    assert {kind.reason for kind in both.values()} == {None}
-    assert both["all_reduce"].bus_factor == 1.0
-    assert both["all_reduce"].sizes[-1] == 1 << 30
+    reasons = {name: kind.reason for name, (kind, _) in alone.items()}
+    assert "TF32 matrix units" in (reasons["matmul_tf32"] or "")
+    assert reasons["host_to_device_pinned"] == "the device computes in the host's memory"
+    assert reasons["all_reduce"] == "one process exchanges nothing; give --nproc"
+    assert all(bool(sizes) != bool(kind.reason) for kind, sizes in alone.values())
+    assert alone["memory_copy"][1][0] == (256 << 20,)
+    both = found(Apart(FakeClock()), 2, full=True)
+    assert {kind.reason for name, (kind, _) in both.items() if "matmul" not in name} == {None}
+    assert both["all_reduce"][0].bus_factor == 1.0
+    assert both["all_reduce"][1][-1] == (1 << 30,)

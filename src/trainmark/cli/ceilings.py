@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from trainmark.cli.output import say, say_json, write_text
+from trainmark.cli.output import say, say_json
 from trainmark.errors import EXIT_FAILED
 
 NAME = "ceilings"
 EXAMPLES = """\
   trainmark ceilings                          the first device here, half a minute
   trainmark ceilings --full --nproc 8         all eight, larger sizes, a few minutes
-  trainmark ceilings --precision bf16 --budget-s 1
-  trainmark ceilings --json -o ceilings.json
+  trainmark ceilings --budget-s 1             faster, and less exact
+  trainmark ceilings --json > ceilings.json   every size, rank and repetition
 """
 _QUICK_S, _FULL_S = 3.0, 15.0  # of one measurement
 _STARTING_S = 120.0  # of ranks that import torch on a busy machine
@@ -30,9 +28,6 @@ def command(
     nproc: Annotated[
         int, typer.Option(min=1, max=1024, help="Ranks, each on a device of its own.")
     ] = 1,
-    precision: Annotated[
-        list[str] | None, typer.Option(help="Of matmuls; again for more; default: all.")
-    ] = None,
     full: Annotated[bool, typer.Option("--full", help="Larger sizes, more time for each.")] = False,
     budget_s: Annotated[
         float | None,
@@ -42,10 +37,6 @@ def command(
         float | None, typer.Option(min=1, help="Seconds for everything; default: by the budget.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="File for the JSON, in either case.")
-    ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
 ) -> None:
     """Measure matmul rates, memory, transfers and collectives of this machine."""
     from trainmark.launch.ceilings import measure_ceilings, wrong_results
@@ -59,14 +50,10 @@ def command(
             request,
             device=device,
             nproc=nproc,
-            precisions=list(dict.fromkeys(precision or [])),
             budget_s=budget,
             full=full,
             timeout_s=timeout or _STARTING_S + 3 * _MOST_KINDS * budget,
-            quiet=quiet,
         )
-    if output is not None:
-        write_text(output, json.dumps(found, indent=2, ensure_ascii=False) + "\n")
     if as_json:
         say_json(found)
     else:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from trainmark.results.record import Record
 
 RANKS_LOG = "log.launcher.txt"  # what a rank prints before it opens its own log
-_POLL_S = 0.1
+POLL_S = 0.1
 
 
 class Launched(Protocol):
@@ -69,14 +69,38 @@ def rank_environment(plan: Launched, rank: int, *, port: int) -> dict[str, str]:
     }
 
 
-def start_rank(
-    command: list[str], variables: dict[str, str], *, stdout: int, stderr: IO[bytes]
-) -> subprocess.Popen[bytes]:
-    """Start a rank in a session of its own, so that no signal of a terminal reaches it."""
-    return subprocess.Popen(
-        command, env=variables, cwd=_working_directory(), stdin=subprocess.DEVNULL,
-        stdout=stdout, stderr=stderr, start_new_session=True,
-    )  # fmt: skip
+@contextmanager
+def started(
+    run: Launched,
+    argv: list[str],
+    variables: dict[str, str],
+    placed: Sequence[Placement],
+    *,
+    stdout: int,
+    stderr: IO[bytes] | int,
+) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Start the ranks of ``run``; when the block ends, kill what is left of them.
+
+    Each has a session of its own, so that no signal of a terminal reaches it.
+    """
+    ranks: list[subprocess.Popen[bytes]] = []
+    try:
+        with held_port() as port:
+            for rank, placement in enumerate(placed):
+                own = variables | rank_environment(run, rank, port=port)
+                own[numa.PLACEMENT_VARIABLE] = placement.told()
+                process = subprocess.Popen(
+                    argv, env=own, cwd=_working_directory(), stdin=subprocess.DEVNULL,
+                    stdout=stdout, stderr=stderr, start_new_session=True,
+                )  # fmt: skip
+                ranks.append(process)
+            yield ranks
+    finally:
+        processes.kill_run(run.run_id)
+        for process in ranks:
+            process.poll()  # adds its processor time to that of our ended children
+            if process.stdout is not None:
+                process.stdout.close()
 
 
 def run_environment(plan: Launched, threads: int) -> dict[str, str]:
@@ -149,26 +173,13 @@ def _run_ranks(
 
     The sampler runs within the time over which the processor's use is counted: it is ours.
     """
-    ranks: list[subprocess.Popen[bytes]] = []
     oom_kills_before = processes.oom_kills()
     cpu_before = processes.CpuUse.now()
+    words, pipe = command(plan, python=sys.executable), subprocess.PIPE  # for a failing rank
     with (Path(plan.run_dir) / RANKS_LOG).open("wb") as log, sampled(plan, log):
-        try:
-            with held_port() as port:
-                words = command(plan, python=sys.executable)
-                for rank, placement in enumerate(placed):
-                    own = variables | rank_environment(plan, rank, port=port)
-                    own[numa.PLACEMENT_VARIABLE] = placement.told()
-                    # The pipe is for a failing rank's report.
-                    ranks.append(start_rank(words, own, stdout=subprocess.PIPE, stderr=log))
-                stop = _watch(ranks, plan, reason_to_stop)
+        with started(plan, words, variables, placed, stdout=pipe, stderr=log) as ranks:
+            stop = _watch(ranks, plan, reason_to_stop)
             failures = [] if stop else _failures(ranks)
-        finally:
-            processes.kill_run(plan.run_id)
-            for process in ranks:
-                process.poll()  # adds its processor time to that of our ended children
-                assert process.stdout is not None
-                process.stdout.close()
         ended_ns = time.perf_counter_ns()  # before the wait for the sampler's end
     return stop, {
         "t_ns": ended_ns,
@@ -212,7 +223,7 @@ def _watch(
     timeout_s = float(plan.recipe["timeout_s"])
     deadline = time.monotonic() + timeout_s
     while True:
-        time.sleep(_POLL_S)
+        time.sleep(POLL_S)
         codes = [process.poll() for process in ranks]
         # After the exit codes: a signal to every process ends the ranks too.
         stop = reason_to_stop()

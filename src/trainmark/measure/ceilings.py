@@ -1,7 +1,7 @@
 """Measure a machine's upper bounds on one rank: matmul, memory, transfers, collectives.
 
-Started by the launcher as ``python -m trainmark.measure.ceilings FOLDER``. Owns what is measured,
-and in which order. Knows no case and no vendor.
+Started by the launcher as ``python -m trainmark.measure.ceilings ASKED``, ``Asked`` as JSON. Owns
+what is measured, and in which order. Knows no case and no vendor.
 """
 
 from __future__ import annotations
@@ -9,26 +9,25 @@ from __future__ import annotations
 import json
 import os
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from trainmark import cases, devices
 from trainmark.devices import numa, rates
+from trainmark.devices.peaks import Peak, dense_peak, memory_peak
 from trainmark.errors import EnvironmentFault
 from trainmark.measure.collectives import COLLECTIVES, Ranks
 from trainmark.measure.sweep import Candidate, Point, sweep
-from trainmark.spec import Recipe
+from trainmark.spec import Precision, Recipe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from trainmark.devices.peaks import MemoryPeak, Peak
+    from trainmark.devices.peaks import MemoryPeak
     from trainmark.protocols import Device, Vendor
-    from trainmark.spec import Precision
 
-ASKED_FILE = "asked.json"
 _MIB, _GIB = 1 << 20, 1 << 30
 _SQUARES, _FULL_SQUARES = (256, 512, 1024, 2048, 4096, 8192), (16384,)
 _ARRAYS, _FULL_ARRAYS = (256 * _MIB, _GIB), (4 * _GIB,)  # far beyond most caches
@@ -43,68 +42,55 @@ class Asked:
 
     Args:
         launcher: process id of the launcher.
-        layers: rows, inner and columns of matmuls besides squares, by name.
+        folder: takes each rank's ``result_file``.
         budget_s: time of one kind, for example the matmuls of one precision.
         full: larger sizes too.
     """
 
     run_id: str
     launcher: int
+    folder: str
     device: str
     world_size: int
-    precisions: tuple[Precision, ...]
-    layers: dict[str, tuple[int, int, int]]
     budget_s: float
     full: bool
 
+    def result_file(self, rank: int) -> Path:
+        """Return the file that holds what a rank measured, as JSON."""
+        return Path(self.folder) / f"rank{rank}.json"
 
-class Kind(NamedTuple):
-    """Work on bytes that is measured over sizes.
+
+@dataclass(slots=True, kw_only=True)
+class Kind:
+    """One kind of work over sizes and what was measured of it, as docs/ceilings.md describes it.
 
     Args:
-        arrays: a run moves this many times the size.
-        reason: why it does not apply; None if it does.
+        reason: why it does not apply, and has no points; None if it does.
+        counts: which point is the kind's rate. Of memory the largest, because smaller ones may
+            lie in a cache.
     """
 
     name: str
-    work: Callable[[int], Any]
-    sizes: tuple[int, ...]
-    arrays: int = 1
-    bus_factor: float | None = None
+    unit: Literal["FLOP/s", "bytes/s"] = "bytes/s"
     reason: str | None = None
+    counts: Literal["fastest", "largest"] = "fastest"
+    bus_factor: float | None = None
+    peak: Peak | MemoryPeak | None = None
+    points: list[Point] = field(default_factory=list)
+    best: int | None = None
+    share_of_peak: float | None = None
 
-
-def described(
-    name: str,
-    unit: Literal["FLOP/s", "bytes/s"],
-    points: Sequence[Point] = (),
-    *,
-    reason: str | None = None,
-    peak: Peak | MemoryPeak | None = None,
-    largest_counts: bool = False,
-    bus_factor: float | None = None,
-) -> dict[str, Any]:
-    """Return one kind as docs/ceilings.md describes it.
-
-    Args:
-        reason: why there are no points.
-        largest_counts: the largest size measured counts, not the fastest: small ones may lie in
-            a cache.
-    """
-    measured = {place: point.rate["max"] for place, point in enumerate(points) if point.rate}
-    best = max(
-        measured, key=(lambda n: n) if largest_counts else measured.__getitem__, default=None
-    )
-    told, share = None, None
-    if peak is not None:
-        told = asdict(peak)
-        told["value"] = told["flops_per_second" if unit == "FLOP/s" else "bytes_per_second"]
-        told = {key: told[key] for key in ("value", "accelerator", "source", "date", "evidence")}
-        share = None if best is None else measured[best] / told["value"]
-    return {
-        "name": name, "unit": unit, "reason": reason, "points": [asdict(one) for one in points],
-        "best": best, "bus_factor": bus_factor, "peak": told, "share_of_peak": share,
-    }  # fmt: skip
+    def take(self, points: list[Point]) -> None:
+        """Take what was measured, and find the point that counts."""
+        self.points = points
+        found = {place: point.rate["max"] for place, point in enumerate(points) if point.rate}
+        if not found:
+            return
+        self.best = max(found) if self.counts == "largest" else max(found, key=found.__getitem__)
+        peak = self.peak
+        if peak is not None:
+            most = peak.flops_per_second if isinstance(peak, Peak) else peak.bytes_per_second
+            self.share_of_peak = found[self.best] / most
 
 
 def refusal(vendor: Vendor, device: Device, precision: Precision) -> str | None:
@@ -133,111 +119,92 @@ def matmul_candidates(
     ]  # fmt: skip
 
 
-def kinds(device: Device, ranks: Ranks, *, full: bool) -> list[Kind]:
-    """Return what is measured on bytes, in order."""
-    arrays = _ARRAYS + full * _FULL_ARRAYS
-    transfers, messages = _TRANSFERS + full * _FULL_TRANSFERS, _MESSAGES + full * _FULL_MESSAGES
-    found = [
-        Kind("memory_copy", partial(rates.copy, device), arrays, arrays=2),
-        Kind("memory_triad", partial(rates.triad, device), arrays, arrays=3),
-    ]
-    for name, up in (("host_to_device", True), ("device_to_host", False)):
-        for memory, pinned in (("pageable", False), ("pinned", True)):
-            work = partial(rates.transfer, device, to_device=up, pinned=pinned)
-            same = "the device computes in the host's memory" if work(4) is None else None
-            found.append(Kind(f"{name}_{memory}", work, transfers, reason=same))
-    alone = "one process exchanges nothing; give --nproc" if ranks.count == 1 else None
-    for name, collective in COLLECTIVES.items():
-        factor = None if alone else rates.bus_factor(name, ranks.count)
-        exchange = partial(collective, device, ranks)
-        found.append(Kind(name, exchange, messages, bus_factor=factor, reason=alone))
+def _of_bytes(
+    work: Callable[[int], Any], sizes: Sequence[int], *, arrays: int = 1
+) -> list[Candidate]:
+    """Return work of ``sizes`` in bytes, a run of which moves ``arrays`` times as many."""
+    return [Candidate((n,), "", arrays * n, 4.0 * n, partial(work, n)) for n in sizes]
+
+
+def shapes(*, full: bool) -> dict[tuple[int, int, int], str]:
+    """Return the matmuls to measure: squares, and cases' layers with their names."""
+    found = {(n, n, n): "" for n in _SQUARES + full * _FULL_SQUARES}
+    for case in cases.load_all()[0]:
+        for layer, shape in case.layers.items():
+            found[shape] = ", ".join(filter(None, (found.get(shape), f"{case.name} {layer}")))
     return found
 
 
-def run_rank(asked: Asked, rank: int, say: Callable[[str], None]) -> dict[str, Any]:
-    """Return everything that one rank measures; all ranks begin each kind together."""
-    from trainmark import devices
-    from trainmark.devices.peaks import dense_peak, memory_peak
+def kinds(
+    vendor: Vendor, device: Device, ranks: Ranks, *, full: bool
+) -> Iterator[tuple[Kind, list[Candidate]]]:
+    """Yield what is measured, in order; the device is in a kind's precision until the next."""
+    product = device.describe()["name"]
+    for precision in get_args(Precision):
+        why, peak = refusal(vendor, device, precision), dense_peak(product, precision)
+        matmuls = [] if why else matmul_candidates(device, precision, shapes(full=full))
+        yield Kind(name=f"matmul_{precision}", unit="FLOP/s", reason=why, peak=peak), matmuls
+    for name, move, arrays in (("copy", rates.copy, 2), ("triad", rates.triad, 3)):
+        sizes = _ARRAYS + full * _FULL_ARRAYS
+        kind = Kind(name=f"memory_{name}", counts="largest", peak=memory_peak(product))
+        yield kind, _of_bytes(partial(move, device), sizes, arrays=arrays)
+    for name, up in (("host_to_device", True), ("device_to_host", False)):
+        for memory, pinned in (("pageable", False), ("pinned", True)):
+            copy = partial(rates.transfer, device, to_device=up, pinned=pinned)
+            why = "the device computes in the host's memory" if copy(4) is None else None
+            sizes = () if why else _TRANSFERS + full * _FULL_TRANSFERS
+            yield Kind(name=f"{name}_{memory}", reason=why), _of_bytes(copy, sizes)
+    for name, collective in COLLECTIVES.items():
+        kind, sizes = Kind(name=name), _MESSAGES + full * _FULL_MESSAGES
+        if ranks.count == 1:
+            kind.reason, sizes = "one process exchanges nothing; give --nproc", ()
+        else:
+            kind.bus_factor = rates.bus_factor(name, ranks.count)
+        yield kind, _of_bytes(partial(collective, device, ranks), sizes)
 
+
+def run_rank(asked: Asked, rank: int) -> dict[str, Any]:
+    """Return everything that one rank measures; all ranks begin each kind together."""
     vendor = devices.choose(asked.device)
     device = vendor.open(rank, asked.world_size)
-    facts, here = device.describe(), vendor.rank_memory(asked.world_size)
+    here = vendor.rank_memory(asked.world_size)
     total = here.rank_bytes if here else device.memory().total_bytes
-    # Half, because what was measured before may not be free again yet.
-    memory_bytes = (total or _UNKNOWN_MEMORY_BYTES) / 2
-    timed = partial(sweep, device, budget_ns=asked.budget_s * 1e9, memory_bytes=memory_bytes)
-    shapes = {(n, n, n): "" for n in _SQUARES + asked.full * _FULL_SQUARES}
-    for layer, shape in asked.layers.items():
-        shapes[shape] = ", ".join(filter(None, (shapes.get(shape), layer)))
     measured = []
     with Ranks.joined(vendor.collective_backend, rank, asked.world_size) as ranks:
-
-        def begin(name: str) -> None:
+        for kind, candidates in kinds(vendor, device, ranks, full=asked.full):
             ranks.most(0.0)
-            say(name)
-
-        for precision in asked.precisions:
-            begin(name := f"matmul_{precision}")
-            why, points = refusal(vendor, device, precision), []
-            if why is None:
-                points = timed(matmul_candidates(device, precision, shapes))
-            peak = dense_peak(facts["name"], precision)
-            measured.append(described(name, "FLOP/s", points, reason=why, peak=peak))
-        for kind in kinds(device, ranks, full=asked.full):
-            begin(kind.name)
-            measured.append(_measured(kind, timed, ranks, memory_peak(facts["name"])))
+            if rank == 0:
+                print(f"trainmark: {kind.name}", flush=True)
+            # What is collective goes by what all ranks agree on.
+            timing: dict[str, Any] = {}
+            if kind.bus_factor is not None:
+                timing = {"clock": ranks.clock, "elapsed": ranks.elapsed_ns}
+            points = sweep(
+                device, candidates, budget_ns=asked.budget_s * 1e9, bus_factor=kind.bus_factor,
+                # Half, because what was measured before may not be free again yet.
+                memory_bytes=(total or _UNKNOWN_MEMORY_BYTES) / 2, **timing,
+            )  # fmt: skip
+            kind.take(points)
+            measured.append(asdict(kind))
     return {
-        "rank": rank, "device": facts,
+        "rank": rank, "device": device.describe(),
         "collectives": vendor.collective_library() if asked.world_size > 1 else None,
         "measurements": measured,
     }  # fmt: skip
 
 
-def _measured(
-    kind: Kind, timed: Callable[..., list[Point]], ranks: Ranks, peak: MemoryPeak | None
-) -> dict[str, Any]:
-    """Measure work on bytes; what is collective by what all ranks agree on."""
-    candidates = [
-        Candidate((size,), "", kind.arrays * size, 4.0 * size, partial(kind.work, size))
-        for size in (() if kind.reason else kind.sizes)
-    ]
-    alone, in_memory = kind.bus_factor is None, kind.arrays > 1
-    points = timed(
-        candidates, bus_factor=kind.bus_factor,
-        clock=perf_counter_ns if alone else ranks.clock,
-        elapsed=rates.elapsed_ns if alone else ranks.elapsed_ns,
-    )  # fmt: skip
-    return described(
-        kind.name, "bytes/s", points, reason=kind.reason, largest_counts=in_memory,
-        peak=peak if in_memory else None, bus_factor=kind.bus_factor,
-    )  # fmt: skip
-
-
-def result_file(rank: int) -> str:
-    """Return the name of the file that holds what a rank measured."""
-    return f"rank{rank}.json"
-
-
-def main(folder: Path) -> None:
+def main(asked: Asked) -> None:
     """Measure as the rank that the environment names."""
     from trainmark.measure.worker import die_with_parent
 
-    written = json.loads((folder / ASKED_FILE).read_text(encoding="utf-8"))
-    layers = {name: tuple(shape) for name, shape in written["layers"].items()}
-    asked = Asked(**{**written, "layers": layers})
     die_with_parent()
     if os.getppid() != asked.launcher:
         sys.exit("the launcher died")
     placement = numa.take(os.environ.get(numa.PLACEMENT_VARIABLE))  # before torch starts threads
     rank = int(os.environ["RANK"])
-
-    def say(name: str) -> None:
-        if rank == 0:
-            print(f"trainmark: {name}", flush=True)
-
-    found = {"placement": placement, **run_rank(asked, rank, say)}
-    (folder / result_file(rank)).write_text(json.dumps(found, allow_nan=False), encoding="utf-8")
+    found = json.dumps({"placement": placement, **run_rank(asked, rank)}, allow_nan=False)
+    asked.result_file(rank).write_text(found, encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Asked(**json.loads(sys.argv[1])))

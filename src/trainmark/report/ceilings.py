@@ -74,26 +74,23 @@ def _sizes_table(kinds: Sequence[Kind]) -> Table:
 
     Of collectives both bandwidths, of matmuls the layers that have the shape.
     """
-    columns: dict[str, dict[tuple[int, ...], float]] = {}
-    names: dict[tuple[int, ...], str] = {}
-    for kind in kinds:
-        for field, more in (("rate", ""), ("algorithm_rate", " algorithm")):
-            for point in kind["points"]:
-                size = tuple(point["size"])
-                names[size] = point["name"]
-                if point[field]:
-                    columns.setdefault(_name(kind) + more, {})[size] = point[field]["max"]
-    sizes, heads = sorted(names, key=prod), [*columns]
-    wanted = [columns[head].get(size) for size in sizes for head in heads]
-    texts, unit = cells.scaled(wanted, kinds[0]["unit"])
-    shown = ["" if value is None else text for value, text in zip(wanted, texts, strict=True)]
+    layers = {tuple(point["size"]): point["name"] for kind in kinds for point in kind["points"]}
+    measured = {
+        (_name(kind) + more, tuple(point["size"])): point[field]["max"]
+        for kind in kinds
+        for field, more in (("rate", ""), ("algorithm_rate", " algorithm"))
+        for point in kind["points"]
+        if point[field]
+    }
+    texts, unit = cells.scaled([*measured.values()], kinds[0]["unit"])
+    shown = dict(zip(measured, texts, strict=True))
+    heads = tuple(dict.fromkeys(head for head, _ in measured))
     rows = [
-        (size_text(size), *shown[len(heads) * place :][: len(heads)], names[size])
-        for place, size in enumerate(sizes)
+        (size_text(size), *(shown.get((head, size), "") for head in heads), layers[size])
+        for size in sorted(layers, key=prod)
     ]
-    if not any(names.values()):
-        return Table((f"max, {unit}", *heads), tuple(row[:-1] for row in rows))
-    return Table((f"max, {unit}", *heads, "layer of"), tuple(rows))
+    end = None if any(layers.values()) else -1  # without the column of layers
+    return Table((f"max, {unit}", *heads, "layer of")[:end], tuple(row[:end] for row in rows))
 
 
 def _name(kind: Kind) -> str:
