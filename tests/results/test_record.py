@@ -214,7 +214,8 @@ def test_an_impossible_mfu_of_a_given_peak_fails_the_run_too(run_dir: Path, prod
         assert note is not None
         assert (note.code.startswith("given_peak"), note.args["tflops"]) == (True, tflops)
     assert built.cause is not None
-    assert built.cause.message.code == "mfu_above_one"
+    assert built.cause.kind == "peak_exceeded"
+    assert built.cause.message.code == "mfu_above_given_peak"
 
 
 def test_a_quality_above_the_best_possible_is_noted(run_dir: Path) -> None:

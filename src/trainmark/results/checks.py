@@ -32,7 +32,8 @@ def broken(plan: Plan, timeline: RunTimeline, figures: dict[str, FigureEntry]) -
         ("impossible_figure", _steps(plan, timeline)),
         ("impossible_figure", _whole(plan, timeline)),
         ("not_trained", _training(timeline)),
-        ("impossible_figure", _utilisation(figures)),
+        ("impossible_figure", _utilisation(figures) if plan.peak_tflops is None else ()),
+        ("peak_exceeded", _given_peak(plan, figures)),
     )
     for kind, faults in rules:
         for fault in faults:
@@ -82,6 +83,12 @@ def _utilisation(figures: dict[str, FigureEntry]) -> Iterator[Message]:
     mfu = figures["MFU"].value
     if mfu is not None and mfu > 100:
         yield message("mfu_above_one", share=mfu / 100)
+
+
+def _given_peak(plan: Plan, figures: dict[str, FigureEntry]) -> Iterator[Message]:
+    mfu = figures["MFU"].value
+    if plan.peak_tflops is not None and mfu is not None and mfu > 100:
+        yield message("mfu_above_given_peak", share=mfu / 100, tflops=plan.peak_tflops)
 
 
 def _training(timeline: RunTimeline) -> Iterator[Message]:
