@@ -17,7 +17,10 @@ from trainmark import devices
 from trainmark.cli.app import main
 from trainmark.results import record
 
-VERBS = ("run", "list", "doctor", "prepare", "show", "report", "record", "analyze", "schema")
+VERBS = (
+    "run", "list", "doctor", "ceilings", "prepare", "show", "report", "record", "check", "analyze",
+    "schema",
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -37,6 +40,17 @@ def cli(monkeypatch, capsys, tmp_path):
         return code, out, err
 
     return call
+
+
+def test_a_folder_closed_to_this_user_is_named(cli, monkeypatch):
+    def closed(*_, **__):
+        raise PermissionError(13, "Permission denied", "/closed/data")
+
+    monkeypatch.setattr(Path, "is_dir", closed)
+    code, out, err = cli("run", "toy", "--data", "/closed/data")
+    assert (code, out) == (2, "")
+    assert "/closed/data" in err
+    assert "Traceback" not in err
 
 
 def test_every_help_begins_with_examples(cli):

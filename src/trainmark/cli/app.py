@@ -28,7 +28,7 @@ from trainmark.cli import (
     show,
 )
 from trainmark.cli.help_ import with_examples
-from trainmark.errors import EXIT_FAILED, TrainmarkError
+from trainmark.errors import EXIT_FAILED, EnvironmentFault, TrainmarkError
 
 _CTRL_C = 130  # what typer ends with then, without a word; no verb of ours ends so
 
@@ -93,6 +93,14 @@ def main() -> None:
         # The reader of our output went away, as `head` does: no fault of the run's.
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - until the process ends
         sys.exit(EXIT_FAILED)
+    except PermissionError as error:  # a folder on the way to a file may be closed to this user
+        fault = EnvironmentFault(
+            "not permitted for this user",
+            where=str(error.filename),
+            remedy="choose another folder, or ask for the permission",
+        )
+        print(f"trainmark: {fault}", file=sys.stderr)
+        sys.exit(fault.exit_code)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
