@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmark.measure.over_time import CounterDifference, Weighted
+from trainmark.measure.over_time import Energy, Quantity, energy, quantity
 from trainmark.spec import message
 
 if TYPE_CHECKING:
@@ -21,11 +21,13 @@ TIMES = st.lists(st.integers(-50, 150), min_size=1, max_size=20, unique=True).ma
 VALUES = st.lists(st.integers(-1000, 1000), min_size=20, max_size=20)
 
 
-def weighted(interval: tuple[int, int], readings: Sequence[tuple[int, float]]) -> Weighted:
-    found = Weighted(interval)
-    for t_ns, value in readings:
-        found.add(t_ns, {"": value})
-    return found
+def mean_of(
+    interval: tuple[float, float], readings: Sequence[tuple[float, float | None]]
+) -> Quantity | None:
+    """Return the summary of a quantity from readings of which some are not in the interval."""
+    inside = [(t, value) for t, value in readings if interval[0] <= t <= interval[1]]
+    times, values = np.array(inside, dtype=float).reshape(-1, 2).T
+    return quantity(times, values, interval)
 
 
 def nearest_mean(interval: tuple[int, int], inside: Sequence[tuple[int, int]]) -> float:
@@ -47,55 +49,46 @@ def test_a_mean_gives_each_moment_the_value_of_the_nearest_reading(
 ) -> None:
     readings = list(zip(times, values, strict=False))
     inside = [(t, value) for t, value in readings if interval[0] <= t <= interval[1]]
-    found = weighted(interval, readings)
-    means = found.means()
-    assert found.readings == len(inside)
+    found = mean_of(interval, readings)
     if not inside:
-        assert means == {}
+        assert found is None
         return
-    assert means[""] == pytest.approx(nearest_mean(interval, inside), rel=1e-12, abs=1e-12)
+    assert found is not None
+    assert found.readings == len(inside)
+    assert found.mean == pytest.approx(nearest_mean(interval, inside), rel=1e-12, abs=1e-12)
     assert found.lowest == min(value for _, value in inside)
     assert found.highest == max(value for _, value in inside)
     edges = [interval[0], *(t for t, _ in inside), interval[1]]
-    assert found.gap_ns == max(b - a for a, b in pairwise(edges))
+    assert found.longest_gap_s == max(b - a for a, b in pairwise(edges))
 
 
 def test_uneven_readings_weigh_by_time_not_by_number() -> None:
     # 10 until 4, halfway to the next reading; 20 until 9; 30 until 10.
-    found = weighted((0, 10), [(0, 10.0), (8, 20.0), (10, 30.0)])
-    assert found.means() == {"": (10 * 4 + 20 * 5 + 30 * 1) / 10}
-    assert found.gap_ns == 8
+    found = mean_of((0, 10), [(0, 10.0), (8, 20.0), (10, 30.0)])
+    assert found is not None
+    assert (found.mean, found.longest_gap_s) == ((10 * 4 + 20 * 5 + 30 * 1) / 10, 8)
 
 
 def test_a_single_reading_stands_for_the_whole_interval() -> None:
-    assert weighted((0, 10), [(7, 3.0)]).means() == {"": 3.0}
+    found = mean_of((0, 10), [(7, 3.0)])
+    assert found is not None
+    assert (found.mean, found.longest_gap_s) == (3.0, 7)
 
 
-def test_a_reading_out_of_order_or_outside_changes_nothing() -> None:
-    found = weighted((0, 10), [(-1, 99.0), (2, 1.0), (2, 99.0), (1, 99.0), (11, 99.0)])
-    assert (found.means(), found.readings, found.highest) == ({"": 1.0}, 1, 1.0)
+def test_a_reading_that_does_not_tell_the_quantity_changes_nothing() -> None:
+    untold = [(-1, None), (1, None), (5, None)]
+    assert mean_of((0, 10), untold) is None
+    readings = [(2, 1.0), (9, 3.0)]
+    assert mean_of((0, 10), sorted(untold + readings)) == mean_of((0, 10), readings)
+    counted = [(-4, 1.0), (0, 2.0), (10, 6.0)]
+    assert counter((0, 10), sorted(untold + counted)) == counter((0, 10), counted)
 
 
-def test_a_name_that_a_reading_lacks_is_0_there() -> None:
-    found = Weighted((0, 10))
-    for t_ns, reasons in ((1, []), (4, ["cap"]), (6, ["cap", "heat"]), (9, [])):
-        found.add(t_ns, {"": float(bool(reasons)), **dict.fromkeys(reasons, 1.0)})
-    # "cap" from 2.5 to 7.5, "heat" from 5 to 7.5.
-    assert found.means() == {"": 0.5, "cap": 0.5, "heat": 0.25}
-
-
-def test_names_are_bounded() -> None:
-    found = Weighted((0, 1000))
-    for t_ns in range(1000):
-        found.add(t_ns, {str(t_ns): 1.0})
-    assert len(found.means()) == 65
-
-
-def counter(interval: tuple[int, int], readings: Sequence[tuple[int, float]]) -> CounterDifference:
-    found = CounterDifference(interval)
-    for t_ns, value in readings:
-        found.add(t_ns, value)
-    return found
+def counter(
+    interval: tuple[float, float], readings: Sequence[tuple[float, float | None]]
+) -> Energy:
+    times, values = np.array(readings, dtype=float).reshape(-1, 2).T
+    return energy(times, values, interval)
 
 
 @given(
@@ -108,24 +101,23 @@ def test_a_counter_is_interpolated_at_both_edges(
 ) -> None:
     values = np.cumsum(steps)[: len(times)].tolist()
     found = counter(edges, list(zip(times, values, strict=True)))
-    rose, reason = found.difference()
     if times[0] > edges[0] or times[-1] < edges[1]:
-        assert (rose, reason) == (None, message("counter_not_around"))
+        assert found == Energy(reason=message("counter_not_around"))
         return
     around = [
         next(b - a for a, b in pairwise(times) if a < edge < b)
         for edge in edges
         if edge not in times
     ]
-    assert found.between_ns == sum(around)
+    assert found.between_s == sum(around)
     if sum(around) > 0.1 * (edges[1] - edges[0]):
-        assert rose is None
-        assert reason is not None
-        assert reason.code == "counter_read_seldom"
+        assert found.joules is None
+        assert found.reason is not None
+        assert found.reason.code == "counter_read_seldom"
         return
     first, last = np.interp(edges, times, values)
-    assert rose == pytest.approx(last - first)
-    assert reason is None
+    assert found.joules == pytest.approx(last - first)
+    assert found.reason is None
 
 
 @pytest.mark.parametrize(
@@ -145,12 +137,12 @@ def test_a_counter_is_interpolated_at_both_edges(
 def test_a_difference_that_is_not_known_is_none_with_its_reason(
     readings: list[tuple[int, float]], reason: str
 ) -> None:
-    rose, why = counter((0, 10), readings).difference()
-    assert rose is None
-    assert why is not None
-    assert why.code == reason
+    found = counter((0, 10), readings)
+    assert found.joules is None
+    assert found.reason is not None
+    assert found.reason.code == reason
 
 
 def test_a_counter_that_began_anew_before_or_after_counts() -> None:
     readings = [(-9, 7.0), (-4, 1.0), (0, 2.0), (10, 6.0), (15, 0.0)]
-    assert counter((0, 10), readings).difference() == (4.0, None)
+    assert counter((0, 10), readings) == Energy(joules=4.0, between_s=0.0)

@@ -59,7 +59,7 @@ def test_what_is_not_known_has_the_usual_mark(tmp_path: Path) -> None:
     lines = [devices(t_s, {"index": 0}, busy(t_s, 1, energy_j=None)) for t_s in TIMES_S]
     found = rows(built(tmp_path, [start(0, 1), *lines, end()]))
     assert found[0] == ("0", *["/"] * 7, "5")
-    assert found[1][6:] == ("22% (power_cap)", "/", "5")
+    assert found[1][6:] == ("22% power_cap", "/", "5")
 
 
 def test_the_host_has_its_own_power_and_energy(tmp_path: Path) -> None:

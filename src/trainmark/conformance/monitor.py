@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from trainmark.protocols import DeviceSample, MonitorFault
 
@@ -12,33 +13,25 @@ if TYPE_CHECKING:
 
     from trainmark.protocols import Monitor
 
-_WORDS = ("name", "uuid")
-_BYTES = ("memory_used_bytes", "memory_total_bytes")
-# Lowest and highest of what is not only positive; beyond 1e15 is a tool's word for "unknown".
-_BOUNDS = {"temperature_c": (-60.0, 250.0), "utilization_percent": (0.0, 100.0)}
-_POSITIVE = (0.0, 1e15)
+_SAMPLES = TypeAdapter(
+    list[DeviceSample],
+    config=ConfigDict(strict=True, allow_inf_nan=False, revalidate_instances="always"),
+)
 
 
 def sample_faults(sample: Any) -> list[str]:
     """Return what is wrong with a reading of one device: values of another type or impossible."""
     if not isinstance(sample, DeviceSample):
         return [f"{sample!r} is no DeviceSample"]
-    found = []
-    for name, value in sample.told().items():
-        if name in _WORDS:
-            right = isinstance(value, str) and value != ""
-        elif name == "throttle_reasons":
-            right = isinstance(value, tuple) and all(isinstance(one, str) for one in value)
-        else:
-            whole = name == "index" or name in _BYTES
-            least, most = _BOUNDS.get(name, _POSITIVE)
-            right = isinstance(value, int if whole else int | float) and least <= value <= most
-            right = right and not isinstance(value, bool) and math.isfinite(value)
-        if not right:
-            found.append(f"{name} of a DeviceSample is {value!r}")
-    if (sample.memory_used_bytes or 0) > (sample.memory_total_bytes or math.inf):
-        found.append("memory_used_bytes of a DeviceSample is more than memory_total_bytes")
-    return found
+    try:
+        _SAMPLES.validate_python([sample])
+    except ValidationError as error:
+        names = dict.fromkeys(str(fault["loc"][1]) for fault in error.errors())
+        return [f"{name} of a DeviceSample is {getattr(sample, name)!r}" for name in names]
+    used, total = sample.memory_used_bytes, sample.memory_total_bytes
+    if used is not None and total is not None and used > total:
+        return ["memory_used_bytes of a DeviceSample is more than memory_total_bytes"]
+    return []
 
 
 def reading_faults(monitor: Monitor, numbers: Sequence[int]) -> list[str]:

@@ -7,17 +7,14 @@ of another name.
 from __future__ import annotations
 
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trainmark.measure.over_time import MOST_UNSEEN
-from trainmark.spec import Figure, message
+from trainmark.spec import Figure, Message, message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from trainmark.measure.telemetry import IntervalName, Quantity, Telemetry, Use
+    from trainmark.measure.telemetry import IntervalName, Telemetry, Use
     from trainmark.measure.timeline import RunTimeline
-    from trainmark.spec import Message
 
 
 def compute(
@@ -28,28 +25,18 @@ def compute(
     Args:
         on_host: ranks share the host's processors, whose packages then count as the devices.
     """
+    names = ("utilization", "power", "temperature", "energy_per_sample", "energy_to_target")
+    if telemetry is None:
+        return dict.fromkeys(names, Figure(None, message("not_sampled")))
     ranks, samples = len(timeline.ranks), timeline.counts.samples
-    uses, untold = _uses(telemetry, "train", ranks, on_host=False)
-    figures = {
-        "utilization": _figure(uses, untold, "utilization_percent", lambda x: x.mean, fmean),
-        "power": _figure(uses, untold, "power_w", lambda x: x.mean, fmean),
-        "temperature": _figure(uses, untold, "temperature_c", lambda x: x.highest, max),
+    uses = _uses(telemetry, "train", ranks)
+    return {
+        "utilization": _figure(uses, "utilization_percent"),
+        "power": _figure(uses, "power_w"),
+        "temperature": _figure(uses, "temperature_c", peak=True),
+        **_energies(telemetry, "energy_per_sample", "train", ranks, samples, on_host=on_host),
+        **_energies(telemetry, "energy_to_target", "to_target", ranks, 1, on_host=on_host),
     }
-    asked: tuple[tuple[str, IntervalName, int], ...] = (
-        ("energy_per_sample", "train", samples), ("energy_to_target", "to_target", 1),
-    )  # fmt: skip
-    for name, interval, amount in asked:
-        uses, untold = _uses(telemetry, interval, ranks, on_host=on_host)
-        if telemetry is None or not uses or not amount:
-            figures[name] = Figure(None, untold or message("nothing_trained"))
-            continue
-        figures[name] = energy = _energy(uses, amount, telemetry.monitor, on_host=on_host)
-        start_s, end_s = telemetry.intervals_s[interval]
-        estimate = _estimate(uses, end_s - start_s, telemetry.monitor, on_host=on_host)
-        if energy.value is None and estimate is not None:
-            joules, note = estimate
-            figures[f"estimated_{name}"] = Figure(joules / amount, note=note)
-    return figures
 
 
 def peak_memory_bytes(telemetry: Telemetry | None) -> float | None:
@@ -60,67 +47,71 @@ def peak_memory_bytes(telemetry: Telemetry | None) -> float | None:
     return max(peaks, default=None)
 
 
-def _uses(
-    telemetry: Telemetry | None, interval: IntervalName, ranks: int, *, on_host: bool
-) -> tuple[list[Use], Message | None]:
-    """Return the readings of every rank's device, or of the host; none and why."""
-    if telemetry is None:
-        return [], message("not_sampled")
+def _uses(telemetry: Telemetry, interval: IntervalName, ranks: int) -> list[Use] | Message:
+    """Return the readings of every rank's device, or why there are none."""
     if interval not in telemetry.intervals_s:
-        return [], message("nothing_trained" if interval == "train" else "target_not_reached")
-    if on_host:  # it is always read, only perhaps not in this time
-        return [telemetry.host[interval]], None
-    found = [device.over[interval] for device in telemetry.devices]
-    if telemetry.monitor is None and not any(use.readings for use in found):
-        return [], message("devices_unmonitored")
+        return message("nothing_trained" if interval == "train" else "target_not_reached")
+    uses = [device.over[interval] for device in telemetry.devices]
+    if telemetry.monitor is None and not any(use.readings for use in uses):
+        return message("devices_unmonitored")
     known = sum(len(device.ranks) for device in telemetry.devices)
     if known < ranks:
-        return [], message("devices_unknown", known=known, ranks=ranks)
-    reasons = [use.reason for use in found if use.reason is not None]
-    return ([], reasons[0]) if reasons else (found, None)
+        return message("devices_unknown", known=known, ranks=ranks)
+    return uses if all(use.readings for use in uses) else message("no_reading_in_interval")
 
 
-def _figure(
-    uses: Sequence[Use],
-    untold: Message | None,
-    name: str,
-    value: Callable[[Quantity], float],
-    over: Callable[[list[float]], float],
-) -> Figure:
-    """Return one figure over the values of all devices."""
+def _figure(uses: list[Use] | Message, name: str, *, peak: bool = False) -> Figure:
+    """Return the mean over the devices and the time, or the highest reading of any device."""
+    if isinstance(uses, Message):
+        return Figure(None, uses)
     found = [use.quantities[name] for use in uses if name in use.quantities]
-    if not uses or len(found) < len(uses):
-        return Figure(None, untold or message("quantity_untold", quantity=name))
+    if len(found) < len(uses):
+        return Figure(None, message("quantity_untold", quantity=name))
     note = message("over_devices", devices=len(found), readings=min(x.readings for x in found))
-    return Figure(over([value(item) for item in found]), note=note)
+    if peak:
+        return Figure(max(item.highest for item in found), note=note)
+    return Figure(fmean(item.mean for item in found), note=note)
 
 
-def _energy(uses: Sequence[Use], amount: int, monitor: str | None, *, on_host: bool) -> Figure:
-    """Return the joules that the counters rose by over ``amount``, with their source."""
-    reasons = [use.energy.reason for use in uses if use.energy.reason is not None]
-    if reasons:
-        return Figure(None, reasons[0])
-    between_s = max(use.energy.between_s for use in uses)
-    note = message("energy_of_packages", between_s=between_s)
-    if not on_host:
-        devices = len(uses)
-        note = message("energy_of_devices", devices=devices, monitor=monitor, between_s=between_s)
-    return Figure(sum(use.energy.joules or 0.0 for use in uses) / amount, note=note)
+def _energies(
+    telemetry: Telemetry,
+    figure: str,
+    interval: IntervalName,
+    ranks: int,
+    amount: int,
+    *,
+    on_host: bool,
+) -> dict[str, Figure]:
+    """Return joules over ``amount``: counted or, if they are unknown, also estimated from power.
 
-
-def _estimate(
-    uses: Sequence[Use], length_s: float, monitor: str | None, *, on_host: bool
-) -> tuple[float, Message] | None:
-    """Return power readings times time; None where they are missing or too far apart.
-
-    Of the host, the power of the whole node.
+    There is no estimate where power was not told or is known too seldom. Of the host, it is that of
+    the whole node.
     """
+    uses = _uses(telemetry, interval, ranks)
+    if on_host and interval in telemetry.host:  # always read, only perhaps not in this time
+        uses = [telemetry.host[interval]]
+    if not amount:
+        uses = message("nothing_trained")
+    if isinstance(uses, Message):
+        return {figure: Figure(None, uses)}
+    whose: dict[str, Any] = {} if on_host else {"devices": len(uses), "monitor": telemetry.monitor}
+    found = [use.energy for use in uses]
+    unknown = next((energy.reason for energy in found if energy.reason is not None), None)
+    if unknown is None:
+        between_s = max(energy.between_s or 0.0 for energy in found)
+        note = message("energy_of_packages" if on_host else "energy_of_devices",
+                       between_s=between_s, **whose)  # fmt: skip
+        joules = sum(energy.joules or 0.0 for energy in found)
+        return {figure: Figure(joules / amount, note=note)}
     name = "node_power_w" if on_host else "power_w"
-    found = [use.quantities[name] for use in uses if name in use.quantities]
-    gap_s = max((item.longest_gap_s for item in found), default=0.0)
-    if len(found) < len(uses) or gap_s > MOST_UNSEEN * length_s:
-        return None
-    note = message("estimated_of_node", gap_s=gap_s)
-    if not on_host:
-        note = message("estimated_of_devices", devices=len(uses), monitor=monitor, gap_s=gap_s)
-    return sum(item.mean for item in found) * length_s, note
+    powers = [use.quantities[name] for use in uses if name in use.quantities]
+    gap_s = max((power.longest_gap_s for power in powers), default=0.0)
+    start_s, end_s = telemetry.intervals_s[interval]
+    if len(powers) < len(uses) or gap_s > MOST_UNSEEN * (end_s - start_s):
+        return {figure: Figure(None, unknown)}
+    note = message("estimated_of_node" if on_host else "estimated_of_devices", gap_s=gap_s, **whose)
+    joules = sum(power.mean for power in powers) * (end_s - start_s)
+    return {
+        figure: Figure(None, unknown),
+        f"estimated_{figure}": Figure(joules / amount, note=note),
+    }

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Protocol, runtime_checkable
+
+from annotated_types import Interval, Len
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -12,11 +14,17 @@ if TYPE_CHECKING:
 # these words for every vendor; all others mean that it is too hot, badly fed or disturbed.
 SET_LIMITS = frozenset({"power_cap", "set_clocks"})
 FaultKind = Literal["absent", "hung", "failed", "unreadable"]
+Measured = Annotated[float, Interval(ge=0, le=1e15)]  # beyond is a tool's word for "unknown"
+Bytes = Annotated[int, Interval(ge=0, le=10**15)]
+Percent = Annotated[float, Interval(ge=0, le=100)]
+Word = Annotated[str, Len(1, 200)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSample:
     """One reading of one device; what is not told is None, never 0.
+
+    The bounds are checked when samples are read from their file, and by the conformance tests.
 
     Args:
         index: the device's number among those of this machine, as the monitor counts them,
@@ -29,18 +37,18 @@ class DeviceSample:
         energy_j: a counter that only rises while the driver is loaded. Never computed from power.
     """
 
-    index: int
-    name: str | None = None
-    uuid: str | None = None
-    temperature_c: float | None = None
-    power_w: float | None = None
-    memory_used_bytes: int | None = None
-    memory_total_bytes: int | None = None
-    utilization_percent: float | None = None
-    clock_mhz: float | None = None
-    memory_clock_mhz: float | None = None
-    throttle_reasons: tuple[str, ...] | None = None
-    energy_j: float | None = None
+    index: Annotated[int, Interval(ge=0, le=10**6)]
+    name: Word | None = None
+    uuid: Word | None = None
+    temperature_c: Annotated[float, Interval(ge=-60, le=250)] | None = None
+    power_w: Measured | None = None
+    memory_used_bytes: Bytes | None = None
+    memory_total_bytes: Bytes | None = None
+    utilization_percent: Percent | None = None
+    clock_mhz: Measured | None = None
+    memory_clock_mhz: Measured | None = None
+    throttle_reasons: tuple[Word, ...] | None = None
+    energy_j: Measured | None = None
 
     def told(self) -> dict[str, Any]:
         """Return what is known, by name."""

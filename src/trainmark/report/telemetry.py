@@ -29,9 +29,10 @@ def _pair(use: Use, *names: str, unit: float = 1.0, lowest: bool = False) -> str
 
 
 def _row(name: str, use: Use) -> tuple[str, ...]:
-    throttled = cells.NOTHING if use.throttled is None else f"{100 * use.throttled:.0f}%"
-    if use.throttle_reasons:
-        throttled += f" ({', '.join(use.throttle_reasons)})"
+    throttled = cells.NOTHING
+    if use.throttled is not None:
+        shares = [f"{share:.0%} {name}" for name, share in use.throttled.items()]
+        throttled = ", ".join(shares) or "0%"
     (energy,), unit = cells.scaled([use.energy.joules], "J")
     return (
         name,

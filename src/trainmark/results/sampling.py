@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 _THROTTLED = 0.01  # of the measured time; less is one reading of many
 _FEW_READINGS = 5
 _LOST_READINGS = 3  # that the sampler owes at the end of the run
-_SOURCE_OF_HOST = "psutil"  # whose faults are those of ``host``
 
 
 def throttled(telemetry: Telemetry | None) -> Iterator[Message]:
@@ -34,21 +33,20 @@ def _lowered(telemetry: Telemetry, *, at_limit: bool) -> dict[str, Any]:
     """
     found = []
     for device in telemetry.devices:
-        told = device.over["measured"].throttle_reasons if "measured" in device.over else {}
-        counted = {name: part for name, part in told.items() if (name in SET_LIMITS) is at_limit}
-        share = max(counted.values(), default=0.0)
-        if share > _THROTTLED:
-            found.append((share, -device.ranks[0], counted))
+        shares = device.over["measured"].throttled if "measured" in device.over else None
+        counted = {
+            name: share
+            for name, share in (shares or {}).items()
+            if (name in SET_LIMITS) is at_limit
+        }
+        if max(counted.values(), default=0.0) > _THROTTLED:
+            found.append((max(counted.values()), device.ranks[0], counted))
     if not found:
         return {}
-    share, rank, reasons = max(found, key=lambda item: item[:2])
-    return {
-        "devices": len(found),
-        "of": len(telemetry.devices),
-        "rank": -rank,
-        "share": share,
-        "reasons": ", ".join(f"{name} {part:.0%}" for name, part in reasons.items()),
-    }
+    share, rank, reasons = max(found, key=lambda item: item[0])
+    told = ", ".join(f"{name} {part:.0%}" for name, part in reasons.items())
+    of = len(telemetry.devices)
+    return {"devices": len(found), "of": of, "rank": rank, "share": share, "reasons": told}
 
 
 def notes(telemetry: Telemetry | None) -> Iterator[Message]:
@@ -58,10 +56,9 @@ def notes(telemetry: Telemetry | None) -> Iterator[Message]:
     at_limit = _lowered(telemetry, at_limit=True)
     if at_limit:
         yield message("clocks_at_set_limit", **at_limit)
-    present = {name.replace(_SOURCE_OF_HOST, "host") for name in telemetry.host_sources}
     for fault in telemetry.faults:
         source = (telemetry.monitor or fault.source) if fault.source == "monitor" else fault.source
-        if fault.source in {"monitor", *present}:  # what was never there is not missed
+        if fault.source in {"monitor", "host", *telemetry.host_sources}:  # what was there
             yield message(f"source_{fault.kind}", source=source, said=fault.said, times=fault.times)
     _, run_s = telemetry.intervals_s.get("run", (0.0, 0.0))
     patience_s = _LOST_READINGS * (telemetry.interval_s or 0.0)
