@@ -163,7 +163,7 @@ def _put_state(told: Any, *, old: bool) -> None:
 
 def put_cards(monkeypatch: pytest.MonkeyPatch, *cards: FakeCard, **more: Any) -> None:
     """Let the driver be loaded and the management library tell these cards; see ``nvml``."""
-    from trainmark.devices import nvidia_driver
+    from trainmark.devices.vendors.nvidia import driver as nvidia_driver
 
     monkeypatch.setattr(nvidia_driver, "loaded", lambda: True)
     monkeypatch.setitem(sys.modules, "pynvml", nvml(*cards, **more))
@@ -173,7 +173,7 @@ def put_driver_files(
     root: Path, monkeypatch: pytest.MonkeyPatch, models: dict[str, str], version: str = "580.65.06"
 ) -> None:
     """Let the driver's files name ``models`` by bus, and no management library be installed."""
-    from trainmark.devices import nvidia_driver
+    from trainmark.devices.vendors.nvidia import driver as nvidia_driver
 
     for bus, text in models.items():
         (root / "gpus" / bus).mkdir(parents=True)

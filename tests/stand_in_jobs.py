@@ -85,7 +85,7 @@ def train(
         device: None: the CPU.
         change_loop: a piece of the loop's source and what to write instead of it.
     """
-    from trainmark.devices.cpu import CpuDevice
+    from trainmark.devices.vendors.cpu import CpuDevice
     from trainmark.training.read_ahead import batches_of
 
     on_cpu = device is None

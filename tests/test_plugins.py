@@ -30,7 +30,7 @@ def package(tmp_path, monkeypatch):
         "CASE = replace(TOY, name='play', aliases=('spiel',))\n"
     )
     (tmp_path / "elsewhere_device.py").write_text(
-        "from trainmark.devices.cpu import Cpu\nclass Abacus(Cpu):\n    name = 'abacus'\n"
+        "from trainmark.devices.vendors.cpu import Cpu\nclass Abacus(Cpu):\n    name = 'abacus'\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     plugins._anybody_offers.cache_clear()
@@ -61,10 +61,10 @@ BROKEN = {
         "count, product_names, rank_memory, refuse, driver_version, open, collective_library, "
         "monitor, monitored"
     ),
-    "from trainmark.devices.nvidia import Nvidia as Abacus": (
+    "from trainmark.devices.vendors.nvidia import Nvidia as Abacus": (
         "the name nvidia is already taken by another vendor"
     ),
-    "from trainmark.devices.cpu import Cpu as Abacus": (
+    "from trainmark.devices.vendors.cpu import Cpu as Abacus": (
         "the name cpu is already taken by another vendor"
     ),
 }
@@ -94,5 +94,5 @@ def test_a_vendor_that_fails_is_named_and_skipped(tmp_path, monkeypatch, source,
 
 @pytest.mark.usefixtures("package")
 def test_a_packages_vendor_is_found_before_the_cpu():
-    assert list(devices.vendors())[-3:] == ["abacus", "fake", "cpu"]
+    assert list(devices.all_vendors())[-3:] == ["abacus", "fake", "cpu"]
     assert devices.choose("abacus").name == "abacus"

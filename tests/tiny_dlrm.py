@@ -22,7 +22,7 @@ from trainmark.cases.dlrm_criteo.job import lookup_of
 from trainmark.cases.dlrm_criteo.model import build_model
 from trainmark.cases.dlrm_criteo.placement import FLOAT_BYTES, Placement, place
 from trainmark.cases.dlrm_criteo.recipe import missing_packages
-from trainmark.devices.cpu import CpuDevice
+from trainmark.devices.vendors.cpu import CpuDevice
 from trainmark.protocols import JobContext
 
 CARDINALITIES = (50, 3, 120, 7, 31, 1, 64)

@@ -15,7 +15,7 @@ import torch
 from trainmark.cases.glm_superglue.data.examples import ChoiceSequence, Examples
 from trainmark.cases.glm_superglue.job import GlmJob, build
 from trainmark.cases.glm_superglue.recipe import GlmRecipe
-from trainmark.devices.cpu import CpuDevice
+from trainmark.devices.vendors.cpu import CpuDevice
 from trainmark.protocols import JobContext
 
 VOCAB, LENGTH, SAMPLES, VALIDATION = 40, 24, 22, 13

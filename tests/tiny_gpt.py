@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 
 from trainmark.cases.gpt_megatron.job import GptJob, build
 from trainmark.cases.gpt_megatron.recipe import GptRecipe
-from trainmark.devices.cpu import CpuDevice
+from trainmark.devices.vendors.cpu import CpuDevice
 from trainmark.protocols import JobContext
 
 VOCAB, SEQUENCE, SAMPLES = 100, 12, 20  # a table of 128 rows on one rank, of 256 on two

@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor
 from trainmark.cases.llama2_7b_lora import job
 from trainmark.cases.llama2_7b_lora.data import generating
 from trainmark.cases.llama2_7b_lora.recipe import LlamaRecipe
-from trainmark.devices.cpu import CpuDevice
+from trainmark.devices.vendors.cpu import CpuDevice
 from trainmark.protocols import JobContext
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """Make the trace that the vendor ``fake`` replays: eight devices through a minute of training.
 
-    python tools/fake_trace.py > src/trainmark/devices/fake_trace.jsonl
+    python tools/fake_trace.py > src/trainmark/devices/vendors/fake_trace.jsonl
 
 Made from formulas, not recorded from a machine; its first line says so. The form is that of
 ``telemetry.jsonl``, so the telemetry of a real run can take its place (``TRAINMARK_FAKE_TRACE``).

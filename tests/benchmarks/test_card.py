@@ -282,8 +282,8 @@ def test_a_card_that_cannot_be_used_and_one_that_others_use_are_named(
     sections: Sections, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from trainmark import devices
-    from trainmark.devices import cuda_choice
     from trainmark.devices.torch_build import TorchBuild
+    from trainmark.devices.vendors.nvidia import choice as cuda_choice
     from trainmark.protocols import Occupant
 
     sections.add("good", GOOD)

@@ -76,7 +76,7 @@ def test_a_case_or_a_device_that_cannot_replay_has_no_such_variant(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert list(section._variants("gpt_megatron", "cpu", {})) == ["eager", "warm"]
-    monkeypatch.setattr("trainmark.devices.cpu.Cpu.refuse", lambda *_: None)
+    monkeypatch.setattr("trainmark.devices.vendors.cpu.Cpu.refuse", lambda *_: None)
     assert list(section._variants("gpt_megatron", "cpu", {})) == ["eager", "warm", "replayed"]
     assert list(section._variants("glm_superglue", "cpu", {})) == ["eager", "warm"]
 

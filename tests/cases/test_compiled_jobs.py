@@ -12,7 +12,7 @@ import torch
 import tiny_jobs
 from trainmark import cases
 from trainmark.cases import generated_folder
-from trainmark.devices.cpu import CpuDevice
+from trainmark.devices.vendors.cpu import CpuDevice
 from trainmark.protocols import JobContext
 
 if TYPE_CHECKING:

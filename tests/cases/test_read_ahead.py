@@ -11,7 +11,7 @@ import torch
 
 from trainmark import cases
 from trainmark.cases import generated_folder
-from trainmark.devices.cpu import CpuDevice
+from trainmark.devices.vendors.cpu import CpuDevice
 from trainmark.protocols import JobContext
 from trainmark.training.read_ahead import batches_of
 

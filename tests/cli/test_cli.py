@@ -187,7 +187,7 @@ def test_help_lists_the_options_of_the_case(cli):
 
 
 def test_more_ranks_than_accelerators_is_refused(cli, monkeypatch):
-    from trainmark.devices.nvidia import Nvidia
+    from trainmark.devices.vendors.nvidia import Nvidia
 
     monkeypatch.setattr(Nvidia, "product_names", lambda self: ["NVIDIA H100 80GB HBM3"])
     code, _, err = cli("run", "toy", "--device", "cuda", "--nproc", "2")
@@ -196,7 +196,7 @@ def test_more_ranks_than_accelerators_is_refused(cli, monkeypatch):
 
 
 def test_absent_accelerator_is_refused(cli, monkeypatch):
-    from trainmark.devices.nvidia import Nvidia
+    from trainmark.devices.vendors.nvidia import Nvidia
 
     monkeypatch.setattr(Nvidia, "product_names", lambda self: [])
     code, _, err = cli("run", "toy", "--device", "cuda")
@@ -206,8 +206,8 @@ def test_absent_accelerator_is_refused(cli, monkeypatch):
 
 
 def test_a_card_that_cannot_be_used_is_named_and_the_processor_labelled(cli, monkeypatch):
-    from trainmark.devices import cuda_choice
     from trainmark.devices.torch_build import TorchBuild
+    from trainmark.devices.vendors.nvidia import choice as cuda_choice
 
     monkeypatch.setattr(cuda_choice, "torch_build", lambda: TorchBuild("2.13.0+cpu", None))
     put_cards(monkeypatch, FakeCard())

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from trainmark.conformance.device import device_faults, vendor_faults
-from trainmark.devices.cpu import Cpu, CpuDevice
+from trainmark.devices.vendors.cpu import Cpu, CpuDevice
 from trainmark.protocols import (
     DESCRIBE_KEYS,
     PRECISION_KEYS,
@@ -227,7 +227,9 @@ def test_a_member_that_is_missing_is_named_alone():
     ],
 )  # fmt: skip
 def test_planning_is_tried_in_a_process_of_its_own(tmp_path, monkeypatch, source, fault):
-    vendor = "from trainmark.devices.cpu import Cpu\nclass Abacus(Cpu):\n    name = 'abacus'\n"
+    vendor = (
+        "from trainmark.devices.vendors.cpu import Cpu\nclass Abacus(Cpu):\n    name = 'abacus'\n"
+    )
     (tmp_path / "abacus.py").write_text(vendor + source)
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.pathsep.join(sys.path)}")
     monkeypatch.syspath_prepend(tmp_path)

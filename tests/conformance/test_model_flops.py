@@ -10,7 +10,7 @@ import pytest
 from trainmark import cases
 from trainmark.cases import generated_folder
 from trainmark.conformance.probe import counted_flops
-from trainmark.devices.cpu import CpuDevice
+from trainmark.devices.vendors.cpu import CpuDevice
 from trainmark.protocols import JobContext
 
 if TYPE_CHECKING:

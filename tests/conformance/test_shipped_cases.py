@@ -185,7 +185,7 @@ def test_toy_counts_what_it_hands_out(data_root: Path) -> None:
 
 
 def toy_job(data_root: Path) -> tuple[Any, Any]:
-    from trainmark.devices.cpu import CpuDevice
+    from trainmark.devices.vendors.cpu import CpuDevice
     from trainmark.protocols import JobContext
 
     case = cases.load("toy")
@@ -270,7 +270,7 @@ def test_planning_imports_nothing_of_weight() -> None:
     program = (
         "import sys, trainmark.cases as cases, trainmark.devices as devices\n"
         "[cases.load(name) for name in cases.names()]\n"
-        "[vendor.name for vendor in devices.vendors().values()]\n"
+        "[vendor.name for vendor in devices.all_vendors().values()]\n"
         f"print(*[name for name in {FORBIDDEN!r} if name in sys.modules])\n"
     )
     done = subprocess.run(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import tiny_jobs
-from trainmark.devices.cpu import Cpu, usable_cores
+from trainmark.devices.vendors.cpu import Cpu, usable_cores
 
 STEPS = 20
 FIELDS: dict[str, dict[str, Any]] = {

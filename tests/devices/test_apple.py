@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from trainmark.conformance.device import vendor_faults
 from trainmark.conformance.monitor import sample_faults
-from trainmark.devices import apple
-from trainmark.devices.apple import Apple, parse
+from trainmark.devices.vendors import apple
+from trainmark.devices.vendors.apple import Apple, parse
 from trainmark.errors import EnvironmentFault
 from trainmark.protocols import MemoryUse, MonitorFault
 from trainmark.spec import Recipe

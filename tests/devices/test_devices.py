@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from trainmark import devices
-from trainmark.devices import cpu, nvidia
 from trainmark.devices.rates import best_matmul_rate
+from trainmark.devices.vendors import cpu
 from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.spec import Recipe
 
@@ -56,7 +56,7 @@ def test_a_cpu_refuses_fp16_where_it_is_emulated(
 
 
 def test_accelerators_come_first_and_the_cpu_last() -> None:
-    names = list(devices.vendors())
+    names = list(devices.all_vendors())
     assert (names[0], names[-1]) == ("nvidia", "cpu")
 
 
@@ -75,7 +75,7 @@ class Typed(cpu.Cpu):
 
 def put_vendors(monkeypatch: pytest.MonkeyPatch, *vendors: cpu.Cpu) -> None:
     known = {vendor.name: vendor for vendor in (*vendors, cpu.Cpu())}
-    monkeypatch.setattr(devices, "vendors", lambda: known)
+    monkeypatch.setattr(devices, "all_vendors", lambda: known)
 
 
 def test_a_device_is_chosen_by_torchs_type_where_one_vendor_has_it(
@@ -134,7 +134,7 @@ def test_a_cpu_device_says_what_is_in_force() -> None:
 
 def test_memory_does_not_count_what_the_parent_held() -> None:
     held = bytearray(512 << 20)
-    script = "from trainmark.devices.cpu import peak_resident_bytes; print(peak_resident_bytes())"
+    script = "from trainmark.devices.vendors import cpu; print(cpu.peak_resident_bytes())"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
     assert 0 < int(done.stdout) < len(held)
 
@@ -177,7 +177,7 @@ def test_a_product_that_would_last_too_long_is_not_tried(sync_device: SyncDevice
 @pytest.mark.parametrize("kind", ["RLIMIT_AS", "RLIMIT_DATA"])
 def test_a_limit_on_the_process_is_each_rank_s_and_not_the_machine_s(kind: str) -> None:
     script = (
-        "import resource; from trainmark.devices.cpu import Cpu\n"
+        "import resource; from trainmark.devices.vendors.cpu import Cpu\n"
         "before = Cpu().rank_memory(1).machine_bytes\n"
         f"resource.setrlimit(resource.{kind}, (256 << 20, resource.RLIM_INFINITY))\n"
         "one, two = Cpu().rank_memory(1), Cpu().rank_memory(2)\n"
@@ -194,7 +194,7 @@ ROOMS = (
 
 
 def test_no_vendor_is_named_outside_its_file() -> None:
-    package = Path(nvidia.__file__).parents[1]
+    package = Path(devices.__file__).parents[1]
     files = list(package.glob("*.py"))
     for room in ROOMS:
         files += (package / room).rglob("*.py")

@@ -12,15 +12,15 @@ import pytest
 
 from trainmark import devices
 from trainmark.conformance.device import vendor_faults
-from trainmark.devices.fake import PRODUCT_NAME, TRACE_VARIABLE, Fake, Replay
 from trainmark.devices.peaks import dense_peaks
+from trainmark.devices.vendors.fake import PRODUCT_NAME, TRACE_VARIABLE, Fake, Replay
 from trainmark.protocols import DeviceSample, MonitorFault
 
 if TYPE_CHECKING:
     from fakes import FakeClock
 
 ROOT = Path(__file__).parents[2]
-SHIPPED = ROOT / "src/trainmark/devices/fake_trace.jsonl"
+SHIPPED = ROOT / "src/trainmark/devices/vendors/fake_trace.jsonl"
 SECOND_NS = 1_000_000_000
 
 

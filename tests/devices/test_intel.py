@@ -9,7 +9,7 @@ import pytest
 
 from trainmark.conformance.device import vendor_faults
 from trainmark.devices import tool as tools
-from trainmark.devices.intel import Intel
+from trainmark.devices.vendors.intel import Intel
 from trainmark.protocols import DeviceSample, Diagnoses, Located, MonitorFault
 from vendor_machines import built, machine, pci_card, tool, write
 

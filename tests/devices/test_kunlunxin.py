@@ -9,7 +9,7 @@ import pytest
 from trainmark.conformance.device import vendor_faults
 from trainmark.devices import tool as tools
 from trainmark.devices import torch_vendor
-from trainmark.devices.kunlunxin import Kunlunxin
+from trainmark.devices.vendors.kunlunxin import Kunlunxin
 from trainmark.protocols import Diagnoses, Located, MonitorFault
 from vendor_machines import machine, pci_card, printing, tool, write
 

@@ -12,10 +12,15 @@ import torch
 from fake_nvml import GIB, H100, FakeCard, NVMLLibraryMismatchError, put_cards, put_driver_files
 from fake_nvml import nvml as fake_nvml
 from trainmark import devices
-from trainmark.devices import cuda, cuda_choice, nvidia, nvidia_driver, nvml, torch_build
-from trainmark.devices.cuda_choice import has_code_for, visible
-from trainmark.devices.nvidia_driver import Card
+from trainmark.devices import cuda, torch_build
 from trainmark.devices.torch_build import TorchBuild
+from trainmark.devices.vendors import nvidia
+from trainmark.devices.vendors.nvidia import choice as cuda_choice
+from trainmark.devices.vendors.nvidia import driver as nvidia_driver
+from trainmark.devices.vendors.nvidia import nvml
+from trainmark.devices.vendors.nvidia.choice import has_code_for, visible
+from trainmark.devices.vendors.nvidia.device import NvidiaDevice
+from trainmark.devices.vendors.nvidia.driver import Card
 from trainmark.errors import EnvironmentFault
 from trainmark.protocols import Diagnoses, ForbidsSynchronization, ReplaysGraphs
 from trainmark.spec import RankMemory, Recipe
@@ -499,7 +504,7 @@ def test_a_slice_is_recorded_as_one(
 def test_a_cuda_device_refuses_a_precision_it_would_emulate(
     capability: tuple[int, int], precision: str, way_out: str | None
 ) -> None:
-    device = object.__new__(cuda.CudaDevice)
+    device = object.__new__(NvidiaDevice)
     device.index = 0
     device._torch = SimpleNamespace(
         cuda=SimpleNamespace(

@@ -12,9 +12,12 @@ from hypothesis import strategies as st
 
 from fake_nvml import GIB, H100, FakeCard, put_cards, put_driver_files
 from trainmark.conformance.monitor import sample_faults
-from trainmark.devices import cuda_choice, nvidia, nvidia_driver, nvidia_monitor
-from trainmark.devices.nvidia_monitor import NvmlMonitor, parse, query_fields, throttling
 from trainmark.devices.torch_build import TorchBuild
+from trainmark.devices.vendors import nvidia
+from trainmark.devices.vendors.nvidia import choice as cuda_choice
+from trainmark.devices.vendors.nvidia import driver as nvidia_driver
+from trainmark.devices.vendors.nvidia import monitor as nvidia_monitor
+from trainmark.devices.vendors.nvidia.monitor import NvmlMonitor, parse, query_fields, throttling
 from trainmark.protocols import Examined, Located, MonitorFault
 
 RECORDED = Path(__file__).parent / "recorded" / "nvidia-smi"

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmark.devices.ascend import parse_npu_smi
-from trainmark.devices.cambricon import parse_cnmon, parse_cnmon_info
-from trainmark.devices.iluvatar import parse_ixsmi, parse_ixsmi_csv
-from trainmark.devices.metax import parse_mx_smi
-from trainmark.devices.mthreads import parse_mthreads_gmi, parse_mthreads_gmi_q
+from trainmark.devices.vendors.ascend import parse_npu_smi
+from trainmark.devices.vendors.cambricon import parse_cnmon, parse_cnmon_info
+from trainmark.devices.vendors.iluvatar import parse_ixsmi, parse_ixsmi_csv
+from trainmark.devices.vendors.metax import parse_mx_smi
+from trainmark.devices.vendors.mthreads import parse_mthreads_gmi, parse_mthreads_gmi_q
 from trainmark.protocols import DeviceSample, MonitorFault
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ import pytest
 from trainmark import devices
 from trainmark.conformance.device import vendor_faults
 from trainmark.devices import tool as tools
-from trainmark.devices.amd import Amd
-from trainmark.devices.hygon import Hygon
+from trainmark.devices.vendors.amd import Amd
+from trainmark.devices.vendors.hygon import Hygon
 from trainmark.protocols import Diagnoses, Located, MonitorFault
 from trainmark.spec import Recipe
 from vendor_machines import built, kfd_node, machine, pci_card, printing, tool, write
@@ -67,7 +67,7 @@ def test_the_vendor_keeps_the_protocols(vendor: RocmVendor, pci_vendor: int) -> 
     assert (vendor.torch_type, vendor.collective_backend) == ("cuda", "nccl")
     assert vendor.visible_devices == "HIP_VISIBLE_DEVICES"
     assert {"HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"} <= set(vendor.recorded_variables)
-    assert vendor.name in devices.vendors()
+    assert vendor.name in devices.all_vendors()
 
 
 @BOTH

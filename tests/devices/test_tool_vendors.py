@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from trainmark.conformance.device import vendor_faults
-from trainmark.devices import cuda_choice, nvidia_driver, tool, torch_build, torch_vendor, vendors
-from trainmark.devices.ascend import Ascend
-from trainmark.devices.cambricon import Cambricon
-from trainmark.devices.iluvatar import Iluvatar
-from trainmark.devices.metax import MetaX
-from trainmark.devices.mthreads import MThreads
-from trainmark.devices.nvidia import Nvidia
+from trainmark.devices import all_vendors, tool, torch_build, torch_vendor
 from trainmark.devices.torch_build import TorchBuild
+from trainmark.devices.vendors.ascend import Ascend
+from trainmark.devices.vendors.cambricon import Cambricon
+from trainmark.devices.vendors.iluvatar import Iluvatar
+from trainmark.devices.vendors.metax import MetaX
+from trainmark.devices.vendors.mthreads import MThreads
+from trainmark.devices.vendors.nvidia import Nvidia
+from trainmark.devices.vendors.nvidia import choice as cuda_choice
+from trainmark.devices.vendors.nvidia import driver as nvidia_driver
 from trainmark.protocols import MonitorFault, Vendor, missing_members
 from trainmark.spec import RankMemory
 
@@ -91,7 +93,9 @@ class Machine:
         for module in (cuda_choice, torch_build):
             self._monkeypatch.setattr(module, "torch_build", lambda: build)
         for name in ("iluvatar", "metax"):
-            self._monkeypatch.setattr(f"trainmark.devices.{name}.torch_build", lambda: build)
+            self._monkeypatch.setattr(
+                f"trainmark.devices.vendors.{name}.torch_build", lambda: build
+            )
         self._monkeypatch.setattr(
             torch_vendor, "find_spec", lambda name: object() if name in packages else None
         )
@@ -152,7 +156,7 @@ def test_the_members_of_a_vendor(case: Case) -> None:
     assert vendor.visible_devices in vendor.recorded_variables
     assert len(set(vendor.recorded_variables)) == len(vendor.recorded_variables)
     assert CASES[vendor.name] is case
-    assert vendors()[vendor.name].torch_type == vendor.torch_type
+    assert all_vendors()[vendor.name].torch_type == vendor.torch_type
 
 
 def test_the_contract_of_a_vendor(machine: Machine, case: Case) -> None:

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmark.devices.amd import parse_metric, parse_static
-from trainmark.devices.hygon import parse_hy_smi
-from trainmark.devices.intel import parse_discovery, parse_dump
-from trainmark.devices.kunlunxin import parse_xpu_smi
 from trainmark.devices.rocm import parse_rocm_smi
+from trainmark.devices.vendors.amd import parse_metric, parse_static
+from trainmark.devices.vendors.hygon import parse_hy_smi
+from trainmark.devices.vendors.intel import parse_discovery, parse_dump
+from trainmark.devices.vendors.kunlunxin import parse_xpu_smi
 from trainmark.protocols import DeviceSample, MonitorFault
 from vendor_machines import read_or_fault
 

@@ -8,7 +8,7 @@ import pytest
 
 from machines import machine, only
 from trainmark import devices
-from trainmark.devices.cpu import Cpu
+from trainmark.devices.vendors.cpu import Cpu
 from trainmark.doctor import case
 from trainmark.planning.requests import read_request
 from trainmark.spec import RankMemory

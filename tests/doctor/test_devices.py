@@ -11,9 +11,9 @@ from fake_nvml import FakeCard, put_cards
 from fakes import FakeVendor
 from machines import Card, Reader, machine, only, write_files
 from trainmark import devices as registry
-from trainmark.devices import cuda_choice
-from trainmark.devices.nvidia import Nvidia
 from trainmark.devices.torch_build import TorchBuild
+from trainmark.devices.vendors.nvidia import Nvidia
+from trainmark.devices.vendors.nvidia import choice as cuda_choice
 from trainmark.doctor import devices
 from trainmark.doctor.examination import examine
 from trainmark.errors import EnvironmentFault

@@ -162,13 +162,13 @@ def test_the_ranks_are_those_of_the_case_or_of_the_devices(subject, monkeypatch)
     assert subject("toy", device="cpu", nproc=3).nproc == 3
     assert subject("toy:pytorch:cpu:1:2:1").nproc == 2
     assert subject("toy:pytorch:cpu:1:2:1").vendor.name == "cpu"
-    monkeypatch.setattr(registry, "vendors", lambda: {"fake": Card(devices=8)})
+    monkeypatch.setattr(registry, "all_vendors", lambda: {"fake": Card(devices=8)})
     found = subject()
     assert (found.vendor.name, found.nproc) == ("fake", 8)
 
 
 def test_a_device_that_is_not_here_is_a_finding_and_an_unknown_one_is_not(subject, monkeypatch):
-    monkeypatch.setattr(registry, "vendors", lambda: {"fake": Card(devices=0)})
+    monkeypatch.setattr(registry, "all_vendors", lambda: {"fake": Card(devices=0)})
     found = subject(device="fake")
     assert (found.vendor, found.nproc) == (None, 1)
     assert all(found.no_vendor)

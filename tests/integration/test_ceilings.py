@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from trainmark.devices.cpu import usable_cores
+from trainmark.devices.vendors.cpu import usable_cores
 from trainmark.launch.processes import of_run
 from trainmark.report.ceilings import blocks
 from trainmark.report.terminal import Screen, show
@@ -25,7 +25,7 @@ TINY = ("--budget-s", "0.05")
 two_cores = pytest.mark.skipif(usable_cores() < 2, reason="each rank needs a core")
 VENDOR = '''
 import os, signal
-from trainmark.devices.cpu import Cpu
+from trainmark.devices.vendors.cpu import Cpu
 
 class Faulty(Cpu):
     """The processor, and what a test wants to go wrong on the second rank."""

@@ -35,7 +35,7 @@ def prepare(raw, data, say, *, rows=64):
     generate(data, SimpleNamespace(seed=int(raw.read_text())))
 """
 VENDOR = """\
-from trainmark.devices.cpu import Cpu, CpuDevice
+from trainmark.devices.vendors.cpu import Cpu, CpuDevice
 
 class Abacus(Cpu):
     name = "abacus"

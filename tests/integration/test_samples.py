@@ -21,7 +21,7 @@ from trainmark.results.verify import verify
 
 TOOL = "test-smi"
 VENDOR = """
-from trainmark.devices.cpu import Cpu
+from trainmark.devices.vendors.cpu import Cpu
 from trainmark.devices.tool import Command, ToolMonitor
 from trainmark.protocols import DeviceSample, MonitorFault
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from trainmark import cases
-from trainmark.devices.cpu import Cpu
+from trainmark.devices.vendors.cpu import Cpu
 from trainmark.errors import EnvironmentFault, TrainmarkError, UsageError
 from trainmark.launch.ceilings import measure_ceilings, wrong_results
 from trainmark.launch.stopping import StopRequest

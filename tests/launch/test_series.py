@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 def vendors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, FakeVendor]:
     """Make plans the same on every machine: two accelerators, four cores."""
     known = {"fake": FakeVendor(), "cpu": FakeVendor("cpu", devices=4, product="Fake CPU")}
-    monkeypatch.setattr(devices, "vendors", lambda: known)
+    monkeypatch.setattr(devices, "all_vendors", lambda: known)
     monkeypatch.setattr(case_key, "version", lambda _: "2.13.0+cpu")
     monkeypatch.setenv("TRAINMARK_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)

@@ -11,8 +11,8 @@ import torch
 
 from fakes import FakeClock, SyncDevice
 from trainmark.devices import rates
-from trainmark.devices.cpu import Cpu
 from trainmark.devices.peaks import dense_peak, memory_peak
+from trainmark.devices.vendors.cpu import Cpu
 from trainmark.measure.ceilings import Kind, kinds
 from trainmark.measure.collectives import Ranks
 from trainmark.measure.sweep import Candidate, Point, sweep

@@ -16,7 +16,7 @@ import torch
 from fakes import SyncDevice, event, launch_event, write_events
 from trainmark.cases.toy import job
 from trainmark.cases.toy.job import ToyJob
-from trainmark.devices.cpu import CpuDevice
+from trainmark.devices.vendors.cpu import CpuDevice
 from trainmark.measure import worker
 from trainmark.measure.failure import error_report
 from trainmark.planning.plan import PLAN_FILE, resolve

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from trainmark.devices.cpu import Cpu
+from trainmark.devices.vendors.cpu import Cpu
 from trainmark.errors import UsageError
 from trainmark.planning.overrides import changes
 from trainmark.planning.requests import read_request

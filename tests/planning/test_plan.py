@@ -31,7 +31,7 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 def _one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make plans the same on every machine: two accelerators, four cores, one torch."""
     known = {"fake": FakeVendor(), "cpu": FakeVendor("cpu", devices=4, product="Fake CPU")}
-    monkeypatch.setattr(devices, "vendors", lambda: known)
+    monkeypatch.setattr(devices, "all_vendors", lambda: known)
     monkeypatch.setattr(case_key, "version", lambda _: "2.13.0+cpu")
     monkeypatch.setattr("trainmark.__version__", "0.0.0")
 
@@ -156,7 +156,7 @@ def test_a_device_that_is_not_here_names_those_that_are(
     resolve: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = {"fake": FakeVendor(devices=0), "cpu": FakeVendor("cpu", devices=4)}
-    monkeypatch.setattr(devices, "vendors", lambda: known)
+    monkeypatch.setattr(devices, "all_vendors", lambda: known)
     with pytest.raises(EnvironmentFault, match="no fake device") as caught:
         resolve(device_name="fake")
     assert "devices present: cpu" in str(caught.value)
@@ -393,7 +393,7 @@ def test_a_case_is_told_the_memory_of_a_rank(resolve: Any, monkeypatch: pytest.M
 
     told: list[tuple[int, RankMemory]] = []
     known = {"cpu": FakeVendor("cpu", memory_bytes=64)}
-    monkeypatch.setattr(devices, "vendors", lambda: known)
+    monkeypatch.setattr(devices, "all_vendors", lambda: known)
     monkeypatch.setattr(data, "check_fit", refuse, raising=False)
     resolve(nproc=1)
     with pytest.raises(EnvironmentFault, match="does not fit"):

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trainmark.devices.amd import Amd
-from trainmark.devices.apple import Apple
-from trainmark.devices.ascend import Ascend
-from trainmark.devices.cambricon import Cambricon
-from trainmark.devices.cpu import Cpu
-from trainmark.devices.fake import Fake
-from trainmark.devices.hygon import Hygon
-from trainmark.devices.iluvatar import Iluvatar
-from trainmark.devices.intel import Intel
-from trainmark.devices.kunlunxin import Kunlunxin
-from trainmark.devices.metax import MetaX
-from trainmark.devices.mthreads import MThreads
-from trainmark.devices.nvidia import Nvidia
+from trainmark.devices.vendors.amd import Amd
+from trainmark.devices.vendors.apple import Apple
+from trainmark.devices.vendors.ascend import Ascend
+from trainmark.devices.vendors.cambricon import Cambricon
+from trainmark.devices.vendors.cpu import Cpu
+from trainmark.devices.vendors.fake import Fake
+from trainmark.devices.vendors.hygon import Hygon
+from trainmark.devices.vendors.iluvatar import Iluvatar
+from trainmark.devices.vendors.intel import Intel
+from trainmark.devices.vendors.kunlunxin import Kunlunxin
+from trainmark.devices.vendors.metax import MetaX
+from trainmark.devices.vendors.mthreads import MThreads
+from trainmark.devices.vendors.nvidia import Nvidia
 from trainmark.errors import EnvironmentFault, UsageError, nearest
 from trainmark.plugins import offered
 from trainmark.protocols import Diagnoses, Occupant, Vendor, missing_members
@@ -89,7 +89,7 @@ def _load(entry: EntryPoint, *, taken: tuple[str, ...]) -> Vendor:
     )
 
 
-def vendors() -> dict[str, Vendor]:
+def all_vendors() -> dict[str, Vendor]:
     """Return the working vendors by name; accelerators first, the CPU last."""
     return load_all()[0]
 
@@ -97,7 +97,7 @@ def vendors() -> dict[str, Vendor]:
 def unusable() -> list[EnvironmentFault]:
     """Return a fault for each vendor whose devices are here and cannot be used."""
     found = []
-    for vendor in vendors().values():
+    for vendor in all_vendors().values():
         refusal = vendor.unusable() if isinstance(vendor, Diagnoses) else None
         if refusal is not None:
             found.append(
@@ -108,7 +108,7 @@ def unusable() -> list[EnvironmentFault]:
 
 def occupants(name: str, nproc: int) -> list[Occupant]:
     """Return the processes on the devices that ``nproc`` ranks of a vendor would use."""
-    vendor = vendors()[name]
+    vendor = all_vendors()[name]
     return vendor.occupants(nproc) if isinstance(vendor, Diagnoses) else []
 
 
@@ -118,7 +118,7 @@ def first(*, accelerator: bool = False) -> Vendor | None:
     Args:
         accelerator: the processor is not one.
     """
-    for vendor in vendors().values():
+    for vendor in all_vendors().values():
         if not named_only(vendor) and not (accelerator and vendor.counts_cores) and vendor.count():
             return vendor
     return None
@@ -131,7 +131,7 @@ def named_only(vendor: Vendor) -> bool:
 
 def choices() -> list[str]:
     """Return what ``--device`` takes: the vendors' names, then torch's types of their devices."""
-    known = vendors()
+    known = all_vendors()
     types = (vendor.torch_type for vendor in known.values() if not named_only(vendor))
     return list(dict.fromkeys([*known, *types]))
 
@@ -146,7 +146,7 @@ def choose(name: str | None) -> Vendor:
         UsageError: no vendor of that name or type, or devices of several of that type are here.
         EnvironmentFault: the vendor has no device here.
     """
-    known = vendors()
+    known = all_vendors()
     if name is None:
         found = first()
         assert found is not None, "a processor is always here"

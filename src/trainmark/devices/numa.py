@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainmark.devices.cpu import usable_cores
+from trainmark.devices.vendors.cpu import usable_cores
 from trainmark.errors import UsageError
 from trainmark.protocols import Located
 

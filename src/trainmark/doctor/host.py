@@ -6,8 +6,8 @@ import resource
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from trainmark.devices.cpu import core_quota
 from trainmark.devices.numa import parse_cores
+from trainmark.devices.vendors.cpu import core_quota
 from trainmark.doctor.subject import judged
 from trainmark.protocols import Located
 from trainmark.results.environment import container as container_facts

@@ -126,7 +126,7 @@ def launch(plan: Plan, request: StopRequest, on_poll: Callable[[], None] = lambd
     Raises:
         EnvironmentFault: the run directory cannot be made; nothing was started.
     """
-    folder, vendor = Path(plan.run_dir), devices.vendors()[plan.device.vendor]
+    folder, vendor = Path(plan.run_dir), devices.all_vendors()[plan.device.vendor]
     placed = numa.placements(vendor, plan.nproc, os.environ)
     threads = min(placement.threads for placement in placed)
     variables = os.environ | processes.import_variables() | run_environment(plan, threads)

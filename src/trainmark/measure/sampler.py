@@ -185,9 +185,9 @@ def _planned(run_dir: Path) -> tuple[str, int, float]:
 def _vendor(run_dir: Path) -> tuple[Vendor, int]:
     """Return the plan's vendor, imported only here because any package may offer it."""
     name, nproc, _ = _planned(run_dir)
-    from trainmark.devices import vendors
+    from trainmark.devices import all_vendors
 
-    return vendors()[name], nproc
+    return all_vendors()[name], nproc
 
 
 def sample(run_dir: Path, log: SampleLog, stopped: Callable[[float], bool]) -> None:

@@ -96,7 +96,7 @@ def vendor_of(hardware: str | None) -> str | None:
         return None
     if hardware in devices.choices():
         return hardware
-    for vendor in devices.vendors().values():
+    for vendor in devices.all_vendors().values():
         if vendor.count() and any(_plain(hardware) == _plain(x) for x in vendor.product_names()):
             return vendor.name
     raise EnvironmentFault(

@@ -21,7 +21,7 @@ from trainmark.cases.distilbert_sst2.data.model_files import ModelConfig, read_c
 from trainmark.cases.distilbert_sst2.data.tokens import TokenRows
 from trainmark.cases.distilbert_sst2.data.weights import expected_shapes
 from trainmark.cases.distilbert_sst2.model import build_model, parameter_groups
-from trainmark.devices.cpu import CpuDevice
+from trainmark.devices.vendors.cpu import CpuDevice
 from trainmark.errors import DataError
 from trainmark.protocols import Counts, JobContext
 from trainmark.training.shards import Sharding, evaluation_rows

@@ -22,7 +22,7 @@ from trainmark.cases.dlrm_criteo.data.spec_file import read_spec, write_spec
 from trainmark.cases.dlrm_criteo.job import build, load_data, lr_factor
 from trainmark.cases.dlrm_criteo.placement import place_within
 from trainmark.cases.dlrm_criteo.recipe import DlrmRecipe
-from trainmark.devices.cpu import CpuDevice
+from trainmark.devices.vendors.cpu import CpuDevice
 from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.planning import reference
 from trainmark.protocols import Counts, JobContext

@@ -113,7 +113,7 @@ def test_a_step_of_several_ranks_takes_what_is_predicted_or_a_little_more(
 
 def rank_main(rank: int, rendezvous: str, folder: str) -> None:
     """Print the peak without weights of each recipe on this rank, and what was predicted."""
-    from trainmark.devices.cpu import CpuDevice
+    from trainmark.devices.vendors.cpu import CpuDevice
 
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=RANKS

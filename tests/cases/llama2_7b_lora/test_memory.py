@@ -25,7 +25,7 @@ import ctypes, gc, json, sys, torch
 from pathlib import Path
 from trainmark.cases.llama2_7b_lora import memory, model, model_files
 from trainmark.cases.llama2_7b_lora.recipe import LlamaRecipe
-from trainmark.devices.cpu import CpuDevice
+from trainmark.devices.vendors.cpu import CpuDevice
 
 def resident(key):
     lines = Path("/proc/self/status").read_text().splitlines()

@@ -28,7 +28,7 @@ from trainmark.cases.llama2_7b_lora.model_files import (
 )
 from trainmark.cases.llama2_7b_lora.recipe import TARGETS, LlamaRecipe
 from trainmark.data.checkpoint_shapes import INDEX, SINGLE
-from trainmark.devices.cpu import CpuDevice
+from trainmark.devices.vendors.cpu import CpuDevice
 from trainmark.errors import DataError
 
 pytestmark = pytest.mark.usefixtures("one_thread")

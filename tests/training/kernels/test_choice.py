@@ -12,7 +12,7 @@ from torch import nn
 
 from trainmark import cases
 from trainmark.cases import generated_folder
-from trainmark.devices.cpu import CpuDevice
+from trainmark.devices.vendors.cpu import CpuDevice
 from trainmark.protocols import JobContext
 from trainmark.spec import Recipe
 from trainmark.training.kernels import choice

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from trainmark.devices import nvml
-from trainmark.devices.nvidia_monitor import reasons
+from trainmark.devices.vendors.nvidia import nvml
+from trainmark.devices.vendors.nvidia.monitor import reasons
 from trainmark.protocols import SET_LIMITS, Condition
 
 if TYPE_CHECKING:

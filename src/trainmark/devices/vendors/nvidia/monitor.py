@@ -9,7 +9,8 @@ import csv
 import re
 from typing import TYPE_CHECKING, Any
 
-from trainmark.devices import nvml, tool
+from trainmark.devices import tool
+from trainmark.devices.vendors.nvidia import nvml
 from trainmark.protocols import DeviceSample, MonitorFault
 
 if TYPE_CHECKING:

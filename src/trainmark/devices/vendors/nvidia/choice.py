@@ -10,9 +10,9 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from trainmark.devices import nvidia_driver
-from trainmark.devices.nvidia_driver import Card
 from trainmark.devices.torch_build import TorchBuild, torch_build
+from trainmark.devices.vendors.nvidia import driver
+from trainmark.devices.vendors.nvidia.driver import Card
 from trainmark.protocols import Occupant, Refusal
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def why_unusable(here: Sequence[Card], variable: str | None) -> Refusal | None:
 
 def _too_old(build: TorchBuild) -> Refusal | None:
     """Return the refusal of a driver that does not run programs of torch's CUDA."""
-    supported = nvidia_driver.supported_cuda()
+    supported = driver.supported_cuda()
     if build.cuda is None or supported is None:
         return None
     needed = int(build.cuda.split(".")[0])
@@ -125,7 +125,7 @@ def _too_old(build: TorchBuild) -> Refusal | None:
     newer = f"install a driver from {first} on" if first else "install a newer driver"
     return Refusal(
         f"torch {build.version} is built for CUDA {build.cuda}, and the driver "
-        f"{nvidia_driver.driver_version() or 'here'} runs CUDA up to {supported[0]}.{supported[1]}",
+        f"{driver.driver_version() or 'here'} runs CUDA up to {supported[0]}.{supported[1]}",
         f"{newer}, or a torch built for CUDA {supported[0]}",
     )
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trainmark.devices.nvml import errors, library, memory, size, text, told
+from trainmark.devices.vendors.nvidia.nvml import errors, library, memory, size, text, told
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,20 +8,15 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from trainmark.devices import (
-    cuda_choice,
-    nvidia_conditions,
-    nvidia_driver,
-    nvidia_monitor,
-    pci,
-)
-from trainmark.devices.cuda_choice import VISIBLE_DEVICES
+from trainmark.devices import pci
+from trainmark.devices.vendors.nvidia import choice, conditions, driver, monitor
+from trainmark.devices.vendors.nvidia.choice import VISIBLE_DEVICES
 from trainmark.protocols import Refusal
 from trainmark.spec import RankMemory
 
 if TYPE_CHECKING:
-    from trainmark.devices.cuda import CudaDevice
-    from trainmark.devices.nvidia_driver import Card
+    from trainmark.devices.vendors.nvidia.device import NvidiaDevice
+    from trainmark.devices.vendors.nvidia.driver import Card
     from trainmark.protocols import Condition, Monitor, Occupant
     from trainmark.spec import Recipe
 
@@ -50,15 +45,15 @@ class Nvidia:
         return [card.name for card in self._usable()]
 
     def _usable(self) -> list[Card]:
-        return cuda_choice.usable(nvidia_driver.cards(), os.environ.get(VISIBLE_DEVICES))
+        return choice.usable(driver.cards(), os.environ.get(VISIBLE_DEVICES))
 
     def unusable(self) -> Refusal | None:
         """Return why no card that is here can be used; see ``protocols.Diagnoses``."""
-        return cuda_choice.why_unusable(nvidia_driver.cards(), os.environ.get(VISIBLE_DEVICES))
+        return choice.why_unusable(driver.cards(), os.environ.get(VISIBLE_DEVICES))
 
     def occupants(self, nproc: int) -> list[Occupant]:
         """Return what is on the first ``nproc`` cards now; see ``protocols.Diagnoses``."""
-        return [one for card in self._usable()[:nproc] for one in cuda_choice.occupants(card)]
+        return [one for card in self._usable()[:nproc] for one in choice.occupants(card)]
 
     def rank_memory(self, nproc: int) -> RankMemory | None:
         """Return the least memory that is free on a device of ``nproc`` ranks.
@@ -74,15 +69,14 @@ class Nvidia:
             return None
         free_bytes, least = min(known, key=lambda pair: pair[0])
         held = (
-            f"{one.process} holds {cuda_choice.gib(one.used_bytes)}"
-            for one in cuda_choice.occupants(least)
+            f"{one.process} holds {choice.gib(one.used_bytes)}" for one in choice.occupants(least)
         )
         return RankMemory(free_bytes, held=", ".join(held))
 
     def refuse(self, recipe: Recipe, nproc: int) -> Refusal | None:
         """Refuse ranks that find no device of their own; of the rest only torch knows.
 
-        ``CudaDevice`` refuses a card or a precision that torch cannot do.
+        ``NvidiaDevice`` refuses a card or a precision that torch cannot do.
         """
         del recipe
         usable, variable = self._usable(), os.environ.get(VISIBLE_DEVICES)
@@ -95,14 +89,14 @@ class Nvidia:
         if nproc > len(usable) > 0 and variable is not None:
             return Refusal(
                 f"{nproc} ranks need {nproc} devices, and {VISIBLE_DEVICES}={variable!r} leaves "
-                f"{len(usable)} of {cuda_choice.listed(nvidia_driver.cards())}",
+                f"{len(usable)} of {choice.listed(driver.cards())}",
                 f"use --nproc {len(usable)}, or name more devices in {VISIBLE_DEVICES}",
             )
         return None
 
     def driver_version(self) -> str | None:
         """Return the version of the kernel module."""
-        return nvidia_driver.driver_version()
+        return driver.driver_version()
 
     def collective_library(self) -> str:
         """Return the version of NCCL, or of the library that torch has instead."""
@@ -112,34 +106,34 @@ class Nvidia:
 
     def monitor(self) -> Monitor | None:
         """Return the management library's monitor, or else ``nvidia-smi``'s."""
-        return nvidia_monitor.open_monitor() if nvidia_driver.loaded() else None
+        return monitor.open_monitor() if driver.loaded() else None
 
     def monitored(self, nproc: int) -> list[int]:
         """Return the places of the ranks' cards among all; of a slice its card's."""
-        return self._places(nvidia_driver.cards())[:nproc]
+        return self._places(driver.cards())[:nproc]
 
     def _places(self, here: list[Card]) -> list[int]:
-        return cuda_choice.places(here, os.environ.get(VISIBLE_DEVICES))
+        return choice.places(here, os.environ.get(VISIBLE_DEVICES))
 
     def conditions(self, nproc: int) -> list[Condition]:
         """Return the state of the ranks' cards; see ``protocols.Examined``.
 
         Of all cards, where it is not known which are the ranks'.
         """
-        here = nvidia_driver.cards()
-        return nvidia_conditions.conditions(self._places(here)[:nproc] or range(len(here)))
+        here = driver.cards()
+        return conditions.conditions(self._places(here)[:nproc] or range(len(here)))
 
     def numa_node(self, local_rank: int) -> int | None:
         """Return the NUMA node of a rank's card; see ``protocols.Located``."""
-        here = nvidia_driver.cards()
+        here = driver.cards()
         places = self._places(here)
         bus = here[places[local_rank]].bus if local_rank < len(places) else None
-        return pci.numa_node(nvidia_driver.PCI / bus) if bus else None
+        return pci.numa_node(driver.PCI / bus) if bus else None
 
-    def open(self, local_rank: int, ranks_here: int) -> CudaDevice:
+    def open(self, local_rank: int, ranks_here: int) -> NvidiaDevice:
         """Return the device with the rank's local number."""
         del ranks_here
-        from trainmark.devices.cuda import CudaDevice
+        from trainmark.devices.vendors.nvidia.device import NvidiaDevice
 
         sliced = any(card.is_slice for card in self._usable())
-        return CudaDevice(local_rank, vendor=self.name, is_slice=sliced)
+        return NvidiaDevice(local_rank, vendor=self.name, is_slice=sliced)

@@ -15,7 +15,7 @@ from pathlib import Path
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trainmark.devices.cpu import Cpu, CpuDevice, threads_of_rank
+from trainmark.devices.vendors.cpu import Cpu, CpuDevice, threads_of_rank
 from trainmark.protocols import DeviceSample, MonitorFault, Refusal
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""The vendors of this project, one file or package each; ``devices`` registers them."""

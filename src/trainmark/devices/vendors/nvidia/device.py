@@ -1,0 +1,79 @@
+"""One of NVIDIA's cards, as a rank uses it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from trainmark.devices.cuda import CudaDevice
+from trainmark.devices.vendors.nvidia import choice, nvml
+from trainmark.errors import EnvironmentFault
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trainmark.spec import Precision
+
+# Lowest compute capability whose matrix units support a precision,
+# https://docs.nvidia.com/cuda/cuda-c-programming-guide/#arithmetic-instructions, 2026-11-21
+_LEAST_CAPABILITY: dict[str, tuple[int, int]] = {"fp16": (5, 3), "bf16": (8, 0), "tf32": (8, 0)}
+
+
+class NvidiaDevice(CudaDevice):
+    """A card or a slice of one; see ``Device``."""
+
+    def __init__(self, index: int, *, vendor: str, is_slice: bool = False) -> None:
+        self._is_slice = is_slice
+        super().__init__(index, vendor=vendor)
+
+    def _open(self, modules: Sequence[str]) -> None:
+        """Select the device.
+
+        Raises:
+            EnvironmentFault: the driver does not let torch open it, or torch has no code for it.
+        """
+        super()._open(modules)
+        torch = self._torch
+        capability = torch.cuda.get_device_capability(self.index)
+        built = torch.cuda.get_arch_list()
+        if not choice.has_code_for(capability, built):
+            raise EnvironmentFault(
+                f"{torch.cuda.get_device_name(self.index)} has compute capability "
+                f"{capability[0]}.{capability[1]}, and torch {torch.__version__} is built for "
+                f"{', '.join(built)}",
+                where=f"--device {self.name}",
+                rule="code runs on its own major version, PTX (compute_...) on later ones too",
+                remedy=f"install a torch built for sm_{capability[0]}{capability[1]}",
+            )
+
+    def set_precision(self, precision: Precision) -> dict[str, Any]:
+        """Refuse a precision that the card lacks; see ``CudaDevice.set_precision``.
+
+        Raises:
+            EnvironmentFault: the device would emulate the precision, or ignore the switch.
+        """
+        torch = self._torch
+        capability = torch.cuda.get_device_capability(self.index)
+        least = _LEAST_CAPABILITY.get(precision, (0, 0))
+        if capability < least:
+            raise EnvironmentFault(
+                f"precision={precision} on {torch.cuda.get_device_name(self.index)}, compute "
+                f"capability {capability[0]}.{capability[1]}",
+                where="recipe field precision",
+                rule=f"matrix units support {precision} from {least[0]}.{least[1]} on",
+                remedy="use precision=fp32"
+                + (" or fp16" if precision == "bf16" and capability >= (5, 3) else ""),
+            )
+        return super().set_precision(precision)
+
+    def clocks(self) -> dict[str, float | None]:
+        """Return clocks, power and temperature as the management library has them now."""
+        # By its identity: the library's order is not that of the visible devices.
+        uuid = self._torch.cuda.get_device_properties(self.index).uuid
+        return nvml.clocks(f"GPU-{uuid}")
+
+    def describe(self) -> dict[str, Any]:
+        """Return what torch tells; a slice must not be taken for the card, with its other peak."""
+        told = super().describe()
+        if self._is_slice and "MIG" not in told["name"]:
+            told["name"] += " MIG"
+        return told
