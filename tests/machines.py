@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import resource
+import shutil
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import psutil
+import pytest
+
 from fakes import FakeVendor
+from trainmark.doctor import devices, host
 from trainmark.doctor.subject import Subject
 from trainmark.launch.processes import CpuUse
 from trainmark.protocols import Condition, DeviceSample, MonitorFault, Occupant, Refusal
@@ -16,19 +24,13 @@ if TYPE_CHECKING:
 
 GIB = 2**30
 CPU = "sys/devices/system/cpu"
-CLOCK = "sys/devices/system/clocksource/clocksource0"
 FILES = {
-    "proc/meminfo": "MemTotal: 67108864 kB\nMemAvailable: 33554432 kB\n"
-    "SwapTotal: 8388608 kB\nSwapFree: 8388608 kB\nHugePages_Total: 0\n",
-    "proc/loadavg": "0.10 0.20 0.30 1/100 4242\n",
-    "proc/sys/vm/swappiness": "60\n",
     "proc/sys/net/ipv4/ip_local_port_range": "32768\t60999\n",
     **{f"{CPU}/cpu{core}/cpufreq/scaling_governor": "performance\n" for core in range(4)},
-    f"{CLOCK}/current_clocksource": "tsc\n",
-    f"{CLOCK}/available_clocksource": "tsc hpet acpi_pm\n",
     "sys/devices/system/node/node0/cpulist": "0-3\n",
     "sys/devices/system/node/node1/cpulist": "4-7\n",
 }
+PATCH = pytest.MonkeyPatch()  # undone after each test, see doctor/conftest.py
 
 
 def write_files(root: Path, files: dict[str, str]) -> None:
@@ -43,25 +45,42 @@ def cpu_use(busy_s: float) -> Callable[[], CpuUse]:
     return lambda: next(readings)
 
 
-def machine(root: Path, files: dict[str, str] | None = None, **readings: Any) -> Subject:
-    """Return a sound machine of four cores, with what a test replaces."""
-    write_files(root, FILES | (files or {}))
-    sound: dict[str, Any] = {
-        "out": root / "runs",
-        "vendor": Card(),
-        "nproc": 2,
-        "root": root,
-        "variables": {},
-        "affinity": frozenset(range(4)),
-        "cpu_use": cpu_use(0.5),
-        "sleep": lambda _: None,
-        "free_bytes": lambda _: 100 * GIB,
-        "limit": lambda _: (65_536, 1_048_576),
-        "runs": dict,
-        "addresses": lambda: frozenset({"127.0.0.1"}),
-        "tool": lambda *_, **__: '{"what": "torch 2.13 opened it", "refused": {}}\n',
+def memory(available_gib: float, swap_used_bytes: int = 0) -> dict[str, Any]:
+    """Return readings of a machine of 64 GiB, with 8 GiB to swap to."""
+    return {
+        "memory": SimpleNamespace(total=64 * GIB, available=int(available_gib * GIB)),
+        "swap": SimpleNamespace(total=8 * GIB, used=swap_used_bytes),
     }
-    return Subject(**(sound | readings))
+
+
+def machine(root: Path, files: dict[str, str] | None = None, **changes: Any) -> Subject:
+    """Return a sound machine of four cores, with what a test changes.
+
+    Readings are those of this process until the test ends: ``affinity``, ``cpu_use``, ``free``
+    (bytes of any disk), ``limit`` (of open files), ``runs``, ``tool``, ``memory`` and ``swap``.
+    """
+    write_files(root, FILES | (files or {}))
+    readings: dict[str, Any] = {
+        "affinity": {0, 1, 2, 3},
+        "cpu_use": cpu_use(0.5),
+        "free": 100 * GIB,
+        "limit": (65_536, 1_048_576),
+        "runs": {},
+        "tool": lambda *_, **__: '["torch 2.13 opened it", "", {}]\n',
+        **memory(32),
+    }
+    readings |= {name: changes.pop(name) for name in readings.keys() & changes}
+    PATCH.setattr(os, "sched_getaffinity", lambda _: readings["affinity"])
+    PATCH.setattr(CpuUse, "now", readings["cpu_use"])
+    PATCH.setattr(host, "sleep", lambda _: None)
+    PATCH.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=readings["free"]))
+    PATCH.setattr(resource, "getrlimit", lambda _: readings["limit"])
+    PATCH.setattr(host, "alive_runs", lambda: readings["runs"])
+    PATCH.setattr(devices, "run", readings["tool"])
+    PATCH.setattr(psutil, "virtual_memory", lambda: readings["memory"])
+    PATCH.setattr(psutil, "swap_memory", lambda: readings["swap"])
+    sound: dict[str, Any] = {"out": root / "runs", "vendor": Card(), "nproc": 2, "root": root}
+    return Subject(**(sound | changes))
 
 
 def only(found: Iterator[Condition]) -> Condition:

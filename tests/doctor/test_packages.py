@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import pytest
 
 from machines import machine, only
-from trainmark.doctor.packages import Installed, installed, package_pairs, packages
+from trainmark.doctor import packages as module
+from trainmark.doctor.packages import installed, package_pairs, packages
+
+
+class Installed(NamedTuple):
+    """What is read of a package's metadata."""
+
+    version: str
+    requires: list[str]
+
 
 SOUND = {
     "trainmark": Installed(
@@ -42,15 +53,16 @@ SOUND = {
         ({"trainmark": None}, "unknown", "packages"),
     ],
 )
-def test_bounds_are_compared(tmp_path, changed, severity, said):
-    here = SOUND | changed
-    found = only(packages(machine(tmp_path), here.get))
+def test_bounds_are_compared(tmp_path, monkeypatch, changed, severity, said):
+    monkeypatch.setattr(module, "installed", (SOUND | changed).get)
+    found = only(packages(machine(tmp_path)))
     assert (found.severity, said in found.what) == (severity, True)
 
 
-def test_every_fault_is_named(tmp_path):
+def test_every_fault_is_named(tmp_path, monkeypatch):
     here = SOUND | {"torch": Installed("2.9.1", []), "tokenizers": None}
-    found = list(packages(machine(tmp_path), here.get))
+    monkeypatch.setattr(module, "installed", here.get)
+    found = list(packages(machine(tmp_path)))
     assert sorted(one.severity for one in found) == ["spoils", "stops"]
 
 
@@ -75,8 +87,9 @@ def torch(version: str, **others: str) -> dict[str, Installed]:
         (torch("2.13.0", nvidia_ml_py3="7.352.0", nvidia_ml_py="13.580.65"), 1),
     ],
 )
-def test_pairs_that_do_not_work_are_named(tmp_path, here, broken):
-    found = list(package_pairs(machine(tmp_path), here.get))
+def test_pairs_that_do_not_work_are_named(tmp_path, monkeypatch, here, broken):
+    monkeypatch.setattr(module, "installed", here.get)
+    found = list(package_pairs(machine(tmp_path)))
     assert [one.severity for one in found] == (["spoils"] * broken or ["fine"])
     assert all(one.remedy for one in found if one.severity == "spoils")
 

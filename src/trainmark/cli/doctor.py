@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -53,7 +54,7 @@ def command(
     )
     found = examine(subject)
     if as_json:
-        say_json(found.as_dict(), indent=2)
+        say_json(asdict(found), indent=2)
     else:
         _print_table(found, quiet=quiet)
     raise typer.Exit(found.exit_code)
@@ -61,18 +62,15 @@ def command(
 
 def _print_table(found: Found, *, quiet: bool) -> None:
     """Print what needs attention first, each with its remedy."""
-    width = max((len(one.code) for _, one in found.conditions), default=0)
-    for severity, heading in _HEADINGS.items():
-        rows = [row for row in found.conditions if row[1].severity == severity]
-        if not rows or (quiet and severity in ("unknown", "fine")):
-            continue
-        say(heading)
-        for group, one in sorted(rows, key=lambda row: row[0]):
-            say(f"  {group:<8}  {one.code:<{width}}  {one.what}")
+    width = max((len(one.code) for one in found.checks), default=0)
+    for severity, heading in list(_HEADINGS.items())[: 2 if quiet else None]:
+        rows = [one for one in found.checks if one.severity == severity]
+        if rows:
+            say(heading)
+        for one in sorted(rows, key=lambda one: one.group):
+            say(f"  {one.group:<8}  {one.code:<{width}}  {one.what}")
             if one.remedy:
                 say(f"  {'':<8}  {'':<{width}}  way out: {one.remedy}")
-        say("")
     if not quiet:
-        document = found.as_dict()
         left_out = ", ".join(found.left_out) or "nothing"
-        say(f"device {document['device']}, {document['nproc']} rank(s); left out: {left_out}")
+        say(f"device {found.device}, {found.nproc} rank(s); left out: {left_out}")

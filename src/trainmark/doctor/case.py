@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from trainmark.data.generated import default_root
-from trainmark.doctor.subject import judged
+from trainmark.doctor.subject import Conditions, Subject, judged
 from trainmark.errors import DataError, TrainmarkError
 from trainmark.planning.plan import resolve
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
-    from trainmark.doctor.subject import Subject
-    from trainmark.protocols import Condition
-
-
-def data(subject: Subject) -> Iterator[Condition]:
+def data(subject: Subject) -> Conditions:
     """Plan the run; nothing is started. Generates a generated recipe's data if it is missing."""
     request = subject.request
     if request is None or subject.vendor is None:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, get_args
 
 from trainmark import devices
 from trainmark.devices import pci
-from trainmark.doctor.subject import judged
+from trainmark.devices.tool import run
+from trainmark.doctor.subject import Conditions, Subject, judged
 from trainmark.errors import EnvironmentFault
 from trainmark.planning.capabilities import refuse_ranks
 from trainmark.protocols import DeviceSample, Examined, MonitorFault
@@ -17,10 +18,7 @@ from trainmark.results.findings import BUSY_SHARE
 from trainmark.spec import Precision, Recipe
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from trainmark.doctor.subject import Subject
-    from trainmark.protocols import Condition, Vendor
+    from collections.abc import Mapping
 
 OPENING_S = 40.0  # torch from a cold network disk takes up to half a minute
 # Classes of the PCI bus that only compute: 3D controllers, accelerators, co-processors. Of display
@@ -28,7 +26,7 @@ OPENING_S = 40.0  # torch from a cold network disk takes up to half a minute
 _COMPUTES = ("0x0302", "0x12", "0x0b")
 
 
-def device(subject: Subject) -> Iterator[Condition]:
+def device(subject: Subject) -> Conditions:
     """Find the devices of the ranks."""
     vendor = subject.vendor
     if vendor is None:
@@ -43,78 +41,64 @@ def device(subject: Subject) -> Iterator[Condition]:
     yield judged(f"{vendor.count()} {'core(s)' if vendor.counts_cores else vendor.name}: {names}")
 
 
-def driver(subject: Subject) -> Iterator[Condition]:
+def driver(subject: Subject) -> Conditions:
     """Find devices that are here and cannot be used, and packages of vendors that do not work."""
     known, broken = devices.load_all()
     faults = [*broken, *devices.unusable()]
+    told = {fault.where for fault in faults}
     for vendor in known.values():
-        if (bus := getattr(vendor, "pci_vendor", None)) is None or vendor.count():
+        where, bus = f"device {vendor.name}", getattr(vendor, "pci_vendor", None)
+        if bus is None or where in told or vendor.count():
             continue
-        places = pci.accelerators(bus, root=subject.root)
-        count = sum((place / "class").read_text().startswith(_COMPUTES) for place in places)
-        if count and not any(_of(fault, vendor.name) for fault in faults):
+        if count := len(pci.accelerators(bus, root=subject.root, classes=_COMPUTES)):
             what, remedy = f"{count} on the PCI bus, and no driver", "load or install the driver"
-            fault = EnvironmentFault(what, where=f"device {vendor.name}", remedy=remedy)
-            faults.append(fault)
-    named = subject.device
-    asked = {named, *(one.name for one in known.values() if named in (one.name, one.torch_type))}
-    for fault in faults:
-        wanted = any(_of(fault, name) for name in asked)
-        yield judged(
-            f"{fault.where}: {fault.what}",
-            fault.remedy or "see the vendor's documentation",
-            stops=wanted,
-            spoils=True,
-        )
+            faults.append(EnvironmentFault(what, where=where, remedy=remedy))
+    for fault in faults:  # one of the device that is asked for stops a run, as `device` says
+        remedy = fault.remedy or "see the vendor's documentation"
+        yield judged(f"{fault.where}: {fault.what}", remedy, spoils=True)
     if not faults:
         yield judged((subject.vendor and subject.vendor.driver_version()) or "no fault found")
 
 
-def _of(fault: EnvironmentFault, vendor: str | None) -> bool:
-    return f"{fault.where} ".startswith(f"device {vendor} ")
-
-
-def precisions(subject: Subject) -> Iterator[Condition]:
+def precisions(subject: Subject) -> Conditions:
     """Tell the precisions that planning refuses; the rest is known once a device is open."""
-    if subject.vendor is not None:
-        yield _precisions(subject, _refused(subject.vendor, subject.nproc))
-
-
-def _refused(vendor: Vendor, nproc: int) -> dict[str, str]:
+    if subject.vendor is None:
+        return
     recipes = (replace(Recipe(), precision=precision) for precision in get_args(Precision))
-    found = {recipe.precision: vendor.refuse(recipe, nproc) for recipe in recipes}
-    return {precision: refusal.why for precision, refusal in found.items() if refusal}
+    found = {recipe.precision: subject.vendor.refuse(recipe, subject.nproc) for recipe in recipes}
+    refused: dict[str, str] = {
+        precision: refusal.why for precision, refusal in found.items() if refusal
+    }
+    left = ", ".join(precision for precision in found if precision not in refused)
+    remedy = "another device, or a precision that is left"
+    yield judged((left or "none") + _reasons(refused), remedy, stops=_wanted(subject, refused))
 
 
-def _precisions(subject: Subject, refused: dict[str, str]) -> Condition:
-    left = [precision for precision in get_args(Precision) if precision not in refused]
-    reasons = "".join(f"; not {precision}: {why}" for precision, why in refused.items())
-    return judged(
-        f"{', '.join(left) or 'none'}{reasons}",
-        "another device, or a precision that is left",
-        stops=subject.request is not None and subject.request.recipe.precision in refused,
-        code="precisions",
-    )
+def _reasons(refused: Mapping[str, str]) -> str:
+    return "".join(f"; not {precision}: {why}" for precision, why in refused.items())
 
 
-def torch(subject: Subject) -> Iterator[Condition]:
+def _wanted(subject: Subject, refused: Mapping[str, str]) -> bool:
+    return subject.request is not None and subject.request.recipe.precision in refused
+
+
+def torch(subject: Subject) -> Conditions:
     """Import torch and open every device of the ranks, in a process that may crash or hang."""
     if subject.vendor is None:
         return
     words = ["trainmark.doctor.opening", subject.vendor.name, str(subject.nproc)]
     try:
-        said = subject.tool([sys.executable, "-P", "-m", *words], timeout_s=OPENING_S)
+        said = run([sys.executable, "-P", "-m", *words], timeout_s=OPENING_S)
     except MonitorFault as fault:
         remedy = "see `python -c 'import torch'`, then the driver with the vendor's tool"
         yield judged(f"torch cannot be used: {fault.said}", remedy, stops=True)
         return
-    found = json.loads(said.splitlines()[-1])
-    yield judged(found["what"], found.get("remedy", ""), stops="remedy" in found)
-    if found.get("refused"):  # more than planning knows
-        yield _precisions(subject, _refused(subject.vendor, subject.nproc) | found["refused"])
+    what, remedy, refused = json.loads(said.splitlines()[-1])
+    stops = bool(remedy) or _wanted(subject, refused)
+    yield judged(what + _reasons(refused), remedy or "another precision", stops=stops)
 
 
-def occupants(subject: Subject) -> Iterator[Condition]:
+def occupants(subject: Subject) -> Conditions:
     """Name the processes on the devices of the ranks."""
     if subject.vendor is None or subject.vendor.counts_cores:
         return
@@ -126,7 +110,7 @@ def occupants(subject: Subject) -> Iterator[Condition]:
         yield judged("none that the vendor tells")
 
 
-def device_state(subject: Subject) -> Iterator[Condition]:
+def device_state(subject: Subject) -> Conditions:
     """Ask the vendor for clocks, limits, ECC and others."""
     vendor = subject.vendor
     if isinstance(vendor, Examined):
@@ -136,7 +120,7 @@ def device_state(subject: Subject) -> Iterator[Condition]:
         yield judged(what, "look at them with the vendor's tool", unknown=True)
 
 
-def monitor(subject: Subject) -> Iterator[Condition]:
+def monitor(subject: Subject) -> Conditions:
     """Read the devices once, as is done while ranks work, and find those that compute already."""
     vendor = subject.vendor
     if vendor is None or vendor.counts_cores:

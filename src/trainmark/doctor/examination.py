@@ -5,33 +5,26 @@ from __future__ import annotations
 import time
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Thread
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import psutil
 
 from trainmark.devices import choose
 from trainmark.doctor import case, devices, disk, host, network, packages
-from trainmark.doctor.subject import Subject, judged
-from trainmark.errors import (
-    EXIT_FAILED,
-    EXIT_PASSED,
-    EXIT_USAGE,
-    EnvironmentFault,
-    TrainmarkError,
-    UsageError,
-)
+from trainmark.doctor.subject import Conditions, Subject, judged
+from trainmark.errors import EnvironmentFault, TrainmarkError, UsageError
 from trainmark.planning import case_key
 from trainmark.planning.requests import read_request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from trainmark.protocols import Condition
 
-    Check = Callable[[Subject], Iterator[Condition]]
+    Check = Callable[[Subject], Conditions]
 
 Answer = TypeVar("Answer")
 QUICK_S, FULL_S = 9.0, 58.0  # for everything but the start of the program, half a second
@@ -41,46 +34,31 @@ _QUICK_CHOICE_S, _CHOICE_S = 8.0, 20.0
 
 # A check's code is its name, its group its module. What may hang comes last.
 CHECKS: tuple[Check, ...] = (
-    host.memory, host.swap, host.cores, host.governor, host.turbo, host.shared_memory,
-    host.open_files, host.locked_memory, host.clock_source, host.container, host.strays, host.load,
-    packages.packages, packages.package_pairs, network.ports, network.host_name, disk.out_folder,
-    devices.device, devices.driver, devices.precisions, host.numa, devices.occupants,
-    devices.device_state, devices.monitor, case.data,
+    host.memory, host.swap, host.cores, host.governor, host.shared_memory, host.open_files,
+    host.strays, host.load, packages.packages, packages.package_pairs, network.ports,
+    network.host_name, disk.out_folder, devices.device, devices.driver, devices.precisions,
+    host.numa, devices.occupants, devices.device_state, devices.monitor, case.data,
 )  # fmt: skip
 SLOW: tuple[Check, ...] = (disk.out_speed, disk.data_speed, devices.torch)
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What an examination found.
+    """What an examination found: the document of ``--json``.
 
     Args:
-        conditions: with the group of the check.
+        device: the vendor's name; without a vendor as the user named it.
+        exit_code: 0 if nothing was found, 1 if something spoils figures, 2 if something stops a
+            run.
         left_out: codes of the checks that were not made.
     """
 
-    subject: Subject
-    conditions: list[tuple[str, Condition]]
+    device: str | None
+    nproc: int
+    exit_code: int
+    checks: list[Condition]
     left_out: list[str]
-
-    @property
-    def exit_code(self) -> int:
-        """0 if nothing was found, 1 if something spoils figures, 2 if something stops a run."""
-        severities = {condition.severity for _, condition in self.conditions}
-        spoiled = EXIT_FAILED if "spoils" in severities else EXIT_PASSED
-        return EXIT_USAGE if "stops" in severities else spoiled
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the document of ``--json``."""
-        vendor = self.subject.vendor
-        return {
-            "schema_version": 1,
-            "device": self.subject.device if vendor is None else vendor.name,
-            "nproc": self.subject.nproc,
-            "exit_code": self.exit_code,
-            "checks": [{"group": group, **one._asdict()} for group, one in self.conditions],
-            "left_out": self.left_out,
-        }
+    schema_version: int = 1
 
 
 def subject_of(
@@ -121,35 +99,39 @@ def subject_of(
 def examine(subject: Subject, checks: Sequence[Check] = (*CHECKS, *SLOW)) -> Found:
     """Make each check in turn; one that fails or hangs gives ``unknown``."""
     others = set(psutil.Process().children(recursive=True))
-    conditions = []
+    found = []
     left_out = [check for check in checks if subject.quick and check in SLOW]
     for check in checks:
         if check in left_out:
             continue
         limit_s = devices.OPENING_S + 1 if check is devices.torch else _CHECK_S
-        group = check.__module__.rpartition(".")[2]
         limit_s = min(limit_s, max(0.1, subject.end_s - time.monotonic()))
         for one in _made(check, subject, limit_s):
-            conditions.append((group, one._replace(code=one.code or check.__name__)))
+            group, code = check.__module__.rpartition(".")[2], one.code or check.__name__
+            found.append(replace(one, code=code, group=group))
     for child in set(psutil.Process().children(recursive=True)) - others:
         with suppress(psutil.NoSuchProcess):
             child.kill()  # of a check that ran out of time
-    return Found(subject, conditions, [check.__name__ for check in left_out])
+    severities = {one.severity for one in found}
+    return Found(
+        device=subject.device if subject.vendor is None else subject.vendor.name,
+        nproc=subject.nproc,
+        exit_code=2 if "stops" in severities else 1 if "spoils" in severities else 0,
+        checks=found,
+        left_out=[check.__name__ for check in left_out],
+    )
 
 
 def _made(check: Check, subject: Subject, limit_s: float) -> list[Condition]:
     found: list[Condition] = []
     try:
         bounded(lambda: found.extend(check(subject)), limit_s)
-    except TrainmarkError as error:
-        fault = error.what, error.remedy or "see the vendor's documentation"
-    except TimeoutError as error:
-        fault = str(error), "see why it does not answer"
     except (Exception, SystemExit) as error:  # noqa: BLE001 - foreign vendors raise anything
-        fault = f"{type(error).__name__}: {error}", "have it readable here, or look at it by hand"
-    else:
-        return found
-    return [*found, judged(*fault, unknown=True)]
+        ours = isinstance(error, (TrainmarkError, TimeoutError))
+        what = str(getattr(error, "what", error)) if ours else f"{type(error).__name__}: {error}"
+        remedy = getattr(error, "remedy", None) or "see why it cannot be read here"
+        found.append(judged(what, remedy, unknown=True))
+    return found
 
 
 def bounded(work: Callable[[], Answer], limit_s: float) -> Answer:

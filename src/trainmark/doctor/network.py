@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 import socket
-from typing import TYPE_CHECKING
+from ipaddress import ip_address
 
-from trainmark.doctor.subject import judged
-from trainmark.launch.local import held_port
+import psutil
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from trainmark.doctor.subject import Subject
-    from trainmark.protocols import Condition
+from trainmark.doctor.subject import Conditions, Subject, judged
 
 _TIMEOUT_S = 5.0
 _PORTS_PER_RANK = 64  # one for each connection to another rank, and those of the libraries
 
 
-def ports(subject: Subject) -> Iterator[Condition]:
+def ports(subject: Subject) -> Conditions:
     """Connect to a port as ranks do, and count those that the kernel gives out."""
     try:
-        with held_port() as port, socket.socket() as listener:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(("127.0.0.1", port))
-            listener.listen(1)
-            socket.create_connection(("127.0.0.1", port), timeout=_TIMEOUT_S).close()
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            socket.create_connection(server.getsockname(), timeout=_TIMEOUT_S).close()
     except OSError as error:
         remedy = "see `ip address show lo` and the firewall's rules; end what holds all ports"
         yield judged(f"127.0.0.1 cannot be reached: {error}", remedy, stops=True)
@@ -39,27 +31,18 @@ def ports(subject: Subject) -> Iterator[Condition]:
     )
 
 
-def host_name(subject: Subject) -> Iterator[Condition]:
+def host_name(_: Subject) -> Conditions:
     """Look this host's own name up, as collective libraries do to choose an address."""
+    remedy = "give the name its address in /etc/hosts; ranks may fall back to 127.0.0.1 until then"
     try:
-        found = sorted(subject.addresses())
-        foreign = [address for address in found if not _is_ours(address)]
-        what = f"this host's own name is {', '.join(found)}, of no interface here: {foreign}"
+        told = socket.getaddrinfo(socket.gethostname(), None)
     except OSError as error:
-        found, foreign = [], ["none"]
-        what = f"this host's own name does not resolve: {error}"
-    yield judged(
-        f"this host's own name is {', '.join(found)}" if not foreign else what,
-        "give the name its address in /etc/hosts; ranks may fall back to 127.0.0.1 until then",
-        unknown=bool(foreign),
-    )
-
-
-def _is_ours(address: str) -> bool:
-    """Tell whether a socket can be bound to an address."""
-    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as trial:
-        try:
-            trial.bind((address, 0))
-        except OSError:
-            return False
-    return True
+        yield judged(f"this host's own name does not resolve: {error}", remedy, unknown=True)
+        return
+    found = sorted({str(address[4][0]) for address in told})
+    ours = {one.address for some in psutil.net_if_addrs().values() for one in some}
+    foreign = [one for one in found if one not in ours and not ip_address(one).is_loopback]
+    what = f"this host's own name is {', '.join(found)}"
+    if foreign:
+        what += f", of no interface here: {', '.join(foreign)}"
+    yield judged(what, remedy, unknown=bool(foreign))

@@ -5,16 +5,9 @@ Reads metadata only; ``devices.torch`` imports torch, in a process of its own.
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, distribution
-from typing import TYPE_CHECKING, NamedTuple
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
 
-from trainmark.doctor.subject import judged
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from trainmark.doctor.subject import Subject
-    from trainmark.protocols import Condition
+from trainmark.doctor.subject import Conditions, Subject, judged
 
 _OURS = "trainmark"
 _EXTRAS = ("", "nvidia", "cpu", "prepare")  # of ours; the bounds of what is installed count
@@ -29,65 +22,51 @@ _TORCH_AHEAD = 5
 _OTHER_PYNVML = {"pynvml": (12, 0), "nvidia-ml-py3": (1_000, 0)}
 
 
-class Installed(NamedTuple):
-    """An installed package, with its requirements as its metadata has them."""
-
-    version: str
-    requires: list[str]
-
-
-def installed(name: str) -> Installed | None:
+def installed(name: str) -> Distribution | None:
     """Return the installed package called ``name``."""
     try:
-        found = distribution(name)
+        return distribution(name)
     except PackageNotFoundError:
         return None
-    return Installed(found.version, found.requires or [])
 
 
-def packages(
-    _: Subject, find: Callable[[str], Installed | None] = installed
-) -> Iterator[Condition]:
+def packages(_: Subject) -> Conditions:
     """Compare every package that we need with the bounds of those that need it."""
     from packaging.requirements import Requirement
 
-    waiting, seen, sound = [_OURS, *_LOADED_TOO], set[str](), True
+    waiting, seen, faults = [_OURS, *_LOADED_TOO], set[str](), []
     while waiting:
         name = waiting.pop()
-        package = find(name)
+        package = installed(name)
         if name in seen or package is None:
             continue
         seen.add(name)
-        for need in map(Requirement, package.requires):
-            needed = need.marker is None or need.marker.evaluate({"extra": ""})
-            extras = _EXTRAS if name == _OURS else ()
-            here = find(need.name)
-            if here is None and needed and name not in _LOADED_TOO:
-                sound, remedy = False, f"`pip install '{need.name}{need.specifier}'`"
-                yield judged(f"{name} needs {need}, which is missing", remedy, stops=True)
-            elif here is not None and (
-                needed or any(need.marker.evaluate({"extra": one}) for one in extras if need.marker)
-            ):
+        extras = _EXTRAS if name == _OURS else ("",)
+        for need in map(Requirement, package.requires or ()):
+            marker, here = need.marker, installed(need.name)
+            of = [one for one in extras if marker is None or marker.evaluate({"extra": one})]
+            if here is None and "" in of and name not in _LOADED_TOO:
+                what = f"{name} needs {need}, which is missing"
+                faults.append(judged(what, f"`pip install '{need}'`", stops=True))
+            elif here is not None and of:
                 waiting.append(need.name)
                 if not need.specifier.contains(here.version, prereleases=True):
-                    sound, remedy = False, f"install {need.name}{need.specifier}"
                     what = f"{name} {package.version} needs {need}, and {here.version} is here"
-                    yield judged(what, remedy, spoils=True)
-    if sound:
+                    remedy = f"install {need.name}{need.specifier}"
+                    faults.append(judged(what, remedy, spoils=True))
+    yield from faults
+    if not faults:
         what = f"{len(seen)} packages keep each other's bounds"
-        remedy = "install the program: `make install`"
-        yield judged(what, remedy, unknown=_OURS not in seen)
+        yield judged(what, "install the program: `make install`", unknown=_OURS not in seen)
 
 
-def package_pairs(
-    _: Subject, find: Callable[[str], Installed | None] = installed
-) -> Iterator[Condition]:
+def package_pairs(_: Subject) -> Conditions:
     """Find packages that cannot work together, which their metadata does not say."""
     from packaging.version import Version
 
-    def release(name: str) -> tuple[int, int] | None:
-        here = find(name)
-        return None if here is None else (Version(here.version).major, Version(here.version).minor)
+    def release(name: str) -> tuple[int, ...] | None:
+        here = installed(name)
+        return Version(here.version).release[:2] if here else None
 
     broken = []
     torch, torchrec = release("torch"), release("torchrec")
@@ -98,7 +77,7 @@ def package_pairs(
     if torchrec and torchrec != fbgemm:
         broken.append((f"torchrec {torchrec} needs the same fbgemm, which is {fbgemm}", remedy))
     for name, sound in _OTHER_PYNVML.items():
-        if (other := release(name)) and other < sound and find("nvidia-ml-py"):
+        if (other := release(name)) and other < sound and installed("nvidia-ml-py"):
             remedy = f"`pip uninstall {name}`, then `pip install --force-reinstall nvidia-ml-py`"
             broken.append((f"{name} replaces the module of nvidia-ml-py", remedy))
     yield from (judged(what, remedy, spoils=True) for what, remedy in broken)

@@ -1,41 +1,25 @@
-"""What is examined, where its state is read from, and how a finding is worded."""
+"""What is examined, and how a finding is worded."""
 
 from __future__ import annotations
 
-import os
-import resource
-import shutil
-import socket
-import time
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainmark.devices.tool import run
-from trainmark.launch.processes import CpuUse, alive_runs
 from trainmark.protocols import Condition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from trainmark.planning.requests import Request
     from trainmark.protocols import Vendor
 
-
-def _affinity() -> frozenset[int]:
-    every = range(os.cpu_count() or 1)
-    return frozenset(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else every)
-
-
-def _own_addresses() -> frozenset[str]:
-    found = socket.getaddrinfo(socket.gethostname(), None)
-    return frozenset(str(address[4][0]) for address in found)
+Conditions = Iterator[Condition]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """A machine, and the run that is meant on it. Tests replace what is read.
+    """A machine, and the run that is meant on it.
 
     Args:
         vendor: of the devices; None: none can be used, for the reason ``no_vendor``.
@@ -46,11 +30,6 @@ class Subject:
         quick: whether only what takes little time is examined.
         end_s: ``time.monotonic()`` at which time is up.
         root: of the file system that holds ``proc``, ``sys`` and ``dev``.
-        affinity: numbers of the cores that this process may use.
-        free_bytes: of the file system that holds a folder.
-        runs: ids of living processes by the id of their run.
-        addresses: those of this host's own name; it raises ``OSError`` if there is none.
-        tool: runs a command; see ``devices.tool.run``.
     """
 
     out: Path
@@ -63,15 +42,6 @@ class Subject:
     quick: bool = False
     end_s: float = inf
     root: Path = Path("/")
-    variables: Mapping[str, str] = field(default_factory=lambda: os.environ)
-    affinity: frozenset[int] = field(default_factory=_affinity)
-    cpu_use: Callable[[], CpuUse] = CpuUse.now
-    sleep: Callable[[float], None] = time.sleep
-    free_bytes: Callable[[Path], int] = lambda path: shutil.disk_usage(path).free
-    limit: Callable[[int], tuple[int, int]] = resource.getrlimit
-    runs: Callable[[], Mapping[str, list[int]]] = alive_runs
-    addresses: Callable[[], frozenset[str]] = _own_addresses
-    tool: Callable[..., str] = run
 
 
 def judged(

@@ -66,7 +66,7 @@ def refuse_ranks(vendor: Vendor, recipe: Recipe, nproc: int, *, ranks_share_core
     # Before the count, because it knows why there are fewer devices than there could be.
     refusal = vendor.refuse(recipe, nproc)
     if refusal is not None:
-        raise EnvironmentFault(refusal.why, where=f"--device {vendor.name}", remedy=refusal.way_out)
+        raise EnvironmentFault(refusal.why, where=f"device {vendor.name}", remedy=refusal.way_out)
     here = vendor.count()
     if nproc > here and not (vendor.counts_cores and ranks_share_cores):
         unit = "cores" if vendor.counts_cores else f"{vendor.name} devices"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, runtime_checkable
 
 from annotated_types import Interval, Len
 
@@ -86,7 +86,8 @@ class Monitor(Protocol):
         """Release what the monitor holds."""
 
 
-class Condition(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Condition:
     """Something about a machine that stops a run or spoils its figures, and its remedy.
 
     Args:
@@ -94,12 +95,14 @@ class Condition(NamedTuple):
         severity: ``stops`` a run, ``spoils`` its figures, is ``unknown`` here, or is ``fine``.
         what: what was found, with its numbers.
         remedy: what to do, in a few words; empty if ``fine``.
+        group: which doctor adds: the part of the machine, ``devices`` for example.
     """
 
     code: str
     severity: Literal["stops", "spoils", "unknown", "fine"]
     what: str
     remedy: str = ""
+    group: str = ""
 
 
 @runtime_checkable

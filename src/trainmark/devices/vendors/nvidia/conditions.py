@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from trainmark.devices.vendors.nvidia import nvml
@@ -27,7 +28,7 @@ def conditions(places: Sequence[int]) -> list[Condition]:
             for condition in _of_card(library, place):
                 found.setdefault(condition, []).append(place)
     return [
-        one._replace(what=f"card {', '.join(map(str, cards))}: {one.what}")
+        replace(one, what=f"card {', '.join(map(str, cards))}: {one.what}")
         for one, cards in found.items()
     ]
 

@@ -1,0 +1,18 @@
+"""What ``machines.machine`` changes of this process is undone after each test."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from machines import PATCH
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(autouse=True)
+def this_machine() -> Iterator[None]:
+    yield
+    PATCH.undo()
