@@ -46,7 +46,8 @@ def sampling(vendor: str, interval_s: float) -> Iterator[tuple[subprocess.Popen[
         process = subprocess.Popen(
             [sys.executable, "-m", "trainmark.measure.sampler", place], stdin=subprocess.PIPE
         )
-        while not (file.exists() and any(event["event"] == "start" for event in EventFile(file))):
+        begun = "devices" if vendor == "fake" else "start"
+        while not (file.exists() and any(event["event"] == begun for event in EventFile(file))):
             time.sleep(0.05)
         try:
             yield process, file

@@ -159,7 +159,7 @@ def test_eight_simulated_devices(trainmark, tmp_path):
     assert min(device.over["run"].readings for device in record.telemetry.devices) >= 2
     assert record.telemetry.host["run"].quantities["memory_used_bytes"].lowest > 0
     events = events_of(run_dir)
-    (start,) = (event for event in events if event["event"] == "start")
+    _, start = (event for event in events if event["event"] == "start")
     assert (start["interval_s"], start["devices"]) == (0.2, list(range(8)))
     readings = [event for event in events if event["event"] == "devices"]
     assert all([one["index"] for one in event["devices"]] == list(range(8)) for event in readings)

@@ -75,7 +75,7 @@ def test_a_packages_monitor_is_sampled_while_ranks_work(trainmark, tmp_path):
     assert saved.plan.device.vendor == "standin"
     lines = (trainmark.place / "sampled" / "telemetry.jsonl").read_text().splitlines()
     events = [json.loads(line) for line in lines]
-    (start,) = (event for event in events if event["event"] == "start")
+    _, start = (event for event in events if event["event"] == "start")
     assert (start["monitor"], start["devices"]) == ("standin 1.0", [0, 1])
     told = [event["devices"] for event in events if event["event"] == "devices"]
     assert all([one["index"] for one in devices] == [0, 1] for devices in told)

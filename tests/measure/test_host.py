@@ -15,6 +15,8 @@ from trainmark.protocols import MonitorFault
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from fakes import FakeClock
+
 RANGE_UJ = 262_143_328_850  # of a common processor
 
 
@@ -31,7 +33,7 @@ def zone(root: Path, number: str, name: str, energy_uj: int | str) -> Path:
 def test_packages_are_added_up_and_their_parts_left_out(tmp_path: Path) -> None:
     first, second = (zone(tmp_path, str(n), f"package-{n}", 1_000_000) for n in (0, 1))
     parts = [zone(tmp_path, *one, 5) for one in (("0:0", "core"), ("0:1", "dram"), ("2", "psys"))]
-    energy = PackageEnergy(root=tmp_path, interval_s=1.0)
+    energy = PackageEnergy(root=tmp_path)
     assert energy.read() == {"package_energy_j": 0.0}
     first.write_text("4000000\n")
     second.write_text("1500000\n")
@@ -42,29 +44,39 @@ def test_packages_are_added_up_and_their_parts_left_out(tmp_path: Path) -> None:
 
 def test_a_counter_that_wraps(tmp_path: Path) -> None:
     counter = zone(tmp_path, "0", "package-0", RANGE_UJ - 1_000_000)
-    energy = PackageEnergy(root=tmp_path, interval_s=1.0)
+    energy = PackageEnergy(root=tmp_path)
     counter.write_text("2000000\n")
     assert energy.read() == {"package_energy_j": 3.0}
     counter.write_text("2500000\n")
     assert energy.read() == {"package_energy_j": 3.5}
 
 
-def test_no_energy_where_a_counter_could_wrap_unseen(tmp_path: Path) -> None:
-    zone(tmp_path, "0", "package-0", 0)
-    assert PackageEnergy(root=tmp_path, interval_s=60.0)
-    assert not PackageEnergy(root=tmp_path, interval_s=600.0)
+def test_no_energy_after_a_gap_in_which_a_counter_could_wrap_unseen(
+    tmp_path: Path, clock: FakeClock
+) -> None:
+    counter = zone(tmp_path, "0", "package-0", 0)
+    energy = PackageEnergy(root=tmp_path, clock=clock)
+    energy.read()
+    clock.advance(131 * 10**9)  # at 2,000 W 262 kJ, just less than the range
+    counter.write_text("5000000\n")
+    assert energy.read() == {"package_energy_j": 5.0}
+    clock.advance(132 * 10**9)
+    counter.write_text("6000000\n")
+    with pytest.raises(MonitorFault) as fault:
+        energy.read()
+    assert (fault.value.kind, bool(energy)) == ("failed", False)
 
 
 @pytest.mark.parametrize("content", ["", "no number"])
 def test_a_counter_that_cannot_be_read_is_left_out(tmp_path: Path, content: str) -> None:
     zone(tmp_path, "0", "package-0", content)
-    assert not PackageEnergy(root=tmp_path, interval_s=1.0)
-    assert not PackageEnergy(root=tmp_path / "elsewhere", interval_s=1.0)
+    assert not PackageEnergy(root=tmp_path)
+    assert not PackageEnergy(root=tmp_path / "elsewhere")
 
 
 def test_a_counter_that_vanishes_is_a_fault(tmp_path: Path) -> None:
     first, second = (zone(tmp_path, str(n), f"package-{n}", 0) for n in (0, 1))
-    energy = PackageEnergy(root=tmp_path, interval_s=1.0)
+    energy = PackageEnergy(root=tmp_path)
     first.write_text("1000000\n")
     second.unlink()
     with pytest.raises(MonitorFault) as fault:
@@ -75,7 +87,7 @@ def test_a_counter_that_vanishes_is_a_fault(tmp_path: Path) -> None:
 
 
 def test_use_is_told_from_the_second_reading_on(tmp_path: Path) -> None:
-    machine = Host(interval_s=1.0, root=tmp_path)
+    machine = Host(root=tmp_path)
     assert machine.sources == ["psutil"]
     assert set(machine.read(lambda _: nullcontext())) == {"memory_used_bytes"}
     assert set(machine.read(lambda _: nullcontext())) == {"cpu_percent", "memory_used_bytes"}
@@ -112,7 +124,7 @@ def test_node_power_is_told_once(ipmitool: Path, tmp_path: Path) -> None:
     zone(tmp_path, "0", "package-0", 7)
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev/ipmi0").touch()
-    machine = Host(interval_s=1.0, root=tmp_path)
+    machine = Host(root=tmp_path)
     assert machine.sources == ["psutil", "rapl", "ipmi"]
     machine.ask_controller()
     told = [machine.read(lambda _: nullcontext()) for _ in range(2)]

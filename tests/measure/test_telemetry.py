@@ -211,9 +211,10 @@ def test_every_ranks_device_must_be_known(
     assert codes(figures, "utilization", "power", "energy_per_sample") == [reason] * 3
 
 
-def test_a_monitor_that_opened_late_has_no_name_but_readings(tmp_path: Path) -> None:
-    found, figures = told(tmp_path, [start(0, 1, monitor=None), *readings(0, 1)])
-    assert found.monitor is None
+def test_a_monitor_that_opened_late_is_named_by_the_second_start(tmp_path: Path) -> None:
+    lines = [start(monitor=None), *readings(0, 1), start(0, 1) | {"t_ns": 5 * S}]
+    found, figures = told(tmp_path, lines)
+    assert found.monitor == MONITOR
     assert values(figures, "power", "energy_to_target") == [400.0, 2 * 400 * 5.0]
 
 

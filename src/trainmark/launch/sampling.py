@@ -37,20 +37,14 @@ def sampled(plan: Plan, log: IO[bytes]) -> Iterator[None]:
         yield
         return
     own = {processes.RUN_VARIABLE: "", SAMPLER_VARIABLE: plan.run_id}
-    try:
-        process = subprocess.Popen(
-            [sys.executable, "-m", _MODULE, plan.run_dir],
-            env=os.environ | processes.import_variables() | own,
-            stdin=subprocess.PIPE,  # its end tells the sampler to end, also if the launcher died
-            stdout=subprocess.DEVNULL,
-            stderr=log,
-            start_new_session=True,
-        )
-    except OSError as error:
-        log.write(f"trainmark: no samples: {error}\n".encode())
-        log.flush()
-        yield
-        return
+    process = subprocess.Popen(
+        [sys.executable, "-m", _MODULE, plan.run_dir],
+        env=os.environ | processes.import_variables() | own,
+        stdin=subprocess.PIPE,  # its end tells the sampler to end, also if the launcher died
+        stdout=subprocess.DEVNULL,
+        stderr=log,
+        start_new_session=True,
+    )
     try:
         yield
     finally:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,22 +40,21 @@ class PackageEnergy:
 
     Args:
         root: ``/``, below which the kernel's files are looked for.
-        interval_s: between two readings.
     """
 
-    def __init__(self, *, root: Path = Path("/"), interval_s: float) -> None:
+    def __init__(
+        self, *, root: Path = Path("/"), clock: Callable[[], int] = time.perf_counter_ns
+    ) -> None:
         self._counters: dict[Path, tuple[int, int]] = {}  # last value and range, in microjoules
         for zone in sorted(root.glob("sys/class/powercap/intel-rapl:*")):
-            counter = zone / "energy_uj"
-            try:
+            files = zone / "energy_uj", zone / "max_energy_range_uj"
+            with suppress(OSError, ValueError):  # reserved for root, as on most systems
                 is_package = (zone / "name").read_text().startswith("package")
-                if not is_package or zone.name.count(":") > 1:
-                    continue
-                range_uj = int((zone / "max_energy_range_uj").read_text())
-                if range_uj > interval_s * _MOST_PACKAGE_W * 1e6:
-                    self._counters[counter] = int(counter.read_text()), range_uj
-            except (OSError, ValueError):
-                continue  # reserved for root, as on most systems
+                if is_package and zone.name.count(":") == 1:
+                    value_uj, range_uj = (int(file.read_text()) for file in files)
+                    self._counters[files[0]] = value_uj, range_uj
+        self._clock = clock
+        self._last_ns = clock()
         self._used_uj = 0
 
     def __bool__(self) -> bool:
@@ -63,16 +64,23 @@ class PackageEnergy:
         """Return the joules of all packages since the beginning.
 
         Raises:
-            MonitorFault: a counter can no longer be read; the sum would fall short.
+            MonitorFault: a counter cannot be read this time, or may have wrapped unseen: the sum
+                would then fall short, so nothing is told from then on.
         """
+        now_ns = self._clock()
+        since_s = (now_ns - self._last_ns) / 1e9
         try:
             now = {counter: int(counter.read_text()) for counter in self._counters}
         except (OSError, ValueError) as error:
             raise MonitorFault("failed", f"RAPL: {error}") from error
+        if since_s * _MOST_PACKAGE_W * 1e6 > min(most for _, most in self._counters.values()):
+            self._counters = {}
+            raise MonitorFault("failed", f"RAPL: not read for {since_s:.0f} s, may have wrapped")
         for counter, value in now.items():
             last, range_uj = self._counters[counter]
             self._used_uj += value - last if value >= last else value - last + range_uj
             self._counters[counter] = value, range_uj
+        self._last_ns = now_ns
         return {"package_energy_j": self._used_uj / 1e6}
 
 
@@ -97,14 +105,10 @@ def node_power_w() -> float:
 
 
 class Host:
-    """All that can be read of this machine; node power is asked for in another thread.
+    """All that can be read of this machine; node power is asked for in another thread."""
 
-    Args:
-        interval_s: between two readings.
-    """
-
-    def __init__(self, *, interval_s: float, root: Path = Path("/")) -> None:
-        self._energy = PackageEnergy(root=root, interval_s=interval_s)
+    def __init__(self, *, root: Path = Path("/")) -> None:
+        self._energy = PackageEnergy(root=root)
         self.has_ipmi = has_ipmi(root)
         self.sources = ["psutil"] + ["rapl"] * bool(self._energy) + ["ipmi"] * self.has_ipmi
         self._seen = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -28,15 +29,15 @@ class SampleLog:
         self._lock = threading.Lock()
         self._now: dict[str, str] = {}  # kind of the fault that each source has now
         self._unwritten: MonitorFault | None = None
-        self._said: set[str] = set()
-        self.faults: dict[str, int] = {}  # readings that failed, by source
+        self._ended = False
+        self.faults: Counter[str] = Counter()  # readings that failed, by source
 
     def say(self, event: str, **fields: Any) -> None:
-        """Write one event; ``start`` is written once, and nothing follows ``end``."""
+        """Write one event; nothing follows ``end``."""
         with self._lock:
-            if "end" in self._said or (event == "start" and event in self._said):
+            if self._ended:
                 return
-            self._said.add(event)
+            self._ended = event == "end"
             try:
                 if self._unwritten is not None:
                     self._writer.emit("fault", source="host", **_told(self._unwritten))
@@ -45,18 +46,15 @@ class SampleLog:
             except OSError as error:
                 said = f"{TELEMETRY_FILE}: {error.strerror}"
                 self._unwritten = self._unwritten or MonitorFault("failed", said)
-                self._count("host")
+                self.faults["host"] += 1
 
     def fault(self, source: str, fault: MonitorFault) -> None:
         """Count a reading that failed; write it when the fault begins or becomes another one."""
         with self._lock:
-            self._count(source)
+            self.faults[source] += 1
             known, self._now[source] = self._now.get(source), fault.kind
         if known != fault.kind:
             self.say("fault", source=source, **_told(fault))
-
-    def _count(self, source: str) -> None:
-        self.faults = {**self.faults, source: self.faults.get(source, 0) + 1}
 
     @contextmanager
     def reading(self, source: str) -> Iterator[None]:

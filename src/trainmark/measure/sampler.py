@@ -16,9 +16,9 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from hashlib import sha256
+from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import psutil
 
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from trainmark.protocols import Monitor, Vendor
 
-DEFAULT_INTERVAL_S = 1.0
 IPMI_INTERVAL_S = 10.0  # a controller may take a second to answer
 HANGS_AFTER_S = 10.0
 PLAN_FILE = "plan.json"  # as in planning.plan, whose import takes longer than all else here
@@ -82,15 +81,10 @@ class Background:
         self._thread: threading.Thread | None = None
         self._began_ns = 0
 
-    @property
-    def busy(self) -> bool:
-        """Tell whether a reading is being taken."""
-        return self._thread is not None and self._thread.is_alive()
-
     def start(self) -> None:
         """Begin a reading unless one is being taken, or was a short time ago."""
         since_s = (self._clock() - self._began_ns) / 1e9
-        if self.busy:
+        if self._thread is not None and self._thread.is_alive():
             if since_s >= HANGS_AFTER_S:
                 self._log.fault(self._source, MonitorFault("hung", f"no answer in {since_s:.0f} s"))
         elif self._thread is None or since_s >= self._every_s:
@@ -102,92 +96,66 @@ class Background:
         with self._log.reading(self._source):
             self._take()
 
-    def wait(self, seconds: float) -> None:
-        """Wait until the reading is done, at most so long."""
-        if self._thread is not None:
-            self._thread.join(max(0.0, seconds))
+    def wait(self, seconds: float) -> bool:
+        """Wait until the reading is done, at most so long; tell whether it is."""
+        if self._thread is None:
+            return True
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
 
 
 class Devices:
-    """The ranks' devices by their vendor's monitor, which is opened with the first reading.
+    """The ranks' devices by their vendor's monitor, which is opened by the first reading that can.
 
     Args:
-        vendor: returns the vendor and how many of its devices ranks use.
-        opened: called after each try to open the monitor.
+        vendor: returns the vendor; asked once it answered no more.
+        opened: called with the monitor's name and its numbers of the ranks' devices.
     """
 
     def __init__(
         self,
-        vendor: Callable[[], tuple[Vendor, int]],
+        vendor: Callable[[], Vendor],
+        nproc: int,
         log: SampleLog,
-        opened: Callable[[Devices], None],
+        opened: Callable[[str, list[int]], None],
     ) -> None:
-        self._vendor = vendor
+        self._vendor = cache(vendor)
+        self._nproc = nproc
         self._log = log
         self._opened = opened
-        self._found: tuple[Vendor, int] | None = None
         self._monitor: Monitor | None = None
-        self.monitored: list[int] = []
-        self.unmonitored = False  # the vendor has no monitor
-
-    @property
-    def monitor_name(self) -> str | None:
-        """The monitor's name once it is open."""
-        return self._monitor.name if self._monitor is not None else None
+        self._monitored: list[int] = []
+        self._unmonitored = False  # the vendor has no monitor
 
     def take(self) -> None:
         """Read the devices once and write those of the ranks."""
-        if self._monitor is None:
-            try:
-                if self._found is None:  # looked for once, however often the monitor fails
-                    self._found = self._vendor()
-                vendor, nproc = self._found
-                self.monitored = self.monitored or list(vendor.monitored(nproc))
-                self._monitor = vendor.monitor()
-                self.unmonitored = self._monitor is None
-            finally:
-                self._opened(self)
-        if self._monitor is None:
+        if self._unmonitored:
             return
+        if self._monitor is None:
+            self._monitored = list(self._vendor().monitored(self._nproc))
+            self._monitor = self._vendor().monitor()
+            if self._monitor is None:
+                self._unmonitored = True
+                return
+            self._opened(self._monitor.name, self._monitored)
         began_ns = time.perf_counter_ns()
-        told = {sample.index: _anonymous(sample.told()) for sample in self._monitor.read()}
+        told = {sample.index: sample.told() for sample in self._monitor.read()}
         took_ns = time.perf_counter_ns() - began_ns
         # Once each: ranks may have tiles of one card, which the monitor tells as a whole.
-        found = [told[number] for number in dict.fromkeys(self.monitored) if number in told]
+        found = [told[number] for number in dict.fromkeys(self._monitored) if number in told]
         if not found:
-            said = f"told of devices {sorted(told)}, the ranks use {self.monitored}"
+            said = f"told of devices {sorted(told)}, the ranks use {self._monitored}"
             raise MonitorFault("unreadable", said)
+        for device in found:
+            device.pop("uuid", None)  # by which the very card could be known
         self._log.say("devices", took_ns=took_ns, devices=found)
 
 
-def _anonymous(told: dict[str, Any]) -> dict[str, Any]:
-    """Return a reading without the number by which the very card could be known."""
-    if "uuid" in told:
-        told["uuid"] = sha256(str(told["uuid"]).encode()).hexdigest()[:16]
-    return told
-
-
-def _planned(run_dir: Path) -> tuple[str, int, float]:
-    """Return the plan's vendor, its ranks on this machine, and the seconds between samples.
-
-    Raises:
-        MonitorFault: the plan cannot be read.
-    """
-    try:
-        plan = json.loads((run_dir / PLAN_FILE).read_bytes())
-        interval_s = float(plan["sample_every_s"]) or DEFAULT_INTERVAL_S
-        return str(plan["device"]["vendor"]), int(plan["nproc"]), interval_s
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        said = f"{PLAN_FILE}: {type(error).__name__}: {error}"
-        raise MonitorFault("unreadable", said) from error
-
-
-def _vendor(run_dir: Path) -> tuple[Vendor, int]:
-    """Return the plan's vendor, imported only here because any package may offer it."""
-    name, nproc, _ = _planned(run_dir)
+def _vendor(name: str) -> Vendor:
+    """Return a vendor, imported only here because any package may offer it."""
     from trainmark.devices import all_vendors
 
-    return all_vendors()[name], nproc
+    return all_vendors()[name]
 
 
 def sample(run_dir: Path, log: SampleLog, stopped: Callable[[float], bool]) -> None:
@@ -197,24 +165,23 @@ def sample(run_dir: Path, log: SampleLog, stopped: Callable[[float], bool]) -> N
         stopped: see ``ticks``.
     """
     clock = time.perf_counter_ns
-    interval_s = DEFAULT_INTERVAL_S
-    with suppress(MonitorFault):  # said when the vendor is looked up
-        _, _, interval_s = _planned(run_dir)
-    machine = Host(interval_s=interval_s)
+    plan = json.loads((run_dir / PLAN_FILE).read_bytes())
+    interval_s = float(plan["sample_every_s"])
+    machine = Host()
 
-    def opened(devices: Devices) -> None:
-        log.say("start", pid=os.getpid(), interval_s=interval_s, monitor=devices.monitor_name,
-                devices=devices.monitored, host_sources=machine.sources)  # fmt: skip
+    def start(monitor: str | None, numbers: list[int]) -> None:
+        log.say("start", pid=os.getpid(), interval_s=interval_s, monitor=monitor, devices=numbers,
+                host_sources=machine.sources)  # fmt: skip
 
-    devices = Devices(lambda: _vendor(run_dir), log, opened)
+    start(None, [])
+    devices = Devices(partial(_vendor, plan["device"]["vendor"]), plan["nproc"], log, start)
     monitor = Background("monitor", devices.take, log, clock=clock)
     controller = Background(
         "ipmi", machine.ask_controller, log, clock=clock, every_s=IPMI_INTERVAL_S
     )
 
     def take() -> None:
-        if not devices.unmonitored:
-            monitor.start()
+        monitor.start()
         began_ns = clock()
         told = machine.read(log.reading)
         if told:
@@ -228,7 +195,6 @@ def sample(run_dir: Path, log: SampleLog, stopped: Callable[[float], bool]) -> N
             _give_way()
     take()
     monitor.wait(_LAST_READING_S)
-    opened(devices)  # where the monitor could not be opened in all that time
     log.say("end", faults=log.faults)
 
 

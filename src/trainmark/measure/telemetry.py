@@ -229,8 +229,7 @@ def read(run_dir: Path, timeline: RunTimeline) -> Telemetry | None:
     host = _Readings(*_OF_HOST)
     of_device, of_host = attrgetter(*_OF_DEVICES, "energy_j"), (*_OF_HOST, "package_energy_j")
     start: dict[str, Any] = {}
-    times: Counter[tuple[Source, FaultKind]] = Counter()
-    first_said: dict[tuple[Source, FaultKind], str] = {}
+    faults: dict[tuple[Source, FaultKind], dict[str, Any]] = {}
     failed, last_s = None, None
     lines = EventFile(path, _LINE.validate_json)
     for line in lines:
@@ -246,8 +245,9 @@ def read(run_dir: Path, timeline: RunTimeline) -> Telemetry | None:
             case "host":
                 host.add(time_s, map(line.get, of_host))
             case "fault":
-                times[line["source"], line["kind"]] += 1
-                first_said.setdefault((line["source"], line["kind"]), line["said"])
+                key = line["source"], line["kind"]
+                fault = faults.setdefault(key, {"said": line["said"], "times": 0})
+                fault["times"] += 1
             case "end":
                 failed = line["faults"]
     numbers = start.get("devices", [])[: len(timeline.ranks)]
@@ -266,10 +266,7 @@ def read(run_dir: Path, timeline: RunTimeline) -> Telemetry | None:
             for index in dict.fromkeys(numbers)
         ],
         host=host.over(spans),
-        faults=[
-            SourceFault(source=source, kind=kind, said=said, times=times[source, kind])
-            for (source, kind), said in first_said.items()
-        ],
+        faults=[SourceFault(source=key[0], kind=key[1], **told) for key, told in faults.items()],
         failed_readings=failed,
         last_s=last_s,
         malformed_lines=lines.malformed_lines,
