@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -56,6 +57,7 @@ def ticks(
             return
 
 
+@dataclass
 class Background:
     """Readings of one source, each in a thread, never two at a time.
 
@@ -64,37 +66,28 @@ class Background:
         every_s: the least time from one to the next.
     """
 
-    def __init__(
-        self,
-        source: str,
-        take: Callable[[], None],
-        log: SampleLog,
-        *,
-        clock: Callable[[], int],
-        every_s: float = 0.0,
-    ) -> None:
-        self._source = source
-        self._take = take
-        self._log = log
-        self._clock = clock
-        self._every_s = every_s
-        self._thread: threading.Thread | None = None
-        self._began_ns = 0
+    source: str
+    take: Callable[[], None]
+    log: SampleLog
+    clock: Callable[[], int]
+    every_s: float = 0.0
+    _thread: threading.Thread | None = field(default=None, init=False)
+    _began_ns: int = field(default=0, init=False)
 
     def start(self) -> None:
         """Begin a reading unless one is being taken, or was a short time ago."""
-        since_s = (self._clock() - self._began_ns) / 1e9
+        since_s = (self.clock() - self._began_ns) / 1e9
         if self._thread is not None and self._thread.is_alive():
             if since_s >= HANGS_AFTER_S:
-                self._log.fault(self._source, MonitorFault("hung", f"no answer in {since_s:.0f} s"))
-        elif self._thread is None or since_s >= self._every_s:
-            self._began_ns = self._clock()
-            self._thread = threading.Thread(target=self._run, name=self._source, daemon=True)
+                self.log.fault(self.source, MonitorFault("hung", f"no answer in {since_s:.0f} s"))
+        elif self._thread is None or since_s >= self.every_s:
+            self._began_ns = self.clock()
+            self._thread = threading.Thread(target=self._run, name=self.source, daemon=True)
             self._thread.start()
 
     def _run(self) -> None:
-        with self._log.reading(self._source):
-            self._take()
+        with self.log.reading(self.source):
+            self.take()
 
     def wait(self, seconds: float) -> bool:
         """Wait until the reading is done, at most so long; tell whether it is."""
@@ -104,40 +97,34 @@ class Background:
         return not self._thread.is_alive()
 
 
+@dataclass
 class Devices:
     """The ranks' devices by their vendor's monitor, which is opened by the first reading that can.
 
     Args:
-        vendor: returns the vendor; asked once it answered no more.
+        vendor: returns the vendor, whose import may fail or hang.
         opened: called with the monitor's name and its numbers of the ranks' devices.
     """
 
-    def __init__(
-        self,
-        vendor: Callable[[], Vendor],
-        nproc: int,
-        log: SampleLog,
-        opened: Callable[[str, list[int]], None],
-    ) -> None:
-        self._vendor = cache(vendor)
-        self._nproc = nproc
-        self._log = log
-        self._opened = opened
-        self._monitor: Monitor | None = None
-        self._monitored: list[int] = []
-        self._unmonitored = False  # the vendor has no monitor
+    vendor: Callable[[], Vendor]
+    nproc: int
+    log: SampleLog
+    opened: Callable[[str, list[int]], None]
+    _monitor: Monitor | None = field(default=None, init=False)
+    _monitored: list[int] = field(default_factory=list, init=False)
+    _unmonitored: bool = field(default=False, init=False)  # the vendor has no monitor
 
     def take(self) -> None:
         """Read the devices once and write those of the ranks."""
         if self._unmonitored:
             return
         if self._monitor is None:
-            self._monitored = list(self._vendor().monitored(self._nproc))
-            self._monitor = self._vendor().monitor()
+            self._monitored = list(self.vendor().monitored(self.nproc))
+            self._monitor = self.vendor().monitor()
             if self._monitor is None:
                 self._unmonitored = True
                 return
-            self._opened(self._monitor.name, self._monitored)
+            self.opened(self._monitor.name, self._monitored)
         began_ns = time.perf_counter_ns()
         told = {sample.index: sample.told() for sample in self._monitor.read()}
         took_ns = time.perf_counter_ns() - began_ns
@@ -148,9 +135,10 @@ class Devices:
             raise MonitorFault("unreadable", said)
         for device in found:
             device.pop("uuid", None)  # by which the very card could be known
-        self._log.say("devices", took_ns=took_ns, devices=found)
+        self.log.say("devices", took_ns=took_ns, devices=found)
 
 
+@cache
 def _vendor(name: str) -> Vendor:
     """Return a vendor, imported only here because any package may offer it."""
     from trainmark.devices import all_vendors
