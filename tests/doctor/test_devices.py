@@ -48,7 +48,9 @@ def test_too_few_devices_stop_a_run(tmp_path):
 
 
 def test_no_device_stops_a_run_with_its_reason(tmp_path):
-    subject = machine(tmp_path, vendor=None, no_vendor=("no card", "plug one in"))
+    subject = machine(
+        tmp_path, vendor=None, fault=EnvironmentFault("no card", remedy="plug one in")
+    )
     found = only(devices.device(subject))
     assert (found.severity, found.what, found.remedy) == ("stops", "no card", "plug one in")
 
@@ -116,12 +118,12 @@ def test_torch_is_opened_in_a_process_of_its_own(tmp_path):
     started = []
 
     def tool(argv, *, timeout_s):
-        started.append((argv[-3:], timeout_s))
+        started.append((argv[-2:], timeout_s))
         return 'a warning\n["torch 2.13 opened two", "", {}]\n'
 
     found = only(devices.torch(machine(tmp_path, tool=tool)))
     assert (found.severity, found.what) == ("fine", "torch 2.13 opened two")
-    assert started == [(["trainmark.doctor.opening", "fake", "2"], devices.OPENING_S)]
+    assert started == [(["fake", "2"], devices.OPENING_S)]
 
 
 @pytest.mark.parametrize(

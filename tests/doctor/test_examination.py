@@ -172,7 +172,7 @@ def test_a_device_that_is_not_here_is_a_finding_and_an_unknown_one_is_not(subjec
     monkeypatch.setattr(registry, "all_vendors", lambda: {"fake": Card(devices=0)})
     found = subject(device="fake")
     assert (found.vendor, found.nproc) == (None, 1)
-    assert all(found.no_vendor)
+    assert found.fault.where == "--device"
     with pytest.raises(UsageError):
         subject(device="fkae")
     with pytest.raises(UsageError):
@@ -188,4 +188,4 @@ def test_a_driver_that_does_not_answer_is_a_finding(subject, monkeypatch):
     found = subject(device="fake")
     release.set()
     assert found.vendor is None
-    assert "no answer in" in found.no_vendor[0]
+    assert "no answer in" in found.fault.what

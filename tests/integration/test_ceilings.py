@@ -96,7 +96,6 @@ def test_one_rank(trainmark: Any) -> None:
     best = found["matmul_fp32"]["points"][found["matmul_fp32"]["best"]]
     assert best["status"] == "measured"
     assert 0 < best["rate"]["min"] <= best["rate"]["median"] <= best["rate"]["max"]
-    assert best["rate"]["max"] == pytest.approx(best["amount"] / best["seconds"]["min"])
     assert (found["matmul_tf32"]["points"], found["all_reduce"]["points"]) == ([], [])
     assert "TF32" in found["matmul_tf32"]["reason"]
     assert found["all_reduce"]["reason"]
@@ -125,8 +124,7 @@ def test_two_ranks(trainmark: Any) -> None:
                 "share_of_peak",
             }  # fmt: skip
             assert all(set(point) == {
-                "size", "name", "amount", "status", "reason", "repetitions", "seconds", "rate",
-                "algorithm_rate", "swing",
+                "size", "name", "amount", "status", "reason", "repetitions", "rate", "swing",
             } for point in kind["points"])  # fmt: skip
     # What is collective is the same for both: the slowest rank's time.
     one, two = (rank["measurements"][-2:] for rank in document["ranks"])

@@ -14,7 +14,7 @@ def point(size: list[int], rate: float | None, **more: Any) -> dict[str, Any]:
     }  # fmt: skip
     return {
         "size": size, "name": "", "status": "measured" if rate else "skipped", "reason": None,
-        "rate": rates, "algorithm_rate": None, "swing": 0.05, **more,
+        "rate": rates, "swing": 0.05, **more,
     }  # fmt: skip
 
 
@@ -65,7 +65,7 @@ def test_sizes_are_sorted_and_name_their_layers() -> None:
 
 
 def test_a_collective_shows_both_bandwidths() -> None:
-    one = point([1 << 20], 3e9, algorithm_rate={"max": 2e9})
+    one = point([1 << 20], 3e9)
     head, sizes = tables(document([kind("all_reduce", one, bus_factor=1.5)]))
     assert head.headers[0] == "bus bandwidth, GB/s"
     assert sizes == Table(

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import replace
+import time
+from collections import Counter
+from contextlib import closing
+from importlib.metadata import version
 from typing import TYPE_CHECKING, get_args
 
 from trainmark import devices
 from trainmark.devices import pci
 from trainmark.devices.tool import run
 from trainmark.doctor.subject import Conditions, Subject, judged
-from trainmark.errors import EnvironmentFault
+from trainmark.errors import EnvironmentFault, TrainmarkError
 from trainmark.planning.capabilities import refuse_ranks
 from trainmark.protocols import DeviceSample, Examined, MonitorFault
 from trainmark.results.findings import BUSY_SHARE
@@ -20,6 +23,11 @@ from trainmark.spec import Precision, Recipe
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+_OPEN = """
+import json, sys
+from trainmark.doctor.devices import opened
+print(json.dumps(opened(sys.argv[1], int(sys.argv[2]))))
+"""
 OPENING_S = 40.0  # torch from a cold network disk takes up to half a minute
 # Classes of the PCI bus that only compute: 3D controllers, accelerators, co-processors. Of display
 # controllers (0x0300, 0x0380) many are there to draw.
@@ -29,10 +37,9 @@ _COMPUTES = ("0x0302", "0x12", "0x0b")
 def device(subject: Subject) -> Conditions:
     """Find the devices of the ranks."""
     vendor = subject.vendor
-    if vendor is None:
-        yield judged(*subject.no_vendor, stops=True)
-        return
     try:
+        if vendor is None:
+            raise subject.fault or EnvironmentFault("no device")
         refuse_ranks(vendor, Recipe(), subject.nproc, ranks_share_cores=True)
     except EnvironmentFault as fault:
         yield judged(fault.what, fault.remedy or "see `trainmark list devices`", stops=True)
@@ -64,12 +71,11 @@ def precisions(subject: Subject) -> Conditions:
     """Tell the precisions that planning refuses; the rest is known once a device is open."""
     if subject.vendor is None:
         return
-    recipes = (replace(Recipe(), precision=precision) for precision in get_args(Precision))
-    found = {recipe.precision: subject.vendor.refuse(recipe, subject.nproc) for recipe in recipes}
-    refused: dict[str, str] = {
-        precision: refusal.why for precision, refusal in found.items() if refusal
-    }
-    left = ", ".join(precision for precision in found if precision not in refused)
+    refused: dict[str, str] = {}
+    for precision in (known := get_args(Precision)):
+        if refusal := subject.vendor.refuse(Recipe(precision=precision), subject.nproc):
+            refused[precision] = refusal.why
+    left = ", ".join(precision for precision in known if precision not in refused)
     remedy = "another device, or a precision that is left"
     yield judged((left or "none") + _reasons(refused), remedy, stops=_wanted(subject, refused))
 
@@ -86,9 +92,9 @@ def torch(subject: Subject) -> Conditions:
     """Import torch and open every device of the ranks, in a process that may crash or hang."""
     if subject.vendor is None:
         return
-    words = ["trainmark.doctor.opening", subject.vendor.name, str(subject.nproc)]
+    words = [sys.executable, "-P", "-c", _OPEN, subject.vendor.name, str(subject.nproc)]
     try:
-        said = run([sys.executable, "-P", "-m", *words], timeout_s=OPENING_S)
+        said = run(words, timeout_s=OPENING_S)
     except MonitorFault as fault:
         remedy = "see `python -c 'import torch'`, then the driver with the vendor's tool"
         yield judged(f"torch cannot be used: {fault.said}", remedy, stops=True)
@@ -96,6 +102,31 @@ def torch(subject: Subject) -> Conditions:
     what, remedy, refused = json.loads(said.splitlines()[-1])
     stops = bool(remedy) or _wanted(subject, refused)
     yield judged(what + _reasons(refused), remedy or "another precision", stops=stops)
+
+
+def opened(name: str, ranks: int) -> tuple[str, str, dict[str, str]]:
+    """Open the device of each rank.
+
+    Returns:
+        What was found, the remedy if one does not open, and why an open one refuses a precision.
+    """
+    start_s = time.perf_counter()
+    names, refused = Counter[str](), {}
+    try:
+        vendor = devices.choose(name)
+        for rank in range(1 if vendor.counts_cores else ranks):
+            device = vendor.open(rank, ranks)
+            names[str(device.describe()["name"])] += 1
+            for precision in get_args(Precision):
+                try:
+                    device.set_precision(precision)
+                except TrainmarkError as fault:
+                    refused[precision] = fault.what
+    except TrainmarkError as fault:
+        return fault.what, fault.remedy or "see the vendor's tool", {}
+    told = ", ".join(f"{count} x {one}" for one, count in names.items())
+    seconds = time.perf_counter() - start_s
+    return f"torch {version('torch')} opened {told} in {seconds:.1f} s", "", refused
 
 
 def occupants(subject: Subject) -> Conditions:
@@ -127,14 +158,12 @@ def monitor(subject: Subject) -> Conditions:
         return
     what, samples = "no power or temperature is known of these devices", list[DeviceSample]()
     try:
-        if (reader := vendor.monitor()) is not None:
-            try:
+        if reader := vendor.monitor():
+            with closing(reader):
                 samples = list(reader.read())
                 what = f"{reader.name} reads {len(samples)} device(s)"
-            finally:
-                reader.close()
     except MonitorFault as fault:
-        what = f"{fault.kind}: {fault.said}"
+        what = str(fault)
     remedy = "install the vendor's management library or tool, or see why it does not answer"
     yield judged(what, remedy, unknown=not samples)
     for index in vendor.monitored(subject.nproc) if samples else ():

@@ -71,7 +71,7 @@ def subject_of(
         UsageError: an unknown case, recipe or device, or a recipe without a case.
     """
     end_s = time.monotonic() + (QUICK_S if quick else FULL_S)
-    request, vendor, fault = None, None, ("", "")
+    request, vendor, fault = None, None, None
     if case_word is None and recipe is not None:
         raise UsageError("a recipe without its case", where="--recipe", remedy="name the case too")
     if case_word is not None:
@@ -82,16 +82,14 @@ def subject_of(
     try:
         vendor = bounded(lambda: choose(device), _QUICK_CHOICE_S if quick else _CHOICE_S)
     except EnvironmentFault as error:
-        fault = error.what, error.remedy or "see `trainmark list devices`"
+        fault = error
     except TimeoutError as error:
-        fault = (
-            f"devices cannot be counted: {error}",
-            "see why the driver is slow; is its persistence mode on?",
-        )
+        remedy = "see why the driver is slow; is its persistence mode on?"
+        fault = EnvironmentFault(f"devices cannot be counted: {error}", remedy=remedy)
     if nproc is None:
         nproc = 1 if vendor is None or vendor.counts_cores else vendor.count()
     return Subject(
-        vendor=vendor, no_vendor=fault, device=device, nproc=nproc, request=request, out=out,
+        vendor=vendor, fault=fault, device=device, nproc=nproc, request=request, out=out,
         data=data, quick=quick, end_s=end_s,
     )  # fmt: skip
 

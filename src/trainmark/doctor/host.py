@@ -103,21 +103,17 @@ def numa(subject: Subject) -> Conditions:
     """Compare the NUMA nodes of the ranks' devices with the cores that ranks may use."""
     folder = "sys/devices/system/node"
     count = len(list((subject.root / folder).glob("node[0-9]*")))
-    vendor, told = subject.vendor, list[int | None]()
+    vendor, told, far = subject.vendor, list[int | None](), []
     if isinstance(vendor, Located):
         told = [vendor.numa_node(rank) for rank in range(subject.nproc)]
-    near = {
-        node: _said(subject, f"{folder}/node{node}/cpulist") for node in told if node is not None
-    }
-    far = [
-        f"rank {rank} on node {node} with cores {near[node]}"
-        for rank, node in enumerate(told)
-        if node is not None and os.sched_getaffinity(0).isdisjoint(parse_cores(near[node]))
-    ]
+    for rank, node in enumerate(told):
+        if node is not None:
+            near = _said(subject, f"{folder}/node{node}/cpulist")
+            if os.sched_getaffinity(0).isdisjoint(parse_cores(near)):
+                far.append(f"rank {rank} on node {node} with cores {near}")
+    what = f"{count} node(s), of the devices {told or 'none told'}"
     yield judged(
-        f"affinity leaves out the node of {'; '.join(far)}"
-        if far
-        else f"{count} node(s), of the devices {told or 'none told'}",
+        f"affinity leaves out the node of {'; '.join(far)}" if far else what,
         "ask the scheduler for the cores of the devices' nodes",
         spoils=bool(far),
         unknown=count > 1 and None in told,

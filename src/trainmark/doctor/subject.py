@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from trainmark.protocols import Condition
 
 if TYPE_CHECKING:
+    from trainmark.errors import EnvironmentFault
     from trainmark.planning.requests import Request
     from trainmark.protocols import Vendor
 
@@ -22,7 +23,7 @@ class Subject:
     """A machine, and the run that is meant on it.
 
     Args:
-        vendor: of the devices; None: none can be used, for the reason ``no_vendor``.
+        vendor: of the devices; None: none can be used, because of ``fault``.
         device: as the user named it.
         request: of a case; None: no case is examined.
         out: folder for runs, which need not exist.
@@ -34,7 +35,7 @@ class Subject:
 
     out: Path
     vendor: Vendor | None = None
-    no_vendor: tuple[str, str] = ("", "")  # what, remedy
+    fault: EnvironmentFault | None = None
     device: str | None = None
     nproc: int = 1
     request: Request | None = None

@@ -120,10 +120,10 @@ def matmul_candidates(
 
 
 def _of_bytes(
-    work: Callable[[int], Any], sizes: Sequence[int], *, arrays: int = 1
+    work: Callable[[int], Any], sizes: Sequence[int], factor: float = 1.0
 ) -> list[Candidate]:
-    """Return work of ``sizes`` in bytes, a run of which moves ``arrays`` times as many."""
-    return [Candidate((n,), "", arrays * n, 4.0 * n, partial(work, n)) for n in sizes]
+    """Return work of ``sizes`` in bytes, ``factor`` times as many of which a run moves."""
+    return [Candidate((n,), "", factor * n, 4.0 * n, partial(work, n)) for n in sizes]
 
 
 def shapes(*, full: bool) -> dict[tuple[int, int, int], str]:
@@ -147,7 +147,7 @@ def kinds(
     for name, move, arrays in (("copy", rates.copy, 2), ("triad", rates.triad, 3)):
         sizes = _ARRAYS + full * _FULL_ARRAYS
         kind = Kind(name=f"memory_{name}", counts="largest", peak=memory_peak(product))
-        yield kind, _of_bytes(partial(move, device), sizes, arrays=arrays)
+        yield kind, _of_bytes(partial(move, device), sizes, arrays)
     for name, up in (("host_to_device", True), ("device_to_host", False)):
         for memory, pinned in (("pageable", False), ("pinned", True)):
             copy = partial(rates.transfer, device, to_device=up, pinned=pinned)
@@ -155,12 +155,12 @@ def kinds(
             sizes = () if why else _TRANSFERS + full * _FULL_TRANSFERS
             yield Kind(name=f"{name}_{memory}", reason=why), _of_bytes(copy, sizes)
     for name, collective in COLLECTIVES.items():
-        kind, sizes = Kind(name=name), _MESSAGES + full * _FULL_MESSAGES
         if ranks.count == 1:
-            kind.reason, sizes = "one process exchanges nothing; give --nproc", ()
-        else:
-            kind.bus_factor = rates.bus_factor(name, ranks.count)
-        yield kind, _of_bytes(partial(collective, device, ranks), sizes)
+            yield Kind(name=name, reason="one process exchanges nothing; give --nproc"), []
+            continue
+        factor, sizes = rates.bus_factor(name, ranks.count), _MESSAGES + full * _FULL_MESSAGES
+        exchange = partial(collective, device, ranks)
+        yield Kind(name=name, bus_factor=factor), _of_bytes(exchange, sizes, factor)
 
 
 def run_rank(asked: Asked, rank: int) -> dict[str, Any]:
@@ -180,7 +180,7 @@ def run_rank(asked: Asked, rank: int) -> dict[str, Any]:
             if kind.bus_factor is not None:
                 timing = {"clock": ranks.clock, "elapsed": ranks.elapsed_ns}
             points = sweep(
-                device, candidates, budget_ns=asked.budget_s * 1e9, bus_factor=kind.bus_factor,
+                device, candidates, budget_ns=asked.budget_s * 1e9,
                 # Half, because what was measured before may not be free again yet.
                 memory_bytes=(total or _UNKNOWN_MEMORY_BYTES) / 2, **timing,
             )  # fmt: skip

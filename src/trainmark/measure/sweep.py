@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from trainmark.protocols import Device
 
 LEAST_REPEATS = 3
-_TIME_OF_RATE = {"cold": "cold", "min": "max", "median": "median", "max": "min"}
 
 
 class Candidate(NamedTuple):
@@ -27,7 +26,7 @@ class Candidate(NamedTuple):
     Args:
         size: rows, inner and columns of a matmul; or bytes.
         name: layers that have it; empty for one chosen by this program.
-        amount: FLOPs or bytes of one run.
+        amount: FLOPs or bytes of one run; of a collective those that each rank's link carries.
         held_bytes: memory that it needs.
         work: called when its turn has come.
     """
@@ -45,9 +44,8 @@ class Point:
 
     Args:
         reason: why it was skipped, or what is wrong with its result; None if measured.
-        seconds: ``cold``, the first run; ``min``, ``median`` and ``max`` of the repetitions.
-        rate: the same as rates, FLOP/s or bytes/s; bus bandwidth for a collective.
-        algorithm_rate: of a collective: algorithm bandwidth.
+        rate: in FLOP/s or bytes/s: ``cold``, the first run; ``min``, ``median`` and ``max`` of the
+            repetitions.
         swing: share by which one half of the repetitions was slower than the other.
     """
 
@@ -57,21 +55,8 @@ class Point:
     status: Literal["measured", "skipped", "wrong"] = "skipped"
     reason: str | None = None
     repetitions: int = 0
-    seconds: dict[str, float] | None = None
     rate: dict[str, float] | None = None
-    algorithm_rate: dict[str, float] | None = None
     swing: float | None = None
-
-    def take(self, cold_ns: int, warm_ns: Sequence[int], bus_factor: float | None) -> None:
-        """Take the time of the first run and those of its repetitions."""
-        self.status, self.repetitions = "measured", len(warm_ns)
-        warm = {"min": min(warm_ns), "median": median(warm_ns), "max": max(warm_ns)}
-        self.seconds = {name: ns / 1e9 for name, ns in {"cold": cold_ns, **warm}.items()}
-        plain = {name: self.amount / self.seconds[time] for name, time in _TIME_OF_RATE.items()}
-        self.rate, self.swing = plain, rates.swing(warm_ns)
-        if bus_factor is not None:
-            self.algorithm_rate = plain
-            self.rate = {name: bus_factor * value for name, value in plain.items()}
 
 
 def sweep(
@@ -80,7 +65,6 @@ def sweep(
     *,
     budget_ns: float,
     memory_bytes: float,
-    bus_factor: float | None = None,
     clock: Callable[[], int] = perf_counter_ns,
     elapsed: Callable[[Device, Callable[[], object]], int] = rates.elapsed_ns,
 ) -> list[Point]:
@@ -88,9 +72,6 @@ def sweep(
 
     Each takes an even share of the time left. One is skipped if, at the best rate so far, its first
     run and the least repetitions would not end within the budget.
-
-    Args:
-        bus_factor: of a collective: bus bandwidth over algorithm bandwidth.
     """
     ends_ns = clock() + budget_ns
     best = 0.0  # amount per nanosecond
@@ -117,5 +98,10 @@ def sweep(
             device, work.run, budget_ns=share_ns, least=LEAST_REPEATS, elapsed=elapsed
         )
         best = max(best, one.amount / min(warm_ns))
-        point.take(cold_ns, warm_ns, bus_factor)
+        point.status, point.repetitions = "measured", len(warm_ns)
+        times_ns = {
+            "cold": cold_ns, "min": max(warm_ns), "median": median(warm_ns), "max": min(warm_ns),
+        }  # fmt: skip
+        point.rate = {name: one.amount * 1e9 / ns for name, ns in times_ns.items()}
+        point.swing = rates.swing(warm_ns)
     return points

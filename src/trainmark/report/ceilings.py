@@ -76,11 +76,11 @@ def _sizes_table(kinds: Sequence[Kind]) -> Table:
     """
     layers = {tuple(point["size"]): point["name"] for kind in kinds for point in kind["points"]}
     measured = {
-        (_name(kind) + more, tuple(point["size"])): point[field]["max"]
+        (_name(kind) + more, tuple(point["size"])): point["rate"]["max"] / factor
         for kind in kinds
-        for field, more in (("rate", ""), ("algorithm_rate", " algorithm"))
+        for more, factor in (("", 1.0), (" algorithm", kind["bus_factor"]))
         for point in kind["points"]
-        if point[field]
+        if point["rate"] and factor
     }
     texts, unit = cells.scaled([*measured.values()], kinds[0]["unit"])
     shown = dict(zip(measured, texts, strict=True))
