@@ -35,7 +35,7 @@ def candidate(
 
     left = times()
     work = rates.Work(lambda: next(left), lambda: fault)
-    return Candidate((int(amount),), "", amount, held, lambda: work)
+    return Candidate(Point((int(amount),), "", amount), held, lambda: work)
 
 
 @pytest.fixture
@@ -235,8 +235,8 @@ def test_what_does_not_apply_says_why(sync_device: SyncDevice) -> None:
     assert reasons["host_to_device_pinned"] == "the device computes in the host's memory"
     assert reasons["all_reduce"] == "one process exchanges nothing; give --nproc"
     assert all(bool(sizes) != bool(kind.reason) for kind, sizes in alone.values())
-    assert alone["memory_copy"][1][0][:3] == ((256 << 20,), "", 512 << 20)
+    assert alone["memory_copy"][1][0].point == Point((256 << 20,), "", 512 << 20)
     both = found(Apart(FakeClock()), 2, full=True)
     assert {kind.reason for name, (kind, _) in both.items() if "matmul" not in name} == {None}
     assert [both[name][0].bus_factor for name in ("all_reduce", "all_to_all")] == [1.0, 0.5]
-    assert both["all_to_all"][1][-1][:3] == ((1 << 30,), "", 1 << 29)
+    assert both["all_to_all"][1][-1].point == Point((1 << 30,), "", 1 << 29)

@@ -20,11 +20,8 @@ EXAMPLES = """\
   trainmark doctor --quick --quiet                in a scheduler's prolog: findings only
 """
 _HEADINGS = {
-    "stops": "STOPS A RUN",
-    "spoils": "SPOILS FIGURES",
-    "unknown": "UNKNOWN",
-    "fine": "FINE",
-}
+    "stops": "STOPS A RUN", "spoils": "SPOILS FIGURES", "unknown": "UNKNOWN", "fine": "FINE",
+}  # fmt: skip
 
 
 def command(

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from threading import Thread
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     Check = Callable[[Subject], Conditions]
 
-Answer = TypeVar("Answer")
 QUICK_S, FULL_S = 9.0, 58.0  # for everything but the start of the program, half a second
 _CHECK_S = 15.0  # for one check, longer than the bound of any vendor's tool
 # Without persistence mode NVIDIA's library takes about a second for each card.
@@ -132,13 +131,13 @@ def _made(check: Check, subject: Subject, limit_s: float) -> list[Condition]:
     return found
 
 
-def bounded(work: Callable[[], Answer], limit_s: float) -> Answer:
+def bounded(work: Callable[[], Any], limit_s: float) -> Any:
     """Return what ``work`` returns, or raise what it raises.
 
     Raises:
         TimeoutError: it takes longer than ``limit_s``; it is left behind in its thread.
     """
-    future: Future[Answer] = Future()
+    future: Future[Any] = Future()
 
     def run() -> None:
         try:

@@ -109,21 +109,20 @@ def matmul_candidates(
     device: Device, precision: Precision, shapes: dict[tuple[int, int, int], str]
 ) -> list[Candidate]:
     """Return matmuls of ``shapes``, which have names, from small to large."""
-    return [
-        Candidate(
-            shape, name, rates.flops(shape),
-            8.0 * (shape[0] * shape[1] + shape[1] * shape[2] + shape[0] * shape[2]),
-            partial(rates.matmul, device, precision, shape),
-        )
-        for shape, name in sorted(shapes.items(), key=lambda item: rates.flops(item[0]))
-    ]  # fmt: skip
+    found = []
+    for shape, name in sorted(shapes.items(), key=lambda item: rates.flops(item[0])):
+        rows, inner, columns = shape
+        held_bytes = 8.0 * (rows * inner + inner * columns + rows * columns)
+        work = partial(rates.matmul, device, precision, shape)
+        found.append(Candidate(Point(shape, name, rates.flops(shape)), held_bytes, work))
+    return found
 
 
 def _of_bytes(
     work: Callable[[int], Any], sizes: Sequence[int], factor: float = 1.0
 ) -> list[Candidate]:
     """Return work of ``sizes`` in bytes, ``factor`` times as many of which a run moves."""
-    return [Candidate((n,), "", factor * n, 4.0 * n, partial(work, n)) for n in sizes]
+    return [Candidate(Point((n,), "", factor * n), 4.0 * n, partial(work, n)) for n in sizes]
 
 
 def shapes(*, full: bool) -> dict[tuple[int, int, int], str]:

@@ -20,29 +20,14 @@ if TYPE_CHECKING:
 LEAST_REPEATS = 3
 
 
-class Candidate(NamedTuple):
-    """One size to measure.
+@dataclass(slots=True)
+class Point:
+    """A size, and what was measured of it.
 
     Args:
         size: rows, inner and columns of a matmul; or bytes.
         name: layers that have it; empty for one chosen by this program.
         amount: FLOPs or bytes of one run; of a collective those that each rank's link carries.
-        held_bytes: memory that it needs.
-        work: called when its turn has come.
-    """
-
-    size: tuple[int, ...]
-    name: str
-    amount: float
-    held_bytes: float
-    work: Callable[[], rates.Work]
-
-
-@dataclass(slots=True)
-class Point:
-    """What was measured of one size.
-
-    Args:
         reason: why it was skipped, or what is wrong with its result; None if measured.
         rate: in FLOP/s or bytes/s: ``cold``, the first run; ``min``, ``median`` and ``max`` of the
             repetitions.
@@ -57,6 +42,19 @@ class Point:
     repetitions: int = 0
     rate: dict[str, float] | None = None
     swing: float | None = None
+
+
+class Candidate(NamedTuple):
+    """One size to measure.
+
+    Args:
+        held_bytes: memory that it needs.
+        work: called when its turn has come.
+    """
+
+    point: Point
+    held_bytes: float
+    work: Callable[[], rates.Work]
 
 
 def sweep(
@@ -76,18 +74,17 @@ def sweep(
     ends_ns = clock() + budget_ns
     best = 0.0  # amount per nanosecond
     points = []
-    for place, one in enumerate(candidates):
-        point = Point(one.size, one.name, one.amount)
+    for place, (point, held_bytes, begin) in enumerate(candidates):
         points.append(point)
-        needed_ns = (1 + LEAST_REPEATS) * one.amount / best if best else 0.0
+        needed_ns = (1 + LEAST_REPEATS) * point.amount / best if best else 0.0
         left_ns = max(0.0, ends_ns - clock())
-        if one.held_bytes > memory_bytes:
-            point.reason = f"needs {one.held_bytes / 2**30:.1f} GiB"
+        if held_bytes > memory_bytes:
+            point.reason = f"needs {held_bytes / 2**30:.1f} GiB"
             continue
         if needed_ns >= left_ns:
             point.reason = f"{needed_ns / 1e9:.2g} s needed, {left_ns / 1e9:.2g} left"
             continue
-        work = one.work()
+        work = begin()
         cold_ns = elapsed(device, work.run)
         point.reason = work.fault()
         if point.reason is not None:
@@ -97,11 +94,11 @@ def sweep(
         warm_ns = rates.repeated_ns(
             device, work.run, budget_ns=share_ns, least=LEAST_REPEATS, elapsed=elapsed
         )
-        best = max(best, one.amount / min(warm_ns))
+        best = max(best, point.amount / min(warm_ns))
         point.status, point.repetitions = "measured", len(warm_ns)
         times_ns = {
             "cold": cold_ns, "min": max(warm_ns), "median": median(warm_ns), "max": min(warm_ns),
         }  # fmt: skip
-        point.rate = {name: one.amount * 1e9 / ns for name, ns in times_ns.items()}
+        point.rate = {name: point.amount * 1e9 / ns for name, ns in times_ns.items()}
         point.swing = rates.swing(warm_ns)
     return points
