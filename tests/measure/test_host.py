@@ -67,6 +67,12 @@ def test_no_energy_after_a_gap_in_which_a_counter_could_wrap_unseen(
     assert (fault.value.kind, bool(energy)) == ("failed", False)
 
 
+def test_no_energy_where_not_every_package_can_be_read(tmp_path: Path) -> None:
+    zone(tmp_path, "0", "package-0", 7)
+    zone(tmp_path, "1", "package-1", "")
+    assert not PackageEnergy(root=tmp_path)
+
+
 @pytest.mark.parametrize("content", ["", "no number"])
 def test_a_counter_that_cannot_be_read_is_left_out(tmp_path: Path, content: str) -> None:
     zone(tmp_path, "0", "package-0", content)
@@ -86,11 +92,15 @@ def test_a_counter_that_vanishes_is_a_fault(tmp_path: Path) -> None:
     assert energy.read() == {"package_energy_j": 2.0}
 
 
-def test_use_is_told_from_the_second_reading_on(tmp_path: Path) -> None:
-    machine = Host(root=tmp_path)
+def test_use_is_told_of_a_time_that_is_long_enough(tmp_path: Path, clock: FakeClock) -> None:
+    machine = Host(root=tmp_path, clock=clock)
     assert machine.sources == ["psutil"]
-    assert set(machine.read(lambda _: nullcontext())) == {"memory_used_bytes"}
-    assert set(machine.read(lambda _: nullcontext())) == {"cpu_percent", "memory_used_bytes"}
+    found = []
+    for after_ms in (50, 60, 99, 1):
+        clock.advance(after_ms * 10**6)
+        found.append(set(machine.read(lambda _: nullcontext())))
+    plain = {"memory_used_bytes"}
+    assert found == [plain, plain | {"cpu_percent"}, plain, plain | {"cpu_percent"}]
 
 
 # What ipmitool prints, by https://github.com/ipmitool/ipmitool, lib/ipmi_dcmi.c, 2026-11-22; not

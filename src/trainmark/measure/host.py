@@ -30,6 +30,8 @@ _WATTS = re.compile(r"Instantaneous power reading\s*:\s*(\d+(?:\.\d+)?)\s*Watts"
 # A counter's range is 262 kJ on common processors. No package has used as much as this: so a
 # counter that is read in time has wrapped once at most.
 _MOST_PACKAGE_W = 2_000
+_RANGE_FILE = "max_energy_range_uj"
+_LEAST_CPU_S = 0.1  # https://psutil.readthedocs.io/en/latest/#psutil.cpu_percent, 2026-11-22
 
 
 class PackageEnergy:
@@ -46,13 +48,13 @@ class PackageEnergy:
         self, *, root: Path = Path("/"), clock: Callable[[], int] = time.perf_counter_ns
     ) -> None:
         self._counters: dict[Path, tuple[int, int]] = {}  # last value and range, in microjoules
-        for zone in sorted(root.glob("sys/class/powercap/intel-rapl:*")):
-            files = zone / "energy_uj", zone / "max_energy_range_uj"
-            with suppress(OSError, ValueError):  # reserved for root, as on most systems
-                is_package = (zone / "name").read_text().startswith("package")
-                if is_package and zone.name.count(":") == 1:
-                    value_uj, range_uj = (int(file.read_text()) for file in files)
-                    self._counters[files[0]] = value_uj, range_uj
+        # Reserved for root on most systems. All packages or none: a part would pass for the whole.
+        with suppress(OSError, ValueError):
+            self._counters = {
+                zone / "energy_uj": (_number(zone / "energy_uj"), _number(zone / _RANGE_FILE))
+                for zone in root.glob("sys/class/powercap/intel-rapl:*")
+                if (zone / "name").read_text().startswith("package")
+            }
         self._clock = clock
         self._last_ns = clock()
         self._used_uj = 0
@@ -70,7 +72,7 @@ class PackageEnergy:
         now_ns = self._clock()
         since_s = (now_ns - self._last_ns) / 1e9
         try:
-            now = {counter: int(counter.read_text()) for counter in self._counters}
+            now = {counter: _number(counter) for counter in self._counters}
         except (OSError, ValueError) as error:
             raise MonitorFault("failed", f"RAPL: {error}") from error
         if since_s * _MOST_PACKAGE_W * 1e6 > min(most for _, most in self._counters.values()):
@@ -82,6 +84,10 @@ class PackageEnergy:
             self._counters[counter] = value, range_uj
         self._last_ns = now_ns
         return {"package_energy_j": self._used_uj / 1e6}
+
+
+def _number(file: Path) -> int:
+    return int(file.read_text())
 
 
 def has_ipmi(root: Path = Path("/")) -> bool:
@@ -107,11 +113,15 @@ def node_power_w() -> float:
 class Host:
     """All that can be read of this machine; node power is asked for in another thread."""
 
-    def __init__(self, *, root: Path = Path("/")) -> None:
-        self._energy = PackageEnergy(root=root)
+    def __init__(
+        self, *, root: Path = Path("/"), clock: Callable[[], int] = time.perf_counter_ns
+    ) -> None:
+        self._energy = PackageEnergy(root=root, clock=clock)
         self.has_ipmi = has_ipmi(root)
         self.sources = ["psutil"] + ["rapl"] * bool(self._energy) + ["ipmi"] * self.has_ipmi
-        self._seen = False
+        self._clock = clock
+        self._cpu_ns = clock()  # since when the next use of the processor counts
+        psutil.cpu_percent()
         self._node_power_w: float | None = None
 
     def ask_controller(self) -> None:
@@ -127,9 +137,9 @@ class Host:
         told: dict[str, Any] = {}
         with reading("host"):
             told["memory_used_bytes"] = psutil.virtual_memory().used
-            busy = psutil.cpu_percent()  # since the last call; the first compares with the import
-            told |= {"cpu_percent": busy} if self._seen else {}
-            self._seen = True
+            if (now_ns := self._clock()) - self._cpu_ns >= _LEAST_CPU_S * 1e9:
+                told["cpu_percent"] = psutil.cpu_percent()  # since the last call
+                self._cpu_ns = now_ns
         if self._energy:
             with reading("rapl"):
                 told |= self._energy.read()
