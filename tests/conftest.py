@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -28,6 +29,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--device", default="cpu", help="vendor whose device tests/device holds to the contract"
     )
+
+
+@pytest.fixture(autouse=True)
+def _devices_anew() -> None:
+    """Let no test see what vendors found out about the machine of another."""
+    if "trainmark.devices" in sys.modules:
+        sys.modules["trainmark.devices"].load_all.cache_clear()
 
 
 @pytest.fixture

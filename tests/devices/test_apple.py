@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from trainmark.conformance.device import vendor_faults
 from trainmark.conformance.monitor import sample_faults
+from trainmark.devices import torch_vendor
 from trainmark.devices.vendors import apple
 from trainmark.devices.vendors.apple import Apple, parse
 from trainmark.errors import EnvironmentFault
@@ -62,9 +63,18 @@ def test_a_mac_has_one_device(monkeypatch: pytest.MonkeyPatch) -> None:
         assert vendor.refuse(refused, 1) is not None
     monkeypatch.setattr("trainmark.conformance.device._check_without_torch", lambda *_: None)
     assert vendor_faults(vendor) == []
-    monkeypatch.setattr(apple, "find_spec", lambda name: None)
+    monkeypatch.setattr(torch_vendor, "find_spec", lambda name: None)
     assert vendor.count() == 0
     assert vendor.unusable() is not None
+
+
+@pytest.mark.usefixtures("machine")
+def test_a_user_may_use_the_device_and_not_write_to_metals_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(Apple, "device_files", lambda self: [tmp_path])
+    monkeypatch.setattr(torch_vendor.os, "access", lambda *_: False)
+    assert (Apple().count(), Apple().unusable()) == (1, None)
 
 
 def test_a_processor_that_tells_no_name_is_unknown(machine: Path) -> None:

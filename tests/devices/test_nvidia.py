@@ -330,6 +330,20 @@ def test_a_process_that_a_container_hides_shows_by_its_memory(
     assert [one.used_bytes for one in vendor.occupants(1)] == [used] * seen
 
 
+def test_the_library_is_opened_once(vendor: nvidia.Nvidia, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a node without persistence mode that takes seconds, each time after it was closed."""
+    opened = []
+    put_cards(monkeypatch, FakeCard(used=9 * GIB))
+    sys.modules["pynvml"].nvmlInit = lambda: opened.append(1)
+    sys.modules["pynvml"].nvmlShutdown = lambda: opened.append(-1)
+    assert (vendor.count(), vendor.count(), len(vendor.occupants(1))) == (1, 1, 1)
+    monitor = vendor.monitor()
+    assert monitor is not None
+    monitor.close()
+    assert len(vendor.conditions(1)) > 1
+    assert opened == [1]
+
+
 def test_an_old_library_tells_less(vendor: nvidia.Nvidia, monkeypatch: pytest.MonkeyPatch) -> None:
     put_cards(monkeypatch, FakeCard(used=2 * GIB, has_mig=False), old=True)
     assert vendor.product_names() == [H100]

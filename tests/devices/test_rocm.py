@@ -142,6 +142,27 @@ def test_another_torch_is_named(two_mi100: Path, monkeypatch: pytest.MonkeyPatch
     assert "2 amd device(s)" in refusal.why
 
 
+@pytest.mark.parametrize(
+    ("metrics", "named"),
+    [(b"\x80\0\x02\x04", False), (b"\x08\1\x03\0", False), (b"\x78\0\x01\x06", True), (b"", True),
+     (None, True)],
+)  # fmt: skip
+def test_graphics_in_a_processor_beside_another_torch_are_no_loss(
+    two_mi100: Path, monkeypatch: pytest.MonkeyPatch, metrics: bytes | None, named: bool
+) -> None:
+    """The form of the metrics tells them from cards, and from the MI300A."""
+    bus = two_mi100 / "root/sys/bus/pci/devices"
+    for address in ("0000:83:00.0", "0000:a3:00.0"):
+        if metrics is not None:
+            (bus / address / "gpu_metrics").write_bytes(metrics)
+    assert (Amd().count(), Amd().unusable()) == (2, None)
+    built(monkeypatch, cuda="13.0")
+    assert Amd().count() == 0
+    assert (Amd().unusable() is not None) is named
+    (bus / "0000:83:00.0/gpu_metrics").write_bytes(b"\x78\0\x01\x06")  # a card beside it
+    assert Amd().unusable() is not None
+
+
 def test_files_that_the_user_may_not_open_are_named(
     two_mi100: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

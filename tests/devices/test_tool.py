@@ -46,7 +46,7 @@ def test_a_tool_in_the_vendors_folder_is_found(on_path: Path) -> None:
     folder = on_path / "opt"
     folder.mkdir()
     file = script(folder, "echo here", "hidden-smi")
-    assert tool.find("hidden-smi", [str(folder)]) == str(file)
+    assert tool.find("hidden-smi", folders=[str(folder)]) == str(file)
     assert tool.run([str(file)]) == "here\n"
     with pytest.raises(MonitorFault) as found:
         tool.find("hidden-smi")

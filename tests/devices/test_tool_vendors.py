@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
+from trainmark import devices
 from trainmark.conformance.device import vendor_faults
-from trainmark.devices import all_vendors, tool, torch_build, torch_vendor
+from trainmark.devices import tool, torch_build, torch_vendor
 from trainmark.devices.torch_build import TorchBuild
 from trainmark.devices.vendors.ascend import Ascend
 from trainmark.devices.vendors.cambricon import Cambricon
@@ -25,7 +26,7 @@ from trainmark.spec import RankMemory
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trainmark.devices.tool_vendor import ToolVendor
+    from trainmark.devices.torch_vendor import TorchVendor
 
 RECORDED = Path(__file__).parent / "recorded"
 PYTORCH = TorchBuild("2.13.0+cu130", "13.0")
@@ -36,7 +37,7 @@ MACA = TorchBuild("2.8.0+metax3.5.3.9", "11.6")
 class Case(NamedTuple):
     """A machine of a vendor, and what must be told of it."""
 
-    kind: Callable[[], ToolVendor]
+    kind: Callable[[], TorchVendor]
     file: str  # what the tool prints
     node: str
     names: list[str]
@@ -90,12 +91,8 @@ class Machine:
         self.installed(PYTORCH)
 
     def installed(self, build: TorchBuild | None, *packages: str) -> None:
-        for module in (cuda_choice, torch_build):
+        for module in (cuda_choice, torch_build, torch_vendor):
             self._monkeypatch.setattr(module, "torch_build", lambda: build)
-        for name in ("iluvatar", "metax"):
-            self._monkeypatch.setattr(
-                f"trainmark.devices.vendors.{name}.torch_build", lambda: build
-            )
         self._monkeypatch.setattr(
             torch_vendor, "find_spec", lambda name: object() if name in packages else None
         )
@@ -120,7 +117,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     return Machine(tmp_path, monkeypatch)
 
 
-def build(machine: Machine, case: Case) -> ToolVendor:
+def build(machine: Machine, case: Case) -> TorchVendor:
     """Return the vendor on a machine with its cards, driver, torch and tool."""
     vendor = case.kind()
     first = 128 if vendor.name == "metax" else 12 if vendor.name == "ascend" else 0
@@ -144,7 +141,7 @@ def case(request: pytest.FixtureRequest) -> Case:
     return CASES[request.param]
 
 
-def read_fault(vendor: ToolVendor) -> MonitorFault:
+def read_fault(vendor: TorchVendor) -> MonitorFault:
     with pytest.raises(MonitorFault) as found:
         vendor.monitor().read()
     return found.value
@@ -156,7 +153,7 @@ def test_the_members_of_a_vendor(case: Case) -> None:
     assert vendor.visible_devices in vendor.recorded_variables
     assert len(set(vendor.recorded_variables)) == len(vendor.recorded_variables)
     assert CASES[vendor.name] is case
-    assert all_vendors()[vendor.name].torch_type == vendor.torch_type
+    assert devices.all_vendors()[vendor.name].torch_type == vendor.torch_type
 
 
 def test_the_contract_of_a_vendor(machine: Machine, case: Case) -> None:
@@ -319,6 +316,50 @@ def test_a_tool_that_hangs(machine: Machine, case: Case, monkeypatch: pytest.Mon
     monkeypatch.setattr(tool, "TIMEOUT_S", 0.05)
     machine.tool(vendor.commands[0].argv[0], "exec sleep 60")
     assert read_fault(vendor).kind == "hung"
+
+
+def test_a_command_asks_a_hanging_tool_once(
+    machine: Machine, case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = build(machine, case).name
+    asked = []
+
+    def hang(argv: tuple[str, ...], **_: object) -> str:
+        asked.append(argv)
+        raise MonitorFault("hung", "no answer")
+
+    monkeypatch.setattr(tool, "run", hang)
+    for _ in range(2):
+        vendor = devices.choose(name)
+        assert vendor.product_names() == ["unknown"] * len(case.names)
+        assert (vendor.rank_memory(1), vendor.numa_node(0)) == (None, None)
+    assert len(asked) == 1
+
+
+def test_memory_is_read_anew_and_the_rest_once(machine: Machine) -> None:
+    case = CASES["metax"]
+    build(machine, case)
+    script = f"echo >> '{machine.root}/asked'; cat '{RECORDED / case.file}'"
+    machine.tool("mx-smi", script)
+    for _ in range(2):
+        vendor = devices.choose("metax")
+        assert vendor.product_names() == case.names
+        assert (vendor.driver_version(), vendor.numa_node(1)) == (case.driver, 1)
+    assert len((machine.root / "asked").read_text().splitlines()) == 1
+    machine.tool("mx-smi", script.replace("cat ", "sed 's|666/65536|1666/65536|' "))
+    assert vendor.rank_memory(1) == RankMemory((case.free_mib - 1000) << 20)
+    assert len((machine.root / "asked").read_text().splitlines()) == 2
+
+
+def test_the_file_of_metaxs_driver_must_be_open_to_the_user(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vendor = build(machine, CASES["metax"])
+    monkeypatch.setattr(torch_vendor.os, "access", lambda file, _: file.name != "mxcd")
+    assert vendor.count() == 0
+    refusal = vendor.unusable()
+    assert refusal is not None
+    assert "dev/mxcd" in refusal.why
 
 
 def test_a_tool_that_disappears_and_comes_back(machine: Machine, case: Case) -> None:

@@ -6,6 +6,7 @@ object of the ``Vendor`` Protocol under the entry-point group ``trainmark.device
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 from trainmark.devices.vendors.amd import Amd
@@ -32,27 +33,17 @@ if TYPE_CHECKING:
 ENTRY_POINT_GROUP = "trainmark.devices"
 # In the order in which they are taken without ``--device``. Packages' vendors come after these.
 _ACCELERATORS: tuple[Callable[[], Vendor], ...] = (
-    Nvidia,
-    Amd,
-    Hygon,
-    Kunlunxin,
-    Intel,
-    Ascend,
-    Cambricon,
-    Iluvatar,
-    MThreads,
-    MetaX,
-    Apple,
+    Nvidia, Amd, Hygon, Kunlunxin, Intel, Ascend, Cambricon, Iluvatar, MThreads, MetaX, Apple,
 )  # fmt: skip
-_LAST: tuple[Callable[[], Vendor], ...] = (
-    Fake, Cpu,
-)  # fmt: skip
+_LAST: tuple[Callable[[], Vendor], ...] = (Fake, Cpu)
 
 
+@cache
 def load_all() -> tuple[dict[str, Vendor], list[EnvironmentFault]]:
     """Return every vendor by name, and a fault for each package whose vendor does not work.
 
-    Accelerators come first, the CPU last.
+    Accelerators come first, the CPU last. The same objects each time: what a vendor's tool told
+    of its devices, or that it hangs, is found out once in a process.
     """
     known = {vendor.name: vendor for vendor in (kind() for kind in _ACCELERATORS)}
     last = {vendor.name: vendor for vendor in (kind() for kind in _LAST)}

@@ -26,11 +26,6 @@ def accelerators(vendor: int, *, root: Path, classes: tuple[str, ...] = CLASSES)
     return found
 
 
-def numa_nodes(vendor: int, *, root: Path) -> list[int | None]:
-    """Return the NUMA node of each; None where the machine does not tell."""
-    return [numa_node(folder) for folder in accelerators(vendor, root=root)]
-
-
 def numa_node(folder: Path) -> int | None:
     """Return the NUMA node of a device; None where the machine does not tell."""
     try:

@@ -81,16 +81,17 @@ class RocmVendor(TorchVendor):
         "GPU_MAX_HW_QUEUES", "NCCL_DEBUG", "NCCL_ALGO", "NCCL_PROTO", "NCCL_P2P_DISABLE",
         "NCCL_IB_DISABLE",
     )  # fmt: skip
+    nodes = "dev/dri/renderD*"
+    shared = ("dev/kfd",)
     package = None
     built = "hip"
+    pci_classes = ()
+    folders = FOLDERS
+    in_tools_order = False
 
     def device_files(self) -> list[Path]:
         """Return the file of each device that a process opens, in HIP's order."""
         return [node.render for node in nodes(self.pci_vendor)]
-
-    def shared_files(self) -> list[Path]:
-        """Return KFD's file."""
-        return [torch_vendor.ROOT / "dev/kfd"]
 
     def visible(self) -> list[int]:
         """Return the devices that the runtime leaves, and of these what HIP leaves.
@@ -114,12 +115,12 @@ class RocmVendor(TorchVendor):
     def monitor_index(self, number: int) -> int | None:
         """Return the device's place in the tool's list, by its unique id or address."""
         here = nodes(self.pci_vendor)
-        told = self._first_reading.values()
+        told = self._first[0].values()
         for own in (here[number].address, here[number].unique_id):
             found = [sample.index for sample in told if own and own in (sample.uuid or "").split()]
             if found:
                 return found[0] if len(found) == 1 else None  # partitions of a device share both
-        return next(iter(self._first_reading)) if len(here) == len(told) == 1 else None
+        return next(iter(told)).index if len(here) == len(told) == 1 else None
 
     def pci_folders(self) -> list[Path]:
         """Return the folder of each device on the PCI bus."""

@@ -32,16 +32,17 @@ _BYTES = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?", re.IGNORECASE)
 
 
-def find(name: str, folders: Sequence[str] = ()) -> str:
-    """Return the path of a tool on the PATH or, failing that, in one of the vendor's folders.
+def find(*names: str, folders: Sequence[str] = ()) -> str:
+    """Return the path of the first of some tools on the PATH or in one of the vendor's folders.
 
     Raises:
-        MonitorFault: it is in none of them.
+        MonitorFault: none is in any of them.
     """
-    path = shutil.which(name) or shutil.which(name, path=os.pathsep.join(folders))
-    if path is None:
-        raise MonitorFault("absent", f"{name} is not on the PATH")
-    return path
+    for name in names:
+        path = shutil.which(name) or shutil.which(name, path=os.pathsep.join(folders))
+        if path is not None:
+            return path
+    raise MonitorFault("absent", f"{names[0]} is not on the PATH")
 
 
 def run(argv: Sequence[str], *, timeout_s: float | None = None, any_code: bool = False) -> str:
@@ -123,10 +124,12 @@ class Command(NamedTuple):
 
     Args:
         parse: raises nothing but ``MonitorFault``.
+        any_code: see ``run``.
     """
 
     argv: tuple[str, ...]
     parse: Callable[[str], list[DeviceSample]]
+    any_code: bool = False
 
 
 class ToolMonitor:
@@ -134,28 +137,35 @@ class ToolMonitor:
 
     Args:
         commands: the first whose output can be read is the one that this version takes.
-        name: with the tool's version, where it is known.
-        any_code: see ``run``.
+        count: of devices; in a reading of more or fewer nobody knows which device is which. None:
+            any.
     """
 
+    printed = ""  # by the command that was run last
+
     def __init__(
-        self,
-        *commands: Command,
-        timeout_s: float | None = None,
-        name: str = "",
-        any_code: bool = False,
+        self, *commands: Command, timeout_s: float | None = None, count: int | None = None
     ) -> None:
-        self.name = name or Path(commands[0].argv[0]).name
+        self.name = Path(commands[0].argv[0]).name
         self._commands = commands
         self._timeout_s = timeout_s
-        self._any_code = any_code
+        self._count = count
 
     def read(self) -> list[DeviceSample]:
         """Run the command and return its devices; see ``Monitor.read``."""
+        samples = self._told()
+        if self._count not in (None, len(samples)):
+            raise MonitorFault(
+                "failed", f"{self.name} tells {len(samples)} devices, and {self._count} are here"
+            )
+        return samples
+
+    def _told(self) -> list[DeviceSample]:
         faults = []
-        for place, (argv, parse) in enumerate(self._commands):
+        for place, (argv, parse, any_code) in enumerate(self._commands):
             try:
-                samples = parse(run(argv, timeout_s=self._timeout_s, any_code=self._any_code))
+                self.printed = run(argv, timeout_s=self._timeout_s, any_code=any_code)
+                samples = parse(self.printed)
                 if not samples:
                     raise MonitorFault("unreadable", f"{self.name}: no device in what it printed")
             except MonitorFault as fault:

@@ -1,7 +1,7 @@
 """What vendors have in common whose devices torch drives through ``torch.accelerator``.
 
 A vendor's file says the facts: torch type, package, driver's files, tool. Owns detection from
-them. Does not import torch.
+them, and asks the tool once for what does not change. Does not import torch.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainmark.devices import pci
+from trainmark.devices import pci, tool
+from trainmark.devices.printed import pci_addresses
 from trainmark.devices.torch_build import torch_build
 from trainmark.protocols import MonitorFault, Refusal
 from trainmark.spec import RankMemory
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from trainmark.spec import Recipe
 
 ROOT = Path("/")
+_DRIVER = re.compile(r"Driver(?: Version)?\s*:?\s*v?([0-9][\w.-]*)")
 
 
 class TorchVendor:
@@ -35,11 +37,19 @@ class TorchVendor:
 
     Args:
         nodes: pattern of the driver's device files below ``/``, one for each device.
+        shared: the driver's files below ``/`` that every process opens besides.
         package: distribution that adds ``torch_type`` to torch; None: torch itself was built
             for it.
         built: then, the field of ``TorchBuild`` that says so, ``hip`` for example.
         module: the kernel module, whose version is the driver's; several names: of its versions.
         pci_vendor: the vendor's id on the PCI bus.
+        pci_classes: of its devices on the PCI bus, as ``pci.CLASSES``; empty: without the driver's
+            files nothing is said of what is on the bus.
+        commands: of the tool, or of several; a later command of the first tool that is installed
+            is used if the earlier ones' output cannot be read.
+        folders: where the vendor installs the tool, if it is not on the PATH.
+        in_tools_order: a device's number is its place in what the tool prints: tools number cards,
+            chips, or those of the machine in a container.
     """
 
     name: str
@@ -49,14 +59,27 @@ class TorchVendor:
     recorded_variables: tuple[str, ...]
     counts_cores = False
     nodes: str
+    shared: tuple[str, ...] = ()
     package: str | None
     built: str | None = None
     module: str | None
     pci_vendor: int
+    pci_classes: tuple[str, ...] = pci.CLASSES
+    commands: tuple[tool.Command, ...] = ()
+    folders: tuple[str, ...] = ()
+    in_tools_order = True
 
     def monitor(self) -> Monitor | None:
-        """Return what reads the devices; see ``Vendor.monitor``."""
-        raise NotImplementedError
+        """Return what runs the tool; see ``Vendor.monitor``."""
+        path = tool.find(*(command.argv[0] for command in self.commands), folders=self.folders)
+        found = [
+            command._replace(argv=(path, *command.argv[1:]))
+            for command in self.commands
+            if command.argv[0] == Path(path).name
+        ]
+        return tool.ToolMonitor(
+            *found, count=len(self.device_files()) if self.in_tools_order else None
+        )
 
     def here(self) -> bool:
         """Tell whether a device of this vendor is in the machine, by its driver's files."""
@@ -71,21 +94,21 @@ class TorchVendor:
         """Tell whether the installed torch drives these devices."""
         if self.package is not None:
             return find_spec(self.package) is not None
-        return self.built is None or getattr(torch_build(), self.built, None) is not None
+        if self.built is None:
+            return True
+        build = torch_build()
+        ours = build is not None and build.maker in (None, self.name)
+        return ours and getattr(build, self.built) is not None
 
     def denied(self) -> list[Path]:
         """Return what this user may not open, if that leaves no device to use."""
-        files, shared = self.device_files(), self.shared_files()
+        files, shared = self.device_files(), [ROOT / name for name in self.shared]
         closed = [
             file
             for file in (*shared, *files)
             if file.exists() and not os.access(file, os.R_OK | os.W_OK)
         ]
         return closed if closed and (closed[0] in shared or len(closed) == len(files)) else []
-
-    def shared_files(self) -> list[Path]:
-        """Return the driver's files that every process opens, besides its devices'."""
-        return []
 
     def visible(self) -> list[int]:
         """Return the numbers of the devices that the environment leaves to ranks, in its order."""
@@ -98,40 +121,37 @@ class TorchVendor:
         return len(self.visible()) if usable else 0
 
     @cached_property
-    def _first_reading(self) -> dict[int, DeviceSample]:
-        """The devices as the monitor told them first, by number; empty if it tells nothing."""
-        try:
+    def _first(self) -> tuple[dict[int | None, DeviceSample], str]:
+        """The devices by the monitor's number as it told them first, and what it printed."""
+        monitor = None
+        with suppress(MonitorFault):
             monitor = self.monitor()
-            if monitor is None:
-                return {}
-            try:
-                return {sample.index: sample for sample in monitor.read()}
-            finally:
-                monitor.close()
-        except MonitorFault:
-            return {}
+        found = _reading(monitor)
+        return found, getattr(monitor, "printed", "")
 
     def monitor_index(self, number: int) -> int | None:
         """Return the monitor's number of a device; None where it is not known."""
         return number
 
-    def _told(self, number: int) -> DeviceSample | None:
-        index = self.monitor_index(number)
-        return None if index is None else self._first_reading.get(index)
+    def _indices(self, nproc: int) -> list[int | None]:
+        return [self.monitor_index(number) for number in self.visible()[:nproc]]
 
     def product_names(self) -> list[str]:
         """Return the product name of each visible device, ``unknown`` where no tool tells it."""
         if not self.count():
             return []
-        told = [self._told(number) for number in self.visible()]
-        return [(sample.name if sample else None) or "unknown" for sample in told]
+        told, _ = self._first
+        found = [told.get(index) for index in self._indices(len(self.visible()))]
+        return [(sample.name if sample else None) or "unknown" for sample in found]
 
     def rank_memory(self, nproc: int) -> RankMemory | None:
-        """Return the least free memory among the ranks' devices; None without a monitor."""
+        """Return the least free memory among the ranks' devices now; None without a monitor."""
+        told, _ = self._first  # a tool that told nothing is not waited for again
+        now = _reading(self.monitor()) if told else {}
         free = [
             sample.memory_total_bytes - (sample.memory_used_bytes or 0)
-            for number in self.visible()[:nproc]
-            if (sample := self._told(number)) and sample.memory_total_bytes
+            for index in self._indices(nproc)
+            if (sample := now.get(index)) and sample.memory_total_bytes
         ]
         return RankMemory(max(0, min(free))) if free else None
 
@@ -153,24 +173,33 @@ class TorchVendor:
 
     def unusable(self) -> Refusal | None:
         """Return why no device that is here can be used; see ``protocols.Diagnoses``."""
-        if not self.here() or self.count():
-            return None
-        if not self.drives():
+        files = self.device_files()
+        on_bus = pci.accelerators(self.pci_vendor, root=ROOT, classes=self.pci_classes)
+        if not files and on_bus:
             return Refusal(
-                f"{len(self.device_files())} {self.name} device(s) here, but {self._no_torch()}",
+                f"{len(on_bus)} {self.name} device(s) on the PCI bus, but no {self.nodes}",
+                "load the vendor's driver; a container must be given the device files",
+            )
+        if not files or self.count():
+            return None
+        here = f"{len(files)} {self.name} device(s) here, but"
+        if not self.drives():
+            missing = f"the package {self.package} is not installed"
+            torch = missing if self.package else "the installed torch is not built for it"
+            return Refusal(
+                f"{here} {torch}",
                 "install the vendor's torch, then `make clean` and "
                 "`make install TORCH=system PYTHON=...` with the Python that has it",
             )
         if denied := self.denied():
             return Refusal(
-                f"{len(self.device_files())} {self.name} device(s) here, but this user may not "
-                f"open {', '.join(str(file) for file in denied)}",
+                f"{here} this user may not open {', '.join(str(file) for file in denied)}",
                 f"ask for membership of the group {_group(denied[0])}, which takes effect "
                 "at the next login",
             )
         return Refusal(
             f"{self.visible_devices}={os.environ.get(self.visible_devices or '')!r} names none "
-            f"of the {len(self.device_files())} {self.name} devices here",
+            f"of the {len(files)} {self.name} devices here",
             f"unset {self.visible_devices}, or name devices from 0 on",
         )
 
@@ -179,19 +208,14 @@ class TorchVendor:
         del nproc
         return []
 
-    def _no_torch(self) -> str:
-        return (
-            f"the package {self.package} is not installed"
-            if self.package
-            else "the installed torch is not built for it"
-        )
-
     def driver_version(self) -> str | None:
-        """Return the version of the kernel module; None if it does not tell it."""
+        """Return the version of the kernel module, or the one that the tool prints."""
         for name in (self.module or "").split():
             with suppress(OSError):  # modules of the kernel itself have no version of their own
-                return (ROOT / "sys/module" / name / "version").read_text().strip() or None
-        return None
+                if version := (ROOT / "sys/module" / name / "version").read_text().strip():
+                    return version
+        found = _DRIVER.search(self._first[1]) if self.here() else None
+        return found[1] if found else None
 
     def collective_library(self) -> str:
         """Return the backend, with the version of the library or of the vendor's package."""
@@ -208,15 +232,16 @@ class TorchVendor:
 
     def monitored(self, nproc: int) -> list[int]:
         """Return the monitor's numbers of the ranks' devices; see ``Vendor.monitored``."""
-        found = [self.monitor_index(number) for number in self.visible()[:nproc]]
+        found = self._indices(nproc)
         known = [index for index in found if index is not None]
         return known if len(known) == len(found) else []
 
     def pci_folders(self) -> list[Path]:
-        """Return the folder on the PCI bus of each device by number; empty if unknown."""
-        folders = pci.accelerators(self.pci_vendor, root=ROOT)
-        # Known only if each device is one function on the bus, in the order of the numbers.
-        return folders if len(folders) == len(self.device_files()) else []
+        """Return the folder on the PCI bus of each device, by the address that the tool prints."""
+        addresses = pci_addresses(self._first[1])
+        if len(addresses) != len(self.device_files()):
+            return []
+        return [ROOT / "sys/bus/pci/devices" / address for address in addresses]
 
     def numa_node(self, local_rank: int) -> int | None:
         """Return the NUMA node of a rank's device; see ``protocols.Located``."""
@@ -236,6 +261,18 @@ class TorchVendor:
     def modules(self) -> Sequence[str]:
         """Return what a rank imports after torch so that torch knows the devices."""
         return () if self.package is None else (self.package,)
+
+
+def _reading(monitor: Monitor | None) -> dict[int | None, DeviceSample]:
+    """Return the devices by the monitor's number; nothing if it tells nothing."""
+    if monitor is None:
+        return {}
+    try:
+        return {sample.index: sample for sample in monitor.read()}
+    except MonitorFault:
+        return {}
+    finally:
+        monitor.close()
 
 
 def named(chosen: str | None, count: int) -> list[int]:

@@ -10,13 +10,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from trainmark.devices import tool
-from trainmark.devices.rocm import FOLDERS, RocmVendor, identity, parse_rocm_smi
+from trainmark.devices.rocm import RocmVendor, identity, parse_rocm_smi
 from trainmark.protocols import DeviceSample, MonitorFault
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
-    from trainmark.protocols import Monitor
+    from trainmark.protocols import Monitor, Refusal
 
 _METRIC = ("metric", "--json", "--mem-usage", "--usage", "--power", "--clock", "--temperature")
 # Told from ROCm 6.3 on, from ROCm 6.0 on, and in a virtual machine:
@@ -33,17 +34,36 @@ class Amd(RocmVendor):
     """Planning's view of AMD devices; see ``Vendor``."""
 
     name = "amd"
-    nodes = "dev/dri/renderD*"
     module = "amdgpu"
     pci_vendor = 0x1002
+    # It ends with an error if a device lacks any of the figures.
+    commands = (tool.Command(("rocm-smi", *_ROCM_SMI), parse_rocm_smi, any_code=True),)
 
-    def monitor(self) -> Monitor:
+    def monitor(self) -> Monitor | None:
         """Return amd-smi, or rocm-smi, its predecessor."""
         with suppress(MonitorFault):
-            return AmdSmi(tool.find("amd-smi", FOLDERS))
-        command = tool.Command((tool.find("rocm-smi", FOLDERS), *_ROCM_SMI), parse_rocm_smi)
-        # It ends with an error if a device lacks any of the figures.
-        return tool.ToolMonitor(command, any_code=True)
+            return AmdSmi(tool.find("amd-smi", folders=self.folders))
+        return super().monitor()
+
+    def unusable(self) -> Refusal | None:
+        """Return why no device here can be used; graphics in a processor are no loss.
+
+        They are devices to a torch that is built for them.
+        """
+        parts = [_in_processor(folder) for folder in self.pci_folders()]
+        return None if all(parts) and not self.drives() else super().unusable()
+
+
+def _in_processor(folder: Path) -> bool:
+    """Tell whether a device is the graphics of a processor, by the form of its metrics.
+
+    The third byte is 2 or 3 of them, 1 of all others, the MI300A too: amd/include/
+    kgd_pp_interface.h in https://github.com/torvalds/linux, 2026-11-22.
+    """
+    try:
+        return (folder / "gpu_metrics").read_bytes()[2:3] in (b"\2", b"\3")
+    except OSError:
+        return False  # an older kernel, or removed meanwhile
 
 
 class AmdSmi(tool.ToolMonitor):

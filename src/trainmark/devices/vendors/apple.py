@@ -9,7 +9,6 @@ import os
 import platform
 import re
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,77 +24,7 @@ if TYPE_CHECKING:
     from trainmark.protocols import Monitor
     from trainmark.spec import Recipe
 
-TOOL = "powermetrics"
 _LINE = re.compile(r"^(GPU [\w ]+): +(\S+)", re.MULTILINE)
-
-
-class Apple(TorchVendor):
-    """The graphics cores of one processor, as one device; see ``Vendor``."""
-
-    name = "apple"
-    torch_type = "mps"
-    collective_backend = "gloo"
-    visible_devices: str | None = None
-    recorded_variables: tuple[str, ...] = (
-        "PYTORCH_ENABLE_MPS_FALLBACK", "PYTORCH_MPS_HIGH_WATERMARK_RATIO", "PYTORCH_MPS_FAST_MATH",
-    )  # fmt: skip
-    package: str | None = None
-    module: str | None = None
-
-    def device_files(self) -> list[Path]:
-        """Return the folder of Metal, once on an Apple processor; a driver file there is not."""
-        here = sys.platform == "darwin" and platform.machine() == "arm64"
-        return [Path("/System/Library/Frameworks/Metal.framework")] if here else []
-
-    def opened_files(self) -> list[Path]:
-        """Return nothing: every user may use the device."""
-        return []
-
-    def drives(self) -> bool:
-        """Tell whether torch is installed: each one for these machines drives them."""
-        return find_spec("torch") is not None
-
-    def product_names(self) -> list[str]:
-        """Return the processor's name."""
-        if not self.count():
-            return []
-        try:
-            return [tool.run(("sysctl", "-n", "machdep.cpu.brand_string")).strip() or "unknown"]
-        except MonitorFault:
-            return ["unknown"]
-
-    def rank_memory(self, nproc: int) -> None:
-        """Return None: only torch knows how much of the machine's memory the device may use."""
-        del nproc
-
-    def refuse(self, recipe: Recipe, nproc: int) -> Refusal | None:
-        """Refuse TF32, which these devices do not have, and device graphs."""
-        if recipe.precision == "tf32":
-            return Refusal(
-                "precision=tf32 needs TF32 matrix units, which Apple's devices do not have",
-                "use precision=fp32, bf16 or fp16",
-            )
-        return super().refuse(recipe, nproc)
-
-    def driver_version(self) -> str | None:
-        """Return the version of macOS, which brings the driver."""
-        return f"macOS {platform.mac_ver()[0]}" if self.here() else None
-
-    def pci_folders(self) -> list[Path]:
-        """Return nothing: the device is no card."""
-        return []
-
-    def monitor(self) -> Monitor | None:
-        """Return what runs ``powermetrics``, which only root may; None for others."""
-        if not self.here() or os.geteuid() != 0:
-            return None
-        argv = (tool.find(TOOL), "--samplers", "gpu_power", "-i", "200", "-n", "1")
-        return tool.ToolMonitor(tool.Command(argv, parse))
-
-    def open(self, local_rank: int, ranks_here: int) -> MpsDevice:
-        """Return the device."""
-        del ranks_here
-        return MpsDevice(local_rank, product_name=self.product_names()[0])
 
 
 def parse(text: str) -> list[DeviceSample]:
@@ -114,6 +43,65 @@ def parse(text: str) -> list[DeviceSample]:
             clock_mhz=tool.megahertz(told.get("GPU HW active frequency")),
         )
     ]
+
+
+class Apple(TorchVendor):
+    """The graphics cores of one processor, as one device; see ``Vendor``."""
+
+    name = "apple"
+    torch_type = "mps"
+    collective_backend = "gloo"
+    visible_devices: str | None = None
+    recorded_variables: tuple[str, ...] = (
+        "PYTORCH_ENABLE_MPS_FALLBACK", "PYTORCH_MPS_HIGH_WATERMARK_RATIO", "PYTORCH_MPS_FAST_MATH",
+    )  # fmt: skip
+    package = "torch"  # each one for these machines drives them
+    module = None
+    pci_vendor = 0
+    pci_classes = ()
+    commands = (
+        tool.Command(("powermetrics", "--samplers", "gpu_power", "-i", "200", "-n", "1"), parse),
+    )
+
+    def device_files(self) -> list[Path]:
+        """Return the folder of Metal, once on an Apple processor; a driver file there is not."""
+        here = sys.platform == "darwin" and platform.machine() == "arm64"
+        return [Path("/System/Library/Frameworks/Metal.framework")] if here else []
+
+    def denied(self) -> list[Path]:
+        """Return nothing: every user may use the device."""
+        return []
+
+    def product_names(self) -> list[str]:
+        """Return the processor's name."""
+        if not self.count():
+            return []
+        try:
+            return [tool.run(("sysctl", "-n", "machdep.cpu.brand_string")).strip() or "unknown"]
+        except MonitorFault:
+            return ["unknown"]
+
+    def refuse(self, recipe: Recipe, nproc: int) -> Refusal | None:
+        """Refuse TF32, which these devices do not have, and device graphs."""
+        if recipe.precision == "tf32":
+            return Refusal(
+                "precision=tf32 needs TF32 matrix units, which Apple's devices do not have",
+                "use precision=fp32, bf16 or fp16",
+            )
+        return super().refuse(recipe, nproc)
+
+    def driver_version(self) -> str | None:
+        """Return the version of macOS, which brings the driver."""
+        return f"macOS {platform.mac_ver()[0]}" if self.here() else None
+
+    def monitor(self) -> Monitor | None:
+        """Return what runs ``powermetrics``, which only root may; None for others."""
+        return super().monitor() if self.here() and os.geteuid() == 0 else None
+
+    def open(self, local_rank: int, ranks_here: int) -> MpsDevice:
+        """Return the device."""
+        del ranks_here
+        return MpsDevice(local_rank, product_name=self.product_names()[0])
 
 
 class MpsDevice(Accelerator):

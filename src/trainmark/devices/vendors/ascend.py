@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from trainmark.devices import torch_vendor
 from trainmark.devices.printed import after, device, known, rows, word
-from trainmark.devices.tool_vendor import Command, ToolVendor
+from trainmark.devices.tool import Command
+from trainmark.devices.torch_vendor import TorchVendor
 
 if TYPE_CHECKING:
     from trainmark.protocols import DeviceSample
@@ -31,7 +32,7 @@ def parse_npu_smi(text: str) -> list[DeviceSample]:
     ))  # fmt: skip
 
 
-class Ascend(ToolVendor):
+class Ascend(TorchVendor):
     """Planning's view of Ascend chips; see ``Vendor``."""
 
     name = "ascend"

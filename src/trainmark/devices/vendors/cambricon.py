@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trainmark.devices.printed import device, known, lists, rows, used_of_total, word
-from trainmark.devices.tool_vendor import Command, ToolVendor
+from trainmark.devices.tool import Command
+from trainmark.devices.torch_vendor import TorchVendor
 
 if TYPE_CHECKING:
     from trainmark.protocols import DeviceSample
@@ -41,7 +42,7 @@ def parse_cnmon_info(text: str) -> list[DeviceSample]:
     ))  # fmt: skip
 
 
-class Cambricon(ToolVendor):
+class Cambricon(TorchVendor):
     """Planning's view of Cambricon cards; see ``Vendor``."""
 
     name = "cambricon"

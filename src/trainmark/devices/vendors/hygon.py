@@ -6,14 +6,10 @@ Written from public documentation and published outputs of its tools; never run 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 from trainmark.devices import tool
-from trainmark.devices.rocm import FOLDERS, RocmVendor, parse_rocm_smi
+from trainmark.devices.rocm import RocmVendor, parse_rocm_smi
 from trainmark.protocols import DeviceSample, MonitorFault
-
-if TYPE_CHECKING:
-    from trainmark.protocols import Monitor
 
 _SHOWN = (
     "--showtemp", "--showpower", "--showuse", "--showmeminfo", "vram", "--showclocks",
@@ -22,25 +18,6 @@ _SHOWN = (
 # hy-smi leaves out the commas between the powers of a card: "80.0""Average GFX Core Power (W)".
 _NO_COMMA = re.compile(r'(?<=[^\s:,{\[\\])""(?=[^\s:,}\]])')
 _HEADER = re.compile(r"^\s*[DH]CU\s+Temp\s.*$", re.MULTILINE)
-
-
-class Hygon(RocmVendor):
-    """Planning's view of Hygon DCUs; see ``Vendor``."""
-
-    name = "hygon"
-    nodes = "dev/dri/renderD*"
-    module = "hycu hydcu"  # from DTK 25 on, and before
-    pci_vendor = 0x1D94
-
-    def monitor(self) -> Monitor:
-        """Return hy-smi, or the rocm-smi of earlier DTKs."""
-        try:
-            path = tool.find("hy-smi", FOLDERS)
-        except MonitorFault:
-            path = tool.find("rocm-smi", FOLDERS)
-        # An older tool that does not know all of these prints its table without any.
-        commands = (tool.Command((path, *shown), parse_hy_smi) for shown in (_SHOWN, ()))
-        return tool.ToolMonitor(*commands, any_code=True)
 
 
 def parse_hy_smi(text: str) -> list[DeviceSample]:
@@ -72,3 +49,18 @@ def parse_hy_smi(text: str) -> list[DeviceSample]:
     if not found:
         raise MonitorFault("unreadable", "a table of hy-smi without a device")
     return found
+
+
+class Hygon(RocmVendor):
+    """Planning's view of Hygon DCUs; see ``Vendor``."""
+
+    name = "hygon"
+    module = "hycu hydcu"  # from DTK 25 on, and before
+    pci_vendor = 0x1D94
+    # The rocm-smi of earlier DTKs prints the same; an older tool that does not know all of these
+    # options prints its table without any.
+    commands = tuple(
+        tool.Command((name, *shown), parse_hy_smi, any_code=True)
+        for name in ("hy-smi", "rocm-smi")
+        for shown in (_SHOWN, ())
+    )

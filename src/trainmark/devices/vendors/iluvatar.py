@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trainmark.devices.printed import after, device, known, rows, word
-from trainmark.devices.tool_vendor import Command, ToolVendor
-from trainmark.devices.torch_build import torch_build
+from trainmark.devices.tool import Command
+from trainmark.devices.torch_vendor import TorchVendor
 
 if TYPE_CHECKING:
     from trainmark.protocols import DeviceSample
@@ -45,7 +45,7 @@ def parse_ixsmi_csv(text: str) -> list[DeviceSample]:
     ))  # fmt: skip
 
 
-class Iluvatar(ToolVendor):
+class Iluvatar(TorchVendor):
     """Planning's view of Iluvatar chips; see ``Vendor``. Told from NVIDIA's by node and torch."""
 
     name = "iluvatar"
@@ -59,6 +59,7 @@ class Iluvatar(ToolVendor):
     )  # fmt: skip
     nodes = "/dev/iluvatar[0-9]*"
     package = None
+    built = "maker"
     module = "iluvatar"
     pci_vendor = 0x1E3E
     commands = (
@@ -66,8 +67,3 @@ class Iluvatar(ToolVendor):
         Command(("ixsmi", "--format=csv,noheader", f"--query-gpu={_QUERY}"), parse_ixsmi_csv),
     )
     folders = ("/usr/local/corex/bin",)
-
-    def drives(self) -> bool:
-        """Tell whether the installed torch is CoreX's."""
-        build = torch_build()
-        return build is not None and build.maker == self.name

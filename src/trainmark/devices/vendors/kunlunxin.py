@@ -8,15 +8,10 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from trainmark.devices import tool, torch_vendor
-from trainmark.devices.tool_vendor import ToolVendor
-from trainmark.devices.torch_vendor import named
+from trainmark.devices import tool
+from trainmark.devices.torch_vendor import TorchVendor, named
 from trainmark.protocols import DeviceSample, MonitorFault
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _ADDRESS = re.compile(r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]")
 _FIELD = re.compile(r'"[^"]*"|\S+')
@@ -58,7 +53,7 @@ def parse_xpu_smi(text: str) -> list[DeviceSample]:
     return [replace(found[number], index=place) for place, number in enumerate(sorted(found))]
 
 
-class Kunlunxin(ToolVendor):
+class Kunlunxin(TorchVendor):
     """Planning's view of Kunlunxin XPUs; see ``Vendor``."""
 
     name = "kunlunxin"
@@ -71,26 +66,18 @@ class Kunlunxin(ToolVendor):
         "BKCL_RDMA_NICS", "BKCL_TREE_THRESHOLD", "BKCL_ENABLE_XDR",
     )  # fmt: skip
     nodes = "dev/xpu[0-9]*"
+    shared = ("dev/xpuctrl",)
     package = "torch_xmlir"
     module = "kunlun"
     pci_vendor = 0x1D22
-    commands = (tool.Command(("xpu-smi", "-m"), parse_xpu_smi),)
+    commands = (
+        tool.Command(("xpu-smi", "-m"), parse_xpu_smi),
+        tool.Command(("xpu_smi", "-m"), parse_xpu_smi),  # as earlier versions spell it
+    )
     folders = ("/usr/local/xpu/bin", "/usr/local/xpu/tools", "/usr/local/bin")
-
-    def shared_files(self) -> list[Path]:
-        """Return the driver's own file."""
-        return [torch_vendor.ROOT / "dev/xpuctrl"]
 
     def visible(self) -> list[int]:
         """Return the devices that the environment leaves: the older variable, then CUDA's."""
         left = named(os.environ.get("XPU_VISIBLE_DEVICES"), len(self.device_files()))
         chosen = named(os.environ.get("CUDA_VISIBLE_DEVICES"), len(left))
         return [left[place] for place in chosen]
-
-    def _found(self) -> list[tool.Command]:
-        """Return xpu-smi, which earlier versions spell xpu_smi; see ``ToolVendor``."""
-        try:
-            return super()._found()
-        except MonitorFault:
-            path = tool.find("xpu_smi", self.folders)
-            return [tool.Command((path, *argv[1:]), parse) for argv, parse in self.commands]

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from trainmark.devices import torch_vendor
 from trainmark.devices.printed import device, known, rows, word
-from trainmark.devices.tool_vendor import Command, ToolVendor
-from trainmark.devices.torch_build import torch_build
+from trainmark.devices.tool import Command
+from trainmark.devices.torch_vendor import TorchVendor
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,7 +35,7 @@ def parse_mx_smi(text: str) -> list[DeviceSample]:
     ))  # fmt: skip
 
 
-class MetaX(ToolVendor):
+class MetaX(TorchVendor):
     """Planning's view of MetaX chips; see ``Vendor``. Told from NVIDIA's by node and torch."""
 
     name = "metax"
@@ -47,7 +47,9 @@ class MetaX(ToolVendor):
         "MCCL_ENABLE_FC", "MCCL_MAX_NCHANNELS", "MCCL_NET_GDR_LEVEL",
     )  # fmt: skip
     nodes = "/dev/dri/renderD[0-9]*"
+    shared = ("dev/mxcd",)  # through which all cards are given work
     package = None
+    built = "maker"
     module = "metax"
     pci_vendor = 0x9999
     commands = (Command(("mx-smi",), parse_mx_smi),)
@@ -68,12 +70,3 @@ class MetaX(ToolVendor):
             return int(vendor.read_text(), 16) == self.pci_vendor
         except (OSError, ValueError):
             return False
-
-    def opened_files(self) -> list[Path]:
-        """Return the render nodes and the file through which all cards are given work."""
-        return [*self.device_files(), torch_vendor.ROOT / "dev/mxcd"]
-
-    def drives(self) -> bool:
-        """Tell whether the installed torch is MACA's."""
-        build = torch_build()
-        return build is not None and build.maker == self.name

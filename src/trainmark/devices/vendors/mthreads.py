@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trainmark.devices.printed import after, device, known, lists, rows, used_of_total
-from trainmark.devices.tool_vendor import Command, ToolVendor
+from trainmark.devices.tool import Command
+from trainmark.devices.torch_vendor import TorchVendor
 
 if TYPE_CHECKING:
     from trainmark.protocols import DeviceSample
@@ -42,7 +43,7 @@ def parse_mthreads_gmi(text: str) -> list[DeviceSample]:
     ))  # fmt: skip
 
 
-class MThreads(ToolVendor):
+class MThreads(TorchVendor):
     """Planning's view of Moore Threads cards; see ``Vendor``."""
 
     name = "mthreads"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainmark.devices.vendors.nvidia import nvml
 from trainmark.devices.vendors.nvidia.monitor import reasons
-from trainmark.protocols import SET_LIMITS, Condition
+from trainmark.protocols import SET_LIMITS, Condition, MonitorFault
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -15,18 +15,15 @@ if TYPE_CHECKING:
 
 def conditions(places: Sequence[int]) -> list[Condition]:
     """Return the state of cards by their places among all; the same of several is one."""
-    with nvml.library() as library:
-        if library is None:
-            return [
-                Condition(
-                    "device_state", "unknown", "the management library of the driver is missing",
-                    "install the package nvidia-ml-py beside Trainmark, and the driver",
-                )
-            ]  # fmt: skip
-        found: dict[Condition, list[int]] = {}
-        for place in places:
-            for condition in _of_card(library, place):
-                found.setdefault(condition, []).append(place)
+    try:
+        library = nvml.library()
+    except MonitorFault as fault:
+        way_out = "install the package nvidia-ml-py beside Trainmark, and the driver"
+        return [Condition("device_state", "unknown", fault.said, way_out)]
+    found: dict[Condition, list[int]] = {}
+    for place in places:
+        for condition in _of_card(library, place):
+            found.setdefault(condition, []).append(place)
     return [
         replace(one, what=f"card {', '.join(map(str, cards))}: {one.what}")
         for one, cards in found.items()

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainmark.devices.vendors.nvidia.nvml import errors, library, memory, size, text, told
+from trainmark.protocols import MonitorFault
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -100,16 +101,17 @@ def _described(information: Path) -> Card:
 
 def _managed() -> list[Card]:
     """Return what the management library tells; nothing without the library or its driver."""
-    with library() as nvml:
-        if nvml is None:
-            return []
-        try:
-            return [
-                _card(nvml, nvml.nvmlDeviceGetHandleByIndex(index))
-                for index in range(nvml.nvmlDeviceGetCount())
-            ]
-        except errors(nvml):
-            return []  # a card is lost, for instance: the driver's files still name it
+    try:
+        nvml = library()
+    except MonitorFault:
+        return []
+    try:
+        return [
+            _card(nvml, nvml.nvmlDeviceGetHandleByIndex(index))
+            for index in range(nvml.nvmlDeviceGetCount())
+        ]
+    except errors(nvml):
+        return []  # a card is lost, for instance: the driver's files still name it
 
 
 def _card(nvml: Any, handle: Any) -> Card:

@@ -62,22 +62,14 @@ def throttling(mask: int) -> tuple[str, ...]:
 
 
 class NvmlMonitor:
-    """Read all cards with the management library, opened once; see ``Monitor``.
+    """Read all cards with the management library; see ``Monitor``.
 
     Raises:
         MonitorFault: it or its driver is missing.
     """
 
     def __init__(self) -> None:
-        try:
-            import pynvml
-        except ImportError:
-            raise MonitorFault("absent", "nvidia-ml-py is not installed") from None
-        try:
-            pynvml.nvmlInit()
-        except nvml.errors(pynvml) as error:
-            raise MonitorFault("absent", f"nvml: {error}") from error
-        self._nvml: Any = pynvml
+        self._nvml = pynvml = nvml.library()
         version = nvml.text(nvml.told(pynvml, pynvml.nvmlSystemGetNVMLVersion))
         self.name = f"nvml {version}" if version else "nvml"
 
@@ -99,8 +91,7 @@ class NvmlMonitor:
         ]
 
     def close(self) -> None:
-        """Close the library."""
-        nvml.told(self._nvml, self._nvml.nvmlShutdown)
+        """Do nothing: the library stays open as long as the process."""
 
 
 def reasons(library: Any, handle: Any) -> tuple[str, ...] | None:

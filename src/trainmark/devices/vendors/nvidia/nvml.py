@@ -5,11 +5,13 @@ Owns how it is opened and what its answers mean; each may be missing on some car
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from trainmark.protocols import MonitorFault
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
 
 _NO_SIZE = 2**63 - 1  # above it are NVML's words for "not available", as unsigned numbers
 # Numbers of a card: the library's function, further arguments, unit of its answer.
@@ -35,23 +37,26 @@ _NUMBERS: dict[str, tuple[str, tuple[str, ...], float]] = {
 CLOCKS = tuple(_NUMBERS)[:7]
 
 
-@contextmanager
-def library() -> Iterator[Any]:
-    """Open the management library for a while; None where it or its driver is missing."""
+def library() -> Any:
+    """Return the management library, opened once for the process: that can take seconds.
+
+    Raises:
+        MonitorFault: it or its driver is missing.
+    """
     try:
         import pynvml
     except ImportError:
-        yield None
-        return
+        raise MonitorFault("absent", "nvidia-ml-py is not installed") from None
     try:
-        pynvml.nvmlInit()
-    except errors(pynvml):
-        yield None
-        return
-    try:
-        yield pynvml
-    finally:
-        told(pynvml, pynvml.nvmlShutdown)
+        _open(pynvml)
+    except errors(pynvml) as error:
+        raise MonitorFault("absent", f"nvml: {error}") from error
+    return pynvml
+
+
+@cache
+def _open(nvml: Any) -> None:
+    nvml.nvmlInit()
 
 
 def told(nvml: Any, ask: Callable[..., Any], *args: Any) -> Any:
@@ -112,6 +117,9 @@ def clocks(uuid: str) -> dict[str, float | None]:
     Args:
         uuid: of a whole card, ``GPU-...``: a slice has no clocks of its own.
     """
-    with library() as nvml:
-        handle = nvml and told(nvml, nvml.nvmlDeviceGetHandleByUUID, uuid)
-        return dict.fromkeys(CLOCKS) if handle is None else numbers(nvml, handle, CLOCKS)
+    try:
+        nvml = library()
+    except MonitorFault:
+        return dict.fromkeys(CLOCKS)
+    handle = told(nvml, nvml.nvmlDeviceGetHandleByUUID, uuid)
+    return dict.fromkeys(CLOCKS) if handle is None else numbers(nvml, handle, CLOCKS)
