@@ -10,8 +10,8 @@ from time import sleep
 
 import psutil
 
+from trainmark.devices import cgroup
 from trainmark.devices.numa import parse_cores
-from trainmark.devices.vendors.cpu import core_quota
 from trainmark.doctor.subject import Conditions, Subject, judged
 from trainmark.launch.processes import CpuUse, alive_runs
 from trainmark.protocols import Located
@@ -20,7 +20,6 @@ from trainmark.results.findings import BUSY_SHARE
 _GIB = 2**30
 _LEAST_BYTES = _GIB  # a rank of the smallest recipes takes 0.4 GiB, and reads files beside it
 _LOW_SHARE = 0.1
-_GROUP = "sys/fs/cgroup/memory"  # files of the cgroup, as a container or a job's step has them
 _SWAPPED_BYTES = 64 << 20  # less is what idle services leave there
 # A container has 64 MB by default, too little for NCCL's segments between ranks:
 # https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html, 2026-11-22
@@ -36,14 +35,9 @@ def memory(subject: Subject) -> Conditions:
     """Compare the memory that is free with what ranks need at the least."""
     here = psutil.virtual_memory()
     free, total = here.available, here.total
-    if (subject.root / f"{_GROUP}.max").exists() and (
-        limit := _said(subject, f"{_GROUP}.max")
-    ) != "max":
-        stat = dict(line.split() for line in _said(subject, f"{_GROUP}.stat").splitlines())
-        # Files that were read count as used until somebody needs the memory.
-        used = int(_said(subject, f"{_GROUP}.current")) - int(stat["inactive_file"])
-        total = min(total, int(limit))
-        free = min(free, total - used)
+    for folder, limit in cgroup.memory_limits(subject.root, strict=True).items():
+        total = min(total, limit)
+        free = min(free, limit - cgroup.used_bytes(folder))
     yield judged(
         f"{free / _GIB:.1f} of {total / _GIB:.1f} GiB are available",
         "end other programs, or ask the scheduler for more memory: 1 GiB a rank at least",
@@ -90,7 +84,7 @@ def strays(_: Subject) -> Conditions:
 
 def cores(subject: Subject) -> Conditions:
     """Compare the cores that ranks may use with their number."""
-    allowed, quota = len(os.sched_getaffinity(0)), core_quota(subject.root)
+    allowed, quota = len(os.sched_getaffinity(0)), cgroup.core_quota(subject.root, strict=True)
     usable = allowed if quota is None else min(allowed, quota)
     yield judged(
         f"{subject.nproc} rank(s), {allowed} cores by affinity, quota of the cgroup {quota}",

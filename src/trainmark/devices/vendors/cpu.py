@@ -10,6 +10,7 @@ from pathlib import Path
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
+from trainmark.devices import cgroup
 from trainmark.protocols import MatmulRate, MemoryUse, Refusal
 from trainmark.spec import RankMemory
 
@@ -23,20 +24,11 @@ if TYPE_CHECKING:
 _RSS_UNIT_BYTES = 1 if sys.platform == "darwin" else 1024
 
 
-def usable_cores() -> int:
+def usable_cores(root: Path = Path("/")) -> int:
     """Return the cores this process may run on: affinity and cgroup quota, at least 1."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    quota = core_quota()
+    quota = cgroup.core_quota(root)
     return max(1, cores or 1) if quota is None else max(1, min(cores or 1, int(quota)))
-
-
-def core_quota(root: Path = Path("/")) -> float | None:
-    """Return the cores whose time the cgroup allows; None: all."""
-    quota = root / "sys/fs/cgroup/cpu.max"
-    if not quota.exists():
-        return None
-    limit, period = quota.read_text().split()
-    return None if limit == "max" else int(limit) / int(period)
 
 
 def model_name() -> str:
@@ -66,15 +58,10 @@ def has_fp16_units() -> bool:
     return not words.isdisjoint(("avx512_fp16", "amx_fp16", "asimdhp"))
 
 
-def total_memory_bytes() -> int:
+def total_memory_bytes(root: Path = Path("/")) -> int:
     """Return the memory that all ranks here share: the machine's, or a lower cgroup limit."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limit = Path("/sys/fs/cgroup/memory.max")
-    if limit.exists():
-        text = limit.read_text().strip()
-        if text != "max":
-            total = min(total, int(text))
-    return total
+    return min([total, *cgroup.memory_limits(root).values()])
 
 
 def peak_resident_bytes() -> int:
