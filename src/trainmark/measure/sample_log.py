@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from trainmark.measure.events import TELEMETRY_FILE
@@ -18,19 +19,19 @@ if TYPE_CHECKING:
 _LONGEST_SAID = 500
 
 
+@dataclass
 class SampleLog:
     """The file of samples, written by several threads; knows each source's current fault.
 
     A line that cannot be written, on a full disk for instance, is a fault of ``host``.
     """
 
-    def __init__(self, writer: EventWriter) -> None:
-        self._writer = writer
-        self._lock = threading.Lock()
-        self._now: dict[str, str] = {}  # kind of the fault that each source has now
-        self._unwritten: MonitorFault | None = None
-        self._ended = False
-        self.faults: Counter[str] = Counter()  # readings that failed, by source
+    writer: EventWriter
+    faults: Counter[str] = field(default_factory=Counter, init=False)  # failed readings, by source
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _now: dict[str, str] = field(default_factory=dict, init=False)  # kind of each source's fault
+    _unwritten: MonitorFault | None = field(default=None, init=False)
+    _ended: bool = field(default=False, init=False)
 
     def say(self, event: str, **fields: Any) -> None:
         """Write one event; nothing follows ``end``."""
@@ -40,9 +41,9 @@ class SampleLog:
             self._ended = event == "end"
             try:
                 if self._unwritten is not None:
-                    self._writer.emit("fault", source="host", **_told(self._unwritten))
+                    self.writer.emit("fault", source="host", **_told(self._unwritten))
                     self._unwritten = None
-                self._writer.emit(event, **fields)
+                self.writer.emit(event, **fields)
             except OSError as error:
                 said = f"{TELEMETRY_FILE}: {error.strerror}"
                 self._unwritten = self._unwritten or MonitorFault("failed", said)

@@ -181,8 +181,9 @@ def sample(run_dir: Path, log: SampleLog, stopped: Callable[[float], bool]) -> N
         take()
         if number == 0:
             _give_way()
+    monitor.wait(_LAST_READING_S / 2)  # one that began before the ranks ended is not the last
     take()
-    monitor.wait(_LAST_READING_S)
+    monitor.wait(_LAST_READING_S / 2)
     log.say("end", faults=log.faults)
 
 
