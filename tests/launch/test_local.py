@@ -31,9 +31,8 @@ def test_the_command_line_is_golden(toy_plan: Plan) -> None:
     ]
 
 
-def test_a_rank_is_told_which_it_is(toy_plan: Plan) -> None:
-    plan = toy_plan.model_copy(update={"nproc": 8})
-    assert local.rank_environment(plan, 3, port=29500) == {
+def test_a_rank_is_told_which_it_is() -> None:
+    assert local.rank_environment(3, ranks=8, port=29500) == {
         "RANK": "3",
         "LOCAL_RANK": "3",
         "WORLD_SIZE": "8",
@@ -46,7 +45,7 @@ def test_all_ranks_have_the_same_number_of_threads(
     toy_plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    assert local.run_environment(toy_plan, 4) == {
+    assert local.run_environment(toy_plan.run_id, 4) == {
         "TRAINMARK_RUN": "20260102T030405Z-toy-abc123",
         "OMP_NUM_THREADS": "4",
         "GOMP_SPINCOUNT": "10000",
@@ -57,7 +56,7 @@ def test_all_ranks_have_the_same_number_of_threads(
 
 def test_a_thread_count_of_the_users_stays(toy_plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    assert local.run_environment(toy_plan, 8)["OMP_NUM_THREADS"] == "3"
+    assert local.run_environment(toy_plan.run_id, 8)["OMP_NUM_THREADS"] == "3"
 
 
 @pytest.mark.parametrize(

@@ -69,8 +69,8 @@ def subject_of(
     Raises:
         UsageError: an unknown case, recipe or device, or a recipe without a case.
     """
-    end_s = time.monotonic() + (QUICK_S if quick else FULL_S)
-    request, vendor, fault = None, None, None
+    limit_s, choice_s = (QUICK_S, _QUICK_CHOICE_S) if quick else (FULL_S, _CHOICE_S)
+    end_s, request, vendor, fault = time.monotonic() + limit_s, None, None, None
     if case_word is None and recipe is not None:
         raise UsageError("a recipe without its case", where="--recipe", remedy="name the case too")
     if case_word is not None:
@@ -79,7 +79,7 @@ def subject_of(
         nproc = request.nproc
         device = device or case_key.vendor_of(request.hardware)
     try:
-        vendor = bounded(lambda: choose(device), _QUICK_CHOICE_S if quick else _CHOICE_S)
+        vendor = bounded(lambda: choose(device), choice_s)
     except EnvironmentFault as error:
         fault = error
     except TimeoutError as error:

@@ -59,13 +59,13 @@ def measure_ceilings(
     refuse_ranks(vendor, Recipe(), nproc, ranks_share_cores=False)
     placed = numa.placements(vendor, nproc, os.environ)
     threads = min(placement.threads for placement in placed)
-    start_s = time.monotonic()
+    start_s, run_id = time.monotonic(), secrets.token_hex(8)
     with tempfile.TemporaryDirectory(prefix="trainmark-ceilings-") as folder:
         asked = Asked(
-            run_id=secrets.token_hex(8), launcher=os.getpid(), folder=folder, device=vendor.name,
-            world_size=nproc, budget_s=budget_s, full=full,
+            launcher=os.getpid(), folder=folder, device=vendor.name, world_size=nproc,
+            budget_s=budget_s, full=full,
         )  # fmt: skip
-        variables = os.environ | processes.import_variables() | run_environment(asked, threads)
+        variables = os.environ | processes.import_variables() | run_environment(run_id, threads)
         document = {
             "schema": SCHEMA, "suite": {"name": "trainmark", "version": __version__},
             "started": datetime.now(UTC).isoformat(timespec="seconds"), "took_s": 0.0,
@@ -75,7 +75,7 @@ def measure_ceilings(
         }  # fmt: skip
         words = [sys.executable, "-m", "trainmark.measure.ceilings", json.dumps(asdict(asked))]
         to_user = sys.stderr.fileno()  # standard output is for the document
-        with started(asked, words, variables, placed, stdout=to_user, stderr=to_user) as ranks:
+        with started(run_id, words, variables, placed, stdout=to_user, stderr=to_user) as ranks:
             _wait(ranks, request, deadline=start_s + timeout_s)
         texts = (asked.result_file(rank).read_text(encoding="utf-8") for rank in range(nproc))
         document["ranks"] = [json.loads(text) for text in texts]

@@ -14,7 +14,7 @@ import sys
 import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Protocol
+from typing import IO, TYPE_CHECKING, Any
 
 from trainmark import devices
 from trainmark.devices import numa
@@ -37,25 +37,13 @@ RANKS_LOG = "log.launcher.txt"  # what a rank prints before it opens its own log
 POLL_S = 0.1
 
 
-class Launched(Protocol):
-    """What is started as ranks: a plan, or measurements of a machine."""
-
-    @property
-    def run_id(self) -> str:
-        """Its processes carry it in their environment."""
-
-    @property
-    def world_size(self) -> int:
-        """Ranks on all machines."""
-
-
 def command(plan: Plan, *, python: str) -> list[str]:
     """Return the command line of every rank of ``plan``; its environment says which it is."""
     return [python, "-m", "trainmark.measure.worker", plan.run_dir]
 
 
-def rank_environment(plan: Launched, rank: int, *, port: int) -> dict[str, str]:
-    """Return the variables that tell a process which rank of ``plan`` it is.
+def rank_environment(rank: int, *, ranks: int, port: int) -> dict[str, str]:
+    """Return the variables that tell a process which of the ``ranks`` of this machine it is.
 
     Args:
         port: where rank 0 listens for the others, as ``torch.distributed`` takes it.
@@ -63,7 +51,7 @@ def rank_environment(plan: Launched, rank: int, *, port: int) -> dict[str, str]:
     return {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": str(plan.world_size),
+        "WORLD_SIZE": str(ranks),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
     }
@@ -71,7 +59,7 @@ def rank_environment(plan: Launched, rank: int, *, port: int) -> dict[str, str]:
 
 @contextmanager
 def started(
-    run: Launched,
+    run_id: str,
     argv: list[str],
     variables: dict[str, str],
     placed: Sequence[Placement],
@@ -79,7 +67,7 @@ def started(
     stdout: int,
     stderr: IO[bytes] | int,
 ) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Start the ranks of ``run``; when the block ends, kill what is left of them.
+    """Start a rank for each placement; when the block ends, kill what is left of them.
 
     Each has a session of its own, so that no signal of a terminal reaches it.
     """
@@ -87,7 +75,7 @@ def started(
     try:
         with held_port() as port:
             for rank, placement in enumerate(placed):
-                own = variables | rank_environment(run, rank, port=port)
+                own = variables | rank_environment(rank, ranks=len(placed), port=port)
                 own[numa.PLACEMENT_VARIABLE] = placement.told()
                 process = subprocess.Popen(
                     argv, env=own, cwd=_working_directory(), stdin=subprocess.DEVNULL,
@@ -96,17 +84,17 @@ def started(
                 ranks.append(process)
             yield ranks
     finally:
-        processes.kill_run(run.run_id)
+        processes.kill_run(run_id)
         for process in ranks:
             process.poll()  # adds its processor time to that of our ended children
             if process.stdout is not None:
                 process.stdout.close()
 
 
-def run_environment(plan: Launched, threads: int) -> dict[str, str]:
+def run_environment(run_id: str, threads: int) -> dict[str, str]:
     """Return the variables that all ranks of a run have in common."""
     return {
-        processes.RUN_VARIABLE: plan.run_id,
+        processes.RUN_VARIABLE: run_id,
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
         # As fast as the default on an idle machine. On a shared one, threads that spin for long
         # take the cores from the thread for which they wait: steps took eight times as long.
@@ -129,7 +117,7 @@ def launch(plan: Plan, request: StopRequest, on_poll: Callable[[], None] = lambd
     folder, vendor = Path(plan.run_dir), devices.all_vendors()[plan.device.vendor]
     placed = numa.placements(vendor, plan.nproc, os.environ)
     threads = min(placement.threads for placement in placed)
-    variables = os.environ | processes.import_variables() | run_environment(plan, threads)
+    variables = os.environ | processes.import_variables() | run_environment(plan.run_id, threads)
     described = environment.collect(variables, vendor)
     found = devices.occupants(plan.device.vendor, plan.nproc)
     described["device_users"] = [one._asdict() for one in found]
@@ -177,7 +165,7 @@ def _run_ranks(
     cpu_before = processes.CpuUse.now()
     words, pipe = command(plan, python=sys.executable), subprocess.PIPE  # for a failing rank
     with (Path(plan.run_dir) / RANKS_LOG).open("wb") as log, sampled(plan, log):
-        with started(plan, words, variables, placed, stdout=pipe, stderr=log) as ranks:
+        with started(plan.run_id, words, variables, placed, stdout=pipe, stderr=log) as ranks:
             stop = _watch(ranks, plan, reason_to_stop)
             failures = [] if stop else _failures(ranks)
         ended_ns = time.perf_counter_ns()  # before the wait for the sampler's end

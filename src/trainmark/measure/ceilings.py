@@ -47,7 +47,6 @@ class Asked:
         full: larger sizes too.
     """
 
-    run_id: str
     launcher: int
     folder: str
     device: str
