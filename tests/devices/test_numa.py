@@ -89,24 +89,33 @@ def test_cores_of_one_node_alone_are_allowed() -> None:
     assert (whys(found), cores(found)) == (["one_node"] * 2, ["0-3"] * 2)
 
 
-def test_a_rank_without_enough_cores_near_it_is_not_pinned() -> None:
+def test_a_rank_without_enough_cores_near_it_leaves_all_unpinned() -> None:
     found = placement(TWO_SOCKETS, {*range(8), 8}, [0, 1, 1], ranks=3, usable=9)
-    assert whys(found) == [None, "few_cores", "few_cores"]
-    assert cores(found) == ["0-7", "0-8", "0-8"]
+    assert whys(found) == ["few_cores"] * 3
+    assert cores(found) == ["0-8"] * 3
     assert nodes(found) == [(0,), (1,), (1,)]
+    assert {one.threads for one in found} == {3}
 
 
 def test_a_node_with_memory_and_no_cores_pins_nobody() -> None:
     with_memory_only = {**TWO_SOCKETS, 2: []}
     found = placement(with_memory_only, range(16), [0, 2], ranks=2, usable=16)
-    assert whys(found) == [None, "few_cores"]
+    assert whys(found) == ["few_cores"] * 2
     assert whys(placement({0: [(0,)], 1: []}, {0}, [0], ranks=1, usable=1)) == ["one_node"]
 
 
-def test_a_device_of_unknown_node_runs_anywhere() -> None:
-    found = placement(TWO_SOCKETS, range(16), [None, 1], ranks=2, usable=16)
-    assert (whys(found), cores(found)) == (["unknown_node", None], ["0-15", "8-15"])
-    assert nodes(found) == [(), (1,)]
+def test_a_device_of_unknown_node_leaves_all_unpinned() -> None:
+    six = {0: [(0,), (1,), (2,)], 1: [(3,), (4,), (5,)]}
+    found = placement(six, range(6), [0, 0, 1, None], ranks=4, usable=6)
+    assert (whys(found), cores(found)) == (["unknown_node"] * 4, ["0-5"] * 4)
+    assert nodes(found) == [(0,), (0,), (1,), ()]
+
+
+def test_the_core_that_is_left_over_goes_to_the_last_rank_and_has_no_thread() -> None:
+    six = {0: [(0,), (1,), (2,)], 1: [(3,), (4,), (5,)]}
+    found = placement(six, range(6), None, ranks=5, usable=6)
+    assert cores(found) == ["0", "1", "2", "3", "4-5"]
+    assert {one.threads for one in found} == {1}
 
 
 @pytest.mark.parametrize(
@@ -154,6 +163,7 @@ def test_no_core_is_given_twice_and_each_is_allowed(
     found = placement(machine, allowed, near, ranks=ranks, usable=usable)
     assert len(found) == ranks
     pinned = [one for one in found if one.why_not is None]
+    assert len(pinned) in (0, ranks)
     for first_one, other in combinations(pinned, 2):
         assert not set(first_one.cores) & set(other.cores)
     for one in found:

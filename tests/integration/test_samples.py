@@ -16,7 +16,7 @@ import pytest
 from real_runs import checked, ended, keeper_of, wait_for_fault
 from trainmark.launch.processes import CpuUse, of_run
 from trainmark.launch.sampling import SAMPLER_VARIABLE, sampled
-from trainmark.measure.events import EventFile
+from trainmark.measure.events import EventFile, rank_file
 from trainmark.results.verify import verify
 
 TOOL = "test-smi"
@@ -155,6 +155,8 @@ def test_eight_simulated_devices(trainmark, tmp_path):
     assert record.plan.device.product_names == ["Simulated accelerator"] * 8
     assert "telemetry.jsonl" in [entry.name for entry in record.evidence]
     assert verify(record, run_dir) == []
+    facts = [event for event in EventFile(run_dir / rank_file(7)) if event["event"] == "facts"]
+    assert [event["shares_cores"] for event in facts] == [True]  # so none of them is slow
     assert [device.ranks for device in record.telemetry.devices] == [[n] for n in range(8)]
     assert min(device.over["run"].readings for device in record.telemetry.devices) >= 2
     assert record.telemetry.host["run"].quantities["memory_used_bytes"].lowest > 0

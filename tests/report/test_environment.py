@@ -30,9 +30,9 @@ def on(node: int, cores: str, why: str | None = None) -> dict[str, Any]:
     ("lang", "said"),
     [
         ("en", "rank 0: pinned to cores 0-7 of NUMA node 0, 8 thread(s); "
-               "rank 1: not pinned (the NUMA node of its device is unknown), 8 thread(s)"),
+               "rank 1: not pinned (the NUMA node of a device is unknown), 8 thread(s)"),
         ("zh", "rank 0：绑定到 NUMA 节点 0 的核 0-7，8 个线程；"
-               "rank 1：未绑定（设备所在的 NUMA 节点未知），8 个线程"),
+               "rank 1：未绑定（有设备所在的 NUMA 节点未知），8 个线程"),
     ],
 )  # fmt: skip
 def test_each_rank_s_cores_are_on_the_page(lang: str, said: str) -> None:

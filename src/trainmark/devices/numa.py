@@ -113,9 +113,10 @@ def placement(
 ) -> list[Placement]:
     """Divide cores among the ranks of this machine, by local rank; no core goes to two.
 
-    Physical cores are not divided. Ranks whose devices are on one node share its cores evenly;
-    ranks without devices share all cores evenly, in the order of the nodes. A rank is not pinned
-    where nothing is gained, or where its node has fewer cores than ranks.
+    Ranks whose devices are on one node share its physical cores evenly; ranks without devices
+    share all of them, in the order of the nodes. Shares differ by one where they do not divide.
+    All ranks are pinned or none: one that is not would run on cores of the others. None is where
+    nothing is gained, the node of a device is unknown, or a node has fewer cores than ranks.
 
     Args:
         allowed: cores that this process may run on.
@@ -133,17 +134,21 @@ def placement(
     pools: dict[int | None, list[tuple[int, ...]]] = dict(free.items())
     if device_nodes is None:
         pools = {None: [group for groups in free.values() for group in groups]}
+    if why_none is None and None in wanted and None not in pools:
+        why_none = "unknown_node"
+    if why_none is None and any(len(pools.get(one, ())) < wanted.count(one) for one in wanted):
+        why_none = "few_cores"
+    if why_none is not None:
+        return [
+            Placement(
+                numa_nodes=() if node is None else (node,), cores=tuple(sorted(allowed)),
+                threads=even, why_not=why_none,
+            )
+            for node in wanted
+        ]  # fmt: skip
     placed = []
     for rank, node in enumerate(wanted):
-        groups, place, sharing = pools.get(node, []), wanted[:rank].count(node), wanted.count(node)
-        why = why_none
-        if why is None and len(groups) < sharing:
-            why = "unknown_node" if node is None and node not in pools else "few_cores"
-        if why is not None:
-            near = () if node is None else (node,)
-            cores = tuple(sorted(allowed))
-            placed.append(Placement(numa_nodes=near, cores=cores, threads=even, why_not=why))
-            continue
+        groups, place, sharing = pools[node], wanted[:rank].count(node), wanted.count(node)
         share = groups[place * len(groups) // sharing : (place + 1) * len(groups) // sharing]
         cores = tuple(sorted(core for group in share for core in group))
         at = tuple(node for node in free if not set(share).isdisjoint(free[node]))

@@ -69,7 +69,7 @@ def measure_ceilings(
         document = {
             "schema": SCHEMA, "suite": {"name": "trainmark", "version": __version__},
             "started": datetime.now(UTC).isoformat(timespec="seconds"), "took_s": 0.0,
-            "device": vendor.name, "nproc": nproc, "shares_cores": vendor.counts_cores,
+            "device": vendor.name, "nproc": nproc, "shares_cores": vendor.torch_type == "cpu",
             "budget_s": budget_s, "full": full,
             "environment": environment.collect(variables, vendor),
         }  # fmt: skip

@@ -130,7 +130,7 @@ def run_rank(rank: Rank, run_dir: Path, number: int, local_rank: int) -> None:
         "facts",
         device=device.describe(),
         memory_scope=device.memory().scope,
-        shares_cores=vendor.counts_cores,
+        shares_cores=device.torch_type == "cpu",
         placement=rank.placement and {**rank.placement, "threads": torch.get_num_threads()},
         precision_flags=flags,
         matmul_flops_per_second=matmul.flops_per_second,
