@@ -30,7 +30,6 @@ _WATTS = re.compile(r"Instantaneous power reading\s*:\s*(\d+(?:\.\d+)?)\s*Watts"
 # A counter's range is 262 kJ on common processors. No package has used as much as this: so a
 # counter that is read in time has wrapped once at most.
 _MOST_PACKAGE_W = 2_000
-_RANGE_FILE = "max_energy_range_uj"
 _LEAST_CPU_S = 0.1  # https://psutil.readthedocs.io/en/latest/#psutil.cpu_percent, 2026-11-22
 
 
@@ -51,9 +50,9 @@ class PackageEnergy:
         # Reserved for root on most systems. All packages or none: a part would pass for the whole.
         with suppress(OSError, ValueError):
             self._counters = {
-                zone / "energy_uj": (_number(zone / "energy_uj"), _number(zone / _RANGE_FILE))
-                for zone in root.glob("sys/class/powercap/intel-rapl:*")
-                if (zone / "name").read_text().startswith("package")
+                counter: (_number(counter), _number(counter.with_name("max_energy_range_uj")))
+                for counter in root.glob("sys/class/powercap/intel-rapl:*/energy_uj")
+                if counter.with_name("name").read_text().startswith("package")
             }
         self._clock = clock
         self._last_ns = clock()
