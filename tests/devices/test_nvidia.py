@@ -372,18 +372,15 @@ def test_a_driver_older_than_the_library_tells_no_processes(
 def test_answers_that_cannot_be_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     card = FakeCard(total=80 * GIB, used=-5, computing={7: 2**64 - 1})
     library = fake_nvml(card, names={7: "python"})
-
-    def fail() -> None:
-        raise OSError("the driver went away")
-
-    library.nvmlShutdown = fail
     library.nvmlDeviceGetName = lambda _card: b"NVIDIA \xff"
     put_cards(monkeypatch)
     monkeypatch.setitem(sys.modules, "pynvml", library)
     (found,) = nvidia_driver.cards()
     assert found.name == "NVIDIA \ufffd"
     assert (found.total_bytes, found.used_bytes, found.free_bytes) == (80 * GIB, None, None)
-    assert [(one.pid, one.used_bytes) for one in found.processes] == [(7, None)]
+    assert [(one.process, one.used_bytes) for one in found.processes] == [
+        ("python (process 7)", None)
+    ]
 
 
 def test_a_library_that_fails_leaves_the_drivers_files(

@@ -172,18 +172,13 @@ def _sample(index: int, fields: Mapping[str, Any]) -> DeviceSample:
         return tool.megahertz(str(first(f"{which} clock speed") or "").strip("() "))
 
     energy_uj = tool.number(first("accumulated energy (uj)"), most=1e20)
+    # Some begin with an id on the bus instead of a name: 0x74a1.
+    names = [str(first(key) or "") for key in ("card series", "device name", "card model")]
     # hy-smi adds the serial number of the slot to the address.
     address = str(first("pci bus") or "").partition(" ")[0]
     return DeviceSample(
         index=index,
-        name=next(
-            (
-                name
-                for key in ("card series", "device name", "card model")
-                if (name := str(first(key) or "")) and not name.startswith("0x")  # an id on the bus
-            ),
-            None,
-        ),
+        name=next((name for name in names if name and not name.startswith("0x")), None),
         uuid=identity(first("unique id"), address),
         temperature_c=tool.temperature_c(
             # Where a device has several sensors: the one that all of a vendor's tools call its own.

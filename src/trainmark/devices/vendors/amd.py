@@ -129,26 +129,19 @@ def _devices(text: str) -> list[tuple[int, Mapping[str, Any]]]:
 
 def _metric(index: int, told: Mapping[str, Any]) -> DeviceSample:
     energy_j = tool.number(_at(told, "energy", "total_energy_consumption"), most=1e15)
-    violations = _at(told, "throttle")
-    if not isinstance(violations, dict):
-        violations = _at(told, "violation")
+    told_limits = (_at(told, name) for name in ("throttle", "violation"))
+    limits = next((one for one in told_limits if isinstance(one, dict)), {})
+    temperatures = (tool.temperature_c(_at(told, "temperature", at)) for at in ("edge", "hotspot"))
     return DeviceSample(
         index=index,
-        temperature_c=next(
-            (
-                value
-                for at in ("edge", "hotspot")
-                if (value := tool.temperature_c(_at(told, "temperature", at))) is not None
-            ),
-            None,
-        ),
+        temperature_c=next((value for value in temperatures if value is not None), None),
         power_w=tool.watts(_at(told, "power", "socket_power")),
         memory_used_bytes=_bytes(_at(told, "mem_usage", "used_vram")),
         memory_total_bytes=_bytes(_at(told, "mem_usage", "total_vram")),
         utilization_percent=tool.percent(_at(told, "usage", "gfx_activity")),
         clock_mhz=tool.megahertz(_at(told, "clock", "gfx_0", "clk")),
         memory_clock_mhz=tool.megahertz(_at(told, "clock", "mem_0", "clk")),
-        throttle_reasons=_violations(violations) if isinstance(violations, dict) else None,
+        throttle_reasons=_violations(limits),
         energy_j=energy_j or None,  # 0: the device has no counter
     )
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 import re
 
 from trainmark.devices import tool
+from trainmark.devices.printed import known
 from trainmark.devices.rocm import RocmVendor, parse_rocm_smi
-from trainmark.protocols import DeviceSample, MonitorFault
+from trainmark.protocols import DeviceSample
 
 _SHOWN = (
     "--showtemp", "--showpower", "--showuse", "--showmeminfo", "vram", "--showclocks",
@@ -46,9 +47,7 @@ def parse_hy_smi(text: str) -> list[DeviceSample]:
                 memory_clock_mhz=tool.megahertz(told.get("mclk")),
             )
         )
-    if not found:
-        raise MonitorFault("unreadable", "a table of hy-smi without a device")
-    return found
+    return known(text, found)
 
 
 class Hygon(RocmVendor):

@@ -8,10 +8,11 @@ from __future__ import annotations
 import csv
 import os
 import re
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from trainmark.devices import pci, tool, torch_vendor
+from trainmark.devices import pci, printed, tool, torch_vendor
 from trainmark.devices.torch_vendor import TorchVendor, named
 from trainmark.protocols import DeviceSample, MonitorFault
 
@@ -93,14 +94,13 @@ class Intel(TorchVendor):
 
     def monitor(self) -> Monitor:
         """Return xpu-smi with the kernel's files, or these alone."""
-        try:
-            path: str | None = tool.find("xpu-smi")
-        except MonitorFault:
-            path = None
+        path = None
+        with suppress(MonitorFault):
+            path = tool.find("xpu-smi")
         return IntelMonitor(self.cards(), path)
 
 
-class IntelMonitor:
+class IntelMonitor(tool.ToolMonitor):
     """Read energy and limits from the kernel's files, the rest with ``xpu-smi``.
 
     Args:
@@ -109,13 +109,13 @@ class IntelMonitor:
     """
 
     def __init__(self, cards: list[Path], path: str | None) -> None:
-        self.name = "xpu-smi" if path else "sysfs"
         self._cards = cards
         self._path = path
-        dump = (path or "", *_DUMP)
+        dump = (path or "sysfs", *_DUMP)
         # Version 2 calls --number what is -n in version 1.
-        commands = (tool.Command((*dump, word, "1"), parse_dump) for word in ("--number", "-n"))
-        self._dump = tool.ToolMonitor(*commands)
+        super().__init__(
+            *(tool.Command((*dump, word, "1"), parse_dump) for word in ("--number", "-n"))
+        )
         self._known: dict[str, DeviceSample] | None = None
 
     def read(self) -> list[DeviceSample]:
@@ -125,7 +125,7 @@ class IntelMonitor:
             return found
         if self._known is None:
             self._known = parse_discovery(tool.run([self._path, *_DISCOVERY]))
-        told = {sample.index: sample for sample in self._dump.read()}
+        told = {sample.index: sample for sample in super().read()}
         return [
             replace(
                 told.get(known.index, known),
@@ -140,9 +140,6 @@ class IntelMonitor:
             else sample
             for folder, sample in zip(self._cards, found, strict=True)
         ]
-
-    def close(self) -> None:
-        """Do nothing: no process outlives ``read``."""
 
 
 def parse_dump(text: str) -> list[DeviceSample]:
@@ -171,9 +168,7 @@ def parse_dump(text: str) -> list[DeviceSample]:
             utilization_percent=tool.percent(cell["utilization"]),
             clock_mhz=tool.megahertz(cell["clock"]),
         )
-    if not found:
-        raise MonitorFault("unreadable", "no device in what xpu-smi dump printed")
-    return [found[index] for index in sorted(found)]
+    return printed.known(text, (found[index] for index in sorted(found)))
 
 
 def parse_discovery(text: str) -> dict[str, DeviceSample]:
@@ -193,8 +188,7 @@ def parse_discovery(text: str) -> dict[str, DeviceSample]:
                 uuid=row[2] or None,
                 memory_total_bytes=tool.size_bytes(row[4], unit="m"),
             )
-    if not found:
-        raise MonitorFault("unreadable", "no card in what xpu-smi discovery printed")
+    printed.known(text, found.values())
     return found
 
 

@@ -10,8 +10,9 @@ import re
 from dataclasses import replace
 
 from trainmark.devices import tool
+from trainmark.devices.printed import known
 from trainmark.devices.torch_vendor import TorchVendor, named
-from trainmark.protocols import DeviceSample, MonitorFault
+from trainmark.protocols import DeviceSample
 
 _ADDRESS = re.compile(r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]")
 _FIELD = re.compile(r'"[^"]*"|\S+')
@@ -47,10 +48,10 @@ def parse_xpu_smi(text: str) -> list[DeviceSample]:
             utilization_percent=tool.percent(field[19]),
             clock_mhz=tool.megahertz(field[9]),
         )
-    if not found:
-        raise MonitorFault("unreadable", "no line of xpu-smi -m has the known fields")
     # A container may have some of the machine's, which the tool numbers as the machine does.
-    return [replace(found[number], index=place) for place, number in enumerate(sorted(found))]
+    return known(
+        text, (replace(found[number], index=place) for place, number in enumerate(sorted(found)))
+    )
 
 
 class Kunlunxin(TorchVendor):

@@ -141,15 +141,7 @@ def listed(here: Sequence[Card]) -> str:
 
 def occupants(card: Card) -> list[Occupant]:
     """Return the processes on a card, among them one that only its memory shows."""
-    found = [
-        Occupant(
-            card.name,
-            f"{one.name or 'a process'} (process {one.pid})",
-            one.used_bytes,
-            one.computes,
-        )
-        for one in card.processes
-    ]
+    found = [one._replace(device=card.name) for one in card.processes]
     if not found and (card.used_bytes or 0) >= _UNSEEN_BYTES:
         # A container shows no processes of others, but their memory.
         found.append(Occupant(card.name, "a process that cannot be seen", card.used_bytes, True))

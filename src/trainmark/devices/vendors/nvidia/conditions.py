@@ -10,7 +10,7 @@ from trainmark.devices.vendors.nvidia.monitor import reasons
 from trainmark.protocols import SET_LIMITS, Condition, MonitorFault
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
 
 def conditions(places: Sequence[int]) -> list[Condition]:
@@ -30,13 +30,11 @@ def conditions(places: Sequence[int]) -> list[Condition]:
     ]
 
 
-def _of_card(library: Any, place: int) -> Iterator[Condition]:
+def _of_card(library: Any, place: int) -> list[Condition]:
     handle = nvml.told(library, library.nvmlDeviceGetHandleByIndex, place)
     if handle is None:
-        yield Condition(
-            "device_state", "stops", "does not answer", "look for Xid in `dmesg`; reset the card"
-        )
-        return
+        way_out = "look for Xid in `dmesg`; reset the card"
+        return [Condition("device_state", "stops", "does not answer", way_out)]
     told = nvml.numbers(library, handle, (
         "sm_clock_set_mhz", "sm_clock_set_default_mhz", "power_limit_w", "power_limit_default_w",
         "uncorrected_errors",
@@ -45,44 +43,31 @@ def _of_card(library: Any, place: int) -> Iterator[Condition]:
     lowered = _below(told["sm_clock_set_mhz"], told["sm_clock_set_default_mhz"])
     if words is not None:
         lowered = bool(lowered) or "set_clocks" in words
-    yield _judged(
-        "clocks", lowered, f"clocks set by hand, to {_said(told['sm_clock_set_mhz'])} MHz",
-        "`nvidia-smi --reset-gpu-clocks` and `nvidia-smi --reset-applications-clocks`",
-    )  # fmt: skip
     limit, default = told["power_limit_w"], told["power_limit_default_w"]
-    yield _judged(
-        "power_limit", _below(limit, default),
-        f"power limit {_said(limit)} W below the default {_said(default)} W",
-        f"`nvidia-smi --power-limit={_said(default)}`",
-    )  # fmt: skip
     throttled = None if words is None else sorted(set(words) - SET_LIMITS)
-    yield _judged(
-        "throttling", None if throttled is None else bool(throttled),
-        f"clocks lowered at rest: {', '.join(throttled or ())}",
-        "check cooling and power supply",
-    )  # fmt: skip
     ecc = nvml.told(library, library.nvmlDeviceGetEccMode, handle)  # current and pending
-    yield _judged(
-        "ecc", None if ecc is None else not ecc[0], "memory without error correction",
-        "`nvidia-smi --ecc-config=1`, then restart the machine",
-    )  # fmt: skip
     errors = told["uncorrected_errors"]
-    yield _judged(
-        "uncorrected_errors", None if errors is None else errors > 0,
-        f"{_said(errors)} uncorrected memory errors since the driver was loaded",
-        "reset the card; replace it if they come again",
-    )  # fmt: skip
     kept = nvml.told(library, library.nvmlDeviceGetPersistenceMode, handle)
-    yield _judged(
-        "persistence", None if kept is None else not kept,
-        "the driver is loaded anew for each run, which lengthens its start",
-        "`nvidia-smi --persistence-mode=1`",
-    )  # fmt: skip
     mig = nvml.told(library, library.nvmlDeviceGetMigMode, handle)  # current and pending
-    yield _judged(
-        "mig", bool(mig and mig[0]), "in MIG mode: its slices share power and clocks",
-        "`nvidia-smi --multi-instance-gpu=0`, or leave the other slices idle",
-    )  # fmt: skip
+    return [_judged(*judged) for judged in (
+        ("clocks", lowered, f"clocks set by hand, to {_said(told['sm_clock_set_mhz'])} MHz",
+         "`nvidia-smi --reset-gpu-clocks` and `nvidia-smi --reset-applications-clocks`"),
+        ("power_limit", _below(limit, default),
+         f"power limit {_said(limit)} W below the default {_said(default)} W",
+         f"`nvidia-smi --power-limit={_said(default)}`"),
+        ("throttling", None if throttled is None else bool(throttled),
+         f"clocks lowered at rest: {', '.join(throttled or ())}", "check cooling and power supply"),
+        ("ecc", None if ecc is None else not ecc[0], "memory without error correction",
+         "`nvidia-smi --ecc-config=1`, then restart the machine"),
+        ("uncorrected_errors", None if errors is None else errors > 0,
+         f"{_said(errors)} uncorrected memory errors since the driver was loaded",
+         "reset the card; replace it if they come again"),
+        ("persistence", None if kept is None else not kept,
+         "the driver is loaded anew for each run, which lengthens its start",
+         "`nvidia-smi --persistence-mode=1`"),
+        ("mig", bool(mig and mig[0]), "in MIG mode: its slices share power and clocks",
+         "`nvidia-smi --multi-instance-gpu=0`, or leave the other slices idle"),
+    )]  # fmt: skip
 
 
 def _below(value: float | None, default: float | None) -> bool | None:

@@ -10,10 +10,10 @@ import ctypes
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from trainmark.devices.vendors.nvidia.nvml import errors, library, memory, size, text, told
-from trainmark.protocols import MonitorFault
+from trainmark.protocols import MonitorFault, Occupant
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,21 +25,6 @@ LIBRARY = "libcuda.so.1"
 _NAME_LENGTH = 60  # of a process; the rest of a longer name says nothing
 
 
-class Process(NamedTuple):
-    """A process on a card.
-
-    Args:
-        name: without its folder; None if it cannot be found out, in a container for instance.
-        used_bytes: of the card's memory; None if the driver does not tell.
-        computes: it may run kernels; otherwise it draws only, as a desktop does.
-    """
-
-    pid: int
-    name: str | None
-    used_bytes: int | None
-    computes: bool
-
-
 @dataclass(frozen=True, slots=True)
 class Card:
     """A card, or a slice of one; what cannot be found out is None.
@@ -47,6 +32,7 @@ class Card:
     Args:
         free_bytes: memory that no process holds.
         used_bytes: memory that processes hold, without what the driver reserves.
+        processes: without the name of the card.
         slices: of a card in MIG mode; None: it is in no such mode, or is a slice itself.
         bus: address on the PCI bus, as the kernel writes it: ``0000:41:00.0``.
     """
@@ -56,7 +42,7 @@ class Card:
     total_bytes: int | None = None
     free_bytes: int | None = None
     used_bytes: int | None = None
-    processes: tuple[Process, ...] = ()
+    processes: tuple[Occupant, ...] = ()
     slices: tuple[Card, ...] | None = None
     is_slice: bool = False
     bus: str | None = None
@@ -149,7 +135,7 @@ def _read(nvml: Any, handle: Any) -> Card:
     )
 
 
-def _processes(nvml: Any, handle: Any) -> Iterator[Process]:
+def _processes(nvml: Any, handle: Any) -> Iterator[Occupant]:
     seen = set()
     for ask, computes in (
         (nvml.nvmlDeviceGetComputeRunningProcesses, True),
@@ -159,8 +145,9 @@ def _processes(nvml: Any, handle: Any) -> Iterator[Process]:
             if found.pid not in seen:  # one that computes and draws is in both lists
                 seen.add(found.pid)
                 name = text(told(nvml, nvml.nvmlSystemGetProcessName, found.pid))
-                short = name.rsplit("/", 1)[-1][:_NAME_LENGTH] if name else None
-                yield Process(found.pid, short, size(found.usedGpuMemory), computes)
+                short = name.rsplit("/", 1)[-1][:_NAME_LENGTH] if name else "a process"
+                said = f"{short} (process {found.pid})"
+                yield Occupant("", said, size(found.usedGpuMemory), computes)
 
 
 def supported_cuda() -> tuple[int, int] | None:
