@@ -281,10 +281,10 @@ class Near(FakeVendor):
 
 @pytest.fixture
 def two_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(numa, "topology", lambda: TWO_SOCKETS)
+    monkeypatch.setattr(numa, "topology", lambda _: TWO_SOCKETS)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)), raising=False)
     monkeypatch.setattr(os, "sched_setaffinity", lambda *_: None, raising=False)
-    monkeypatch.setattr(numa, "usable_cores", lambda: 16)
+    monkeypatch.setattr(numa, "usable_cores", lambda *_: 16)
 
 
 @pytest.mark.usefixtures("two_sockets")
@@ -293,6 +293,17 @@ def test_a_vendor_that_tells_the_node_of_its_devices_is_asked() -> None:
     assert whys(numa.placements(FakeVendor(), 2, {})) == ["unknown_node"] * 2
     processor = FakeVendor("cpu", devices=16)
     assert cores(numa.placements(processor, 2, {"TRAINMARK_PIN": "1"})) == ["0-7", "8-15"]
+
+
+@pytest.mark.parametrize(
+    ("own", "total", "ranks", "shared", "most"),
+    [(8, 16, 2, False, 8), (16, 16, 2, False, 16), (16, 16, 2, True, 8), (2, 6, 5, True, 1),
+     (2, 2, 4, True, 1), (2, 2, 1, True, 2), (8, 4, 2, True, 2)],
+)  # fmt: skip
+def test_a_rank_runs_as_many_threads_as_its_share_has_cores(
+    own: int, total: int, ranks: int, *, shared: bool, most: int
+) -> None:
+    assert numa.cores_of_rank(own, total=total, ranks=ranks, shared=shared) == most
 
 
 @pytest.mark.usefixtures("two_sockets")
@@ -315,11 +326,15 @@ def test_a_rank_takes_what_it_is_told_and_tells_what_is_in_effect(
     monkeypatch.setattr(os, "sched_getaffinity", taken.get, raising=False)
     monkeypatch.setattr(os, "sched_setaffinity", taken.__setitem__, raising=False)
     told = Placement(numa_nodes=(1,), cores=(1, 2), threads=2).told()
-    assert numa.take(told) == {"numa_nodes": [1], "cores": "1-2", "threads": 2, "why_not": None}
+    monkeypatch.setattr(numa, "usable_cores", lambda: 7)
+    assert numa.take(told) == {
+        "numa_nodes": [1], "cores": "1-2", "threads": 2, "why_not": None, "usable_cores": 7,
+    }  # fmt: skip
     assert set(taken[0]) == {1, 2}
     stay = Placement(numa_nodes=(), cores=(0, 9), threads=2, why_not="one_node").told()
     assert numa.take(stay) == {
         "numa_nodes": [], "cores": "1-2", "threads": 2, "why_not": "one_node",
+        "usable_cores": 7,
     }  # fmt: skip
     assert numa.take(None) is None
 

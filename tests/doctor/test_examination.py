@@ -21,7 +21,7 @@ from trainmark.protocols import Condition
 CODES = [
     "memory", "swap", "cores", "governor", "shared_memory", "open_files", "strays", "load",
     "packages", "package_pairs", "ports", "host_name", "out_folder", "device", "driver",
-    "precisions", "numa", "occupants", "device_state", "monitor", "data", "out_speed",
+    "precisions", "numa", "threads", "occupants", "device_state", "monitor", "data", "out_speed",
     "data_speed", "torch",
 ]  # fmt: skip
 

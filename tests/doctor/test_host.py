@@ -134,6 +134,40 @@ def test_any_text_of_a_governor_is_told(tmp_path_factory, texts):
     assert found.severity == ("fine" if sound else "spoils")
 
 
+@pytest.mark.parametrize(
+    ("variables", "readings", "severity", "said"),
+    [
+        ({}, {}, "fine", "2 thread(s) for each rank, 2 core(s)"),
+        ({"OMP_NUM_THREADS": "2"}, {}, "fine", "2 thread(s)"),
+        ({"OMP_NUM_THREADS": "3"}, {}, "spoils", "3 thread(s) for each rank, 2 core(s)"),
+        ({"OMP_NUM_THREADS": "4"}, {"nproc": 1}, "fine", "4 thread(s) for each rank, 4 core(s)"),
+        ({"OMP_NUM_THREADS": "1000"}, {"nproc": 1}, "spoils", "1000 thread(s)"),
+        ({"OMP_NUM_THREADS": "4"}, {"vendor": Card(torch_type="x")}, "fine", "4 core(s)"),
+        ({"OMP_NUM_THREADS": "5"}, {"vendor": Card(torch_type="x")}, "spoils", "4 core(s)"),
+        ({"OMP_NUM_THREADS": "0"}, {}, "stops", "OMP_NUM_THREADS=0"),
+        ({"OMP_NUM_THREADS": "abc"}, {}, "stops", "OMP_NUM_THREADS=abc"),
+        ({"TRAINMARK_PIN": "2"}, {}, "stops", "TRAINMARK_PIN=2"),
+    ],
+)
+def test_threads_are_compared_with_the_cores_that_run_them(
+    tmp_path, monkeypatch, *, variables, readings, severity, said
+):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    found = only(host.threads(machine(tmp_path, **readings)))
+    assert found.severity == severity
+    assert said in found.what
+    assert bool(found.remedy) == (severity != "fine")
+
+
+def test_a_quota_bounds_the_threads_of_all_ranks(tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    subject = machine(tmp_path, {QUOTA: "200000 100000\n"})
+    assert "2 thread(s) for each rank, 1 core(s)" in only(host.threads(subject)).what
+    assert list(host.threads(machine(tmp_path, vendor=None))) == []
+
+
 def test_memory_is_judged_by_the_ranks(tmp_path):
     subject = machine(tmp_path, nproc=17, **memory(16))
     assert only(host.memory(subject)).severity == "stops"

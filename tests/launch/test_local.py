@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fakes import GOLDEN
-from trainmark.errors import EnvironmentFault
+from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.launch import local, processes, run_dir
+from trainmark.launch.stopping import StopRequest
 from trainmark.planning.plan import Plan
 
 if TYPE_CHECKING:
@@ -57,6 +58,28 @@ def test_all_ranks_have_the_same_number_of_threads(
 def test_a_thread_count_of_the_users_stays(toy_plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     assert local.run_environment(toy_plan.run_id, 8)["OMP_NUM_THREADS"] == "3"
+
+
+@pytest.mark.parametrize(("given", "threads"), [(" 8 ", "8"), ("4,2", "4"), ("9999", "9999")])
+def test_every_number_that_openmp_takes_is_one(
+    toy_plan: Plan, monkeypatch: pytest.MonkeyPatch, given: str, threads: str
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", given)
+    assert local.run_environment(toy_plan.run_id, 8)["OMP_NUM_THREADS"] == threads
+
+
+@pytest.mark.parametrize("given", ["0", "abc", "", "-1", "1.5", "10000", "4,", "4,x", "٣", "2\n,"])
+def test_a_thread_count_that_is_none_is_refused_before_anything_starts(
+    toy_plan: Plan, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: str
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", given)
+    run_dir = tmp_path / "run"
+    plan = toy_plan.model_copy(update={"run_dir": str(run_dir)})
+    with pytest.raises(UsageError) as refused:
+        local.launch(plan, StopRequest())
+    assert refused.value.what == f"OMP_NUM_THREADS={given}"
+    assert refused.value.rule
+    assert not run_dir.exists()
 
 
 @pytest.mark.parametrize(

@@ -162,7 +162,20 @@ def _among(allowed: Collection[int], groups: Iterable[tuple[int, ...]]) -> list[
     return [group for group in kept if group]
 
 
-def placements(vendor: Vendor, ranks: int, variables: Mapping[str, str]) -> list[Placement]:
+def cores_of_rank(own: int, *, total: int, ranks: int, shared: bool) -> int:
+    """Return how many threads a rank can run at a time.
+
+    Args:
+        own: cores that it may use, perhaps with other ranks.
+        total: cores that all ranks of this machine may keep busy.
+        shared: whether ranks compute on cores, and not on devices.
+    """
+    return min(own, max(1, total // ranks)) if shared else own
+
+
+def placements(
+    vendor: Vendor, ranks: int, variables: Mapping[str, str], *, root: Path = Path("/")
+) -> list[Placement]:
     """Return where the ranks of this machine run, by local rank.
 
     Raises:
@@ -183,11 +196,11 @@ def placements(vendor: Vendor, ranks: int, variables: Mapping[str, str]) -> list
     can = hasattr(os, "sched_setaffinity")
     allowed = os.sched_getaffinity(0) if can else range(os.cpu_count() or 1)
     return placement(
-        topology() if can else {},
+        topology(root) if can else {},
         allowed,
         device_nodes,
         ranks=ranks,
-        usable=usable_cores(),
+        usable=usable_cores(root),
         why_none="off" if switch == "0" else None if can else "unsupported",
     )
 
@@ -208,4 +221,5 @@ def take(told: str | None) -> dict[str, Any] | None:
             wanted["why_not"] = "refused"
     if hasattr(os, "sched_getaffinity"):
         wanted["cores"] = compact(os.sched_getaffinity(0))
+    wanted["usable_cores"] = usable_cores()
     return wanted

@@ -36,7 +36,7 @@ CHECKS: tuple[Check, ...] = (
     host.memory, host.swap, host.cores, host.governor, host.shared_memory, host.open_files,
     host.strays, host.load, packages.packages, packages.package_pairs, network.ports,
     network.host_name, disk.out_folder, devices.device, devices.driver, devices.precisions,
-    host.numa, devices.occupants, devices.device_state, devices.monitor, case.data,
+    host.numa, host.threads, devices.occupants, devices.device_state, devices.monitor, case.data,
 )  # fmt: skip
 SLOW: tuple[Check, ...] = (disk.out_speed, disk.data_speed, devices.torch)
 

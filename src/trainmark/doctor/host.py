@@ -11,8 +11,10 @@ from time import sleep
 import psutil
 
 from trainmark.devices import cgroup
-from trainmark.devices.numa import parse_cores
+from trainmark.devices.numa import cores_of_rank, parse_cores, placements
+from trainmark.devices.vendors.cpu import chosen_threads, usable_cores
 from trainmark.doctor.subject import Conditions, Subject, judged
+from trainmark.errors import UsageError
 from trainmark.launch.processes import CpuUse, alive_runs
 from trainmark.protocols import Located
 from trainmark.results.findings import BUSY_SHARE
@@ -111,6 +113,28 @@ def numa(subject: Subject) -> Conditions:
         "ask the scheduler for the cores of the devices' nodes",
         spoils=bool(far),
         unknown=count > 1 and None in told,
+    )
+
+
+def threads(subject: Subject) -> Conditions:
+    """Compare the threads of a rank with the cores that can run them."""
+    if subject.vendor is None:
+        return
+    ranks, usable = subject.nproc, usable_cores(subject.root)
+    try:
+        chosen = chosen_threads(os.environ)
+        placed = placements(subject.vendor, ranks, os.environ, root=subject.root)
+    except UsageError as error:
+        yield judged(f"{error.what}; {error.rule}", error.remedy or "", stops=True)
+        return
+    shared = subject.vendor.torch_type == "cpu"
+    own = min(usable, *(len(one.cores) for one in placed))
+    fitting = cores_of_rank(own, total=usable, ranks=ranks, shared=shared)
+    each = chosen or min(one.threads for one in placed)
+    yield judged(
+        f"{each} thread(s) for each rank, {fitting} core(s) to run them",
+        f"unset OMP_NUM_THREADS, or set it to {fitting} at most",
+        spoils=each > fitting,
     )
 
 

@@ -18,6 +18,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from trainmark import devices
 from trainmark.devices import numa
+from trainmark.devices.vendors.cpu import chosen_threads
 from trainmark.launch import processes, run_dir
 from trainmark.launch.keeper import Keeper
 from trainmark.launch.sampling import sampled
@@ -92,10 +93,17 @@ def started(
 
 
 def run_environment(run_id: str, threads: int) -> dict[str, str]:
-    """Return the variables that all ranks of a run have in common."""
+    """Return the variables that all ranks of a run have in common.
+
+    Args:
+        threads: of each rank, unless the user gives another number.
+
+    Raises:
+        UsageError: ``OMP_NUM_THREADS`` is no number of threads.
+    """
     return {
         processes.RUN_VARIABLE: run_id,
-        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
+        "OMP_NUM_THREADS": str(chosen_threads(os.environ) or threads),
         # As fast as the default on an idle machine. On a shared one, threads that spin for long
         # take the cores from the thread for which they wait: steps took eight times as long.
         "GOMP_SPINCOUNT": os.environ.get("GOMP_SPINCOUNT", "10000"),
@@ -112,6 +120,7 @@ def launch(plan: Plan, request: StopRequest, on_poll: Callable[[], None] = lambd
         on_poll: called several times a second while the ranks run, to show progress.
 
     Raises:
+        UsageError: a variable that places ranks has no valid value; nothing was started.
         EnvironmentFault: the run directory cannot be made; nothing was started.
     """
     folder, vendor = Path(plan.run_dir), devices.all_vendors()[plan.device.vendor]

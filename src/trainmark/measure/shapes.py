@@ -81,6 +81,7 @@ class RankPlacement(TypedDict):
     cores: str
     threads: Count
     why_not: str | None
+    usable_cores: NotRequired[Count]
 
 
 @with_config(_SHAPE)

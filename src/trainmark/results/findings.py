@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from trainmark.devices.numa import cores_of_rank
 from trainmark.results import sampling
 from trainmark.results.checks import samples_per_epoch
 from trainmark.results.compilation import graphs_while_measured
@@ -252,6 +253,22 @@ def _on_conditions(seen: Seen) -> Iterator[Message]:
         yield message("graphs_left_out", graphs=compiler["graphs_left_out"])
     if "oversubscribed" in seen.plan.labels:
         yield message("oversubscribed")
+    yield from _many_threads(seen)
     for rank in seen.timeline.ranks:
         if rank.malformed_lines:
             yield message("malformed_event_lines", rank=rank.rank, lines=rank.malformed_lines)
+
+
+def _many_threads(seen: Seen) -> Iterator[Message]:
+    """Yield a note for the first rank with more threads than cores that can run them."""
+    total = seen.timeline.launcher["launch"]["environment"].get("cpu_cores")
+    for rank in seen.timeline.ranks:
+        placed = rank.facts.get("placement") or {}
+        own, threads = placed.get("usable_cores"), placed.get("threads")
+        if not (own and threads):
+            continue
+        shared = rank.facts.get("shares_cores") is True
+        cores = cores_of_rank(own, total=total or own, ranks=seen.plan.nproc, shared=shared)
+        if threads > cores:
+            yield message("more_threads_than_cores", rank=rank.rank, threads=threads, cores=cores)
+            return

@@ -42,12 +42,15 @@ _IN_SHORT: dict[str, Callable[[Args], Message]] = {
     "read_before_measured": lambda args: message("trust_read_before", ahead=args["ahead"]),
     "throttled_while_measured": lambda args: message("trust_throttled", share=args["share"]),
     "machine_busy": lambda args: message("trust_busy", share=args["share"]),
+    "more_threads_than_cores": lambda args: message(
+        "trust_threads", threads=args["threads"], cores=args["cores"]
+    ),
     "slow_device": lambda args: message("trust_slow_device", rank=args["rank"]),
 }
 _NOISY = (
     "trust_drift", "trust_steadiness_unknown", "trust_cv", "trust_busy", "trust_swing",
     "trust_long_evaluation", "trust_launch_cv", "trust_few_launches", "trust_compiled",
-    "trust_read_before", "trust_slow_device", "trust_throttled",
+    "trust_read_before", "trust_slow_device", "trust_throttled", "trust_threads",
 )  # fmt: skip
 
 

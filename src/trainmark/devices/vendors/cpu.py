@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import resource
 import sys
 from pathlib import Path
@@ -11,17 +12,20 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from trainmark.devices import cgroup
+from trainmark.errors import UsageError
 from trainmark.protocols import MatmulRate, MemoryUse, Refusal
 from trainmark.spec import RankMemory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from trainmark.protocols import Monitor
     from trainmark.spec import Precision, Recipe
 
 # Linux counts ru_maxrss in KiB, macOS in bytes (getrusage(2) of each).
 _RSS_UNIT_BYTES = 1 if sys.platform == "darwin" else 1024
+
+_THREADS = re.compile(r"\s*([1-9]\d{0,3})\s*(?:,\s*[1-9]\d{0,3}\s*)*", re.ASCII)
 
 
 def usable_cores(root: Path = Path("/")) -> int:
@@ -148,10 +152,30 @@ class Cpu:
 
 
 def threads_of_rank(ranks_here: int) -> int:
-    """Return a rank's even share of the cores; ``OMP_NUM_THREADS`` takes precedence."""
-    chosen = os.environ.get("OMP_NUM_THREADS", "")
-    even = max(1, usable_cores() // ranks_here)
-    return int(chosen) if chosen.isascii() and chosen.isdigit() and int(chosen) else even
+    """Return the threads that the user wants, or a rank's even share of the cores."""
+    return chosen_threads(os.environ) or max(1, usable_cores() // ranks_here)
+
+
+def chosen_threads(variables: Mapping[str, str]) -> int | None:
+    """Return the threads of each rank by ``OMP_NUM_THREADS``; None: not set.
+
+    OpenMP takes a list too, a number for each level of nested regions: the first counts here.
+
+    Raises:
+        UsageError: it is no such number.
+    """
+    chosen = variables.get("OMP_NUM_THREADS")
+    if chosen is None:
+        return None
+    found = _THREADS.fullmatch(chosen)
+    if found is None:
+        raise UsageError(
+            f"OMP_NUM_THREADS={chosen}",
+            where="environment",
+            rule="threads of each rank, a whole number from 1 to 9999",
+            remedy="unset OMP_NUM_THREADS: ranks then share the cores evenly",
+        )
+    return int(found[1])
 
 
 class CpuDevice:
