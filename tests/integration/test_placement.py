@@ -19,7 +19,7 @@ import os
 from trainmark.devices import numa
 
 cores = sorted(os.sched_getaffinity(0))
-numa.topology = lambda: {0: [(cores[0],)], 1: [(core,) for core in cores[1:]]}
+numa.topology = lambda _: {0: [(cores[0],)], 1: [(core,) for core in cores[1:]]}
 
 from trainmark.cli.app import main
 
@@ -47,6 +47,7 @@ def test_ranks_run_where_they_were_placed_and_say_so(tmp_path: Path, pin: str) -
     half = len(CORES) // 2
     assert [one and one["why_not"] for one in placed] == [None, None]
     assert [one and one["threads"] for one in placed] == [half, half]
+    assert [one and one["usable_cores"] for one in placed] == [half, len(CORES) - half]
     first, second = placed
     assert first is not None
     assert second is not None
