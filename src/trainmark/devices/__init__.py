@@ -68,9 +68,10 @@ def _load(entry: EntryPoint, *, taken: tuple[str, ...]) -> Vendor:
         elif vendor.name in taken:
             fault = f"the name {vendor.name} is already taken by another vendor"
         else:
+            vendor.count()  # every command asks it
             return vendor
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a foreign package may raise anything
-        fault = f"cannot be loaded: {type(error).__name__}: {error}"
+        fault = f"cannot be used: {type(error).__name__}: {error}"
     package = f" of {entry.dist.name}" if entry.dist else ""
     raise EnvironmentFault(
         f"skipped: {fault}",
