@@ -91,7 +91,8 @@ def sampled_run(
     write_run(folder, [launch_event(), agent], *ranks)
     plan = json.loads((GOLDEN / "plan_toy.json").read_text(encoding="utf-8"))
     device = plan["device"] | {"vendor": "fake", "torch_type": "cuda"}
-    plan |= {"device": device, "nproc": len(ranks), "labels": ["self-reported"]}
+    plan |= {"device": device, "nproc": len(ranks), "labels": ["self-reported"],
+             "sample_every_s": 0.0 if lines is None else 1.0}  # fmt: skip
     (folder / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
     if isinstance(lines, bytes):
         (folder / TELEMETRY_FILE).write_bytes(lines)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from trainmark import devices
 from trainmark.conformance.device import vendor_faults
 from trainmark.devices.peaks import dense_peaks
 from trainmark.devices.vendors.fake import PRODUCT_NAME, TRACE_VARIABLE, Fake, Replay
+from trainmark.errors import EnvironmentFault
 from trainmark.protocols import DeviceSample, MonitorFault
 
 if TYPE_CHECKING:
@@ -85,6 +87,8 @@ def test_another_trace_has_other_devices(tmp_path: Path, monkeypatch: pytest.Mon
         "[1]\n",
         '{"event":"host"}\n',
         '{"event":"devices","t_ns":1,"devices":[1]}\n',
+        '{"event":"devices","t_ns":1e999,"devices":[{"index":0}]}\n',
+        "[" * 200_000 + "\n",
     ],
 )
 def test_no_trace(content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,6 +101,21 @@ def test_no_trace(content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(MonitorFault) as fault:
         vendor.monitor()
     assert fault.value.kind == "unreadable"
+
+
+def test_a_pipe_is_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkfifo(tmp_path / "t.jsonl")
+    monkeypatch.setenv(TRACE_VARIABLE, str(tmp_path / "t.jsonl"))
+    assert Fake().count() == 0
+
+
+def test_only_who_names_it_learns_that_its_trace_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(TRACE_VARIABLE, str(tmp_path / "none.jsonl"))
+    assert "device fake" not in [fault.where for fault in devices.unusable()]
+    with pytest.raises(EnvironmentFault, match=r"none\.jsonl"):
+        devices.choose("fake")
 
 
 def test_the_shipped_trace(clock: FakeClock) -> None:

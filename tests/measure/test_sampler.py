@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -105,6 +106,63 @@ def test_nothing_follows_the_end(log: SampleLog, tmp_path: Path) -> None:
     assert [event["event"] for event in written(tmp_path)] == ["end"]
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("power_w", float("nan")),
+        ("power_w", "300"),
+        ("power_w", True),
+        ("utilization_percent", 100.4),
+        ("energy_j", -5.0),
+        ("memory_used_bytes", 1.5),
+        ("name", b"Card"),
+        ("name", "\ud800"),
+        ("throttle_reasons", (7,)),
+        ("throttle_reasons", "heat"),
+    ],
+)
+def test_a_value_out_of_bounds_is_left_out_alone(
+    name: str, value: Any, log: SampleLog, tmp_path: Path, clock: FakeClock
+) -> None:
+    sound = {"power_w": 100, "throttle_reasons": ("heat",), "name": "Card", "energy_j": 0.0}
+    samples = [DeviceSample(index=0, **sound | {name: value}), DeviceSample(index=1, **sound)]
+    take(OneVendor(lambda: samples, (0, 1)), log, clock, times=2)
+    first, fault, second = written(tmp_path)
+    told = {"index": 1} | sound | {"throttle_reasons": ["heat"]}
+    odd, even = first["devices"]
+    assert even == told
+    assert odd == {key: kept for key, kept in (told | {"index": 0}).items() if key != name}
+    assert (fault["kind"], log.faults) == ("unreadable", {"monitor": 2})
+    assert f"{name} of device 0" in fault["said"]
+    assert second["devices"] == first["devices"]
+
+
+def test_a_start_that_could_not_be_written_is_written_later(
+    log: SampleLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", full)
+        log.say("start", monitor="one 1.0", devices=[1, 0])
+        log.say("devices", devices=[])
+    log.say("host", cpu_percent=3.0)
+    events = written(tmp_path)
+    assert [event["event"] for event in events] == ["start", "fault", "host"]
+    assert (events[0]["monitor"], events[0]["devices"]) == ("one 1.0", [1, 0])
+
+
+@pytest.mark.parametrize(
+    ("name", "told"), [(b"x", "b'x'"), (None, "unnamed"), ("n" * 900, "n" * 200), ("\ud800", "?")]
+)
+def test_a_monitors_name_spoils_nothing(
+    name: Any, told: str, log: SampleLog, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(OneMonitor, "name", name)
+    assert take(OneVendor(three), log, clock) == [(told, [1, 0])]
+
+
 def test_a_card_cannot_be_known_by_its_reading(
     log: SampleLog, tmp_path: Path, clock: FakeClock
 ) -> None:
@@ -190,9 +248,12 @@ def raises(error: BaseException) -> Callable[[], Any]:
         (raises(MonitorFault("absent", "gone")), "absent"),
         (raises(ZeroDivisionError("foreign")), "failed"),
         (raises(SystemExit("foreign")), "failed"),
+        (raises(KeyboardInterrupt()), "failed"),
+        (raises(GeneratorExit()), "failed"),
+        (raises(MonitorFault("weird", "x")), "failed"),  # type: ignore[arg-type]
+        (raises(MonitorFault("hung", 7)), "hung"),  # type: ignore[arg-type]
         (lambda: [], "unreadable"),
         (lambda: [DeviceSample(index=7)], "unreadable"),
-        (lambda: [DeviceSample(index=0, power_w=float("nan"))], "failed"),
         (lambda: None, "failed"),
     ],
 )
@@ -207,8 +268,6 @@ def test_what_a_monitor_does_wrong_is_a_fault(
 def test_a_reading_that_hangs_is_not_started_again(
     log: SampleLog, tmp_path: Path, clock: FakeClock
 ) -> None:
-    import threading
-
     go, calls = threading.Event(), []
 
     def hang() -> None:
@@ -218,6 +277,7 @@ def test_a_reading_that_hangs_is_not_started_again(
     background = Background("monitor", hang, log, clock=clock)
     background.start()
     background.start()
+    background.tell_hung(1.5)
     assert written(tmp_path) == []
     clock.advance(round(HANGS_AFTER_S * 1e9))
     background.start()
@@ -276,6 +336,22 @@ def test_a_whole_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(0 <= event.get("cpu_percent", 0) <= 100 for event in hosts)
     assert all(event["memory_used_bytes"] > 0 for event in hosts)
     assert events[-1]["faults"] == log.faults == {}
+
+
+def test_a_reading_that_hangs_at_the_end_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampler, "_give_way", lambda: None)
+    monkeypatch.setattr(sampler, "_LAST_READING_S", 0.0)
+    go = threading.Event()
+    monkeypatch.setattr(sampler, "_vendor", lambda name: OneVendor(lambda: go.wait(30)))
+    plan = {"device": {"vendor": "one"}, "nproc": 2, "sample_every_s": 0.5}
+    (tmp_path / PLAN_FILE).write_text(json.dumps(plan))
+    events, log = sample(tmp_path, [True])
+    go.set()
+    *_, fault, last = events
+    assert (fault["source"], fault["kind"], last["event"]) == ("monitor", "hung", "end")
+    assert last["faults"] == log.faults == {"monitor": 1}
 
 
 def test_a_monitor_is_tried_until_it_opens(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import pathlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -29,6 +31,7 @@ from trainmark.measure import telemetry
 from trainmark.measure.events import TELEMETRY_FILE
 from trainmark.measure.telemetry import Telemetry
 from trainmark.measure.timeline import read_run
+from trainmark.results import building
 from trainmark.spec import Figure, message
 
 if TYPE_CHECKING:
@@ -40,15 +43,21 @@ WEIGHTS_S = {6.0: 0.5, 7.0: 1.0, 8.0: 1.0, 9.0: 0.8125, 9.625: 0.3125}
 
 
 def told(
-    tmp_path: Path, lines: Sequence[dict[str, Any]] | bytes, *, ranks: Any = None
+    tmp_path: Path,
+    lines: Sequence[dict[str, Any]] | bytes,
+    *,
+    ranks: Any = None,
+    on_processor: bool = False,
 ) -> tuple[Telemetry, dict[str, Figure]]:
     """Return the summary of a run with these samples, and the run's figures."""
-    ranks = cards() if ranks is None else ranks
+    ranks = [rank_events()] if on_processor else ranks or cards()
     run_dir = sampled_run(tmp_path / "run", lines, ranks=ranks)
     timeline = read_run(run_dir, len(ranks))
     found = telemetry.read(run_dir, timeline)
-    assert found is not None
-    figures = figures_of.compute(timeline, precision="fp32", recipe_warmup_steps=3, telemetry=found)
+    figures = figures_of.compute(
+        timeline, precision="fp32", recipe_warmup_steps=3, telemetry=found,
+        on_processor=on_processor,
+    )  # fmt: skip
     return found, figures
 
 
@@ -197,18 +206,37 @@ def test_what_a_monitor_does_not_tell_is_none_with_a_reason(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        (start(monitor=None), "devices_unmonitored"),
         (start(0), "devices_unknown"),
         (start(), "devices_unknown"),
         (start(0, 9), "no_reading_in_interval"),
-        (event("end", 0, faults={}), "devices_unmonitored"),
+        (end(), "devices_unknown"),
+        (start(0, 1) | {"interval_s": "x"}, "devices_unknown"),
     ],
 )
 def test_every_ranks_device_must_be_known(
     tmp_path: Path, line: dict[str, Any], reason: str
 ) -> None:
-    _, figures = told(tmp_path, [line, *readings(0, 1)])
+    _, figures = told(tmp_path, [line, *readings(0, 1), end()])
     assert codes(figures, "utilization", "power", "energy_per_sample") == [reason] * 3
+    by_ranks = Figure(2_500_000.0, note=message("device_memory_at_edges"))
+    assert figures["mem"] == by_ranks
+    _, figures = told(tmp_path, [start(0, 1), *readings(0, 1, times_s=(0.0, 2.0)), end()])
+    assert figures["mem"] == by_ranks
+
+
+@pytest.mark.parametrize(
+    ("last", "reason"),
+    [
+        ([end()], "devices_unmonitored"),
+        ([end(monitor=2)], "devices_unknown"),
+        ([], "devices_unknown"),
+    ],
+)
+def test_nothing_reads_devices_only_if_the_sampler_found_so(
+    tmp_path: Path, last: list[Any], reason: str
+) -> None:
+    _, figures = told(tmp_path, [start(monitor=None), host(1.0, cpu_percent=1.0), *last])
+    assert codes(figures, "utilization", "energy_to_target") == [reason] * 2
 
 
 def test_a_monitor_that_opened_late_is_named_by_the_second_start(tmp_path: Path) -> None:
@@ -255,7 +283,7 @@ def test_on_a_cpu_the_packages_count_as_the_device(tmp_path: Path) -> None:
             for t in TIMES_S
         ),
     ]  # fmt: skip
-    found, figures = told(tmp_path, lines, ranks=[rank_events()])
+    found, figures = told(tmp_path, [*lines, end()], on_processor=True)
     cpu = found.host["train"].quantities["cpu_percent"]
     expected = sum(8 * t * weight for t, weight in WEIGHTS_S.items()) / 3.625
     assert (cpu.mean, cpu.highest) == (pytest.approx(expected), 77.0)
@@ -268,15 +296,17 @@ def test_on_a_cpu_the_packages_count_as_the_device(tmp_path: Path) -> None:
     assert figures["mem"].note == message("resident_memory_sum")
 
 
-def test_monitored_devices_count_even_if_ranks_measure_memory_by_process(tmp_path: Path) -> None:
+def test_packages_are_not_the_energy_of_other_ranks_that_measure_by_process(tmp_path: Path) -> None:
     lines = [host(t, package_energy_j=50 * t) for t in TIMES_S]
+    _, figures = told(tmp_path, [start(), *lines], ranks=[rank_events()])
+    assert codes(figures, "energy_per_sample", "energy_to_target") == ["devices_unknown"] * 2
     _, figures = told(tmp_path, [start(0), *readings(0), *lines], ranks=[rank_events()])
     assert values(figures, "energy_to_target") == [400 * 5.0]
 
 
 def test_on_a_cpu_without_counters_the_nodes_power_is_an_estimate(tmp_path: Path) -> None:
     lines = [host(0.25 * n, cpu_percent=1.0, node_power_w=300.0) for n in range(48)]
-    _, figures = told(tmp_path, [start(monitor=None), *lines], ranks=[rank_events()])
+    _, figures = told(tmp_path, [start(monitor=None), *lines], on_processor=True)
     assert codes(figures, "energy_to_target") == ["counter_untold"]
     assert figures["estimated_energy_to_target"] == Figure(
         pytest.approx(300 * 5.0), note=message("estimated_of_node", gap_s=0.25)
@@ -285,16 +315,16 @@ def test_on_a_cpu_without_counters_the_nodes_power_is_an_estimate(tmp_path: Path
 
 def test_a_cpu_without_counters_says_so_in_a_short_training_too(tmp_path: Path) -> None:
     lines = [start(monitor=None), host(0.0, cpu_percent=1.0), host(12.0, cpu_percent=1.0)]
-    _, figures = told(tmp_path, lines, ranks=[rank_events()])
+    _, figures = told(tmp_path, lines, on_processor=True)
     assert codes(figures, "energy_per_sample") == ["counter_untold"]
     counted = [start(monitor=None), host(0.0, package_energy_j=1), host(12.0, package_energy_j=9)]
-    _, figures = told(tmp_path, counted, ranks=[rank_events()])
+    _, figures = told(tmp_path, counted, on_processor=True)
     assert codes(figures, "energy_per_sample") == ["counter_read_seldom"]
 
 
 def test_packages_are_not_the_energy_of_accelerators(tmp_path: Path) -> None:
     lines = [host(t, package_energy_j=50 * t) for t in TIMES_S]
-    _, figures = told(tmp_path, [start(monitor=None), *lines])
+    _, figures = told(tmp_path, [start(monitor=None), *lines, end()])
     assert codes(figures, "energy_per_sample") == ["devices_unmonitored"]
 
 
@@ -314,9 +344,7 @@ def test_a_run_that_trained_nothing_has_the_whole_run_only(tmp_path: Path) -> No
 
 
 def test_a_run_that_was_not_sampled_has_no_summary(tmp_path: Path) -> None:
-    run_dir = sampled_run(tmp_path / "run", None)
-    timeline = read_run(run_dir, 2)
-    assert telemetry.read(run_dir, timeline) is None
+    timeline = read_run(sampled_run(tmp_path / "run", None), 2)
     figures = figures_of.compute(timeline, precision="fp32", recipe_warmup_steps=3)
     names = ("utilization", "power", "temperature", "energy_per_sample", "energy_to_target")
     assert codes(figures, *names) == ["not_sampled"] * 5
@@ -391,10 +419,45 @@ def test_any_bytes_give_a_summary_that_a_record_can_hold(
         assert (figure.value is None) == (figure.reason is not None)
 
 
-@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
-def test_a_pipe_or_a_folder_in_its_place_is_no_file(
+@pytest.mark.parametrize(
+    "make",
+    [
+        os.mkfifo,
+        os.mkdir,
+        lambda path: path.symlink_to("/dev/null"),
+        lambda path: path.symlink_to(path),
+        lambda path: None,
+    ],
+)
+def test_what_is_no_file_in_its_place_holds_no_line(
     tmp_path: Path, make: Callable[[Path], None]
 ) -> None:
-    run_dir = sampled_run(tmp_path / "run", None)
+    run_dir = sampled_run(tmp_path / "run", b"")
+    (run_dir / TELEMETRY_FILE).unlink()
     make(run_dir / TELEMETRY_FILE)
-    assert telemetry.read(run_dir, read_run(run_dir, 2)) is None
+    record = building.build(run_dir)
+    assert (record.status, [note.code for note in record.notes]) == ("passed", ["no_samples"])
+    names = ("utilization", "power", "energy_per_sample", "energy_to_target")
+    assert {figure.reason.code for name in names if (figure := record.figures[name]).reason} == {
+        "no_samples"
+    }
+
+
+def test_samples_that_cannot_be_read_leave_the_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_dir = sampled_run(tmp_path / "run", [start(0, 1), *readings(0, 1), end()])
+
+    def denied(opened: Callable[..., Any]) -> Callable[..., Any]:
+        def open_unless(path: Any, *rest: Any, **more: Any) -> Any:
+            if str(path).endswith(TELEMETRY_FILE):
+                raise PermissionError(errno.EACCES, "Permission denied")
+            return opened(path, *rest, **more)
+
+        return open_unless
+
+    monkeypatch.setattr(os, "open", denied(os.open))
+    monkeypatch.setattr(pathlib.Path, "open", denied(pathlib.Path.open))
+    record = building.build(run_dir)
+    assert (record.status, [note.code for note in record.notes]) == ("passed", ["no_samples"])
+    assert TELEMETRY_FILE not in [item.name for item in record.evidence]

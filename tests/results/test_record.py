@@ -55,7 +55,8 @@ def run_dir(tmp_path: Path) -> Path:
         ],
         rank_events(),
     )
-    (folder / "plan.json").write_bytes((GOLDEN / "plan_toy.json").read_bytes())
+    plan = json.loads((GOLDEN / "plan_toy.json").read_text(encoding="utf-8"))
+    (folder / "plan.json").write_text(json.dumps(plan | {"sample_every_s": 0.0}), encoding="utf-8")
     return folder
 
 

@@ -90,7 +90,8 @@ def unusable() -> list[EnvironmentFault]:
     """Return a fault for each vendor whose devices are here and cannot be used."""
     found = []
     for vendor in all_vendors().values():
-        refusal = vendor.unusable() if isinstance(vendor, Diagnoses) else None
+        asked = isinstance(vendor, Diagnoses) and not named_only(vendor)
+        refusal = vendor.unusable() if asked else None
         if refusal is not None:
             found.append(
                 EnvironmentFault(refusal.why, where=f"device {vendor.name}", remedy=refusal.way_out)

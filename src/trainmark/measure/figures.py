@@ -62,11 +62,13 @@ def compute(
     work_unit: Literal["samples", "tokens"] = "samples",
     given_tflops: float | None = None,
     telemetry: Telemetry | None = None,
+    on_processor: bool = False,
 ) -> dict[str, Figure]:
     """Return the figures that every case has, by name; ``final_result`` counts ``work_unit``.
 
     Args:
         given_tflops: a device's dense peak as the user gave it; None: the published one.
+        on_processor: the ranks' device is the host's processor, whose packages count as it.
     """
     ranks, counts = timeline.ranks, timeline.counts
 
@@ -107,8 +109,7 @@ def compute(
     figures["mem"] = _memory(ranks, telemetry)
     figures["mem_total"] = _memory_total(ranks)
     figures["allocator_peak"] = _allocator_peak(ranks)
-    on_host = _process_scope(ranks) and not (telemetry is not None and telemetry.devices)
-    return figures | telemetry_figures.compute(timeline, telemetry, on_host=on_host)
+    return figures | telemetry_figures.compute(timeline, telemetry, on_host=on_processor)
 
 
 def _whole_time(timeline: RunTimeline) -> Figure:
@@ -231,7 +232,8 @@ def _memory(ranks: list[RankTimeline], telemetry: Telemetry | None) -> Figure:
     used = [float(rank.used_bytes) for rank in ranks if rank.used_bytes is not None]
     if used and _process_scope(ranks):
         return Figure(sum(used), note=message("resident_memory_sum"))
-    by_ranks, by_monitor = max(used, default=-1.0), telemetry_figures.peak_memory_bytes(telemetry)
+    by_ranks = max(used, default=-1.0)
+    by_monitor = telemetry_figures.peak_memory_bytes(telemetry, len(ranks))
     if by_monitor is not None and by_monitor > by_ranks:
         return Figure(by_monitor, note=message("device_memory_by_monitor"))
     if not used:

@@ -25,8 +25,9 @@ import psutil
 
 from trainmark.measure.events import TELEMETRY_FILE, EventWriter
 from trainmark.measure.host import Host
-from trainmark.measure.sample_log import SampleLog
+from trainmark.measure.sample_log import SampleLog, line_of
 from trainmark.protocols import MonitorFault
+from trainmark.protocols.monitor import fits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -38,6 +39,7 @@ HANGS_AFTER_S = 10.0
 PLAN_FILE = "plan.json"  # as in planning.plan, whose import takes longer than all else here
 _LAST_READING_S = 1.5  # less than the launcher's patience
 _LOWEST_PRIORITY = 19
+_LONGEST_NAME = 200
 
 
 def ticks(
@@ -76,14 +78,21 @@ class Background:
 
     def start(self) -> None:
         """Begin a reading unless one is being taken, or was a short time ago."""
-        since_s = (self.clock() - self._began_ns) / 1e9
-        if self._thread is not None and self._thread.is_alive():
-            if since_s >= HANGS_AFTER_S:
-                self.log.fault(self.source, MonitorFault("hung", f"no answer in {since_s:.0f} s"))
-        elif self._thread is None or since_s >= self.every_s:
+        if not self.wait(0):
+            self.tell_hung(HANGS_AFTER_S)
+        elif self._thread is None or self._since_s() >= self.every_s:
             self._began_ns = self.clock()
             self._thread = threading.Thread(target=self._run, name=self.source, daemon=True)
             self._thread.start()
+
+    def tell_hung(self, after_s: float) -> None:
+        """Tell of a reading that has been under way for so long."""
+        since_s = self._since_s()
+        if not self.wait(0) and since_s >= after_s:
+            self.log.fault(self.source, MonitorFault("hung", f"no answer in {since_s:.1f} s"))
+
+    def _since_s(self) -> float:
+        return (self.clock() - self._began_ns) / 1e9
 
     def _run(self) -> None:
         with self.log.reading(self.source):
@@ -124,7 +133,7 @@ class Devices:
             if self._monitor is None:
                 self._unmonitored = True
                 return
-            self.opened(self._monitor.name, self._monitored)
+            self.opened(line_of(self._monitor.name or "unnamed", _LONGEST_NAME), self._monitored)
         began_ns = time.perf_counter_ns()
         told = {sample.index: sample.told() for sample in self._monitor.read()}
         took_ns = time.perf_counter_ns() - began_ns
@@ -135,7 +144,13 @@ class Devices:
             raise MonitorFault("unreadable", said)
         for device in found:
             device.pop("uuid", None)  # by which the very card could be known
+        odd = [
+            (device, name) for device in found for name in device if not fits(name, device[name])
+        ]
+        left_out = [f"{name} of device {one['index']}: {one.pop(name)!r}" for one, name in odd]
         self.log.say("devices", took_ns=took_ns, devices=found)
+        if left_out:
+            raise MonitorFault("unreadable", ", ".join(left_out))
 
 
 @cache
@@ -184,6 +199,8 @@ def sample(run_dir: Path, log: SampleLog, stopped: Callable[[float], bool]) -> N
     monitor.wait(_LAST_READING_S / 2)  # one that began before the ranks ended is not the last
     take()
     monitor.wait(_LAST_READING_S / 2)
+    for source in (monitor, controller):
+        source.tell_hung(_LAST_READING_S)
     log.say("end", faults=log.faults)
 
 

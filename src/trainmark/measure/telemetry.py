@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter, defaultdict
+from contextlib import suppress
 from math import nan
 from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired
@@ -28,7 +29,7 @@ from trainmark.measure.timeline import PHASES
 from trainmark.protocols.monitor import Bytes, DeviceSample, FaultKind, Measured, Percent, Word  # noqa: TC001 - read at run time
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from trainmark.measure.over_time import Array
@@ -130,8 +131,14 @@ class Telemetry(Frozen):
     failed_readings: dict[Source, Count] | None = Field(
         description="by source; null without an end"
     )
-    last_s: Number | None = Field(description="time of the last line")
+    last_s: Number | None = Field(description="time of the last line; null if none could be read")
     malformed_lines: Count
+
+    @property
+    def unmonitored(self) -> bool:
+        """Whether the sampler began, ended and in between found nothing that reads devices."""
+        began, failed = self.interval_s is not None, self.failed_readings
+        return began and self.monitor is None and failed is not None and "monitor" not in failed
 
 
 class _Readings:
@@ -216,23 +223,23 @@ def intervals(timeline: RunTimeline) -> dict[IntervalName, Interval]:
     }
 
 
-def read(run_dir: Path, timeline: RunTimeline) -> Telemetry | None:
-    """Return the summary of ``telemetry.jsonl``; None for a run that was not sampled.
+def _readable(lines: EventFile) -> Iterator[dict[str, Any]]:
+    """Yield the lines up to one that cannot be read; none of a pipe or a folder."""
+    with suppress(OSError):  # no line, or no ``end``, is a note of the record
+        if lines.path.is_file():
+            yield from lines
 
-    Raises:
-        OSError: the file cannot be read.
-    """
-    path = run_dir / TELEMETRY_FILE
-    if not path.is_file():  # a pipe would block
-        return None
+
+def read(run_dir: Path, timeline: RunTimeline) -> Telemetry:
+    """Return the summary of ``telemetry.jsonl``, as far as it can be read."""
     devices: defaultdict[int, _Readings] = defaultdict(lambda: _Readings(*_OF_DEVICES))
     host = _Readings(*_OF_HOST)
     of_device, of_host = attrgetter(*_OF_DEVICES, "energy_j"), (*_OF_HOST, "package_energy_j")
     start: dict[str, Any] = {}
     faults: dict[tuple[Source, FaultKind], dict[str, Any]] = {}
     failed, last_s = None, None
-    lines = EventFile(path, _LINE.validate_json)
-    for line in lines:
+    lines = EventFile(run_dir / TELEMETRY_FILE, _LINE.validate_json)
+    for line in _readable(lines):
         middle_ns = line["t_ns"] - line.get("took_ns", 0) // 2
         last_s = (line["t_ns"] - timeline.launch_ns) / NS_PER_S
         time_s = (middle_ns - timeline.launch_ns) / NS_PER_S

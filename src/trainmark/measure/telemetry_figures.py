@@ -39,21 +39,30 @@ def compute(
     }
 
 
-def peak_memory_bytes(telemetry: Telemetry | None) -> float | None:
-    """Return the most memory that was read as used on any rank's device; None if none was read."""
-    devices = [] if telemetry is None else telemetry.devices
-    found = [device.over["run"].quantities for device in devices if "run" in device.over]
-    peaks = [told["memory_used_bytes"].highest for told in found if "memory_used_bytes" in told]
-    return max(peaks, default=None)
+def peak_memory_bytes(telemetry: Telemetry | None, ranks: int) -> float | None:
+    """Return the most memory that was used on a device in the run.
+
+    None unless every rank's device told it in the training.
+    """
+    if telemetry is None:
+        return None
+    spans: tuple[IntervalName, ...] = ("train", "run")
+    found = [
+        _figure(_uses(telemetry, name, ranks), "memory_used_bytes", peak=True).value
+        for name in spans
+    ]
+    return None if None in found else found[-1]
 
 
 def _uses(telemetry: Telemetry, interval: IntervalName, ranks: int) -> list[Use] | Message:
     """Return the readings of every rank's device, or why there are none."""
     if interval not in telemetry.intervals_s:
         return message("nothing_trained" if interval == "train" else "target_not_reached")
-    uses = [device.over[interval] for device in telemetry.devices]
-    if telemetry.monitor is None and not any(use.readings for use in uses):
+    if telemetry.last_s is None:
+        return message("no_samples")
+    if telemetry.unmonitored:
         return message("devices_unmonitored")
+    uses = [device.over[interval] for device in telemetry.devices]
     known = sum(len(device.ranks) for device in telemetry.devices)
     if known < ranks:
         return message("devices_unknown", known=known, ranks=ranks)

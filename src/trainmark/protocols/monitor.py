@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, runtime_checkable
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    Protocol,
+    get_args,
+    get_origin,
+    get_type_hints,
+    runtime_checkable,
+)
 
 from annotated_types import Interval, Len
 
@@ -53,6 +63,32 @@ class DeviceSample:
     def told(self) -> dict[str, Any]:
         """Return what is known, by name."""
         return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+_HINTS = get_type_hints(DeviceSample, include_extras=True)
+
+
+def fits(name: str, value: object) -> bool:
+    """Tell whether a value is one that ``DeviceSample`` may have under this name."""
+    return _fits(value, _HINTS[name])
+
+
+def _fits(value: object, hint: Any) -> bool:
+    if get_origin(hint) is not Annotated:  # a union with None, or a tuple of words
+        of = get_args(hint)[0]
+        if get_origin(hint) is tuple:
+            return isinstance(value, tuple | list) and all(_fits(item, of) for item in value)
+        return _fits(value, of)
+    kind, limit = get_args(hint)
+    if kind is str:
+        return (
+            isinstance(value, str)
+            and value.isprintable()
+            and limit.min_length <= len(value) <= limit.max_length
+        )
+    numbers = (int, float) if kind is float else int
+    is_number = isinstance(value, numbers) and not isinstance(value, bool)
+    return is_number and bool(limit.ge <= value <= limit.le)
 
 
 class MonitorFault(Exception):

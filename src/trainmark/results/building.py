@@ -195,11 +195,11 @@ def compute(run_dir: Path) -> Record:
     try:
         plan = Plan.read(run_dir)
         timeline = read_run(run_dir, plan.world_size)
-        telemetry = telemetry_of.read(run_dir, timeline)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RecordError(
             "not a run directory", where=str(run_dir), rule=f"it needs {PLAN_FILE} and events"
         ) from error
+    telemetry = telemetry_of.read(run_dir, timeline) if plan.sample_every_s else None
     computed = figures_of.compute(
         timeline,
         precision=plan.recipe["precision"],
@@ -207,6 +207,7 @@ def compute(run_dir: Path) -> Record:
         work_unit=plan.about.work_unit,
         given_tflops=plan.peak_tflops,
         telemetry=telemetry,
+        on_processor=plan.device.vendor == "cpu",
     )
     own = _own(plan, timeline, computed)
     # The installed case declares the units of its figures; a plan of an earlier version does not.

@@ -30,12 +30,18 @@ _LONGEST_LINE = 1 << 22  # bytes; a longer one is taken in pieces
 
 
 def evidence(run_dir: Path) -> list[Evidence]:
-    """Return the files from which a record is computed, with size and digest, by name."""
+    """Return the files from which a record is computed, with size and digest, by name.
+
+    One that cannot be read is none of them.
+    """
     entries = []
     for path in sorted(run_dir.iterdir()):
         if re.fullmatch(EVIDENCE_NAME, path.name) and path.is_file():  # a pipe would block
-            with path.open("rb") as file:
-                digest = file_digest(file, "sha256").hexdigest()
+            try:
+                with path.open("rb") as file:
+                    digest = file_digest(file, "sha256").hexdigest()
+            except OSError:
+                continue  # only samples can be missing: a note of the record tells
             entries.append(Evidence(name=path.name, bytes=path.stat().st_size, sha256=digest))
     return entries
 

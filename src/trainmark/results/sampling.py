@@ -62,7 +62,9 @@ def notes(telemetry: Telemetry | None) -> Iterator[Message]:
             yield message(f"source_{fault.kind}", source=source, said=fault.said, times=fault.times)
     _, run_s = telemetry.intervals_s.get("run", (0.0, 0.0))
     patience_s = _LOST_READINGS * (telemetry.interval_s or 0.0)
-    if telemetry.failed_readings is None and (telemetry.last_s or 0.0) < run_s - patience_s:
+    if telemetry.last_s is None:
+        yield message("no_samples")
+    elif telemetry.failed_readings is None and telemetry.last_s < run_s - patience_s:
         yield message("sampler_ended_early", last_s=telemetry.last_s, run_s=run_s)
     if telemetry.malformed_lines:
         yield message("malformed_telemetry_lines", lines=telemetry.malformed_lines)

@@ -8,7 +8,6 @@ devices is labelled and not to be quoted; no peak is published for them.
 
 from __future__ import annotations
 
-import json
 import os
 from bisect import bisect_right
 from pathlib import Path
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
 PRODUCT_NAME = "Simulated accelerator"
 TRACE_VARIABLE = "TRAINMARK_FAKE_TRACE"
 _TRACE = Path(__file__).with_name("fake_trace.jsonl")
+_LONGEST_LINE = 1 << 20  # bytes; a reading of eight devices has 2 kB
 
 
 class Reading(NamedTuple):
@@ -45,12 +45,12 @@ def _readings(path: Path) -> Iterator[Reading]:
     Raises:
         MonitorFault: it cannot be read, or is no trace.
     """
+    from trainmark.data.json_documents import open_regular, parse  # with pydantic
+
     try:
-        with path.open(encoding="utf-8") as file:
-            for line in file:
-                if not line.endswith("\n"):
-                    return
-                event = json.loads(line)
+        with open_regular(path) as file:
+            while (line := file.readline(_LONGEST_LINE)).endswith(b"\n"):
+                event = parse(line)
                 if event["event"] == "devices":
                     yield Reading(int(event["t_ns"]), [_sample(one) for one in event["devices"]])
                 elif event["event"] == "fault" and event["source"] == "monitor":
