@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.harness import Bar
-from trainmark.data.json_documents import open_regular, written_whole
+from trainmark.data.json_documents import written_whole
+from trainmark.data.regular_file import open_regular
 from trainmark.errors import RecordError, escaped
 
 if TYPE_CHECKING:

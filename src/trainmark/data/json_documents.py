@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import math
 import os
-import stat
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
 from pydantic_core import from_json
+
+from trainmark.data.regular_file import open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,21 +28,6 @@ class Frozen(BaseModel):
     """A document of ours: unknown keys fail, nothing changes once built."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-def open_regular(path: Path) -> IO[bytes]:
-    """Open a regular file, or one that a link leads to, for reading.
-
-    Raises:
-        ValueError: a folder, pipe or device.
-        OSError: no such file, or not to be read.
-    """
-    # Without O_NONBLOCK, opening a named pipe waits for a writer.
-    file = open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")  # noqa: PTH123, SIM115
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
-        raise ValueError("not a regular file")
-    return file
 
 
 def read_bytes(path: Path, *, max_bytes: int = MAX_BYTES) -> bytes:

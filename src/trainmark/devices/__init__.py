@@ -90,8 +90,9 @@ def unusable() -> list[EnvironmentFault]:
     """Return a fault for each vendor whose devices are here and cannot be used."""
     found = []
     for vendor in all_vendors().values():
-        asked = isinstance(vendor, Diagnoses) and not named_only(vendor)
-        refusal = vendor.unusable() if asked else None
+        if named_only(vendor) or not isinstance(vendor, Diagnoses):
+            continue
+        refusal = vendor.unusable()
         if refusal is not None:
             found.append(
                 EnvironmentFault(refusal.why, where=f"device {vendor.name}", remedy=refusal.way_out)

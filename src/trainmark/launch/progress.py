@@ -14,7 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainmark.data.json_documents import open_regular
+from trainmark.data.regular_file import open_regular
 from trainmark.errors import escaped
 from trainmark.measure.events import rank_file
 from trainmark.measure.shapes import read_event

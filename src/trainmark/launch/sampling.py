@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING
 
 import psutil
@@ -51,7 +51,8 @@ def sampled(plan: Plan, log: IO[bytes]) -> Iterator[None]:
         assert process.stdin is not None
         process.stdin.close()
         end(plan.run_id)
-        process.poll()  # adds its processor time to that of our ended children
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_PATIENCE_S)  # adds its processor time to that of our ended children
 
 
 def end(run_id: str) -> None:

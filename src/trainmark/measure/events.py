@@ -14,6 +14,8 @@ import os
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 
+from trainmark.data.regular_file import open_regular
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
@@ -96,8 +98,6 @@ class EventFile:
     torn: bool = False
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        from trainmark.data.json_documents import open_regular
-
         self.malformed_lines = 0
         self.torn = False
         try:

@@ -8,12 +8,14 @@ devices is labelled and not to be quoted; no peak is published for them.
 
 from __future__ import annotations
 
+import json
 import os
 from bisect import bisect_right
 from pathlib import Path
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from trainmark.data.regular_file import open_regular
 from trainmark.devices.vendors.cpu import Cpu, CpuDevice, threads_of_rank
 from trainmark.protocols import DeviceSample, MonitorFault, Refusal
 
@@ -45,17 +47,15 @@ def _readings(path: Path) -> Iterator[Reading]:
     Raises:
         MonitorFault: it cannot be read, or is no trace.
     """
-    from trainmark.data.json_documents import open_regular, parse  # with pydantic
-
     try:
         with open_regular(path) as file:
             while (line := file.readline(_LONGEST_LINE)).endswith(b"\n"):
-                event = parse(line)
+                event = json.loads(line)
                 if event["event"] == "devices":
                     yield Reading(int(event["t_ns"]), [_sample(one) for one in event["devices"]])
                 elif event["event"] == "fault" and event["source"] == "monitor":
                     yield Reading(int(event["t_ns"]), MonitorFault(event["kind"], event["said"]))
-    except (OSError, ValueError, LookupError, TypeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
         said = f"{path.name}: {type(error).__name__}: {error}"
         raise MonitorFault("unreadable", said) from error
 
