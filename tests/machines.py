@@ -39,6 +39,18 @@ def write_files(root: Path, files: dict[str, str]) -> None:
         (root / name).write_text(text)
 
 
+def vendor_package(folder: Path, code: str) -> str:
+    """Install a package with a vendor ``Faulty`` of device ``faulty``; return a PYTHONPATH."""
+    write_files(folder / "site", {
+        "faulty_vendor.py": code,
+        "faulty-1.0.dist-info/METADATA": "Name: faulty\nVersion: 1.0\n",
+        "faulty-1.0.dist-info/entry_points.txt":
+            "[trainmark.devices]\nfaulty = faulty_vendor:Faulty\n",
+    })  # fmt: skip
+    paths = [str(folder / "site"), os.environ.get("PYTHONPATH")]
+    return os.pathsep.join(filter(None, paths))
+
+
 def cpu_use(busy_s: float) -> Callable[[], CpuUse]:
     """Return readings ten seconds of all cores apart, ``busy_s`` of them busy."""
     readings = iter([CpuUse(0.0, 0.0, 0.0), CpuUse(busy_s, 10.0, 0.0)])

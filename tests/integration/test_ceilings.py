@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
+from machines import vendor_package
 from trainmark.devices.vendors.cpu import usable_cores
 from trainmark.launch.processes import of_run
 from trainmark.report.ceilings import blocks
@@ -25,7 +26,9 @@ TINY = ("--budget-s", "0.05")
 two_cores = pytest.mark.skipif(usable_cores() < 2, reason="each rank needs a core")
 VENDOR = '''
 import os, signal
+print("a vendor's greeting")
 from trainmark.devices.vendors.cpu import Cpu
+from trainmark.spec import RankMemory
 
 class Faulty(Cpu):
     """The processor, and what a test wants to go wrong on the second rank."""
@@ -38,6 +41,8 @@ class Faulty(Cpu):
         fault = os.environ["FAULT"]
         if fault == "wrong":
             torch.distributed.all_reduce = lambda value: None  # fast
+        elif local_rank == 1 and fault == "little memory":
+            type(self).rank_memory = lambda *_: RankMemory(1 << 20)
         elif local_rank == 1 and fault == "raise":
             raise RuntimeError("the device is broken")
         elif local_rank == 1 and fault == "hang":
@@ -51,17 +56,12 @@ class Faulty(Cpu):
 @pytest.fixture
 def faulty(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Start the program with a vendor of its own; end it with the test."""
-    site = tmp_path / "site"
-    (site / "faulty-1.0.dist-info").mkdir(parents=True)
-    (site / "faulty_vendor.py").write_text(VENDOR)
-    (site / "faulty-1.0.dist-info/METADATA").write_text("Name: faulty\nVersion: 1.0\n")
-    (site / "faulty-1.0.dist-info/entry_points.txt").write_text(
-        "[trainmark.devices]\nfaulty = faulty_vendor:Faulty\n"
-    )
+    paths = vendor_package(tmp_path, VENDOR)
     os.mkfifo(tmp_path / "fifo")
-    paths = [str(site), *filter(None, [os.environ.get("PYTHONPATH")])]
+    (tmp_path / "tmp").mkdir()
     env = os.environ | {
-        "PYTHONPATH": os.pathsep.join(paths), "FAULT_FIFO": str(tmp_path / "fifo"),
+        "PYTHONPATH": paths, "FAULT_FIFO": str(tmp_path / "fifo"),
+        "TMPDIR": str(tmp_path / "tmp"),
     }  # fmt: skip
     started = []
 
@@ -141,7 +141,26 @@ def test_a_fast_and_wrong_collective_is_found(faulty: Any, tmp_path: Path) -> No
     kinds = json.loads(out)["ranks"][0]["measurements"]
     wrong = {kind["name"] for kind in kinds if any(p["status"] == "wrong" for p in kind["points"])}
     assert wrong == {"all_reduce"}
-    assert "all_reduce" in err
+    assert "trainmark: rank 0: all reduce wrong: 64 KiB (" in err
+    assert "rank 1: all reduce wrong: 64 KiB (" in err
+
+
+@two_cores
+def test_ranks_that_know_of_different_memory_skip_the_same_sizes(faulty: Any) -> None:
+    process = faulty("little memory", "--json")
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    one, two = (rank["measurements"] for rank in json.loads(out)["ranks"])
+    told = [[[p["status"] for p in kind["points"]] for kind in kinds] for kinds in (one, two)]
+    assert told[0] == told[1]
+    assert {p["status"] for p in one[4]["points"]} == {"skipped"}
+
+
+@pytest.mark.parametrize("option", ["--budget-s", "--timeout"])
+def test_a_duration_that_is_no_number_is_refused(trainmark: Any, option: str) -> None:
+    ended = trainmark("ceilings", "--device", "cpu", option, "nan")
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert option in ended.stderr
 
 
 @two_cores
@@ -186,3 +205,4 @@ def test_no_process_is_left_when_the_launcher_is_killed(faulty: Any, tmp_path: P
     process.wait()
     psutil.wait_procs(left(tmp_path), timeout=30)
     assert left(tmp_path) == []
+    assert list((tmp_path / "tmp").iterdir()) == []

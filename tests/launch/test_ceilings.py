@@ -9,7 +9,7 @@ import pytest
 from trainmark import cases
 from trainmark.devices.vendors.cpu import Cpu
 from trainmark.errors import EnvironmentFault, TrainmarkError, UsageError
-from trainmark.launch.ceilings import measure_ceilings, wrong_results
+from trainmark.launch.ceilings import measure_ceilings
 from trainmark.launch.stopping import StopRequest
 
 
@@ -60,10 +60,3 @@ def test_layers_are_those_of_the_standard_recipes() -> None:
     assert {shape[0] for shape in loaded["llama2_7b_lora"].layers.values()} == {
         rows("llama2_7b_lora", "standard-bf16-1x1")
     }
-
-
-def test_wrong_results_are_named_once() -> None:
-    wrong = {"name": "all_reduce", "points": [{"status": "measured"}, {"status": "wrong"}]}
-    right = {"name": "all_to_all", "points": [{"status": "skipped"}]}
-    ranks = [{"measurements": [wrong, right]}, {"measurements": [wrong, right]}]
-    assert wrong_results({"ranks": ranks}) == ["all_reduce"]

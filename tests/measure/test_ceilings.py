@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,7 +15,7 @@ from trainmark.devices import rates
 from trainmark.devices.peaks import dense_peak, memory_peak
 from trainmark.devices.vendors.cpu import Cpu
 from trainmark.measure.ceilings import Kind, kinds
-from trainmark.measure.collectives import Ranks
+from trainmark.measure.collectives import COLLECTIVES, Ranks
 from trainmark.measure.sweep import Candidate, Point, sweep
 
 if TYPE_CHECKING:
@@ -84,6 +85,66 @@ def test_a_size_is_skipped_when_it_would_take_longer_than_what_is_left(measured:
 def test_a_size_that_does_not_fit_the_memory_is_skipped(measured: Any) -> None:
     points = measured(candidate(1.0, 1, held=2 * 2**30), budget_ns=1000, memory_bytes=2**30)
     assert [(point.status, point.reason) for point in points] == [("skipped", "needs 2.0 GiB")]
+
+
+def test_a_size_for_which_there_is_no_memory_is_skipped(measured: Any) -> None:
+    def begin() -> rates.Work:
+        raise torch.OutOfMemoryError("of 80 GiB")
+
+    full = candidate(1.0, 1)._replace(work=begin)
+    points = measured(candidate(1.0, 1), full, budget_ns=1000)
+    assert [(point.status, point.reason) for point in points] == [
+        ("measured", None), ("skipped", "out of memory"),
+    ]  # fmt: skip
+
+
+def test_other_errors_of_a_size_end_the_rank(measured: Any) -> None:
+    def begin() -> rates.Work:
+        raise RuntimeError("the device is lost")
+
+    with pytest.raises(RuntimeError):
+        measured(candidate(1.0, 1)._replace(work=begin), budget_ns=1000)
+
+
+def test_ranks_skip_the_same_sizes(clock: FakeClock) -> None:
+    """The second has no memory for the second size, the first would have no time for the third."""
+    store = torch.distributed.HashStore()
+
+    def begin() -> rates.Work:
+        raise MemoryError
+
+    def measure(rank: int) -> list[Point]:
+        sizes = [candidate(1.0, 100), candidate(1.0, 1), candidate(10.0 ** (1 - rank), 1)]
+        if rank == 1:
+            sizes[1] = sizes[1]._replace(work=begin)
+        ranks = Ranks(store, rank, 2)
+        return sweep(
+            SyncDevice(clock), [Candidate(Point((i,), "", one.point.amount), *one[1:])
+                                for i, one in enumerate(sizes)],
+            budget_ns=3000, memory_bytes=1e9, clock=lambda: int(ranks.most(0)),
+            most=ranks.most, elapsed=lambda _, run: run(),
+        )  # fmt: skip
+
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(measure, range(2)))
+    assert [[point.status for point in points] for points in found] == [
+        ["measured", "skipped", "skipped"]
+    ] * 2
+    assert found[0][1].reason == "out of memory on another rank"
+
+
+def test_sums_over_all_ranks_that_may_be_asked_for_are_exact(sync_device: SyncDevice) -> None:
+    """In any order: partial sums are whole numbers below 2**24."""
+    sent: list[float] = []
+
+    def told(found: Any, expected: Any) -> None:
+        sent.append(float(found.double().max()))
+        assert float(expected.double().max()) < 2**24
+        assert float(expected.double().max()) == sum(1023 + rank for rank in range(1024))
+
+    ranks = SimpleNamespace(rank=1023, count=1024, fault=told)
+    COLLECTIVES["all_reduce"](sync_device, ranks, 8192).fault()
+    assert sent == [1023 + 1023]
 
 
 def test_a_wrong_result_has_no_rate_and_never_counts(measured: Any) -> None:

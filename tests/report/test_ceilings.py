@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainmark.report.ceilings import blocks, size_text
+from trainmark.report.ceilings import blocks, size_text, wrong_results
 from trainmark.report.document import Grid, Paragraph, Table
 
 
@@ -51,6 +51,27 @@ def test_a_kind_shows_its_slowest_rank() -> None:
     assert first.headers[:2] == ("matmul, TFLOP/s", "size")
     assert first.rows == (("bf16", "8x8x8", "1.000", "2.000", "3.000", "4.000", "5.0%", "40.0%"),)
     assert second.rows == (("8x8x8", "4.000"),)
+
+
+def test_what_a_rank_computes_wrongly_is_named_with_it() -> None:
+    right = kind("memory_copy", point([1 << 20], 5e9))
+    bad = point([1 << 20], None, status="wrong", reason="7 numbers are wrong")
+    wrong = kind("memory_copy", bad, best=None)
+    told = "rank 1, 2: memory copy wrong: 1 MiB (7 numbers are wrong)"
+    found = document([right], [wrong], [wrong])
+    assert wrong_results(found) == [told]
+    assert told in lines(found)
+    assert tables(found) == []  # the slowest rank has no rate
+    assert wrong_results(document([right], [right])) == []
+    assert wrong_results(document([wrong])) == [told.partition(": ")[2]]
+
+
+def test_any_rank_above_the_published_peak_is_named() -> None:
+    fast = kind("memory_copy", point([1 << 30], 5e12), share_of_peak=1.25)
+    slow = kind("memory_copy", point([1 << 30], 3e12), share_of_peak=0.75)
+    assert [line for line in lines(document([slow], [fast])) if "peak" in line] == [
+        "rank 1: memory copy: above the published peak: the times or that peak are wrong"
+    ]
 
 
 def test_sizes_are_sorted_and_name_their_layers() -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import Annotated
 
 import typer
 
-from trainmark.cli.output import say, say_json
+from trainmark.cli.output import others_to_stderr, say, say_json
 from trainmark.errors import EXIT_FAILED
 
 NAME = "ceilings"
@@ -21,6 +22,13 @@ _STARTING_S = 120.0  # of ranks that import torch on a busy machine
 _MOST_KINDS = 12
 
 
+def _finite(value: float | None) -> float | None:
+    """Refuse NaN, which is within every range."""
+    if value is not None and not isfinite(value):
+        raise typer.BadParameter("not a finite number")
+    return value
+
+
 def command(
     device: Annotated[
         str | None, typer.Option(help="One of `list devices`; default: the first here.")
@@ -31,21 +39,29 @@ def command(
     full: Annotated[bool, typer.Option("--full", help="Larger sizes, more time for each.")] = False,
     budget_s: Annotated[
         float | None,
-        typer.Option(min=0.01, max=3600, help="Seconds of one measurement; default: 3, full 15."),
+        typer.Option(
+            min=0.01,
+            max=3600,
+            callback=_finite,
+            help="Seconds of one measurement; default: 3, full 15.",
+        ),
     ] = None,
     timeout: Annotated[
-        float | None, typer.Option(min=1, help="Seconds for everything; default: by the budget.")
+        float | None,
+        typer.Option(
+            min=1, callback=_finite, help="Seconds for everything; default: by the budget."
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Measure matmul rates, memory, transfers and collectives of this machine."""
-    from trainmark.launch.ceilings import measure_ceilings, wrong_results
+    from trainmark.launch.ceilings import measure_ceilings
     from trainmark.launch.stopping import stop_signals_noted
-    from trainmark.report.ceilings import blocks
+    from trainmark.report.ceilings import blocks, wrong_results
     from trainmark.report.terminal import Screen, show
 
     budget = budget_s or (_FULL_S if full else _QUICK_S)
-    with stop_signals_noted() as request:
+    with stop_signals_noted() as request, others_to_stderr():
         found = measure_ceilings(
             request,
             device=device,
@@ -59,5 +75,5 @@ def command(
     else:
         say(show(blocks(found), Screen.of_stdout()))
     if wrong := wrong_results(found):
-        say(f"trainmark: wrong results: {', '.join(wrong)}", err=True)
+        say("\n".join(f"trainmark: {line}" for line in wrong), err=True)
         raise typer.Exit(EXIT_FAILED)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -10,7 +13,7 @@ import typer
 from trainmark.errors import EnvironmentFault, escaped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from trainmark.errors import TrainmarkError
@@ -24,6 +27,21 @@ def say(text: object, *, err: bool = False, newline: bool = True) -> None:
 def say_json(document: Any, *, indent: int | None = None) -> None:
     """Print a document as JSON; letters of any alphabet stay as they are."""
     say(json.dumps(document, indent=indent, ensure_ascii=False))
+
+
+@contextmanager
+def others_to_stderr() -> Iterator[None]:
+    """Send to standard error what others print, vendors' packages for instance."""
+    out, err = sys.stdout.fileno(), sys.stderr.fileno()
+    sys.stdout.flush()
+    before = os.dup(out)
+    os.dup2(err, out)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(before, out)
+        os.close(before)
 
 
 def say_faults(faults: Iterable[TrainmarkError]) -> None:

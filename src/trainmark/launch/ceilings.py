@@ -60,11 +60,10 @@ def measure_ceilings(
     placed = numa.placements(vendor, nproc, os.environ)
     threads = min(placement.threads for placement in placed)
     start_s, run_id = time.monotonic(), secrets.token_hex(8)
-    with tempfile.TemporaryDirectory(prefix="trainmark-ceilings-") as folder:
+    with tempfile.TemporaryFile() as results:  # without a name: nothing is left if we are killed
         asked = Asked(
-            launcher=os.getpid(), folder=folder, device=vendor.name, world_size=nproc,
-            budget_s=budget_s, full=full,
-        )  # fmt: skip
+            launcher=os.getpid(), device=vendor.name, world_size=nproc, budget_s=budget_s, full=full
+        )
         variables = os.environ | processes.import_variables() | run_environment(run_id, threads)
         document = {
             "schema": SCHEMA, "suite": {"name": "trainmark", "version": __version__},
@@ -74,21 +73,17 @@ def measure_ceilings(
             "environment": environment.collect(variables, vendor),
         }  # fmt: skip
         words = [sys.executable, "-m", "trainmark.measure.ceilings", json.dumps(asdict(asked))]
-        to_user = sys.stderr.fileno()  # standard output is for the document
-        with started(run_id, words, variables, placed, stdout=to_user, stderr=to_user) as ranks:
+        files = {"stdout": results.fileno(), "stderr": sys.stderr.fileno()}
+        with started(run_id, words, variables, placed, **files) as ranks:
             _wait(ranks, request, deadline=start_s + timeout_s)
-        texts = (asked.result_file(rank).read_text(encoding="utf-8") for rank in range(nproc))
-        document["ranks"] = [json.loads(text) for text in texts]
+        results.seek(0)
+        found = sorted(map(json.loads, results), key=lambda one: int(one["rank"]))
+    if len(found) != nproc:
+        raise MeasurementError("a rank ended before it had measured anything")
+    document["ranks"] = found
     document["took_s"] = round(time.monotonic() - start_s, 3)
     redacted: dict[str, Any] = Redactor().document(document)
     return redacted
-
-
-def wrong_results(document: dict[str, Any]) -> list[str]:
-    """Return the name of each kind of which a rank computed something wrongly."""
-    kinds = (kind for rank in document["ranks"] for kind in rank["measurements"])
-    wrong = (k["name"] for k in kinds if any(p["status"] == "wrong" for p in k["points"]))
-    return list(dict.fromkeys(wrong))
 
 
 def _wait(

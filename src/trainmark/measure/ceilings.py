@@ -11,7 +11,6 @@ import os
 import sys
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from trainmark import cases, devices
@@ -42,21 +41,15 @@ class Asked:
 
     Args:
         launcher: process id of the launcher.
-        folder: takes each rank's ``result_file``.
         budget_s: time of one kind, for example the matmuls of one precision.
         full: larger sizes too.
     """
 
     launcher: int
-    folder: str
     device: str
     world_size: int
     budget_s: float
     full: bool
-
-    def result_file(self, rank: int) -> Path:
-        """Return the file that holds what a rank measured, as JSON."""
-        return Path(self.folder) / f"rank{rank}.json"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -162,25 +155,25 @@ def kinds(
 
 
 def run_rank(asked: Asked, rank: int) -> dict[str, Any]:
-    """Return everything that one rank measures; all ranks begin each kind together."""
+    """Return everything that one rank measures; all ranks begin each size together."""
     vendor = devices.choose(asked.device)
     device = vendor.open(rank, asked.world_size)
     here = vendor.rank_memory(asked.world_size)
-    total = here.rank_bytes if here else device.memory().total_bytes
+    total = (here.rank_bytes if here else device.memory().total_bytes) or _UNKNOWN_MEMORY_BYTES
     measured = []
     with Ranks.joined(vendor.collective_backend, rank, asked.world_size) as ranks:
+        # What ranks do together goes by what all agree on. Half of the memory, because what was
+        # measured before may not be free again yet.
+        memory_bytes = -ranks.most(-total) / 2
         for kind, candidates in kinds(vendor, device, ranks, full=asked.full):
-            ranks.most(0.0)
+            if ranks.most(kind.reason is not None):
+                kind.reason = kind.reason or "does not apply on another rank"
             if rank == 0:
                 print(f"trainmark: {kind.name}", flush=True)
-            # What is collective goes by what all ranks agree on.
-            timing: dict[str, Any] = {}
-            if kind.bus_factor is not None:
-                timing = {"clock": ranks.clock, "elapsed": ranks.elapsed_ns}
             points = sweep(
-                device, candidates, budget_ns=asked.budget_s * 1e9,
-                # Half, because what was measured before may not be free again yet.
-                memory_bytes=(total or _UNKNOWN_MEMORY_BYTES) / 2, **timing,
+                device, [] if kind.reason else candidates, memory_bytes=memory_bytes,
+                budget_ns=asked.budget_s * 1e9, clock=ranks.clock, most=ranks.most,
+                elapsed=ranks.elapsed_ns if kind.bus_factor else rates.elapsed_ns,
             )  # fmt: skip
             kind.take(points)
             measured.append(asdict(kind))
@@ -192,16 +185,19 @@ def run_rank(asked: Asked, rank: int) -> dict[str, Any]:
 
 
 def main(asked: Asked) -> None:
-    """Measure as the rank that the environment names."""
+    """Measure as the rank that the environment names; standard output gets a line of JSON."""
     from trainmark.measure.worker import die_with_parent
 
+    results = os.dup(1)
+    os.dup2(2, 1)  # for what others print
     die_with_parent()
     if os.getppid() != asked.launcher:
         sys.exit("the launcher died")
     placement = numa.take(os.environ.get(numa.PLACEMENT_VARIABLE))  # before torch starts threads
     rank = int(os.environ["RANK"])
     found = json.dumps({"placement": placement, **run_rank(asked, rank)}, allow_nan=False)
-    asked.result_file(rank).write_text(found, encoding="utf-8")
+    with os.fdopen(results, "wb", buffering=0) as file:
+        file.write(f"{found}\n".encode())  # at once: ranks share the file
 
 
 if __name__ == "__main__":

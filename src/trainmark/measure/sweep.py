@@ -11,6 +11,7 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from trainmark.devices import rates
+from trainmark.measure.failure import error_kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -64,19 +65,26 @@ def sweep(
     budget_ns: float,
     memory_bytes: float,
     clock: Callable[[], int] = perf_counter_ns,
+    most: Callable[[float], float] = float,
     elapsed: Callable[[Device, Callable[[], object]], int] = rates.elapsed_ns,
 ) -> list[Point]:
     """Measure candidates, given from small to large, within the budget.
 
     Each takes an even share of the time left. One is skipped if, at the best rate so far, its first
-    run and the least repetitions would not end within the budget.
+    run and the least repetitions would not end within the budget, or if it finds no memory. Of
+    several ranks all begin a size together and skip the same ones.
+
+    Args:
+        memory_bytes: the same on all ranks.
+        clock: the same on all ranks; waits for them.
+        most: returns the largest value of all ranks; waits for them.
     """
     ends_ns = clock() + budget_ns
     best = 0.0  # amount per nanosecond
     points = []
     for place, (point, held_bytes, begin) in enumerate(candidates):
         points.append(point)
-        needed_ns = (1 + LEAST_REPEATS) * point.amount / best if best else 0.0
+        needed_ns = most((1 + LEAST_REPEATS) * point.amount / best if best else 0.0)
         left_ns = max(0.0, ends_ns - clock())
         if held_bytes > memory_bytes:
             point.reason = f"needs {held_bytes / 2**30:.1f} GiB"
@@ -84,13 +92,21 @@ def sweep(
         if needed_ns >= left_ns:
             point.reason = f"{needed_ns / 1e9:.2g} s needed, {left_ns / 1e9:.2g} left"
             continue
-        work = begin()
+        try:
+            work = begin()
+        except Exception as error:
+            if error_kind(error) != "oom":
+                raise
+            point.reason = "out of memory"
+        if most(point.reason is not None):
+            point.reason = point.reason or "out of memory on another rank"
+            continue
         cold_ns = elapsed(device, work.run)
         point.reason = work.fault()
+        share_ns = (ends_ns - clock()) / (len(candidates) - place)
         if point.reason is not None:
             point.status = "wrong"
             continue
-        share_ns = (ends_ns - clock()) / (len(candidates) - place)
         warm_ns = rates.repeated_ns(
             device, work.run, budget_ns=share_ns, least=LEAST_REPEATS, elapsed=elapsed
         )

@@ -9,7 +9,7 @@ from trainmark.report import cells
 from trainmark.report.document import Block, Grid, Paragraph, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     Kind = Mapping[str, Any]
 
@@ -33,16 +33,37 @@ def blocks(document: Mapping[str, Any]) -> list[Block]:
         Paragraph(f"{', '.join(products)}{ranks}"),
         *(Grid(_table(title, some)) for title, some in groups.items()),
         *(Grid(_sizes_table(some)) for some in groups.values()),
-        *(Paragraph(line) for kind in kinds for line in _remarks(kind)),
+        *map(Paragraph, _of_ranks(document, _remarks)),
+    ]
+
+
+def wrong_results(document: Mapping[str, Any]) -> list[str]:
+    """Return a line for each kind of which a rank computed something wrongly, with sizes."""
+    return _of_ranks(document, lambda kind: _not_measured(kind, "wrong"))
+
+
+def _of_ranks(document: Mapping[str, Any], lines: Callable[[Kind], Iterable[str]]) -> list[str]:
+    """Return each line about a kind once, with its ranks if it is not about all."""
+    found: dict[str, list[str]] = {}
+    for rank in document["ranks"]:
+        for line in (line for kind in rank["measurements"] for line in lines(kind)):
+            found.setdefault(line, []).append(str(rank["rank"]))
+    of_all = len(document["ranks"])
+    return [
+        line if len(ranks) == of_all else f"rank {', '.join(ranks)}: {line}"
+        for line, ranks in found.items()
     ]
 
 
 def _slowest(kinds: Iterable[Kind]) -> Kind:
-    """Return the rank's measurement whose best rate is the lowest: a step waits for that rank."""
+    """Return the rank's measurement whose best rate is the lowest: a step waits for that rank.
+
+    Of one that has no rate nobody knows how long.
+    """
 
     def rate(kind: Kind) -> float:
         best = kind["best"]
-        return float("inf") if best is None else kind["points"][best]["rate"]["max"]
+        return 0.0 if best is None else kind["points"][best]["rate"]["max"]
 
     return min(kinds, key=rate)
 
@@ -102,14 +123,17 @@ def _remarks(kind: Kind) -> list[str]:
     """Return why something was not measured, is wrong, or cannot be."""
     name = kind["name"].replace("_", " ")
     lines = [f"{name}: {kind['reason']}"] if kind["reason"] else []
-    for status in ("skipped", "wrong"):
-        said = [
-            f"{size_text(point['size'])} ({point['reason']})"
-            for point in kind["points"]
-            if point["status"] == status
-        ]
-        if said:
-            lines.append(f"{name} {status}: {', '.join(said)}")
+    lines += [*_not_measured(kind, "skipped"), *_not_measured(kind, "wrong")]
     if (kind["share_of_peak"] or 0) > 1:
         lines.append(f"{name}: above the published peak: the times or that peak are wrong")
     return lines
+
+
+def _not_measured(kind: Kind, status: str) -> list[str]:
+    """Return a line with the sizes of a status and their reasons, if there are any."""
+    said = [
+        f"{size_text(point['size'])} ({point['reason']})"
+        for point in kind["points"]
+        if point["status"] == status
+    ]
+    return [f"{kind['name'].replace('_', ' ')} {status}: {', '.join(said)}"] if said else []
