@@ -51,6 +51,16 @@ def test_a_missing_folder_stops_a_run_even_in_quick(here, tmp_path):
     assert "prepare" in found.remedy
 
 
+def test_a_folder_that_may_not_be_read_stops_a_run(here, tmp_path, monkeypatch):
+    def closed(*_, **__):
+        raise PermissionError(13, "Permission denied", "/closed/x")
+
+    monkeypatch.setattr(case, "resolve", closed)
+    found = only(case.data(here("toy", data=tmp_path)))
+    assert found.severity == "stops"
+    assert "Permission denied: '/closed/x'" in found.what
+
+
 def test_incomplete_data_stops_a_run(here, tmp_path):
     list(case.data(here("toy")))
     (generated,) = (tmp_path / "cache").glob("toy-*")

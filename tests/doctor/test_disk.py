@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -100,7 +101,7 @@ def test_a_rate_is_measured_for_a_short_time(clock, monkeypatch):
 @pytest.mark.parametrize(("rate", "severity"), [(19e6, "spoils"), (20e6, "fine")])
 def test_a_slow_disk_spoils_figures(tmp_path, monkeypatch, rate, severity):
     (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "train.bin").write_bytes(b"12345")
+    (tmp_path / "data" / "train.bin").write_bytes(bytes(4 * MIB))
     (tmp_path / "data" / "meta.json").write_bytes(b"{}")
     monkeypatch.setattr(disk, "rate", lambda move: move() and rate)
     subject = machine(tmp_path, data=tmp_path / "data")
@@ -110,9 +111,33 @@ def test_a_slow_disk_spoils_figures(tmp_path, monkeypatch, rate, severity):
 
 
 def test_data_is_read_where_it_is_given(tmp_path):
-    assert list(disk.data_speed(machine(tmp_path))) == []
+    for check in (disk.data_folder, disk.data_speed):
+        assert list(check(machine(tmp_path))) == []
+    subject = machine(tmp_path, data=tmp_path / "data")
+    missing = only(disk.data_folder(subject))
+    assert (missing.severity, str(tmp_path / "data") in missing.what) == ("stops", True)
+    subject.data.mkdir()
+    assert only(disk.data_folder(subject)).severity == "stops"  # it is empty
+    (subject.data / "config.json").write_bytes(b"{}")
+    assert only(disk.data_folder(subject)).severity == "fine"
+
+
+def test_files_too_small_to_time_tell_no_speed(tmp_path):
     (tmp_path / "data").mkdir()
     subject = machine(tmp_path, data=tmp_path / "data")
-    (found,) = examine(subject, [disk.data_speed]).checks
-    assert found.severity == "unknown"
-    assert str(tmp_path / "data") in found.what
+    assert list(disk.data_speed(subject)) == []
+    (tmp_path / "data" / "config.json").write_bytes(bytes(4 * MIB - 1))
+    assert list(disk.data_speed(subject)) == []
+
+
+def closed(*_):
+    raise PermissionError(13, "Permission denied", "/closed/x")
+
+
+def test_a_folder_in_a_closed_one_stops_a_run(tmp_path, monkeypatch):
+    subject = machine(tmp_path, data=tmp_path / "data")
+    monkeypatch.setattr(Path, "exists", closed)
+    monkeypatch.setattr(Path, "iterdir", closed)
+    for check in (disk.out_folder, disk.data_folder):
+        found = only(check(subject))
+        assert (found.severity, "Permission denied" in found.what) == ("stops", True)

@@ -13,16 +13,24 @@ from machines import Card, machine
 from trainmark import devices as registry
 from trainmark.devices.tool import run
 from trainmark.doctor import devices, examination
-from trainmark.doctor.examination import CHECKS, SLOW, bounded, examine, subject_of
+from trainmark.doctor.examination import (
+    CHECKS,
+    SLOW,
+    bounded,
+    children_ended,
+    examine,
+    subject_of,
+)
 from trainmark.errors import EnvironmentFault, UsageError
+from trainmark.launch.stopping import StopRequest
 from trainmark.protocols import Condition
 
 # Scripts compare codes: one that is renamed or dropped is a change for users.
 CODES = [
-    "memory", "swap", "cores", "governor", "shared_memory", "open_files", "strays", "load",
-    "packages", "package_pairs", "ports", "host_name", "out_folder", "device", "driver",
-    "precisions", "numa", "threads", "occupants", "device_state", "monitor", "data", "out_speed",
-    "data_speed", "torch",
+    "memory", "swap", "cores", "governor", "shared_memory", "open_files", "device", "ports",
+    "threads", "strays", "packages", "package_pairs", "load", "out_folder", "data_folder",
+    "host_name", "precisions", "numa", "occupants", "device_state", "monitor", "driver", "data",
+    "out_speed", "data_speed", "torch",
 ]  # fmt: skip
 
 
@@ -120,7 +128,8 @@ def test_a_hanging_tool_of_a_vendor_is_ended(tmp_path, monkeypatch):
         def conditions(self, nproc):
             return [Condition("clocks", "fine", run(["card-smi"], timeout_s=300))]
 
-    (found,) = examine(machine(tmp_path, vendor=Asks()), [devices.device_state]).checks
+    with children_ended():
+        (found,) = examine(machine(tmp_path, vendor=Asks()), [devices.device_state]).checks
     assert (found.code, found.severity) == ("device_state", "unknown")
     assert "no answer in" in found.what
     left = set(psutil.Process().children()) - before
@@ -128,23 +137,38 @@ def test_a_hanging_tool_of_a_vendor_is_ended(tmp_path, monkeypatch):
     assert alive == []
 
 
-def test_time_that_is_up_leaves_the_rest_unknown(tmp_path):
-    release = threading.Event()
-
-    def waits(subject):
-        release.wait()
-        yield Condition("", "fine", "")
-
-    found = examine(machine(tmp_path, end_s=0.0), [waits, waits])
-    release.set()
+def test_time_that_is_up_leaves_the_rest_unknown_and_says_so(tmp_path):
+    found = examine(machine(tmp_path, end_s=0.0), [of("stops"), of("stops")])
     assert [one.severity for one in found.checks] == ["unknown", "unknown"]
+    assert all("time ran out" in one.what for one in found.checks)
+
+
+def test_nothing_more_is_examined_after_a_signal(tmp_path):
+    stop = StopRequest()
+
+    def is_signalled(subject):
+        stop.signal_name = "SIGTERM"
+        threading.Event().wait()
+        yield
+
+    found = examine(machine(tmp_path, stop=stop), [of("fine"), is_signalled, of("stops")])
+    assert [one.severity for one in found.checks] == ["fine", "unknown"]
+
+
+def test_what_a_vendor_raises_is_named_with_it(tmp_path):
+    class Broken(Card):
+        def conditions(self, nproc):
+            raise KeyError("clocks")
+
+    (found,) = examine(machine(tmp_path, vendor=Broken()), [devices.device_state]).checks
+    assert (found.severity, found.what) == ("unknown", "fake: KeyError: 'clocks'")
 
 
 def test_work_within_its_bound_returns_or_raises():
-    assert bounded(lambda: 7, 5.0) == 7
-    assert bounded(lambda: None, 5.0) is None
+    assert bounded(lambda: 7, 5.0, StopRequest()) == 7
+    assert bounded(lambda: None, 5.0, StopRequest()) is None
     with pytest.raises(KeyError):
-        bounded(lambda: {}["x"], 5.0)
+        bounded(lambda: {}["x"], 5.0, StopRequest())
 
 
 @pytest.fixture
@@ -179,6 +203,18 @@ def test_a_device_that_is_not_here_is_a_finding_and_an_unknown_one_is_not(subjec
         subject("no_such_case")
     with pytest.raises(UsageError):
         subject(recipe="tiny")
+
+
+def test_a_vendor_that_cannot_count_is_a_finding(subject, monkeypatch):
+    class Broken(Card):
+        def count(self):
+            raise OverflowError("of cards")
+
+    monkeypatch.setattr(registry, "all_vendors", lambda: {"fake": Broken()})
+    found = subject(device="fake")
+    assert (found.vendor, found.nproc) == (None, 1)
+    assert "fake" in found.fault.what
+    assert "OverflowError: of cards" in found.fault.what
 
 
 def test_a_driver_that_does_not_answer_is_a_finding(subject, monkeypatch):

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 
+import psutil
 import pytest
 
+from machines import vendor_package
 from trainmark.doctor.examination import CHECKS, SLOW
-from trainmark.launch.processes import RUN_VARIABLE, alive_runs
+from trainmark.launch.processes import RUN_VARIABLE, alive_runs, of_run
 
 SLOW_CODES = [check.__name__ for check in SLOW]
 
@@ -31,7 +34,7 @@ def test_the_full_form_examines_everything(tmp_path):
     assert (document["schema_version"], document["device"], document["nproc"]) == (1, "cpu", 1)
     assert document["left_out"] == []
     found = {check["code"]: check["severity"] for check in document["checks"]}
-    silent = {"occupants", "device_state", "monitor", "data_speed"}  # no accelerator, no --data
+    silent = {"occupants", "device_state", "monitor"} | {"data_folder", "data_speed"}  # no --data
     assert set(found) == {check.__name__ for check in (*CHECKS, *SLOW)} - silent | {"recipe"}
     assert (found["torch"], found["data"], found["recipe"]) == ("fine", "fine", "fine")
     assert all(check["remedy"] for check in document["checks"] if check["severity"] != "fine")
@@ -75,6 +78,74 @@ def test_a_torch_that_crashes_is_a_finding(tmp_path, broken_torch):
     assert first == "STOPS A RUN"
     assert any("torch cannot be used" in line and "-6" in line for line in rest)
     assert "FINE" not in done.stdout
+
+
+VENDOR = """
+import os, signal, subprocess
+from trainmark.devices.vendors.cpu import Cpu
+print("a vendor's greeting")
+
+class Faulty(Cpu):
+    name = "faulty"
+    counts_cores = False
+    def count(self):
+        return 1
+    def told(self):
+        with open(os.environ["FAULT_FIFO"], "w") as fifo:
+            fifo.write("here")
+    def open(self, local_rank, ranks_here):
+        self.told()
+        signal.pause()
+    def conditions(self, nproc):
+        if os.environ["FAULT"] == "open":
+            return ()
+        with subprocess.Popen(["sleep", "600"], start_new_session=True):
+            self.told()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("fault", ["open", "tool"])
+def test_what_was_started_ends_with_a_signal(tmp_path, number, fault):
+    if number == signal.SIGKILL and (fault == "tool" or sys.platform != "linux"):
+        pytest.skip("a tool that was started by others outlives a kill")
+    os.mkfifo(tmp_path / "fifo")
+    variables = {
+        "PYTHONPATH": vendor_package(tmp_path, VENDOR), "FAULT": fault,
+        "FAULT_FIFO": str(tmp_path / "fifo"),
+    }  # fmt: skip
+    with subprocess.Popen(
+        [sys.executable, "-m", "trainmark", "doctor", "--device", "faulty", "--json"], cwd=tmp_path,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | variables,
+    ) as process:  # fmt: skip
+        (tmp_path / "fifo").read_text()
+        process.send_signal(number)
+        out, err = process.communicate(timeout=60)
+        started = of_run(variables["FAULT_FIFO"], variable="FAULT_FIFO")
+        _, left = psutil.wait_procs(started, timeout=30)
+        assert left == []
+    assert out == ""
+    assert "a vendor's greeting" in err
+    if number != signal.SIGKILL:
+        assert process.returncode == 1
+        assert f"stopped by {number.name}" in err
+
+
+def test_json_is_json_whatever_a_package_prints(tmp_path):
+    paths = vendor_package(tmp_path, "print('a vendor', flush=True)\nraise SystemExit(3)\n")
+    done = doctor("--device", "cpu", "--quick", "--json", cwd=tmp_path, PYTHONPATH=paths)
+    assert json.loads(done.stdout)["device"] == "cpu"
+    assert "a vendor" in done.stderr
+
+
+def test_a_vendor_that_hangs_leaves_time_for_the_rest(tmp_path):
+    paths = vendor_package(tmp_path, "import signal\nsignal.sigwait([])\n")
+    done = doctor("--device", "cpu", "--quick", "--json", cwd=tmp_path, PYTHONPATH=paths)
+    checks = json.loads(done.stdout)["checks"]
+    found = {check["code"]: check["what"] for check in checks}
+    assert done.returncode == 2
+    assert "no answer" in found["device"]
+    assert not any("time ran out" in found[code] for code in ("memory", "cores", "open_files"))
 
 
 def test_quiet_prints_findings_only_and_json_goes_with_it(tmp_path):

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trainmark.cli.output import say, say_json
+from trainmark.cli.output import others_to_stderr, say, say_json
+from trainmark.errors import MeasurementError
 
 if TYPE_CHECKING:
     from trainmark.doctor.examination import Found
@@ -44,12 +45,17 @@ def command(
     ] = False,
 ) -> None:
     """Find what stops a run (exit code 2) or spoils its figures (1); 0 if nothing does."""
-    from trainmark.doctor.examination import examine, subject_of
+    from trainmark.doctor.examination import children_ended, examine, subject_of
+    from trainmark.launch.stopping import stop_signals_noted
 
-    subject = subject_of(
-        case, recipe=recipe, device=device, nproc=nproc, data=data, out=out, quick=quick
-    )
-    found = examine(subject)
+    with stop_signals_noted() as stop, others_to_stderr(), children_ended():
+        subject = subject_of(
+            case, recipe=recipe, device=device, nproc=nproc, data=data, out=out, quick=quick,
+            stop=stop,
+        )  # fmt: skip
+        found = examine(subject)
+    if stop.signal_name:
+        raise MeasurementError(f"stopped by {stop.signal_name}")
     if as_json:
         say_json(asdict(found), indent=2)
     else:

@@ -27,6 +27,10 @@ def data(subject: Subject) -> Conditions:
             run_dir=subject.out,
             generated_root=default_root(),
         )
+    except OSError as error:
+        remedy = "choose a folder that this user may read"
+        yield judged(str(error), remedy, stops=True)
+        return
     except TrainmarkError as fault:
         what = "; ".join(filter(None, (fault.where, fault.what, fault.rule)))
         remedy = fault.remedy or f"see `trainmark prepare {request.case.name} --help`"

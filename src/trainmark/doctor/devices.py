@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import closing
+from dataclasses import astuple
 from importlib.metadata import version
 from typing import TYPE_CHECKING, get_args
 
@@ -14,7 +15,8 @@ from trainmark.devices.tool import run
 from trainmark.doctor.subject import Conditions, Subject, judged
 from trainmark.errors import EnvironmentFault, TrainmarkError
 from trainmark.planning.capabilities import refuse_ranks
-from trainmark.protocols import DeviceSample, Examined, MonitorFault
+from trainmark.protocols import Condition, DeviceSample, Examined, MonitorFault
+from trainmark.protocols.monitor import Severity
 from trainmark.results.findings import BUSY_SHARE
 from trainmark.spec import Precision, Recipe
 
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 _OPEN = """
 import json, sys
+from trainmark.measure.worker import die_with_parent
+die_with_parent()
 from trainmark.doctor.devices import opened
 print(json.dumps(opened(sys.argv[1], int(sys.argv[2]))))
 """
@@ -53,7 +57,13 @@ def driver(subject: Subject) -> Conditions:
     told = {fault.where for fault in faults}
     for vendor in known.values():
         where, bus = f"device {vendor.name}", getattr(vendor, "pci_vendor", None)
-        if bus is None or where in told or vendor.count():
+        try:
+            here = vendor.count()
+        except Exception as error:  # noqa: BLE001 - a foreign package may raise anything
+            what = f"cannot count its devices: {type(error).__name__}: {error}"
+            faults.append(EnvironmentFault(what, where=where))
+            continue
+        if bus is None or where in told or here:
             continue
         if count := len(pci.accelerators(bus, root=subject.root, classes=_COMPUTES)):
             what, remedy = f"{count} on the PCI bus, and no driver", "load or install the driver"
@@ -139,10 +149,24 @@ def device_state(subject: Subject) -> Conditions:
     """Ask the vendor for clocks, limits, ECC and others."""
     vendor = subject.vendor
     if isinstance(vendor, Examined):
-        yield from vendor.conditions(subject.nproc)
+        for one in vendor.conditions(subject.nproc):
+            if _is_condition(one):
+                yield one
+            else:
+                what = f"{vendor.name} told {one!r:.200}, which is no condition"
+                yield judged(what, "tell those who wrote the vendor's package", unknown=True)
     elif vendor is not None and not vendor.counts_cores:
         what = f"clocks, power limits and ECC of {vendor.name} devices are not examined"
         yield judged(what, "look at them with the vendor's tool", unknown=True)
+
+
+def _is_condition(told: object) -> bool:
+    """Tell whether something of a vendor's is a condition; a package may be of any version."""
+    return (
+        isinstance(told, Condition)
+        and told.severity in get_args(Severity)
+        and all(isinstance(text, str) for text in astuple(told))
+    )
 
 
 def monitor(subject: Subject) -> Conditions:

@@ -28,8 +28,9 @@ _LEAST_BYTES_PER_S = 20e6
 
 def out_folder(subject: Subject) -> Conditions:
     """Write a file where runs go, and read how much space there is."""
-    place = _existing(subject.out)
+    place = subject.out
     try:
+        place = _existing(subject.out)
         with tempfile.TemporaryFile(dir=place) as file:
             file.write(b"trainmark")
             file.flush()
@@ -52,6 +53,18 @@ def _existing(folder: Path) -> Path:
     return next(path for path in (place, *place.parents) if path.exists())
 
 
+def data_folder(subject: Subject) -> Conditions:
+    """Look into the folder with data."""
+    if subject.data is None:
+        return
+    try:
+        fault = None if any(subject.data.iterdir()) else "empty"
+    except OSError as error:
+        fault = error.strerror
+    what = f"{subject.data}: {fault or 'can be read'}"
+    yield judged(what, "give the folder of prepared data", stops=fault is not None)
+
+
 def out_speed(subject: Subject) -> Conditions:
     """Measure how fast a file is written where runs go, to the disk itself."""
     chunk = os.urandom(_CHUNK_BYTES)  # that no file system can compress
@@ -71,8 +84,8 @@ def data_speed(subject: Subject) -> Conditions:
         return
     files = (path for path in islice(subject.data.rglob("*"), _FILES_LOOKED_AT) if path.is_file())
     largest = max(files, key=lambda path: path.stat().st_size, default=None)
-    if largest is None:
-        raise FileNotFoundError(0, "no file", str(subject.data))
+    if largest is None or largest.stat().st_size < _CHUNK_BYTES:
+        return  # opening it takes longer than reading it
     with largest.open("rb", buffering=0) as file:
         if hasattr(os, "posix_fadvise"):
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

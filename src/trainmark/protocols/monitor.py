@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 # Reasons for lowered clocks with which a sound device under full load works as it was set up, in
 # these words for every vendor; all others mean that it is too hot, badly fed or disturbed.
 SET_LIMITS = frozenset({"power_cap", "set_clocks"})
+Severity = Literal["stops", "spoils", "unknown", "fine"]
 FaultKind = Literal["absent", "hung", "failed", "unreadable"]
 Measured = Annotated[float, Interval(ge=0, le=1e15)]  # beyond is a tool's word for "unknown"
 Bytes = Annotated[int, Interval(ge=0, le=10**15)]
@@ -135,7 +136,7 @@ class Condition:
     """
 
     code: str
-    severity: Literal["stops", "spoils", "unknown", "fine"]
+    severity: Severity
     what: str
     remedy: str = ""
     group: str = ""
