@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 BAR = 0.005
 SHORT_S, LONG_S = sized((2.0, 32.0), (0.5, 1.5))
 FAST_S = 0.1  # more readings in less time; a reading costs the same
-STEPS, ROUNDS = sized(1_000, 4), 41  # 1,000 steps take about 5 s, and hold 5 readings
+STEPS, ROUNDS = sized(1_000, 4), 9  # 1,000 steps take about 5 s, and hold 5 readings
 VENDORS = {"cpu": 1, "fake": 8}  # and their ranks
 
 
