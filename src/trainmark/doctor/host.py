@@ -89,7 +89,7 @@ def cores(subject: Subject) -> Conditions:
     allowed, quota = len(os.sched_getaffinity(0)), cgroup.core_quota(subject.root, strict=True)
     usable = allowed if quota is None else min(allowed, quota)
     yield judged(
-        f"{subject.nproc} rank(s), {allowed} cores by affinity, quota of the cgroup {quota}",
+        f"{subject.nproc} rank(s), {allowed} cores by affinity, cgroup quota {quota or 'none'}",
         f"ask the scheduler for more cores, or use --nproc {max(1, int(usable))}",
         spoils=usable < subject.nproc,
     )
@@ -107,7 +107,8 @@ def numa(subject: Subject) -> Conditions:
             near = _said(subject, f"{folder}/node{node}/cpulist")
             if os.sched_getaffinity(0).isdisjoint(parse_cores(near)):
                 far.append(f"rank {rank} on node {node} with cores {near}")
-    what = f"{count} node(s), of the devices {told or 'none told'}"
+    nodes = ", ".join("unknown" if node is None else str(node) for node in told) or "none told"
+    what = f"{count} node(s), of the devices: {nodes}"
     yield judged(
         f"affinity leaves out the node of {'; '.join(far)}" if far else what,
         "ask the scheduler for the cores of the devices' nodes",
