@@ -55,7 +55,7 @@ def processor(cores: int) -> Card:
         (host.cores, {}, {"nproc": 5}, "spoils", "5 rank(s), 4 cores"),
         (host.cores, {QUOTA: "max 100000\n"}, {}, "fine", "cgroup quota none"),
         (host.cores, {QUOTA: "200000 100000\n"}, {}, "fine", "cgroup 2.0"),
-        (host.cores, {QUOTA: "150000 100000\n"}, {}, "spoils", "cgroup 1.5"),
+        (host.cores, {QUOTA: "150000 100000\n"}, {}, "spoils", "cgroup quota 1.5"),
         (host.numa, {}, {}, "fine", "2 node(s), of the devices: 0, 0"),
         (host.numa, {}, {"affinity": {3, 4}}, "fine", "2 node(s)"),
         (host.numa, {}, {"affinity": {4}}, "spoils", "rank 0 on node 0 with cores 0-3"),
