@@ -54,7 +54,7 @@ def processor(cores: int) -> Card:
         (host.cores, {}, {"nproc": 4}, "fine", "4 rank(s), 4 cores by affinity"),
         (host.cores, {}, {"nproc": 5}, "spoils", "5 rank(s), 4 cores"),
         (host.cores, {QUOTA: "max 100000\n"}, {}, "fine", "cgroup quota none"),
-        (host.cores, {QUOTA: "200000 100000\n"}, {}, "fine", "cgroup 2.0"),
+        (host.cores, {QUOTA: "200000 100000\n"}, {}, "fine", "cgroup quota 2.0"),
         (host.cores, {QUOTA: "150000 100000\n"}, {}, "spoils", "cgroup quota 1.5"),
         (host.numa, {}, {}, "fine", "2 node(s), of the devices: 0, 0"),
         (host.numa, {}, {"affinity": {3, 4}}, "fine", "2 node(s)"),
