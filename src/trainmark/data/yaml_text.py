@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from stat import S_ISREG
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trainmark.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from yaml.nodes import Node
@@ -89,6 +90,34 @@ class Value:
             Value(self.file, f"{self.key}[{number}]", node)
             for number, node in enumerate(self.node.value, 1)
         ]
+
+    def plain(self) -> object:
+        """Return mappings, lists and words as they are written; None where nothing is.
+
+        Numbers stay words: YAML 1.1 reads ``12:30:00`` as 45,000 and ``no`` as false.
+
+        Raises:
+            UsageError: a key that is not text or is given twice, or unprintable characters.
+        """
+        if self._kind == "map":
+            return {key: value.plain() for key, value in self.mapping().items()}
+        if self._kind == "seq":
+            return [value.plain() for value in self.items()]
+        return None if self._kind == "null" else self._printable()
+
+    def at(self, place: Iterable[str | int]) -> Value:
+        """Return what stands at a place, or the nearest value around it."""
+        found = self
+        for step in place:
+            inner: dict[Any, Value] = {}
+            if found._kind == "map":
+                inner = dict(found.mapping())
+            elif found._kind == "seq":
+                inner = dict(enumerate(found.items()))
+            if step not in inner:
+                break
+            found = inner[step]
+        return found
 
     def text(self) -> str:
         """Return one line of text.

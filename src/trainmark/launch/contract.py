@@ -1,0 +1,138 @@
+"""What a launcher is: it turns a plan into a command, and follows the job that this starts.
+
+``command`` is a pure function of plan and site, so that it can be printed, pasted and tested;
+running it is separate. An engine that users have (Slurm, Kubernetes, Ray) schedules, queues and
+ends jobs; a launcher of ours only speaks with it. On every node the command starts
+``trainmark.launch.node``, and that torchrun.
+"""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from trainmark.launch.site import Site
+    from trainmark.planning.plan import Plan
+
+Phase = Literal["waiting", "running", "ended"]
+Ending = Literal[
+    "completed", "failed", "cancelled", "timed_out", "preempted", "node_lost", "out_of_memory",
+    "refused", "unknown",
+]  # fmt: skip
+JOB_FILE = "job.id"  # in the run directory: what the command printed, by which the job is found
+_HEREDOC = "TRAINMARK_FILE"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """What starts a run, in the folder of the run, once ``files`` are there.
+
+    Args:
+        argv: program and arguments.
+        env: variables beside those of the caller.
+        files: content by path, relative to the run directory.
+        prints_job: whether its standard output is the job's id, to be kept in ``JOB_FILE``.
+    """
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+    prints_job: bool = False
+
+    def script(self, run_dir: Path) -> str:
+        """Return the text for a shell that does what ``start`` does, as it can be pasted."""
+        lines = [f"mkdir -p {shlex.quote(str(run_dir))} && cd {shlex.quote(str(run_dir))}"]
+        for name, content in self.files.items():
+            if "/" in name:
+                lines.append(f"mkdir -p {shlex.quote(str(Path(name).parent))}")
+            body = content if content.endswith("\n") else content + "\n"
+            lines.append(f"cat > {shlex.quote(name)} <<'{_HEREDOC}'\n{body}{_HEREDOC}")
+        words = [f"{name}={shlex.quote(value)}" for name, value in self.env.items()]
+        words.append(shlex.join(self.argv))
+        if self.prints_job:
+            words.append(f"> {JOB_FILE}")
+        return "\n".join([*lines, " ".join(words)]) + "\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobState:
+    """Where a job is.
+
+    Args:
+        said: the engine's own words, for example ``PENDING (Priority)``.
+        ending: how it ended; None while it has not.
+        exit_code: of the job, if the engine tells one.
+        lost: numbers of the nodes that the engine reports as failed.
+    """
+
+    phase: Phase
+    said: str = ""
+    ending: Ending | None = None
+    exit_code: int | None = None
+    lost: tuple[int, ...] = ()
+
+
+class Job(Protocol):
+    """A job that was started, by this process or an earlier one."""
+
+    id: str
+
+    def state(self) -> JobState:
+        """Return where it is now; called about once a second. Must not block for long."""
+
+    def cancel(self) -> None:
+        """End it and all its processes; called again where it did not help."""
+
+    def collect(self) -> None:
+        """Bring the files of all nodes into the run directory.
+
+        Called when it ended, and again by ``trainmark attach``: what is there is not fetched again.
+        Does nothing where the nodes wrote them into the run directory itself.
+
+        Raises:
+            EnvironmentFault: a node cannot be reached; what was fetched stays.
+        """
+
+
+class Launcher(Protocol):
+    """One way to start a run on the machines of a site.
+
+    Args:
+        detaches: whether its jobs go on without the process that started them.
+    """
+
+    name: str
+    detaches: bool
+
+    def absent(self, site: Site) -> str | None:
+        """Return why it cannot be used here, None if it can."""
+
+    def check(self, plan: Plan, site: Site) -> None:
+        """Look for what would stop the run, before anything is submitted.
+
+        Raises:
+            UsageError: the plan or the site file asks for what cannot be.
+            EnvironmentFault: a host or an engine does not answer as it must.
+        """
+
+    def command(self, plan: Plan, site: Site) -> Command:
+        """Return what starts the run; a pure function."""
+
+    def start(self, command: Command, plan: Plan, site: Site) -> Job:
+        """Run ``command`` in the run directory, in which its files are.
+
+        Raises:
+            EnvironmentFault: the engine refused the job, in its own words.
+        """
+
+    def attach(self, plan: Plan, site: Site) -> Job:
+        """Return the job that was started for ``plan``, also by a pasted script.
+
+        Raises:
+            RecordError: the run directory does not tell which.
+        """

@@ -1,0 +1,192 @@
+"""What is particular to a site: one YAML file, read before anything is planned.
+
+Owns its keys. Must not know how launchers use them. Values of ``launcher`` sections go into scripts
+and manifests; ``docs/launchers.md`` describes each key.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Le
+from pydantic import AfterValidator, Field, ValidationError
+
+from trainmark.data import yaml_text
+from trainmark.data.json_documents import Frozen
+from trainmark.errors import UsageError, nearest
+
+Port = Annotated[int, Ge(1), Le(65_535)]
+Count = Annotated[int, Ge(1), Le(1_000_000)]
+
+
+def _one_line(text: str) -> str:
+    if not text or not text.isprintable():
+        raise ValueError("must be one line of printable characters")
+    return text
+
+
+Line = Annotated[str, AfterValidator(_one_line)]
+Words = dict[Line, Line]
+
+
+class ContainerSite(Frozen):
+    """The container in which nodes run; the engine's own way where it has one.
+
+    Args:
+        runtime: None: the engine's own (pyxis for Slurm, the pod for Kubernetes).
+        mounts: ``HOST:CONTAINER[:ro]`` each.
+        python: interpreter in the image.
+        pip_index: package index that takes the place of the default one, recorded with the run.
+    """
+
+    image: Line
+    runtime: Literal["docker", "podman", "apptainer", "pyxis"] | None = None
+    mounts: tuple[Line, ...] = ()
+    arguments: tuple[Line, ...] = ()
+    python: Line = "python"
+    pip_index: Line | None = None
+
+
+class SlurmSite(Frozen):
+    """What ``sbatch`` is told; ``options`` are further ones, without their dashes."""
+
+    partition: Line | None = None
+    account: Line | None = None
+    qos: Line | None = None
+    time: Line | None = None
+    constraint: Line | None = None
+    reservation: Line | None = None
+    exclusive: bool = True
+    gpus_option: Literal["gpus-per-node", "gres", "none"] = "none"
+    options: Words = Field(default_factory=dict)
+
+
+class VolumeSite(Frozen):
+    """A folder of the pods: a claim, or a folder of the nodes."""
+
+    path: Line
+    claim: Line | None = None
+    host_path: Line | None = None
+
+
+class KubernetesSite(Frozen):
+    """What the manifest says; ``resource`` is the vendor's key, found by the device if None."""
+
+    kind: Literal["jobset", "trainjob"] = "jobset"
+    namespace: Line = "default"
+    context: Line | None = None
+    runtime: Line = "torch-distributed"
+    resource: Line | None = None
+    cpu: Line | None = None
+    memory: Line | None = None
+    shared_memory: Line = "16Gi"
+    volumes: tuple[VolumeSite, ...] = ()
+    node_selector: Words = Field(default_factory=dict)
+    tolerations: tuple[Words, ...] = ()
+    image_pull_secrets: tuple[Line, ...] = ()
+    labels: Words = Field(default_factory=dict)
+
+
+class RaySite(Frozen):
+    """The cluster; ``address`` as ``ray job submit`` takes it; None: the local one."""
+
+    address: Line | None = None
+    resources: dict[Line, float] = Field(default_factory=dict)
+
+
+class SshSite(Frozen):
+    """Bare hosts.
+
+    Args:
+        hosts: file with a host a line; ``--hosts`` takes its place.
+        sync: command that brings the environment to a host, run once for each with ``{host}``.
+        check_host_keys: false accepts any key, and the record says so.
+    """
+
+    hosts: Path | None = None
+    user: Line | None = None
+    port: Port | None = None
+    options: Words = Field(default_factory=dict)
+    sync: Line | None = None
+    check_host_keys: bool = True
+
+
+class Site(Frozen):
+    """Settings of one site.
+
+    Args:
+        launcher: what ``--launcher`` is where it is not given.
+        device: vendor of the nodes' devices, where this machine has others.
+        devices_per_node: of a node; a plan that asks for more is refused.
+        nodes: that a run may have; a plan that asks for more is refused.
+        python: interpreter on the nodes that has this program.
+        run_root: folder on the nodes for their files; None: the run directory is seen by all.
+        data: folder on the nodes that holds what ``--data`` names here; None: the same path.
+        setup: lines of a shell before anything else on each node (``module load …``).
+        environment: variables of the ranks.
+        master_port: where ranks meet on the first node.
+        interface: network interface of the ranks, as ``GLOO_SOCKET_IFNAME`` takes it.
+    """
+
+    launcher: Line = "local"
+    device: Line | None = None
+    devices_per_node: Count | None = None
+    nodes: Count | None = None
+    python: Line = sys.executable
+    run_root: Path | None = None
+    data: Path | None = None
+    setup: tuple[Line, ...] = ()
+    environment: Words = Field(default_factory=dict)
+    master_port: Port = 29_500
+    interface: Line | None = None
+    container: ContainerSite | None = None
+    slurm: SlurmSite = Field(default_factory=SlurmSite)
+    kubernetes: KubernetesSite = Field(default_factory=KubernetesSite)
+    ray: RaySite = Field(default_factory=RaySite)
+    ssh: SshSite = Field(default_factory=SshSite)
+
+
+def default_file() -> Path:
+    """Return the file that is read without ``--site``, which need not exist."""
+    base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return Path(base) / "trainmark" / "site.yaml"
+
+
+def read_site(path: Path | None) -> Site:
+    """Return the settings of a file; the defaults where none is named and none is there.
+
+    Args:
+        path: as ``--site`` names it; None: ``default_file``.
+
+    Raises:
+        UsageError: with file, line and key: no YAML, an unknown key, a value of another type.
+    """
+    file = path or default_file()
+    if path is None and not file.exists():
+        return Site()
+    top = yaml_text.read(file)
+    try:
+        return Site.model_validate(top.plain())
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise _refused(top, first) from None
+
+
+def _refused(top: yaml_text.Value, error: Any) -> UsageError:
+    """Return the first fault that pydantic found, at its line."""
+    key = ".".join(map(str, error["loc"]))
+    where = top.at(error["loc"]).where
+    if error["type"] == "extra_forbidden":
+        kind: Any = Site
+        for name in error["loc"][:-1]:
+            kind = getattr(kind.model_fields.get(name), "annotation", None) if kind else None
+        known = getattr(kind, "model_fields", {})
+        return UsageError(
+            f"unknown key {key!r}", where=where, remedy=nearest(str(error["loc"][-1]), known)
+        )
+    return UsageError(
+        f"{key}: {error['msg']}", where=where, remedy="docs/launchers.md has the keys"
+    )
