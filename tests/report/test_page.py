@@ -14,7 +14,7 @@ import pytest
 from trainmark.errors import RecordError, UsageError
 from trainmark.report import page
 from trainmark.results.compilation import Compilation
-from trainmark.results.record import Cause, Record
+from trainmark.results.record import Cause, HangGroup, Record
 from trainmark.spec import PageSpec, Shown, TableSpec, Text, message
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -205,6 +205,29 @@ def test_a_failed_run_has_a_page_with_cause_and_reasons():
     (mfu,) = [line for line in made.splitlines() if line.startswith("| MFU |")]
     assert mfu.startswith("| MFU | / | % | model FLOP utilisation: ")
     assert mfu.endswith("; not measured: a rank did not report its training time |")
+
+
+def hung(waiting):
+    at = {"first_step": 7, "last_step": 8, "call": None}
+    groups = [
+        HangGroup(ranks=waiting, count=700, state="collective", where="a.py:1 f", **at)
+        .model_copy(update={"call": "barrier"}),
+        HangGroup(ranks="9", count=1, state="silent", where="zombie", **at | {"first_step": 8}),
+    ]  # fmt: skip
+    stacks = [f"stacks.rank{rank}.txt" for rank in range(701)]
+    said = message("timed_out", limit_s=5, steps=8)
+    cause = Cause(kind="timeout", message=said, stacks=stacks, hang=groups)
+    return record(status="timed_out", cause=cause)
+
+
+def test_a_hang_of_many_ranks_is_a_row_for_each_place():
+    many = hung(",".join(str(rank) for rank in range(10, 1410, 2)))
+    assert "stacks.rank0.txt, stacks.rank1.txt, …, stacks.rank700.txt" in markdown(many)
+    words = Checker(html(many, lang="zh")).words
+    first = words.index("10,12,14,16,18,20,22,24,26,28,30,32,34,… (700)")
+    row = [word for word in words[first:] if word.strip()][:8]
+    assert row[1:4] == ["处于集合通信 barrier", "a.py:1 f", "7–8"]
+    assert row[4:8] == ["9", "未响应", "zombie", "8"]
 
 
 def test_an_errors_own_advice_comes_before_the_general_one():

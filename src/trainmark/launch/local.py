@@ -22,6 +22,7 @@ from trainmark.devices.vendors.cpu import chosen_threads
 from trainmark.launch import processes, run_dir
 from trainmark.launch.keeper import Keeper
 from trainmark.launch.sampling import sampled
+from trainmark.measure import hang
 from trainmark.measure.worker import STACKS_SIGNAL, stacks_file
 from trainmark.results import environment
 
@@ -229,7 +230,8 @@ def _watch(
         if time.monotonic() >= deadline:
             files = [Path(plan.run_dir) / stacks_file(rank) for rank in range(len(ranks))]
             saved = processes.save_stacks(ranks, files, STACKS_SIGNAL)
-            return {"reason": "timeout", "timeout_s": timeout_s, "stacks": saved}
+            where = hang.report(dict(enumerate(files)))
+            return {"reason": "timeout", "timeout_s": timeout_s, "stacks": saved, "hang": where}
 
 
 def _failures(ranks: Sequence[subprocess.Popen[bytes]]) -> list[dict[str, Any]]:

@@ -16,6 +16,8 @@ from pydantic_core import from_json
 # pydantic refuses the standard library's before Python 3.12.
 from typing_extensions import TypedDict
 
+from trainmark.devices.numa import parse_cores
+
 _SHAPE = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
 _MOST = 2**62  # nanoseconds: 146 years; sums of two still fit 64 bits
 
@@ -255,6 +257,21 @@ class _AgentExit(_Event):
     others_cpu_share: NotRequired[Annotated[float, Ge(0), Le(1)] | None]
 
 
+def _rank_list(text: str) -> str:
+    parse_cores(text)  # raises ValueError
+    return text
+
+
+@with_config(_SHAPE)
+class StackGroup(TypedDict):
+    """Ranks that were at one place when their stacks were saved; see ``measure.hang``."""
+
+    ranks: Annotated[str, AfterValidator(_rank_list)]  # as 0-3,8
+    state: Literal["collective", "waits", "elsewhere", "silent"]
+    call: str | None
+    where: str
+
+
 class _Stop(_Event):
     event: Literal["stop"]
     reason: Literal["timeout", "launcher_killed", "launcher_error", "signal", "files_lost"]
@@ -262,6 +279,7 @@ class _Stop(_Event):
     message: NotRequired[str]
     signal: NotRequired[str]
     stacks: NotRequired[list[str]]
+    hang: NotRequired[list[StackGroup]]
     files: NotRequired[list[str]]
 
 

@@ -33,6 +33,7 @@ class Phase:
     start_ns: int = 0  # of no meaning without steps, as is the end
     end_ns: int = 0
     windows_ns: int = 0
+    longest_window_ns: int = 0
     step_ns: int = 0
     wait_ns: int = 0
     steps: int = 0
@@ -48,7 +49,9 @@ class Phase:
         """Take a ``window`` event."""
         self.start_ns = self.start_ns if self.steps else window["start_ns"]
         self.end_ns = window["end_ns"]
-        self.windows_ns += window["end_ns"] - window["start_ns"]
+        taken_ns = window["end_ns"] - window["start_ns"]
+        self.windows_ns += taken_ns
+        self.longest_window_ns = max(self.longest_window_ns, taken_ns)
         self.step_ns += sum(window["step_ns"])
         self.wait_ns += sum(window["wait_ns"])
         self.steps += len(window["step_ns"])

@@ -24,9 +24,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from trainmark.planning.plan import PlannedCase
-    from trainmark.results.record import Record
+    from trainmark.results.record import HangGroup, Record
 
 _TRACEBACK_LINES = 16
+_LONGEST_RANKS = 40  # characters
+_MANY = 5  # files of stacks
 _BETWEEN_FIELDS = re.compile(r",(?=\w+=)")  # a value may hold commas of its own
 _ON_STEADINESS = ("not_steady", "steadiness_unknown")
 _SHOWN_UNITS = {"mem": "GiB"}  # of cells that are printed in another unit than records hold
@@ -240,13 +242,34 @@ def cause(record: Record, lang: str, *, number: str = "") -> Section | None:
         if value is not None:
             items.append((text(f"cause.{key}", lang), str(value)))
     if found.stacks:
-        items.append((text("cause.stacks", lang), ", ".join(found.stacks)))
+        items.append((text("cause.stacks", lang), _few(found.stacks)))
     blocks: list[Block] = [Facts(tuple(items))]
+    if found.hang:
+        blocks += [Paragraph(text("hang.groups", lang)), Grid(hang_table(found.hang, lang))]
     if found.traceback:
         lines = found.traceback.rstrip().splitlines()[-_TRACEBACK_LINES:]
         blocks.append(Paragraph(text("cause.traceback", lang), "muted"))
         blocks.append(Code("\n".join(cells.clean_line(line) for line in lines)))
     return Section(text("section.cause", lang) + number, 2, "cause", tuple(blocks))
+
+
+def _few(names: Sequence[str]) -> str:
+    """Return names, without the middle of many."""
+    return ", ".join(names if len(names) < _MANY else (*names[:2], "…", names[-1]))
+
+
+def hang_table(groups: Sequence[HangGroup], lang: str) -> Table:
+    """Return where the ranks were when a run was stopped, a row for the ranks at one place."""
+    rows = []
+    for group in groups:
+        few = group.ranks
+        if len(few) > _LONGEST_RANKS:
+            few = f"{few[:_LONGEST_RANKS].rpartition(',')[0]},… ({group.count})"
+        doing = text(f"hang.{group.state}", lang) + (f" {group.call}" if group.call else "")
+        steps = dict.fromkeys(map(str, (group.first_step, group.last_step)))
+        rows.append((few, doing, group.where, "–".join(steps)))
+    heads = (text(f"hang.{name}", lang) for name in ("ranks", "state", "place", "step"))
+    return Table(tuple(heads), tuple(rows))
 
 
 def cause_text(record: Record, lang: str) -> str:

@@ -24,7 +24,7 @@ from trainmark.errors import escaped
 from trainmark.measure import figures as figures_of
 from trainmark.planning.overrides import fix_hp_text
 from trainmark.report import cells, telemetry
-from trainmark.report.conditions import cause_text, label_text, remedy, verdict
+from trainmark.report.conditions import cause_text, hang_table, label_text, remedy, verdict
 from trainmark.report.declared import table as table_of
 from trainmark.report.document import Block, Code, Grid, Paragraph, Picture, Table, Tone
 from trainmark.report.listing import sentence, tone_of, trust_paragraph
@@ -205,8 +205,10 @@ def run_table(
         for spec in record.plan.about.page.tables
         if spec.rows and (found := table_of(record, spec, lang)) is not None
     ]
+    hang = record.cause.hang if record.cause else ()
     blocks: list[Block] = [
         *_head(record, lang),
+        *([Grid(hang_table(hang, lang))] if hang else ()),
         Grid(bare),
         _further(record, lang),
         *(Grid(found) for found in told),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from trainmark.results import hang
 from trainmark.results.record import Cause
 from trainmark.spec import Message, message
 
@@ -64,8 +65,10 @@ def _stopped(run: _Run) -> Ending | None:
     steps = max((rank.steps for rank in run.timeline.ranks), default=0)
     match stop["reason"]:
         case "timeout":
-            said = message("timed_out", limit_s=stop["timeout_s"], steps=steps)
-            return Ending("timed_out", _cause("timeout", said, stacks=stop.get("stacks", [])))
+            groups = hang.groups(run.timeline)
+            said = hang.said(run.timeline, groups)
+            found = _cause("timeout", said, stacks=stop.get("stacks", []), hang=groups)
+            return Ending("timed_out", found)
         case "launcher_killed":
             said = message("launcher_killed", steps=steps)
             return Ending("interrupted", _cause("launcher_killed", said))

@@ -37,6 +37,18 @@ Status = Literal["passed", "target_missed", "failed", "timed_out", "oom", "diver
 _ALWAYS = ("e2e_time", "final_result", "mem", "MFU", "MAMFU")
 
 
+class HangGroup(Frozen):
+    """Ranks that were at one place when a run was stopped; see ``measure.hang``."""
+
+    ranks: str = Field(description="as 0-3,8")
+    count: NonNegativeInt
+    state: Literal["collective", "waits", "elsewhere", "silent", "unknown"]
+    call: str | None = Field(description="the collective, or in what they wait")
+    where: str = Field(description="file, line and function, or the state of a silent process")
+    first_step: NonNegativeInt = Field(description="least of the steps that they last reported")
+    last_step: NonNegativeInt
+
+
 class Cause(Frozen):
     """Why a run did not pass."""
 
@@ -51,6 +63,7 @@ class Cause(Frozen):
     stacks: list[str] = Field(
         default=[], description="files with the ranks' stacks, beside the record"
     )
+    hang: list[HangGroup] = Field(default=[], description="where the ranks were, as stacks tell")
 
 
 class Suite(Frozen):

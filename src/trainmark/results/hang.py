@@ -1,0 +1,80 @@
+"""Say which ranks of a stopped run waited, in which call, and which ranks these waited for.
+
+Computed from the places that each machine found in its ranks' stacks. Says nothing of a hang
+where ranks still reported windows: such a run had only too little time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from trainmark.devices.numa import compact, parse_cores
+from trainmark.results.record import HangGroup
+from trainmark.spec import Message, message
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trainmark.measure.timeline import RunTimeline
+
+# The stricter state wins: of ranks in a collective and ranks in a backward pass, the latter may
+# still compute.
+_WAITING = ("collective", "waits")
+_QUIET_WINDOWS = 2  # without an event for as long as so many of the longest windows
+_LONGEST = 160  # characters of ranks or places in a sentence
+
+
+def groups(timeline: RunTimeline) -> list[HangGroup]:
+    """Return where the ranks were, the largest group first; empty without saved stacks."""
+    found: dict[tuple[Any, ...], list[int]] = {}
+    left = dict(enumerate(timeline.ranks))
+    for told in timeline.launcher["stop"].get("hang", ()):
+        ranks = [rank for rank in parse_cores(told["ranks"]) if left.pop(rank, None)]
+        found.setdefault((told["state"], told["call"], told["where"]), []).extend(ranks)
+    if found and left:
+        found["unknown", None, "?"] = list(left)
+    made = []
+    for (state, call, where), ranks in found.items():
+        steps = [timeline.ranks[rank].steps for rank in ranks] or [0]
+        at = {"state": state, "call": call, "where": where, "count": len(ranks)}
+        least, most = min(steps), max(steps)
+        made.append(HangGroup(ranks=compact(ranks), first_step=least, last_step=most, **at))
+    return sorted(filter(lambda group: group.count, made), key=lambda group: -group.count)
+
+
+def said(timeline: RunTimeline, found: Sequence[HangGroup]) -> Message:
+    """Return why a run that was stopped by its time limit had not ended."""
+    stop, ranks = timeline.launcher["stop"], timeline.ranks
+    told = {"limit_s": stop["timeout_s"], "steps": max((rank.steps for rank in ranks), default=0)}
+    quiet_ns = stop["t_ns"] - max((rank.last_ns or 0 for rank in ranks), default=0)
+    windows = [phase.longest_window_ns for rank in ranks for phase in rank.phases.values()]
+    strictest = next((x for x in _WAITING if any(group.state == x for group in found)), None)
+    if strictest is None or quiet_ns < _QUIET_WINDOWS * max(windows, default=0):
+        return message("timed_out", **told)
+    waiting = [group for group in found if group.state == strictest]
+    others = [group for group in found if group.state != strictest]
+    missing = [group for group in others if group.state in ("elsewhere", "silent")] or others
+    calls = ", ".join(dict.fromkeys(str(group.call) for group in waiting))
+    told |= {"quiet_s": quiet_ns / 1e9, "places": _places(missing or waiting)}
+    if missing:
+        sides = {"waiting": _ranks(waiting), "missing": _ranks(missing)}
+        return message("timed_out_missing", **told, call=calls, **sides)
+    if "," in calls:
+        return message("timed_out_apart", **told)
+    return message("timed_out_together", **told, call=calls)
+
+
+def _ranks(found: Sequence[HangGroup]) -> str:
+    return _clipped(compact(rank for group in found for rank in parse_cores(group.ranks)))
+
+
+def _places(found: Sequence[HangGroup]) -> str:
+    """Return ``0-3: barrier (train/job.py:31 step); 4: …`` for some groups."""
+    at = (f"{x.call} ({x.where})" if x.call else x.where for x in found)
+    return _clipped(
+        "; ".join(f"{_clipped(x.ranks, 40)}: {y}" for x, y in zip(found, at, strict=True))
+    )
+
+
+def _clipped(text: str, most: int = _LONGEST) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
