@@ -44,7 +44,8 @@ def sampling(vendor: str, interval_s: float) -> Iterator[tuple[subprocess.Popen[
         (Path(place) / PLAN_FILE).write_text(json.dumps(plan))
         file = Path(place) / TELEMETRY_FILE
         process = subprocess.Popen(
-            [sys.executable, "-m", "trainmark.measure.sampler", place], stdin=subprocess.PIPE
+            [sys.executable, "-m", "trainmark.measure.sampler", place, TELEMETRY_FILE],
+            stdin=subprocess.PIPE,
         )
         begun = "devices" if vendor == "fake" else "start"
         while not (file.exists() and any(event["event"] == begun for event in EventFile(file))):

@@ -325,18 +325,19 @@ def test_a_rank_takes_what_it_is_told_and_tells_what_is_in_effect(
     taken: dict[int, Any] = {0: {0, 1, 2, 3}}
     monkeypatch.setattr(os, "sched_getaffinity", taken.get, raising=False)
     monkeypatch.setattr(os, "sched_setaffinity", taken.__setitem__, raising=False)
-    told = Placement(numa_nodes=(1,), cores=(1, 2), threads=2).told()
+    other = Placement(numa_nodes=(0,), cores=(3,), threads=1)
+    told = numa.told([other, Placement(numa_nodes=(1,), cores=(1, 2), threads=2)])
     monkeypatch.setattr(numa, "usable_cores", lambda: 7)
-    assert numa.take(told) == {
+    assert numa.take(told, 1) == {
         "numa_nodes": [1], "cores": "1-2", "threads": 2, "why_not": None, "usable_cores": 7,
     }  # fmt: skip
     assert set(taken[0]) == {1, 2}
-    stay = Placement(numa_nodes=(), cores=(0, 9), threads=2, why_not="one_node").told()
-    assert numa.take(stay) == {
+    stay = numa.told([Placement(numa_nodes=(), cores=(0, 9), threads=2, why_not="one_node")])
+    assert numa.take(stay, 0) == {
         "numa_nodes": [], "cores": "1-2", "threads": 2, "why_not": "one_node",
         "usable_cores": 7,
     }  # fmt: skip
-    assert numa.take(None) is None
+    assert numa.take(None, 0) is None
 
 
 def test_cores_that_went_away_leave_the_rank_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -345,7 +346,7 @@ def test_cores_that_went_away_leave_the_rank_where_it_was(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(os, "sched_setaffinity", refuse, raising=False)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
-    found = numa.take(Placement(numa_nodes=(1,), cores=(8,), threads=1).told())
+    found = numa.take(numa.told([Placement(numa_nodes=(1,), cores=(8,), threads=1)]), 0)
     assert found is not None
     assert (found["why_not"], found["cores"]) == ("refused", "0-1")
 
@@ -355,11 +356,11 @@ def test_threads_of_a_rank_that_took_its_cores_stay_on_them() -> None:
     import subprocess
 
     allowed = min(os.sched_getaffinity(0))
-    told = Placement(numa_nodes=(0,), cores=(allowed,), threads=1).told()
+    told = numa.told([Placement(numa_nodes=(0,), cores=(allowed,), threads=1)])
     script = (
         "import json, os, threading\n"
         "from trainmark.devices import numa\n"
-        "numa.take(os.environ[numa.PLACEMENT_VARIABLE])\n"
+        "numa.take(os.environ[numa.PLACEMENT_VARIABLE], 0)\n"
         "found = []\n"
         "thread = threading.Thread(target=lambda: found.extend(os.sched_getaffinity(0)))\n"
         "thread.start(); thread.join()\n"

@@ -122,7 +122,7 @@ def test_a_tool_that(fault, tooled, tmp_path):
     plan = {"device": {"vendor": "tooled"}, "nproc": 2, "sample_every_s": 0.1}
     (tmp_path / "plan.json").write_text(json.dumps(plan))
     process = subprocess.Popen(
-        [sys.executable, "-m", "trainmark.measure.sampler", str(tmp_path)],
+        [sys.executable, "-m", "trainmark.measure.sampler", str(tmp_path), TELEMETRY_FILE],
         env=os.environ | variables | {SAMPLER_VARIABLE: str(tmp_path)},
         cwd=tmp_path, stdin=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
     )  # fmt: skip
@@ -184,7 +184,7 @@ def test_its_processor_time_is_ours(tmp_path):
     (tmp_path / "plan.json").write_text(json.dumps(plan))
     launched = SimpleNamespace(run_dir=str(tmp_path), run_id=str(tmp_path), sample_every_s=0.1)
     before = CpuUse.now()
-    with (tmp_path / "log").open("wb") as log, sampled(launched, log):
+    with (tmp_path / "log").open("wb") as log, sampled(launched, tmp_path, log):
         wait_until(tmp_path, lambda event: event["event"] == "start")
         sampler = sampler_of(str(tmp_path))
         assert of_run(str(tmp_path)) == []  # so ending the ranks leaves it alone

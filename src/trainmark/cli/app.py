@@ -16,6 +16,7 @@ import typer
 
 from trainmark.cli import (
     analyze,
+    attach,
     ceilings,
     check,
     doctor,
@@ -66,7 +67,9 @@ def trainmark(
     """Measure how fast an accelerator really trains."""
 
 
-for verb in (run, list_, doctor, ceilings, prepare, show, report, record, check, analyze, schema):
+for verb in (
+    run, attach, list_, doctor, ceilings, prepare, show, report, record, check, analyze, schema,
+):  # fmt: skip
     kind = with_examples(verb.EXAMPLES)
     if verb is prepare:
         kind = prepare.with_options_of_cases(kind)

@@ -22,7 +22,7 @@ EXAMPLES = """\
 """
 
 Rows = list[dict[str, Any]]
-What = Literal["cases", "recipes", "fields", "devices"]
+What = Literal["cases", "recipes", "fields", "devices", "launchers"]
 
 
 def _cases(loaded: Sequence[Case]) -> Rows:
@@ -96,6 +96,23 @@ def _devices(_: Sequence[Case]) -> Rows:
     ]
 
 
+def _launchers(_: Sequence[Case]) -> Rows:
+    from trainmark.launch import launchers
+    from trainmark.launch.site import default_file, read_site
+
+    site, file = read_site(None), default_file()
+    return [
+        {
+            "name": name,
+            "here": "yes" if why is None else f"no: {why}",
+            "taken": "by default" if name == site.launcher else "if named",
+            "site": str(file) if file.exists() else "-",
+        }
+        for name in launchers.NAMES
+        for why in [None if name == launchers.LOCAL else launchers.load(name).absent(site)]
+    ]
+
+
 def _peaks(product: str) -> str:
     """Return the published dense peaks of a product, with the evidence of each."""
     from trainmark.devices.peaks import dense_peaks
@@ -105,7 +122,10 @@ def _peaks(product: str) -> str:
     return f"{product}: {', '.join(rates)}" if found else ""
 
 
-_SECTIONS = {"cases": _cases, "recipes": _recipes, "fields": _fields, "devices": _devices}
+_SECTIONS = {
+    "cases": _cases, "recipes": _recipes, "fields": _fields, "devices": _devices,
+    "launchers": _launchers,
+}  # fmt: skip
 
 
 def _gather(names: Sequence[str]) -> dict[str, Rows]:
@@ -113,7 +133,7 @@ def _gather(names: Sequence[str]) -> dict[str, Rows]:
     from trainmark import cases
 
     loaded: Sequence[Case] = ()
-    if names != ("devices",):
+    if not set(names) <= {"devices", "launchers"}:
         loaded, faults = cases.load_all()
         say_faults(faults)
     return {name: _SECTIONS[name](loaded) for name in names}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -19,6 +21,7 @@ from trainmark.errors import EXIT_FAILED, UsageError
 
 if TYPE_CHECKING:
     from trainmark.launch.series import Choices
+    from trainmark.launch.site import Site
     from trainmark.planning.plan import Plan
 
 NAME = "run"
@@ -29,6 +32,7 @@ EXAMPLES = """\
   trainmark run distilbert_sst2 --data data/sst2 --recipe standard --nproc 8 bs=96
   trainmark run distilbert_sst2 --dry-run            print the plan, start nothing
   trainmark run plans/demo.yaml                      several runs; again: what is left
+  trainmark run gpt_megatron --launcher slurm --nnodes 2 --nproc 8 --site site.yaml
 """
 
 
@@ -45,7 +49,18 @@ def command(
         str | None,
         typer.Option(help="Name or torch type of `list devices`; default: the first here."),
     ] = None,
-    nproc: Annotated[int | None, typer.Option(min=1, help="Ranks on this machine.")] = None,
+    nproc: Annotated[int | None, typer.Option(min=1, help="Ranks on each machine.")] = None,
+    nnodes: Annotated[int | None, typer.Option(min=1, help="Machines.")] = None,
+    launcher: Annotated[
+        str | None, typer.Option(help="One of `list launchers`; default: the site's, or local.")
+    ] = None,
+    site: Annotated[
+        Path | None, typer.Option(help="File with a site's settings; see docs/launchers.md.")
+    ] = None,
+    hosts: Annotated[Path | None, typer.Option(help="File with a host a line, for ssh.")] = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Submit and return; `trainmark attach RUN` goes on.")
+    ] = False,
     repeat: Annotated[int | None, typer.Option(min=1, help="Launches, one after another.")] = None,
     timeout: Annotated[
         float | None, typer.Option(help="Seconds after which a launch is stopped.")
@@ -69,23 +84,28 @@ def command(
     from trainmark import devices
     from trainmark.data.generated import default_root
     from trainmark.launch.series import Choices
+    from trainmark.launch.site import read_site
     from trainmark.planning.overrides import parse_assignments
     from trainmark.planning.plan import PASSED_OVER, resolve
     from trainmark.planning.plan_file import is_plan_file
 
+    settings = read_site(site)
+    if hosts is not None:
+        settings = settings.with_hosts(hosts)
     if device is None:  # the first that works is taken: say which do not
         say_faults(devices.load_all()[1])
     if is_plan_file(case):
         given = {
             "KEY=VALUE": overrides, "--recipe": recipe, "--nproc": nproc, "--repeat": repeat,
-            "--peak-tflops": peak_tflops,
+            "--peak-tflops": peak_tflops, "--nnodes": nnodes, "--launcher": launcher,
+            "--detach": detach or None,
         }  # fmt: skip
         _refuse_options(case, [name for name, value in given.items() if value not in (None, [])])
         choices = Choices(
             data=data, device=device, out=out, timeout_s=timeout, seed=seed,
             sample_every_s=sample_every,
         )  # fmt: skip
-        _run_plan_file(Path(case), choices, dry_run=dry_run, as_json=as_json, quiet=quiet)
+        _run_plan_file(Path(case), choices, settings, dry_run=dry_run, as_json=as_json, quiet=quiet)
         return
     plan = resolve(
         case,
@@ -93,6 +113,7 @@ def command(
         overrides=parse_assignments(overrides or []),
         data_dir=data,
         device_name=device,
+        nnodes=nnodes,
         nproc=nproc,
         repeat_count=repeat,
         timeout_s=timeout,
@@ -100,35 +121,73 @@ def command(
         sample_every_s=sample_every,
         peak_tflops=peak_tflops,
         run_dir=out,
+        elsewhere=settings.elsewhere(launcher),
         generated_root=default_root(),
     )
     if PASSED_OVER in plan.labels:
         say_faults(devices.unusable())
         say(f"trainmark: runs on {plan.device.vendor} instead", err=True)
     if dry_run:
-        _print_dry_run(plan, as_json=as_json)
+        _print_dry_run(plan, settings, as_json=as_json)
+    elif detach:
+        _submit(plan, settings)
     else:
-        _run_once(plan, as_json=as_json, quiet=quiet)
+        _run_once(plan, settings, as_json=as_json, quiet=quiet)
 
 
-def _print_dry_run(plan: Plan, *, as_json: bool) -> None:
-    from trainmark.launch.local import command as launch_command
+def _print_dry_run(plan: Plan, site: Site, *, as_json: bool) -> None:
+    """Print the plan, or the text that submits it; start nothing."""
+    from trainmark.launch import launchers
+    from trainmark.launch.local import command as rank_command
+    from trainmark.launch.submission import whole
 
-    argv = launch_command(plan, python="python")
-    if as_json:
-        say_json({"plan": plan.model_dump(mode="json"), "command": argv}, indent=2)
+    if plan.node_processes == 0:
+        argv = rank_command(plan, python="python")
+        if as_json:
+            say_json({"plan": plan.model_dump(mode="json"), "command": argv}, indent=2)
+            return
+        say(plan.model_dump_json(indent=2))
+        same = [word for word in sys.argv[1:] if word != "--dry-run"]
+        say(f"to run it: {shlex.join(['trainmark', *same])}", err=True)
+        say(f"each of {plan.nproc} rank(s) would run: {' '.join(argv)}", err=True)
         return
-    say(plan.model_dump_json(indent=2))
-    say(f"each of {plan.nproc} rank(s) would run: {' '.join(argv)}", err=True)
+    launcher = launchers.load(plan.launcher)
+    command = whole(launcher.command(plan, site), plan, site)
+    if as_json:
+        told = {"argv": command.argv, "env": command.env, "files": command.files}
+        say_json({"plan": plan.model_dump(mode="json"), "command": told}, indent=2)
+        return
+    say(command.script(Path(plan.run_dir)))
+    say(f"then, to wait for it: trainmark attach {shlex.quote(plan.run_dir)}", err=True)
 
 
-def _run_once(plan: Plan, *, as_json: bool, quiet: bool) -> None:
+def _submit(plan: Plan, site: Site) -> None:
+    """Submit ``plan`` and return at once."""
+    from trainmark.launch import launchers
+    from trainmark.launch.submission import start
+
+    can = plan.node_processes > 0 and launchers.load(plan.launcher).detaches
+    if not can or plan.repeat_count > 1:
+        raise UsageError(
+            "several launches cannot be detached"
+            if can
+            else f"{plan.launcher} does not go on alone",
+            where="--detach",
+            rule="an engine must keep the job, and a job is one launch",
+            remedy="leave out --detach, or choose slurm, kubernetes or ray and --repeat 1",
+        )
+    job = start(plan, site)
+    folder = from_here(Path(plan.run_dir))
+    say(f"submitted {job.id}; to wait for it: trainmark attach {shlex.quote(str(folder))}")
+
+
+def _run_once(plan: Plan, site: Site, *, as_json: bool, quiet: bool) -> None:
     """Launch ``plan`` as often as it says, print its records, and end with their exit code."""
     from trainmark.launch.repeats import launches
     from trainmark.launch.stopping import stop_signals_noted
 
     with stop_signals_noted() as request:
-        records = launch_and_write(plan, request, label=plan.case, quiet=quiet)
+        records = launch_and_write(plan, request, site=site, label=plan.case, quiet=quiet)
     folders = [Path(single.run_dir) for single in launches(plan)]
     stopped = len(records) < plan.repeat_count
     with verdict_stands():
@@ -143,7 +202,7 @@ def _run_once(plan: Plan, *, as_json: bool, quiet: bool) -> None:
 
 
 def _run_plan_file(
-    path: Path, choices: Choices, *, dry_run: bool, as_json: bool, quiet: bool
+    path: Path, choices: Choices, site: Site, *, dry_run: bool, as_json: bool, quiet: bool
 ) -> None:
     """Run what is left of a plan file, print all of it, and end with its exit code."""
     from trainmark.data.generated import default_root
@@ -165,7 +224,7 @@ def _run_plan_file(
                 entries,
                 request,
                 launch=lambda plan, label: launch_and_write(
-                    plan, request, label=label, quiet=quiet
+                    plan, request, site=site, label=label, quiet=quiet
                 ),
                 said=(lambda _: None) if quiet else end_line,
             )

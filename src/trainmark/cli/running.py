@@ -15,12 +15,15 @@ from trainmark.cli.output import say, say_json
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from trainmark.launch.site import Site
     from trainmark.launch.stopping import StopRequest
     from trainmark.planning.plan import Plan
     from trainmark.results.record import Record
 
 
-def launch_and_write(plan: Plan, request: StopRequest, *, label: str, quiet: bool) -> list[Record]:
+def launch_and_write(
+    plan: Plan, request: StopRequest, *, site: Site, label: str, quiet: bool
+) -> list[Record]:
     """Launch as often as the plan says and write the pages; return the records.
 
     They are fewer than the plan says where ``request`` came to hold a signal.
@@ -29,12 +32,14 @@ def launch_and_write(plan: Plan, request: StopRequest, *, label: str, quiet: boo
     from trainmark.launch.repeats import launch_all, launches
     from trainmark.report.files import write_pages, write_repeats
 
-    for one in devices.occupants(plan.device.vendor, plan.nproc):
+    here = plan.node_processes == 0
+    for one in devices.occupants(plan.device.vendor, plan.nproc) if here else ():
         if one.computes:
             say(f"trainmark: {one.said()}: figures of this run must not be quoted", err=True)
     records = launch_all(
         plan,
         request,
+        site=site,
         label=label,
         quiet=quiet,
         ended=lambda record, folder: write_pages([record], folder),

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     Topology = Mapping[int, Sequence[tuple[int, ...]]]
 
 SWITCH = "TRAINMARK_PIN"  # 0: ranks are not pinned
-PLACEMENT_VARIABLE = "TRAINMARK_PLACEMENT"  # what the launcher tells a rank
+PLACEMENT_VARIABLE = "TRAINMARK_PLACEMENT"  # what the launcher tells the ranks of a machine
 # https://docs.kernel.org/admin-guide/cputopology.html, 2026-11-22: lists as ``0-3,8``.
 _RANGE = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?", re.ASCII)
 
@@ -47,9 +47,10 @@ class Placement:
     threads: int
     why_not: str | None = None
 
-    def told(self) -> str:
-        """Return it as ``take`` reads it."""
-        return json.dumps(asdict(self) | {"cores": compact(self.cores)})
+
+def told(placed: Iterable[Placement]) -> str:
+    """Return the placements of a machine's ranks, by local rank, as ``take`` reads them."""
+    return json.dumps([asdict(one) | {"cores": compact(one.cores)} for one in placed])
 
 
 def parse_cores(text: str) -> list[int]:
@@ -205,7 +206,7 @@ def placements(
     )
 
 
-def take(told: str | None) -> dict[str, Any] | None:
+def take(told: str | None, local_rank: int) -> dict[str, Any] | None:
     """Pin this process as the launcher told it; return the placement that is then in effect.
 
     Args:
@@ -213,7 +214,7 @@ def take(told: str | None) -> dict[str, Any] | None:
     """
     if told is None:
         return None
-    wanted: dict[str, Any] = json.loads(told)
+    wanted: dict[str, Any] = json.loads(told)[local_rank]
     if wanted["why_not"] is None:
         try:
             os.sched_setaffinity(0, parse_cores(wanted["cores"]))

@@ -41,7 +41,7 @@ POLL_S = 0.1
 
 def command(plan: Plan, *, python: str) -> list[str]:
     """Return the command line of every rank of ``plan``; its environment says which it is."""
-    return [python, "-m", "trainmark.measure.worker", plan.run_dir]
+    return [python, "-m", processes.WORKER_MODULE, plan.run_dir]
 
 
 def rank_environment(rank: int, *, ranks: int, port: int) -> dict[str, str]:
@@ -76,9 +76,9 @@ def started(
     ranks: list[subprocess.Popen[bytes]] = []
     try:
         with held_port() as port:
-            for rank, placement in enumerate(placed):
+            for rank in range(len(placed)):
                 own = variables | rank_environment(rank, ranks=len(placed), port=port)
-                own[numa.PLACEMENT_VARIABLE] = placement.told()
+                own[numa.PLACEMENT_VARIABLE] = numa.told(placed)
                 process = subprocess.Popen(
                     argv, env=own, cwd=_working_directory(), stdin=subprocess.DEVNULL,
                     stdout=stdout, stderr=stderr, start_new_session=True,
@@ -174,7 +174,7 @@ def _run_ranks(
     oom_kills_before = processes.oom_kills()
     cpu_before = processes.CpuUse.now()
     words, pipe = command(plan, python=sys.executable), subprocess.PIPE  # for a failing rank
-    with (Path(plan.run_dir) / RANKS_LOG).open("wb") as log, sampled(plan, log):
+    with (Path(plan.run_dir) / RANKS_LOG).open("wb") as log, sampled(plan, Path(plan.run_dir), log):
         with started(plan.run_id, words, variables, placed, stdout=pipe, stderr=log) as ranks:
             stop = _watch(ranks, plan, reason_to_stop)
             failures = [] if stop else _failures(ranks)

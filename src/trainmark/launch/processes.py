@@ -10,6 +10,7 @@ import os
 import resource
 import signal
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,9 +24,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 RUN_VARIABLE = "TRAINMARK_RUN"
+WORKER_MODULE = "trainmark.measure.worker"
 _KILL_ROUNDS = 50
 _ROUND_S = 0.1
 _STACKS_PATIENCE_S = 5
+
+
+def mark(run_id: str, node: int | None) -> str:
+    """Return the value of ``RUN_VARIABLE`` of a node's ranks; nodes may share a machine."""
+    return run_id if node is None else f"{run_id}.node{node}"
 
 
 def of_run(run_id: str, variable: str = RUN_VARIABLE) -> list[psutil.Process]:
@@ -35,6 +42,16 @@ def of_run(run_id: str, variable: str = RUN_VARIABLE) -> list[psutil.Process]:
         variable: the environment variable that holds it.
     """
     return [process for value, process in _carriers(variable) if value == run_id]
+
+
+def ranks(run_id: str) -> dict[int, psutil.Process]:
+    """Return the living rank processes of a run on this machine, by rank."""
+    found = {}
+    for process in of_run(run_id):
+        with suppress(psutil.Error):  # ended meanwhile
+            if WORKER_MODULE in process.cmdline() and process.environ().get("RANK", "").isdigit():
+                found[int(process.environ()["RANK"])] = process
+    return dict(sorted(found.items()))
 
 
 def alive_runs(variable: str = RUN_VARIABLE) -> dict[str, list[int]]:
@@ -85,7 +102,9 @@ def kill_run(run_id: str, variable: str = RUN_VARIABLE) -> list[int]:
 
 
 def save_stacks(
-    ranks: Sequence[subprocess.Popen[bytes]], files: Sequence[Path], signal_number: int
+    ranks: Sequence[subprocess.Popen[bytes] | psutil.Process],
+    files: Sequence[Path],
+    signal_number: int,
 ) -> list[str]:
     """Make every rank write its stacks; return the names of the files that were written.
 
@@ -93,8 +112,9 @@ def save_stacks(
     continued: it handles the pending signal first.
     """
     for rank in ranks:
-        rank.send_signal(signal_number)
-        rank.send_signal(signal.SIGCONT)
+        with suppress(psutil.NoSuchProcess):
+            rank.send_signal(signal_number)
+            rank.send_signal(signal.SIGCONT)
     deadline = time.monotonic() + _STACKS_PATIENCE_S
     before: list[int] = []
     while time.monotonic() < deadline:
@@ -105,7 +125,7 @@ def save_stacks(
         time.sleep(_ROUND_S)
     for rank, path in zip(ranks, files, strict=True):
         if not path.exists() or path.stat().st_size == 0:
-            state = "gone" if rank.poll() is not None else psutil.Process(rank.pid).status()
+            state = psutil.Process(rank.pid).status() if psutil.pid_exists(rank.pid) else "gone"
             path.write_text(f"no stack: the process did not answer (state: {state})\n")
     return [path.name for path in files]
 

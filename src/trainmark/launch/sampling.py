@@ -15,9 +15,11 @@ from typing import IO, TYPE_CHECKING
 import psutil
 
 from trainmark.launch import processes
+from trainmark.measure.events import telemetry_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from trainmark.planning.plan import Plan
 
@@ -27,18 +29,20 @@ _PATIENCE_S = 2.0
 
 
 @contextmanager
-def sampled(plan: Plan, log: IO[bytes]) -> Iterator[None]:
+def sampled(plan: Plan, run_dir: Path, log: IO[bytes], node: int | None = None) -> Iterator[None]:
     """Sample while the block runs, if the plan says so; waits neither for the first sample.
 
     Args:
+        node: number of this machine; None: of a run on one machine.
         log: gets what the sampler prints: why it could not begin.
     """
     if plan.sample_every_s == 0:
         yield
         return
-    own = {processes.RUN_VARIABLE: "", SAMPLER_VARIABLE: plan.run_id}
+    own_id = processes.mark(plan.run_id, node)
+    own = {processes.RUN_VARIABLE: "", SAMPLER_VARIABLE: own_id}
     process = subprocess.Popen(
-        [sys.executable, "-m", _MODULE, plan.run_dir],
+        [sys.executable, "-m", _MODULE, str(run_dir), telemetry_file(node)],
         env=os.environ | processes.import_variables() | own,
         stdin=subprocess.PIPE,  # its end tells the sampler to end, also if the launcher died
         stdout=subprocess.DEVNULL,
@@ -50,7 +54,7 @@ def sampled(plan: Plan, log: IO[bytes]) -> Iterator[None]:
     finally:
         assert process.stdin is not None
         process.stdin.close()
-        end(plan.run_id)
+        end(own_id)
         with suppress(subprocess.TimeoutExpired):
             process.wait(_PATIENCE_S)  # adds its processor time to that of our ended children
 

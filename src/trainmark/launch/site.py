@@ -17,6 +17,8 @@ from pydantic import AfterValidator, Field, ValidationError
 from trainmark.data import yaml_text
 from trainmark.data.json_documents import Frozen
 from trainmark.errors import UsageError, nearest
+from trainmark.launch.launchers import LOCAL, NAMES
+from trainmark.planning.capabilities import Elsewhere
 
 Port = Annotated[int, Ge(1), Le(65_535)]
 Count = Annotated[int, Ge(1), Le(1_000_000)]
@@ -147,6 +149,26 @@ class Site(Frozen):
     kubernetes: KubernetesSite = Field(default_factory=KubernetesSite)
     ray: RaySite = Field(default_factory=RaySite)
     ssh: SshSite = Field(default_factory=SshSite)
+
+    def elsewhere(self, launcher: str | None) -> Elsewhere | None:
+        """Return the machines that ``--launcher`` or this file names; None: this one."""
+        name = launcher or self.launcher
+        if name == LOCAL:
+            return None
+        if name not in NAMES:
+            raise UsageError(
+                f"unknown launcher {name!r}", where="--launcher", remedy=nearest(name, NAMES)
+            )
+        return Elsewhere(
+            launcher=name,
+            device=self.device,
+            nodes=self.nodes,
+            devices_per_node=self.devices_per_node,
+        )
+
+    def with_hosts(self, file: Path) -> Site:
+        """Return these settings with another file of hosts."""
+        return self.model_copy(update={"ssh": self.ssh.model_copy(update={"hosts": file})})
 
 
 def default_file() -> Path:

@@ -193,7 +193,9 @@ def main(asked: Asked) -> None:
     die_with_parent()
     if os.getppid() != asked.launcher:
         sys.exit("the launcher died")
-    placement = numa.take(os.environ.get(numa.PLACEMENT_VARIABLE))  # before torch starts threads
+    placement = numa.take(
+        os.environ.get(numa.PLACEMENT_VARIABLE), int(os.environ["LOCAL_RANK"])
+    )  # before torch starts threads
     rank = int(os.environ["RANK"])
     found = json.dumps({"placement": placement, **run_rank(asked, rank)}, allow_nan=False)
     with os.fdopen(results, "wb", buffering=0) as file:

@@ -21,7 +21,18 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LAUNCHER_FILE = "events.launcher.jsonl"
+JOB_EVENTS_FILE = "events.job.jsonl"  # what an engine said of the job
 TELEMETRY_FILE = "telemetry.jsonl"
+
+
+def node_file(node: int) -> str:
+    """Return the name of the event file of one machine's node process."""
+    return f"events.node{node}.jsonl"
+
+
+def telemetry_file(node: int | None) -> str:
+    """Return the name of a machine's samples; None: of a run on one machine."""
+    return TELEMETRY_FILE if node is None else f"telemetry.node{node}.jsonl"
 
 
 def rank_file(rank: int) -> str:

@@ -1,7 +1,7 @@
 """Sample devices and host while the ranks of a run work, in a process of its own.
 
-Started as ``python -m trainmark.measure.sampler RUN_DIR`` by the launcher, before the first rank;
-ends when its standard input is closed. Writes ``telemetry.jsonl``. A vendor's monitor and slow
+Started as ``python -m trainmark.measure.sampler RUN_DIR FILE`` by the launcher, before the
+first rank; ends when its standard input is closed. Writes FILE there. A vendor's monitor and slow
 tools are read in threads, so that one that hangs delays nothing else. Nothing that fails here
 fails the run: it leaves a ``fault`` event. Imports neither torch nor pydantic.
 """
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from trainmark.measure.events import TELEMETRY_FILE, EventWriter
+from trainmark.measure.events import EventWriter
 from trainmark.measure.host import Host
 from trainmark.measure.sample_log import SampleLog, line_of
 from trainmark.protocols import MonitorFault
@@ -213,11 +213,11 @@ def _give_way() -> None:
         Path("/proc/self/autogroup").write_text(str(_LOWEST_PRIORITY))
 
 
-def main(run_dir: Path) -> int:
+def main(run_dir: Path, file: str) -> int:
     """Sample until standard input is closed, then end everything that was started."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # meant for the launcher
         signal.signal(number, signal.SIG_IGN)
-    log = SampleLog(EventWriter(run_dir / TELEMETRY_FILE, time.perf_counter_ns))
+    log = SampleLog(EventWriter(run_dir / file, time.perf_counter_ns))
 
     def stopped(seconds: float) -> bool:
         return bool(select.select([sys.stdin], [], [], max(0.0, seconds))[0])
@@ -231,4 +231,4 @@ def main(run_dir: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2]))

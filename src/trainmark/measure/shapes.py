@@ -234,12 +234,42 @@ class Machine(TypedDict, total=False):
     device_users: list[DeviceUser]
 
 
+class _Synced(_Event):
+    """After the first barrier of all ranks, which they leave at about the same time."""
+
+    event: Literal["synced"]
+    unix_ns: Nanoseconds
+
+
+class _Refused(_Event):
+    """Why a node did not start its ranks."""
+
+    event: Literal["refused"]
+    unix_ns: Nanoseconds
+    message: Said
+
+
+class _Job(_Event):
+    """A new state of the engine's job; see ``launch.contract.JobState``."""
+
+    event: Literal["job"]
+    phase: Literal["waiting", "running", "ended"]
+    said: str
+    ending: Literal[
+        "completed", "failed", "cancelled", "timed_out", "preempted", "node_lost",
+        "out_of_memory", "refused", "unknown",
+    ] | None  # fmt: skip
+    exit_code: Annotated[int, Ge(-(2**31)), Le(2**31)] | None
+    lost: list[Rank]
+
+
 class _Launch(_Event):
     event: Literal["launch"]
     unix_ns: Nanoseconds
     started: str
     argv: list[str]
     environment: Machine
+    node: NotRequired[Rank]
 
 
 @with_config(_SHAPE)
@@ -329,6 +359,9 @@ _KNOWN: TypeAdapter[Any] = TypeAdapter(
         | _Error
         | _End
         | _Launch
+        | _Synced
+        | _Refused
+        | _Job
         | _AgentExit
         | _Stop
         | _OomKills,

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from trainmark.measure.events import LAUNCHER_FILE, EventFile, rank_file
+from trainmark.measure.nodes import NodeTimeline, account, align, read_nodes
 from trainmark.measure.shapes import read_event
 from trainmark.measure.step_series import RankSteps, Series
 from trainmark.protocols import Counts, RankWork
@@ -90,6 +91,7 @@ class RankTimeline:
     epochs: int = 0
     evaluations: list[dict[str, Any]] = field(default_factory=list)
     parameters: dict[str, Any] | None = None
+    synced: dict[str, Any] | None = None
     facts: dict[str, Any] = field(default_factory=dict)
     trained: dict[str, Any] = field(default_factory=dict)
     result: dict[str, Any] = field(default_factory=dict)
@@ -150,6 +152,20 @@ class RankTimeline:
         """Tell whether the last evaluation reached the target."""
         return bool(self.evaluations and self.evaluations[-1]["target_reached"])
 
+    def move(self, shift_ns: int) -> None:
+        """Move every time to a clock that shows ``shift_ns`` more."""
+        for name in ("start_ns", "end_ns", "last_ns", "first_window_ns"):
+            if getattr(self, name) is not None:
+                setattr(self, name, getattr(self, name) + shift_ns)
+        for phase in self.phases.values():
+            phase.start_ns += shift_ns
+            phase.end_ns += shift_ns
+        events = [self.trained, *self.evaluations, *filter(None, [self.error])]
+        for event in filter(None, events):
+            for name in ("t_ns", "start_ns", "end_ns"):
+                if name in event:
+                    event[name] += shift_ns
+
     def wall_ns(self, launch_ns: int) -> int | None:
         """Return the time from launcher start to this rank's last event or observed end."""
         return None if self.last_ns is None else self.last_ns + self.unfinished_ns - launch_ns
@@ -186,6 +202,7 @@ class RunTimeline:
     series: Series
     launcher: dict[str, dict[str, Any]]  # its events by their names
     launcher_malformed_lines: int = 0
+    nodes: list[NodeTimeline] = field(default_factory=list)  # empty: one machine
 
     @property
     def launch_ns(self) -> int:
@@ -237,6 +254,8 @@ def read_rank(path: Path, rank: int, series: Series) -> RankTimeline:
                 timeline.spans_ns[event["name"]] += event["end_ns"] - event["start_ns"]
             case "start":
                 timeline.start_ns, timeline.pid = event["t_ns"], event["pid"]
+            case "synced":
+                timeline.synced = event
             case "facts":
                 timeline.facts = event
             case "evaluate":
@@ -278,8 +297,11 @@ def _add_check(timeline: RankTimeline, event: dict[str, Any]) -> None:
     timeline.spans_ns["check"] += spent_ns
 
 
-def read_run(run_dir: Path, world_size: int) -> RunTimeline:
+def read_run(run_dir: Path, world_size: int, nodes: int = 0) -> RunTimeline:
     """Read every event file of ``run_dir``; a missing one is a rank that never started.
+
+    Args:
+        nodes: that had a node process; 0: the launcher started the ranks itself.
 
     Raises:
         OSError: no launcher's events, or an unreadable file.
@@ -294,12 +316,16 @@ def read_run(run_dir: Path, world_size: int) -> RunTimeline:
     for rank in range(world_size):
         path = run_dir / rank_file(rank)
         ranks.append(read_rank(path, rank, series) if path.exists() else RankTimeline(rank))
+    of_nodes = read_nodes(run_dir, nodes, world_size // nodes) if nodes else []
+    align(of_nodes, ranks)
+    launcher = account(launcher, of_nodes, run_dir)
     seen_ns = _seen_ns(launcher)
     for item in ranks:
         silent = item.end_ns is None and item.error is None and item.last_ns is not None
         if silent and seen_ns:
             item.unfinished_ns = max(0, min(seen_ns) - (item.last_ns or 0))
-    return RunTimeline(ranks, series, launcher, launcher_file.malformed_lines)
+    malformed = launcher_file.malformed_lines + sum(node.malformed_lines for node in of_nodes)
+    return RunTimeline(ranks, series, launcher, malformed, of_nodes)
 
 
 def _seen_ns(launcher: dict[str, dict[str, Any]]) -> list[int]:

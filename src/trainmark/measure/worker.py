@@ -22,7 +22,7 @@ from trainmark.measure.events import EventWriter, rank_file
 from trainmark.measure.failure import error_report
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from trainmark.measure.parameters import ParameterCheck
     from trainmark.protocols import Device, Job, JobContext
@@ -33,6 +33,8 @@ clock = time.perf_counter_ns
 # step with a learning rate above 0, the second or third.
 _GRADIENT_LOOKS = 5
 _LONGEST_COLLECTIVE_S = 30 * 86_400.0
+NODE_VARIABLE = "TRAINMARK_NODE"  # what the node process tells its ranks of the node
+DATA_VARIABLE = "TRAINMARK_DATA"  # the folder of the data where a node has another one
 ARTIFACTS_DIR = "artifacts"  # files that a job saves in the run's folder
 
 
@@ -73,8 +75,12 @@ class Rank:
         self.events.emit("span", name=name, start_ns=start_ns, end_ns=clock())
 
 
-def _connect(backend: str, run_timeout_s: float) -> None:
-    """Join the other ranks."""
+def _alone() -> None:
+    """Wait for no other rank."""
+
+
+def _connect(backend: str, run_timeout_s: float) -> Callable[[], None]:
+    """Join the other ranks; return what waits for all of them."""
     from datetime import timedelta
 
     import torch
@@ -83,6 +89,8 @@ def _connect(backend: str, run_timeout_s: float) -> None:
     # about 292 years a timeout overflows in nanoseconds and collectives hang at once.
     seconds = min(2 * run_timeout_s, _LONGEST_COLLECTIVE_S)
     torch.distributed.init_process_group(backend, timeout=timedelta(seconds=seconds))
+    barrier: Callable[[], None] = torch.distributed.barrier
+    return barrier
 
 
 def run_rank(rank: Rank, run_dir: Path, number: int, local_rank: int) -> None:
@@ -91,6 +99,7 @@ def run_rank(rank: Rank, run_dir: Path, number: int, local_rank: int) -> None:
         import torch
 
         from trainmark import cases, devices
+        from trainmark.measure.agreement import refuse_other_packages
         from trainmark.measure.fit import memory_that_fits
         from trainmark.measure.loop import MeasuredLoop, Schedule
         from trainmark.measure.parameters import ParameterCheck
@@ -105,18 +114,18 @@ def run_rank(rank: Rank, run_dir: Path, number: int, local_rank: int) -> None:
         vendor = devices.choose(plan.device.vendor)
         rank.device = device = vendor.open(local_rank, plan.nproc)
         distributed = plan.world_size > 1
-        if distributed:
-            _connect(vendor.collective_backend, recipe.timeout_s)
-        barrier = torch.distributed.barrier if distributed else lambda: None
+        barrier = _connect(vendor.collective_backend, recipe.timeout_s) if distributed else _alone
         flags = device.set_precision(recipe.precision)
         torch.manual_seed(recipe.seed)
         job_module = cases.part(case.name, "job")
     with rank.span("preflight"):
         barrier()
+        rank.events.emit("synced", unix_ns=time.time_ns())  # aligns the clocks of nodes
+        refuse_other_packages(os.environ.get(NODE_VARIABLE), plan.nnodes)
         matmul = device.matmul_rate(recipe.precision)
         context = JobContext(
             recipe=recipe,
-            data_dir=Path(plan.data.folder),
+            data_dir=Path(os.environ.get(DATA_VARIABLE) or plan.data.folder),
             rank=number,
             world_size=plan.world_size,
             device=device,
@@ -240,7 +249,7 @@ def main(run_dir: Path) -> int:
     with (run_dir / stacks_file(number)).open("w") as stacks:
         faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True)
         rank = Rank(run_dir, number)
-        rank.placement = numa.take(os.environ.get(numa.PLACEMENT_VARIABLE))
+        rank.placement = numa.take(os.environ.get(numa.PLACEMENT_VARIABLE), local_rank)
         rank.events.emit("start", rank=number, pid=os.getpid(), unix_ns=time.time_ns())
         try:
             run_rank(rank, run_dir, number, local_rank)

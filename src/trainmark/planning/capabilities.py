@@ -6,6 +6,7 @@ or folders.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trainmark import devices
@@ -54,9 +55,9 @@ def refuse_incapable(vendor: Vendor, request: Request, *, ranks_share_cores: boo
     if request.nnodes > 1:
         raise EnvironmentFault(
             f"{request.nnodes} machines needed, the local launcher has 1",
-            where="CASE or --recipe",
-            rule="a run has one machine; a recipe for several may be run on one",
-            remedy="give --nproc, the ranks on this machine",
+            where="CASE, --recipe or --nnodes",
+            rule="several machines need an engine or ssh",
+            remedy="add --launcher (see `trainmark list launchers`), or --nproc for one machine",
         )
     refuse_ranks(vendor, request.recipe, request.nproc, ranks_share_cores=ranks_share_cores)
 
@@ -76,6 +77,62 @@ def refuse_ranks(vendor: Vendor, recipe: Recipe, nproc: int, *, ranks_share_core
             rule="each rank has a device of its own",
             remedy=f"use --nproc {here} or less; see `trainmark list devices`",
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Elsewhere:
+    """The machines that a launcher starts a run on, as the site's file describes them.
+
+    Args:
+        device: vendor of their devices; None: as ``--device`` says, or as this machine has.
+        nodes: that a run may have; None: unknown.
+        devices_per_node: None: unknown.
+    """
+
+    launcher: str
+    device: str | None = None
+    nodes: int | None = None
+    devices_per_node: int | None = None
+
+    def vendor(self, chosen: str | None) -> Vendor:
+        """Return the vendor of the nodes' devices, which need not be on this machine.
+
+        Raises:
+            UsageError: no vendor is called so.
+        """
+        name = chosen or self.device
+        if name is None:
+            return devices.choose(None)
+        known = devices.all_vendors()
+        if name in known:
+            return known[name]
+        of_type = [one for one in known.values() if one.torch_type == name]
+        if len(of_type) == 1:
+            return of_type[0]
+        raise UsageError(
+            f"device {name!r} does not name one vendor",
+            where="--device",
+            rule="this machine cannot tell what devices the nodes have",
+            remedy=nearest(name, known),
+        )
+
+    def refuse_incapable(self, vendor: Vendor, request: Request) -> None:
+        """Refuse what the nodes do not have.
+
+        Raises:
+            EnvironmentFault: more nodes or devices than the site has.
+        """
+        for asked, most, unit, option in (
+            (request.nnodes, self.nodes, "nodes", "--nnodes"),
+            (request.nproc, self.devices_per_node, f"{vendor.name} devices on a node", "--nproc"),
+        ):
+            if most is not None and asked > most:
+                raise EnvironmentFault(
+                    f"{asked} {unit} needed, the site has {most}",
+                    where=option,
+                    rule="as its site file says",
+                    remedy=f"use {option} {most} or less, or correct the site file",
+                )
 
 
 def _accelerator() -> Vendor:

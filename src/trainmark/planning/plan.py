@@ -41,6 +41,7 @@ from trainmark.spec import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from trainmark.planning.capabilities import Elsewhere
     from trainmark.planning.requests import Request
     from trainmark.spec import DataFacts
 
@@ -169,7 +170,7 @@ class Plan(Frozen):
     nproc: PositiveInt
     repeat_index: PositiveInt
     repeat_count: PositiveInt
-    launcher: Literal["local"] = "local"
+    launcher: str = "local"
     data: PlannedData
     run_dir: str
     sample_every_s: Annotated[float, Field(ge=0, le=3_600)] = Field(
@@ -180,6 +181,11 @@ class Plan(Frozen):
     def world_size(self) -> int:
         """Ranks over all machines."""
         return self.nnodes * self.nproc
+
+    @property
+    def node_processes(self) -> int:
+        """Node processes that start the ranks; 0 where the launcher does."""
+        return 0 if self.launcher == "local" else self.nnodes
 
     def load_case(self) -> Case:
         """Return the case this plan runs."""
@@ -303,6 +309,7 @@ def resolve(
     sample_every_s: float | None = None,
     peak_tflops: float | None = None,
     run_dir: Path | None = None,
+    elsewhere: Elsewhere | None = None,
     generated_root: Path,
     now: datetime | None = None,
     run_token: str | None = None,
@@ -312,6 +319,7 @@ def resolve(
     Args:
         case_word: a case's name, alias or key.
         run_dir: where the run goes; none: a new folder under ``./runs``.
+        elsewhere: the machines of a launcher; None: this one.
         generated_root: the cache of generated data.
 
     Generates a generated recipe's data into ``generated_root`` when it is not there yet.
@@ -338,8 +346,12 @@ def resolve(
     nnodes, nproc, repeat_count = request.nnodes, request.nproc, request.repeat_count
     data = cases.part(case.name, "data")
     asked_for = device_name or case_key.vendor_of(request.hardware)
-    vendor = devices.choose(asked_for)
-    refuse_incapable(vendor, request, ranks_share_cores=True)
+    if elsewhere is None:
+        vendor = devices.choose(asked_for)
+        refuse_incapable(vendor, request, ranks_share_cores=True)
+    else:
+        vendor = elsewhere.vendor(asked_for)
+        elsewhere.refuse_incapable(vendor, request)
     if data_dir is not None:
         # Data from outside has no known best score, whatever recipe trains on it.
         recipe = replace(recipe, data="real")
@@ -356,7 +368,7 @@ def resolve(
         )
     facts: DataFacts = data.check(folder, recipe)
     _check_work(case, recipe, facts, folder)
-    memory = vendor.rank_memory(nproc)
+    memory = vendor.rank_memory(nproc) if elsewhere is None else None
     if memory is not None and hasattr(data, "check_fit"):
         data.check_fit(folder, recipe, nnodes * nproc, memory)
     standard = standard_of(case, request.recipe_name, world=request.world)
@@ -367,8 +379,9 @@ def resolve(
     found = {name: value for name, value in asdict(facts).items() if name != "changed_rules"}
     stamp = (now or datetime.now(UTC)).strftime("%Y%m%dT%H%M%SZ")
     run_id = f"{stamp}-{case.name}-{run_token or secrets.token_hex(3)}"
-    oversubscribed = vendor.counts_cores and nproc > vendor.count()
-    names = vendor.product_names()
+    here = elsewhere is None
+    oversubscribed = here and vendor.counts_cores and nproc > vendor.count()
+    names = vendor.product_names() if here else []
     return Plan(
         suite_version=__version__,
         run_id=run_id,
@@ -387,7 +400,9 @@ def resolve(
             facts,
             oversubscribed=oversubscribed,
             simulated=devices.named_only(vendor),
-            passed_over=asked_for is None and vendor.counts_cores and bool(devices.unusable()),
+            passed_over=(
+                here and asked_for is None and vendor.counts_cores and bool(devices.unusable())
+            ),
         ),
         device=PlannedDevice(
             vendor=vendor.name,
@@ -402,6 +417,7 @@ def resolve(
         repeat_count=repeat_count,
         data=PlannedData(folder=str(folder.resolve()), origin=recipe.data, **found),
         run_dir=_absolute(run_dir or RUNS_DIR / run_id),
+        launcher="local" if elsewhere is None else elsewhere.launcher,
         sample_every_s=request.sample_every_s,
     )
 

@@ -194,7 +194,7 @@ def compute(run_dir: Path) -> Record:
     """
     try:
         plan = Plan.read(run_dir)
-        timeline = read_run(run_dir, plan.world_size)
+        timeline = read_run(run_dir, plan.world_size, plan.node_processes)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RecordError(
             "not a run directory", where=str(run_dir), rule=f"it needs {PLAN_FILE} and events"

@@ -39,7 +39,9 @@ class _Run(NamedTuple):
 def find(timeline: RunTimeline, target: Target | None) -> Ending:
     """Return the ending. A stop from outside takes precedence over the reports of ranks."""
     run = _Run(timeline.launcher, timeline, target)
-    for rule in (_stopped, _ranks_failed, _agent_failed, _events_lost, _target_missed):
+    for rule in (
+        _refused, _job_ended, _stopped, _ranks_failed, _agent_failed, _events_lost, _target_missed,
+    ):  # fmt: skip
         ending = rule(run)
         if ending is not None:
             return ending
@@ -56,6 +58,51 @@ def _signal_name(exit_code: int) -> str:
         return signal.Signals(-exit_code).name
     except ValueError:
         return f"signal {-exit_code}"  # a real-time signal has no name
+
+
+def _refused(run: _Run) -> Ending | None:
+    """Return why a node did not start its ranks."""
+    for node in run.timeline.nodes:
+        refused = node.events.get("refused")
+        if refused is not None:
+            return Ending("failed", _cause("node_refused", Message(**refused["message"])))
+    return None
+
+
+def _job_ended(run: _Run) -> Ending | None:
+    """Return what the engine says where it ended the job; not that the job failed by itself."""
+    job = run.events.get("job")
+    if job is None or job["phase"] != "ended":
+        return None
+    said, ending = job["said"], job["ending"]
+    steps = max((rank.steps for rank in run.timeline.ranks), default=0)
+    by_us = "stop" in run.events and "node" not in run.events["stop"]
+    if ending == "out_of_memory" and not _failures(run):
+        return Ending("oom", _cause("oom", message("job_out_of_memory", said=said, steps=steps)))
+    if ending in ("failed", "unknown") and not any(node.events for node in run.timeline.nodes):
+        return Ending("failed", _cause("job", message("job_failed", said=said)))
+    if ending == "cancelled" and by_us:
+        return None  # as its stop tells
+    nodes = ", ".join(map(str, _lost_nodes(run))) or "?"
+    found: dict[str, tuple[Status, str, Message]] = {
+        "timed_out": ("timed_out", "job", message("job_timed_out", said=said, steps=steps)),
+        "preempted": ("interrupted", "job", message("job_preempted", said=said, steps=steps)),
+        "cancelled": ("interrupted", "job", message("job_cancelled", said=said, steps=steps)),
+        "refused": ("failed", "job", message("job_refused", said=said)),
+        "node_lost": (
+            "failed", "node_lost", message("node_lost", nodes=nodes, said=said, steps=steps),
+        ),
+    }  # fmt: skip
+    if ending not in found:
+        return None
+    status, kind, text = found[ending]
+    return Ending(status, _cause(kind, text))
+
+
+def _lost_nodes(run: _Run) -> list[int]:
+    """Return the nodes that the engine calls lost, else those that did not report their end."""
+    silent = [node.number for node in run.timeline.nodes if not node.finished]
+    return sorted(run.events["job"]["lost"]) or silent
 
 
 def _stopped(run: _Run) -> Ending | None:

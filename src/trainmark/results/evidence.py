@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 from pydantic_core import from_json
 
 from trainmark.data.json_documents import written_whole
-from trainmark.measure.events import TELEMETRY_FILE
 from trainmark.planning.plan import PLAN_FILE, Plan
 from trainmark.results.record import EVIDENCE_NAME, Evidence
 from trainmark.results.redaction import Redactor
@@ -62,7 +61,7 @@ def redact(run_dir: Path) -> None:
         OSError: the disk is full or the folder read-only. The record is redacted nevertheless.
     """
     redactor = redactor_of(Plan.read(run_dir), run_dir)
-    names = [PLAN_FILE, _EVENTS, TELEMETRY_FILE, *_OUTPUTS]
+    names = [PLAN_FILE, _EVENTS, "telemetry*.jsonl", *_OUTPUTS]
     for path in sorted(found for name in names for found in run_dir.glob(name) if found.is_file()):
         if any(line != _line(line, redactor) for line in _lines(path)):
             _rewrite(path, redactor)

@@ -31,7 +31,10 @@ Int64 = Annotated[int, Ge(-(2**63)), Le(2**63 - 1)]
 NonNegativeInt = Annotated[int, Ge(0), Le(2**63 - 1)]
 Number = Annotated[float, Ge(-1e150), Le(1e150)]
 # Name of a file beside the record: no path into another folder.
-EVIDENCE_NAME = r"^(events\.(launcher|rank[0-9]{1,6})\.jsonl|plan\.json|telemetry\.jsonl)$"
+EVIDENCE_NAME = (
+    r"^(events\.(launcher|job|(rank|node)[0-9]{1,6})\.jsonl|plan\.json|"
+    r"telemetry(\.node[0-9]{1,6})?\.jsonl)$"
+)
 Status = Literal["passed", "target_missed", "failed", "timed_out", "oom", "diverged", "interrupted"]
 # Figures of every record, null with a reason if unknown.
 _ALWAYS = ("e2e_time", "final_result", "mem", "MFU", "MAMFU")

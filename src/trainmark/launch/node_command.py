@@ -1,0 +1,42 @@
+"""The text with which every launcher starts the node process, as a shell on a node runs it."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from trainmark.launch.site import Site
+    from trainmark.planning.plan import Plan
+
+MODULE = "trainmark.launch.node"
+
+
+def run_dir_on_nodes(plan: Plan, site: Site) -> Path:
+    """Return the folder of a run on each node."""
+    return Path(plan.run_dir) if site.run_root is None else site.run_root / plan.run_id
+
+
+def node_script(
+    plan: Plan, site: Site, *, node_rank: str, master: str, options: tuple[str, ...] = ()
+) -> str:
+    """Return the lines of a POSIX shell that run one node's part of ``plan``.
+
+    Args:
+        node_rank: a number, or an expression of the shell such as ``$SLURM_NODEID``.
+        master: host of the first node, or such an expression.
+        options: ``--send-files``, ``--heartbeat``.
+    """
+    variables = dict(site.environment)
+    if site.interface is not None:
+        variables |= dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), site.interface)
+    lines = ["set -e", *site.setup]
+    lines += [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
+    python = site.python if site.container is None else site.container.python
+    words = [python, "-m", MODULE, str(run_dir_on_nodes(plan, site))]
+    if site.data is not None:
+        words += ["--data", str(site.data)]
+    fixed = shlex.join([*words, "--port", str(site.master_port), *options])
+    lines.append(f'exec {fixed} --node-rank "{node_rank}" --master "{master}"')
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,219 @@
+"""Submit a run to a launcher's engine, follow its job, and make the record from what nodes left.
+
+The nodes measure and write; this process waits, shows the engine's words, cancels, and collects.
+It may end in between: ``attach`` goes on from the files in the run directory.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainmark.data import json_documents
+from trainmark.errors import EnvironmentFault, RecordError, TrainmarkError
+from trainmark.launch import launchers, run_dir
+from trainmark.launch.contract import JOB_FILE
+from trainmark.launch.own_files import OwnFiles
+from trainmark.launch.site import Site
+from trainmark.measure.events import JOB_EVENTS_FILE, LAUNCHER_FILE, EventWriter
+from trainmark.planning.plan import PLAN_FILE, Plan
+from trainmark.results.record import RECORD_FILE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from trainmark.launch.contract import Command, Job, JobState, Launcher
+    from trainmark.launch.stopping import StopRequest
+    from trainmark.results.record import Record
+
+SITE_FILE = "site.json"  # in the run directory, for ``attach``
+_POLL_S = 1.0
+_CANCEL_PATIENCE_S = 90.0
+_GRACE_S = 300.0  # after the run's own time limit, which the nodes keep
+
+
+def launcher_of(site: Site, name: str) -> Launcher:
+    """Return a launcher that can be used here.
+
+    Raises:
+        UsageError: no launcher is called so.
+        EnvironmentFault: what it needs is not here.
+    """
+    found = launchers.load(name)
+    why = found.absent(site)
+    if why is not None:
+        raise EnvironmentFault(
+            f"launcher {name} cannot be used here: {why}",
+            where="--launcher",
+            remedy="see `trainmark list launchers`",
+        )
+    return found
+
+
+def start(plan: Plan, site: Site) -> Job:
+    """Check, create the run directory, and start the job.
+
+    Raises:
+        TrainmarkError: nothing was submitted.
+    """
+    launcher = launcher_of(site, plan.launcher)
+    launcher.check(plan, site)
+    command = launcher.command(plan, site)
+    folder = Path(plan.run_dir)
+    run_dir.create(folder)
+    own = run_dir.begin(plan, folder, {})
+    own.events.close()
+    _write(folder, command, site)
+    return launcher.start(command, plan, site)
+
+
+def _write(folder: Path, command: Command, site: Site) -> None:
+    for name, content in command.files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content, encoding="utf-8")
+    (folder / SITE_FILE).write_text(site.model_dump_json(indent=2) + "\n", encoding="utf-8")
+
+
+def whole(command: Command, plan: Plan, site: Site) -> Command:
+    """Return ``command`` with plan and site among its files, as its pasted text needs them."""
+    own = {PLAN_FILE: plan.model_dump_json(indent=2), SITE_FILE: site.model_dump_json(indent=2)}
+    return replace(command, files=own | dict(command.files))
+
+
+def submit(command: Command, folder: Path) -> str:
+    """Run ``command`` in the run directory; return what it printed, kept if it is the job's id.
+
+    Raises:
+        EnvironmentFault: it failed, with what it said.
+    """
+    try:
+        ended = subprocess.run(
+            command.argv, cwd=folder, env=os.environ | dict(command.env), capture_output=True,
+            stdin=subprocess.DEVNULL, text=True, errors="replace", check=False,
+        )  # fmt: skip
+    except OSError as error:
+        raise EnvironmentFault(f"{command.argv[0]}: {error.strerror}") from None
+    if ended.returncode:
+        said = (ended.stderr or ended.stdout).strip()[-2000:] or f"exit code {ended.returncode}"
+        raise EnvironmentFault(f"the engine refused the job: {said}", where=command.argv[0])
+    if command.prints_job:
+        (folder / JOB_FILE).write_text(ended.stdout, encoding="utf-8")
+    return ended.stdout
+
+
+def folder_of(word: str, runs: Path) -> Path:
+    """Return the run directory that ``word`` names, itself or by its job's id.
+
+    Raises:
+        RecordError: there is none below ``runs``.
+    """
+    if Path(word).is_dir():
+        return Path(word).absolute()
+    for file in sorted(runs.rglob(JOB_FILE)):
+        if file.read_text(encoding="utf-8").strip() == word:
+            return file.parent.absolute()
+    raise RecordError(
+        f"no run directory and no job {word!r} below {runs}",
+        where="JOB",
+        remedy="name the folder that `--detach` printed, or give --runs",
+    )
+
+
+def attach(folder: Path) -> tuple[Plan, Job]:
+    """Return the plan of a run directory and the job that was started for it.
+
+    Raises:
+        RecordError: no such run, or it has a record already.
+    """
+    if (folder / RECORD_FILE).exists():
+        raise RecordError(
+            "the record exists already", where=str(folder), remedy="`trainmark show` prints it"
+        )
+    try:
+        plan = Plan.read(folder).model_copy(update={"run_dir": str(folder)})
+        site = Site.model_validate_json(json_documents.read_bytes(folder / SITE_FILE))
+    except (OSError, ValueError) as error:
+        raise RecordError(
+            f"not a run of a launcher: {str(error).splitlines()[0]}",
+            where=str(folder),
+            rule=f"it needs plan.json and {SITE_FILE}",
+        ) from None
+    if not (folder / LAUNCHER_FILE).exists():  # a pasted script
+        run_dir.begin(plan, folder, {}).events.close()
+    return plan, launcher_of(site, plan.launcher).attach(plan, site)
+
+
+def follow(
+    plan: Plan, job: Job, request: StopRequest, on_poll: Callable[[str], None] = lambda _: None
+) -> Record:
+    """Wait for the end of ``job``, collect what its nodes left, and return the record.
+
+    Args:
+        request: the job is cancelled as soon as it holds a signal.
+        on_poll: called about once a second with what the engine says.
+    """
+    folder = Path(plan.run_dir)
+    events = EventWriter(folder / JOB_EVENTS_FILE, time.perf_counter_ns)
+    known: JobState | None = None
+    stop: dict[str, Any] | None = None
+    started_s: float | None = None
+    deadline_s: float | None = None  # of a cancellation
+    while known is None or known.phase != "ended":
+        state = job.state()
+        if state != known:
+            known = state
+            events.emit("job", **asdict(state) | {"lost": list(state.lost)})
+        on_poll(state.said)
+        now_s = time.monotonic()
+        if state.phase == "running" and started_s is None:
+            started_s = now_s
+        if stop is None:
+            stop = _reason_to_cancel(request, plan, started_s, now_s)
+            if stop is not None:
+                job.cancel()
+                deadline_s = now_s + _CANCEL_PATIENCE_S
+        elif deadline_s is not None and now_s > deadline_s:
+            break  # the engine does not end it: collect what is there
+        if known.phase != "ended":
+            time.sleep(_POLL_S)
+    events.close()
+    job.collect()
+    return _finish(plan, folder, stop)
+
+
+def _reason_to_cancel(
+    request: StopRequest, plan: Plan, started_s: float | None, now_s: float
+) -> dict[str, Any] | None:
+    if request.signal_name is not None:
+        return {"reason": "signal", "signal": request.signal_name}
+    limit_s = float(plan.recipe["timeout_s"])
+    if started_s is not None and now_s - started_s > limit_s + _GRACE_S:
+        return {"reason": "timeout", "timeout_s": limit_s}
+    return None
+
+
+def _finish(plan: Plan, folder: Path, stop: dict[str, Any] | None) -> Record:
+    events = EventWriter(folder / LAUNCHER_FILE, time.perf_counter_ns)
+    own = OwnFiles.written(plan.run_id, folder, events)
+    return run_dir.finish(own, stop=stop, ended=None)
+
+
+def launch(plan: Plan, site: Site, request: StopRequest, on_poll: Callable[[str], None]) -> Record:
+    """Submit ``plan`` and follow it to its record, also where the engine refuses the job."""
+    try:
+        job = start(plan, site)
+    except TrainmarkError as fault:
+        folder = Path(plan.run_dir)
+        if not (folder / LAUNCHER_FILE).exists():
+            raise  # before the run began
+        state = {"phase": "ended", "said": str(fault.what)[:2000], "ending": "refused"}
+        events = EventWriter(folder / JOB_EVENTS_FILE, time.perf_counter_ns)
+        events.emit("job", **state, exit_code=None, lost=[])
+        events.close()
+        return _finish(plan, folder, None)
+    return follow(plan, job, request, on_poll)

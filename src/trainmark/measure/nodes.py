@@ -1,0 +1,157 @@
+"""The nodes of a run on several machines, and their clocks.
+
+Owns how the events of the node processes become one account of the launch, on the clock of the
+first node: each node's clock counts from another moment, and wall clocks may differ by seconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from trainmark.measure.events import JOB_EVENTS_FILE, EventFile, node_file
+from trainmark.measure.shapes import read_event
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from trainmark.measure.timeline import RankTimeline
+
+
+@dataclass(slots=True)
+class NodeTimeline:
+    """What one node's process reported.
+
+    Args:
+        events: its events by their names; empty where it left none.
+        ranks: numbers of its ranks.
+        shift_ns: what is added to its clock to have that of the first node.
+        skew_s: its wall clock less that of the first node, at a moment both shared; None: unknown.
+    """
+
+    number: int
+    events: dict[str, dict[str, Any]]
+    ranks: range
+    shift_ns: int = 0
+    skew_s: float | None = None
+    malformed_lines: int = 0
+
+    @property
+    def finished(self) -> bool:
+        """Tell whether it reported its end."""
+        return "finished" in self.events
+
+    def at(self, name: str) -> dict[str, Any] | None:
+        """Return the event called ``name`` on the clock of the first node."""
+        found = self.events.get(name)
+        return None if found is None else found | {"t_ns": found["t_ns"] + self.shift_ns}
+
+
+def read_nodes(run_dir: Path, nodes: int, nproc: int) -> list[NodeTimeline]:
+    """Read the files of ``nodes`` node processes; a missing one is a node that never answered."""
+    found = []
+    for number in range(nodes):
+        own = range(number * nproc, (number + 1) * nproc)
+        path = run_dir / node_file(number)
+        file = EventFile(path, read_event)
+        events = {event["event"]: event for event in file} if path.exists() else {}
+        found.append(NodeTimeline(number, events, own, malformed_lines=file.malformed_lines))
+    return found
+
+
+def align(nodes: Sequence[NodeTimeline], ranks: Sequence[RankTimeline]) -> None:
+    """Set each node's shift and skew, and move its ranks to the clock of the first node.
+
+    Ranks leave a barrier within less than a millisecond of each other. Where a node has no rank
+    that reached it, wall clocks must do.
+    """
+    if not nodes:
+        return
+    first = _moment(nodes[0], ranks)
+    for node in nodes:
+        here = _moment(node, ranks)
+        if first is None or here is None:
+            continue
+        shared = first.shared and here.shared
+        wall_ns = here.unix_ns - first.unix_ns
+        passed_ns = 0 if shared else wall_ns
+        node.shift_ns = first.t_ns - here.t_ns + passed_ns
+        node.skew_s = wall_ns / 1e9 if shared else None
+        for rank in node.ranks:
+            ranks[rank].move(node.shift_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class _Moment:
+    """A time on a node's clock and on its wall clock; ``shared`` with all that have one."""
+
+    t_ns: int
+    unix_ns: int
+    shared: bool
+
+
+def _moment(node: NodeTimeline, ranks: Sequence[RankTimeline]) -> _Moment | None:
+    for rank in node.ranks:
+        synced = ranks[rank].synced
+        if synced is not None:
+            return _Moment(synced["t_ns"], synced["unix_ns"], shared=True)
+    launch = node.events.get("launch") or node.events.get("refused")
+    return None if launch is None else _Moment(launch["t_ns"], launch["unix_ns"], shared=False)
+
+
+def account(
+    launcher: dict[str, dict[str, Any]], nodes: Sequence[NodeTimeline], run_dir: Path
+) -> dict[str, dict[str, Any]]:
+    """Return the events of the launch as of one machine, on the clock of the first node.
+
+    Args:
+        launcher: the events of the process that submitted the run.
+    """
+    if not nodes:
+        return launcher
+    first = nodes[0].at("launch")
+    told = dict(launcher)
+    if first is not None:
+        told["launch"] = {**first, "argv": launcher["launch"]["argv"]}
+        told.pop("stop", None)
+        if "stop" in launcher:  # its clock is another machine's: at the last that nodes saw
+            seen = [node.at("finished") for node in nodes]
+            last_ns = max((one["t_ns"] for one in seen if one), default=first["t_ns"])
+            told["stop"] = launcher["stop"] | {"t_ns": last_ns}
+    stops = [one | {"node": node.number} for node in nodes if (one := node.at("stop"))]
+    if stops and "stop" not in told:
+        told["stop"] = _first_stop(stops)
+    ends = _present(nodes, "agent_exit")
+    if ends:
+        shares = [
+            one["others_cpu_share"] for one in ends if one.get("others_cpu_share") is not None
+        ]
+        told["agent_exit"] = {
+            "event": "agent_exit",
+            "t_ns": max(one["t_ns"] for one in ends),
+            "exit_code": next((one["exit_code"] for one in ends if one["exit_code"]), 0),
+            "failures": [failure for one in ends for failure in one["failures"]],
+            "others_cpu_share": max(shares, default=None),
+        }
+    kills = sum(one["count"] for one in _present(nodes, "oom_kills"))
+    if kills:
+        told["oom_kills"] = {"event": "oom_kills", "count": kills}
+    path = run_dir / JOB_EVENTS_FILE
+    if path.exists():
+        told |= {event["event"]: event for event in EventFile(path, read_event)}
+    return told
+
+
+def _present(nodes: Iterable[NodeTimeline], name: str) -> list[dict[str, Any]]:
+    return [event for event in (node.at(name) for node in nodes) if event is not None]
+
+
+def _first_stop(stops: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the first stop, with the stacks that all nodes saved.
+
+    A node that met its time limit comes before those that were then told to end.
+    """
+    order = sorted(stops, key=lambda one: (one["reason"] != "timeout", one["t_ns"]))
+    stacks = [name for one in stops for name in one.get("stacks", [])]
+    return order[0] | ({"stacks": stacks} if stacks else {})
