@@ -98,6 +98,7 @@ def _devices(_: Sequence[Case]) -> Rows:
 
 def _launchers(_: Sequence[Case]) -> Rows:
     from trainmark.launch import launchers
+    from trainmark.launch.launchers.names import LOCAL, NAMES
     from trainmark.launch.site import default_file, read_site
 
     site, file = read_site(None), default_file()
@@ -108,8 +109,8 @@ def _launchers(_: Sequence[Case]) -> Rows:
             "taken": "by default" if name == site.launcher else "if named",
             "site": str(file) if file.exists() else "-",
         }
-        for name in launchers.NAMES
-        for why in [None if name == launchers.LOCAL else launchers.load(name).absent(site)]
+        for name in NAMES
+        for why in [None if name == LOCAL else launchers.load(name).absent(site)]
     ]
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmark.launch import submission
-from trainmark.launch.launchers import LOCAL
+from trainmark.launch.launchers.names import LOCAL
 from trainmark.launch.local import launch
 from trainmark.launch.progress import Progress, end_line, progress_line
 from trainmark.launch.run_dir import refuse_used

@@ -17,7 +17,7 @@ from pydantic import AfterValidator, Field, ValidationError
 from trainmark.data import yaml_text
 from trainmark.data.json_documents import Frozen
 from trainmark.errors import UsageError, nearest
-from trainmark.launch.launchers import LOCAL, NAMES
+from trainmark.launch.launchers.names import LOCAL, NAMES
 from trainmark.planning.capabilities import Elsewhere
 
 Port = Annotated[int, Ge(1), Le(65_535)]

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from trainmark.measure.timeline import RankTimeline
-
 
 @dataclass(slots=True)
 class NodeTimeline:
@@ -60,17 +58,20 @@ def read_nodes(run_dir: Path, nodes: int, nproc: int) -> list[NodeTimeline]:
     return found
 
 
-def align(nodes: Sequence[NodeTimeline], ranks: Sequence[RankTimeline]) -> None:
-    """Set each node's shift and skew, and move its ranks to the clock of the first node.
+def align(nodes: Sequence[NodeTimeline], synced: Sequence[dict[str, Any] | None]) -> None:
+    """Set each node's shift and skew.
 
     Ranks leave a barrier within less than a millisecond of each other. Where a node has no rank
     that reached it, wall clocks must do.
+
+    Args:
+        synced: each rank's event after the first barrier; None for one that did not reach it.
     """
     if not nodes:
         return
-    first = _moment(nodes[0], ranks)
+    first = _moment(nodes[0], synced)
     for node in nodes:
-        here = _moment(node, ranks)
+        here = _moment(node, synced)
         if first is None or here is None:
             continue
         shared = first.shared and here.shared
@@ -78,8 +79,6 @@ def align(nodes: Sequence[NodeTimeline], ranks: Sequence[RankTimeline]) -> None:
         passed_ns = 0 if shared else wall_ns
         node.shift_ns = first.t_ns - here.t_ns + passed_ns
         node.skew_s = wall_ns / 1e9 if shared else None
-        for rank in node.ranks:
-            ranks[rank].move(node.shift_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +90,11 @@ class _Moment:
     shared: bool
 
 
-def _moment(node: NodeTimeline, ranks: Sequence[RankTimeline]) -> _Moment | None:
+def _moment(node: NodeTimeline, synced: Sequence[dict[str, Any] | None]) -> _Moment | None:
     for rank in node.ranks:
-        synced = ranks[rank].synced
-        if synced is not None:
-            return _Moment(synced["t_ns"], synced["unix_ns"], shared=True)
+        event = synced[rank]
+        if event is not None:
+            return _Moment(event["t_ns"], event["unix_ns"], shared=True)
     launch = node.events.get("launch") or node.events.get("refused")
     return None if launch is None else _Moment(launch["t_ns"], launch["unix_ns"], shared=False)
 

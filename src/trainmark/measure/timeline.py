@@ -317,7 +317,10 @@ def read_run(run_dir: Path, world_size: int, nodes: int = 0) -> RunTimeline:
         path = run_dir / rank_file(rank)
         ranks.append(read_rank(path, rank, series) if path.exists() else RankTimeline(rank))
     of_nodes = read_nodes(run_dir, nodes, world_size // nodes) if nodes else []
-    align(of_nodes, ranks)
+    align(of_nodes, [rank.synced for rank in ranks])
+    for node in of_nodes:
+        for rank in node.ranks:
+            ranks[rank].move(node.shift_ns)
     launcher = account(launcher, of_nodes, run_dir)
     seen_ns = _seen_ns(launcher)
     for item in ranks:
