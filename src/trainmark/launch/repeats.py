@@ -43,7 +43,7 @@ def shown(progress: Progress, label: str, *, quiet: bool) -> Callable[[str], Non
     def text() -> str:
         return f"{words}  {progress.poll()}"
 
-    line = (lambda: None) if quiet else progress_line(label, text)
+    line: Callable[[], None] = (lambda: None) if quiet else progress_line(label, text)
 
     def show(said: str) -> None:
         nonlocal words
