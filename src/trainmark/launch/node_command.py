@@ -30,7 +30,9 @@ def node_script(
     """
     variables = dict(site.environment)
     if site.interface is not None:
-        variables |= dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), site.interface)
+        # torch's own connections are gloo's; collective libraries of devices follow the same form.
+        backends = ("gloo", plan.device.collective_backend)
+        variables |= {f"{name.upper()}_SOCKET_IFNAME": site.interface for name in backends}
     lines = ["set -e", *site.setup]
     lines += [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
     python = site.python if site.container is None else site.container.python
