@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from fakes import event, launch_event, span, window, write_events, write_run
 from trainmark.measure.figures import FIGURES, compute
-from trainmark.measure.step_series import Series
 from trainmark.measure.timeline import RunTimeline, read_rank, read_run
 from trainmark.protocols import Counts
 from trainmark.spec import message
@@ -341,7 +340,7 @@ def test_a_torn_file_is_read_up_to_its_last_whole_line(tmp_path: Path) -> None:
     path = tmp_path / "events.rank0.jsonl"
     write_events(path, uneven_ranks()[0])
     path.write_bytes(path.read_bytes()[:-3])
-    rank = read_rank(path, 0, Series.empty())
+    rank, _ = read_rank(tmp_path, 0)
     assert (rank.torn, rank.malformed_lines, rank.end_ns, rank.train_ns) == (True, 0, None, 12 * S)
 
 

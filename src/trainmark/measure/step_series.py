@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from trainmark.measure.shapes import BOUNDS_OF_STEPS
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -22,6 +24,7 @@ class RankSteps:
     """The steps of one rank, collected while its file is read."""
 
     step_ns: array[int] = field(default_factory=lambda: array("q"))
+    wait_ns: array[int] = field(default_factory=lambda: array("q"))
     loss: array[float] = field(default_factory=lambda: array("d"))
     samples: array[int] = field(default_factory=lambda: array("q"))
     step_samples: array[int] = field(default_factory=lambda: array("q"))
@@ -29,12 +32,21 @@ class RankSteps:
     def add(self, window: dict[str, Any]) -> None:
         """Take the steps of a ``window`` event."""
         self.step_ns.fromlist(window["step_ns"])
-        losses = window["loss"]
-        if None in losses:
-            losses = [nan if value is None else value for value in losses]
-        self.loss.fromlist(losses)
+        self.wait_ns.fromlist(window["wait_ns"])
         self.samples.fromlist(window["samples"])
         self.step_samples.fromlist(window["step_samples"])
+        try:
+            self.loss.fromlist(window["loss"])
+        except TypeError:  # the array is as it was
+            self.loss.fromlist([nan if value is None else value for value in window["loss"]])
+
+    def within_bounds(self) -> bool:
+        """Tell whether all numbers are within the bounds that ``shapes.read_event`` checks."""
+        for name, (least, most) in BOUNDS_OF_STEPS.items():
+            values = np.array(getattr(self, name))
+            if np.any((values < least) | (values > most)):
+                return False
+        return True
 
 
 @dataclass(slots=True)
@@ -53,24 +65,32 @@ class Series:
         whole, real = np.empty(0, np.int64), np.empty(0, np.float64)
         return cls(whole, real, whole.copy(), whole.copy())
 
-    def add_rank(self, rank: RankSteps) -> None:
-        """Merge one rank's steps; a rank that stopped early does not change the later ones."""
-        known, taken = len(self.step_ns), len(rank.step_ns)
-        for name in ("step_ns", "loss_sum", "samples", "announced"):
-            mine = getattr(self, name)
-            longer = np.zeros(max(0, taken - known), mine.dtype)
-            setattr(self, name, np.concatenate([mine, longer]))
+    @classmethod
+    def of_rank(cls, rank: RankSteps) -> Series:
+        """Return the series of one rank's steps."""
+        samples, loss = _whole(rank.samples), np.array(rank.loss)
+        weighted = np.where(samples > 0, loss * samples, 0.0)
+        return cls(_whole(rank.step_ns), weighted, samples, _whole(rank.step_samples))
+
+    def add(self, other: Series) -> None:
+        """Merge the steps of other ranks; of ranks that stopped early the later steps are absent.
+
+        The last bits of the losses' sums depend on the order: add ranks in that of their numbers.
+        """
+        known, taken = len(self.step_ns), len(other.step_ns)
+        if taken > known:
+            for name in ("step_ns", "loss_sum", "samples", "announced"):
+                mine = getattr(self, name)
+                setattr(self, name, np.concatenate([mine, np.zeros(taken - known, mine.dtype)]))
         steps = slice(0, taken)
-        samples, announced = _whole(rank.samples), _whole(rank.step_samples)
-        loss = np.array(rank.loss)
-        np.maximum(self.step_ns[steps], _whole(rank.step_ns), out=self.step_ns[steps])
-        self.loss_sum[steps] += np.where(samples > 0, loss * samples, 0.0)
-        self.samples[steps] += samples
+        np.maximum(self.step_ns[steps], other.step_ns, out=self.step_ns[steps])
+        self.loss_sum[steps] += other.loss_sum
+        self.samples[steps] += other.samples
         both = min(known, taken)
-        differs = np.flatnonzero(self.announced[:both] != announced[:both])
-        if len(differs) and (self.disagreed is None or differs[0] < self.disagreed):
-            self.disagreed = int(differs[0])
-        np.maximum(self.announced[steps], announced, out=self.announced[steps])
+        differs = np.flatnonzero(self.announced[:both] != other.announced[:both])
+        first = [*differs[:1].tolist(), self.disagreed, other.disagreed]
+        self.disagreed = min((step for step in first if step is not None), default=None)
+        np.maximum(self.announced[steps], other.announced, out=self.announced[steps])
 
     @property
     def loss(self) -> NDArray[np.float64]:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from trainmark.measure.events import LAUNCHER_FILE, EventFile, rank_file
+from trainmark.measure.in_processes import mapped, processes_for
 from trainmark.measure.nodes import NodeTimeline, account, align, read_nodes
-from trainmark.measure.shapes import read_event
+from trainmark.measure.shapes import read_event, read_event_unbounded
 from trainmark.measure.step_series import RankSteps, Series
 from trainmark.protocols import Counts, RankWork
 
@@ -25,6 +27,9 @@ SPAN_NAMES = (
     "launch", "init", "preflight", "data_build", "model_build", "check", "compile", "warmup",
     "train", "evaluate", "checkpoint", "finish", "unfinished",
 )  # fmt: skip
+
+# Losses of more ranks are summed in eights first, so that processes send an eighth as much.
+_MOST_SINGLY, _RANKS_AT_ONCE = 64, 8
 
 
 @dataclass(slots=True)
@@ -239,11 +244,27 @@ class RunTimeline:
         return max(rank.steps - rank.phases["train"].steps for rank in self.ranks)
 
 
-def read_rank(path: Path, rank: int, series: Series) -> RankTimeline:
-    """Read one rank's file, merging its steps into ``series``."""
-    timeline = RankTimeline(rank)
-    steps = RankSteps()
-    events = EventFile(path, read_event)
+def read_rank(run_dir: Path, rank: int) -> tuple[RankTimeline, Series]:
+    """Read one rank's file, also the series of its steps; a missing file is a rank not started.
+
+    Raises:
+        OSError: an unreadable file.
+    """
+    path = run_dir / rank_file(rank)
+    if not path.exists():
+        return RankTimeline(rank), Series.empty()
+    try:
+        timeline, steps = _read_rank(EventFile(path, read_event_unbounded), rank)
+        if steps.within_bounds():
+            return timeline, Series.of_rank(steps)
+    except OverflowError:  # a number beyond 64 bits
+        pass
+    timeline, steps = _read_rank(EventFile(path, read_event), rank)
+    return timeline, Series.of_rank(steps)
+
+
+def _read_rank(events: EventFile, rank: int) -> tuple[RankTimeline, RankSteps]:
+    timeline, steps = RankTimeline(rank), RankSteps()
     for event in events:
         timeline.last_ns = event["t_ns"]
         match event["event"]:
@@ -275,8 +296,40 @@ def read_rank(path: Path, rank: int, series: Series) -> RankTimeline:
             case "end":
                 timeline.end_ns = event["t_ns"]
     timeline.malformed_lines, timeline.torn = events.malformed_lines, events.torn
-    series.add_rank(steps)
-    return timeline
+    return timeline, steps
+
+
+def read_ranks(
+    run_dir: Path, ranks: range, *, processes: int | None = None
+) -> tuple[list[RankTimeline], Series]:
+    """Read the files of ``ranks`` and merge their steps in this order.
+
+    Args:
+        processes: that read; None: as many as are worth their start. The result is the same.
+    """
+    if processes is None:
+        processes = processes_for(_bytes_of_ranks(run_dir))
+    size = 1 if len(ranks) <= _MOST_SINGLY else _RANKS_AT_ONCE
+    blocks = [ranks[first : first + size] for first in range(0, len(ranks), size)]
+    timelines, series = [], Series.empty()
+    for read, steps in mapped(partial(_read_block, run_dir), blocks, processes=processes):
+        timelines += read
+        series.add(steps)
+    return timelines, series
+
+
+def _read_block(run_dir: Path, ranks: range) -> tuple[list[RankTimeline], Series]:
+    """Read ranks that are merged before they are sent to another process."""
+    timelines, series = [], Series.empty()
+    for rank in ranks:
+        timeline, steps = read_rank(run_dir, rank)
+        timelines.append(timeline)
+        series.add(steps)
+    return timelines, series
+
+
+def _bytes_of_ranks(run_dir: Path) -> int:
+    return sum(path.stat().st_size for path in run_dir.glob("events.rank*.jsonl"))
 
 
 def _add_window(timeline: RankTimeline, event: dict[str, Any]) -> None:
@@ -287,7 +340,8 @@ def _add_window(timeline: RankTimeline, event: dict[str, Any]) -> None:
     timeline.samples_of_epochs[event["epoch"]] += sum(event["samples"])
     timeline.micro_batches += event["micro_batches"]
     timeline.used_bytes = event["used_bytes"]
-    _add_check(timeline, event)
+    if "check_ns" in event:
+        _add_check(timeline, event)
 
 
 def _add_check(timeline: RankTimeline, event: dict[str, Any]) -> None:
@@ -311,11 +365,7 @@ def read_run(run_dir: Path, world_size: int, nodes: int = 0) -> RunTimeline:
     launcher = {event["event"]: event for event in launcher_file}
     if "launch" not in launcher:
         raise KeyError("launch")
-    series = Series.empty()
-    ranks = []
-    for rank in range(world_size):
-        path = run_dir / rank_file(rank)
-        ranks.append(read_rank(path, rank, series) if path.exists() else RankTimeline(rank))
+    ranks, series = read_ranks(run_dir, range(world_size))
     of_nodes = read_nodes(run_dir, nodes, world_size // nodes) if nodes else []
     align(of_nodes, [rank.synced for rank in ranks])
     for node in of_nodes:
