@@ -27,7 +27,9 @@ from trainmark.measure.worker import STACKS_SIGNAL, stacks_file
 from trainmark.results import environment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    import psutil
 
     from trainmark.devices.numa import Placement
     from trainmark.launch.own_files import OwnFiles
@@ -228,10 +230,17 @@ def _watch(
         if stop is not None or any(codes) or None not in codes:
             return stop
         if time.monotonic() >= deadline:
-            files = [Path(plan.run_dir) / stacks_file(rank) for rank in range(len(ranks))]
-            saved = processes.save_stacks(ranks, files, STACKS_SIGNAL)
-            where = hang.report(dict(enumerate(files)))
-            return {"reason": "timeout", "timeout_s": timeout_s, "stacks": saved, "hang": where}
+            return timed_out(dict(enumerate(ranks)), Path(plan.run_dir), timeout_s)
+
+
+def timed_out(
+    ranks: Mapping[int, subprocess.Popen[bytes] | psutil.Process], run_dir: Path, timeout_s: float
+) -> dict[str, Any]:
+    """Save the stacks of this machine's ranks; return the event that tells where they were."""
+    files = {rank: run_dir / stacks_file(rank) for rank in ranks}
+    saved = processes.save_stacks(list(ranks.values()), list(files.values()), STACKS_SIGNAL)
+    where = hang.report(files)
+    return {"reason": "timeout", "timeout_s": timeout_s, "stacks": saved, "hang": where}
 
 
 def _failures(ranks: Sequence[subprocess.Popen[bytes]]) -> list[dict[str, Any]]:

@@ -24,12 +24,12 @@ from trainmark.data.generated import default_root
 from trainmark.devices import numa
 from trainmark.errors import DataError, EnvironmentFault, TrainmarkError, escaped
 from trainmark.launch import processes
-from trainmark.launch.local import POLL_S, run_environment
+from trainmark.launch.local import POLL_S, run_environment, timed_out
 from trainmark.launch.node_files import send
 from trainmark.launch.sampling import sampled
 from trainmark.launch.stopping import StopRequest, stop_signals_noted
 from trainmark.measure.events import EventWriter, node_file
-from trainmark.measure.worker import DATA_VARIABLE, NODE_VARIABLE, STACKS_SIGNAL, stacks_file
+from trainmark.measure.worker import DATA_VARIABLE, NODE_VARIABLE
 from trainmark.planning.plan import Plan
 from trainmark.results import environment
 from trainmark.spec import message
@@ -40,6 +40,9 @@ if TYPE_CHECKING:
     from trainmark.devices.numa import Placement
     from trainmark.protocols import Vendor
 
+# Ranks of other nodes fail when ours are ended, and must have saved their stacks by then. Nodes
+# start within a second or two of each other.
+_LET_SAVE_S = 5.0
 _SILENCE_S = 60.0  # of standard input, after which the launcher counts as lost
 
 
@@ -217,10 +220,9 @@ class Node:
             if reason is not None and torchrun.poll() is None:
                 return {"reason": "signal", "signal": reason}
             if time.monotonic() >= deadline:
-                own = processes.ranks(self._mark)
-                files = [self.run_dir / stacks_file(rank) for rank in own]
-                saved = processes.save_stacks(list(own.values()), files, STACKS_SIGNAL)
-                return {"reason": "timeout", "timeout_s": timeout_s, "stacks": saved}
+                stop = timed_out(processes.ranks(self._mark), self.run_dir, timeout_s)
+                time.sleep(_LET_SAVE_S)
+                return stop
         return None
 
 

@@ -152,5 +152,7 @@ def _first_stop(stops: list[dict[str, Any]]) -> dict[str, Any]:
     A node that met its time limit comes before those that were then told to end.
     """
     order = sorted(stops, key=lambda one: (one["reason"] != "timeout", one["t_ns"]))
-    stacks = [name for one in stops for name in one.get("stacks", [])]
-    return order[0] | ({"stacks": stacks} if stacks else {})
+    lists = {
+        name: [item for one in stops for item in one.get(name, [])] for name in ("stacks", "hang")
+    }
+    return order[0] | {name: found for name, found in lists.items() if found}

@@ -10,6 +10,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter, defaultdict
 from contextlib import suppress
+from dataclasses import dataclass, field
 from math import nan
 from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired
@@ -22,7 +23,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, with_config
 from typing_extensions import TypedDict
 
 from trainmark.data.json_documents import Frozen
-from trainmark.measure.events import TELEMETRY_FILE, EventFile
+from trainmark.measure.events import EventFile, telemetry_file
 from trainmark.measure.over_time import Energy, Interval, Quantity, energy, nearest_s, quantity
 from trainmark.measure.shapes import Amount, Count, Nanoseconds, Number, Rate, Spent  # noqa: TC001 - read at run time
 from trainmark.measure.timeline import PHASES
@@ -102,8 +103,9 @@ class Use(Frozen):
 
 
 class DeviceTelemetry(Frozen):
-    """The device of a rank, or of several; ``index`` as its monitor counts."""
+    """The device of a rank, or of several; ``index`` as its monitor counts on that node."""
 
+    node: Count = 0
     ranks: list[Count]
     index: Count
     over: dict[IntervalName, Use]
@@ -126,7 +128,8 @@ class Telemetry(Frozen):
     host_sources: list[str]
     intervals_s: dict[IntervalName, Interval] = Field(description="from the launcher's start")
     devices: list[DeviceTelemetry]
-    host: dict[IntervalName, Use]
+    host: dict[IntervalName, Use] = Field(description="of the first machine")
+    other_hosts: list[dict[IntervalName, Use]] = Field(default=[], description="in their order")
     faults: list[SourceFault]
     failed_readings: dict[Source, Count] | None = Field(
         description="by source; null without an end"
@@ -230,51 +233,101 @@ def _readable(lines: EventFile) -> Iterator[dict[str, Any]]:
             yield from lines
 
 
-def read(run_dir: Path, timeline: RunTimeline) -> Telemetry:
-    """Return the summary of ``telemetry.jsonl``, as far as it can be read."""
-    devices: defaultdict[int, _Readings] = defaultdict(lambda: _Readings(*_OF_DEVICES))
-    host = _Readings(*_OF_HOST)
-    of_device, of_host = attrgetter(*_OF_DEVICES, "energy_j"), (*_OF_HOST, "package_energy_j")
-    start: dict[str, Any] = {}
-    faults: dict[tuple[Source, FaultKind], dict[str, Any]] = {}
-    failed, last_s = None, None
-    lines = EventFile(run_dir / TELEMETRY_FILE, _LINE.validate_json)
-    for line in _readable(lines):
-        middle_ns = line["t_ns"] - line.get("took_ns", 0) // 2
-        last_s = (line["t_ns"] - timeline.launch_ns) / NS_PER_S
-        time_s = (middle_ns - timeline.launch_ns) / NS_PER_S
-        match line["event"]:
-            case "start":
-                start = line
-            case "devices":
-                for sample in line["devices"]:
-                    devices[sample.index].add(time_s, of_device(sample), sample.throttle_reasons)
-            case "host":
-                host.add(time_s, map(line.get, of_host))
-            case "fault":
-                key = line["source"], line["kind"]
-                fault = faults.setdefault(key, {"said": line["said"], "times": 0})
-                fault["times"] += 1
-            case "end":
-                failed = line["faults"]
-    numbers = start.get("devices", [])[: len(timeline.ranks)]
-    spans = intervals(timeline)
-    return Telemetry(
-        interval_s=start.get("interval_s"),
-        monitor=start.get("monitor"),
-        host_sources=start.get("host_sources", []),
-        intervals_s=spans,
-        devices=[
+@dataclass
+class _Samples:
+    """What one machine's sampler wrote.
+
+    Args:
+        ranks: those of the machine.
+    """
+
+    node: int
+    ranks: range
+    start: dict[str, Any] = field(default_factory=dict)
+    devices: defaultdict[int, _Readings] = field(
+        default_factory=lambda: defaultdict(lambda: _Readings(*_OF_DEVICES))
+    )
+    host: _Readings = field(default_factory=lambda: _Readings(*_OF_HOST))
+    faults: dict[tuple[Source, FaultKind], dict[str, Any]] = field(default_factory=dict)
+    failed: dict[Source, int] | None = None
+    last_s: float | None = None
+    malformed_lines: int = 0
+
+    def take(self, file: Path, start_ns: int) -> None:
+        """Read a file, as far as it can be read; times count from ``start_ns`` on its clock."""
+        of_device, of_host = attrgetter(*_OF_DEVICES, "energy_j"), (*_OF_HOST, "package_energy_j")
+        lines = EventFile(file, _LINE.validate_json)
+        for line in _readable(lines):
+            middle_ns = line["t_ns"] - line.get("took_ns", 0) // 2
+            self.last_s = (line["t_ns"] - start_ns) / NS_PER_S
+            time_s = (middle_ns - start_ns) / NS_PER_S
+            match line["event"]:
+                case "start":
+                    self.start = line
+                case "devices":
+                    for sample in line["devices"]:
+                        self.devices[sample.index].add(
+                            time_s, of_device(sample), sample.throttle_reasons
+                        )
+                case "host":
+                    self.host.add(time_s, map(line.get, of_host))
+                case "fault":
+                    key = line["source"], line["kind"]
+                    fault = self.faults.setdefault(key, {"said": line["said"], "times": 0})
+                    fault["times"] += 1
+                case "end":
+                    self.failed = line["faults"]
+        self.malformed_lines = lines.malformed_lines
+
+    def told_devices(self, spans: dict[IntervalName, Interval]) -> list[DeviceTelemetry]:
+        """Return the devices of its ranks."""
+        numbers = self.start.get("devices", [])[: len(self.ranks)]
+        return [
             DeviceTelemetry(
-                ranks=[rank for rank, number in enumerate(numbers) if number == index],
-                index=index,
-                over=devices[index].over(spans),
+                node=self.node,
+                ranks=[
+                    rank for rank, number in zip(self.ranks, numbers, strict=False) if number == at
+                ],
+                index=at,
+                over=self.devices[at].over(spans),
             )
-            for index in dict.fromkeys(numbers)
-        ],
-        host=host.over(spans),
+            for at in dict.fromkeys(numbers)
+        ]
+
+
+def _samples(run_dir: Path, timeline: RunTimeline) -> list[_Samples]:
+    """Return what the sampler of each machine wrote, the first machine first."""
+    if not timeline.nodes:
+        found = [_Samples(0, range(len(timeline.ranks)))]
+        found[0].take(run_dir / telemetry_file(None), timeline.launch_ns)
+        return found
+    found = [_Samples(node.number, node.ranks) for node in timeline.nodes]
+    for one, node in zip(found, timeline.nodes, strict=True):
+        one.take(run_dir / telemetry_file(node.number), timeline.launch_ns - node.shift_ns)
+    return found
+
+
+def read(run_dir: Path, timeline: RunTimeline) -> Telemetry:
+    """Return the summary of all samples, as far as they can be read."""
+    samples, spans = _samples(run_dir, timeline), intervals(timeline)
+    first, failed = samples[0], [one.failed for one in samples]
+    faults: dict[tuple[Source, FaultKind], dict[str, Any]] = {}
+    for key, fault in (item for one in samples for item in one.faults.items()):
+        faults.setdefault(key, {"said": fault["said"], "times": 0})["times"] += fault["times"]
+    counted: Counter[Source] = Counter()
+    for one in filter(None, failed):
+        counted.update(one)
+    hosts = [one.host.over(spans) for one in samples]
+    return Telemetry(
+        interval_s=first.start.get("interval_s"),
+        monitor=first.start.get("monitor"),
+        host_sources=first.start.get("host_sources", []),
+        intervals_s=spans,
+        devices=[device for one in samples for device in one.told_devices(spans)],
+        host=hosts[0],
+        other_hosts=hosts[1:],
         faults=[SourceFault(source=key[0], kind=key[1], **told) for key, told in faults.items()],
-        failed_readings=failed,
-        last_s=last_s,
-        malformed_lines=lines.malformed_lines,
+        failed_readings=None if None in failed else dict(counted),
+        last_s=min((one.last_s for one in samples if one.last_s is not None), default=None),
+        malformed_lines=sum(one.malformed_lines for one in samples),
     )

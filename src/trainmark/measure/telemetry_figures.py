@@ -98,7 +98,7 @@ def _energies(
     """
     uses = _uses(telemetry, interval, ranks)
     if on_host and interval in telemetry.host:  # always read, only perhaps not in this time
-        uses = [telemetry.host[interval]]
+        uses = [host[interval] for host in (telemetry.host, *telemetry.other_hosts)]
     if not amount:
         uses = message("nothing_trained")
     if isinstance(uses, Message):
