@@ -515,3 +515,33 @@ def test_what_the_compiler_did_is_listed_only_where_something_was_compiled(
     )  # fmt: skip
     assert line in markdown(on_cpu().model_copy(update={"compilation": found}), lang=lang)
     assert line[:6] not in markdown(on_cpu(), lang=lang)
+
+
+def test_ranks_are_compared_where_there_are_several():
+    assert "## Ranks" not in markdown(record())
+    first = record().ranks[0]
+    told = ((40_000_000, 1_000_000, 4e14), (50_000_000, 0, 5e14), (42_000_000, None, None))
+    ranks = [
+        first.model_copy(
+            update={
+                "rank": rank,
+                "step_ns": step,
+                "wait_ns": wait,
+                "matmul_flops_per_second": matmul,
+            }
+        )
+        for rank, (step, wait, matmul) in enumerate(told)
+    ]
+    made = record(ranks=ranks)
+    (table,) = [
+        section.blocks[0].table
+        for section in page.compose([made], lang="en").sections
+        if section is not None and section.anchor == "ranks"
+    ]
+    assert table.rows == (
+        ("measured step", "40.0", "42.0", "50.0", "ms", "rank 1, node 1"),
+        ("wait for data in it", "0", "0.5000", "1.000", "ms", "rank 0, node 0"),
+        ("matmul rate in preflight", "400.0", "450.0", "500.0", "TFLOP/s", "rank 0, node 0"),
+    )
+    assert "各 rank 比较" in markdown(made, lang="zh")
+    assert Checker(html(made, made)).seen

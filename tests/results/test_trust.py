@@ -57,6 +57,8 @@ def said(trust: Trust) -> tuple[str, list[str]]:
         ({"notes": [message("read_before_measured", ahead=64, batches=90)]}, "noisy",
          ["trust_read_before"]),
         ({"notes": [message("slow_device", rank=3)]}, "noisy", ["trust_slow_device"]),
+        ({"notes": [message("slow_rank", rank=3)]}, "noisy", ["trust_slow_rank"]),
+        ({"notes": [message("slow_data", rank=3)]}, "noisy", ["trust_slow_rank"]),
         ({"notes": [message("more_threads_than_cores", rank=0, threads=9, cores=2)]}, "noisy",
          ["trust_threads"]),
         ({"notes": [message("loss_did_not_fall", first=1.0, last=1.0)]}, "noisy", []),

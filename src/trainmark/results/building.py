@@ -81,11 +81,15 @@ def _ranks(timeline: RunTimeline) -> list[RankEntry]:
             samples=rank.counts.samples,
             wall_ns=rank.wall_ns(timeline.launch_ns),
             spans_ns=rank.all_spans_ns(timeline.launch_ns),
+            step_ns=phase.step_ns // phase.steps if phase.steps else None,
+            wait_ns=phase.wait_ns // phase.steps if phase.steps else None,
+            matmul_flops_per_second=rank.facts.get("matmul_flops_per_second"),
             used_bytes=rank.used_bytes,
             malformed_lines=rank.malformed_lines,
             torn_last_line=rank.torn,
         )
         for rank in timeline.ranks
+        for phase in (rank.phases["train"],)
     ]
 
 

@@ -15,6 +15,7 @@ from trainmark.devices.numa import cores_of_rank
 from trainmark.results import sampling
 from trainmark.results.checks import samples_per_epoch
 from trainmark.results.compilation import graphs_while_measured
+from trainmark.results.skew import slow_ranks
 from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def find(seen: Seen) -> list[Message]:
     """Return the findings: reasons to doubt the figures."""
     rules = (
         _long_evaluation, _constant_loss, _flops, _own_epoch, _evaluated_rows, _few_updates,
-        _clocks, _partial_batch, _slow_devices,
+        _clocks, _partial_batch, _slow_devices, slow_ranks,
     )  # fmt: skip
     doubts = [found for rule in rules for found in rule(seen)]
     return [*doubts, *sampling.throttled(seen.telemetry)]

@@ -99,6 +99,9 @@ class RankEntry(Frozen):
     samples: NonNegativeInt
     wall_ns: Int64 | None
     spans_ns: dict[str, Int64]
+    step_ns: NonNegativeInt | None = Field(default=None, description="mean measured step")
+    wait_ns: NonNegativeInt | None = Field(default=None, description="for data, of the same steps")
+    matmul_flops_per_second: Number | None = Field(default=None, description="in preflight")
     used_bytes: NonNegativeInt | None
     malformed_lines: NonNegativeInt
     torn_last_line: bool

@@ -46,11 +46,13 @@ _IN_SHORT: dict[str, Callable[[Args], Message]] = {
         "trust_threads", threads=args["threads"], cores=args["cores"]
     ),
     "slow_device": lambda args: message("trust_slow_device", rank=args["rank"]),
+    "slow_rank": lambda args: message("trust_slow_rank", rank=args["rank"]),
+    "slow_data": lambda args: message("trust_slow_rank", rank=args["rank"]),
 }
 _NOISY = (
     "trust_drift", "trust_steadiness_unknown", "trust_cv", "trust_busy", "trust_swing",
     "trust_long_evaluation", "trust_launch_cv", "trust_few_launches", "trust_compiled",
-    "trust_read_before", "trust_slow_device", "trust_throttled", "trust_threads",
+    "trust_read_before", "trust_slow_device", "trust_slow_rank", "trust_throttled", "trust_threads",
 )  # fmt: skip
 
 
