@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fakes import event, launch_event, window, write_run
+from fakes import event, launch_event, window, write_events, write_run
 from trainmark.measure.timeline import read_run
 from trainmark.results.cause import find
 from trainmark.results.messages import render, way_out
@@ -125,3 +125,24 @@ def test_ranks_beyond_the_world_are_left_out_and_long_lists_clipped(cause: Any) 
     args = found.message.args
     assert args["waiting"].startswith("0,2,4,")
     assert (len(args["waiting"]), len(args["places"])) == (160, 40 + len(f": {STEP}"))
+
+
+def test_the_groups_of_all_nodes_are_one_account(tmp_path: Path) -> None:
+    """Node 1's clock counts from another moment; the nodes saved stacks a second apart."""
+    run_dir = write_run(tmp_path / "run", [launch_event(argv=["trainmark"])], *[rank(3)] * 4)
+    at = group("0-1", "collective", "barrier"), group("2", "collective", "barrier")
+    for node, (groups, begun_s) in enumerate(
+        [([at[0]], 0), ([at[1], group("3", "elsewhere", None, "a.py:5 f")], 500)]
+    ):
+        stop_ns = (begun_s + 60 + node) * S
+        stop = event("stop", stop_ns, reason="timeout", timeout_s=59.0, stacks=[], hang=groups)
+        launch = launch_event(begun_s * S, node=node)
+        ended = event("agent_exit", stop_ns, exit_code=1, failures=[])
+        write_events(run_dir / f"events.node{node}.jsonl", [launch, stop, ended])
+    ending = find(read_run(run_dir, 4, 2), None)
+    assert ending.status == "timed_out"
+    assert [(item.ranks, item.state, item.call) for item in ending.cause.hang] == [
+        ("0-2", "collective", "barrier"), ("3", "elsewhere", None),
+    ]  # fmt: skip
+    args = ending.cause.message.args
+    assert (args["waiting"], args["missing"], args["quiet_s"]) == ("0-2", "3", 55.0)

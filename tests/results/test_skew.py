@@ -6,10 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fakes import GOLDEN, launch_event, window, write_run
+from fakes import launch_event, window, write_run
 from trainmark.measure.timeline import read_run
-from trainmark.planning.plan import Plan
-from trainmark.results.findings import Seen
 from trainmark.results.skew import slow_ranks
 
 if TYPE_CHECKING:
@@ -20,8 +18,6 @@ MS = 1_000_000
 
 @pytest.fixture
 def found(tmp_path: Path) -> Any:
-    plan = Plan.model_validate_json((GOLDEN / "plan_toy.json").read_bytes())
-
     def call(
         *ranks: tuple[int, int], steps: int = 100, nproc: int = 2
     ) -> list[tuple[str, dict[str, Any]]]:
@@ -33,8 +29,7 @@ def found(tmp_path: Path) -> Any:
         ]  # fmt: skip
         run_dir = write_run(tmp_path / "run", [launch_event()], *events)
         run = read_run(run_dir, len(ranks))
-        seen = Seen(plan.model_copy(update={"nproc": nproc}), run, {})
-        return [(item.code, dict(item.args)) for item in slow_ranks(seen)]
+        return [(item.code, dict(item.args)) for item in slow_ranks(run, nproc)]
 
     return call
 

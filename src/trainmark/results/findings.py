@@ -59,10 +59,11 @@ def find(seen: Seen) -> list[Message]:
     """Return the findings: reasons to doubt the figures."""
     rules = (
         _long_evaluation, _constant_loss, _flops, _own_epoch, _evaluated_rows, _few_updates,
-        _clocks, _partial_batch, _slow_devices, slow_ranks,
+        _clocks, _partial_batch, _slow_devices,
     )  # fmt: skip
     doubts = [found for rule in rules for found in rule(seen)]
-    return [*doubts, *sampling.throttled(seen.telemetry)]
+    slow = slow_ranks(seen.timeline, seen.plan.nproc)
+    return [*doubts, *slow, *sampling.throttled(seen.telemetry)]
 
 
 def _long_evaluation(seen: Seen) -> Iterator[Message]:

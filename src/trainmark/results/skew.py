@@ -15,8 +15,7 @@ from trainmark.spec import message
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trainmark.measure.timeline import Phase
-    from trainmark.results.findings import Seen
+    from trainmark.measure.timeline import Phase, RunTimeline
     from trainmark.spec import Message
 
 _SLOW = 0.05  # of the ranks' median step; devices of one product differ by less
@@ -24,18 +23,21 @@ _FLOOR_NS = 100_000_000  # of measured time; in less, the start of threads decid
 _NS_PER_S = 1e9
 
 
-def slow_ranks(seen: Seen) -> Iterator[Message]:
+def slow_ranks(timeline: RunTimeline, nproc: int) -> Iterator[Message]:
     """Yield the rank with the longest steps, and the one that waits longest for data.
 
     The median is the lower one: of two ranks, the slower is compared with the faster.
+
+    Args:
+        nproc: ranks of a node.
     """
-    phases = {rank.rank: rank.phases["train"] for rank in seen.timeline.ranks}
+    phases = {rank.rank: rank.phases["train"] for rank in timeline.ranks}
     phases = {rank: x for rank, x in phases.items() if x.steps and x.windows_ns >= _FLOOR_NS}
     if len(phases) < 2:
         return
     steps_ns = {rank: phase.step_ns / phase.steps for rank, phase in phases.items()}
     waits_ns = {rank: phase.wait_ns / phase.steps for rank, phase in phases.items()}
-    step_ns, nproc = median_low(steps_ns.values()), seen.plan.nproc
+    step_ns = median_low(steps_ns.values())
     for taken in (steps_ns, waits_ns):
         usual_ns = median_low(taken.values())
         slow = [rank for rank in taken if _much(taken[rank] - usual_ns, step_ns, phases[rank])]
