@@ -108,13 +108,14 @@ def receive(lines: Iterable[str], run_dir: Path, *, expected: Iterable[str]) -> 
             file.write(current.content)
         written.append(current.name)
 
-    ended = False
+    seen, announced = 0, -1
     for line in lines:
         mark = _MARK.search(line)
         if mark is None:
             continue
         if mark["name"]:
             close()
+            seen += 1
             current = _Incoming(
                 mark["name"], min(int(mark["bytes"]), _LARGEST_BYTES), mark["digest"]
             )
@@ -125,9 +126,9 @@ def receive(lines: Iterable[str], run_dir: Path, *, expected: Iterable[str]) -> 
                 current.digest = ""  # damaged
         elif mark["end"]:
             close()
-            current, ended = None, True
-    if damaged or not ended:
-        what = f"incomplete: {', '.join(damaged)}" if damaged else "the end is missing"
+            current, announced = None, int(mark["files"])
+    if damaged or seen != announced:
+        what = f"damaged: {', '.join(damaged)}" if damaged else "files or the end are missing"
         raise EnvironmentFault(
             f"files in a node's log are not whole: {what}",
             where=str(run_dir),

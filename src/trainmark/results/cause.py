@@ -72,17 +72,15 @@ def _refused(run: _Run) -> Ending | None:
 def _job_ended(run: _Run) -> Ending | None:
     """Return what the engine says where it ended the job; not that the job failed by itself."""
     job = run.events.get("job")
-    if job is None or job["phase"] != "ended":
-        return None
+    by_us = "stop" in run.events and "node" not in run.events["stop"]
+    if job is None or job["phase"] != "ended" or by_us:
+        return None  # where we ended it, its stop tells why
     said, ending = job["said"], job["ending"]
     steps = max((rank.steps for rank in run.timeline.ranks), default=0)
-    by_us = "stop" in run.events and "node" not in run.events["stop"]
     if ending == "out_of_memory" and not _failures(run):
         return Ending("oom", _cause("oom", message("job_out_of_memory", said=said, steps=steps)))
     if ending in ("failed", "unknown") and not any(node.events for node in run.timeline.nodes):
         return Ending("failed", _cause("job", message("job_failed", said=said)))
-    if ending == "cancelled" and by_us:
-        return None  # as its stop tells
     nodes = ", ".join(map(str, _lost_nodes(run))) or "?"
     found: dict[str, tuple[Status, str, Message]] = {
         "timed_out": ("timed_out", "job", message("job_timed_out", said=said, steps=steps)),

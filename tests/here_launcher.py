@@ -1,0 +1,71 @@
+"""A launcher whose nodes are processes of this machine, in place of an engine."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainmark.launch.contract import Command, JobState
+from trainmark.launch.node_command import node_script
+
+
+@dataclass
+class Here:
+    """Runs each node's script in a shell.
+
+    Args:
+        scripts: what comes before the script of a node, by its number.
+        options: of the node process.
+    """
+
+    scripts: dict[int, str] = field(default_factory=dict)
+    options: tuple[str, ...] = ()
+    nodes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    name: str = "here"
+    id: str = "1"
+    detaches: bool = False
+
+    def absent(self, site: Any) -> str | None:
+        return None
+
+    def check(self, plan: Any, site: Any) -> None:
+        """Nothing to look for."""
+
+    def command(self, plan: Any, site: Any) -> Command:
+        files = {
+            f"node{number}.sh": self.scripts.get(number, "")
+            + node_script(
+                plan, site, node_rank=str(number), master="127.0.0.1", options=self.options
+            )
+            for number in range(plan.nnodes)
+        }
+        return Command(argv=("true",), files=files)
+
+    def start(self, command: Command, plan: Any, site: Any) -> Here:
+        for name in command.files:
+            with open(f"{plan.run_dir}/{name}.out", "wb") as out:  # noqa: PTH123
+                self.nodes.append(
+                    subprocess.Popen(["sh", name], cwd=plan.run_dir, stdout=out, stderr=out)
+                )
+        return self
+
+    def attach(self, plan: Any, site: Any) -> Here:
+        return self
+
+    def state(self) -> JobState:
+        codes = [process.poll() for process in self.nodes]
+        if any(codes):
+            self.cancel()  # as engines end the other nodes of a job
+        if None in codes:
+            return JobState(phase="running", said="RUNNING")
+        code = max(map(abs, codes))
+        ending = "failed" if code else "completed"
+        return JobState(phase="ended", said=ending.upper(), ending=ending, exit_code=code)
+
+    def cancel(self) -> None:
+        for process in self.nodes:
+            process.terminate()
+
+    def collect(self) -> None:
+        """The nodes wrote into the run directory."""

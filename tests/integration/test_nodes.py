@@ -1,0 +1,109 @@
+"""Real runs on two nodes, which are node processes of this machine."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from here_launcher import Here
+from trainmark.data.generated import default_root
+from trainmark.launch import launchers, submission
+from trainmark.launch.node_files import names_of, receive
+from trainmark.launch.processes import alive_runs
+from trainmark.launch.site import Site
+from trainmark.launch.stopping import StopRequest
+from trainmark.measure.timeline import read_run
+from trainmark.planning.capabilities import Elsewhere
+from trainmark.planning.plan import resolve
+from trainmark.results.record import Record, read
+from trainmark.results.verify import verify
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def two_nodes(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Run toy on two nodes with one rank each."""
+    monkeypatch.setenv("TRAINMARK_CACHE", str(cache))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+    def run(
+        launcher: Here, *, request: StopRequest | None = None, device: str = "cpu", **fields: str
+    ) -> Record:
+        monkeypatch.setattr(launchers, "load", lambda _: launcher)
+        with socket.socket() as found:
+            found.bind(("127.0.0.1", 0))
+            port = found.getsockname()[1]
+        plan = resolve(
+            "toy", overrides=fields, device_name=device, nnodes=2, nproc=1, sample_every_s=0.1,
+            run_dir=tmp_path / "run", generated_root=default_root(),
+            elsewhere=Elsewhere(launcher="here"),
+        )  # fmt: skip
+        record = submission.launch(
+            plan, Site(master_port=port), request or StopRequest(), lambda _: None
+        )
+        assert [one for one in alive_runs() if one.startswith(plan.run_id)] == []
+        return record
+
+    return run
+
+
+def test_a_run_on_two_nodes_has_the_record_of_one(two_nodes: Any, tmp_path: Path) -> None:
+    record = two_nodes(Here(options=("--send-files",)))
+    run = tmp_path / "run"
+    assert (record.status, record.plan.nnodes, len(record.ranks)) == ("passed", 2, 2)
+    rows = record.plan.data.train_samples
+    assert record.counts.samples == rows * record.counts.epochs
+    assert read(run) == record
+    assert verify(record, run) == []
+    assert {entry.name for entry in record.evidence} >= {
+        "events.node0.jsonl", "events.node1.jsonl", "events.job.jsonl", "telemetry.node1.jsonl",
+    }  # fmt: skip
+    assert record.environment["cpu"]
+    assert record.telemetry is not None
+    assert len(record.telemetry.other_hosts) == 1
+    # Nodes of one machine have one clock: the barrier gives it to within the time it takes.
+    timeline = read_run(run, 2, 2)
+    assert abs(timeline.nodes[1].shift_ns) < 1_000_000_000
+    assert abs(timeline.nodes[1].skew_s or 0) < 1
+
+    # The files that it sent through its output are those that it wrote.
+    (tmp_path / "received").mkdir()
+    lines = (run / "node1.sh.out").read_text().splitlines()
+    names = receive(lines, tmp_path / "received", expected=names_of(1, record.plan))
+    assert {"events.rank1.jsonl", "events.node1.jsonl", "telemetry.node1.jsonl"} <= set(names)
+    sent = (tmp_path / "received/events.node1.jsonl").read_bytes()
+    assert sent.splitlines()[-1].startswith(b'{"event":"finished"')
+
+
+def test_other_packages_on_a_node_are_named_before_training(two_nodes: Any, tmp_path: Path) -> None:
+    (tmp_path / "other/peft-99.0.dist-info").mkdir(parents=True)
+    (tmp_path / "other/peft-99.0.dist-info/METADATA").write_text("Name: peft\nVersion: 99.0\n")
+    path = os.pathsep.join(filter(None, [str(tmp_path / "other"), os.environ.get("PYTHONPATH")]))
+    record = two_nodes(Here({1: f"export PYTHONPATH='{path}'\n"}))
+    assert record.status == "failed"
+    assert record.cause.message.code == "packages_differ"
+    said = record.cause.message.args
+    assert (said["node"], said["package"], said["here"]) == (1, "peft", "99.0")
+    assert record.counts.steps == 0
+
+
+def test_a_node_without_the_devices_is_named(two_nodes: Any) -> None:
+    record = two_nodes(Here(), device="nvidia")
+    assert (record.status, record.cause.kind) == ("failed", "node_refused")
+    assert record.cause.message.args["node"] == 0
+    assert record.counts.steps == 0
+
+
+def test_a_signal_cancels_the_job_and_leaves_a_record(two_nodes: Any) -> None:
+    record = two_nodes(Here(), request=StopRequest("SIGINT"))
+    assert (record.status, record.cause.kind) == ("interrupted", "signal")

@@ -1,0 +1,127 @@
+"""Commands as text, the site file, and the script of a node."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainmark.errors import UsageError
+from trainmark.launch.contract import Command
+from trainmark.launch.node_command import node_script, run_dir_on_nodes
+from trainmark.launch.site import Site, read_site
+from trainmark.planning.capabilities import Elsewhere
+from trainmark.planning.plan import resolve
+
+_TEXT = st.text(st.characters(blacklist_categories=("Cs", "Cc")), max_size=30)
+
+
+@settings(max_examples=15, deadline=None)
+@given(word=_TEXT, value=_TEXT, line=_TEXT)
+def test_a_pasted_script_does_what_the_command_says(
+    tmp_path_factory: pytest.TempPathFactory, word: str, value: str, line: str
+) -> None:
+    folder = tmp_path_factory.mktemp("a b") / "it's"
+    show = "import os, sys; print(repr((sys.argv[1:], os.environ['X'], open('in/f').read())))"
+    command = Command(
+        argv=(sys.executable, "-c", show, word), env={"X": value},
+        files={"in/f": f"{line}\n$HOME\n"}, prints_job=True,
+    )  # fmt: skip
+    subprocess.run(["sh"], input=command.script(folder), text=True, check=True, encoding="utf-8")
+    assert (folder / "job.id").read_text() == repr(([word], value, f"{line}\n$HOME\n")) + "\n"
+
+
+def test_a_site_file_is_read_and_its_words_stay_words(tmp_path: Path) -> None:
+    file = tmp_path / "site.yaml"
+    file.write_text(
+        "launcher: slurm\nnodes: 16\nrun_root: /scratch\n"
+        "slurm: {time: 12:30:00, exclusive: no, options: {mem: 0}}\nsetup: [module load x]\n"
+    )
+    site = read_site(file)
+    assert (site.launcher, site.nodes, site.run_root) == ("slurm", 16, Path("/scratch"))
+    assert (site.slurm.time, site.slurm.exclusive, site.slurm.options) == (
+        "12:30:00", False, {"mem": "0"},
+    )  # fmt: skip
+    assert site.setup == ("module load x",)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "word"),
+    [
+        ("nodes: 1\nslurm:\n  partiton: x\n", 3, "partition"),
+        ("nodes: many\n", 1, "nodes"),
+        ("setup:\n  - a\n  - b: c\n", 3, "setup.1"),
+        ("master_port: 70000\n", 1, "master_port"),
+    ],
+)
+def test_a_fault_in_a_site_file_is_told_with_its_line(
+    tmp_path: Path, text: str, line: int, word: str
+) -> None:
+    file = tmp_path / "site.yaml"
+    file.write_text(text)
+    with pytest.raises(UsageError) as caught:
+        read_site(file)
+    assert caught.value.where == f"{file}, line {line}"
+    assert word in str(caught.value)
+
+
+def test_no_site_file_is_needed_but_a_named_one_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    assert read_site(None) == Site()
+    with pytest.raises(UsageError):
+        read_site(tmp_path / "none.yaml")
+    (tmp_path / "trainmark").mkdir()
+    (tmp_path / "trainmark/site.yaml").write_text("nodes: 3\n")
+    assert read_site(None).nodes == 3
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Any:
+    return resolve(
+        "toy", device_name="cpu", nnodes=2, nproc=4, run_dir=tmp_path / "run",
+        generated_root=tmp_path, elsewhere=Elsewhere(launcher="slurm"), run_token="abc",
+    )  # fmt: skip
+
+
+def test_the_script_of_a_node(plan: Any) -> None:
+    site = Site(
+        python="/opt/py", setup=("module load x",), environment={"A": "b c"}, interface="eth0",
+        run_root=Path("/scratch"), data=Path("/data"), master_port=1234,
+    )  # fmt: skip
+    assert run_dir_on_nodes(plan, site) == Path("/scratch") / plan.run_id
+    text = node_script(plan, site, node_rank="$RANK", master="$HOST", options=("--heartbeat",))
+    assert text.splitlines() == [
+        "set -e",
+        "module load x",
+        "export A='b c'",
+        "export GLOO_SOCKET_IFNAME=eth0",
+        f"exec /opt/py -m trainmark.launch.node /scratch/{plan.run_id} --data /data --port 1234 "
+        '--heartbeat --node-rank "$RANK" --master "$HOST"',
+    ]
+
+
+def test_what_the_site_does_not_have_is_refused(tmp_path: Path) -> None:
+    def ask(**world: int) -> None:
+        site = Elsewhere(launcher="slurm", nodes=2, devices_per_node=8)
+        resolve("toy", device_name="cpu", generated_root=tmp_path, elsewhere=site, **world)
+
+    ask(nnodes=2, nproc=8)
+    for option, world in (("--nnodes", (3, 8)), ("--nproc", (2, 9))):
+        with pytest.raises(Exception) as caught:  # noqa: PT011
+            ask(nnodes=world[0], nproc=world[1])
+        assert getattr(caught.value, "where", None) == option
+
+
+def test_nodes_may_have_devices_that_are_not_here(tmp_path: Path) -> None:
+    elsewhere = Elsewhere(launcher="slurm", device="ascend")
+    plan = resolve("toy", nnodes=2, nproc=8, generated_root=tmp_path, elsewhere=elsewhere)
+    assert (plan.device.vendor, plan.device.product_names, plan.launcher) == ("ascend", [], "slurm")
+    with pytest.raises(UsageError):
+        resolve("toy", device_name="cuda", generated_root=tmp_path, elsewhere=elsewhere)
