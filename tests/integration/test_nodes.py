@@ -69,6 +69,7 @@ def test_a_run_on_two_nodes_has_the_record_of_one(two_nodes: Any, tmp_path: Path
         "events.node0.jsonl", "events.node1.jsonl", "events.job.jsonl", "telemetry.node1.jsonl",
     }  # fmt: skip
     assert record.environment["cpu"]
+    assert all("examined" in node.events for node in read_run(run, 2, 2).nodes)
     assert record.telemetry is not None
     assert len(record.telemetry.other_hosts) == 1
     # Nodes of one machine have one clock: the barrier gives it to within the time it takes.

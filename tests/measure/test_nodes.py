@@ -88,6 +88,10 @@ def test_failures_of_all_nodes_are_those_of_the_launch(tmp_path: Path) -> None:
     assert (launcher["stop"]["reason"], launcher["stop"]["node"]) == ("timeout", 1)
     assert launcher["stop"]["stacks"] == ["stacks.rank1.txt"]
     assert launcher["oom_kills"]["count"] == 2
+    write_events(run / "events.node1.jsonl", _node(1, 0, 0, ended))
+    assert "stop" not in read_run(run, 2, 2).launcher  # a consequence of the failure
+    write_events(run / "events.node1.jsonl", _node(1, 0, 0, _exit(11 * S)))
+    assert read_run(run, 2, 2).launcher["stop"]["reason"] == "signal"
 
 
 def test_a_node_that_left_nothing_is_there_without_events(tmp_path: Path) -> None:

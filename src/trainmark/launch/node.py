@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 # Ranks of other nodes fail when ours are ended, and must have saved their stacks by then. Nodes
 # start within a second or two of each other.
 _LET_SAVE_S = 5.0
+_EXAMINE_S = 40.0
+_TOLD = ("stops", "spoils")
 _SILENCE_S = 60.0  # of standard input, after which the launcher counts as lost
 
 
@@ -106,6 +108,7 @@ class Node:
         plan = self.plan
         vendor = devices.choose(plan.device.vendor)
         self._refuse_too_few(vendor)
+        self._examine()
         data = self._data_folder()
         placed = numa.placements(vendor, plan.nproc, os.environ)
         variables = self._variables(placed, data)
@@ -138,6 +141,33 @@ class Node:
                 where=f"node {self.number}",
                 remedy="use a smaller --nproc, or nodes with more devices",
             )
+
+    def _examine(self) -> None:
+        """Let ``trainmark doctor --quick`` look at this node, and tell what it finds.
+
+        Raises:
+            EnvironmentFault: it finds what stops a run.
+        """
+        words = ["--quick", "--json", "--device", self.plan.device.vendor]
+        words += ["--nproc", str(self.plan.nproc), "--out", str(self.run_dir)]
+        found: list[dict[str, Any]] = []
+        try:
+            told = subprocess.run(
+                [sys.executable, "-m", "trainmark", "doctor", *words], capture_output=True,
+                stdin=subprocess.DEVNULL, timeout=_EXAMINE_S, check=False,
+                env=os.environ | processes.import_variables(),
+            ).stdout  # fmt: skip
+            found = [one for one in json.loads(told)["checks"] if one["severity"] in _TOLD]
+        except (subprocess.TimeoutExpired, ValueError, LookupError) as error:
+            what = f"doctor: {type(error).__name__}"
+            found = [{"code": "doctor", "severity": "spoils", "what": what, "remedy": ""}]
+        told_of = ("code", "severity", "what")
+        self.events.emit("examined", found=[{key: one[key] for key in told_of} for one in found])
+        for one in found:
+            if one["severity"] == "stops":
+                raise EnvironmentFault(
+                    one["what"], where=f"node {self.number}, {one['code']}", remedy=one["remedy"]
+                )
 
     def _data_folder(self) -> Path:
         """Return the folder of the data on this node, which holds what the plan was made for.

@@ -119,9 +119,12 @@ def account(
             last_ns = max((one["t_ns"] for one in seen if one), default=first["t_ns"])
             told["stop"] = launcher["stop"] | {"t_ns": last_ns}
     stops = [one | {"node": node.number} for node in nodes if (one := node.at("stop"))]
+    ends = [_end(node) for node in nodes if "agent_exit" in node.events]
+    if any(one["failures"] for one in ends):
+        # The engine ends the other nodes of a job in which one failed.
+        stops = [one for one in stops if one["reason"] != "signal"]
     if stops and "stop" not in told:
         told["stop"] = _first_stop(stops)
-    ends = _present(nodes, "agent_exit")
     if ends:
         shares = [
             one["others_cpu_share"] for one in ends if one.get("others_cpu_share") is not None
@@ -140,6 +143,14 @@ def account(
     if path.exists():
         told |= {event["event"]: event for event in EventFile(path, read_event)}
     return told
+
+
+def _end(node: NodeTimeline) -> dict[str, Any]:
+    """Return how a node's ranks ended, on the clocks of the first node."""
+    end, skew_s = node.at("agent_exit"), node.skew_s or 0.0
+    assert end is not None
+    failures = [one | {"time_s": one["time_s"] - skew_s} for one in end["failures"]]
+    return end | {"failures": failures}
 
 
 def _present(nodes: Iterable[NodeTimeline], name: str) -> list[dict[str, Any]]:

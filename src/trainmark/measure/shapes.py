@@ -252,6 +252,20 @@ class _Synced(_Event):
     unix_ns: Nanoseconds
 
 
+@with_config(_SHAPE)
+class _Condition(TypedDict):
+    code: str
+    severity: Literal["stops", "spoils"]
+    what: str
+
+
+class _Examined(_Event):
+    """What ``trainmark doctor --quick`` found on a node before its ranks were started."""
+
+    event: Literal["examined"]
+    found: list[_Condition]
+
+
 class _Refused(_Event):
     """Why a node did not start its ranks."""
 
@@ -381,6 +395,7 @@ _KNOWN: TypeAdapter[Any] = TypeAdapter(
         | _End
         | _Launch
         | _Synced
+        | _Examined
         | _Refused
         | _Job
         | _AgentExit

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from trainmark.devices.numa import cores_of_rank
-from trainmark.results import sampling
+from trainmark.results import preflight, sampling
 from trainmark.results.checks import samples_per_epoch
 from trainmark.results.compilation import graphs_while_measured
 from trainmark.results.skew import slow_ranks
@@ -190,6 +190,7 @@ def notes(seen: Seen, steps: Steps, quality: Quality) -> list[Message]:
         *_on_quality(seen.plan, quality),
         *_on_conditions(seen),
         *sampling.notes(seen.telemetry),
+        *preflight.notes(seen.timeline.nodes),
     ]
 
 
