@@ -17,6 +17,7 @@ EXAMPLES = """\
   trainmark report runs/A runs/B --format html -o page.html
   trainmark report runs/* --format csv -o results.csv
   trainmark report runs/RUN --format index              one JSON line for speed, one for memory
+  trainmark report runs/PLAN --scaling -o scaling.html  1x1 -> 1xN -> MxN of the same work
 """
 
 
@@ -31,6 +32,9 @@ def command(
         Path | None,
         typer.Option("--output", "-o", help="File to write; default, and for -: stdout."),
     ] = None,
+    scaling: Annotated[
+        bool, typer.Option("--scaling", help="Compare worlds: efficiency, exposed communication.")
+    ] = False,
     no_verify: Annotated[
         bool, typer.Option("--no-verify", help="Do not hold records against their evidence.")
     ] = False,
@@ -38,6 +42,7 @@ def command(
     """Print the result page of one or several runs, or their figures as data."""
     from trainmark.report.export import to_csv, to_index, to_json
     from trainmark.report.page import html_page, markdown_page
+    from trainmark.report.scaling import scaling_text
 
     ending = output.suffix[1:] if output else ""
     wanted = form or (ending if ending in ("html", "json", "csv") else "md")
@@ -46,7 +51,10 @@ def command(
     records = [reader.read(path) for found in launches for path in found]
     page = {"md": markdown_page, "html": html_page}.get(wanted)
     data = {"json": to_json, "index": to_index, "csv": to_csv}
-    text = page(records, lang) if page else data[wanted](records)
+    if scaling:
+        text = scaling_text(records, wanted, lang)
+    else:
+        text = page(records, lang) if page else data[wanted](records)
     if output is None or str(output) == "-":
         say(text, newline=False)
     else:
