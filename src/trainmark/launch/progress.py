@@ -48,6 +48,11 @@ class Progress:
     _train_ns: int = 0
     _train_steps: int = 0
 
+    @property
+    def unstarted(self) -> bool:
+        """Tell whether the first rank's events were not seen yet, as where they are elsewhere."""
+        return self._offset == 0
+
     def poll(self) -> str:
         """Read new events and return the line to show."""
         try:

@@ -41,7 +41,8 @@ def shown(progress: Progress, label: str, *, quiet: bool) -> Callable[[str], Non
     words = ""
 
     def text() -> str:
-        return f"{words}  {progress.poll()}"
+        steps = progress.poll()
+        return words if progress.unstarted else f"{words}  {steps}"
 
     line: Callable[[], None] = (lambda: None) if quiet else progress_line(label, text)
 
