@@ -1,0 +1,294 @@
+"""Slurm: a batch script with one task a node, and the states of the job it becomes.
+
+Owns what sbatch is told and what the answers of scontrol, sacct and the job's own files mean.
+Slurm queues, starts and ends everything; run directory and data are on a file system that all
+nodes see. Must not know what a node's process does.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainmark.errors import EnvironmentFault, RecordError, UsageError
+from trainmark.launch.contract import JOB_FILE, Command, JobState
+from trainmark.launch.node_command import node_script
+from trainmark.launch.submission import submit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from trainmark.launch.contract import Ending
+    from trainmark.launch.site import Site
+    from trainmark.planning.plan import Plan
+
+    Ask = Callable[..., tuple[int, str, str]]  # exit code, output and errors of a program
+
+SCRIPT_FILE, NODE_FILE, LOG_FILE = "job.sh", "node.sh", "log.job.txt"
+ENDED_FILE = "job.ended"  # the script's exit code, then why Slurm ended the job, if it did
+PROGRAMS = ("sbatch", "scontrol", "scancel", "sinfo")
+PATIENCE_S = 20.0  # with a controller under load; Slurm's own MessageTimeout is 10 s
+_SLOWEST_POLL_S = 10.0
+
+# JOB STATE CODES of https://slurm.schedmd.com/squeue.html (24.11, read 2026-11-22). A state that
+# is not here, COMPLETING and STAGE_OUT among them, still has processes.
+_WAITING = ("PENDING", "CONFIGURING", "REQUEUE", "RESV_DEL_HOLD", "SPECIAL_EXIT")
+_ENDINGS: dict[str, Ending] = {
+    "COMPLETED": "completed", "FAILED": "failed", "LAUNCH_FAILED": "failed",
+    "CANCELLED": "cancelled", "REVOKED": "cancelled", "TIMEOUT": "timed_out",
+    "DEADLINE": "timed_out", "PREEMPTED": "preempted", "NODE_FAIL": "node_lost",
+    "BOOT_FAIL": "node_lost", "OUT_OF_MEMORY": "out_of_memory",
+}  # fmt: skip
+_REASONS: dict[str, Ending] = {"TimeLimit": "timed_out", "NodeDown": "node_lost"}
+# What slurmstepd and srun write into the log of a job that they end, as regular expressions.
+_LOGGED: dict[str, Ending] = {
+    r"slurmstepd.* DUE TO TIME LIMIT ": "timed_out",
+    r"slurmstepd.* DUE TO PREEMPTION ": "preempted",
+    r"slurmstepd.* DUE TO NODE FAILURE|srun: error: Node failure on ": "node_lost",
+    r"slurmstepd.* (exceeded memory limit|Detected \d+ oom)": "out_of_memory",
+    r"srun: error: .*: Out Of Memory$": "out_of_memory",
+    r"slurmstepd.* JOB \S+ ON \S+ CANCELLED AT \S+ \*\*\*": "cancelled",
+}
+# Options that decide whether the script works; sbatch takes any beginning of a name for it.
+_OWN_OPTIONS = (
+    "array", "batch", "chdir", "error", "exclusive", "help", "hold", "input", "job-name", "nodes",
+    "no-kill", "no-requeue", "ntasks", "ntasks-per-node", "output", "parsable", "quiet", "requeue",
+    "tasks-per-node", "test-only", "usage", "version", "wait", "wrap",
+)  # fmt: skip
+_KEYS = ("partition", "account", "qos", "time", "constraint", "reservation")
+
+# SLURM_NODEID counts the hosts of the job's list, so the first is node 0. Its address is what
+# Slurm itself reaches it by; its name need not be known to a resolver. ``wait`` returns early
+# on the SIGTERM that Slurm sends to end a job: the nodes' processes end first.
+_SCRIPT = """\
+#!/bin/bash
+# Trainmark {plan.run_id}: one task on each of {plan.nnodes} nodes
+first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+address=$(scontrol show node --oneliner "$first" | sed -n 's/.* NodeAddr=\\([^ ]*\\).*/\\1/p')
+export TRAINMARK_MASTER="${{address:-$first}}"
+trap : TERM
+{srun} &
+while wait $!; code=$?; kill -0 $! 2>/dev/null; do :; done
+said=$(scontrol show job "$SLURM_JOB_ID" | grep -Eo '(Reason|PreemptTime)=[^ ]*')
+printf '%s\\n' "$code" "$said" > {ended}
+exit "$code"
+"""
+
+
+def _ask(*words: str, given: str | None = None) -> tuple[int, str, str]:
+    """Return exit code, output and errors of one of Slurm's programs."""
+    try:
+        ended = subprocess.run(
+            words, input=given, capture_output=True, text=True, check=False, errors="replace",
+            timeout=PATIENCE_S,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return 255, "", str(error)
+    return ended.returncode, ended.stdout, ended.stderr.strip()
+
+
+class SlurmJob:
+    """A job that was submitted.
+
+    Args:
+        printed: what sbatch printed: its number, and ``;CLUSTER`` where there are several.
+        ask: runs one of Slurm's programs.
+        clock: seconds that only rise.
+    """
+
+    def __init__(
+        self, printed: str, run_dir: Path, ask: Ask = _ask,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self.id, _, cluster = printed.strip().partition(";")
+        self._cluster = (f"--clusters={cluster}",) if cluster else ()
+        self._run_dir, self._run, self._clock = run_dir, ask, clock
+        self._last, self._cancelled = JobState(phase="waiting", said="submitted"), False
+        self._changed_s = self._next_s = clock()
+
+    def _ask(self, program: str, *words: str) -> tuple[int, str, str]:
+        return self._run(program, *self._cluster, *words)
+
+    def state(self) -> JobState:
+        """Return where it is; a controller that does not answer leaves it where it was.
+
+        The longer nothing changed, the less often the controller is asked.
+        """
+        now_s, before = self._clock(), self._last
+        if now_s < self._next_s or before.ending is not None:
+            return before
+        code, out, err = self._ask("scontrol", "show", "job", "--oneliner", self.id)
+        if code == 0:
+            self._last = self._known(out)
+        elif "Invalid job id" in err:
+            self._last = self._forgotten()
+        else:
+            self._last = JobState(phase=before.phase, said=err or "scontrol does not answer")
+        self._changed_s = self._changed_s if self._last == before else now_s
+        self._next_s = now_s + min(max((now_s - self._changed_s) / 10, 0.5), _SLOWEST_POLL_S)
+        return self._last
+
+    def cancel(self) -> None:
+        """Have Slurm end it: SIGTERM, and after the site's KillWait SIGKILL; then at once."""
+        self._ask("scancel", *(("--full", "--signal=KILL") if self._cancelled else ()), self.id)
+        self._cancelled = True
+
+    def collect(self) -> None:
+        """Do nothing: all nodes write into the run directory."""
+
+    def _known(self, shown: str) -> JobState:
+        """Return the state of a job that the controller still has; ``shown`` by scontrol."""
+        state, reason = _field(shown, "JobState"), _field(shown, "Reason")
+        said = state if reason in {"", "None"} else f"{state} ({reason})"
+        if state not in _ENDINGS:
+            return JobState(phase="waiting" if state.startswith(_WAITING) else "running", said=said)
+        if reason == "JobLaunchFailure":
+            said += ", as when a node cannot write into the run directory"
+        codes, nodes = _field(shown, "ExitCode"), _field(shown, "NodeList")
+        return self._ended(_ENDINGS[state], said, codes, nodes, shown)
+
+    def _forgotten(self) -> JobState:
+        """Return how a job ended that the controller no longer has."""
+        own, _, shown = self._text(ENDED_FILE).partition("\n")
+        wanted = ("--allocations", "--parsable2", "--noheader", "--format=State,ExitCode,NodeList")
+        _, out, _ = self._ask("sacct", *wanted, f"--jobs={self.id}")
+        state, codes, nodes = out.strip().split("|") if out.count("|") == 2 else ("", "", "")
+        ending = _ENDINGS.get(state.partition(" ")[0])  # CANCELLED by 1000
+        if ending is None:  # without accounting
+            state, codes, nodes = f"Slurm does not know job {self.id} any more", f"{own}:0", ""
+            ending = {"": None, "0": "completed"}.get(own, "failed")
+        return self._ended(ending, state, codes, nodes, shown)
+
+    def _ended(
+        self, ending: Ending | None, said: str, codes: str, nodes: str, shown: str
+    ) -> JobState:
+        """Return the last state; ``codes`` are exit code and signal, ``EXIT:SIGNAL``."""
+        if ending in {None, "failed"}:
+            ending = _cause(shown, self._text(LOG_FILE)) or ending or "unknown"
+        code, _, signal = codes.partition(":")
+        number = (int(code) or -int(signal)) if (code + signal).isdecimal() and code else None
+        lost = self._down(nodes) if ending in {"failed", "node_lost"} else ()
+        ending = "node_lost" if lost else ending
+        return JobState(phase="ended", said=said, ending=ending, exit_code=number, lost=lost)
+
+    def _down(self, nodes: str) -> tuple[int, ...]:
+        """Return the numbers of a job's nodes that Slurm holds for down."""
+        if nodes in {"", "(null)", "None assigned"}:
+            return ()
+        _, hosts, _ = self._ask("scontrol", "show", "hostnames", nodes)
+        _, out, _ = self._ask("sinfo", "--noheader", "--Node", f"--nodes={nodes}", "--format=%N %T")
+        down = {line.split()[0] for line in out.splitlines() if " down" in line}
+        return tuple(number for number, host in enumerate(hosts.split()) if host in down)
+
+    def _text(self, name: str) -> str:
+        path = self._run_dir / name
+        return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+
+
+def _field(shown: str, name: str) -> str:
+    """Return a value of ``scontrol show job``; what users wrote stands behind those read here."""
+    found = re.search(rf"(?:^|\s){name}=(\S*)", shown)
+    return found[1] if found else ""
+
+
+def _cause(shown: str, log: str) -> Ending | None:
+    """Return why Slurm ended a job whose own processes may have exited first.
+
+    Args:
+        shown: what scontrol said of it, at its end or later.
+        log: what it printed.
+    """
+    if _field(shown, "PreemptTime") not in {"", "None"}:
+        return "preempted"  # it used the partition's GraceTime to end itself, and so FAILED
+    logged = (what for said, what in _LOGGED.items() if re.search(rf"(?m)^(\d+: )?{said}", log))
+    return _REASONS.get(_field(shown, "Reason")) or next(logged, None)
+
+
+class Slurm:
+    """Submits with sbatch."""
+
+    name = "slurm"
+    detaches = True
+
+    def absent(self, site: Site) -> str | None:  # noqa: ARG002
+        """Return which of Slurm's programs is missing."""
+        missing = ", ".join(name for name in PROGRAMS if shutil.which(name) is None)
+        return f"{missing}: not on PATH" if missing else None
+
+    def check(self, plan: Plan, site: Site) -> None:
+        """Have sbatch try the options, and refuse what the script cannot do."""
+        words = self.command(plan, site).argv[:-1]
+        code, _, err = _ask(*words, "--test-only", given="#!/bin/sh\n")
+        # So it calls nodes that are down, too, for which a job would wait.
+        if code != 0 and "node configuration is not available" not in err:
+            said = [
+                line.removeprefix("sbatch: ").removeprefix("error: ") for line in err.split("\n")
+            ]
+            raise EnvironmentFault(
+                "; ".join(said) or "no reason told", where="sbatch", rule="Slurm refused the job",
+                remedy="correct the section slurm of the site file; --dry-run prints the command",
+            )  # fmt: skip
+
+    def command(self, plan: Plan, site: Site) -> Command:
+        """Return sbatch with its options, which so outrank ``SBATCH_`` variables, and two scripts.
+
+        Raises:
+            UsageError: an option that is not the site's to set, or a folder of the nodes' own.
+        """
+        if site.run_root is not None:
+            raise UsageError(
+                "run_root is set", where="site file",
+                rule="under Slurm all nodes write into the run directory itself",
+                remedy="leave run_root out, and give an --out that all nodes see",
+            )  # fmt: skip
+        srun = [
+            "srun", f"--nodes={plan.nnodes}", f"--ntasks={plan.nnodes}", "--ntasks-per-node=1",
+            "--cpu-bind=none", "--mpi=none", "--kill-on-bad-exit=1", "--wait=0", "--label",
+            "bash", NODE_FILE,
+        ]  # fmt: skip
+        script = _SCRIPT.format(plan=plan, srun=shlex.join(srun), ended=ENDED_FILE)
+        node = node_script(plan, site, node_rank="$SLURM_NODEID", master="$TRAINMARK_MASTER")
+        argv = ("sbatch", *_options(plan, site), SCRIPT_FILE)
+        return Command(argv=argv, files={SCRIPT_FILE: script, NODE_FILE: node}, prints_job=True)
+
+    def start(self, command: Command, plan: Plan, site: Site) -> SlurmJob:  # noqa: ARG002
+        """Submit the script and keep the job's number."""
+        return SlurmJob(submit(command, Path(plan.run_dir)), Path(plan.run_dir))
+
+    def attach(self, plan: Plan, site: Site) -> SlurmJob:  # noqa: ARG002
+        """Return the job whose number the run directory has."""
+        file = Path(plan.run_dir) / JOB_FILE
+        printed = file.read_text(errors="replace") if file.is_file() else ""
+        if not re.fullmatch(r"\d+(;[\w.-]+)?\s*", printed, re.ASCII):
+            raise RecordError("no number of a job", where=str(file), rule="sbatch writes it there")
+        return SlurmJob(printed, Path(plan.run_dir))
+
+
+def _options(plan: Plan, site: Site) -> list[str]:
+    """Return what sbatch is told of the job."""
+    slurm, nodes = site.slurm, plan.nnodes
+    words = [
+        "--parsable", f"--job-name={plan.run_id}", f"--nodes={nodes}", f"--ntasks={nodes}",
+        "--ntasks-per-node=1", "--no-requeue", f"--chdir={plan.run_dir}", f"--output={LOG_FILE}",
+    ]  # fmt: skip
+    words += [f"--{name}={value}" for name in _KEYS if (value := getattr(slurm, name)) is not None]
+    if slurm.exclusive:  # all memory of the node too, which is not implied
+        memory = {"mem", "mem-per-cpu", "mem-per-gpu"} & set(slurm.options)
+        words += ["--exclusive", *([] if memory else ["--mem=0"])]
+    gpus = {"gpus-per-node": f"--gpus-per-node={plan.nproc}", "gres": f"--gres=gpu:{plan.nproc}"}
+    words += [text for name, text in gpus.items() if name == slurm.gpus_option]
+    for name, value in slurm.options.items():
+        own = any(one.startswith(name) for one in (*_KEYS, *_OWN_OPTIONS, slurm.gpus_option))
+        if own or not re.fullmatch(r"[a-z][a-z0-9-]+", name):
+            raise UsageError(
+                f"{name!r} cannot be set there", where=f"site file, slurm.options.{name}",
+                rule="a long name without dashes that neither the launcher nor another key sets",
+                remedy=f"use the keys of slurm: {', '.join(_KEYS)}, exclusive, gpus_option",
+            )  # fmt: skip
+        words.append(f"--{name}" if value == "true" else f"--{name}={value}")
+    return words

@@ -1,0 +1,222 @@
+"""A Slurm cluster of two nodes on this host, for as long as a ``with`` block lasts.
+
+Two slurmd of one host under different node names, with an own munge, so that no service of the
+machine is used or disturbed. It needs no root: Slurm runs as whoever runs the tests, and ends
+processes without cgroups. All of it lies in one folder below /tmp, where the paths of sockets are
+short, and is ended by its process ids.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+NODES = ("tm0", "tm1")
+PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scontrol", "scancel", "sinfo", "srun")
+_SBIN = "/usr/sbin"
+_START_S = 60.0
+# Short times, so that what Slurm waits for before it acts does not hold up the tests. A node may
+# have two runs at a time: one waits for Slurm's time limit, of which a minute is the least.
+_CONFIGURATION = """\
+ClusterName=trainmark
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={ports[0]}
+SlurmUser={user}
+SlurmdUser={user}
+AuthType=auth/munge
+CredType=cred/munge
+AuthInfo=socket={folder}/munge.socket
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool-%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd-%n.log
+MailProg=/bin/true
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SwitchType=switch/none
+MpiDefault=none
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+SlurmdParameters=config_overrides
+PropagateResourceLimits=NONE
+PreemptType=preempt/partition_prio
+PreemptMode=CANCEL
+SchedulerParameters=sched_interval=1
+ReturnToService=2
+SlurmdTimeout=10
+KillWait=10
+MinJobAge={remembered_s}
+NodeName={nodes[0]} NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=4 RealMemory=100
+NodeName={nodes[1]} NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=4 RealMemory=100
+PartitionName=main Nodes={nodes[0]},{nodes[1]} Default=YES PriorityTier=1
+PartitionName=urgent Nodes={nodes[0]},{nodes[1]} PriorityTier=9
+"""
+
+
+def missing() -> list[str]:
+    """Return the programs of Slurm that are not here."""
+    return [name for name in PROGRAMS if _path(name) is None]
+
+
+def _path(name: str) -> str | None:
+    return shutil.which(name, path=f"{os.environ.get('PATH', '')}:{_SBIN}")
+
+
+def _free_ports(count: int) -> list[int]:
+    with suppress(OSError):
+        held = [socket.socket() for _ in range(count)]
+        for one in held:
+            one.bind(("127.0.0.1", 0))
+        ports = [one.getsockname()[1] for one in held]
+        for one in held:
+            one.close()
+        return ports
+    raise AssertionError("no free ports")
+
+
+class SlurmCluster:
+    """The cluster; ``variables`` is what Slurm's programs need to find it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.variables = {"SLURM_CONF": str(folder / "slurm.conf")}
+        self._daemons: dict[str, subprocess.Popen[bytes]] = {}
+        self._node_of: dict[int, str] = {}
+
+    def up(self, remembered_s: int) -> None:
+        """Start all daemons and wait until both nodes can have jobs."""
+        folder = self.folder
+        (folder / "state").mkdir()
+        for node in NODES:
+            (folder / f"spool-{node}").mkdir()
+        key = folder / "munge.key"
+        key.touch(mode=0o600)
+        key.write_bytes(os.urandom(128))
+        text = _CONFIGURATION.format(
+            folder=folder, host=socket.gethostname().partition(".")[0], nodes=NODES,
+            ports=_free_ports(3), user=getpass.getuser(), remembered_s=remembered_s,
+        )  # fmt: skip
+        (folder / "slurm.conf").write_text(text)
+        self._start(
+            "munged", "--foreground", "--force", f"--socket={folder}/munge.socket",
+            f"--key-file={key}", f"--pid-file={folder}/munged.pid",
+            f"--log-file={folder}/munged.log", f"--seed-file={folder}/munged.seed",
+        )  # fmt: skip
+        self.until(lambda: (folder / "munge.socket").exists(), "munged")
+        self._start("slurmctld", "-D", "-f", self.variables["SLURM_CONF"])
+        for node in NODES:
+            self.start_node(node)
+        self.until(lambda: self.states() == ["idle", "idle"], "both nodes")
+
+    def start_node(self, node: str) -> None:
+        """Start the daemon of one node, also after ``stop_node``."""
+        self._start("slurmd", "-D", "-f", self.variables["SLURM_CONF"], "-N", node, name=node)
+
+    def _start(self, program: str, *words: str, name: str | None = None) -> None:
+        path = _path(program)
+        assert path is not None
+        with (self.folder / f"{name or program}.out").open("ab") as out:
+            self._daemons[name or program] = subprocess.Popen(
+                [path, *words], env=os.environ | self.variables, cwd=self.folder,
+                stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True,
+            )  # fmt: skip
+
+    def ask(self, *words: str) -> str:
+        """Return what one of Slurm's programs prints."""
+        ended = subprocess.run(
+            words, env=os.environ | self.variables, capture_output=True, text=True, check=False
+        )
+        return ended.stdout.strip()
+
+    def states(self) -> list[str]:
+        """Return the states of the nodes, in their order."""
+        out = self.ask("sinfo", "--noheader", "--Node", "--partition=main", "--format=%N %T")
+        return [line.split()[1] for line in sorted(out.splitlines())]
+
+    def until(self, holds, what: str, limit_s: float = _START_S) -> None:
+        """Wait for something that Slurm cannot be waited for otherwise."""
+        deadline_s = time.monotonic() + limit_s
+        while not holds():
+            logs = "\n".join(file.read_text()[-1500:] for file in self.folder.glob("*.out"))
+            assert time.monotonic() < deadline_s, f"{what}: not within {limit_s} s\n{logs}"
+            time.sleep(0.1)
+
+    def tasks(self, node: str) -> list[psutil.Process]:
+        """Return what runs on a node but its daemon: slurmstepd, scripts, tasks, their children."""
+        found = []
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                variables = process.environ()
+                if variables.get("SLURM_CONF") != self.variables["SLURM_CONF"]:
+                    continue
+                if variables.get("SLURMD_NODENAME") == node:
+                    found += [process, *self._steps_above(process)]
+        return list(dict.fromkeys(found))
+
+    @staticmethod
+    def _steps_above(process: psutil.Process) -> list[psutil.Process]:
+        return [one for one in process.parents() if one.name() == "slurmstepd"]
+
+    def stop_node(self, node: str) -> None:
+        """Kill all that runs on a node and then is silent, as when its power goes."""
+        daemon = self._daemons.pop(node)
+        daemon.kill()
+        daemon.wait()
+        for process in self.tasks(node):
+            with suppress(psutil.Error):
+                process.kill()
+
+    def down(self) -> None:
+        """End the jobs, then the daemons, by their process ids."""
+        self.ask("scancel", "--full", "--signal=KILL", f"--user={getpass.getuser()}")
+        for node in NODES:
+            for process in self.tasks(node):
+                with suppress(psutil.Error):
+                    process.kill()
+        for daemon in reversed(self._daemons.values()):
+            children = psutil.Process(daemon.pid).children() if daemon.poll() is None else []
+            daemon.send_signal(signal.SIGTERM)
+            try:
+                daemon.wait(10)
+            except subprocess.TimeoutExpired:
+                daemon.kill()
+                daemon.wait()
+            for child in children:  # slurmscriptd
+                with suppress(psutil.Error):
+                    child.kill()
+
+
+@contextmanager
+def slurm_cluster(remembered_s: int = 300) -> Iterator[SlurmCluster]:
+    """Yield a cluster with two idle nodes.
+
+    Args:
+        remembered_s: how long its controller knows of a job that ended.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="tm-slurm-", dir="/tmp"))
+    folder.chmod(0o755)  # munged wants others to reach its socket
+    cluster = SlurmCluster(folder)
+    try:
+        cluster.up(remembered_s)
+        yield cluster
+    finally:
+        cluster.down()
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,22 @@
+mkdir -p /somewhere/run && cd /somewhere/run
+cat > job.sh <<'TRAINMARK_FILE'
+#!/bin/bash
+# Trainmark 20260102T030405Z-toy-abc123: one task on each of 2 nodes
+first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+address=$(scontrol show node --oneliner "$first" | sed -n 's/.* NodeAddr=\([^ ]*\).*/\1/p')
+export TRAINMARK_MASTER="${address:-$first}"
+trap : TERM
+srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpu-bind=none --mpi=none --kill-on-bad-exit=1 --wait=0 --label bash node.sh &
+while wait $!; code=$?; kill -0 $! 2>/dev/null; do :; done
+said=$(scontrol show job "$SLURM_JOB_ID" | grep -Eo '(Reason|PreemptTime)=[^ ]*')
+printf '%s\n' "$code" "$said" > job.ended
+exit "$code"
+TRAINMARK_FILE
+cat > node.sh <<'TRAINMARK_FILE'
+set -e
+module load cuda/12.8
+export NCCL_DEBUG='WARN INFO'
+export GLOO_SOCKET_IFNAME=ib0
+exec /opt/trainmark/bin/python -m trainmark.launch.node /somewhere/run --data /scratch/data --port 31000 --node-rank "$SLURM_NODEID" --master "$TRAINMARK_MASTER"
+TRAINMARK_FILE
+sbatch --parsable --job-name=20260102T030405Z-toy-abc123 --nodes=2 --ntasks=2 --ntasks-per-node=1 --no-requeue --chdir=/somewhere/run --output=log.job.txt --partition=gpu --account=physics --qos=high --time=1-02:30:00 '--constraint=[rack1|rack2]&a100' '--reservation=maintenance test' --exclusive --gres=gpu:8 --mem=64G '--comment=it'"'"'s "ours" # $HOME' --contiguous job.sh > job.id
