@@ -22,7 +22,7 @@ SECTIONS ?=
 RESULTS ?=
 RESTART ?=
 
-.PHONY: help install install-dev install-recsys demo test test-oldest lint docs bench gpu lock clean
+.PHONY: help install install-dev install-recsys demo test test-oldest test-engines lint docs bench gpu lock clean
 
 help: ## show what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -42,11 +42,15 @@ demo: install ## measure DistilBERT on generated data, then print the page
 	$(BIN)/trainmark report $$run --lang $(LANG_OF_PAGE) && \
 	echo "The page: $$run/page.$(LANG_OF_PAGE).html   The record: $$run/record.json"
 
-test: install-dev lint ## lint, types, import contracts, tests
-	$(BIN)/pytest -n 2 --dist worksteal
+test: install-dev lint ## lint, types, import contracts, tests; -rs says what was skipped and why
+	$(BIN)/pytest -n 2 --dist worksteal -rs
 
 test-oldest: $(OLDEST)/.installed ## the tests but for real runs, with the lowest versions admitted
-	$(OLDEST)/bin/pytest -n 2 --dist worksteal --ignore tests/integration
+	$(OLDEST)/bin/pytest -n 2 --dist worksteal --ignore tests/integration --ignore tests/engines
+
+test-engines: install-dev $(VENV)/.installed-engines ## install Slurm, sshd, Ray …, and test runs on them
+	tools/engines.sh tests/engines/debian-packages.txt
+	$(BIN)/pytest -rs tests/engines
 
 lint: install-dev
 	$(BIN)/ruff format --check
@@ -80,6 +84,10 @@ $(VENV)/.installed-$(TORCH): requirements.lock pyproject.toml tools/install.sh
 
 $(VENV)/.installed-gpu: requirements.lock requirements-dev.lock pyproject.toml tools/install.sh
 	PYTHON="$(PYTHON)" TORCH="$(TORCH)" EXTRA=gpu tools/install.sh $(VENV)
+	@touch $(VENV)/.installed-$(TORCH) $@
+
+$(VENV)/.installed-engines: requirements.lock requirements-dev.lock pyproject.toml tools/install.sh
+	PYTHON="$(PYTHON)" TORCH="$(TORCH)" EXTRA=engines tools/install.sh $(VENV)
 	@touch $(VENV)/.installed-$(TORCH) $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed-$(TORCH) requirements-dev.lock

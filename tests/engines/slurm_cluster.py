@@ -120,7 +120,7 @@ class SlurmCluster:
             f"--key-file={key}", f"--pid-file={folder}/munged.pid",
             f"--log-file={folder}/munged.log", f"--seed-file={folder}/munged.seed",
         )  # fmt: skip
-        self.until(lambda: (folder / "munge.socket").exists(), "munged")
+        self.until((folder / "munge.socket").exists, "munged")
         self._start("slurmctld", "-D", "-f", self.variables["SLURM_CONF"])
         for node in NODES:
             self.start_node(node)
