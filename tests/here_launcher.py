@@ -22,6 +22,7 @@ class Here:
     scripts: dict[int, str] = field(default_factory=dict)
     options: tuple[str, ...] = ()
     nodes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    run_dir: str = ""
     name: str = "here"
     id: str = "1"
     detaches: bool = False
@@ -43,6 +44,7 @@ class Here:
         return Command(argv=("true",), files=files)
 
     def start(self, command: Command, plan: Any, site: Any) -> Here:
+        self.run_dir = plan.run_dir
         for name in command.files:
             with open(f"{plan.run_dir}/{name}.out", "wb") as out:  # noqa: PTH123
                 self.nodes.append(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import socket
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 
 from here_launcher import Here
@@ -22,7 +24,11 @@ from trainmark.results.record import Record, read
 from trainmark.results.verify import verify
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from trainmark.launch.contract import JobState
+
+
+def _processes(run_id: str) -> list[list[int]]:
+    return [ids for run, ids in alive_runs().items() if run.startswith(run_id)]
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +57,8 @@ def two_nodes(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> A
         record = submission.launch(
             plan, Site(master_port=port), request or StopRequest(), lambda _: None
         )
-        assert [one for one in alive_runs() if one.startswith(plan.run_id)] == []
+        left = [psutil.Process(pid) for ids in _processes(plan.run_id) for pid in ids]
+        assert psutil.wait_procs(left, timeout=20)[1] == []  # the kernel ends them in turn
         return record
 
     return run
@@ -103,6 +110,25 @@ def test_a_node_without_the_devices_is_named(two_nodes: Any) -> None:
     assert (record.status, record.cause.kind) == ("failed", "node_refused")
     assert record.cause.message.args["node"] == 0
     assert record.counts.steps == 0
+
+
+class Killing(Here):
+    """Kills a node's process as soon as its rank trains."""
+
+    def state(self) -> JobState:
+        file = Path(self.run_dir) / "events.rank1.jsonl"
+        if file.exists() and b'"train"' in file.read_bytes():
+            self.nodes[1].kill()
+        return super().state()
+
+
+def test_a_killed_node_leaves_no_process_and_a_partial_record(two_nodes: Any) -> None:
+    launcher = Killing()
+    record = two_nodes(launcher, max_epochs="100000", target_value="none", max_steps="none")
+    assert record.status == "failed"
+    assert [process.poll() for process in launcher.nodes] == [1, -9]
+    assert record.counts.steps > 0
+    assert not record.ranks[1].finished
 
 
 def test_a_signal_cancels_the_job_and_leaves_a_record(two_nodes: Any) -> None:

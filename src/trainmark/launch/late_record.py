@@ -58,7 +58,14 @@ def _recorded(run: Path) -> RecordError:
 
 def _check(folder: Path) -> None:
     try:
-        run_id = Plan.read(folder).run_id
+        plan = Plan.read(folder)
+        if plan.node_processes:
+            raise RecordError(
+                f"a run of launcher {plan.launcher}, whose job may still be running",
+                where=str(folder),
+                remedy=f"`trainmark attach {folder}` waits for it and makes the record",
+            )
+        run_id = plan.run_id
         began = any(event["event"] == "launch" for event in EventFile(folder / LAUNCHER_FILE))
     except FileNotFoundError:
         began = False

@@ -10,9 +10,12 @@ from __future__ import annotations
 import json
 import sys
 
+from trainmark.measure.worker import die_with_parent
+
 
 def main(arguments: list[str]) -> int:
     """Run the ranks of this node; return 0 if all succeeded."""
+    die_with_parent()  # and the ranks with us
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import parse_args, run
 
