@@ -17,6 +17,7 @@ NAMES = (
     "loop_overhead",
     "sampler_cost",
     "million_steps",
+    "many_ranks",
     "index_building",
     "distilbert_step",
     "gpt_step",
