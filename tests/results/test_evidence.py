@@ -9,11 +9,11 @@ import json
 import os
 import socket
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fakes import GOLDEN, event, launch_event, write_run
+from fakes import GOLDEN, event, launch_event, window, write_run
 from trainmark.launch.own_files import OwnFiles
 from trainmark.launch.run_dir import finish
 from trainmark.measure.events import EventWriter
@@ -169,3 +169,20 @@ def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(dirty):
     assert [entry.name for entry in built.evidence] == ["events.launcher.jsonl", "plan.json"]
     assert built.ranks[0].malformed_lines == 1
     assert built.status == "failed"
+
+
+@pytest.mark.parametrize("more", [
+    {}, {"parts_ns": {"forward": 3, "backward": 4}}, {"token": "hush"}, {"host": "train"},
+    {"paths": ["/srv/secret/x"]}, {"parts_ns": {"said": "/srv/secret/x"}}, {"phase": "alice@x.org"},
+    {"loss": [None, -1.5e-07]}, {"note": 'a "quoted" /srv/secret/x'},
+])  # fmt: skip
+def test_windows_are_redacted_as_all_events_are(tmp_path: Path, more: dict[str, Any]) -> None:
+    (tmp_path / "plan.json").write_bytes((GOLDEN / "plan_toy.json").read_bytes())
+    redactor = evidence.redactor_of(Plan.read(tmp_path), tmp_path)
+    told = window(1, 2, step_ns=[1, 1], samples=[4, 4]) | more
+    write_run(tmp_path, [launch_event()], [told])
+    evidence.redact(tmp_path)
+    line = (tmp_path / "events.rank0.jsonl").read_text(encoding="utf-8")
+    assert json.loads(line) == redactor.document(told)
+    assert "/srv" not in line
+    assert "hush" not in line

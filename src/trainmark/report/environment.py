@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from trainmark.report import cells
 from trainmark.report.document import Section
 from trainmark.report.listing import in_words, joined, known, listed
-from trainmark.report.tables import has_cards, short_device
+from trainmark.report.tables import has_cards, short_device, shortened
 from trainmark.report.texts import has, term, text
 
 if TYPE_CHECKING:
@@ -85,8 +85,8 @@ def _placement(record: Record, lang: str) -> str | None:
     if len(set(said)) < 2:
         return said[0] if said else None
     colon = text("sep.colon", lang)
-    ranks = (f"rank {rank}{colon}{one}" for rank, one in enumerate(said))
-    return text("sep.semicolon", lang).join(ranks)
+    ranks = [f"rank {rank}{colon}{one}" for rank, one in enumerate(said)]
+    return text("sep.semicolon", lang).join(shortened(ranks, lang, str))
 
 
 def _host_memory(record: Record, lang: str) -> str:

@@ -25,6 +25,7 @@ from trainmark.report.tables import (
     numbers,
     performance_table,
     reference_table,
+    shortened_rows,
     value_heads,
 )
 from trainmark.report.texts import GLOSSARY, has, text
@@ -369,7 +370,7 @@ def footer(records: Sequence[Record], lang: str) -> Section:
     blocks = (
         listed(records, made_by),
         Paragraph(text("foot.content", lang), "muted"),
-        Grid(Table(tuple(heads), tuple(rows))),
+        Grid(Table(tuple(heads), shortened_rows(rows, lang))),
     )
     return Section(text("section.footer", lang), 2, "provenance", blocks)
 

@@ -6,7 +6,7 @@ names, so that a case's ``reference.toml`` can ask for another set by naming its
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from trainmark.errors import RecordError
 from trainmark.planning.overrides import fix_hp_text
@@ -22,8 +22,30 @@ if TYPE_CHECKING:
     from trainmark.results.record import Record
     from trainmark.spec import FigureSpec
 
+    _Item = TypeVar("_Item")
+
 QUALITY = "<quality>"
+_MOST, _FIRST, _LAST = 40, 24, 4  # of what a page lists for each rank, device or file
 PERFORMANCE = ("precision", "fix_hp", "e2e_time", "p_whole", "p_train", "p_core", QUALITY, "mem")
+
+
+def shortened(
+    items: Sequence[_Item], lang: str, as_item: Callable[[str], _Item]
+) -> tuple[_Item, ...]:
+    """Return all ``items``, of very many the first and the last.
+
+    Args:
+        as_item: makes an item of the sentence that says how many are left out between them.
+    """
+    if len(items) <= _MOST:
+        return tuple(items)
+    said = text("head.left_out", lang, n=cells.count(len(items) - _FIRST - _LAST))
+    return (*items[:_FIRST], as_item(said), *items[-_LAST:])
+
+
+def shortened_rows(rows: Sequence[tuple[str, ...]], lang: str) -> tuple[tuple[str, ...], ...]:
+    """Return all ``rows`` of a table, or some of them as ``shortened`` does."""
+    return shortened(rows, lang, lambda said: (said, *[""] * (len(rows[0]) - 1)))
 
 
 def _rate(name: str) -> Callable[[Record], str]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from trainmark.report import cells
 from trainmark.report.document import Block, Grid, Paragraph, Section, Table
-from trainmark.report.tables import numbers
+from trainmark.report.tables import numbers, shortened_rows
 from trainmark.report.texts import text
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def blocks(record: Record, lang: str) -> list[Block]:
     heads = tuple(text(f"use.{name}", lang) for name in _COLUMNS)
     return [
         Paragraph(caption + text("sep.semicolon", lang) + ", ".join(sources), "muted"),
-        Grid(Table(heads, rows)),
+        Grid(Table(heads, shortened_rows(rows, lang))),
     ]
 
 

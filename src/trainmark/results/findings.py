@@ -5,8 +5,9 @@ Owns their thresholds. Computed from events, plan and figures alone.
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from itertools import groupby
 from math import sqrt
-from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ from trainmark.results.skew import slow_ranks
 from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from trainmark.measure.telemetry import Telemetry
     from trainmark.measure.timeline import RunTimeline
@@ -42,6 +43,7 @@ _CLOCK_FLOOR_S = 0.1  # in shorter windows, the time between the two dominates
 _READ_BEFORE = 0.1
 _SLOW_DEVICE = 0.05  # below the other devices of the same product
 _ALWAYS_READ_AHEAD = 2
+_MOST_OF_A_CODE = 8  # what a thousand ranks have in common is not said a thousand times
 _NS_PER_S = 1e9
 _GIB = 2**30
 
@@ -63,7 +65,18 @@ def find(seen: Seen) -> list[Message]:
     )  # fmt: skip
     doubts = [found for rule in rules for found in rule(seen)]
     slow = slow_ranks(seen.timeline, seen.plan.nproc)
-    return [*doubts, *slow, *sampling.throttled(seen.telemetry)]
+    return _few([*doubts, *slow, *sampling.throttled(seen.telemetry)])
+
+
+def _few(found: Iterable[Message]) -> list[Message]:
+    """Return the first messages of each code, and how many more there are."""
+    kept: list[Message] = []
+    for _, group in groupby(found, key=lambda one: one.code):
+        same = list(group)
+        kept += same[:_MOST_OF_A_CODE]
+        if len(same) > _MOST_OF_A_CODE:
+            kept.append(message("the_same_more_often", more=len(same) - _MOST_OF_A_CODE))
+    return kept
 
 
 def _long_evaluation(seen: Seen) -> Iterator[Message]:
@@ -169,29 +182,43 @@ def _slow_devices(seen: Seen) -> Iterator[Message]:
         if rate and product and rank.facts.get("shares_cores") is False:
             rates.setdefault(product, {})[rank.rank] = rate
     for product, known in rates.items():
+        ordered = sorted(known.values())
         for number, rate in known.items():
-            others = [other for rank, other in known.items() if rank != number]
-            if not others or rate >= (1 - _SLOW_DEVICE) * median(others):
+            others = _median_without(rate, ordered)
+            if others is None or rate >= (1 - _SLOW_DEVICE) * others:
                 continue
             yield message(
                 "slow_device",
                 rank=number,
                 device=product,
                 tflops=rate / 1e12,
-                others_tflops=median(others) / 1e12,
-                share=1 - rate / median(others),
+                others_tflops=others / 1e12,
+                share=1 - rate / others,
             )
+
+
+def _median_without(value: float, ordered: list[float]) -> float | None:
+    """Return the median of ``ordered`` less one ``value`` of it; None if nothing is left.
+
+    A median of its own for each rank would take time that grows with the square of the ranks.
+    """
+    left, at = len(ordered) - 1, bisect_left(ordered, value)
+    if not left:
+        return None
+    low, high = (ordered[place + (place >= at)] for place in ((left - 1) // 2, left // 2))
+    return (low + high) / 2
 
 
 def notes(seen: Seen, steps: Steps, quality: Quality) -> list[Message]:
     """Return the notes that a careful reader needs beside the figures."""
-    return [
+    found = [
         *_on_steps(steps, quality),
         *_on_quality(seen.plan, quality),
         *_on_conditions(seen),
         *sampling.notes(seen.telemetry),
         *preflight.notes(seen.timeline.nodes),
     ]
+    return _few(found)
 
 
 def _on_steps(steps: Steps, quality: Quality) -> Iterator[Message]:
