@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from trainmark.launch.site import Site
     from trainmark.planning.plan import Plan
 
@@ -28,6 +30,22 @@ def node_script(
         master: host of the first node, or such an expression.
         options: ``--send-files``, ``--heartbeat``.
     """
+    words = [str(run_dir_on_nodes(plan, site)), "--port", str(site.master_port), *options]
+    if site.data is not None:
+        words += ["--data", str(site.data)]
+    own = f'--node-rank "{node_rank}" --master "{master}"'
+    return module_script(plan, site, MODULE, words, own)
+
+
+def module_script(
+    plan: Plan, site: Site, module: str, words: Sequence[str], unquoted: str = ""
+) -> str:
+    """Return the lines of a POSIX shell that run a module of this program on a node.
+
+    Args:
+        words: its arguments.
+        unquoted: further ones, in which the shell replaces its variables.
+    """
     variables = dict(site.environment)
     if site.interface is not None:
         # torch's own connections are gloo's; collective libraries of devices follow the same form.
@@ -36,9 +54,5 @@ def node_script(
     lines = ["set -e", *site.setup]
     lines += [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
     python = site.python if site.container is None else site.container.python
-    words = [python, "-m", MODULE, str(run_dir_on_nodes(plan, site))]
-    if site.data is not None:
-        words += ["--data", str(site.data)]
-    fixed = shlex.join([*words, "--port", str(site.master_port), *options])
-    lines.append(f'exec {fixed} --node-rank "{node_rank}" --master "{master}"')
+    lines.append(f"exec {shlex.join([python, '-m', module, *words])} {unquoted}".rstrip())
     return "\n".join(lines) + "\n"

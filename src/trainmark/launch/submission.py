@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from trainmark.launch.own_files import OwnFiles
 from trainmark.launch.site import Site
 from trainmark.measure.events import JOB_EVENTS_FILE, LAUNCHER_FILE, EventWriter
 from trainmark.planning.plan import PLAN_FILE, Plan
+from trainmark.results import evidence, record
 from trainmark.results.record import RECORD_FILE
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from trainmark.results.record import Record
 
 SITE_FILE = "site.json"  # in the run directory, for ``attach``
+MISSING_FILE = "collect.fault"  # in the run directory: why files of nodes are not there yet
 _POLL_S = 1.0
 _CANCEL_PATIENCE_S = 90.0
 _GRACE_S = 300.0  # after the run's own time limit, which the nodes keep
@@ -128,9 +131,9 @@ def attach(folder: Path) -> tuple[Plan, Job]:
     """Return the plan of a run directory and the job that was started for it.
 
     Raises:
-        RecordError: no such run, or it has a record already.
+        RecordError: no such run, or it has a record already that lacks no node's files.
     """
-    if (folder / RECORD_FILE).exists():
+    if (folder / RECORD_FILE).exists() and not (folder / MISSING_FILE).exists():
         raise RecordError(
             "the record exists already", where=str(folder), remedy="`trainmark show` prints it"
         )
@@ -158,6 +161,8 @@ def follow(
         on_poll: called about once a second with what the engine says.
     """
     folder = Path(plan.run_dir)
+    if (folder / RECORD_FILE).exists():
+        return _fetch_missing(job, folder)
     events = EventWriter(folder / JOB_EVENTS_FILE, time.perf_counter_ns)
     known: JobState | None = None
     stop: dict[str, Any] | None = None
@@ -182,8 +187,25 @@ def follow(
         if known.phase != "ended":
             time.sleep(_POLL_S)
     events.close()
-    job.collect()
+    try:
+        job.collect()
+    except EnvironmentFault as fault:
+        (folder / MISSING_FILE).write_text(f"{fault}\n", encoding="utf-8")
+        said = f"files of nodes are missing: {fault}\n  `trainmark attach {folder}` fetches them"
+        print(f"trainmark: {said}", file=sys.stderr)
     return _finish(plan, folder, stop)
+
+
+def _fetch_missing(job: Job, folder: Path) -> Record:
+    """Fetch what nodes still had when the record was made, which stays as it is.
+
+    Raises:
+        EnvironmentFault: a node cannot be reached; what was fetched stays.
+    """
+    job.collect()
+    (folder / MISSING_FILE).unlink()
+    evidence.redact(folder)
+    return record.read(folder)
 
 
 def _reason_to_cancel(

@@ -1,0 +1,265 @@
+"""Start nodes on bare hosts through ssh, end them with this side, and fetch what they wrote.
+
+``command`` starts this module as a program in the folder of the run. It holds one ssh for each node
+and writes to it every few seconds. A node whose input falls silent ends its ranks, so a cut link
+leaves none behind.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+from trainmark.data import json_documents
+from trainmark.errors import RecordError
+from trainmark.launch.contract import JOB_FILE, Command, Ending, JobState
+from trainmark.launch.launchers import ssh_hosts
+from trainmark.launch.node_command import node_script, run_dir_on_nodes
+from trainmark.launch.stopping import stop_signals_noted
+from trainmark.measure.events import node_file
+from trainmark.planning.plan import PLAN_FILE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from trainmark.launch.site import Site
+    from trainmark.planning.plan import Plan
+
+MODULE = "trainmark.launch.launchers.ssh"
+NODES_FILE = "ssh.nodes.json"
+STATE_FILE = "ssh.state.json"  # of the job once it ended
+_POLL_S = 0.2
+_BEAT_S = 5.0
+_GRACE_S = 10.0  # for nodes to fail by themselves after another one did
+_PATIENCE_S = 40.0  # for nodes to end their ranks, then ssh is ended
+# The plan is the first line; a shell reads it byte by byte and leaves the rest to the node.
+_TAKE_PLAN = """set -e
+mkdir -p {0}
+IFS= read -r plan
+printf '%s\\n' "$plan" > {0}/plan.json
+"""
+# A node that lost us may still be ending its ranks: its files are whole only afterwards.
+_END = """pkill -TERM -f -- {0}
+for _ in $(seq 15); do pgrep -f -- {0} > /dev/null && sleep 1 || break; done
+pkill -KILL -f -- {0}
+mkdir -p {1}
+"""
+
+
+class Ssh:
+    """Bare hosts, named in a file."""
+
+    name = "ssh"
+    detaches = False
+
+    def absent(self, site: Site) -> str | None:  # noqa: ARG002 - the Protocol's
+        """Return why it cannot be used here, None if it can."""
+        found = shutil.which("ssh") and shutil.which("sftp")
+        return None if found else "the programs ssh and sftp are not installed"
+
+    def check(self, plan: Plan, site: Site) -> None:
+        """Ask all hosts at once for what would stop the run."""
+        ssh_hosts.check_hosts(ssh_hosts.read_hosts(site.ssh, nnodes=plan.nnodes), plan, site)
+
+    def command(self, plan: Plan, site: Site) -> Command:
+        """Return what holds a connection to each node; it follows from the hosts file too."""
+        hosts = ssh_hosts.read_hosts(site.ssh, nnodes=plan.nnodes)
+        folder = None if site.run_root is None else str(run_dir_on_nodes(plan, site))
+        prepare = "" if folder is None else _TAKE_PLAN.format(shlex.quote(folder))
+        script = partial(node_script, plan, site, master=hosts[0].name, options=("--heartbeat",))
+        nodes = []
+        for number, host in enumerate(hosts):
+            options, start = ssh_hosts.options(host, site.ssh), script(node_rank=str(number))
+            nodes.append({"host": host.name, "options": options, "start": prepare + start})
+        told = {"folder": folder, "keys_checked": site.ssh.check_host_keys, "nodes": nodes}
+        argv, env = (sys.executable, "-m", MODULE), {"PYTHONSAFEPATH": "1"}
+        return Command(argv=argv, env=env, files={NODES_FILE: json.dumps(told, indent=2)})
+
+    def start(self, command: Command, plan: Plan, site: Site) -> SshJob:  # noqa: ARG002
+        """Run ``command``, which ends all nodes when this process ends."""
+        with (Path(plan.run_dir) / "log.ssh.txt").open("wb") as log:
+            process = subprocess.Popen(
+                command.argv, env=os.environ | dict(command.env), cwd=plan.run_dir,
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+        return SshJob(plan, str(process.pid), process)
+
+    def attach(self, plan: Plan, site: Site) -> SshJob:  # noqa: ARG002
+        """Return the job of a run directory."""
+        file = Path(plan.run_dir) / JOB_FILE
+        if not file.exists():
+            raise RecordError("no nodes were started through ssh", where=plan.run_dir)
+        return SshJob(plan, file.read_text(encoding="utf-8").strip())
+
+
+@dataclass
+class SshJob:
+    """The process that holds the connections, and the nodes at their other ends.
+
+    Args:
+        id: of the process.
+        process: if it is our child.
+    """
+
+    plan: Plan
+    id: str
+    process: subprocess.Popen[bytes] | None = None
+
+    def _alive(self) -> bool:
+        with suppress(psutil.NoSuchProcess):
+            found = psutil.Process(int(self.id))
+            return found.status() != psutil.STATUS_ZOMBIE and MODULE in found.cmdline()
+        return False
+
+    def state(self) -> JobState:
+        """Return what the process wrote at its end, or whether it is alive."""
+        alive, file = self._alive(), Path(self.plan.run_dir) / STATE_FILE
+        if file.exists():
+            told = json.loads(file.read_bytes())
+            return JobState(**told | {"lost": tuple(told["lost"])})
+        if alive:
+            return JobState(phase="running", said=f"{self.plan.nnodes} nodes")
+        return JobState(phase="ended", said="the connections were killed", ending="unknown")
+
+    def cancel(self) -> None:
+        """Ask the process to end all nodes."""
+        if self._alive():
+            os.kill(int(self.id), signal.SIGTERM)
+
+    def collect(self) -> None:
+        """Fetch from all nodes at once what is not here; a broken transfer goes on where it was.
+
+        Raises:
+            EnvironmentFault: with the hosts from which not all was fetched.
+        """
+        folder = Path(self.plan.run_dir)
+        told = json.loads((folder / NODES_FILE).read_bytes())
+        if told["folder"] is not None:
+            nodes = range(len(told["nodes"]))
+            missing = [one for one in nodes if not (folder / node_file(one)).exists()]
+            found = ssh_hosts.in_parallel(partial(_fetched, folder, told), missing)
+            ssh_hosts.refuse(fault for fault in found if fault is not None)
+
+
+def _fetched(folder: Path, told: dict[str, Any], number: int) -> ssh_hosts.Fault | None:
+    """Fetch a node's files to a hidden folder, and put them in place once all are whole.
+
+    The record's making changes files that are in place, so that no transfer can go on there.
+    """
+    node, there, part = told["nodes"][number], told["folder"], folder / f".node{number}.part"
+    part.mkdir(exist_ok=True)
+    host, options = node["host"], node["options"]
+    ours = rf"-m trainmark\.(launch|measure)\.[a-z]+ {re.escape(there)}"
+    script = _END.format(shlex.quote(ours), shlex.quote(there))
+    address = f"[{host}]" if ":" in host else host
+    end = (["ssh", *options, host, "sh"], script)
+    get = (["sftp", "-b-", *options, address], f'get -aR "{there}/." "{part}"\n')
+    for argv, typed in (end, get):
+        ended = subprocess.run(argv, input=typed, capture_output=True, text=True, check=False)
+        if ended.returncode:
+            return ssh_hosts.connection_fault(host, ended.stderr)
+    files = [path for path in part.rglob("*") if path.is_file()]
+    for path in sorted(files, key=lambda one: one.name == node_file(number)):
+        target = folder / path.relative_to(part)
+        if not target.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            path.rename(target)
+    shutil.rmtree(part)
+    return None
+
+
+def hold(folder: Path, stopped: Callable[[], bool]) -> JobState:
+    """Start all nodes and keep them alive until the last ended, or end them; return how it went.
+
+    Args:
+        folder: of the run.
+        stopped: tells whether this side is to end.
+    """
+    told = json.loads((folder / NODES_FILE).read_bytes())
+    hosts = [node["host"] for node in told["nodes"]]
+    logs = [folder / f"log.ssh{number}.txt" for number in range(len(hosts))]
+    links = [_link(node, log) for node, log in zip(told["nodes"], logs, strict=True)]
+    if told["folder"] is not None:
+        plan = json.loads((folder / PLAN_FILE).read_bytes())
+        _write(links, json.dumps(plan).encode() + b"\n")
+    cancelled, beat_s, end_s = False, 0.0, math.inf
+    while None in (codes := [link.poll() for link in links]):
+        now_s = time.monotonic()
+        cancelled = cancelled or stopped()
+        if cancelled or any(codes):
+            end_s = min(end_s, now_s if cancelled else now_s + _GRACE_S)
+        if now_s >= min(beat_s, end_s):
+            _write(links, b"." if now_s < end_s else None)
+            beat_s = now_s + _BEAT_S
+        if now_s > end_s + _PATIENCE_S:
+            for link in links:
+                link.terminate()
+        time.sleep(_POLL_S)
+    _write(links, None)
+    lost = tuple(number for number, code in enumerate(codes) if code == ssh_hosts.LOST)
+    failed: Ending = "node_lost" if lost else "failed"
+    ending: Ending = "cancelled" if cancelled else failed if any(codes) else "completed"
+    said = [] if told["keys_checked"] else ["host keys were not checked"]
+    for number in lost:
+        printed = logs[number].read_text(encoding="utf-8", errors="replace")
+        said.append("{}: {}".format(*ssh_hosts.connection_fault(hosts[number], printed)))
+    return JobState(
+        phase="ended",
+        said="; ".join(said) or ending,
+        ending=ending,
+        exit_code=int(any(codes)),
+        lost=lost,
+    )
+
+
+def _link(node: dict[str, Any], log: Path) -> subprocess.Popen[bytes]:
+    """Start a node; no Ctrl-C of a terminal reaches its ssh."""
+    start = shlex.join(["sh", "-c", node["start"]])
+    with log.open("wb") as output:
+        return subprocess.Popen(
+            ["ssh", *node["options"], node["host"], start], stdin=subprocess.PIPE,
+            stdout=output, stderr=output, start_new_session=True,
+        )  # fmt: skip
+
+
+def _write(links: list[subprocess.Popen[bytes]], content: bytes | None) -> None:
+    """Write to all nodes; None ends their input."""
+    for link in links:
+        assert link.stdin is not None
+        with suppress(OSError):  # it ended: its exit code tells
+            if content is not None:
+                link.stdin.write(content)
+                link.stdin.flush()
+            else:
+                link.stdin.close()
+
+
+def main() -> int:
+    """Hold the connections of the run in whose folder this was started."""
+    folder, parent = Path.cwd(), os.getppid()
+    (folder / JOB_FILE).write_text(f"{os.getpid()}\n", encoding="utf-8")
+    with stop_signals_noted() as request:
+        state = hold(folder, lambda: request.signal_name is not None or os.getppid() != parent)
+    with json_documents.written_whole(folder / STATE_FILE) as file:
+        file.write(json.dumps(asdict(state)).encode())
+    print(state.said)
+    return int(state.ending != "completed")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

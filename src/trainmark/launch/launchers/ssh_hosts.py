@@ -1,0 +1,185 @@
+"""Bare hosts: the file that names them, ssh's options, and what each host must have.
+
+Every fault of every host is told before anything is submitted. Keys and the agent are the only
+ways in: ssh never asks, and nothing here needs to be root.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import tempfile
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from trainmark.errors import EnvironmentFault, UsageError
+from trainmark.launch import probe
+from trainmark.launch.node_command import module_script
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from trainmark.launch.site import Site, SshSite
+    from trainmark.planning.plan import Plan
+
+    Fault = tuple[str, str, str]  # host, what is wrong, the way out
+
+LOST = 255  # ssh's own exit code; also if a signal ended the remote command (ssh(1))
+_AT_ONCE = 64
+_Item = TypeVar("_Item")
+_Found = TypeVar("_Found")
+_HOST = re.compile(
+    r"(?:(?P<user>\w[\w.-]*)@)?(?P<name>\w[\w.-]*|\[[\w:.%]+\])(?::(?P<port>\d{1,5}))?", re.ASCII
+)
+_FIXED = ("BatchMode=yes", "PreferredAuthentications=publickey", "RequestTTY=no")
+_CHECKED = ("StrictHostKeyChecking=yes",)
+_UNCHECKED = ("StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null")
+# A cut link is noticed after 15 s; a connection is not shared, and ends with its process.
+_ALIVE = ("ServerAliveInterval=5", "ServerAliveCountMax=3", "ConnectTimeout=10", "ControlPath=none")
+_REMEDIES = {  # by what ssh prints
+    "IDENTIFICATION HAS CHANGED": "ask who runs it; if the new key is right: "
+    "`ssh-keygen -R {0}`, then connect by hand once",
+    "Host key verification failed": "connect by hand once, and compare the fingerprint",
+    "are too open": "chmod 600 on the key: ssh does not use one that others may read",
+    "Permission denied": "load the key with ssh-add, or add it to ~/.ssh/authorized_keys there",
+    "": "try ssh by hand, and see the hosts file",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """One line of a hosts file."""
+
+    name: str
+    user: str | None
+    port: int | None
+
+
+def read_hosts(site: SshSite, *, nnodes: int) -> list[Host]:
+    """Return the first ``nnodes`` hosts of the file: ``[user@]host[:port]`` a line, ``#`` comments.
+
+    Raises:
+        UsageError: no file, a line of another form, a host twice, fewer hosts than nodes.
+    """
+    if site.hosts is None:
+        raise UsageError("missing", where="--hosts", remedy="give --hosts FILE, one host a line")
+    try:
+        lines = site.hosts.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot be read: {error}", where="--hosts") from None
+    seen: dict[tuple[str, int | None], int] = {}
+    hosts = []
+    for number, text in enumerate((line.partition("#")[0].strip() for line in lines), 1):
+        if not text:
+            continue
+        found, where = _HOST.fullmatch(text), f"{site.hosts}, line {number}"
+        if found is None or not 0 < int(found["port"] or 22) < 65_536:
+            remedy = "write [user@]host[:port], an IPv6 address in brackets; the rest belongs into "
+            raise UsageError(f"no host: {text!r}", where=where, remedy=remedy + "~/.ssh/config")
+        port = int(found["port"]) if found["port"] else site.port
+        host = Host(found["name"].strip("[]"), found["user"] or site.user, port)
+        first = seen.setdefault((host.name.lower(), port), number)
+        if first != number:
+            remedy = "remove one of them; --nproc is the number of ranks on each host"
+            raise UsageError(f"{host.name} is in line {first} too", where=where, remedy=remedy)
+        hosts.append(host)
+    if len(hosts) < nnodes:
+        what = f"{nnodes} nodes asked for, {len(hosts)} hosts named"
+        raise UsageError(what, where=str(site.hosts), remedy="add hosts, or use fewer --nnodes")
+    return hosts[:nnodes]
+
+
+def options(host: Host, site: SshSite) -> list[str]:
+    """Return the options of ssh and sftp for a host. Of one given twice, they take the first."""
+    own = [f"User={host.user}"] if host.user else []
+    own += [f"Port={host.port}"] if host.port else []
+    own += [f"{name}={value}" for name, value in site.options.items()]
+    keys = _CHECKED if site.check_host_keys else _UNCHECKED
+    return [f"-o{option}" for option in (*_FIXED, *keys, *own, *_ALIVE)]
+
+
+def in_parallel(work: Callable[[_Item], _Found], items: Sequence[_Item]) -> list[_Found]:
+    """Return ``work`` of each item, done for many at once."""
+    with ThreadPoolExecutor(min(_AT_ONCE, len(items) or 1)) as pool:
+        return list(pool.map(work, items))
+
+
+def refuse(faults: Iterable[Fault]) -> None:
+    """Raise all faults as one error, each with all its hosts.
+
+    Raises:
+        EnvironmentFault: there are any.
+    """
+    hosts = defaultdict(list)
+    for host, what, remedy in faults:
+        hosts[what, remedy].append(host)
+    told = [f"{', '.join(on)}: {what}\n  way out: {out}" for (what, out), on in hosts.items()]
+    if told:
+        raise EnvironmentFault("\n".join(told))
+
+
+def connection_fault(host: str, printed: str) -> Fault:
+    """Return what ssh said of a connection that failed, and the way out."""
+    lines = [line.strip("@ \r") for line in printed.splitlines() if line.strip("@ \r")]
+    mark = next(mark for mark in _REMEDIES if mark in printed)
+    said = [line for line in lines if mark and mark in line] or lines or ["ssh said nothing"]
+    return host, f"ssh: {said[-1]}", _REMEDIES[mark].format(host)
+
+
+def check_hosts(hosts: Sequence[Host], plan: Plan, site: Site) -> None:
+    """Bring the environment to the hosts, then ask each what it has.
+
+    Raises:
+        EnvironmentFault: what is wrong with which host, all of it.
+    """
+    if site.ssh.sync is not None:
+        refuse(
+            fault for fault in in_parallel(partial(_synchronized, site.ssh.sync), hosts) if fault
+        )
+    words = ["--vendor", plan.device.vendor, "--nproc", str(plan.nproc), "--master", hosts[0].name]
+    folder = site.run_root or Path(plan.run_dir).parent
+    with ExitStack() as stack:
+        if site.run_root is None:
+            folder = next(one for one in (folder, *folder.parents) if one.is_dir())
+            with suppress(OSError):  # not writable: whoever makes the run directory tells
+                seen = stack.enter_context(tempfile.NamedTemporaryFile(dir=folder))
+                words += ["--shared", Path(seen.name).name]
+        words += ["--folder", str(folder)]
+        asked = []
+        for number, host in enumerate(hosts):
+            port = [] if number else ["--port", str(site.master_port)]
+            script = module_script(plan, site, "trainmark.launch.probe", [*words, *port])
+            command = shlex.join(["sh", "-c", script])
+            asked.append(["ssh", *options(host, site.ssh), host.name, command])
+        answers = in_parallel(probe.ask, asked)
+    told = dict(zip([host.name for host in hosts], answers, strict=True))
+    faults = [fault for host, answer in told.items() for fault in _faults(host, answer, site)]
+    versions = {host: answer.versions for host, answer in told.items() if answer.versions}
+    refuse(faults + probe.differences(versions, plan.suite_version))
+
+
+def _synchronized(command: str, host: Host) -> Fault | None:
+    """Run the user's command for a host; return what went wrong."""
+    destination = f"{host.user}@{host.name}" if host.user else host.name
+    text = command.replace("{host}", shlex.quote(destination))
+    ended = subprocess.run(
+        ["sh", "-c", text], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    said = (ended.stderr.splitlines() or ["it printed nothing"])[-1]
+    return (host.name, f"ssh.sync failed: {said}", f"try: {text}") if ended.returncode else None
+
+
+def _faults(host: str, told: probe.Answer, site: Site) -> Iterator[Fault]:
+    if told.exit_code == LOST:
+        yield connection_fault(host, told.printed)
+    elif not told.versions:
+        said = (told.printed.splitlines() or ["no answer"])[-1]
+        remedy = "name its `python` in the site file, with its `setup`, or bring it: `ssh.sync`"
+        yield host, f"{site.python} does not run this program there: {said}", remedy
+    yield from ((host, what, remedy) for what, remedy in told.faults)

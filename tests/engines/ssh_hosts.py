@@ -1,0 +1,186 @@
+"""Hosts for tests: namespaces of this machine's kernel with an sshd each, and a login machine.
+
+Nothing outside the namespaces is changed. Each namespace lives as long as its first process, which
+ends with the pipe to its standard input: also if the tests are killed.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+PROGRAMS = ("ssh", "sftp", "ssh-keygen", "sshd", "ip", "unshare", "nsenter", "pkill")
+_PATH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
+_PATIENCE_S = 20.0
+
+
+def program(name: str) -> str | None:
+    return shutil.which(name, path=_PATH)
+
+
+def why_not() -> str | None:
+    """Return why such hosts cannot be made here."""
+    missing = [name for name in PROGRAMS if program(name) is None]
+    if missing:
+        return f"not installed: {', '.join(missing)}"
+    words = ["unshare", "--net", "--mount", "--pid", "--uts", "--fork", "--mount-proc", "true"]
+    tried = subprocess.run(words, capture_output=True, text=True, check=False)
+    return f"no namespaces: {tried.stderr.strip()}" if tried.returncode else None
+
+
+def run(*words: str, **options: object) -> str:
+    found = program(words[0])
+    assert found is not None
+    return subprocess.run(
+        [found, *words[1:]], check=True, capture_output=True, text=True, **options
+    ).stdout
+
+
+@dataclass
+class Namespace:
+    """Processes that share a network, and more if told."""
+
+    options: tuple[str, ...] = ()
+    script: str = ":"
+    process: subprocess.Popen[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        script = f"ip link set lo up; {self.script}; echo ready; exec cat"
+        self.process = subprocess.Popen(
+            ["unshare", "--net", *self.options, "sh", "-c", script],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            env=os.environ | {"PATH": _PATH},
+        )  # fmt: skip
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == "ready\n"
+
+    @property
+    def pid(self) -> int:
+        """Return the id of a process in it; of that whose end ends all of its own process ids."""
+        path = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+        return int((path.read_text().split() or [self.process.pid])[0])
+
+    def inside(self, *words: str) -> list[str]:
+        return ["nsenter", f"--net=/proc/{self.pid}/ns/net", *words]
+
+    def end(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait(_PATIENCE_S)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+@dataclass
+class Hosts:
+    """A login machine at 10.0.0.1 and nodes at 10.0.0.2 and on, with a disk of their own each."""
+
+    folder: Path
+    count: int = 2
+    login: Namespace = field(init=False)
+    nodes: list[Namespace] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.folder.chmod(0o700)
+        (self.folder / "root").mkdir()
+        run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.folder / "key"))
+        hub = "ip link add hub type bridge; ip addr add 10.0.0.1/24 dev hub; ip link set hub up"
+        self.login = Namespace(script=hub)
+        self.nodes = [self._node(number) for number in range(self.count)]
+        self.trust()
+
+    def address(self, number: int) -> str:
+        return f"10.0.0.{number + 2}"
+
+    def disk(self, number: int) -> Path:
+        """Return where this machine sees a node's disk, which the node sees as ``root``."""
+        return self.folder / f"disk{number}"
+
+    def _node(self, number: int) -> Namespace:
+        self.disk(number).mkdir(exist_ok=True)
+        key = self.folder / f"host{number}"
+        if not key.exists():
+            run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key))
+        settings = self.folder / f"sshd{number}.conf"
+        settings.write_text(
+            f"HostKey {key}\nAuthorizedKeysFile {self.folder / 'key.pub'}\nListenAddress 0.0.0.0\n"
+            "StrictModes no\nUsePAM no\nPasswordAuthentication no\nPermitRootLogin yes\n"
+            f"PidFile none\nSubsystem sftp internal-sftp\nMaxStartups 64\n"
+        )
+        disk, root = shlex.quote(str(self.disk(number))), shlex.quote(str(self.folder / "root"))
+        sshd = shlex.join([str(program("sshd")), "-f", str(settings), "-E", f"{settings}.log"])
+        node = Namespace(
+            options=("--mount", "--pid", "--uts", "--fork", "--mount-proc", "--kill-child"),
+            script=f"hostname node{number}; mount --bind {disk} {root}; "
+            f"mount -t tmpfs tmpfs /run; mkdir -m 755 /run/sshd; {sshd}",
+        )
+        name = f"port{number}"
+        ends = ("ip", "link", "add", name, "type", "veth", "peer", "name", "eth0", "netns")
+        subprocess.run(self.login.inside(*ends, str(node.pid)), check=True)
+        subprocess.run(
+            self.login.inside("ip", "link", "set", name, "master", "hub", "up"), check=True
+        )
+        address = ("ip", "addr", "add", f"{self.address(number)}/24", "dev", "eth0")
+        subprocess.run(node.inside(*address), check=True)
+        subprocess.run(node.inside("ip", "link", "set", "eth0", "up"), check=True)
+        return node
+
+    def trust(self) -> None:
+        """Make the hosts' keys known."""
+        lines = [
+            f"{self.address(number)} {(self.folder / f'host{number}.pub').read_text()}"
+            for number in range(self.count)
+        ]
+        (self.folder / "known_hosts").write_text("".join(lines))
+
+    def link(self, number: int, state: str) -> None:
+        """Set a node's link ``up`` or ``down``."""
+        subprocess.run(self.login.inside("ip", "link", "set", f"port{number}", state), check=True)
+
+    def restart(self, number: int) -> None:
+        """Start a node again, with the same disk and keys."""
+        self.nodes[number] = self._node(number)
+
+    def hosts_file(self, *lines: str) -> Path:
+        path = self.folder / "hosts"
+        path.write_text("\n".join(lines or [self.address(one) for one in range(self.count)]) + "\n")
+        return path
+
+    def site(self, **more: object) -> dict[str, object]:
+        """Return the site's settings for these hosts."""
+        options = {
+            "UserKnownHostsFile": str(self.folder / "known_hosts"),
+            "GlobalKnownHostsFile": "/dev/null",
+            "IdentityFile": str(self.folder / "key"),
+            "IdentitiesOnly": "yes",
+            "IdentityAgent": "none",
+        }
+        own = {"OMP_NUM_THREADS": "1"}
+        if "PYTHONPATH" in os.environ:
+            own["PYTHONPATH"] = os.environ["PYTHONPATH"]
+        return {
+            "python": sys.executable,
+            "run_root": str(self.folder / "root"),
+            "interface": "eth0",
+            "environment": own,
+            "ssh": {"options": options, **more},
+        }
+
+    def end(self) -> None:
+        for namespace in (*self.nodes, self.login):
+            namespace.end()
+
+
+def wait_until(done: object, what: str, patience_s: float = 60.0) -> None:
+    """Wait for something that other processes do."""
+    assert callable(done)
+    end_s = time.monotonic() + patience_s
+    while not done():
+        assert time.monotonic() < end_s, f"not in {patience_s:g} s: {what}"
+        time.sleep(0.05)
