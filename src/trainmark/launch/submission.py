@@ -74,17 +74,21 @@ def start(plan: Plan, site: Site) -> Job:
     return launcher.start(command, plan, site)
 
 
+def _told(site: Site) -> str:
+    return site.model_dump_json(indent=2, exclude_defaults=True) + "\n"
+
+
 def _write(folder: Path, command: Command, site: Site) -> None:
     for name, content in command.files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content, encoding="utf-8")
-    (folder / SITE_FILE).write_text(site.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    (folder / SITE_FILE).write_text(_told(site), encoding="utf-8")
 
 
 def whole(command: Command, plan: Plan, site: Site) -> Command:
     """Return ``command`` with plan and site among its files, as its pasted text needs them."""
-    own = {PLAN_FILE: plan.model_dump_json(indent=2), SITE_FILE: site.model_dump_json(indent=2)}
+    own = {PLAN_FILE: plan.model_dump_json(indent=2), SITE_FILE: _told(site)}
     return replace(command, files=own | dict(command.files))
 
 
