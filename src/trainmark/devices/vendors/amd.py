@@ -34,6 +34,7 @@ class Amd(RocmVendor):
     """Planning's view of AMD devices; see ``Vendor``."""
 
     name = "amd"
+    kubernetes_resource = "amd.com/gpu"  # https://github.com/ROCm/k8s-device-plugin, 2026-11-22
     module = "amdgpu"
     pci_vendor = 0x1002
     # It ends with an error if a device lacks any of the figures.

@@ -48,6 +48,8 @@ class Cambricon(TorchVendor):
     name = "cambricon"
     torch_type = "mlu"
     collective_backend = "cncl"
+    # https://github.com/Cambricon/cambricon-k8s-device-plugin, 2026-11-22
+    kubernetes_resource = "cambricon.com/mlu"
     visible_devices: str | None = "MLU_VISIBLE_DEVICES"
     recorded_variables: tuple[str, ...] = (
         "MLU_VISIBLE_DEVICES", "PYTORCH_MLU_ALLOC_CONF", "CNCL_MLULINK_DISABLE", "CNCL_LOG_LEVEL",

@@ -54,6 +54,8 @@ class Hygon(RocmVendor):
     """Planning's view of Hygon DCUs; see ``Vendor``."""
 
     name = "hygon"
+    # gpustack_runtime/envs.py in https://github.com/gpustack/runtime, 2026-11-22
+    kubernetes_resource = "hygon.com/dcu"
     module = "hycu hydcu"  # from DTK 25 on, and before
     pci_vendor = 0x1D94
     # The rocm-smi of earlier DTKs prints the same; an older tool that does not know all of these

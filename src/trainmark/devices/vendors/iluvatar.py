@@ -51,6 +51,9 @@ class Iluvatar(TorchVendor):
     name = "iluvatar"
     torch_type = "cuda"
     collective_backend = "nccl"
+    # Counts boards, some of which have two chips, unless the plugin's splitboard is true:
+    # https://github.com/Deep-Spark/ix-device-plugin, 2026-11-22.
+    kubernetes_resource = "iluvatar.com/gpu"
     visible_devices: str | None = "CUDA_VISIBLE_DEVICES"
     recorded_variables: tuple[str, ...] = (
         "CUDA_VISIBLE_DEVICES", "ILUVATAR_COREX_VISIBLE_DEVICES", "CUDA_LAUNCH_BLOCKING",

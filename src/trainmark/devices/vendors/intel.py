@@ -42,6 +42,9 @@ class Intel(TorchVendor):
     name = "intel"
     torch_type = "xpu"
     collective_backend = "xccl"
+    # Of devices with the driver i915; gpu.intel.com/xe of those with xe. Both count cards:
+    # https://intel.github.io/intel-device-plugins-for-kubernetes/cmd/gpu_plugin, 2026-11-22.
+    kubernetes_resource = "gpu.intel.com/i915"
     visible_devices: str | None = "ZE_AFFINITY_MASK"
     recorded_variables: tuple[str, ...] = (
         "ZE_AFFINITY_MASK", "ZE_FLAT_DEVICE_HIERARCHY", "ZE_ENABLE_PCI_ID_DEVICE_ORDER",

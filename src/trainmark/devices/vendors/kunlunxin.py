@@ -60,6 +60,8 @@ class Kunlunxin(TorchVendor):
     name = "kunlunxin"
     torch_type = "cuda"
     collective_backend = "nccl"  # torch_xmlir puts Kunlunxin's BKCL in its place
+    # docs/userguide/kunlunxin-device in https://github.com/Project-HAMi/website, 2026-11-22
+    kubernetes_resource = "kunlunxin.com/xpu"
     visible_devices: str | None = "CUDA_VISIBLE_DEVICES"
     recorded_variables: tuple[str, ...] = (
         "CUDA_VISIBLE_DEVICES", "XPU_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "XPU_PAGING_MODE",

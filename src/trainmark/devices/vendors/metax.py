@@ -41,6 +41,8 @@ class MetaX(TorchVendor):
     name = "metax"
     torch_type = "cuda"
     collective_backend = "nccl"
+    # docs/userguide/metax-device in https://github.com/Project-HAMi/website, 2026-11-22
+    kubernetes_resource = "metax-tech.com/gpu"
     recorded_variables: tuple[str, ...] = (
         "CUDA_VISIBLE_DEVICES", "MACA_VISIBLE_DEVICES", "MACA_MPS_MODE", "CUDA_LAUNCH_BLOCKING",
         "PYTORCH_CUDA_ALLOC_CONF", "MCCL_DEBUG", "MCCL_IB_HCA", "MCCL_SOCKET_IFNAME",

@@ -49,6 +49,8 @@ class MThreads(TorchVendor):
     name = "mthreads"
     torch_type = "musa"
     collective_backend = "mccl"
+    # https://docs.mthreads.com/cloud-native, 2026-11-22
+    kubernetes_resource = "mthreads.com/gpu"
     visible_devices: str | None = "MUSA_VISIBLE_DEVICES"
     recorded_variables: tuple[str, ...] = (
         "MUSA_VISIBLE_DEVICES", "MTHREADS_VISIBLE_DEVICES", "PYTORCH_MUSA_ALLOC_CONF",

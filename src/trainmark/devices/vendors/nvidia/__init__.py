@@ -27,6 +27,7 @@ class Nvidia:
     name = "nvidia"
     torch_type = "cuda"
     collective_backend = "nccl"
+    kubernetes_resource = "nvidia.com/gpu"  # https://github.com/NVIDIA/k8s-device-plugin, 2026-11-22
     visible_devices: str | None = VISIBLE_DEVICES
     recorded_variables: tuple[str, ...] = (
         VISIBLE_DEVICES, "CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING", "CUBLAS_WORKSPACE_CONFIG",

@@ -1,0 +1,245 @@
+"""Start a run on Kubernetes with ``kubectl``, and follow its pods.
+
+Knows what the cluster reports; ``kubernetes_manifest`` has what is created. Where the nodes do not
+see the run directory, their files come through the logs of their pods.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from trainmark import devices
+from trainmark.errors import EnvironmentFault, RecordError, UsageError, escaped
+from trainmark.launch.contract import JOB_FILE, Command, Ending, JobState
+from trainmark.launch.launchers import kubernetes_manifest as manifests
+from trainmark.launch.node_files import names_of, receive
+from trainmark.launch.submission import submit
+
+if TYPE_CHECKING:
+    from trainmark.launch.site import Site
+    from trainmark.planning.plan import Plan
+
+MANIFEST = "job.yaml"
+_COLLECTED = ".collected"  # in the run directory once the files of all nodes are
+_INDEX = "batch.kubernetes.io/job-completion-index"
+# Why pods end, the gravest first: https://kubernetes.io/docs/concepts/workloads/pods/disruptions/
+# and pkg/kubelet in https://github.com/kubernetes/kubernetes, 2026-11-22.
+_ENDINGS: dict[str, Ending] = {
+    "NodeLost": "node_lost", "DeletionByTaintManager": "node_lost", "DeletionByPodGC": "node_lost",
+    "PreemptionByScheduler": "preempted", "EvictionByEvictionAPI": "preempted",
+    "TerminationByKubelet": "preempted", "Evicted": "preempted", "Preempting": "preempted",
+    "OOMKilled": "out_of_memory", "DeadlineExceeded": "timed_out",
+}  # fmt: skip
+_GRAVEST_FIRST: list[Ending | None] = [*_ENDINGS.values(), "failed"]
+
+
+class Kubernetes:
+    """Runs as a JobSet or a TrainJob; see ``Launcher``."""
+
+    name = "kubernetes"
+    detaches = True
+
+    def absent(self, site: Site) -> str | None:
+        """Return why it cannot be used here, None if it can."""
+        try:
+            _kubectl(site, "version")
+        except EnvironmentFault as fault:
+            return fault.what
+        return None
+
+    def check(self, plan: Plan, site: Site) -> None:
+        """Refuse what no cluster could run, then let the cluster check the manifest."""
+        box, folder = site.container, Path(plan.run_dir)
+        seen = any(folder.is_relative_to(one.path) for one in site.kubernetes.volumes)
+        vendor = devices.all_vendors()[plan.device.vendor]
+        for wrong, what, key, remedy in (
+            (not box or box.runtime or box.mounts or box.arguments, "pods take an image alone",
+             "container", "set image, and mounts as kubernetes.volumes"),
+            (site.run_root is None and not seen, f"no volume of the pods holds {folder}",
+             "kubernetes.volumes", "name one by its path here, or set run_root"),
+            (not vendor.counts_cores and not manifests.accelerators(plan, site),
+             f"the resource that stands for {vendor.name} devices is unknown",
+             "kubernetes.resource", "set it, for example vendor.com/gpu"),
+        ):  # fmt: skip
+            if wrong:
+                raise UsageError(what, where=f"site key {key}", remedy=remedy)
+        with TemporaryDirectory() as trial:
+            file = Path(trial) / MANIFEST
+            file.write_text(manifests.manifest(plan, site), encoding="utf-8")
+            _kubectl(site, "create", "-f", str(file), "--dry-run=server")
+
+    def command(self, plan: Plan, site: Site) -> Command:
+        """Return what starts the run; a pure function."""
+        argv = (*_words(site), "create", "-f", MANIFEST, "-o", "name")
+        files = {MANIFEST: manifests.manifest(plan, site)}
+        return Command(argv=argv, files=files, prints_job=True)
+
+    def start(self, command: Command, plan: Plan, site: Site) -> KubernetesJob:
+        """Create what the manifest says; on failure delete what was created of it."""
+        try:
+            submit(command, Path(plan.run_dir))
+        except EnvironmentFault:
+            with suppress(EnvironmentFault):  # the first fault is the one to tell
+                _delete(plan, site)
+            raise
+        return self.attach(plan, site)
+
+    def attach(self, plan: Plan, site: Site) -> KubernetesJob:
+        """Return the job that was started for ``plan``, also by a pasted script."""
+        file = Path(plan.run_dir) / JOB_FILE
+        told = file.read_text(encoding="utf-8").split() if file.exists() else []
+        if not told or not told[-1].endswith("/" + manifests.name(plan.run_id)):
+            raise RecordError("does not name a job of this run", where=str(file))
+        return KubernetesJob(told[-1], plan, site)
+
+
+class KubernetesJob:
+    """A JobSet or TrainJob; see ``Job``."""
+
+    def __init__(self, job: str, plan: Plan, site: Site) -> None:
+        self.id = job
+        self._plan, self._site = plan, site
+        self._own = f"{manifests.INSTANCE}={manifests.name(plan.run_id)}"
+        self._last = JobState(phase="waiting", said="created")
+        self._ended: dict[int, JobState] = {}
+        self._logs: dict[int, subprocess.Popen[str]] = {}
+
+    def state(self) -> JobState:
+        """Return where it is now; while the cluster does not answer, where it was."""
+        kinds = f"{self.id.partition('/')[0]},pods"
+        try:
+            told = json.loads(_kubectl(self._site, "get", kinds, "-l", self._own, "-o", "json"))
+        except EnvironmentFault as fault:
+            return replace(self._last, said=fault.what)
+        self._last = state_of(told["items"], self._plan.nnodes, self._ended)
+        return self._last
+
+    def cancel(self) -> None:
+        """Delete what was created; logs, which go with their pods, are read to their ends."""
+        self._logs = self._logs or {node: self._log(node) for node in self._sending()}
+        with suppress(EnvironmentFault):  # the state shows that it is still there
+            _delete(self._plan, self._site)
+
+    def collect(self) -> None:
+        """Receive the files in the pods' logs, then delete what was created.
+
+        A job whose files did not arrive whole is left to the user.
+        """
+        folder, missing = Path(self._plan.run_dir), []
+        for node in self._sending():
+            with self._logs.pop(node, None) or self._log(node) as log:
+                try:
+                    receive(log.stdout or (), folder, expected=names_of(node, self._plan))
+                except EnvironmentFault as fault:
+                    missing.append(f"{self.id}, node {node}: {fault}")
+        if missing:
+            _kubectl(self._site, "version")  # where no cluster answers, they may come later
+            print(escaped("\n".join(missing)), file=sys.stderr)
+        else:
+            (folder / _COLLECTED).touch()
+            _delete(self._plan, self._site)
+
+    def _sending(self) -> range:
+        """Return the nodes whose files come through logs and are not here yet."""
+        here = self._site.run_root is None or (Path(self._plan.run_dir) / _COLLECTED).exists()
+        return range(0 if here else self._plan.nnodes)
+
+    def _log(self, node: int) -> subprocess.Popen[str]:
+        """Start to read the log of a node's pod until it ends."""
+        words = ("-l", f"{self._own},{_INDEX}={node}", "-c", manifests.CONTAINER, "--tail=-1",
+                 "--follow", "--request-timeout=300s")  # fmt: skip
+        return subprocess.Popen(
+            [*_words(self._site), "logs", *words], stdin=subprocess.DEVNULL, text=True,
+            errors="replace", stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            start_new_session=True,  # no signal of a terminal ends it
+        )  # fmt: skip
+
+
+def state_of(found: list[dict[str, Any]], nnodes: int, ended: dict[int, JobState]) -> JobState:
+    """Return the state of a job.
+
+    Args:
+        found: the job and its pods, as ``kubectl get -o json`` lists them.
+        ended: how pods failed, by node; the call adds to it, for they may be deleted soon.
+    """
+    pods = dict(sorted(_pod(one) for one in found if one["kind"] == "Pod"))
+    job = next((_conditions(one) for one in found if one["kind"] != "Pod"), None)
+    if job is None:
+        gone = JobState(phase="ended", said="it was deleted", ending="cancelled")
+        return JobState(phase="running", said="its pods are being deleted") if pods else gone
+    ended |= {node: pod for node, pod in pods.items() if pod.ending} | ended
+    lost = tuple(sorted({node for pod in (*pods.values(), *ended.values()) for node in pod.lost}))
+    if job.keys() & {"Completed=True", "Complete=True"}:
+        return JobState(phase="ended", said="Completed", ending="completed", exit_code=0)
+    boxes = [box for one in found for box in one.get("status", {}).get("containerStatuses", [])]
+    if "Failed=True" in job or any(box.get("restartCount") for box in boxes):
+        why = job.get("Failed=True", {"reason": "Failed", "message": "a pod was started again"})
+        own = JobState(phase="ended", ending=_ENDINGS.get(why["reason"], "failed"))
+        end = min(ended.values(), key=lambda pod: _GRAVEST_FIRST.index(pod.ending), default=own)
+        return replace(end, said="; ".join(filter(None, [_said(why), end.said])), lost=lost)
+    waits = [pod for pod in pods.values() if pod.phase == "waiting"]
+    said = [f"{len(pods) - len(waits)} of {nnodes} pods run"]
+    said += [_said(job["Suspended=True"])] if "Suspended=True" in job else []
+    said += [pod.said for pod in pods.values() if pod.said][:3]
+    runs = not waits and (len(pods) == nnodes or ended)
+    return JobState(phase="running" if runs else "waiting", said="; ".join(said), lost=lost)
+
+
+def _pod(found: dict[str, Any]) -> tuple[int, JobState]:
+    """Return the number of a pod's node, and its state with why it waits or ended."""
+    node, status = int(found["metadata"]["annotations"][_INDEX]), found["status"]
+    told, boxes = _conditions(found), status.get("containerStatuses", [])
+    box: dict[str, Any] = boxes[0] if boxes else {}
+    now = box.get("state", {})
+    over = now.get("terminated") or box.get("lastState", {}).get("terminated") or {}
+    sources = (told.get("DisruptionTarget=True"), status, over, now.get("waiting"),
+               told.get("PodScheduled=False"), {"reason": status["phase"]})  # fmt: skip
+    reasons = [one for one in sources if one and "reason" in one]
+    failed: list[Ending] = [_ENDINGS[one["reason"]] for one in reasons if one["reason"] in _ENDINGS]
+    if status["phase"] == "Failed" or over.get("exitCode"):
+        failed.append("failed")
+    state = JobState(phase="waiting", said=f"node {node}: {_said(reasons[0])}")
+    if failed:
+        lost = (node,) if failed[0] in ("node_lost", "preempted") else ()
+        code = over.get("exitCode")
+        state = replace(state, phase="ended", ending=failed[0], exit_code=code, lost=lost)
+    elif box.get("ready") and "Ready=False" in told:  # so the cluster marks pods on silent machines
+        state = JobState(phase="running", said=f"node {node} does not answer", lost=(node,))
+    elif over or "running" in now:
+        state = JobState(phase="running")
+    return node, state
+
+
+def _conditions(item: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the conditions of a job or pod by type and status."""
+    found = item.get("status", {}).get("conditions", [])
+    return {f"{one['type']}={one['status']}": one for one in found}
+
+
+def _said(told: dict[str, Any]) -> str:
+    """Return a reason with what is said about it."""
+    more = told.get("message") or (f"exit code {told['exitCode']}" if "exitCode" in told else "")
+    return f"{told['reason']} ({more.strip()})" if more else str(told["reason"])
+
+
+def _words(site: Site) -> list[str]:
+    own = site.kubernetes
+    context = ["--context", own.context] if own.context else []
+    return ["kubectl", *context, "--namespace", own.namespace]
+
+
+def _kubectl(site: Site, *words: str) -> str:
+    """Return what ``kubectl`` prints."""
+    return submit(Command(argv=(*_words(site), "--request-timeout=10s", *words)), Path())
+
+
+def _delete(plan: Plan, site: Site) -> None:
+    file = str(Path(plan.run_dir) / MANIFEST)
+    _kubectl(site, "delete", "-f", file, "--ignore-not-found", "--wait=false")

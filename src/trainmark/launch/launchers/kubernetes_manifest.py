@@ -1,0 +1,147 @@
+"""The manifest of a run on Kubernetes: pure functions of plan and site.
+
+A JobSet, or a TrainJob of Kubeflow Trainer 2.2 or later, with a pod for each node. No pod runs
+twice: a run that was interrupted is no measurement.
+"""
+
+from __future__ import annotations
+
+import re
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from trainmark import devices
+from trainmark.launch.node_command import node_script, run_dir_on_nodes
+from trainmark.planning.plan import PLAN_FILE
+
+if TYPE_CHECKING:
+    from trainmark.launch.site import Site
+    from trainmark.planning.plan import Plan
+
+CONTAINER = "node"  # and the replicated job: so they are called in Kubeflow's runtimes
+INSTANCE = "app.kubernetes.io/instance"  # label of what a run creates; its value is ``name``
+_LONGEST_NAME = 40  # NAME-node-0-INDEX-xxxxx, a pod's name, has at most 63 characters
+
+
+def name(run_id: str) -> str:
+    """Return the name of what a run creates: letters, digits and ``-``, as DNS takes it."""
+    found = "tm-" + re.sub(r"[^a-z0-9]+", "-", run_id.lower()).strip("-")
+    if len(found) <= _LONGEST_NAME:
+        return found
+    return f"{found[: _LONGEST_NAME - 9].rstrip('-')}-{sha256(run_id.encode()).hexdigest()[:8]}"
+
+
+def accelerators(plan: Plan, site: Site) -> dict[str, int]:
+    """Return how many of what a pod asks for; empty for processors, and where no key is known."""
+    vendor = devices.all_vendors().get(plan.device.vendor)
+    words = site.kubernetes.resource or getattr(vendor, "kubernetes_resource", None) or ""
+    pairs = (word.partition("=") for word in words.split(",") if word)
+    return {key: int(count or plan.nproc) for key, _, count in pairs}
+
+
+def manifest(plan: Plan, site: Site) -> str:
+    """Return the YAML of all that a run creates."""
+    own, called = site.kubernetes, name(plan.run_id)
+    labels = own.labels | {"app.kubernetes.io/name": "trainmark", INSTANCE: called}
+    metadata = {"name": called, "labels": labels}
+    documents = [(_jobset if own.kind == "jobset" else _trainjob)(plan, site, metadata)]
+    if site.run_root is not None:
+        text = {PLAN_FILE: plan.model_dump_json(indent=2) + "\n"}
+        documents.insert(0, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata,
+                             "immutable": True, "data": text})  # fmt: skip
+    return yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, width=100)
+
+
+def _jobset(plan: Plan, site: Site, metadata: dict[str, Any]) -> dict[str, Any]:
+    pod, mounts = _pod(plan, site)
+    own = {"name": CONTAINER, "volumeMounts": mounts, "resources": _resources(plan, site)}
+    pod |= {"restartPolicy": "Never", "containers": [own | _run(plan, site)]}
+    job = {
+        "completionMode": "Indexed", "completions": plan.nnodes, "parallelism": plan.nnodes,
+        # Logs that hold the files of the other nodes must outlive the pod that failed.
+        "backoffLimit" if site.run_root is None else "backoffLimitPerIndex": 0,
+        "template": {"metadata": {"labels": {**metadata["labels"]}}, "spec": pod},
+    }  # fmt: skip
+    spec = {
+        "network": {"enableDNSHostnames": True, "subdomain": metadata["name"]},
+        "failurePolicy": {"maxRestarts": 0},
+        "replicatedJobs": [{"name": CONTAINER, "replicas": 1, "template": {"spec": job}}],
+    }
+    return {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": metadata,
+            "spec": spec}  # fmt: skip
+
+
+def _trainjob(plan: Plan, site: Site, metadata: dict[str, Any]) -> dict[str, Any]:
+    pod, mounts = _pod(plan, site)
+    pod |= {"containers": [{"name": CONTAINER, "volumeMounts": mounts}]}
+    patch = {"spec": {"template": {"metadata": {"labels": {**metadata["labels"]}}, "spec": pod}}}
+    jobs = {"replicatedJobs": [{"name": CONTAINER, "template": patch}]}
+    # The runtime says whether a container that failed is started again: it then does nothing.
+    started = f"{run_dir_on_nodes(plan, site)}/.started.$JOB_COMPLETION_INDEX"
+    trainer = _run(plan, site, guard=f'mkdir "{started}" || exit 1\n') | {
+        "numNodes": plan.nnodes, "numProcPerNode": plan.nproc,
+        "resourcesPerNode": _resources(plan, site),
+    }  # fmt: skip
+    spec = {
+        "runtimeRef": {"name": site.kubernetes.runtime},
+        "trainer": trainer,
+        "runtimePatches": [
+            {"manager": "trainmark/launcher", "trainingRuntimeSpec": {"template": {"spec": jobs}}}
+        ],
+    }
+    return {"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob",
+            "metadata": metadata, "spec": spec}  # fmt: skip
+
+
+def _run(plan: Plan, site: Site, *, guard: str = "") -> dict[str, Any]:
+    """Return image, command and variables of a pod, which is the node with the pod's index."""
+    own, box = name(plan.run_id), site.container
+    node = node_script(
+        plan, site, node_rank="$JOB_COMPLETION_INDEX", master=f"{own}-{CONTAINER}-0-0.{own}",
+        options=() if site.run_root is None else ("--send-files",),
+    )  # fmt: skip
+    index = [{"name": "PIP_INDEX_URL", "value": box.pip_index}] if box and box.pip_index else []
+    return {"image": box and box.image, "command": ["sh", "-c", guard + node], "env": index}
+
+
+def _resources(plan: Plan, site: Site) -> dict[str, Any]:
+    told = {"cpu": site.kubernetes.cpu, "memory": site.kubernetes.memory}
+    return {"limits": accelerators(plan, site) | {key: one for key, one in told.items() if one}}
+
+
+def _pod(plan: Plan, site: Site) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return what the pod's specification has of the site, and the mounts of its container."""
+    own, folder = site.kubernetes, str(run_dir_on_nodes(plan, site))
+    memory = {"medium": "Memory", "sizeLimit": own.shared_memory}
+    volumes: list[dict[str, Any]] = [{"emptyDir": memory}]
+    mounts: list[dict[str, Any]] = [{"mountPath": "/dev/shm"}]
+    for one in own.volumes:
+        claim = {"persistentVolumeClaim": {"claimName": one.claim}}
+        volumes.append(claim if one.claim else {"hostPath": {"path": one.host_path}})
+        mounts.append({"mountPath": one.path})
+    if site.run_root is not None:
+        at = {"mountPath": f"{folder}/{PLAN_FILE}", "subPath": PLAN_FILE, "readOnly": True}
+        volumes += [{"emptyDir": {}}, {"configMap": {"name": name(plan.run_id)}}]
+        mounts += [{"mountPath": folder}, at]
+    pod = {
+        "nodeSelector": own.node_selector,
+        "tolerations": [*own.tolerations],
+        "imagePullSecrets": [{"name": secret} for secret in own.image_pull_secrets],
+        "volumes": [{"name": f"volume-{number}"} | one for number, one in enumerate(volumes)],
+    }
+    return pod, [{"name": f"volume-{number}"} | one for number, one in enumerate(mounts)]
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes text of several lines as it is, and none that Go's YAML takes for another type."""
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    plain = len(text) > 1 and (text[0].isalpha() or text[0] == "/")
+    style = "|" if "\n" in text else None if plain else '"'
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _text)
