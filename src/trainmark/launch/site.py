@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from trainmark.data import yaml_text
 from trainmark.data.json_documents import Frozen
@@ -32,6 +32,8 @@ def _one_line(text: str) -> str:
 
 Line = Annotated[str, AfterValidator(_one_line)]
 Words = dict[Line, Line]
+_RESOURCE = r"[a-z0-9.-]+/[A-Za-z0-9._-]+(=[1-9][0-9]{0,5})?"
+_RESOURCES = rf"^{_RESOURCE}(,{_RESOURCE})*$"
 
 
 class ContainerSite(Frozen):
@@ -73,15 +75,26 @@ class VolumeSite(Frozen):
     claim: Line | None = None
     host_path: Line | None = None
 
+    @model_validator(mode="after")
+    def _one_source(self) -> VolumeSite:
+        if (self.claim is None) == (self.host_path is None):
+            raise ValueError("must have claim or host_path")
+        return self
+
 
 class KubernetesSite(Frozen):
-    """What the manifest says; ``resource`` is the vendor's key, found by the device if None."""
+    """What the manifest says.
+
+    Args:
+        resource: ``KEY`` of a pod's devices, as many as ranks, or ``KEY=COUNT``; several with
+            commas. None: the key of the vendor's own device plugin.
+    """
 
     kind: Literal["jobset", "trainjob"] = "jobset"
     namespace: Line = "default"
     context: Line | None = None
     runtime: Line = "torch-distributed"
-    resource: Line | None = None
+    resource: Annotated[str, Field(pattern=_RESOURCES)] | None = None
     cpu: Line | None = None
     memory: Line | None = None
     shared_memory: Line = "16Gi"

@@ -38,7 +38,7 @@ class Ascend(TorchVendor):
     name = "ascend"
     torch_type = "npu"
     collective_backend = "hccl"
-    # All of the 910 series: https://www.hiascend.com/document, MindCluster, 2026-11-22.
+    # All of the 910 series: https://gitcode.com/Ascend/mind-cluster, 2026-11-22.
     kubernetes_resource = "huawei.com/Ascend910"
     visible_devices: str | None = "ASCEND_RT_VISIBLE_DEVICES"
     recorded_variables: tuple[str, ...] = (

@@ -34,8 +34,8 @@ _INDEX = "batch.kubernetes.io/job-completion-index"
 _ENDINGS: dict[str, Ending] = {
     "NodeLost": "node_lost", "DeletionByTaintManager": "node_lost", "DeletionByPodGC": "node_lost",
     "PreemptionByScheduler": "preempted", "EvictionByEvictionAPI": "preempted",
-    "TerminationByKubelet": "preempted", "Evicted": "preempted", "Preempting": "preempted",
-    "OOMKilled": "out_of_memory", "DeadlineExceeded": "timed_out",
+    "TerminationByKubelet": "preempted", "OOMKilled": "out_of_memory",
+    "DeadlineExceeded": "timed_out",
 }  # fmt: skip
 _GRAVEST_FIRST: list[Ending | None] = [*_ENDINGS.values(), "failed"]
 
@@ -78,8 +78,7 @@ class Kubernetes:
     def command(self, plan: Plan, site: Site) -> Command:
         """Return what starts the run; a pure function."""
         argv = (*_words(site), "create", "-f", MANIFEST, "-o", "name")
-        files = {MANIFEST: manifests.manifest(plan, site)}
-        return Command(argv=argv, files=files, prints_job=True)
+        return Command(argv=argv, files={MANIFEST: manifests.manifest(plan, site)}, prints_job=True)
 
     def start(self, command: Command, plan: Plan, site: Site) -> KubernetesJob:
         """Create what the manifest says; on failure delete what was created of it."""
@@ -153,12 +152,11 @@ class KubernetesJob:
 
     def _log(self, node: int) -> subprocess.Popen[str]:
         """Start to read the log of a node's pod until it ends."""
-        words = ("-l", f"{self._own},{_INDEX}={node}", "-c", manifests.CONTAINER, "--tail=-1",
-                 "--follow", "--request-timeout=300s")  # fmt: skip
+        which = ("-l", f"{self._own},{_INDEX}={node}", "-c", manifests.CONTAINER, "--tail=-1")
         return subprocess.Popen(
-            [*_words(self._site), "logs", *words], stdin=subprocess.DEVNULL, text=True,
-            errors="replace", stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            start_new_session=True,  # no signal of a terminal ends it
+            [*_words(self._site), "logs", *which, "--follow", "--request-timeout=300s"],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            text=True, errors="replace", start_new_session=True,  # no Ctrl-C ends it
         )  # fmt: skip
 
 

@@ -7,7 +7,6 @@ twice: a run that was interrupted is no measurement.
 from __future__ import annotations
 
 import re
-from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -22,15 +21,15 @@ if TYPE_CHECKING:
 
 CONTAINER = "node"  # and the replicated job: so they are called in Kubeflow's runtimes
 INSTANCE = "app.kubernetes.io/instance"  # label of what a run creates; its value is ``name``
-_LONGEST_NAME = 40  # NAME-node-0-INDEX-xxxxx, a pod's name, has at most 63 characters
 
 
 def name(run_id: str) -> str:
-    """Return the name of what a run creates: letters, digits and ``-``, as DNS takes it."""
-    found = "tm-" + re.sub(r"[^a-z0-9]+", "-", run_id.lower()).strip("-")
-    if len(found) <= _LONGEST_NAME:
-        return found
-    return f"{found[: _LONGEST_NAME - 9].rstrip('-')}-{sha256(run_id.encode()).hexdigest()[:8]}"
+    """Return the name of what a run creates: letters, digits and ``-``, as DNS takes it.
+
+    Of a longer one the time and the end, for NAME-node-0-INDEX-xxxxx has at most 63 characters.
+    """
+    found = re.sub(r"[^a-z0-9]+", "-", f"tm-{run_id.lower()}").strip("-")
+    return found if len(found) <= 40 else re.sub("-+", "-", f"{found[:19]}-{found[-20:]}")
 
 
 def accelerators(plan: Plan, site: Site) -> dict[str, int]:
@@ -51,13 +50,14 @@ def manifest(plan: Plan, site: Site) -> str:
         text = {PLAN_FILE: plan.model_dump_json(indent=2) + "\n"}
         documents.insert(0, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata,
                              "immutable": True, "data": text})  # fmt: skip
-    return yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, width=100)
+    style: dict[str, Any] = {"sort_keys": False, "allow_unicode": True, "width": 100}
+    return yaml.dump_all(documents, Dumper=_Dumper, **style)
 
 
 def _jobset(plan: Plan, site: Site, metadata: dict[str, Any]) -> dict[str, Any]:
     pod, mounts = _pod(plan, site)
-    own = {"name": CONTAINER, "volumeMounts": mounts, "resources": _resources(plan, site)}
-    pod |= {"restartPolicy": "Never", "containers": [own | _run(plan, site)]}
+    own = {"name": CONTAINER, "resources": _resources(plan, site), "volumeMounts": mounts}
+    pod |= {"restartPolicy": "Never", "containers": [_run(plan, site) | own]}
     job = {
         "completionMode": "Indexed", "completions": plan.nnodes, "parallelism": plan.nnodes,
         # Logs that hold the files of the other nodes must outlive the pod that failed.
@@ -125,13 +125,15 @@ def _pod(plan: Plan, site: Site) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         at = {"mountPath": f"{folder}/{PLAN_FILE}", "subPath": PLAN_FILE, "readOnly": True}
         volumes += [{"emptyDir": {}}, {"configMap": {"name": name(plan.run_id)}}]
         mounts += [{"mountPath": folder}, at]
-    pod = {
+    pod: dict[str, Any] = {
         "nodeSelector": own.node_selector,
-        "tolerations": [*own.tolerations],
+        "tolerations": [{key: int(word) if key == "tolerationSeconds" else word
+                         for key, word in one.items()} for one in own.tolerations],
         "imagePullSecrets": [{"name": secret} for secret in own.image_pull_secrets],
         "volumes": [{"name": f"volume-{number}"} | one for number, one in enumerate(volumes)],
-    }
-    return pod, [{"name": f"volume-{number}"} | one for number, one in enumerate(mounts)]
+    }  # fmt: skip
+    mounts = [{"name": f"volume-{number}"} | one for number, one in enumerate(mounts)]
+    return {key: one for key, one in pod.items() if one}, mounts
 
 
 class _Dumper(yaml.SafeDumper):

@@ -1,5 +1,5 @@
 """The launchers there are: name, and the class in the module of that name."""
 
 LOCAL = "local"  # this machine: ``launch.local`` starts its ranks without an engine
-CLASSES = {"slurm": "Slurm", "ssh": "Ssh"}
+CLASSES = {"slurm": "Slurm", "ssh": "Ssh", "kubernetes": "Kubernetes"}
 NAMES = (LOCAL, *CLASSES)

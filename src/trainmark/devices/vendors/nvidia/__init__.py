@@ -27,7 +27,8 @@ class Nvidia:
     name = "nvidia"
     torch_type = "cuda"
     collective_backend = "nccl"
-    kubernetes_resource = "nvidia.com/gpu"  # https://github.com/NVIDIA/k8s-device-plugin, 2026-11-22
+    # https://github.com/NVIDIA/k8s-device-plugin, 2026-11-22
+    kubernetes_resource = "nvidia.com/gpu"
     visible_devices: str | None = VISIBLE_DEVICES
     recorded_variables: tuple[str, ...] = (
         VISIBLE_DEVICES, "CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING", "CUBLAS_WORKSPACE_CONFIG",

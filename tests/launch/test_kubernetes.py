@@ -1,0 +1,516 @@
+"""Manifests against the published schemas, states as clusters tell them, and kubectl's calls."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fakes import GOLDEN, check_golden
+from trainmark import devices
+from trainmark.errors import EnvironmentFault, RecordError, UsageError
+from trainmark.launch.contract import JOB_FILE, Command, JobState
+from trainmark.launch.launchers import load
+from trainmark.launch.launchers.kubernetes import MANIFEST, Kubernetes, state_of
+from trainmark.launch.launchers.kubernetes_manifest import manifest, name
+from trainmark.launch.node_files import send
+from trainmark.launch.site import Site
+from trainmark.measure.events import node_file, rank_file
+from trainmark.planning.plan import Plan
+
+_HERE = Path(__file__).parent / "kubernetes"
+_STATES = json.loads((_HERE / "states.json").read_text())
+_NAME = "tm-20260102t030405z-toy-abc123"
+_SHARED: dict[str, Any] = {
+    "container": {"image": "registry.example/trainer:1"},
+    "kubernetes": {"volumes": [{"path": "/runs", "claim": "runs"}]},
+}
+_APART: dict[str, Any] = {
+    "run_root": "/scratch",
+    "data": "/data/toy",
+    "interface": "eth0",
+    "container": {
+        "image": "registry.example/trainer@sha256:00", "python": "python3",
+        "pip_index": "https://pip.example/simple",
+    },
+    "kubernetes": {
+        "namespace": "bench", "context": "lab", "resource": "nvidia.com/gpu,rdma/hca=1",
+        "cpu": "8", "memory": "64Gi", "shared_memory": "8Gi",
+        "volumes": [
+            {"path": "/data", "claim": "data"}, {"path": "/scratch", "host_path": "/mnt/nvme"},
+        ],
+        "node_selector": {"gpu": "y", "rev": "1e3"},
+        "tolerations": [{
+            "key": "gpu", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": "60",
+        }],
+        "image_pull_secrets": ["registry"],
+        "labels": {"kueue.x-k8s.io/queue-name": "bench"},
+    },
+}  # fmt: skip
+
+
+def _plan(run_dir: Path | str = "/runs/toy", nnodes: int = 2, nproc: int = 2) -> Plan:
+    plan = Plan.model_validate_json((GOLDEN / "plan_toy.json").read_text())
+    return plan.model_copy(
+        update={
+            "run_dir": str(run_dir), "nnodes": nnodes, "nproc": nproc, "launcher": "kubernetes",
+        }
+    )  # fmt: skip
+
+
+def _site(told: dict[str, Any], **more: Any) -> Site:
+    return Site.model_validate(told | {"kubernetes": told["kubernetes"] | more})
+
+
+# Manifests
+
+
+def _strict(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of an API server that takes unknown fields for errors."""
+    found = {key: _strict_value(value) for key, value in schema.items()}
+    if "properties" in schema and "additionalProperties" not in schema:
+        found["additionalProperties"] = False
+    return found
+
+
+def _strict_value(value: Any) -> Any:
+    if isinstance(value, dict):
+        return _strict(value)
+    return [_strict_value(one) for one in value] if isinstance(value, list) else value
+
+
+def _schema(kind: str) -> dict[str, Any]:
+    file = {"JobSet": "jobset-v0.12.0.json", "TrainJob": "trainjob-v2.2.1.json"}[kind]
+    found = _strict(json.loads((_HERE / file).read_text()))
+    # The server checks these of every object; a schema of a custom resource leaves them open.
+    found["properties"]["metadata"] = {
+        "properties": {"name": {"maxLength": 63}, "labels": {"additionalProperties": {
+            "type": "string", "maxLength": 63,
+            "pattern": r"^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$",
+        }}},
+        "additionalProperties": False,
+    }  # fmt: skip
+    return found
+
+
+@pytest.mark.parametrize("kind", ["jobset", "trainjob"])
+@pytest.mark.parametrize("told", [_SHARED, _APART], ids=["shared", "apart"])
+def test_manifests_are_valid_by_the_published_schemas(kind: str, told: dict[str, Any]) -> None:
+    text = manifest(_plan(), _site(told, kind=kind))
+    found = list(yaml.safe_load_all(text))
+    jsonschema.validate(found[-1], _schema(found[-1]["kind"]))
+    assert [one["kind"] for one in found] == (
+        ["ConfigMap"] * (told is _APART) + [{"jobset": "JobSet", "trainjob": "TrainJob"}[kind]]
+    )
+    check_golden(f"kubernetes_{kind}_{'shared' if told is _SHARED else 'apart'}.yaml", text)
+
+
+@pytest.mark.parametrize(
+    "break_it",
+    [
+        lambda spec: spec["replicatedJobs"][0]["template"]["spec"].update(completion=2),
+        lambda spec: spec["failurePolicy"].update(maxRestarts="none"),
+        lambda spec: spec["replicatedJobs"][0].pop("template"),
+    ],
+)
+def test_the_schema_finds_what_is_wrong(break_it: Any) -> None:
+    found = yaml.safe_load(manifest(_plan(), _site(_SHARED)))
+    break_it(found["spec"])
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(found, _schema("JobSet"))
+
+
+def test_the_plan_travels_in_the_manifest_where_pods_do_not_see_it() -> None:
+    config = next(yaml.safe_load_all(manifest(_plan(), _site(_APART))))
+    assert Plan.model_validate_json(config["data"]["plan.json"], strict=True) == _plan()
+
+
+def test_no_pod_runs_twice_and_logs_outlive_a_failing_pod() -> None:
+    def job(told: dict[str, Any]) -> dict[str, Any]:
+        *_, found = yaml.safe_load_all(manifest(_plan(), _site(told)))
+        spec: dict[str, Any] = found["spec"]["replicatedJobs"][0]["template"]["spec"]
+        assert found["spec"]["failurePolicy"] == {"maxRestarts": 0}
+        assert spec["template"]["spec"]["restartPolicy"] == "Never"
+        return spec
+
+    assert job(_SHARED)["backoffLimit"] == 0
+    apart = job(_APART)
+    assert apart["backoffLimitPerIndex"] == 0
+    assert "backoffLimit" not in apart
+
+
+def test_text_that_looks_like_another_type_stays_text() -> None:
+    text = manifest(_plan(), _site(_APART))
+    *_, found = yaml.safe_load_all(text)
+    pod = found["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    assert pod["nodeSelector"] == {"gpu": "y", "rev": "1e3"}
+    assert 'gpu: "y"' in text  # kubectl reads y as true, and 1e3 as a number
+    assert 'rev: "1e3"' in text
+
+
+@settings(max_examples=50, deadline=None)
+@given(run_id=st.text(st.characters(codec="utf-8"), max_size=120))
+def test_names_are_labels_of_dns(run_id: str) -> None:
+    pattern = r"[a-z]([-a-z0-9]*[a-z0-9])?"
+    for text in (name(run_id), f"{name(run_id)}-node-0-99999-abcde"):
+        jsonschema.validate(text, {"pattern": f"^{pattern}$", "maxLength": 63})
+
+
+def test_long_names_differ_where_run_ids_do() -> None:
+    first, second = (f"20260102T030405Z-{'a' * 40}-{end}" for end in ("x1", "x2"))
+    assert name(first) != name(second)
+
+
+_NO_RESOURCE = {"cpu", "fake", "apple"}
+
+
+def test_each_accelerator_has_its_resource() -> None:
+    found = {
+        key: getattr(vendor, "kubernetes_resource", None)
+        for key, vendor in devices.all_vendors().items()
+    }
+    assert {key for key, value in found.items() if value is None} == _NO_RESOURCE
+    assert len(set(found.values())) == len(found) - len(_NO_RESOURCE) + 1
+    for key, value in found.items():
+        told = Site.model_validate({"kubernetes": {"resource": value}})
+        assert told.kubernetes.resource == value, key
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"resource": "nvidia"},
+        {"resource": "nvidia.com/gpu=none"},
+        {"volumes": [{"path": "/a"}]},
+        {"volumes": [{"path": "/a", "claim": "a", "host_path": "/a"}]},
+    ],
+)
+def test_what_no_pod_can_have_is_refused_in_the_site_file(told: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"kubernetes\.(resource|volumes)"):
+        Site.model_validate({"kubernetes": told})
+
+
+# States
+
+
+def _found(job: str | None, *pods: str) -> list[dict[str, Any]]:
+    """Return what kubectl lists of a job and its pods."""
+    found = [
+        {
+            "kind": "Pod",
+            "metadata": {"annotations": {"batch.kubernetes.io/job-completion-index": str(index)}},
+            "status": _STATES[pod],
+        }
+        for index, pod in enumerate(pods)
+        if pod != "-"
+    ]
+    if job is None:
+        return found
+    return [{"kind": job.partition("_")[0], "status": _STATES.get(job, {})}, *found]
+
+
+@pytest.mark.parametrize(
+    ("job", "pods", "phase", "said"),
+    [
+        ("jobset", (), "waiting", "0 of 2 pods run"),
+        ("jobset_suspended", (), "waiting",
+         "0 of 2 pods run; SuspendedJobs (jobset is suspended)"),
+        ("jobset", ("unschedulable", "starting"), "waiting",
+         "0 of 2 pods run; node 0: Unschedulable (0/3 nodes are available: 3 Insufficient "
+         "nvidia.com/gpu.); node 1: ContainerCreating"),
+        ("jobset", ("running", "pulling"), "waiting",
+         '1 of 2 pods run; node 1: ImagePullBackOff (Back-off pulling image "trainer:1")'),
+        ("jobset", ("running", "not_created"), "waiting",
+         "1 of 2 pods run; node 1: CreateContainerError (container create failed: setup user: "
+         'cannot set uid to unmapped user in user namespace")'),
+        ("jobset", ("running",), "waiting", "1 of 2 pods run"),
+        ("jobset", ("running", "running"), "running", "2 of 2 pods run"),
+        ("jobset", ("succeeded", "running"), "running", "2 of 2 pods run"),
+        ("jobset", ("failed", "running"), "running",
+         "2 of 2 pods run; node 0: Error (exit code 1)"),
+        (None, ("running",), "running", "its pods are being deleted"),
+    ],
+)  # fmt: skip
+def test_a_job_that_goes_on(job: str, pods: tuple[str, ...], phase: Any, said: str) -> None:
+    assert state_of(_found(job, *pods), 2, {}) == JobState(phase=phase, said=said)
+
+
+@pytest.mark.parametrize(
+    ("job", "pods", "ending", "code", "lost"),
+    [
+        (None, (), "cancelled", None, ()),
+        ("jobset_completed", ("succeeded", "succeeded"), "completed", 0, ()),
+        ("trainjob_completed", ("succeeded", "-"), "completed", 0, ()),
+        ("jobset_failed", ("failed", "succeeded"), "failed", 1, ()),
+        ("jobset_failed", ("-", "-"), "failed", None, ()),
+        ("jobset_failed", ("failed", "out_of_memory"), "out_of_memory", 137, ()),
+        ("jobset_failed", ("failed", "evicted"), "failed", 1, ()),
+        ("jobset_failed", ("evicted", "-"), "failed", None, ()),
+        ("jobset_failed", ("failed", "preempted"), "preempted", 143, (1,)),
+        ("jobset_failed", ("failed", "tainted"), "node_lost", None, (1,)),
+        ("trainjob_deadline", ("-", "-"), "timed_out", None, ()),
+        ("trainjob_runtime", (), "failed", None, ()),
+        ("trainjob", ("running", "again"), "failed", 1, ()),
+    ],
+)
+def test_how_a_job_ended(
+    job: str, pods: tuple[str, ...], ending: Any, code: int | None, lost: tuple[int, ...]
+) -> None:
+    state = state_of(_found(job, *pods), 2, {})
+    assert (state.phase, state.ending, state.exit_code, state.lost) == (
+        "ended", ending, code, lost,
+    )  # fmt: skip
+
+
+def test_the_engine_and_the_pod_say_why() -> None:
+    state = state_of(_found("jobset_failed", "failed", "evicted"), 2, {})
+    assert state.said == (
+        "FailedJobs (jobset failed due to one or more job failures); node 0: Error (exit code 1)"
+    )
+
+
+def test_a_silent_machine_is_told_before_its_pod_is_given_up() -> None:
+    ended: dict[int, JobState] = {}
+    silent = state_of(_found("jobset", "running", "silent"), 2, ended)
+    assert silent == JobState(
+        phase="running", said="2 of 2 pods run; node 1 does not answer", lost=(1,)
+    )
+    assert not ended
+    back = state_of(_found("jobset", "running", "running"), 2, ended)
+    assert back.lost == ()
+
+
+def test_a_pod_that_is_gone_is_remembered() -> None:
+    ended: dict[int, JobState] = {}
+    going = state_of(_found("jobset", "running", "tainted"), 2, ended)
+    assert (going.phase, going.lost) == ("running", (1,))
+    state = state_of(_found("jobset_failed", "failed", "-"), 2, ended)
+    assert (state.ending, state.lost) == ("node_lost", (1,))
+    assert "node 1: DeletionByTaintManager (Taint manager: deleting" in state.said
+
+
+# Calls of kubectl
+
+_FAKE = """#!{python}
+import json, pathlib, sys
+folder = pathlib.Path({folder!r})
+words = sys.argv[1:]
+with (folder / "calls").open("a") as file:
+    file.write(json.dumps(words) + "\\n")
+verb = next(word for word in words if word in ("version", "create", "get", "logs", "delete"))
+told = folder / verb
+if verb == "create" and "--dry-run=server" in words:
+    told = folder / "dry-run"
+if verb == "logs":
+    index = next(word for word in words if "completion-index=" in word).rpartition("=")[2]
+    told = folder / f"log{{index}}"
+if (folder / (told.name + ".fails")).exists():
+    sys.exit((folder / (told.name + ".fails")).read_text())
+sys.stdout.write(told.read_text() if told.exists() else "")
+"""
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder that tells a fake kubectl what to answer, and has its calls."""
+    folder = tmp_path / "cluster"
+    folder.mkdir()
+    program = folder / "kubectl"
+    program.write_text(_FAKE.format(python=sys.executable, folder=str(folder)))
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    return folder
+
+
+def _calls(cluster: Path) -> list[list[str]]:
+    return [json.loads(line) for line in (cluster / "calls").read_text().splitlines()]
+
+
+def _started(cluster: Path, tmp_path: Path, told: dict[str, Any]) -> tuple[Plan, Site, Any]:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    plan, site = _plan(folder), _site(told)
+    command = load("kubernetes").command(plan, site)
+    (folder / MANIFEST).write_text(command.files[MANIFEST])
+    (cluster / "create").write_text(f"configmap/{_NAME}\njobset.jobset.x-k8s.io/{_NAME}\n")
+    return plan, site, Kubernetes().start(command, plan, site)
+
+
+def _send(cluster: Path, tmp_path: Path, plan: Plan, node: int) -> None:
+    """Let a pod's log have the files of its node."""
+    folder = tmp_path / f"node{node}"
+    folder.mkdir()
+    for file in (node_file(node), rank_file(node * plan.nproc)):
+        (folder / file).write_text(f"{file}\n" * 5_000)
+    with (cluster / f"log{node}").open("w") as log:
+        log.write("what a rank printed\n")
+        send(folder, node, plan, log)
+
+
+def test_the_command_is_pure_and_can_be_pasted(tmp_path: Path, cluster: Path) -> None:
+    plan, site = _plan(tmp_path / "run"), _site(_APART)
+    command = Kubernetes().command(plan, site)
+    assert command == Kubernetes().command(plan, site)
+    assert command.argv == (
+        "kubectl", "--context", "lab", "--namespace", "bench", "create", "-f", "job.yaml",
+        "-o", "name",
+    )  # fmt: skip
+    assert command.prints_job
+    assert not (cluster / "calls").exists()
+
+
+def test_start_and_attach_name_the_same_job(cluster: Path, tmp_path: Path) -> None:
+    plan, site, job = _started(cluster, tmp_path, _APART)
+    assert job.id == f"jobset.jobset.x-k8s.io/{_NAME}"
+    assert Kubernetes().attach(plan, site).id == job.id
+    (Path(plan.run_dir) / JOB_FILE).write_text("jobset.jobset.x-k8s.io/tm-another\n")
+    with pytest.raises(RecordError):
+        Kubernetes().attach(plan, site)
+    (Path(plan.run_dir) / JOB_FILE).unlink()
+    with pytest.raises(RecordError):
+        Kubernetes().attach(plan, site)
+
+
+def test_what_a_refused_job_left_is_deleted(cluster: Path, tmp_path: Path) -> None:
+    (cluster / "create.fails").write_text("error: quota exceeded\n")
+    with pytest.raises(EnvironmentFault) as caught:
+        _started(cluster, tmp_path, _APART)
+    assert "quota exceeded" in caught.value.what
+    assert "delete" in _calls(cluster)[-1]
+    assert str(tmp_path / "run" / MANIFEST) in _calls(cluster)[-1]
+
+
+def test_states_are_asked_for_by_the_label_of_the_manifest(cluster: Path, tmp_path: Path) -> None:
+    _, _, job = _started(cluster, tmp_path, _APART)
+    (cluster / "get").write_text(json.dumps({"items": _found("jobset", "running", "running")}))
+    assert job.state().phase == "running"
+    asked = _calls(cluster)[-1]
+    assert asked[asked.index("get") + 1] == "jobset.jobset.x-k8s.io,pods"
+    labels = list(yaml.safe_load_all((tmp_path / "run" / MANIFEST).read_text()))[-1]["metadata"]
+    key, _, value = asked[asked.index("-l") + 1].partition("=")
+    assert labels["labels"][key] == value
+    (cluster / "get.fails").write_text("Unable to connect to the server\n")
+    state = job.state()
+    assert state.phase == "running"
+    assert "Unable to connect" in state.said
+
+
+def test_files_come_through_the_pods_logs_once(cluster: Path, tmp_path: Path) -> None:
+    plan, _, job = _started(cluster, tmp_path, _APART)
+    for node in range(2):
+        _send(cluster, tmp_path, plan, node)
+    job.collect()
+    for node in range(2):
+        for file in (tmp_path / f"node{node}").iterdir():
+            assert (tmp_path / "run" / file.name).read_bytes() == file.read_bytes()
+    calls = _calls(cluster)
+    assert sum("logs" in call for call in calls) == 2
+    assert "delete" in calls[-1]
+    job.collect()
+    assert not any("logs" in call for call in _calls(cluster)[len(calls) :])
+
+
+def test_a_cut_log_is_told_and_the_job_is_kept(
+    cluster: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan, _, job = _started(cluster, tmp_path, _APART)
+    for node in range(2):
+        _send(cluster, tmp_path, plan, node)
+    lines = (cluster / "log1").read_text().splitlines(keepends=True)
+    (cluster / "log1").write_text("".join(lines[3:]))  # as after a rotation
+    job.collect()
+    assert "node 1: " in (told := capsys.readouterr().err)
+    assert "node 0: " not in told
+    assert (tmp_path / "run" / node_file(0)).exists()
+    assert not any("delete" in call for call in _calls(cluster))
+    (cluster / "log1").write_text("".join(lines))  # what had not arrived comes later
+    job.collect()
+    assert (tmp_path / "run" / node_file(1)).exists()
+
+
+def test_files_wait_where_the_cluster_does_not_answer(cluster: Path, tmp_path: Path) -> None:
+    _, _, job = _started(cluster, tmp_path, _APART)
+    for verb in ("log0", "log1", "version"):
+        (cluster / f"{verb}.fails").write_text("Unable to connect to the server\n")
+    with pytest.raises(EnvironmentFault):
+        job.collect()
+
+
+def test_a_cancelled_run_reads_the_logs_before_its_pods_go(cluster: Path, tmp_path: Path) -> None:
+    plan, _, job = _started(cluster, tmp_path, _APART)
+    for node in range(2):
+        _send(cluster, tmp_path, plan, node)
+    job.cancel()
+    calls = len(_calls(cluster))
+    for node in range(2):
+        (cluster / f"log{node}").unlink()  # as the pods are
+    job.collect()
+    assert (tmp_path / "run" / node_file(1)).exists()
+    assert not any("logs" in call for call in _calls(cluster)[calls:])
+
+
+def test_a_shared_run_directory_needs_no_logs(cluster: Path, tmp_path: Path) -> None:
+    _, _, job = _started(cluster, tmp_path, _SHARED)
+    job.cancel()
+    job.collect()
+    assert not any("logs" in call for call in _calls(cluster))
+    assert sum("delete" in call for call in _calls(cluster)) == 2
+
+
+def test_the_cluster_checks_the_manifest_before_submission(cluster: Path, tmp_path: Path) -> None:
+    plan = _plan()
+    Kubernetes().check(plan, _site(_SHARED))
+    assert "--dry-run=server" in _calls(cluster)[-1]
+    (cluster / "dry-run.fails").write_text('no matches for kind "JobSet"\n')
+    with pytest.raises(EnvironmentFault) as caught:
+        Kubernetes().check(plan, _site(_SHARED))
+    assert 'no matches for kind "JobSet"' in caught.value.what
+
+
+@pytest.mark.parametrize(
+    ("told", "vendor", "key"),
+    [
+        ({"kubernetes": {}}, "cpu", "container"),
+        (_SHARED | {"container": {"image": "a", "mounts": ["/a:/a"]}}, "cpu", "container"),
+        (_SHARED | {"container": {"image": "a", "runtime": "docker"}}, "cpu", "container"),
+        (_SHARED | {"kubernetes": {}}, "cpu", "kubernetes.volumes"),
+        (_SHARED, "apple", "kubernetes.resource"),
+    ],
+)
+def test_what_pods_cannot_have_is_told_before_the_cluster_is_asked(
+    cluster: Path, told: dict[str, Any], vendor: str, key: str
+) -> None:
+    plan = _plan()
+    device = plan.device.model_copy(update={"vendor": vendor})
+    with pytest.raises(UsageError) as caught:
+        Kubernetes().check(plan.model_copy(update={"device": device}), Site.model_validate(told))
+    assert caught.value.where == f"site key {key}"
+    assert not (cluster / "calls").exists()
+
+
+def test_absence_is_told(cluster: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Kubernetes().absent(Site()) is None
+    (cluster / "version.fails").write_text("The connection to the server was refused\n")
+    assert "was refused" in str(Kubernetes().absent(Site()))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "kubectl" in str(Kubernetes().absent(Site()))
+
+
+def test_a_pasted_script_creates_the_same(cluster: Path, tmp_path: Path) -> None:
+    plan, site = _plan(tmp_path / "run"), _site(_SHARED)
+    command: Command = Kubernetes().command(plan, site)
+    (cluster / "create").write_text(f"jobset.jobset.x-k8s.io/{_NAME}\n")
+    script = tmp_path / "script"
+    script.write_text(command.script(tmp_path / "run"))
+    assert os.waitstatus_to_exitcode(os.system(f"sh {script}")) == 0
+    assert (tmp_path / "run" / MANIFEST).read_text() == command.files[MANIFEST]
+    assert Kubernetes().attach(plan, site).id == f"jobset.jobset.x-k8s.io/{_NAME}"
