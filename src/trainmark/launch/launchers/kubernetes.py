@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 MANIFEST = "job.yaml"
 _COLLECTED = ".collected"  # in the run directory once the files of all nodes are
+_REFUSED = "the engine refused the job"  # so ``submit`` words each failure
 _INDEX = "batch.kubernetes.io/job-completion-index"
 # Why pods end, the gravest first: https://kubernetes.io/docs/concepts/workloads/pods/disruptions/
 # and pkg/kubelet in https://github.com/kubernetes/kubernetes, 2026-11-22.
@@ -51,7 +52,7 @@ class Kubernetes:
         try:
             _kubectl(site, "version")
         except EnvironmentFault as fault:
-            return fault.what
+            return fault.what.replace(_REFUSED, "no cluster answers")
         return None
 
     def check(self, plan: Plan, site: Site) -> None:
@@ -116,7 +117,7 @@ class KubernetesJob:
         try:
             told = json.loads(_kubectl(self._site, "get", kinds, "-l", self._own, "-o", "json"))
         except EnvironmentFault as fault:
-            return replace(self._last, said=fault.what)
+            return replace(self._last, said=fault.what.replace(_REFUSED, "no cluster answers"))
         self._last = state_of(told["items"], self._plan.nnodes, self._ended)
         return self._last
 

@@ -50,8 +50,9 @@ def manifest(plan: Plan, site: Site) -> str:
         text = {PLAN_FILE: plan.model_dump_json(indent=2) + "\n"}
         documents.insert(0, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata,
                              "immutable": True, "data": text})  # fmt: skip
-    style: dict[str, Any] = {"sort_keys": False, "allow_unicode": True, "width": 100}
-    return yaml.dump_all(documents, Dumper=_Dumper, **style)
+    return str(
+        yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
+    )
 
 
 def _jobset(plan: Plan, site: Site, metadata: dict[str, Any]) -> dict[str, Any]:
