@@ -30,9 +30,10 @@ def node_script(
         master: host of the first node, or such an expression.
         options: ``--send-files``, ``--heartbeat``.
     """
-    words = [str(run_dir_on_nodes(plan, site)), "--port", str(site.master_port), *options]
+    words = [str(run_dir_on_nodes(plan, site))]
     if site.data is not None:
         words += ["--data", str(site.data)]
+    words += ["--port", str(site.master_port), *options]
     own = f'--node-rank "{node_rank}" --master "{master}"'
     return module_script(plan, site, MODULE, words, own)
 
