@@ -11,7 +11,6 @@ from __future__ import annotations
 import getpass
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import tempfile
@@ -63,7 +62,6 @@ SchedulerParameters=sched_interval=1
 ReturnToService=2
 SlurmdTimeout=10
 KillWait=10
-MinJobAge={remembered_s}
 NodeName={nodes[0]} NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=4 RealMemory=100
 NodeName={nodes[1]} NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=4 RealMemory=100
 PartitionName=main Nodes={nodes[0]},{nodes[1]} Default=YES PriorityTier=1
@@ -101,7 +99,7 @@ class SlurmCluster:
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
         self._node_of: dict[int, str] = {}
 
-    def up(self, remembered_s: int) -> None:
+    def up(self) -> None:
         """Start all daemons and wait until both nodes can have jobs."""
         folder = self.folder
         (folder / "state").mkdir()
@@ -112,7 +110,7 @@ class SlurmCluster:
         key.write_bytes(os.urandom(128))
         text = _CONFIGURATION.format(
             folder=folder, host=socket.gethostname().partition(".")[0], nodes=NODES,
-            ports=_free_ports(3), user=getpass.getuser(), remembered_s=remembered_s,
+            ports=_free_ports(3), user=getpass.getuser(),
         )  # fmt: skip
         (folder / "slurm.conf").write_text(text)
         self._start(
@@ -129,6 +127,12 @@ class SlurmCluster:
     def start_node(self, node: str) -> None:
         """Start the daemon of one node, also after ``stop_node``."""
         self._start("slurmd", "-D", "-f", self.variables["SLURM_CONF"], "-N", node, name=node)
+
+    def forget(self) -> None:
+        """Start the controller anew without the jobs it knew."""
+        self._end(self._daemons.pop("slurmctld"))
+        self._start("slurmctld", "-c", "-D", "-f", self.variables["SLURM_CONF"])
+        self.until(lambda: self.states() == ["idle", "idle"], "both nodes")
 
     def _start(self, program: str, *words: str, name: str | None = None) -> None:
         path = _path(program)
@@ -192,30 +196,30 @@ class SlurmCluster:
                 with suppress(psutil.Error):
                     process.kill()
         for daemon in reversed(self._daemons.values()):
-            children = psutil.Process(daemon.pid).children() if daemon.poll() is None else []
-            daemon.send_signal(signal.SIGTERM)
-            try:
-                daemon.wait(10)
-            except subprocess.TimeoutExpired:
-                daemon.kill()
-                daemon.wait()
-            for child in children:  # slurmscriptd
-                with suppress(psutil.Error):
-                    child.kill()
+            self._end(daemon)
+
+    @staticmethod
+    def _end(daemon: subprocess.Popen[bytes]) -> None:
+        children = psutil.Process(daemon.pid).children() if daemon.poll() is None else []
+        daemon.terminate()
+        try:
+            daemon.wait(10)
+        except subprocess.TimeoutExpired:
+            daemon.kill()
+            daemon.wait()
+        for child in children:  # slurmscriptd
+            with suppress(psutil.Error):
+                child.kill()
 
 
 @contextmanager
-def slurm_cluster(remembered_s: int = 300) -> Iterator[SlurmCluster]:
-    """Yield a cluster with two idle nodes.
-
-    Args:
-        remembered_s: how long its controller knows of a job that ended.
-    """
+def slurm_cluster() -> Iterator[SlurmCluster]:
+    """Yield a cluster with two idle nodes."""
     folder = Path(tempfile.mkdtemp(prefix="tm-slurm-", dir="/tmp"))
     folder.chmod(0o755)  # munged wants others to reach its socket
     cluster = SlurmCluster(folder)
     try:
-        cluster.up(remembered_s)
+        cluster.up()
         yield cluster
     finally:
         cluster.down()

@@ -1,0 +1,238 @@
+"""Runs through a real Slurm: two slurmd on this host, a task on each."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+
+import pytest
+
+import faulty_runs
+from engines.slurm_cluster import NODES, missing, slurm_cluster
+from real_runs import checked, ended, wait_for_fault
+from run_fixtures import CASES
+from trainmark.measure.events import JOB_EVENTS_FILE, EventFile
+
+if missing():
+    lacking = ", ".join(missing())
+    pytest.skip(f"no Slurm here: {lacking} missing (make test-engines)", allow_module_level=True)
+
+TWO = ("--launcher", "slurm", "--nnodes", "2", "--nproc", "1")
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with slurm_cluster() as found:
+        yield found
+
+
+@pytest.fixture
+def on_slurm(cluster, monkeypatch, tmp_path):
+    """The cluster for this process and what it starts; idle again before the next test."""
+    variables = {"TRAINMARK_CASE_PATH": str(CASES), "FAULT_FIFO": str(tmp_path / "fifo")}
+    for name, value in (cluster.variables | variables).items():
+        monkeypatch.setenv(name, value)
+    yield cluster
+    cluster.until(lambda: cluster.states() == ["idle", "idle"], "idle nodes")
+
+
+def site_file(folder, **keys):
+    """Write a site file for nodes that share this host: its loopback, and free ports."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    slurm = {"partition": "main", "exclusive": False} | keys
+    path = folder / "site.yaml"
+    text = {"launcher": "slurm", "interface": "lo", "master_port": port, "slurm": slurm}
+    path.write_text(json.dumps(text))
+    return path
+
+
+@pytest.fixture
+def run(on_slurm, started, tmp_path):
+    """Start ``trainmark run`` on both nodes."""
+
+    def start(*words, case="faulty", **keys):
+        return started(*words, *TWO, "--site", str(site_file(tmp_path, **keys)), case=case)
+
+    return start
+
+
+def job_states(run_dir):
+    return [event for event in EventFile(run_dir / JOB_EVENTS_FILE) if event["event"] == "job"]
+
+
+def test_distilbert_on_two_nodes(run):
+    process, run_dir = run("max_epochs=1", "target=none", case="distilbert_sst2")
+    code, out, err = ended(process)
+    assert code == 0, out + err
+    record = checked(run_dir)
+    assert (record.status, len(record.ranks)) == ("passed", 2)
+    said = [(event["phase"], event["ending"]) for event in job_states(run_dir)]
+    assert said[-1] == ("ended", "completed")
+    for node in (0, 1):
+        assert (run_dir / f"events.node{node}.jsonl").exists()
+
+
+def test_a_killed_rank_leaves_its_signal(run, fifo):
+    record = faulty_runs.rank_killed(run, fifo, rank=1)
+    assert record.ranks[1].steps == 14
+
+
+def test_a_rank_that_raises_leaves_exit_code_and_error(run):
+    process, run_dir = run("fault=raise", "fault_rank=1")
+    code, _, _ = ended(process)
+    record = checked(run_dir)
+    assert (code, record.status) == (1, "failed")
+    assert (record.cause.kind, record.cause.rank, record.cause.type) == ("error", 1, "ValueError")
+    last = job_states(run_dir)[-1]
+    assert (last["ending"], last["lost"]) == ("failed", [])
+
+
+def test_ctrl_c_cancels_the_job_and_ends_its_processes(run, on_slurm, fifo):
+    process, run_dir = run("fault=wait", "fault_rank=1")
+    wait_for_fault(fifo)
+    process.send_signal(signal.SIGINT)
+    code, _, _ = ended(process)
+    record = checked(run_dir)  # no process of the run is left
+    assert (code, record.status) == (1, "interrupted")
+    assert (record.cause.kind, record.cause.signal) == ("signal", "SIGINT")
+    assert job_states(run_dir)[-1]["ending"] == "cancelled"
+    number = (run_dir / "job.id").read_text().strip()
+    assert "JobState=CANCELLED" in on_slurm.ask("scontrol", "show", "job", number)
+    assert [on_slurm.tasks(node) for node in NODES] == [[], []]
+
+
+def test_a_node_that_is_stopped_is_named(run, on_slurm, fifo):
+    process, run_dir = run("fault=wait", "fault_rank=0")
+    wait_for_fault(fifo)
+    on_slurm.stop_node(NODES[1])
+    code, _, _ = ended(process)
+    on_slurm.start_node(NODES[1])
+    on_slurm.until(lambda: on_slurm.states() == ["idle", "idle"], "the node again")
+    record = checked(run_dir)
+    assert (code, record.status) == (1, "failed")
+    assert record.cause.kind == "node_lost"
+    assert record.cause.message.args["nodes"] == "1"
+    assert (job_states(run_dir)[-1]["ending"], job_states(run_dir)[-1]["lost"]) == (
+        "node_lost",
+        [1],
+    )
+
+
+def test_a_more_urgent_job_preempts_the_run(run, on_slurm, fifo):
+    process, run_dir = run("fault=wait", "fault_rank=1")
+    wait_for_fault(fifo)
+    urgent = on_slurm.ask(
+        "sbatch", "--parsable", "--partition=urgent", "--nodes=2", "--exclusive", "--wrap=true",
+        "--output=/dev/null",
+    )  # fmt: skip
+    code, _, _ = ended(process)
+    record = checked(run_dir)
+    assert (code, record.status) == (1, "interrupted")
+    assert record.cause.message.code == "job_preempted"
+    assert job_states(run_dir)[-1]["ending"] == "preempted"
+    done = ("scontrol", "show", "job", urgent)
+    on_slurm.until(lambda: "JobState=COMPLETED" in on_slurm.ask(*done), "the urgent job")
+
+
+def test_a_job_past_slurms_time_limit_was_timed_out(on_slurm, trainmark, tmp_path, fifo):
+    site = site_file(tmp_path, time="1")
+    words = ("run", "faulty", "fault=wait", "fault_rank=1", *TWO, "--site", str(site))
+    submitted = trainmark(*words, "--out", "run", "--detach")
+    assert submitted.returncode == 0, submitted.stderr
+    wait_for_fault(fifo)
+    number = (tmp_path / "run" / "job.id").read_text().strip()
+    assert f"JobId={number}" in on_slurm.ask("scontrol", "show", "job", number)
+    attached = trainmark("attach", number, "--runs", str(tmp_path))
+    record = checked(tmp_path / "run")
+    assert (attached.returncode, record.status) == (1, "timed_out")
+    assert record.cause.message.code == "job_timed_out"
+    assert job_states(tmp_path / "run")[-1]["ending"] == "timed_out"
+
+
+def test_a_pasted_dry_run_is_the_same_run(on_slurm, trainmark, tmp_path):
+    site = site_file(tmp_path)
+    run_dir = tmp_path / "a run"
+    words = ("run", "toy", "max_epochs=1", "target=none", *TWO, "--site", str(site))
+    shown = trainmark(*words, "--out", str(run_dir), "--dry-run")
+    assert shown.returncode == 0, shown.stderr
+    assert not run_dir.exists()
+    pasted = subprocess.run(
+        ["bash"], input=shown.stdout, text=True, cwd=tmp_path, capture_output=True, check=False,
+        env=os.environ | {"TRAINMARK_CACHE": str(tmp_path / "cache")},
+    )  # fmt: skip
+    assert (pasted.returncode, pasted.stderr) == (0, "")
+    attached = trainmark("attach", str(run_dir))
+    assert attached.returncode == 0, attached.stdout + attached.stderr
+    assert checked(run_dir).status == "passed"
+
+
+def test_a_waiting_job_shows_why_and_can_be_cancelled(run, on_slurm):
+    holder = on_slurm.ask(
+        "sbatch", "--parsable", "--nodes=2", "--exclusive", "--wrap=sleep 300",
+        "--output=/dev/null",
+    )  # fmt: skip
+    on_slurm.until(lambda: on_slurm.states() == ["allocated"] * 2, "a job on both nodes")
+    process, run_dir = run(case="toy")
+    events = run_dir / JOB_EVENTS_FILE
+    on_slurm.until(lambda: events.exists() and "PENDING (" in events.read_text(), "the reason")
+    process.send_signal(signal.SIGTERM)
+    code, _, err = ended(process)
+    on_slurm.ask("scancel", holder)
+    assert (code, checked(run_dir).status) == (1, "interrupted")
+    assert "PENDING (" in err
+    last = job_states(run_dir)[-1]
+    assert (last["ending"], last["exit_code"]) == ("cancelled", 0)
+
+
+def test_a_job_that_slurm_forgot_is_told_by_its_own_files(on_slurm, trainmark, tmp_path):
+    words = ("run", "toy", "max_epochs=1", "target=none", *TWO, "--detach", "--out", "run")
+    submitted = trainmark(*words, "--site", str(site_file(tmp_path)))
+    assert submitted.returncode == 0, submitted.stderr
+    number = (tmp_path / "run" / "job.id").read_text().strip()
+    shown = ("scontrol", "show", "job", number)
+    on_slurm.until(lambda: "JobState=COMPLETED" in on_slurm.ask(*shown), "the end of the job")
+    on_slurm.forget()
+    attached = trainmark("attach", "run")
+    assert attached.returncode == 0, attached.stdout + attached.stderr
+    assert checked(tmp_path / "run").status == "passed"
+    (last,) = job_states(tmp_path / "run")
+    said = f"Slurm does not know job {number} any more"
+    assert (last["ending"], last["said"], last["exit_code"]) == ("completed", said, 0)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"partition": "nope"},
+        {"time": "tomorrow"},
+        {"constraint": "a100"},
+        {"reservation": "mine"},
+        {"gpus_option": "gres"},
+        {"gpus_option": "gpus-per-node"},
+        {"options": {"no-such-option": "1"}},
+        {"options": {"nodelist": "elsewhere"}},
+    ],
+    ids=str,
+)
+def test_slurm_refuses_a_bad_value_before_the_run_begins(on_slurm, trainmark, tmp_path, keys):
+    site = site_file(tmp_path, **keys)
+    done = trainmark("run", "toy", *TWO, "--site", str(site), "--out", "run")
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "Slurm refused the job" in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_words_of_a_site_file_reach_slurm_as_they_are(on_slurm, trainmark, tmp_path):
+    text = 'it\'s "ours" # $HOME `a` \\ %j'
+    site = site_file(tmp_path, options={"comment": text})
+    words = ("run", "toy", *TWO, "--site", str(site), "--out", "run", "--detach")
+    assert trainmark(*words).returncode == 0
+    number = (tmp_path / "run" / "job.id").read_text().strip()
+    assert f"Comment={text}" in on_slurm.ask("scontrol", "show", "job", number)
+    done = trainmark("attach", "run", "--cancel")
+    assert done.returncode == 1, done.stdout + done.stderr
