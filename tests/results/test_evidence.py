@@ -64,6 +64,10 @@ def dirty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     found = plan.data.model_copy(update={"folder": data})
     plan.model_copy(update={"run_dir": str(folder), "data": found}).save(folder)
     (folder / "log.rank0.txt").write_bytes(f"{ERROR}\nbob@x.org \xff\n".encode("latin-1"))
+    (folder / "node.sh").write_text(
+        f"# {ERROR}\nexport PIP_INDEX_URL=https://a:hush@pypi.org/simple\n"
+    )
+    (folder / "site.json").write_text(json.dumps({"data": data, "container": ERROR}, indent=2))
     (folder / "stacks.rank0.txt").write_text('  File "/home/bob/train.py", line 3 in f\n')
     return folder
 

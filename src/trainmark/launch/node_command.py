@@ -6,6 +6,9 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainmark import devices
+from trainmark.launch import containers
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -30,24 +33,26 @@ def node_script(
         master: host of the first node, or such an expression.
         options: ``--send-files``, ``--heartbeat``.
     """
-    words = [str(run_dir_on_nodes(plan, site))]
+    folder = run_dir_on_nodes(plan, site)
+    words = [str(folder)]
     if site.data is not None:
         words += ["--data", str(site.data)]
     words += ["--port", str(site.master_port), *options]
     own = f'--node-rank "{node_rank}" --master "{master}"'
-    return module_script(plan, site, MODULE, words, own)
+    return module_script(plan, site, MODULE, words, folder=folder, unquoted=own)
 
 
 def module_script(
-    plan: Plan, site: Site, module: str, words: Sequence[str], unquoted: str = ""
+    plan: Plan, site: Site, module: str, words: Sequence[str], *, folder: Path, unquoted: str = ""
 ) -> str:
     """Return the lines of a POSIX shell that run a module of this program on a node.
 
     Args:
         words: its arguments.
+        folder: of the node, in which it writes; a container has it under the same path.
         unquoted: further ones, in which the shell replaces its variables.
     """
-    variables = dict(site.environment)
+    variables = containers.variables(site) | site.environment
     if site.interface is not None:
         # torch's own connections are gloo's; collective libraries of devices follow the same form.
         backends = ("gloo", plan.device.collective_backend)
@@ -55,5 +60,11 @@ def module_script(
     lines = ["set -e", *site.setup]
     lines += [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
     python = site.python if site.container is None else site.container.python
-    lines.append(f"exec {shlex.join([python, '-m', module, *words])} {unquoted}".rstrip())
+    command = f"{shlex.join([python, '-m', module, *words])} {unquoted}".rstrip()
+    if site.container is None or not site.container.of_node:
+        lines.append(f"exec {command}")
+    else:
+        vendor = devices.all_vendors()[plan.device.vendor]
+        lines.append(f"set -- {command}")
+        lines += containers.lines_to_run(plan, site, vendor, str(folder), exported=variables)
     return "\n".join(lines) + "\n"

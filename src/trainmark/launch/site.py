@@ -17,7 +17,7 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 from trainmark.data import yaml_text
 from trainmark.data.json_documents import Frozen
 from trainmark.errors import UsageError, nearest
-from trainmark.launch.launchers.names import LOCAL, NAMES
+from trainmark.launch.launchers.names import CONTAINER, LOCAL, NAMES
 from trainmark.planning.capabilities import Elsewhere
 
 Port = Annotated[int, Ge(1), Le(65_535)]
@@ -42,6 +42,8 @@ class ContainerSite(Frozen):
     Args:
         runtime: None: the engine's own (pyxis for Slurm, the pod for Kubernetes).
         mounts: ``HOST:CONTAINER[:ro]`` each.
+        shared_memory: size of ``/dev/shm``, for example ``16g``; None: the host's.
+        arguments: further ones of the runtime, before the image.
         python: interpreter in the image.
         pip_index: package index that takes the place of the default one, recorded with the run.
     """
@@ -49,9 +51,15 @@ class ContainerSite(Frozen):
     image: Line
     runtime: Literal["docker", "podman", "apptainer", "pyxis"] | None = None
     mounts: tuple[Line, ...] = ()
+    shared_memory: Line | None = None
     arguments: tuple[Line, ...] = ()
     python: Line = "python"
     pip_index: Line | None = None
+
+    @property
+    def of_node(self) -> bool:
+        """Tell whether a node starts the container itself, without an engine's help."""
+        return self.runtime not in (None, "pyxis")
 
 
 class SlurmSite(Frozen):
@@ -166,6 +174,8 @@ class Site(Frozen):
     def elsewhere(self, launcher: str | None) -> Elsewhere | None:
         """Return the machines that ``--launcher`` or this file names; None: this one."""
         name = launcher or self.launcher
+        if name == LOCAL and self.container is not None and self.container.of_node:
+            return Elsewhere(launcher=CONTAINER, device=self.device, nodes=1)
         if name == LOCAL:
             return None
         if name not in NAMES:

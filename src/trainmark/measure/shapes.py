@@ -240,7 +240,9 @@ class Machine(TypedDict, total=False):
     container: str | None
     container_version: str | None
     container_image: str | None
+    container_digest: str | None
     network: str | None
+    pip_index: str | None
     variables: dict[str, str]
     device_users: list[DeviceUser]
 

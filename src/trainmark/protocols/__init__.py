@@ -3,6 +3,7 @@
 from trainmark.protocols.device import (
     DESCRIBE_KEYS,
     PRECISION_KEYS,
+    ContainerNeeds,
     Device,
     Diagnoses,
     ForbidsSynchronization,
@@ -37,11 +38,12 @@ from trainmark.protocols.monitor import (
 )
 
 __all__ = [
-    "DESCRIBE_KEYS", "PRECISION_KEYS", "SET_LIMITS", "Batch", "Condition", "Counts", "Device",
-    "DeviceSample", "Diagnoses", "Evaluation", "Examined", "ForbidsSynchronization", "Job",
-    "JobContext", "Located", "MatmulRate", "MemoryUse", "Monitor", "MonitorFault", "Occupant",
-    "OwnEpoch", "RankWork", "ReadsInPortions", "Refusal", "ReplaysGraphs", "ReportsClocks",
-    "SavesArtifacts", "StepStages", "Vendor", "members", "missing_members",
+    "DESCRIBE_KEYS", "PRECISION_KEYS", "SET_LIMITS", "Batch", "Condition",
+    "ContainerNeeds", "Counts", "Device", "DeviceSample", "Diagnoses", "Evaluation", "Examined",
+    "ForbidsSynchronization", "Job", "JobContext", "Located", "MatmulRate", "MemoryUse", "Monitor",
+    "MonitorFault", "Occupant", "OwnEpoch", "RankWork", "ReadsInPortions", "Refusal",
+    "ReplaysGraphs", "ReportsClocks", "SavesArtifacts", "StepStages", "Vendor",
+    "members", "missing_members",
 ]  # fmt: skip
 
 

@@ -6,10 +6,11 @@ Tensors are typed ``Any``: no torch here, so that fakes and launchers can use th
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from trainmark.protocols.monitor import Monitor
@@ -127,6 +128,23 @@ class Refusal(NamedTuple):
 
     why: str
     way_out: str
+
+
+class ContainerNeeds(NamedTuple):
+    """What a container must be given beside its image so that a vendor's devices work in it.
+
+    A vendor has one as ``container_needs`` if a container does not have its devices of itself.
+
+    Args:
+        devices: files and folders of the driver below ``/dev``, as patterns of a shell; those that
+            are on the node are given.
+        mounts: what of the driver the image does not have, given read-only where it is.
+        options: of docker, podman and apptainer, by the runtime's name.
+    """
+
+    devices: tuple[str, ...] = ()
+    mounts: tuple[str, ...] = ()
+    options: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 
 
 class Vendor(Protocol):

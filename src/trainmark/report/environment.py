@@ -97,7 +97,8 @@ def _host_memory(record: Record, lang: str) -> str:
 def _container(record: Record, lang: str) -> str:
     env = record.environment
     kind = [str(env[key]) for key in ("container", "container_version") if env.get(key)]
-    words = [word for word in (" ".join(kind), env.get("container_image")) if word]
+    digest = str(env.get("container_digest") or "").rpartition("@")[2]
+    words = [word for word in (" ".join(kind), env.get("container_image"), digest) if word]
     return text("sep.comma", lang).join(words) or text("fact.none", lang)
 
 

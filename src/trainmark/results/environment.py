@@ -60,13 +60,15 @@ def _git(root: Path, *words: str) -> str:
 
 # Facts that cannot be found out inside a container; the user sets them as variables.
 IMAGE_VARIABLE = "TRAINMARK_CONTAINER_IMAGE"
+DIGEST_VARIABLE = "TRAINMARK_CONTAINER_DIGEST"
 VERSION_VARIABLE = "TRAINMARK_CONTAINER_VERSION"
 NETWORK_VARIABLE = "TRAINMARK_NETWORK"
+PIP_VARIABLE = "PIP_INDEX_URL"  # what pip and the build of an image read
 _PODMAN = re.compile(r'^(engine|image)="(?:podman-)?([^"]*)"$', re.MULTILINE)
 
 
 def container(variables: Mapping[str, str], root: Path = Path("/")) -> dict[str, str | None]:
-    """Return kind, version and image of the container of the run; None for unknown ones.
+    """Return kind, version, image and digest of the container of the run; None for unknown ones.
 
     Inside a container, docker shows neither version nor image, podman both but only if it is
     privileged, apptainer the image. The variables take precedence.
@@ -85,6 +87,7 @@ def container(variables: Mapping[str, str], root: Path = Path("/")) -> dict[str,
         "container": kind or variables.get("container") or None,  # the variable that systemd reads
         "container_version": variables.get(VERSION_VARIABLE) or version,
         "container_image": variables.get(IMAGE_VARIABLE) or image,
+        "container_digest": variables.get(DIGEST_VARIABLE) or None,
     }
 
 
@@ -119,6 +122,7 @@ def collect(variables: Mapping[str, str], vendor: Vendor) -> dict[str, Any]:
         vendor: vendor of the devices on which they run.
     """
     recorded = (*VARIABLES, *vendor.recorded_variables)
+    index = variables.get(PIP_VARIABLE)
     return {
         "commit": suite_commit(),
         "packages": package_versions(),
@@ -134,5 +138,6 @@ def collect(variables: Mapping[str, str], vendor: Vendor) -> dict[str, Any]:
         "driver": vendor.driver_version(),
         **container(variables),
         "network": variables.get(NETWORK_VARIABLE),
+        "pip_index": re.sub("//[^/@]*@", "//<credentials>@", index) if index else None,
         "variables": {name: variables[name] for name in recorded if name in variables},
     }

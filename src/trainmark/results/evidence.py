@@ -22,7 +22,7 @@ from trainmark.data.json_documents import written_whole
 from trainmark.devices.vendors.cpu import usable_cores
 from trainmark.measure.in_processes import mapped, processes_for
 from trainmark.planning.plan import PLAN_FILE, Plan
-from trainmark.results.record import EVIDENCE_NAME, Evidence
+from trainmark.results.record import EVIDENCE_NAME, RECORD_FILE, Evidence
 from trainmark.results.redaction import Redactor
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _EVENTS = "events.*.jsonl"
 _OUTPUTS = ("log.*.txt", "stacks.*.txt")
+_SUBMITTED = ("*.json", "*.sh", "*.sbatch", "*.yaml")  # with the plan and the site's file
 _LONGEST_LINE = 1 << 22  # bytes; a longer one is taken in pieces
 # A window without any words but its own, as nearly all lines are: nothing to redact.
 _WINDOW = re.compile(
@@ -66,15 +67,16 @@ def redactor_of(plan: Plan, run_dir: Path) -> Redactor:
 
 
 def redact(run_dir: Path) -> None:
-    """Redact plan, events, samples and all output of a run in place, after its processes ended.
+    """Redact plan, scripts, events, samples and all output in place, after the processes ended.
 
     Each file is replaced atomically; a file with nothing to redact is not written.
 
     Raises:
         OSError: the disk is full or the folder read-only. The record is redacted nevertheless.
     """
-    names = [PLAN_FILE, _EVENTS, "telemetry*.jsonl", *_OUTPUTS]
-    paths = sorted(found for name in names for found in run_dir.glob(name) if found.is_file())
+    names = [_EVENTS, "telemetry*.jsonl", *_OUTPUTS, *_SUBMITTED]
+    found = {path for name in names for path in run_dir.glob(name) if path.is_file()}
+    paths = sorted(found - {run_dir / RECORD_FILE})
     processes = processes_for(sum(path.stat().st_size for path in paths))
     work = partial(_redact_file, Plan.read(run_dir), run_dir)
     deque(mapped(work, paths, processes=processes), maxlen=0)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainmark.devices import tool
 from trainmark.devices.rocm import RocmVendor, identity, parse_rocm_smi
-from trainmark.protocols import DeviceSample, MonitorFault
+from trainmark.protocols import ContainerNeeds, DeviceSample, MonitorFault
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,6 +37,11 @@ class Amd(RocmVendor):
     kubernetes_resource = "amd.com/gpu"  # https://github.com/ROCm/k8s-device-plugin, 2026-11-22
     module = "amdgpu"
     pci_vendor = 0x1002
+    # https://rocm.docs.amd.com/projects/install-on-linux/en/latest/how-to/docker.html and
+    # https://apptainer.org/docs/user/latest/gpu.html, 2026-11-22
+    container_needs = ContainerNeeds(
+        devices=("/dev/kfd", "/dev/dri"), options={"apptainer": ("--rocm",)}
+    )
     # It ends with an error if a device lacks any of the figures.
     commands = (tool.Command(("rocm-smi", *_ROCM_SMI), parse_rocm_smi, any_code=True),)
 

@@ -9,6 +9,7 @@ from trainmark.devices import torch_vendor
 from trainmark.devices.printed import after, device, known, rows, word
 from trainmark.devices.tool import Command
 from trainmark.devices.torch_vendor import TorchVendor
+from trainmark.protocols import ContainerNeeds
 
 if TYPE_CHECKING:
     from trainmark.protocols import DeviceSample
@@ -53,6 +54,13 @@ class Ascend(TorchVendor):
     pci_classes = ("0x12",)  # Huawei also makes the display controllers of servers
     commands = (Command(("npu-smi", "info"), parse_npu_smi),)
     folders = ("/usr/local/bin", "/usr/local/sbin")
+    # https://www.hiascend.com/document/detail/en/mindcluster/730/toolbox/toolboxug/toolboxug_0008.html
+    # and .../clustersched/schedulingug/mxdlug_appendices_002.html, 2026-11-22
+    container_needs = ContainerNeeds(
+        devices=("/dev/davinci[0-9]*", "/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc"),
+        mounts=("/usr/local/Ascend/driver", "/usr/local/dcmi", "/usr/local/bin/npu-smi",
+                "/usr/local/sbin/npu-smi", "/etc/ascend_install.info"),
+    )  # fmt: skip
 
     def driver_version(self) -> str | None:
         """Return the version in the driver's own file; its kernel modules have none."""

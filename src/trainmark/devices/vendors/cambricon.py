@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from trainmark.devices.printed import device, known, lists, rows, used_of_total, word
 from trainmark.devices.tool import Command
 from trainmark.devices.torch_vendor import TorchVendor
+from trainmark.protocols import ContainerNeeds
 
 if TYPE_CHECKING:
     from trainmark.protocols import DeviceSample
@@ -61,4 +62,10 @@ class Cambricon(TorchVendor):
     commands = (
         Command(("cnmon",), parse_cnmon),
         Command(("cnmon", "info"), parse_cnmon_info),
+    )
+    # https://github.com/Cambricon/cambricon-k8s-device-plugin (constants of its device plugin) and
+    # https://opendatalab.github.io/MinerU/zh/usage/acceleration_cards/Cambricon, 2026-11-22
+    container_needs = ContainerNeeds(
+        devices=("/dev/cambricon_dev[0-9]*", "/dev/cambricon_ipcm[0-9]*", "/dev/cambricon_ctl"),
+        mounts=("/usr/bin/cnmon",),
     )

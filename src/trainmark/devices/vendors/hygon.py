@@ -10,7 +10,7 @@ import re
 from trainmark.devices import tool
 from trainmark.devices.printed import known
 from trainmark.devices.rocm import RocmVendor, parse_rocm_smi
-from trainmark.protocols import DeviceSample
+from trainmark.protocols import ContainerNeeds, DeviceSample
 
 _SHOWN = (
     "--showtemp", "--showpower", "--showuse", "--showmeminfo", "vram", "--showclocks",
@@ -58,6 +58,10 @@ class Hygon(RocmVendor):
     kubernetes_resource = "hygon.com/dcu"
     module = "hycu hydcu"  # from DTK 25 on, and before
     pci_vendor = 0x1D94
+    # https://opendatalab.github.io/MinerU/zh/usage/acceleration_cards/Hygon, 2026-11-22
+    container_needs = ContainerNeeds(
+        devices=("/dev/kfd", "/dev/mkfd", "/dev/dri"), mounts=("/opt/hyhal",)
+    )
     # The rocm-smi of earlier DTKs prints the same; an older tool that does not know all of these
     # options prints its table without any.
     commands = tuple(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from trainmark.devices.printed import after, device, known, rows, word
 from trainmark.devices.tool import Command
 from trainmark.devices.torch_vendor import TorchVendor
+from trainmark.protocols import ContainerNeeds
 
 if TYPE_CHECKING:
     from trainmark.protocols import DeviceSample
@@ -70,3 +71,8 @@ class Iluvatar(TorchVendor):
         Command(("ixsmi", "--format=csv,noheader", f"--query-gpu={_QUERY}"), parse_ixsmi_csv),
     )
     folders = ("/usr/local/corex/bin",)
+    # As FlagOS runs its images: https://github.com/flagos-ai, 2026-11-22. MinerU's page on CoreX
+    # gives the container all rights instead.
+    container_needs = ContainerNeeds(
+        devices=("/dev/iluvatar[0-9]*", "/dev/itrctl", "/dev/itrlink", "/dev/itr_peerm_dev0"),
+    )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from trainmark.devices import pci, printed, tool, torch_vendor
 from trainmark.devices.torch_vendor import TorchVendor, named
-from trainmark.protocols import DeviceSample, MonitorFault
+from trainmark.protocols import ContainerNeeds, DeviceSample, MonitorFault
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,6 +52,10 @@ class Intel(TorchVendor):
         "UR_L0_USE_IMMEDIATE_COMMANDLISTS", "CCL_ATL_TRANSPORT", "CCL_ZE_IPC_EXCHANGE",
     )  # fmt: skip
     nodes = "dev/dri/renderD*"
+    # https://www.intel.com/content/www/us/en/docs/oneapi-base-toolkit/get-started-guide-linux/2025-1/
+    # using-containers-with-the-command-line.html; the links by PCI address:
+    # https://docs.vllm.ai/en/v0.6.6/getting_started/xpu-installation.html, 2026-11-22.
+    container_needs = ContainerNeeds(devices=("/dev/dri",), mounts=("/dev/dri/by-path",))
     package = None
     built = "xpu"
     module = None  # xe and i915 are of the kernel, whose version is in every record

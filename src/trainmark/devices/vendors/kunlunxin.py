@@ -12,7 +12,7 @@ from dataclasses import replace
 from trainmark.devices import tool
 from trainmark.devices.printed import known
 from trainmark.devices.torch_vendor import TorchVendor, named
-from trainmark.protocols import DeviceSample
+from trainmark.protocols import ContainerNeeds, DeviceSample
 
 _ADDRESS = re.compile(r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]")
 _FIELD = re.compile(r'"[^"]*"|\S+')
@@ -78,6 +78,10 @@ class Kunlunxin(TorchVendor):
         tool.Command(("xpu_smi", "-m"), parse_xpu_smi),  # as earlier versions spell it
     )
     folders = ("/usr/local/xpu/bin", "/usr/local/xpu/tools", "/usr/local/bin")
+    # https://opendatalab.github.io/MinerU/zh/usage/acceleration_cards/Kunlunxin, 2026-11-22
+    container_needs = ContainerNeeds(
+        devices=("/dev/xpu[0-9]*", "/dev/xpuctrl"), mounts=("/usr/local/bin/xpu-smi",)
+    )
 
     def visible(self) -> list[int]:
         """Return the devices that the environment leaves: the older variable, then CUDA's."""

@@ -10,6 +10,7 @@ from trainmark.devices import torch_vendor
 from trainmark.devices.printed import device, known, rows, word
 from trainmark.devices.tool import Command
 from trainmark.devices.torch_vendor import TorchVendor
+from trainmark.protocols import ContainerNeeds
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,6 +57,8 @@ class MetaX(TorchVendor):
     pci_vendor = 0x9999
     commands = (Command(("mx-smi",), parse_mx_smi),)
     folders = ("/opt/mxdriver/bin", "/opt/maca/bin")
+    # https://opendatalab.github.io/MinerU/zh/usage/acceleration_cards/METAX, 2026-11-22
+    container_needs = ContainerNeeds(devices=("/dev/mxcd", "/dev/dri"))
 
     def __init__(self) -> None:
         # MACA has both; a value of its own counts where CUDA's is not set.

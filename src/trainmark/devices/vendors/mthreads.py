@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from trainmark.devices.printed import after, device, known, lists, rows, used_of_total
 from trainmark.devices.tool import Command
 from trainmark.devices.torch_vendor import TorchVendor
+from trainmark.protocols import ContainerNeeds
 
 if TYPE_CHECKING:
     from trainmark.protocols import DeviceSample
@@ -65,3 +66,10 @@ class MThreads(TorchVendor):
         Command(("mthreads-gmi", "-q"), parse_mthreads_gmi_q),
         Command(("mthreads-gmi",), parse_mthreads_gmi),
     )
+    # https://docs.gpustack.ai/latest/tutorials/running-inference-with-moorethreads-gpus and
+    # https://github.com/flagos-ai/FlagTree/wiki/User-manual-for-mthreads, 2026-11-22
+    container_needs = ContainerNeeds(
+        devices=("/dev/mtgpu.[0-9]*", "/dev/dri"),
+        options={"docker": ("--runtime=mthreads", "--env=MTHREADS_VISIBLE_DEVICES=all",
+                            "--env=MTHREADS_DRIVER_CAPABILITIES=all")},
+    )  # fmt: skip

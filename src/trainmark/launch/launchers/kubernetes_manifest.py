@@ -97,14 +97,13 @@ def _trainjob(plan: Plan, site: Site, metadata: dict[str, Any]) -> dict[str, Any
 
 
 def _run(plan: Plan, site: Site, *, guard: str = "") -> dict[str, Any]:
-    """Return image, command and variables of a pod, which is the node with the pod's index."""
+    """Return image and command of a pod, which is the node with the pod's index."""
     own, box = name(plan.run_id), site.container
     node = node_script(
         plan, site, node_rank="$JOB_COMPLETION_INDEX", master=f"{own}-{CONTAINER}-0-0.{own}",
         options=() if site.run_root is None else ("--send-files",),
     )  # fmt: skip
-    index = [{"name": "PIP_INDEX_URL", "value": box.pip_index}] if box and box.pip_index else []
-    return {"image": box and box.image, "command": ["sh", "-c", guard + node], "env": index}
+    return {"image": box and box.image, "command": ["sh", "-c", guard + node]}
 
 
 def _resources(plan: Plan, site: Site) -> dict[str, Any]:

@@ -1,5 +1,11 @@
 """The launchers there are: name, and the class in the module of that name."""
 
 LOCAL = "local"  # this machine: ``launch.local`` starts its ranks without an engine
-CLASSES = {"slurm": "Slurm", "ssh": "Ssh", "kubernetes": "Kubernetes"}
+CONTAINER = "container"  # this machine, in the site's container
+CLASSES = {
+    CONTAINER: "Container",
+    "slurm": "Slurm",
+    "ssh": "Ssh",
+    "kubernetes": "Kubernetes",
+}
 NAMES = (LOCAL, *CLASSES)

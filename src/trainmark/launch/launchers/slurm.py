@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmark.errors import EnvironmentFault, RecordError, UsageError
+from trainmark.launch import containers
 from trainmark.launch.contract import JOB_FILE, Command, JobState
 from trainmark.launch.node_command import node_script
 from trainmark.launch.submission import submit
@@ -249,7 +250,7 @@ class Slurm:
         srun = [
             "srun", f"--nodes={plan.nnodes}", f"--ntasks={plan.nnodes}", "--ntasks-per-node=1",
             "--cpu-bind=none", "--mpi=none", "--kill-on-bad-exit=1", "--wait=0", "--label",
-            "bash", NODE_FILE,
+            *containers.pyxis_options(plan, site, plan.run_dir), "bash", NODE_FILE,
         ]  # fmt: skip
         script = _SCRIPT.format(plan=plan, srun=shlex.join(srun), ended=ENDED_FILE)
         node = node_script(plan, site, node_rank="$SLURM_NODEID", master="$TRAINMARK_MASTER")

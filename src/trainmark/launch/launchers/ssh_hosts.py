@@ -154,7 +154,8 @@ def check_hosts(hosts: Sequence[Host], plan: Plan, site: Site) -> None:
         asked = []
         for number, host in enumerate(hosts):
             port = [] if number else ["--port", str(site.master_port)]
-            script = module_script(plan, site, "trainmark.launch.probe", [*words, *port])
+            own = [*words, *port]
+            script = module_script(plan, site, "trainmark.launch.probe", own, folder=folder)
             command = shlex.join(["sh", "-c", script])
             asked.append(["ssh", *options(host, site.ssh), host.name, command])
         answers = in_parallel(probe.ask, asked)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from trainmark.devices import pci
 from trainmark.devices.vendors.nvidia import choice, conditions, driver, monitor
 from trainmark.devices.vendors.nvidia.choice import VISIBLE_DEVICES
-from trainmark.protocols import Refusal
+from trainmark.protocols import ContainerNeeds, Refusal
 from trainmark.spec import RankMemory
 
 if TYPE_CHECKING:
@@ -37,6 +37,12 @@ class Nvidia:
     )  # fmt: skip
     counts_cores = False
     pci_vendor = 0x10DE
+    # https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/ (docker-specialized,
+    # cdi-support) and https://apptainer.org/docs/user/latest/gpu.html, 2026-11-22
+    container_needs = ContainerNeeds(
+        options={"docker": ("--gpus=all",), "podman": ("--device=nvidia.com/gpu=all",),
+                 "apptainer": ("--nv",)},
+    )  # fmt: skip
 
     def count(self) -> int:
         """Return the visible devices; 0 when the installed torch cannot drive them."""

@@ -1,0 +1,273 @@
+"""The container of a node: what it is given, and what is refused before a run."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fakes import GOLDEN, check_golden
+from trainmark import devices
+from trainmark.errors import EnvironmentFault, UsageError
+from trainmark.launch import containers
+from trainmark.launch.containers import Mount
+from trainmark.launch.node_command import node_script
+from trainmark.launch.site import Site
+from trainmark.planning.plan import Plan
+from trainmark.protocols import ContainerNeeds
+
+RUNTIMES = ("docker", "podman", "apptainer")
+IMAGE = "registry.example/trainmark:1"
+# A vendor whose devices are the test's files.
+_VENDOR = {"recorded_variables": ("ACME_VISIBLE_DEVICES",)}
+_FAKE = """#!/bin/sh
+case "$*" in
+*RepoDigests*) echo registry.example/trainmark@sha256:0123 ;;
+*.Id*) echo sha256:4567 ;;
+'image inspect'*) test "$3" = {image} || {{ echo "no such image: $3" >&2; exit 1; }} ;;
+*version*) echo 28.2.2 ;;
+*) printf '%s\\n' "$@"; env ;;
+esac
+"""
+
+
+def site(**container: Any) -> Site:
+    return Site.model_validate({"container": {"image": IMAGE, "runtime": "docker", **container}})
+
+
+@pytest.fixture
+def plan() -> Plan:
+    found = Plan.model_validate_json((GOLDEN / "plan_toy.json").read_bytes())
+    data = found.data.model_copy(update={"folder": "/data/toy", "origin": "real"})
+    return found.model_copy(update={"data": data})
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Be a node with data, whose only programs are those of a shell, and whose user is 1000."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name in ("sh", "cut", "sha256sum", "env", "timeout", "mkdir"):
+        (programs / name).symlink_to(f"/usr/bin/{name}")
+    program(tmp_path, "id", '#!/bin/sh\ncase "$1" in -G) echo 1000 44 ;; *) echo 1000 ;; esac\n')
+    monkeypatch.setenv("PATH", str(programs))
+    (tmp_path / "data").mkdir()
+    return tmp_path
+
+
+def program(node: Path, name: str, text: str = _FAKE) -> None:
+    file = node / "bin" / name
+    file.unlink(missing_ok=True)
+    file.write_text(text.replace("{image}", IMAGE).replace("{{", "{").replace("}}", "}"))
+    file.chmod(0o755)
+
+
+def at(node: Path, plan: Plan) -> Plan:
+    data = plan.data.model_copy(update={"folder": str(node / "data")})
+    return plan.model_copy(update={"data": data})
+
+
+def started(node: Path, plan: Plan, told: Site, **needs: Any) -> list[str]:
+    """Return the arguments and the variables that the fake runtime was started with."""
+    vendor: Any = SimpleNamespace(**_VENDOR, container_needs=ContainerNeeds(**needs))
+    lines = containers.lines_to_run(
+        at(node, plan), told, vendor, str(node / "runs" / "a"), exported=["SITE"]
+    )
+    argv = ["sh", "-c", "\n".join(lines), "sh", "python", "-c", "1"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("vendor", ["cpu", "nvidia", "amd", "ascend", "mthreads"])
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_the_command_is_golden(runtime: str, vendor: str, plan: Plan) -> None:
+    told = site(
+        runtime=runtime,
+        mounts=["/opt/site:/opt/site:ro", "/scratch:/tmp"],
+        shared_memory=None if vendor == "cpu" else "16g",
+        arguments=["--memory=64g"] if vendor == "amd" else [],
+        pip_index="https://pypi.example/simple" if vendor == "amd" else None,
+    ).model_copy(update={"environment": {"NCCL_DEBUG": "WARN"}, "setup": ("module load x",)})
+    device = plan.device.model_copy(update={"vendor": vendor})
+    planned = plan.model_copy(update={"run_dir": "/runs/a", "device": device})
+    text = node_script(planned, told, node_rank="$SLURM_NODEID", master="node0")
+    subprocess.run(["sh", "-n", "-c", text], check=True)
+    check_golden(f"containers/{runtime}.{vendor}.sh", text)
+
+
+def test_a_node_gives_the_devices_and_drivers_that_it_has(node: Path, plan: Plan) -> None:
+    program(node, "docker")
+    for name in ("acme0", "acme11", "acmectl", "driver"):
+        (node / name).touch()
+    words = started(
+        node, plan, site(arguments=["--memory=1g"]),
+        devices=(f"{node}/acme[0-9]*", f"{node}/acmectl", f"{node}/acmelink"),
+        mounts=(f"{node}/driver", f"{node}/tool"), options={"docker": ("--gpus=all",)},
+    )  # fmt: skip
+    given = [word for word in words if word.startswith("--device")]
+    assert sorted(given) == [f"--device={node}/{name}" for name in ("acme0", "acme11", "acmectl")]
+    assert f"--mount=type=bind,source={node}/driver,target={node}/driver,readonly" in words
+    assert not [word for word in words if "tool" in word or "acmelink" in word]
+    assert {"--gpus=all", "--env=SITE", "--env=ACME_VISIBLE_DEVICES"} <= set(words)
+    assert [word for word in words if word.startswith(f"--name=trainmark-{plan.run_id}-")]
+    assert (node / "runs" / "a").is_dir()
+
+
+def test_the_image_that_was_inspected_runs_as_the_nodes_user(node: Path, plan: Plan) -> None:
+    program(node, "docker")
+    words = started(node, plan, site(arguments=["--memory=1g"]))
+    here = words.index("--memory=1g")
+    assert words[here + 1 : here + 5] == ["sha256:4567", "python", "-c", "1"]
+    assert {"--user=1000:1000", "--group-add=1000", "--group-add=44"} <= set(words[:here])
+    assert "TRAINMARK_CONTAINER_DIGEST=registry.example/trainmark@sha256:0123" in words
+    assert "TRAINMARK_CONTAINER_VERSION=28.2.2" in words
+
+
+def test_rootless_podman_maps_its_root_to_the_user(node: Path, plan: Plan) -> None:
+    program(node, "podman")
+    words = started(node, plan, site(runtime="podman"))
+    assert not [word for word in words if word.startswith(("--user", "--group-add"))]
+
+
+def test_the_digest_of_a_sif_file_is_its_content_s(node: Path, plan: Plan) -> None:
+    program(node, "apptainer")
+    image = node / "torch.sif"
+    image.write_bytes(b"image")
+    words = started(node, plan, site(runtime="apptainer", image=str(image)))
+    digest = "6105d6cc76af400325e94d588ce511be5bfdbb73b437dc51eca43917d7a43e3d"
+    assert f"TRAINMARK_CONTAINER_DIGEST=sha256:{digest}" in words
+    assert words[words.index(str(image)) + 1] == "python"
+
+
+def test_mounts_are_given_from_the_outside_in(plan: Plan) -> None:
+    told = site(mounts=["/data:/data", "/a:/data/toy/cache", "/data/toy:/data/toy", "/z:/b:rw"])
+    assert containers.mounts(plan, told, "/data/runs/a") == [
+        Mount("/z", "/b"),
+        Mount("/data", "/data"),
+        Mount("/data/runs/a", "/data/runs/a"),
+        Mount("/data/toy", "/data/toy", read_only=True),
+        Mount("/a", "/data/toy/cache"),
+    ]
+    elsewhere = Site.model_validate({"data": "/nodes/toy"})
+    assert containers.mounts(plan, elsewhere, "/runs/a") == [
+        Mount("/nodes/toy", "/nodes/toy", read_only=True),
+        Mount("/runs/a", "/runs/a"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["/a"], ["/a:b"], ["a:/b"], ["/a:/b:rx"], ["/a:/b:ro:z"], ["/a:/b/../c"], ["/a,b:/b"],
+        ["/a:/b", "/c:/b"], ["/a:/b", "/c:/b/"], ["/a:/runs/a"], ["/a:/data/toy"],
+        ["/a:"], [":/a"],
+    ],
+)  # fmt: skip
+def test_a_mount_that_cannot_be_is_refused(given: list[str], plan: Plan) -> None:
+    with pytest.raises(UsageError, match="cannot mount"):
+        containers.mounts(plan, site(mounts=given), "/runs/a")
+
+
+def test_pyxis_is_told_image_and_mounts(plan: Plan) -> None:
+    told = site(
+        runtime="pyxis", mounts=["/opt/site:/site:ro"], arguments=["--container-remap-root"]
+    )
+    assert containers.pyxis_options(plan, told, "/runs/a") == [
+        f"--container-image={IMAGE}",
+        "--container-mounts=/data/toy:/data/toy:ro,/runs/a:/runs/a,/opt/site:/site:ro",
+        "--container-workdir=/runs/a",
+        "--no-container-mount-home",
+        "--container-remap-root",
+    ]
+    assert containers.pyxis_options(plan, site(), "/runs/a") == []
+    assert containers.pyxis_options(plan, Site(), "/runs/a") == []
+
+
+@pytest.mark.parametrize("container", [None, {"image": "a"}, {"image": "a", "runtime": "pyxis"}])
+def test_a_runtime_of_the_node_must_be_named(container: Any, plan: Plan) -> None:
+    with pytest.raises(UsageError, match="starts containers"):
+        containers.check_here(plan, Site.model_validate({"container": container}))
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_a_node_that_has_all_passes(runtime: str, node: Path, plan: Plan) -> None:
+    program(node, runtime)
+    (node / "torch.sif").touch()
+    image = str(node / "torch.sif") if runtime == "apptainer" else IMAGE
+    containers.check_here(at(node, plan), site(runtime=runtime, image=image))
+
+
+@pytest.mark.parametrize(
+    ("container", "said"),
+    [
+        ({"runtime": "podman"}, "podman: not found"),
+        ({"runtime": "apptainer"}, "apptainer: not found"),
+        ({"image": "other:2"}, "no such image: other:2"),
+        ({"mounts": ["/absent/folder:/b"]}, "/absent/folder is not here"),
+    ],
+)
+def test_what_a_node_lacks_is_told(
+    container: dict[str, Any], said: str, node: Path, plan: Plan
+) -> None:
+    program(node, "docker")
+    with pytest.raises(EnvironmentFault, match=said):
+        containers.check_here(at(node, plan), site(**container))
+
+
+def test_missing_data_is_told(node: Path, plan: Plan) -> None:
+    program(node, "docker")
+    with pytest.raises(EnvironmentFault, match="/data/toy is not here"):
+        containers.check_here(plan, site())
+
+
+def test_generated_data_is_given_where_it_is(node: Path, plan: Plan) -> None:
+    program(node, "docker")
+    made = at(node, plan)
+    made = made.model_copy(update={"data": made.data.model_copy(update={"origin": "generated"})})
+    given = f"--mount=type=bind,source={node}/data,target={node}/data,readonly"
+    assert started(node, made, site()).count(given) == 1
+    (node / "data").rmdir()
+    containers.check_here(made, site())
+    assert given not in started(node, made, site())
+
+
+def test_root_starts_a_container_only_for_a_named_user(node: Path, plan: Plan) -> None:
+    program(node, "docker")
+    program(node, "id", "#!/bin/sh\necho 0\n")
+    with pytest.raises(EnvironmentFault, match="root"):
+        containers.check_here(at(node, plan), site())
+    containers.check_here(at(node, plan), site(arguments=["--user=1000:1000"]))
+
+
+def test_a_runtime_that_hangs_is_told(
+    node: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program(node, "docker", "#!/bin/sh\nexec tail -f /dev/null\n")
+    (node / "bin" / "tail").symlink_to("/usr/bin/tail")
+    monkeypatch.setattr(containers, "_PATIENCE_S", 0.1)
+    with pytest.raises(EnvironmentFault, match="no answer in"):
+        containers.check_here(at(node, plan), site())
+
+
+def test_what_a_container_is_told_of_itself() -> None:
+    told = site(pip_index="https://pypi.example/simple")
+    assert containers.variables(told) == {
+        "TRAINMARK_CONTAINER_IMAGE": IMAGE,
+        "PIP_INDEX_URL": "https://pypi.example/simple",
+    }
+    assert containers.variables(Site()) == {}
+
+
+def test_every_accelerator_says_what_a_container_needs() -> None:
+    for vendor in devices.all_vendors().values():
+        if vendor.counts_cores or vendor.name in ("apple", "fake", "imaginary"):
+            continue
+        needs = getattr(vendor, "container_needs", None)
+        assert isinstance(needs, ContainerNeeds), vendor.name
+        assert needs.devices or needs.options
+        assert all(path.startswith("/dev/") for path in needs.devices), vendor.name
+        assert all(Path(path).is_absolute() for path in needs.mounts), vendor.name
+        assert set(needs.options) <= set(RUNTIMES), vendor.name
