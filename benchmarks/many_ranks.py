@@ -182,10 +182,8 @@ def measured(run_dir: Path, nodes: int) -> None:
 
     built = building.build(run_dir)
     recorded = time.perf_counter()
-    own, children = (
-        resource.getrusage(who).ru_maxrss / 1024
-        for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-    )
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    own, children = (one.ru_maxrss / 1024 for one in used)
     _check(built, nodes)
     from trainmark.report.files import write_pages
     from trainmark.results import evidence, record
@@ -197,6 +195,7 @@ def measured(run_dir: Path, nodes: int) -> None:
     evidence.redact(run_dir)
     times = {
         "record_s": recorded - start,
+        "processor_s": sum(one.ru_utime + one.ru_stime for one in used),
         "pages_s": paged - written,
         "redaction_s": time.perf_counter() - paged,
     }
@@ -268,9 +267,10 @@ def main() -> bool:
         ]  # fmt: skip
         details.append(
             f"{world:,} ranks: {found['bytes'] / 1e6:,.0f} MB of events, "
-            f"{world * STEPS / found['record_s'] / 1e6:.2f} million steps of ranks a second; the "
-            f"record has {found['record_bytes'] / 1e6:.0f} MB; {found['pages_s']:.1f} s to write "
-            f"it with four pages; {found['redaction_s']:.1f} s to redact the events before it."
+            f"{world * STEPS / found['record_s'] / 1e6:.2f} million steps of ranks a second, "
+            f"{found['processor_s']:.0f} s of processor time. The record has "
+            f"{found['record_bytes'] / 1e6:.0f} MB; {found['pages_s']:.1f} s to write it with four "
+            f"pages; {found['redaction_s']:.1f} s to redact the events before it."
         )
     details.append(
         f"On {CORES} cores. The clocks of nodes differ by up to three seconds and what they count "
