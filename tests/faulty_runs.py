@@ -61,16 +61,16 @@ def hang(started: Any, *words: str, ranks: int, timeout_s: int) -> Record:
 def _missing(record: Record, last: int) -> None:
     """Hold the report of a hang to naming the rank that spins in the job and what others do."""
     found = record.cause
-    spinning = next(group for group in found.hang if group.ranks == str(last))
-    assert (spinning.state, spinning.last_step) == ("elsewhere", 14)
-    assert spinning.where.startswith("faulty/job.py:")
-    assert spinning.where.endswith(" fault")
+    spinning = next(group for group in found.hang if group["ranks"] == str(last))
+    assert (spinning["state"], spinning["steps"]) == ("elsewhere", [14])
+    assert spinning["where"].startswith("faulty/job.py:")
+    assert spinning["where"].endswith(" fault")
     if last:
         assert found.message.code == "timed_out_missing"
         assert (found.message.args["missing"], found.message.args["steps"]) == (str(last), 14)
         (waiting,) = (group for group in found.hang if group is not spinning)
-        assert (waiting.state, waiting.count, waiting.last_step) == ("waits", last, 14)
-        assert waiting.call in ("backward", "synchronize")
+        assert (waiting["state"], waiting["count"], waiting["steps"]) == ("waits", last, [14])
+        assert waiting["call"] in ("backward", "synchronize")
 
 
 def out_of_memory(started: Any, *words: str) -> Record:

@@ -66,14 +66,14 @@ def test_weak_scaling_has_efficiency_and_exposed_communication_of_each_world() -
     )  # fmt: skip
     assert found["worlds"] == [
         {"world": "1x1", "launches": 3, "samples_per_rank": 32,
-         "throughput": [100.0, 96.0, 104.0], "throughput_per_device": 100.0,
+         "throughput": [100.0, 96.0, 104.0],
          "efficiency": [1.0, 1.0, 1.0], "step_s": 0.25, "exposed_s": 0.0},
         {"world": "1x8", "launches": 1, "samples_per_rank": 32,
-         "throughput": [760.0, 760.0, 760.0], "throughput_per_device": 95.0,
+         "throughput": [760.0, 760.0, 760.0],
          "efficiency": [0.95, 760 / 104 / 8, 760 / 96 / 8],
          "step_s": 0.28125, "exposed_s": 0.03125},
         {"world": "2x8", "launches": 2, "samples_per_rank": 32,
-         "throughput": [1360.0, 1280.0, 1440.0], "throughput_per_device": 85.0,
+         "throughput": [1360.0, 1280.0, 1440.0],
          "efficiency": [0.85, 1280 / 104 / 16, 1440 / 96 / 16],
          "step_s": 0.40625, "exposed_s": 0.15625},
     ]  # fmt: skip
@@ -104,7 +104,7 @@ def test_equal_worlds_on_more_nodes_are_rows_of_their_own() -> None:
         (run("1x8", 760.0, 0.25, changes={"precision": "fp16"}), "precision is 'fp16'"),
         (run("1x8", 760.0, 0.25, changes={"lr": 1.0}), "lr is 1.0"),
         (run("1x1", 100.0, 0.25, number=9), "all runs have one world size"),
-        (run("1x8", 760.0, 0.25, micro=31), "[32, 31] on each of [1, 8] ranks"),
+        (run("1x8", 760.0, 0.25, micro=31), "[(32, 1), (31, 1)] in worlds of [1, 8] ranks"),
     ],
 )
 def test_other_work_and_runs_without_a_result_are_refused_with_the_key(

@@ -43,14 +43,14 @@ def test_the_slowest_rank_is_named_with_its_node_and_how_many_are_slow(found: An
 
 def test_of_two_ranks_the_slower_is_compared_with_the_faster(found: Any) -> None:
     ((code, args),) = found((100, 0), (106, 0))
-    assert (code, args["rank"], args["share"]) == ("slow_rank", 1, 0.06)
+    assert (code, args["rank"], args["share"]) == ("slow_rank", 1, pytest.approx(0.06, rel=1e-12))
     assert found((100, 0), (105, 0)) == []
 
 
 def test_a_rank_that_waits_for_data_makes_all_ranks_wait(found: Any) -> None:
     ((code, args),) = found((100, 2), (100, 2), (100, 12), (100, 2))
     assert code == "slow_data"
-    assert (args["rank"], args["node"], args["share"]) == (2, 1, 0.1)
+    assert (args["rank"], args["node"], args["share"]) == (2, 1, pytest.approx(0.1, rel=1e-12))
     assert (args["own_s"], args["median_s"]) == (0.012, 0.002)
 
 

@@ -32,9 +32,7 @@ def command(
         Path | None,
         typer.Option("--output", "-o", help="File to write; default, and for -: stdout."),
     ] = None,
-    scaling: Annotated[
-        bool, typer.Option("--scaling", help="Compare worlds: efficiency, exposed communication.")
-    ] = False,
+    scaling: Annotated[bool, typer.Option("--scaling", help="Compare world sizes.")] = False,
     no_verify: Annotated[
         bool, typer.Option("--no-verify", help="Do not hold records against their evidence.")
     ] = False,

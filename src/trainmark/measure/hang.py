@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import linecache
 import re
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainmark.devices.numa import compact
 
@@ -16,48 +16,39 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-State = Literal["collective", "waits", "elsewhere", "silent"]
-_MOST_BYTES = 1 << 20  # of a file; a hundred threads of a hundred frames each have 0.8 MB
 _LONGEST = 200  # characters of a name in the report
 _THREAD = re.compile(r"^(?:Current thread|Thread|Stack)\b.*$", re.MULTILINE)
 _FRAME = re.compile(r'^  File (?:"(.*)"|\?\?\?), line (\d+|\?\?\?) in (.*)$', re.MULTILINE)
-_STATE = re.compile(r"\(state: ([\w-]+)\)")  # as ``save_stacks`` writes it for a silent process
 _COLLECTIVES = re.compile(r"/torch/distributed/(distributed_c10d|_functional_collectives)\.py$")
+_PUBLIC = re.compile(r"(?!_|wrapper$)")  # not the decorator that logs collectives
 _LIBRARY = re.compile(r"^<|/torch/|/lib/python3[^/]*/(?!(?:site|dist)-packages/)")
 # Functions of torch in which a rank waits while no collective is in its Python stack: DDP and
 # FSDP reduce gradients in the backward pass, and an accelerator's queue holds its collectives.
 _WAITS = {"_engine_run_backward": "backward", "synchronize": "synchronize"}
 
 
-class Frame(NamedTuple):
-    """One call of a stack."""
-
-    file: str
-    line: str
-    function: str
-
-
 class Place(NamedTuple):
     """Where a rank was.
 
     Args:
+        state: ``collective``, ``waits``, ``elsewhere`` or ``silent``.
         call: the collective, or in what it waits (``backward``, ``synchronize``, ``wait``).
         where: file, line and function outside of torch and Python's own library; of a silent
             process the state that the kernel tells.
     """
 
-    state: State
+    state: str
     call: str | None
     where: str
 
 
-def frames(stacks: str) -> list[Frame]:
-    """Return the calls of the main thread, the innermost first; empty if there are none.
+def frames(stacks: str) -> list[tuple[str, ...]]:
+    """Return file, line and function of the main thread's calls, the innermost first.
 
     It is the thread that has the program's ``<module>``, and the last where a deep stack is cut.
     """
-    threads = [[Frame(*m.groups("???")) for m in _FRAME.finditer(x)] for x in _THREAD.split(stacks)]
-    whole = [thread for thread in threads if any(f.function == "<module>" for f in thread)]
+    threads = [[found.groups("???") for found in _FRAME.finditer(x)] for x in _THREAD.split(stacks)]
+    whole = [thread for thread in threads if any(call[2] == "<module>" for call in thread)]
     return (whole or threads)[-1]
 
 
@@ -65,24 +56,19 @@ def place(stacks: str) -> Place:
     """Return where the rank was that wrote ``stacks``."""
     calls = frames(stacks)
     if not calls:
-        state = _STATE.search(stacks)
-        return Place("silent", None, state[1][:_LONGEST] if state else "?")
-    own = next((call for call in calls if not _LIBRARY.search(call.file)), calls[0])
-    where = f"{'/'.join(own.file.split('/')[-2:])}:{own.line} {own.function}"[-_LONGEST:]
-    for call in calls:
-        # The decorator that logs collectives calls its function ``wrapper``.
-        public = call.function != "wrapper" and not call.function.startswith("_")
-        if public and _COLLECTIVES.search(call.file):
-            return Place("collective", call.function[:_LONGEST], where)
-    for call in calls:
-        if call.function in _WAITS and "/torch/" in call.file:
-            return Place("waits", _WAITS[call.function], where)
+        state = stacks.rpartition("state: ")[2]  # as ``save_stacks`` writes it for a silent rank
+        return Place("silent", None, state.rstrip(")\n")[:_LONGEST] or "?")
+    file, line, function = next((x for x in calls if not _LIBRARY.search(x[0])), calls[0])
+    where = f"{'/'.join(file.split('/')[-2:])}:{line} {function}"[-_LONGEST:]
+    for file, _, function in calls:
+        if _COLLECTIVES.search(file) and _PUBLIC.match(function):
+            return Place("collective", function[:_LONGEST], where)
+        if function in _WAITS and "/torch/" in file:
+            return Place("waits", _WAITS[function], where)
     # The wait for a collective that was started before has no Python frame of its own.
-    inner = calls[0]
-    source = inner.file.endswith(".py") and inner.line.isdecimal()
-    if source and ".wait(" in linecache.getline(inner.file, int(inner.line)):
-        return Place("waits", "wait", where)
-    return Place("elsewhere", None, where)
+    file, line, _ = calls[0]
+    source = linecache.getline(file, int(line)) if file.endswith(".py") and line.isdecimal() else ""
+    return Place("waits", "wait", where) if ".wait(" in source else Place("elsewhere", None, where)
 
 
 def report(files: Mapping[int, Path]) -> list[dict[str, Any]]:
@@ -93,11 +79,7 @@ def report(files: Mapping[int, Path]) -> list[dict[str, Any]]:
     """
     found: dict[Place, list[int]] = {}
     for rank, path in files.items():
-        try:
-            with path.open("rb") as file:
-                stacks = file.read(_MOST_BYTES).decode("utf-8", "replace")
-        except OSError:
-            stacks = ""
+        stacks = path.read_text("utf-8", "replace") if path.exists() else ""
         found.setdefault(place(stacks), []).append(rank)
     groups = sorted(found.items(), key=lambda item: (-len(item[1]), item[1]))
     return [at._asdict() | {"ranks": compact(ranks)} for at, ranks in groups]

@@ -16,7 +16,7 @@ from pydantic_core import from_json
 # pydantic refuses the standard library's before Python 3.12.
 from typing_extensions import TypedDict
 
-from trainmark.devices.numa import parse_cores
+from trainmark.devices.numa import compact, parse_cores
 
 _SHAPE = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
 _MOST = 2**62  # nanoseconds: 146 years; sums of two still fit 64 bits
@@ -314,19 +314,19 @@ class _AgentExit(_Event):
     others_cpu_share: NotRequired[Annotated[float, Ge(0), Le(1)] | None]
 
 
-def _rank_list(text: str) -> str:
-    parse_cores(text)  # raises ValueError
-    return text
-
-
 @with_config(_SHAPE)
 class StackGroup(TypedDict):
-    """Ranks that were at one place when their stacks were saved; see ``measure.hang``."""
+    """Ranks that were at one place when their stacks were saved; see ``measure.hang``.
 
-    ranks: Annotated[str, AfterValidator(_rank_list)]  # as 0-3,8
-    state: Literal["collective", "waits", "elsewhere", "silent"]
-    call: str | None
+    A record adds how many they are, and least and greatest of the steps that they last reported.
+    """
+
+    ranks: Annotated[str, AfterValidator(lambda text: compact(parse_cores(text)))]  # as 0-3,8
+    state: Literal["collective", "waits", "elsewhere", "silent", "unknown"]
+    call: str | None  # the collective, or in what they wait
     where: str
+    count: NotRequired[Count]
+    steps: NotRequired[list[Count]]
 
 
 class _Stop(_Event):

@@ -55,9 +55,8 @@ class Phase:
         """Take a ``window`` event."""
         self.start_ns = self.start_ns if self.steps else window["start_ns"]
         self.end_ns = window["end_ns"]
-        taken_ns = window["end_ns"] - window["start_ns"]
-        self.windows_ns += taken_ns
-        self.longest_window_ns = max(self.longest_window_ns, taken_ns)
+        self.windows_ns += window["end_ns"] - window["start_ns"]
+        self.longest_window_ns = max(self.longest_window_ns, window["end_ns"] - window["start_ns"])
         self.step_ns += sum(window["step_ns"])
         self.wait_ns += sum(window["wait_ns"])
         self.steps += len(window["step_ns"])

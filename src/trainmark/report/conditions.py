@@ -23,12 +23,12 @@ from trainmark.spec import message
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from trainmark.measure.shapes import StackGroup
     from trainmark.planning.plan import PlannedCase
-    from trainmark.results.record import HangGroup, Record
+    from trainmark.results.record import Record
 
 _TRACEBACK_LINES = 16
 _LONGEST_RANKS = 40  # characters
-_MANY = 5  # files of stacks
 _BETWEEN_FIELDS = re.compile(r",(?=\w+=)")  # a value may hold commas of its own
 _ON_STEADINESS = ("not_steady", "steadiness_unknown")
 _SHOWN_UNITS = {"mem": "GiB"}  # of cells that are printed in another unit than records hold
@@ -242,7 +242,8 @@ def cause(record: Record, lang: str, *, number: str = "") -> Section | None:
         if value is not None:
             items.append((text(f"cause.{key}", lang), str(value)))
     if found.stacks:
-        items.append((text("cause.stacks", lang), _few(found.stacks)))
+        few = [*found.stacks[:2], "…", found.stacks[-1]] if found.stacks[4:] else found.stacks
+        items.append((text("cause.stacks", lang), ", ".join(few)))
     blocks: list[Block] = [Facts(tuple(items))]
     if found.hang:
         blocks += [Paragraph(text("hang.groups", lang)), Grid(hang_table(found.hang, lang))]
@@ -253,21 +254,15 @@ def cause(record: Record, lang: str, *, number: str = "") -> Section | None:
     return Section(text("section.cause", lang) + number, 2, "cause", tuple(blocks))
 
 
-def _few(names: Sequence[str]) -> str:
-    """Return names, without the middle of many."""
-    return ", ".join(names if len(names) < _MANY else (*names[:2], "…", names[-1]))
-
-
-def hang_table(groups: Sequence[HangGroup], lang: str) -> Table:
+def hang_table(groups: Sequence[StackGroup], lang: str) -> Table:
     """Return where the ranks were when a run was stopped, a row for the ranks at one place."""
     rows = []
     for group in groups:
-        few = group.ranks
-        if len(few) > _LONGEST_RANKS:
-            few = f"{few[:_LONGEST_RANKS].rpartition(',')[0]},… ({group.count})"
-        doing = text(f"hang.{group.state}", lang) + (f" {group.call}" if group.call else "")
-        steps = dict.fromkeys(map(str, (group.first_step, group.last_step)))
-        rows.append((few, doing, group.where, "–".join(steps)))
+        ranks, steps = group["ranks"], "–".join(map(str, group["steps"]))
+        if len(ranks) > _LONGEST_RANKS:
+            ranks = f"{ranks[:_LONGEST_RANKS]}… ({group['count']})"
+        state = text(f"hang.{group['state']}", lang)
+        rows.append((ranks, f"{state} {group['call'] or ''}".rstrip(), group["where"], steps))
     heads = (text(f"hang.{name}", lang) for name in ("ranks", "state", "place", "step"))
     return Table(tuple(heads), tuple(rows))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from trainmark.devices.numa import compact
 from trainmark.report import cells
 from trainmark.report.document import Section
 from trainmark.report.listing import in_words, joined, known, listed
@@ -138,10 +139,24 @@ def environment(records: Sequence[Record], lang: str) -> list[Section]:
     return found
 
 
+def nodes_line(record: Record, lang: str) -> str:
+    """Return the nodes of a run on several: which are alike, and what differs in the others."""
+    said: dict[str, list[int]] = {}
+    skews = [node["skew_s"] or 0.0 for node in record.environment["nodes"]]
+    for number, node in enumerate(record.environment["nodes"]):
+        words = [f"{name} {value}" for name, value in node["differs"].items()]
+        words += [] if node["finished"] else [text("env.node_lost", lang)]
+        said.setdefault(", ".join(words) or text("env.alike", lang), []).append(number)
+    lines = [f"{compact(numbers)}{text('sep.colon', lang)}{x}" for x, numbers in said.items()]
+    lines += [text("env.clocks", lang, skew=f"{max(skews) - min(skews):.3f}")]
+    return cells.clean(text("sep.semicolon", lang).join(lines))
+
+
 def _hardware(record: Record, lang: str) -> dict[str, str]:
     env, placed = record.environment, _placement(record, lang)
     return {
         text("env.machine", lang): known(env.get("machine"), lang),
+        **({text("env.nodes", lang): nodes_line(record, lang)} if env.get("nodes") else {}),
         text("env.card", lang): _cards(record, lang),
         text("env.card_detail", lang): _card_detail(record, lang),
         text("env.cpu", lang): _cpu(record, lang),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from statistics import median
 from typing import TYPE_CHECKING
 
 from trainmark.measure import figures as figures_of
@@ -266,27 +265,6 @@ def counts(records: Sequence[Record], lang: str) -> Section:
     heads = value_heads(records, lang)
     table = Table((text("head.count", lang), *heads), tuple(rows))
     return Section(text("section.counts", lang), 3, "counts", (Grid(table),))
-
-
-def ranks(record: Record, lang: str, *, number: str) -> Section | None:
-    """Return how far the ranks differ, and which one is slowest; None for a single one."""
-    rows = []
-    for name, unit, pick in (
-        ("step_ns", "s", max), ("wait_ns", "s", max), ("matmul_flops_per_second", "FLOP/s", min),
-    ):  # fmt: skip
-        found = {x.rank: value for x in record.ranks if (value := getattr(x, name)) is not None}
-        if len(found) < 2:
-            continue
-        slowest, scale = pick(found, key=found.__getitem__), 1e9 if unit == "s" else 1
-        told = (min(found.values()), median(found.values()), max(found.values()))
-        values, shown = cells.scaled([value / scale for value in told], unit)
-        node = slowest // record.plan.nproc
-        at = text("ranks.at", lang, rank=slowest, node=node)
-        rows.append((text(f"ranks.{name}", lang), *values, shown, at))
-    heads = [text(f"ranks.{name}", lang) for name in ("least", "median", "most")]
-    heads = [text("head.name", lang), *heads, text("head.unit", lang), text("ranks.slowest", lang)]
-    grid, ident = Grid(Table(tuple(heads), tuple(rows))), f"ranks{number.strip(' []')}"
-    return Section(text("section.ranks", lang) + number, 3, ident, (grid,)) if rows else None
 
 
 def _other_work(records: Sequence[Record], lang: str) -> list[Block]:

@@ -15,7 +15,7 @@ from trainmark.report import cells, conditions, environment, evaluations, outcom
 from trainmark.report.declared import declared
 from trainmark.report.document import Page, Section
 from trainmark.report.listing import TONES, tone_of, trust_line
-from trainmark.report.tables import column_set, device_configuration, numbers, quality_header
+from trainmark.report.tables import column_set, device_configuration, quality_header
 from trainmark.report.texts import LANGUAGES, text
 from trainmark.results.trust import trust_of
 
@@ -67,10 +67,6 @@ def compose(records: Sequence[Record], *, lang: str = "en") -> Page:
         outcome.further(records, lang, columns=columns),
         evaluations.quality(records, lang),
         outcome.counts(records, lang),
-        *(
-            outcome.ranks(record, lang, number=number)
-            for number, record in zip(numbers(records), records, strict=True)
-        ),
         *telemetry.sections(records, lang),
         outcome.references(records, about, lang),
         Section(text("section.run", lang), 2, "run"),

@@ -8,6 +8,7 @@ smallest world.
 from __future__ import annotations
 
 import json
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from pydantic_core import to_jsonable_python
@@ -17,7 +18,7 @@ from trainmark.report import cells
 from trainmark.report.document import Facts, Grid, Page, Paragraph, Section, Table
 from trainmark.report.listing import TONES, trust_line
 from trainmark.report.page import to_html, to_markdown
-from trainmark.report.summary import RepeatSummary, summary, work
+from trainmark.report.summary import summary, work
 from trainmark.report.tables import short_device
 from trainmark.report.texts import text
 from trainmark.results.readings import differing, value_of
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 _FIGURES = ("final_result", "step_time_p50")
 _BATCH = ("micro_batch_size", "grad_accum_steps")
 _OF_WORLD = ("ran_world", "world", *_BATCH)  # ``world``: for which one a recipe was written
-_RULE = "scaling compares passed runs of the same work in worlds of several sizes"
+_RULE = "scaling compares passed runs of the same work, with one batch for each rank or for all"
 
 
 def scaling(records: Sequence[Record]) -> dict[str, Any]:
@@ -56,58 +57,43 @@ def scaling(records: Sequence[Record]) -> dict[str, Any]:
         share = groups[0][0].plan.world_size / plan.world_size
         far = [rate.low / base.high, rate.high / base.low] if one is not sums[0] else [1.0, 1.0]
         worlds.append({
-            "world": f"{plan.nnodes}x{plan.nproc}",
-            "launches": rate.launches,
-            "samples_per_rank": _samples(group[0]),
+            "world": f"{plan.nnodes}x{plan.nproc}", "launches": rate.launches,
+            "samples_per_rank": prod(plan.recipe[name] for name in _BATCH),
             "throughput": [rate.median, rate.low, rate.high],
-            "throughput_per_device": rate.median / plan.world_size,
             "efficiency": [share * x for x in (rate.median / base.median, *far)],
             "step_s": step.median,
             "exposed_s": step.median - base_step.median if kind == "weak" else None,
         })  # fmt: skip
+    fewest = sorted(sums, key=lambda one: one.launches)
     return {
         "case": records[0].plan.case, "device": short_device(records[0]), "kind": kind,
         "unit": sums[0].units[_FIGURES[0]], "worlds": worlds,
         "run_ids": [[record.run_id for record in group] for group in groups],
-        "trust": graded(x for one in sorted(sums, key=_launches) for x in one.trust.reasons),
+        "trust": graded(x for one in fewest for x in one.trust.reasons),
     }  # fmt: skip
-
-
-def _launches(found: RepeatSummary) -> int:
-    return found.launches
 
 
 def _refuse(record: Record, first: Record) -> None:
     known, other = work(first), work(record)
     why = [] if record.passed else [f"status is {record.status}"]
     why += [f"{name} is null" for name in _FIGURES if value_of(record, name) is None]
-    why += [
-        f"{key} is {other.get(key)!r}, elsewhere {known.get(key)!r}"
-        for key in differing(known, other)
-        if key not in _OF_WORLD
-    ]
+    unlike = [key for key in differing(known, other) if key not in _OF_WORLD]
+    why += [f"{key} is {other.get(key)!r}, elsewhere {known.get(key)!r}" for key in unlike]
     if why:
         raise UsageError(why[0], where=record.run_id, rule=_RULE)
-
-
-def _samples(record: Record) -> int:
-    recipe = record.plan.recipe
-    return int(recipe["micro_batch_size"] * recipe["grad_accum_steps"])
 
 
 def _kind(firsts: Sequence[Record]) -> str:
     """Return which batch the worlds have in common, given one record of each."""
     sizes = [record.plan.world_size for record in firsts]
+    batches = [tuple(record.plan.recipe[name] for name in _BATCH) for record in firsts]
     if len(set(sizes)) < 2:
         raise UsageError("all runs have one world size", where="nnodes, nproc", rule=_RULE)
-    if len({tuple(record.plan.recipe[name] for name in _BATCH) for record in firsts}) == 1:
+    if len(set(batches)) == 1:
         return "weak"
-    batches = [_samples(record) for record in firsts]
-    if len({batch * size for batch, size in zip(batches, sizes, strict=True)}) == 1:
+    if len({prod(batch) * size for batch, size in zip(batches, sizes, strict=True)}) == 1:
         return "strong"
-    rule = "either each rank or all ranks together have the same batch"
-    said = f"samples of a step are {batches} on each of {sizes} ranks"
-    raise UsageError(said, where=", ".join(_BATCH), rule=rule)
+    raise UsageError(f"{batches} in worlds of {sizes} ranks", where=", ".join(_BATCH), rule=_RULE)
 
 
 def scaling_text(records: Sequence[Record], form: str, lang: str) -> str:
@@ -119,36 +105,33 @@ def scaling_text(records: Sequence[Record], form: str, lang: str) -> str:
     found = scaling(records)
     if form == "json":
         return json.dumps(to_jsonable_python(found), indent=1, ensure_ascii=False) + "\n"
-    write = {"md": to_markdown, "html": to_html}.get(form)
-    if write is None:
+    if form not in ("md", "html"):
         raise UsageError(f"no scaling page as {form}", where="--format", remedy="md, html or json")
-    return write(_page(found, lang))
+    return (to_html if form == "html" else to_markdown)(_page(found, lang))
 
 
 def _page(found: dict[str, Any], lang: str) -> Page:
     worlds, kind = found["worlds"], found["kind"]
     heads = (text(f"scaling.{name}", lang, unit=found["unit"]) for name in worlds[0])
-    rows = tuple(tuple(map(_cell, world.values())) for world in worlds)
+    table = Table(tuple(heads), tuple(tuple(map(_cell, world.values())) for world in worlds))
     names = {"first": worlds[0]["world"], "last": worlds[-1]["world"]}
     share = cells.percent(100 * worlds[-1]["efficiency"][0])
-    means = (Paragraph(text(f"scaling.means_{x}", lang, **names)) for x in (kind, "interval"))
+    means = (Paragraph(text(f"scaling.means-{x}", lang, **names)) for x in (kind, "interval"))
     runs = zip((world["world"] for world in worlds), map(", ".join, found["run_ids"]), strict=True)
+    trust = text("trust.label", lang) + text("sep.colon", lang) + trust_line(found["trust"], lang)
+    shown = (
+        Section(text("section.scaling", lang), 2, "scaling", (Grid(table), *means)),
+        Section(text("section.footer", lang), 2, "provenance", (Facts(tuple(runs)),)),
+    )
     return Page(
         title=text("scaling.title", lang, case=found["case"], device=found["device"]), lang=lang,
-        badge=text(f"scaling.{kind}", lang), tone="good", lead=(),
+        badge=text(f"scaling.{kind}", lang), tone="good", lead=(), sections=shown,
         verdict=text("scaling.verdict", lang, share=share, **names),
-        trust=text("trust.label", lang) + text("sep.colon", lang)
-        + trust_line(found["trust"], lang), trust_tone=TONES[found["trust"].grade],
-        sections=(
-            Section(text("section.scaling", lang), 2, "scaling",
-                    (Grid(Table(tuple(heads), rows)), *means)),
-            Section(text("section.footer", lang), 2, "provenance", (Facts(tuple(runs)),)),
-        ),
+        trust=trust, trust_tone=TONES[found["trust"].grade],
     )  # fmt: skip
 
 
 def _cell(value: Any) -> str:
     if isinstance(value, list):
-        median, low, high = map(cells.number, value)
-        return f"{median} ({low}–{high})"
+        return "{} ({}–{})".format(*map(cells.number, value))
     return str(value) if isinstance(value, str | int) else cells.number(value)

@@ -27,6 +27,7 @@ from trainmark.report import cells, telemetry
 from trainmark.report.conditions import cause_text, hang_table, label_text, remedy, verdict
 from trainmark.report.declared import table as table_of
 from trainmark.report.document import Block, Code, Grid, Paragraph, Picture, Table, Tone
+from trainmark.report.environment import nodes_line
 from trainmark.report.listing import sentence, tone_of, trust_paragraph
 from trainmark.report.summary import remarks, summary, summary_table
 from trainmark.report.tables import (
@@ -205,10 +206,8 @@ def run_table(
         for spec in record.plan.about.page.tables
         if spec.rows and (found := table_of(record, spec, lang)) is not None
     ]
-    hang = record.cause.hang if record.cause else ()
     blocks: list[Block] = [
         *_head(record, lang),
-        *([Grid(hang_table(hang, lang))] if hang else ()),
         Grid(bare),
         _further(record, lang),
         *(Grid(found) for found in told),
@@ -222,7 +221,7 @@ def run_table(
     return show(blocks, screen)
 
 
-def _head(record: Record, lang: str) -> list[Paragraph]:
+def _head(record: Record, lang: str) -> list[Block]:
     """Return status and configuration, trust, the verdict, and the cause of a failure."""
     status = text(f"status.{record.status}", lang).upper()
     name = device_configuration(record, lang=lang)
@@ -234,7 +233,7 @@ def _head(record: Record, lang: str) -> list[Paragraph]:
     ]
 
 
-def _cause(record: Record, lang: str) -> list[Paragraph]:
+def _cause(record: Record, lang: str) -> list[Block]:
     """Return why the run did not pass, and the way out."""
     found = record.cause
     if found is None:
@@ -245,6 +244,7 @@ def _cause(record: Record, lang: str) -> list[Paragraph]:
     return [
         Paragraph(f"{head}{colon}{cause_text(record, lang)}"),
         Paragraph(f"{text('cause.remedy', lang)}{colon}{remedy(record, lang)}"),
+        *([Grid(hang_table(found.hang, lang))] if found.hang else ()),
     ]
 
 
@@ -252,6 +252,8 @@ def _tail(record: Record, lang: str) -> list[Paragraph]:
     """Return labels, findings and notes, those of the figures' steadiness among them."""
     colon = text("sep.colon", lang)
     lines = []
+    if record.environment.get("nodes"):
+        lines.append(Paragraph(text("env.nodes", lang) + colon + nodes_line(record, lang)))
     if record.labels:
         labels = text("sep.comma", lang).join(label_text(label, lang) for label in record.labels)
         lines.append(Paragraph(f"{text('terminal.labels', lang)}{colon}{labels}"))

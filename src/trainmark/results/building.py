@@ -31,6 +31,7 @@ from trainmark.results.record import (
     Steps,
     Suite,
 )
+from trainmark.results.skew import nodes
 from trainmark.results.trust import of_launch
 from trainmark.spec import Message, OwnFigures, message
 
@@ -135,6 +136,7 @@ def _environment(machine: Machine, timeline: RunTimeline) -> Environment:
     told: dict[str, Any] = {
         **machine,
         "others_cpu_share": timeline.others_cpu_share,
+        **({"nodes": nodes(timeline)} if timeline.nodes else {}),
         "devices": [rank.facts.get("device") for rank in timeline.ranks if rank.facts],
         "placement": [rank.facts.get("placement") for rank in timeline.ranks if rank.facts],
         "precision_flags": rank0.facts.get("precision_flags"),
@@ -222,6 +224,8 @@ def compute(run_dir: Path) -> Record:
         ending = checks.broken(plan, timeline, figures) or ending
     steps, quality = _steps(timeline), _quality(plan, timeline)
     launch = timeline.launcher["launch"]
+    cut_off = not timeline.finished and any(rank.steps for rank in timeline.ranks)
+    labels = [*plan.labels, *(["partial"] if cut_off else [])]
     seen = findings.Seen(plan, timeline, figures, telemetry)
     doubts, notes = findings.find(seen), [*own.notes, *findings.notes(seen, steps, quality)]
     swings = [rank.facts.get("matmul_swing") for rank in timeline.ranks]
@@ -234,7 +238,7 @@ def compute(run_dir: Path) -> Record:
         cause=ending.cause,
         trust=of_launch(
             passed=ending.status == "passed",
-            labels=plan.labels,
+            labels=labels,
             notes=[*doubts, *notes],
             figures=figures,
             swing=max((swing for swing in swings if swing is not None), default=None),
@@ -252,7 +256,7 @@ def compute(run_dir: Path) -> Record:
         quality=quality,
         fix_hp=plan.fix_hp,
         extra=plan.extra,
-        labels=plan.labels,
+        labels=labels,
         findings=doubts,
         notes=notes,
         evidence=evidence(run_dir),

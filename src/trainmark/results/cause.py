@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from trainmark.devices.numa import compact
 from trainmark.results import hang
 from trainmark.results.record import Cause
 from trainmark.spec import Message, message
@@ -81,14 +82,17 @@ def _job_ended(run: _Run) -> Ending | None:
         return Ending("oom", _cause("oom", message("job_out_of_memory", said=said, steps=steps)))
     if ending in ("failed", "unknown") and not any(node.events for node in run.timeline.nodes):
         return Ending("failed", _cause("job", message("job_failed", said=said)))
-    nodes = ", ".join(map(str, _lost_nodes(run))) or "?"
+    lost, every = _lost_nodes(run), run.timeline.nodes
+    nodes = ", ".join(map(str, lost)) or "?"
+    ranks = compact(rank for node in every if node.number in lost for rank in node.ranks) or "?"
     found: dict[str, tuple[Status, str, Message]] = {
         "timed_out": ("timed_out", "job", message("job_timed_out", said=said, steps=steps)),
         "preempted": ("interrupted", "job", message("job_preempted", said=said, steps=steps)),
         "cancelled": ("interrupted", "job", message("job_cancelled", said=said, steps=steps)),
         "refused": ("failed", "job", message("job_refused", said=said)),
         "node_lost": (
-            "failed", "node_lost", message("node_lost", nodes=nodes, said=said, steps=steps),
+            "failed", "node_lost",
+            message("node_lost", nodes=nodes, ranks=ranks, said=said, steps=steps),
         ),
     }  # fmt: skip
     if ending not in found:

@@ -16,7 +16,7 @@ from trainmark.devices.numa import cores_of_rank
 from trainmark.results import preflight, sampling
 from trainmark.results.checks import samples_per_epoch
 from trainmark.results.compilation import graphs_while_measured
-from trainmark.results.skew import slow_ranks
+from trainmark.results.skew import nodes, slow_ranks, unlike_nodes
 from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
@@ -64,8 +64,8 @@ def find(seen: Seen) -> list[Message]:
         _clocks, _partial_batch, _slow_devices,
     )  # fmt: skip
     doubts = [found for rule in rules for found in rule(seen)]
-    slow = slow_ranks(seen.timeline, seen.plan.nproc)
-    return _few([*doubts, *slow, *sampling.throttled(seen.telemetry)])
+    doubts += [*slow_ranks(seen.timeline, seen.plan.nproc), *unlike_nodes(nodes(seen.timeline))]
+    return _few([*doubts, *sampling.throttled(seen.telemetry)])
 
 
 def _few(found: Iterable[Message]) -> list[Message]:

@@ -9,22 +9,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from trainmark.devices.numa import compact, parse_cores
-from trainmark.results.record import HangGroup
 from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from trainmark.measure.shapes import StackGroup
     from trainmark.measure.timeline import RunTimeline
 
-# The stricter state wins: of ranks in a collective and ranks in a backward pass, the latter may
-# still compute.
-_WAITING = ("collective", "waits")
 _QUIET_WINDOWS = 2  # without an event for as long as so many of the longest windows
 _LONGEST = 160  # characters of ranks or places in a sentence
 
 
-def groups(timeline: RunTimeline) -> list[HangGroup]:
+def groups(timeline: RunTimeline) -> list[StackGroup]:
     """Return where the ranks were, the largest group first; empty without saved stacks."""
     found: dict[tuple[Any, ...], list[int]] = {}
     left = dict(enumerate(timeline.ranks))
@@ -33,47 +30,46 @@ def groups(timeline: RunTimeline) -> list[HangGroup]:
         found.setdefault((told["state"], told["call"], told["where"]), []).extend(ranks)
     if found and left:
         found["unknown", None, "?"] = list(left)
-    made = []
-    for (state, call, where), ranks in found.items():
-        steps = [timeline.ranks[rank].steps for rank in ranks] or [0]
-        at = {"state": state, "call": call, "where": where, "count": len(ranks)}
-        least, most = min(steps), max(steps)
-        made.append(HangGroup(ranks=compact(ranks), first_step=least, last_step=most, **at))
-    return sorted(filter(lambda group: group.count, made), key=lambda group: -group.count)
+    made: list[StackGroup] = []
+    for (state, call, where), ranks in sorted(found.items(), key=lambda item: -len(item[1])):
+        steps = sorted({timeline.ranks[rank].steps for rank in ranks})
+        made.append({
+            "ranks": compact(ranks), "state": state, "call": call, "where": where,
+            "count": len(ranks), "steps": list(dict.fromkeys([*steps[:1], *steps[-1:]])),
+        })  # fmt: skip
+    return [group for group in made if group["count"]]
 
 
-def said(timeline: RunTimeline, found: Sequence[HangGroup]) -> Message:
+def said(timeline: RunTimeline, found: Sequence[StackGroup]) -> Message:
     """Return why a run that was stopped by its time limit had not ended."""
     stop, ranks = timeline.launcher["stop"], timeline.ranks
     told = {"limit_s": stop["timeout_s"], "steps": max((rank.steps for rank in ranks), default=0)}
     quiet_ns = stop["t_ns"] - max((rank.last_ns or 0 for rank in ranks), default=0)
     windows = [phase.longest_window_ns for rank in ranks for phase in rank.phases.values()]
-    strictest = next((x for x in _WAITING if any(group.state == x for group in found)), None)
-    if strictest is None or quiet_ns < _QUIET_WINDOWS * max(windows, default=0):
+    # The stricter state wins: where ranks are in a collective, one in a backward pass may compute.
+    alike = ([x for x in found if x["state"] == state] for state in ("collective", "waits"))
+    waiting = next(filter(None, alike), [])
+    if not waiting or quiet_ns < _QUIET_WINDOWS * max(windows, default=0):
         return message("timed_out", **told)
-    waiting = [group for group in found if group.state == strictest]
-    others = [group for group in found if group.state != strictest]
-    missing = [group for group in others if group.state in ("elsewhere", "silent")] or others
-    calls = ", ".join(dict.fromkeys(str(group.call) for group in waiting))
+    others = [group for group in found if group not in waiting]
+    missing = [group for group in others if group["state"] in ("elsewhere", "silent")] or others
+    calls = ", ".join(dict.fromkeys(str(group["call"]) for group in waiting))
     told |= {"quiet_s": quiet_ns / 1e9, "places": _places(missing or waiting)}
     if missing:
         sides = {"waiting": _ranks(waiting), "missing": _ranks(missing)}
         return message("timed_out_missing", **told, call=calls, **sides)
-    if "," in calls:
-        return message("timed_out_apart", **told)
-    return message("timed_out_together", **told, call=calls)
+    return message("timed_out_apart" if "," in calls else "timed_out_together", **told, call=calls)
 
 
-def _ranks(found: Sequence[HangGroup]) -> str:
-    return _clipped(compact(rank for group in found for rank in parse_cores(group.ranks)))
+def _ranks(found: Sequence[StackGroup]) -> str:
+    return _clipped(compact(rank for group in found for rank in parse_cores(group["ranks"])))
 
 
-def _places(found: Sequence[HangGroup]) -> str:
+def _places(found: Sequence[StackGroup]) -> str:
     """Return ``0-3: barrier (train/job.py:31 step); 4: …`` for some groups."""
-    at = (f"{x.call} ({x.where})" if x.call else x.where for x in found)
-    return _clipped(
-        "; ".join(f"{_clipped(x.ranks, 40)}: {y}" for x, y in zip(found, at, strict=True))
-    )
+    at = [f"{x['call']} ({x['where']})" if x["call"] else x["where"] for x in found]
+    ranks = (_clipped(group["ranks"], 40) for group in found)
+    return _clipped("; ".join(map(": ".join, zip(ranks, at, strict=True))))
 
 
 def _clipped(text: str, most: int = _LONGEST) -> str:

@@ -12,11 +12,14 @@ from annotated_types import Ge, Le
 from pydantic import ConfigDict, Field, model_validator, with_config
 from pydantic_core import to_json
 
+# pydantic refuses the standard library's before Python 3.12.
+from typing_extensions import TypedDict
+
 from trainmark import __version__
 from trainmark.data import json_documents
 from trainmark.data.json_documents import Frozen
 from trainmark.errors import RecordError
-from trainmark.measure.shapes import DeviceFacts, JobFacts, Machine, RankPlacement
+from trainmark.measure.shapes import DeviceFacts, JobFacts, Machine, RankPlacement, StackGroup
 from trainmark.measure.telemetry import Telemetry  # noqa: TC001 - pydantic reads it at run time
 from trainmark.planning.plan import Plan  # noqa: TC001 - pydantic reads it at run time
 from trainmark.results.compilation import Compilation  # noqa: TC001 - likewise
@@ -40,18 +43,6 @@ Status = Literal["passed", "target_missed", "failed", "timed_out", "oom", "diver
 _ALWAYS = ("e2e_time", "final_result", "mem", "MFU", "MAMFU")
 
 
-class HangGroup(Frozen):
-    """Ranks that were at one place when a run was stopped; see ``measure.hang``."""
-
-    ranks: str = Field(description="as 0-3,8")
-    count: NonNegativeInt
-    state: Literal["collective", "waits", "elsewhere", "silent", "unknown"]
-    call: str | None = Field(description="the collective, or in what they wait")
-    where: str = Field(description="file, line and function, or the state of a silent process")
-    first_step: NonNegativeInt = Field(description="least of the steps that they last reported")
-    last_step: NonNegativeInt
-
-
 class Cause(Frozen):
     """Why a run did not pass."""
 
@@ -66,7 +57,7 @@ class Cause(Frozen):
     stacks: list[str] = Field(
         default=[], description="files with the ranks' stacks, beside the record"
     )
-    hang: list[HangGroup] = Field(default=[], description="where the ranks were, as stacks tell")
+    hang: list[StackGroup] = Field(default=[], description="where the ranks were, as stacks tell")
 
 
 class Suite(Frozen):
@@ -188,6 +179,16 @@ class Trust(Frozen):
 
 
 @with_config(ConfigDict(extra="forbid", strict=True, allow_inf_nan=False))
+class NodeFacts(TypedDict):
+    """One of several nodes; ``differs``: its facts that are not those of the first node."""
+
+    ranks: str
+    finished: bool
+    skew_s: Number | None
+    differs: dict[str, str]
+
+
+@with_config(ConfigDict(extra="forbid", strict=True, allow_inf_nan=False))
 class Environment(Machine, total=False):
     """Hardware and software of the run: the machine, and what ranks reported of their devices.
 
@@ -195,6 +196,7 @@ class Environment(Machine, total=False):
     """
 
     others_cpu_share: Number | None
+    nodes: list[NodeFacts]
     devices: list[DeviceFacts | None]
     placement: list[RankPlacement | None]
     precision_flags: dict[str, str | int | float | bool | None] | None
