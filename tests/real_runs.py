@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from typing import TYPE_CHECKING
 
 import psutil
@@ -57,3 +58,11 @@ def keeper_of(process: subprocess.Popen[str]) -> psutil.Process:
         if "trainmark.launch.keeper" in child.cmdline():
             return child
     raise AssertionError("no keeper beside the run")
+
+
+def kill_both(process: subprocess.Popen[str]) -> None:
+    """Kill launcher and keeper with no time between for either to act."""
+    keeper = keeper_of(process)
+    process.send_signal(signal.SIGSTOP)  # it must not replace the keeper
+    keeper.kill()
+    process.kill()

@@ -7,7 +7,7 @@ import signal
 
 import psutil
 
-from real_runs import checked, ended, keeper_of, wait_for_fault
+from real_runs import checked, ended, keeper_of, kill_both, wait_for_fault
 
 
 def test_launcher_killed(started, fifo):
@@ -50,14 +50,6 @@ def test_a_stopped_keeper_holds_nobody_up(started, fifo):
     code, _, _ = ended(process)
     assert code == 1
     assert checked(run_dir).status == "interrupted"
-
-
-def kill_both(process):
-    """Kill launcher and keeper with no time between for either to act."""
-    keeper = keeper_of(process)
-    process.send_signal(signal.SIGSTOP)  # it must not replace the keeper
-    keeper.kill()
-    process.kill()
 
 
 def test_keeper_and_launcher_killed_together(started, fifo, trainmark):

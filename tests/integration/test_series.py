@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from real_runs import ended
-from trainmark.results.record import read
+from real_runs import checked, ended, kill_both, wait_for_fault
 
 FAULTY = Path(__file__).parent / "cases"
 # The faulty case with a mission, so that it leaves JSON records.
@@ -30,7 +29,7 @@ DATA = "from trainmark.cases.toy.data import check, generate\n"
 PLAN = """\
 device: cpu
 runs:
-- {name: a, case: filed, set: {FIELDS}}
+- {name: a, case: filed, repeat: 2, set: {fault: hold}}
 - {name: b, case: toy, set: {target_value: none}}
 - {name: eight, case: toy, nproc: 1000, set: {target_value: none}}
 """
@@ -44,6 +43,8 @@ def start(tmp_path):
     (tmp_path / "cases/filed/job.py").write_text(JOB)
     (tmp_path / "cases/filed/data.py").write_text(DATA)
     os.mkfifo(tmp_path / "fifo")
+    os.mkfifo(tmp_path / "go")
+    (tmp_path / "plan.yaml").write_text(PLAN)
     env = os.environ | {
         "TRAINMARK_CASE_PATH": f"{FAULTY}{os.pathsep}{tmp_path / 'cases'}",
         "TRAINMARK_CACHE": str(tmp_path / "cache"),
@@ -52,8 +53,7 @@ def start(tmp_path):
     }
     processes = []
 
-    def call(fields, *words):
-        (tmp_path / "plan.yaml").write_text(PLAN.replace("FIELDS", fields))
+    def call(*words):
         command = [sys.executable, "-m", "trainmark", "run", "plan.yaml", *words]
         pipe = subprocess.PIPE
         process = subprocess.Popen(
@@ -79,42 +79,68 @@ def attempts(runs):
     return sorted(path.name for path in runs.iterdir() if not path.name.startswith("."))
 
 
-def test_a_series_is_stopped_then_killed_then_finished_then_kept(start, tmp_path):
-    runs = tmp_path / "runs/plan"
+def test_a_plan_is_stopped_then_killed_thrice_then_finished_then_kept(start, tmp_path):
+    """Launches go a/r1, b, a/r2; those of a wait at a step until the test lets them go."""
+    runs, fifo = tmp_path / "runs/plan", tmp_path / "fifo"
 
-    process = start("fault: wait")
-    (tmp_path / "fifo").read_text()  # blocks until the rank has reached its step
+    process = start()
+    wait_for_fault(fifo)
     process.send_signal(signal.SIGINT)
     code, out, err = ended(process)
     assert code == 1, err
-    assert read(runs / "a").status == "interrupted"
-    assert flags(runs / "a") == {"speed": 1, "mem": 1}
-    assert "b: left: stopped before its turn" in out
+    assert checked(runs / "a/r1").status == "interrupted"
+    assert flags(runs / "a/r1") == {"speed": 1, "mem": 1}
+    assert "b: left: stopped after 0 of 1 launches" in out
     assert attempts(runs) == ["a"]
 
-    process = start("fault: wait")
-    (tmp_path / "fifo").read_text()
+    process = start()
+    wait_for_fault(fifo)
     process.kill()
     code, _, _ = ended(process)
     assert code == -signal.SIGKILL
-    record = read(runs / "a-2")
+    record = checked(runs / "a-2/r1")
     assert (record.status, record.cause.kind) == ("interrupted", "launcher_killed")
-    assert flags(runs / "a-2") == {"speed": 1, "mem": 1}
-    assert attempts(runs) == ["a", "a-2"]
+    assert flags(runs / "a-2/r1") == {"speed": 1, "mem": 1}
 
-    code, out, err = ended(start("", "--json"))
+    process = start()  # and kill it in the second round, with its keeper
+    wait_for_fault(fifo)
+    (tmp_path / "go").write_text("")
+    wait_for_fault(fifo)
+    kill_both(process)
+    _, _, err = ended(process)
+    assert "a-2/r1 did not pass: interrupted; this attempt goes to a-3" in err
+    finished = [runs / "a-3/r1", runs / "b"]
+    before = [(folder / "record.json").read_bytes() for folder in finished]
+    assert [checked(folder).status for folder in finished] == ["passed", "passed"]
+    assert not (runs / "a-3/r2/record.json").exists()
+    (runs / "a-3/r1/page.zh.html").unlink()  # as if killed before it was written
+
+    process = start("--json")
+    wait_for_fault(fifo)
+    record = checked(runs / "a-3/r2")  # left by this call, before it launched anything
+    assert (record.status, record.cause.kind) == ("interrupted", "launcher_killed")
+    (tmp_path / "go").write_text("")
+    code, out, err = ended(process)
     assert code == 0, err
     done = {run["name"]: run for run in json.loads(out)["runs"]}
     states = {name: run["status"] for name, run in done.items()}
-    assert states == {"a": "passed", "b": "passed", "eight": "skipped"}
-    assert (done["a"]["run_dir"], done["b"]["run_dir"]) == ("runs/plan/a-3", "runs/plan/b")
-    assert "a-2 did not pass: interrupted; this attempt goes to a-3" in err
-    names = {path.name.rpartition("_")[0] for path in (runs / "a-2" / "index").iterdir()}
+    assert states == {"a": "passed", "b": "kept", "eight": "skipped"}
+    assert (done["a"]["run_dir"], done["b"]["run_dir"]) == ("runs/plan/a-4", "runs/plan/b")
+    assert done["a"]["run_ids"] == [checked(runs / x).run_id for x in ("a-3/r1", "a-4/r2")]
+    assert sorted(done["a"]["did_not_pass_before"]) == ["a-2/r1", "a-3/r2", "a/r1"]
+    assert attempts(runs) == ["a", "a-2", "a-3", "a-4", "b"]
+    assert [(folder / "record.json").read_bytes() for folder in finished] == before
+    assert (runs / "a-3/r1/page.zh.html").exists()
+    together = json.loads((runs / "a-4/repeats.json").read_text())
+    assert (together["launches"], together["passed"]) == (5, 2)
+    assert "estimated time: about 0:00:" in err  # from a-3/r1
+    names = {path.name.rpartition("_")[0] for path in (runs / "a-2/r1/index").iterdir()}
     assert names == {"nlp_filed-tiny-open_sp_bs64_fp32_1"}  # fault: is an open field
-    assert flags(runs / "a-3") == {"speed": 0, "mem": 0}
+    assert flags(runs / "a-4/r2") == {"speed": 0, "mem": 0}
 
-    code, again, _ = ended(start("", "--json"))
+    code, again, _ = ended(start("--json"))
     assert code == 0
     kept = {run["name"]: run for run in json.loads(again)["runs"]}
     assert kept["a"] == done["a"] | {"status": "kept"}
-    assert kept["b"] == done["b"] | {"status": "kept"}
+    assert kept["b"] == done["b"]
+    assert attempts(runs) == ["a", "a-2", "a-3", "a-4", "b"]

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from fakes import GOLDEN, FakeVendor
+from fakes import GOLDEN, FakeVendor, check_golden
 from trainmark import devices
 from trainmark.cli.app import main
 from trainmark.errors import DataError, EnvironmentFault, UsageError
-from trainmark.launch import series
-from trainmark.launch.repeats import launches
+from trainmark.launch import series, submission
+from trainmark.launch.earlier import estimate
 from trainmark.launch.stopping import StopRequest
 from trainmark.planning import case_key
+from trainmark.planning.plan import of_repeat
 from trainmark.planning.plan_file import read_plan_file
 from trainmark.report.series import series_json, series_table
 from trainmark.report.terminal import Screen
@@ -29,6 +34,7 @@ from trainmark.spec import Message
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from trainmark.launch.site import Site
     from trainmark.planning.plan import Plan
 
 
@@ -45,29 +51,42 @@ def vendors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, FakeVe
 
 @dataclass
 class Launcher:
-    """Writes the record each entry is told to end with, instead of running it."""
+    """Writes the record each launch is told to end with, instead of running it.
+
+    Args:
+        endings: by entry, or by entry and launch, for example ``a r2``.
+    """
 
     endings: dict[str, str] = field(default_factory=dict)
     launched: list[str] = field(default_factory=list)
     request: StopRequest = field(default_factory=StopRequest)
     said: list[str] = field(default_factory=list)
 
-    def __call__(self, plan: Plan, label: str) -> list[Record]:
-        folder = Path(plan.run_dir)
-        self.launched.append(folder.name)
-        ending = self.endings.get(label.rpartition(" ")[2], "passed")
-        if ending == "between":  # after the first launch's record, before the next
+    def __call__(self, plan: Plan, site: Site, label: str) -> Record:
+        folder, entry = Path(plan.run_dir), label.rpartition(" ")[2]
+        series_folder = plan.repeat_count > 1
+        self.launched.append(
+            f"{folder.parent.name}/{folder.name}" if series_folder else folder.name
+        )
+        ending = self.endings.get(
+            f"{entry} r{plan.repeat_index}", self.endings.get(entry, "passed")
+        )
+        if ending == "between":  # after this launch's record, before the next
             self.request.signal_name = "SIGTERM"
-            return [leave(launches(plan)[0], "passed")]
+            return leave(plan, "passed")
         if ending == "interrupted":
             self.request.signal_name = "SIGINT"
         if ending == "disk":
             raise EnvironmentFault("less than 8 MiB are free", where=str(folder))
         if ending == "killed":
-            folder.mkdir()
+            folder.mkdir(parents=True)
             plan.save(folder)
-            return []
-        return [leave(single, ending) for single in launches(plan)]
+            raise Killed
+        return leave(plan, ending)
+
+
+class Killed(BaseException):
+    """Ends the call as SIGKILL does, but for the lock."""
 
 
 def leave(plan: Plan, status: str) -> Record:
@@ -83,6 +102,7 @@ def leave(plan: Plan, status: str) -> Record:
     folder.mkdir(parents=True)
     changes = {"plan": plan, "run_id": plan.run_id, "status": status, "cause": cause}
     made = made.model_copy(update=changes)
+    plan.save(folder)
     records.write(made, folder)
     return made
 
@@ -101,16 +121,33 @@ def go(tmp_path: Path, launcher: Launcher) -> Callable[..., list[Outcome]]:
         launcher.launched.clear()
         launcher.said.clear()
         launcher.request = StopRequest()
-        return series.run(entries, launcher.request, launch=launcher, said=launcher.said.append)
+        return do(entries, launcher, order="runs" if "order: runs" in text else "rounds")
 
     return call
 
 
-def checked(folder: Path, text: str, **choices: Any) -> list[series.CheckedEntry]:
+def do(
+    entries: list[series.CheckedEntry], launcher: Launcher, *, order: str = "rounds", **other: Any
+) -> list[Outcome]:
+    """Run checked entries with the fake launcher, each launch in 10 s of a clock of its own."""
+    ticks = itertools.count(step=10)
+    return series.run(
+        entries,
+        launcher.request,
+        order=order,
+        **{"launch": launcher, "said": launcher.said.append, "clock": lambda: next(ticks)} | other,
+    )
+
+
+def checked(
+    folder: Path, text: str, *, engines: bool = False, **choices: Any
+) -> list[series.CheckedEntry]:
     path = folder / "plan.yaml"
     path.write_text(text, encoding="utf-8")
     file = read_plan_file(path)
-    return series.check(file, series.Choices(**choices), generated_root=folder / "cache")
+    return series.check(
+        file, series.Choices(**choices), engines=engines, generated_root=folder / "cache"
+    )
 
 
 def states(outcomes: list[Outcome]) -> dict[str, str]:
@@ -153,7 +190,7 @@ def test_what_did_not_pass_is_tried_again_beside_it(
 
     second = go(TWO)
     assert launcher.launched[0] == "a-2"
-    assert launcher.said[0] == (f"1/2 a: a did not pass: {status}; this attempt goes to a-2")
+    assert f"1/2 a: a did not pass: {status}; this attempt goes to a-2" in launcher.said
     assert second[0].state == "failed"
     assert (tmp_path / "runs/plan/a/record.json").read_bytes() == failed
 
@@ -180,31 +217,49 @@ def test_a_launch_that_cannot_begin_is_a_failure_of_its_own(
     assert "less than 8 MiB are free" in str(outcomes[0].reason)
 
 
-@pytest.mark.parametrize("ending", ["interrupted", "between"])
+@pytest.mark.parametrize(
+    ("ending", "expected"),
+    [
+        ("interrupted", ("failed", "interrupted: upside down", "a-2/r1")),
+        ("between", ("left", "stopped after 1 of 2 launches", "a-2/r2")),
+    ],
+)
+@pytest.mark.parametrize("order", ["runs", "rounds"])
 def test_whoever_stops_one_stops_the_rest(
-    go: Callable[..., list[Outcome]], launcher: Launcher, ending: str
+    go: Callable[..., list[Outcome]],
+    launcher: Launcher,
+    ending: str,
+    expected: tuple[str, str, str],
+    order: str,
 ) -> None:
-    text = (
+    state, reason, again = expected
+    text = f"order: {order}\n" + (
         TWO.replace("name: a", "name: a, repeat: 2")
         + "- {case: toy, name: c, nproc: 64}\n- {case: toy, name: d}\n"
     )
     go(TWO.splitlines()[0] + "\n- {case: toy, name: d}\n")
     launcher.endings = {"a": ending}
     outcomes = go(text)
-    assert states(outcomes) == {"a": "failed", "b": "left", "c": "skipped", "d": "kept"}
-    assert launcher.launched == ["a"]
+    assert states(outcomes) == {"a": state, "b": "left", "c": "skipped", "d": "kept"}
+    assert [outcome.reason for outcome in outcomes[:2]] == [reason, "stopped after 0 of 1 launches"]
+    assert launcher.launched == ["a/r1"]
     assert "2/4 b: left" in launcher.said
     assert exit_code(outcomes) == 1
+
+    launcher.endings = {}
+    assert states(go(text)) == {"a": "passed", "b": "passed", "c": "skipped", "d": "kept"}
+    assert set(launcher.launched) >= {again, "b"}
 
 
 def test_a_run_that_left_no_record_is_tried_again(
     go: Callable[..., list[Outcome]], launcher: Launcher
 ) -> None:
     launcher.endings = {"a": "killed"}
-    go(TWO)
+    with pytest.raises(Killed):
+        go(TWO)
     launcher.endings = {}
-    assert states(go(TWO)) == {"a": "passed", "b": "kept"}
-    assert launcher.launched == ["a-2"]
+    assert states(go(TWO)) == {"a": "passed", "b": "passed"}
+    assert launcher.launched == ["a-2", "b"]
     assert launcher.said[0] == "1/2 a: a has no record; this attempt goes to a-2"
 
 
@@ -247,16 +302,155 @@ def test_another_device_is_other_work(go: Callable[..., list[Outcome]], launcher
     assert launcher.said[0].startswith("1/2 a: a is other work: device_products was 'Fake Acc")
 
 
-def test_repeats_are_kept_only_whole(
+REPEATED = "runs:\n- {case: toy, name: a, repeat: 3}\n- {case: toy, name: b, set: {bs: 32}}\n"
+
+
+def test_finished_launches_of_a_series_are_kept_and_only_the_others_done(
     go: Callable[..., list[Outcome]], launcher: Launcher, tmp_path: Path
 ) -> None:
-    text = "runs:\n- {case: toy, name: a, repeat: 3}\n"
-    first = go(text)
-    assert [record.plan.repeat_index for record in first[0].records] == [1, 2, 3]
-    assert states(go(text)) == {"a": "kept"}
+    launcher.endings = {"a r2": "timed_out"}
+    first = go(REPEATED)
+    assert states(first) == {"a": "failed", "b": "passed"}
+    kept = (tmp_path / "runs/plan/a/r1/record.json").read_bytes()
+    (tmp_path / "runs/plan/a/r3/record.json").unlink()
+
+    launcher.endings = {}
+    (again, _) = go(REPEATED)
+    assert launcher.launched == ["a-2/r2", "a-2/r3"]
+    assert "1/2 a: a/r2 did not pass: timed_out; this attempt goes to a-2" in launcher.said
+    assert "1/2 a: a/r3 has no record; this attempt goes to a-2" in launcher.said
+    assert (again.state, again.run_dir) == ("passed", tmp_path / "runs/plan/a-2")
+    assert [record.plan.repeat_index for record in again.records] == [1, 2, 3]
+    runs = tmp_path / "runs/plan"
+    assert again.folders == (runs / "a/r1", runs / "a-2/r2", runs / "a-2/r3")
+    assert again.fallen == (runs / "a/r2", runs / "a/r3")
+    assert len({record.run_id for record in again.records}) == 3
+    assert (tmp_path / "runs/plan/a/r1/record.json").read_bytes() == kept
+
+    (third, _) = go(REPEATED)
+    assert third == replace(again, state="kept")
+
+
+def test_more_launches_join_those_that_are_there(
+    go: Callable[..., list[Outcome]], launcher: Launcher
+) -> None:
+    go(REPEATED)
+    assert states(go(REPEATED.replace("repeat: 3", "repeat: 5"))) == {"a": "passed", "b": "kept"}
+    assert launcher.launched == ["a-2/r4", "a-2/r5"]
+    assert states(go(REPEATED.replace("repeat: 3", "repeat: 2"))) == {"a": "kept", "b": "kept"}
+    go(REPEATED.replace(", repeat: 3", ""))  # a folder is one launch or a series
+    assert launcher.launched == ["a-3"]
+
+
+def test_a_series_of_other_work_begins_anew_and_going_back_finds_the_old(
+    go: Callable[..., list[Outcome]], launcher: Launcher, tmp_path: Path
+) -> None:
+    go(REPEATED)
+    changed = REPEATED.replace("name: a", "set: {bs: 16}, name: a")
+    (other, _) = go(changed)
+    assert launcher.launched == ["a-2/r1", "a-2/r2", "a-2/r3"]
+    said = "1/2 a: a/r1 is other work: micro_batch_size was 64, is now 16; this attempt goes to a-2"
+    assert said in launcher.said
+    assert other.run_dir == tmp_path / "runs/plan/a-2"
+    (back, _) = go(REPEATED)
+    assert (back.state, back.run_dir) == ("kept", tmp_path / "runs/plan/a")
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15)
+@given(st.data())
+def test_any_series_of_kills_and_failures_ends_with_each_launch_passed_once(
+    tmp_path_factory: pytest.TempPathFactory, vendors: dict[str, FakeVendor], data: st.DataObject
+) -> None:
+    """And no folder is ever written to again."""
+    folder = tmp_path_factory.mktemp("plan")
+    text = (
+        "out: " + str(folder / "out") + "\nruns:\n- {case: toy, name: a, repeat: 3}\n"
+        "- {case: toy, name: b, set: {bs: 32}}\n- {case: toy, name: c, repeat: 2, seed: 5}\n"
+    )
+    passed: dict[str, bytes] = {}
+    for ending in [*data.draw(st.lists(st.sampled_from(["killed", "oom", "between"]))), "passed"]:
+        launch = data.draw(st.sampled_from(["a r1", "a r2", "a r3", "b r1", "c r1", "c r2"]))
+        launcher = Launcher(endings={launch: ending})
+        with suppress(Killed):
+            do(checked(folder, text), launcher)
+        there = {str(path): path.read_bytes() for path in folder.glob("out/**/record.json")}
+        assert passed.items() <= there.items()
+        passed = there
+    outcomes = do(checked(folder, text), Launcher())
+    assert states(outcomes) == {"a": "kept", "b": "kept", "c": "kept"}
+    good = [name for name, text in passed.items() if json.loads(text)["status"] == "passed"]
+    assert sorted(good) == sorted(
+        str(place / "record.json") for outcome in outcomes for place in outcome.folders
+    )
+    assert len(good) == 6
+
+
+def test_launches_go_in_rounds_so_that_drift_affects_all_alike(
+    go: Callable[..., list[Outcome]], launcher: Launcher
+) -> None:
+    text = REPEATED + "- {case: toy, name: c, repeat: 2, set: {bs: 16}}\n"
+    go(text)
+    assert launcher.launched == ["a/r1", "b", "c/r1", "a/r2", "c/r2", "a/r3"]
+    go("order: runs\n" + text, device="cpu")
+    assert launcher.launched == ["a-2/r1", "a-2/r2", "a-2/r3", "b-2", "c-2/r1", "c-2/r2"]
+
+
+def test_a_launch_that_cannot_begin_ends_its_entry_alone(
+    go: Callable[..., list[Outcome]], launcher: Launcher
+) -> None:
+    launcher.endings = {"a r1": "disk"}
+    assert states(go(REPEATED)) == {"a": "failed", "b": "passed"}
+    assert launcher.launched == ["a/r1", "b"]
+
+
+def test_what_is_left_is_estimated_from_launches_of_the_same_work_alone(
+    go: Callable[..., list[Outcome]], launcher: Launcher, tmp_path: Path
+) -> None:
+    text = REPEATED + "- {case: toy, name: c, timeout: 70, set: {bs: 16}}\n"
+    entries = checked(tmp_path, text)
+    left, seconds = series.expected(entries, "rounds")
+    assert [name for name, _ in left] == ["a", "b", "c", "a", "a"]
+    assert seconds == {"a": [], "b": [], "c": []}
+    limits = 4 * entries[0].missing[0].recipe["timeout_s"] + 70
+    nothing = estimate(left, seconds)
+    assert (nothing.launches, nothing.known_s, nothing.unknown_limit_s) == (5, 0, limits)
+    assert nothing.unknown == {"a": 3, "b": 1, "c": 1}
+
+    go(text)
+    told = [line for line in launcher.said if line.startswith("estimated time: ")]
+    assert told[0].startswith("estimated time: unknown for 5 that never ran here (a, b, c), at")
+    assert told[1].startswith("estimated time: about 0:00:20 for 2 of 4 launches; unknown for 2 ")
+    assert told[2].startswith("estimated time: about 0:00:20 for 2 of 3 launches; unknown for 1 ")
+    assert told[2].endswith("(c), at most 0:01:10 by their time limits")
+    assert told[3:] == [
+        "estimated time: about 0:00:20 for 2 of 2 launches",
+        "estimated time: about 0:00:10 for 1 of 1 launches",
+    ]
+
     (tmp_path / "runs/plan/a/r2/record.json").unlink()
-    assert states(go(text)) == {"a": "passed"}
-    assert launcher.launched == ["a-2"]
+    known = estimate(*series.expected(checked(tmp_path, text), "rounds"))
+    assert (known.launches, known.known_s, known.unknown) == (1, 12.0, {})  # by records' spans
+    assert str(estimate([], {})) == "nothing is left to do"
+
+
+def test_launches_elsewhere_count_only_on_a_machine_like_this(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (entry,) = checked(tmp_path, "runs:\n- {case: toy, name: a}\n")
+    made = leave(
+        entry.missing[0].model_copy(update={"run_dir": str(tmp_path / "runs/x")}), "passed"
+    )
+    assert series.expected([entry], "rounds")[1] == {"a": []}
+    for name in ("model_name", "machine_model"):
+        monkeypatch.setattr(f"trainmark.launch.earlier.{name}", lambda: "Fake CPU")
+    monkeypatch.setattr("trainmark.launch.earlier.usable_cores", lambda: 4)
+    here = {"cpu": "Fake CPU", "machine": "Fake CPU", "cpu_cores": 4}
+    shutil.rmtree(tmp_path / "runs/x")
+    like = made.model_copy(update={"environment": made.environment | here})
+    (tmp_path / "runs/x").mkdir(parents=True)
+    records.write(like, tmp_path / "runs/x")
+    made.plan.save(tmp_path / "runs/x")
+    assert series.expected([entry], "rounds")[1] == {"a": [12.0]}
 
 
 def test_an_empty_folder_is_no_attempt_and_a_file_is_one(tmp_path: Path) -> None:
@@ -264,7 +458,10 @@ def test_an_empty_folder_is_no_attempt_and_a_file_is_one(tmp_path: Path) -> None
     (tmp_path / "runs/plan/b").write_text("thesis")
     (tmp_path / "runs/plan/b-7").write_text("thesis")
     entries = checked(tmp_path, TWO)
-    assert [Path(str(entry.plan.run_dir)).name for entry in entries if entry.plan] == ["a", "b-8"]
+    assert [Path(entry.missing[0].run_dir).name for entry in entries] == ["a", "b-8"]
+    series_of_2 = checked(tmp_path, TWO.replace("name: b", "name: b, repeat: 2"))[1]
+    folders = [Path(plan.run_dir) for plan in series_of_2.missing]
+    assert folders == [tmp_path / "runs/plan/b-8/r1", tmp_path / "runs/plan/b-8/r2"]
 
 
 def test_what_this_machine_cannot_do_is_skipped_with_its_reason(
@@ -299,6 +496,131 @@ runs:
     (skipped, *_) = go(text)
     assert skipped.reason == fault.what
     assert states(go(text, device="cpu"))["sp"] == "passed"
+
+
+@dataclass
+class Engine:
+    """A launcher that notes what it was asked to look at, and refuses a world."""
+
+    looked_at: list[str] = field(default_factory=list)
+    refused: str = ""
+
+    def check(self, plan: Plan, site: Site) -> None:
+        world = f"{plan.nnodes}x{plan.nproc}"
+        self.looked_at.append(f"{plan.launcher} {world} {site.nodes}")
+        if world == self.refused:
+            raise EnvironmentFault("host b does not answer", where="hosts.txt, line 2")
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
+    found = Engine()
+    monkeypatch.setattr(submission, "launcher_of", lambda site, name: found)
+    return found
+
+
+MANY = """\
+launcher: slurm
+site: two.yaml
+runs:
+- {case: toy, name: a, device: cpu, world: [1x2, 2x2, 4x1], repeat: 2}
+- {case: toy, name: b, device: cpu, launcher: ssh, site: four.yaml, world: 4x1}
+- {case: toy, name: c, device: cpu, launcher: local}
+"""
+
+
+@pytest.fixture
+def sites(tmp_path: Path) -> None:
+    (tmp_path / "two.yaml").write_text("nodes: 2\n")
+    (tmp_path / "four.yaml").write_text("nodes: 4\n")
+
+
+@pytest.mark.usefixtures("sites")
+def test_each_run_has_its_launcher_and_site(tmp_path: Path, launcher: Launcher) -> None:
+    entries = checked(tmp_path, MANY)
+    found = {entry.name: (entry.plan.launcher, entry.site.nodes) for entry in entries if entry.plan}
+    assert found == {
+        "a-1x2": ("slurm", 2), "a-2x2": ("slurm", 2), "b": ("ssh", 4), "c": ("local", 2),
+    }  # fmt: skip
+    assert entries[2].skipped == "4 nodes needed, the site has 2"
+
+    places: list[tuple[str, int | None]] = []
+
+    def launch(plan: Plan, site: Site, label: str) -> Record:
+        places.append((plan.launcher, site.nodes))
+        return launcher(plan, site, label)
+
+    outcomes = do(entries, launcher, launch=launch)
+    assert places == [
+        ("slurm", 2), ("slurm", 2), ("ssh", 4), ("local", 2), ("slurm", 2), ("slurm", 2),
+    ]  # fmt: skip
+    assert [outcome.state for outcome in outcomes if outcome.name == "a-4x1"] == ["skipped"]
+    elsewhere = checked(tmp_path, MANY, launcher="kubernetes", site=tmp_path / "four.yaml")
+    assert {entry.plan.launcher for entry in elsewhere if entry.plan} == {"kubernetes"}
+    assert {entry.site.nodes for entry in elsewhere} == {4}
+
+
+@pytest.mark.usefixtures("sites")
+def test_engines_look_once_at_each_world_before_anything_starts(
+    tmp_path: Path, engine: Engine
+) -> None:
+    checked(tmp_path, MANY)
+    assert engine.looked_at == []  # in a dry run
+    checked(tmp_path, MANY + "- {case: toy, name: d, device: cpu, world: 1x2}\n", engines=True)
+    assert engine.looked_at == ["slurm 1x2 2", "slurm 2x2 2", "ssh 4x1 4"]
+    engine.refused = "2x2"
+    with pytest.raises(EnvironmentFault, match="host b does not answer") as caught:
+        checked(tmp_path, MANY, engines=True)
+    assert caught.value.where == f"{tmp_path}/plan.yaml, line 4, run a-2x2: hosts.txt, line 2"
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("{case: toy, launcher: slrum}", ["unknown launcher 'slrum'", "did you mean slurm"]),
+        ("{case: toy, site: nowhere.yaml}", ["nowhere.yaml: cannot be read"]),
+        ("{case: toy, site: bad.yaml}", ["bad.yaml, line 1: unknown key 'nods'", "mean nodes?"]),
+    ],
+)
+def test_a_wrong_launcher_or_site_is_named_with_its_line(
+    tmp_path: Path, line: str, said: list[str]
+) -> None:
+    (tmp_path / "bad.yaml").write_text("nods: 2\n")
+    with pytest.raises(UsageError) as caught:
+        checked(tmp_path, f"runs:\n- {{case: toy, name: first}}\n- {line}\n")
+    assert [
+        part for part in ["plan.yaml, line 3, run toy: ", *said] if part not in str(caught.value)
+    ] == []
+
+
+def test_a_submitted_job_is_waited_for_and_its_launch_kept(
+    tmp_path: Path, launcher: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after SIGKILL of the launcher, which an engine's job outlives."""
+    text = "launcher: slurm\nruns:\n- {case: toy, name: a, device: cpu, repeat: 2}\n"
+    plan = checked(tmp_path, text)[0].missing[0]
+    folder = Path(plan.run_dir)
+    folder.mkdir(parents=True)
+    plan.save(folder)
+    (folder / submission.SITE_FILE).write_text("{}")
+    attached: list[Path] = []
+
+    def attach(folder: Path) -> tuple[Plan, str]:
+        attached.append(folder)
+        return plan, "job"
+
+    def follow(plan: Plan, job: str, request: StopRequest) -> Record:
+        assert job == "job"
+        shutil.rmtree(plan.run_dir)
+        return leave(plan, "passed")
+
+    monkeypatch.setattr(submission, "attach", attach)
+    monkeypatch.setattr(submission, "follow", follow)
+    (outcome,) = do(checked(tmp_path, text), launcher)
+    assert attached == [folder]
+    assert launcher.launched == ["a-2/r2"]
+    assert launcher.said[0] == "a: waiting for the job submitted in a/r1"
+    assert (outcome.state, outcome.folders[0], outcome.fallen) == ("passed", folder, ())
 
 
 def test_a_vendors_refusal_is_a_reason(
@@ -375,13 +697,12 @@ def test_a_folder_that_cannot_be_used_is_refused_before_anything_starts(
 def test_a_run_whose_folder_is_deleted_while_the_next_runs_has_not_passed(
     launcher: Launcher, tmp_path: Path
 ) -> None:
-    def launch(plan: Plan, label: str) -> list[Record]:
+    def launch(plan: Plan, site: Site, label: str) -> Record:
         if label.endswith("b"):
             shutil.rmtree(tmp_path / "runs/plan/a")
-        return launcher(plan, label)
+        return launcher(plan, site, label)
 
-    entries = checked(tmp_path, TWO)
-    outcomes = series.run(entries, StopRequest(), launch=launch, said=launcher.said.append)
+    outcomes = do(checked(tmp_path, TWO), launcher, launch=launch)
     assert states(outcomes) == {"a": "failed", "b": "passed"}
     assert exit_code(outcomes) == 1
 
@@ -406,11 +727,11 @@ def test_two_calls_never_work_in_one_folder(
     endings: list[tuple[int, str, str]] = []
     entries = checked(tmp_path, TWO)
 
-    def launch(plan: Plan, label: str) -> list[Record]:
+    def launch(plan: Plan, site: Site, label: str) -> Record:
         endings.append(cli("run", "plan.yaml", "--quiet"))
-        return launcher(plan, label)
+        return launcher(plan, site, label)
 
-    outcomes = series.run(entries, StopRequest(), launch=launch, said=launcher.said.append)
+    outcomes = do(entries, launcher, launch=launch)
     assert states(outcomes) == {"a": "passed", "b": "passed"}
     assert [(code, out) for code, out, _ in endings] == [(2, ""), (2, "")]
     assert "another `trainmark run` of this plan is running there" in endings[0][2]
@@ -426,7 +747,7 @@ def test_what_another_call_did_after_the_check_is_kept(
     go(TWO)
     launcher.launched.clear()
     launcher.endings = {}
-    outcomes = series.run(early, StopRequest(), launch=launcher, said=launcher.said.append)
+    outcomes = do(early, launcher)
     assert states(outcomes) == {"a": "kept", "b": "passed"}
     assert launcher.launched == ["b-2"]
 
@@ -438,8 +759,9 @@ def test_a_record_that_cannot_be_read_is_left_alone(
     folder.mkdir(parents=True)
     (folder / "record.json").write_text("{}")
     (entry, _) = checked(tmp_path, TWO)
-    assert (entry.outcome.state, entry.outcome.run_dir) == ("to run", folder.with_name("a-2"))
-    assert str(entry.why_again).startswith("a cannot be read: not a record of this schema")
+    assert (entry.outcome().state, entry.outcome().run_dir) == ("to run", folder.with_name("a-2"))
+    assert entry.found is not None
+    assert entry.found.why_again[0].startswith("a cannot be read: not a record of this schema")
 
 
 @pytest.mark.parametrize(
@@ -464,13 +786,72 @@ def test_the_table_has_a_row_an_entry_and_says_the_reasons(
     launcher.endings = {"b": "oom"}
     outcomes = go(TWO + "- {case: toy, name: mp, nproc: 8}\n")
     lines = series_table(outcomes, screen=Screen(width=80)).split("\n")
-    assert lines[0].split() == ["run", "status", "final_result", "token/p/s", "final_loss", "mem"]
-    assert lines[2].split() == ["a", "passed", "512.0", "samples/s", "256.0", "0.250", "0.0/0.0"]
-    assert lines[3].split() == ["b", "failed", "/", "/", "/", "/"]
-    assert lines[4].split() == ["mp", "skipped", "/", "/", "/", "/"]
+    assert lines[0].split() == [
+        "run", "status", "final_result", "quality", "token/p/s", "final_loss", "mem",
+    ]  # fmt: skip
+    assert lines[2].split() == [
+        "a", "passed", "512.0", "samples/s", "0.9375/0.9", "256.0", "0.250", "0.0/0.0",
+    ]  # fmt: skip
+    assert lines[3].split() == ["b", "failed", "/", "/", "/", "/", "/"]
+    assert lines[4].split() == ["mp", "skipped", "/", "/", "/", "/", "/"]
     assert "b: failed: oom: upside down" in lines
     assert "mp: skipped: 8 fake devices needed, 2 here" in lines
     assert any(line.startswith("a: ") and line.endswith("/runs/plan/a") for line in lines)
+
+
+def _at_rates(outcome: Outcome, rates: list[float]) -> Outcome:
+    """Return an outcome over launches like its first, with other results."""
+    (made, *_), folder = outcome.records, outcome.folders[0]
+    result = made.figures["final_result"]
+    again = tuple(
+        made.model_copy(update={
+            "plan": of_repeat(made.plan, place),
+            "figures": made.figures | {"final_result": result.model_copy(update={"value": rate})},
+        })
+        for place, rate in enumerate(rates, 1)
+    )  # fmt: skip
+    places = tuple(folder / f"r{place}" for place in range(1, len(rates) + 1))
+    return replace(outcome, planned=len(rates), records=again, folders=places)
+
+
+def test_the_summary_of_a_plan(go: Callable[..., list[Outcome]], launcher: Launcher) -> None:
+    """Every state, medians and intervals over few and many launches, reasons and exit code."""
+    launcher.endings = {"oom": "oom", "stopped r1": "between", "again": "timed_out"}
+    text = """\
+runs:
+- {case: toy, name: few}
+- {case: toy, name: many}
+- {case: toy, name: again}
+- {case: toy, name: oom, repeat: 2}
+- {case: toy, name: mp, nproc: 8}
+- {case: toy, name: stopped, repeat: 2}
+"""
+    go(text.partition("- {case: toy, name: oom")[0])
+    launcher.endings.pop("again")
+    few, many, *others = go(text)
+    here = Path.cwd()
+    outcomes = [
+        replace(_at_rates(few, [510.0, 512.0, 511.0]), fallen=(here / "runs/plan/few/r2",)),
+        _at_rates(many, [500.0 + rate for rate in (3, 1, 4, 1, 5, 9, 2, 6)]),
+        *others,
+    ]
+    outcomes = [
+        replace(outcome, run_dir=outcome.run_dir and outcome.run_dir.relative_to(here))
+        for outcome in outcomes
+    ]
+    said = series_table(outcomes, screen=Screen(width=110))
+    check_golden("plan_summary.txt", f"{said}\nexit code {exit_code(outcomes)}\n")
+
+
+def test_the_document_has_the_interval_of_several_launches(
+    go: Callable[..., list[Outcome]],
+) -> None:
+    outcome = _at_rates(go(TWO)[0], [510.0, 512.0, 511.0])
+    (done,) = series_json([outcome], name="plan", exit_code=0)["runs"]
+    assert (done["final_result"], done["launches"]) == (511.0, 3)
+    interval = done["final_result_interval"]
+    assert (interval["low"], interval["high"], interval["launches"]) == (510.0, 512.0, 3)
+    assert (interval["is_range"], interval["descriptive"]) == (True, True)
 
 
 def test_the_document_has_an_entry_a_run(
@@ -478,7 +859,7 @@ def test_the_document_has_an_entry_a_run(
 ) -> None:
     launcher.endings = {"b": "oom"}
     outcomes = go(TWO)
-    document = json.loads(series_json(outcomes, name="plan", exit_code=1))
+    document = series_json(outcomes, name="plan", exit_code=1)
     assert (document["plan"], document["exit_code"]) == ("plan", 1)
     done, failed = document["runs"]
     assert done == {
@@ -486,10 +867,15 @@ def test_the_document_has_an_entry_a_run(
         "status": "passed",
         "reason": None,
         "run_dir": str(tmp_path / "runs/plan/a"),
+        "launches": 1,
         "run_ids": [outcomes[0].records[0].run_id],
         "statuses": ["passed"],
+        "did_not_pass_before": [],
         "final_result": 512.0,
         "final_result_unit": "samples/s",
+        "final_result_interval": None,
+        "quality": 0.9375,
+        "quality_target": 0.9,
         "tokens_per_s_per_device": 256.0,
         "final_result_reason": None,
         "final_loss": 0.25,
@@ -604,13 +990,15 @@ def test_notes_and_missing_figures_are_said_once_for_all_they_hold_for(
         f"b/r{index}: note: shaken",
         "c, d: skipped: no",
     ]
-    document = json.loads(series_json(outcomes, name="plan", exit_code=0))
+    document = series_json(outcomes, name="plan", exit_code=0)
     assert document["runs"][0]["final_result_reason"] == "warm-up"
     assert document["runs"][1]["notes"] == [BUSY.as_dict(), SHAKEN.as_dict()]
 
 
 def test_a_plans_folder_shows_every_run_of_it(go: Callable[..., list[Outcome]], cli: Any) -> None:
     go(TWO + "- {case: toy, name: r1}\n- {case: toy, name: many, repeat: 2}\n")
+    for path in Path("runs/plan").rglob("plan.json"):
+        path.unlink()  # evidence that these records were not made from
     code, out, _ = cli("show", "runs/plan", "--json")
     assert code == 0
     assert [Path(found["plan"]["run_dir"]).name for found in json.loads(out)] == [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import string
 from pathlib import Path
@@ -23,6 +24,7 @@ from trainmark.planning.plan_file import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from random import Random
 
     from trainmark.planning.plan_file import PlanFile
 
@@ -32,6 +34,9 @@ PLANS = Path(__file__).parents[2] / "plans"
 FULL = """\
 name: two-of-a-kind
 device: cuda
+launcher: local
+site: site.yaml
+order: runs
 out: results/here
 
 runs:
@@ -41,6 +46,8 @@ runs:
     recipe: tiny
     data: data/sst2
     device: cpu
+    launcher: slurm
+    site: sites/here.yaml
     nproc: 2
     nnodes: 1
     repeat: 5
@@ -79,29 +86,34 @@ def test_every_key_is_read(write: Write) -> None:
     path = write(FULL)
     plan = read_plan_file(path)
     assert (plan.name, plan.device, plan.out) == ("two-of-a-kind", "cuda", Path("results/here"))
+    assert (plan.launcher, plan.site, plan.order) == ("local", Path("site.yaml"), "runs")
     assert plan.entries == (
-        Entry(name="toy", where=f"{path}, line 6", case="toy"),
+        Entry(name="toy", where=f"{path}, line 9", case="toy", options={"overrides": {}}),
         Entry(
             name="second",
-            where=f"{path}, line 7",
+            where=f"{path}, line 10",
             case="toy:pytorch:cpu:1:2:1",
-            recipe="tiny",
             data=Path("data/sst2"),
             device="cpu",
-            nproc=2,
-            nnodes=1,
-            repeat=5,
-            timeout_s=1000.0,
-            seed=7,
-            sample_every_s=0.5,
-            peak_tflops=989.0,
-            # As they are written: the same words as KEY=VALUE on the command line.
-            fields={
-                "bs": "16",
-                "lr": "1e-4",
-                "compile": "yes",
-                "target_value": "none",
-                "precision": "bf16",
+            launcher="slurm",
+            site=Path("sites/here.yaml"),
+            options={
+                "recipe_name": "tiny",
+                "nproc": 2,
+                "nnodes": 1,
+                "repeat_count": 5,
+                "timeout_s": 1000.0,
+                "seed": 7,
+                "sample_every_s": 0.5,
+                "peak_tflops": 989.0,
+                # As they are written: the same words as KEY=VALUE on the command line.
+                "overrides": {
+                    "bs": "16",
+                    "lr": "1e-4",
+                    "compile": "yes",
+                    "target_value": "none",
+                    "precision": "bf16",
+                },
             },
         ),
     )
@@ -110,6 +122,7 @@ def test_every_key_is_read(write: Write) -> None:
 def test_what_is_not_said_has_its_default(parse: Callable[[str], PlanFile]) -> None:
     plan = parse("runs:\n- {case: toy, recipe: tiny}\n- case: toy:pytorch:cpu:1:2:1\n")
     assert (plan.name, plan.device, plan.out) == ("plan", "accelerator", None)
+    assert (plan.launcher, plan.site, plan.order) == (None, None, "rounds")
     assert [entry.name for entry in plan.entries] == ["toy-tiny", "toy-pytorch-cpu-1-2-1"]
 
 
@@ -129,7 +142,7 @@ def test_what_is_not_said_has_its_default(parse: Callable[[str], PlanFile]) -> N
         ("runs:\n- case: toy\n  recipy: x\n", ["line 3: unknown key 'recipy'", "mean recipe?"]),
         ("runs:\n- case: toy\n  case: toy\n", ["line 3: case is given twice", "line 2 already"]),
         ("runs:\n- case: toy\n  set: {bs: 1, bs: 2}\n", ["line 3: bs is given twice"]),
-        ("runs:\n- case: toy\n  set: {bs: [1]}\n", ["line 3: bs is a list", "one value"]),
+        ("runs:\n- case: toy\n  set: {bs: [[1]]}\n", ["line 3: bs[1] is a list", "one value"]),
         ("runs:\n- case: toy\n  set:\n", ["line 3: set has no value", "a mapping"]),
         ("runs:\n- case: 5\n", ["line 2: case is a number '5'", "put it in quotes"]),
         ("runs:\n- case:\n", ["line 2: case has no value", "must be text"]),
@@ -169,7 +182,34 @@ def test_what_is_not_said_has_its_default(parse: Callable[[str], PlanFile]) -> N
         ('out: "a\\0b"\n', ["line 1: out is text", "can be printed"]),
         ('out: "\\ud800"\n', ["line 1: out is text", "can be printed"]),
         ('runs:\n- case: toy\n  data: "a\\nb"\n', ["line 3: data is text", "can be printed"]),
-        ("runs:\n" + "- case: toy\n" * 1_001, ["more than 1,000 runs"]),
+        ("runs:\n" + "- case: toy\n" * 1_001, ["line 1002: more than 1,000 runs"]),
+        ("order: rouns\nruns: []\n", ["line 1: unknown order 'rouns'", "did you mean rounds?"]),
+        ("runs:\n- case: toy\n  world: 2\n", ["line 3: world is a number '2'", "quotes"]),
+        ("runs:\n- case: toy\n  world: 2x\n", ["line 3: '2x' is no world", "as 2x8"]),
+        ("runs:\n- case: toy\n  world: [1x1, 99999x1]\n", ["line 3: '99999x1' is no world"]),
+        ("runs:\n- case: toy\n  nproc: 2\n  world: 1x2\n", ["line 4: world beside nnodes"]),
+        (
+            "runs:\n- case: toy\n  world:\n  - 1x1\n  - 01x1\n",
+            ["line 5: world has 1x1 twice", "line 4"],
+        ),
+        (
+            "runs:\n- case: toy\n  set:\n    bs: [8, 4,\n      8]\n",
+            ["line 5: bs has 8 twice", "line 4"],
+        ),
+        ("runs:\n- case: []\n", ["line 2: case is an empty list"]),
+        ("runs:\n- case: toy\n  repeat: [1, 2]\n", ["line 3: repeat is a list", "whole number"]),
+        ("runs:\n- case: toy\n  recipe: [tiny, [x]]\n", ["line 3: recipe[2] is a list"]),
+        ("runs:\n- case: [toy, TOY]\n", ["line 2: a second run is called TOY"]),
+        (
+            "runs:\n- {case: toy, world: [1x1]}\n- {case: toy, name: toy-1x1}\n",
+            ["line 3: a second run is called toy-1x1", "line 2"],
+        ),
+        (
+            "runs:\n- case: toy\n- case: toy\n  set: {bs: ["
+            + ", ".join(map(str, range(1, 1001)))
+            + "]}\n",
+            ["line 3: more than 1,000 runs"],
+        ),
         ("#" * (256 * 1024 + 1), ["the file is too large", "256 KiB"]),
     ],
 )
@@ -180,6 +220,93 @@ def test_what_is_wrong_is_named_with_its_line(
     assert message.startswith("plan.yaml")
     for part in said:
         assert part in message
+
+
+def test_lists_become_an_entry_for_each_combination(parse: Callable[[str], PlanFile]) -> None:
+    plan = parse("""\
+runs:
+- case: [toy, glm]
+  recipe: tiny
+  world: [1x1, 2x8]
+  repeat: 3
+  set: {precision: fp32, bs: [8, 16]}
+- {name: named, case: [toy], recipe: [a, b], device: [cpu, fake], world: 1x2}
+""")
+    assert [entry.name for entry in plan.entries] == [
+        "toy-tiny-1x1-bs_8", "toy-tiny-1x1-bs_16", "toy-tiny-2x8-bs_8", "toy-tiny-2x8-bs_16",
+        "glm-tiny-1x1-bs_8", "glm-tiny-1x1-bs_16", "glm-tiny-2x8-bs_8", "glm-tiny-2x8-bs_16",
+        "named-toy-a-cpu", "named-toy-a-fake", "named-toy-b-cpu", "named-toy-b-fake",
+    ]  # fmt: skip
+    last = plan.entries[7]
+    assert (last.case, last.where.rpartition(", ")[2]) == ("glm", "line 2")
+    assert last.options == {
+        "recipe_name": "tiny",
+        "nnodes": 2,
+        "nproc": 8,
+        "repeat_count": 3,
+        "overrides": {"precision": "fp32", "bs": "16"},
+    }
+    named = plan.entries[-1]
+    assert (named.case, named.device) == ("toy", "fake")
+    assert named.options == {"recipe_name": "b", "nnodes": 1, "nproc": 2, "overrides": {}}
+
+
+VALUES = {
+    "case": ["toy", "glm", "gpt"], "recipe": ["tiny", "full"], "device": ["cpu", "fake"],
+    "world": ["1x1", "1x2", "2x8"], "bs": ["8", "16"], "lr": ["1e-4", "3e-4"], "gas": ["1", "2"],
+}  # fmt: skip
+
+
+@st.composite
+def _matrices(draw: st.DrawFn) -> dict[str, list[str]]:
+    names = draw(st.sets(st.sampled_from(list(VALUES)[1:]))) | {"case"}
+    return {
+        name: draw(st.lists(st.sampled_from(VALUES[name]), min_size=1, unique=True))
+        for name in draw(st.permutations(sorted(names)))
+    }
+
+
+def _text(axes: dict[str, list[str]]) -> str:
+    own = {"case", "recipe", "device", "world"}
+    lists = {name: f"{name}: [{', '.join(values)}]" for name, values in axes.items()}
+    fields = ", ".join(text for name, text in lists.items() if name not in own)
+    keys = [text for name, text in lists.items() if name in own]
+    return "runs:\n- {" + ", ".join([*keys, f"set: {{{fields}}}"]) + "}\n"
+
+
+def _point(entry: Entry) -> dict[str, str]:
+    said = entry.options | {"case": entry.case, "device": entry.device}
+    world = {"world": f"{said['nnodes']}x{said['nproc']}"} if "nnodes" in said else {}
+    found = {"case": said["case"], "recipe": said.get("recipe_name"), "device": said["device"]}
+    return {key: text for key, text in found.items() if text} | world | said["overrides"]
+
+
+@given(_matrices())
+def test_every_combination_is_there_once_under_a_name_of_its_own(
+    tmp_path_factory: pytest.TempPathFactory, axes: dict[str, list[str]]
+) -> None:
+    path = tmp_path_factory.mktemp("any") / "plan.yaml"
+    path.write_text(_text(axes))
+    entries = read_plan_file(path).entries
+    points = [tuple(_point(entry)[name] for name in axes) for entry in entries]
+    assert sorted(points) == sorted(itertools.product(*axes.values()))
+    assert len({entry.name.lower() for entry in entries}) == len(entries)
+
+
+@given(_matrices(), st.randoms())
+def test_an_entry_keeps_its_name_whatever_else_is_in_the_lists(
+    tmp_path_factory: pytest.TempPathFactory, axes: dict[str, list[str]], random: Random
+) -> None:
+    """Also in another order of keys and values; so its launches are found again."""
+    path = tmp_path_factory.mktemp("any") / "plan.yaml"
+    named = {}
+    less = {name: random.sample(values, random.randint(1, len(values)))
+            for name, values in axes.items()}  # fmt: skip
+    for lists in (axes, dict(reversed(less.items()))):
+        path.write_text(_text(lists))
+        found = {str(sorted(_point(x).items())): x.name for x in read_plan_file(path).entries}
+        named[len(named)] = found
+    assert named[1].items() <= named[0].items()
 
 
 def test_aliases_that_would_grow_are_refused_before_they_do(write: Write) -> None:
@@ -278,7 +405,13 @@ def test_other_folders_are_nobodys_attempts(folder: str) -> None:
 
 def test_the_shipped_plans_can_be_read() -> None:
     found = {path.name: read_plan_file(path) for path in sorted(PLANS.glob("*.yaml"))}
-    assert list(found) == ["demo.yaml", "gpt_reproduction.yaml"]
+    assert list(found) == ["batch_sizes.yaml", "demo.yaml", "gpt_reproduction.yaml"]
+    assert [entry.name for entry in found["batch_sizes.yaml"].entries] == [
+        "toy-tiny-bs_32-precision_fp32",
+        "toy-tiny-bs_32-precision_bf16",
+        "toy-tiny-bs_64-precision_fp32",
+        "toy-tiny-bs_64-precision_bf16",
+    ]
     assert [entry.name for entry in found["gpt_reproduction.yaml"].entries] == [
         "sp-bs8-fp32",
         "sp-bs16-fp16",
@@ -295,4 +428,6 @@ def test_the_shipped_plans_can_be_read() -> None:
 def test_the_documented_example_is_a_plan(parse: Callable[[str], PlanFile], page: str) -> None:
     guide = (PLANS.parent / "docs" / page).read_text(encoding="utf-8")
     plan = parse(guide.split("```yaml\n")[1].split("```")[0])
-    assert [entry.name for entry in plan.entries] == ["toy", "small-batch"]
+    worlds = [f"{world}-bs_{size}" for world in ("1x1", "1x2") for size in (8, 16)]
+    combined = [f"{case}-tiny-{rest}" for case in ("toy", "distilbert_sst2") for rest in worlds]
+    assert [entry.name for entry in plan.entries] == ["toy", "small-batch", *combined]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +14,7 @@ from trainmark.cli.output import say, say_faults, say_json
 from trainmark.cli.running import (
     from_here,
     launch_and_write,
+    launch_one,
     print_records,
     verdict_stands,
 )
@@ -89,24 +90,21 @@ def command(
     from trainmark.planning.plan import PASSED_OVER, resolve
     from trainmark.planning.plan_file import is_plan_file
 
-    settings = read_site(site)
-    if hosts is not None:
-        settings = settings.with_hosts(hosts)
     if device is None:  # the first that works is taken: say which do not
         say_faults(devices.load_all()[1])
     if is_plan_file(case):
         given = {
             "KEY=VALUE": overrides, "--recipe": recipe, "--nproc": nproc, "--repeat": repeat,
-            "--peak-tflops": peak_tflops, "--nnodes": nnodes, "--launcher": launcher,
-            "--detach": detach or None,
+            "--peak-tflops": peak_tflops, "--nnodes": nnodes, "--detach": detach or None,
         }  # fmt: skip
         _refuse_options(case, [name for name, value in given.items() if value not in (None, [])])
         choices = Choices(
             data=data, device=device, out=out, timeout_s=timeout, seed=seed,
-            sample_every_s=sample_every,
+            sample_every_s=sample_every, launcher=launcher, site=site, hosts=hosts,
         )  # fmt: skip
-        _run_plan_file(Path(case), choices, settings, dry_run=dry_run, as_json=as_json, quiet=quiet)
+        _run_plan_file(Path(case), choices, dry_run=dry_run, as_json=as_json, quiet=quiet)
         return
+    settings = read_site(site).with_hosts(hosts)
     plan = resolve(
         case,
         recipe_name=recipe,
@@ -202,32 +200,37 @@ def _run_once(plan: Plan, site: Site, *, as_json: bool, quiet: bool) -> None:
 
 
 def _run_plan_file(
-    path: Path, choices: Choices, site: Site, *, dry_run: bool, as_json: bool, quiet: bool
+    path: Path, choices: Choices, *, dry_run: bool, as_json: bool, quiet: bool
 ) -> None:
     """Run what is left of a plan file, print all of it, and end with its exit code."""
     from trainmark.data.generated import default_root
     from trainmark.launch import series
+    from trainmark.launch.earlier import estimate
     from trainmark.launch.progress import end_line
     from trainmark.launch.stopping import stop_signals_noted
     from trainmark.planning.plan_file import read_plan_file
+    from trainmark.report.files import write_missing
     from trainmark.report.series import series_json, series_table
     from trainmark.results.entries import exit_code
 
     file = read_plan_file(path)
-    entries = series.check(file, choices, generated_root=default_root())
-    plans = [entry.plan for entry in entries if dry_run and entry.plan and entry.to_launch]
+    entries = series.check(file, choices, engines=not dry_run, generated_root=default_root())
     if dry_run:
-        outcomes = [entry.outcome for entry in entries]
+        outcomes = [entry.outcome() for entry in entries]
+        left, seconds = series.expected(entries, file.order)
     else:
         with stop_signals_noted() as request:
             outcomes = series.run(
                 entries,
                 request,
-                launch=lambda plan, label: launch_and_write(
+                order=file.order,
+                launch=lambda plan, site, label: launch_one(
                     plan, request, site=site, label=label, quiet=quiet
                 ),
                 said=(lambda _: None) if quiet else end_line,
             )
+            for outcome in outcomes:
+                write_missing(outcome)
     outcomes = [
         replace(outcome, run_dir=outcome.run_dir and from_here(outcome.run_dir))
         for outcome in outcomes
@@ -235,10 +238,15 @@ def _run_plan_file(
     code = exit_code(outcomes)
     with verdict_stands():
         if as_json:
-            planned = [plan.model_dump(mode="json") for plan in plans]
-            say(series_json(outcomes, name=file.name, exit_code=code, plans=planned))
+            document = series_json(outcomes, name=file.name, exit_code=code)
+            if dry_run:
+                document["estimate"] = asdict(estimate(left, seconds))
+                document["plans"] = [plan.model_dump(mode="json") for _, plan in left]
+            say_json(document)
         else:
             typer.echo(series_table(outcomes))
+            if dry_run:
+                say(f"estimated time: {estimate(left, seconds)}")
     if code:
         raise typer.Exit(code)
 
@@ -253,7 +261,7 @@ def _refuse_options(path: str, given: list[str]) -> None:
         raise UsageError(
             f"{given[0]} does not go with a plan file",
             where=path,
-            rule="each run in the file says it for itself; for all of them there are "
-            "--data, --device, --out, --timeout, --seed and --sample-every",
+            rule="each run in the file says it for itself; for all of them there are --data, "
+            "--device, --launcher, --site, --hosts, --out, --timeout, --seed and --sample-every",
             remedy="write it under the runs it is meant for; docs/plans.md has the keys",
         )

@@ -26,29 +26,41 @@ def launch_and_write(
 ) -> list[Record]:
     """Launch as often as the plan says and write the pages; return the records.
 
-    They are fewer than the plan says where ``request`` came to hold a signal.
+    A failed launch does not stop the others. They are fewer than the plan says where ``request``
+    came to hold a signal.
     """
-    from trainmark import devices
-    from trainmark.launch.repeats import launch_all, launches
-    from trainmark.report.files import write_pages, write_repeats
+    from trainmark.launch.repeats import launches
+    from trainmark.launch.run_dir import refuse_used
+    from trainmark.report.files import write_repeats
 
-    here = plan.node_processes == 0
-    for one in devices.occupants(plan.device.vendor, plan.nproc) if here else ():
-        if one.computes:
-            say(f"trainmark: {one.said()}: figures of this run must not be quoted", err=True)
-    records = launch_all(
-        plan,
-        request,
-        site=site,
-        label=label,
-        quiet=quiet,
-        ended=lambda record, folder: write_pages([record], folder),
-    )
+    if plan.repeat_count > 1:
+        refuse_used(Path(plan.run_dir))
+    records = []
+    for single in launches(plan):
+        if request.signal_name is None:
+            records.append(launch_one(single, request, site=site, label=label, quiet=quiet))
     for record, single in zip(records, launches(plan), strict=False):
         _bring_back(record, Path(single.run_dir))
     if plan.repeat_count > 1 and records:
         write_repeats(records, Path(plan.run_dir))
     return records
+
+
+def launch_one(
+    single: Plan, request: StopRequest, *, site: Site, label: str, quiet: bool
+) -> Record:
+    """Do one launch and write its pages."""
+    from trainmark import devices
+    from trainmark.launch.repeats import launch_shown
+    from trainmark.report.files import write_pages
+
+    here = single.node_processes == 0
+    for one in devices.occupants(single.device.vendor, single.nproc) if here else ():
+        if one.computes:
+            say(f"trainmark: {one.said()}: figures of this run must not be quoted", err=True)
+    record = launch_shown(single, request, site=site, label=label, quiet=quiet)
+    write_pages([record], Path(single.run_dir))
+    return record
 
 
 def _bring_back(record: Record, folder: Path) -> None:

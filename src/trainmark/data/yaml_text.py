@@ -48,6 +48,11 @@ class Value:
         return f"{self.file}, line {self.line}"
 
     @property
+    def is_list(self) -> bool:
+        """Tell whether a list stands here, as ``items`` returns it."""
+        return self._kind == "seq"
+
+    @property
     def _kind(self) -> str:
         return str(self.node.tag).rpartition(":")[2]
 

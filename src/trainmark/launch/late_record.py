@@ -1,21 +1,27 @@
 """Find the launches whose record can still be written after launcher and keeper were killed.
 
-Distinguishes them from runs that are still running, have a record, or never began. Changes
-nothing: ``run_dir.finish_for_another`` writes the record.
+Distinguishes them from runs that are still running, have a record, or never began.
+``run_dir.finish_for_another`` writes the record.
 """
 
 from __future__ import annotations
 
+import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from trainmark.errors import RecordError
 from trainmark.launch import processes
+from trainmark.launch.run_dir import finish_for_another
 from trainmark.measure.events import LAUNCHER_FILE, EventFile
 from trainmark.planning.plan import PLAN_FILE, Plan
 from trainmark.results.record import RECORD_FILE
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+_KEEPER_PATIENCE_S = 60.0
+_POLL_S = 0.2
 
 
 def unrecorded(run: Path) -> list[Path]:
@@ -45,6 +51,24 @@ def launches_of_series(run: Path) -> list[Path]:
     found = [path.parent for path in run.glob(f"r*/{PLAN_FILE}")]
     numbered = [path for path in found if path.name[1:].isdecimal()]
     return sorted(numbered, key=lambda path: int(path.name[1:]))
+
+
+def finish_killed(folder: Path) -> None:
+    """Leave the record of a launch whose launcher was killed, unless it never began.
+
+    Waits while its keeper ends the ranks and writes the record.
+
+    Raises:
+        RecordError: its processes do not end.
+    """
+    deadline = time.monotonic() + _KEEPER_PATIENCE_S
+    while processes.is_running(Plan.read(folder).run_id):
+        if time.monotonic() > deadline:
+            raise RecordError("its processes do not end", where=str(folder), remedy="end them")
+        time.sleep(_POLL_S)
+    with suppress(RecordError):  # it never began, or it has a record by now
+        for launch in unrecorded(folder):
+            finish_for_another(launch)
 
 
 def _recorded(run: Path) -> RecordError:

@@ -1,15 +1,13 @@
-"""Launch a plan the planned number of times, one after another, with a progress line."""
+"""The launches of a plan, each with a progress line."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmark.launch import submission
 from trainmark.launch.launchers.names import LOCAL
 from trainmark.launch.local import launch
 from trainmark.launch.progress import Progress, end_line, progress_line
-from trainmark.launch.run_dir import refuse_used
 from trainmark.planning.plan import of_repeat
 
 if TYPE_CHECKING:
@@ -27,13 +25,29 @@ def launches(plan: Plan) -> list[Plan]:
     return [plan] if count == 1 else [of_repeat(plan, index + 1) for index in range(count)]
 
 
-def _launched(plan: Plan, site: Site, request: StopRequest, *, said: str, quiet: bool) -> Record:
-    """Launch once, on this machine or through the plan's launcher."""
-    progress = Progress(plan)
-    if plan.launcher == LOCAL:
+def launch_shown(
+    single: Plan, request: StopRequest, *, site: Site, label: str, quiet: bool
+) -> Record:
+    """Launch once, on this machine or through the plan's launcher, with a progress line.
+
+    Args:
+        site: settings of the plan's launcher.
+        label: start of the line.
+
+    Raises:
+        EnvironmentFault: the folder cannot be used; nothing was started.
+    """
+    progress, count = Progress(single), single.repeat_count
+    said = label if count == 1 else f"{label} {single.repeat_index}/{count}"
+    if single.launcher == LOCAL:
         show = (lambda: None) if quiet else progress_line(said, progress.poll)
-        return launch(plan, request, on_poll=show)
-    return submission.launch(plan, site, request, on_poll=shown(progress, said, quiet=quiet))
+        record = launch(single, request, on_poll=show)
+    else:
+        job_shown = shown(progress, said, quiet=quiet)
+        record = submission.launch(single, site, request, on_poll=job_shown)
+    if not quiet:
+        end_line(f"{said}: {record.status}")
+    return record
 
 
 def shown(progress: Progress, label: str, *, quiet: bool) -> Callable[[str], None]:
@@ -52,39 +66,3 @@ def shown(progress: Progress, label: str, *, quiet: bool) -> Callable[[str], Non
         line()
 
     return show
-
-
-def launch_all(
-    plan: Plan,
-    request: StopRequest,
-    *,
-    site: Site,
-    label: str,
-    quiet: bool,
-    ended: Callable[[Record, Path], None],
-) -> list[Record]:
-    """Launch a plan the planned number of times; a failed launch does not stop the others.
-
-    Args:
-        request: no further launch begins once it holds a signal.
-        site: settings of the plan's launcher.
-        label: start of the progress line.
-        ended: called with each record and its folder as soon as it is written.
-
-    Raises:
-        EnvironmentFault: the folder cannot be used; nothing was started.
-    """
-    count = plan.repeat_count
-    if count > 1:
-        refuse_used(Path(plan.run_dir))
-    records = []
-    for single in launches(plan):
-        if request.signal_name is not None:
-            break
-        said = label if count == 1 else f"{label} {single.repeat_index}/{count}"
-        record = _launched(single, site, request, said=said, quiet=quiet)
-        if not quiet:
-            end_line(f"{said}: {record.status}")
-        records.append(record)
-        ended(record, Path(single.run_dir))
-    return records

@@ -1,35 +1,40 @@
-"""Run the entries of a plan file one after another, except those already finished.
+"""Do the launches of a plan file one after another, except those already finished.
 
 Every entry is checked before the first starts. Entries that this machine cannot run are skipped
-with a reason. A failure does not stop the others; Ctrl-C does. An entry is finished if it has a
-record that passed, of the same work as planned now. A failed attempt stays in its folder; the
-next attempt gets a new one. Only one call at a time can work in a folder.
+with a reason. A failure does not stop the others; Ctrl-C does. Only one call at a time can work in
+a folder.
 """
 
 from __future__ import annotations
 
+import time
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 
-from trainmark.errors import EnvironmentFault, RecordError, TrainmarkError
-from trainmark.launch.repeats import launches
+from trainmark.errors import EnvironmentFault, TrainmarkError
+from trainmark.launch import submission
+from trainmark.launch.earlier import earlier_seconds, estimate, look_up, unusable
+from trainmark.launch.late_record import finish_killed
+from trainmark.launch.site import Site, read_site
 from trainmark.planning.capabilities import capable_vendor
 from trainmark.planning.plan import PLAN_FILE, RUNS_DIR, Plan, resolve
-from trainmark.planning.plan_file import attempt_name, attempt_number
+from trainmark.planning.plan_file import ROUNDS
 from trainmark.planning.requests import read_request
 from trainmark.results.entries import Outcome, State
 from trainmark.results.messages import render
-from trainmark.results.readings import differing, planned_work
-from trainmark.results.record import RECORD_FILE, read
+from trainmark.results.record import RECORD_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from trainmark.launch.earlier import Found, Seconds
     from trainmark.launch.stopping import StopRequest
+    from trainmark.planning.capabilities import Elsewhere
     from trainmark.planning.plan_file import Entry, PlanFile
     from trainmark.results.record import Record
 
@@ -42,34 +47,80 @@ class Choices:
 
     data: Path | None = None
     device: str | None = None
+    launcher: str | None = None
+    site: Path | None = None
+    hosts: Path | None = None
     out: Path | None = None
     timeout_s: float | None = None
     seed: int | None = None
     sample_every_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedEntry:
     """One entry, checked.
 
     Args:
-        outcome: its state before running: ``skipped``, ``kept``, or ``to run``.
-        plan: what to launch; None if it is skipped.
-        why_again: why the newest attempt does not count as finished.
+        plan: as resolved, in the folder of a first attempt.
+        site: settings of its launcher.
+        found: what there is of it, and what is missing.
+        skipped: why this machine cannot run it; it has neither plan nor launches then.
     """
 
-    outcome: Outcome
+    name: str
     plan: Plan | None = None
-    why_again: str | None = None
+    site: Site = field(default_factory=Site)
+    found: Found | None = None
+    skipped: str | None = None
 
     @property
-    def to_launch(self) -> bool:
-        """Tell whether there is anything left to do."""
-        return self.outcome.state == "to run"
+    def missing(self) -> list[Plan]:
+        """Return the plans of the launches to do."""
+        return self.found.missing if self.found else []
+
+    def outcome(self, *, over: bool = False, fault: str | None = None) -> Outcome:
+        """Return its outcome.
+
+        Args:
+            over: whether nothing more will be launched; else it is that before the first launch.
+            fault: why a launch of it could not begin.
+        """
+        if self.found is None or self.plan is None:
+            return Outcome(name=self.name, state="skipped", reason=self.skipped)
+        ended = [self.found.ended[number] for number in sorted(self.found.ended)]
+        done, wanted = len(ended), self.plan.repeat_count
+        fault = next((_why(record) for _, record in ended if not record.passed), fault)
+        state: State = "passed"
+        if not self.missing:
+            state = "kept"
+        elif not over:
+            state, fault = "to run", "; ".join([self.plan.case_key, *self.found.why_again])
+        elif fault is not None:
+            state = "failed"
+        elif done < wanted:
+            state, fault = "left", f"stopped after {done} of {wanted} launches"
+        anew = any(plan.repeat_index in self.found.ended for plan in self.missing)
+        return Outcome(
+            name=self.name, state=state, reason=fault, planned=wanted,
+            run_dir=self.found.run_dir if anew or state != "left" else None,
+            records=tuple(record for _, record in ended),
+            folders=tuple(folder for folder, _ in ended), fallen=tuple(self.found.fallen),
+        )  # fmt: skip
 
 
-def check(file: PlanFile, choices: Choices, *, generated_root: Path) -> list[CheckedEntry]:
+def _why(record: Record) -> str:
+    """Return why a launch did not pass."""
+    cause = record.cause and f": {' '.join(render(record.cause.message, 'en').split())}"
+    return record.status + (cause or "")
+
+
+def check(
+    file: PlanFile, choices: Choices, *, engines: bool = False, generated_root: Path
+) -> list[CheckedEntry]:
     """Resolve every entry; nothing is started.
+
+    Args:
+        engines: whether launchers look for what would stop the runs at their site.
 
     Raises:
         TrainmarkError: the first fault, with the file, line and name of its entry.
@@ -83,156 +134,159 @@ def check(file: PlanFile, choices: Choices, *, generated_root: Path) -> list[Che
             rule="the runs of a plan file need their own folder",
             remedy="choose another --out",
         )
-    return [_checked(entry, file, choices, base, generated_root) for entry in file.entries]
+    read_once, seen, entries = cache(read_site), set[tuple[Any, ...]](), []
+    for entry in file.entries:
+        try:
+            site = read_once(choices.site or entry.site or file.site).with_hosts(choices.hosts)
+            elsewhere = site.elsewhere(choices.launcher or entry.launcher or file.launcher)
+            checked = _checked(entry, file, choices, base=base, elsewhere=elsewhere,
+                               generated_root=generated_root)  # fmt: skip
+            if engines and elsewhere and checked.plan and checked.missing:
+                asked = elsewhere, checked.plan.nnodes, checked.plan.nproc, id(site)
+                if asked not in seen:
+                    engine = submission.launcher_of(site, elsewhere.launcher)
+                    engine.check(checked.plan, site)
+                seen.add(asked)
+        except TrainmarkError as fault:
+            where = ": ".join(filter(None, [f"{entry.where}, run {entry.name}", fault.where]))
+            raise type(fault)(
+                fault.what, where=where, rule=fault.rule, remedy=fault.remedy
+            ) from fault
+        entries.append(replace(checked, site=site))
+    return entries
 
 
 def _checked(
-    entry: Entry, file: PlanFile, choices: Choices, base: Path, generated_root: Path
+    entry: Entry,
+    file: PlanFile,
+    choices: Choices,
+    *,
+    base: Path,
+    elsewhere: Elsewhere | None,
+    generated_root: Path,
 ) -> CheckedEntry:
     data = choices.data or entry.data
-    asked: dict[str, Any] = {
-        "recipe_name": entry.recipe,
-        "overrides": entry.fields,
-        "nnodes": entry.nnodes,
-        "nproc": entry.nproc,
-        "repeat_count": entry.repeat,
-        "timeout_s": entry.timeout_s if choices.timeout_s is None else choices.timeout_s,
-        "seed": entry.seed if choices.seed is None else choices.seed,
-        "sample_every_s": (
-            entry.sample_every_s if choices.sample_every_s is None else choices.sample_every_s
-        ),
-        "peak_tflops": entry.peak_tflops,
-    }
+    given = {"timeout_s": choices.timeout_s, "seed": choices.seed,
+             "sample_every_s": choices.sample_every_s}  # fmt: skip
+    asked = entry.options | {name: value for name, value in given.items() if value is not None}
     try:
-        try:
-            request = read_request(entry.case, real_data=data is not None, **asked)
-            chosen = choices.device or entry.device
-            vendor = capable_vendor(request, chosen=chosen, default=file.device)
-        except EnvironmentFault as fault:
-            skipped = Outcome(name=entry.name, state="skipped", reason=fault.what)
-            return CheckedEntry(skipped)
-        plan = resolve(
-            entry.case,
-            data_dir=data,
-            device_name=vendor.name,
-            run_dir=base / entry.name,
-            generated_root=generated_root,
-            **asked,
-        )
-        return _looked_up(entry.name, plan)
-    except TrainmarkError as fault:
-        place = f"{entry.where}, run {entry.name}"
-        where = f"{place}: {fault.where}" if fault.where else place
-        raise type(fault)(fault.what, where=where, rule=fault.rule, remedy=fault.remedy) from fault
-
-
-def _looked_up(name: str, plan: Plan) -> CheckedEntry:
-    """Return an entry's state from its earlier attempts, the newest first."""
-    base = Path(plan.run_dir).parent
-    attempts = _numbered(base, name)
-    why_again = None
-    for number in sorted(attempts, reverse=True):
-        folder = attempts[number]
-        records, why_not = _finished(plan, folder)
-        if why_not is None:
-            kept = Outcome(name=name, state="kept", run_dir=folder, records=records)
-            return CheckedEntry(kept, plan)
-        why_again = why_again or f"{folder.name} {why_not}"
-    folder = base / attempt_name(name, max(attempts, default=0) + 1)
-    reason = f"{plan.case_key}; {why_again}" if why_again else plan.case_key
-    waiting = Outcome(name=name, state="to run", reason=reason, run_dir=folder)
-    return CheckedEntry(waiting, plan.model_copy(update={"run_dir": str(folder)}), why_again)
-
-
-def _numbered(base: Path, name: str) -> dict[int, Path]:
-    """Return the folders of earlier attempts by number, without empty folders."""
-    try:
-        paths = list(base.iterdir()) if base.exists() else []
-        numbers = {path: attempt_number(name, path.name) for path in paths}
-        return {
-            number: path
-            for path, number in numbers.items()
-            if number is not None and not (path.is_dir() and not any(path.iterdir()))
-        }
-    except OSError as error:
-        raise _unusable(base, error) from error
-
-
-def _unusable(base: Path, error: OSError) -> EnvironmentFault:
-    """Say that ``base`` cannot hold the runs of a plan file."""
-    return EnvironmentFault(
-        f"cannot be used as a folder: {error.strerror}",
-        where=str(base),
-        rule="each run of a plan file gets a folder in it",
-        remedy="choose another --out",
+        request = read_request(entry.case, real_data=data is not None, **asked)
+        chosen = choices.device or entry.device
+        vendor = capable_vendor(request, chosen=chosen, default=file.device, elsewhere=elsewhere)
+    except EnvironmentFault as fault:
+        return CheckedEntry(name=entry.name, skipped=fault.what)
+    plan = resolve(
+        entry.case,
+        data_dir=data,
+        device_name=vendor.name,
+        run_dir=base / entry.name,
+        elsewhere=elsewhere,
+        generated_root=generated_root,
+        **asked,
     )
+    found = look_up(entry.name, plan, Path(plan.run_dir).parent)
+    return CheckedEntry(name=entry.name, plan=plan, found=found)
 
 
-def _finished(plan: Plan, folder: Path) -> tuple[tuple[Record, ...], str | None]:
-    """Return the records of an attempt, or why it does not count as finished."""
-    wanted = planned_work(Plan.model_validate_json(plan.model_dump_json()))
-    records = []
-    for launch in launches(plan.model_copy(update={"run_dir": str(folder)})):
-        place = Path(launch.run_dir)
-        if not (place / RECORD_FILE).exists():
-            return (), "has no record"
-        try:
-            record = read(place)
-        except RecordError as error:
-            return (), f"cannot be read: {error.what}"
-        if not record.passed:
-            return (), f"did not pass: {record.status}"
-        there = planned_work(record.plan)
-        names = differing(wanted, there)
-        if names:
-            key = names[0]
-            return (), f"is other work: {key} was {there.get(key)!r}, is now {wanted.get(key)!r}"
-        records.append(record)
-    return tuple(records), None
+def expected(entries: Sequence[CheckedEntry], order: str) -> tuple[list[tuple[str, Plan]], Seconds]:
+    """Return the launches to do, each with its entry's name, and the seconds of earlier ones.
+
+    Args:
+        order: ``ROUNDS``: launch 1 of every entry goes before launch 2 of any, so that a drift of
+            the machine affects all alike. Else one entry goes after another.
+    """
+    left = [(entry.name, plan) for entry in entries for plan in entry.missing]
+    if order == ROUNDS:
+        left.sort(key=lambda turn: turn[1].repeat_index)
+    return left, earlier_seconds(dict(left), _base(entries)) if left else {}
 
 
 def run(
     entries: Sequence[CheckedEntry],
     request: StopRequest,
     *,
-    launch: Callable[[Plan, str], list[Record]],
+    order: str,
+    launch: Callable[[Plan, Site, str], Record],
     said: Callable[[str], None],
+    clock: Callable[[], float] = time.monotonic,
 ) -> list[Outcome]:
-    """Run all unfinished entries and return every entry's outcome.
+    """Do all launches that are left and return every entry's outcome.
 
     Args:
-        request: no further entry is launched once it holds a signal.
-        launch: runs a plan under a label and returns its records, fewer than planned if a
-            signal was noted in ``request``.
+        request: nothing further is launched once it holds a signal.
+        order: see ``expected``.
+        launch: does one launch at a site under a label and returns its record.
         said: called with a line for each entry that is not launched (the reason is in the
-            outcome), and with the reason why one is launched again.
+            outcome), with the reason why a launch is done again, and with the time that is left.
 
     Raises:
         EnvironmentFault: the folder of the runs cannot be used, or another call is at work
             there; nothing was started.
+        RecordError: processes of a killed launch still run there; nothing was started.
     """
     with ExitStack() as stack:
-        left = next((entry.plan for entry in entries if entry.plan and entry.to_launch), None)
-        if left is not None:
-            stack.enter_context(_alone(Path(left.run_dir).parent))
-            # Another call may have finished entries between the check and the lock.
-            entries = [
-                _looked_up(entry.outcome.name, entry.plan) if entry.plan else entry
-                for entry in entries
-            ]
-        outcomes = []
-        for number, entry in enumerate(entries, 1):
-            outcome, label = entry.outcome, f"{number}/{len(entries)} {entry.outcome.name}"
-            if entry.to_launch and request.signal_name is None:
-                outcome = _launched(entry, label, launch, said)
+        if any(entry.missing for entry in entries):
+            stack.enter_context(_alone(_base(entries)))
+            entries = _under_lock(entries, request, said)
+        known = {entry.name: entry for entry in entries}
+        labels = {name: f"{place}/{len(known)} {name}" for place, name in enumerate(known, 1)}
+        for name, entry in known.items():
+            for why in entry.found.why_again if entry.found else ():
+                said(f"{labels[name]}: {why}")
+            if not entry.missing:
+                said(f"{labels[name]}: {entry.outcome().state}")
+        left, seconds = expected(entries, order)
+        faults: dict[str, str] = {}
+        while left and request.signal_name is None:
+            said(f"estimated time: {estimate(left, seconds)}")
+            name, plan = left.pop(0)
+            entry, started = known[name], clock()
+            assert entry.found is not None
+            try:
+                record = launch(plan, entry.site, labels[name])
+            except (TrainmarkError, OSError) as fault:
+                said(f"{labels[name]}: failed: {fault}")
+                faults[name] = " ".join(str(fault).split())
+                left = [turn for turn in left if turn[0] != name]
             else:
-                if entry.to_launch:
-                    outcome = Outcome(
-                        name=outcome.name, state="left", reason="stopped before its turn"
-                    )
-                said(f"{label}: {outcome.state}")
-            outcomes.append(outcome)
-    return [_still_there(outcome) for outcome in outcomes]
+                entry.found.ended[plan.repeat_index] = Path(plan.run_dir), record
+                seconds.setdefault(name, []).append(clock() - started)
+        outcomes = [
+            _still_there(entry.outcome(over=True, fault=faults.get(name)))
+            for name, entry in known.items()
+        ]
+        for outcome in outcomes:
+            if outcome.state == "left":
+                said(f"{labels[outcome.name]}: left")
+    return outcomes
+
+
+def _base(entries: Sequence[CheckedEntry]) -> Path:
+    """Return the folder of the runs, which all entries share."""
+    return next(Path(entry.plan.run_dir).parent for entry in entries if entry.plan)
+
+
+def _under_lock(
+    entries: Sequence[CheckedEntry], request: StopRequest, said: Callable[[str], None]
+) -> list[CheckedEntry]:
+    """Return the entries as they are now that no other call is at work.
+
+    Another call may have finished some since the check, or have been killed at one. A job that it
+    submitted goes on without it and is waited for.
+    """
+    base, now = _base(entries), []
+    for entry in entries:
+        for folder in entry.found.fallen if entry.found else ():
+            if (folder / RECORD_FILE).exists():
+                continue
+            if (folder / submission.SITE_FILE).exists():
+                said(f"{entry.name}: waiting for the job submitted in {folder.relative_to(base)}")
+                submission.follow(*submission.attach(folder), request)
+            else:
+                finish_killed(folder)
+        found = look_up(entry.name, entry.plan, base) if entry.plan else None
+        now.append(replace(entry, found=found))
+    return now
 
 
 @contextmanager
@@ -249,7 +303,7 @@ def _alone(base: Path) -> Iterator[None]:
             remedy="wait for it, or choose another --out",
         ) from None
     except OSError as error:
-        raise _unusable(base, error) from error
+        raise unusable(base, error) from error
     try:
         yield
     finally:
@@ -259,37 +313,8 @@ def _alone(base: Path) -> Iterator[None]:
 
 
 def _still_there(outcome: Outcome) -> Outcome:
-    """Return an entry's outcome; failed if its folder was deleted while later entries ran."""
-    folder = outcome.run_dir
-    if outcome.state not in ("passed", "kept") or (folder is not None and folder.exists()):
+    """Return an entry's outcome; failed if a folder was deleted while later launches ran."""
+    there = all(folder.exists() for folder in outcome.folders)
+    if there or outcome.state not in ("passed", "kept"):
         return outcome
     return replace(outcome, state="failed", reason="its folder was deleted while other runs ran")
-
-
-def _launched(
-    entry: CheckedEntry,
-    label: str,
-    launch: Callable[[Plan, str], list[Record]],
-    said: Callable[[str], None],
-) -> Outcome:
-    """Launch one entry and return its outcome."""
-    assert entry.plan is not None
-    if entry.why_again:
-        folder = Path(entry.plan.run_dir)
-        said(f"{label}: {entry.why_again}; this attempt goes to {folder.name}")
-    try:
-        records = tuple(launch(entry.plan, label))
-    except (TrainmarkError, OSError) as fault:
-        said(f"{label}: failed: {fault}")
-        return replace(entry.outcome, state="failed", reason=" ".join(str(fault).split()))
-    fallen = next((record for record in records if not record.passed), None)
-    wanted = entry.plan.repeat_count
-    why: str | None = None
-    if fallen is not None:
-        why = fallen.status
-        if fallen.cause is not None:
-            why += f": {' '.join(render(fallen.cause.message, 'en').split())}"
-    elif len(records) < wanted:
-        why = f"stopped after {len(records)} of {wanted} launches"
-    state: State = "failed" if why else "passed"
-    return replace(entry.outcome, state=state, reason=why, records=records)

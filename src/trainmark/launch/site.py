@@ -189,8 +189,10 @@ class Site(Frozen):
             devices_per_node=self.devices_per_node,
         )
 
-    def with_hosts(self, file: Path) -> Site:
-        """Return these settings with another file of hosts."""
+    def with_hosts(self, file: Path | None) -> Site:
+        """Return these settings with another file of hosts, if there is one."""
+        if file is None:
+            return self
         return self.model_copy(update={"ssh": self.ssh.model_copy(update={"hosts": file})})
 
 

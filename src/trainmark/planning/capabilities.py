@@ -20,18 +20,26 @@ if TYPE_CHECKING:
     from trainmark.spec import Recipe
 
 
-def capable_vendor(request: Request, *, chosen: str | None, default: str) -> Vendor:
-    """Return the vendor that can run ``request`` here, each rank on a device or core of its own.
+def capable_vendor(
+    request: Request, *, chosen: str | None, default: str, elsewhere: Elsewhere | None = None
+) -> Vendor:
+    """Return the vendor that can run ``request``, each rank on a device or core of its own.
 
     Args:
         chosen: as for ``--device``, or ``accelerator``; none: the case key's hardware.
         default: the same, where neither says anything.
+        elsewhere: the machines of a launcher; None: this one.
 
     Raises:
         UsageError: no vendor is called so.
         EnvironmentFault: it is not here, has too few devices, or refuses the recipe.
     """
     wanted = chosen or case_key.vendor_of(request.hardware) or default
+    if elsewhere is not None:
+        by_site = elsewhere.device if wanted == ACCELERATOR else wanted
+        vendor = elsewhere.vendor(by_site) if by_site else _accelerator()
+        elsewhere.refuse_incapable(vendor, request)
+        return vendor
     names = [*devices.choices(), ACCELERATOR]
     if wanted not in names:
         raise UsageError(

@@ -1,13 +1,15 @@
 """Plan files: several runs in one YAML file, read and checked key by key.
 
-Owns the keys, their types and the names of entries. Must not know this machine: what a
-case, recipe or device is called is checked when the plan is resolved.
+Owns the keys, their types, the names of entries, and how lists in a run become entries. Must not
+know this machine: what a case, recipe or device is called is checked when the plan is resolved.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,48 +17,55 @@ from trainmark.data.yaml_text import Value, read
 from trainmark.errors import UsageError, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
 SUFFIXES = (".yaml", ".yml")
 ACCELERATOR = "accelerator"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _ATTEMPT = re.compile(r"(.+)-([0-9]+)")
+_WORLD = re.compile(r"([0-9]{1,4})x([0-9]{1,4})")
 _MOST_RUNS = 1_000
+_LONGEST_NAME = 100
+_LISTED = ("case", "recipe", "device", "world")  # may be lists, and so may the values of `set`
+ROUNDS = "rounds"  # launch 1 of every run, then launch 2 …
+_ORDERS = (ROUNDS, "runs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One run of a plan file; omitted keys are None.
+    """One run of a plan file.
 
     Args:
         name: its folder's name, unique in the file.
         where: file and line, for messages.
-        fields: recipe fields to change, as words.
+        options: further arguments of ``planning.plan.resolve`` by name, those that were given.
     """
 
     name: str
     where: str
     case: str
-    recipe: str | None = None
     data: Path | None = None
     device: str | None = None
-    nproc: int | None = None
-    nnodes: int | None = None
-    repeat: int | None = None
-    timeout_s: float | None = None
-    seed: int | None = None
-    sample_every_s: float | None = None
-    peak_tflops: float | None = None
-    fields: dict[str, str] = field(default_factory=dict)
+    launcher: str | None = None
+    site: Path | None = None
+    options: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanFile:
-    """Runs to launch one after another; ``device`` is the default for runs without one."""
+    """Runs to launch one after another.
+
+    Args:
+        device: for runs without one, as are launcher and site.
+        order: ``ROUNDS``: launch 1 of every run goes before launch 2 of any.
+    """
 
     name: str
-    device: str
-    out: Path | None
+    device: str = ACCELERATOR
+    launcher: str | None = None
+    site: Path | None = None
+    out: Path | None = None
+    order: str = ROUNDS
     entries: tuple[Entry, ...]
 
 
@@ -96,28 +105,57 @@ def _as_name(words: str) -> str:
     return "-".join(parts).lstrip("._-") or "plan"
 
 
+def _order(value: Value) -> str:
+    word = value.text()
+    if word not in _ORDERS:
+        way_out = nearest(word, _ORDERS)
+        raise UsageError(f"unknown order {word!r}", where=value.where, remedy=way_out)
+    return word
+
+
+def _world(value: Value) -> str:
+    """Return machines x ranks on each, without zeros in front."""
+    found = _WORLD.fullmatch(value.text())
+    if not found:
+        rule = "machines x ranks on each, as 2x8"
+        raise UsageError(f"{value.text()!r} is no world", where=value.where, rule=rule)
+    return f"{int(found[1])}x{int(found[2])}"
+
+
+def _path(value: Value) -> Path:
+    return Path(value.text())
+
+
 _TOP: dict[str, Callable[[Value], Any]] = {
     "name": _name,
     "device": Value.text,
-    "out": lambda value: Path(value.text()),
+    "launcher": Value.text,
+    "site": _path,
+    "out": _path,
+    "order": _order,
     "runs": Value.items,
 }
-_RUN: dict[str, Callable[[Value], Any]] = {
-    "name": _name,
-    "case": Value.text,
-    "recipe": Value.text,
-    "data": lambda value: Path(value.text()),
-    "device": Value.text,
-    "nproc": Value.whole,
-    "nnodes": Value.whole,
-    "repeat": Value.whole,
-    "timeout": Value.number,
-    "seed": Value.whole,
-    "sample_every": Value.number,
-    "peak_tflops": Value.number,
-    "set": lambda value: {key: item.word() for key, item in value.mapping().items()},
+_RUN: dict[str, tuple[str, Callable[[Value], Any]]] = {  # the argument of each key
+    "name": ("name", _name),
+    "case": ("case", Value.text),
+    "recipe": ("recipe_name", Value.text),
+    "data": ("data", _path),
+    "device": ("device", Value.text),
+    "launcher": ("launcher", Value.text),
+    "site": ("site", _path),
+    "world": ("world", _world),
+    "nproc": ("nproc", Value.whole),
+    "nnodes": ("nnodes", Value.whole),
+    "repeat": ("repeat_count", Value.whole),
+    "timeout": ("timeout_s", Value.number),
+    "seed": ("seed", Value.whole),
+    "sample_every": ("sample_every_s", Value.number),
+    "peak_tflops": ("peak_tflops", Value.number),
+    "set": ("overrides", Value.mapping),
 }
-_FIELD_OF_KEY = {"timeout": "timeout_s", "sample_every": "sample_every_s", "set": "fields"}
+
+
+_OF_ENTRY = ("name", "case", "data", "device", "launcher", "site")  # the others are for resolve
 
 
 def read_plan_file(path: Path) -> PlanFile:
@@ -126,7 +164,7 @@ def read_plan_file(path: Path) -> PlanFile:
     Raises:
         UsageError: with file and line: no YAML, an unknown key, a wrong type, a name twice.
     """
-    top = _known(read(path), _TOP)
+    top = {key: _TOP[key](item) for key, item in _known(read(path), _TOP).items()}
     if not top.get("runs"):
         raise UsageError(
             "there are no runs",
@@ -134,42 +172,79 @@ def read_plan_file(path: Path) -> PlanFile:
             rule="a plan file lists them under `runs:`",
             remedy="add a line `- case: toy` under it",
         )
-    if len(top["runs"]) > _MOST_RUNS:
-        raise UsageError(f"more than {_MOST_RUNS:,} runs", where=str(path))
-    entries = tuple(_entry(value) for value in top["runs"])
+    entries: list[Entry] = []
+    for value in top.pop("runs"):
+        entries += _entries(value, most=_MOST_RUNS - len(entries))
     _check_names(entries)
-    return PlanFile(
-        name=top.get("name") or _as_name(path.stem),
-        device=top.get("device") or ACCELERATOR,
-        out=top.get("out"),
-        entries=entries,
-    )
+    return PlanFile(**{"name": _as_name(path.stem)} | top, entries=tuple(entries))
 
 
-def _known(value: Value, keys: dict[str, Callable[[Value], Any]]) -> dict[str, Any]:
-    """Return the value of each key, converted to its type."""
+def _known(value: Value, keys: Collection[str]) -> dict[str, Value]:
+    """Return what stands under each key, none of them unknown."""
     found = value.mapping()
     for key, item in found.items():
         if key not in keys:
             raise UsageError(f"unknown key {key!r}", where=item.where, remedy=nearest(key, keys))
-    return {key: keys[key](item) for key, item in found.items()}
+    return found
 
 
-def _entry(value: Value) -> Entry:
-    known = _known(value, _RUN)
+def _entries(run: Value, *, most: int) -> Iterator[Entry]:
+    """Yield an entry for each combination of the lists in ``run``; the last varies fastest.
+
+    Names depend on the values of an entry alone: a value added to a list renames no other entry.
+    """
+    known = _known(run, _RUN)
     if "case" not in known:
         raise UsageError(
             "a run without a case",
-            where=value.where,
+            where=run.where,
             rule="each run names what it trains",
             remedy="add `case: NAME`; see `trainmark list cases`",
         )
-    words = [known["case"], known["recipe"]] if "recipe" in known else [known["case"]]
-    known.setdefault("name", _as_name("-".join(words))[:100])
-    return Entry(where=value.where, **{_FIELD_OF_KEY.get(key, key): known[key] for key in known})
+    if "world" in known and known.keys() & {"nnodes", "nproc"}:
+        rule = "`world: 2x8` says both"
+        raise UsageError("world beside nnodes or nproc", where=known["world"].where, rule=rule)
+    settings = known.pop("set").mapping() if "set" in known else {}
+    axes = {key: _members(item, _RUN[key][1], key in _LISTED) for key, item in known.items()}
+    axes |= {f"set {key}": _members(settings[key], Value.word, True) for key in sorted(settings)}
+    if math.prod(map(len, axes.values())) > most:
+        raise UsageError(f"more than {_MOST_RUNS:,} runs", where=run.where)
+    base = ("name",) if "name" in known else ("case", "recipe")
+    shown = [key for key in _LISTED if key in known and known[key].is_list and key not in base]
+    for values in product(*axes.values()):
+        point = dict(zip(axes, values, strict=True))
+        fields = {key: point.pop(f"set {key}") for key in settings}
+        words = [point[key] for key in (*base, *shown) if key in point]
+        words += [f"{key}_{fields[key]}" for key in sorted(fields) if settings[key].is_list]
+        given = {_RUN[key][0]: point[key] for key in point} | {"overrides": fields}
+        if "world" in given:
+            given["nnodes"], given["nproc"] = map(int, given.pop("world").split("x"))
+        given["name"] = _as_name("-".join(words))[:_LONGEST_NAME]
+        own = {key: given.pop(key) for key in _OF_ENTRY if key in given}
+        yield Entry(where=run.where, options=given, **own)
 
 
-def _check_names(entries: tuple[Entry, ...]) -> None:
+def _members(item: Value, read_one: Callable[[Value], Any], may_be_list: bool) -> list[Any]:
+    """Return the members of a list, or the one value that is no list, converted."""
+    if not (may_be_list and item.is_list):
+        return [read_one(item)]
+    found: dict[Any, Value] = {}
+    for member in item.items():
+        word = read_one(member)
+        if word in found:
+            raise UsageError(
+                f"{item.key} has {word} twice",
+                where=member.where,
+                rule=f"the first stands in line {found[word].line}",
+                remedy="name it once; `repeat: 2` launches a run twice",
+            )
+        found[word] = member
+    if not found:
+        raise UsageError(f"{item.key} is an empty list", where=item.where)
+    return list(found)
+
+
+def _check_names(entries: Sequence[Entry]) -> None:
     """Refuse two entries that would share a folder, on any file system."""
     seen: dict[str, Entry] = {}
     for entry in entries:

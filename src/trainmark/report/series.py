@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from pydantic_core import to_jsonable_python
 
 from trainmark.errors import EXIT_USAGE
+from trainmark.measure.stats import Launches, over_launches
 from trainmark.report import cells
 from trainmark.report.document import Block, Code, Grid, Paragraph, Table
 from trainmark.report.listing import sentence, trust_line
@@ -18,25 +18,31 @@ from trainmark.results.readings import value_of
 from trainmark.results.trust import trust_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from trainmark.results.entries import Outcome
     from trainmark.results.record import Record
 
-_HEADERS = ("run", "status", "final_result", "token/p/s", "final_loss", "mem")
+_HEADERS = (
+    "run", "status", "launches", "final_result", "interval", "quality", "token/p/s", "final_loss",
+    "mem",
+)  # fmt: skip
+_QUALITY = "quality"
 
 
 def series_table(outcomes: Sequence[Outcome], *, screen: Screen | None = None) -> str:
     """Return a table with a row an entry, then reasons, remarks and folders.
 
-    Figures are those of runs that passed, over several launches their median; ``/`` where
-    there is none. What holds for several entries is said once. No line is wider than the
-    screen, but for one with a folder.
+    Figures are those of runs that passed, over several launches their median, with its interval
+    for the result; ``/`` where there is none, and no column without any. What holds for several
+    entries is said once. No line is wider than the screen, but for one with a folder.
     """
     said = _grouped(pair for outcome in outcomes for pair in _said(outcome))
+    rows = [_row(outcome) for outcome in outcomes]
+    headers = [head for head in _HEADERS if any(row[head] != cells.NOTHING for row in rows)]
     blocks: list[Block] = [
-        Grid(Table(_HEADERS, tuple(map(_row, outcomes)))),
+        Grid(Table(tuple(headers), tuple(tuple(row[head] for head in headers) for row in rows))),
         *(Paragraph(f"{', '.join(names)}: {words}") for words, names in said.items()),
         *(Code(_place(outcome)) for outcome in outcomes if outcome.run_dir is not None),
     ]
@@ -47,8 +53,12 @@ def series_table(outcomes: Sequence[Outcome], *, screen: Screen | None = None) -
 
 def _said(outcome: Outcome) -> Iterator[tuple[str, str]]:
     """Yield the remarks on an entry, each with its launch: ``name`` or ``name/r2``."""
-    if outcome.reason and outcome.state != "to run":
+    if outcome.state == "to run":
+        return
+    if outcome.reason:
         yield f"{outcome.state}: {outcome.reason}", outcome.name
+    if outcome.fallen:
+        yield f"did not pass before: {', '.join(_fallen(outcome))}", outcome.name
     trust = trust_of(outcome.records)
     if trust is not None:
         yield f"trust: {trust_line(trust, 'en')}", outcome.name
@@ -96,51 +106,60 @@ def _place(outcome: Outcome) -> str:
     return f"{outcome.name}: {outcome.run_dir}"
 
 
-def series_json(
-    outcomes: Sequence[Outcome], *, name: str, exit_code: int, plans: Sequence[dict[str, Any]] = ()
-) -> str:
-    """Return all outcomes as one JSON document; ``plans`` are added in a dry run."""
-    document: dict[str, Any] = {
-        "plan": name,
-        "exit_code": exit_code,
-        "runs": [_entry(outcome) for outcome in outcomes],
+def series_json(outcomes: Sequence[Outcome], *, name: str, exit_code: int) -> dict[str, Any]:
+    """Return all outcomes as one JSON document."""
+    return {"plan": name, "exit_code": exit_code, "runs": [_entry(x) for x in outcomes]}
+
+
+def _row(outcome: Outcome) -> dict[str, str]:
+    result, loss, interval = _over(outcome), _over(outcome, "final_loss"), _interval(outcome)
+    row = dict.fromkeys(_HEADERS, cells.NOTHING) | {
+        "run": outcome.name,
+        "status": outcome.state,
+        "quality": cells.quality_and_target(_over(outcome, _QUALITY), _target(outcome)),
+        "token/p/s": cells.number(_over(outcome, "token/p/s")),
+        "mem": cells.memory(_over(outcome, "mem"), _over(outcome, "mem_total")),
     }
-    if plans:
-        document["plans"] = list(plans)
-    return json.dumps(document, ensure_ascii=False)
+    if outcome.planned > 1:
+        row["launches"] = f"{sum(x.passed for x in outcome.records)}/{outcome.planned}"
+    if result is not None:
+        row["final_result"] = f"{cells.number(result)} {_unit(outcome)}"
+    if interval is not None:
+        ends = " – ".join(map(cells.number, (interval.low, interval.high)))
+        row["interval"] = f"{ends} (range)" if interval.is_range else ends
+    return row | ({"final_loss": f"{loss:.3f}"} if loss is not None else {})
 
 
-def _row(outcome: Outcome) -> tuple[str, ...]:
-    result = _over(outcome, lambda record: value_of(record, "final_result"))
-    loss = _over(outcome, lambda record: value_of(record, "final_loss"))
-    return (
-        outcome.name,
-        outcome.state,
-        cells.NOTHING if result is None else f"{cells.number(result)} {_unit(outcome)}",
-        cells.number(_over(outcome, lambda record: value_of(record, "token/p/s"))),
-        cells.NOTHING if loss is None else f"{loss:.3f}",
-        cells.memory(
-            _over(outcome, lambda record: value_of(record, "mem")),
-            _over(outcome, lambda record: value_of(record, "mem_total")),
-        ),
-    )
+def _fallen(outcome: Outcome) -> list[str]:
+    """Return the folders of launches that did not pass: ``toy``, in a series ``toy/r2``."""
+    depth = 2 if outcome.planned > 1 else 1
+    return ["/".join(folder.parts[-depth:]) for folder in outcome.fallen]
+
+
+def _target(outcome: Outcome) -> float | None:
+    return outcome.records[0].quality.target if outcome.records else None
 
 
 def _entry(outcome: Outcome) -> dict[str, Any]:
-    result = _over(outcome, lambda record: value_of(record, "final_result"))
+    result = _over(outcome)
     return {
         "name": outcome.name,
         "status": outcome.state,
         "reason": outcome.reason,
         "run_dir": _text(outcome.run_dir),
+        "launches": outcome.planned,
         "run_ids": [record.run_id for record in outcome.records],
         "statuses": [record.status for record in outcome.records],
+        "did_not_pass_before": _fallen(outcome),
         "final_result": result,
         "final_result_unit": None if result is None else _unit(outcome),
-        "tokens_per_s_per_device": _over(outcome, lambda record: value_of(record, "token/p/s")),
+        "final_result_interval": to_jsonable_python(_interval(outcome)),
+        "quality": _over(outcome, _QUALITY),
+        "quality_target": _target(outcome),
+        "tokens_per_s_per_device": _over(outcome, "token/p/s"),
         "final_result_reason": next(filter(None, map(_no_result, outcome.records)), None),
-        "final_loss": _over(outcome, lambda record: value_of(record, "final_loss")),
-        "mem_bytes": _over(outcome, lambda record: value_of(record, "mem")),
+        "final_loss": _over(outcome, "final_loss"),
+        "mem_bytes": _over(outcome, "mem"),
         "findings": _once(x.as_dict() for record in outcome.records for x in record.findings),
         "trust": to_jsonable_python(trust_of(outcome.records)),
         "notes": _once(note.as_dict() for record in outcome.records for note in record.notes),
@@ -155,12 +174,24 @@ def _once(items: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-def _over(outcome: Outcome, read: Callable[[Record], float | None]) -> float | None:
-    """Return the median over an entry's launches; none unless all of them passed."""
+def _values(outcome: Outcome, name: str) -> list[float]:
+    """Return a figure, or the quality, of an entry's launches; none unless all of them passed."""
     if outcome.state not in ("passed", "kept"):
-        return None
-    values = [value for record in outcome.records if (value := read(record)) is not None]
+        return []
+    found = [x.quality.value if name == _QUALITY else value_of(x, name) for x in outcome.records]
+    return [value for value in found if value is not None]
+
+
+def _over(outcome: Outcome, name: str = "final_result") -> float | None:
+    """Return the median over an entry's launches."""
+    values = _values(outcome, name)
     return median(values) if values else None
+
+
+def _interval(outcome: Outcome) -> Launches | None:
+    """Return the result over several launches."""
+    values = _values(outcome, "final_result")
+    return over_launches(values) if len(values) > 1 else None
 
 
 def _unit(outcome: Outcome) -> str:

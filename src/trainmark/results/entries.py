@@ -25,14 +25,20 @@ class Outcome:
             it; ``left``: the series was stopped before it; ``to run``: in a dry run.
         reason: why it failed, was skipped or left, or what would run.
         run_dir: folder of its records; None if it was skipped.
-        records: one per launch; empty if nothing ran.
+        planned: number of launches.
+        records: one per launch that has ended; empty if nothing ran.
+        folders: of each record.
+        fallen: folders of earlier attempts of the same work that did not pass.
     """
 
     name: str
     state: State
     reason: str | None = None
     run_dir: Path | None = None
+    planned: int = 1
     records: tuple[Record, ...] = ()
+    folders: tuple[Path, ...] = ()
+    fallen: tuple[Path, ...] = ()
 
 
 def exit_code(outcomes: Iterable[Outcome]) -> int:

@@ -1,0 +1,197 @@
+"""What earlier launches left in folders: which of a plan file's are finished, and their times.
+
+A launch is finished if it has a record that passed, of the same work as planned now. Whatever did
+not pass stays in its folder. Launches that are missing go into a new one, the run's next attempt:
+``toy-2`` after ``toy``. So the finished launches of a series may lie in several attempts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from pydantic_core import to_jsonable_python
+
+from trainmark.devices.vendors.cpu import model_name, usable_cores
+from trainmark.errors import EnvironmentFault, RecordError
+from trainmark.launch.repeats import launches
+from trainmark.planning.plan import PLAN_FILE, RUNS_DIR, Plan
+from trainmark.planning.plan_file import attempt_name, attempt_number
+from trainmark.results.environment import machine_model
+from trainmark.results.readings import differing, planned_work
+from trainmark.results.record import RECORD_FILE, Record, read
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    Seconds = dict[str, list[float]]  # what launches took, by the name of their entry
+
+_MOST_FOLDERS = 1_000  # a plan is read in about 1 ms
+_MOST_NAMES = 3
+_MOST_RECORDS = 5  # of the same work, the newest
+
+
+@dataclass(slots=True, kw_only=True)
+class Found:
+    """What there is of an entry.
+
+    Args:
+        run_dir: folder of its newest attempt, or of the next if anything is missing.
+        ended: folder and record by number, of the launches that are finished.
+        missing: plans of the launches to do.
+        why_again: why launches are done again.
+        fallen: folders of launches of the same work that did not pass or left no record.
+    """
+
+    run_dir: Path
+    ended: dict[int, tuple[Path, Record]] = field(default_factory=dict)
+    missing: list[Plan] = field(default_factory=list)
+    why_again: list[str] = field(default_factory=list)
+    fallen: list[Path] = field(default_factory=list)
+
+
+def look_up(name: str, plan: Plan, base: Path) -> Found:
+    """Return what the folders of entry ``name`` in ``base`` hold of ``plan``.
+
+    Raises:
+        EnvironmentFault: ``base`` cannot be used as a folder.
+    """
+    attempts = _attempts(base, name)
+    following = base / attempt_name(name, max(attempts, default=0) + 1)
+    found, wanted = Found(run_dir=following), _work(plan)
+    for single in launches(plan.model_copy(update={"run_dir": str(following)})):
+        within = Path(single.run_dir).relative_to(following)  # r2, or nothing
+        again = []
+        for number in sorted(attempts, reverse=True):
+            folder = attempts[number] / within
+            if plan.repeat_count > 1 and not folder.exists():
+                continue  # this attempt was not for that launch, or was no series
+            record, fault, same_work = _judged(folder, wanted)
+            if record is not None and fault is None:
+                found.ended.setdefault(single.repeat_index, (folder, record))
+                continue
+            found.fallen += [folder] if same_work else []
+            again.append(
+                f"{folder.relative_to(base)} {fault}; this attempt goes to {following.name}"
+            )
+        if single.repeat_index not in found.ended:
+            found.missing.append(single)
+            found.why_again += again[:1]
+    if not found.missing:
+        holding = {x.parent if plan.repeat_count > 1 else x for x, _ in found.ended.values()}
+        found.run_dir = attempts[max(n for n, folder in attempts.items() if folder in holding)]
+    return found
+
+
+def _attempts(base: Path, name: str) -> dict[int, Path]:
+    """Return the folders of earlier attempts by number, without empty folders."""
+    try:
+        there = base.iterdir() if base.exists() else ()
+        found = {attempt_number(name, path.name): path for path in there}
+        return {n: x for n, x in found.items() if n and not (x.is_dir() and not any(x.iterdir()))}
+    except OSError as error:
+        raise unusable(base, error) from error
+
+
+def unusable(base: Path, error: OSError) -> EnvironmentFault:
+    """Say that ``base`` cannot hold the runs of a plan file."""
+    return EnvironmentFault(
+        f"cannot be used as a folder: {error.strerror}",
+        where=str(base),
+        rule="each run of a plan file gets a folder in it",
+        remedy="choose another --out",
+    )
+
+
+def _work(plan: Plan) -> dict[str, Any]:
+    """Return what launches of the same work have in common, as a file holds it."""
+    return dict(to_jsonable_python(planned_work(plan)))
+
+
+def _judged(folder: Path, wanted: dict[str, Any]) -> tuple[Record | None, str | None, bool]:
+    """Return a launch's record, why it does not count, and whether it is of the same work."""
+    try:
+        record = read(folder) if (folder / RECORD_FILE).exists() else None
+        there = _work(record.plan if record else Plan.read(folder))
+    except RecordError as error:
+        return None, f"cannot be read: {error.what}", False
+    except (OSError, ValueError):  # killed before it wrote its plan, or no run at all
+        return None, "has no record", False
+    names = differing(wanted, there)
+    if names:
+        was, now = there.get(names[0]), wanted.get(names[0])
+        return record, f"is other work: {names[0]} was {was!r}, is now {now!r}", False
+    if record is None or record.passed:
+        return record, None if record else "has no record", True
+    return record, f"did not pass: {record.status}", True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """How long some launches take.
+
+    Args:
+        known_s: those whose work ran before, by its median.
+        unknown: how many did not, by the name of their entry.
+        unknown_limit_s: sum of their time limits, at which launches are stopped.
+    """
+
+    launches: int
+    known_s: float
+    unknown: dict[str, int]
+    unknown_limit_s: float
+
+    def __str__(self) -> str:
+        unknown = sum(self.unknown.values())
+        known = self.launches - unknown
+        spent, limit = (timedelta(seconds=round(x)) for x in (self.known_s, self.unknown_limit_s))
+        said = [f"about {spent} for {known} of {self.launches} launches"] if known else []
+        if unknown:
+            names = ", ".join([*self.unknown][:_MOST_NAMES])
+            names += ", …" if len(self.unknown) > _MOST_NAMES else ""
+            said.append(f"unknown for {unknown} that never ran here ({names}), at most {limit} "
+                        "by their time limits")  # fmt: skip
+        return "; ".join(said) or "nothing is left to do"
+
+
+def estimate(left: Sequence[tuple[str, Plan]], seconds: Mapping[str, Sequence[float]]) -> Estimate:
+    """Return the time of the launches ``left``, each with its entry's name."""
+    unknown = [(name, plan) for name, plan in left if not seconds.get(name)]
+    return Estimate(
+        launches=len(left),
+        known_s=sum(median(seconds[name]) for name, _ in left if seconds.get(name)),
+        unknown=dict(Counter(name for name, _ in unknown)),
+        unknown_limit_s=sum(plan.recipe["timeout_s"] for _, plan in unknown),
+    )
+
+
+def earlier_seconds(plans: Mapping[str, Plan], base: Path) -> Seconds:
+    """Return what passed launches of the same work took, by the name of each plan.
+
+    Args:
+        base: the plans' folder. Launches elsewhere under ``./runs`` count too, if they ran on a
+            machine of this model with these processors.
+    """
+    here = {"machine": machine_model(), "cpu": model_name(), "cpu_cores": usable_cores()}
+    keys = {name: json.dumps(_work(plan), sort_keys=True) for name, plan in plans.items()}
+    found: dict[str, dict[str, float]] = {key: {} for key in keys.values()}  # by work and run id
+    levels = [f"{below}/{PLAN_FILE}" for below in ("*", "*/*", "*/*/*")]
+    files = [path for root in (base, RUNS_DIR) for level in levels for path in root.glob(level)]
+    files.sort(key=lambda path: path.stat().st_mtime_ns, reverse=True)
+    for folder in (path.parent for path in files[:_MOST_FOLDERS]):
+        try:
+            of_work = found.get(json.dumps(_work(Plan.read(folder)), sort_keys=True))
+            if of_work is None or len(of_work) >= _MOST_RECORDS:
+                continue
+            record = read(folder)
+        except (OSError, ValueError, RecordError):
+            continue  # none there yet, or of an older version
+        near = base in folder.parents or here.items() <= record.environment.items()
+        if record.passed and near and record.spans.wall_ns:
+            of_work[record.run_id] = record.spans.wall_ns / 1e9
+    return {name: list(found[key].values()) for name, key in keys.items()}
