@@ -16,7 +16,7 @@ from trainmark.errors import EnvironmentFault, RecordError, UsageError
 from trainmark.launch.contract import JobState
 from trainmark.launch.launchers import slurm
 from trainmark.launch.launchers.slurm import ENDED_FILE, LOG_FILE, Slurm, SlurmJob
-from trainmark.launch.site import Site, SlurmSite
+from trainmark.launch.site import ContainerSite, Site, SlurmSite
 from trainmark.planning.plan import Plan
 
 RECORDED = tomllib.loads((Path(__file__).parent / "slurm_outputs.toml").read_text())
@@ -72,6 +72,26 @@ def test_the_script_of_all_keys_is_golden(plan: Plan) -> None:
         interface="ib0", data=Path("/scratch/data"), master_port=31_000,
     )  # fmt: skip
     check_golden("slurm/all_keys.sh", Slurm().command(plan, told).script(Path(plan.run_dir)))
+
+
+@pytest.mark.parametrize("runtime", ["pyxis", "apptainer"])
+def test_the_scripts_of_containers_are_golden(plan: Plan, runtime: str) -> None:
+    box = ContainerSite(
+        image="registry.example/trainmark:1" if runtime == "pyxis" else "/images/trainmark.sif",
+        runtime=runtime, mounts=("/etc/hosts:/etc/hosts:ro",), python="python3",
+    )  # fmt: skip
+    command = Slurm().command(plan, site(container=box))
+    check_golden(f"slurm/{runtime}.sh", command.script(Path(plan.run_dir)))
+
+
+def test_slurms_own_container_is_pyxis(plan: Plan) -> None:
+    box = ContainerSite(image="a/b:1")
+    own, named = (
+        Slurm().command(plan, site(container=box.model_copy(update={"runtime": name})))
+        for name in (None, "pyxis")
+    )
+    assert own == named
+    assert "--container-image=a/b:1" in own.files["job.sh"]
 
 
 def test_the_command_is_a_pure_function(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:

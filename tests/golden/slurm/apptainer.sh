@@ -1,0 +1,33 @@
+mkdir -p /somewhere/run && cd /somewhere/run
+cat > job.sh <<'TRAINMARK_FILE'
+#!/bin/bash
+# Trainmark 20260102T030405Z-toy-abc123: one task on each of 2 nodes
+first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+address=$(scontrol show node --oneliner "$first" | sed -n 's/.* NodeAddr=\([^ ]*\).*/\1/p')
+export TRAINMARK_MASTER="${address:-$first}"
+trap : TERM
+srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpu-bind=none --mpi=none --kill-on-bad-exit=1 --wait=0 --label bash node.sh &
+while wait $!; code=$?; kill -0 $! 2>/dev/null; do :; done
+said=$(scontrol show job "$SLURM_JOB_ID" | grep -Eo '(Reason|PreemptTime)=[^ ]*')
+printf '%s\n' "$code" "$said" > job.ended
+exit "$code"
+TRAINMARK_FILE
+cat > node.sh <<'TRAINMARK_FILE'
+set -e
+export TRAINMARK_CONTAINER_IMAGE=/images/trainmark.sif
+set -- python3 -m trainmark.launch.node /somewhere/run --port 29500 --node-rank "$SLURM_NODEID" --master "$TRAINMARK_MASTER"
+set -e
+fail() { echo "container: $1" >&2; exit 2; }
+apptainer version >/dev/null
+test -e /etc/hosts || fail /etc/hosts' is not here'
+test -e /images/trainmark.sif || fail /images/trainmark.sif' is not here'
+test "$(id -u)" != 0 || fail 'root of this node would be root in the container: be another user, or name one in arguments'
+mkdir -p /somewhere/run
+TRAINMARK_CONTAINER_DIGEST=sha256:$(sha256sum </images/trainmark.sif | cut -d ' ' -f 1)
+TRAINMARK_CONTAINER_VERSION=$(apptainer version)
+export TRAINMARK_CONTAINER_DIGEST TRAINMARK_CONTAINER_VERSION
+set -- /images/trainmark.sif "$@"
+for path in /somewhere/cache/toy-0123456789abcdef; do test ! -e "$path" || set -- "--mount=type=bind,source=$path,target=$path,readonly" "$@"; done
+exec apptainer exec --pwd=/somewhere/run --env=PYTHONNOUSERSITE=1 --mount=type=bind,source=/etc/hosts,target=/etc/hosts,readonly --mount=type=bind,source=/somewhere/run,target=/somewhere/run "$@"
+TRAINMARK_FILE
+sbatch --parsable --job-name=20260102T030405Z-toy-abc123 --nodes=2 --ntasks=2 --ntasks-per-node=1 --no-requeue --chdir=/somewhere/run --output=log.job.txt --exclusive --mem=0 job.sh > job.id

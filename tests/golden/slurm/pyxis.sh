@@ -1,0 +1,20 @@
+mkdir -p /somewhere/run && cd /somewhere/run
+cat > job.sh <<'TRAINMARK_FILE'
+#!/bin/bash
+# Trainmark 20260102T030405Z-toy-abc123: one task on each of 2 nodes
+first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+address=$(scontrol show node --oneliner "$first" | sed -n 's/.* NodeAddr=\([^ ]*\).*/\1/p')
+export TRAINMARK_MASTER="${address:-$first}"
+trap : TERM
+srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpu-bind=none --mpi=none --kill-on-bad-exit=1 --wait=0 --label --container-image=registry.example/trainmark:1 --container-mounts=/etc/hosts:/etc/hosts:ro,/somewhere/cache/toy-0123456789abcdef:/somewhere/cache/toy-0123456789abcdef:ro,/somewhere/run:/somewhere/run --container-workdir=/somewhere/run --no-container-mount-home bash node.sh &
+while wait $!; code=$?; kill -0 $! 2>/dev/null; do :; done
+said=$(scontrol show job "$SLURM_JOB_ID" | grep -Eo '(Reason|PreemptTime)=[^ ]*')
+printf '%s\n' "$code" "$said" > job.ended
+exit "$code"
+TRAINMARK_FILE
+cat > node.sh <<'TRAINMARK_FILE'
+set -e
+export TRAINMARK_CONTAINER_IMAGE=registry.example/trainmark:1
+exec python3 -m trainmark.launch.node /somewhere/run --port 29500 --node-rank "$SLURM_NODEID" --master "$TRAINMARK_MASTER"
+TRAINMARK_FILE
+sbatch --parsable --job-name=20260102T030405Z-toy-abc123 --nodes=2 --ntasks=2 --ntasks-per-node=1 --no-requeue --chdir=/somewhere/run --output=log.job.txt --exclusive --mem=0 job.sh > job.id
