@@ -29,7 +29,7 @@ def name(run_id: str) -> str:
     Of a longer one the time and the end, for NAME-node-0-INDEX-xxxxx has at most 63 characters.
     """
     found = re.sub(r"[^a-z0-9]+", "-", f"tm-{run_id.lower()}").strip("-")
-    return found if len(found) <= 40 else re.sub("-+", "-", f"{found[:19]}-{found[-20:]}")
+    return found if len(found) <= 44 else re.sub("-+", "-", f"{found[:19]}-{found[-24:]}")
 
 
 def accelerators(plan: Plan, site: Site) -> dict[str, int]:
