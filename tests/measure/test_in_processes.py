@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 
+import psutil
 import pytest
 
 from trainmark.measure.in_processes import mapped, processes_for
@@ -54,3 +57,18 @@ def test_an_error_of_the_work_is_raised() -> None:
 def test_small_work_is_done_in_this_process() -> None:
     assert processes_for(0) == processes_for(100 << 20) == 1
     assert processes_for(1 << 40) >= 1
+
+
+def test_processes_end_with_the_one_that_started_them() -> None:
+    """Whether they have begun their work by then or not."""
+    code = (
+        "import time; from trainmark.measure.in_processes import mapped\n"
+        "list(mapped(time.sleep, [600, 600], processes=2))"
+    )
+    with subprocess.Popen([sys.executable, "-c", code]) as parent:
+        started = psutil.Process(parent.pid)
+        while len(children := started.children()) < 2:
+            assert parent.poll() is None
+        parent.kill()
+    _, alive = psutil.wait_procs(children, timeout=60)
+    assert alive == []

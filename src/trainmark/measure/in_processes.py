@@ -6,6 +6,7 @@ whatever the number of processes. Knows nothing of the work.
 
 from __future__ import annotations
 
+import os
 import signal
 from typing import TYPE_CHECKING, TypeVar
 
@@ -24,7 +25,8 @@ _BYTES_WORTH_A_PROCESS = 128 << 20
 
 def processes_for(size_bytes: int) -> int:
     """Return how many processes read ``size_bytes`` fastest: 1 means that this one does."""
-    return max(1, min(usable_cores(), size_bytes // _BYTES_WORTH_A_PROCESS))
+    worth = size_bytes // _BYTES_WORTH_A_PROCESS
+    return min(worth, usable_cores()) if worth > 1 else 1
 
 
 def mapped(
@@ -45,7 +47,8 @@ def mapped(
 
         try:
             # Not forked: the threads of this process could hold locks.
-            with ProcessPoolExecutor(processes, get_context("spawn"), _begin) as pool:
+            spawn, own = get_context("spawn"), (os.getpid(),)
+            with ProcessPoolExecutor(processes, spawn, _begin, own) as pool:
                 for found in pool.map(work, items):
                     yield found
                     done += 1
@@ -54,7 +57,9 @@ def mapped(
     yield from map(work, items[done:])
 
 
-def _begin() -> None:
+def _begin(parent: int) -> None:
     """Let a process end with the one that started it, which alone answers Ctrl-C."""
     die_with_parent()
+    if os.getppid() != parent:  # it ended before
+        os._exit(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
