@@ -82,6 +82,9 @@ def _job_ended(run: _Run) -> Ending | None:
         return Ending("oom", _cause("oom", message("job_out_of_memory", said=said, steps=steps)))
     if ending in ("failed", "unknown") and not any(node.events for node in run.timeline.nodes):
         return Ending("failed", _cause("job", message("job_failed", said=said)))
+    began = any(node.events and not node.finished for node in run.timeline.nodes)
+    if ending in ("failed", "unknown") and began and not _timed_out(run):
+        ending = "node_lost"  # the ranks of other nodes failed because of it
     lost, every = _lost_nodes(run), run.timeline.nodes
     nodes = ", ".join(map(str, lost)) or "?"
     ranks = compact(rank for node in every if node.number in lost for rank in node.ranks) or "?"
@@ -99,6 +102,10 @@ def _job_ended(run: _Run) -> Ending | None:
         return None
     status, kind, text = found[ending]
     return Ending(status, _cause(kind, text))
+
+
+def _timed_out(run: _Run) -> bool:
+    return run.events.get("stop", {}).get("reason") == "timeout"
 
 
 def _lost_nodes(run: _Run) -> list[int]:
