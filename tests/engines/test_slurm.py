@@ -227,6 +227,16 @@ def test_slurm_refuses_a_bad_value_before_the_run_begins(on_slurm, trainmark, tm
     assert not (tmp_path / "run").exists()
 
 
+def test_more_nodes_than_the_partition_has_are_refused_before_the_run_begins(
+    on_slurm, trainmark, tmp_path
+):
+    words = ("--launcher", "slurm", "--nnodes", "3", "--site", str(site_file(tmp_path)))
+    done = trainmark("run", "toy", *words, "--out", "run")
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "Slurm refused the job" in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
 def test_words_of_a_site_file_reach_slurm_as_they_are(on_slurm, trainmark, tmp_path):
     text = 'it\'s "ours" # $HOME `a` \\ %j'
     site = site_file(tmp_path, options={"comment": text})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import tomllib
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -427,10 +428,16 @@ def test_what_sbatch_refuses_is_refused_before_the_run_begins(plan: Plan, progra
     )
 
 
-def test_nodes_that_are_down_may_come_back(plan: Plan, programs: Path) -> None:
+@pytest.mark.parametrize(("nnodes", "refused"), [(2, False), (3, True)])
+def test_nodes_that_are_down_may_come_back(
+    plan: Plan, programs: Path, nnodes: int, refused: bool
+) -> None:
     said = "allocation failure: Requested node configuration is not available"
     stand_in(programs, "sbatch", f"echo '{said}' >&2; exit 1")
-    Slurm().check(plan, site())
+    stand_in(programs, "sinfo", 'printf "%s\\n" node0 node0 node1')  # in two partitions
+    many = plan.model_copy(update={"nnodes": nnodes})
+    with pytest.raises(EnvironmentFault) if refused else nullcontext():
+        Slurm().check(many, site())
 
 
 def test_a_start_leaves_the_jobs_number(plan: Plan, programs: Path, tmp_path: Path) -> None:

@@ -225,8 +225,12 @@ class Slurm:
         """Have sbatch try the options, and refuse what the script cannot do."""
         words = self.command(plan, site).argv[:-1]
         code, _, err = _ask(*words, "--test-only", given="#!/bin/sh\n")
-        # So it calls nodes that are down, too, for which a job would wait.
-        if code != 0 and "node configuration is not available" not in err:
+        if code != 0 and "node configuration is not available" in err:
+            # So it calls nodes that are down, too, for which a job would wait.
+            named = [f"--partition={site.slurm.partition}"] if site.slurm.partition else []
+            _, nodes, _ = _ask("sinfo", "--noheader", "--Node", "--format=%N", *named)
+            code = 0 if plan.nnodes <= len(set(nodes.split())) else code
+        if code != 0:
             said = [
                 line.removeprefix("sbatch: ").removeprefix("error: ") for line in err.split("\n")
             ]
