@@ -148,8 +148,8 @@ def nodes_line(record: Record, lang: str) -> str:
         words += [] if node["finished"] else [text("env.node_lost", lang)]
         said.setdefault(", ".join(words) or text("env.alike", lang), []).append(number)
     lines = [f"{compact(numbers)}{text('sep.colon', lang)}{x}" for x, numbers in said.items()]
-    lines += [text("env.clocks", lang, skew=f"{max(skews) - min(skews):.3f}")]
-    return cells.clean(text("sep.semicolon", lang).join(lines))
+    clocks = text("env.clocks", lang, skew=f"{max(skews) - min(skews):.3f}")
+    return cells.clean(text("sep.semicolon", lang).join([*shortened(lines, lang, str), clocks]))
 
 
 def _hardware(record: Record, lang: str) -> dict[str, str]:

@@ -86,7 +86,7 @@ def _job_ended(run: _Run) -> Ending | None:
     if ending in ("failed", "unknown") and began and not _timed_out(run):
         ending = "node_lost"  # the ranks of other nodes failed because of it
     lost, every = _lost_nodes(run), run.timeline.nodes
-    nodes = ", ".join(map(str, lost)) or "?"
+    nodes = compact(lost) or "?"
     ranks = compact(rank for node in every if node.number in lost for rank in node.ranks) or "?"
     found: dict[str, tuple[Status, str, Message]] = {
         "timed_out": ("timed_out", "job", message("job_timed_out", said=said, steps=steps)),
@@ -108,10 +108,10 @@ def _timed_out(run: _Run) -> bool:
     return run.events.get("stop", {}).get("reason") == "timeout"
 
 
-def _lost_nodes(run: _Run) -> list[int]:
+def _lost_nodes(run: _Run) -> set[int]:
     """Return the nodes that the engine calls lost, else those that did not report their end."""
-    silent = [node.number for node in run.timeline.nodes if not node.finished]
-    return sorted(run.events["job"]["lost"]) or silent
+    silent = {node.number for node in run.timeline.nodes if not node.finished}
+    return set(run.events["job"]["lost"]) or silent
 
 
 def _stopped(run: _Run) -> Ending | None:
