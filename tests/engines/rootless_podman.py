@@ -1,0 +1,170 @@
+"""Podman as a user without rights, with an image of this machine's own files.
+
+No registry is asked: the image is empty, and the machine's programs are mounted. As root, the tests
+run as ``nobody``, who needs no line in ``/etc/subuid``: a container then has one user.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import tempfile
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import trainmark
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+IMAGE = "localhost/trainmark-test:1"
+SOURCES = Path(trainmark.__file__).parents[1]
+_PROGRAMS = ("podman", "runc", "catatonit", "setpriv")
+_CATATONIT = Path("/usr/libexec/podman/catatonit")
+_FOLDERS = [path for path in ("/usr", "/lib", "/lib64", "/bin", "/etc") if Path(path).exists()]
+_IMPORTS = "import torch, trainmark.measure.worker"
+
+
+@dataclass
+class Rootless:
+    """A user, where its files are, and the interpreter that it may run."""
+
+    folder: Path
+    runtime: str = "runc"
+    python: str = ""
+    variables: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def prefix(self) -> tuple[str, ...]:
+        """The words before a command that run it as the user."""
+        if os.getuid():
+            return ()
+        user = pwd.getpwnam("nobody")
+        ids = (f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups")
+        return ("setpriv", *ids)
+
+    def ask(self, *words: str, given: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
+        """Run a command as the user."""
+        return subprocess.run(
+            [*self.prefix, *words], env=os.environ | self.variables, cwd="/", input=given,
+            capture_output=True, check=False,
+        )  # fmt: skip
+
+    def own(self, path: Path) -> Path:
+        """Give a file to the user."""
+        if not os.getuid():
+            user = pwd.getpwnam("nobody")
+            os.chown(path, user.pw_uid, user.pw_gid)
+        return path
+
+    def own_folder(self, name: str) -> Path:
+        """Return a new folder of the user."""
+        path = self.folder / name
+        path.mkdir()
+        return self.own(path)
+
+    def site(
+        self, path: Path, *, environment: dict[str, str], mounts: list[str], **container: object
+    ) -> Path:
+        """Write a site file for a container that has the machine's programs."""
+        told = {
+            "image": IMAGE,
+            "runtime": "podman",
+            "python": self.python,
+            "shared_memory": "1g",
+            "mounts": [*mounts, *self.programs()],
+        }
+        own = {"PYTHONPATH": self.variables["PYTHONPATH"], **environment}
+        path.write_text(json.dumps({"environment": own, "container": told | container}))
+        return path
+
+    def programs(self) -> list[str]:
+        """Return the mounts with this machine's programs, as far as the user may read them."""
+        folders = sorted({*_FOLDERS, str(SOURCES.parent), sys.prefix, sys.base_prefix})
+        readable = [one for one in folders if not self.ask("test", "-r", one).returncode]
+        return [f"{one}:{one}:ro" for one in readable]
+
+
+def why_not() -> str | None:
+    """Return why it cannot be tried here."""
+    lacking = [name for name in _PROGRAMS if not shutil.which(name)]
+    lacking += [str(_CATATONIT)] if not _CATATONIT.exists() else []
+    return f"{', '.join(lacking)} missing (make test-engines)" if lacking else None
+
+
+@contextmanager
+def rootless() -> Iterator[Rootless | str]:
+    """Set the user's podman up and take it down; yield why it does not work here instead."""
+    folder = Path(tempfile.mkdtemp(prefix="trainmark-podman-", dir="/tmp"))
+    user = Rootless(folder)
+    try:
+        for path in (folder, folder / "run"):
+            path.mkdir(exist_ok=True)
+            user.own(path).chmod(0o700)
+        user.variables = _variables(folder)
+        yield _fault(user) or user
+    finally:
+        with suppress(OSError, ValueError):  # what keeps the user's namespace
+            os.kill(int((folder / "run/libpod/tmp/pause.pid").read_text()), signal.SIGKILL)
+        shutil.rmtree(folder)
+
+
+def _variables(folder: Path) -> dict[str, str]:
+    storage, containers = folder / "storage.conf", folder / "containers.conf"
+    storage.write_text(
+        f'[storage]\ndriver = "vfs"\ngraphroot = "{folder}/store"\nrunroot = "{folder}/run/store"\n'
+        f'rootless_storage_path = "{folder}/store"\n'
+        '[storage.options.vfs]\nignore_chown_errors = "true"\n'
+    )
+    # Who may not raise limits cannot take podman's default ones.
+    containers.write_text(
+        '[containers]\ndefault_ulimits = ["nofile=1024:1024", "nproc=4096:4096"]\n'
+        '[engine]\nruntime = "runc"\ncgroup_manager = "cgroupfs"\nevents_logger = "file"\n'
+    )
+    return {
+        "HOME": str(folder),
+        "XDG_RUNTIME_DIR": str(folder / "run"),
+        "CONTAINERS_CONF": str(containers),
+        "CONTAINERS_STORAGE_CONF": str(storage),
+        "TRAINMARK_CACHE": str(folder / "cache"),
+        "PYTHONPATH": os.pathsep.join((str(SOURCES), sysconfig.get_path("purelib"))),
+    }
+
+
+def _fault(user: Rootless) -> str | None:
+    """Return why no container runs here; make the image and find the interpreter."""
+    made = user.ask("podman", "import", "-", IMAGE, given=_image())
+    if made.returncode:
+        return f"podman import: {made.stderr.decode().strip()}"
+    mounts = [f"--volume={one}" for one in user.programs()]
+    start = ("podman", "run", "--rm", "--network=host", "--env=PYTHONPATH", *mounts, IMAGE)
+    ran = user.ask(*start, "/usr/bin/true")
+    if ran.returncode:
+        return f"podman run: {ran.stderr.decode().strip()}"
+    for python in (sys.executable, "/usr/bin/python{}.{}".format(*sys.version_info[:2])):
+        probes = [(*words, python, "-c", _IMPORTS) for words in ((), start)]
+        if not any(user.ask(*words).returncode for words in probes):
+            user.python = python
+            return None
+    return "no interpreter with torch that a user without rights may start"
+
+
+def _image() -> bytes:
+    """Return an archive with the folders that a container must have."""
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w") as archive:
+        for name in ("tmp", "dev", "proc", "sys", "run", *(one.lstrip("/") for one in _FOLDERS)):
+            entry = tarfile.TarInfo(name)
+            entry.type, entry.mode = tarfile.DIRTYPE, 0o1777 if name == "tmp" else 0o755
+            archive.addfile(entry)
+    return content.getvalue()

@@ -1,0 +1,134 @@
+"""Runs in a container: podman, as a user without rights."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from engines.rootless_podman import IMAGE, rootless, why_not
+from real_runs import checked, ended, wait_for_fault
+from run_fixtures import CASES
+from trainmark.measure.events import JOB_EVENTS_FILE, EventFile
+
+if why_not():
+    pytest.skip(f"no podman here: {why_not()}", allow_module_level=True)
+
+
+@pytest.fixture(scope="module")
+def user():
+    with rootless() as found:
+        if isinstance(found, str):
+            pytest.skip(f"podman runs no container here: {found}")
+        yield found
+
+
+@pytest.fixture
+def work(user, request):
+    """A folder of the user that is the same in the container, with the pipes of a faulty rank."""
+    folder = user.own_folder(request.node.name)
+    for name in ("fifo", "go"):
+        os.mkfifo(folder / name)
+        user.own(folder / name)
+    return folder
+
+
+@pytest.fixture
+def run(user, work, started):
+    """Start ``trainmark run`` as the user; the ranks are in a container."""
+
+    def start(*words, case="faulty", **container):
+        faulty = {"TRAINMARK_CASE_PATH": str(CASES), "FAULT_FIFO": str(work / "fifo")}
+        mounts = [f"{work}:{work}"]
+        site = user.site(work / "site.yaml", environment=faulty, mounts=mounts, **container)
+        process, _ = started(
+            *words, "--device", "cpu", "--launcher", "local", "--site", str(site),
+            case=case, prefix=user.prefix, program=(user.python, "-m", "trainmark"), cwd=work,
+            RUN_DIR=str(work / "run"), **user.variables, **faulty,
+        )  # fmt: skip
+        return process, work / "run"
+
+    return start
+
+
+def containers_of(user):
+    return user.ask("podman", "ps", "--quiet").stdout.split()
+
+
+def test_distilbert_in_a_container(run, user):
+    process, run_dir = run(
+        "max_epochs=1", "target=none", "--nproc", "2", case="distilbert_sst2",
+        pip_index="https://me:hush-hush@pypi.org/simple",
+    )  # fmt: skip
+    code, out, err = ended(process)
+    assert code == 0, out + err
+    record = checked(run_dir)
+    assert (record.status, len(record.ranks), record.plan.launcher) == ("passed", 2, "container")
+    told = record.environment
+    digest = user.ask("podman", "image", "inspect", "--format", "{{.Digest}}", IMAGE).stdout
+    assert (told["container"], told["container_image"]) == ("podman", IMAGE)
+    assert told["container_digest"].rpartition("@")[2] == digest.decode().strip()
+    version = user.ask("podman", "version", "--format", "{{.Client.Version}}").stdout
+    assert told["container_version"] == version.decode().strip()
+    assert told["pip_index"] == "https://<credentials>@pypi.org/simple"
+    assert containers_of(user) == []
+    found = [event for event in EventFile(run_dir / JOB_EVENTS_FILE) if event["event"] == "job"]
+    assert [(one["phase"], one["ending"]) for one in found] == [
+        ("running", None), ("ended", "completed"),
+    ]  # fmt: skip
+    for path in run_dir.rglob("*"):
+        assert path.is_dir() or b"hush-hush" not in path.read_bytes(), path
+    assert {path.owner() for path in run_dir.rglob("*")} == {run_dir.owner()}
+
+
+def test_a_rank_that_raises_leaves_its_error(run):
+    process, run_dir = run("fault=raise")
+    code, _, _ = ended(process)
+    record = checked(run_dir)
+    assert (code, record.status) == (1, "failed")
+    assert (record.cause.kind, record.cause.type) == ("error", "ValueError")
+
+
+def test_ctrl_c_ends_the_container(run, user, work):
+    process, run_dir = run("fault=wait")
+    wait_for_fault(work / "fifo")
+    assert len(containers_of(user)) == 1
+    process.send_signal(signal.SIGINT)
+    code, _, _ = ended(process)
+    record = checked(run_dir)
+    assert (code, record.status) == (1, "interrupted")
+    assert (record.cause.kind, record.cause.signal) == ("signal", "SIGINT")
+    assert containers_of(user) == []
+
+
+def test_a_container_ends_with_a_killed_launcher(run, user, work, trainmark):
+    process, run_dir = run("fault=wait")
+    wait_for_fault(work / "fifo")
+    (container,) = containers_of(user)
+    process.kill()
+    user.ask("podman", "wait", container.decode())
+    assert containers_of(user) == []
+    attached = user.ask(user.python, "-m", "trainmark", "attach", str(run_dir))
+    assert attached.returncode == 1, attached.stderr
+    assert checked(run_dir).status in ("interrupted", "failed")
+
+
+def test_the_pasted_text_runs_the_same(run, user, work):
+    process, run_dir = run("--dry-run")
+    code, text, err = ended(process)
+    assert code == 0, err
+    assert not run_dir.exists()
+    pasted = user.ask("sh", given=text.encode())
+    assert pasted.returncode == 0, pasted.stderr
+    attached = user.ask(user.python, "-m", "trainmark", "attach", str(run_dir))
+    assert attached.returncode == 0, attached.stderr
+    assert checked(run_dir).status == "passed"
+
+
+def test_an_image_that_is_not_here_is_told_before_a_run(run):
+    process, run_dir = run(image="localhost/absent:1")
+    code, _, err = ended(process)
+    assert code == 2
+    assert "localhost/absent:1" in err
+    assert not run_dir.exists()

@@ -1,0 +1,102 @@
+"""The Containerfile: what it copies is there, and its versions are the tested ones."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+
+ROOT = Path(__file__).parents[2]
+TARGETS = ("cpu", "cuda")
+
+
+def instructions() -> list[list[str]]:
+    """Return the words of each instruction, lines joined and comments left out."""
+    text = (ROOT / "Containerfile").read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    joined = "\n".join(lines).replace("\\\n", " ").splitlines()
+    return [line.split(maxsplit=1) for line in joined if line.strip()]
+
+
+def stages() -> dict[str, list[list[str]]]:
+    """Return the instructions of each stage by its name, with those of the stage it is built on."""
+    found: dict[str, list[list[str]]] = {}
+    name = ""
+    for word, rest in instructions():
+        if word == "FROM":
+            source, _, name = rest.partition(" AS ")
+            found[name] = list(found.get(source, []))
+        elif name:
+            found[name].append([word, rest])
+    return found
+
+
+def of(stage: str, word: str) -> list[str]:
+    return [rest for name, rest in stages()[stage] if name == word]
+
+
+def lock() -> dict[str, str]:
+    lines = (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
+    pinned = [line.split("==") for line in lines if not line.startswith("#")]
+    return {name: version for name, version in pinned}  # noqa: C416 - a line without == fails
+
+
+def test_there_is_a_target_for_each_kind_of_device() -> None:
+    assert list(stages()) == ["base", *TARGETS]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_what_is_copied_is_there_and_not_ignored(target: str) -> None:
+    copied = {source for rest in of(target, "COPY") for source in rest.split()[:-1]}
+    assert copied == {"requirements.lock", "pyproject.toml", "README.md", "LICENSE", "src"}
+    ignored = (ROOT / ".containerignore").read_text(encoding="utf-8").splitlines()
+    assert ignored[1] == "*"
+    assert {line[1:] for line in ignored if line.startswith("!")} == copied
+    assert all((ROOT / name).exists() for name in copied)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_all_versions_are_those_of_the_lock(target: str) -> None:
+    runs = " ".join(of(target, "RUN"))
+    assert "pip install --requirement requirements.lock" in runs
+    assert "pip install --no-deps --no-build-isolation ." in runs
+    assert not re.search(r"==\s*\d|[\w-]+[<>~]=", runs)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    for needed in map(Requirement, project["dependencies"]):
+        assert needed.specifier.contains(lock()[needed.name]), needed
+
+
+def test_the_build_for_processors_has_the_version_of_the_lock() -> None:
+    (words,) = re.findall(r'"\$\((.*?)\)"', " ".join(of("cpu", "RUN")))
+    found = subprocess.run(shlex.split(words), cwd=ROOT, capture_output=True, text=True, check=True)
+    assert found.stdout == f"torch=={lock()['torch']}\n"
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_an_image_is_not_root_s_and_its_first_process_heeds_signals(target: str) -> None:
+    (user,) = of(target, "USER")
+    assert f"--uid 1000 {user}" in " ".join(of(target, "RUN"))
+    assert [word for word, _ in stages()[target]][-1] == "USER"
+    assert of(target, "ENTRYPOINT") == ['["tini", "-s", "--"]']
+    assert " tini " in " ".join(of(target, "RUN"))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_another_package_index_can_be_named(target: str) -> None:
+    order = [f"{word} {rest}" for word, rest in stages()[target]]
+    told = order.index("ARG PIP_INDEX_URL=https://pypi.org/simple")
+    assert told < min(place for place, text in enumerate(order) if "pip install" in text)
+
+
+def test_the_python_is_one_that_the_project_takes() -> None:
+    (tag,) = [rest.partition("=")[2] for word, rest in instructions() if word == "ARG"][:1]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    version = tag.partition("-")[0]
+    assert SpecifierSet(project["requires-python"]).contains(version)
+    assert f"Programming Language :: Python :: {version}" in project["classifiers"]
