@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from fakes import GOLDEN, FakeVendor, check_golden
 from trainmark import devices
 from trainmark.cli.app import main
-from trainmark.errors import DataError, EnvironmentFault, UsageError
+from trainmark.errors import DataError, EnvironmentFault, RecordError, UsageError
 from trainmark.launch import series, submission
 from trainmark.launch.earlier import estimate
 from trainmark.launch.stopping import StopRequest
@@ -411,17 +411,17 @@ def test_what_is_left_is_estimated_from_launches_of_the_same_work_alone(
     left, seconds = series.expected(entries, "rounds")
     assert [name for name, _ in left] == ["a", "b", "c", "a", "a"]
     assert seconds == {"a": [], "b": [], "c": []}
-    limits = 4 * entries[0].missing[0].recipe["timeout_s"] + 70
+    limits = 4 * entries[0].found.missing[0].recipe["timeout_s"] + 70
     nothing = estimate(left, seconds)
     assert (nothing.launches, nothing.known_s, nothing.unknown_limit_s) == (5, 0, limits)
     assert nothing.unknown == {"a": 3, "b": 1, "c": 1}
 
     go(text)
     told = [line for line in launcher.said if line.startswith("estimated time: ")]
-    assert told[0].startswith("estimated time: unknown for 5 that never ran here (a, b, c), at")
+    assert told[0].startswith("estimated time: unknown for 5 that never ran here, at")
     assert told[1].startswith("estimated time: about 0:00:20 for 2 of 4 launches; unknown for 2 ")
     assert told[2].startswith("estimated time: about 0:00:20 for 2 of 3 launches; unknown for 1 ")
-    assert told[2].endswith("(c), at most 0:01:10 by their time limits")
+    assert told[2].endswith("never ran here, at most 0:01:10 by their limits")
     assert told[3:] == [
         "estimated time: about 0:00:20 for 2 of 2 launches",
         "estimated time: about 0:00:10 for 1 of 1 launches",
@@ -438,7 +438,7 @@ def test_launches_elsewhere_count_only_on_a_machine_like_this(
 ) -> None:
     (entry,) = checked(tmp_path, "runs:\n- {case: toy, name: a}\n")
     made = leave(
-        entry.missing[0].model_copy(update={"run_dir": str(tmp_path / "runs/x")}), "passed"
+        entry.found.missing[0].model_copy(update={"run_dir": str(tmp_path / "runs/x")}), "passed"
     )
     assert series.expected([entry], "rounds")[1] == {"a": []}
     for name in ("model_name", "machine_model"):
@@ -458,9 +458,9 @@ def test_an_empty_folder_is_no_attempt_and_a_file_is_one(tmp_path: Path) -> None
     (tmp_path / "runs/plan/b").write_text("thesis")
     (tmp_path / "runs/plan/b-7").write_text("thesis")
     entries = checked(tmp_path, TWO)
-    assert [Path(entry.missing[0].run_dir).name for entry in entries] == ["a", "b-8"]
+    assert [Path(entry.found.missing[0].run_dir).name for entry in entries] == ["a", "b-8"]
     series_of_2 = checked(tmp_path, TWO.replace("name: b", "name: b, repeat: 2"))[1]
-    folders = [Path(plan.run_dir) for plan in series_of_2.missing]
+    folders = [Path(plan.run_dir) for plan in series_of_2.found.missing]
     assert folders == [tmp_path / "runs/plan/b-8/r1", tmp_path / "runs/plan/b-8/r2"]
 
 
@@ -598,7 +598,7 @@ def test_a_submitted_job_is_waited_for_and_its_launch_kept(
 ) -> None:
     """As after SIGKILL of the launcher, which an engine's job outlives."""
     text = "launcher: slurm\nruns:\n- {case: toy, name: a, device: cpu, repeat: 2}\n"
-    plan = checked(tmp_path, text)[0].missing[0]
+    plan = checked(tmp_path, text)[0].found.missing[0]
     folder = Path(plan.run_dir)
     folder.mkdir(parents=True)
     plan.save(folder)
@@ -619,8 +619,27 @@ def test_a_submitted_job_is_waited_for_and_its_launch_kept(
     (outcome,) = do(checked(tmp_path, text), launcher)
     assert attached == [folder]
     assert launcher.launched == ["a-2/r2"]
-    assert launcher.said[0] == "a: waiting for the job submitted in a/r1"
+    assert launcher.said[0] == "a: a/r1 is a submitted job: waiting"
     assert (outcome.state, outcome.folders[0], outcome.fallen) == ("passed", folder, ())
+
+
+def test_a_launch_killed_before_the_engine_had_it_holds_nobody_up(
+    tmp_path: Path, launcher: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "launcher: slurm\nruns:\n- {case: toy, name: a, device: cpu}\n"
+    plan = checked(tmp_path, text)[0].found.missing[0]
+    folder = Path(plan.run_dir)
+    folder.mkdir(parents=True)
+    plan.save(folder)
+    (folder / submission.SITE_FILE).write_text("{}")
+
+    def attach(folder: Path) -> tuple[Plan, str]:
+        raise RecordError("no job there")
+
+    monkeypatch.setattr(submission, "attach", attach)
+    (outcome,) = do(checked(tmp_path, text), launcher)
+    assert (outcome.state, launcher.launched) == ("passed", ["a-2"])
+    assert launcher.said[1] == "a: no job there"
 
 
 def test_a_vendors_refusal_is_a_reason(
@@ -760,7 +779,6 @@ def test_a_record_that_cannot_be_read_is_left_alone(
     (folder / "record.json").write_text("{}")
     (entry, _) = checked(tmp_path, TWO)
     assert (entry.outcome().state, entry.outcome().run_dir) == ("to run", folder.with_name("a-2"))
-    assert entry.found is not None
     assert entry.found.why_again[0].startswith("a cannot be read: not a record of this schema")
 
 

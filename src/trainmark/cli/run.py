@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -221,14 +222,9 @@ def _run_plan_file(
     else:
         with stop_signals_noted() as request:
             outcomes = series.run(
-                entries,
-                request,
-                order=file.order,
-                launch=lambda plan, site, label: launch_one(
-                    plan, request, site=site, label=label, quiet=quiet
-                ),
-                said=(lambda _: None) if quiet else end_line,
-            )
+                entries, request, order=file.order, said=(lambda _: None) if quiet else end_line,
+                launch=partial(launch_one, request=request, quiet=quiet),
+            )  # fmt: skip
             for outcome in outcomes:
                 write_missing(outcome)
     outcomes = [

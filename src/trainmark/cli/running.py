@@ -38,7 +38,7 @@ def launch_and_write(
     records = []
     for single in launches(plan):
         if request.signal_name is None:
-            records.append(launch_one(single, request, site=site, label=label, quiet=quiet))
+            records.append(launch_one(single, site, label, request=request, quiet=quiet))
     for record, single in zip(records, launches(plan), strict=False):
         _bring_back(record, Path(single.run_dir))
     if plan.repeat_count > 1 and records:
@@ -47,7 +47,7 @@ def launch_and_write(
 
 
 def launch_one(
-    single: Plan, request: StopRequest, *, site: Site, label: str, quiet: bool
+    single: Plan, site: Site, label: str, *, request: StopRequest, quiet: bool
 ) -> Record:
     """Do one launch and write its pages."""
     from trainmark import devices

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     Seconds = dict[str, list[float]]  # what launches took, by the name of their entry
 
 _MOST_FOLDERS = 1_000  # a plan is read in about 1 ms
-_MOST_NAMES = 3
 _MOST_RECORDS = 5  # of the same work, the newest
 
 
@@ -48,7 +47,7 @@ class Found:
         fallen: folders of launches of the same work that did not pass or left no record.
     """
 
-    run_dir: Path
+    run_dir: Path = Path()
     ended: dict[int, tuple[Path, Record]] = field(default_factory=dict)
     missing: list[Plan] = field(default_factory=list)
     why_again: list[str] = field(default_factory=list)
@@ -100,12 +99,8 @@ def _attempts(base: Path, name: str) -> dict[int, Path]:
 
 def unusable(base: Path, error: OSError) -> EnvironmentFault:
     """Say that ``base`` cannot hold the runs of a plan file."""
-    return EnvironmentFault(
-        f"cannot be used as a folder: {error.strerror}",
-        where=str(base),
-        rule="each run of a plan file gets a folder in it",
-        remedy="choose another --out",
-    )
+    what, rule = f"cannot be used as a folder: {error.strerror}", "each run gets a folder in it"
+    return EnvironmentFault(what, where=str(base), rule=rule, remedy="choose another --out")
 
 
 def _work(plan: Plan) -> dict[str, Any]:
@@ -149,13 +144,13 @@ class Estimate:
     def __str__(self) -> str:
         unknown = sum(self.unknown.values())
         known = self.launches - unknown
-        spent, limit = (timedelta(seconds=round(x)) for x in (self.known_s, self.unknown_limit_s))
+        spent = timedelta(seconds=round(self.known_s))
         said = [f"about {spent} for {known} of {self.launches} launches"] if known else []
         if unknown:
-            names = ", ".join([*self.unknown][:_MOST_NAMES])
-            names += ", …" if len(self.unknown) > _MOST_NAMES else ""
-            said.append(f"unknown for {unknown} that never ran here ({names}), at most {limit} "
-                        "by their time limits")  # fmt: skip
+            limit = timedelta(seconds=round(self.unknown_limit_s))
+            said.append(
+                f"unknown for {unknown} that never ran here, at most {limit} by their limits"
+            )
         return "; ".join(said) or "nothing is left to do"
 
 

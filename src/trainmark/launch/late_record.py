@@ -62,7 +62,7 @@ def finish_killed(folder: Path) -> None:
         RecordError: its processes do not end.
     """
     deadline = time.monotonic() + _KEEPER_PATIENCE_S
-    while processes.is_running(Plan.read(folder).run_id):
+    while not (folder / RECORD_FILE).exists() and processes.is_running(Plan.read(folder).run_id):
         if time.monotonic() > deadline:
             raise RecordError("its processes do not end", where=str(folder), remedy="end them")
         time.sleep(_POLL_S)

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 
-from trainmark.errors import EnvironmentFault, TrainmarkError
+from trainmark.errors import EnvironmentFault, RecordError, TrainmarkError
 from trainmark.launch import submission
-from trainmark.launch.earlier import earlier_seconds, estimate, look_up, unusable
+from trainmark.launch.earlier import Found, earlier_seconds, estimate, look_up, unusable
 from trainmark.launch.late_record import finish_killed
 from trainmark.launch.site import Site, read_site
 from trainmark.planning.capabilities import capable_vendor
@@ -32,9 +32,8 @@ from trainmark.results.record import RECORD_FILE
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from trainmark.launch.earlier import Found, Seconds
+    from trainmark.launch.earlier import Seconds
     from trainmark.launch.stopping import StopRequest
-    from trainmark.planning.capabilities import Elsewhere
     from trainmark.planning.plan_file import Entry, PlanFile
     from trainmark.results.record import Record
 
@@ -63,20 +62,15 @@ class CheckedEntry:
     Args:
         plan: as resolved, in the folder of a first attempt.
         site: settings of its launcher.
-        found: what there is of it, and what is missing.
-        skipped: why this machine cannot run it; it has neither plan nor launches then.
+        found: what there is of it, and what is missing; nothing if it is skipped.
+        skipped: why this machine cannot run it.
     """
 
     name: str
     plan: Plan | None = None
     site: Site = field(default_factory=Site)
-    found: Found | None = None
+    found: Found = field(default_factory=Found)
     skipped: str | None = None
-
-    @property
-    def missing(self) -> list[Plan]:
-        """Return the plans of the launches to do."""
-        return self.found.missing if self.found else []
 
     def outcome(self, *, over: bool = False, fault: str | None = None) -> Outcome:
         """Return its outcome.
@@ -85,13 +79,13 @@ class CheckedEntry:
             over: whether nothing more will be launched; else it is that before the first launch.
             fault: why a launch of it could not begin.
         """
-        if self.found is None or self.plan is None:
+        if self.plan is None:
             return Outcome(name=self.name, state="skipped", reason=self.skipped)
         ended = [self.found.ended[number] for number in sorted(self.found.ended)]
         done, wanted = len(ended), self.plan.repeat_count
         fault = next((_why(record) for _, record in ended if not record.passed), fault)
         state: State = "passed"
-        if not self.missing:
+        if not self.found.missing:
             state = "kept"
         elif not over:
             state, fault = "to run", "; ".join([self.plan.case_key, *self.found.why_again])
@@ -99,7 +93,7 @@ class CheckedEntry:
             state = "failed"
         elif done < wanted:
             state, fault = "left", f"stopped after {done} of {wanted} launches"
-        anew = any(plan.repeat_index in self.found.ended for plan in self.missing)
+        anew = any(plan.repeat_index in self.found.ended for plan in self.found.missing)
         return Outcome(
             name=self.name, state=state, reason=fault, planned=wanted,
             run_dir=self.found.run_dir if anew or state != "left" else None,
@@ -126,66 +120,53 @@ def check(
         TrainmarkError: the first fault, with the file, line and name of its entry.
         EnvironmentFault: the folder of the runs is a run itself.
     """
-    base = choices.out or file.out or RUNS_DIR / file.name
+    base = _out(file, choices)
     if (base / PLAN_FILE).exists():
-        raise EnvironmentFault(
-            "the folder is that of a single run",
-            where=str(base),
-            rule="the runs of a plan file need their own folder",
-            remedy="choose another --out",
-        )
+        raise EnvironmentFault("the folder is that of a single run", where=str(base),
+                               rule="the runs of a plan file need their own folder",
+                               remedy="choose another --out")  # fmt: skip
     read_once, seen, entries = cache(read_site), set[tuple[Any, ...]](), []
     for entry in file.entries:
         try:
             site = read_once(choices.site or entry.site or file.site).with_hosts(choices.hosts)
-            elsewhere = site.elsewhere(choices.launcher or entry.launcher or file.launcher)
-            checked = _checked(entry, file, choices, base=base, elsewhere=elsewhere,
-                               generated_root=generated_root)  # fmt: skip
-            if engines and elsewhere and checked.plan and checked.missing:
-                asked = elsewhere, checked.plan.nnodes, checked.plan.nproc, id(site)
+            checked = _checked(entry, file, choices, site, generated_root)
+            plan = checked.plan
+            if engines and plan and plan.node_processes and checked.found.missing:
+                asked = plan.launcher, plan.device.vendor, plan.nnodes, plan.nproc, id(site)
                 if asked not in seen:
-                    engine = submission.launcher_of(site, elsewhere.launcher)
-                    engine.check(checked.plan, site)
+                    submission.launcher_of(site, plan.launcher).check(plan, site)
                 seen.add(asked)
         except TrainmarkError as fault:
             where = ": ".join(filter(None, [f"{entry.where}, run {entry.name}", fault.where]))
-            raise type(fault)(
-                fault.what, where=where, rule=fault.rule, remedy=fault.remedy
-            ) from fault
-        entries.append(replace(checked, site=site))
+            told = {"where": where, "rule": fault.rule, "remedy": fault.remedy}
+            raise type(fault)(fault.what, **told) from fault
+        entries.append(checked)
     return entries
 
 
+def _out(file: PlanFile, choices: Choices) -> Path:
+    return choices.out or file.out or RUNS_DIR / file.name
+
+
 def _checked(
-    entry: Entry,
-    file: PlanFile,
-    choices: Choices,
-    *,
-    base: Path,
-    elsewhere: Elsewhere | None,
-    generated_root: Path,
+    entry: Entry, file: PlanFile, choices: Choices, site: Site, generated_root: Path
 ) -> CheckedEntry:
     data = choices.data or entry.data
     given = {"timeout_s": choices.timeout_s, "seed": choices.seed,
              "sample_every_s": choices.sample_every_s}  # fmt: skip
     asked = entry.options | {name: value for name, value in given.items() if value is not None}
+    elsewhere = site.elsewhere(choices.launcher or entry.launcher or file.launcher)
     try:
         request = read_request(entry.case, real_data=data is not None, **asked)
         chosen = choices.device or entry.device
         vendor = capable_vendor(request, chosen=chosen, default=file.device, elsewhere=elsewhere)
     except EnvironmentFault as fault:
-        return CheckedEntry(name=entry.name, skipped=fault.what)
-    plan = resolve(
-        entry.case,
-        data_dir=data,
-        device_name=vendor.name,
-        run_dir=base / entry.name,
-        elsewhere=elsewhere,
-        generated_root=generated_root,
-        **asked,
-    )
+        return CheckedEntry(name=entry.name, site=site, skipped=fault.what)
+    run_dir = _out(file, choices) / entry.name
+    plan = resolve(entry.case, data_dir=data, device_name=vendor.name, run_dir=run_dir,
+                   elsewhere=elsewhere, generated_root=generated_root, **asked)  # fmt: skip
     found = look_up(entry.name, plan, Path(plan.run_dir).parent)
-    return CheckedEntry(name=entry.name, plan=plan, found=found)
+    return CheckedEntry(name=entry.name, plan=plan, site=site, found=found)
 
 
 def expected(entries: Sequence[CheckedEntry], order: str) -> tuple[list[tuple[str, Plan]], Seconds]:
@@ -195,7 +176,7 @@ def expected(entries: Sequence[CheckedEntry], order: str) -> tuple[list[tuple[st
         order: ``ROUNDS``: launch 1 of every entry goes before launch 2 of any, so that a drift of
             the machine affects all alike. Else one entry goes after another.
     """
-    left = [(entry.name, plan) for entry in entries for plan in entry.missing]
+    left = [(entry.name, plan) for entry in entries for plan in entry.found.missing]
     if order == ROUNDS:
         left.sort(key=lambda turn: turn[1].repeat_index)
     return left, earlier_seconds(dict(left), _base(entries)) if left else {}
@@ -225,15 +206,15 @@ def run(
         RecordError: processes of a killed launch still run there; nothing was started.
     """
     with ExitStack() as stack:
-        if any(entry.missing for entry in entries):
+        if any(entry.found.missing for entry in entries):
             stack.enter_context(_alone(_base(entries)))
             entries = _under_lock(entries, request, said)
         known = {entry.name: entry for entry in entries}
         labels = {name: f"{place}/{len(known)} {name}" for place, name in enumerate(known, 1)}
         for name, entry in known.items():
-            for why in entry.found.why_again if entry.found else ():
+            for why in entry.found.why_again:
                 said(f"{labels[name]}: {why}")
-            if not entry.missing:
+            if not entry.found.missing:
                 said(f"{labels[name]}: {entry.outcome().state}")
         left, seconds = expected(entries, order)
         faults: dict[str, str] = {}
@@ -241,7 +222,6 @@ def run(
             said(f"estimated time: {estimate(left, seconds)}")
             name, plan = left.pop(0)
             entry, started = known[name], clock()
-            assert entry.found is not None
             try:
                 record = launch(plan, entry.site, labels[name])
             except (TrainmarkError, OSError) as fault:
@@ -276,15 +256,16 @@ def _under_lock(
     """
     base, now = _base(entries), []
     for entry in entries:
-        for folder in entry.found.fallen if entry.found else ():
-            if (folder / RECORD_FILE).exists():
-                continue
-            if (folder / submission.SITE_FILE).exists():
-                said(f"{entry.name}: waiting for the job submitted in {folder.relative_to(base)}")
-                submission.follow(*submission.attach(folder), request)
-            else:
-                finish_killed(folder)
-        found = look_up(entry.name, entry.plan, base) if entry.plan else None
+        for folder in entry.found.fallen:
+            submitted = (folder / submission.SITE_FILE).exists()
+            try:
+                if submitted and not (folder / RECORD_FILE).exists():
+                    said(f"{entry.name}: {folder.relative_to(base)} is a submitted job: waiting")
+                    submission.follow(*submission.attach(folder), request)
+            except RecordError as fault:  # killed before the engine had it
+                said(f"{entry.name}: {fault}")
+            finish_killed(folder)
+        found = look_up(entry.name, entry.plan, base) if entry.plan else entry.found
         now.append(replace(entry, found=found))
     return now
 
@@ -297,11 +278,9 @@ def _alone(base: Path) -> Iterator[None]:
         base.mkdir(parents=True, exist_ok=True)
         lock.acquire(blocking=False)
     except Timeout:
-        raise EnvironmentFault(
-            "another `trainmark run` of this plan is running there",
-            where=str(base),
-            remedy="wait for it, or choose another --out",
-        ) from None
+        what = "another `trainmark run` of this plan is running there"
+        remedy = "wait for it, or choose another --out"
+        raise EnvironmentFault(what, where=str(base), remedy=remedy) from None
     except OSError as error:
         raise unusable(base, error) from error
     try:

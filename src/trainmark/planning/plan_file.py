@@ -91,11 +91,8 @@ def attempt_number(name: str, folder: str) -> int | None:
 def _name(value: Value) -> str:
     name = value.text()
     if not _NAME.fullmatch(name):
-        raise UsageError(
-            f"name {name!r} is no name of a folder",
-            where=value.where,
-            rule="letters, digits, `.`, `_` and `-`, a letter or digit first, at most 100",
-        )
+        rule = "letters, digits, `.`, `_` and `-`, a letter or digit first, at most 100"
+        raise UsageError(f"name {name!r} is no name of a folder", where=value.where, rule=rule)
     return name
 
 
@@ -153,8 +150,6 @@ _RUN: dict[str, tuple[str, Callable[[Value], Any]]] = {  # the argument of each 
     "peak_tflops": ("peak_tflops", Value.number),
     "set": ("overrides", Value.mapping),
 }
-
-
 _OF_ENTRY = ("name", "case", "data", "device", "launcher", "site")  # the others are for resolve
 
 
@@ -166,12 +161,8 @@ def read_plan_file(path: Path) -> PlanFile:
     """
     top = {key: _TOP[key](item) for key, item in _known(read(path), _TOP).items()}
     if not top.get("runs"):
-        raise UsageError(
-            "there are no runs",
-            where=str(path),
-            rule="a plan file lists them under `runs:`",
-            remedy="add a line `- case: toy` under it",
-        )
+        rule, remedy = "a plan file lists them under `runs:`", "add a line `- case: toy` under it"
+        raise UsageError("there are no runs", where=str(path), rule=rule, remedy=remedy)
     entries: list[Entry] = []
     for value in top.pop("runs"):
         entries += _entries(value, most=_MOST_RUNS - len(entries))
@@ -195,12 +186,8 @@ def _entries(run: Value, *, most: int) -> Iterator[Entry]:
     """
     known = _known(run, _RUN)
     if "case" not in known:
-        raise UsageError(
-            "a run without a case",
-            where=run.where,
-            rule="each run names what it trains",
-            remedy="add `case: NAME`; see `trainmark list cases`",
-        )
+        remedy = "add `case: NAME`; see `trainmark list cases`"
+        raise UsageError("a run without a case", where=run.where, remedy=remedy)
     if "world" in known and known.keys() & {"nnodes", "nproc"}:
         rule = "`world: 2x8` says both"
         raise UsageError("world beside nnodes or nproc", where=known["world"].where, rule=rule)
@@ -232,12 +219,8 @@ def _members(item: Value, read_one: Callable[[Value], Any], may_be_list: bool) -
     for member in item.items():
         word = read_one(member)
         if word in found:
-            raise UsageError(
-                f"{item.key} has {word} twice",
-                where=member.where,
-                rule=f"the first stands in line {found[word].line}",
-                remedy="name it once; `repeat: 2` launches a run twice",
-            )
+            rule = f"it stands in line {found[word].line} already; `repeat: 2` launches a run twice"
+            raise UsageError(f"{item.key} has {word} twice", where=member.where, rule=rule)
         found[word] = member
     if not found:
         raise UsageError(f"{item.key} is an empty list", where=item.where)
@@ -250,18 +233,13 @@ def _check_names(entries: Sequence[Entry]) -> None:
     for entry in entries:
         other = seen.setdefault(entry.name.lower(), entry)
         if other is not entry:
-            raise UsageError(
-                f"a second run is called {entry.name}",
-                where=entry.where,
-                rule=f"the first stands at {other.where}; each has a folder of its own",
-                remedy="give it another `name:`",
-            )
+            rule = f"the first stands at {other.where}; each has a folder of its own"
+            raise UsageError(f"a second run is called {entry.name}", where=entry.where, rule=rule,
+                             remedy="give it another `name:`")  # fmt: skip
     for entry in entries:
         found = _ATTEMPT.fullmatch(entry.name.lower())
         if found and found[1] in seen and attempt_number(found[1], entry.name.lower()):
-            raise UsageError(
-                f"{entry.name} is what an attempt of {seen[found[1]].name} is called",
-                where=entry.where,
-                rule="attempts after the first are numbered: NAME-2, NAME-3",
-                remedy="give one of the two another `name:`",
-            )
+            what = f"{entry.name} is what an attempt of {seen[found[1]].name} is called"
+            rule = "attempts after the first are numbered: NAME-2, NAME-3"
+            remedy = "give one of the two another `name:`"
+            raise UsageError(what, where=entry.where, rule=rule, remedy=remedy)

@@ -24,10 +24,6 @@ if TYPE_CHECKING:
     from trainmark.results.entries import Outcome
     from trainmark.results.record import Record
 
-_HEADERS = (
-    "run", "status", "launches", "final_result", "interval", "quality", "token/p/s", "final_loss",
-    "mem",
-)  # fmt: skip
 _QUALITY = "quality"
 
 
@@ -40,7 +36,7 @@ def series_table(outcomes: Sequence[Outcome], *, screen: Screen | None = None) -
     """
     said = _grouped(pair for outcome in outcomes for pair in _said(outcome))
     rows = [_row(outcome) for outcome in outcomes]
-    headers = [head for head in _HEADERS if any(row[head] != cells.NOTHING for row in rows)]
+    headers = [head for head in rows[0] if any(row[head] != cells.NOTHING for row in rows)]
     blocks: list[Block] = [
         Grid(Table(tuple(headers), tuple(tuple(row[head] for head in headers) for row in rows))),
         *(Paragraph(f"{', '.join(names)}: {words}") for words, names in said.items()),
@@ -112,22 +108,24 @@ def series_json(outcomes: Sequence[Outcome], *, name: str, exit_code: int) -> di
 
 
 def _row(outcome: Outcome) -> dict[str, str]:
+    """Return the cells of a row by their headers."""
     result, loss, interval = _over(outcome), _over(outcome, "final_loss"), _interval(outcome)
-    row = dict.fromkeys(_HEADERS, cells.NOTHING) | {
+    none, ends = cells.NOTHING, ""
+    if interval is not None:
+        kind = " (range)" if interval.is_range else ""
+        ends = f"{cells.number(interval.low)} – {cells.number(interval.high)}{kind}"
+    passed = sum(record.passed for record in outcome.records)
+    return {
         "run": outcome.name,
         "status": outcome.state,
+        "launches": f"{passed}/{outcome.planned}" if outcome.planned > 1 else none,
+        "final_result": none if result is None else f"{cells.number(result)} {_unit(outcome)}",
+        "interval": ends or none,
         "quality": cells.quality_and_target(_over(outcome, _QUALITY), _target(outcome)),
         "token/p/s": cells.number(_over(outcome, "token/p/s")),
+        "final_loss": none if loss is None else f"{loss:.3f}",
         "mem": cells.memory(_over(outcome, "mem"), _over(outcome, "mem_total")),
     }
-    if outcome.planned > 1:
-        row["launches"] = f"{sum(x.passed for x in outcome.records)}/{outcome.planned}"
-    if result is not None:
-        row["final_result"] = f"{cells.number(result)} {_unit(outcome)}"
-    if interval is not None:
-        ends = " – ".join(map(cells.number, (interval.low, interval.high)))
-        row["interval"] = f"{ends} (range)" if interval.is_range else ends
-    return row | ({"final_loss": f"{loss:.3f}"} if loss is not None else {})
 
 
 def _fallen(outcome: Outcome) -> list[str]:
