@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 
 import pytest
 
@@ -75,6 +76,50 @@ def test_distilbert_on_two_nodes(run):
     assert said[-1] == ("ended", "completed")
     for node in (0, 1):
         assert (run_dir / f"events.node{node}.jsonl").exists()
+
+
+PLAN = """\
+launcher: slurm
+site: site.yaml
+device: cpu
+runs:
+- {name: a, case: faulty, world: 2x1, repeat: 2, set: {fault: hold}}
+- {name: big, case: faulty, world: 9x1}
+"""
+
+
+def test_a_plan_goes_on_after_kill_9_with_the_job_that_it_submitted(
+    on_slurm, fifo, tmp_path, monkeypatch
+):
+    go, runs = tmp_path / "go", tmp_path / "runs/plan"
+    site = json.loads(site_file(tmp_path).read_text())
+    (tmp_path / "site.yaml").write_text(json.dumps(site | {"nodes": 2}))
+    (tmp_path / "plan.yaml").write_text(PLAN)
+    monkeypatch.setenv("TRAINMARK_CACHE", str(tmp_path / "cache"))
+    command = [sys.executable, "-m", "trainmark", "run", "plan.yaml", "--json"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=tmp_path, stdout=pipe, stderr=pipe, text=True) as process:
+        wait_for_fault(fifo)
+        process.kill()
+    assert not (runs / "a/r1/record.json").exists()
+
+    with subprocess.Popen(command, cwd=tmp_path, stdout=pipe, stderr=pipe, text=True) as process:
+        try:
+            assert process.stderr is not None
+            assert "a/r1 is a submitted job" in process.stderr.readline()
+            go.write_text("")
+            wait_for_fault(fifo)
+            assert checked(runs / "a/r1").status == "passed"
+            go.write_text("")
+            out, err = process.communicate(timeout=120)
+        finally:
+            process.kill()
+    assert process.returncode == 0, err
+    done = {run["name"]: run for run in json.loads(out)["runs"]}
+    assert (done["a"]["status"], done["a"]["statuses"]) == ("passed", ["passed", "passed"])
+    assert done["a"]["run_ids"] == [checked(runs / name).run_id for name in ("a/r1", "a-2/r2")]
+    assert done["a"]["did_not_pass_before"] == []
+    assert done["big"]["reason"] == "9 nodes needed, the site has 2"
 
 
 def test_a_killed_rank_leaves_its_signal(run, fifo):
