@@ -237,6 +237,11 @@ def _found(job: str | None, *pods: str) -> list[dict[str, Any]]:
         ("jobset", ("succeeded", "running"), "running", "2 of 2 pods run"),
         ("jobset", ("failed", "running"), "running",
          "2 of 2 pods run; node 0: Error (exit code 1)"),
+        # The other pods may still write: with a failed job, until they are gone.
+        ("jobset_failed", ("failed", "running"), "running",
+         "2 of 2 pods run; node 0: Error (exit code 1)"),
+        ("trainjob", ("running", "again"), "running",
+         "2 of 2 pods run; node 1: Error (exit code 1)"),
         (None, ("running",), "running", "its pods are being deleted"),
     ],
 )  # fmt: skip
@@ -259,7 +264,8 @@ def test_a_job_that_goes_on(job: str, pods: tuple[str, ...], phase: Any, said: s
         ("jobset_failed", ("failed", "tainted"), "node_lost", None, (1,)),
         ("trainjob_deadline", ("-", "-"), "timed_out", None, ()),
         ("trainjob_runtime", (), "failed", None, ()),
-        ("trainjob", ("running", "again"), "failed", 1, ()),
+        ("trainjob", ("failed", "again"), "failed", 1, ()),
+        ("jobset_failed", ("silent", "failed"), "failed", 1, (0,)),
     ],
 )
 def test_how_a_job_ended(

@@ -122,7 +122,7 @@ def folder_of(word: str, runs: Path) -> Path:
     if Path(word).is_dir():
         return Path(word).absolute()
     for file in sorted(runs.rglob(JOB_FILE)):
-        if file.read_text(encoding="utf-8").strip() == word:
+        if word in file.read_text(encoding="utf-8").split():
             return file.parent.absolute()
     raise RecordError(
         f"no run directory and no job {word!r} below {runs}",

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 MANIFEST = "job.yaml"
 _COLLECTED = ".collected"  # in the run directory once the files of all nodes are
-_REFUSED = "the engine refused the job"  # so ``submit`` words each failure
 _INDEX = "batch.kubernetes.io/job-completion-index"
 # Why pods end, the gravest first: https://kubernetes.io/docs/concepts/workloads/pods/disruptions/
 # and pkg/kubelet in https://github.com/kubernetes/kubernetes, 2026-11-22.
@@ -52,7 +51,7 @@ class Kubernetes:
         try:
             _kubectl(site, "version")
         except EnvironmentFault as fault:
-            return fault.what.replace(_REFUSED, "no cluster answers")
+            return _unanswered(fault)
         return None
 
     def check(self, plan: Plan, site: Site) -> None:
@@ -117,7 +116,7 @@ class KubernetesJob:
         try:
             told = json.loads(_kubectl(self._site, "get", kinds, "-l", self._own, "-o", "json"))
         except EnvironmentFault as fault:
-            return replace(self._last, said=fault.what.replace(_REFUSED, "no cluster answers"))
+            return replace(self._last, said=_unanswered(fault))
         self._last = state_of(told["items"], self._plan.nnodes, self._ended)
         return self._last
 
@@ -178,7 +177,8 @@ def state_of(found: list[dict[str, Any]], nnodes: int, ended: dict[int, JobState
     if job.keys() & {"Completed=True", "Complete=True"}:
         return JobState(phase="ended", said="Completed", ending="completed", exit_code=0)
     boxes = [box for one in found for box in one.get("status", {}).get("containerStatuses", [])]
-    if "Failed=True" in job or any(box.get("restartCount") for box in boxes):
+    going = any(pod.phase == "running" and not pod.lost for pod in pods.values())
+    if not going and ("Failed=True" in job or any(box.get("restartCount") for box in boxes)):
         why = job.get("Failed=True", {"reason": "Failed", "message": "a pod was started again"})
         own = JobState(phase="ended", ending=_ENDINGS.get(why["reason"], "failed"))
         end = min(ended.values(), key=lambda pod: _GRAVEST_FIRST.index(pod.ending), default=own)
@@ -212,7 +212,7 @@ def _pod(found: dict[str, Any]) -> tuple[int, JobState]:
     elif box.get("ready") and "Ready=False" in told:  # so the cluster marks pods on silent machines
         state = JobState(phase="running", said=f"node {node} does not answer", lost=(node,))
     elif over or "running" in now:
-        state = JobState(phase="running")
+        state = JobState(phase="ended" if over else "running")
     return node, state
 
 
@@ -228,10 +228,15 @@ def _said(told: dict[str, Any]) -> str:
     return f"{told['reason']} ({more.strip()})" if more else str(told["reason"])
 
 
+def _unanswered(fault: EnvironmentFault) -> str:
+    """Return what ``kubectl`` said last, without how ``submit`` words each failure."""
+    last = fault.what.splitlines()[-1].removeprefix("the engine refused the job: ")
+    return f"no cluster answers: {last}"
+
+
 def _words(site: Site) -> list[str]:
-    own = site.kubernetes
-    context = ["--context", own.context] if own.context else []
-    return ["kubectl", *context, "--namespace", own.namespace]
+    context = ["--context", site.kubernetes.context] if site.kubernetes.context else []
+    return ["kubectl", *context, "--namespace", site.kubernetes.namespace]
 
 
 def _kubectl(site: Site, *words: str) -> str:

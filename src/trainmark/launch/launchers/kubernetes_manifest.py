@@ -47,12 +47,11 @@ def manifest(plan: Plan, site: Site) -> str:
     metadata = {"name": called, "labels": labels}
     documents = [(_jobset if own.kind == "jobset" else _trainjob)(plan, site, metadata)]
     if site.run_root is not None:
-        text = {PLAN_FILE: plan.model_dump_json(indent=2) + "\n"}
+        files = {PLAN_FILE: plan.model_dump_json(indent=2) + "\n"}
         documents.insert(0, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata,
-                             "immutable": True, "data": text})  # fmt: skip
-    return str(
-        yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
-    )
+                             "immutable": True, "data": files})  # fmt: skip
+    text = yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
+    return str(text)
 
 
 def _jobset(plan: Plan, site: Site, metadata: dict[str, Any]) -> dict[str, Any]:
@@ -65,13 +64,13 @@ def _jobset(plan: Plan, site: Site, metadata: dict[str, Any]) -> dict[str, Any]:
         "backoffLimit" if site.run_root is None else "backoffLimitPerIndex": 0,
         "template": {"metadata": {"labels": {**metadata["labels"]}}, "spec": pod},
     }  # fmt: skip
-    spec = {
-        "network": {"enableDNSHostnames": True, "subdomain": metadata["name"]},
-        "failurePolicy": {"maxRestarts": 0},
-        "replicatedJobs": [{"name": CONTAINER, "replicas": 1, "template": {"spec": job}}],
-    }
-    return {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": metadata,
-            "spec": spec}  # fmt: skip
+    return {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": metadata, "spec": {
+            "network": {"enableDNSHostnames": True, "subdomain": metadata["name"]},
+            "failurePolicy": {"maxRestarts": 0},
+            "replicatedJobs": [{"name": CONTAINER, "replicas": 1, "template": {"spec": job}}],
+        },
+    }  # fmt: skip
 
 
 def _trainjob(plan: Plan, site: Site, metadata: dict[str, Any]) -> dict[str, Any]:
@@ -81,17 +80,14 @@ def _trainjob(plan: Plan, site: Site, metadata: dict[str, Any]) -> dict[str, Any
     jobs = {"replicatedJobs": [{"name": CONTAINER, "template": patch}]}
     # The runtime says whether a container that failed is started again: it then does nothing.
     started = f"{run_dir_on_nodes(plan, site)}/.started.$JOB_COMPLETION_INDEX"
-    trainer = _run(plan, site, guard=f'mkdir "{started}" || exit 1\n') | {
-        "numNodes": plan.nnodes, "numProcPerNode": plan.nproc,
-        "resourcesPerNode": _resources(plan, site),
-    }  # fmt: skip
+    trainer = {"numNodes": plan.nnodes, "numProcPerNode": plan.nproc,
+               "resourcesPerNode": _resources(plan, site)}  # fmt: skip
     spec = {
         "runtimeRef": {"name": site.kubernetes.runtime},
-        "trainer": trainer,
-        "runtimePatches": [
-            {"manager": "trainmark/launcher", "trainingRuntimeSpec": {"template": {"spec": jobs}}}
-        ],
-    }
+        "trainer": _run(plan, site, guard=f'mkdir "{started}" || exit 1\n') | trainer,
+        "runtimePatches": [{"manager": "trainmark/launcher",
+                            "trainingRuntimeSpec": {"template": {"spec": jobs}}}],
+    }  # fmt: skip
     return {"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob",
             "metadata": metadata, "spec": spec}  # fmt: skip
 
