@@ -264,7 +264,6 @@ def test_a_job_that_goes_on(job: str, pods: tuple[str, ...], phase: Any, said: s
         ("jobset_failed", ("failed", "tainted"), "node_lost", None, (1,)),
         ("trainjob_deadline", ("-", "-"), "timed_out", None, ()),
         ("trainjob_runtime", (), "failed", None, ()),
-        ("trainjob", ("failed", "again"), "failed", 1, ()),
         ("jobset_failed", ("silent", "failed"), "failed", 1, (0,)),
     ],
 )
@@ -302,6 +301,15 @@ def test_a_pod_that_is_gone_is_remembered() -> None:
     state = state_of(_found("jobset_failed", "failed", "-"), 2, ended)
     assert (state.ending, state.lost) == ("node_lost", (1,))
     assert "node 1: DeletionByTaintManager (Taint manager: deleting" in state.said
+
+
+def test_a_deleted_job_had_failed_if_a_pod_had() -> None:
+    ended: dict[int, JobState] = {}
+    state_of(_found("trainjob", "running", "again"), 2, ended)
+    assert state_of(_found(None, "failed", "again"), 2, ended).phase == "running"
+    state = state_of([], 2, ended)
+    assert (state.phase, state.ending, state.exit_code) == ("ended", "failed", 1)
+    assert state.said == "Failed; node 1: Error (exit code 1)"
 
 
 # Calls of kubectl
@@ -386,13 +394,11 @@ def test_start_and_attach_name_the_same_job(cluster: Path, tmp_path: Path) -> No
         Kubernetes().attach(plan, site)
 
 
-def test_what_a_refused_job_left_is_deleted(cluster: Path, tmp_path: Path) -> None:
+def test_a_refused_job_is_told_in_the_engines_words(cluster: Path, tmp_path: Path) -> None:
     (cluster / "create.fails").write_text("error: quota exceeded\n")
     with pytest.raises(EnvironmentFault) as caught:
         _started(cluster, tmp_path, _APART)
     assert "quota exceeded" in caught.value.what
-    assert "delete" in _calls(cluster)[-1]
-    assert str(tmp_path / "run" / MANIFEST) in _calls(cluster)[-1]
 
 
 def test_states_are_asked_for_by_the_label_of_the_manifest(cluster: Path, tmp_path: Path) -> None:
@@ -408,6 +414,16 @@ def test_states_are_asked_for_by_the_label_of_the_manifest(cluster: Path, tmp_pa
     state = job.state()
     assert state.phase == "running"
     assert "Unable to connect" in state.said
+
+
+@pytest.mark.parametrize("pods", [("running", "again"), ("failed", "running", "running")])
+def test_a_pod_that_runs_again_is_ended(
+    cluster: Path, tmp_path: Path, pods: tuple[str, ...]
+) -> None:
+    _, _, job = _started(cluster, tmp_path, _SHARED)
+    (cluster / "get").write_text(json.dumps({"items": _found("trainjob", *pods)}))
+    assert job.state().phase == "running"
+    assert "delete" in _calls(cluster)[-1]
 
 
 def test_files_come_through_the_pods_logs_once(cluster: Path, tmp_path: Path) -> None:

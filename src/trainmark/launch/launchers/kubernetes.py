@@ -11,6 +11,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -81,13 +82,8 @@ class Kubernetes:
         return Command(argv=argv, files={MANIFEST: manifests.manifest(plan, site)}, prints_job=True)
 
     def start(self, command: Command, plan: Plan, site: Site) -> KubernetesJob:
-        """Create what the manifest says; on failure delete what was created of it."""
-        try:
-            submit(command, Path(plan.run_dir))
-        except EnvironmentFault:
-            with suppress(EnvironmentFault):  # the first fault is the one to tell
-                _delete(plan, site)
-            raise
+        """Create what the manifest says."""
+        submit(command, Path(plan.run_dir))
         return self.attach(plan, site)
 
     def attach(self, plan: Plan, site: Site) -> KubernetesJob:
@@ -111,13 +107,20 @@ class KubernetesJob:
         self._logs: dict[int, subprocess.Popen[str]] = {}
 
     def state(self) -> JobState:
-        """Return where it is now; while the cluster does not answer, where it was."""
+        """Return where it is now; while the cluster does not answer, where it was.
+
+        A job with a pod that runs again, as the runtime of a TrainJob may want it, is deleted.
+        """
         kinds = f"{self.id.partition('/')[0]},pods"
         try:
             told = json.loads(_kubectl(self._site, "get", kinds, "-l", self._own, "-o", "json"))
         except EnvironmentFault as fault:
             return replace(self._last, said=_unanswered(fault))
         self._last = state_of(told["items"], self._plan.nnodes, self._ended)
+        pods = [one["status"] for one in told["items"] if one["kind"] == "Pod"]
+        boxes = [box for pod in pods for box in pod.get("containerStatuses", [])]
+        if len(pods) > self._plan.nnodes or any(box.get("restartCount") for box in boxes):
+            self.cancel()
         return self._last
 
     def cancel(self) -> None:
@@ -153,11 +156,10 @@ class KubernetesJob:
     def _log(self, node: int) -> subprocess.Popen[str]:
         """Start to read the log of a node's pod until it ends."""
         which = ("-l", f"{self._own},{_INDEX}={node}", "-c", manifests.CONTAINER, "--tail=-1")
-        return subprocess.Popen(
+        return subprocess.Popen(  # in a session of its own, so that no Ctrl-C ends it
             [*_words(self._site), "logs", *which, "--follow", "--request-timeout=300s"],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            text=True, errors="replace", start_new_session=True,  # no Ctrl-C ends it
-        )  # fmt: skip
+            text=True, errors="replace", start_new_session=True)  # fmt: skip
 
 
 def state_of(found: list[dict[str, Any]], nnodes: int, ended: dict[int, JobState]) -> JobState:
@@ -167,27 +169,28 @@ def state_of(found: list[dict[str, Any]], nnodes: int, ended: dict[int, JobState
         found: the job and its pods, as ``kubectl get -o json`` lists them.
         ended: how pods failed, by node; the call adds to it, for they may be deleted soon.
     """
-    pods = dict(sorted(_pod(one) for one in found if one["kind"] == "Pod"))
+    states = sorted((_pod(one) for one in found if one["kind"] == "Pod"), key=itemgetter(0))
+    pods = [pod for _, pod in states]
     job = next((_conditions(one) for one in found if one["kind"] != "Pod"), None)
-    if job is None:
-        gone = JobState(phase="ended", said="it was deleted", ending="cancelled")
-        return JobState(phase="running", said="its pods are being deleted") if pods else gone
-    ended |= {node: pod for node, pod in pods.items() if pod.ending} | ended
-    lost = tuple(sorted({node for pod in (*pods.values(), *ended.values()) for node in pod.lost}))
-    if job.keys() & {"Completed=True", "Complete=True"}:
+    if job is None and pods:
+        return JobState(phase="running", said="its pods are being deleted")
+    ended |= {node: pod for node, pod in states if pod.ending} | ended
+    lost = tuple(sorted({node for pod in (*pods, *ended.values()) for node in pod.lost}))
+    if job is None and not ended:
+        return JobState(phase="ended", said="it was deleted", ending="cancelled")
+    told = {"Failed=True": {"reason": "Failed"}} if job is None else job
+    if told.keys() & {"Completed=True", "Complete=True"}:
         return JobState(phase="ended", said="Completed", ending="completed", exit_code=0)
-    boxes = [box for one in found for box in one.get("status", {}).get("containerStatuses", [])]
-    going = any(pod.phase == "running" and not pod.lost for pod in pods.values())
-    if not going and ("Failed=True" in job or any(box.get("restartCount") for box in boxes)):
-        why = job.get("Failed=True", {"reason": "Failed", "message": "a pod was started again"})
+    if "Failed=True" in told and not any(pod.phase == "running" and not pod.lost for pod in pods):
+        why = told["Failed=True"]
         own = JobState(phase="ended", ending=_ENDINGS.get(why["reason"], "failed"))
         end = min(ended.values(), key=lambda pod: _GRAVEST_FIRST.index(pod.ending), default=own)
         return replace(end, said="; ".join(filter(None, [_said(why), end.said])), lost=lost)
-    waits = [pod for pod in pods.values() if pod.phase == "waiting"]
+    waits = [pod for pod in pods if pod.phase == "waiting"]
     said = [f"{len(pods) - len(waits)} of {nnodes} pods run"]
-    said += [_said(job["Suspended=True"])] if "Suspended=True" in job else []
-    said += [pod.said for pod in pods.values() if pod.said][:3]
-    runs = not waits and (len(pods) == nnodes or ended)
+    said += [_said(told["Suspended=True"])] if "Suspended=True" in told else []
+    said += [pod.said for pod in pods if pod.said][:3]
+    runs = not waits and (len(pods) >= nnodes or ended)
     return JobState(phase="running" if runs else "waiting", said="; ".join(said), lost=lost)
 
 
