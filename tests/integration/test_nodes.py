@@ -130,6 +130,8 @@ def test_a_killed_node_leaves_no_process_and_a_partial_record(two_nodes: Any) ->
     assert None not in [process.poll() for process in launcher.nodes]
     assert record.counts.steps > 0
     assert not record.ranks[1].finished
+    assert "partial" in record.labels
+    assert [node["finished"] for node in record.environment["nodes"]] == [True, False]
 
 
 def test_a_signal_cancels_the_job_and_leaves_a_record(two_nodes: Any) -> None:

@@ -10,6 +10,7 @@ from fakes import event, launch_event, window, write_events, write_run
 from trainmark.measure.timeline import read_run
 from trainmark.results.cause import find
 from trainmark.results.messages import render, way_out
+from trainmark.spec import message
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -106,6 +107,18 @@ def test_a_run_that_still_reported_windows_does_not_hang(
     found = cause(*groups, stop_s=stop_s)
     assert found.message.code == code
     assert len(found.hang) == 2
+
+
+def test_an_error_that_followed_the_hang_is_no_progress(tmp_path: Path) -> None:
+    """Rank 0 lost its peer when that was ended; it had trained until 5 s."""
+    report = {"kind": "error", "type": "T", "place": "train", "traceback": "tb"}
+    failed = event("error", 59 * S, **report, message=message("exception", text="x").as_dict())
+    stop = event("stop", 60 * S, reason="timeout", timeout_s=59.0, stacks=[],
+                 hang=[group("0", "waits", "backward"), group("1", "elsewhere")])  # fmt: skip
+    run_dir = write_run(tmp_path / "run", [launch_event(), stop], [*rank(3), failed], rank(3))
+    timeline = read_run(run_dir, 2)
+    assert find(timeline, None).cause.message.args["quiet_s"] == 55.0
+    assert [one.train_ns for one in timeline.ranks] == [3 * S, 3 * S]
 
 
 def test_ranks_that_all_compute_or_left_no_stacks_are_not_judged(cause: Any) -> None:

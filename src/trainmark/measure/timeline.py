@@ -141,12 +141,14 @@ class RankTimeline:
     def train_ns(self) -> int | None:
         """Return the time from training start to end, without the checks of parameters.
 
-        If the rank did not finish, up to its last event.
+        If the rank did not finish, up to the end of its last window or evaluation.
         """
         if self.trained:
             start_ns, end_ns = self.trained["start_ns"], self.trained["end_ns"]
         else:
-            start_ns, end_ns = self.first_window_ns, self.last_ns
+            ends = [x.end_ns for x in self.phases.values() if x.steps]
+            ends += [event["end_ns"] for event in self.evaluations]
+            start_ns, end_ns = self.first_window_ns, max(ends, default=None)
         if start_ns is None or end_ns is None:
             return None
         return int(end_ns - start_ns - self.check_ns)

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from trainmark.measure.shapes import StackGroup
     from trainmark.measure.timeline import RunTimeline
 
-_QUIET_WINDOWS = 2  # without an event for as long as so many of the longest windows
 _LONGEST = 160  # characters of ranks or places in a sentence
 
 
@@ -44,12 +43,12 @@ def said(timeline: RunTimeline, found: Sequence[StackGroup]) -> Message:
     """Return why a run that was stopped by its time limit had not ended."""
     stop, ranks = timeline.launcher["stop"], timeline.ranks
     told = {"limit_s": stop["timeout_s"], "steps": max((rank.steps for rank in ranks), default=0)}
-    quiet_ns = stop["t_ns"] - max((rank.last_ns or 0 for rank in ranks), default=0)
-    windows = [phase.longest_window_ns for rank in ranks for phase in rank.phases.values()]
+    phases = [phase for rank in ranks for phase in rank.phases.values() if phase.steps]
+    quiet_ns = stop["t_ns"] - max((x.end_ns for x in phases), default=timeline.launch_ns)
     # The stricter state wins: where ranks are in a collective, one in a backward pass may compute.
     alike = ([x for x in found if x["state"] == state] for state in ("collective", "waits"))
     waiting = next(filter(None, alike), [])
-    if not waiting or quiet_ns < _QUIET_WINDOWS * max(windows, default=0):
+    if not waiting or quiet_ns < 2 * max((x.longest_window_ns for x in phases), default=0):
         return message("timed_out", **told)
     others = [group for group in found if group not in waiting]
     missing = [group for group in others if group["state"] in ("elsewhere", "silent")] or others
