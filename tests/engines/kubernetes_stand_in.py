@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _GROUPS = {  # path of the version: kind and resource
     "api/v1": [("ConfigMap", "configmaps"), ("Pod", "pods")],
     "apis/jobset.x-k8s.io/v1alpha2": [("JobSet", "jobsets")],
+    "apis/trainer.kubeflow.org/v1alpha1": [("TrainJob", "trainjobs")],
 }
 _INDEX = "batch.kubernetes.io/job-completion-index"
 
@@ -61,7 +62,9 @@ class Cluster:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.objects: dict[str, dict[str, dict[str, Any]]] = {"configmaps": {}, "jobsets": {}}
+        self.objects: dict[str, dict[str, dict[str, Any]]] = {
+            "configmaps": {}, "jobsets": {}, "trainjobs": {},
+        }  # fmt: skip
         self.pods: dict[str, Pod] = {}
         self.created: list[str] = []
         self.lock = threading.Lock()
@@ -72,6 +75,8 @@ class Cluster:
         self.created.append(f"{resource}/{name}")
         if resource == "jobsets":
             self._start(name, told["spec"]["replicatedJobs"][0]["template"]["spec"])
+        elif resource == "trainjobs":
+            self._start(name, _as_runtime(told["spec"]))
 
     def _start(self, name: str, job: dict[str, Any]) -> None:
         template = job["template"]
@@ -105,7 +110,7 @@ class Cluster:
 
     def delete(self, resource: str, name: str) -> dict[str, Any] | None:
         found = self.objects[resource].pop(name, None)
-        if found is not None and resource == "jobsets":
+        if found is not None and resource != "configmaps":
             for pod in list(self.pods.values()):
                 threading.Thread(target=self._end, args=(pod,), daemon=True).start()
         return found
@@ -131,12 +136,23 @@ class Cluster:
         phases = {pod.told()["status"]["phase"] for pod in list(self.pods.values())}
         condition: dict[str, Any] = {}
         if phases == {"Succeeded"}:
-            condition = {"type": "Completed", "reason": "AllJobsCompleted"}
+            kind = {"JobSet": "Completed", "TrainJob": "Complete"}.get(told["kind"])
+            condition = {"type": kind, "reason": "AllJobsCompleted"}
         elif phases and phases <= {"Succeeded", "Failed"}:
             message = "jobset failed due to one or more job failures"
             condition = {"type": "Failed", "reason": "FailedJobs", "message": message}
-        found = [condition | {"status": "True"}] if condition and told["kind"] == "JobSet" else []
+        found = [condition | {"status": "True"}] if condition else []
         return told | {"status": {"conditions": found}}
+
+
+def _as_runtime(spec: dict[str, Any]) -> dict[str, Any]:
+    """Return the job that Kubeflow's runtime torch-distributed makes of a TrainJob."""
+    trainer, (patch,) = spec["trainer"], spec["runtimePatches"]
+    (job,) = patch["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]
+    template = job["template"]["spec"]["template"]
+    (box,) = template["spec"]["containers"]
+    box |= {"image": trainer["image"], "command": trainer["command"]}
+    return {"completions": trainer["numNodes"], "template": template}
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -191,9 +207,12 @@ class _Handler(BaseHTTPRequestHandler):
         elif path == "api":
             self._answer({"kind": "APIVersions", "versions": ["v1"]})
         elif path == "apis":
-            version = {"groupVersion": "jobset.x-k8s.io/v1alpha2", "version": "v1alpha2"}
-            group = {"name": "jobset.x-k8s.io", "versions": [version], "preferredVersion": version}
-            self._answer({"kind": "APIGroupList", "apiVersion": "v1", "groups": [group]})
+            groups = []
+            for name in (one for one in _GROUPS if one.startswith("apis/")):
+                _, group, version = name.split("/")
+                told = {"groupVersion": f"{group}/{version}", "version": version}
+                groups.append({"name": group, "versions": [told], "preferredVersion": told})
+            self._answer({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
         elif path in _GROUPS:
             found = [
                 {"name": name, "singularName": kind.lower(), "namespaced": True, "kind": kind,

@@ -39,13 +39,14 @@ def cluster(tmp_path, monkeypatch):
 def run(cluster, started, tmp_path):
     """Start ``trainmark run`` with two pods that do not see the run directory."""
 
-    def start(*words, case="faulty"):
+    def start(*words, case="faulty", kind="jobset"):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         site = {
             "run_root": str(tmp_path / "pods"), "interface": "lo", "master_port": port,
             "container": {"image": "trainmark:1", "python": sys.executable},
+            "kubernetes": {"kind": kind},
         }  # fmt: skip
         (tmp_path / "site.yaml").write_text(json.dumps(site))
         return started(*words, *TWO, "--site", str(tmp_path / "site.yaml"), case=case)
@@ -67,7 +68,16 @@ def test_distilbert_in_two_pods(run, cluster):
     for node in (0, 1):
         assert (run_dir / f"events.node{node}.jsonl").exists()
     assert [name.partition("/")[0] for name in cluster.created] == ["configmaps", "jobsets"]
-    assert cluster.objects == {"configmaps": {}, "jobsets": {}}  # deleted after collection
+    assert not any(cluster.objects.values())  # deleted after collection
+
+
+def test_a_trainjob_in_two_pods(run, cluster):
+    process, run_dir = run(kind="trainjob")
+    code, out, err = ended(process)
+    assert code == 0, out + err
+    assert checked(run_dir).status == "passed"
+    assert last_state(run_dir)["ending"] == "completed"
+    assert [name.partition("/")[0] for name in cluster.created] == ["configmaps", "trainjobs"]
 
 
 def test_a_killed_rank_leaves_its_signal_and_the_other_node_its_files(run, fifo):
@@ -86,7 +96,7 @@ def test_ctrl_c_deletes_the_job_and_keeps_its_files(run, cluster, fifo):
     assert last_state(run_dir)["ending"] == "cancelled"
     for node in (0, 1):
         assert (run_dir / f"events.node{node}.jsonl").exists()
-    assert cluster.objects == {"configmaps": {}, "jobsets": {}}
+    assert not any(cluster.objects.values())
 
 
 def test_a_pod_that_the_cluster_gave_up_is_named(run, cluster, fifo):
