@@ -16,7 +16,7 @@ cat > ssh.nodes.json <<'TRAINMARK_FILE'
         "-oConnectTimeout=10",
         "-oControlPath=none"
       ],
-      "start": "set -e\nmkdir -p /scratch/20260102T030405Z-toy-abc123\nIFS= read -r plan\nprintf '%s\\n' \"$plan\" > /scratch/20260102T030405Z-toy-abc123/plan.json\nset -e\nexec /opt/env/bin/python -m trainmark.launch.node /scratch/20260102T030405Z-toy-abc123 --port 29500 --heartbeat --node-rank \"0\" --master \"a\"\n"
+      "start": "set -e; mkdir -p /scratch/20260102T030405Z-toy-abc123; IFS= read -r plan; printf '%s\\n' \"$plan\" > /scratch/20260102T030405Z-toy-abc123/plan.json\nset -e\nexec /opt/env/bin/python -m trainmark.launch.node /scratch/20260102T030405Z-toy-abc123 --port 29500 --heartbeat --node-rank \"0\" --master \"a\"\n"
     },
     {
       "host": "b",
@@ -32,7 +32,7 @@ cat > ssh.nodes.json <<'TRAINMARK_FILE'
         "-oConnectTimeout=10",
         "-oControlPath=none"
       ],
-      "start": "set -e\nmkdir -p /scratch/20260102T030405Z-toy-abc123\nIFS= read -r plan\nprintf '%s\\n' \"$plan\" > /scratch/20260102T030405Z-toy-abc123/plan.json\nset -e\nexec /opt/env/bin/python -m trainmark.launch.node /scratch/20260102T030405Z-toy-abc123 --port 29500 --heartbeat --node-rank \"1\" --master \"a\"\n"
+      "start": "set -e; mkdir -p /scratch/20260102T030405Z-toy-abc123; IFS= read -r plan; printf '%s\\n' \"$plan\" > /scratch/20260102T030405Z-toy-abc123/plan.json\nset -e\nexec /opt/env/bin/python -m trainmark.launch.node /scratch/20260102T030405Z-toy-abc123 --port 29500 --heartbeat --node-rank \"1\" --master \"a\"\n"
     }
   ]
 }

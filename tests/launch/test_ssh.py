@@ -114,8 +114,8 @@ def test_a_host_twice_is_refused_with_both_lines(make_site: Callable[..., Site])
     assert "line 1" in fault.what
 
 
-def test_ports_of_one_host_are_different_nodes(make_site: Callable[..., Site]) -> None:
-    assert len(ssh_hosts.read_hosts(make_site("a:1\na:2\n").ssh, nnodes=2)) == 2
+def test_another_port_does_not_make_another_host(make_site: Callable[..., Site]) -> None:
+    assert "line 1" in _refusal("a:1\na:2\n", make_site).what
 
 
 @pytest.mark.parametrize(
@@ -247,8 +247,8 @@ def test_a_probe_finds_a_port_in_use_and_an_unknown_first_host() -> None:
         port = server.getsockname()[1]
         assert len(list(probe.network_faults("127.0.0.1", port))) == 1
     assert list(probe.network_faults("127.0.0.1", port)) == []
-    assert list(probe.network_faults("127.0.0.1", None)) == []
-    assert len(list(probe.network_faults("no such host.invalid", None))) == 1
+    assert list(probe.network_faults("127.0.0.1", 0)) == []
+    assert len(list(probe.network_faults("no such host.invalid", 0))) == 1
 
 
 @pytest.mark.parametrize(
@@ -261,6 +261,7 @@ def test_a_probe_counts_devices(count: int, counts_cores: bool, faults: int) -> 
 
 def test_a_probe_that_answers_is_asked_for_its_clock(plan: Plan, tmp_path: Path) -> None:
     words = ["--vendor", "cpu", "--nproc", "1", "--folder", str(tmp_path), "--master", "127.0.0.1"]
+    words += ["--port", "0"]
     told = probe.ask([sys.executable, "-m", "trainmark.launch.probe", *words])
     assert told.faults == []
     assert told.versions["python"] == platform.python_version()

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from trainmark.protocols import Vendor
 
 Fault = tuple[str, str]  # what is wrong, and the way out
+MODULE = "trainmark.launch.probe"
 _PATIENCE_S = 60.0  # a file system that hangs must not hang who asks
 _MOST_SKEW_S = 1.0
 
@@ -75,13 +76,14 @@ def ask(argv: Sequence[str]) -> Answer:
     return Answer(told["versions"], told["faults"], 0, printed)
 
 
-def differences(versions: dict[str, dict[str, str]], here: str) -> list[tuple[str, str, str]]:
+def differences(told: dict[str, Answer], here: str) -> list[tuple[str, str, str]]:
     """Return a fault for each package that is not the same everywhere: package, what, remedy.
 
     Args:
-        versions: of packages, by host.
+        told: by host.
         here: version of this program that made the plan.
     """
+    versions = {host: answer.versions for host, answer in told.items() if answer.versions}
     faults = []
     for name in sorted(set().union(*versions.values())):
         hosts = defaultdict(list, {here: ["this machine"]} if name == "trainmark" else {})
@@ -120,20 +122,15 @@ def device_faults(vendor: Vendor, nproc: int) -> Iterator[Fault]:
         yield what, "use a smaller --nproc, or hosts with more devices"
 
 
-def network_faults(master: str, port: int | None) -> Iterator[Fault]:
-    """Look up the first node, where ranks meet.
-
-    Args:
-        port: on which it will listen, if it is this one.
-    """
+def network_faults(master: str, port: int) -> Iterator[Fault]:
+    """Look up the first node, where ranks meet, and its port; 0 where this is another one."""
     try:
         socket.getaddrinfo(master, None)
     except OSError as error:
         remedy = "write the first host as an address that all hosts can reach"
         yield f"the first host, {master}, is unknown there: {error.strerror}", remedy
     try:
-        if port is not None:  # with SO_REUSEADDR, as torch's store listens
-            socket.create_server(("", port)).close()
+        socket.create_server(("", port)).close()  # with SO_REUSEADDR, as torch's store listens
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             raise
@@ -143,13 +140,13 @@ def network_faults(master: str, port: int | None) -> Iterator[Fault]:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Print what is here and what is wrong with it, then the clock for each line that comes."""
-    parser = argparse.ArgumentParser(prog="trainmark.launch.probe")
+    parser = argparse.ArgumentParser(prog=MODULE)
     parser.add_argument("--vendor", required=True)
     parser.add_argument("--nproc", required=True, type=int)
     parser.add_argument("--folder", required=True, type=Path)
     parser.add_argument("--shared")
     parser.add_argument("--master", required=True)
-    parser.add_argument("--port", type=int)
+    parser.add_argument("--port", required=True, type=int)
     asked = parser.parse_args(words)
     faults = [
         *folder_faults(asked.folder, asked.shared),

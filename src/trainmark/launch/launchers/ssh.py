@@ -14,13 +14,13 @@ import re
 import shlex
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from subprocess import DEVNULL, PIPE, Popen, run
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -48,17 +48,14 @@ _BEAT_S = 5.0
 _GRACE_S = 10.0  # for nodes to fail by themselves after another one did
 _PATIENCE_S = 40.0  # for nodes to end their ranks, then ssh is ended
 # The plan is the first line; a shell reads it byte by byte and leaves the rest to the node.
-_TAKE_PLAN = """set -e
-mkdir -p {0}
-IFS= read -r plan
-printf '%s\\n' "$plan" > {0}/plan.json
-"""
+_TAKE_PLAN = "set -e; mkdir -p {0}; IFS= read -r plan; printf '%s\\n' \"$plan\" > {0}/plan.json\n"
 # A node that lost us may still be ending its ranks: its files are whole only afterwards.
 _END = """pkill -TERM -f -- {0}
 for _ in $(seq 15); do pgrep -f -- {0} > /dev/null && sleep 1 || break; done
-pkill -KILL -f -- {0}
-mkdir -p {1}
+pkill -KILL -f -- {0}; mkdir -p {1}
 """
+# In sessions of their own, where no Ctrl-C of the terminal reaches them.
+_run = partial(run, capture_output=True, text=True, check=False, start_new_session=True)
 
 
 class Ssh:
@@ -69,8 +66,7 @@ class Ssh:
 
     def absent(self, site: Site) -> str | None:  # noqa: ARG002 - the Protocol's
         """Return why it cannot be used here, None if it can."""
-        found = shutil.which("ssh") and shutil.which("sftp")
-        return None if found else "the programs ssh and sftp are not installed"
+        return None if shutil.which("ssh") and shutil.which("sftp") else "no ssh or sftp installed"
 
     def check(self, plan: Plan, site: Site) -> None:
         """Ask all hosts at once for what would stop the run."""
@@ -93,9 +89,9 @@ class Ssh:
     def start(self, command: Command, plan: Plan, site: Site) -> SshJob:  # noqa: ARG002
         """Run ``command``, which ends all nodes when this process ends."""
         with (Path(plan.run_dir) / "log.ssh.txt").open("wb") as log:
-            process = subprocess.Popen(
+            process = Popen(
                 command.argv, env=os.environ | dict(command.env), cwd=plan.run_dir,
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+                stdin=DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
         return SshJob(plan, str(process.pid), process)
 
@@ -118,12 +114,13 @@ class SshJob:
 
     plan: Plan
     id: str
-    process: subprocess.Popen[bytes] | None = None
+    process: Popen[bytes] | None = None
 
     def _alive(self) -> bool:
+        if self.process is not None:
+            return self.process.poll() is None
         with suppress(psutil.NoSuchProcess):
-            found = psutil.Process(int(self.id))
-            return found.status() != psutil.STATUS_ZOMBIE and MODULE in found.cmdline()
+            return MODULE in psutil.Process(int(self.id)).cmdline()
         return False
 
     def state(self) -> JobState:
@@ -170,7 +167,7 @@ def _fetched(folder: Path, told: dict[str, Any], number: int) -> ssh_hosts.Fault
     end = (["ssh", *options, host, "sh"], script)
     get = (["sftp", "-b-", *options, address], f'get -aR "{there}/." "{part}"\n')
     for argv, typed in (end, get):
-        ended = subprocess.run(argv, input=typed, capture_output=True, text=True, check=False)
+        ended = _run(argv, input=typed)
         if ended.returncode:
             return ssh_hosts.connection_fault(host, ended.stderr)
     files = [path for path in part.rglob("*") if path.is_file()]
@@ -191,12 +188,15 @@ def hold(folder: Path, stopped: Callable[[], bool]) -> JobState:
         stopped: tells whether this side is to end.
     """
     told = json.loads((folder / NODES_FILE).read_bytes())
-    hosts = [node["host"] for node in told["nodes"]]
-    logs = [folder / f"log.ssh{number}.txt" for number in range(len(hosts))]
-    links = [_link(node, log) for node, log in zip(told["nodes"], logs, strict=True)]
+    nodes = told["nodes"]
+    logs = [folder / f"log.ssh{number}.txt" for number in range(len(nodes))]
+    links = []
+    for node, log in zip(nodes, logs, strict=True):
+        argv = ["ssh", *node["options"], node["host"], shlex.join(["sh", "-c", node["start"]])]
+        with log.open("wb") as out:
+            links.append(Popen(argv, stdin=PIPE, stdout=out, stderr=out, start_new_session=True))
     if told["folder"] is not None:
-        plan = json.loads((folder / PLAN_FILE).read_bytes())
-        _write(links, json.dumps(plan).encode() + b"\n")
+        _write(links, json.dumps(json.loads((folder / PLAN_FILE).read_bytes())).encode() + b"\n")
     cancelled, beat_s, end_s = False, 0.0, math.inf
     while None in (codes := [link.poll() for link in links]):
         now_s = time.monotonic()
@@ -217,27 +217,12 @@ def hold(folder: Path, stopped: Callable[[], bool]) -> JobState:
     said = [] if told["keys_checked"] else ["host keys were not checked"]
     for number in lost:
         printed = logs[number].read_text(encoding="utf-8", errors="replace")
-        said.append("{}: {}".format(*ssh_hosts.connection_fault(hosts[number], printed)))
-    return JobState(
-        phase="ended",
-        said="; ".join(said) or ending,
-        ending=ending,
-        exit_code=int(any(codes)),
-        lost=lost,
-    )
+        said.append("{}: {}".format(*ssh_hosts.connection_fault(nodes[number]["host"], printed)))
+    words = "; ".join(said) or ending
+    return JobState(phase="ended", said=words, ending=ending, exit_code=int(any(codes)), lost=lost)
 
 
-def _link(node: dict[str, Any], log: Path) -> subprocess.Popen[bytes]:
-    """Start a node; no Ctrl-C of a terminal reaches its ssh."""
-    start = shlex.join(["sh", "-c", node["start"]])
-    with log.open("wb") as output:
-        return subprocess.Popen(
-            ["ssh", *node["options"], node["host"], start], stdin=subprocess.PIPE,
-            stdout=output, stderr=output, start_new_session=True,
-        )  # fmt: skip
-
-
-def _write(links: list[subprocess.Popen[bytes]], content: bytes | None) -> None:
+def _write(links: list[Popen[bytes]], content: bytes | None) -> None:
     """Write to all nodes; None ends their input."""
     for link in links:
         assert link.stdin is not None
@@ -252,7 +237,8 @@ def _write(links: list[subprocess.Popen[bytes]], content: bytes | None) -> None:
 def main() -> int:
     """Hold the connections of the run in whose folder this was started."""
     folder, parent = Path.cwd(), os.getppid()
-    (folder / JOB_FILE).write_text(f"{os.getpid()}\n", encoding="utf-8")
+    with json_documents.written_whole(folder / JOB_FILE) as file:
+        file.write(b"%d\n" % os.getpid())
     with stop_signals_noted() as request:
         state = hold(folder, lambda: request.signal_name is not None or os.getppid() != parent)
     with json_documents.written_whole(folder / STATE_FILE) as file:

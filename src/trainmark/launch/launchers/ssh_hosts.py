@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
 import tempfile
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from subprocess import DEVNULL, run
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.launch import probe
@@ -31,20 +30,15 @@ if TYPE_CHECKING:
     Fault = tuple[str, str, str]  # host, what is wrong, the way out
 
 LOST = 255  # ssh's own exit code; also if a signal ended the remote command (ssh(1))
-_AT_ONCE = 64
-_Item = TypeVar("_Item")
-_Found = TypeVar("_Found")
 _HOST = re.compile(
     r"(?:(?P<user>\w[\w.-]*)@)?(?P<name>\w[\w.-]*|\[[\w:.%]+\])(?::(?P<port>\d{1,5}))?", re.ASCII
 )
 _FIXED = ("BatchMode=yes", "PreferredAuthentications=publickey", "RequestTTY=no")
-_CHECKED = ("StrictHostKeyChecking=yes",)
 _UNCHECKED = ("StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null")
 # A cut link is noticed after 15 s; a connection is not shared, and ends with its process.
 _ALIVE = ("ServerAliveInterval=5", "ServerAliveCountMax=3", "ConnectTimeout=10", "ControlPath=none")
 _REMEDIES = {  # by what ssh prints
-    "IDENTIFICATION HAS CHANGED": "ask who runs it; if the new key is right: "
-    "`ssh-keygen -R {0}`, then connect by hand once",
+    "IDENTIFICATION HAS CHANGED": "find out why; `ssh-keygen -R {0}`, then connect by hand once",
     "Host key verification failed": "connect by hand once, and compare the fingerprint",
     "are too open": "chmod 600 on the key: ssh does not use one that others may read",
     "Permission denied": "load the key with ssh-add, or add it to ~/.ssh/authorized_keys there",
@@ -52,8 +46,7 @@ _REMEDIES = {  # by what ssh prints
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Host:
+class Host(NamedTuple):
     """One line of a hosts file."""
 
     name: str
@@ -73,7 +66,7 @@ def read_hosts(site: SshSite, *, nnodes: int) -> list[Host]:
         lines = site.hosts.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot be read: {error}", where="--hosts") from None
-    seen: dict[tuple[str, int | None], int] = {}
+    seen: dict[str, int] = {}
     hosts = []
     for number, text in enumerate((line.partition("#")[0].strip() for line in lines), 1):
         if not text:
@@ -84,7 +77,7 @@ def read_hosts(site: SshSite, *, nnodes: int) -> list[Host]:
             raise UsageError(f"no host: {text!r}", where=where, remedy=remedy + "~/.ssh/config")
         port = int(found["port"]) if found["port"] else site.port
         host = Host(found["name"].strip("[]"), found["user"] or site.user, port)
-        first = seen.setdefault((host.name.lower(), port), number)
+        first = seen.setdefault(host.name.lower(), number)
         if first != number:
             remedy = "remove one of them; --nproc is the number of ranks on each host"
             raise UsageError(f"{host.name} is in line {first} too", where=where, remedy=remedy)
@@ -100,13 +93,13 @@ def options(host: Host, site: SshSite) -> list[str]:
     own = [f"User={host.user}"] if host.user else []
     own += [f"Port={host.port}"] if host.port else []
     own += [f"{name}={value}" for name, value in site.options.items()]
-    keys = _CHECKED if site.check_host_keys else _UNCHECKED
+    keys = ("StrictHostKeyChecking=yes",) if site.check_host_keys else _UNCHECKED
     return [f"-o{option}" for option in (*_FIXED, *keys, *own, *_ALIVE)]
 
 
-def in_parallel(work: Callable[[_Item], _Found], items: Sequence[_Item]) -> list[_Found]:
+def in_parallel(work: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
     """Return ``work`` of each item, done for many at once."""
-    with ThreadPoolExecutor(min(_AT_ONCE, len(items) or 1)) as pool:
+    with ThreadPoolExecutor(64) as pool:
         return list(pool.map(work, items))
 
 
@@ -143,35 +136,30 @@ def check_hosts(hosts: Sequence[Host], plan: Plan, site: Site) -> None:
             fault for fault in in_parallel(partial(_synchronized, site.ssh.sync), hosts) if fault
         )
     words = ["--vendor", plan.device.vendor, "--nproc", str(plan.nproc), "--master", hosts[0].name]
-    folder = site.run_root or Path(plan.run_dir).parent
+    folder = site.run_root or next(one for one in Path(plan.run_dir).parents if one.is_dir())
     with ExitStack() as stack:
         if site.run_root is None:
-            folder = next(one for one in (folder, *folder.parents) if one.is_dir())
             with suppress(OSError):  # not writable: whoever makes the run directory tells
                 seen = stack.enter_context(tempfile.NamedTemporaryFile(dir=folder))
                 words += ["--shared", Path(seen.name).name]
         words += ["--folder", str(folder)]
         asked = []
         for number, host in enumerate(hosts):
-            port = [] if number else ["--port", str(site.master_port)]
-            own = [*words, *port]
-            script = module_script(plan, site, "trainmark.launch.probe", own, folder=folder)
+            asks = [*words, "--port", str(0 if number else site.master_port)]  # 0: any
+            script = module_script(plan, site, probe.MODULE, asks, folder=folder)
             command = shlex.join(["sh", "-c", script])
             asked.append(["ssh", *options(host, site.ssh), host.name, command])
         answers = in_parallel(probe.ask, asked)
     told = dict(zip([host.name for host in hosts], answers, strict=True))
     faults = [fault for host, answer in told.items() for fault in _faults(host, answer, site)]
-    versions = {host: answer.versions for host, answer in told.items() if answer.versions}
-    refuse(faults + probe.differences(versions, plan.suite_version))
+    refuse(faults + probe.differences(told, plan.suite_version))
 
 
 def _synchronized(command: str, host: Host) -> Fault | None:
     """Run the user's command for a host; return what went wrong."""
     destination = f"{host.user}@{host.name}" if host.user else host.name
     text = command.replace("{host}", shlex.quote(destination))
-    ended = subprocess.run(
-        ["sh", "-c", text], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-    )
+    ended = run(["sh", "-c", text], stdin=DEVNULL, capture_output=True, text=True, check=False)
     said = (ended.stderr.splitlines() or ["it printed nothing"])[-1]
     return (host.name, f"ssh.sync failed: {said}", f"try: {text}") if ended.returncode else None
 
