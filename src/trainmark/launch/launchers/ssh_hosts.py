@@ -90,11 +90,10 @@ def read_hosts(site: SshSite, *, nnodes: int) -> list[Host]:
 
 def options(host: Host, site: SshSite) -> list[str]:
     """Return the options of ssh and sftp for a host. Of one given twice, they take the first."""
-    own = [f"User={host.user}"] if host.user else []
-    own += [f"Port={host.port}"] if host.port else []
-    own += [f"{name}={value}" for name, value in site.options.items()]
+    own = {"User": host.user, "Port": host.port} | site.options
     keys = ("StrictHostKeyChecking=yes",) if site.check_host_keys else _UNCHECKED
-    return [f"-o{option}" for option in (*_FIXED, *keys, *own, *_ALIVE)]
+    given = [f"{name}={value}" for name, value in own.items() if value]
+    return [f"-o{option}" for option in (*_FIXED, *keys, *given, *_ALIVE)]
 
 
 def in_parallel(work: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
@@ -135,20 +134,20 @@ def check_hosts(hosts: Sequence[Host], plan: Plan, site: Site) -> None:
         refuse(
             fault for fault in in_parallel(partial(_synchronized, site.ssh.sync), hosts) if fault
         )
-    words = ["--vendor", plan.device.vendor, "--nproc", str(plan.nproc), "--master", hosts[0].name]
     folder = site.run_root or next(one for one in Path(plan.run_dir).parents if one.is_dir())
+    words = ["--vendor", plan.device.vendor, "--nproc", str(plan.nproc), "--master", hosts[0].name]
+    words += ["--folder", str(folder)]
     with ExitStack() as stack:
         if site.run_root is None:
             with suppress(OSError):  # not writable: whoever makes the run directory tells
                 seen = stack.enter_context(tempfile.NamedTemporaryFile(dir=folder))
                 words += ["--shared", Path(seen.name).name]
-        words += ["--folder", str(folder)]
         asked = []
         for number, host in enumerate(hosts):
             asks = [*words, "--port", str(0 if number else site.master_port)]  # 0: any
             script = module_script(plan, site, probe.MODULE, asks, folder=folder)
-            command = shlex.join(["sh", "-c", script])
-            asked.append(["ssh", *options(host, site.ssh), host.name, command])
+            shell = shlex.join(["sh", "-c", script])
+            asked.append(["ssh", *options(host, site.ssh), host.name, shell])
         answers = in_parallel(probe.ask, asked)
     told = dict(zip([host.name for host in hosts], answers, strict=True))
     faults = [fault for host, answer in told.items() for fault in _faults(host, answer, site)]
