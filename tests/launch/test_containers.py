@@ -186,12 +186,6 @@ def test_pyxis_is_told_image_and_mounts(plan: Plan) -> None:
     assert containers.pyxis_options(plan, Site(), "/runs/a") == []
 
 
-@pytest.mark.parametrize("container", [None, {"image": "a"}, {"image": "a", "runtime": "pyxis"}])
-def test_a_runtime_of_the_node_must_be_named(container: Any, plan: Plan) -> None:
-    with pytest.raises(UsageError, match="starts containers"):
-        containers.check_here(plan, Site.model_validate({"container": container}))
-
-
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_a_node_that_has_all_passes(runtime: str, node: Path, plan: Plan) -> None:
     program(node, runtime)

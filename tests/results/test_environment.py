@@ -51,6 +51,8 @@ def test_a_container_is_told_by_its_traces_and_by_variables(tmp_path, files, var
 def test_the_digest_of_the_image_is_the_launchers_word(tmp_path):
     told = container({"TRAINMARK_CONTAINER_DIGEST": "sha256:12"}, tmp_path)
     assert told["container_digest"] == "sha256:12"
+    named = container({"TRAINMARK_CONTAINER_IMAGE": "registry.example/pt@sha256:34"}, tmp_path)
+    assert named["container_digest"] == "sha256:34"
 
 
 def test_the_package_index_is_recorded_without_its_password(monkeypatch):

@@ -110,17 +110,16 @@ def check_script(plan: Plan, site: Site) -> str:
     """Return lines of a shell that say why a node cannot run the container, and then end it.
 
     Raises:
-        UsageError: no container is named, or no program that a node starts it with.
+        UsageError: a mount is wrong.
     """
-    container, runtime = _container(site)
+    container = _of_node(site)
     paths = [_mount(text).source for text in container.mounts]
     if plan.data.origin == "real":  # generated data is made where it is not
         paths.append(str(site.data or plan.data.folder))
-    if runtime == "apptainer":
+    present = f"{container.runtime} image inspect {shlex.quote(container.image)} >/dev/null"
+    if container.runtime == "apptainer":
         paths.append(container.image)
         present = "apptainer version >/dev/null"
-    else:
-        present = f"{runtime} image inspect {shlex.quote(container.image)} >/dev/null"
     lines = ["set -e", 'fail() { echo "container: $1" >&2; exit 2; }', present]
     lines += [f"test -e {path} || fail {path}' is not here'" for path in map(shlex.quote, paths)]
     if not any(word.startswith("--user") for word in container.arguments):
@@ -140,18 +139,19 @@ def lines_to_run(
         exported: variables of the shell that the container has too, beside those that are recorded.
 
     Raises:
-        UsageError: no container or no runtime is named, or a mount is wrong.
+        UsageError: a mount is wrong.
     """
-    container, runtime = _container(site)
+    container = _of_node(site)
+    runtime = str(container.runtime)
     needs: ContainerNeeds = getattr(vendor, "container_needs", ContainerNeeds())
     image, inspect = shlex.quote(container.image), f"{runtime} image inspect --format"
     mounted = mounts(plan, site, run_dir)
-    data = Mount(*2 * (str(site.data or plan.data.folder),), read_only=True)
-    drivers = [*needs.mounts]
+    where_there = [*needs.mounts]
     if plan.data.origin == "generated":
-        drivers.append(shlex.quote(data.source))
-        mounted.remove(data)
-    given = _given(drivers, Mount("$path", "$path", read_only=True).option())
+        data = str(site.data or plan.data.folder)
+        where_there.append(shlex.quote(data))
+        mounted = [one for one in mounted if one != Mount(data, data, read_only=True)]
+    given = _given(where_there, Mount("$path", "$path", read_only=True).option())
     if runtime == "apptainer":  # has the node's network, memory, devices, user and variables
         digest, version = f"sha256:$(sha256sum <{image} | cut -d ' ' -f 1)", "apptainer version"
         options = ["exec", f"--pwd={run_dir}", "--env=PYTHONNOUSERSITE=1"]
@@ -198,22 +198,16 @@ def _given(patterns: Sequence[str], option: str) -> list[str]:
     return [f"for path in {' '.join(patterns)}; do {found}; done"] if patterns else []
 
 
-def _container(site: Site) -> tuple[ContainerSite, str]:
-    """Return the container that a node starts itself, and the program that does it."""
-    if site.container is None or not site.container.of_node:
-        raise UsageError(
-            "no program is named that starts containers",
-            where="the site's container.runtime",
-            rule="it is docker, podman or apptainer where a node starts the container itself",
-        )
-    return site.container, str(site.container.runtime)
+def _of_node(site: Site) -> ContainerSite:
+    assert site.container is not None
+    assert site.container.of_node, "the engine starts it"
+    return site.container
 
 
 def check_here(plan: Plan, site: Site) -> None:
     """Look whether this machine can run the site's container, before there is a run.
 
     Raises:
-        UsageError: no container is named, or no program that a node starts it with.
         EnvironmentFault: runtime, image or the source of a mount is missing, or the user is root.
     """
     argv = ["timeout", f"{_PATIENCE_S:g}", "sh", "-c", check_script(plan, site)]

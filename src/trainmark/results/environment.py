@@ -83,11 +83,13 @@ def container(variables: Mapping[str, str], root: Path = Path("/")) -> dict[str,
     elif "APPTAINER_NAME" in variables or "SINGULARITY_NAME" in variables:
         kind = "apptainer" if "APPTAINER_NAME" in variables else "singularity"
         image = variables[f"{kind.upper()}_NAME"]
+    image = variables.get(IMAGE_VARIABLE) or image
+    named = image.partition("@")[2] if image else ""  # where an engine tells the name alone
     return {
         "container": kind or variables.get("container") or None,  # the variable that systemd reads
         "container_version": variables.get(VERSION_VARIABLE) or version,
-        "container_image": variables.get(IMAGE_VARIABLE) or image,
-        "container_digest": variables.get(DIGEST_VARIABLE) or None,
+        "container_image": image,
+        "container_digest": variables.get(DIGEST_VARIABLE) or named or None,
     }
 
 

@@ -1,0 +1,87 @@
+"""This machine's own container: when it is taken, and what is told of how it ended."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fakes import GOLDEN
+from trainmark.launch.contract import Command, JobState
+from trainmark.launch.launchers import load
+from trainmark.launch.launchers.container import Container
+from trainmark.launch.site import Site
+from trainmark.planning.capabilities import Elsewhere
+from trainmark.planning.plan import Plan
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DOCKER = {"image": "trainmark:1", "runtime": "docker"}
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Plan:
+    found = Plan.model_validate_json((GOLDEN / "plan_toy.json").read_bytes())
+    return found.model_copy(update={"run_dir": str(tmp_path)})
+
+
+def site(**keys: Any) -> Site:
+    return Site.model_validate(keys)
+
+
+@pytest.mark.parametrize("runtime", ["docker", "podman", "apptainer"])
+def test_a_local_run_of_a_site_with_a_runtime_is_in_its_container(runtime: str) -> None:
+    told = site(container=DOCKER | {"runtime": runtime}, device="cpu")
+    expected = Elsewhere(launcher="container", device="cpu", nodes=1)
+    assert told.elsewhere(None) == told.elsewhere("local") == expected
+
+
+@pytest.mark.parametrize("container", [None, {"image": "a"}, {"image": "a", "runtime": "pyxis"}])
+def test_a_local_run_is_not_in_the_container_of_an_engine(container: Any) -> None:
+    assert site(container=container).elsewhere("local") is None
+    assert "docker" in (Container().absent(site(container=container)) or "")
+
+
+def test_it_needs_the_runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert Container().absent(site(container=DOCKER)) == "the program docker is not installed"
+    (tmp_path / "docker").touch(mode=0o755)
+    assert Container().absent(site(container=DOCKER)) is None
+
+
+def test_its_command_is_a_script_that_ends_with_its_starter(plan: Plan) -> None:
+    command = load("container").command(plan, site(container=DOCKER))
+    assert command.argv == ("setpriv", "--pdeathsig", "TERM", "sh", "node.sh")
+    (script,) = command.files.values()
+    assert '--node-rank "0" --master "127.0.0.1"' in script
+    assert "exec docker run" in script
+
+
+@pytest.mark.parametrize(
+    ("script", "state"),
+    [
+        ("true", JobState(phase="ended", ending="completed", exit_code=0)),
+        ("echo image; echo no such image >&2; exit 125",
+         JobState(phase="ended", said="no such image", ending="failed", exit_code=125)),
+    ],
+)  # fmt: skip
+def test_its_end_is_told_in_the_words_of_the_runtime(
+    script: str, state: JobState, plan: Plan
+) -> None:
+    job = Container().start(Command(argv=("sh", "-c", script)), plan, site(container=DOCKER))
+    assert job.process is not None
+    job.process.wait()
+    assert job.state() == state
+    assert load("container").attach(plan, site()).state().ending == "unknown"
+
+
+def test_it_runs_until_it_is_cancelled(plan: Plan) -> None:
+    endless = Command(argv=("tail", "-f", "/dev/null"))
+    job = Container().start(endless, plan, site(container=DOCKER))
+    assert job.process is not None
+    assert job.state().phase == "running"
+    job.cancel()
+    job.process.wait()
+    assert (job.state().phase, job.state().ending) == ("ended", "failed")
+    job.collect()
