@@ -89,6 +89,7 @@ def receive(lines: Iterable[str], run_dir: Path, *, expected: Iterable[str]) -> 
     """Write the files in a node's log into ``run_dir``; return their names.
 
     Args:
+        lines: of one node's log, or of several, one after another.
         expected: names that are taken; others are ignored.
 
     Raises:
@@ -126,7 +127,7 @@ def receive(lines: Iterable[str], run_dir: Path, *, expected: Iterable[str]) -> 
                 current.digest = ""  # damaged
         elif mark["end"]:
             close()
-            current, announced = None, int(mark["files"])
+            current, announced = None, max(announced, 0) + int(mark["files"])
     if damaged or seen != announced:
         what = f"damaged: {', '.join(damaged)}" if damaged else "files or the end are missing"
         raise EnvironmentFault(

@@ -114,10 +114,17 @@ class KubernetesSite(Frozen):
 
 
 class RaySite(Frozen):
-    """The cluster; ``address`` as ``ray job submit`` takes it; None: the local one."""
+    """The cluster.
 
-    address: Line | None = None
+    Args:
+        address: URL of its dashboard, ``http://HOST:8265``; None: the local cluster, or a new one.
+        resources: amount by name, that each node is asked for beside CPU and GPU of its ranks.
+        may_grow: whether to wait for nodes that the cluster does not have, as an autoscaler adds.
+    """
+
+    address: Annotated[str, Field(pattern=r"^https?://[!-~]+$")] | None = None
     resources: dict[Line, float] = Field(default_factory=dict)
+    may_grow: bool = False
 
 
 class SshSite(Frozen):

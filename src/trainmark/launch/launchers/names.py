@@ -7,5 +7,6 @@ CLASSES = {
     "slurm": "Slurm",
     "ssh": "Ssh",
     "kubernetes": "Kubernetes",
+    "ray": "Ray",
 }
 NAMES = (LOCAL, *CLASSES)

@@ -1,0 +1,114 @@
+"""A Ray cluster of two nodes on this host, for as long as a ``with`` block lasts.
+
+Two raylets with a processor each, held by a process of their own, so that nothing of Ray is loaded
+into the tests. All its processes carry a variable, by which they are found and ended.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainmark.launch.processes import kill_run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_VARIABLE = "TRAINMARK_TEST_RAY"
+_STORE_BYTES = 80 << 20
+_START_S = 90.0
+_HOLD = """
+import sys
+from ray.cluster_utils import Cluster
+
+folder, store, port, *agents = sys.argv[1], *map(int, sys.argv[2:])
+cluster = Cluster()
+head = dict(include_dashboard=True, dashboard_port=port, temp_dir=folder)
+first, common = [
+    dict(num_cpus=1, object_store_memory=store, dashboard_agent_listen_port=agent)
+    for agent in agents
+]
+cluster.add_node(**first, **head)
+second = cluster.add_node(**common)
+print("up", flush=True)
+for line in sys.stdin:
+    if line == "kill\\n":
+        cluster.remove_node(second, allow_graceful=False)
+    else:
+        second = cluster.add_node(**common)
+    print("done", flush=True)
+cluster.shutdown()
+"""
+
+
+def program() -> str | None:
+    """Return the folder of ``ray``, beside the interpreter or on the path; None if it is absent."""
+    beside = Path(sys.executable).parent
+    found = shutil.which("ray", path=f"{beside}:{os.environ.get('PATH', '')}")
+    return found and str(Path(found).parent)
+
+
+def _until_it_listens(port: int) -> None:
+    deadline = time.monotonic() + _START_S
+    while True:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        assert time.monotonic() < deadline, f"nothing listens on {port}"
+        time.sleep(0.2)
+
+
+class RayCluster:
+    """The cluster: where its interface is, and the process that holds it."""
+
+    def __init__(self, folder: str) -> None:
+        held = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
+        ports = [str(one.getsockname()[1]) for one in held]
+        for one in held:
+            one.close()
+        self.url = f"http://127.0.0.1:{ports[0]}"
+        self.id = Path(folder).name
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", _HOLD, folder, str(_STORE_BYTES), *ports],
+            env=os.environ | {_VARIABLE: self.id}, text=True, start_new_session=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        self._answer("up")
+        for port in ports:  # a job is refused while no agent of a node listens
+            _until_it_listens(int(port))
+
+    def _answer(self, word: str) -> None:
+        assert self.process.stdout
+        while (line := self.process.stdout.readline()) != f"{word}\n":
+            assert line, "the cluster ended"
+
+    def tell(self, word: str) -> None:
+        """Kill the second node, or add it again."""
+        assert self.process.stdin
+        self.process.stdin.write(f"{word}\n")
+        self.process.stdin.flush()
+        self._answer("done")
+
+    def down(self) -> None:
+        kill_run(self.id, _VARIABLE)
+        self.process.communicate()
+
+
+@contextmanager
+def ray_cluster() -> Iterator[RayCluster]:
+    """Yield a cluster with two nodes."""
+    folder = tempfile.mkdtemp(prefix="tm-ray-", dir="/tmp")  # short: it holds sockets
+    cluster = RayCluster(folder)
+    try:
+        yield cluster
+    finally:
+        cluster.down()
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,309 @@
+"""What Ray is told, and what its answers mean; the answers are recorded ones (Ray 2.60)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fakes import GOLDEN, check_golden
+from trainmark.errors import EnvironmentFault, UsageError
+from trainmark.launch.contract import JOB_FILE, JobState
+from trainmark.launch.launchers.ray import Ray, RayJob
+from trainmark.launch.node_files import send
+from trainmark.launch.site import RaySite, Site, read_site
+from trainmark.planning.plan import Plan
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+RECORDED = json.loads((Path(__file__).parent / "ray_outputs.json").read_text())
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Plan:
+    toy = Plan.model_validate_json((GOLDEN / "plan_toy.json").read_bytes())
+    return toy.model_copy(update={"nnodes": 2, "nproc": 8, "launcher": "ray"})
+
+
+class Cluster(ThreadingHTTPServer):
+    """Answers as recorded; what was asked is kept."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+        self.answers: dict[str, Any] = {"": []}
+        self.asked: list[tuple[str, str, str | None]] = []
+
+    def says(self, run_id: str, name: str, log: str | None = None) -> None:
+        told = RECORDED[name]
+        self.answers[run_id] = told["job"]
+        self.answers[f"{run_id}/logs"] = {"logs": told["log"] if log is None else log}
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Cluster
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        what = self.path.removeprefix("/api/jobs/")
+        self.server.asked.append((self.command, what, self.headers["X-Token"]))
+        found = self.server.answers.get(what)
+        self.send_response(404 if found is None else 200)
+        self.end_headers()
+        self.wfile.write(json.dumps(found).encode())
+
+    def do_POST(self) -> None:
+        self.do_GET()
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    with Cluster() as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def site(address: str | None = "http://head:8265", **settings: Any) -> Site:
+    ray = RaySite(address=address, **settings.pop("ray", {}))
+    return Site(python="/opt/trainmark/bin/python", ray=ray, **settings)
+
+
+def asked_of_the_driver(plan: Plan, told: Site) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(Ray().command(plan, told).files["ray.json"])
+    return found
+
+
+# The command
+
+
+def test_the_command_is_golden(plan: Plan) -> None:
+    command = Ray().command(plan, site())
+    check_golden("ray/common_folder.sh", command.script(Path(plan.run_dir)))
+
+
+def test_the_command_without_a_common_folder_is_golden(plan: Plan) -> None:
+    told = site(
+        address=None, run_root=Path("/scratch/a b"), setup=("module load cuda",),
+        environment={"NCCL_DEBUG": "WARN"}, interface="ib0", ray={"may_grow": True},
+    )  # fmt: skip
+    command = Ray().command(plan, told)
+    check_golden("ray/own_folders.sh", command.script(Path(plan.run_dir)))
+
+
+def test_the_command_is_a_pure_function(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subprocess, "run", None)
+    assert Ray().command(plan, site()) == Ray().command(plan, site())
+
+
+@pytest.mark.parametrize(
+    ("vendor", "more", "bundle"),
+    [
+        ("cpu", {}, {"CPU": 8}),
+        ("nvidia", {}, {"CPU": 8, "GPU": 8}),
+        ("ascend", {}, {"CPU": 8, "NPU": 8}),
+        ("cambricon", {"GPU": 0, "MLU": 8}, {"CPU": 8, "MLU": 8}),
+        ("nvidia", {"CPU": 64}, {"CPU": 64, "GPU": 8}),
+    ],
+)
+def test_a_node_is_asked_for_its_devices(
+    plan: Plan, vendor: str, more: dict[str, float], bundle: dict[str, float]
+) -> None:
+    device = plan.device.model_copy(update={"vendor": vendor})
+    of_vendor = plan.model_copy(update={"device": device})
+    assert asked_of_the_driver(of_vendor, site(ray={"resources": more}))["bundle"] == bundle
+
+
+def test_a_node_without_the_plan_gets_it(plan: Plan, tmp_path: Path) -> None:
+    told = site(run_root=tmp_path / "root")
+    script = asked_of_the_driver(plan, told)["script"].partition("exec ")[0]
+    (tmp_path / "plan.json").write_text("{}")
+    for content in ("{}", "1"):  # the second time it is there
+        subprocess.run(["sh", "-c", script], cwd=tmp_path, check=True)
+        assert (tmp_path / "root" / plan.run_id / "plan.json").read_text() == "{}"
+        (tmp_path / "plan.json").write_text(content)
+
+
+def test_an_address_that_is_no_url_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "site.yaml"
+    file.write_text("ray:\n  address: ray://head:10001\n")
+    with pytest.raises(UsageError) as refused:
+        read_site(file)
+    assert "ray.address" in refused.value.what
+
+
+# Submission, with a stand-in for the program
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A ``ray`` on the path that notes its words and variables, and fails if told so."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "ray").write_text(
+        '#!/bin/sh\necho "$RAY_API_SERVER_ADDRESS $TRAINMARK_RAY_CLUSTER $*" >> "$SAID"\n'
+        '[ "$1 $2" != "$FAILS" ] || { echo "no: $2" >&2; exit 1; }\n'
+    )
+    (folder / "ray").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    monkeypatch.setenv("SAID", str(tmp_path / "said"))
+    monkeypatch.setenv("FAILS", "")
+    return tmp_path / "said"
+
+
+def started(plan: Plan, told: Site, tmp_path: Path) -> RayJob:
+    here = plan.model_copy(update={"run_dir": str(tmp_path)})
+    return Ray().start(Ray().command(here, told), here, told)
+
+
+def test_the_job_is_submitted_and_found_again(plan: Plan, program: Path, tmp_path: Path) -> None:
+    assert Ray().absent(site()) is None
+    job = started(plan, site(), tmp_path)
+    said = program.read_text()
+    assert said.startswith(f"http://head:8265  job submit --no-wait --submission-id={plan.run_id} ")
+    assert said.endswith(" -- /opt/trainmark/bin/python -m trainmark.launch.launchers.ray_driver\n")
+    assert (tmp_path / JOB_FILE).read_text() == plan.run_id
+    assert Ray().attach(job.plan, site()) == job
+
+
+def test_a_refused_job_is_told_in_rays_words(
+    plan: Plan, program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAILS", "job submit")
+    with pytest.raises(EnvironmentFault) as refused:
+        started(plan, site(), tmp_path)
+    assert "no: submit" in refused.value.what
+    assert not (tmp_path / JOB_FILE).exists()
+
+
+@pytest.mark.parametrize("none_here", [True, False])
+def test_a_local_cluster_is_begun_where_there_is_none(
+    plan: Plan, program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, none_here: bool
+) -> None:
+    monkeypatch.setenv("FAILS", "job list" if none_here else "")
+    started(plan, site(address=None), tmp_path)
+    local = "http://127.0.0.1:8265"
+    begun = [f"{local} {plan.run_id} start --head --port=0 --disable-usage-stats"] * none_here
+    lines = program.read_text().splitlines()
+    assert lines[:-1] == [f"{local}  job list", *begun]
+    assert lines[-1].startswith(f"{local}  job submit")
+
+
+def test_without_the_program_it_is_absent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "ray" in (Ray().absent(site()) or "")
+
+
+def test_a_cluster_that_does_not_answer_is_told_before_submission(plan: Plan) -> None:
+    with Cluster() as closed:
+        url = closed.url
+    with pytest.raises(EnvironmentFault) as refused:
+        Ray().check(plan, site(url))
+    assert (refused.value.where or "").startswith(url)
+
+
+# States
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("pending", ("waiting", None, None, ())),
+        ("starting", ("waiting", None, None, ())),
+        ("waiting", ("waiting", None, None, ())),
+        ("running", ("running", None, None, ())),
+        ("succeeded", ("ended", "completed", 0, ())),
+        ("stopped", ("ended", "cancelled", None, ())),
+        ("failed", ("ended", "failed", 1, ())),
+        ("refused", ("ended", "refused", 1, ())),
+        ("node_lost", ("ended", "node_lost", 1, (0,))),
+        ("no_program", ("ended", "failed", 1, ())),
+        ("supervisor_died", ("ended", "failed", None, ())),
+    ],
+)
+def test_states_are_told_apart(
+    plan: Plan, cluster: Cluster, name: str, expected: tuple[Any, ...]
+) -> None:
+    cluster.says(plan.run_id, name)
+    state = Ray().attach(plan, site(cluster.url)).state()
+    assert (state.phase, state.ending, state.exit_code, state.lost) == expected
+    assert RECORDED[name]["said"] in state.said
+
+
+def test_the_log_of_a_running_job_is_not_read_again(plan: Plan, cluster: Cluster) -> None:
+    job = Ray().attach(plan, site(cluster.url))
+    cluster.says(plan.run_id, "running")
+    assert (job.state().phase, job.state().phase) == ("running", "running")
+    assert [what for _, what, _ in cluster.asked].count(f"{plan.run_id}/logs") == 1
+    cluster.says(plan.run_id, "node_lost")
+    assert job.state().lost == (0,)
+
+
+def test_the_headers_of_the_users_environment_are_sent(
+    plan: Plan, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_JOB_HEADERS", '{"X-Token": "abc"}')
+    cluster.says(plan.run_id, "running")
+    job = Ray().attach(plan, site(cluster.url))
+    job.cancel()
+    assert cluster.asked == [("POST", f"{plan.run_id}/stop", "abc")]
+
+
+def test_a_silent_cluster_counts_as_gone_at_last(plan: Plan, cluster: Cluster) -> None:
+    job = Ray().attach(plan, site(cluster.url))
+    cluster.says(plan.run_id, "running")
+    assert job.state().phase == "running"
+    cluster.answers.clear()
+    states = [job.state() for _ in range(60)]
+    assert {(state.phase, state.ending) for state in states} == {("running", None)}
+    last: JobState = job.state()
+    assert (last.phase, last.ending) == ("ended", "unknown")
+    job.cancel()  # does not fail
+
+
+# Files
+
+
+def test_the_files_of_all_nodes_come_out_of_one_log(
+    plan: Plan, cluster: Cluster, tmp_path: Path
+) -> None:
+    few = plan.model_copy(update={"nproc": 1, "run_dir": str(tmp_path / "here")})
+    (tmp_path / "here").mkdir()
+    texts = []
+    for node in (0, 1):
+        folder = tmp_path / str(node)
+        folder.mkdir()
+        (folder / f"events.node{node}.jsonl").write_text(f'{{"event":"node{node}"}}\n' * 3000)
+        (folder / f"log.rank{node}.txt").write_text("a] line\n")
+        with (tmp_path / "sent").open("w") as stream:
+            send(folder, node, few, stream)
+        lines = (tmp_path / "sent").read_text().splitlines()
+        texts.append([f"[node {node}] {line}" for line in lines])
+    mixed = [line for pair in zip(*texts, strict=True) for line in pair]
+    log = "\n".join(["Running entrypoint", *mixed, 'trainmark-job {"phase": "ended"}'])
+    cluster.says(few.run_id, "succeeded", log)
+    Ray().attach(few, site(cluster.url, run_root=tmp_path)).collect()
+    for node in (0, 1):
+        for name in (f"events.node{node}.jsonl", f"log.rank{node}.txt"):
+            assert (tmp_path / "here" / name).read_bytes() == (
+                tmp_path / str(node) / name
+            ).read_bytes()
+
+
+def test_a_log_that_is_gone_is_told(plan: Plan, cluster: Cluster, tmp_path: Path) -> None:
+    job = Ray().attach(plan, site(cluster.url, run_root=tmp_path))
+    with pytest.raises(EnvironmentFault):
+        job.collect()
