@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 
-from trainmark.errors import EnvironmentFault, RecordError, TrainmarkError
+from trainmark.errors import EnvironmentFault, TrainmarkError
 from trainmark.launch import submission
 from trainmark.launch.earlier import Found, earlier_seconds, estimate, look_up, unusable
 from trainmark.launch.late_record import finish_killed
@@ -262,7 +262,7 @@ def _under_lock(
                 if submitted and not (folder / RECORD_FILE).exists():
                     said(f"{entry.name}: {folder.relative_to(base)} is a submitted job: waiting")
                     submission.follow(*submission.attach(folder), request)
-            except RecordError as fault:  # killed before the engine had it
+            except TrainmarkError as fault:  # killed before the engine had it, or a node is gone
                 said(f"{entry.name}: {fault}")
             finish_killed(folder)
         found = look_up(entry.name, entry.plan, base) if entry.plan else entry.found

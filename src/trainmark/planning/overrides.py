@@ -6,6 +6,7 @@ import json
 import math
 from dataclasses import asdict, fields
 from decimal import Decimal
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -22,6 +23,11 @@ from trainmark.spec import (
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+
+@cache  # making one takes 10 ms, and a plan file may have 1,000 runs
+def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
 
 
 def choose_recipe(case: Case, name: str | None, *, world: str, real_data: bool) -> str:
@@ -82,7 +88,8 @@ def apply_overrides(recipe: Recipe, overrides: Mapping[str, str]) -> Recipe:
             raise UsageError(f"{name} is given twice", where=f"{key}={text}", remedy="name it once")
         known_as = PRECISION_ALIASES if name == "precision" else {}
         values[name] = None if text.lower() == "none" else known_as.get(text, text)
-    adapter = TypeAdapter(type(recipe))
+    kind: Any = type(recipe)  # mypy takes a dataclass's hash for that of its class
+    adapter = _adapter(kind)
     try:
         resolved: Recipe = adapter.validate_python({**asdict(recipe), **values})
     except ValidationError as error:
