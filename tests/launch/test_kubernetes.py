@@ -284,30 +284,30 @@ def test_the_engine_and_the_pod_say_why() -> None:
 
 
 def test_a_silent_machine_is_told_before_its_pod_is_given_up() -> None:
-    ended: dict[int, JobState] = {}
-    silent = state_of(_found("jobset", "running", "silent"), 2, ended)
+    seen: dict[int, JobState] = {}
+    silent = state_of(_found("jobset", "running", "silent"), 2, seen)
     assert silent == JobState(
         phase="running", said="2 of 2 pods run; node 1 does not answer", lost=(1,)
     )
-    assert not ended
-    back = state_of(_found("jobset", "running", "running"), 2, ended)
+    assert [pod.ending for pod in seen.values()] == [None, None]
+    back = state_of(_found("jobset", "running", "running"), 2, seen)
     assert back.lost == ()
 
 
 def test_a_pod_that_is_gone_is_remembered() -> None:
-    ended: dict[int, JobState] = {}
-    going = state_of(_found("jobset", "running", "tainted"), 2, ended)
+    seen: dict[int, JobState] = {}
+    going = state_of(_found("jobset", "running", "tainted"), 2, seen)
     assert (going.phase, going.lost) == ("running", (1,))
-    state = state_of(_found("jobset_failed", "failed", "-"), 2, ended)
+    state = state_of(_found("jobset_failed", "failed", "-"), 2, seen)
     assert (state.ending, state.lost) == ("node_lost", (1,))
     assert "node 1: DeletionByTaintManager (Taint manager: deleting" in state.said
 
 
 def test_a_deleted_job_had_failed_if_a_pod_had() -> None:
-    ended: dict[int, JobState] = {}
-    state_of(_found("trainjob", "running", "again"), 2, ended)
-    assert state_of(_found(None, "failed", "again"), 2, ended).phase == "running"
-    state = state_of([], 2, ended)
+    seen: dict[int, JobState] = {}
+    state_of(_found("trainjob", "running", "again"), 2, seen)
+    assert state_of(_found(None, "failed", "again"), 2, seen).phase == "running"
+    state = state_of([], 2, seen)
     assert (state.phase, state.ending, state.exit_code) == ("ended", "failed", 1)
     assert state.said == "Failed; node 1: Error (exit code 1)"
 
@@ -357,6 +357,10 @@ def _started(cluster: Path, tmp_path: Path, told: dict[str, Any]) -> tuple[Plan,
     (folder / MANIFEST).write_text(command.files[MANIFEST])
     (cluster / "create").write_text(f"configmap/{_NAME}\njobset.jobset.x-k8s.io/{_NAME}\n")
     return plan, site, Kubernetes().start(command, plan, site)
+
+
+def _began(cluster: Path, *pods: str) -> None:
+    (cluster / "get").write_text(json.dumps({"items": _found("jobset_completed", *pods)}))
 
 
 def _send(cluster: Path, tmp_path: Path, plan: Plan, node: int) -> None:
@@ -428,6 +432,7 @@ def test_a_pod_that_runs_again_is_ended(
 
 def test_files_come_through_the_pods_logs_once(cluster: Path, tmp_path: Path) -> None:
     plan, _, job = _started(cluster, tmp_path, _APART)
+    _began(cluster, "succeeded", "succeeded")
     for node in range(2):
         _send(cluster, tmp_path, plan, node)
     job.collect()
@@ -441,47 +446,71 @@ def test_files_come_through_the_pods_logs_once(cluster: Path, tmp_path: Path) ->
     assert not any("logs" in call for call in _calls(cluster)[len(calls) :])
 
 
-def test_a_cut_log_is_told_and_the_job_is_kept(
-    cluster: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_cut_log_is_told_and_the_job_is_kept(cluster: Path, tmp_path: Path) -> None:
     plan, _, job = _started(cluster, tmp_path, _APART)
+    _began(cluster, "succeeded", "succeeded")
     for node in range(2):
         _send(cluster, tmp_path, plan, node)
     lines = (cluster / "log1").read_text().splitlines(keepends=True)
     (cluster / "log1").write_text("".join(lines[3:]))  # as after a rotation
-    job.collect()
-    assert "node 1: " in (told := capsys.readouterr().err)
-    assert "node 0: " not in told
+    with pytest.raises(EnvironmentFault) as caught:
+        job.collect()
+    assert "node 1: " in caught.value.what
+    assert "node 0: " not in caught.value.what
     assert (tmp_path / "run" / node_file(0)).exists()
     assert not any("delete" in call for call in _calls(cluster))
     (cluster / "log1").write_text("".join(lines))  # what had not arrived comes later
     job.collect()
     assert (tmp_path / "run" / node_file(1)).exists()
+    assert "delete" in _calls(cluster)[-1]
+
+
+def test_a_job_that_was_collected_and_deleted_keeps_its_end(cluster: Path, tmp_path: Path) -> None:
+    plan, site, job = _started(cluster, tmp_path, _SHARED)
+    (cluster / "get").write_text(json.dumps({"items": _found("jobset_failed", "failed", "-")}))
+    state = job.state()
+    job.collect()
+    (cluster / "get").write_text(json.dumps({"items": []}))
+    again = Kubernetes().attach(plan, site).state()
+    assert (again.ending, again.exit_code, again.said) == ("failed", 1, state.said)
 
 
 def test_files_wait_where_the_cluster_does_not_answer(cluster: Path, tmp_path: Path) -> None:
     _, _, job = _started(cluster, tmp_path, _APART)
-    for verb in ("log0", "log1", "version"):
-        (cluster / f"{verb}.fails").write_text("Unable to connect to the server\n")
+    (cluster / "get.fails").write_text("Unable to connect to the server\n")
     with pytest.raises(EnvironmentFault):
         job.collect()
+    assert not any("delete" in call for call in _calls(cluster))
+
+
+def test_pods_that_never_began_have_no_files(cluster: Path, tmp_path: Path) -> None:
+    _, _, job = _started(cluster, tmp_path, _APART)
+    (cluster / "get").write_text(json.dumps({"items": _found("jobset", "pulling", "starting")}))
+    assert job.state().phase == "waiting"
+    job.cancel()
+    (cluster / "get").write_text(json.dumps({"items": []}))
+    assert job.state().ending == "cancelled"
+    job.collect()
+    assert not any("logs" in call for call in _calls(cluster))
 
 
 def test_a_cancelled_run_reads_the_logs_before_its_pods_go(cluster: Path, tmp_path: Path) -> None:
     plan, _, job = _started(cluster, tmp_path, _APART)
+    _began(cluster, "succeeded", "succeeded")
     for node in range(2):
         _send(cluster, tmp_path, plan, node)
+    job.state()
     job.cancel()
-    calls = len(_calls(cluster))
-    for node in range(2):
-        (cluster / f"log{node}").unlink()  # as the pods are
+    (cluster / "get").write_text(json.dumps({"items": []}))
     job.collect()
     assert (tmp_path / "run" / node_file(1)).exists()
-    assert not any("logs" in call for call in _calls(cluster)[calls:])
+    # Each log is read once, by a program that was started before the deletion.
+    assert sum("logs" in call for call in _calls(cluster)) == 2
 
 
 def test_a_shared_run_directory_needs_no_logs(cluster: Path, tmp_path: Path) -> None:
     _, _, job = _started(cluster, tmp_path, _SHARED)
+    _began(cluster, "succeeded", "succeeded")
     job.cancel()
     job.collect()
     assert not any("logs" in call for call in _calls(cluster))

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from operator import itemgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from trainmark import devices
-from trainmark.errors import EnvironmentFault, RecordError, UsageError, escaped
+from trainmark.errors import EnvironmentFault, RecordError, UsageError
 from trainmark.launch.contract import JOB_FILE, Command, Ending, JobState
 from trainmark.launch.launchers import kubernetes_manifest as manifests
 from trainmark.launch.node_files import names_of, receive
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from trainmark.planning.plan import Plan
 
 MANIFEST = "job.yaml"
-_COLLECTED = ".collected"  # in the run directory once the files of all nodes are
+_COLLECTED = ".collected"  # in the run directory once all files are: the job's last state
 _INDEX = "batch.kubernetes.io/job-completion-index"
 # Why pods end, the gravest first: https://kubernetes.io/docs/concepts/workloads/pods/disruptions/
 # and pkg/kubelet in https://github.com/kubernetes/kubernetes, 2026-11-22.
@@ -100,28 +99,31 @@ class KubernetesJob:
 
     def __init__(self, job: str, plan: Plan, site: Site) -> None:
         self.id = job
-        self._plan, self._site = plan, site
+        self._plan, self._site, self._done = plan, site, Path(plan.run_dir) / _COLLECTED
         self._own = f"{manifests.INSTANCE}={manifests.name(plan.run_id)}"
         self._last = JobState(phase="waiting", said="created")
-        self._ended: dict[int, JobState] = {}
+        self._seen: dict[int, JobState] = {}
         self._logs: dict[int, subprocess.Popen[str]] = {}
 
     def state(self) -> JobState:
-        """Return where it is now; while the cluster does not answer, where it was.
-
-        A job with a pod that runs again, as the runtime of a TrainJob may want it, is deleted.
-        """
-        kinds = f"{self.id.partition('/')[0]},pods"
+        """Return where it is now; while the cluster does not answer, where it was."""
+        if self._done.exists():
+            return JobState(**json.loads(self._done.read_text()))
         try:
-            told = json.loads(_kubectl(self._site, "get", kinds, "-l", self._own, "-o", "json"))
+            self._look()
         except EnvironmentFault as fault:
             return replace(self._last, said=_unanswered(fault))
-        self._last = state_of(told["items"], self._plan.nnodes, self._ended)
+        return self._last
+
+    def _look(self) -> None:
+        """Ask the cluster; delete a job whose runtime, as a TrainJob's may, starts a pod again."""
+        kinds = f"{self.id.partition('/')[0]},pods"
+        told = json.loads(_kubectl(self._site, "get", kinds, "-l", self._own, "-o", "json"))
+        self._last = state_of(told["items"], self._plan.nnodes, self._seen)
         pods = [one["status"] for one in told["items"] if one["kind"] == "Pod"]
         boxes = [box for pod in pods for box in pod.get("containerStatuses", [])]
         if len(pods) > self._plan.nnodes or any(box.get("restartCount") for box in boxes):
             self.cancel()
-        return self._last
 
     def cancel(self) -> None:
         """Delete what was created; logs, which go with their pods, are read to their ends."""
@@ -132,26 +134,33 @@ class KubernetesJob:
     def collect(self) -> None:
         """Receive the files in the pods' logs, then delete what was created.
 
-        A job whose files did not arrive whole is left to the user.
+        Raises:
+            EnvironmentFault: they are not whole; the job is kept.
         """
-        folder, missing = Path(self._plan.run_dir), []
+        faults = []
+        if not self._done.exists():
+            self._look()  # which pods began
         for node in self._sending():
             with self._logs.pop(node, None) or self._log(node) as log:
                 try:
-                    receive(log.stdout or (), folder, expected=names_of(node, self._plan))
+                    receive(log.stdout or (), self._done.parent,
+                            expected=names_of(node, self._plan))  # fmt: skip
                 except EnvironmentFault as fault:
-                    missing.append(f"{self.id}, node {node}: {fault}")
-        if missing:
-            _kubectl(self._site, "version")  # where no cluster answers, they may come later
-            print(escaped("\n".join(missing)), file=sys.stderr)
-        else:
-            (folder / _COLLECTED).touch()
-            _delete(self._plan, self._site)
+                    faults.append(f"node {node}: {fault.what}")
+        if faults:
+            raise EnvironmentFault(
+                "; ".join(faults), where=self.id,
+                rule="a node that died sends none, and clusters show a log since its last rotation",
+                remedy="use a volume that this machine sees too, and no run_root",
+            )  # fmt: skip
+        if not self._done.exists():
+            self._done.write_text(json.dumps(asdict(self._last)))
+        _delete(self._plan, self._site)
 
-    def _sending(self) -> range:
-        """Return the nodes whose files come through logs and are not here yet."""
-        here = self._site.run_root is None or (Path(self._plan.run_dir) / _COLLECTED).exists()
-        return range(0 if here else self._plan.nnodes)
+    def _sending(self) -> list[int]:
+        """Return the nodes that began and whose files come through logs and are not here yet."""
+        here = self._site.run_root is None or self._done.exists()
+        return [] if here else sorted(self._seen)
 
     def _log(self, node: int) -> subprocess.Popen[str]:
         """Start to read the log of a node's pod until it ends."""
@@ -162,21 +171,22 @@ class KubernetesJob:
             text=True, errors="replace", start_new_session=True)  # fmt: skip
 
 
-def state_of(found: list[dict[str, Any]], nnodes: int, ended: dict[int, JobState]) -> JobState:
+def state_of(found: list[dict[str, Any]], nnodes: int, seen: dict[int, JobState]) -> JobState:
     """Return the state of a job.
 
     Args:
         found: the job and its pods, as ``kubectl get -o json`` lists them.
-        ended: how pods failed, by node; the call adds to it, for they may be deleted soon.
+        seen: pods that began, by node; the call adds to them, for they may be deleted soon.
     """
     states = sorted((_pod(one) for one in found if one["kind"] == "Pod"), key=itemgetter(0))
     pods = [pod for _, pod in states]
     job = next((_conditions(one) for one in found if one["kind"] != "Pod"), None)
     if job is None and pods:
         return JobState(phase="running", said="its pods are being deleted")
-    ended |= {node: pod for node, pod in states if pod.ending} | ended
-    lost = tuple(sorted({node for pod in (*pods, *ended.values()) for node in pod.lost}))
-    if job is None and not ended:
+    failed = {node: pod for node, pod in (*states[::-1], *seen.items()) if pod.ending}
+    seen |= {node: pod for node, pod in states if pod.phase != "waiting"} | failed
+    lost = tuple(sorted({node for pod in (*pods, *failed.values()) for node in pod.lost}))
+    if job is None and not failed:
         return JobState(phase="ended", said="it was deleted", ending="cancelled")
     told = {"Failed=True": {"reason": "Failed"}} if job is None else job
     if told.keys() & {"Completed=True", "Complete=True"}:
@@ -184,13 +194,14 @@ def state_of(found: list[dict[str, Any]], nnodes: int, ended: dict[int, JobState
     if "Failed=True" in told and not any(pod.phase == "running" and not pod.lost for pod in pods):
         why = told["Failed=True"]
         own = JobState(phase="ended", ending=_ENDINGS.get(why["reason"], "failed"))
-        end = min(ended.values(), key=lambda pod: _GRAVEST_FIRST.index(pod.ending), default=own)
+        ends = [failed[node] for node in sorted(failed)]
+        end = min(ends, key=lambda pod: _GRAVEST_FIRST.index(pod.ending), default=own)
         return replace(end, said="; ".join(filter(None, [_said(why), end.said])), lost=lost)
     waits = [pod for pod in pods if pod.phase == "waiting"]
     said = [f"{len(pods) - len(waits)} of {nnodes} pods run"]
     said += [_said(told["Suspended=True"])] if "Suspended=True" in told else []
     said += [pod.said for pod in pods if pod.said][:3]
-    runs = not waits and (len(pods) >= nnodes or ended)
+    runs = not waits and (len(pods) >= nnodes or failed)
     return JobState(phase="running" if runs else "waiting", said="; ".join(said), lost=lost)
 
 
