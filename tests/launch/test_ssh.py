@@ -7,6 +7,7 @@ import os
 import platform
 import shlex
 import socket
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -422,10 +423,26 @@ def test_a_common_folder_needs_no_collection(plan: Plan, fakes: Path) -> None:
 def test_without_a_common_folder_the_hosts_are_asked_for_a_new_file(
     plan: Plan, fakes: Path, make_site: Callable[..., Site]
 ) -> None:
-    settings = {"run_root": None, "python": sys.executable}
+    with socket.create_server(("", 0)) as server:
+        port = server.getsockname()[1]  # free in a moment
+    settings = {"run_root": None, "python": sys.executable, "master_port": port}
     site = make_site("127.0.0.1\n").model_copy(update=settings)
     plan = plan.model_copy(update={"nnodes": 1, "suite_version": __version__})
     ssh.Ssh().check(plan, site)
     assert "--shared" in (fakes / "asked").read_text()
     assert "--folder" in (fakes / "asked").read_text()
     assert not list(Path(plan.run_dir).parent.glob("tmp*"))
+
+
+def test_many_nodes_need_no_higher_limit_of_open_files(plan: Plan, fakes: Path) -> None:
+    run = _nodes(plan, *["head -c 1"] * 40)
+    lowered = ["sh", "-c", f"ulimit -Sn 32; exec {sys.executable} -m {ssh.MODULE}"]
+    assert subprocess.run(lowered, cwd=run, check=False).returncode == 0
+    assert json.loads((run / ssh.STATE_FILE).read_bytes())["ending"] == "completed"
+
+
+def test_a_line_of_the_hosts_file_outranks_the_sites_options() -> None:
+    site = SshSite(options={"Port": "1", "User": "you"})
+    words = ssh_hosts.options(ssh_hosts.Host("a", "me", 2), site)
+    assert words.index("-oPort=2") < words.index("-oPort=1")
+    assert words.index("-oUser=me") < words.index("-oUser=you")

@@ -8,12 +8,11 @@ leaves none behind.
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
+import resource
 import shlex
 import shutil
-import signal
 import sys
 import time
 from contextlib import suppress
@@ -136,7 +135,7 @@ class SshJob:
     def cancel(self) -> None:
         """Ask the process to end all nodes."""
         if self._alive():
-            os.kill(int(self.id), signal.SIGTERM)
+            psutil.Process(int(self.id)).terminate()
 
     def collect(self) -> None:
         """Fetch from all nodes at once what is not here; a broken transfer goes on where it was.
@@ -197,7 +196,7 @@ def hold(folder: Path, stopped: Callable[[], bool]) -> JobState:
             links.append(Popen(argv, stdin=PIPE, stdout=out, stderr=out, start_new_session=True))
     if told["folder"] is not None:
         _write(links, json.dumps(json.loads((folder / PLAN_FILE).read_bytes())).encode() + b"\n")
-    cancelled, beat_s, end_s = False, 0.0, math.inf
+    cancelled, beat_s, end_s = False, 0.0, float("inf")
     while None in (codes := [link.poll() for link in links]):
         now_s = time.monotonic()
         cancelled = cancelled or stopped()
@@ -239,6 +238,8 @@ def main() -> int:
     folder, parent = Path.cwd(), os.getppid()
     with json_documents.written_whole(folder / JOB_FILE) as file:
         file.write(b"%d\n" % os.getpid())
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]  # one open file for each node
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     with stop_signals_noted() as request:
         state = hold(folder, lambda: request.signal_name is not None or os.getppid() != parent)
     with json_documents.written_whole(folder / STATE_FILE) as file:

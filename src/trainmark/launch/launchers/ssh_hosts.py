@@ -12,7 +12,6 @@ import tempfile
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from functools import partial
 from pathlib import Path
 from subprocess import DEVNULL, run
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -90,9 +89,9 @@ def read_hosts(site: SshSite, *, nnodes: int) -> list[Host]:
 
 def options(host: Host, site: SshSite) -> list[str]:
     """Return the options of ssh and sftp for a host. Of one given twice, they take the first."""
-    own = {"User": host.user, "Port": host.port} | site.options
+    own = (("User", host.user), ("Port", host.port), *site.options.items())
     keys = ("StrictHostKeyChecking=yes",) if site.check_host_keys else _UNCHECKED
-    given = [f"{name}={value}" for name, value in own.items() if value]
+    given = [f"{name}={value}" for name, value in own if value]
     return [f"-o{option}" for option in (*_FIXED, *keys, *given, *_ALIVE)]
 
 
@@ -130,10 +129,8 @@ def check_hosts(hosts: Sequence[Host], plan: Plan, site: Site) -> None:
     Raises:
         EnvironmentFault: what is wrong with which host, all of it.
     """
-    if site.ssh.sync is not None:
-        refuse(
-            fault for fault in in_parallel(partial(_synchronized, site.ssh.sync), hosts) if fault
-        )
+    if (sync := site.ssh.sync) is not None:
+        refuse(filter(None, in_parallel(lambda host: _synchronized(sync, host), hosts)))
     folder = site.run_root or next(one for one in Path(plan.run_dir).parents if one.is_dir())
     words = ["--vendor", plan.device.vendor, "--nproc", str(plan.nproc), "--master", hosts[0].name]
     words += ["--folder", str(folder)]
