@@ -127,7 +127,7 @@ class KubernetesJob:
 
     def cancel(self) -> None:
         """Delete what was created; logs, which go with their pods, are read to their ends."""
-        self._logs = self._logs or {node: self._log(node) for node in self._sending()}
+        self._logs = self._logs or {node: self._log(node) for node in self._senders()}
         with suppress(EnvironmentFault):  # the state shows that it is still there
             _delete(self._plan, self._site)
 
@@ -137,14 +137,23 @@ class KubernetesJob:
         Raises:
             EnvironmentFault: they are not whole; the job is kept.
         """
-        faults = []
         if not self._done.exists():
             self._look()  # which pods began
-        for node in self._sending():
+            self._receive()
+            self._done.write_text(json.dumps(asdict(self._last)))
+        _delete(self._plan, self._site)
+
+    def _senders(self) -> list[int]:
+        """Return the nodes whose files come through logs: those that began."""
+        return [] if self._site.run_root is None else sorted(self._seen)
+
+    def _receive(self) -> None:
+        faults = []
+        for node in self._senders():
             with self._logs.pop(node, None) or self._log(node) as log:
+                files, lines = names_of(node, self._plan), log.stdout or ()
                 try:
-                    receive(log.stdout or (), self._done.parent,
-                            expected=names_of(node, self._plan))  # fmt: skip
+                    receive(lines, self._done.parent, expected=files)
                 except EnvironmentFault as fault:
                     faults.append(f"node {node}: {fault.what}")
         if faults:
@@ -153,14 +162,6 @@ class KubernetesJob:
                 rule="a node that died sends none, and clusters show a log since its last rotation",
                 remedy="use a volume that this machine sees too, and no run_root",
             )  # fmt: skip
-        if not self._done.exists():
-            self._done.write_text(json.dumps(asdict(self._last)))
-        _delete(self._plan, self._site)
-
-    def _sending(self) -> list[int]:
-        """Return the nodes that began and whose files come through logs and are not here yet."""
-        here = self._site.run_root is None or self._done.exists()
-        return [] if here else sorted(self._seen)
 
     def _log(self, node: int) -> subprocess.Popen[str]:
         """Start to read the log of a node's pod until it ends."""
@@ -221,8 +222,8 @@ def _pod(found: dict[str, Any]) -> tuple[int, JobState]:
     state = JobState(phase="waiting", said=f"node {node}: {_said(reasons[0])}")
     if failed:
         lost = (node,) if failed[0] in ("node_lost", "preempted") else ()
-        code = over.get("exitCode")
-        state = replace(state, phase="ended", ending=failed[0], exit_code=code, lost=lost)
+        state = replace(state, phase="ended", ending=failed[0], lost=lost,
+                        exit_code=over.get("exitCode"))  # fmt: skip
     elif box.get("ready") and "Ready=False" in told:  # so the cluster marks pods on silent machines
         state = JobState(phase="running", said=f"node {node} does not answer", lost=(node,))
     elif over or "running" in now:
