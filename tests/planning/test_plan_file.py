@@ -183,7 +183,7 @@ def test_what_is_not_said_has_its_default(parse: Callable[[str], PlanFile]) -> N
         ('out: "\\ud800"\n', ["line 1: out is text", "can be printed"]),
         ('runs:\n- case: toy\n  data: "a\\nb"\n', ["line 3: data is text", "can be printed"]),
         ("runs:\n" + "- case: toy\n" * 1_001, ["line 1002: more than 1,000 runs"]),
-        ("order: rouns\nruns: []\n", ["line 1: unknown order 'rouns'", "did you mean rounds?"]),
+        ("order: rouns\nruns: []\n", ["line 1: no order 'rouns'", "did you mean rounds?"]),
         ("runs:\n- case: toy\n  world: 2\n", ["line 3: world is a number '2'", "quotes"]),
         ("runs:\n- case: toy\n  world: 2x\n", ["line 3: '2x' is no world", "as 2x8"]),
         ("runs:\n- case: toy\n  world: [1x1, 99999x1]\n", ["line 3: '99999x1' is no world"]),

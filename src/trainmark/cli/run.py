@@ -236,8 +236,8 @@ def _run_plan_file(
         if as_json:
             document = series_json(outcomes, name=file.name, exit_code=code)
             if dry_run:
-                document["estimate"] = asdict(estimate(left, seconds))
-                document["plans"] = [plan.model_dump(mode="json") for _, plan in left]
+                plans = [plan.model_dump(mode="json") for _, plan in left]
+                document |= {"estimate": asdict(estimate(left, seconds)), "plans": plans}
             say_json(document)
         else:
             typer.echo(series_table(outcomes))

@@ -46,9 +46,7 @@ def launch_and_write(
     return records
 
 
-def launch_one(
-    single: Plan, site: Site, label: str, *, request: StopRequest, quiet: bool
-) -> Record:
+def launch_one(single: Plan, site: Site, label: str, request: StopRequest, quiet: bool) -> Record:
     """Do one launch and write its pages."""
     from trainmark import devices
     from trainmark.launch.repeats import launch_shown

@@ -25,7 +25,6 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _ATTEMPT = re.compile(r"(.+)-([0-9]+)")
 _WORLD = re.compile(r"([0-9]{1,4})x([0-9]{1,4})")
 _MOST_RUNS = 1_000
-_LONGEST_NAME = 100
 _LISTED = ("case", "recipe", "device", "world")  # may be lists, and so may the values of `set`
 ROUNDS = "rounds"  # launch 1 of every run, then launch 2 …
 _ORDERS = (ROUNDS, "runs")
@@ -105,8 +104,7 @@ def _as_name(words: str) -> str:
 def _order(value: Value) -> str:
     word = value.text()
     if word not in _ORDERS:
-        way_out = nearest(word, _ORDERS)
-        raise UsageError(f"unknown order {word!r}", where=value.where, remedy=way_out)
+        raise UsageError(f"no order {word!r}", where=value.where, remedy=nearest(word, _ORDERS))
     return word
 
 
@@ -206,7 +204,7 @@ def _entries(run: Value, *, most: int) -> Iterator[Entry]:
         given = {_RUN[key][0]: point[key] for key in point} | {"overrides": fields}
         if "world" in given:
             given["nnodes"], given["nproc"] = map(int, given.pop("world").split("x"))
-        given["name"] = _as_name("-".join(words))[:_LONGEST_NAME]
+        given["name"] = _as_name("-".join(words))[:100]
         own = {key: given.pop(key) for key in _OF_ENTRY if key in given}
         yield Entry(where=run.where, options=given, **own)
 
