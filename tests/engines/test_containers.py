@@ -1,4 +1,4 @@
-"""Runs in a container: podman, as a user without rights."""
+"""Runs in a container: rootless podman, and docker for a user without rights."""
 
 from __future__ import annotations
 
@@ -7,27 +7,29 @@ import signal
 
 import pytest
 
-from engines.rootless_podman import IMAGE, rootless, why_not
+from engines.container_runtimes import IMAGE, runtime_of_user, why_not
 from real_runs import checked, ended, wait_for_fault
 from run_fixtures import CASES
 from trainmark.measure.events import JOB_EVENTS_FILE, EventFile
 
-if why_not():
-    pytest.skip(f"no podman here: {why_not()}", allow_module_level=True)
+BOTH = pytest.mark.parametrize("user", ["podman", "docker"], indirect=True)
 
 
-@pytest.fixture(scope="module")
-def user():
-    with rootless() as found:
+@pytest.fixture(scope="module", params=["podman"])
+def user(request):
+    name = request.param
+    if why_not(name):
+        pytest.skip(f"no {name} here: {why_not(name)}")
+    with runtime_of_user(name) as found:
         if isinstance(found, str):
-            pytest.skip(f"podman runs no container here: {found}")
+            pytest.skip(f"{name} runs no container here: {found}")
         yield found
 
 
 @pytest.fixture
 def work(user, request):
     """A folder of the user that is the same in the container, with the pipes of a faulty rank."""
-    folder = user.own_folder(request.node.name)
+    folder = user.own_folder(request.node.name.partition("[")[0])
     for name in ("fifo", "go"):
         os.mkfifo(folder / name)
         user.own(folder / name)
@@ -53,9 +55,10 @@ def run(user, work, started):
 
 
 def containers_of(user):
-    return user.ask("podman", "ps", "--quiet").stdout.split()
+    return user.ask(user.runtime, "ps", "--quiet").stdout.split()
 
 
+@BOTH
 def test_distilbert_in_a_container(run, user):
     process, run_dir = run(
         "max_epochs=1", "target=none", "--nproc", "2", case="distilbert_sst2",
@@ -66,10 +69,12 @@ def test_distilbert_in_a_container(run, user):
     record = checked(run_dir)
     assert (record.status, len(record.ranks), record.plan.launcher) == ("passed", 2, "container")
     told = record.environment
-    digest = user.ask("podman", "image", "inspect", "--format", "{{.Digest}}", IMAGE).stdout
-    assert (told["container"], told["container_image"]) == ("podman", IMAGE)
-    assert told["container_digest"].rpartition("@")[2] == digest.decode().strip()
-    version = user.ask("podman", "version", "--format", "{{.Client.Version}}").stdout
+    assert (told["container"], told["container_image"]) == (user.runtime, IMAGE)
+    # An image that was never in a registry has none there with docker.
+    digest, part = ("{{.Digest}}", "Client") if user.runtime == "podman" else ("{{.Id}}", "Server")
+    known = user.ask(user.runtime, "image", "inspect", "--format", digest, IMAGE).stdout
+    assert told["container_digest"].rpartition("@")[2] == known.decode().strip()
+    version = user.ask(user.runtime, "version", "--format", f"{{{{.{part}.Version}}}}").stdout
     assert told["container_version"] == version.decode().strip()
     assert told["pip_index"] == "https://<credentials>@pypi.org/simple"
     assert containers_of(user) == []
@@ -90,6 +95,7 @@ def test_a_rank_that_raises_leaves_its_error(run):
     assert (record.cause.kind, record.cause.type) == ("error", "ValueError")
 
 
+@BOTH
 def test_ctrl_c_ends_the_container(run, user, work):
     process, run_dir = run("fault=wait")
     wait_for_fault(work / "fifo")
@@ -102,12 +108,13 @@ def test_ctrl_c_ends_the_container(run, user, work):
     assert containers_of(user) == []
 
 
+@BOTH
 def test_a_container_ends_with_a_killed_launcher(run, user, work, trainmark):
     process, run_dir = run("fault=wait")
     wait_for_fault(work / "fifo")
     (container,) = containers_of(user)
     process.kill()
-    user.ask("podman", "wait", container.decode())
+    user.ask(user.runtime, "wait", container.decode())
     assert containers_of(user) == []
     attached = user.ask(user.python, "-m", "trainmark", "attach", str(run_dir))
     assert attached.returncode == 1, attached.stderr

@@ -62,8 +62,8 @@ def test_its_command_is_a_script_that_ends_with_its_starter(plan: Plan) -> None:
     ("script", "state"),
     [
         ("true", JobState(phase="ended", ending="completed", exit_code=0)),
-        ("echo image; echo no such image >&2; exit 125",
-         JobState(phase="ended", said="no such image", ending="failed", exit_code=125)),
+        ("echo 1; echo no such image >&2; echo; echo see --help; exit 125",
+         JobState(phase="ended", said="no such image; see --help", ending="failed", exit_code=125)),
     ],
 )  # fmt: skip
 def test_its_end_is_told_in_the_words_of_the_runtime(

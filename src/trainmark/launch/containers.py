@@ -157,7 +157,8 @@ def lines_to_run(
         options = ["exec", f"--pwd={run_dir}", "--env=PYTHONNOUSERSITE=1"]
     else:
         digest = f"$({inspect} {shlex.quote(_DIGEST)} {image})"
-        version = f"{runtime} version --format '{{{{.Client.Version}}}}'"
+        part = "Server" if runtime == "docker" else "Client"
+        version = f"{runtime} version --format '{{{{.{part}.Version}}}}'"
         image = f"\"$({inspect} '{{{{.Id}}}}' {image})\""  # what was inspected, by its content
         names = (*_FOUND, *_FORWARDED, *vendor.recorded_variables, *exported)
         options = _oci_options(container, run_dir)
@@ -166,7 +167,8 @@ def lines_to_run(
         given.append(f'set -- "--name=trainmark-{plan.run_id}-$$" "$@"')
     if runtime == "docker":  # rootless podman's root is the user of the node
         given.append('for group in $(id -G); do set -- "--group-add=$group" "$@"; done')
-        given.append('set -- "--user=$(id -u):$(id -g)" --ulimit=memlock=-1 "$@"')
+        given.append('set -- "--user=$(id -u):$(id -g)" "$@"')
+        given += _given((_FABRIC,), "--ulimit=memlock=-1")  # its memory must not be paged out
     options += [*(mount.option() for mount in mounted), *needs.options.get(runtime, ())]
     return [
         *check_script(plan, site).splitlines(),

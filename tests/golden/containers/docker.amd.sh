@@ -13,11 +13,12 @@ test -e /data/toy || fail /data/toy' is not here'
 test "$(id -u)" != 0 || fail 'root of this node would be root in the container: be another user, or name one in arguments'
 mkdir -p /runs/a
 TRAINMARK_CONTAINER_DIGEST=$(docker image inspect --format '{{if .RepoDigests}}{{index .RepoDigests 0}}{{else}}{{.Id}}{{end}}' registry.example/trainmark:1)
-TRAINMARK_CONTAINER_VERSION=$(docker version --format '{{.Client.Version}}')
+TRAINMARK_CONTAINER_VERSION=$(docker version --format '{{.Server.Version}}')
 export TRAINMARK_CONTAINER_DIGEST TRAINMARK_CONTAINER_VERSION
 set -- --memory=64g "$(docker image inspect --format '{{.Id}}' registry.example/trainmark:1)" "$@"
 for path in /dev/kfd /dev/dri /dev/infiniband; do test ! -e "$path" || set -- "--device=$path" "$@"; done
 set -- "--name=trainmark-20260102T030405Z-toy-abc123-$$" "$@"
 for group in $(id -G); do set -- "--group-add=$group" "$@"; done
-set -- "--user=$(id -u):$(id -g)" --ulimit=memlock=-1 "$@"
+set -- "--user=$(id -u):$(id -g)" "$@"
+for path in /dev/infiniband; do test ! -e "$path" || set -- "--ulimit=memlock=-1" "$@"; done
 exec docker run --rm --init --interactive --pull=never --network=host --shm-size=16g --workdir=/runs/a --cap-drop=ALL --security-opt=no-new-privileges --security-opt=label=disable --env=HOME=/tmp --env=USER=trainmark --env=TRAINMARK_CONTAINER_DIGEST --env=TRAINMARK_CONTAINER_VERSION --env=OMP_NUM_THREADS --env=MKL_NUM_THREADS --env=KMP_BLOCKTIME --env=KMP_AFFINITY --env=OMP_PROC_BIND --env=OMP_WAIT_POLICY --env=GOMP_SPINCOUNT --env=TRAINMARK_PIN --env=PYTORCH_ALLOC_CONF --env=TORCH_COMPILE_DISABLE --env=ONEDNN_MAX_CPU_ISA --env=ONEDNN_DEFAULT_FPMATH_MODE --env=MALLOC_CONF --env=TRAINMARK_NETWORK --env=HIP_VISIBLE_DEVICES --env=ROCR_VISIBLE_DEVICES --env=CUDA_VISIBLE_DEVICES --env=HSA_OVERRIDE_GFX_VERSION --env=HIP_LAUNCH_BLOCKING --env=AMD_SERIALIZE_KERNEL --env=PYTORCH_HIP_ALLOC_CONF --env=PYTORCH_CUDA_ALLOC_CONF --env=HIPBLASLT_ALLOW_TF32 --env=GPU_MAX_HW_QUEUES --env=NCCL_DEBUG --env=NCCL_ALGO --env=NCCL_PROTO --env=NCCL_P2P_DISABLE --env=NCCL_IB_DISABLE --env=TRAINMARK_CONTAINER_IMAGE --env=PIP_INDEX_URL --mount=type=bind,source=/data/toy,target=/data/toy,readonly --mount=type=bind,source=/opt/site,target=/opt/site,readonly --mount=type=bind,source=/runs/a,target=/runs/a --mount=type=bind,source=/scratch,target=/tmp "$@"

@@ -1,4 +1,4 @@
-"""Podman as a user without rights, with an image of this machine's own files.
+"""Podman and docker for a user without rights, with an image of this machine's own files.
 
 No registry is asked: the image is empty, and the machine's programs are mounted. As root, the tests
 run as ``nobody``, who needs no line in ``/etc/subuid``: a container then has one user.
@@ -17,7 +17,8 @@ import sys
 import sysconfig
 import tarfile
 import tempfile
-from contextlib import contextmanager, suppress
+import time
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,8 +30,11 @@ if TYPE_CHECKING:
 
 IMAGE = "localhost/trainmark-test:1"
 SOURCES = Path(trainmark.__file__).parents[1]
-_PROGRAMS = ("podman", "runc", "catatonit", "setpriv")
-_CATATONIT = Path("/usr/libexec/podman/catatonit")
+_PROGRAMS = {
+    "podman": ("podman", "runc", "setpriv", "/usr/libexec/podman/catatonit"),
+    "docker": ("docker", "dockerd", "containerd", "runc", "setpriv"),
+}
+_START_S = 30.0
 _FOLDERS = [path for path in ("/usr", "/lib", "/lib64", "/bin", "/etc") if Path(path).exists()]
 _IMPORTS = "import torch, trainmark.measure.worker"
 
@@ -40,7 +44,7 @@ class Rootless:
     """A user, where its files are, and the interpreter that it may run."""
 
     folder: Path
-    runtime: str = "runc"
+    runtime: str = "podman"
     python: str = ""
     variables: dict[str, str] = field(default_factory=dict)
 
@@ -79,7 +83,7 @@ class Rootless:
         """Write a site file for a container that has the machine's programs."""
         told = {
             "image": IMAGE,
-            "runtime": "podman",
+            "runtime": self.runtime,
             "python": self.python,
             "shared_memory": "1g",
             "mounts": [*mounts, *self.programs()],
@@ -95,24 +99,53 @@ class Rootless:
         return [f"{one}:{one}:ro" for one in readable]
 
 
-def why_not() -> str | None:
+def why_not(name: str) -> str | None:
     """Return why it cannot be tried here."""
-    lacking = [name for name in _PROGRAMS if not shutil.which(name)]
-    lacking += [str(_CATATONIT)] if not _CATATONIT.exists() else []
-    return f"{', '.join(lacking)} missing (make test-engines)" if lacking else None
+    lacking = [program for program in _PROGRAMS[name] if not shutil.which(program)]
+    if lacking:
+        return f"{', '.join(lacking)} missing (make test-engines)"
+    return "docker's service needs root" if name == "docker" and os.getuid() else None
 
 
 @contextmanager
-def rootless() -> Iterator[Rootless | str]:
-    """Set the user's podman up and take it down; yield why it does not work here instead."""
-    folder = Path(tempfile.mkdtemp(prefix="trainmark-podman-", dir="/tmp"))
-    user = Rootless(folder)
+def _daemon(folder: Path) -> Iterator[None]:
+    """Start docker's service without a network, for a socket in ``folder``."""
+    with (folder / "dockerd.log").open("wb") as log:
+        service = subprocess.Popen(
+            [
+                "dockerd", "--iptables=false", "--ip6tables=false", "--bridge=none",
+                "--storage-driver=vfs", f"--data-root={folder}/docker",
+                f"--exec-root={folder}/dockerd", f"--pidfile={folder}/dockerd.pid",
+                f"--host=unix://{folder}/docker.sock", "--group=nogroup",
+            ],
+            stdout=log, stderr=log,
+        )  # fmt: skip
+    try:
+        until_s = time.monotonic() + _START_S
+        while not (folder / "docker.sock").exists() and service.poll() is None:
+            if time.monotonic() > until_s:
+                break
+            time.sleep(0.1)
+        yield
+    finally:
+        service.terminate()
+        service.wait()
+        # It leaves the host's network mounted there.
+        subprocess.run(["umount", f"{folder}/dockerd/netns/default"], check=False)
+
+
+@contextmanager
+def runtime_of_user(name: str) -> Iterator[Rootless | str]:
+    """Set podman or docker up and take it down; yield why it does not work here instead."""
+    folder = Path(tempfile.mkdtemp(prefix=f"trainmark-{name}-", dir="/tmp"))
+    user = Rootless(folder, name)
     try:
         for path in (folder, folder / "run"):
             path.mkdir(exist_ok=True)
             user.own(path).chmod(0o700)
         user.variables = _variables(folder)
-        yield _fault(user) or user
+        with _daemon(folder) if name == "docker" else nullcontext():
+            yield _fault(user) or user
     finally:
         with suppress(OSError, ValueError):  # what keeps the user's namespace
             os.kill(int((folder / "run/libpod/tmp/pause.pid").read_text()), signal.SIGKILL)
@@ -134,6 +167,7 @@ def _variables(folder: Path) -> dict[str, str]:
     return {
         "HOME": str(folder),
         "XDG_RUNTIME_DIR": str(folder / "run"),
+        "DOCKER_HOST": f"unix://{folder}/docker.sock",
         "CONTAINERS_CONF": str(containers),
         "CONTAINERS_STORAGE_CONF": str(storage),
         "TRAINMARK_CACHE": str(folder / "cache"),
@@ -143,14 +177,14 @@ def _variables(folder: Path) -> dict[str, str]:
 
 def _fault(user: Rootless) -> str | None:
     """Return why no container runs here; make the image and find the interpreter."""
-    made = user.ask("podman", "import", "-", IMAGE, given=_image())
+    made = user.ask(user.runtime, "import", "-", IMAGE, given=_image())
     if made.returncode:
-        return f"podman import: {made.stderr.decode().strip()}"
+        return f"import: {made.stderr.decode().strip()}"
     mounts = [f"--volume={one}" for one in user.programs()]
-    start = ("podman", "run", "--rm", "--network=host", "--env=PYTHONPATH", *mounts, IMAGE)
+    start = (user.runtime, "run", "--rm", "--network=host", "--env=PYTHONPATH", *mounts, IMAGE)
     ran = user.ask(*start, "/usr/bin/true")
     if ran.returncode:
-        return f"podman run: {ran.stderr.decode().strip()}"
+        return f"run: {ran.stderr.decode().strip()}"
     for python in (sys.executable, "/usr/bin/python{}.{}".format(*sys.version_info[:2])):
         probes = [(*words, python, "-c", _IMPORTS) for words in ((), start)]
         if not any(user.ask(*words).returncode for words in probes):
