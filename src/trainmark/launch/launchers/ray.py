@@ -16,7 +16,7 @@ from shutil import which
 from typing import TYPE_CHECKING, Any
 from urllib.request import Request, urlopen
 
-from trainmark.errors import EnvironmentFault
+from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.launch import processes
 from trainmark.launch.contract import JOB_FILE, Command, Ending, JobState, Phase
 from trainmark.launch.launchers.ray_driver import ASKED_FILE, MASTER, PORT, RANK, TOLD
@@ -110,8 +110,11 @@ class Ray:
         """Ask the cluster that the site names; what it has, the driver finds out.
 
         Raises:
+            UsageError: a container that Ray would have to start.
             EnvironmentFault: it does not answer.
         """
+        if site.container is not None and not site.container.of_node:
+            raise UsageError("a container on Ray needs a runtime", where="site file, container")
         if site.ray.address is not None:
             _asked(site)
 

@@ -15,7 +15,6 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -60,10 +59,9 @@ class Node:
 
     def _beat(self) -> None:
         """Write to the node process while this one lives; without, it ends its ranks."""
-        with suppress(OSError):
-            while self.process.poll() is None:
-                print(file=self.process.stdin, flush=True)
-                time.sleep(5)
+        while self.process.poll() is None:
+            print(file=self.process.stdin, flush=True)
+            time.sleep(5)
 
     def stop(self) -> None:
         """Ask the node process to end its ranks."""
