@@ -108,14 +108,15 @@ def test_a_cluster_that_is_too_small_is_refused_with_numbers(run):
     assert checked(run_dir).status == "failed"
 
 
-def test_a_local_cluster_is_begun_and_ended(on_path, started, tmp_path):
+def test_a_local_cluster_outlives_its_submission_and_ends_with_attach(on_path, trainmark, tmp_path):
     with socket.socket() as probe:
         if probe.connect_ex(("127.0.0.1", 8265)) == 0:
             pytest.skip("another program has Ray's own port, 8265")
     words = ("--launcher", "ray", "--nnodes", "1", "--nproc", "1", "max_epochs=1", "target=none")
-    process, run_dir = started(*words, case="toy")
-    code, out, err = ended(process)
-    assert code == 0, out + err
-    record = checked(run_dir)
-    assert record.status == "passed"
-    assert of_run(record.run_id, CLUSTER_VARIABLE) == []
+    submitted = trainmark("run", "toy", *words, "--out", "run", "--detach")
+    assert submitted.returncode == 0, submitted.stderr
+    number = (tmp_path / "run" / "job.id").read_text()
+    attached = trainmark("attach", number, "--runs", str(tmp_path))
+    assert attached.returncode == 0, attached.stdout + attached.stderr
+    assert checked(tmp_path / "run").status == "passed"
+    assert of_run(number, CLUSTER_VARIABLE) == []
