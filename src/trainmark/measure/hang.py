@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 _LONGEST = 200  # characters of a name in the report
 _THREAD = re.compile(r"^(?:Current thread|Thread|Stack)\b.*$", re.MULTILINE)
 _FRAME = re.compile(r'^  File (?:"(.*)"|\?\?\?), line (\d+|\?\?\?) in (.*)$', re.MULTILINE)
-_COLLECTIVES = re.compile(r"/torch/distributed/(distributed_c10d|_functional_collectives)\.py$")
-_PUBLIC = re.compile(r"(?!_|wrapper$)")  # not the decorator that logs collectives
+# Of ``FILE:FUNCTION``; ``wrapper`` is the decorator that logs collectives.
+_COLLECTIVE = re.compile(r"/torch/distributed/(distributed_c10d|_functional\w+)\.py:(?!_|wrapper$)")
 _LIBRARY = re.compile(r"^<|/torch/|/lib/python3[^/]*/(?!(?:site|dist)-packages/)")
 # Functions of torch in which a rank waits while no collective is in its Python stack: DDP and
 # FSDP reduce gradients in the backward pass, and an accelerator's queue holds its collectives.
@@ -61,7 +61,7 @@ def place(stacks: str) -> Place:
     file, line, function = next((x for x in calls if not _LIBRARY.search(x[0])), calls[0])
     where = f"{'/'.join(file.split('/')[-2:])}:{line} {function}"[-_LONGEST:]
     for file, _, function in calls:
-        if _COLLECTIVES.search(file) and _PUBLIC.match(function):
+        if _COLLECTIVE.search(f"{file}:{function}"):
             return Place("collective", function[:_LONGEST], where)
         if function in _WAITS and "/torch/" in file:
             return Place("waits", _WAITS[function], where)
