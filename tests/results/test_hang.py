@@ -98,11 +98,11 @@ def test_all_ranks_in_one_collective_are_together(cause: Any) -> None:
     assert found.message.args["call"] == "all_reduce"
 
 
-@pytest.mark.parametrize(("stop_s", "code"), [(6, "timed_out"), (7, "timed_out_missing")])
+@pytest.mark.parametrize(("stop_s", "code"), [(7, "timed_out"), (8, "timed_out_missing")])
 def test_a_run_that_still_reported_windows_does_not_hang(
     cause: Any, stop_s: int, code: str
 ) -> None:
-    """The last window ended at 5 s and the longest one took 1 s."""
+    """The last window ended at 5 s, and each one took 1 s."""
     groups = group("0-1", "collective", "barrier"), group("2", "elsewhere")
     found = cause(*groups, stop_s=stop_s)
     assert found.message.code == code

@@ -54,9 +54,15 @@ def test_a_rank_that_waits_for_data_makes_all_ranks_wait(found: Any) -> None:
     assert (args["own_s"], args["median_s"]) == (0.012, 0.002)
 
 
-def test_few_steps_allow_for_windows_that_begin_a_step_apart(found: Any) -> None:
-    assert found((100, 0), (109, 0), steps=10) == []
-    assert [code for code, _ in found((100, 0), (111, 0), steps=10)] == ["slow_rank"]
+def test_a_rank_that_begins_its_windows_first_and_waits_in_them_is_not_slow(
+    tmp_path: Path,
+) -> None:
+    windows = [
+        window(0, 900 * MS, step_ns=[first * MS] + [100 * MS] * 7, samples=[4] * 8)
+        for first in (180, 200)
+    ]
+    run = write_run(tmp_path / "run", [launch_event()], [windows[0]] * 3, [windows[1]] * 3)
+    assert list(slow_ranks(read_run(run, 2), 1)) == []
 
 
 def test_ranks_with_too_little_measured_time_are_left_out(found: Any) -> None:

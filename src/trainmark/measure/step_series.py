@@ -40,6 +40,10 @@ class RankSteps:
         except TypeError:  # the array is as it was
             self.loss.fromlist([nan if value is None else value for value in window["loss"]])
 
+    def median_ns(self, last: int) -> float | None:
+        """Return the median time of the ``last`` steps; None for 0."""
+        return float(np.median(self.step_ns[-last:])) if last else None
+
     def within_bounds(self) -> bool:
         """Tell whether all numbers are within the bounds that ``shapes.read_event`` checks."""
         for name, (least, most) in BOUNDS_OF_STEPS.items():

@@ -39,7 +39,7 @@ class Phase:
     start_ns: int = 0  # of no meaning without steps, as is the end
     end_ns: int = 0
     windows_ns: int = 0
-    longest_window_ns: int = 0
+    windows: int = 0
     step_ns: int = 0
     wait_ns: int = 0
     steps: int = 0
@@ -56,7 +56,7 @@ class Phase:
         self.start_ns = self.start_ns if self.steps else window["start_ns"]
         self.end_ns = window["end_ns"]
         self.windows_ns += window["end_ns"] - window["start_ns"]
-        self.longest_window_ns = max(self.longest_window_ns, window["end_ns"] - window["start_ns"])
+        self.windows += 1
         self.step_ns += sum(window["step_ns"])
         self.wait_ns += sum(window["wait_ns"])
         self.steps += len(window["step_ns"])
@@ -89,6 +89,7 @@ class RankTimeline:
     spans_ns: Counter[str] = field(default_factory=Counter)
     phases: dict[str, Phase] = field(default_factory=lambda: {name: Phase() for name in PHASES})
     first_window_ns: int | None = None
+    median_step_ns: float | None = None  # of the phase ``train``
     check_ns: int = 0  # of the span ``check`` within training
     samples_of_epochs: Counter[int] = field(default_factory=Counter)
     micro_batches: int = 0
@@ -297,6 +298,7 @@ def _read_rank(events: EventFile, rank: int) -> tuple[RankTimeline, RankSteps]:
             case "end":
                 timeline.end_ns = event["t_ns"]
     timeline.malformed_lines, timeline.torn = events.malformed_lines, events.torn
+    timeline.median_step_ns = steps.median_ns(timeline.phases["train"].steps)
     return timeline, steps
 
 

@@ -242,11 +242,9 @@ def cause(record: Record, lang: str, *, number: str = "") -> Section | None:
         if value is not None:
             items.append((text(f"cause.{key}", lang), str(value)))
     if found.stacks:
-        few = [*found.stacks[:2], "…", found.stacks[-1]] if found.stacks[4:] else found.stacks
-        items.append((text("cause.stacks", lang), ", ".join(few)))
+        items.append((text("cause.stacks", lang), f"stacks.rank<N>.txt ({len(found.stacks)})"))
     blocks: list[Block] = [Facts(tuple(items))]
-    if found.hang:
-        blocks += [Paragraph(text("hang.groups", lang)), Grid(hang_table(found.hang, lang))]
+    blocks += [Grid(hang_table(found.hang, lang))] if found.hang else []
     if found.traceback:
         lines = found.traceback.rstrip().splitlines()[-_TRACEBACK_LINES:]
         blocks.append(Paragraph(text("cause.traceback", lang), "muted"))

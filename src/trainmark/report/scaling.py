@@ -50,7 +50,7 @@ def scaling(records: Sequence[Record]) -> dict[str, Any]:
         found.setdefault((record.plan.world_size, record.plan.nnodes), []).append(record)
     groups = [found[key] for key in sorted(found)]
     kind, sums = _kind([group[0] for group in groups]), [summary(group) for group in groups]
-    base, base_step = (sums[0].figures[name] for name in _FIGURES)
+    base, first = (sums[0].figures[name] for name in _FIGURES)
     worlds = []
     for group, one in zip(groups, sums, strict=True):
         plan, (rate, step) = group[0].plan, (one.figures[name] for name in _FIGURES)
@@ -62,7 +62,7 @@ def scaling(records: Sequence[Record]) -> dict[str, Any]:
             "throughput": [rate.median, rate.low, rate.high],
             "efficiency": [share * x for x in (rate.median / base.median, *far)],
             "step_s": step.median,
-            "exposed_s": step.median - base_step.median if kind == "weak" else None,
+            "exposed_s": step.median - first.median if kind == "weak" else None,
         })  # fmt: skip
     fewest = sorted(sums, key=lambda one: one.launches)
     return {

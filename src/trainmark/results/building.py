@@ -82,7 +82,7 @@ def _ranks(timeline: RunTimeline) -> list[RankEntry]:
             samples=rank.counts.samples,
             wall_ns=rank.wall_ns(timeline.launch_ns),
             spans_ns=rank.all_spans_ns(timeline.launch_ns),
-            step_ns=phase.step_ns // phase.steps if phase.steps else None,
+            step_ns=None if rank.median_step_ns is None else int(rank.median_step_ns),
             wait_ns=phase.wait_ns // phase.steps if phase.steps else None,
             matmul_flops_per_second=rank.facts.get("matmul_flops_per_second"),
             used_bytes=rank.used_bytes,

@@ -48,16 +48,17 @@ def said(timeline: RunTimeline, found: Sequence[StackGroup]) -> Message:
     # The stricter state wins: where ranks are in a collective, one in a backward pass may compute.
     alike = ([x for x in found if x["state"] == state] for state in ("collective", "waits"))
     waiting = next(filter(None, alike), [])
-    if not waiting or quiet_ns < 2 * max((x.longest_window_ns for x in phases), default=0):
+    if not waiting or quiet_ns < 3 * max((x.windows_ns / x.windows for x in phases), default=0):
         return message("timed_out", **told)
     others = [group for group in found if group not in waiting]
     missing = [group for group in others if group["state"] in ("elsewhere", "silent")] or others
     calls = ", ".join(dict.fromkeys(str(group["call"]) for group in waiting))
-    told |= {"quiet_s": quiet_ns / 1e9, "places": _places(missing or waiting)}
+    told |= {"quiet_s": quiet_ns / 1e9, "call": calls, "places": _places(missing or waiting)}
     if missing:
-        sides = {"waiting": _ranks(waiting), "missing": _ranks(missing)}
-        return message("timed_out_missing", **told, call=calls, **sides)
-    return message("timed_out_apart" if "," in calls else "timed_out_together", **told, call=calls)
+        return message(
+            "timed_out_missing", **told, waiting=_ranks(waiting), missing=_ranks(missing)
+        )
+    return message("timed_out_apart" if "," in calls else "timed_out_together", **told)
 
 
 def _ranks(found: Sequence[StackGroup]) -> str:

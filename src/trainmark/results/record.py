@@ -90,8 +90,8 @@ class RankEntry(Frozen):
     samples: NonNegativeInt
     wall_ns: Int64 | None
     spans_ns: dict[str, Int64]
-    step_ns: NonNegativeInt | None = Field(default=None, description="mean measured step")
-    wait_ns: NonNegativeInt | None = Field(default=None, description="for data, of the same steps")
+    step_ns: NonNegativeInt | None = Field(default=None, description="median measured step")
+    wait_ns: NonNegativeInt | None = Field(default=None, description="mean, for data")
     matmul_flops_per_second: Number | None = Field(default=None, description="in preflight")
     used_bytes: NonNegativeInt | None
     malformed_lines: NonNegativeInt

@@ -35,17 +35,14 @@ def slow_ranks(timeline: RunTimeline, nproc: int) -> Iterator[Message]:
     Args:
         nproc: ranks of a node.
     """
-    phases = {rank.rank: rank.phases["train"] for rank in timeline.ranks}
-    phases = {rank: x for rank, x in phases.items() if x.steps and x.windows_ns >= _FLOOR_NS}
-    if len(phases) < 2:
-        return
-    steps_s = {rank: x.step_ns / x.steps / 1e9 for rank, x in phases.items()}
-    step_s = median_low(steps_s.values())
-    # Ranks begin their windows up to a step apart: in few steps more is no excess.
-    most_s = step_s * max(_SLOW, *(1 / x.steps for x in phases.values()))
+    measured = [x for x in timeline.ranks if x.phases["train"].windows_ns >= _FLOOR_NS]
+    # The median: ranks begin a window up to a step apart, and those that begin first wait in it.
+    steps_s = {rank.rank: (rank.median_step_ns or 0.0) / 1e9 for rank in measured}
+    step_s = median_low(steps_s.values() or [0.0]) or 1e-9
+    phases = {rank.rank: rank.phases["train"] for rank in measured}
     for taken in (steps_s, {rank: x.wait_ns / x.steps / 1e9 for rank, x in phases.items()}):
-        usual_s = median_low(taken.values())
-        slow = [rank for rank in taken if taken[rank] - usual_s > most_s]
+        usual_s = median_low(taken.values() or [0.0])
+        slow = [rank for rank in taken if taken[rank] - usual_s > _SLOW * step_s]
         if slow:
             rank = max(slow, key=taken.__getitem__)
             yield message(
