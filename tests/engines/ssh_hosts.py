@@ -143,6 +143,12 @@ class Hosts:
         """Set a node's link ``up`` or ``down``."""
         subprocess.run(self.login.inside("ip", "link", "set", f"port{number}", state), check=True)
 
+    def answers(self, number: int) -> bool:
+        """Tell whether the login machine reaches a node's sshd."""
+        text = f"import socket; socket.create_connection(('{self.address(number)}', 22), 2)"
+        words = self.login.inside(sys.executable, "-c", text)
+        return subprocess.run(words, capture_output=True, check=False).returncode == 0
+
     def restart(self, number: int) -> None:
         """Start a node again, with the same disk and keys."""
         self.nodes[number] = self._node(number)

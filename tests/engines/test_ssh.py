@@ -186,12 +186,13 @@ def test_a_cut_link_ends_both_sides_and_attach_fetches_the_rest(run, hosts, fifo
     before = (run_dir / "record.json").read_bytes()
     wait_until(lambda: left(run_dir) == [], "the end of the lost node's processes", 90)
     hosts.link(1, "up")
+    wait_until(lambda: hosts.answers(1), "the link")
     # As if a first transfer had been cut off: what is here is not fetched again.
     begun = run_dir / ".node1.part" / "log.rank1.txt"
     begun.write_text("kept")
     attach = hosts.login.inside(sys.executable, "-m", "trainmark", "attach", str(run_dir))
     fetched = subprocess.run(attach, capture_output=True, text=True, check=False)
-    assert (fetched.returncode, fetched.stderr) == (1, "")  # the record's verdict
+    assert (fetched.returncode, fetched.stderr) == (1, ""), fetched.stderr  # the record's verdict
     text = (run_dir / "log.rank1.txt").read_text()
     (there,) = hosts.disk(1).glob(f"{record.plan.run_id}/log.rank1.txt")
     assert text.startswith("kept")
@@ -228,14 +229,14 @@ def test_hosts_that_cannot_take_part_are_told_before_anything_starts(refused, ho
     assert "is in line 1 too" in refused(hosts.address(0), hosts.address(0))
 
 
-def test_host_keys_can_be_left_unchecked_which_the_job_says(hosts, started, words):
+def test_host_keys_can_be_left_unchecked_which_the_record_says(hosts, started, words):
     options = {"IdentityFile": str(hosts.folder / "key"), "IdentityAgent": "none"}
     asked = words(check_host_keys=False, options=options)
     own = ("max_epochs=1", "target=none", *asked)
     process, run_dir = started(*own, case="toy", prefix=hosts.login.inside())
     code, out, err = ended(process)
     assert code == 0, out + err
-    assert last_state(run_dir)["said"] == "host keys were not checked"
+    assert "host-keys-unchecked" in checked(run_dir).labels
 
 
 def test_keys_that_others_may_read_are_not_used(refused, hosts):

@@ -2,7 +2,6 @@ mkdir -p /somewhere/run && cd /somewhere/run
 cat > ssh.nodes.json <<'TRAINMARK_FILE'
 {
   "folder": "/scratch/20260102T030405Z-toy-abc123",
-  "keys_checked": true,
   "nodes": [
     {
       "host": "a",

@@ -270,7 +270,7 @@ def test_a_probe_that_answers_is_asked_for_its_clock(plan: Plan, tmp_path: Path)
 
 def _nodes(plan: Plan, *starts: str, folder: Path | None = None) -> Path:
     nodes = [{"host": f"n{one}", "options": [], "start": text} for one, text in enumerate(starts)]
-    told = {"folder": folder and str(folder), "keys_checked": True, "nodes": nodes}
+    told = {"folder": folder and str(folder), "nodes": nodes}
     run = Path(plan.run_dir)
     (run / ssh.NODES_FILE).write_text(json.dumps(told))
     return run
@@ -323,11 +323,12 @@ def test_a_node_that_does_not_end_is_left_with_its_connection(
     assert (state.ending, state.exit_code, state.lost) == ("cancelled", 1, ())
 
 
-def test_unchecked_keys_are_said_at_the_end(plan: Plan, fakes: Path) -> None:
-    run = _nodes(plan, "true")
-    told = json.loads((run / ssh.NODES_FILE).read_bytes()) | {"keys_checked": False}
-    (run / ssh.NODES_FILE).write_text(json.dumps(told))
-    assert ssh.hold(run, _never).said == "host keys were not checked"
+def test_unchecked_keys_of_hosts_are_a_label_of_the_run() -> None:
+    elsewhere = Site(ssh=SshSite(check_host_keys=False)).elsewhere
+    asked, other = elsewhere("ssh"), elsewhere("slurm")
+    assert asked is not None
+    assert other is not None
+    assert (asked.labels, other.labels) == (("host-keys-unchecked",), ())
 
 
 def _until(job: ssh.SshJob, phase: str) -> JobState:

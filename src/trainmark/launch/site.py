@@ -194,6 +194,7 @@ class Site(Frozen):
             device=self.device,
             nodes=self.nodes,
             devices_per_node=self.devices_per_node,
+            labels=() if name != "ssh" or self.ssh.check_host_keys else ("host-keys-unchecked",),
         )
 
     def with_hosts(self, file: Path | None) -> Site:

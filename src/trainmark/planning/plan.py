@@ -394,16 +394,19 @@ def resolve(
         fix_hp=fix_hp,
         extra=extra,
         rules="open" if extra else "closed",
-        labels=_labels(
-            request,
-            recipe,
-            facts,
-            oversubscribed=oversubscribed,
-            simulated=devices.named_only(vendor),
-            passed_over=(
-                here and asked_for is None and vendor.counts_cores and bool(devices.unusable())
+        labels=[
+            *_labels(
+                request,
+                recipe,
+                facts,
+                oversubscribed=oversubscribed,
+                simulated=devices.named_only(vendor),
+                passed_over=(
+                    here and asked_for is None and vendor.counts_cores and bool(devices.unusable())
+                ),
             ),
-        ),
+            *(() if elsewhere is None else elsewhere.labels),
+        ],
         device=PlannedDevice(
             vendor=vendor.name,
             torch_type=vendor.torch_type,

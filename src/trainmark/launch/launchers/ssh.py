@@ -81,7 +81,7 @@ class Ssh:
         for number, host in enumerate(hosts):
             options, start = ssh_hosts.options(host, site.ssh), script(node_rank=str(number))
             nodes.append({"host": host.name, "options": options, "start": prepare + start})
-        told = {"folder": folder, "keys_checked": site.ssh.check_host_keys, "nodes": nodes}
+        told = {"folder": folder, "nodes": nodes}
         argv, env = (sys.executable, "-m", MODULE), {"PYTHONSAFEPATH": "1"}
         return Command(argv=argv, env=env, files={NODES_FILE: json.dumps(told, indent=2)})
 
@@ -213,7 +213,7 @@ def hold(folder: Path, stopped: Callable[[], bool]) -> JobState:
     lost = tuple(number for number, code in enumerate(codes) if code == ssh_hosts.LOST)
     failed: Ending = "node_lost" if lost else "failed"
     ending: Ending = "cancelled" if cancelled else failed if any(codes) else "completed"
-    said = [] if told["keys_checked"] else ["host keys were not checked"]
+    said = []
     for number in lost:
         printed = logs[number].read_text(encoding="utf-8", errors="replace")
         said.append("{}: {}".format(*ssh_hosts.connection_fault(nodes[number]["host"], printed)))
