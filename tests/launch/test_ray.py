@@ -241,6 +241,7 @@ def test_a_container_without_a_runtime_of_the_nodes_is_refused(
         ("node_lost", ("ended", "node_lost", 1, (0,))),
         ("no_program", ("ended", "failed", 1, ())),
         ("supervisor_died", ("ended", "failed", None, ())),
+        ("driver_out_of_memory", ("ended", "out_of_memory", None, ())),
     ],
 )
 def test_states_are_told_apart(

@@ -66,12 +66,15 @@ class RayJob:
         self.silences, status = 0, job["status"]
         lines = [line.removeprefix(TOLD) for line in log.splitlines() if line.startswith(TOLD)]
         told: dict[str, Any] = json.loads(lines[-1]) if lines else {"phase": self.phase}
-        said = f"{status}: {told.get('said') or job['message'].strip().splitlines()[-1]}"
+        # Of what our program printed the last line, of what Ray has to say the first.
+        message = job["message"].strip().splitlines()[-1 if job["driver_exit_code"] else 0]
+        said = f"{status}: {told.get('said') or message}"
         if status in ("PENDING", "RUNNING"):
             self.phase = "waiting" if told["phase"] == "waiting" else "running"
             return JobState(phase=self.phase, said=said)
+        guess: Ending = "out_of_memory" if "running low on memory" in message else "failed"
         return JobState(
-            phase="ended", said=said, ending=_ENDINGS.get(status) or told.get("ending", "failed"),
+            phase="ended", said=said, ending=_ENDINGS.get(status) or told.get("ending", guess),
             exit_code=job["driver_exit_code"], lost=tuple(told.get("lost", ())),
         )  # fmt: skip
 
@@ -99,8 +102,7 @@ class RayJob:
 class Ray:
     """Runs as jobs of a Ray cluster: one that is there, or a local one of the run's own."""
 
-    name = "ray"
-    detaches = True
+    name, detaches = "ray", True
 
     def absent(self, site: Site) -> str | None:  # noqa: ARG002
         """Return why it cannot be used here, None if it can."""

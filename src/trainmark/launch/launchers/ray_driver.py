@@ -82,10 +82,9 @@ async def run(*, nnodes: int, bundle: dict[str, float], may_grow: bool, script: 
     ray.init(log_to_driver=False)
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    group = await _reserved(ray, [bundle] * nnodes, stop, may_grow=may_grow)
-    amounts = dict(bundle)
+    group = await _reserved(ray, [dict(bundle)] * nnodes, stop, may_grow=may_grow)
     node = ray.remote(
-        num_cpus=amounts.pop("CPU", 0), num_gpus=amounts.pop("GPU", 0), resources=amounts,
+        num_cpus=bundle.pop("CPU", 0), num_gpus=bundle.pop("GPU", 0), resources=bundle,
         max_concurrency=2, max_task_retries=-1, runtime_env={"env_vars": _WORKER_VARIABLES},
     )(Node)  # fmt: skip
     actors = [node.options(scheduling_strategy=Bundle(group, k)).remote() for k in range(nnodes)]
