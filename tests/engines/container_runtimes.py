@@ -12,6 +12,7 @@ import os
 import pwd
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import sysconfig
@@ -89,7 +90,12 @@ class Rootless:
             "mounts": [*mounts, *self.programs()],
         }
         own = {"PYTHONPATH": self.variables["PYTHONPATH"], **environment}
-        path.write_text(json.dumps({"environment": own, "container": told | container}))
+        with socket.socket() as free:  # containers have the host's network
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        path.write_text(
+            json.dumps({"environment": own, "master_port": port, "container": told | container})
+        )
         return path
 
     def programs(self) -> list[str]:

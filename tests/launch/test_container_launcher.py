@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import socket
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from fakes import GOLDEN
+from trainmark.errors import EnvironmentFault
+from trainmark.launch import containers
 from trainmark.launch.contract import Command, JobState
 from trainmark.launch.launchers import load
 from trainmark.launch.launchers.container import Container
@@ -48,6 +51,19 @@ def test_it_needs_the_runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert Container().absent(site(container=DOCKER)) == "the program docker is not installed"
     (tmp_path / "docker").touch(mode=0o755)
     assert Container().absent(site(container=DOCKER)) is None
+
+
+def test_a_port_in_use_is_told_before_a_run(
+    plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(containers, "check_here", lambda plan, site: None)
+    with socket.socket() as other:
+        other.bind(("0.0.0.0", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(EnvironmentFault, match=f"port {port}"):
+            Container().check(plan, site(container=DOCKER, master_port=port))
+    Container().check(plan, site(container=DOCKER, master_port=port))
 
 
 def test_its_command_is_a_script_that_ends_with_its_starter(plan: Plan) -> None:

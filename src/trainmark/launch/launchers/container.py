@@ -12,16 +12,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainmark.errors import EnvironmentFault
 from trainmark.launch import containers
 from trainmark.launch.contract import Command, Ending, JobState
 from trainmark.launch.local import RANKS_LOG
 from trainmark.launch.node_command import node_script
+from trainmark.launch.probe import network_faults
 
 if TYPE_CHECKING:
     from trainmark.launch.site import Site
     from trainmark.planning.plan import Plan
 
 SCRIPT = "node.sh"
+_MASTER = "127.0.0.1"
 # The runtime passes the signal on, so that the container ends with the process that started it.
 _WITH_US = ("setpriv", "--pdeathsig", "TERM")
 
@@ -40,12 +43,14 @@ class Container:
         return None if shutil.which(runtime) else f"the program {runtime} is not installed"
 
     def check(self, plan: Plan, site: Site) -> None:
-        """Look for what the container needs."""
+        """Look for what the container needs, and for the port on which its ranks meet."""
         containers.check_here(plan, site)
+        for what, remedy in network_faults(_MASTER, site.master_port):
+            raise EnvironmentFault(what, where="this machine", remedy=remedy)
 
     def command(self, plan: Plan, site: Site) -> Command:
         """Return what starts the container."""
-        script = node_script(plan, site, node_rank="0", master="127.0.0.1")
+        script = node_script(plan, site, node_rank="0", master=_MASTER)
         return Command(argv=(*_WITH_US, "sh", SCRIPT), files={SCRIPT: script})
 
     def start(self, command: Command, plan: Plan, site: Site) -> ContainerJob:  # noqa: ARG002
