@@ -10,14 +10,15 @@ import os
 import subprocess
 import sys
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainmark.data import json_documents
 from trainmark.errors import EnvironmentFault, RecordError, TrainmarkError
 from trainmark.launch import launchers, run_dir
-from trainmark.launch.contract import JOB_FILE
+from trainmark.launch.contract import JOB_FILE, JobState
 from trainmark.launch.own_files import OwnFiles
 from trainmark.launch.site import Site
 from trainmark.measure.events import JOB_EVENTS_FILE, LAUNCHER_FILE, EventWriter
@@ -28,14 +29,15 @@ from trainmark.results.record import RECORD_FILE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trainmark.launch.contract import Command, Job, JobState, Launcher
+    from trainmark.launch.contract import Command, Job, Launcher
     from trainmark.launch.stopping import StopRequest
     from trainmark.results.record import Record
 
 SITE_FILE = "site.json"  # in the run directory, for ``attach``
 MISSING_FILE = "collect.fault"  # in the run directory: why files of nodes are not there yet
 _POLL_S = 1.0
-_CANCEL_PATIENCE_S = 90.0
+_CANCEL_PATIENCE_S, _CANCEL_AGAIN_S = 90.0, 30.0
+_LOST_GRACE_S = 30.0  # for the other nodes to fail by themselves
 _GRACE_S = 300.0  # after the run's own time limit, which the nodes keep
 
 
@@ -155,6 +157,59 @@ def attach(folder: Path) -> tuple[Plan, Job]:
     return plan, launcher_of(site, plan.launcher).attach(plan, site)
 
 
+@dataclass(slots=True)
+class _Watch:
+    """A job that is watched, and ended where it must be.
+
+    Args:
+        stop: why this process ended it; None if it did not.
+    """
+
+    plan: Plan
+    job: Job
+    request: StopRequest
+    stop: dict[str, Any] | None = None
+    state: JobState = field(default_factory=lambda: JobState(phase="waiting"))
+    _lost: tuple[int, ...] = ()
+    _lost_s: float = inf
+    _started_s: float = inf
+    _ending_s: float = inf  # since when it is being ended
+    _asked_s: float = -inf  # when it was last told to end
+
+    def over(self, now_s: float) -> bool:
+        """Ask for the state and end the job where it must be; tell whether there is no more."""
+        if self.state.phase == "ended" or now_s > self._ending_s + _CANCEL_PATIENCE_S:
+            return True  # ended, or the engine does not end it: collect what is there
+        self.state = self._named(self.job.state(), now_s)
+        if self.state.phase == "running":
+            self._started_s = min(self._started_s, now_s)
+        if self.stop is None and self.state.phase != "ended":
+            self.stop = self._reason_to_stop(now_s)
+        # The other nodes of a lost one may wait for it until their time limit.
+        if self.stop is not None or now_s > self._lost_s + _LOST_GRACE_S:
+            self._ending_s = min(self._ending_s, now_s)
+        if self._ending_s < inf and now_s >= self._asked_s + _CANCEL_AGAIN_S:
+            self._asked_s = now_s
+            self.job.cancel()
+        return False
+
+    def _named(self, state: JobState, now_s: float) -> JobState:
+        """Return a state with the nodes that were lost before the job was ended for it."""
+        if state.lost:
+            self._lost, self._lost_s = state.lost, min(self._lost_s, now_s)
+        if state.phase != "ended" or not self._lost:
+            return state
+        return replace(state, ending="node_lost", lost=self._lost)
+
+    def _reason_to_stop(self, now_s: float) -> dict[str, Any] | None:
+        if self.request.signal_name is not None:
+            return {"reason": "signal", "signal": self.request.signal_name}
+        limit_s = float(self.plan.recipe["timeout_s"])
+        if now_s - self._started_s > limit_s + _GRACE_S:
+            return {"reason": "timeout", "timeout_s": limit_s}
+        return None
+
+
 def follow(
     plan: Plan, job: Job, request: StopRequest, on_poll: Callable[[str], None] = lambda _: None
 ) -> Record:
@@ -167,27 +222,14 @@ def follow(
     folder = Path(plan.run_dir)
     if (folder / RECORD_FILE).exists():
         return _fetch_missing(job, folder)
+    watch = _Watch(plan, job, request)
     events = EventWriter(folder / JOB_EVENTS_FILE, time.perf_counter_ns)
     known: JobState | None = None
-    stop: dict[str, Any] | None = None
-    started_s: float | None = None
-    deadline_s: float | None = None  # of a cancellation
-    while known is None or known.phase != "ended":
-        state = job.state()
-        if state != known:
-            known = state
-            events.emit("job", **asdict(state) | {"lost": list(state.lost)})
-        on_poll(state.said)
-        now_s = time.monotonic()
-        if state.phase == "running" and started_s is None:
-            started_s = now_s
-        if stop is None:
-            stop = _reason_to_cancel(request, plan, started_s, now_s)
-            if stop is not None:
-                job.cancel()
-                deadline_s = now_s + _CANCEL_PATIENCE_S
-        elif deadline_s is not None and now_s > deadline_s:
-            break  # the engine does not end it: collect what is there
+    while not watch.over(time.monotonic()):
+        if watch.state != known:
+            known = watch.state
+            events.emit("job", **asdict(known) | {"lost": list(known.lost)})
+        on_poll(known.said)
         if known.phase != "ended":
             time.sleep(_POLL_S)
     events.close()
@@ -197,7 +239,7 @@ def follow(
         (folder / MISSING_FILE).write_text(f"{fault}\n", encoding="utf-8")
         said = f"files of nodes are missing: {fault}\n  `trainmark attach {folder}` fetches them"
         print(f"trainmark: {said}", file=sys.stderr)
-    return _finish(plan, folder, stop)
+    return _finish(plan, folder, watch.stop)
 
 
 def _fetch_missing(job: Job, folder: Path) -> Record:
@@ -210,17 +252,6 @@ def _fetch_missing(job: Job, folder: Path) -> Record:
     (folder / MISSING_FILE).unlink()
     evidence.redact(folder)
     return record.read(folder)
-
-
-def _reason_to_cancel(
-    request: StopRequest, plan: Plan, started_s: float | None, now_s: float
-) -> dict[str, Any] | None:
-    if request.signal_name is not None:
-        return {"reason": "signal", "signal": request.signal_name}
-    limit_s = float(plan.recipe["timeout_s"])
-    if started_s is not None and now_s - started_s > limit_s + _GRACE_S:
-        return {"reason": "timeout", "timeout_s": limit_s}
-    return None
 
 
 def _finish(plan: Plan, folder: Path, stop: dict[str, Any] | None) -> Record:
