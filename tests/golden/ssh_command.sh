@@ -1,4 +1,8 @@
-mkdir -p /somewhere/run && cd /somewhere/run
+(
+set -e
+mkdir -p /somewhere/run
+cd /somewhere/run
+[ -z "$(ls -A)" ] || { echo 'the folder is not empty: choose another --out' >&2; exit 1; }
 cat > ssh.nodes.json <<'TRAINMARK_FILE'
 {
   "folder": "/scratch/20260102T030405Z-toy-abc123",
@@ -37,3 +41,4 @@ cat > ssh.nodes.json <<'TRAINMARK_FILE'
 }
 TRAINMARK_FILE
 PYTHONSAFEPATH=1 /usr/bin/python -m trainmark.launch.launchers.ssh
+)

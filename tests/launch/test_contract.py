@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainmark.errors import UsageError
+from trainmark.errors import RecordError, UsageError
 from trainmark.launch.contract import Command
 from trainmark.launch.node_command import node_script, run_dir_on_nodes
 from trainmark.launch.site import Site, read_site
+from trainmark.launch.submission import folder_of
 from trainmark.planning.capabilities import Elsewhere
 from trainmark.planning.plan import resolve
 
@@ -27,6 +28,7 @@ def test_a_pasted_script_does_what_the_command_says(
     tmp_path_factory: pytest.TempPathFactory, word: str, value: str, line: str
 ) -> None:
     folder = tmp_path_factory.mktemp("a b") / "it's"
+    line += "\nTRAINMARK_FILE"
     show = "import os, sys; print(repr((sys.argv[1:], os.environ['X'], open('in/f').read())))"
     command = Command(
         argv=(sys.executable, "-c", show, word), env={"X": value},
@@ -34,6 +36,22 @@ def test_a_pasted_script_does_what_the_command_says(
     )  # fmt: skip
     subprocess.run(["sh"], input=command.script(folder), text=True, check=True, encoding="utf-8")
     assert (folder / "job.id").read_text() == repr(([word], value, f"{line}\n$HOME\n")) + "\n"
+
+
+def test_a_pasted_script_writes_into_no_other_folder(tmp_path: Path) -> None:
+    command = Command(argv=("true",), files={"f": "new"}, prints_job=True)
+    used, file = tmp_path / "used", tmp_path / "file"
+    used.mkdir()
+    for path in (used / "f", file):
+        path.write_text("old")
+    for folder in (used, file):
+        text = command.script(folder) + "echo went on\n"
+        ended = subprocess.run(["sh"], input=text, text=True, cwd=tmp_path, capture_output=True,
+                               check=True)  # fmt: skip
+        assert ended.stdout == "went on\n"
+        assert ended.stderr
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["f", "file", "used"]
+    assert (used / "f").read_text() == file.read_text() == "old"
 
 
 def test_a_site_file_is_read_and_its_words_stay_words(tmp_path: Path) -> None:
@@ -57,6 +75,12 @@ def test_a_site_file_is_read_and_its_words_stay_words(tmp_path: Path) -> None:
         ("nodes: many\n", 1, "nodes"),
         ("setup:\n  - a\n  - b: c\n", 3, "setup.1"),
         ("master_port: 70000\n", 1, "master_port"),
+        ("environment:\n  A;touch x;B: y\n", 2, "environment"),
+        ("run_root: scratch\n", 1, "run_root"),
+        ("kubernetes:\n  tolerations:\n  - tolerationSeconds: x\n", 3, "tolerationSeconds"),
+        ("container:\n  image: x\n  foo: y\n", 3, "known: arguments"),
+        ("kubernetes:\n  volumes:\n  - path: x\n    foo: y\n", 4, "known: claim"),
+        ("- x\n", 1, "the file"),
     ],
 )
 def test_a_fault_in_a_site_file_is_told_with_its_line(
@@ -105,6 +129,21 @@ def test_the_script_of_a_node(plan: Any) -> None:
         f"exec /opt/py -m trainmark.launch.node /scratch/{plan.run_id} --data /data --port 1234 "
         '--heartbeat --node-rank "$RANK" --master "$HOST"',
     ]
+
+
+def test_a_job_is_found_by_its_id_where_it_is_the_only_one(tmp_path: Path) -> None:
+    for name, content in (("a", b"7\n"), ("b", b"7;other\n"), ("c", b"\xff\x007")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "job.id").write_bytes(content)
+    assert folder_of("7", tmp_path) == tmp_path / "a"
+    (tmp_path / "b/job.id").write_text("7\n")
+    with pytest.raises(RecordError, match="2 runs"):
+        folder_of("7", tmp_path)
+    (tmp_path / "a/record.json").touch()
+    assert folder_of("7", tmp_path) == tmp_path / "b"
+    for word in ("", "x" * 5000, "8"):
+        with pytest.raises(RecordError, match="no run directory"):
+            folder_of(word, tmp_path)
 
 
 def test_what_the_site_does_not_have_is_refused(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,17 @@ def _schema(kind: str) -> dict[str, Any]:
         "additionalProperties": False,
     }  # fmt: skip
     return found
+
+
+def test_no_folder_runs_in_the_shell_of_a_pod(tmp_path: Path) -> None:
+    folder = tmp_path / f'$(touch {tmp_path}/ran)" `touch {tmp_path}/ran`'
+    site = _site(_SHARED, kind="trainjob").model_copy(update={"python": "false"})
+    (found,) = yaml.safe_load_all(manifest(_plan(folder), site))
+    guard = found["spec"]["trainer"]["command"][2].splitlines()[0]
+    folder.mkdir(parents=True)
+    subprocess.run(["sh", "-c", guard], env={"JOB_COMPLETION_INDEX": "1"}, check=True)
+    assert (folder / ".started.1").is_dir()
+    assert not (tmp_path / "ran").exists()
 
 
 @pytest.mark.parametrize("kind", ["jobset", "trainjob"])

@@ -165,7 +165,7 @@ def test_whatever_a_site_file_says_stays_one_word(value: str, name: str) -> None
     own = name != "comment"
     keys = SlurmSite(**({name: value} if own else {"options": {name: value}}))
     command = Slurm().command(toy, site(slurm=keys))
-    last = command.script(Path("/run")).splitlines()[-1]
+    last = command.script(Path("/run")).splitlines()[-2]
     shell = ["bash", "-c", f"sbatch() {{ printf '%s\\0' \"$@\"; }}; {last.rpartition(' > ')[0]}"]
     shown = subprocess.run(shell, capture_output=True, check=True).stdout.decode()
     assert shown.split("\0")[:-1] == list(command.argv[1:])

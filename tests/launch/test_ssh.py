@@ -108,6 +108,10 @@ def test_a_hosts_file_names_users_and_ports(make_site: Callable[..., Site]) -> N
     ]
 
 
+def test_a_path_is_one_word_of_sftp() -> None:
+    assert ssh._word('/a b/"c"') == r'"/a b/\"c\""'
+
+
 def test_a_host_twice_is_refused_with_both_lines(make_site: Callable[..., Site]) -> None:
     fault = _refusal("a\n# b\nb\nme@A\n", make_site)
     assert fault.where is not None

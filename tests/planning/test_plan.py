@@ -516,3 +516,12 @@ def test_a_plan_refuses_unknown_keys(resolve: Any, tmp_path: Path) -> None:
     (tmp_path / plan.PLAN_FILE).write_text(json.dumps(document | {"surprise": 1}))
     with pytest.raises(ValueError, match="surprise"):
         plan.Plan.read(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["a\nb", "\x1b[2J", "\udcff"])
+def test_a_folder_whose_name_no_script_or_screen_can_hold_is_refused(
+    tmp_path: Path, name: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        plan.resolve("toy", device_name="cpu", run_dir=tmp_path / name, generated_root=tmp_path)
+    assert caught.value.where == "--out"

@@ -26,6 +26,13 @@ Ending = Literal[
 ]  # fmt: skip
 JOB_FILE = "job.id"  # in the run directory: what the command printed, by which the job is found
 _HEREDOC = "TRAINMARK_FILE"
+# In a shell of its own, so that the user's stays open, in its folder and with its options.
+_BEGIN = """\
+(
+set -e
+mkdir -p {0}
+cd {0}
+[ -z "$(ls -A)" ] || {{ echo 'the folder is not empty: choose another --out' >&2; exit 1; }}"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,17 +53,20 @@ class Command:
 
     def script(self, run_dir: Path) -> str:
         """Return the text for a shell that does what ``start`` does, as it can be pasted."""
-        lines = [f"mkdir -p {shlex.quote(str(run_dir))} && cd {shlex.quote(str(run_dir))}"]
+        lines = [_BEGIN.format(shlex.quote(str(run_dir)))]
         for name, content in self.files.items():
             if "/" in name:
                 lines.append(f"mkdir -p {shlex.quote(str(Path(name).parent))}")
             body = content if content.endswith("\n") else content + "\n"
-            lines.append(f"cat > {shlex.quote(name)} <<'{_HEREDOC}'\n{body}{_HEREDOC}")
+            end = _HEREDOC
+            while end in body:
+                end += "_"
+            lines.append(f"cat > {shlex.quote(name)} <<'{end}'\n{body}{end}")
         words = [f"{name}={shlex.quote(value)}" for name, value in self.env.items()]
         words.append(shlex.join(self.argv))
         if self.prints_job:
             words.append(f"> {JOB_FILE}")
-        return "\n".join([*lines, " ".join(words)]) + "\n"
+        return "\n".join([*lines, " ".join(words), ")"]) + "\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,9 +7,10 @@ and manifests; ``docs/launchers.md`` describes each key.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from annotated_types import Ge, Le
 from pydantic import AfterValidator, Field, ValidationError, model_validator
@@ -30,8 +31,16 @@ def _one_line(text: str) -> str:
     return text
 
 
+def _absolute(path: Path) -> Path:
+    if not path.is_absolute():
+        raise ValueError("must begin at the root: nodes start in folders of their own")
+    return path
+
+
 Line = Annotated[str, AfterValidator(_one_line)]
+Folder = Annotated[Path, AfterValidator(_absolute)]
 Words = dict[Line, Line]
+Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 _RESOURCE = r"[a-z0-9.-]+/[A-Za-z0-9._-]+(=[1-9][0-9]{0,5})?"
 _RESOURCES = rf"^{_RESOURCE}(,{_RESOURCE})*$"
 
@@ -76,6 +85,12 @@ class SlurmSite(Frozen):
     options: Words = Field(default_factory=dict)
 
 
+def _with_seconds(toleration: dict[str, str]) -> dict[str, str]:
+    if not re.fullmatch(r"-?[0-9]{1,18}", toleration.get("tolerationSeconds", "0")):
+        raise ValueError("tolerationSeconds must be a whole number")
+    return toleration
+
+
 class VolumeSite(Frozen):
     """A folder of the pods: a claim, or a folder of the nodes."""
 
@@ -108,7 +123,7 @@ class KubernetesSite(Frozen):
     shared_memory: Line = "16Gi"
     volumes: tuple[VolumeSite, ...] = ()
     node_selector: Words = Field(default_factory=dict)
-    tolerations: tuple[Words, ...] = ()
+    tolerations: tuple[Annotated[Words, AfterValidator(_with_seconds)], ...] = ()
     image_pull_secrets: tuple[Line, ...] = ()
     labels: Words = Field(default_factory=dict)
 
@@ -166,10 +181,10 @@ class Site(Frozen):
     devices_per_node: Count | None = None
     nodes: Count | None = None
     python: Line = sys.executable
-    run_root: Path | None = None
-    data: Path | None = None
+    run_root: Folder | None = None
+    data: Folder | None = None
     setup: tuple[Line, ...] = ()
-    environment: Words = Field(default_factory=dict)
+    environment: dict[Variable, Line] = Field(default_factory=dict)
     master_port: Port = 29_500
     interface: Line | None = None
     container: ContainerSite | None = None
@@ -237,11 +252,19 @@ def _refused(top: yaml_text.Value, error: Any) -> UsageError:
     if error["type"] == "extra_forbidden":
         kind: Any = Site
         for name in error["loc"][:-1]:
-            kind = getattr(kind.model_fields.get(name), "annotation", None) if kind else None
-        known = getattr(kind, "model_fields", {})
+            if isinstance(name, str):  # else the number of a list's member
+                kind = _section(kind.model_fields[name].annotation)
+        known = kind.model_fields
         return UsageError(
             f"unknown key {key!r}", where=where, remedy=nearest(str(error["loc"][-1]), known)
         )
     return UsageError(
-        f"{key}: {error['msg']}", where=where, remedy="docs/launchers.md has the keys"
+        f"{key or 'the file'}: {error['msg']}",
+        where=where,
+        remedy="docs/launchers.md has the keys",
     )
+
+
+def _section(kind: Any) -> Any:
+    """Return the model in an annotation such as ``Model | None`` or ``tuple[Model, ...]``."""
+    return kind if hasattr(kind, "model_fields") else next(map(_section, get_args(kind)))

@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from math import inf
 from pathlib import Path
@@ -119,18 +120,35 @@ def folder_of(word: str, runs: Path) -> Path:
     """Return the run directory that ``word`` names, itself or by its job's id.
 
     Raises:
-        RecordError: there is none below ``runs``.
+        RecordError: there is none below ``runs``, or several.
     """
-    if Path(word).is_dir():
-        return Path(word).absolute()
-    for file in sorted(runs.rglob(JOB_FILE)):
-        if word in file.read_text(encoding="utf-8").split():
-            return file.parent.absolute()
+    with suppress(OSError):  # longer than any name
+        if word and Path(word).is_dir():
+            return Path(word).absolute()
+    found = [file.parent for file in sorted(runs.rglob(JOB_FILE)) if word in _words_of(file)]
+    if len(found) > 1:  # another cluster, or one whose numbers began again
+        found = [folder for folder in found if not (folder / RECORD_FILE).exists()] or found
+    if len(found) == 1:
+        return found[0].absolute()
+    if found:
+        raise RecordError(
+            f"{len(found)} runs have a job {word!r}: {', '.join(map(str, found[:5]))}",
+            where="JOB",
+            remedy="name the folder of the run",
+        )
     raise RecordError(
         f"no run directory and no job {word!r} below {runs}",
         where="JOB",
         remedy="name the folder that `--detach` printed, or give --runs",
     )
+
+
+def _words_of(file: Path) -> list[str]:
+    """Return the words of a small file that anybody may have written; none if it is no text."""
+    try:
+        return json_documents.read_bytes(file, max_bytes=4096).decode().split()
+    except (OSError, ValueError):
+        return []
 
 
 def attach(folder: Path) -> tuple[Plan, Job]:

@@ -429,13 +429,15 @@ def _absolute(run_dir: Path) -> str:
     try:
         path = str(run_dir.resolve())
         path.encode()
+        if re.search(r"[\x00-\x1f\x7f]", path):
+            raise ValueError("a control character in its name")
     except FileNotFoundError:
         raise EnvironmentFault(
             "the folder you are in was deleted",
             where="--out",
             remedy="go to another folder, or give --out from the root",
         ) from None
-    except (OSError, RuntimeError, UnicodeEncodeError) as error:
+    except (OSError, RuntimeError, ValueError) as error:
         raise UsageError(
             f"not a usable folder: {error}",
             where="--out",

@@ -1,4 +1,8 @@
-mkdir -p /somewhere/run && cd /somewhere/run
+(
+set -e
+mkdir -p /somewhere/run
+cd /somewhere/run
+[ -z "$(ls -A)" ] || { echo 'the folder is not empty: choose another --out' >&2; exit 1; }
 cat > ray.json <<'TRAINMARK_FILE'
 {
   "nnodes": 2,
@@ -10,3 +14,4 @@ cat > ray.json <<'TRAINMARK_FILE'
 }
 TRAINMARK_FILE
 RAY_API_SERVER_ADDRESS=http://head:8265 ray job submit --no-wait --submission-id=20260102T030405Z-toy-abc123 --working-dir=. '--runtime-env-json={"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": "60"}, "excludes": [".reserve"]}' -- /opt/trainmark/bin/python -m trainmark.launch.launchers.ray_driver
+)

@@ -1,4 +1,8 @@
-mkdir -p /somewhere/run && cd /somewhere/run
+(
+set -e
+mkdir -p /somewhere/run
+cd /somewhere/run
+[ -z "$(ls -A)" ] || { echo 'the folder is not empty: choose another --out' >&2; exit 1; }
 cat > job.sh <<'TRAINMARK_FILE'
 #!/bin/bash
 # Trainmark 20260102T030405Z-toy-abc123: one task on each of 2 nodes
@@ -31,3 +35,4 @@ for path in /somewhere/cache/toy-0123456789abcdef; do test ! -e "$path" || set -
 exec apptainer exec --pwd=/somewhere/run --env=PYTHONNOUSERSITE=1 --mount=type=bind,source=/etc/hosts,target=/etc/hosts,readonly --mount=type=bind,source=/somewhere/run,target=/somewhere/run "$@"
 TRAINMARK_FILE
 sbatch --parsable --job-name=20260102T030405Z-toy-abc123 --nodes=2 --ntasks=2 --ntasks-per-node=1 --no-requeue --chdir=/somewhere/run --output=log.job.txt --exclusive --mem=0 job.sh > job.id
+)

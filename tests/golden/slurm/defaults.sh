@@ -1,4 +1,8 @@
-mkdir -p /somewhere/run && cd /somewhere/run
+(
+set -e
+mkdir -p /somewhere/run
+cd /somewhere/run
+[ -z "$(ls -A)" ] || { echo 'the folder is not empty: choose another --out' >&2; exit 1; }
 cat > job.sh <<'TRAINMARK_FILE'
 #!/bin/bash
 # Trainmark 20260102T030405Z-toy-abc123: one task on each of 2 nodes
@@ -17,3 +21,4 @@ set -e
 exec /opt/trainmark/bin/python -m trainmark.launch.node /somewhere/run --port 29500 --node-rank "$SLURM_NODEID" --master "$TRAINMARK_MASTER"
 TRAINMARK_FILE
 sbatch --parsable --job-name=20260102T030405Z-toy-abc123 --nodes=2 --ntasks=2 --ntasks-per-node=1 --no-requeue --chdir=/somewhere/run --output=log.job.txt --exclusive --mem=0 job.sh > job.id
+)

@@ -7,6 +7,7 @@ twice: a run that was interrupted is no measurement.
 from __future__ import annotations
 
 import re
+import shlex
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -79,12 +80,13 @@ def _trainjob(plan: Plan, site: Site, metadata: dict[str, Any]) -> dict[str, Any
     patch = {"spec": {"template": {"metadata": {"labels": {**metadata["labels"]}}, "spec": pod}}}
     jobs = {"replicatedJobs": [{"name": CONTAINER, "template": patch}]}
     # The runtime says whether a container that failed is started again: it then does nothing.
-    started = f"{run_dir_on_nodes(plan, site)}/.started.$JOB_COMPLETION_INDEX"
+    started = shlex.quote(f"{run_dir_on_nodes(plan, site)}/.started.")
+    guard = f'mkdir {started}"$JOB_COMPLETION_INDEX" || exit 1\n'
     trainer = {"numNodes": plan.nnodes, "numProcPerNode": plan.nproc,
                "resourcesPerNode": _resources(plan, site)}  # fmt: skip
     spec = {
         "runtimeRef": {"name": site.kubernetes.runtime},
-        "trainer": _run(plan, site, guard=f'mkdir "{started}" || exit 1\n') | trainer,
+        "trainer": _run(plan, site, guard=guard) | trainer,
         "runtimePatches": [{"manager": "trainmark/launcher",
                             "trainingRuntimeSpec": {"template": {"spec": jobs}}}],
     }  # fmt: skip

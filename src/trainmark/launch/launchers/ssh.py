@@ -152,6 +152,11 @@ class SshJob:
             ssh_hosts.refuse(fault for fault in found if fault is not None)
 
 
+def _word(path: object) -> str:
+    """Return a path as sftp reads it as one word."""
+    return '"{}"'.format(str(path).replace('"', r"\""))
+
+
 def _fetched(folder: Path, told: dict[str, Any], number: int) -> ssh_hosts.Fault | None:
     """Fetch a node's files to a hidden folder, and put them in place once all are whole.
 
@@ -164,7 +169,7 @@ def _fetched(folder: Path, told: dict[str, Any], number: int) -> ssh_hosts.Fault
     script = _END.format(shlex.quote(ours), shlex.quote(there))
     address = f"[{host}]" if ":" in host else host
     end = (["ssh", *options, host, "sh"], script)
-    get = (["sftp", "-b-", *options, address], f'get -aR "{there}/." "{part}"\n')
+    get = (["sftp", "-b-", *options, address], f"get -aR {_word(there + '/.')} {_word(part)}\n")
     for argv, typed in (end, get):
         ended = _run(argv, input=typed)
         if ended.returncode:
