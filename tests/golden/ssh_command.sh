@@ -3,7 +3,7 @@ set -e
 mkdir -p /somewhere/run
 cd /somewhere/run
 [ -z "$(ls -A)" ] || { echo 'the folder is not empty: choose another --out' >&2; exit 1; }
-cat > ssh.nodes.json <<'TRAINMARK_FILE'
+cat > ssh.nodes <<'TRAINMARK_FILE'
 {
   "folder": "/scratch/20260102T030405Z-toy-abc123",
   "nodes": [

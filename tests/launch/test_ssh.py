@@ -25,6 +25,7 @@ from trainmark.launch.launchers import ssh, ssh_hosts
 from trainmark.launch.site import Site, SshSite
 from trainmark.measure.events import node_file
 from trainmark.planning.plan import Plan
+from trainmark.results import evidence
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -402,6 +403,7 @@ def test_files_are_fetched_from_where_a_transfer_was_cut_off(
     fetched = (fakes / "fetched").read_text().splitlines()
     assert [line for line in fetched if line.startswith("adapter")] == ["adapter 4", "adapter 6"]
     assert not list(run.glob(".node*"))
+    assert [path.name for path in run.glob("ssh.nodes*")] == ["ssh.nodes.json"]  # to be redacted
     job.collect()
     assert (fakes / "fetched").read_text().splitlines() == fetched  # nothing again
 
@@ -417,6 +419,8 @@ def test_hosts_that_cannot_be_reached_are_named_and_the_others_fetched(
     with pytest.raises(EnvironmentFault, match="n1: ssh: ssh: connect to host n1"):
         ssh.SshJob(plan, "1").collect()
     assert (run / node_file(0)).exists()
+    evidence.redact(run)
+    assert "n1" in (run / ssh.NODES_FILE).read_text()  # it is still needed
 
 
 def test_a_common_folder_needs_no_collection(plan: Plan, fakes: Path) -> None:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from trainmark.planning.plan import Plan
 
 MODULE = "trainmark.launch.launchers.ssh"
-NODES_FILE = "ssh.nodes.json"
+NODES_FILE = "ssh.nodes"  # with .json once all is here: then it is redacted as the record is
 STATE_FILE = "ssh.state.json"  # of the job once it ended
 _POLL_S = 0.2
 _BEAT_S = 5.0
@@ -144,12 +144,14 @@ class SshJob:
             EnvironmentFault: with the hosts from which not all was fetched.
         """
         folder = Path(self.plan.run_dir)
+        if not (folder / NODES_FILE).exists():
+            return  # all is here
         told = json.loads((folder / NODES_FILE).read_bytes())
         if told["folder"] is not None:
-            nodes = range(len(told["nodes"]))
-            missing = [one for one in nodes if not (folder / node_file(one)).exists()]
-            found = ssh_hosts.in_parallel(partial(_fetched, folder, told), missing)
-            ssh_hosts.refuse(fault for fault in found if fault is not None)
+            files = [folder / node_file(number) for number in range(len(told["nodes"]))]
+            lacking = [number for number, file in enumerate(files) if not file.exists()]
+            ssh_hosts.refuse(ssh_hosts.in_parallel(partial(_fetched, folder, told), lacking))
+        (folder / NODES_FILE).rename(folder / f"{NODES_FILE}.json")
 
 
 def _word(path: object) -> str:

@@ -101,14 +101,14 @@ def in_parallel(work: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
         return list(pool.map(work, items))
 
 
-def refuse(faults: Iterable[Fault]) -> None:
-    """Raise all faults as one error, each with all its hosts.
+def refuse(faults: Iterable[Fault | None]) -> None:
+    """Raise all faults as one error, each with all its hosts; None is no fault.
 
     Raises:
         EnvironmentFault: there are any.
     """
     hosts = defaultdict(list)
-    for host, what, remedy in faults:
+    for host, what, remedy in filter(None, faults):
         hosts[what, remedy].append(host)
     told = [f"{', '.join(on)}: {what}\n  way out: {out}" for (what, out), on in hosts.items()]
     if told:
@@ -130,7 +130,7 @@ def check_hosts(hosts: Sequence[Host], plan: Plan, site: Site) -> None:
         EnvironmentFault: what is wrong with which host, all of it.
     """
     if (sync := site.ssh.sync) is not None:
-        refuse(filter(None, in_parallel(lambda host: _synchronized(sync, host), hosts)))
+        refuse(in_parallel(lambda host: _synchronized(sync, host), hosts))
     folder = site.run_root or next(one for one in Path(plan.run_dir).parents if one.is_dir())
     words = ["--vendor", plan.device.vendor, "--nproc", str(plan.nproc), "--master", hosts[0].name]
     words += ["--folder", str(folder)]
