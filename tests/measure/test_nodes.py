@@ -101,3 +101,16 @@ def test_a_node_that_left_nothing_is_there_without_events(tmp_path: Path) -> Non
     assert [(node.events == {}, node.finished, list(node.ranks)) for node in timeline.nodes] == [
         (False, True, [0, 1]), (True, False, [2, 3]),
     ]  # fmt: skip
+
+
+def test_of_the_jobs_events_only_its_states_are_read(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", [launch_event()], _rank(0), _rank(0))
+    for number in range(2):
+        write_events(run / f"events.node{number}.jsonl", _node(number, 0, 0, _exit(12 * S)))
+    state = {"phase": "ended", "said": "", "ending": "completed", "exit_code": 0, "lost": []}
+    stop = event("stop", S, reason="timeout", timeout_s=1.0)
+    write_events(run / "events.job.jsonl", [event("job", S, **state), launch_event(7 * S), stop])
+    timeline = read_run(run, 2, 2)
+    assert timeline.launcher["job"]["ending"] == "completed"
+    assert timeline.launch_ns == 0
+    assert "stop" not in timeline.launcher

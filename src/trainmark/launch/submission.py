@@ -6,14 +6,16 @@ It may end in between: ``attach`` goes on from the files in the run directory.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from math import inf
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
 from trainmark.data import json_documents
@@ -28,7 +30,7 @@ from trainmark.results import evidence, record
 from trainmark.results.record import RECORD_FILE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from trainmark.launch.contract import Command, Job, Launcher
     from trainmark.launch.stopping import StopRequest
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
 SITE_FILE = "site.json"  # in the run directory, for ``attach``
 MISSING_FILE = "collect.fault"  # in the run directory: why files of nodes are not there yet
+_LOCK_FILE = ".following"
 _POLL_S = 1.0
 _CANCEL_PATIENCE_S, _CANCEL_AGAIN_S = 90.0, 30.0
 _LOST_GRACE_S = 30.0  # for the other nodes to fail by themselves
@@ -102,18 +105,19 @@ def submit(command: Command, folder: Path) -> str:
         EnvironmentFault: it failed, with what it said.
     """
     try:
-        ended = subprocess.run(
-            command.argv, cwd=folder, env=os.environ | dict(command.env), capture_output=True,
-            stdin=subprocess.DEVNULL, text=True, errors="replace", check=False,
-        )  # fmt: skip
+        with (folder / JOB_FILE).open("w+b") if command.prints_job else TemporaryFile() as out:
+            ended = subprocess.run(
+                command.argv, cwd=folder, env=os.environ | dict(command.env), stdout=out,
+                stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, check=False,
+            )  # fmt: skip
+            out.seek(0)
+            printed, errors = (text.decode(errors="replace") for text in (out.read(), ended.stderr))
     except OSError as error:
         raise EnvironmentFault(f"{command.argv[0]}: {error.strerror}") from None
     if ended.returncode:
-        said = (ended.stderr or ended.stdout).strip()[-2000:] or f"exit code {ended.returncode}"
+        said = (errors or printed).strip()[-2000:] or f"exit code {ended.returncode}"
         raise EnvironmentFault(f"the engine refused the job: {said}", where=command.argv[0])
-    if command.prints_job:
-        (folder / JOB_FILE).write_text(ended.stdout, encoding="utf-8")
-    return ended.stdout
+    return printed
 
 
 def folder_of(word: str, runs: Path) -> Path:
@@ -237,9 +241,41 @@ def follow(
         request: the job is cancelled as soon as it holds a signal.
         on_poll: called about once a second with what the engine says.
     """
+    ended = False
+
+    def wait() -> None:
+        nonlocal ended
+        on_poll("another process follows it")
+        if request.signal_name is not None and not ended:
+            ended = True
+            job.cancel()
+
+    with _alone(Path(plan.run_dir), wait):
+        return _followed(plan, job, request, on_poll)
+
+
+@contextmanager
+def _alone(folder: Path, wait: Callable[[], None]) -> Iterator[None]:
+    """Wait for other processes that follow the run: a record's evidence must not grow after it."""
+    with (folder / _LOCK_FILE).open("wb") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                wait()
+                time.sleep(_POLL_S)
+            except OSError:
+                break  # a file system without locks
+        yield
+
+
+def _followed(plan: Plan, job: Job, request: StopRequest, on_poll: Callable[[str], None]) -> Record:
     folder = Path(plan.run_dir)
-    if (folder / RECORD_FILE).exists():
+    if (folder / MISSING_FILE).exists() and (folder / RECORD_FILE).exists():
         return _fetch_missing(job, folder)
+    if (folder / RECORD_FILE).exists():
+        return record.read(folder)
     watch = _Watch(plan, job, request)
     events = EventWriter(folder / JOB_EVENTS_FILE, time.perf_counter_ns)
     known: JobState | None = None

@@ -141,7 +141,8 @@ def account(
         told["oom_kills"] = {"event": "oom_kills", "count": kills}
     path = run_dir / JOB_EVENTS_FILE
     if path.exists():
-        told |= {event["event"]: event for event in EventFile(path, read_event)}
+        said = EventFile(path, read_event)
+        told |= {event["event"]: event for event in said if event["event"] == "job"}
     return told
 
 
