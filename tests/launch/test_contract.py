@@ -11,13 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainmark.errors import RecordError, UsageError
+from trainmark import cases, devices
+from trainmark.errors import EnvironmentFault, RecordError, UsageError
 from trainmark.launch.contract import Command
 from trainmark.launch.node_command import node_script, run_dir_on_nodes
 from trainmark.launch.site import Site, read_site
 from trainmark.launch.submission import folder_of
 from trainmark.planning.capabilities import Elsewhere
 from trainmark.planning.plan import resolve
+from trainmark.planning.requests import read_request
 
 _TEXT = st.text(st.characters(blacklist_categories=("Cs", "Cc")), max_size=30)
 
@@ -164,3 +166,25 @@ def test_nodes_may_have_devices_that_are_not_here(tmp_path: Path) -> None:
     assert (plan.device.vendor, plan.device.product_names, plan.launcher) == ("ascend", [], "slurm")
     with pytest.raises(UsageError):
         resolve("toy", device_name="cuda", generated_root=tmp_path, elsewhere=elsewhere)
+
+
+_TWO_BY_EIGHT = [
+    (name, recipe)
+    for name in cases.names()
+    for recipe, known in cases.load(name).recipes.items()
+    if known.world == "2x8"
+]
+
+
+@pytest.mark.parametrize(("case", "recipe"), _TWO_BY_EIGHT)
+def test_the_recipes_of_two_machines_need_two_with_eight_devices(case: str, recipe: str) -> None:
+    request = read_request(case, recipe_name=recipe, real_data=True)
+    assert request.world == "2x8"
+    vendor = devices.all_vendors()["nvidia"]
+    Elsewhere(launcher="slurm", nodes=2, devices_per_node=8).refuse_incapable(vendor, request)
+    with pytest.raises(EnvironmentFault):
+        Elsewhere(launcher="slurm", nodes=1).refuse_incapable(vendor, request)
+
+
+def test_every_founding_page_with_two_machines_has_such_recipes() -> None:
+    assert {case for case, _ in _TWO_BY_EIGHT} >= {"distilbert_sst2", "dlrm_criteo"}
