@@ -225,7 +225,7 @@ def test_hosts_that_cannot_take_part_are_told_before_anything_starts(refused, ho
         assert "Host key verification failed" in refused()
     finally:
         hosts.trust()
-    assert "10.0.0.77: ssh: ssh: connect to host" in refused(hosts.address(0), "10.0.0.77")
+    assert "10.0.0.77: ssh: connect to host" in refused(hosts.address(0), "10.0.0.77")
     assert "is in line 1 too" in refused(hosts.address(0), hosts.address(0))
 
 

@@ -205,7 +205,7 @@ def test_every_host_is_told_with_its_fault(
     (fakes / "other.sh").write_text(_probe_of(own | {"trainmark": "9.9"}))
     site = make_site("\n".join([*said, "bare", "late", "older", "other"]))
     told = _fault(plan.model_copy(update={"nnodes": 10}), site)
-    assert "away, gone: ssh: ssh: connect to host away port 22: No route to host" in told
+    assert "away, gone: ssh: connect to host away port 22: No route to host" in told
     assert "changed: ssh: WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!" in told
     assert "ssh-keygen -R changed" in told
     assert "unknown: ssh: Host key verification failed." in told
@@ -416,7 +416,7 @@ def test_hosts_that_cannot_be_reached_are_named_and_the_others_fetched(
     (there / node_file(0)).write_bytes(b"events\n")
     run = _nodes(plan, "true", "true", folder=there)
     (fakes / "n1.said").write_text("ssh: connect to host n1 port 22: Connection timed out\n")
-    with pytest.raises(EnvironmentFault, match="n1: ssh: ssh: connect to host n1"):
+    with pytest.raises(EnvironmentFault, match="n1: ssh: connect to host n1"):
         ssh.SshJob(plan, "1").collect()
     assert (run / node_file(0)).exists()
     evidence.redact(run)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -19,6 +20,7 @@ EXAMPLES = """\
   trainmark list                    everything
   trainmark list recipes            each case's recipes with their main fields
   trainmark list fields --json      what KEY=VALUE can change
+  trainmark list launchers --site site.yaml    what can start runs from here
 """
 
 Rows = list[dict[str, Any]]
@@ -96,12 +98,12 @@ def _devices(_: Sequence[Case]) -> Rows:
     ]
 
 
-def _launchers(_: Sequence[Case]) -> Rows:
+def _launchers(chosen: Path | None) -> Rows:
     from trainmark.launch import launchers
     from trainmark.launch.launchers.names import LOCAL, NAMES
     from trainmark.launch.site import default_file, read_site
 
-    site, file = read_site(None), default_file()
+    site, file = read_site(chosen), chosen or default_file()
     return [
         {
             "name": name,
@@ -125,11 +127,10 @@ def _peaks(product: str) -> str:
 
 _SECTIONS = {
     "cases": _cases, "recipes": _recipes, "fields": _fields, "devices": _devices,
-    "launchers": _launchers,
 }  # fmt: skip
 
 
-def _gather(names: Sequence[str]) -> dict[str, Rows]:
+def _gather(names: Sequence[str], site: Path | None) -> dict[str, Rows]:
     """Return the rows of each section; what cannot be read is said on standard error."""
     from trainmark import cases
 
@@ -137,7 +138,9 @@ def _gather(names: Sequence[str]) -> dict[str, Rows]:
     if not set(names) <= {"devices", "launchers"}:
         loaded, faults = cases.load_all()
         say_faults(faults)
-    return {name: _SECTIONS[name](loaded) for name in names}
+    return {
+        name: _launchers(site) if name == "launchers" else _SECTIONS[name](loaded) for name in names
+    }
 
 
 def _print_table(title: str, rows: Rows) -> None:
@@ -157,10 +160,13 @@ def _print_table(title: str, rows: Rows) -> None:
 
 def command(
     what: Annotated[What | None, typer.Argument(help="One section only.")] = None,
+    site: Annotated[
+        Path | None, typer.Option(help="File with a site's settings, for launchers.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List cases, recipes, their fields, and the devices present here."""
-    found = _gather((what,) if what else ("cases", "recipes", "devices"))
+    """List cases, recipes, their fields, and the devices and launchers present here."""
+    found = _gather((what,) if what else ("cases", "recipes", "devices"), site)
     if as_json:
         say_json(found, indent=2)
         return

@@ -106,6 +106,10 @@ def command(
         _run_plan_file(Path(case), choices, dry_run=dry_run, as_json=as_json, quiet=quiet)
         return
     settings = read_site(site).with_hosts(hosts)
+    if hosts is not None and (launcher or settings.launcher) != "ssh":
+        raise UsageError(
+            "only the launcher ssh reads it", where="--hosts", remedy="add --launcher ssh"
+        )
     plan = resolve(
         case,
         recipe_name=recipe,

@@ -196,7 +196,8 @@ class Site(Frozen):
     def elsewhere(self, launcher: str | None) -> Elsewhere | None:
         """Return the machines that ``--launcher`` or this file names; None: this one."""
         name = launcher or self.launcher
-        if name == LOCAL and self.container is not None and self.container.of_node:
+        in_container = self.container is not None and self.container.of_node
+        if name == CONTAINER or (name == LOCAL and in_container):
             return Elsewhere(launcher=CONTAINER, device=self.device, nodes=1)
         if name == LOCAL:
             return None

@@ -58,7 +58,7 @@ def launcher_of(site: Site, name: str) -> Launcher:
         raise EnvironmentFault(
             f"launcher {name} cannot be used here: {why}",
             where="--launcher",
-            remedy="see `trainmark list launchers`",
+            remedy="see `trainmark list launchers`, and docs/launchers.md for what each needs",
         )
     return found
 

@@ -140,8 +140,9 @@ class Elsewhere:
                 raise EnvironmentFault(
                     f"{asked} {unit} needed, the site has {most}",
                     where=option,
-                    rule="as its site file says",
-                    remedy=f"use {option} {most} or less, or correct the site file",
+                    rule="as its site file says; local and container have one node",
+                    remedy=f"use {option} {most} or less, correct the site file, or name another "
+                    "--launcher",
                 )
 
 
@@ -151,4 +152,7 @@ def _accelerator() -> Vendor:
         return vendor
     for fault in devices.unusable():
         raise fault
-    raise EnvironmentFault("no accelerator here; --device cpu takes the processor")
+    raise EnvironmentFault(
+        "no accelerator here; --device cpu takes the processor",
+        remedy="for other machines name their device in the site file",
+    )

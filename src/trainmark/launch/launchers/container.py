@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainmark.errors import EnvironmentFault
+from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.launch import containers
 from trainmark.launch.contract import Command, Ending, JobState
 from trainmark.launch.local import RANKS_LOG
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 SCRIPT = "node.sh"
 _MASTER = "127.0.0.1"
+_NO_RUNTIME = "the site's file names no docker, podman or apptainer"
+_HOW_TO_NAME = "write container: {image: IMAGE, runtime: podman} into it; see docs/launchers.md"
 # The runtime passes the signal on, so that the container ends with the process that started it.
 _WITH_US = ("setpriv", "--pdeathsig", "TERM")
 
@@ -38,7 +40,7 @@ class Container:
     def absent(self, site: Site) -> str | None:
         """Return why it cannot be used here, None if it can."""
         if site.container is None or not site.container.of_node:
-            return "the site's file names no docker, podman or apptainer"
+            return _NO_RUNTIME
         runtime = str(site.container.runtime)
         return None if shutil.which(runtime) else f"the program {runtime} is not installed"
 
@@ -49,7 +51,13 @@ class Container:
             raise EnvironmentFault(what, where="this machine", remedy=remedy)
 
     def command(self, plan: Plan, site: Site) -> Command:
-        """Return what starts the container."""
+        """Return what starts the container.
+
+        Raises:
+            UsageError: the site names none.
+        """
+        if site.container is None or not site.container.of_node:
+            raise UsageError(_NO_RUNTIME, where="site file, container", remedy=_HOW_TO_NAME)
         script = node_script(plan, site, node_rank="0", master=_MASTER)
         return Command(argv=(*_WITH_US, "sh", SCRIPT), files={SCRIPT: script})
 

@@ -76,7 +76,15 @@ class Kubernetes:
             _kubectl(site, "create", "-f", str(file), "--dry-run=server")
 
     def command(self, plan: Plan, site: Site) -> Command:
-        """Return what starts the run; a pure function."""
+        """Return what starts the run; a pure function.
+
+        Raises:
+            UsageError: the site names no image.
+        """
+        if site.container is None:
+            raise UsageError(
+                "pods need an image", where="site file, container", remedy="set container.image"
+            )
         argv = (*_words(site), "create", "-f", MANIFEST, "-o", "name")
         return Command(argv=argv, files={MANIFEST: manifests.manifest(plan, site)}, prints_job=True)
 

@@ -234,10 +234,15 @@ class Slurm:
             said = [
                 line.removeprefix("sbatch: ").removeprefix("error: ") for line in err.split("\n")
             ]
-            raise EnvironmentFault(
-                "; ".join(said) or "no reason told", where="sbatch", rule="Slurm refused the job",
-                remedy="correct the section slurm of the site file; --dry-run prints the command",
-            )  # fmt: skip
+            answers = _ask("sinfo")[0] == 0
+            rule = "Slurm refused the job" if answers else "no cluster answers"
+            remedy = (
+                "use fewer --nnodes, or correct slurm in the site file; --dry-run prints it"
+                if answers
+                else "run this where `sinfo` answers, on a login node for instance"
+            )
+            what = "; ".join(said) or "no reason told"
+            raise EnvironmentFault(what, where="sbatch", rule=rule, remedy=remedy)
 
     def command(self, plan: Plan, site: Site) -> Command:
         """Return sbatch with its options, which so outrank ``SBATCH_`` variables, and two scripts.

@@ -37,7 +37,8 @@ _UNCHECKED = ("StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null")
 # A cut link is noticed after 15 s; a connection is not shared, and ends with its process.
 _ALIVE = ("ServerAliveInterval=5", "ServerAliveCountMax=3", "ConnectTimeout=10", "ControlPath=none")
 _REMEDIES = {  # by what ssh prints
-    "IDENTIFICATION HAS CHANGED": "find out why; `ssh-keygen -R {0}`, then connect by hand once",
+    "IDENTIFICATION HAS CHANGED": "find out why; `ssh-keygen -R {0}`, for a port other than 22 "
+    "`-R [{0}]:PORT`, then connect by hand once",
     "Host key verification failed": "connect by hand once, and compare the fingerprint",
     "are too open": "chmod 600 on the key: ssh does not use one that others may read",
     "Permission denied": "load the key with ssh-add, or add it to ~/.ssh/authorized_keys there",
@@ -82,7 +83,7 @@ def read_hosts(site: SshSite, *, nnodes: int) -> list[Host]:
             raise UsageError(f"{host.name} is in line {first} too", where=where, remedy=remedy)
         hosts.append(host)
     if len(hosts) < nnodes:
-        what = f"{nnodes} nodes asked for, {len(hosts)} hosts named"
+        what = f"{nnodes} nodes need as many hosts, {len(hosts)} in the file"
         raise UsageError(what, where=str(site.hosts), remedy="add hosts, or use fewer --nnodes")
     return hosts[:nnodes]
 
@@ -120,7 +121,7 @@ def connection_fault(host: str, printed: str) -> Fault:
     lines = [line.strip("@ \r") for line in printed.splitlines() if line.strip("@ \r")]
     mark = next(mark for mark in _REMEDIES if mark in printed)
     said = [line for line in lines if mark and mark in line] or lines or ["ssh said nothing"]
-    return host, f"ssh: {said[-1]}", _REMEDIES[mark].format(host)
+    return host, f"ssh: {said[-1].removeprefix('ssh: ')}", _REMEDIES[mark].format(host)
 
 
 def check_hosts(hosts: Sequence[Host], plan: Plan, site: Site) -> None:
