@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from fakes import S, event, launch_event, rank_events, write_events, write_run
 from trainmark.measure.timeline import read_run
+from trainmark.results.cause import find
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -114,3 +115,19 @@ def test_of_the_jobs_events_only_its_states_are_read(tmp_path: Path) -> None:
     assert timeline.launcher["job"]["ending"] == "completed"
     assert timeline.launch_ns == 0
     assert "stop" not in timeline.launcher
+
+
+def test_a_node_whose_events_were_lost_is_named_and_moves_no_clock(tmp_path: Path) -> None:
+    offset = 5_000 * S  # of the second node; the launcher's own clock is another one again
+    run = write_run(tmp_path / "run", [launch_event(10**18)], _rank(0), _rank(offset))
+    write_events(run / "events.node1.jsonl", _node(1, offset, 0, _exit(12 * S + offset)))
+    timeline = read_run(run, 2, 2)
+    assert timeline.launch_ns == 0
+    found = find(timeline, None)
+    assert found.cause is not None
+    assert (found.status, found.cause.kind) == ("failed", "events_incomplete")
+    assert found.cause.message.code == "node_events_lost"
+    assert found.cause.message.args == {"nodes": "0"}
+    (run / "events.node1.jsonl").unlink()
+    timeline = read_run(run, 2, 2)
+    assert timeline.launch_ns == min(rank.start_ns or 0 for rank in timeline.ranks) > 0

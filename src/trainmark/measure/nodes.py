@@ -109,7 +109,8 @@ def account(
     """
     if not nodes:
         return launcher
-    first = nodes[0].at("launch")
+    # Nodes begin within seconds of each other; the launcher's own clock is another machine's.
+    first = next((one for node in nodes if (one := node.at("launch"))), None)
     told = dict(launcher)
     if first is not None:
         told["launch"] = {**first, "argv": launcher["launch"]["argv"]}

@@ -375,6 +375,10 @@ def read_run(run_dir: Path, world_size: int, nodes: int = 0) -> RunTimeline:
         for rank in node.ranks:
             ranks[rank].move(node.shift_ns)
     launcher = account(launcher, of_nodes, run_dir)
+    starts = [rank.start_ns for rank in ranks if rank.start_ns is not None]
+    if of_nodes and starts and not any("launch" in node.events for node in of_nodes):
+        # The launcher's clock is another machine's.
+        launcher["launch"] = launcher["launch"] | {"t_ns": min(starts)}
     seen_ns = _seen_ns(launcher)
     for item in ranks:
         silent = item.end_ns is None and item.error is None and item.last_ns is not None

@@ -210,6 +210,11 @@ def _events_lost(run: _Run) -> Ending | None:
     if lines:
         said = message("launcher_events_malformed", lines=lines)
         return Ending("failed", _cause("events_incomplete", said))
+    nodes = run.timeline.nodes
+    silent = [node.number for node in nodes if not node.events.keys() >= {"launch", "agent_exit"}]
+    if silent:
+        said = message("node_events_lost", nodes=compact(silent))
+        return Ending("failed", _cause("events_incomplete", said))
     for rank in run.timeline.ranks:
         lost = _lost_of(rank)
         if lost is not None:
