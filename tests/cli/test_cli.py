@@ -262,6 +262,14 @@ def test_dry_run_prints_plan_and_command_and_starts_nothing(cli, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.parametrize(("words", "warned"), [([], True), (["--device", "cpu"], False)])
+def test_a_processor_taken_for_other_machines_is_told(cli, words, warned, monkeypatch):
+    monkeypatch.setattr(devices, "choose", lambda _: devices.all_vendors()["cpu"])
+    code, _, err = cli("run", "toy", "--launcher", "slurm", "--dry-run", *words)
+    assert code == 0
+    assert ("processors train" in err) is warned
+
+
 def test_ranks_beyond_the_cores_are_labelled(cli):
     _, out, _ = cli("run", "toy", "--device", "cpu", "--nproc", "64", "--dry-run")
     assert "oversubscribed" in json.loads(out)["labels"]

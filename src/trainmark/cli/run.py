@@ -85,6 +85,7 @@ def command(
     """Run a case, measure it, and leave a record whatever happens."""
     from trainmark import devices
     from trainmark.data.generated import default_root
+    from trainmark.launch.launchers.names import CONTAINER, LOCAL
     from trainmark.launch.series import Choices
     from trainmark.launch.site import read_site
     from trainmark.planning.overrides import parse_assignments
@@ -130,6 +131,12 @@ def command(
     if PASSED_OVER in plan.labels:
         say_faults(devices.unusable())
         say(f"trainmark: runs on {plan.device.vendor} instead", err=True)
+    elsewhere = plan.launcher not in (LOCAL, CONTAINER)
+    named = device or settings.device or ":" in case
+    if elsewhere and plan.device.vendor == "cpu" and not named:
+        # A login node has no accelerator, the nodes that it submits to most often have.
+        say("trainmark: the nodes' processors train: neither --device nor the site file", err=True)
+        say("  (`device`) names what the nodes have, and here is no accelerator", err=True)
     if dry_run:
         _print_dry_run(plan, settings, as_json=as_json)
     elif detach:
