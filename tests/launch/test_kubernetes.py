@@ -398,6 +398,14 @@ def test_the_command_is_pure_and_can_be_pasted(tmp_path: Path, cluster: Path) ->
     assert not (cluster / "calls").exists()
 
 
+@pytest.mark.parametrize("told", [b"", b"\xff\x00", b"pods/other", b"--kubeconfig=x/{}"])
+def test_a_file_that_names_no_job_of_the_run_is_refused(tmp_path: Path, told: bytes) -> None:
+    plan = _plan(tmp_path)
+    (tmp_path / "job.id").write_bytes(told.replace(b"{}", name(plan.run_id).encode()))
+    with pytest.raises(RecordError):
+        Kubernetes().attach(plan, _site(_SHARED))
+
+
 def test_start_and_attach_name_the_same_job(cluster: Path, tmp_path: Path) -> None:
     plan, site, job = _started(cluster, tmp_path, _APART)
     assert job.id == f"jobset.jobset.x-k8s.io/{_NAME}"

@@ -136,10 +136,20 @@ def test_fewer_hosts_than_nodes_are_refused(make_site: Callable[..., Site]) -> N
 
 
 def test_no_hosts_file_is_refused(tmp_path: Path) -> None:
-    for site in (SshSite(), SshSite(hosts=tmp_path / "none")):
+    endless = Path("/dev/zero")
+    (tmp_path / "large").write_bytes(b"#" * (2 << 20))
+    for file in (None, tmp_path / "none", endless, tmp_path / "large"):
+        site = SshSite(hosts=file)
         with pytest.raises(UsageError) as caught:
             ssh_hosts.read_hosts(site, nnodes=1)
         assert caught.value.where == "--hosts"
+
+
+@pytest.mark.parametrize("told", [b"", b"x", b"\xff\x00", b"-1", b"9" * 40])
+def test_a_file_that_names_no_process_is_refused(plan: Plan, told: bytes) -> None:
+    (Path(plan.run_dir) / "job.id").write_bytes(told)
+    with pytest.raises(RecordError):
+        ssh.Ssh().attach(plan, Site())
 
 
 def test_the_sites_options_cannot_weaken_how_hosts_are_trusted() -> None:

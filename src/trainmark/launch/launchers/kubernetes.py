@@ -7,6 +7,7 @@ see the run directory, their files come through the logs of their pods.
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from contextlib import suppress
 from dataclasses import asdict, replace
@@ -96,8 +97,9 @@ class Kubernetes:
     def attach(self, plan: Plan, site: Site) -> KubernetesJob:
         """Return the job that was started for ``plan``, also by a pasted script."""
         file = Path(plan.run_dir) / JOB_FILE
-        told = file.read_text(encoding="utf-8").split() if file.exists() else []
-        if not told or not told[-1].endswith("/" + manifests.name(plan.run_id)):
+        told = file.read_text(errors="replace").split() if file.exists() else []
+        own = rf"[a-z][a-z0-9.-]*/{manifests.name(plan.run_id)}"
+        if not told or not re.fullmatch(own, told[-1]):
             raise RecordError("does not name a job of this run", where=str(file))
         return KubernetesJob(told[-1], plan, site)
 

@@ -99,7 +99,10 @@ class Ssh:
         file = Path(plan.run_dir) / JOB_FILE
         if not file.exists():
             raise RecordError("no nodes were started through ssh", where=plan.run_dir)
-        return SshJob(plan, file.read_text(encoding="utf-8").strip())
+        told = file.read_text(errors="replace").strip()
+        if not re.fullmatch(r"[0-9]{1,9}", told):
+            raise RecordError("no number of a process", where=str(file))
+        return SshJob(plan, told)
 
 
 @dataclass

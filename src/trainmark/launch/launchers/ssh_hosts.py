@@ -16,6 +16,7 @@ from pathlib import Path
 from subprocess import DEVNULL, run
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from trainmark.data.json_documents import read_bytes
 from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.launch import probe
 from trainmark.launch.node_command import module_script
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     Fault = tuple[str, str, str]  # host, what is wrong, the way out
 
+_LARGEST_BYTES = 1 << 20  # of a hosts file
 LOST = 255  # ssh's own exit code; also if a signal ended the remote command (ssh(1))
 _HOST = re.compile(
     r"(?:(?P<user>\w[\w.-]*)@)?(?P<name>\w[\w.-]*|\[[\w:.%]+\])(?::(?P<port>\d{1,5}))?", re.ASCII
@@ -63,8 +65,8 @@ def read_hosts(site: SshSite, *, nnodes: int) -> list[Host]:
     if site.hosts is None:
         raise UsageError("missing", where="--hosts", remedy="give --hosts FILE, one host a line")
     try:
-        lines = site.hosts.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        lines = read_bytes(site.hosts, max_bytes=_LARGEST_BYTES).decode("utf-8").splitlines()
+    except (OSError, ValueError) as error:
         raise UsageError(f"cannot be read: {error}", where="--hosts") from None
     seen: dict[str, int] = {}
     hosts = []
