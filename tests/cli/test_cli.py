@@ -270,6 +270,13 @@ def test_a_processor_taken_for_other_machines_is_told(cli, words, warned, monkey
     assert ("processors train" in err) is warned
 
 
+def test_the_text_of_a_series_submits_its_first_launch(cli, tmp_path):
+    words = ["--launcher", "slurm", "--device", "cpu", "--repeat", "2", "--dry-run"]
+    code, out, _ = cli("run", "toy", "--out", str(tmp_path / "x"), *words)
+    assert code == 0
+    assert f"--chdir={tmp_path / 'x' / 'r1'} " in out
+
+
 def test_ranks_beyond_the_cores_are_labelled(cli):
     _, out, _ = cli("run", "toy", "--device", "cpu", "--nproc", "64", "--dry-run")
     assert "oversubscribed" in json.loads(out)["labels"]

@@ -149,6 +149,7 @@ def _print_dry_run(plan: Plan, site: Site, *, as_json: bool) -> None:
     """Print the plan, or the text that submits it; start nothing."""
     from trainmark.launch import launchers
     from trainmark.launch.local import command as rank_command
+    from trainmark.launch.repeats import launches
     from trainmark.launch.submission import whole
 
     if plan.node_processes == 0:
@@ -161,6 +162,9 @@ def _print_dry_run(plan: Plan, site: Site, *, as_json: bool) -> None:
         say(f"to run it: {shlex.join(['trainmark', *same])}", err=True)
         say(f"each of {plan.nproc} rank(s) would run: {' '.join(argv)}", err=True)
         return
+    if plan.repeat_count > 1:
+        say(f"the first of {plan.repeat_count} launches; a run starts one after another", err=True)
+        plan = launches(plan)[0]
     launcher = launchers.load(plan.launcher)
     command = whole(launcher.command(plan, site), plan, site)
     if as_json:
