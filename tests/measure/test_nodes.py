@@ -95,6 +95,13 @@ def test_failures_of_all_nodes_are_those_of_the_launch(tmp_path: Path) -> None:
     assert read_run(run, 2, 2).launcher["stop"]["reason"] == "signal"
 
 
+def test_the_file_of_another_node_is_malformed(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", [launch_event()], _rank(0), _rank(0))
+    for number in (0, 1):
+        write_events(run / f"events.node{number}.jsonl", _node(1 - number, 0))
+    assert read_run(run, 2, 2).launcher_malformed_lines == 2
+
+
 def test_a_node_that_left_nothing_is_there_without_events(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", [launch_event()], _rank(0))
     write_events(run / "events.node0.jsonl", _node(0, 0))

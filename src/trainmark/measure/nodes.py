@@ -54,7 +54,9 @@ def read_nodes(run_dir: Path, nodes: int, nproc: int) -> list[NodeTimeline]:
         path = run_dir / node_file(number)
         file = EventFile(path, read_event)
         events = {event["event"]: event for event in file} if path.exists() else {}
-        found.append(NodeTimeline(number, events, own, malformed_lines=file.malformed_lines))
+        of_another = events.get("launch", {}).get("node", number) != number
+        malformed = file.malformed_lines + of_another
+        found.append(NodeTimeline(number, events, own, malformed_lines=malformed))
     return found
 
 
