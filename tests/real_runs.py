@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from trainmark.launch.processes import RUN_VARIABLE, alive_runs
+from trainmark.launch.processes import of_run
 from trainmark.launch.sampling import SAMPLER_VARIABLE
 from trainmark.measure.events import EventFile
 from trainmark.results.record import read, schema
@@ -41,9 +41,8 @@ def checked(run_dir: Path) -> Record:
         assert list(events), path
         assert events.malformed_lines == 0, path
     record = read(run_dir)
-    for variable in (RUN_VARIABLE, SAMPLER_VARIABLE):  # also of nodes on this machine
-        left = [run for run in alive_runs(variable) if run.startswith(record.run_id)]
-        assert left == [], variable
+    assert of_run(record.run_id) == []
+    assert of_run(record.run_id, SAMPLER_VARIABLE) == []
     assert not (run_dir / ".reserve").exists()
     return record
 

@@ -94,16 +94,15 @@ class Trained(NamedTuple):
 
 def train(job: Any, device: Device, delay_s: float, *, depth: int) -> Trained:
     """Train with an injected wait; compute the figures from the events as a record does."""
+    from trainmark.measure.events import rank_file
     from trainmark.measure.figures import compute
-    from trainmark.measure.step_series import Series
     from trainmark.measure.timeline import RunTimeline, read_rank
 
     delayed = Delayed(job, device, delay_s, depth=depth)
     with tempfile.TemporaryDirectory() as place:
-        file = Path(place) / "events.jsonl"
+        file = Path(place) / rank_file(0)
         run_loop(delayed, device, file, STEPS, depth=depth)
-        series = Series.empty()
-        rank = read_rank(file, 0, series)
+        rank, series = read_rank(Path(place), 0)
     assert rank.train_ns is not None
     launcher = {"launch": {"t_ns": rank.trained["start_ns"]}}
     figures = compute(

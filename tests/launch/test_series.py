@@ -19,6 +19,7 @@ from trainmark import devices
 from trainmark.cli.app import main
 from trainmark.errors import DataError, EnvironmentFault, RecordError, UsageError
 from trainmark.launch import series, submission
+from trainmark.launch.contract import SITE_FILE
 from trainmark.launch.earlier import estimate
 from trainmark.launch.stopping import StopRequest
 from trainmark.planning import case_key
@@ -602,7 +603,7 @@ def test_a_submitted_job_is_waited_for_and_its_launch_kept(
     folder = Path(plan.run_dir)
     folder.mkdir(parents=True)
     plan.save(folder)
-    (folder / submission.SITE_FILE).write_text("{}")
+    (folder / SITE_FILE).write_text("{}")
     attached: list[Path] = []
 
     def attach(folder: Path) -> tuple[Plan, str]:
@@ -631,7 +632,7 @@ def test_a_launch_killed_before_the_engine_had_it_holds_nobody_up(
     folder = Path(plan.run_dir)
     folder.mkdir(parents=True)
     plan.save(folder)
-    (folder / submission.SITE_FILE).write_text("{}")
+    (folder / SITE_FILE).write_text("{}")
 
     def attach(folder: Path) -> tuple[Plan, str]:
         raise RecordError("no job there")

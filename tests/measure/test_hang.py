@@ -174,24 +174,25 @@ def test_two_real_ranks_of_which_one_enters_no_collective(tmp_path: Path) -> Non
         )
         for rank, file in files.items()
     ]  # fmt: skip
-    try:
-        for rank in ranks:
-            assert rank.stdout is not None
-            assert rank.stdout.readline() == b"ready\n"
-        found: list[dict[str, object]] = []
-        for _ in range(50):  # rank 0 is not in it at once
-            if any(group["call"] for group in found):
-                break
-            save_stacks(ranks, list(files.values()), STACKS_SIGNAL)
-            found = report(files)
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.communicate()
     folder = tmp_path.name
-    assert sorted(found, key=lambda group: str(group["ranks"])) == [
+    expected = [
         {"state": "collective", "call": "barrier", "where": f"{folder}/rank.py:9 <module>",
          "ranks": "0"},
         {"state": "elsewhere", "call": None, "where": f"{folder}/rank.py:10 <module>",
          "ranks": "1"},
     ]  # fmt: skip
+    try:
+        for rank in ranks:
+            assert rank.stdout is not None
+            assert rank.stdout.readline() == b"ready\n"
+        found: list[dict[str, object]] = []
+        for _ in range(50):  # they are not there at once
+            if found == expected:
+                break
+            save_stacks(ranks, list(files.values()), STACKS_SIGNAL)
+            found = sorted(report(files), key=lambda group: str(group["ranks"]))
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.communicate()
+    assert found == expected

@@ -24,6 +24,8 @@ Ending = Literal[
     "completed", "failed", "cancelled", "timed_out", "preempted", "node_lost", "out_of_memory",
     "refused", "unknown",
 ]  # fmt: skip
+SITE_FILE = "site.json"  # in the run directory: the settings that ``attach`` needs
+MISSING_FILE = "collect.fault"  # there: why files of nodes are not here yet
 JOB_FILE = "job.id"  # in the run directory: what the command printed, by which the job is found
 _HEREDOC = "TRAINMARK_FILE"
 # In a shell of its own, so that the user's stays open, in its folder and with its options.

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainmark.errors import EnvironmentFault, TrainmarkError, escaped
 from trainmark.launch import sampling
+from trainmark.launch.contract import MISSING_FILE, SITE_FILE
 from trainmark.launch.own_files import OwnFiles
 from trainmark.measure.events import LAUNCHER_FILE, EventFile, EventWriter
 from trainmark.planning.plan import Plan
@@ -145,7 +146,9 @@ def _leave_record(run_dir: Path) -> Record:
     """Redact the evidence files, then write the record with their digests."""
     fault = f"{run_dir}: events and logs cannot be redacted"
     with _fault_said(fault, "pass on record.json alone, which is"):
-        evidence.redact(run_dir)
+        # Without real paths in it, the missing files could not be fetched.
+        missing = (run_dir / MISSING_FILE).exists()
+        evidence.redact(run_dir, but=SITE_FILE if missing else None)
     built = building.build(run_dir)
     record.write(built, run_dir)
     leave_index(built, run_dir)

@@ -18,6 +18,7 @@ from filelock import FileLock, Timeout
 
 from trainmark.errors import EnvironmentFault, TrainmarkError
 from trainmark.launch import submission
+from trainmark.launch.contract import SITE_FILE
 from trainmark.launch.earlier import Found, earlier_seconds, estimate, look_up, unusable
 from trainmark.launch.late_record import finish_killed
 from trainmark.launch.site import Site, read_site
@@ -257,7 +258,7 @@ def _under_lock(
     base, now = _base(entries), []
     for entry in entries:
         for folder in entry.found.fallen:
-            submitted = (folder / submission.SITE_FILE).exists()
+            submitted = (folder / SITE_FILE).exists()
             try:
                 if submitted and not (folder / RECORD_FILE).exists():
                     said(f"{entry.name}: {folder.relative_to(base)} is a submitted job: waiting")

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from trainmark.data import json_documents
 from trainmark.errors import EnvironmentFault, RecordError, TrainmarkError
 from trainmark.launch import launchers, run_dir
-from trainmark.launch.contract import JOB_FILE, JobState
+from trainmark.launch.contract import JOB_FILE, MISSING_FILE, SITE_FILE, JobState
 from trainmark.launch.own_files import OwnFiles
 from trainmark.launch.site import Site
 from trainmark.measure.events import JOB_EVENTS_FILE, LAUNCHER_FILE, EventWriter
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from trainmark.launch.stopping import StopRequest
     from trainmark.results.record import Record
 
-SITE_FILE = "site.json"  # in the run directory, for ``attach``
-MISSING_FILE = "collect.fault"  # in the run directory: why files of nodes are not there yet
 _LOCK_FILE = ".following"
 _POLL_S = 1.0
 _CANCEL_PATIENCE_S, _CANCEL_AGAIN_S = 90.0, 30.0

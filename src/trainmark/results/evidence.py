@@ -66,17 +66,20 @@ def redactor_of(plan: Plan, run_dir: Path) -> Redactor:
     )
 
 
-def redact(run_dir: Path) -> None:
+def redact(run_dir: Path, *, but: str | None = None) -> None:
     """Redact plan, scripts, events, samples and all output in place, after the processes ended.
 
     Each file is replaced atomically; a file with nothing to redact is not written.
+
+    Args:
+        but: name of a file that is left as it is.
 
     Raises:
         OSError: the disk is full or the folder read-only. The record is redacted nevertheless.
     """
     names = [_EVENTS, "telemetry*.jsonl", *_OUTPUTS, *_SUBMITTED]
     found = {path for name in names for path in run_dir.glob(name) if path.is_file()}
-    paths = sorted(found - {run_dir / RECORD_FILE})
+    paths = sorted(path for path in found if path.name not in (RECORD_FILE, but))
     processes = processes_for(sum(path.stat().st_size for path in paths))
     work = partial(_redact_file, Plan.read(run_dir), run_dir)
     deque(mapped(work, paths, processes=processes), maxlen=0)
