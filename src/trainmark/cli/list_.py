@@ -109,7 +109,7 @@ def _launchers(chosen: Path | None) -> Rows:
             "name": name,
             "here": "yes" if why is None else f"no: {why}",
             "taken": "by default" if name == site.launcher else "if named",
-            "site": str(file) if file.exists() else "-",
+            "site": "-" if file is None else str(file),
         }
         for name in NAMES
         for why in [None if name == LOCAL else launchers.load(name).absent(site)]

@@ -220,10 +220,14 @@ class Site(Frozen):
         return self.model_copy(update={"ssh": self.ssh.model_copy(update={"hosts": file})})
 
 
-def default_file() -> Path:
-    """Return the file that is read without ``--site``, which need not exist."""
-    base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
-    return Path(base) / "trainmark" / "site.yaml"
+def default_file() -> Path | None:
+    """Return the file that is read without ``--site``; None if it is not there."""
+    try:
+        base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+        file = Path(base) / "trainmark" / "site.yaml"
+        return file if file.exists() else None
+    except (RuntimeError, PermissionError):  # a user without a home, or with another's
+        return None
 
 
 def read_site(path: Path | None) -> Site:
@@ -236,7 +240,7 @@ def read_site(path: Path | None) -> Site:
         UsageError: with file, line and key: no YAML, an unknown key, a value of another type.
     """
     file = path or default_file()
-    if path is None and not file.exists():
+    if file is None:
         return Site()
     top = yaml_text.read(file)
     try:
