@@ -26,7 +26,7 @@ def main(arguments: list[str]) -> int:
             {"rank": rank, "exit_code": failure.exitcode, "time_s": float(failure.timestamp)}
             for rank, failure in sorted(error.failures.items())
         ]
-        print(json.dumps(failures), flush=True)
+        print(f"\n{json.dumps(failures)}", flush=True)  # a rank's report may stand before it
         return 1
     return 0
 
