@@ -303,7 +303,7 @@ def test_nodes_that_succeed_complete_the_job(plan: Plan, fakes: Path) -> None:
 def test_a_node_gets_the_plan_and_then_beats(
     plan: Plan, fakes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ssh, "_BEAT_S", 0.0)
+    monkeypatch.setattr(ssh, "BEAT_S", 0.0)
     there = tmp_path / "there's"
     start = ssh._TAKE_PLAN.format(shlex.quote(str(there))) + f"head -c 3 > {tmp_path}/beats"
     assert ssh.hold(_nodes(plan, start, folder=there), _never).ending == "completed"

@@ -26,6 +26,7 @@ Ending = Literal[
 ]  # fmt: skip
 SITE_FILE = "site.json"  # in the run directory: the settings that ``attach`` needs
 MISSING_FILE = "collect.fault"  # there: why files of nodes are not here yet
+BEAT_S = 5.0  # between two writes to a node process that runs with ``--heartbeat``
 JOB_FILE = "job.id"  # in the run directory: what the command printed, by which the job is found
 _HEREDOC = "TRAINMARK_FILE"
 # In a shell of its own, so that the user's stays open, in its folder and with its options.

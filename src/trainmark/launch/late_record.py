@@ -66,7 +66,7 @@ def finish_killed(folder: Path) -> None:
         if time.monotonic() > deadline:
             raise RecordError("its processes do not end", where=str(folder), remedy="end them")
         time.sleep(_POLL_S)
-    with suppress(RecordError):  # it never began, or it has a record by now
+    with suppress(RecordError):  # never began, has one by now, or is past reading: another launch
         for launch in unrecorded(folder):
             finish_for_another(launch)
 

@@ -251,7 +251,7 @@ class Node:
                 return {"reason": "signal", "signal": reason}
             if time.monotonic() >= deadline:
                 stop = timed_out(processes.ranks(self._mark), self.run_dir, timeout_s)
-                time.sleep(_LET_SAVE_S)
+                time.sleep(_LET_SAVE_S if self.plan.nnodes > 1 else 0)
                 return stop
         return None
 

@@ -6,6 +6,7 @@ It may end in between: ``attach`` goes on from the files in the run directory.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import subprocess
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from trainmark.results.record import Record
 
 _LOCK_FILE = ".following"
+_WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # what such file systems say
 _POLL_S = 1.0
 _CANCEL_PATIENCE_S, _CANCEL_AGAIN_S = 90.0, 30.0
 _LOST_GRACE_S = 30.0  # for the other nodes to fail by themselves
@@ -263,8 +265,10 @@ def _alone(folder: Path, wait: Callable[[], None]) -> Iterator[None]:
             except BlockingIOError:
                 wait()
                 time.sleep(_POLL_S)
-            except OSError:
-                break  # a file system without locks
+            except OSError as error:
+                if error.errno not in _WITHOUT_LOCKS:
+                    raise
+                break
         yield
 
 

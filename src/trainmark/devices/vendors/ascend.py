@@ -41,6 +41,7 @@ class Ascend(TorchVendor):
     collective_backend = "hccl"
     # All of the 910 series: https://gitcode.com/Ascend/mind-cluster, 2026-11-22.
     kubernetes_resource = "huawei.com/Ascend910"
+    ray_resource = "NPU"  # https://docs.ray.io/en/latest/ray-core/scheduling/accelerators.html
     visible_devices: str | None = "ASCEND_RT_VISIBLE_DEVICES"
     recorded_variables: tuple[str, ...] = (
         "ASCEND_RT_VISIBLE_DEVICES", "ASCEND_VISIBLE_DEVICES", "ASCEND_LAUNCH_BLOCKING",

@@ -91,6 +91,7 @@ class Cpu:
     name = "cpu"
     torch_type = "cpu"
     collective_backend = "gloo"
+    ray_resource = "CPU"
     visible_devices: str | None = None
     recorded_variables: tuple[str, ...] = ()
     counts_cores = True

@@ -95,9 +95,8 @@ class ContainerJob:
             return JobState(phase="running", said="container")
         words = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
         ending: Ending = "unknown" if code is None else "failed" if code else "completed"
-        said = (
-            "; ".join(filter(None, words[-3:])) if code else ""
-        )  # docker's last is about its help
+        # The last of docker's words is about its help.
+        said = "; ".join(filter(None, words[-3:])) if code else ""
         return JobState(phase="ended", said=said, ending=ending, exit_code=code)
 
     def cancel(self) -> None:

@@ -16,6 +16,7 @@ from shutil import which
 from typing import TYPE_CHECKING, Any
 from urllib.request import Request, urlopen
 
+from trainmark import devices
 from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.launch import processes
 from trainmark.launch.contract import JOB_FILE, Command, Ending, JobState, Phase
@@ -124,7 +125,8 @@ class Ray:
         """Return the submission; its entry point runs the nodes inside the cluster."""
         # Names in Ray 2.60 (2026-11-22); what it does not find, `ray start --num-gpus` tells it.
         # https://docs.ray.io/en/latest/ray-core/scheduling/accelerators.html
-        own = {"cpu": "CPU", "ascend": "NPU"}.get(plan.device.vendor, "GPU")
+        vendor = devices.all_vendors()[plan.device.vendor]
+        own = getattr(vendor, "ray_resource", "GPU")
         bundle = {"CPU": plan.nproc, own: plan.nproc} | site.ray.resources
         options = ["--port", PORT, "--heartbeat"] + ["--send-files"] * (site.run_root is not None)
         there = shlex.quote(str(run_dir_on_nodes(plan, site)))

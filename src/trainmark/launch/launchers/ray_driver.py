@@ -15,8 +15,11 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from trainmark.launch.contract import BEAT_S
 
 ASKED_FILE = "ray.json"
 TOLD = "trainmark-job "  # then fields of a JobState
@@ -59,9 +62,10 @@ class Node:
 
     def _beat(self) -> None:
         """Write to the node process while this one lives; without, it ends its ranks."""
-        while self.process.poll() is None:
-            print(file=self.process.stdin, flush=True)
-            time.sleep(5)
+        with suppress(BrokenPipeError):  # it ended between the look and the write
+            while self.process.poll() is None:
+                print(file=self.process.stdin, flush=True)
+                time.sleep(BEAT_S)
 
     def stop(self) -> None:
         """Ask the node process to end its ranks."""

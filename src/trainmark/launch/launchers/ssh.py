@@ -26,7 +26,7 @@ import psutil
 
 from trainmark.data import json_documents
 from trainmark.errors import RecordError
-from trainmark.launch.contract import JOB_FILE, Command, Ending, JobState
+from trainmark.launch.contract import BEAT_S, JOB_FILE, Command, Ending, JobState
 from trainmark.launch.launchers import ssh_hosts
 from trainmark.launch.node_command import node_script, run_dir_on_nodes
 from trainmark.launch.stopping import stop_signals_noted
@@ -43,7 +43,6 @@ MODULE = "trainmark.launch.launchers.ssh"
 NODES_FILE = "ssh.nodes"  # with .json once all is here: then it is redacted as the record is
 STATE_FILE = "ssh.state.json"  # of the job once it ended
 _POLL_S = 0.2
-_BEAT_S = 5.0
 _GRACE_S = 10.0  # for nodes to fail by themselves after another one did
 _PATIENCE_S = 40.0  # for nodes to end their ranks, then ssh is ended
 # The plan is the first line; a shell reads it byte by byte and leaves the rest to the node.
@@ -214,7 +213,7 @@ def hold(folder: Path, stopped: Callable[[], bool]) -> JobState:
             end_s = min(end_s, now_s if cancelled else now_s + _GRACE_S)
         if now_s >= min(beat_s, end_s):
             _write(links, b"." if now_s < end_s else None)
-            beat_s = now_s + _BEAT_S
+            beat_s = now_s + BEAT_S
         if now_s > end_s + _PATIENCE_S:
             for link in links:
                 link.terminate()
