@@ -22,7 +22,7 @@ SECTIONS ?=
 RESULTS ?=
 RESTART ?=
 
-.PHONY: help install install-dev install-recsys demo test test-oldest test-engines lint docs bench gpu lock clean
+.PHONY: help install install-dev install-recsys demo test test-oldest test-engines lint docs bench pictures gpu lock clean
 
 help: ## show what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -40,7 +40,7 @@ demo: install ## measure DistilBERT on generated data, then print the page
 	@run=runs/$$(date -u +%Y%m%dT%H%M%SZ)-demo && \
 	$(BIN)/trainmark run distilbert_sst2 --out $$run && \
 	$(BIN)/trainmark report $$run --lang $(LANG_OF_PAGE) && \
-	echo "The page: $$run/page.$(LANG_OF_PAGE).html   The record: $$run/record.json"
+	echo "The report: $$run/page.html   The record: $$run/record.json"
 
 test: install-dev lint ## lint, types, import contracts, tests; -rs says what was skipped and why
 	$(BIN)/pytest -n 2 --dist worksteal -rs
@@ -66,6 +66,9 @@ docs: install-dev ## the documentation as a site of plain files in site/
 
 bench: install-dev ## the speed benchmarks, each with its bar; takes about an hour
 	$(BIN)/python -m benchmarks
+
+pictures: install-dev $(VENV)/.installed-engines ## draw the README's pictures anew, from a run on this machine
+	$(BIN)/python -m tools.pictures docs/pictures
 
 gpu: $(VENV)/.installed-gpu ## measure and check an accelerator in sections; DEVICE, SECTIONS, RESTART=1
 	@$(BIN)/python -m benchmarks.card --size $(SIZE) --sections "$(SECTIONS)" \

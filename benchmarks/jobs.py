@@ -48,7 +48,7 @@ def on_data(case_name: str, recipe: Any, folder: Path, *, device_name: str = "cp
 
 def build(case_name: str, *, device_name: str = "cpu", **overrides: object) -> tuple[Any, Device]:
     """Return the job of ``case_name``'s generated recipe with ``overrides``, and its device."""
-    from trainmark.planning.plan import resolve
+    from trainmark.planning.resolving import resolve
 
     words = {name: str(value) for name, value in overrides.items()}
     with tempfile.TemporaryDirectory() as cache:

@@ -144,7 +144,7 @@ def write_run(run_dir: Path, cache: Path, nodes: int) -> None:
     """Write plan and events of a launch of ``nodes`` nodes."""
     from trainmark.measure.events import JOB_EVENTS_FILE, LAUNCHER_FILE, node_file, rank_file
     from trainmark.planning.capabilities import Elsewhere
-    from trainmark.planning.plan import resolve
+    from trainmark.planning.resolving import resolve
 
     plan = resolve(
         "toy", nnodes=nodes, nproc=NPROC, device_name="cpu", sample_every_s=0,

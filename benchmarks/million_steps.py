@@ -17,12 +17,22 @@ STEPS, RUNS = sized((1_000_000, 3), (1_000, 1))
 SECONDS, MEGABYTES = 20.0, 500.0
 
 
-def _plan(run_dir: Path, cache: Path) -> None:
-    from trainmark.planning.plan import resolve
+def write_run(run_dir: Path, cache: Path, ranks: int = RANKS) -> None:
+    """Write plan and events of a launch of so many ranks."""
+    from trainmark.measure.events import LAUNCHER_FILE, rank_file
+
+    _plan(run_dir, cache, ranks)
+    _write_launcher(run_dir / LAUNCHER_FILE)
+    for rank in range(ranks):
+        _write_rank(run_dir / rank_file(rank), rank, ranks)
+
+
+def _plan(run_dir: Path, cache: Path, ranks: int) -> None:
+    from trainmark.planning.resolving import resolve
 
     plan = resolve(
         "toy",
-        nproc=RANKS,
+        nproc=ranks,
         device_name="cpu",
         overrides={"steps": str(STEPS), "warmup_steps": str(WARMUP), "epochs": "100000"},
         run_dir=run_dir,
@@ -36,7 +46,7 @@ def _line(event: str, t_ns: int, **fields: object) -> str:
     return json.dumps({"event": event, "t_ns": t_ns, **fields}, separators=(",", ":")) + "\n"
 
 
-def _write_rank(path: Path, rank: int) -> None:
+def _write_rank(path: Path, rank: int, ranks: int) -> None:
     """Write what a rank of the measured loop writes, steps of 1 ms with a little variation."""
     t = 5_000_000_000
     with path.open("w") as file:
@@ -47,7 +57,7 @@ def _write_rank(path: Path, rank: int) -> None:
             _line(
                 "facts", t, device=device, memory_scope="process", precision_flags={},
                 matmul_flops_per_second=1e11, steps_per_epoch=EPOCH_STEPS, collective="gloo",
-                samples_per_epoch=EPOCH_STEPS * 64 * RANKS,
+                samples_per_epoch=EPOCH_STEPS * 64 * ranks,
             )
         )  # fmt: skip
         step, train_start = 0, t
@@ -63,7 +73,7 @@ def _write_rank(path: Path, rank: int) -> None:
                     start_ns=start, end_ns=t, step_ns=step_ns,
                     wait_ns=[value // 50 for value in step_ns],
                     loss=[0.7 - 1e-7 * (step + i) for i in range(count)], samples=[64] * count,
-                    step_samples=[64 * RANKS] * count, sequences=64 * count, tokens=64 * count,
+                    step_samples=[64 * ranks] * count, sequences=64 * count, tokens=64 * count,
                     tokens_padded=64 * count,
                     micro_batches=count, model_flops=1e6 * count, used_bytes=2**28,
                 )
@@ -72,7 +82,7 @@ def _write_rank(path: Path, rank: int) -> None:
         file.write(
             _line(
                 "trained", t, start_ns=train_start, end_ns=t, steps=STEPS,
-                epochs=STEPS // EPOCH_STEPS, samples=STEPS * 64, evaluations=0,
+                epochs=-(-STEPS // EPOCH_STEPS), samples=STEPS * 64, evaluations=0,
                 target_reached=True, whole_epochs=STEPS // EPOCH_STEPS,
             )
         )  # fmt: skip
@@ -103,9 +113,9 @@ def _write_launcher(path: Path) -> None:
 def measured(run_dir: Path) -> None:
     """Do what the launcher does after a run; print seconds and peak megabytes as JSON."""
     start = time.perf_counter()
-    from trainmark.cli.show import Reader
     from trainmark.report.files import write_pages
     from trainmark.results import building, record
+    from trainmark.selection.runs import Reader
 
     built = building.build(run_dir)
     record.write(built, run_dir)
@@ -126,14 +136,9 @@ def measured(run_dir: Path) -> None:
 
 
 def main() -> bool:
-    from trainmark.measure.events import LAUNCHER_FILE, rank_file
-
     with tempfile.TemporaryDirectory() as place:
         run_dir = Path(place) / "run"
-        _plan(run_dir, Path(place) / "cache")
-        _write_launcher(run_dir / LAUNCHER_FILE)
-        for rank in range(RANKS):
-            _write_rank(run_dir / rank_file(rank), rank)
+        write_run(run_dir, Path(place) / "cache")
         size = sum(path.stat().st_size for path in run_dir.iterdir())
         runs = []
         for _ in range(RUNS):

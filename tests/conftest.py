@@ -15,7 +15,8 @@ except ImportError:  # the contract needs none on a machine with a card
     settings = None
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 # Slow shared machines must not fail a property, and a failure must come again.
 if settings is not None:
@@ -62,3 +63,30 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def cli(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Callable[..., tuple[int, str, str]]:
+    """Call the program in this process, in a folder of the test's own.
+
+    Returns:
+        Exit code, stdout and stderr.
+    """
+    from trainmark.cli.app import main
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TRAINMARK_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("TRAINMARK_STORE", raising=False)
+
+    def call(*words: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["trainmark", *map(str, words)])
+        code: object = 0
+        try:
+            main()
+        except SystemExit as ending:
+            code = ending.code or 0
+        return (code, *capsys.readouterr())
+
+    return call

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     """Wait until launcher and keeper are gone: both hold standard error open."""
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=240)  # below the limit of a test
     return process.returncode, out, err
 
 

@@ -16,7 +16,8 @@ from fakes import GOLDEN
 from trainmark.cli.app import main
 from trainmark.errors import UsageError, escaped
 from trainmark.launch import progress
-from trainmark.report.export import repeats_json, to_csv
+from trainmark.report.exports.documents import repeats_json
+from trainmark.report.exports.tables import to_csv
 from trainmark.report.page import html_page, markdown_page
 from trainmark.report.series import series_table
 from trainmark.report.terminal import Screen, repeats_table, run_table

@@ -16,7 +16,10 @@ TOOLS = (
     "hypothesis",
     "import-linter",
     "jsonschema",
+    "mlperf-logging",
     "numba",
+    "pandas",
+    "prometheus-client",
     "pytest",
     "pytest-timeout",
     "pytest-xdist",
@@ -42,7 +45,8 @@ def main() -> None:
         return
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     needed = declared["build-system"]["requires"] + declared["project"]["dependencies"]
-    needed += declared["project"]["optional-dependencies"]["prepare"]
+    extras = declared["project"]["optional-dependencies"]
+    needed += extras["prepare"] + extras["tensorboard"]
     print("\n".join(lowest(requirement) for requirement in needed))
 
 

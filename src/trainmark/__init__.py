@@ -1,3 +1,23 @@
-"""Measure how fast an accelerator really trains."""
+"""Measure how fast an accelerator really trains.
+
+``run``, ``load``, ``frame`` and the other functions of ``trainmark.api`` are found here too; they
+are imported when they are first used. Type checkers read ``__init__.pyi``.
+"""
 
 __version__ = "0.1.0"
+__all__ = [
+    "Records", "audit_results", "check_rules", "compare", "frame", "load", "pack", "run", "table",
+    "verify",
+]  # fmt: skip
+
+
+def __getattr__(name):  # type: ignore[no-untyped-def]
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module("trainmark.api"), name)
+
+
+def __dir__():  # type: ignore[no-untyped-def]
+    return [*__all__, "__version__"]

@@ -16,11 +16,13 @@ if TYPE_CHECKING:
 EXIT_PASSED = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
+EXIT_NOISY = 3  # too noisy, or too little data, to tell
 
 
-# C0 but for tab and newline, DEL, C1, direction marks, line separators, half surrogates.
+# C0 but for tab and newline, DEL, C1, direction marks, line separators, half surrogates, and what
+# no XML may hold.
 _CONTROL = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ufffe\uffff\ud800-\udfff]"
 )
 
 
@@ -60,7 +62,9 @@ class TrainmarkError(Exception):
         self.remedy = remedy
 
     def __str__(self) -> str:
-        text = f"{self.where}: {self.what}" if self.where else self.what
+        # On one line: a name out of a record begins no line, which a runner might obey.
+        where = self.where and self.where.replace("\n", r"\u000a")
+        text = f"{where}: {self.what}" if where else self.what
         if self.rule:
             text += f"; {self.rule}"
         if self.remedy:

@@ -375,6 +375,7 @@ def fields_under(recipe_type: type[Recipe], rule: Rule) -> frozenset[str]:
 FIELD_ALIASES: dict[str, str] = {
     "bs": "micro_batch_size",
     "batch_size": "micro_batch_size",
+    "local_batchsize": "micro_batch_size",
     "gas": "grad_accum_steps",
     "lr": "learning_rate",
     "wd": "weight_decay",

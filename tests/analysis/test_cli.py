@@ -5,31 +5,19 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
-
-from trainmark.cli.app import main
 
 LOG = "step 1 ips: 90\nstep 2 ips: 10 loss: 5.0\nstep 3 ips: x\nstep 4 ips: 20 loss: 4.0\n"
 
 
 @pytest.fixture
-def cli(monkeypatch, capsys, tmp_path):
-    monkeypatch.chdir(tmp_path)
+def analyze(cli):
+    """Call ``trainmark analyze`` beside a log."""
     Path("train.log").write_text(LOG)
-
-    def call(*words):
-        monkeypatch.setattr(sys, "argv", ["trainmark", "analyze", *map(str, words)])
-        try:
-            main()
-            code = 0
-        except SystemExit as ending:
-            code = ending.code or 0
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return call
+    return partial(cli, "analyze")
 
 
 PUBLIC = [
@@ -46,21 +34,21 @@ RECORD = (
 )
 
 
-def test_the_public_tools_words_give_its_record(cli):
-    code, out, err = cli(*PUBLIC)
+def test_the_public_tools_words_give_its_record(analyze):
+    code, out, err = analyze(*PUBLIC)
     assert (code, out) == (0, RECORD)
     assert "2 values, 1 skipped, 1 malformed lines" in err
     assert "first malformed is line 3: step 3 ips: x" in err
     assert "mean 15  min 10  p50 15  p90 19  p99 19.9  max 20" in err
 
 
-def test_dashes_spell_the_same_options_and_quiet_hides_the_summary(cli):
+def test_dashes_spell_the_same_options_and_quiet_hides_the_summary(analyze):
     words = [word.replace("_", "-") if word.startswith("--") else word for word in PUBLIC]
-    assert cli(*words, "--quiet") == (0, RECORD, "")
+    assert analyze(*words, "--quiet") == (0, RECORD, "")
 
 
-def test_json_prints_the_figures_before_the_record(cli):
-    code, out, _ = cli(*PUBLIC, "--json")
+def test_json_prints_the_figures_before_the_record(analyze):
+    code, out, _ = analyze(*PUBLIC, "--json")
     first, last = out.splitlines()
     assert code == 0
     assert last + "\n" == RECORD
@@ -68,9 +56,9 @@ def test_json_prints_the_figures_before_the_record(cli):
     assert (figures["values"], figures["p50"], figures["lines_malformed"]) == (2, 15.0, 1)
 
 
-def test_several_logs_give_a_record_each(cli):
+def test_several_logs_give_a_record_each(analyze):
     Path("other.log").write_text("ips: 7\n")
-    code, out, _ = cli("train.log", "other.log", "--keyword", "ips:", "--model_mode", "1", "-q")
+    code, out, _ = analyze("train.log", "other.log", "--keyword", "ips:", "--model_mode", "1", "-q")
     assert code == 0
     records = [json.loads(line) for line in out.splitlines()]
     results = [(record["model_name"], record["FINAL_RESULT"]) for record in records]
@@ -78,18 +66,18 @@ def test_several_logs_give_a_record_each(cli):
 
 
 @pytest.mark.parametrize("words", [["--failed"], ["--keyword_loss", "step 4 ips"]])
-def test_a_failed_run_still_prints_its_record_and_exits_with_one(cli, words):
+def test_a_failed_run_still_prints_its_record_and_exits_with_one(analyze, words):
     if "--failed" not in words:
         Path("train.log").write_text("ips: 3 step 4 ips: nan\n")
-    code, out, err = cli("train.log", "--keyword", "ips:", "--model_mode", 1, *words)
+    code, out, err = analyze("train.log", "--keyword", "ips:", "--model_mode", 1, *words)
     assert code == 1
     assert json.loads(out)["JOB_FAIL_FLAG"] == 1
     assert "FAILED" in err
 
 
-def test_a_result_of_zero_is_a_failed_one(cli):
+def test_a_result_of_zero_is_a_failed_one(analyze):
     Path("train.log").write_text("ips: 0\n")
-    code, out, _ = cli("train.log", "--keyword", "ips:", "--model_mode", "2")
+    code, out, _ = analyze("train.log", "--keyword", "ips:", "--model_mode", "2")
     assert (code, json.loads(out)["FINAL_RESULT"], json.loads(out)["JOB_FAIL_FLAG"]) == (1, 0.0, 1)
 
 
@@ -105,8 +93,8 @@ def test_a_result_of_zero_is_a_failed_one(cli):
         (["train.log", "--keyword", "ips:", "--time_unit", "us"], "time_unit"),
     ],
 )
-def test_what_does_not_fit_prints_no_record_and_exits_with_two(cli, words, said):
-    code, out, err = cli(*words)
+def test_what_does_not_fit_prints_no_record_and_exits_with_two(analyze, words, said):
+    code, out, err = analyze(*words)
     assert (code, out) == (2, "")
     assert said in err
 
@@ -125,22 +113,22 @@ def test_a_pipe_is_read_and_nothing_heavy_is_imported():
     assert done.stderr == "[]\n"
 
 
-def test_closed_standard_input_is_said(cli, monkeypatch):
+def test_closed_standard_input_is_said(analyze, monkeypatch):
     monkeypatch.setattr(sys, "stdin", None)
-    code, out, err = cli("-", "--preset", "auto")
+    code, out, err = analyze("-", "--preset", "auto")
     assert (code, out) == (2, "")
     assert err.startswith("trainmark: -: standard input is closed")
 
 
-def test_closed_standard_output_is_said_and_no_success(cli, monkeypatch):
+def test_closed_standard_output_is_said_and_no_success(analyze, monkeypatch):
     monkeypatch.setattr(sys, "__stdout__", None)  # as the interpreter has it then
-    code, out, err = cli(*PUBLIC)
+    code, out, err = analyze(*PUBLIC)
     assert (code, out) == (2, "")
     assert "standard output: is closed, so the record cannot be printed" in err
 
 
-def test_a_log_whose_name_is_not_utf_8_is_read(cli):
+def test_a_log_whose_name_is_not_utf_8_is_read(analyze):
     name = "\udcff.log"
     Path(name).write_text(LOG)
-    code, out, _ = cli(name, "--keyword", "ips:", "--model_mode", "1")
+    code, out, _ = analyze(name, "--keyword", "ips:", "--model_mode", "1")
     assert (code, json.loads(out)["log_file"]) == (0, "\ufffd.log")

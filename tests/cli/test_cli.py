@@ -14,32 +14,13 @@ import pytest
 from fake_nvml import H100, FakeCard, put_cards
 from fakes import GOLDEN, FakeVendor
 from trainmark import devices
-from trainmark.cli.app import main
 from trainmark.results import record
 
 VERBS = (
-    "run", "list", "doctor", "ceilings", "prepare", "show", "report", "record", "check", "analyze",
-    "schema",
+    "run", "list", "doctor", "ceilings", "prepare", "show", "report", "results", "compare",
+    "baseline", "gate", "export", "record", "check", "audit", "analyze", "import", "schema",
+    "push", "serve",
 )  # fmt: skip
-
-
-@pytest.fixture
-def cli(monkeypatch, capsys, tmp_path):
-    """Call the program in this process; return exit code, stdout and stderr."""
-    monkeypatch.setenv("TRAINMARK_CACHE", str(tmp_path / "cache"))
-    monkeypatch.chdir(tmp_path)
-
-    def call(*words):
-        monkeypatch.setattr(sys, "argv", ["trainmark", *map(str, words)])
-        try:
-            main()
-            code = 0
-        except SystemExit as ending:
-            code = ending.code or 0
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return call
 
 
 def test_a_folder_closed_to_this_user_is_named(cli, monkeypatch):
@@ -62,9 +43,11 @@ def test_every_help_begins_with_examples(cli):
         assert second.startswith("  trainmark ")
 
 
-def test_help_names_every_verb(cli):
+def test_help_names_every_verb_in_a_group_and_says_what_it_does_uncut(cli):
     _, out, _ = cli("--help")
     assert [verb for verb in VERBS if f"\n  {verb} " not in out] == []
+    assert "Commands:" not in out
+    assert "...\n" not in out.replace("[ARGS]...", "")
 
 
 @pytest.mark.parametrize(
@@ -372,6 +355,15 @@ def test_a_full_disk_behind_the_output_is_no_traceback():
         )
     assert done.returncode == 1
     assert done.stderr == "trainmark: the disk is full; free some space and call again\n"
+
+
+@pytest.mark.parametrize("verb", ["show", "verify", "report"])
+def test_a_name_that_is_too_long_is_no_traceback(verb):
+    program = Path(sys.executable).with_name("trainmark")
+    done = subprocess.run([program, verb, "x" * 300], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("trainmark: File name too long: xxx")
+    assert len(done.stderr) < 200
 
 
 @pytest.fixture

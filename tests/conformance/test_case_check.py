@@ -17,7 +17,7 @@ from trainmark.cases.toy.case import CASE as TOY
 from trainmark.conformance import probe
 from trainmark.conformance.case import CHECKS, Check, description_faults, judge
 from trainmark.launch import case_check
-from trainmark.planning.plan import resolve
+from trainmark.planning.resolving import resolve
 from trainmark.results.record import Cause, Record
 from trainmark.spec import Message, Recipe, Text, message
 

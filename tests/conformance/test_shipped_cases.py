@@ -15,7 +15,7 @@ from trainmark import cases, devices
 from trainmark.cases import generated_folder
 from trainmark.conformance.case import description_faults
 from trainmark.errors import UsageError
-from trainmark.planning import overrides, plan
+from trainmark.planning import overrides, plan, resolving
 from trainmark.protocols import Counts
 from trainmark.spec import Case, DataFacts, Recipe, Rule, fields_under
 
@@ -97,7 +97,7 @@ def test_every_recipe_resolves(
     vendor = FakeVendor(devices=8)
     monkeypatch.setattr(devices, "choose", lambda _: vendor)
     nnodes, nproc = map(int, (recipe.world or "1x1").split("x"))
-    resolved = plan.resolve(
+    resolved = resolving.resolve(
         name,
         recipe_name=recipe_name,
         data_dir=tmp_path,
@@ -236,7 +236,7 @@ def test_a_case_may_lie_anywhere(outside: Path) -> None:
 
 def test_a_case_without_a_module_that_is_needed_is_named(outside: Path) -> None:
     with pytest.raises(UsageError, match="case far_case has no module 'data'") as caught:
-        plan.resolve("far_case", generated_root=outside)
+        resolving.resolve("far_case", generated_root=outside)
     assert caught.value.where == str(outside)
 
 

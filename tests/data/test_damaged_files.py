@@ -17,7 +17,9 @@ from fakes import GOLDEN, S, event, launch_event, rank_events, write_events, wri
 from trainmark.data import json_documents
 from trainmark.errors import RecordError, UsageError
 from trainmark.planning.plan import Plan
-from trainmark.report.export import to_csv, to_index, to_json
+from trainmark.report.exports.documents import to_json
+from trainmark.report.exports.index import to_index
+from trainmark.report.exports.tables import to_csv
 from trainmark.report.page import html_page, markdown_page
 from trainmark.report.terminal import Screen, run_table
 from trainmark.results import building, record
@@ -177,14 +179,31 @@ def test_events_with_anything_changed_give_a_record_that_can_be_read(
 
 
 @pytest.mark.parametrize(
+    "document",
+    [
+        {"a": 1, "b": [{"a": -2.5e-7, "e999": "1e999"}]},
+        {"a:": {"a": "x:y"}, "quote": 'a "b": 1, "b": 2', "back": "\\"},
+        {"long": 0.00012345678901234567, "most": 2**64 - 1, "least": -(2**63), "far": 1e300},
+        [[], {}, "", None, True, 2e043, "ä:中"],
+    ],
+)
+def test_a_document_without_traps_is_read_as_it_is(document: Any) -> None:
+    assert json_documents.parse(json.dumps(document).encode()) == document
+
+
+@pytest.mark.parametrize(
     ("content", "fault"),
     [
         (b'{"a": 1, "a": 2}', "'a' is given twice"),
+        (b'[{"b": [{"a": 1, "c": ":", "a": 2}]}]', "'a' is given twice"),
+        (b'{"a\\u0022:": 1, "a\\u0022:": 2}', "is given twice"),
+        (b'{"a": [-1E+0999]}', "beyond the range"),
         (b'{"a": NaN}', "NaN|expected value"),
         (b'{"a": Infinity}', "expected"),
         (b'{"a": 1e999}', "beyond the range"),
         (b'{"a": 1' + b"0" * 5000 + b"}", "out of range|beyond 64 bits"),
         (b'{"a": 18446744073709551616}', "beyond 64 bits"),
+        (b'{"a":18446744073709551616}', "beyond 64 bits"),
         (b"[" * 100_000 + b"]" * 100_000, "recursion limit"),
         (b'{"a": "\xff"}', "unicode|utf-8"),
         (b'{"a": "\\ud800"}', "hex escape|surrogate"),

@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 
 from trainmark.devices import rates
-from trainmark.measure.ceilings import refusal
+from trainmark.measure.ceilings.rank import refusal
 from trainmark.spec import Precision
 
 MIB = 1 << 20

@@ -14,8 +14,9 @@ from engines.ray_cluster import program, ray_cluster
 from real_runs import checked, ended, wait_for_fault
 from run_fixtures import CASES
 from trainmark.launch.launchers.ray import CLUSTER_VARIABLE
-from trainmark.launch.processes import of_run
+from trainmark.launch.processes import kill_run, of_run
 from trainmark.measure.events import JOB_EVENTS_FILE, EventFile
+from trainmark.planning.plan import PLAN_FILE, Plan
 
 if program() is None:
     pytest.skip("no Ray here: `ray` missing (make test-engines)", allow_module_level=True)
@@ -108,7 +109,16 @@ def test_a_cluster_that_is_too_small_is_refused_with_numbers(run):
     assert checked(run_dir).status == "failed"
 
 
-def test_a_local_cluster_outlives_its_submission_and_ends_with_attach(on_path, trainmark, tmp_path):
+@pytest.fixture
+def own_cluster(on_path, tmp_path):
+    """End the cluster that a run starts for itself, also if the test fails before the run does."""
+    yield
+    if (tmp_path / "run" / PLAN_FILE).exists():
+        assert kill_run(Plan.read(tmp_path / "run").run_id, CLUSTER_VARIABLE) == []
+
+
+@pytest.mark.usefixtures("own_cluster")
+def test_a_local_cluster_outlives_its_submission_and_ends_with_attach(trainmark, tmp_path):
     with socket.socket() as probe:
         if probe.connect_ex(("127.0.0.1", 8265)) == 0:
             pytest.skip("another program has Ray's own port, 8265")

@@ -111,7 +111,7 @@ def test_a_plan_goes_on_after_kill_9_with_the_job_that_it_submitted(
             wait_for_fault(fifo)
             assert checked(runs / "a/r1").status == "passed"
             go.write_text("")
-            out, err = process.communicate(timeout=120)
+            out, err = process.communicate(timeout=240)
         finally:
             process.kill()
     assert process.returncode == 0, err
@@ -285,7 +285,18 @@ def test_more_nodes_than_the_partition_has_are_refused_before_the_run_begins(
 def test_words_of_a_site_file_reach_slurm_as_they_are(on_slurm, trainmark, tmp_path):
     text = 'it\'s "ours" # $HOME `a` \\ %j'
     site = site_file(tmp_path, options={"comment": text})
-    words = ("run", "toy", *TWO, "--site", str(site), "--out", "run", "--detach")
+    words = (
+        "run",
+        "toy",
+        "max_epochs=100000",
+        "target=none",
+        *TWO,
+        "--site",
+        str(site),
+        "--out",
+        "run",
+        "--detach",
+    )
     assert trainmark(*words).returncode == 0
     number = (tmp_path / "run" / "job.id").read_text().strip()
     assert f"Comment={text}" in on_slurm.ask("scontrol", "show", "job", number)

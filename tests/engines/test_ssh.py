@@ -157,7 +157,7 @@ def test_ctrl_c_ends_all_nodes(run, fifo):
 
 
 def test_the_time_limit_leaves_the_stacks_of_all_ranks(run):
-    faulty_runs.hang(run, ranks=2, timeout_s=10)
+    faulty_runs.hang(run, ranks=2, timeout_s=25)
 
 
 def test_a_node_that_stops_is_named(run, hosts, fifo):

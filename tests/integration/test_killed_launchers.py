@@ -66,7 +66,7 @@ def test_keeper_and_launcher_killed_together(started, fifo, trainmark):
     record = checked(run_dir)
     assert (record.status, record.cause.kind) == ("interrupted", "launcher_killed")
     assert record.counts.steps == 14
-    assert (run_dir / "page.zh.html").exists()
+    assert (run_dir / "page.html").exists()
     assert "INTERRUPTED" in done.stdout
     again = trainmark("record", str(run_dir))
     assert again.returncode == 2
@@ -85,5 +85,5 @@ def test_a_series_whose_keeper_and_launcher_were_killed_together(started, fifo, 
     assert [one["status"] for one in json.loads(done.stdout)] == ["passed", "interrupted"]
     assert checked(run_dir / "r2").cause.kind == "launcher_killed"
     assert len(json.loads((run_dir / "repeats.json").read_text())["run_ids"]) == 2
-    assert (run_dir / "page.zh.html").exists()
+    assert (run_dir / "page.html").exists()
     assert trainmark("record", str(run_dir)).returncode == 2

@@ -29,7 +29,7 @@ def test_the_run_folder_is_deleted_in_mid_run(started, fifo):
     assert record.figures["p_whole"].value is None
     assert record.figures["p_whole"].reason is not None
     assert "FAILED" in out
-    assert (run_dir / "page.zh.html").exists()
+    assert (run_dir / "page.html").exists()
 
 
 def test_the_launchers_events_are_deleted_in_mid_run(started, fifo):
@@ -73,7 +73,7 @@ def test_a_ranks_events_are_deleted_in_mid_run(started, fifo, how):
     assert "nothing was started" not in err
     assert (record.status, record.cause.kind) == ("failed", "events_incomplete")
     assert record.cause.rank == 1
-    assert (run_dir / "page.zh.html").exists()
+    assert (run_dir / "page.html").exists()
 
 
 def test_another_runs_folder_is_left_alone(started, fifo):
@@ -117,5 +117,5 @@ def test_the_folder_of_a_series_is_deleted_in_its_second_launch(started, fifo):
     assert code == 1
     assert checked(run_dir / "r2").cause.kind == "files_lost"
     assert (run_dir / "r1/record.json").read_bytes() == first
-    assert (run_dir / "r1/page.en.html").exists()
+    assert (run_dir / "r1/page.html").exists()
     assert len(json.loads((run_dir / "repeats.json").read_text())["run_ids"]) == 2

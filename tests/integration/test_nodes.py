@@ -13,13 +13,13 @@ import pytest
 from here_launcher import Here
 from trainmark.data.generated import default_root
 from trainmark.launch import launchers, submission
-from trainmark.launch.node_files import names_of, receive
+from trainmark.launch.node.files import names_of, receive
 from trainmark.launch.processes import alive_runs
 from trainmark.launch.site import Site
 from trainmark.launch.stopping import StopRequest
 from trainmark.measure.timeline import read_run
 from trainmark.planning.capabilities import Elsewhere
-from trainmark.planning.plan import resolve
+from trainmark.planning.resolving import resolve
 from trainmark.results.record import Record, read
 from trainmark.results.verify import verify
 

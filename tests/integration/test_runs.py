@@ -57,7 +57,7 @@ def test_distilbert_on_two_ranks_from_command_to_page(tmp_path, cache):
     # People see it too, in both languages, and nothing names this machine's folders.
     assert "PASSED" in done.stdout
     assert str(tmp_path) not in (tmp_path / "run/record.json").read_text()
-    for name in ("page.en.md", "page.zh.md", "page.en.html", "page.zh.html"):
+    for name in ("page.en.md", "page.zh.md", "page.html"):
         page = (tmp_path / "run" / name).read_text()
         assert "p_core" in page
         assert str(tmp_path) not in page

@@ -15,7 +15,7 @@ import pytest
 
 from real_runs import checked, ended, keeper_of, wait_for_fault
 from trainmark.launch.processes import CpuUse, of_run
-from trainmark.launch.sampling import SAMPLER_VARIABLE, sampled
+from trainmark.launch.sampling import MODULE, SAMPLER_VARIABLE, sampled
 from trainmark.measure.events import TELEMETRY_FILE, EventFile, rank_file
 from trainmark.results.verify import verify
 
@@ -87,11 +87,7 @@ def wait_until(run_dir, found):
 
 
 def sampler_of(run_id):
-    (process,) = [
-        one
-        for one in of_run(run_id, SAMPLER_VARIABLE)
-        if "trainmark.measure.sampler" in one.cmdline()
-    ]
+    (process,) = [one for one in of_run(run_id, SAMPLER_VARIABLE) if MODULE in one.cmdline()]
     return process
 
 
@@ -122,7 +118,7 @@ def test_a_tool_that(fault, tooled, tmp_path):
     plan = {"device": {"vendor": "tooled"}, "nproc": 2, "sample_every_s": 0.1}
     (tmp_path / "plan.json").write_text(json.dumps(plan))
     process = subprocess.Popen(
-        [sys.executable, "-m", "trainmark.measure.sampler", str(tmp_path), TELEMETRY_FILE],
+        [sys.executable, "-m", MODULE, str(tmp_path), TELEMETRY_FILE],
         env=os.environ | variables | {SAMPLER_VARIABLE: str(tmp_path)},
         cwd=tmp_path, stdin=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
     )  # fmt: skip

@@ -113,7 +113,7 @@ def test_a_plan_is_stopped_then_killed_thrice_then_finished_then_kept(start, tmp
     before = [(folder / "record.json").read_bytes() for folder in finished]
     assert [checked(folder).status for folder in finished] == ["passed", "passed"]
     assert not (runs / "a-3/r2/record.json").exists()
-    (runs / "a-3/r1/page.zh.html").unlink()  # as if killed before it was written
+    (runs / "a-3/r1/page.html").unlink()  # as if killed before it was written
 
     process = start("--json")
     wait_for_fault(fifo)
@@ -130,7 +130,7 @@ def test_a_plan_is_stopped_then_killed_thrice_then_finished_then_kept(start, tmp
     assert sorted(done["a"]["did_not_pass_before"]) == ["a-2/r1", "a-3/r2", "a/r1"]
     assert attempts(runs) == ["a", "a-2", "a-3", "a-4", "b"]
     assert [(folder / "record.json").read_bytes() for folder in finished] == before
-    assert (runs / "a-3/r1/page.zh.html").exists()
+    assert (runs / "a-3/r1/page.html").exists()
     together = json.loads((runs / "a-4/repeats.json").read_text())
     assert (together["launches"], together["passed"]) == (5, 2)
     assert "estimated time: about 0:00:" in err  # from a-3/r1

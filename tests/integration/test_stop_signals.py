@@ -62,7 +62,7 @@ def test_further_signals_take_nothing_away(started, fifo, number):
     assert code == 1, err
     assert (record.status, record.cause.signal) == ("interrupted", number.name)
     assert number.name in page.decode()
-    assert (run_dir / "page.zh.html").exists()
+    assert (run_dir / "page.html").exists()
     assert "INTERRUPTED" in out
 
 
@@ -78,7 +78,7 @@ def test_a_signal_between_launches_ends_the_series_with_its_pages(started, fifo)
     assert checked(run_dir / "r1").passed
     assert not (run_dir / "r2").exists()
     assert len(json.loads((run_dir / "repeats.json").read_text())["run_ids"]) == 1
-    assert (run_dir / "page.zh.html").exists()
+    assert (run_dir / "page.html").exists()
 
 
 def test_a_launch_of_a_series_that_is_stopped_twice(started, fifo):

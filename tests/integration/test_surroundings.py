@@ -20,7 +20,7 @@ def test_the_verdict_is_the_runs_not_the_readers(started, closed):
     assert code == 0, err
     assert "Traceback" not in err
     assert checked(run_dir).status == "passed"
-    assert (run_dir / "page.en.html").exists()
+    assert (run_dir / "page.html").exists()
 
 
 PLANTED_MODULE = """\
@@ -70,7 +70,7 @@ def test_the_working_directory_vanishes_in_mid_run(started, fifo, tmp_path):
     code, out, err = ended(process)
     assert code == 0, err
     assert checked(run_dir).passed
-    assert (run_dir / "page.zh.html").exists()
+    assert (run_dir / "page.html").exists()
     assert str(run_dir) in out
 
 
@@ -82,7 +82,7 @@ def test_the_working_directory_is_gone_before_the_start(started, tmp_path):
     code, _, err = ended(process)
     assert code == 0, err
     assert checked(run_dir).passed
-    assert (run_dir / "page.zh.html").exists()
+    assert (run_dir / "page.html").exists()
 
 
 # A user id without an entry in the user table, as containers have.
@@ -101,7 +101,7 @@ def test_a_user_without_a_home(started, nobody):
     code, _, err = ended(process)
     assert code == 0, err
     assert checked(run_dir).passed
-    assert (run_dir / "page.zh.html").exists()
+    assert (run_dir / "page.html").exists()
 
 
 def test_a_user_without_a_home_is_told_where_generated_data_could_lie(started, nobody):

@@ -9,10 +9,10 @@ import pytest
 
 from fakes import GOLDEN
 from trainmark.errors import EnvironmentFault
-from trainmark.launch import containers
 from trainmark.launch.contract import Command, JobState
 from trainmark.launch.launchers import load
 from trainmark.launch.launchers.container import Container
+from trainmark.launch.node import containers
 from trainmark.launch.site import Site
 from trainmark.planning.capabilities import Elsewhere
 from trainmark.planning.plan import Plan

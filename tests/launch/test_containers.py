@@ -12,9 +12,9 @@ import pytest
 from fakes import GOLDEN, check_golden
 from trainmark import devices
 from trainmark.errors import EnvironmentFault, UsageError
-from trainmark.launch import containers
-from trainmark.launch.containers import Mount
-from trainmark.launch.node_command import node_script
+from trainmark.launch.node import containers
+from trainmark.launch.node.command import node_script
+from trainmark.launch.node.containers import Mount
 from trainmark.launch.site import Site
 from trainmark.planning.plan import Plan
 from trainmark.protocols import ContainerNeeds

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,8 +14,11 @@ from trainmark.launch import run_dir, submission
 from trainmark.launch.contract import Command, JobState
 from trainmark.launch.stopping import StopRequest
 from trainmark.planning.capabilities import Elsewhere
-from trainmark.planning.plan import Plan, resolve
+from trainmark.planning.resolving import resolve
 from trainmark.results.verify import verify
+
+if TYPE_CHECKING:
+    from trainmark.planning.plan import Plan
 
 
 @dataclass

@@ -23,7 +23,7 @@ from trainmark.launch.contract import JOB_FILE, Command, JobState
 from trainmark.launch.launchers import load
 from trainmark.launch.launchers.kubernetes import MANIFEST, Kubernetes, state_of
 from trainmark.launch.launchers.kubernetes_manifest import manifest, name
-from trainmark.launch.node_files import send
+from trainmark.launch.node.files import send
 from trainmark.launch.site import Site
 from trainmark.measure.events import node_file, rank_file
 from trainmark.planning.plan import Plan

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainmark.errors import EnvironmentFault
-from trainmark.launch.node_files import names_of, receive, send
+from trainmark.launch.node.files import names_of, receive, send
 
 PLAN: Any = SimpleNamespace(nproc=2)
 _CONTENT = st.binary(max_size=200) | st.just(b"x" * 300_000)

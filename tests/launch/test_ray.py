@@ -16,7 +16,7 @@ from fakes import GOLDEN, check_golden
 from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.launch.contract import JOB_FILE, JobState
 from trainmark.launch.launchers.ray import Ray, RayJob
-from trainmark.launch.node_files import send
+from trainmark.launch.node.files import send
 from trainmark.launch.site import ContainerSite, RaySite, Site, read_site
 from trainmark.planning.plan import Plan
 

@@ -16,15 +16,14 @@ from hypothesis import strategies as st
 
 from fakes import GOLDEN, FakeVendor, check_golden
 from trainmark import devices
-from trainmark.cli.app import main
 from trainmark.errors import DataError, EnvironmentFault, RecordError, UsageError
 from trainmark.launch import series, submission
 from trainmark.launch.contract import SITE_FILE
 from trainmark.launch.earlier import estimate
 from trainmark.launch.stopping import StopRequest
 from trainmark.planning import case_key
-from trainmark.planning.plan import of_repeat
 from trainmark.planning.plan_file import read_plan_file
+from trainmark.planning.resolving import of_repeat
 from trainmark.report.series import series_json, series_table
 from trainmark.report.terminal import Screen
 from trainmark.results import record as records
@@ -391,7 +390,7 @@ def test_launches_go_in_rounds_so_that_drift_affects_all_alike(
 ) -> None:
     text = REPEATED + "- {case: toy, name: c, repeat: 2, set: {bs: 16}}\n"
     go(text)
-    assert launcher.launched == ["a/r1", "b", "c/r1", "a/r2", "c/r2", "a/r3"]
+    assert launcher.launched == ["a/r1", "b", "c/r1", "c/r2", "a/r2", "a/r3"]
     go("order: runs\n" + text, device="cpu")
     assert launcher.launched == ["a-2/r1", "a-2/r2", "a-2/r3", "b-2", "c-2/r1", "c-2/r2"]
 
@@ -905,20 +904,6 @@ def test_the_document_has_an_entry_a_run(
     }
     assert (failed["status"], failed["statuses"]) == ("failed", ["oom"])
     assert failed["final_result"] is None
-
-
-@pytest.fixture
-def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    """Call the program in this process; return exit code, stdout and stderr."""
-
-    def call(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["trainmark", *words])
-        with pytest.raises(SystemExit) as ending:
-            main()
-        out, err = capsys.readouterr()
-        return ending.value.code or 0, out, err  # type: ignore[return-value]
-
-    return call
 
 
 def test_a_dry_run_says_what_would_be_done_and_does_nothing(cli: Any, tmp_path: Path) -> None:

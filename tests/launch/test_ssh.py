@@ -19,9 +19,9 @@ import pytest
 from fakes import GOLDEN, check_golden
 from trainmark import __version__
 from trainmark.errors import EnvironmentFault, RecordError, UsageError
-from trainmark.launch import probe
 from trainmark.launch.contract import JOB_FILE
 from trainmark.launch.launchers import ssh, ssh_hosts
+from trainmark.launch.node import probe
 from trainmark.launch.site import Site, SshSite
 from trainmark.measure.events import node_file
 from trainmark.planning.plan import Plan
@@ -278,7 +278,7 @@ def test_a_probe_counts_devices(count: int, counts_cores: bool, faults: int) -> 
 def test_a_probe_that_answers_is_asked_for_its_clock(plan: Plan, tmp_path: Path) -> None:
     words = ["--vendor", "cpu", "--nproc", "1", "--folder", str(tmp_path), "--master", "127.0.0.1"]
     words += ["--port", "0"]
-    told = probe.ask([sys.executable, "-m", "trainmark.launch.probe", *words])
+    told = probe.ask([sys.executable, "-m", "trainmark.launch.node.probe", *words])
     assert told.faults == []
     assert told.versions["python"] == platform.python_version()
 

@@ -14,9 +14,9 @@ from fakes import FakeClock, SyncDevice
 from trainmark.devices import rates
 from trainmark.devices.peaks import dense_peak, memory_peak
 from trainmark.devices.vendors.cpu import Cpu
-from trainmark.measure.ceilings import Kind, kinds
-from trainmark.measure.collectives import COLLECTIVES, Ranks
-from trainmark.measure.sweep import Candidate, Point, sweep
+from trainmark.measure.ceilings.collectives import COLLECTIVES, Ranks
+from trainmark.measure.ceilings.rank import Kind, kinds
+from trainmark.measure.ceilings.sweep import Candidate, Point, sweep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

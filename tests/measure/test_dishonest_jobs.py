@@ -19,7 +19,8 @@ from trainmark.cases.toy.job import ToyJob
 from trainmark.devices.vendors.cpu import CpuDevice
 from trainmark.measure import worker
 from trainmark.measure.failure import error_report
-from trainmark.planning.plan import PLAN_FILE, resolve
+from trainmark.planning.plan import PLAN_FILE
+from trainmark.planning.resolving import resolve
 from trainmark.protocols import Counts
 from trainmark.results import building
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from trainmark.measure import sampler
 from trainmark.measure.events import EventFile, EventWriter
-from trainmark.measure.sample_log import SampleLog
-from trainmark.measure.sampler import HANGS_AFTER_S, Background, Devices, ticks
+from trainmark.measure.telemetry import sampler
+from trainmark.measure.telemetry.log import SampleLog
+from trainmark.measure.telemetry.sampler import HANGS_AFTER_S, Background, Devices, ticks
 from trainmark.planning.plan import PLAN_FILE
 from trainmark.protocols import DeviceSample, MonitorFault
 
@@ -306,7 +306,7 @@ def test_the_plan_is_named_the_same() -> None:
 
 def test_it_starts_without_torch_and_pydantic() -> None:
     code = (
-        "import sys, trainmark.measure.sampler, trainmark.devices\n"
+        "import sys, trainmark.measure.telemetry.sampler, trainmark.devices\n"
         "print([name for name in ('torch', 'pydantic', 'numpy') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -27,9 +27,9 @@ from telemetry_files import (
     start,
 )  # fmt: skip
 from trainmark.measure import figures as figures_of
-from trainmark.measure import telemetry
 from trainmark.measure.events import TELEMETRY_FILE
-from trainmark.measure.telemetry import Telemetry
+from trainmark.measure.telemetry import summary as telemetry
+from trainmark.measure.telemetry.summary import Telemetry
 from trainmark.measure.timeline import read_run
 from trainmark.results import building
 from trainmark.spec import Figure, message

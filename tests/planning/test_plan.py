@@ -20,7 +20,7 @@ from trainmark import cases, devices
 from trainmark.cases.toy import data
 from trainmark.cases.toy.case import CASE as TOY
 from trainmark.errors import DataError, EnvironmentFault, TrainmarkError, UsageError
-from trainmark.planning import case_key, overrides, plan
+from trainmark.planning import case_key, overrides, plan, resolving
 from trainmark.planning.requests import read_request
 from trainmark.spec import DataFacts, RankMemory, Recipe
 
@@ -40,7 +40,7 @@ def _one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 def resolve(tmp_path: Path) -> Any:
     def call(case_word: str = "toy", **fields: Any) -> plan.Plan:
         words = fields.pop("words", ())
-        return plan.resolve(
+        return resolving.resolve(
             case_word,
             **{
                 "overrides": overrides.parse_assignments(words),
@@ -459,7 +459,7 @@ def test_a_simulated_device_is_labelled(resolve: Any, monkeypatch: pytest.Monkey
 
 def test_every_repeat_is_a_launch_in_its_own_folder(resolve: Any) -> None:
     first = resolve(repeat_count=3)
-    second = plan.of_repeat(first, 2)
+    second = resolving.of_repeat(first, 2)
     assert second.run_id == f"{first.run_id}-r2"
     assert second.run_dir == f"{first.run_dir}/r2"
     assert (second.repeat_index, second.recipe, second.data) == (2, first.recipe, first.data)
@@ -523,5 +523,7 @@ def test_a_folder_whose_name_no_script_or_screen_can_hold_is_refused(
     tmp_path: Path, name: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
-        plan.resolve("toy", device_name="cpu", run_dir=tmp_path / name, generated_root=tmp_path)
+        resolving.resolve(
+            "toy", device_name="cpu", run_dir=tmp_path / name, generated_root=tmp_path
+        )
     assert caught.value.where == "--out"

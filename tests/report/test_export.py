@@ -3,13 +3,13 @@
 import csv
 import io
 import json
-from pathlib import Path
 
-from trainmark.report.export import to_csv, to_json
+from fakes import GOLDEN, check_golden
+from trainmark.report.exports.documents import to_json
+from trainmark.report.exports.index import to_index
+from trainmark.report.exports.tables import to_csv
 from trainmark.results.record import FigureEntry, Record
 from trainmark.spec import message
-
-GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 def record(**changes):
@@ -70,3 +70,8 @@ def test_hostile_text_stays_one_cell_and_no_formula():
     (row,) = rows_of(to_csv([record(environment=made.environment | {"devices": devices})]))
     assert row["device"] == '\'=HYPERLINK("x") ,"y'
     assert row["nnodes"] == "1"
+
+
+def test_the_texts_are_golden():
+    check_golden("export_csv.csv", to_csv([record()]))
+    check_golden("export_index.jsonl", to_index([record()]))

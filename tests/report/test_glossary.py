@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trainmark.report.outcome import glossary
+from trainmark.report.provenance import glossary
 from trainmark.report.texts import GLOSSARY
 
 ROOT = Path(__file__).parents[2]

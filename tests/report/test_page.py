@@ -4,16 +4,27 @@
 at the difference before committing it.
 """
 
+import itertools
+import json
 import os
 import re
+import shlex
+from base64 import b64encode
+from hashlib import sha256
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
+from trainmark.audit import audit
+from trainmark.audit.subject import of_record
 from trainmark.errors import RecordError, UsageError
-from trainmark.report import page
+from trainmark.planning.overrides import parse_assignments
+from trainmark.planning.resolving import resolve
+from trainmark.report import cells, page
+from trainmark.report.provenance import command
 from trainmark.results.compilation import Compilation
+from trainmark.results.messages import render
 from trainmark.results.record import Cause, Record
 from trainmark.spec import PageSpec, Shown, TableSpec, Text, message
 
@@ -33,7 +44,8 @@ def markdown(*records, lang="en"):
 
 
 def html(*records, lang="en"):
-    return page.to_html(page.compose(records, lang=lang))
+    """Return the page's part in one language, as it is in the file and on the site."""
+    return page.body_html(page.compose(records, lang=lang), static=True)
 
 
 def failed():
@@ -98,12 +110,17 @@ class Checker(HTMLParser):
         self.words.append(data)
 
 
+def undrawn(made):
+    """Return a page without its pictures, whose drawing follows from versions of libraries."""
+    return re.sub(r"<svg .*?</svg>", "<svg/>", made, flags=re.DOTALL)
+
+
 @pytest.mark.parametrize(
     ("name", "make"),
     [
         ("page.en.md", lambda: markdown(record())),
         ("page.zh.md", lambda: markdown(record(), lang="zh")),
-        ("page.html", lambda: html(record())),
+        ("page.html", lambda: undrawn(page.html_page([record()], scripts=False))),
         ("page.failed.en.md", lambda: markdown(failed())),
     ],
 )
@@ -122,9 +139,9 @@ def test_the_english_page_has_no_chinese(make):
 
 def test_the_chinese_pages_headings_are_chinese():
     headings = re.findall(r"^#+ (.*)$", markdown(failed(), lang="zh"), re.MULTILINE)
-    assert len(headings) == 17
+    assert len(headings) == 19
     assert [heading for heading in headings if not CJK.search(heading)] == []
-    assert '<html lang="zh-Hans">' in html(record(), lang="zh")
+    assert '<html lang="zh-Hans">' in page.html_page([record()], "zh")
 
 
 def test_reasons_and_notes_are_chinese_too():
@@ -284,18 +301,187 @@ def test_hostile_strings_stay_cells_in_markdown(lang):
         table = []
 
 
-def test_html_is_one_file_that_loads_nothing():
-    made = html(record())
+def attributes(found, *names):
+    return [value for name, value in found.attributes if name in names]
+
+
+@pytest.mark.parametrize("scripts", [False, True])
+def test_html_is_one_file_that_loads_nothing(scripts):
+    made = page.html_page([record(), of_recipe("tiny")], scripts=scripts)
     found = Checker(made)
-    assert not {"script", "link", "img", "iframe"} & set(found.seen)
-    links = [value for name, value in found.attributes if name in ("href", "src", "srcset")]
-    assert links == []
-    assert "url(" not in made
-    assert "@import" not in made
-    assert "prefers-color-scheme: dark" in made
-    assert "@media print" in made
-    ids = [value for name, value in found.attributes if name == "id"]
+    assert not {"link", "img", "iframe", "object", "form"} & set(found.seen)
+    assert attributes(found, "src", "srcset", "action") == []
+    assert [link for link in attributes(found, "href") if not link.startswith("#")] == []
+    style = made[made.index("<style>") : made.index("</style>")]
+    assert "url(" not in style
+    assert "@import" not in style
+    programs = re.findall(r"<script>(.*?)</script>", made, re.DOTALL)
+    assert len(programs) == 2 * scripts
+    digests = [b64encode(sha256(text.encode()).digest()).decode() for text in programs]
+    (policy,) = [value for value in attributes(found, "content") if "default-src" in value]
+    allowed = "default-src 'none'; style-src 'unsafe-inline'; "
+    allowed += "script-src " + " ".join(f"'sha256-{x}'" for x in digests) + "; " if scripts else ""
+    assert policy == allowed + "base-uri 'none'; form-action 'none'"
+    ids = attributes(found, "id")
     assert len(ids) == len(set(ids))
+    assert {link[1:] for link in attributes(found, "href")} <= set(ids)
+
+
+@pytest.mark.parametrize(("lang", "other"), [("en", "zh"), ("zh", "en")])
+def test_a_file_has_both_languages_and_shows_the_one_that_was_asked_for(lang, other):
+    found = Checker(page.html_page([record()], lang, scripts=False))
+    for one in (lang, other):
+        assert page.compose([record()], lang=one).title in found.words
+    checked = [place for place, pair in enumerate(found.attributes) if pair == ("checked", None)]
+    # Language and theme: the first attribute before each is the value.
+    assert [found.attributes[place - 1] for place in checked] == [
+        ("value", lang), ("value", "auto"),
+    ]  # fmt: skip
+    assert {f"lang-{lang}", f"lang-{other}"} <= set(attributes(found, "for"))
+    style = "".join(found.words)
+    assert f":root:has(#lang-{lang}:checked) .in-{other}" in style.replace(", ", " ")
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_headings_are_in_order_and_tables_have_captions_and_scopes(lang):
+    made = page.html_page([failed(), record(run_id="b")], lang, scripts=False)
+    levels = [int(level) for level in re.findall(r"<h([1-6])", made)]
+    assert levels[0] == 1
+    assert all(below <= above + 1 for above, below in itertools.pairwise(levels))
+    found = Checker(made)
+    assert found.seen.count("table") == found.seen.count("caption") > 10
+    heads = made.count("<th>") + made.count("<th ")
+    assert heads == made.count('<th scope="col">') + made.count('<th scope="row">')
+
+
+def embedded(made):
+    return [
+        json.loads(text)
+        for text in re.findall(
+            r'<script type="application/json" id="record[-\d]*" class="record">(.*?)</script>',
+            made, re.DOTALL,
+        )
+    ]  # fmt: skip
+
+
+def sections(made, anchor):
+    found = re.search(rf'<section id="[\w-]*{anchor}".*?</section>', made, re.DOTALL)
+    return found.group() if found else ""
+
+
+def test_a_command_repeats_the_run_and_resolves_to_the_same_work(tmp_path):
+    changes = {"bs": "8", "window_steps": "3", "seed": "7"}
+    plan = resolve("toy", overrides=changes, generated_root=tmp_path, device_name="cpu")
+    argv = ["__main__.py", "run", "toy", "--out", "a=b", "window_steps=3", "seed=7"]
+    line = command(record(plan=plan, argv=argv))
+    words = shlex.split(line)
+    assert words[:5] == ["trainmark", "run", "toy", "--recipe", plan.recipe_name]
+    given = parse_assignments([word for word in words if "=" in word])
+    options = dict(itertools.pairwise(words))
+    again = resolve(
+        words[2], overrides=given, recipe_name=words[4], device_name=options["--device"],
+        nproc=int(options["--nproc"]), generated_root=tmp_path,
+    )  # fmt: skip
+    assert again.recipe == plan.recipe
+    assert "--seed" not in words
+    assert line in html(record(plan=plan, argv=argv))
+
+
+def test_a_command_names_what_records_do_not():
+    line = command(record())
+    assert "bs=96 lr=0.00015 --data DATA --device nvidia --nproc 2" in line
+    assert "<data>" not in line
+    assert "DATA is the folder with the real data" in markdown(record())
+    assert "started as: trainmark run distilbert_sst2 bs=96 lr=0.00015" in markdown(record())
+    hostile_line = command(record(plan=record().plan.model_copy(update={"fix_hp": {"a": HOSTILE}})))
+    assert shlex.split(hostile_line)[5].startswith("a=<script>")
+    assert "\n" not in hostile_line
+
+
+def test_the_audit_s_findings_are_on_the_page_with_their_arithmetic():
+    made = record()
+    assert "The audit found nothing." in markdown(made)
+    mfu = made.figures["MFU"].model_copy(update={"value": 140.0})
+    wrong = record(figures=made.figures | {"MFU": mfu})
+    found = [one for one in audit([of_record(wrong, "")]) if one.rule == "mfu"]
+    assert {one.severity for one in found} == {"error"}
+    part = sections(html(wrong), "audit")
+    assert f"Findings of the audit: {len(audit([of_record(wrong, '')]))}" in part
+    for one in found:
+        assert "mfu 140" in part.lower()
+        assert cells.clean(render(one.message, "zh")) in "".join(
+            Checker(sections(html(wrong, lang="zh"), "audit")).words
+        )
+
+
+def test_the_environment_is_in_drawers_with_what_differs_from_a_reference():
+    made = record()
+    alone = sections(html(made), "environment")
+    assert "<table" not in alone
+    drawers = re.findall(r"<summary>([^<]*)</summary>", sections(html(made), "software"))
+    assert len(drawers) == 1
+    other = made.model_copy(
+        update={"run_id": "other", "environment": made.environment | {"kernel": "9.9 other"}}
+    )
+    composed = page.compose([made], against=[other])
+    part = sections(page.body_html(composed, static=True), "environment")
+    assert "differ from other" in part
+    words = [word for word in Checker(part).words if word.strip()]
+    place = words.index("kernel")
+    assert words[place + 1 : place + 3] == [made.environment["kernel"], "9.9 other"]
+    same = page.compose([made], against=[made.model_copy(update={"run_id": "same"})])
+    assert "do not differ from same" in page.to_markdown(same)
+
+
+def test_the_record_is_in_the_file():
+    made = page.html_page([record()], scripts=False)
+    (found,) = embedded(made)
+    assert Record.model_validate_json(json.dumps(found)) == record()
+    assert "and null" not in made
+    both = embedded(page.html_page([record(), of_recipe("tiny")], "zh", scripts=False))
+    assert len(both) == 1  # the same run twice
+    other = record(run_id="other")
+    assert [one["run_id"] for one in embedded(page.html_page([record(), other]))] == [
+        record().run_id, "other",
+    ]  # fmt: skip
+
+
+def test_a_record_of_very_many_steps_is_in_the_file_without_them():
+    made = page.html_page([of_steps(100_000)], scripts=False)
+    (found,) = embedded(made)
+    assert found["steps"] is None
+    assert found["figures"]["p_train"]["value"] == record().figure("p_train")
+    assert "Left out there because of their size, and null: steps." in made
+    assert len(made) < 1_000_000
+
+
+def test_hostile_strings_stay_text_in_the_record_of_a_file():
+    run_id = "</script><!--<script>\u202e&amp;" + HOSTILE
+    made = page.html_page([hostile().model_copy(update={"run_id": run_id})], scripts=False)
+    (found,) = embedded(made)
+    assert found["run_id"] == run_id
+    assert "\u202e" not in made
+    assert [tag for tag in Checker(made).seen if tag == "script"] == ["script"]
+
+
+@pytest.mark.parametrize("more", ["", "<b>" * 7000], ids=["short", "long"])
+def test_a_hostile_unit_is_text_in_a_drawn_chart(more):
+    made = record()
+    units = {
+        name: entry.model_copy(update={"unit": "s\u2028'\"</script>\r\x1b" + more})
+        for name, entry in made.figures.items()
+    }
+    found = page.html_page([record(figures=made.figures | units)], scripts=False)
+    assert found.count("<svg ") >= 6
+    assert [tag for tag in Checker(found).seen if tag == "script"] == ["script"]
+    assert "\u2028" not in found
+
+
+def test_a_name_of_ten_thousand_characters_is_text():
+    long = "<b>" * 4000
+    made = page.html_page([record(case_key=long, run_id=long)], scripts=False)
+    assert "b" not in Checker(made).seen
+    assert long in "".join(Checker(made).words)
 
 
 def test_several_records_share_a_page_with_their_repeats():
@@ -344,8 +530,8 @@ def test_the_tiles_of_a_failed_run_are_marked_as_no_result():
 def test_results_come_before_conditions():
     headings = re.findall(r"^## (.*)$", markdown(record()), re.MULTILINE)
     assert headings == [
-        "Performance figures", "Where the time went", "All figures", "The run", "Environment",
-        "Provenance", "Glossary",
+        "Performance figures", "Where the time went", "Step by step", "All figures", "Audit",
+        "The run", "Environment", "Repeat this run", "Provenance", "Glossary",
     ]  # fmt: skip
     assert re.findall(r"^## (.*)$", markdown(failed()), re.MULTILINE)[0] == (
         "Why the run did not pass"
@@ -359,13 +545,20 @@ def test_a_page_of_repeats_shows_their_medians_and_the_typical_launch():
     third = failed().model_copy(update={"run_id": "third"})
     launches = (made, second, third)
     headings = re.findall(r"^## (.*)$", markdown(*launches), re.MULTILINE)
-    assert headings[:4] == [
+    assert headings[:5] == [
         "Why the run did not pass \\[3\\]", "Performance figures", "Where the time went \\[1\\]",
-        "Repeated launches",
+        "Step by step \\[1\\]", "Repeated launches",
     ]  # fmt: skip
     picture = html(*launches)
     assert tiles(picture)["p_train, tf32, median"] == "478.6"  # of 457.2 and 500
-    assert picture.count('class="launch"') == 2 * 7  # the launches that passed, seven figures
+    (dots,) = [
+        block.data["launches"]
+        for section in page.compose(launches).sections
+        for block in section.blocks
+        if block.kind == "chart" and block.name == "repeats1"
+    ]
+    assert len(dots) == 2 * 7  # the launches that passed, seven figures
+    assert 'id="chart-repeats1"' in picture
     assert "p_train, tf32（中位数）" in html(*launches, lang="zh")
 
 
@@ -421,7 +614,7 @@ def test_a_page_shows_one_case():
     other = record()
     other = record(plan=other.plan.model_copy(update={"case": "toy"}))
     with pytest.raises(RecordError, match="distilbert_sst2, toy"):
-        page.markdown_page([record(), other])
+        page.compose([record(), other])
     with pytest.raises(RecordError, match="no record"):
         page.html_page([])
     with pytest.raises(UsageError, match="'fr'"):
@@ -431,7 +624,8 @@ def test_a_page_shows_one_case():
 def test_a_page_is_the_same_where_the_case_is_not_installed():
     made = record()
     elsewhere = record(plan=made.plan.model_copy(update={"case": "from_elsewhere"}))
-    assert markdown(elsewhere) == markdown(made)
+    # Where it is named, it is in the command that repeats the run.
+    assert markdown(elsewhere).replace("from_elsewhere", made.plan.case) == markdown(made)
     assert "Published figures" in markdown(elsewhere)
 
 

@@ -119,7 +119,7 @@ def test_one_world_with_two_batches_and_a_run_given_twice_are_refused() -> None:
     first, eight = run("1x1", 100.0, 0.25), run("1x8", 760.0, 0.25)
     with pytest.raises(RecordError, match="micro_batch_size is 4"):
         scaling([first, eight, run("1x8", 760.0, 0.25, number=1, micro=4)])
-    with pytest.raises(RecordError, match="twice"):
+    with pytest.raises(UsageError, match="twice"):
         scaling([first, eight, eight])
 
 
@@ -149,7 +149,7 @@ def test_the_command_reads_a_folder_of_runs(tmp_path: Path, capsys: Any) -> None
         folder = tmp_path / record.run_id
         folder.mkdir()
         (folder / "record.json").write_text(record.model_dump_json())
-    command([tmp_path], form="json", scaling=True, no_verify=True)
+    command([str(tmp_path)], form="json", scaling=True, no_verify=True)
     assert [x["world"] for x in json.loads(capsys.readouterr().out)["worlds"]] == [
         "1x1", "1x8", "2x8",
     ]  # fmt: skip

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from trainmark.errors import RecordError
-from trainmark.report.summary import groups, remarks, summary, summary_table, work
+from trainmark.errors import RecordError, UsageError
+from trainmark.report.summary import remarks, summary, summary_table
 from trainmark.report.texts import text
 from trainmark.results.record import Record
+from trainmark.results.work import groups, work
 from trainmark.spec import message
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -179,7 +180,7 @@ def test_another_seed_is_the_same_work():
 
 
 def test_a_run_counts_once():
-    with pytest.raises(RecordError, match="twice"):
+    with pytest.raises(UsageError, match="twice"):
         summary([record(), record()])
     with pytest.raises(RecordError, match="no record"):
         summary([])

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from rich.cells import cell_len
 
-from trainmark.errors import RecordError
+from trainmark.errors import UsageError
 from trainmark.report.terminal import Screen, repeats_table, run_table
 from trainmark.results.record import Cause, Record
 from trainmark.spec import message
@@ -169,5 +169,5 @@ def test_repeats():
     assert "3 of 4 launches passed" in lines
     assert "excluded from every figure: r3 (timed out)" in lines
     assert max(map(len, lines)) <= 80
-    with pytest.raises(RecordError, match="twice"):
+    with pytest.raises(UsageError, match="twice"):
         repeats_table([launches[0], launches[0]], screen=PLAIN)

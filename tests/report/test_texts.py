@@ -27,22 +27,24 @@ def test_every_text_is_there_twice_with_the_same_places(key):
 
 def test_headings_are_chinese_in_chinese():
     headings = [key for key in TEXTS if key.startswith("section.")]
-    assert len(headings) == 21
+    assert len(headings) == 23
     assert [key for key in headings if not CJK.search(text(key, "zh"))] == []
 
 
 def test_every_text_is_used():
-    """Used: looked up as it stands, or as ``f"kind.{name}"`` by a name that the source has."""
+    """Used: as it stands, or as ``f"kind.{name}"``, ``"kind." ~ name`` by a name of the source."""
     root = Path(trainmark.__file__).parent
-    report = "".join(path.read_text("utf-8") for path in (root / "report").glob("*.py"))
+    rooms = [path for room in ("report", "site") for path in (root / room).rglob("*")]
+    sources = [path for path in rooms if path.suffix in (".py", ".j2")]
+    report = "".join(path.read_text("utf-8") for path in sources)
     words = set()
-    for path in root.rglob("*.py"):
+    for path in [*root.rglob("*.py"), *sources]:
         words |= set(re.findall(r"[\w-]+", path.read_text("utf-8")))
     unused = []
     for key in TEXTS:
         kind, _, name = key.partition(".")
         known = name in words or all(word in words for word in re.split("[ -]", name))
-        composed = f'f"{kind}.{{' in report and known
+        composed = (f'f"{kind}.{{' in report or f'"{kind}." ~' in report) and known
         if not re.search(rf"""["']{re.escape(key)}["']""", report) and not composed:
             unused.append(key)
     assert unused == []

@@ -17,7 +17,7 @@ from trainmark.launch.keeper import take_over
 from trainmark.launch.own_files import OwnFiles
 from trainmark.measure.events import EventWriter
 from trainmark.planning.plan import Plan
-from trainmark.report.export import to_index
+from trainmark.report.exports.index import to_index
 from trainmark.results import record as records
 from trainmark.results.index_of_run import index_records, write_index
 from trainmark.results.record import Record

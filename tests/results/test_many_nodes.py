@@ -16,7 +16,7 @@ from trainmark.launch.launchers.names import CLASSES, CONTAINER
 from trainmark.launch.site import ContainerSite, Site
 from trainmark.measure.events import JOB_EVENTS_FILE, node_file
 from trainmark.planning.capabilities import Elsewhere
-from trainmark.planning.plan import Plan, resolve
+from trainmark.planning.resolving import resolve
 from trainmark.report.page import markdown_page
 from trainmark.results import building, record
 from trainmark.results.findings import _few, _median_without
@@ -24,6 +24,8 @@ from trainmark.spec import message
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from trainmark.planning.plan import Plan
 
 NODES, NPROC = 1_024, 8
 LOST, SLOW = 700, 4_001

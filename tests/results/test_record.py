@@ -27,6 +27,7 @@ from fakes import (
     rank_events,
     write_run,
 )
+from trainmark.data.json_documents import written_whole
 from trainmark.errors import RecordError
 from trainmark.planning.plan import Plan
 from trainmark.results import building, environment, record
@@ -159,6 +160,28 @@ def test_a_record_is_written_whole_or_not_at_all(
     record.write(built, run_dir)
     assert record.read(run_dir) == built
     assert not list(run_dir.glob(".record*"))
+
+
+def test_two_who_write_a_file_at_once_each_write_it_whole(tmp_path: Path) -> None:
+    path = tmp_path / "rows.json"
+    with written_whole(path) as first:
+        first.write(b"first")
+        with written_whole(path) as second:
+            second.write(b"second, longer")
+        assert path.read_bytes() == b"second, longer"
+    assert path.read_bytes() == b"first"
+    assert list(tmp_path.glob("*.tmp")) == list(tmp_path.glob(".*.tmp")) == []
+
+
+def test_a_pipe_or_device_is_written_to_and_stays(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    with written_whole(pipe) as file:
+        file.write(b"rows")
+    assert os.read(reader, 10) == b"rows"
+    os.close(reader)
+    assert pipe.is_fifo()
 
 
 @pytest.mark.parametrize("damage", ["no plan", "no events", "no launch"])
@@ -377,3 +400,30 @@ def test_a_fact_of_the_machine_that_no_record_has_stays_in_the_events(run_dir: P
     (run_dir / "record.json").write_text(json.dumps(document))
     with pytest.raises(RecordError, match="cannot read"):
         record.read(run_dir)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "fault"),
+    [
+        ('"status": ', '"status": "passed",\n"status": ', "'status' is given twice"),
+        ('"environment": {', '"environment": {"odd":1,"odd":2,', "'odd' is given twice"),
+        ('"environment": {', '"environment": {"odd":18446744073709551616,', "beyond 64 bits"),
+        ('"environment": {', '"environment": {"odd":1e999,', "beyond the range"),
+        ('"environment": {', '"environment": {"odd":NaN,', "."),
+    ],
+)
+def test_a_record_as_it_is_written_hides_nothing(
+    tmp_path: Path, before: str, after: str, fault: str
+) -> None:
+    sound = record.read(Path(__file__).parents[1] / "golden" / "record_toy.json")
+    sound = sound.model_copy(
+        update={"suite": sound.suite.model_copy(update={"version": version("trainmark")})}
+    )
+    text = record.content(sound).decode()
+    file = tmp_path / "record.json"
+    file.write_text(text, "utf-8")
+    assert record.read(file) == sound
+    assert text.count(before) == 1
+    file.write_text(text.replace(before, after), "utf-8")
+    with pytest.raises(RecordError, match=fault):
+        record.read(file)

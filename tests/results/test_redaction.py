@@ -70,6 +70,7 @@ REPLACED = [
     ("[10.0.0.4]:4567 and eth0:10.0.0.5<0>", "[<address>]:4567 and eth0:<address><0>"),
     ("192.168.1.1/24", "<address>/24"),
     ("fe80::1a2b:3c4d 02:42:ac:11:00:02", "<address> <address>"),
+    ("fe80::1ff:fe23:4567:890a%eth0, fe80::1:fe23:4567", "<address>%eth0, <address>"),
     ("[::ffff:10.0.0.1]:29500", "[::ffff:<address>]:29500"),
     # paths
     ("/mnt/runs/r1/log.txt", "<run>/log.txt"),
@@ -83,9 +84,16 @@ REPLACED = [
     ("file:///srv/x/y", "file://<path>"),
     (r"C:\Users\bob\x", "<path>"),
     ("/a/b:/c/d.", "<path>:<path>."),
+    ("SLURM_JOB_NODELIST='gpu[01-04,07],x9'", "SLURM_JOB_NODELIST='<host>'"),
+    ("#SBATCH --nodelist=gpu01", "#SBATCH --nodelist=<host>"),
+    ("mpirun --host a01:8,a02:8 python", "mpirun --host <host> python"),
+    ("AccountKey=ab==;x", "AccountKey=<secret>"),
 ]  # fmt: skip
 
 KEPT = [
+    "hosts: 4",
+    "hosts file2 is",
+    "--hostfile hosts.txt",
     "torch 2.13.0.1",
     "driver 550.54.15.1",
     "driver 10.1.2.3",

@@ -9,7 +9,7 @@ import pytest
 from fakes import S, check_golden, event
 from telemetry_files import TIMES_S, cards, end, host, readings, sampled_run, start
 from trainmark.measure.events import TELEMETRY_FILE
-from trainmark.report.export import to_csv
+from trainmark.report.exports.tables import to_csv
 from trainmark.results import building, evidence, record, verify
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fakes import GOLDEN, S, event, launch_event, rank_events, write_events, write_run
-from trainmark.report.export import repeats_json, to_csv
+from trainmark.report.exports.documents import repeats_json
+from trainmark.report.exports.tables import to_csv
 from trainmark.report.page import markdown_page
 from trainmark.results import building
 from trainmark.results.record import FigureEntry, Record

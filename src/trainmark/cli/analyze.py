@@ -89,7 +89,7 @@ def command(
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Hide the summary.")] = False,
 ) -> None:
-    """Print the JSON record of a training log that another program wrote."""
+    """Read the figures of a training log of another program."""
     given = dict(locals())  # typer's values by name: the options of an analysis have the same
     import sys
     from dataclasses import fields

@@ -17,19 +17,33 @@ import typer
 from trainmark.cli import (
     analyze,
     attach,
+    audit,
+    baseline,
+    bundle,
     ceilings,
     check,
+    compare,
     doctor,
+    export,
+    gate,
+    import_,
     list_,
     prepare,
+    push,
     record,
     report,
+    results,
+    rules,
     run,
     schema,
+    serve,
     show,
+    site,
+    token,
+    verify,
 )
 from trainmark.cli.help_ import with_examples
-from trainmark.errors import EXIT_FAILED, EnvironmentFault, TrainmarkError
+from trainmark.errors import EXIT_FAILED, EXIT_USAGE, EnvironmentFault, TrainmarkError
 
 _CTRL_C = 130  # what typer ends with then, without a word; no verb of ours ends so
 
@@ -48,6 +62,13 @@ EXAMPLES = """\
   trainmark doctor                             what stops a run or spoils its figures here
   trainmark report runs/RUN --format html -o page.html
 """
+VERBS = {
+    "Measure": (run, attach, list_, doctor, ceilings, prepare),
+    "Read results": (show, report, results, serve, site, export, record),
+    "Judge results": (compare, baseline, gate, audit, rules),
+    "Exchange results": (bundle, verify, push, import_, analyze),
+    "Extend": (check, schema),
+}
 
 
 def _version(wanted: bool) -> None:
@@ -58,7 +79,9 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback(cls=with_examples(EXAMPLES, group=True))
+@app.callback(
+    cls=with_examples(EXAMPLES, groups={x: [y.NAME for y in z] for x, z in VERBS.items()})
+)
 def trainmark(
     _version_wanted: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
@@ -67,12 +90,13 @@ def trainmark(
     """Measure how fast an accelerator really trains."""
 
 
-for verb in (
-    run, attach, list_, doctor, ceilings, prepare, show, report, record, check, analyze, schema,
-):  # fmt: skip
+for verb in (one for group in VERBS.values() for one in group):
     kind = with_examples(verb.EXAMPLES)
     if verb is prepare:
         kind = prepare.with_options_of_cases(kind)
+    if verb is serve:
+        app.add_typer(token.below(serve.NAME, serve.EXAMPLES, serve.command))
+        continue
     app.command(verb.NAME, cls=kind)(verb.command)
 
 
@@ -105,6 +129,9 @@ def main() -> None:
         print(f"trainmark: {fault}", file=sys.stderr)
         sys.exit(fault.exit_code)
     except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            print(f"trainmark: {error.strerror}: {str(error.filename)[:80]}", file=sys.stderr)
+            sys.exit(EXIT_USAGE)
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - until the process ends

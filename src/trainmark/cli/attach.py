@@ -27,10 +27,11 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
 ) -> None:
-    """Wait for a submitted job, collect its files, and write record and pages.
+    """Follow a submitted job to its end, collect its files, record it.
 
     Ctrl-C ends only the waiting; the job goes on.
     """
+    from trainmark.importers.references import published
     from trainmark.launch import submission
     from trainmark.launch.progress import Progress
     from trainmark.launch.repeats import shown
@@ -42,7 +43,7 @@ def command(
     request = StopRequest("SIGINT" if cancel else None)
     show = shown(Progress(plan), plan.case, quiet=quiet)
     record = submission.follow(plan, running, request, show)
-    write_pages([record], folder)
+    write_pages([record], folder, against=[*published([plan.case])])
     with verdict_stands():
         print_records([(from_here(folder), record)], as_json=as_json, repeated=False)
     if not record.passed:

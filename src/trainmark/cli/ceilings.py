@@ -54,7 +54,7 @@ def command(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Measure matmul rates, memory, transfers and collectives of this machine."""
+    """Measure rates of matmul, memory, transfers and collectives."""
     from trainmark.launch.ceilings import measure_ceilings
     from trainmark.launch.stopping import stop_signals_noted
     from trainmark.report.ceilings import blocks, wrong_results
@@ -73,7 +73,7 @@ def command(
     if as_json:
         say_json(found)
     else:
-        say(show(blocks(found), Screen.of_stdout()))
+        typer.echo(show(blocks(found), Screen.of_stdout()))
     if wrong := wrong_results(found):
         say("\n".join(f"trainmark: {line}" for line in wrong), err=True)
         raise typer.Exit(EXIT_FAILED)

@@ -39,7 +39,7 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print the checks as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
 ) -> None:
-    """Run a case with one rank and with two, and say what is wrong with it."""
+    """Run a case with one rank and with two; say what is wrong."""
     from trainmark.data.generated import default_root
     from trainmark.launch.case_check import check_case
     from trainmark.launch.stopping import stop_signals_noted

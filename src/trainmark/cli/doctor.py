@@ -44,7 +44,10 @@ def command(
         bool, typer.Option("--quiet", "-q", help="Only what stops a run or spoils figures.")
     ] = False,
 ) -> None:
-    """Find what stops a run (exit code 2) or spoils its figures (1); 0 if nothing does."""
+    """Find what stops a run here or spoils its figures.
+
+    Ends with 2: something stops it, 1: something spoils its figures, 0: neither.
+    """
     from trainmark.doctor.examination import children_ended, examine, subject_of
     from trainmark.launch.stopping import stop_signals_noted
 

@@ -10,7 +10,7 @@ from typer.core import TyperCommand, TyperGroup
 from trainmark.errors import escaped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
     from typer import Context
 
@@ -27,14 +27,22 @@ def _quoting_escaped() -> Iterator[None]:
         raise
 
 
-def with_examples(examples: str, *, group: bool = False) -> type[Any]:
-    """Return a command class whose help prints ``examples`` before anything else."""
-    base: type[Any] = TyperGroup if group else TyperCommand
+def with_examples(examples: str, *, groups: Mapping[str, Sequence[str]] | None = None) -> type[Any]:
+    """Return a command class whose help prints ``examples`` first; of verbs, one by ``groups``."""
+    base: type[Any] = TyperGroup if groups else TyperCommand
 
     class WithExamples(base):  # type: ignore[misc]
         def format_help(self, ctx: Context, formatter: Any) -> None:
             formatter.write("Examples:\n" + examples + "\n")
             super().format_help(ctx, formatter)
+
+        def format_commands(self, _ctx: Context, formatter: Any) -> None:
+            wide = max(map(len, self.commands))
+            for title, names in (groups or {}).items():
+                with formatter.section(title):
+                    formatter.write_dl(
+                        [(f"{x:{wide}}", self.commands[x].get_short_help_str(70)) for x in names]
+                    )
 
         def make_context(self, *args: Any, **kwargs: Any) -> Any:
             with _quoting_escaped():

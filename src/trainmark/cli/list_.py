@@ -24,7 +24,7 @@ EXAMPLES = """\
 """
 
 Rows = list[dict[str, Any]]
-What = Literal["cases", "recipes", "fields", "devices", "launchers"]
+What = Literal["cases", "recipes", "fields", "devices", "launchers", "audit-rules"]
 
 
 def _cases(loaded: Sequence[Case]) -> Rows:
@@ -116,6 +116,18 @@ def _launchers(chosen: Path | None) -> Rows:
     ]
 
 
+def _audit_rules(_: Sequence[Case]) -> Rows:
+    from trainmark import audit
+    from trainmark.results.messages import render
+    from trainmark.spec import message
+
+    rules = audit.known_rules()
+    said = {name: render(message(f"audit_rule.{name}"), "en") for name in rules}
+    return [
+        {"rule": name, "severity": rules[name].SEVERITY, "definition": said[name]} for name in said
+    ]
+
+
 def _peaks(product: str) -> str:
     """Return the published dense peaks of a product, with the evidence of each."""
     from trainmark.devices.peaks import dense_peaks
@@ -127,6 +139,7 @@ def _peaks(product: str) -> str:
 
 _SECTIONS = {
     "cases": _cases, "recipes": _recipes, "fields": _fields, "devices": _devices,
+    "audit-rules": _audit_rules,
 }  # fmt: skip
 
 
@@ -135,7 +148,7 @@ def _gather(names: Sequence[str], site: Path | None) -> dict[str, Rows]:
     from trainmark import cases
 
     loaded: Sequence[Case] = ()
-    if not set(names) <= {"devices", "launchers"}:
+    if not set(names) <= {"devices", "launchers", "audit-rules"}:
         loaded, faults = cases.load_all()
         say_faults(faults)
     return {
@@ -165,7 +178,7 @@ def command(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List cases, recipes, their fields, and the devices and launchers present here."""
+    """List cases, recipes, fields, devices, launchers, audit rules."""
     found = _gather((what,) if what else ("cases", "recipes", "devices"), site)
     if as_json:
         say_json(found, indent=2)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from trainmark.errors import EnvironmentFault, escaped
+from trainmark.errors import EXIT_FAILED, EnvironmentFault, escaped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -44,21 +44,54 @@ def others_to_stderr() -> Iterator[None]:
         os.close(before)
 
 
+def say_remark(text: object) -> None:
+    """Say something about a run on standard error."""
+    say(f"trainmark: {text}", err=True)
+
+
 def say_faults(faults: Iterable[TrainmarkError]) -> None:
     """Name what is left out because it cannot be used, and why."""
     for fault in faults:
-        say(f"trainmark: {fault}", err=True)
+        say_remark(fault)
 
 
-def write_text(output: Path, text: str) -> None:
-    """Write a file that the user named with ``-o``.
+def say_refuted(paths: Iterable[Path]) -> None:
+    """Name the records that do not agree with their evidence, and end with the exit code for it."""
+    named = list(paths)
+    for path in named:
+        say_remark(f"{path}: the record does not agree with its evidence")
+    if named:
+        raise typer.Exit(EXIT_FAILED)
+
+
+@contextmanager
+def writing(output: Path) -> Iterator[None]:
+    """Write in the block to what the user named with ``-o``.
 
     Raises:
         EnvironmentFault: it cannot be written.
     """
     try:
-        output.write_text(text, encoding="utf-8")
+        yield
     except OSError as error:
         raise EnvironmentFault(
-            f"cannot write: {error.strerror}", where=str(output), remedy="choose another -o"
+            f"cannot write: {error.strerror}", where=str(output), remedy="name another place"
         ) from error
+
+
+def write_text(output: Path, text: str) -> None:
+    """Write a file that the user named with ``-o``, whole or not at all.
+
+    A pipe, a device or a link stays what it is.
+
+    Raises:
+        EnvironmentFault: it cannot be written.
+    """
+    from trainmark.data.json_documents import written_whole
+
+    with writing(output):
+        if output.is_symlink():
+            output.write_text(text, encoding="utf-8")
+        else:
+            with written_whole(output) as file:
+                file.write(text.encode())

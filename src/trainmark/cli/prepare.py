@@ -67,7 +67,7 @@ def command(
     data: Annotated[Path, typer.Option("--data", help="Folder to write; resumed if half there.")],
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No messages.")] = False,
 ) -> None:
-    """Check raw data and write it in the form a case reads: resumable, atomic."""
+    """Check raw data and write it in the form a case reads."""
     from trainmark import cases
 
     chosen = cases.load(case)

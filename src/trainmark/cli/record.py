@@ -21,7 +21,8 @@ def command(
     run: Annotated[Path, typer.Argument(help="Folder of a run, or of its repeats.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
-    """Build the record and pages of a run that ended without them, from its events."""
+    """Build the record and pages of a run that ended without them."""
+    from trainmark.importers.references import published
     from trainmark.launch.late_record import launches_of_series, unrecorded
     from trainmark.launch.run_dir import finish_for_another
     from trainmark.report.files import write_pages, write_repeats
@@ -29,12 +30,14 @@ def command(
 
     run = run.absolute()
     for folder in unrecorded(run):
-        write_pages([finish_for_another(folder)], folder)
+        made = finish_for_another(folder)
+        write_pages([made], folder, against=[*published([made.plan.case])])
     launches = launches_of_series(run) or [run]
     records = [read(folder) for folder in launches]
     repeated = launches != [run]
     if repeated:
-        write_repeats(records, run)
+        beside = [*published(record.plan.case for record in records)]
+        write_repeats(records, run, launches=launches, against=beside)
     with verdict_stands():
         found = list(zip(launches, records, strict=True))
         print_records(found, as_json=as_json, repeated=repeated)

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from trainmark.cli.output import say, write_text
-from trainmark.cli.show import Reader, find_runs, newest_run
+from trainmark.cli.output import say, say_refuted, write_text, writing
+from trainmark.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trainmark.comparison.sides import Result
+    from trainmark.results.record import Record
 
 NAME = "report"
+_PICTURES = ("png", "svg")
 EXAMPLES = """\
   trainmark report                                      the newest run, Markdown
   trainmark report runs/RUN --lang zh
-  trainmark report runs/A runs/B --format html -o page.html
+  trainmark report runs/A runs/B -o report.html         one file in both languages, with charts
+  trainmark report runs/A -o report.html --against runs/B --against reference:gpt_megatron
+  trainmark report runs/A --format png -o charts        each chart as a picture; or svg
   trainmark report runs/* --format csv -o results.csv
   trainmark report runs/RUN --format index              one JSON line for speed, one for memory
   trainmark report runs/PLAN --scaling -o scaling.html  1x1 -> 1xN -> MxN of the same work
@@ -22,40 +31,67 @@ EXAMPLES = """\
 
 
 def command(
-    runs: Annotated[list[Path] | None, typer.Argument(help="Run directories or records.")] = None,
+    runs: Annotated[list[str] | None, typer.Argument(help="Run directories or records.")] = None,
     form: Annotated[
-        Literal["md", "html", "json", "csv", "index"] | None,
+        Literal["md", "html", "json", "csv", "index", "png", "svg"] | None,
         typer.Option("--format", help="Form of the output; default: by -o's ending, else md."),
     ] = None,
     lang: Annotated[Literal["en", "zh"], typer.Option(help="Language of a page.")] = "en",
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="File to write; default, and for -: stdout."),
+        typer.Option("--output", "-o", help="File; of pictures, a folder; default or -: stdout."),
+    ] = None,
+    against: Annotated[
+        list[str] | None,
+        typer.Option(help="Of HTML: runs or published rows to compare with; default: the case's."),
     ] = None,
     scaling: Annotated[bool, typer.Option("--scaling", help="Compare world sizes.")] = False,
     no_verify: Annotated[
         bool, typer.Option("--no-verify", help="Do not hold records against their evidence.")
     ] = False,
 ) -> None:
-    """Print the result page of one or several runs, or their figures as data."""
-    from trainmark.report.export import to_csv, to_index, to_json
-    from trainmark.report.page import html_page, markdown_page
+    """Print the result page of runs, or their figures as data."""
+    from trainmark.report.exports.forms import TEXTS
+    from trainmark.report.files import write_charts
+    from trainmark.report.page import html_page, markdown_page, pages_of
     from trainmark.report.scaling import scaling_text
+    from trainmark.selection.words import select
 
     ending = output.suffix[1:] if output else ""
     wanted = form or (ending if ending in ("html", "json", "csv") else "md")
-    launches = [found for run in runs or [newest_run()] for found in find_runs(run)]
-    reader = Reader(verify=not no_verify)
-    records = [reader.read(path) for found in launches for path in found]
-    page = {"md": markdown_page, "html": html_page}.get(wanted)
-    data = {"json": to_json, "index": to_index, "csv": to_csv}
+    found = select(runs or [], verify=not no_verify, rows=False)
+    records = found.records
+    drawn = wanted in ("html", *_PICTURES) and not scaling
+    if against and not drawn:
+        raise UsageError("goes with a report as HTML", where="--against", remedy="-o report.html")
+    more: Any = {"folders": found.folders, "against": _beside(records, against)} if drawn else {}
+    if wanted in _PICTURES:
+        if output is None or str(output) == "-" or scaling:
+            raise UsageError("writes charts into a folder", where="--format", remedy="-o FOLDER")
+        with writing(output):
+            write_charts(pages_of(records, [lang], **more)[lang], output, wanted)
+        say(str(output), err=True)
+        return say_refuted(found.refuted)
     if scaling:
         text = scaling_text(records, wanted, lang)
+    elif drawn:
+        text = html_page(records, lang, **more)
     else:
-        text = page(records, lang) if page else data[wanted](records)
+        text = markdown_page(records, lang) if wanted == "md" else TEXTS[wanted](records)
     if output is None or str(output) == "-":
         say(text, newline=False)
     else:
         write_text(output, text)
         say(str(output), err=True)
-    reader.end()
+    return say_refuted(found.refuted)
+
+
+def _beside(records: Sequence[Record], against: list[str] | None) -> list[Result]:
+    """Return what words name, or the published rows of the records' cases."""
+    from trainmark.importers.references import published
+    from trainmark.selection.words import select
+
+    if against is None:
+        return [*published(record.plan.case for record in records)]
+    found = select(against)
+    return [*found.records, *found.rows]

@@ -5,26 +5,20 @@ from __future__ import annotations
 import shlex
 import sys
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trainmark.cli.output import say, say_faults, say_json
-from trainmark.cli.running import (
-    from_here,
-    launch_and_write,
-    launch_one,
-    print_records,
-    verdict_stands,
-)
+from trainmark.cli.output import say, say_json, say_remark
+from trainmark.cli.running import from_here, print_records, verdict_stands
 from trainmark.errors import EXIT_FAILED, UsageError
 
 if TYPE_CHECKING:
-    from trainmark.launch.series import Choices
+    from trainmark.launch.series import CheckedEntry
     from trainmark.launch.site import Site
     from trainmark.planning.plan import Plan
+    from trainmark.planning.plan_file import PlanFile
 
 NAME = "run"
 EXAMPLES = """\
@@ -83,60 +77,28 @@ def command(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
 ) -> None:
     """Run a case, measure it, and leave a record whatever happens."""
-    from trainmark import devices
-    from trainmark.data.generated import default_root
-    from trainmark.launch.launchers.names import CONTAINER, LOCAL
-    from trainmark.launch.series import Choices
-    from trainmark.launch.site import read_site
+    from trainmark import api
     from trainmark.planning.overrides import parse_assignments
-    from trainmark.planning.plan import PASSED_OVER, resolve
     from trainmark.planning.plan_file import is_plan_file
 
-    if device is None:  # the first that works is taken: say which do not
-        say_faults(devices.load_all()[1])
     if is_plan_file(case):
-        given = {
+        refused = {
             "KEY=VALUE": overrides, "--recipe": recipe, "--nproc": nproc, "--repeat": repeat,
-            "--peak-tflops": peak_tflops, "--nnodes": nnodes, "--detach": detach or None,
+            "--peak-tflops": peak_tflops, "--nnodes": nnodes, "--detach": detach,
         }  # fmt: skip
-        _refuse_options(case, [name for name, value in given.items() if value not in (None, [])])
-        choices = Choices(
-            data=data, device=device, out=out, timeout_s=timeout, seed=seed,
-            sample_every_s=sample_every, launcher=launcher, site=site, hosts=hosts,
+        file, entries = api.planned_entries(
+            Path(case), refused=refused, said=say_remark, engines=not dry_run, data=data,
+            device=device, out=out, timeout_s=timeout, seed=seed, sample_every_s=sample_every,
+            launcher=launcher, site=site, hosts=hosts,
         )  # fmt: skip
-        _run_plan_file(Path(case), choices, dry_run=dry_run, as_json=as_json, quiet=quiet)
+        _run_plan_file(file, entries, dry_run=dry_run, as_json=as_json, quiet=quiet)
         return
-    settings = read_site(site).with_hosts(hosts)
-    if hosts is not None and (launcher or settings.launcher) != "ssh":
-        raise UsageError(
-            "only the launcher ssh reads it", where="--hosts", remedy="add --launcher ssh"
-        )
-    plan = resolve(
-        case,
-        recipe_name=recipe,
-        overrides=parse_assignments(overrides or []),
-        data_dir=data,
-        device_name=device,
-        nnodes=nnodes,
-        nproc=nproc,
-        repeat_count=repeat,
-        timeout_s=timeout,
-        seed=seed,
-        sample_every_s=sample_every,
-        peak_tflops=peak_tflops,
-        run_dir=out,
-        elsewhere=settings.elsewhere(launcher),
-        generated_root=default_root(),
-    )
-    if PASSED_OVER in plan.labels:
-        say_faults(devices.unusable())
-        say(f"trainmark: runs on {plan.device.vendor} instead", err=True)
-    elsewhere = plan.launcher not in (LOCAL, CONTAINER)
-    named = device or settings.device or ":" in case
-    if elsewhere and plan.device.vendor == "cpu" and not named:
-        # A login node has no accelerator, the nodes that it submits to most often have.
-        say("trainmark: the nodes' processors train: neither --device nor the site file", err=True)
-        say("  (`device`) names what the nodes have, and here is no accelerator", err=True)
+    plan, settings = api.planned(
+        case, overrides=parse_assignments(overrides or []), said=say_remark, launcher=launcher,
+        site=site, hosts=hosts, recipe_name=recipe, data_dir=data, device_name=device,
+        nnodes=nnodes, nproc=nproc, repeat_count=repeat, timeout_s=timeout, seed=seed,
+        sample_every_s=sample_every, peak_tflops=peak_tflops, run_dir=out,
+    )  # fmt: skip
     if dry_run:
         _print_dry_run(plan, settings, as_json=as_json)
     elif detach:
@@ -197,16 +159,14 @@ def _submit(plan: Plan, site: Site) -> None:
 
 def _run_once(plan: Plan, site: Site, *, as_json: bool, quiet: bool) -> None:
     """Launch ``plan`` as often as it says, print its records, and end with their exit code."""
-    from trainmark.launch.repeats import launches
+    from trainmark.api import launched
     from trainmark.launch.stopping import stop_signals_noted
 
     with stop_signals_noted() as request:
-        records = launch_and_write(plan, request, site=site, label=plan.case, quiet=quiet)
-    folders = [Path(single.run_dir) for single in launches(plan)]
+        records = launched(plan, site, request, quiet=quiet, said=say_remark)
     stopped = len(records) < plan.repeat_count
     with verdict_stands():
-        # fewer records than folders where the run was stopped
-        found = list(zip(folders, records, strict=False))
+        found = list(zip(records.places, records, strict=True))
         print_records(found, as_json=as_json, repeated=plan.repeat_count > 1)
         if stopped:
             done = f"after {len(records)} of {plan.repeat_count} launches"
@@ -216,32 +176,20 @@ def _run_once(plan: Plan, site: Site, *, as_json: bool, quiet: bool) -> None:
 
 
 def _run_plan_file(
-    path: Path, choices: Choices, *, dry_run: bool, as_json: bool, quiet: bool
+    file: PlanFile, entries: list[CheckedEntry], *, dry_run: bool, as_json: bool, quiet: bool
 ) -> None:
     """Run what is left of a plan file, print all of it, and end with its exit code."""
-    from trainmark.data.generated import default_root
+    from trainmark.api import run_entries
     from trainmark.launch import series
     from trainmark.launch.earlier import estimate
-    from trainmark.launch.progress import end_line
-    from trainmark.launch.stopping import stop_signals_noted
-    from trainmark.planning.plan_file import read_plan_file
-    from trainmark.report.files import write_missing
     from trainmark.report.series import series_json, series_table
     from trainmark.results.entries import exit_code
 
-    file = read_plan_file(path)
-    entries = series.check(file, choices, engines=not dry_run, generated_root=default_root())
     if dry_run:
         outcomes = [entry.outcome() for entry in entries]
         left, seconds = series.expected(entries, file.order)
     else:
-        with stop_signals_noted() as request:
-            outcomes = series.run(
-                entries, request, order=file.order, said=(lambda _: None) if quiet else end_line,
-                launch=partial(launch_one, request=request, quiet=quiet),
-            )  # fmt: skip
-            for outcome in outcomes:
-                write_missing(outcome)
+        outcomes, _ = run_entries(entries, file.order, quiet=quiet, said=say_remark)
     outcomes = [
         replace(outcome, run_dir=outcome.run_dir and from_here(outcome.run_dir))
         for outcome in outcomes
@@ -260,19 +208,3 @@ def _run_plan_file(
                 say(f"estimated time: {estimate(left, seconds)}")
     if code:
         raise typer.Exit(code)
-
-
-def _refuse_options(path: str, given: list[str]) -> None:
-    """Refuse options that each run of a plan file says for itself.
-
-    Raises:
-        UsageError: ``given`` names one.
-    """
-    if given:
-        raise UsageError(
-            f"{given[0]} does not go with a plan file",
-            where=path,
-            rule="each run in the file says it for itself; for all of them there are --data, "
-            "--device, --launcher, --site, --hosts, --out, --timeout, --seed and --sample-every",
-            remedy="write it under the runs it is meant for; docs/plans.md has the keys",
-        )

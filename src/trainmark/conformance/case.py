@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainmark import cases
+from trainmark.planning import divisions
 from trainmark.spec import Message, Text, field_docs, message
 
 if TYPE_CHECKING:
@@ -237,9 +238,10 @@ def description_faults(name: str) -> list[Message]:
     Generates the data of each generated recipe twice.
 
     Raises:
-        UsageError: no such case, or its ``case.py`` cannot be read.
+        UsageError: no such case, or its ``case.py`` or ``rules.toml`` cannot be read.
     """
     case = cases.load(name)
+    divisions.of_case(case)
     found = list(_texts(case))
     for recipe_name, recipe in case.recipes.items():
         found += _recipe(case, recipe_name, recipe)

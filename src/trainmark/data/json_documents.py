@@ -10,10 +10,11 @@ import json
 import math
 import os
 from contextlib import contextmanager
+from secrets import token_hex
 from typing import IO, TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
-from pydantic_core import from_json
+from pydantic_core import from_json, to_json
 
 from trainmark.data.regular_file import open_regular
 
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+# 18 digits before the point and two in the exponent are neither beyond 64 bits nor infinite.
+_LONG, _FAR = b"9" * 19, b"e999"
+_NINES = bytes(c if c in b".e:" else 57 if c in b"0123456789" else 32 for c in range(256))
 MAX_BYTES = 256 << 20  # the record of a million steps has 27 MB
 
 
@@ -48,12 +52,18 @@ def read_bytes(path: Path, *, max_bytes: int = MAX_BYTES) -> bytes:
 def written_whole(path: Path) -> Iterator[IO[bytes]]:
     """Open a file that takes the place of ``path`` at the end of the block, whole or not at all.
 
+    A device or a pipe is written to: it is no file to replace.
+
     Raises:
         OSError: the disk is full or the folder read-only; ``path`` is as it was.
     """
-    staging = path.with_name(f".{path.name}.tmp")
+    if path.exists() and not path.is_file():
+        with path.open("wb") as file:
+            yield file
+        return
+    staging = path.with_name(f".{path.name}.{token_hex(4)}.tmp")  # two may write it at once
     try:
-        with staging.open("wb") as file:
+        with staging.open("xb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -69,13 +79,38 @@ def parse(content: bytes) -> Any:
         ValueError: not JSON in UTF-8, nested more than 200 deep, a key given twice in one
             object, or a number that is not finite or beyond 64 bits.
     """
-    from_json(content, allow_inf_nan=False, cache_strings="none")  # bounds the depth for the next
+    # Bounds the depth for the next, which looks at each key and number, ten times as long.
+    document = from_json(content, allow_inf_nan=False, cache_strings="none")
+    if _ordinary(content, document):
+        return document
     return json.loads(
         content.decode("utf-8"),
         object_pairs_hook=_each_once,
         parse_float=_finite,
         parse_int=_in_64_bits,
     )
+
+
+def long_numbers(content: bytes) -> bool:
+    """Tell whether a number of ``content`` may be beyond 64 bits."""
+    return _LONG in content.translate(_NINES)
+
+
+def _ordinary(content: bytes, document: Any) -> bool:
+    """Tell, where that is quick, that every key is given once and every number within the bounds.
+
+    A key given twice is once in ``document``, so that it has fewer colons than ``content``.
+    """
+    shape, anew = _shape(content), _shape(to_json(document))
+    long = b" " + _LONG in shape or b":" + _LONG in shape or _FAR in shape or not anew
+    return not long and shape.count(b":") == anew.count(b":")
+
+
+def _shape(content: bytes) -> bytes:
+    """Return what is outside of strings with 9 for each digit; nothing if a string has quotes."""
+    if b'\\"' in content:
+        return b""
+    return b" ".join([b"", *content.split(b'"')[::2]]).lower().translate(_NINES, b"+-")
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -9,15 +9,18 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from stat import S_ISREG
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
-from trainmark.errors import UsageError
+from trainmark.errors import UsageError, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
+    from pydantic import BaseModel
     from yaml.nodes import Node
+
+    Model = TypeVar("Model", bound=BaseModel)
 
 _LARGEST_BYTES = 256 * 1024  # PyYAML reads some 100 kB a second
 _DEEPEST = 8
@@ -204,6 +207,42 @@ def read(path: Path) -> Value:
             "not text", where=f"{file}, line {line}", rule="YAML is text in UTF-8"
         ) from None
     return Value(file, "the file", _compose(text, file))
+
+
+def checked(kind: type[Model], file: Value, *, remedy: str) -> Model:
+    """Return the content of a file as a pydantic model.
+
+    Args:
+        remedy: where the keys are described.
+
+    Raises:
+        UsageError: with line and key: an unknown key, with the nearest one; a wrong value.
+    """
+    from pydantic import ValidationError
+
+    try:
+        return kind.model_validate(file.plain())
+    except ValidationError as error:
+        # A misspelt key may also be a missing one: the misspelling says more.
+        faults = error.errors(include_url=False)
+        first = min(faults, key=lambda fault: fault["type"] != "extra_forbidden")
+    place, where = first["loc"], file.at(first["loc"]).where
+    key = ".".join(map(str, place))
+    if first["type"] != "extra_forbidden":
+        raise UsageError(f"{key or 'the file'}: {first['msg']}", where=where, remedy=remedy)
+    section: Any = kind
+    for name in place[:-1]:  # also numbers of a list's members and keys of a mapping
+        if name in section.model_fields:
+            section = _section(section.model_fields[name].annotation) or section
+    known = section.model_fields
+    raise UsageError(f"unknown key {key!r}", where=where, remedy=nearest(str(place[-1]), known))
+
+
+def _section(kind: Any) -> Any:
+    """Return the model in an annotation such as ``Model | None`` or ``dict[str, Model]``."""
+    if hasattr(kind, "model_fields"):
+        return kind
+    return next((found for part in get_args(kind) if (found := _section(part))), None)
 
 
 def _compose(text: str, file: str) -> Node:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from trainmark.data.generated import default_root
 from trainmark.doctor.subject import Conditions, Subject, judged
 from trainmark.errors import DataError, TrainmarkError
-from trainmark.planning.plan import resolve
+from trainmark.planning.resolving import resolve
 
 
 def data(subject: Subject) -> Conditions:

@@ -20,7 +20,7 @@ from trainmark.errors import EnvironmentFault, TrainmarkError, UsageError
 from trainmark.launch.local import launch
 from trainmark.launch.processes import import_variables
 from trainmark.launch.stopping import StopRequest
-from trainmark.planning.plan import resolve
+from trainmark.planning.resolving import resolve
 from trainmark.spec import FIELD_ALIASES, Message, message
 
 if TYPE_CHECKING:

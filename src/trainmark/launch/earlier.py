@@ -23,8 +23,8 @@ from trainmark.launch.repeats import launches
 from trainmark.planning.plan import PLAN_FILE, RUNS_DIR, Plan
 from trainmark.planning.plan_file import attempt_name, attempt_number
 from trainmark.results.environment import machine_model
-from trainmark.results.readings import differing, planned_work
 from trainmark.results.record import RECORD_FILE, Record, read
+from trainmark.results.work import differing, planned_work
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

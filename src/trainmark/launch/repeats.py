@@ -8,7 +8,7 @@ from trainmark.launch import submission
 from trainmark.launch.launchers.names import LOCAL
 from trainmark.launch.local import launch
 from trainmark.launch.progress import Progress, end_line, progress_line
-from trainmark.planning.plan import of_repeat
+from trainmark.planning.resolving import of_repeat
 
 if TYPE_CHECKING:
     from collections.abc import Callable

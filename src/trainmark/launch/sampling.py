@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from trainmark.planning.plan import Plan
 
 SAMPLER_VARIABLE = "TRAINMARK_SAMPLER"
-_MODULE = "trainmark.measure.sampler"
+MODULE = "trainmark.measure.telemetry.sampler"
 _PATIENCE_S = 2.0
 
 
@@ -42,7 +42,7 @@ def sampled(plan: Plan, run_dir: Path, log: IO[bytes], node: int | None = None) 
     own_id = processes.mark(plan.run_id, node)
     own = {processes.RUN_VARIABLE: "", SAMPLER_VARIABLE: own_id}
     process = subprocess.Popen(
-        [sys.executable, "-m", _MODULE, str(run_dir), telemetry_file(node)],
+        [sys.executable, "-m", MODULE, str(run_dir), telemetry_file(node)],
         env=os.environ | processes.import_variables() | own,
         stdin=subprocess.PIPE,  # its end tells the sampler to end, also if the launcher died
         stdout=subprocess.DEVNULL,

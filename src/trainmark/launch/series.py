@@ -23,9 +23,10 @@ from trainmark.launch.earlier import Found, earlier_seconds, estimate, look_up, 
 from trainmark.launch.late_record import finish_killed
 from trainmark.launch.site import Site, read_site
 from trainmark.planning.capabilities import capable_vendor
-from trainmark.planning.plan import PLAN_FILE, RUNS_DIR, Plan, resolve
+from trainmark.planning.plan import PLAN_FILE, RUNS_DIR, Plan
 from trainmark.planning.plan_file import ROUNDS
 from trainmark.planning.requests import read_request
+from trainmark.planning.resolving import resolve
 from trainmark.results.entries import Outcome, State
 from trainmark.results.messages import render
 from trainmark.results.record import RECORD_FILE
@@ -174,12 +175,19 @@ def expected(entries: Sequence[CheckedEntry], order: str) -> tuple[list[tuple[st
     """Return the launches to do, each with its entry's name, and the seconds of earlier ones.
 
     Args:
-        order: ``ROUNDS``: launch 1 of every entry goes before launch 2 of any, so that a drift of
-            the machine affects all alike. Else one entry goes after another.
+        order: ``ROUNDS``: launch 1 of every entry goes before launch 2 of any, every other round
+            backwards, so that a drift of the machine affects all alike. Else one entry goes after
+            another.
     """
     left = [(entry.name, plan) for entry in entries for plan in entry.found.missing]
     if order == ROUNDS:
-        left.sort(key=lambda turn: turn[1].repeat_index)
+        places = {entry.name: number for number, entry in enumerate(entries)}
+
+        def turn(launch: tuple[str, Plan]) -> tuple[int, int]:
+            number, place = launch[1].repeat_index, places[launch[0]]
+            return number, place if number % 2 else -place
+
+        left.sort(key=turn)
     return left, earlier_seconds(dict(left), _base(entries)) if left else {}
 
 

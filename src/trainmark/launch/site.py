@@ -10,10 +10,10 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Literal
 
 from annotated_types import Ge, Le
-from pydantic import AfterValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from trainmark.data import yaml_text
 from trainmark.data.json_documents import Frozen
@@ -242,34 +242,4 @@ def read_site(path: Path | None) -> Site:
     file = path or default_file()
     if file is None:
         return Site()
-    top = yaml_text.read(file)
-    try:
-        return Site.model_validate(top.plain())
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        raise _refused(top, first) from None
-
-
-def _refused(top: yaml_text.Value, error: Any) -> UsageError:
-    """Return the first fault that pydantic found, at its line."""
-    key = ".".join(map(str, error["loc"]))
-    where = top.at(error["loc"]).where
-    if error["type"] == "extra_forbidden":
-        kind: Any = Site
-        for name in error["loc"][:-1]:
-            if isinstance(name, str):  # else the number of a list's member
-                kind = _section(kind.model_fields[name].annotation)
-        known = kind.model_fields
-        return UsageError(
-            f"unknown key {key!r}", where=where, remedy=nearest(str(error["loc"][-1]), known)
-        )
-    return UsageError(
-        f"{key or 'the file'}: {error['msg']}",
-        where=where,
-        remedy="docs/launchers.md has the keys",
-    )
-
-
-def _section(kind: Any) -> Any:
-    """Return the model in an annotation such as ``Model | None`` or ``tuple[Model, ...]``."""
-    return kind if hasattr(kind, "model_fields") else next(map(_section, get_args(kind)))
+    return yaml_text.checked(Site, yaml_text.read(file), remedy="docs/launchers.md has the keys")

@@ -7,6 +7,7 @@ ignored. So no signal prevents a run from writing its record and pages.
 from __future__ import annotations
 
 import signal
+import threading
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -26,13 +27,19 @@ class StopRequest:
 
 
 @contextmanager
-def stop_signals_noted() -> Iterator[StopRequest]:
-    """Note stop signals instead of ending the process.
+def stop_signals_noted(*, deliver: bool = False) -> Iterator[StopRequest]:
+    """Note stop signals instead of ending the process; outside the main thread there are none.
 
     The previous handlers are restored at the end, unless a signal was noted: then only printing
     remains, and a second signal must not change the exit code.
+
+    Args:
+        deliver: restore the handlers in any case, and give them the signal that was noted.
     """
     request = StopRequest()
+    if threading.current_thread() is not threading.main_thread():
+        yield request
+        return
 
     def note(number: int, _frame: object) -> None:
         request.signal_name = request.signal_name or signal.Signals(number).name
@@ -43,6 +50,8 @@ def stop_signals_noted() -> Iterator[StopRequest]:
     try:
         yield request
     finally:
-        if request.signal_name is None:
+        if deliver or request.signal_name is None:
             for number, handler in before.items():
                 signal.signal(number, handler)
+    if deliver and request.signal_name is not None:
+        signal.raise_signal(signal.Signals[request.signal_name])

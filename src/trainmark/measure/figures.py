@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from trainmark.devices.peaks import dense_peak
-from trainmark.measure import telemetry_figures
 from trainmark.measure.stats import spread
+from trainmark.measure.telemetry import figures as telemetry_figures
 from trainmark.spec import Figure, message, read_page
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from trainmark.measure.telemetry import Telemetry
+    from trainmark.measure.telemetry.summary import Telemetry
     from trainmark.measure.timeline import Phase, RankTimeline, RunTimeline
     from trainmark.spec import FigureSpec, PageSpec, Precision
 

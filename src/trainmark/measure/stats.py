@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 STEADY_DRIFT = 0.05
 _STEADY_MIN_STEPS = 12
-_BOOTSTRAP_DRAWS = 10_000
+DRAWS = 10_000  # of a bootstrap
 INTERVAL_MIN_LAUNCHES = 5
 
 
@@ -87,7 +87,7 @@ def over_launches(values: Sequence[float], *, seed: int = 0) -> Launches:
     """Return the median with its 95% bootstrap interval and the coefficient of variation."""
     data = np.asarray(values, np.float64)
     rng = np.random.default_rng(seed)
-    draws = rng.choice(data, size=(_BOOTSTRAP_DRAWS, len(data)), replace=True)
+    draws = rng.choice(data, size=(DRAWS, len(data)), replace=True)
     low, high = np.percentile(np.median(draws, axis=1), [2.5, 97.5])
     return Launches(
         median=float(np.median(data)),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from trainmark.measure.events import LAUNCHER_FILE, EventFile, rank_file
@@ -30,6 +31,7 @@ SPAN_NAMES = (
 
 # Losses of more ranks are summed in eights first, so that processes send an eighth as much.
 _MOST_SINGLY, _RANKS_AT_ONCE = 64, 8
+_MOST_BEFORE = 1000  # events of a rank before its first window
 
 
 @dataclass(slots=True)
@@ -354,11 +356,32 @@ def _add_check(timeline: RankTimeline, event: dict[str, Any]) -> None:
     timeline.spans_ns["check"] += spent_ns
 
 
-def read_run(run_dir: Path, world_size: int, nodes: int = 0) -> RunTimeline:
+def read_beginning(run_dir: Path, rank: int) -> RankTimeline:
+    """Read a rank's file up to its first window: when it began, and its moment after a barrier.
+
+    Raises:
+        OSError: an unreadable file.
+    """
+    timeline, path = RankTimeline(rank), run_dir / rank_file(rank)
+    for event in islice(EventFile(path, read_event), _MOST_BEFORE) if path.exists() else ():
+        match event["event"]:
+            case "window":
+                break
+            case "start":
+                timeline.start_ns = event["t_ns"]
+            case "synced":
+                timeline.synced = event
+    return timeline
+
+
+def read_run(
+    run_dir: Path, world_size: int, nodes: int = 0, *, clocks_only: bool = False
+) -> RunTimeline:
     """Read every event file of ``run_dir``; a missing one is a rank that never started.
 
     Args:
         nodes: that had a node process; 0: the launcher started the ranks itself.
+        clocks_only: of ranks only what ``read_beginning`` does, with which clocks are aligned.
 
     Raises:
         OSError: no launcher's events, or an unreadable file.
@@ -368,7 +391,11 @@ def read_run(run_dir: Path, world_size: int, nodes: int = 0) -> RunTimeline:
     launcher = {event["event"]: event for event in launcher_file}
     if "launch" not in launcher:
         raise KeyError("launch")
-    ranks, series = read_ranks(run_dir, range(world_size))
+    if clocks_only:
+        ranks = [read_beginning(run_dir, rank) for rank in range(world_size)]
+        series = Series.empty()
+    else:
+        ranks, series = read_ranks(run_dir, range(world_size))
     of_nodes = read_nodes(run_dir, nodes, world_size // nodes) if nodes else []
     align(of_nodes, [rank.synced for rank in ranks])
     for node in of_nodes:

@@ -24,6 +24,8 @@ from trainmark.spec import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from trainmark.planning.divisions import Rules
+
 
 @cache  # making one takes 10 ms, and a plan file may have 1,000 runs
 def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
@@ -137,21 +139,22 @@ def _ranks(world: str) -> int:
 
 
 def changes(
-    resolved: Recipe, *, named: Recipe, standard: Recipe
+    resolved: Recipe, *, named: Recipe, standard: Recipe, rules: Rules | None = None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return what ``resolved`` changes of ``standard``: ``fix_hp`` and ``extra``, by field name.
 
     Args:
         named: the shipped recipe that was asked for; what it sets of the scope is no change.
+        rules: of the case, which may narrow the values of a field; None: any value.
     """
     fix_hp, extra = {}, {}
     for item in fields(resolved):
         rule, value = item.metadata.get("rule", "open"), getattr(resolved, item.name)
         if rule in ("free", "fixed") or value == getattr(standard, item.name):
             continue
-        if rule == "closed":
+        if rule == "closed" and (rules is None or rules.allows(item.name, value)):
             fix_hp[item.name] = value
-        elif rule == "open" or value != getattr(named, item.name):
+        elif rule in ("closed", "open") or value != getattr(named, item.name):
             extra[item.name] = value
     return fix_hp, extra
 

@@ -26,7 +26,7 @@ _ATTEMPT = re.compile(r"(.+)-([0-9]+)")
 _WORLD = re.compile(r"([0-9]{1,4})x([0-9]{1,4})")
 _MOST_RUNS = 1_000
 _LISTED = ("case", "recipe", "device", "world")  # may be lists, and so may the values of `set`
-ROUNDS = "rounds"  # launch 1 of every run, then launch 2 …
+ROUNDS = "rounds"  # launch 1 of every run, then launch 2 backwards, …
 _ORDERS = (ROUNDS, "runs")
 
 
@@ -37,7 +37,7 @@ class Entry:
     Args:
         name: its folder's name, unique in the file.
         where: file and line, for messages.
-        options: further arguments of ``planning.plan.resolve`` by name, those that were given.
+        options: further arguments of ``planning.resolving.resolve`` by name, those that were given.
     """
 
     name: str
@@ -56,7 +56,8 @@ class PlanFile:
 
     Args:
         device: for runs without one, as are launcher and site.
-        order: ``ROUNDS``: launch 1 of every run goes before launch 2 of any.
+        order: ``ROUNDS``: launch 1 of every run goes before launch 2 of any; every other round goes
+            backwards.
     """
 
     name: str

@@ -24,9 +24,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 REFERENCE_FILE = "reference.toml"
+REFERENCE = "reference:"  # begins the word for a case's published rows
 EvidenceLevel = Literal["A", "B", "C", "unverified"]
 # Passes over the data that differ by more than this are different amounts of work.
-_SAME_WORK_RATIO = 1.1
+SAME_WORK_RATIO = 1.1
 
 
 class Source(Frozen):
@@ -130,7 +131,7 @@ def same_work(references: References) -> bool | None:
     ]
     if len(passes) < 2:
         return None
-    return max(passes) / min(passes) <= _SAME_WORK_RATIO
+    return max(passes) / min(passes) <= SAME_WORK_RATIO
 
 
 def of_case(name: str) -> References:

@@ -94,13 +94,18 @@ def memory(used_bytes: float | None, total_bytes: float | None) -> str:
     return used if total_bytes is None else f"{used}/{total_bytes / GIB:.1f}"
 
 
+def scale(largest: float, unit: str) -> tuple[float, str]:
+    """Return what to divide by for a readable unit, and that unit."""
+    scales = _SCALES.get(unit, ((1.0, unit),))
+    if largest == 0:
+        return scales[0]
+    return next((pair for pair in scales if largest >= pair[0]), scales[-1])
+
+
 def scaled(values: Sequence[float | None], unit: str) -> tuple[list[str], str]:
     """Return values in one common readable unit, and that unit."""
-    scales = _SCALES.get(unit, ((1.0, unit),))
     largest = max((abs(value) for value in values if value is not None), default=0.0)
-    factor, name = next((pair for pair in scales if largest >= pair[0]), scales[-1])
-    if largest == 0:
-        factor, name = scales[0]
+    factor, name = scale(largest, unit)
     return [number(None if value is None else value / factor) for value in values], name
 
 

@@ -196,7 +196,9 @@ def columns_meaning(
         if called != printed:
             meaning = text("columns.form", lang, name=called, meaning=meaning)
         items.append((printed, meaning))
-    return Section(text("section.columns", lang), 3, "columns", (Facts(tuple(items)),))
+    names = text("sep.comma", lang).join(name for name, _ in items)
+    heading = text("section.columns", lang)
+    return Section(heading, 3, "columns", (Facts(tuple(items)),), drawer=names)
 
 
 def general(records: Sequence[Record], about: PlannedCase, lang: str) -> Section:

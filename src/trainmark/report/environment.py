@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from trainmark.comparison import sides
 from trainmark.devices.numa import compact
 from trainmark.report import cells
-from trainmark.report.document import Section
+from trainmark.report.document import Block, Grid, Paragraph, Section, Table
 from trainmark.report.listing import in_words, joined, known, listed
-from trainmark.report.tables import has_cards, short_device, shortened
+from trainmark.report.tables import has_cards, short_device, shortened, shortened_rows
 from trainmark.report.texts import has, term, text
+from trainmark.results.rows import Row
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
+    from typing import Any
 
+    from trainmark.comparison.sides import Result
     from trainmark.results.record import Record
 
 
@@ -130,13 +134,47 @@ def _compiled(record: Record, lang: str) -> dict[str, str]:
     return {text("env.compiled", lang): told}
 
 
-def environment(records: Sequence[Record], lang: str) -> list[Section]:
-    """Return the hardware and software of all records."""
-    found = [Section(text("section.environment", lang), 2, "environment")]
-    for kind, read in (("hardware", _hardware), ("software", _software)):
+def environment(
+    records: Sequence[Record], lang: str, against: Sequence[Result] = ()
+) -> list[Section]:
+    """Return the hardware and software of all records, and in what ``against`` differs."""
+    heading = text("section.environment", lang)
+    found = [Section(heading, 2, "environment", tuple(_difference(records, lang, against)))]
+    for kind, read, named in (
+        ("hardware", _hardware, (_cards, _cpu)),
+        (
+            "software",
+            _software,
+            (_framework, lambda record, lang: known(record.environment.get("os"), lang)),
+        ),
+    ):
         facts = listed(records, lambda record, read=read: read(record, lang))  # type: ignore[misc]
-        found.append(Section(text(f"section.{kind}", lang), 3, kind, (facts,)))
+        said = dict.fromkeys(
+            text("sep.semicolon", lang).join(dict.fromkeys(one(record, lang) for one in named))
+            for record in records
+        )
+        drawer = text("sep.semicolon", lang).join(said)
+        found.append(Section(text(f"section.{kind}", lang), 3, kind, (facts,), drawer=drawer))
     return found
+
+
+def _difference(records: Sequence[Record], lang: str, against: Sequence[Result]) -> Iterator[Block]:
+    """Yield in what machine and software differ from what is compared with."""
+    if not against:
+        return
+    named = dict.fromkeys(x.file if isinstance(x, Row) else x.run_id for x in against)
+    names = cells.clean(text("sep.comma", lang).join(named))
+    found = sides.environment(records, against)
+    key = "differs" if found else "same"
+    yield Paragraph(text(f"env.{key}", lang, reference=names))
+    if found:
+        heads = (text("compare.fact", lang), text("env.here", lang), text("env.reference", lang))
+        rows = [(one.name, *(_told(values, lang) for values in (one.a, one.b))) for one in found]
+        yield Grid(Table(heads, shortened_rows(rows, lang)))
+
+
+def _told(values: Sequence[Any], lang: str) -> str:
+    return text("sep.semicolon", lang).join(cells.clean(in_words(value, lang)) for value in values)
 
 
 def nodes_line(record: Record, lang: str) -> str:

@@ -70,9 +70,14 @@ def joined(values: dict[str, Any] | None, lang: str) -> str:
 
 def tone_of(record: Record) -> Tone:
     """Return the tone of a run's status."""
-    if record.passed:
+    return status_tone(record.status)
+
+
+def status_tone(status: str) -> Tone:
+    """Return the tone of a status."""
+    if status == "passed":
         return "good"
-    return "warn" if record.status in ("target_missed", "interrupted") else "bad"
+    return "warn" if status in ("target_missed", "interrupted") else "bad"
 
 
 def trust_line(trust: Trust, lang: str) -> str:

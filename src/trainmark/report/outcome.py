@@ -1,4 +1,4 @@
-"""The page's second half: every figure of the records, how it came about, and its evidence."""
+"""The page's figures: the table, tiles, repeats, and what the table has no column for."""
 
 from __future__ import annotations
 
@@ -6,40 +6,28 @@ from typing import TYPE_CHECKING
 
 from trainmark.measure import figures as figures_of
 from trainmark.measure.figures import FIGURES
-from trainmark.planning.reference import implied_passes, same_work
 from trainmark.report import cells
-from trainmark.report.charts import (
-    bucket_steps,
-    launches_plot,
-    loss_chart,
-    step_time_chart,
-    step_time_title,
-)
-from trainmark.report.document import Block, Facts, Grid, Paragraph, Picture, Section, Table, Tiles
-from trainmark.report.listing import listed, sentence, shared
-from trainmark.report.summary import groups, remarks, summary, summary_table
+from trainmark.report.charts import launches, of_record
+from trainmark.report.document import Block, Grid, Paragraph, Section, Table, Tiles
+from trainmark.report.listing import sentence, shared
+from trainmark.report.summary import remarks, summary, summary_table
 from trainmark.report.tables import (
     QUALITY,
     definition,
     numbers,
     performance_table,
-    reference_table,
-    shortened_rows,
     value_heads,
 )
-from trainmark.report.texts import GLOSSARY, has, text
-from trainmark.report.waterfall import svg_waterfall, text_waterfall
-from trainmark.results.readings import value_of
+from trainmark.report.texts import has, text
+from trainmark.results.work import groups
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from trainmark.planning.plan import PlannedCase
-    from trainmark.planning.reference import References
+    from trainmark.report.evidence import Seen
     from trainmark.results.record import Record
     from trainmark.spec import FigureSpec
 
-_PAGE_COLUMNS = 96  # of the text waterfall in a page
 _UTILISATIONS = ("MFU", "MAMFU")
 _SHOWN_WITH = {"mem_total"}  # printed in the cell of another figure
 
@@ -52,10 +40,10 @@ def tiles(records: Sequence[Record], lang: str, *, columns: Sequence[str], metri
     """
     first, passed = records[0], any(record.passed for record in records)
     speed = "token/p/s" if "token/p/s" in columns else "p_train"
-    used = next((name for name in _UTILISATIONS if value_of(first, name) is not None), "MFU")
+    used = next((name for name in _UTILISATIONS if first.figure(name) is not None), "MFU")
     values: dict[str, float | None]
     if len(records) == 1:
-        values = {name: value_of(first, name) for name in (speed, used, "e2e_time")}
+        values = {name: first.figure(name) for name in (speed, used, "e2e_time")}
         quality = first.quality.value
     else:
         found = summary(records)
@@ -107,7 +95,7 @@ def _by_sequences(record: Record, lang: str) -> str:
         "performance.sequences",
         lang,
         sequences=cells.number(entry.value),
-        tokens=cells.number(value_of(record, "p_train_tokens")),
+        tokens=cells.number(record.figure("p_train_tokens")),
         note=sentence(record, entry.note, lang),
     )
 
@@ -137,28 +125,28 @@ def _reasons(record: Record, lang: str, *, columns: Sequence[str], metric: str) 
 def repeats(records: Sequence[Record], lang: str) -> list[Section]:
     """Return the figures over the launches of each piece of work that was launched repeatedly."""
     return [
-        _launches(members, lang, ident=f"repeats{place}")
+        _launches(members, lang, f"repeats{place}")
         for place, members in enumerate(groups(records), start=1)
         if len(members) > 1
     ]
 
 
-def _launches(records: Sequence[Record], lang: str, *, ident: str) -> Section:
+def _launches(records: Sequence[Record], lang: str, anchor: str) -> Section:
     found = summary(records)
     blocks: list[Block] = [Paragraph(line) for line in remarks(found, lang=lang)]
     if found.figures:
-        plot = launches_plot(records, lang=lang, ident=ident)
-        pictures = [] if plot is None else [Picture(plot, None, text("chart.launches", lang))]
-        blocks = [*pictures, Grid(summary_table(found, lang=lang)), *blocks]
+        plot = launches.chart(records, lang, name=anchor)
+        plots = [] if plot is None else [plot]
+        blocks = [*plots, Grid(summary_table(found, lang=lang)), *blocks]
     ids = ", ".join(record.run_id for record in records)
     blocks.append(Paragraph(text("foot.run", lang) + text("sep.colon", lang) + ids, "muted"))
-    return Section(text("section.repeats", lang), 2, ident, tuple(blocks))
+    return Section(text("section.repeats", lang), 2, anchor, tuple(blocks))
 
 
 def typical(records: Sequence[Record]) -> Record:
     """Return the launch whose throughput is the median of those that passed."""
     passed = [record for record in records if record.passed] or list(records)
-    ordered = sorted(passed, key=lambda record: value_of(record, "p_train") or 0.0)
+    ordered = sorted(passed, key=lambda record: record.figure("p_train") or 0.0)
     return ordered[(len(ordered) - 1) // 2]
 
 
@@ -188,7 +176,7 @@ def further(records: Sequence[Record], lang: str, *, columns: Sequence[str]) -> 
     rows = []
     for name in names:
         unit = next(record.figures[name].unit for record in records if name in record.figures)
-        values, shown_unit = cells.scaled([value_of(record, name) for record in records], unit)
+        values, shown_unit = cells.scaled([record.figure(name) for record in records], unit)
         # Plans of earlier versions do not declare the figures of a case, so they have no text.
         meaning = _meaning(specs[name], records, lang) if name in specs else ""
         remark = shared([_figure_remark(record, name, lang) for record in records])
@@ -201,54 +189,28 @@ def further(records: Sequence[Record], lang: str, *, columns: Sequence[str]) -> 
     return Section(text("section.further", lang), 3, "further", (Grid(Table(heads, tuple(rows))),))
 
 
-def spans(record: Record, lang: str, *, number: str, ident: str) -> Section:
-    """Return where the wall time went."""
-    found = record.spans
-    heading = text("section.spans", lang) + number
-    if found.rank is None or not found.by_name_ns:
-        return Section(heading, 2, ident, (Paragraph(text("spans.none", lang), "muted"),))
-    named = cells.NOTHING if found.reconciled is None else f"{100 * found.reconciled:.1f}%"
-    caption = text(
-        "spans.caption", lang, wall=cells.spent(found.wall_ns or 0), rank=found.rank, named=named
-    )
-    bars = Picture(
-        svg_waterfall(record, lang=lang, ident=ident),
-        text_waterfall(record, width=_PAGE_COLUMNS, lang=lang),
-    )
-    return Section(heading, 2, ident, (Paragraph(caption, "muted"), bars))
+def shown(records: Sequence[Record]) -> list[tuple[int, str, Record]]:
+    """Return the records whose charts a page shows, each with place and number.
+
+    Of several launches of the same work it is the typical one.
+    """
+    places = range(1, len(records) + 1)
+    found = list(zip(places, numbers(records), records, strict=True))
+    chosen = typical(records) if same_launches(records) else None
+    return [item for item in found if chosen is None or item[2] is chosen]
 
 
-def steps(record: Record, lang: str, *, number: str, ident: str) -> Section | None:
-    """Return the charts; they exist in HTML only, so that Markdown shows nothing for them."""
-    charts = (
-        (text("chart.loss", lang), loss_chart(record, lang=lang, ident=f"{ident}-loss")),
-        (step_time_title(record, lang), step_time_chart(record, lang=lang, ident=f"{ident}-time")),
-    )
-    pictures = tuple(Picture(chart, None, title) for title, chart in charts if chart is not None)
-    if not pictures:
-        return None
-    blocks: tuple[Block, ...] = pictures
-    stretch = bucket_steps(len(record.steps.time_ns))
-    if stretch > 1:
-        note = text("chart.note", lang, stretch=f"{stretch:,}")
-        blocks = (*pictures, Paragraph(note, "muted"))
-    heading = text("section.steps", lang) + number
-    return Section(heading, 2, ident, blocks, pictures_only=True)
+def per_record(records: Sequence[Record], lang: str, seen: Mapping[str, Seen]) -> Iterator[Section]:
+    """Yield the charts of each record that is shown.
 
-
-def per_record(records: Sequence[Record], lang: str) -> list[Section]:
-    """Return waterfall and charts of each record; of several launches of the typical one."""
-    shown = list(enumerate(zip(numbers(records), records, strict=True), start=1))
-    if same_launches(records):
-        chosen = typical(records)
-        shown = [item for item in shown if item[1][1] is chosen]
-    found: list[Section] = []
-    for place, (number, record) in shown:
-        found.append(spans(record, lang, number=number, ident=f"spans{place}"))
-        charts = steps(record, lang, number=number, ident=f"steps{place}")
-        if charts is not None:
-            found.append(charts)
-    return found
+    Args:
+        seen: what was read beside records, by run id.
+    """
+    chosen = shown(records)
+    for place, number, record in chosen:
+        ident = f"run{place}-" if len(chosen) > 1 else ""
+        for section in of_record(record, lang, seen=seen.get(record.run_id)):
+            yield section.of_several(ident, number)
 
 
 def counts(records: Sequence[Record], lang: str) -> Section:
@@ -265,95 +227,3 @@ def counts(records: Sequence[Record], lang: str) -> Section:
     heads = value_heads(records, lang)
     table = Table((text("head.count", lang), *heads), tuple(rows))
     return Section(text("section.counts", lang), 3, "counts", (Grid(table),))
-
-
-def _other_work(records: Sequence[Record], lang: str) -> list[Block]:
-    """Return warnings where the runs are of other work than the published rows."""
-    by_key: dict[str, dict[str, None]] = {}
-    for record in records:
-        name = cells.clean(record.plan.recipe_name)
-        if record.plan.data.origin == "generated":
-            by_key.setdefault("reference.other", {})[name] = None
-        elif name.split("-")[0] not in ("standard", "published"):
-            by_key.setdefault("reference.unlike", {})[name] = None
-    return [
-        Paragraph(text(key, lang, recipes=", ".join(names)), "warn")
-        for key, names in by_key.items()
-    ]
-
-
-def references(records: Sequence[Record], about: PlannedCase, lang: str) -> Section | None:
-    """Return published rows as printed, what their own figures imply, and their provenance."""
-    found = about.references
-    if not found.rows:
-        return None
-    table = reference_table(found, lang=lang)
-    blocks = _other_work(records, lang)
-    if found.samples_per_pass is None:
-        blocks.append(Grid(table))
-    else:
-        blocks.append(Grid(with_passes(table, found, lang=lang)))
-        rows = cells.count(found.samples_per_pass)
-        blocks.append(Paragraph(text("reference.audit", lang, rows=rows)))
-        same = same_work(found)
-        if same is not None:
-            tone, key = ("plain", "reference.same") if same else ("warn", "reference.differ")
-            blocks.append(Paragraph(text(key, lang), tone))  # type: ignore[arg-type]
-    for source in {row.source.id: row.source for row in found.rows}.values():
-        items = [
-            (text("reference.source", lang), source.text.in_language(lang)),
-            (text("reference.date", lang), source.date or text("fact.unknown", lang)),
-            (text("reference.evidence", lang), text(f"evidence.{source.evidence}", lang)),
-        ]
-        if source.url:
-            items.insert(1, ("URL", source.url))
-        if source.remark:
-            items.append((text("reference.remark", lang), source.remark.in_language(lang)))
-        blocks.append(Facts(tuple(items)))
-    return Section(text("section.references", lang), 3, "references", tuple(blocks))
-
-
-def with_passes(table: Table, found: References, *, lang: str) -> Table:
-    """Return the printed table with one more column: the passes each row's figures imply."""
-    assert found.samples_per_pass is not None
-    rows = []
-    for printed, row in zip(table.rows, found.rows, strict=True):
-        passes = implied_passes(row, samples_per_pass=found.samples_per_pass)
-        rows.append((*printed, cells.NOTHING if passes is None else f"{passes:.1f}"))
-    return Table((*table.headers, text("head.passes", lang)), tuple(rows))
-
-
-def footer(records: Sequence[Record], lang: str) -> Section:
-    """Return the program's version, the runs, and the evidence files."""
-
-    def made_by(record: Record) -> dict[str, str]:
-        commit = record.environment.get("commit") or text("fact.unknown", lang)
-        found = {
-            "suite": f"{record.suite.name} {record.suite.version}",
-            "commit": commit,
-            "run": record.run_id,
-            "key": record.case_key,
-        }
-        return {text(f"foot.{name}", lang): value for name, value in found.items()}
-
-    several = len(records) > 1
-    rows = []
-    for place, record in enumerate(records, start=1):
-        for file in record.evidence:
-            row = (file.name, cells.count(file.bytes), file.sha256)
-            rows.append((f"[{place}]", *row) if several else row)
-    heads = [text("head.file", lang), text("head.bytes", lang), "SHA-256"]
-    if several:
-        heads.insert(0, text("head.run", lang))
-    blocks = (
-        listed(records, made_by),
-        Paragraph(text("foot.content", lang), "muted"),
-        Grid(Table(tuple(heads), shortened_rows(rows, lang))),
-    )
-    return Section(text("section.footer", lang), 2, "provenance", blocks)
-
-
-def glossary(lang: str) -> Section:
-    """Return the glossary for readers who do not train models."""
-    items = tuple((word.in_language(lang), means.in_language(lang)) for word, means in GLOSSARY)
-    return Section(text("section.glossary", lang), 2, "glossary", (Facts(items),))

@@ -15,14 +15,15 @@ from pydantic_core import to_jsonable_python
 
 from trainmark.errors import UsageError
 from trainmark.report import cells
+from trainmark.report.charts import efficiency
 from trainmark.report.document import Facts, Grid, Page, Paragraph, Section, Table
 from trainmark.report.listing import TONES, trust_line
-from trainmark.report.page import to_html, to_markdown
-from trainmark.report.summary import summary, work
+from trainmark.report.page import LANGUAGES, to_html, to_markdown
+from trainmark.report.summary import summary
 from trainmark.report.tables import short_device
 from trainmark.report.texts import text
-from trainmark.results.readings import differing, value_of
 from trainmark.results.trust import graded
+from trainmark.results.work import differing, work
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -76,7 +77,7 @@ def scaling(records: Sequence[Record]) -> dict[str, Any]:
 def _refuse(record: Record, first: Record) -> None:
     known, other = work(first), work(record)
     why = [] if record.passed else [f"status is {record.status}"]
-    why += [f"{name} is null" for name in _FIGURES if value_of(record, name) is None]
+    why += [f"{name} is null" for name in _FIGURES if record.figure(name) is None]
     unlike = [key for key in differing(known, other) if key not in _OF_WORLD]
     why += [f"{key} is {other.get(key)!r}, elsewhere {known.get(key)!r}" for key in unlike]
     if why:
@@ -107,7 +108,9 @@ def scaling_text(records: Sequence[Record], form: str, lang: str) -> str:
         return json.dumps(to_jsonable_python(found), indent=1, ensure_ascii=False) + "\n"
     if form not in ("md", "html"):
         raise UsageError(f"no scaling page as {form}", where="--format", remedy="md, html or json")
-    return (to_html if form == "html" else to_markdown)(_page(found, lang))
+    if form == "md":
+        return to_markdown(_page(found, lang))
+    return to_html({one: [_page(found, one)] for one in LANGUAGES}, lang)
 
 
 def _page(found: dict[str, Any], lang: str) -> Page:
@@ -117,17 +120,18 @@ def _page(found: dict[str, Any], lang: str) -> Page:
     names = {"first": worlds[0]["world"], "last": worlds[-1]["world"]}
     share = cells.percent(100 * worlds[-1]["efficiency"][0])
     means = (Paragraph(text(f"scaling.means-{x}", lang, **names)) for x in (kind, "interval"))
+    chart = efficiency.chart(worlds, lang)
     runs = zip((world["world"] for world in worlds), map(", ".join, found["run_ids"]), strict=True)
     trust = text("trust.label", lang) + text("sep.colon", lang) + trust_line(found["trust"], lang)
     shown = (
-        Section(text("section.scaling", lang), 2, "scaling", (Grid(table), *means)),
+        Section(text("section.scaling", lang), 2, "scaling", (chart, Grid(table), *means)),
         Section(text("section.footer", lang), 2, "provenance", (Facts(tuple(runs)),)),
     )
     return Page(
         title=text("scaling.title", lang, case=found["case"], device=found["device"]), lang=lang,
         badge=text(f"scaling.{kind}", lang), tone="good", lead=(), sections=shown,
         verdict=text("scaling.verdict", lang, share=share, **names),
-        trust=trust, trust_tone=TONES[found["trust"].grade],
+        trust=trust, trust_tone=TONES[found["trust"].grade], ident=f"{lang}-",
     )  # fmt: skip
 
 

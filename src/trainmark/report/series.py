@@ -14,7 +14,6 @@ from trainmark.report.document import Block, Code, Grid, Paragraph, Table
 from trainmark.report.listing import sentence, trust_line
 from trainmark.report.terminal import Screen, show
 from trainmark.results.entries import exit_code as code_of
-from trainmark.results.readings import value_of
 from trainmark.results.trust import trust_of
 
 if TYPE_CHECKING:
@@ -176,7 +175,7 @@ def _values(outcome: Outcome, name: str) -> list[float]:
     """Return a figure, or the quality, of an entry's launches; none unless all of them passed."""
     if outcome.state not in ("passed", "kept"):
         return []
-    found = [x.quality.value if name == _QUALITY else value_of(x, name) for x in outcome.records]
+    found = [x.quality.value if name == _QUALITY else x.figure(name) for x in outcome.records]
     return [value for value in found if value is not None]
 
 

@@ -1,23 +1,22 @@
 """Figures over several launches of the same work.
 
-Owns what "the same work" is and which launches count: only those that passed. The others
-are counted and named, never averaged in.
+Owns which launches count: only those that passed. The others are counted and named, never
+averaged in.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trainmark.errors import RecordError
 from trainmark.measure import figures as figures_of
 from trainmark.measure.stats import Launches, over_launches
 from trainmark.report import cells
 from trainmark.report.document import Table
-from trainmark.report.tables import short_device
 from trainmark.report.texts import text
-from trainmark.results.readings import differing, planned_work, value_of
 from trainmark.results.trust import of_repeats
+from trainmark.results.work import differing, each_once, work
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,44 +56,12 @@ class RepeatSummary:
         return all(found.is_range for found in self.figures.values())
 
 
-def _products(record: Record) -> str:
-    """Return each product once, as the ranks saw it; as planned where not all of them told."""
-    entries = record.environment.get("devices") or []
-    seen = [entry["name"] for entry in entries if entry and entry.get("name")]
-    names = seen if len(seen) == record.plan.world_size else record.plan.device.product_names
-    return cells.clean(", ".join(sorted(set(names)))) or short_device(record)
-
-
-def work(record: Record) -> dict[str, Any]:
-    """Return what must be equal for two launches to be of the same work, by name.
-
-    As planned, but for the devices and the program that were really there.
-    """
-    return planned_work(record.plan) | {
-        "device_products": _products(record),
-        "suite_version": ".".join(record.suite.version.split(".")[:2]),
-    }
-
-
-def groups(records: Sequence[Record]) -> list[list[Record]]:
-    """Return the records of the same work together, in order of first appearance."""
-    found: list[tuple[dict[str, Any], list[Record]]] = []
-    for record in records:
-        key = work(record)
-        for known, members in found:
-            if known == key:
-                members.append(record)
-                break
-        else:
-            found.append((key, [record]))
-    return [members for _, members in found]
-
-
 def summary(records: Sequence[Record]) -> RepeatSummary:
     """Return median, 95% interval and CV of every figure over ``records``.
 
     Raises:
-        RecordError: no record, a run given twice, or work that differs, naming what.
+        RecordError: no record, or work that differs, naming what.
+        UsageError: a run given twice.
     """
     if not records:
         raise RecordError("no record to sum up", remedy="name one run or more")
@@ -109,16 +76,13 @@ def summary(records: Sequence[Record]) -> RepeatSummary:
                 where=record.run_id,
                 rule="repeats are launches of the same work",
             )
-    ids = [record.run_id for record in records]
-    twice = next((name for name in ids if ids.count(name) > 1), None)
-    if twice is not None:
-        raise RecordError("the same run is given twice", where=twice, remedy="name it once")
+    each_once(record.run_id for record in records)
     passed = [record for record in records if record.passed]
     figures, units = {}, {}
     for name, spec in figures_of.specs(records[0].plan.about.page).items():
         if spec.detail:
             continue
-        values = [value for record in passed if (value := value_of(record, name)) is not None]
+        values = [value for record in passed if (value := record.figure(name)) is not None]
         if values:
             figures[name] = over_launches(values)
             units[name] = passed[0].figures[name].unit

@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 from trainmark.errors import RecordError
 from trainmark.planning.overrides import fix_hp_text
+from trainmark.planning.plan import SIMULATED
 from trainmark.report import cells
 from trainmark.report.document import Table
+from trainmark.report.listing import shared
 from trainmark.report.texts import text
-from trainmark.results.readings import value_of
+from trainmark.results.messages import render
+from trainmark.spec import message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -49,11 +52,11 @@ def shortened_rows(rows: Sequence[tuple[str, ...]], lang: str) -> tuple[tuple[st
 
 
 def _rate(name: str) -> Callable[[Record], str]:
-    return lambda record: cells.number(value_of(record, name))
+    return lambda record: cells.number(record.figure(name))
 
 
 def _loss_cell(record: Record) -> str:
-    loss = value_of(record, "loss")
+    loss = record.figure("loss")
     return cells.NOTHING if loss is None else f"{loss:.3f}"
 
 
@@ -67,14 +70,14 @@ def precision_label(record: Record) -> str:
 COLUMNS: dict[str, Callable[[Record], str]] = {
     "precision": precision_label,
     "fix_hp": lambda record: fix_hp_text(record.fix_hp),
-    "e2e_time": lambda record: cells.seconds(value_of(record, "e2e_time")),
+    "e2e_time": lambda record: cells.seconds(record.figure("e2e_time")),
     "p_whole": _rate("p_whole"),
     "p_train": _rate("p_train"),
     "p_core": _rate("p_core"),
     "token/p/s": _rate("token/p/s"),
     "loss": _loss_cell,
-    "mem": lambda record: cells.memory(value_of(record, "mem"), value_of(record, "mem_total")),
-    "MFU": lambda record: cells.percent(value_of(record, "MFU")),
+    "mem": lambda record: cells.memory(record.figure("mem"), record.figure("mem_total")),
+    "MFU": lambda record: cells.percent(record.figure("MFU")),
     QUALITY: lambda record: cells.quality_and_target(record.quality.value, record.quality.target),
 }
 
@@ -112,10 +115,10 @@ def has_cards(record: Record) -> bool:
 
 
 def definition(spec: FigureSpec, records: Sequence[Record], lang: str) -> str:
-    """Return what a figure means on the kind of device that ran."""
-    if spec.on_host is not None and not any(has_cards(record) for record in records):
-        return spec.on_host.in_language(lang)
-    return spec.definition.in_language(lang)
+    """Return what a figure means on the kind of device that ran, or on each kind."""
+    on_host = spec.on_host or spec.definition
+    means = [spec.definition if has_cards(record) else on_host for record in records]
+    return shared([meaning.in_language(lang) for meaning in means])
 
 
 def configuration(device: str, *, nnodes: int, nproc: int, lang: str, cards: bool = True) -> str:
@@ -144,11 +147,11 @@ def device_configuration(record: Record, *, lang: str) -> str:
 
 
 def record_configuration(record: Record, *, lang: str) -> str:
-    """Return the configuration of a record; one that did not pass says so."""
-    name = device_configuration(record, lang=lang)
-    if record.passed:
-        return name
-    return f"{name} [{text(f'status.{record.status}', lang)}]"
+    """Return the configuration of a record; says so if it is simulated or did not pass."""
+    marks = [] if record.passed else [text(f"status.{record.status}", lang)]
+    if SIMULATED in record.labels:
+        marks.append(render(message("trust_simulated_device"), lang))
+    return " ".join((device_configuration(record, lang=lang), *(f"[{mark}]" for mark in marks)))
 
 
 def quality_header(references: References, *, metric: str) -> str:

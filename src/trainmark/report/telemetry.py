@@ -12,7 +12,7 @@ from trainmark.report.texts import text
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trainmark.measure.telemetry import IntervalName, Use
+    from trainmark.measure.telemetry.summary import IntervalName, Use
     from trainmark.results.record import Record
 
 _COLUMNS = (

@@ -26,7 +26,7 @@ from trainmark.planning.overrides import fix_hp_text
 from trainmark.report import cells, telemetry
 from trainmark.report.conditions import cause_text, hang_table, label_text, remedy, verdict
 from trainmark.report.declared import table as table_of
-from trainmark.report.document import Block, Code, Grid, Paragraph, Picture, Table, Tone
+from trainmark.report.document import Bars, Block, Code, Grid, Paragraph, Table, Tone
 from trainmark.report.environment import nodes_line
 from trainmark.report.listing import sentence, tone_of, trust_paragraph
 from trainmark.report.summary import remarks, summary, summary_table
@@ -150,14 +150,14 @@ def _without_head(columns: Sequence[Sequence[str]]) -> RichTable:
 
 
 def show(blocks: Sequence[Block], screen: Screen) -> str:
-    """Return a document's blocks as text: paragraphs are lines, tables and pictures stand apart.
+    """Return a document's blocks as text: paragraphs are lines, tables and bars stand apart.
 
     No line is wider than the screen, but for those of code: a path cannot be folded without harm.
     """
     console = screen.console()
     stood_apart = False
     for place, block in enumerate(blocks):
-        stands_apart = isinstance(block, Grid | Picture)
+        stands_apart = isinstance(block, Grid | Bars)
         if place and (stands_apart or stood_apart):
             console.print()
         stood_apart = stands_apart
@@ -166,7 +166,7 @@ def show(blocks: Sequence[Block], screen: Screen) -> str:
                 console.print(Text(cells.clean(words), style=_STYLES[tone]))
             case Grid(table=table):
                 console.print(rich_table(table, screen))
-            case Picture(text=str(words)):
+            case Bars(text=words):
                 console.print(Text(words), no_wrap=True, crop=False)
             case Code(text=words):
                 line = Text(cells.clean(words))
@@ -212,7 +212,7 @@ def run_table(
         _further(record, lang),
         *(Grid(found) for found in told),
         *telemetry.blocks(record, lang),
-        Picture("", waterfall),
+        Bars(waterfall),
         *_tail(record, lang),
     ]
     if run_dir is not None:

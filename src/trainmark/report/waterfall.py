@@ -1,4 +1,4 @@
-"""The spans of a record as bars: lines of text for a terminal, SVG for a page.
+"""The spans of a record as bars, and these as lines of text.
 
 A record keeps the sum of each span, not every occurrence. Bars are therefore stacked in
 the order of the run, and evaluations between training steps show as one bar after them.
@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from trainmark.report import svg
 from trainmark.report.cells import spent
 from trainmark.report.texts import has, text
 
@@ -21,10 +20,6 @@ if TYPE_CHECKING:
 STEPPED = ("compile", "warmup", "train")
 REST = "other"
 _EIGHTHS = " ▏▎▍▌▋▊▉"
-_SET_UP = ("launch", "init", "preflight", "data_build", "model_build")
-_ROW_PX = 22
-_LABEL_PX = 200
-_VALUE_PX = 148
 _GLOSS_COLUMNS = 17
 _GLOSSED_COLUMNS = 76  # narrower than this, bars need the room more than words do
 
@@ -70,7 +65,7 @@ def parts(spans: Spans) -> list[Bar]:
     return [bar for bar in found if bar.shown]
 
 
-def _gloss(name: str, lang: str, *, part: bool = False) -> str:
+def gloss(name: str, lang: str, *, part: bool = False) -> str:
     """Return a span's name in words; nothing where there are none."""
     if part and name == REST:
         return text("spans.edges", lang)
@@ -110,7 +105,7 @@ def text_waterfall(
     def line(bar: Bar, *, part: bool) -> str:
         name = f"{'  ' if part else ''}{bar.name:<{longest - 2 * part}}"
         if glossed:
-            name += f"{_gloss(bar.name, lang, part=part):<{_GLOSS_COLUMNS}}"
+            name += f"{gloss(bar.name, lang, part=part):<{_GLOSS_COLUMNS}}"
         start = "" if part else spent(bar.start_ns)
         head = f"{name} {start:>8} {spent(bar.spent_ns):>8} s {100 * bar.share:>5.1f}% "
         room = max(width - len(head), 1)
@@ -121,60 +116,3 @@ def text_waterfall(
         lines.append(text("spans.of", lang))
         lines += [line(bar, part=True) for bar in taken_apart]
     return "\n".join(line[:width].rstrip() for line in lines)
-
-
-def _bar_class(name: str, *, part: bool) -> str:
-    if part:
-        return {"data_wait": "wait", "compute": "work"}.get(name, "rest")
-    if name in STEPPED:
-        return "work"
-    if name in _SET_UP:
-        return "setup"
-    return "eval" if name == "evaluate" else "rest"
-
-
-def _svg_row(bar: Bar, *, row: int, wall_ns: int, part: bool, lang: str) -> list[str]:
-    """Return a bar on its track with name, seconds and share."""
-    room = svg.WIDTH - _LABEL_PX - _VALUE_PX
-    y = row * _ROW_PX
-    x = _LABEL_PX + room * min(max(bar.start_ns / wall_ns, 0), 1)
-    length = room * max(bar.spent_ns, 0) / wall_ns
-    length = min(max(length, 1.5 if bar.spent_ns > 0 else 0), svg.WIDTH - _VALUE_PX - x + 1.5)
-    gloss = _gloss(bar.name, lang, part=part)
-    label = f"{bar.name} {gloss}" if gloss and gloss != bar.name else bar.name
-    height, lift = (8, 7) if part else (14, 4)
-    return [
-        svg.label(label, x=14 * part, y=y + 15, classes="sub" if part else ""),
-        svg.rect(x=_LABEL_PX, y=y + lift, width=room, height=height, classes="track"),
-        svg.rect(
-            x=x, y=y + lift, width=length, height=height, classes=_bar_class(bar.name, part=part)
-        ),
-        svg.label(
-            f"{spent(bar.spent_ns)} s", x=svg.WIDTH - 58, y=y + 15, anchor="end", classes="num"
-        ),
-        svg.label(
-            f"{100 * bar.share:.1f}%", x=svg.WIDTH, y=y + 15, anchor="end", classes="num sub"
-        ),
-    ]
-
-
-def svg_waterfall(record: Record, *, lang: str = "en", ident: str = "spans") -> str:
-    """Return the bars as inline SVG; colours come from the page's style sheet."""
-    found, taken_apart = bars(record.spans), parts(record.spans)
-    wall_ns = max(record.spans.wall_ns or 0, 1)
-    drawn, rows = [], len(found)
-    for row, bar in enumerate(found):
-        drawn += _svg_row(bar, row=row, wall_ns=wall_ns, part=False, lang=lang)
-    if taken_apart:
-        heading = text("spans.parts", lang)
-        drawn.append(svg.label(heading, x=0, y=(rows + 1) * _ROW_PX - 7, classes="sub"))
-        for row, bar in enumerate(taken_apart, start=rows + 1):
-            drawn += _svg_row(bar, row=row, wall_ns=wall_ns, part=True, lang=lang)
-        rows += 1 + len(taken_apart)
-    return svg.picture(
-        drawn,
-        height=_ROW_PX * rows,
-        title=text("section.spans", lang),
-        description=text("spans.alt", lang),
-        ident=ident,
-    )

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, cast
 from trainmark import __version__, cases
 from trainmark.errors import RecordError
 from trainmark.measure import figures as figures_of
-from trainmark.measure import telemetry as telemetry_of
 from trainmark.measure.stats import STEADY_DRIFT, drift
+from trainmark.measure.telemetry import summary as telemetry_of
 from trainmark.measure.timeline import RunTimeline, read_run
 from trainmark.planning.plan import PLAN_FILE, Plan
 from trainmark.results import cause, checks, findings

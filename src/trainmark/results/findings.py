@@ -22,7 +22,7 @@ from trainmark.spec import Message, message
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from trainmark.measure.telemetry import Telemetry
+    from trainmark.measure.telemetry.summary import Telemetry
     from trainmark.measure.timeline import RunTimeline
     from trainmark.planning.plan import Plan
     from trainmark.results.record import FigureEntry, Quality, Steps

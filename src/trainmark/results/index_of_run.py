@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from trainmark.data.json_documents import written_whole
 from trainmark.measure.events import rank_file
 from trainmark.results.index_record import IndexRecord, fail_flag, file_name, model_name, rounded
-from trainmark.results.readings import value_of
 from trainmark.results.trust import refuted
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ def index_records(record: Record) -> list[IndexRecord]:
     )
     speed, memory = record.figures["final_result"], record.figures["mem"]
     results = (
-        (_SPEED, speed.value, speed.unit, value_of(record, "final_loss")),
+        (_SPEED, speed.value, speed.unit, record.figure("final_loss")),
         (_MEMORY, None if memory.value is None else memory.value / _BYTES_PER_MIB, "MiB", None),
     )
     valid = record.passed and not refuted(record.trust)

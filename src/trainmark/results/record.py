@@ -6,6 +6,7 @@ A record is immutable once written and written atomically; ``building`` computes
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from annotated_types import Ge, Le
@@ -20,7 +21,7 @@ from trainmark.data import json_documents
 from trainmark.data.json_documents import Frozen
 from trainmark.errors import RecordError
 from trainmark.measure.shapes import DeviceFacts, JobFacts, Machine, RankPlacement, StackGroup
-from trainmark.measure.telemetry import Telemetry  # noqa: TC001 - pydantic reads it at run time
+from trainmark.measure.telemetry.summary import Telemetry  # noqa: TC001 - pydantic reads it at run time
 from trainmark.planning.plan import Plan  # noqa: TC001 - pydantic reads it at run time
 from trainmark.results.compilation import Compilation  # noqa: TC001 - likewise
 from trainmark.spec import Message  # noqa: TC001 - likewise
@@ -250,8 +251,9 @@ class Record(Frozen):
         return self.status == "passed"
 
     def figure(self, name: str) -> float | None:
-        """Return a figure's value."""
-        return self.figures[name].value
+        """Return a figure's value; None where it is not known, or the record does not have it."""
+        entry = self.figures.get(name)
+        return None if entry is None else entry.value
 
 
 def schema() -> dict[str, Any]:
@@ -269,11 +271,15 @@ def write(record: Record, run_dir: Path) -> Path:
     path = run_dir / RECORD_FILE
     if path.exists():
         raise RecordError("the record exists already", where=str(path), rule="records never change")
-    # A line for each top-level key: greppable, and small with many steps.
-    lines = [b'"%s": %s' % (name.encode(), to_json(value)) for name, value in record]
     with json_documents.written_whole(path) as file:
-        file.write(b"{\n" + b",\n".join(lines) + b"\n}\n")
+        file.write(content(record))
     return path
+
+
+def content(record: Record) -> bytes:
+    """Return what ``record.json`` has: a line a top-level key, greppable and small."""
+    lines = [b'"%s": %s' % (name.encode(), to_json(value)) for name, value in record]
+    return b"{\n" + b",\n".join(lines) + b"\n}\n"
 
 
 def read(path: Path) -> Record:
@@ -284,17 +290,22 @@ def read(path: Path) -> Record:
     """
     file = path / RECORD_FILE if path.is_dir() else path
     try:
-        content = json_documents.read_bytes(file)
+        text = json_documents.read_bytes(file)
     except (OSError, ValueError) as error:
         raise RecordError(
             f"no record there: {getattr(error, 'strerror', None) or error}",
             where=str(file),
             remedy="name a run directory or its record.json",
         ) from None
+    with suppress(ValueError):  # said below
+        found = Record.model_validate_json(text, strict=True)
+        # As it is written: every key is once in it, and every number within bounds.
+        if content(found) == text and not json_documents.long_numbers(text):
+            return found
     writer = None
     try:
-        writer = _writer(json_documents.parse(content))
-        return Record.model_validate_json(content, strict=True)
+        writer = _writer(json_documents.parse(text))
+        return Record.model_validate_json(text, strict=True)
     except ValueError as error:
         raise _unreadable(file, error, writer) from None
 

@@ -10,7 +10,7 @@ from trainmark.spec import message
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trainmark.measure.telemetry import Telemetry
+    from trainmark.measure.telemetry.summary import Telemetry
     from trainmark.spec import Message
 
 _THROTTLED = 0.01  # of the measured time; less is one reading of many

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from trainmark.measure.stats import INTERVAL_MIN_LAUNCHES, over_launches
 from trainmark.planning.plan import SIMULATED
-from trainmark.results.readings import value_of
 from trainmark.results.record import Trust
 from trainmark.spec import Message, message
 
@@ -112,7 +111,7 @@ def of_repeats(records: Sequence[Record]) -> Trust:
     passed = [record for record in records if record.passed]
     reasons = [reason for record in passed or records for reason in record.trust.reasons]
     reasons = [reason for reason in reasons if reason.code != "trust_few_launches"]
-    rates = [rate for record in passed if (rate := value_of(record, "p_train")) is not None]
+    rates = [rate for record in passed if (rate := record.figure("p_train")) is not None]
     cv = over_launches(rates).cv if rates else None
     if cv is not None and cv > MOST_CV:
         reasons.append(message("trust_launch_cv", cv=cv))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainmark import __version__, cases
 from trainmark.errors import RecordError
+from trainmark.planning.plan import Plan
 from trainmark.results import building
 from trainmark.results.evidence import evidence
 from trainmark.spec import Message, message
@@ -29,6 +30,11 @@ _STAND_IN = re.compile(
     r"|~|(?<!\w)\.(?!\w)"
 )
 _LONGEST_SHOWN = 40
+# What computing ends with where a value is none that a run writes.
+UNREADABLE = (
+    RecordError, OSError, ArithmeticError, AssertionError, AttributeError, LookupError, TypeError,
+    ValueError,
+)  # fmt: skip
 
 
 def verify(record: Record, folder: Path) -> list[Message]:
@@ -49,9 +55,14 @@ def verify(record: Record, folder: Path) -> list[Message]:
 def _recomputed(record: Record, folder: Path) -> list[Message]:
     """Return how the record differs from one recomputed from the same evidence."""
     try:
-        anew = building.compute(folder)
-    except RecordError:
-        return [message("evidence_unreadable")]
+        # Ranks without a file count too, so a plan alone could ask for more than fit in memory.
+        planned, ranks = Plan.read(folder).world_size, len(record.ranks)
+        anew = building.compute(folder) if planned == ranks else None
+    except UNREADABLE as error:
+        return [message("evidence_unreadable", error=f"{type(error).__name__}: {error}"[:200])]
+    if anew is None:
+        values = {"recorded": ranks, "recomputed": planned}
+        return [message("evidence_disagrees", field="ranks", fields=1, **values)]
     # Equal parts are not converted to dicts: a million steps would be in memory four times.
     unlike = {
         name

@@ -16,7 +16,7 @@ from trainmark.cases.dlrm_criteo.data import generated as generate
 from trainmark.cases.dlrm_criteo.data.layout import PUBLISHED_RULES, FeatureSpec
 from trainmark.cases.dlrm_criteo.data.spec_file import write_spec
 from trainmark.errors import DataError
-from trainmark.planning import plan
+from trainmark.planning import resolving
 
 REAL = SimpleNamespace(data="real", seed=1)
 CARDINALITIES = (100, 1_000, 50_000)
@@ -230,7 +230,7 @@ def test_the_place_of_the_data_is_not_part_of_its_name(folder, tmp_path):
 )  # fmt: skip
 def test_a_run_on_data_of_other_rules_is_open(folder, rules, rated, extra):
     write_spec(folder.path, CARDINALITIES, num_numerical=3, rules=rules)
-    found = plan.resolve(
+    found = resolving.resolve(
         "dlrm_criteo", recipe_name="tiny", data_dir=folder.path, device_name="cpu", nproc=1,
         generated_root=folder.path,
     )  # fmt: skip

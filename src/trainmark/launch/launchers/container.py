@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmark.errors import EnvironmentFault, UsageError
-from trainmark.launch import containers
 from trainmark.launch.contract import Command, Ending, JobState
 from trainmark.launch.local import RANKS_LOG
-from trainmark.launch.node_command import node_script
-from trainmark.launch.probe import network_faults
+from trainmark.launch.node import containers
+from trainmark.launch.node.command import node_script
+from trainmark.launch.node.probe import network_faults
 
 if TYPE_CHECKING:
     from trainmark.launch.site import Site

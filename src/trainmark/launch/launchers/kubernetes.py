@@ -20,7 +20,7 @@ from trainmark import devices
 from trainmark.errors import EnvironmentFault, RecordError, UsageError
 from trainmark.launch.contract import JOB_FILE, Command, Ending, JobState
 from trainmark.launch.launchers import kubernetes_manifest as manifests
-from trainmark.launch.node_files import names_of, receive
+from trainmark.launch.node.files import names_of, receive
 from trainmark.launch.submission import submit
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from trainmark import devices
-from trainmark.launch.node_command import node_script, run_dir_on_nodes
+from trainmark.launch.node.command import node_script, run_dir_on_nodes
 from trainmark.planning.plan import PLAN_FILE
 
 if TYPE_CHECKING:

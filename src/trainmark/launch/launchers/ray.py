@@ -21,8 +21,8 @@ from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.launch import processes
 from trainmark.launch.contract import JOB_FILE, Command, Ending, JobState, Phase
 from trainmark.launch.launchers.ray_driver import ASKED_FILE, MASTER, PORT, RANK, TOLD
-from trainmark.launch.node_command import node_script, run_dir_on_nodes
-from trainmark.launch.node_files import names_of, receive
+from trainmark.launch.node.command import node_script, run_dir_on_nodes
+from trainmark.launch.node.files import names_of, receive
 from trainmark.launch.run_dir import RESERVE_FILE
 from trainmark.launch.submission import submit
 from trainmark.planning.plan import PLAN_FILE

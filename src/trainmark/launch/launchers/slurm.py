@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmark.errors import EnvironmentFault, RecordError, UsageError
-from trainmark.launch import containers
 from trainmark.launch.contract import JOB_FILE, Command, JobState
-from trainmark.launch.node_command import node_script
+from trainmark.launch.node import containers
+from trainmark.launch.node.command import node_script
 from trainmark.launch.submission import submit
 
 if TYPE_CHECKING:

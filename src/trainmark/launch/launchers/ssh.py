@@ -28,7 +28,7 @@ from trainmark.data import json_documents
 from trainmark.errors import RecordError
 from trainmark.launch.contract import BEAT_S, JOB_FILE, Command, Ending, JobState
 from trainmark.launch.launchers import ssh_hosts
-from trainmark.launch.node_command import node_script, run_dir_on_nodes
+from trainmark.launch.node.command import node_script, run_dir_on_nodes
 from trainmark.launch.stopping import stop_signals_noted
 from trainmark.measure.events import node_file
 from trainmark.planning.plan import PLAN_FILE

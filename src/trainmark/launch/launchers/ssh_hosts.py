@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainmark.data.json_documents import read_bytes
 from trainmark.errors import EnvironmentFault, UsageError
-from trainmark.launch import probe
-from trainmark.launch.node_command import module_script
+from trainmark.launch.node import probe
+from trainmark.launch.node.command import module_script
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

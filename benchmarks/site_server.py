@@ -1,0 +1,128 @@
+"""The server with many records: time of a page over HTTP, alone and with eight readers.
+
+The server is a process of its own, as `trainmark serve` starts it.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.request import urlopen
+
+from benchmarks.harness import Bar, conclude, sized
+from benchmarks.store_queries import RECORDS, matmul_s, write_records
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+ROUNDS, READERS, EACH = sized(11, 2), sized(8, 2), sized(5, 1)
+LIST_S, RUN_S = 0.3, 0.5
+FILTERED = "?case=distilbert_sst2&precision=bf16&q=p_core%3E400&sort=-p_core"
+
+
+def _paths(run_id: str) -> dict[str, tuple[str, float | None]]:
+    """Return what is asked for, and the bar in seconds; None: there is none."""
+    return {
+        "list page": ("/", LIST_S),
+        "list page, filtered and sorted by a figure": (f"/{FILTERED}", LIST_S),
+        "run page": (f"/runs/{run_id}", RUN_S),
+        "case page": ("/cases/distilbert_sst2", None),
+        "`/api/runs`, 50 runs": ("/api/runs", None),
+        "`/health`": ("/health", None),
+    }
+
+
+def _spent_s(address: str) -> float:
+    start = time.perf_counter()
+    with urlopen(address) as answer:
+        answer.read()
+    return time.perf_counter() - start
+
+
+def _quiet_s(address: str) -> list[float]:
+    _spent_s(address)  # the first of a kind loads templates
+    return sorted(_spent_s(address) for _ in range(ROUNDS))
+
+
+def _among_readers_s(address: str) -> list[float]:
+    """Return the times of all requests while several readers ask for the same."""
+    spent: list[float] = []
+
+    def read() -> None:
+        spent.extend([_spent_s(address) for _ in range(EACH)])
+
+    threads = [threading.Thread(target=read) for _ in range(READERS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sorted(spent)
+
+
+def _told(spent_s: Sequence[float]) -> str:
+    high = spent_s[int(0.95 * (len(spent_s) - 1))]
+    return f"{1e3 * statistics.median(spent_s):.0f} (95%: {1e3 * high:.0f})"
+
+
+def main() -> bool:
+    from trainmark.store.database import Database
+    from trainmark.store.index import Index
+
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place) / "runs"
+        folder.mkdir()
+        write_records(folder, RECORDS)
+        one = sorted(folder.iterdir())[RECORDS // 2].name
+        Index(Database(str(folder))).refresh()
+        print("  indexed", file=sys.stderr, flush=True)
+        words = ["serve", "--store", str(folder), "--port", "0", "--rate", "0", "--quiet"]
+        start = time.perf_counter()
+        server = subprocess.Popen(
+            [sys.executable, "-m", "trainmark", *words], stdout=subprocess.PIPE, text=True
+        )
+        assert server.stdout is not None
+        try:
+            address = server.stdout.readline().strip().rstrip("/")
+            started_s = time.perf_counter() - start
+            square_s = matmul_s()
+            quiet = {name: _quiet_s(address + path) for name, (path, _) in _paths(one).items()}
+            busy = {
+                name: _among_readers_s(address + path)
+                for name, (path, most_s) in _paths(one).items()
+                if most_s
+            }
+        finally:
+            server.terminate()
+            code = server.wait()
+    assert code == 0, f"the server ended with {code}"
+    bars = []
+    for name, (_, most_s) in _paths(one).items():
+        middle_s = statistics.median(quiet[name])
+        bar = f"under {1e3 * most_s:g}" if most_s else ""
+        bars.append(
+            Bar(f"{name}, ms", _told(quiet[name]), bar, middle_s < most_s if most_s else None)
+        )
+    bars += [
+        Bar(f"{name}, with {READERS} readers, ms", _told(busy[name]), "", None) for name in busy
+    ]
+    bars.append(Bar("start of the server, s", f"{started_s:.1f}", "", None))
+    slowest_s = max(map(statistics.median, quiet.values()))
+    details = (
+        f"{RECORDS:,} records on {len(os.sched_getaffinity(0))} cores with a load of "
+        f"{os.getloadavg()[0]:.1f}. Medians of {ROUNDS} requests, of {READERS * EACH} with "
+        f"readers, from the first byte sent to the last received. A matmul of 1024 x 1024 in fp32 "
+        f"took {1e3 * square_s:.1f} ms, the slowest page alone {slowest_s / square_s:.1f} times "
+        "as long."
+    )
+    return conclude("site_server", "The server with many records", bars, details)
+
+
+if __name__ == "__main__":
+    sys.exit(not main())

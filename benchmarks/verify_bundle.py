@@ -1,0 +1,106 @@
+"""Packing and verification of a bundle with a million step rows, and of eight times as many."""
+
+from __future__ import annotations
+
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.harness import Bar, conclude, sized
+from benchmarks.million_steps import write_run
+
+STEPS, RUNS = sized((1_000_000, 3), (1_000, 1))
+RANKS = (1, 8)
+SECONDS = 10.0
+
+
+def packed(run_dir: Path, path: Path) -> None:
+    """Record and pack a run; print seconds as JSON."""
+    from trainmark import bundle
+    from trainmark.results import building, evidence, record
+
+    evidence.redact(run_dir)
+    record.write(building.build(run_dir), run_dir)
+    start = time.perf_counter()
+    bundle.pack([[run_dir]], path)
+    print(json.dumps({"pack_s": time.perf_counter() - start}))
+
+
+def verified(path: Path) -> None:
+    """Verify a bundle as ``trainmark verify`` does; print seconds and megabytes as JSON."""
+    start = time.perf_counter()
+    from trainmark import bundle
+
+    found = bundle.verify(path)
+    spent = time.perf_counter() - start
+    assert found.exit_code == 0
+    states = {check.name: check.state for check in found.checks}
+    assert states["archive"] == states["record"] == states["pages"] == "held"
+    (check,) = [check for check in found.checks if check.name == "record"]
+    assert check.said[0].args["steps"] == STEPS
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    print(
+        json.dumps(
+            {
+                "verify_s": spent,
+                "processor_s": sum(one.ru_utime + one.ru_stime for one in used),
+                "peak_mb": used[0].ru_maxrss / 1024,
+            }
+        )
+    )
+
+
+def _call(*words: object) -> dict[str, float]:
+    command = [sys.executable, "-m", "benchmarks.verify_bundle", *map(str, words)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    print(f"  {done.stdout.strip()}", file=sys.stderr, flush=True)
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
+
+
+def main() -> bool:
+    bars, details = [], []
+    for ranks in RANKS:
+        judged = ranks == 1
+        with tempfile.TemporaryDirectory() as place:
+            run_dir, path = Path(place) / "run", Path(place) / "run.trainmark.zip"
+            write_run(run_dir, Path(place) / "cache", ranks)
+            size = sum(file.stat().st_size for file in run_dir.iterdir())
+            pack_s = _call("pack", run_dir, path)["pack_s"]
+            runs = [_call("verify", path) for _ in range(RUNS)]
+            times = sorted(run["verify_s"] for run in runs)
+            processor_s = statistics.median(run["processor_s"] for run in runs)
+            peak = max(run["peak_mb"] for run in runs)
+            packed_bytes = path.stat().st_size
+        median = statistics.median(times)
+        what = f"{STEPS:,} steps of {ranks} rank{'s' if ranks > 1 else ''}"
+        bars += [
+            Bar(f"{what}: verify, s", f"{median:.1f} ({times[0]:.1f} to {times[-1]:.1f})",
+                f"under {SECONDS:g}" if judged else "", median < SECONDS if judged else None),
+            Bar("the same, peak memory, MB", f"{peak:.0f}", "", None),
+        ]  # fmt: skip
+        details.append(
+            f"{what}: {size / 1e6:.0f} MB of events in a bundle of {packed_bytes / 1e6:.1f} MB; "
+            f"verified in {processor_s:.1f} s of processor time; packed, which verifies the run "
+            f"first and the archive at the end, in {pack_s:.1f} s."
+        )
+    details.append(
+        "A step row is one step of one rank, in its events; the record has a row a step. "
+        "Verified are the archive, the record, recomputed from the events, and the pages."
+    )
+    title = "A bundle with a million step rows"
+    return conclude("verify_bundle", title, bars, "\n\n".join(details))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["pack"]:
+        packed(Path(sys.argv[2]), Path(sys.argv[3]))
+    elif sys.argv[1:2] == ["verify"]:
+        verified(Path(sys.argv[2]))
+    else:
+        sys.exit(not main())

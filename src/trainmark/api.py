@@ -1,0 +1,367 @@
+"""Trainmark from Python: run, load, compare and look at results; the verbs call these functions.
+
+Owns the arguments and what is returned. Errors are the tree of ``trainmark.errors``; a launch that
+started and failed leaves and returns its record like any other.
+"""
+
+from __future__ import annotations
+
+import warnings
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainmark import devices
+from trainmark.audit import audit
+from trainmark.audit.subject import of_record, of_row
+from trainmark.bundle import pack, verify
+from trainmark.comparison import compare as compare_results
+from trainmark.comparison.comparing import THRESHOLD
+from trainmark.data.generated import default_root
+from trainmark.errors import EnvironmentFault, UsageError
+from trainmark.importers.references import published
+from trainmark.launch import series
+from trainmark.launch.launchers.names import CONTAINER, LOCAL
+from trainmark.launch.progress import end_line
+from trainmark.launch.repeats import launch_shown, launches
+from trainmark.launch.run_dir import refuse_used
+from trainmark.launch.site import read_site
+from trainmark.launch.stopping import stop_signals_noted
+from trainmark.planning.plan_file import is_plan_file, read_plan_file
+from trainmark.planning.resolving import PASSED_OVER, resolve
+from trainmark.report.exports import tables
+from trainmark.report.files import write_missing, write_pages, write_repeats
+from trainmark.report.page import html_page, markdown_page
+from trainmark.report.summary import summary
+from trainmark.results.compliance import check as check_rules
+from trainmark.results.record import RECORD_FILE, Record, write
+from trainmark.selection.words import select
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from typing import Literal
+
+    import pandas as pd
+    import pyarrow as pa
+
+    from trainmark.audit.finding import Finding
+    from trainmark.comparison import Comparison
+    from trainmark.launch.series import CheckedEntry
+    from trainmark.launch.site import Site
+    from trainmark.launch.stopping import StopRequest
+    from trainmark.planning.plan import Plan
+    from trainmark.planning.plan_file import PlanFile
+    from trainmark.report.summary import RepeatSummary
+    from trainmark.results.entries import Outcome
+    from trainmark.results.rows import Row
+    from trainmark.selection.words import Selection
+
+    Compared = Sequence[Record | Row] | Sequence[str | Path] | str | Path
+    Said = Callable[[object], None]
+
+__all__ = [
+    "Records", "audit_results", "check_rules", "compare", "frame", "load", "pack", "run", "table",
+    "verify",
+]  # fmt: skip
+
+
+class Records(list[Record]):
+    """Records, one a launch.
+
+    Args:
+        places: the run directory or file of each.
+    """
+
+    def __init__(self, records: Iterable[Record] = (), places: Iterable[Path | str] = ()) -> None:
+        super().__init__(records)
+        self.places = [Path(place) for place in places]
+
+    def summary(self) -> RepeatSummary:
+        """Return median, 95% interval and CV of every figure over launches of the same work.
+
+        Raises:
+            RecordError: no record, or work that differs.
+        """
+        return summary(self)
+
+    def page(self, lang: Literal["en", "zh"] = "en", *, html: bool = False) -> str:
+        """Return the result page as Markdown, or as HTML: a file in both languages."""
+        if not html:
+            return markdown_page(self, lang)
+        folders = [place if place.is_dir() else None for place in self.places]
+        return html_page(self, lang, folders=folders)
+
+    def frame(self, *, steps: bool = False) -> pd.DataFrame:
+        """Return the records as a data frame; see ``trainmark.frame``."""
+        return frame(self, steps=steps)
+
+
+def planned(
+    case: str, *, overrides: Mapping[str, str], said: Said, launcher: str | None = None,
+    site: Path | None = None, hosts: Path | None = None, **asked: Any,
+) -> tuple[Plan, Site]:  # fmt: skip
+    """Check everything and return the plan of a run, with the settings of its launcher's site.
+
+    Args:
+        said: called with each remark, for example which device cannot be used.
+        asked: further arguments of ``planning.resolving.resolve``.
+
+    Raises:
+        UsageError, DataError, EnvironmentFault: before anything starts.
+    """
+    device = asked.get("device_name")
+    for fault in () if device else devices.load_all()[1]:  # the first that works is taken
+        said(fault)
+    settings = read_site(site).with_hosts(hosts)
+    if hosts is not None and (launcher or settings.launcher) != "ssh":
+        raise UsageError(
+            "only the launcher ssh reads it", where="--hosts", remedy="add --launcher ssh"
+        )
+    plan = resolve(
+        case, overrides=overrides, elsewhere=settings.elsewhere(launcher),
+        generated_root=default_root(), **asked,
+    )  # fmt: skip
+    if PASSED_OVER in plan.labels:
+        for remark in (*devices.unusable(), f"runs on {plan.device.vendor} instead"):
+            said(remark)
+    elsewhere = plan.launcher not in (LOCAL, CONTAINER)
+    if elsewhere and plan.device.vendor == "cpu" and not (device or settings.device or ":" in case):
+        # A login node has no accelerator, the nodes that it submits to most often have.
+        said(
+            "the nodes' processors train: neither --device nor the site file\n"
+            "  (`device`) names what the nodes have, and here is no accelerator"
+        )
+    return plan, settings
+
+
+def launched(plan: Plan, site: Site, request: StopRequest, *, quiet: bool, said: Said) -> Records:
+    """Launch as often as the plan says and write the pages; return the records.
+
+    A failed launch does not stop the others. They are fewer than the plan says where ``request``
+    came to hold a signal.
+    """
+    if plan.repeat_count > 1:
+        refuse_used(Path(plan.run_dir))
+    records = Records()
+    for single in launches(plan):
+        if request.signal_name is None:
+            records.append(launch_one(single, site, plan.case, request, quiet=quiet, said=said))
+            records.places.append(Path(single.run_dir))
+    for record, folder in zip(records, records.places, strict=True):
+        if not (folder / RECORD_FILE).exists():  # deleted while later launches ran
+            folder.mkdir(parents=True, exist_ok=True)
+            write(record, folder)
+            write_pages([record], folder, against=[*published([plan.case])])
+            said(f"{folder}: was deleted; record and pages are back, events are not")
+    if plan.repeat_count > 1 and records:
+        beside = [*published([plan.case])]
+        write_repeats(records, Path(plan.run_dir), launches=records.places, against=beside)
+    return records
+
+
+def launch_one(
+    single: Plan, site: Site, label: str, request: StopRequest, *, quiet: bool, said: Said
+) -> Record:
+    """Do one launch and write its pages."""
+    here = single.node_processes == 0
+    for one in devices.occupants(single.device.vendor, single.nproc) if here else ():
+        if one.computes:
+            said(f"{one.said()}: figures of this run must not be quoted")
+    record = launch_shown(single, request, site=site, label=label, quiet=quiet)
+    write_pages([record], Path(single.run_dir), against=[*published([single.case])])
+    return record
+
+
+def planned_entries(
+    path: Path, *, refused: Mapping[str, object], said: Said, engines: bool = True, **choices: Any
+) -> tuple[PlanFile, list[CheckedEntry]]:
+    """Check every entry of a plan file; return the file, and what is to be done of each.
+
+    Args:
+        refused: options that each entry says for itself, with what was given for them.
+        said: called with each device that cannot be used.
+        engines: whether launchers look for what would stop the runs at their site.
+        choices: of ``launch.series.Choices``.
+
+    Raises:
+        UsageError, DataError, EnvironmentFault: before anything starts.
+    """
+    if given := [name for name, value in refused.items() if value]:
+        raise UsageError(
+            f"{given[0]} does not go with a plan file",
+            where=str(path),
+            rule="each run in the file says it for itself; for all of them there are --data, "
+            "--device, --launcher, --site, --hosts, --out, --timeout, --seed and --sample-every",
+            remedy="write it under the runs it is meant for; docs/plans.md has the keys",
+        )
+    for fault in () if choices.get("device") else devices.load_all()[1]:
+        said(fault)
+    file, asked = read_plan_file(path), series.Choices(**choices)
+    return file, series.check(file, asked, engines=engines, generated_root=default_root())
+
+
+def run_entries(
+    entries: Sequence[CheckedEntry], order: str, *, quiet: bool, said: Said, deliver: bool = False
+) -> tuple[list[Outcome], str | None]:
+    """Do what is left of the entries and write their pages; return how they ended.
+
+    The second is the signal that stopped them; None: none did.
+    """
+    with stop_signals_noted(deliver=deliver) as request:
+        outcomes = series.run(
+            entries, request, order=order, said=(lambda _: None) if quiet else end_line,
+            launch=partial(launch_one, request=request, quiet=quiet, said=said),
+        )  # fmt: skip
+        for outcome in outcomes:
+            cases = [record.plan.case for record in outcome.records]
+            write_missing(outcome, against=[*published(cases)])
+    return outcomes, request.signal_name
+
+
+def run(
+    case: str, overrides: Mapping[str, str | float | bool | None] | None = None, *,
+    recipe: str | None = None, data: Path | str | None = None, device: str | None = None,
+    nproc: int | None = None, nnodes: int | None = None, repeat: int | None = None,
+    launcher: str | None = None, site: Path | str | None = None, hosts: Path | str | None = None,
+    out: Path | str | None = None, seed: int | None = None, timeout_s: float | None = None,
+    sample_every_s: float | None = None, peak_tflops: float | None = None, quiet: bool = True,
+) -> Records:  # fmt: skip
+    """Run a case, or what is left of a plan file, and return the record of each launch.
+
+    The ranks are processes of their own, so that a script needs no ``__main__`` guard. A signal
+    to stop (Ctrl-C) ends the ranks; when the record is written, the signal is delivered again,
+    which after Ctrl-C raises KeyboardInterrupt.
+
+    Args:
+        case: a case's name, alias or key, or a plan file.
+        overrides: recipe fields to change, as ``{"bs": 96, "precision": "bf16"}``.
+        data: folder with real data; None: what the recipe generates.
+        nproc: ranks on each machine.
+        repeat: launches, one after another.
+        site: file with the settings of launchers; ``hosts``: of ssh.
+        out: folder of the run; None: a new one under ``./runs``.
+        quiet: show no progress on standard error.
+
+    Raises:
+        UsageError, DataError, EnvironmentFault: before anything starts.
+    """
+    given = {"data_dir": data, "site": site, "hosts": hosts, "run_dir": out}
+    paths: dict[str, Any] = {name: path and Path(path) for name, path in given.items()}
+    if is_plan_file(case):
+        refused = {"overrides": overrides, "recipe": recipe, "nproc": nproc, "nnodes": nnodes,
+                   "repeat": repeat, "peak_tflops": peak_tflops}  # fmt: skip
+        file, entries = planned_entries(
+            Path(case), refused=refused, said=_warn, device=device, launcher=launcher, seed=seed,
+            timeout_s=timeout_s, sample_every_s=sample_every_s, data=paths["data_dir"],
+            site=paths["site"], hosts=paths["hosts"], out=paths["run_dir"],
+        )  # fmt: skip
+        outcomes, _ = run_entries(entries, file.order, quiet=quiet, said=_warn, deliver=True)
+        for one in outcomes:
+            if one.state in ("skipped", "left"):
+                _warn(f"{one.name}: {one.reason}")
+        ended = [pair for one in outcomes for pair in zip(one.records, one.folders, strict=True)]
+        return Records([record for record, _ in ended], [folder for _, folder in ended])
+    plan, settings = planned(
+        case, overrides={name: str(value) for name, value in (overrides or {}).items()},
+        said=_warn, launcher=launcher, recipe_name=recipe, device_name=device, nnodes=nnodes,
+        nproc=nproc, repeat_count=repeat, timeout_s=timeout_s, seed=seed,
+        sample_every_s=sample_every_s, peak_tflops=peak_tflops, **paths,
+    )  # fmt: skip
+    with stop_signals_noted(deliver=True) as request:
+        return launched(plan, settings, request, quiet=quiet, said=_warn)
+
+
+def _warn(remark: object) -> None:
+    warnings.warn(str(remark), stacklevel=3)
+
+
+def load(*words: str | Path, verify: bool = True) -> Records:
+    """Return the records that ``words`` name; without any, of the newest run under ``./runs``.
+
+    Args:
+        words: run directories, ``record.json`` files, folders of runs, bundles.
+        verify: whether to compare records with their evidence, which ``record.trust`` then tells.
+
+    Raises:
+        RecordError: a word names nothing that can be read.
+    """
+    found = select([str(word) for word in words], verify=verify, rows=False)
+    for path in found.refuted:
+        _warn(f"{path}: the record does not agree with its evidence")
+    return Records(found.records, found.places)
+
+
+def compare(
+    a: Compared, b: Compared, *, figures: Sequence[str] | None = None,
+    threshold: float = THRESHOLD, allow: Collection[str] = (),
+) -> Comparison:  # fmt: skip
+    """Compare the launches ``b`` with the launches ``a``; see ``comparison.compare``.
+
+    Args:
+        a: records, or words as ``load`` takes them, which may also name published figures.
+        figures: names as in a record; None: the throughputs that both sides have.
+        threshold: share by which a ratio must differ from 1, with its whole interval.
+        allow: keys of the work in which the sides may differ.
+
+    Raises:
+        UsageError: other work, naming the key and both values; an unknown figure.
+        RecordError: a word names nothing that can be read.
+    """
+    figures = [figures] if isinstance(figures, str) else figures
+    allow = [allow] if isinstance(allow, str) else allow
+    first, other = _results(a), _results(b)
+    return compare_results(first, other, figures=figures, threshold=threshold, allow=allow)
+
+
+def _results(given: Compared) -> Sequence[Record | Row]:
+    results: list[Record | Row] = []
+    for one in [given] if isinstance(given, str | Path) else given:
+        if isinstance(one, str | Path):
+            found = select([str(one)])
+            results += [*found.records, *found.rows]
+        else:
+            results.append(one)
+    return results
+
+
+def audit_results(*words: str | Path, only: Iterable[str] = ()) -> list[Finding]:
+    """Return what the audit finds in records and published figures, errors first.
+
+    Args:
+        words: as ``load`` takes them; files, folders and ``reference:CASE`` of others' figures too.
+        only: names of rules; none: all of them.
+
+    Raises:
+        UsageError: no such rule.
+        RecordError: a word names nothing that can be read.
+    """
+    return audited(select([str(word) for word in words]), only=only)
+
+
+def audited(found: Selection, *, only: Iterable[str] = ()) -> list[Finding]:
+    """Return what the audit finds in what words named."""
+    views = [*map(of_record, found.records, found.places), *map(of_row, found.rows)]
+    return audit(views, only=only)
+
+
+def table(records: Sequence[Record], *, steps: bool = False) -> pa.Table:
+    """Return a row a record with the columns of the CSV, or a row a step.
+
+    A step has ``run_id``, ``step`` from 0, ``measured`` (after the warm-up), ``time_s`` of the
+    slowest rank, ``loss`` as the mean over ranks, ``samples`` over all ranks.
+    """
+    return tables.arrow(*(tables.steps_table if steps else tables.table)(records))
+
+
+def frame(records: Sequence[Record], *, steps: bool = False) -> pd.DataFrame:
+    """Return what ``table`` returns as a pandas data frame.
+
+    Raises:
+        EnvironmentFault: pandas is not installed.
+    """
+    try:
+        return table(records, steps=steps).to_pandas()
+    except ModuleNotFoundError as error:
+        raise EnvironmentFault(
+            f"{error.name} is not installed", remedy="pip install pandas, or use trainmark.table"
+        ) from None

@@ -1,0 +1,139 @@
+"""``trainmark compare``: which of two is faster, and whether that can be believed."""
+
+from __future__ import annotations
+
+import shlex
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from trainmark.cli.output import say, say_json, say_remark
+from trainmark.errors import EXIT_FAILED, EnvironmentFault, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trainmark.comparison.sides import Result
+    from trainmark.launch.series import CheckedEntry
+
+NAME = "compare"
+EXAMPLES = """\
+  trainmark compare runs/A runs/B                   is B slower than A?
+  trainmark compare "runs/A1 runs/A2" runs/B        several words for one side
+  trainmark compare runs/A runs/B --figure step_time_p50 --threshold 5%
+  trainmark compare reference:distilbert_sst2 runs/B
+  trainmark compare --run "toy bs=16" "toy bs=32" --allow bs --launches 7
+"""
+
+
+def _share(word: str) -> float:
+    """Return a share that is written as 3% or 0.03."""
+    try:
+        return float(word.removesuffix("%")) / (100 if word.endswith("%") else 1)
+    except ValueError:
+        raise typer.BadParameter(f"{word!r} is no share, as 3% or 0.03") from None
+
+
+def command(
+    a: Annotated[str, typer.Argument(help="Runs, folders, references …; quote several.")],
+    b: Annotated[str, typer.Argument(help="The same; with --run: a case and KEY=VALUE words.")],
+    figure: Annotated[
+        list[str] | None, typer.Option(help="Figure to compare; default: the throughputs.")
+    ] = None,
+    threshold: Annotated[str, typer.Option(help="What a change must exceed, as 3%.")] = "3%",
+    allow: Annotated[
+        list[str] | None, typer.Option(help="Key of the work in which A and B may differ.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the bootstrap.")] = 0,
+    run: Annotated[bool, typer.Option("--run", help="Run both first, in turns.")] = False,
+    launches: Annotated[
+        int | None, typer.Option(min=1, help="With --run: launches of each; default 5.")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="With --run: as of `run`.")] = None,
+    nproc: Annotated[int | None, typer.Option(min=1, help="With --run: ranks.")] = None,
+    recipe: Annotated[str | None, typer.Option(help="With --run: recipe of both.")] = None,
+    data: Annotated[Path | None, typer.Option(help="With --run: folder with real data.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="With --run: folder of the runs; again: what is left.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON.")] = False,
+    lang: Annotated[Literal["en", "zh"], typer.Option(help="Language of the text.")] = "en",
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+) -> None:
+    """Tell whether B is slower or worse than A, with an interval.
+
+    Ends with 0: it is not, 1: it is, 2: other work, 3: too noisy or too little data to tell.
+    """
+    from trainmark.api import run_entries
+    from trainmark.comparison.comparing import compare, known_figures
+    from trainmark.comparison.sides import refuse_other_work
+    from trainmark.report.comparison import blocks
+    from trainmark.report.terminal import Screen, show
+    from trainmark.results.work import planned_work
+
+    allowed, share = allow or [], _share(threshold)
+    of_runs = {"launches": launches, "device": device, "nproc": nproc, "recipe": recipe,
+               "data": data, "out": out}  # fmt: skip
+    if given := [name for name, value in of_runs.items() if value is not None and not run]:
+        raise UsageError("goes with --run", where=f"--{given[0]}", remedy="leave it out")
+    if run:
+        options = {"recipe_name": recipe, "nproc": nproc, "repeat_count": launches or 5}
+        where = {"device": device, "data": data, "out": out}
+        checked, order = _in_turns((a, b), options, where)
+        works = [planned_work(entry.plan) for entry in checked if entry.plan]
+        refuse_other_work(works[:1], works[1:], allowed)
+        pages = [entry.plan.about.page for entry in checked if entry.plan]
+        known_figures(figure or (), share, pages[0])
+        outcomes, stopped = run_entries(checked, order, quiet=quiet, said=say_remark)
+        if stopped:
+            say(f"trainmark: stopped by {stopped}; the same with --out goes on", err=True)
+            raise typer.Exit(EXIT_FAILED)
+        sides: list[Sequence[Result]] = [outcome.records for outcome in outcomes]
+    else:
+        sides = [_selected(a), _selected(b)]
+    found = compare(sides[0], sides[1], figures=figure, threshold=share, allow=allowed, seed=seed)
+    if as_json:
+        say_json(found.as_dict())
+    else:
+        typer.echo(show(blocks(found, lang), Screen.of_stdout()))
+    if found.exit_code:
+        raise typer.Exit(found.exit_code)
+
+
+def _selected(words: str) -> Sequence[Result]:
+    """Return what one side's words name; a path with blanks in it is one word."""
+    from trainmark.results.messages import render
+    from trainmark.selection.words import select
+
+    found = select([words] if Path(words).exists() else shlex.split(words))
+    for unread in found.unread:
+        place = f"{unread.file}:{unread.line}"
+        say(f"trainmark: {place}: not read: {render(unread.reason, 'en')}", err=True)
+    return [*found.records, *found.rows]
+
+
+def _in_turns(
+    words: tuple[str, str], options: dict[str, Any], where: dict[str, Any]
+) -> tuple[list[CheckedEntry], str]:
+    """Return the two runs, checked, and the order A B, B A, A B …; nothing is started."""
+    from trainmark import devices
+    from trainmark.data.generated import default_root
+    from trainmark.launch.series import Choices, check
+    from trainmark.planning.overrides import parse_assignments
+    from trainmark.planning.plan_file import Entry, PlanFile
+
+    where["device"] = where["device"] or devices.choose(None).name
+    entries = []
+    for name, spec in zip("AB", words, strict=True):
+        case, *changes = shlex.split(spec) or [""]
+        given = {**options, "overrides": parse_assignments(changes)}
+        entries.append(Entry(name=name, where=f"--run {spec!r}", case=case, options=given))
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    file = PlanFile(name=f"{stamp}-compare", entries=tuple(entries))
+    checked = check(file, Choices(**where), generated_root=default_root())
+    for entry in checked:
+        if entry.plan is None:
+            raise EnvironmentFault(entry.skipped or "cannot run here", where=f"--run, {entry.name}")
+    return checked, file.order

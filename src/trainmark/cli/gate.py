@@ -1,0 +1,73 @@
+"""``trainmark gate``: whether runs are as good as a baseline, or as they were."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from trainmark.cli.output import say, say_json, write_text, writing
+from trainmark.errors import UsageError
+
+NAME = "gate"
+EXAMPLES = """\
+  trainmark gate runs/RUN --baseline baseline.yaml
+  trainmark gate runs/RUN --history runs                   against the same work in earlier runs
+  trainmark gate runs/RUN --baseline baseline.yaml --junit gate.xml --github
+"""
+
+
+def command(
+    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Runs to judge.")],
+    baseline: Annotated[Path | None, typer.Option(help="File of `trainmark baseline`.")] = None,
+    history: Annotated[list[str] | None, typer.Option(metavar="WORD", help="Earlier runs.")] = None,
+    last: Annotated[int, typer.Option(min=10, max=1000, help="Earlier runs that count.")] = 60,
+    figure: Annotated[list[str] | None, typer.Option(help="Figure to judge by history.")] = None,
+    junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML.")] = None,
+    github: Annotated[bool, typer.Option("--github", help="Annotate a GitHub workflow.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    lang: Annotated[Literal["en", "zh"], typer.Option(help="Language of the remarks.")] = "en",
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print what did not pass.")] = False,
+) -> None:
+    """Judge runs by a baseline, or by earlier runs of the same work.
+
+    Ends with 0: passed, 1: failed, 2: other work or outdated, 3: too noisy to tell.
+    """
+    from trainmark.comparison import gate
+    from trainmark.comparison.baseline import read
+    from trainmark.report import gate as report
+    from trainmark.report.document import Grid
+    from trainmark.report.terminal import Screen, show
+    from trainmark.results.work import each_once
+    from trainmark.selection.words import select
+
+    if baseline is None and not history:
+        raise UsageError("nothing to judge by", remedy="give --baseline FILE or --history WORD")
+    if figure and not history:
+        rule = "a baseline names its figures itself"
+        raise UsageError("goes with --history", where="--figure", rule=rule, remedy="leave it out")
+    records = select(runs, rows=False).records
+    each_once(record.run_id for record in records)
+    judged = list(gate.against_baseline(records, read(baseline))) if baseline else []
+    if history:
+        past = select(history, rows=False).records
+        judged += gate.against_history(records, past, figure or (), last=last)
+    code = gate.exit_code(judged)
+    if junit:
+        write_text(junit, report.junit(judged, lang))
+    if as_json:
+        say_json(
+            {"schema_version": 1, "exit_code": code, "judgements": report.documents(judged, lang)}
+        )
+    else:
+        shown = [one for one in judged if not quiet or one.verdict != "passed"]
+        typer.echo(show([Grid(report.table(shown, lang))] if shown else [], Screen.of_stdout()))
+    for line in report.workflow_commands(judged, str(baseline or ""), lang) if github else ():
+        say(line, err=as_json)
+    summary = os.environ.get("GITHUB_STEP_SUMMARY") if github else None
+    if summary:
+        with writing(Path(summary)), Path(summary).open("a", encoding="utf-8") as file:
+            file.write(report.markdown(report.table(judged, lang)))
+    raise typer.Exit(code)

@@ -1,0 +1,113 @@
+"""``trainmark results``: records of many runs, listed, filtered and kept in an index."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trainmark.cli.output import say, say_json, say_remark, write_text, writing
+from trainmark.errors import UsageError
+
+if TYPE_CHECKING:
+    from trainmark.store.query import Listing
+
+NAME = "results"
+EXAMPLES = """\
+  trainmark results                                       the newest runs under ./runs
+  trainmark results case=distilbert_sst2 device~H100 since=2026-11-01
+  trainmark results 'p_core>100' 'status!=passed' --sort -p_core --limit 10
+  trainmark results env.torch~2.13 --columns path,p_core,MFU,losses
+  trainmark results history p_core case=toy               over time, for each piece of work
+  trainmark results export case=toy -o toy.parquet
+  trainmark results add /mnt/others/runs published.md --store postgresql://team@host/results
+  trainmark results rebuild                               the index anew from the records
+"""
+_VERBS = ("history", "export", "add", "rebuild", "migrate")
+_COLUMNS = "path,device,world,precision,status,trust,p_core"
+
+
+def command(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Filters KEY OPERATOR VALUE, after history FIGURE, export, or nothing; add PATH…, "
+            "rebuild, migrate."
+        ),
+    ] = None,
+    store: Annotated[
+        str | None,
+        typer.Option("--store", help="Folder of runs, or URL of a database; default: ./runs."),
+    ] = None,
+    sort: Annotated[str, typer.Option(help="Key to sort by; -KEY: greatest first.")] = "-started",
+    limit: Annotated[int | None, typer.Option(min=0, help="Runs; default: 50, 0: all.")] = None,
+    columns: Annotated[
+        str | None, typer.Option(help=f"Keys with commas; default: {_COLUMNS}, with --json all.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="File of export: .csv or .parquet.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Find runs among many: list, filter, export, history of a figure."""
+    from trainmark.store import display
+    from trainmark.store.database import Database
+    from trainmark.store.index import Index
+    from trainmark.store.query import listing, unread
+
+    verb, rest = (words[0], words[1:]) if words and words[0] in _VERBS else ("", words or [])
+    if (verb in ("rebuild", "migrate") and rest) or (verb in ("add", "history") and not rest):
+        raise UsageError(f"results {' '.join([verb, *rest])}", rule="add PATH…, history FIGURE")
+    database = Database(store, migrate=verb == "migrate", replace=verb == "rebuild")
+    index = Index(database)
+    if verb == "migrate":
+        return
+    if verb == "rebuild":
+        from trainmark.selection.indexing import rebuild
+
+        for source in rebuild(index):
+            say_remark(f"{source}: not here; what it holds is left as it was")
+    index.refresh()
+    if verb == "add":
+        from trainmark.selection.indexing import add
+
+        add(index, rest)
+    if verb == "history":
+        pieces = display.history(database, rest[0], rest[1:])
+        say_json(pieces) if as_json else typer.echo(display.history_text(pieces))
+        if not pieces:
+            say_remark(f"no run has a value of {rest[0]}")
+        return
+    usual = None if as_json or verb == "export" else _COLUMNS.split(",")
+    most = (None if verb == "export" else 50) if limit is None else limit or None
+    found = listing(
+        database,
+        rest if verb in ("", "export") else [],
+        columns=columns.split(",") if columns else usual,
+        sort=sort,
+        limit=most,
+    )
+    if verb == "export":
+        _export(found, output)
+    elif as_json:
+        say_json(display.document(found, unread(database)))
+    else:
+        typer.echo(display.table(found))
+        for line in display.remarks(found, unread(database)):
+            say(line, err=True)
+
+
+def _export(found: Listing, output: Path | None) -> None:
+    """Write a listing in the form of the file's ending; CSV to standard output without a file."""
+    from trainmark.store.display import to_csv, write_parquet
+
+    if output is None or str(output) == "-":
+        say(to_csv(found), newline=False)
+    elif output.suffix == ".csv":
+        write_text(output, to_csv(found))
+    elif output.suffix == ".parquet":
+        with writing(output):
+            write_parquet(found, output)
+    else:
+        raise UsageError(f"-o {output}", where="-o", rule="a file that ends in .csv or .parquet")

@@ -1,0 +1,74 @@
+"""``trainmark serve``: the results in a browser."""
+
+from __future__ import annotations
+
+import ipaddress
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from trainmark.cli.output import say, say_remark
+
+NAME = "serve"
+EXAMPLES = """\
+  trainmark serve                                  ./runs, for this machine alone
+  trainmark serve --store runs --port 0            any free port; the line printed names it
+  trainmark serve --store postgresql://team@host/results --data /var/lib/trainmark
+  trainmark serve --host 10.0.0.7 --read token     a proxy with TLS is better: docs/serve.md
+"""
+
+
+def command(
+    ctx: typer.Context,
+    store: Annotated[
+        str | None,
+        typer.Option("--store", help="Folder of runs, or URL of a database; default: ./runs."),
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0: any free.")] = 8722,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="Folder of tokens and uploads; default: the store's folder."),
+    ] = None,
+    read: Annotated[
+        Literal["public", "token"], typer.Option(help="Who may read: all, or those with a token.")
+    ] = "public",
+    host_name: Annotated[
+        list[str] | None, typer.Option(help="Name under which it answers; default: any.")
+    ] = None,
+    behind_proxy: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Proxy that says whom a request comes from."),
+    ] = None,
+    rate: Annotated[
+        float, typer.Option(min=0, help="Requests a second from one address; 0: any number.")
+    ] = 20.0,
+    migrate: Annotated[
+        bool, typer.Option("--migrate", help="Bring tables of an older version up to date.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No log of requests.")] = False,
+) -> None:
+    """Serve the results of a store: pages, JSON, uploads."""
+    if ctx.invoked_subcommand is not None:
+        return
+    from trainmark.serve.app import create_app
+    from trainmark.serve.running import bound, run
+    from trainmark.serve.settings import Settings
+
+    settings = Settings(
+        store=store, data=data, read=read, migrate=migrate, rate=rate,
+        host_names=tuple(name.lower() for name in host_name or ()),
+    )  # fmt: skip
+    app = create_app(settings)
+    listening = bound(host, port)
+    app.state.serving.refresh()
+    name, number = listening.getsockname()[:2]
+    if not ipaddress.ip_address(name).is_loopback:
+        say_remark("other machines reach it without TLS: who is on the way can read tokens")
+    address = f"[{name}]" if ":" in name else name
+    say(f"http://{address}:{number}/")
+    run(
+        app, listening, quiet=quiet, proxy_headers=behind_proxy is not None,
+        forwarded_allow_ips=behind_proxy or "",
+    )  # fmt: skip

@@ -1,0 +1,5 @@
+"""Compare two groups of results: ratios with intervals, verdicts, and what else differs."""
+
+from trainmark.comparison.comparing import REGRESSIONS, UNTOLD, ComparedFigure, Comparison, compare
+
+__all__ = ["REGRESSIONS", "UNTOLD", "ComparedFigure", "Comparison", "compare"]

@@ -1,0 +1,1 @@
+"""Upper bounds of a machine, measured by its ranks."""

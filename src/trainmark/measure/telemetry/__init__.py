@@ -1,0 +1,1 @@
+"""Samples of devices and host during a run: taken, summarised over time, and their figures."""

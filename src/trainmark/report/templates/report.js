@@ -1,0 +1,46 @@
+// The report works without this. It remembers language and theme, copies commands, and hands out
+// the record that is in the file.
+(() => {
+  "use strict";
+  const root = document.documentElement;
+  const kept = (name, value) => {
+    try {  // a file that was mailed may have no storage
+      if (value === undefined) return localStorage.getItem("trainmark." + name);
+      localStorage.setItem("trainmark." + name, value);
+    } catch { /* it is not remembered */ }
+    return null;
+  };
+  const shown = () => {
+    const lang = document.querySelector("input[name=lang]:checked").value;
+    const theme = document.querySelector("input[name=theme]:checked").value;
+    root.lang = document.getElementById(lang).lang;
+    if (theme === "auto") delete root.dataset.theme;
+    else root.dataset.theme = theme;
+  };
+  for (const input of document.querySelectorAll(".switch input")) {
+    if (kept(input.name) === input.value) input.checked = true;
+    input.addEventListener("change", () => { kept(input.name, input.value); shown(); });
+  }
+  shown();
+  for (const button of document.querySelectorAll("button.copy")) {
+    if (!navigator.clipboard) continue;
+    button.hidden = false;
+    button.addEventListener("click", async () => {
+      await navigator.clipboard.writeText(button.previousElementSibling.textContent);
+      button.dataset.done = "";
+    });
+  }
+  for (const button of document.querySelectorAll("button.download")) {
+    button.hidden = false;
+    button.addEventListener("click", () => {
+      for (const record of document.querySelectorAll("script.record")) {
+        const link = document.createElement("a");
+        const file = new Blob([record.textContent], { type: "application/json" });
+        link.href = URL.createObjectURL(file);
+        link.download = record.id + ".json";
+        link.click();
+        URL.revokeObjectURL(link.href);
+      }
+    });
+  }
+})();

@@ -1,0 +1,54 @@
+"""Runs that passed, as a launcher leaves them, each with an id of its own, and bundles of them."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
+
+from fakes import GOLDEN, S, event, launch_event, rank_events, write_run
+from trainmark import bundle
+from trainmark.results import building, evidence, record
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def recorded(folder: Path, run_id: str, *, started: str = "2026-01-02T03:04:05+00:00") -> Path:
+    """Write a run directory whose record its evidence proves."""
+    folder.mkdir(parents=True)
+    agent = event("agent_exit", 13 * S, exit_code=0, failures=[])
+    launcher = _slower([launch_event(started=started), agent], run_id)
+    write_run(folder, launcher, _slower(rank_events(), run_id))
+    plan = json.loads((GOLDEN / "plan_toy.json").read_bytes())
+    (folder / "plan.json").write_text(json.dumps(plan | {"run_id": run_id}, indent=2) + "\n")
+    evidence.redact(folder)
+    record.write(building.build(folder), folder)
+    return folder
+
+
+def _slower(events: list[dict[str, Any]], run_id: str) -> list[dict[str, Any]]:
+    """Return events with longer times: no two runs take the same time to the last digit."""
+    thousandths = 1000 + crc32(run_id.encode()) % 100_000
+
+    def longer(time_ns: Any) -> Any:
+        if isinstance(time_ns, list):
+            return [longer(one) for one in time_ns]
+        assert time_ns % 1000 == 0  # or sums would differ
+        return time_ns * thousandths // 1000
+
+    return [
+        {
+            name: longer(value) if name.endswith("_ns") and name != "unix_ns" else value
+            for name, value in item.items()
+        }
+        for item in events
+    ]
+
+
+def packed(folder: Path, *run_ids: str, name: str = "", **how: str) -> Path:
+    """Write the bundle of runs of these ids in ``folder``, and return its file."""
+    file = folder / f"{name or run_ids[0]}.trainmark.zip"
+    runs = [[recorded(folder / f"{file.name}-{run_id}", run_id, **how)] for run_id in run_ids]
+    bundle.pack(runs, file)
+    return file

@@ -1,0 +1,92 @@
+"""``trainmark audit`` and ``list audit-rules``: output, and which exit code means what."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from typing import TYPE_CHECKING, Any
+
+from fakes import GOLDEN
+from trainmark.audit import known_rules
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    Cli = Callable[..., tuple[int, str, str]]
+
+
+def written(path: Path, **changed: Any) -> Path:
+    """Write the golden record with other figures."""
+    document = json.loads((GOLDEN / "record_toy.json").read_text(encoding="utf-8"))
+    for name, value in changed.items():
+        document["figures"][name]["value"] = value
+    path.mkdir()
+    (path / "record.json").write_text(json.dumps(document), encoding="utf-8")
+    return path
+
+
+def test_a_sound_record_has_no_finding(cli: Cli, tmp_path: Path) -> None:
+    code, out, err = cli("audit", written(tmp_path / "run"), "--json")
+    assert (code, json.loads(out)) == (0, {"findings": [], "audited": 1})
+    assert "audited 1, not read 0, findings 0" in err
+
+
+def test_an_error_is_printed_with_its_arithmetic_and_ends_with_1(cli: Cli, tmp_path: Path) -> None:
+    run = written(tmp_path / "run", p_core=255.0)
+    code, out, _ = cli("audit", run, "--json")
+    (found,) = json.loads(out)["findings"]
+    assert code == 1
+    assert found | {"message": ""} == {
+        "rule": "ordering", "severity": "error", "file": str(run), "line": 0,
+        "configuration": "toy:pytorch_2.13:cpu:1:1:1", "code": "audit_order", "message": "",
+        "arithmetic": {
+            "above": "p_core", "below": "p_train", "above_rate": 255.0, "below_rate": 256.0,
+        },
+    }  # fmt: skip
+    assert "256" in found["message"]
+    code, out, _ = cli("audit", run, "--lang", "zh")
+    assert code == 1
+    assert out.startswith(f"error ordering {run} toy:")
+    assert "高于" in out
+
+
+def test_other_rules_than_the_chosen_ones_are_left_out(cli: Cli, tmp_path: Path) -> None:
+    run = written(tmp_path / "run", p_core=255.0)
+    assert cli("audit", run, "--rule", "mfu", "--rule", "peak")[0] == 0
+    code, _, err = cli("audit", run, "--rule", "orderings")
+    assert code == 2
+    assert "ordering" in err
+
+
+def test_a_record_that_its_evidence_contradicts_ends_with_1(cli: Cli, tmp_path: Path) -> None:
+    run = written(tmp_path / "run")
+    shutil.copy(GOLDEN / "plan_toy.json", run / "plan.json")
+    code, _, err = cli("audit", run, "--json")
+    assert code == 1
+    assert "does not agree with its evidence" in err
+    assert cli("audit", run, "--no-verify")[0] == 0
+
+
+def test_what_is_not_there_is_a_usage_error(cli: Cli, tmp_path: Path) -> None:
+    assert cli("audit", tmp_path / "absent")[0] == 2
+
+
+def test_the_rules_are_listed(cli: Cli) -> None:
+    code, out, _ = cli("list", "audit-rules", "--json")
+    listed = json.loads(out)["audit-rules"]
+    assert code == 0
+    assert [one["rule"] for one in listed] == list(known_rules())
+    assert all(one["definition"] for one in listed)
+
+
+def test_rows_of_models_that_nothing_is_known_of_are_counted(cli: Cli, tmp_path: Path) -> None:
+    for model, expected in (("X net", "of unknown models 1:"), ("distilbert", "")):
+        page = tmp_path / "page.md"
+        page.write_text(
+            f"| configuration | model | p_core |\n|---|---|---|\n| 1x1 | {model} | 9 |\n"
+        )
+        code, _, err = cli("audit", page)
+        assert code == 0
+        assert err.startswith("audited 1, not read 0, findings 0\n" + expected)
+        assert ("unknown" in err) == bool(expected)

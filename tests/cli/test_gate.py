@@ -1,0 +1,182 @@
+"""``trainmark baseline`` and ``trainmark gate``: files, outputs and exit codes."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from comparison_records import launch
+from fakes import GOLDEN
+from trainmark.results.record import write
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Call = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(autouse=True)
+def _no_summary(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
+
+
+def run(folder: str, rate: float, **changes: Any) -> Path:
+    path = Path("runs") / folder
+    path.mkdir(parents=True)
+    write(launch(folder, figures={"p_train": rate}, **changes), path)
+    return path
+
+
+def test_a_baseline_is_written_and_held_against_later_runs(cli: Call) -> None:
+    for name, rate in (("good", 100.0), ("same", 99.0), ("slow", 90.0)):
+        run(name, rate)
+    code, out, err = cli("baseline", "runs/good", "-o", "b.yaml", "--figure", "p_train")
+    assert (code, out, err) == (0, "", "b.yaml\n")
+    assert cli("baseline", "runs/good", "--figure", "p_train")[1] == Path("b.yaml").read_text()
+    code, out, _ = cli("gate", "runs/same", "--baseline", "b.yaml")
+    assert (code, out.count("passed")) == (0, 1)
+    assert cli("gate", "runs/same", "--baseline", "b.yaml", "--quiet")[:2] == (0, "\n")
+    code, out, _ = cli("gate", "runs/slow", "--baseline", "b.yaml", "--json")
+    found = json.loads(out)
+    assert (code, found["exit_code"]) == (1, 1)
+    assert [one["verdict"] for one in found["judgements"]] == ["regressed"]
+    code, _, _ = cli("baseline", "runs/slow", "--update", "b.yaml")
+    assert (code, cli("gate", "runs/slow", "--baseline", "b.yaml")[0]) == (0, 0)
+
+
+def test_a_sentence_has_readable_units_and_the_arguments_those_of_the_record(cli: Call) -> None:
+    for name, used in (("good", 8 * 2**30), ("big", 10 * 2**30)):
+        path = Path("runs") / name
+        path.mkdir(parents=True)
+        write(launch(name, figures={"mem": float(used)}), path)
+    cli("baseline", "runs/good", "-o", "b.yaml", "--figure", "mem")
+    (found,) = json.loads(cli("gate", "runs/big", "--baseline", "b.yaml", "--json")[1])[
+        "judgements"
+    ]
+    assert found["message"]["args"]["value"] == 10 * 2**30
+    assert "mem is 10 GiB, expected 8:" in found["sentence"]
+
+
+def test_a_tolerance_that_hides_regressions_is_told(cli: Call) -> None:
+    for n, rate in enumerate((100.0, 150.0), 1):
+        run(f"wild/r{n}", rate)
+    code, out, err = cli("baseline", "runs/wild", "--figure", "p_train", "--figure", "mem")
+    assert (code, "worse_by: 100%" in out) == (0, True)
+    assert "wide tolerance of p_train: " in err
+
+
+def test_reports_for_a_pipeline(cli: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    run("good", 100.0)
+    run("slow", 90.0)
+    cli("baseline", "runs/good", "-o", "b.yaml", "--figure", "p_train")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", "summary.md")
+    Path("summary.md").write_text("# Before\n", encoding="utf-8")
+    words = ("gate", "runs/slow", "--baseline", "b.yaml", "--junit", "gate.xml")
+    code, out, err = cli(*words, "--github")
+    assert (code, err) == (1, "")
+    assert out.splitlines()[-1].startswith("::error file=b.yaml,title=regressed%3A p_train%2C ")
+    summary = Path("summary.md").read_text(encoding="utf-8")
+    assert summary.startswith("# Before\n| verdict |")
+    assert "| regressed | p_train |" in summary
+    assert "<failure" in Path("gate.xml").read_text(encoding="utf-8")
+    code, out, err = cli(*words, "--github", "--json")
+    assert json.loads(out)["exit_code"] == 1
+    assert err.startswith("::error ")
+    cli(*words)
+    assert Path("summary.md").read_text(encoding="utf-8").count("regressed") == 2
+    _, out, _ = cli(*words, "--github", "--lang", "zh")
+    assert "结论" in out.splitlines()[0]
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", "absent/summary.md")
+    assert cli(*words, "--github")[0] == 2
+
+
+def test_names_in_messages_begin_no_line(cli: Call) -> None:
+    path = run("odd", 100.0)
+    text = (path / "record.json").read_text(encoding="utf-8")
+    hostile = text.replace('"run_id":"odd"', r'"run_id":"odd\n::error::x"')
+    assert hostile != text
+    (path / "record.json").write_text(hostile, encoding="utf-8")
+    code, out, err = cli("baseline", "runs/odd", "runs/odd")
+    assert (code, out) == (2, "")
+    assert not any(line.startswith("::") for line in err.splitlines())
+
+
+def test_a_figure_is_named_for_a_history_only(cli: Call) -> None:
+    run("good", 100.0)
+    cli("baseline", "runs/good", "-o", "b.yaml", "--figure", "p_train")
+    code, out, err = cli("gate", "runs/good", "--baseline", "b.yaml", "--figure", "p_core")
+    assert (code, out) == (2, "")
+    assert "--history" in err
+
+
+def test_runs_against_their_own_history(cli: Call) -> None:
+    first = datetime(2026, 1, 5, tzinfo=UTC)
+    for night in range(25):
+        rate = (100.0 if night < 20 else 90.0) + night % 3 / 10
+        run(f"n{night:02}", rate, started=(first + timedelta(night)).isoformat())
+    words = ("--history", "runs", "--figure", "p_train", "--json")
+    for night, code in ((8, 3), (15, 0), (20, 3), (24, 1)):
+        found, out, _ = cli("gate", f"runs/n{night:02}", *words)
+        assert (night, found) == (night, code)
+    assert json.loads(out)["judgements"][0]["message"]["args"]["since"] == "n20"
+    assert cli("gate", "runs/n24", *words, "--last", "12")[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["gate", "runs/good"], "--baseline FILE or --history WORD"),
+        (["gate", "runs/good", "--baseline", "none.yaml"], "cannot be read"),
+        (["gate", "runs/good", "runs/good", "--baseline", "b.yaml"], "given twice"),
+        (["gate", "page.md", "--baseline", "b.yaml"], "page.md: "),
+        (["gate", "runs/nothing", "--baseline", "b.yaml"], "no record there"),
+        (["gate", "runs/good", "--baseline", "b.yaml", "--last", "3"], "--last"),
+        (["gate", "runs/good", "--baseline", "b.yaml", "--junit", "no/where.xml"], "no/where.xml"),
+        (["baseline", "runs/good", "--figure", "p_trian"], "did you mean p_train"),
+        (["baseline", "runs/good", "--update", "none.yaml"], "cannot be read"),
+    ],
+)
+def test_what_cannot_be_judged_is_a_usage_error(cli: Call, words: list[str], said: str) -> None:
+    run("good", 100.0)
+    cli("baseline", "runs/good", "-o", "b.yaml")
+    Path("page.md").write_text("| a | b |\n|---|---|\n| 1 | 2 |\n", encoding="utf-8")
+    code, out, err = cli(*words)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert "Traceback" not in err
+
+
+def test_a_record_that_its_evidence_contradicts_fails(cli: Call) -> None:
+    run("good", 100.0)
+    cli("baseline", "runs/good", "-o", "b.yaml", "--figure", "p_train")
+    bad = run("bad", 100.0)
+    (bad / "plan.json").write_text((GOLDEN / "plan_toy.json").read_text(encoding="utf-8"))
+    code, out, _ = cli("gate", "runs/bad", "--baseline", "b.yaml", "--json")
+    assert code == 1
+    assert [one["message"]["code"] for one in json.loads(out)["judgements"]] == ["gate_refuted"]
+    code, _, err = cli("baseline", "runs/bad")
+    assert code == 2
+    assert "bad" in err
+
+
+@pytest.mark.parametrize("page", ["gate.md", "gate.zh.md"])
+def test_the_pipeline_of_the_documentation_works(cli: Call, page: str) -> None:
+    text = (Path(__file__).parents[2] / "docs" / page).read_text(encoding="utf-8")
+    first = next(
+        line for line in text.splitlines() if line.startswith("trainmark baseline runs/first")
+    )
+    workflow = yaml.safe_load(text.split("```yaml\n")[1].split("```")[0])
+    steps = [step["run"].split() for step in workflow["jobs"]["gate"]["steps"] if "run" in step]
+    assert [step[:2] for step in steps] == [["trainmark", "run"], ["trainmark", "gate"]]
+    for name in (first.split()[2], steps[0][-1]):
+        for n in range(1, 6):
+            run(f"{Path(name).name}/r{n}", 100.0 + n)
+    Path("ci").mkdir()
+    assert cli(*first.split()[1:])[0] == 0
+    assert cli(*steps[1][1:])[:1] == (0,)
+    assert Path("gate.xml").read_text(encoding="utf-8").count("<testcase") == 4

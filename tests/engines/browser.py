@@ -1,0 +1,237 @@
+"""Debian's Chromium, driven by Playwright, and what each page must be in it.
+
+One Chromium for the session, ended by the session. Nothing leaves the machine: requests to
+another place than the page's own are refused, and each fails the test.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from tools.chromium import chromium, program
+
+from tools import pictures
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from playwright.sync_api import Browser, ConsoleMessage, Page, Request, Route
+
+SHOTS = Path(__file__).parent / "screenshots"
+WIDTHS = (360, 768, 1280, 2560)
+# The same letters on every machine with Debian's fonts-dejavu-core and fonts-noto-cjk.
+ONE_FONT = "*, ::before, ::after { font-family: 'DejaVu Sans', 'Noto Sans CJK SC' !important }"
+HALF = {"device_scale_factor": 0.5, "bypass_csp": True}  # of windows for screenshots
+_CELL = 8  # pixels of a screenshot that are compared as one
+_SQUARE = 8  # cells
+_DIFFERENT = 24.0  # of 255: a letter that is drawn otherwise changes its cell by less
+MOST_DIFFERENT = 0.08  # of the cells of a square
+_CONTROLS = """() => {
+    const all = 'a[href], button, input, select, textarea, summary, [tabindex="0"]';
+    window.controls = [...document.querySelectorAll(all)].filter(e => !e.disabled
+        && e.checkVisibility({visibilityProperty: true}) && e.tabIndex >= 0
+        && !(e.type === 'radio' && !e.checked));
+    return window.controls.length;
+}"""
+_FOCUSED = """() => {
+    const e = document.activeElement;
+    if (!e || e === document.body) return null;
+    const again = e.hasAttribute('data-reached');
+    e.setAttribute('data-reached', '');
+    const marked = [e, ...(e.labels || [])].some(x => {
+        const style = getComputedStyle(x);
+        return (style.outlineStyle !== 'none' && parseFloat(style.outlineWidth) > 0)
+            || style.boxShadow !== 'none';
+    });
+    return {again, marked, html: e.outerHTML.slice(0, 150)};
+}"""
+_UNREACHED = """() => window.controls.filter(e => !e.hasAttribute('data-reached'))
+    .map(e => e.outerHTML.slice(0, 150))"""
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """Give the session's Chromium; skip where it or its driver is missing."""
+    pytest.importorskip("playwright", reason="no playwright here (make test-engines)")
+    if program() is None:
+        pytest.skip("no chromium here (make test-engines)")
+    with chromium() as started:
+        yield started
+
+
+@dataclass
+class Visit:
+    """A page in a window, and what went wrong in it."""
+
+    page: Page
+    home: str  # all that may be asked for begins with it
+    wrong: list[str] = field(default_factory=list)
+
+    def watch(self) -> None:
+        """Note errors, dialogs and requests to other places from now on."""
+        page, wrong = self.page, self.wrong
+        page.on("console", self._said)
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("dialog", lambda dialog: (wrong.append(dialog.message), dialog.dismiss()))
+        page.on("requestfailed", self._failed)
+        page.route("**/*", self._let)
+        page.add_init_script(
+            "addEventListener('securitypolicyviolation', event => console.error("
+            "`refused by the policy: ${event.violatedDirective} ${event.blockedURI}`))"
+        )
+
+    def _let(self, route: Route) -> None:
+        if route.request.url.startswith((self.home, "data:", "blob:")):
+            route.continue_()
+        else:
+            self.wrong.append(f"asked for {route.request.url}")
+            route.abort()
+
+    def _said(self, message: ConsoleMessage) -> None:
+        if message.type == "error":
+            self.wrong.append(f"{message.location.get('url', '')[:200]}: {message.text}")
+
+    def _failed(self, request: Request) -> None:
+        if not (request.failure or "").startswith("net::ERR_ABORTED"):  # of a download
+            self.wrong.append(f"{request.url}: {request.failure}")
+
+    def open(self, address: str) -> Visit:
+        """Go to an address below ``home``, or to a whole one."""
+        whole = address if "://" in address else self.home + address
+        self.page.goto(whole, wait_until="load")
+        return self
+
+    def overflow(self) -> list[str]:
+        """Return the elements that reach beyond the page's right edge."""
+        return self.page.evaluate(
+            """() => {
+            const width = document.documentElement.clientWidth;
+            if (document.documentElement.scrollWidth <= width) return [];
+            const scrolls = e => e && (getComputedStyle(e).overflowX !== 'visible'
+                || scrolls(e.parentElement));
+            return [...document.querySelectorAll('body *')]
+                .filter(e => e.getBoundingClientRect().right > width + 1)
+                .filter(e => !scrolls(e.parentElement))
+                .slice(0, 5).map(e => e.outerHTML.slice(0, 150));
+            }"""
+        )
+
+    def barriers(self) -> list[str]:
+        """Return what axe finds against WCAG 2 A and AA."""
+        from axe_playwright_python.sync_playwright import Axe
+
+        tags = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]
+        asked = {"runOnly": {"type": "tag", "values": tags}, "resultTypes": ["violations"]}
+        found = Axe().run(self.page, options=asked).response["violations"]
+        return [
+            f"{rule['id']}: {node['html'][:200]} {node['failureSummary'][:300]}"
+            for rule in found
+            for node in rule["nodes"][:5]
+        ]
+
+    def tabbed(self) -> tuple[list[str], list[str]]:
+        """Go through the page by Tab; return controls not reached, and those without a mark.
+
+        Of buttons of one group only the chosen one is reached; its mark may be at its label.
+        """
+        controls = self.page.evaluate(_CONTROLS)
+        unmarked = []
+        for _ in range(controls + 5):
+            self.page.keyboard.press("Tab")
+            seen = self.page.evaluate(_FOCUSED)
+            if seen is None or seen["again"]:
+                break
+            if not seen["marked"]:
+                unmarked.append(seen["html"])
+        return self.page.evaluate(_UNREACHED), unmarked
+
+    def attacked(self) -> list[str]:
+        """Return the traces of a text that became markup or ran."""
+        return self.page.evaluate(
+            """() => [
+                ...(window.attacked === undefined ? [] : ['a script ran']),
+                ...[...document.querySelectorAll('*')].filter(e => [...e.attributes].some(
+                    a => a.name.startsWith('on') || /^\\s*javascript:/i.test(a.value)
+                )).map(e => e.outerHTML.slice(0, 200)),
+            ]"""
+        )
+
+
+@pytest.fixture
+def visit(browser: Browser) -> Iterator[Any]:
+    """Return a function that opens a window; what went wrong in any of them fails the test."""
+    visits: list[Visit] = []
+
+    def opened(home: str, *, width: int = 1280, dark: bool = False, **more: Any) -> Visit:
+        context = browser.new_context(
+            viewport={"width": width, "height": 900},
+            color_scheme="dark" if dark else "light",
+            reduced_motion="reduce",
+            timezone_id="UTC",
+            **{"locale": "en-GB", **more},
+        )
+        visits.append(Visit(context.new_page(), home))
+        visits[-1].watch()
+        return visits[-1]
+
+    yield opened
+    for one in visits:
+        one.page.context.close()
+    wrong = [item for one in visits for item in one.wrong]
+    assert not wrong, "\n".join(wrong)
+
+
+def file_home(path: Path) -> str:
+    """Return where a page that is one file may ask: at itself."""
+    return path.resolve().as_uri()
+
+
+def shot(seen: Visit) -> bytes:
+    """Return the whole page as PNG, in letters that every machine has."""
+    seen.page.add_style_tag(content=ONE_FONT)
+    seen.page.evaluate("document.fonts.ready.then(() => scrollTo(0, 0))")
+    return pictures.small(seen.page.screenshot(full_page=True, animations="disabled"))
+
+
+def difference(seen: bytes, kept: bytes) -> float:
+    """Return by how much the worst square of two PNGs differs: a share of its cells.
+
+    1 if the sizes differ by more than a cell.
+    """
+    one, other = (_cells(data) for data in (seen, kept))
+    if any(abs(a - b) > 1 for a, b in zip(one.shape, other.shape, strict=True)):
+        return 1.0
+    rows, columns = (min(a, b) for a, b in zip(one.shape[:2], other.shape[:2], strict=True))
+    apart = np.abs(one[:rows, :columns] - other[:rows, :columns]).max(axis=2) > _DIFFERENT
+    whole = np.zeros([-(-size // _SQUARE) * _SQUARE for size in (rows, columns)])
+    whole[:rows, :columns] = apart
+    squares = whole.reshape(-1, _SQUARE, whole.shape[1] // _SQUARE, _SQUARE)
+    return float(squares.mean(axis=(1, 3)).max())
+
+
+def _cells(data: bytes) -> Any:
+    """Return the mean colour of each cell of a PNG: rows, columns, RGB."""
+    from PIL import Image
+
+    image = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"), dtype=np.float32)
+    rows, columns = image.shape[0] // _CELL, image.shape[1] // _CELL
+    image = image[: rows * _CELL, : columns * _CELL]
+    return image.reshape(rows, _CELL, columns, _CELL, 3).mean(axis=(1, 3))
+
+
+def check_shot(name: str, seen: bytes, folder: Path) -> None:
+    """Compare a screenshot with the stored one; ``UPDATE_GOLDEN=1 pytest`` stores it."""
+    kept = SHOTS / f"{name}.png"
+    if os.environ.get("UPDATE_GOLDEN"):
+        kept.parent.mkdir(exist_ok=True)
+        kept.write_bytes(seen)
+    found = folder / f"{name}.png"
+    found.write_bytes(seen)
+    share = difference(seen, kept.read_bytes())
+    assert share <= MOST_DIFFERENT, f"{share:.0%} of a square of {found} is not as in {kept}"

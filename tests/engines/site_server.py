@@ -1,0 +1,55 @@
+"""The results site as people open it: a server's process, and a folder of plain files."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_PATIENCE_S = 60.0
+
+
+@contextmanager
+def served(store: Path, *words: str) -> Iterator[str]:
+    """Start ``trainmark serve`` on a free port; give its address without the slash at the end."""
+    command = [sys.executable, "-m", "trainmark", "serve", "--store", str(store), "--port", "0"]
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen(
+            [*command, "--rate", "0", *words], stdout=subprocess.PIPE, stderr=log, text=True
+        )
+        try:
+            address = process.stdout.readline().strip()
+            log.seek(0)
+            assert address.startswith("http"), log.read()
+            yield address.rstrip("/")
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.communicate(timeout=_PATIENCE_S)
+    assert process.returncode == 0
+
+
+class _Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        """Say nothing of what is asked for."""
+
+
+@contextmanager
+def plain_files(folder: Path) -> Iterator[str]:
+    """Hand out a folder's files as any web host does; give the address."""
+    handler = functools.partial(_Quiet, directory=str(folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as host:
+        thread = threading.Thread(target=host.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{host.server_port}"
+        host.shutdown()
+        thread.join()

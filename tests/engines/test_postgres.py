@@ -1,0 +1,153 @@
+"""The index in PostgreSQL: the answers of SQLite, writers at once, and the way from a URL."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+import sqlalchemy as sa
+from fastapi.testclient import TestClient
+
+from engines.postgres_server import programs, server
+from store_bodies import (
+    acknowledged,
+    document,
+    everything,
+    migrated_with_one_command,
+    questions,
+    write,
+)  # fmt: skip
+from trainmark.errors import EnvironmentFault
+from trainmark.selection import indexing
+from trainmark.selection.words import select
+from trainmark.serve.app import create_app
+from trainmark.serve.settings import Settings
+from trainmark.store.database import Database
+from trainmark.store.index import Index
+from trainmark.store.query import listing
+from trainmark.store.tables import METADATA
+
+pytest.importorskip("psycopg", reason="no driver of PostgreSQL here (make test-engines)")
+pytestmark = pytest.mark.skipif(programs() is None, reason="no PostgreSQL here (make test-engines)")
+
+
+@pytest.fixture(scope="module")
+def url():
+    with server() as found:
+        yield found
+
+
+@pytest.fixture
+def empty(url):
+    """Return the URL of the database, which is empty again."""
+    engine = sa.create_engine(url)
+    with engine.begin() as connection:
+        METADATA.drop_all(connection)
+        connection.exec_driver_sql("DROP TABLE IF EXISTS alembic_version")
+    engine.dispose()
+    return url
+
+
+QUERIES = [
+    [], ["case=toy"], ["case~T"], ["case~é"], ["case~É"], ["case!=toy"], ["device~h100"],
+    ["p_core>450"], ["p_core<=464.57232729765695", "status=passed"], ["nproc!=1.5"],
+    ["quality_reached=true"], ["steady!=true"], ["since=2026-11-05"], ["label=odd"],
+    ["label!=odd"], ["label~%"], ["note=odd"], ["env.torch~2.13"], ["env.torch!=2.13.0+cu130"],
+    ["env.cpu_cores>64"], ["env.others_cpu_share<0.5"], ["kind=row"], ["world=8"],
+    ["text~TOY"], ["text~é"],
+]  # fmt: skip
+SORTS = ["-started", "case", "-case", "p_core", "-p_core", "quality_value", "precision"]
+COLUMNS = ["run_id", "case", "device", "p_core", "MFU", "label", "note", "losses", "env.torch",
+           "env.cpu_cores", "quality_reached", "world", "work", "kind"]  # fmt: skip
+PAGE = """\
+| 配置 | precision | fix_hp | e2e_time | p_whole | p_train | p_core | acc | mem |
+|---|---|---|---|---|---|---|---|---|
+| A100单机8卡（1x8） | fp32 | / | 361 | 1764.0 | 1861.9 | 1942.6 | 0.915 | 13.9/40.0 |
+"""
+
+
+def some_runs(folder):
+    cases = ("toy", "Toy", "é", "É", "b", "B", "_", "'; drop table runs; --")
+    for number in range(24):
+        made = document(
+            f"r{number:02}", plan__case=cases[number % 8], labels=["odd", "%"][: number % 3],
+            started=f"2026-11-{number % 9 + 1:02}T08:00:00+00:00", steps__steady=number % 2 == 0,
+            figures={"p_core": None if number % 5 == 0 else 440.0 + number},
+            environment__others_cpu_share=number / 24, environment__machine="a\x00b",
+            notes=[{"code": "odd", "args": {"x": 1}}] if number % 4 == 0 else [],
+        )  # fmt: skip
+        write(folder / f"r{number:02}", made)
+    (folder / "broken").mkdir()
+    (folder / "broken" / "record.json").write_text("{}")
+
+
+def answers(database):
+    """Return what an index answers to all queries in all orders."""
+    found = {}
+    for words in QUERIES:
+        for sort in SORTS[: 6 if not words else 2]:
+            listed = listing(database, words, columns=COLUMNS, sort=sort, limit=15)
+            found[json.dumps([words, sort])] = (listed.total, listed.heads, listed.rows)
+    return found
+
+
+def test_postgresql_and_sqlite_give_equal_answers(empty, tmp_path):
+    folder = tmp_path / "runs"
+    some_runs(folder)
+    (tmp_path / "page.md").write_text(PAGE)
+    indexes = [Index(Database(str(folder))), Index(Database(empty))]
+    indexes[0].refresh()
+    for index in indexes:
+        indexing.add(index, [str(folder), str(tmp_path / "page.md")])
+    of_sqlite, of_postgresql = (answers(index.database) for index in indexes)
+    assert of_sqlite == of_postgresql
+    assert of_sqlite['[[], "-started"]'][0] == 25
+    assert of_sqlite['[["p_core>450"], "-started"]'][0] == 12
+    assert everything(indexes[0].database) == everything(indexes[1].database)
+    of_groups = [questions(index.database) for index in indexes]
+    assert of_groups[0] == of_groups[1]
+    assert indexing.rebuild(indexes[1]) == []
+    assert answers(indexes[1].database) == of_sqlite
+    (folder / "r01" / "record.json").unlink()
+    indexing.rebuild(indexes[1])
+    assert listing(indexes[1].database).total == 24
+    chosen = select([f"store:{empty}?case=Toy kind=record"], verify=False)
+    assert {x.plan.case for x in chosen.records} == {"Toy"}
+
+
+def test_no_acknowledged_record_is_lost_when_writers_are_killed(empty, tmp_path):
+    told = acknowledged(empty, tmp_path, seed=4)
+    index = Index(Database(empty))
+    found = listing(index.database, columns=["run_id", "p_core", "label", "losses"])
+    names = {row[0] for row in found.rows}
+    assert names >= told
+    assert len(names) == found.total
+    assert {(p_core, len(labels), len(losses)) for _, p_core, labels, losses in found.rows} == {
+        (464.57232729765695, 2, 32)
+    }
+
+
+def test_what_cannot_be_reached_is_said_plainly(tmp_path, monkeypatch):
+    with pytest.raises(EnvironmentFault, match="cannot be used") as caught:
+        Database(f"postgresql://somebody:secret@/none?host={tmp_path}")
+    assert "secret" not in str(caught.value)
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(EnvironmentFault, match="psycopg is not installed"):
+        Database("postgresql://somebody@/none")
+
+
+def test_tables_of_an_older_version_are_migrated_with_one_command(
+    empty, tmp_path, monkeypatch, cli
+):
+    assert migrated_with_one_command(empty, tmp_path, monkeypatch, cli)
+
+
+def test_a_server_answers_out_of_postgresql(empty, tmp_path):
+    write(tmp_path / "a", document("a"))
+    Index(Database(empty)).take([str(tmp_path / "a")], str(tmp_path))
+    client = TestClient(create_app(Settings(store=empty)))
+    assert client.get("/health").json() == {"status": "ok", "runs": 1}
+    for path in ("/", "/runs/a", "/cases/distilbert_sst2", "/api/runs/a/record.json",
+                 "/api/history?figure=p_core"):  # fmt: skip
+        assert client.get(path).status_code == 200

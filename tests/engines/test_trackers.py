@@ -1,0 +1,171 @@
+"""Runs written to W&B and MLflow without a network, read back as those programs keep them."""
+
+import getpass
+import json
+import re
+import socket
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from exported_runs import write_two_ranks
+from trainmark.errors import UsageError
+from trainmark.report.exports.forms import WRITERS
+
+pytest.importorskip("wandb", reason="no W&B here (make test-engines)")
+pytest.importorskip("mlflow", reason="no MLflow here (make test-engines)")
+
+# Of MLflow's own code.
+pytestmark = pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")
+
+HOSTILE = "../../x\n:::MLLOG '\"); DROP TABLE runs;--\x1b[31m"
+_BLOCK_BYTES, _HEADER_BYTES = 32_768, 7  # LevelDB's log format
+
+
+@pytest.fixture
+def record(tmp_path):
+    return write_two_ranks(tmp_path / "run")[0]
+
+
+def export(form, run, output):
+    """Run the program in a process of its own, without a network where the kernel allows it."""
+    apart = ["unshare", "--map-root-user", "--net"]
+    allowed = subprocess.run([*apart, "true"], capture_output=True, check=False).returncode == 0
+    words = ["export", run, "--to", form, "-o", output, "--no-verify"]
+    return subprocess.run(
+        [*(apart if allowed else []), sys.executable, "-m", "trainmark", *map(str, words)],
+        capture_output=True, text=True, check=False, timeout=200, cwd=run.parent,
+    )  # fmt: skip
+
+
+def wandb_records(file: Path):
+    """Return the records of an offline run."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    data, found, part = file.read_bytes(), [], b""
+    assert data[:4] == b":W&B"
+    at = _HEADER_BYTES
+    while at < len(data):
+        left = _BLOCK_BYTES - at % _BLOCK_BYTES
+        if left < _HEADER_BYTES:  # padding
+            at += left
+            continue
+        _, size, kind = struct.unpack_from("<IHB", data, at)
+        part += data[at + _HEADER_BYTES : at + _HEADER_BYTES + size]
+        at += _HEADER_BYTES + size
+        if kind in (1, 4):  # whole, or the last part
+            found.append(Record.FromString(part))
+            part = b""
+    return found
+
+
+def items(found):
+    return {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in found}
+
+
+def test_wandb_keeps_steps_evaluations_figures_and_settings(record, tmp_path):
+    done = export("wandb", tmp_path / "run", tmp_path / "wandb_runs")
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    (file,) = (tmp_path / "wandb_runs" / record.run_id / "wandb").glob("offline-run-*/*.wandb")
+    found = wandb_records(file)
+    (run,) = [item.run for item in found if item.WhichOneof("record_type") == "run"]
+    assert (run.run_id, run.project) == (record.run_id, "trainmark")
+    config = items(run.config.update)
+    assert config["run_id"] == record.run_id
+    assert config["recipe/micro_batch_size"] == 64
+    history = [items(item.history.item) for item in found if item.HasField("history")]
+    values = [(row["_step"], name, row[name]) for row in history for name in row if name[0] != "_"]
+    losses = [(step, value) for step, name, value in values if name == "train/loss"]
+    assert losses == list(enumerate(record.steps.loss, start=1))
+    assert [x for x in values if x[1] == "eval/acc"] == [
+        (4, "eval/acc", 0.75),
+        (12, "eval/acc", 0.9375),
+    ]
+    assert (12, "figure/p_train", 384.0) in values
+    (end,) = [item.exit for item in found if item.HasField("exit")]
+    assert end.exit_code == 0
+    assert not [item for item in found if item.HasField("stats")]
+
+
+def test_neither_host_nor_user_nor_program_goes_to_wandb(record, tmp_path):
+    export("wandb", tmp_path / "run", tmp_path / "wandb_runs")
+    (file,) = (tmp_path / "wandb_runs" / record.run_id / "wandb").glob("offline-run-*/*.wandb")
+    found = wandb_records(file)
+    (run,) = [item.run for item in found if item.WhichOneof("record_type") == "run"]
+    assert (run.host, run.entity, run.git.remote_url) == ("", "", "")
+    content = file.read_bytes()
+    for private in (socket.gethostname(), str(tmp_path), sys.executable, str(Path.home())):
+        assert not re.search(rb"\b" + re.escape(private.encode()) + rb"\b", content)
+    assert not list(file.parent.glob("files/wandb-metadata.json"))
+
+
+def client(folder):
+    from mlflow.tracking import MlflowClient
+
+    return MlflowClient(tracking_uri=f"sqlite:///{folder}/mlflow.db")
+
+
+def runs_in(store):
+    experiment = store.get_experiment_by_name("trainmark")
+    return store.search_runs([experiment.experiment_id])
+
+
+def test_mlflow_keeps_steps_evaluations_figures_and_settings(record, tmp_path):
+    done = export("mlflow", tmp_path / "run", tmp_path / "store")
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    store = client(tmp_path / "store")
+    (run,) = runs_in(store)
+    assert (run.info.run_name, run.info.status) == (record.run_id, "FINISHED")
+    assert run.info.start_time == 1767323045000
+    assert run.info.user_id != getpass.getuser()
+
+    def history(name):
+        return [(x.step, x.value) for x in store.get_metric_history(run.info.run_id, name)]
+
+    assert history("train/loss") == list(enumerate(record.steps.loss, start=1))
+    assert history("eval/acc") == [(4, 0.75), (12, 0.9375)]
+    assert run.data.metrics["figure/p_train"] == 384.0
+    assert run.data.params["recipe/micro_batch_size"] == "64"
+    again = export("mlflow", tmp_path / "run", tmp_path / "store")
+    assert again.returncode == 2
+    assert "the run is there already" in again.stderr
+    assert len(runs_in(store)) == 1
+
+
+def test_mlflow_takes_thousands_of_steps_beside_earlier_runs(record, tmp_path):
+    steps = 2_345
+    series = {"time_ns": [1_000_000] * steps, "loss": [0.5] * steps, "samples": [64] * steps}
+    longer = record.model_copy(
+        update={"run_id": "longer", "steps": record.steps.model_copy(update=series)}
+    )
+    WRITERS["mlflow"]([record], tmp_path / "store")
+    WRITERS["mlflow"]([longer], tmp_path / "store")
+    store = client(tmp_path / "store")
+    names = {run.info.run_name: run.info.run_id for run in runs_in(store)}
+    assert names.keys() == {record.run_id, "longer"}
+    assert len(store.get_metric_history(names["longer"], "train/samples_per_s")) == steps
+
+
+@pytest.mark.parametrize("form", ["wandb", "mlflow"])
+def test_hostile_text_stays_data(form, record, tmp_path):
+    recipe = record.plan.recipe | {HOSTILE: HOSTILE}
+    figures = record.figures | {HOSTILE: record.figures["p_train"]}
+    quality = record.quality.model_copy(update={"metric": HOSTILE})
+    hostile = record.model_copy(
+        update={
+            "run_id": HOSTILE, "case_key": HOSTILE, "figures": figures, "quality": quality,
+            "plan": record.plan.model_copy(update={"recipe": recipe, "recipe_name": HOSTILE * 99}),
+        }
+    )  # fmt: skip
+    before = set(tmp_path.iterdir())
+    WRITERS[form]([hostile], tmp_path / "out")
+    assert set(tmp_path.iterdir()) - before == {tmp_path / "out"}
+    with pytest.raises(UsageError, match="there already"):
+        WRITERS[form]([hostile], tmp_path / "out")
+    if form == "mlflow":
+        (run,) = runs_in(client(tmp_path / "out"))
+        assert run.info.run_name.startswith("______x")
+        assert run.data.params["case_key"].startswith("../../x :::MLLOG")

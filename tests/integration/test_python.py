@@ -1,0 +1,124 @@
+"""Trainmark from Python: the page's examples as one script, its types, signals and import cost."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+STUB = ROOT / "src" / "trainmark" / "__init__.pyi"
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def script(page: str) -> str:
+    return "\n".join(BLOCK.findall((ROOT / "docs" / page).read_text(encoding="utf-8")))
+
+
+def call(*words: str, folder: Path, **options: str) -> subprocess.CompletedProcess[str]:
+    env = os.environ | {
+        "TRAINMARK_CACHE": str(folder / "cache"), "OMP_NUM_THREADS": "1", **options,
+    }  # fmt: skip
+    return subprocess.run(
+        [sys.executable, *words], cwd=folder, env=env, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """Return the folder in which the page's script ran, and the lines that it printed."""
+    folder = tmp_path_factory.mktemp("python")
+    (folder / "page.py").write_text(script("python.md"), encoding="utf-8")
+    done = call("page.py", folder=folder)
+    assert done.returncode == 0, done.stderr
+    return folder, done.stdout.splitlines()
+
+
+def test_the_pages_script_does_what_the_page_says(ran: tuple[Path, list[str]]) -> None:
+    folder, lines = ran
+    assert [line.split()[1] for line in lines[:2]] == ["passed", "passed"]
+    assert lines[2].startswith("unknown recipe field 'batch' | did you mean batch_size?")
+    assert lines[3].startswith("do_not_quote ['trust_generated_data'")
+    for launch in ("first/r1", "first/r2", "second"):
+        assert (folder / "runs" / launch / "page.html").is_file()
+    assert (folder / "runs" / "first" / "repeats.json").is_file()
+    rules = {
+        line.split()[1]: line.split()[0] for line in lines if line.startswith(("True", "False"))
+    }
+    assert (rules["claim"], rules["launches"], rules["data"]) == ("True", "False", "True")
+    code, states = lines[-1].split(" ", 1)
+    assert code == "0"
+    assert "broken" not in ast.literal_eval(states)
+
+
+def test_both_languages_have_the_same_examples() -> None:
+    assert ast.dump(ast.parse(script("python.md"))) == ast.dump(ast.parse(script("python.zh.md")))
+
+
+def test_the_type_checker_finds_what_is_wrong_and_nothing_on_the_page(tmp_path: Path) -> None:
+    wrong = ('trainmark.run("toy", repeat="two")', 'print(1 + records[0].figure("p_train"))')
+    lines = [*script("python.md").splitlines(), *wrong]
+    (tmp_path / "page.py").write_text("\n".join(lines), encoding="utf-8")
+    # The project's own settings, which are strict, and its cache: this takes a minute without.
+    settings = ("--config-file", str(ROOT / "pyproject.toml"))
+    cache = ("--cache-dir", str(ROOT / ".mypy_cache"))
+    done = call("-m", "mypy", *settings, *cache, "page.py", folder=tmp_path,
+                MYPYPATH=str(ROOT / "src"))  # fmt: skip
+    found = re.findall(r"^page.py:(\d+): error: .*\[([a-z-]+)\]$", done.stdout, re.MULTILINE)
+    assert found == [(str(len(lines) - 1), "arg-type"), (str(len(lines)), "operator")], done.stdout
+
+
+def test_importing_the_package_loads_nothing_heavy(tmp_path: Path) -> None:
+    code = (
+        "import json, sys, trainmark\n"
+        "heavy = {'torch', 'pydantic', 'numpy', 'pandas', 'pyarrow', 'sqlalchemy', 'typer'}\n"
+        "print(json.dumps([sorted(heavy & sys.modules.keys()), dir(trainmark)]))\n"
+        "trainmark.run\n"
+        "print('torch' in sys.modules, hasattr(trainmark, 'no_such_name'))\n"
+    )
+    done = call("-c", code, folder=tmp_path)
+    first, second = done.stdout.splitlines()
+    loaded, names = json.loads(first)
+    assert loaded == []
+    assert second == "False False"
+    stub = ast.parse(STUB.read_text(encoding="utf-8"))
+    told = {x.names[0].name for x in stub.body if isinstance(x, ast.ImportFrom)}
+    assert set(names) == told | {"__version__"}
+
+
+HELD = """
+import signal, sys, trainmark
+try:
+    trainmark.run("faulty", {"fault": "wait"}, out="held", quiet=False)
+except KeyboardInterrupt:
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    print(trainmark.load("held")[0].status)
+"""
+
+
+def test_ctrl_c_leaves_a_record_and_then_interrupts_the_script(tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    os.mkfifo(tmp_path / "go")
+    env = os.environ | {
+        "TRAINMARK_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1",
+        "FAULT_FIFO": str(fifo), "TRAINMARK_CASE_PATH": str(Path(__file__).parent / "cases"),
+    }  # fmt: skip
+    process = subprocess.Popen(
+        [sys.executable, "-c", HELD], cwd=tmp_path, env=env, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        fifo.read_text()  # the rank is in its training
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert out.strip() == "interrupted", err

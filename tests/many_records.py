@@ -1,0 +1,73 @@
+"""A folder of a few dozen runs, made without training: what pages about many results show.
+
+Twenty-four of one case over devices, precisions and days; two with the files that they were
+computed from, the second of 8 ranks of which one is slow; one that failed.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from store_bodies import document, write
+from telemetry_files import cards, end, host, readings, sampled_run, start
+from trainmark.results import building, record
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DEVICES = ("NVIDIA A100-SXM4-40GB", "NVIDIA H100 80GB HBM3", "Fake Accelerator 1")
+PRECISIONS = ("bf16", "tf32")
+REPEATS = 4
+SLOW_RANK = 5
+
+
+def write_runs(folder: Path) -> list[str]:
+    """Write the runs into ``folder`` and return the names of their directories."""
+    for place, device in enumerate(DEVICES):
+        for precision in PRECISIONS:
+            for repeat in range(1, REPEATS + 1):
+                name = f"bert-{place}-{precision}-{repeat}"
+                rate = 400.0 * (place + 1) * (1.5 if precision == "bf16" else 1.0) + repeat
+                write(folder / name, _bert(name, device, precision, repeat, rate=rate))
+    failed = document("failed", status="oom", started="2026-11-20T08:00:00+00:00", cause={
+        "kind": "oom", "message": {"code": "exception", "args": {"text": "out of memory"}},
+        "traceback": 'Traceback\n  File "m.py", line 3', "rank": 1, "place": "train",
+    })  # fmt: skip
+    write(folder / "failed", failed)
+    with_evidence(folder / "two-ranks", 2)
+    with_evidence(folder / "eight-ranks", 8, slow=SLOW_RANK)
+    return sorted(path.name for path in folder.iterdir())
+
+
+def _bert(name: str, device: str, precision: str, repeat: int, *, rate: float) -> dict[str, Any]:
+    made = document(
+        name,
+        plan__run_id=name,
+        plan__device__product_names=[device] * 2,
+        plan__recipe__precision=precision,
+        plan__repeat_index=repeat,
+        started=f"2026-11-{10 + repeat}T08:00:00+00:00",
+        figures={"p_core": rate, "p_train": 0.98 * rate, "p_whole": 0.9 * rate},
+    )
+    for one in made["environment"]["devices"]:
+        one["name"] = device
+    return made
+
+
+def with_evidence(folder: Path, ranks: int, *, slow: int | None = None) -> Path:
+    """Write a run of some ranks with its events and telemetry; ``slow``: half as fast as others."""
+    folder.mkdir(parents=True)
+    events = cards(ranks)
+    for event in () if slow is None else events[slow]:
+        if event["event"] == "window":
+            event["step_ns"] = [2 * step_ns for step_ns in event["step_ns"]]
+    lines = [start(*range(ranks)), *readings(*range(ranks)),
+             *(host(t_s, cpu_percent=50.0) for t_s in (1.0, 5.0, 9.0)), end()]  # fmt: skip
+    sampled_run(folder, lines, ranks=events)
+    plan = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
+    plan["run_id"] = folder.name
+    plan["data"]["train_samples"] = 1024 * ranks * 4
+    (folder / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
+    record.write(building.build(folder), folder)
+    return folder

@@ -1,0 +1,201 @@
+"""Trainmark from Python, without a launch: frames, tables, what is loaded and compared."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+import trainmark
+from fakes import GOLDEN
+from trainmark import api
+from trainmark.errors import EnvironmentFault, RecordError, UsageError
+from trainmark.launch.stopping import stop_signals_noted
+from trainmark.report.exports.tables import to_csv
+from trainmark.results.record import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+TOY = Record.model_validate_json((GOLDEN / "record_toy.json").read_text(encoding="utf-8"))
+BERT = Record.model_validate_json((GOLDEN / "record_distilbert.json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """Return a folder with two records, without their evidence."""
+    for name, record in (("a", TOY), ("b", BERT)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "record.json").write_text(record.model_dump_json(), encoding="utf-8")
+    return tmp_path
+
+
+def test_a_row_is_a_record_with_the_columns_of_the_csv() -> None:
+    found = trainmark.table([TOY, BERT])
+    assert found.schema.names == to_csv([TOY, BERT]).splitlines()[0].split(",")
+    assert found.column("case").to_pylist() == ["toy", "distilbert_sst2"]
+    assert found.schema.field("samples").type == pa.int64()
+    frame = trainmark.frame([TOY, BERT])
+    assert list(frame.columns) == found.schema.names
+    assert frame.loc[0, "p_train_samples_per_s"] == TOY.figure("p_train")
+    assert frame["quality_reached"].tolist() == [True, BERT.quality.reached]
+
+
+def test_a_row_is_a_step_where_steps_are_asked_for() -> None:
+    frame = api.Records([TOY]).frame(steps=True)
+    assert list(frame.columns) == ["run_id", "step", "measured", "time_s", "loss", "samples"]
+    assert len(frame) == len(TOY.steps.time_ns)
+    assert frame["measured"].sum() == len(frame) - TOY.steps.warmup
+    assert frame["time_s"].tolist() == [ns / 1e9 for ns in TOY.steps.time_ns]
+    assert trainmark.table([], steps=True).num_rows == 0
+
+
+def test_without_pandas_the_way_out_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(EnvironmentFault, match="pandas is not installed") as fault:
+        trainmark.frame([TOY])
+    assert "trainmark.table" in str(fault.value)
+    assert trainmark.table([TOY]).num_rows == 1
+
+
+def test_records_know_their_places_pages_and_summary(runs: Path) -> None:
+    found = trainmark.load(runs, verify=False)
+    assert found.places == [runs / "a", runs / "b"]
+    assert [record.plan.case for record in found] == ["toy", "distilbert_sst2"]
+    toy = api.Records(found[:1], found.places[:1])
+    assert toy.page("zh").startswith("# 玩具分类")
+    assert toy.page(html=True).startswith("<!DOCTYPE html>")
+    assert toy.summary().launches == 1
+    with pytest.raises(RecordError):
+        found.summary()
+
+
+def test_a_record_that_its_evidence_contradicts_is_loaded_with_a_warning(runs: Path) -> None:
+    (runs / "a" / "plan.json").write_text("{}")
+    with pytest.warns(UserWarning, match="does not agree with its evidence"):
+        (found,) = trainmark.load(runs / "a")
+    assert found.trust.grade == "do_not_quote"
+    with pytest.raises(RecordError):
+        trainmark.load(runs / "none")
+    with pytest.raises(RecordError, match="published rows, and no record"):
+        trainmark.load("reference:distilbert_sst2")
+
+
+def test_sides_are_records_or_words(runs: Path) -> None:
+    other = TOY.model_copy(update={"run_id": "other"})
+    by_record = trainmark.compare([TOY], [other], figures=["p_train"])
+    assert by_record.figures[0].ratio == 1
+    by_word = trainmark.compare(runs / "a", [other], figures=["p_train"])
+    assert by_word.figures[0].a == by_record.figures[0].a
+    by_words = trainmark.compare([str(runs / "a")], [other], figures="p_train", allow="bs")
+    assert by_words.figures[0] == by_word.figures[0]
+    with pytest.raises(UsageError):
+        trainmark.compare(str(runs / "a"), str(runs / "b"))
+
+
+def test_a_plan_file_runs_and_what_is_left_the_next_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[str] = []
+
+    def launch_one(plan: Any, *_: Any, **__: Any) -> Record:
+        started.append(plan.run_dir)
+        return TOY.model_copy(update={"plan": plan, "run_id": plan.run_id})
+
+    monkeypatch.setattr(api, "launch_one", launch_one)
+    monkeypatch.setenv("TRAINMARK_CACHE", str(tmp_path / "cache"))
+    file = tmp_path / "two.yaml"
+    file.write_text(
+        "device: cpu\nruns:\n- {name: a, case: toy}\n- {name: b, case: toy, repeat: 2}\n",
+        encoding="utf-8",
+    )
+    found = trainmark.run(str(file), out=tmp_path / "out")
+    assert list(map(str, found.places)) == started
+    assert [record.plan.repeat_index for record in found] == [1, 1, 2]
+    with pytest.raises(UsageError, match="nproc does not go with a plan file"):
+        trainmark.run(str(file), nproc=2)
+
+
+def test_the_audit_is_that_of_the_command(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from trainmark.cli.app import main
+
+    found = trainmark.audit_results(runs)
+    monkeypatch.setattr("sys.argv", ["trainmark", "audit", str(runs), "--json"])
+    with pytest.raises(SystemExit):
+        main()
+    document = json.loads(capsys.readouterr().out)
+    assert [one["rule"] for one in document["findings"]] == [one.rule for one in found]
+    with pytest.raises(UsageError):
+        trainmark.audit_results(runs, only=["no_such_rule"])
+
+
+def test_remarks_are_warnings_and_faults_come_before_anything_starts(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="unknown recipe field 'batch'"):
+        trainmark.run("toy", {"batch": 96}, out=tmp_path / "run", device="cpu")
+    with pytest.raises(UsageError, match="only the launcher ssh reads it"):
+        trainmark.run("toy", hosts=tmp_path / "hosts", device="cpu")
+    assert not (tmp_path / "run").exists()
+
+
+def test_values_of_overrides_are_read_as_on_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans: list[Any] = []
+
+    def launched(plan: Any, *_: Any, **__: Any) -> api.Records:
+        plans.append(plan)
+        return api.Records()
+
+    monkeypatch.setattr(api, "launched", launched)
+    monkeypatch.setenv("TRAINMARK_CACHE", str(tmp_path / "cache"))
+    changes = {
+        "bs": 96, "lr": 1.5e-4, "target_value": None, "compile": False, "precision": "amp",
+        "target_required": False,
+    }  # fmt: skip
+    trainmark.run("toy", changes, out=str(tmp_path / "run"), device="cpu", seed=7, timeout_s=30)
+    found = plans[0].recipe
+    names = ("micro_batch_size", "learning_rate", "target_value", "compile", "precision", "seed")
+    assert [found[name] for name in names] == [96, 1.5e-4, None, False, "fp16", 7]
+    assert (found["target_required"], found["timeout_s"]) == (False, 30.0)
+    assert plans[0].run_dir == str(tmp_path / "run")
+
+
+@pytest.fixture
+def usual_sigint() -> Iterator[None]:
+    """Let Ctrl-C interrupt, also where the tests run in the background of a shell."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("usual_sigint")
+def test_a_signal_is_delivered_again_when_asked_for() -> None:
+    def stopped() -> None:
+        with stop_signals_noted(deliver=True) as request:
+            signal.raise_signal(signal.SIGINT)
+            assert request.signal_name == "SIGINT"
+
+    with pytest.raises(KeyboardInterrupt):
+        stopped()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_outside_the_main_thread_no_signal_is_noted() -> None:
+    names: list[str | None] = []
+
+    def noted() -> None:
+        with stop_signals_noted(deliver=True) as request:
+            names.append(request.signal_name)
+
+    thread = threading.Thread(target=noted)
+    thread.start()
+    thread.join()
+    assert names == [None]

@@ -1,0 +1,138 @@
+"""Write docs/published.md and docs/published.zh.md: what the audit finds in a public collection.
+
+usage: python tools/published.py FOLDER REPOSITORY PATH COMMIT
+
+FOLDER has the collection's pages, which are in the folder PATH of the public REPOSITORY at COMMIT.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainmark.audit import audit, known_rules, subject
+from trainmark.results.messages import render
+from trainmark.selection.words import select
+from trainmark.spec import message
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trainmark.audit.finding import Finding
+
+DOCS = Path(__file__).parents[1] / "docs"
+TIMED = {"e2e_time", "token/p/s", *subject.RATES}
+WORDS = {
+    "en": {
+        "title": "Published results, audited",
+        "intro": (
+            "Look up what the rules of [the audit](audit.md) find in the training pages of a "
+            "public collection, with the arithmetic of each. The collection is [{name}]({url}) at "
+            "commit `{commit}`; this page was written by"
+        ),
+        "after": (
+            "A finding states what follows from the figures that are printed in the row, the sizes "
+            "and formulas in `src/trainmark/audit/workloads.toml` and the published peaks. It says "
+            "nothing about how the figures came about. A row without a finding is not proven to be "
+            "right: most rows print no time and no throughput, and little can be recomputed from "
+            "them."
+        ),
+        "counts": "## Counts\n\n| what | number |\n|---|---|",
+        "audited": "rows read and audited",
+        "timed": "of them with a time or a throughput",
+        "with": "with a finding",
+        "without": "without a finding",
+        "unread": "places of the pages that could not be read (`trainmark import` lists them)",
+        "rules": (
+            "## Findings by rule\n\n| rule | checks that | error | warning | note |\n"
+            "|---|---|---|---|---|"
+        ),
+        "table": "| line | row | rule | severity | arithmetic |\n|---|---|---|---|---|",
+    },
+    "zh": {
+        "title": "公开结果的审计",
+        "intro": (
+            "查阅[审计](audit.md)的各条规则在一个公开结果集的训练页面中发现了什么，以及每条发现的算式。"
+            "该结果集为 [{name}]({url})，提交 `{commit}`；本页由以下命令生成"
+        ),
+        "after": (
+            "每条发现只陈述由该行所印指标、`src/trainmark/audit/workloads.toml` 中的规模与公式"
+            "以及公布的峰值推出的结论，不涉及这些指标的由来。没有发现的行并不等于已证明正确：多数行既无时间也无吞吐量，"
+            "可供重算的内容很少。"
+        ),
+        "counts": "## 计数\n\n| 内容 | 数量 |\n|---|---|",
+        "audited": "已读取并审计的行",
+        "timed": "其中给出时间或吞吐量",
+        "with": "有发现",
+        "without": "没有发现",
+        "unread": "页面中未能读取之处（由 `trainmark import` 列出）",
+        "rules": (
+            "## 各规则的发现\n\n| 规则 | 要求 | error | warning | note |\n"
+            "|---|---|---|---|---|"
+        ),
+        "table": "| 行号 | 行 | 规则 | 级别 | 算式 |\n|---|---|---|---|---|",
+    },
+}  # fmt: skip
+
+
+def cell(text: str) -> str:
+    """Return text as the content of a cell."""
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
+
+
+def page(lang: str, found: Sequence[Finding], counts: dict[str, int], source: Sequence[str]) -> str:
+    """Return the page in one language."""
+    words, (repository, path, commit) = WORDS[lang], source
+    url = f"https://github.com/{repository}/tree/{commit}/{path}"
+    name = repository.partition("/")[2]
+    lines = [
+        f"# {words['title']}\n",
+        words["intro"].format(name=name, url=url, commit=commit),
+        f"\n```\npython tools/published.py FOLDER {repository} {path} {commit}\n```\n",
+        words["after"] + "\n",
+        words["counts"],
+        *(f"| {words[what]} | {number} |" for what, number in counts.items()),
+        "\n" + words["rules"],
+    ]
+    by_rule = Counter((one.rule, one.severity) for one in found)
+    for rule in known_rules():
+        numbers = [str(by_rule[rule, name]) for name in ("error", "warning", "note")]
+        if set(numbers) != {"0"}:
+            checks = render(message(f"audit_rule.{rule}"), lang)
+            lines.append(f"| `{rule}` | {cell(checks)} | {' | '.join(numbers)} |")
+    placed = sorted(found, key=lambda one: (one.subject.file, one.subject.line, one.rule))
+    for file, group in groupby(placed, key=lambda one: one.subject.file):
+        where = f"https://github.com/{repository}/blob/{commit}/{path}/{file}?plain=1"
+        lines += [f"\n## [{file.removesuffix('/README.md')}]({where})\n", words["table"]]
+        lines += [
+            f"| [{one.subject.line}]({where}#L{one.subject.line}) "
+            f"| {cell(one.subject.configuration)} | `{one.rule}` | {one.severity} "
+            f"| {cell(render(one.message, lang))} |"
+            for one in group
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def main(folder: str, *source: str) -> None:
+    """Write both pages."""
+    chosen = select([folder])
+    views = [subject.of_row(row) for row in chosen.rows]
+    found = audit(views)
+    marked = {(one.subject.file, one.subject.line) for one in found}
+    counts = {
+        "audited": len(views),
+        "timed": sum(bool(TIMED & one.figures.keys()) for one in views),
+        "with": len(marked),
+        "without": len({(one.file, one.line) for one in views} - marked),
+        "unread": len(chosen.unread),
+    }
+    for lang, ending in (("en", "md"), ("zh", "zh.md")):
+        text = page(lang, found, counts, source)
+        (DOCS / f"published.{ending}").write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
