@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 BAR = 0.005
-SHORT_S, LONG_S = sized((2.0, 32.0), (0.5, 1.5))
+FEW, MANY = sized((20, 320), (3, 10))  # readings
 FAST_S = 0.1  # more readings in less time; a reading costs the same
 STEPS, ROUNDS = sized(1_000, 4), 9  # 1,000 steps take about 5 s, and hold 5 readings
 VENDORS = {"cpu": 1, "fake": 8}  # and their ranks
@@ -58,20 +58,24 @@ def sampling(vendor: str, interval_s: float) -> Iterator[tuple[subprocess.Popen[
             process.wait()
 
 
+def _readings(file: Path) -> int:
+    return sum(event["event"] == "host" for event in EventFile(file))
+
+
 def own_cost(vendor: str) -> tuple[float, float]:
     """Return processor seconds and bytes of one reading of the host and the devices.
 
-    Start and end are subtracted: both a short and a long time have them.
+    Start and end are subtracted: few and many readings have them alike.
     """
     found = []
-    for seconds in (SHORT_S, LONG_S):
+    for wanted in (FEW, MANY):
         with sampling(vendor, FAST_S) as (process, file):
-            time.sleep(seconds)
+            while _readings(file) < wanted:
+                time.sleep(FAST_S)
             assert process.stdin is not None
             process.stdin.close()
             _, _, used = os.wait4(process.pid, 0)
-            readings = sum(event["event"] == "host" for event in EventFile(file))
-            found.append((used.ru_utime + used.ru_stime, file.stat().st_size, readings))
+            found.append((used.ru_utime + used.ru_stime, file.stat().st_size, _readings(file)))
     (short_s, short_bytes, few), (long_s, long_bytes, many) = found
     return (long_s - short_s) / (many - few), (long_bytes - short_bytes) / (many - few)
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
+from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec
 
 import numpy as np
@@ -14,7 +17,7 @@ from trainmark.report.drawing import HOVER, WIDTH
 from trainmark.report.texts import text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import altair as alt
     from numpy.typing import NDArray
@@ -34,12 +37,28 @@ def later(
 
     @cache
     def made() -> dict[str, Any]:
-        from altair.utils.schemapi import debug_mode
+        with _some_home():
+            from altair.utils.schemapi import debug_mode
 
         with debug_mode(False):
             return make(*args, **further)
 
     return made
+
+
+@contextmanager
+def _some_home() -> Iterator[None]:
+    """Let a user without a home import Altair, which asks for one to name a cache unused here."""
+    try:
+        Path.home()
+    except RuntimeError:
+        os.environ["HOME"] = os.sep
+        try:
+            yield
+        finally:
+            del os.environ["HOME"]
+    else:
+        yield
 
 
 def layered(*layers: alt.Chart, height: int = HEIGHT) -> dict[str, Any]:
