@@ -19,7 +19,6 @@ TOOLS = (
     "mlperf-logging",
     "numba",
     "pandas",
-    "prometheus-client",
     "pytest",
     "pytest-timeout",
     "pytest-xdist",

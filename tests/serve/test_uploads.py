@@ -7,6 +7,7 @@ from hashlib import sha256
 
 import pytest
 from fastapi.testclient import TestClient
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from bundles import packed, recorded
 from trainmark import bundle
@@ -104,6 +105,18 @@ def test_a_run_that_another_bundle_brought_is_listed_once(store, served, sent, t
     assert [run["run_id"] for run in sent(client, both).json()["runs"]] == ["a-1", "b-1"]
     assert listed(client) == ["a-1", "b-1"]
     assert client.get("/api/runs/b-1/bundle").content == both.read_bytes()
+
+
+def test_uploads_are_counted_by_what_came_of_them(served, sent, tmp_path):
+    client, file = served(), packed(tmp_path, "a-1")
+    sent(client, file)
+    sent(client, file)
+    sent(client, file, **{"Content-Type": "text/plain"})
+    sent(client, file, Authorization="Bearer trainmark_0")
+    families = text_string_to_metric_families(client.get("/metrics").text)
+    uploads = next(x for x in families if x.name == "trainmark_uploads").samples
+    counts = {x.labels["outcome"]: x.value for x in uploads if x.name.endswith("_total")}
+    assert counts == {"stored": 1, "known": 1, "refused": 2}
 
 
 def test_a_run_with_other_content_is_refused_and_the_first_one_stays(store, served, sent, tmp_path):

@@ -150,15 +150,17 @@ async def upload(request: Request) -> JSONResponse:
     uploads: Uploads | None = request.app.state.uploads
     if uploads is None:
         raise Refused(403, "this server takes no uploads", remedy="start it with --data FOLDER")
-    token = None
+    token, count = None, request.app.state.serving.metrics.upload
     try:
         token = await uploads.admitted(request)
         receipt, new = await uploads.take(request)
     except Refused as error:
+        count("refused")
         if token is not None:
             told = partial(uploads.changes.add, "upload", "refused", token=token)
             await asyncio.to_thread(told, status=error.status, what=error.what)
         raise
+    count("stored" if new else "known")
     status = 201 if new else 200
     return JSONResponse(receipt.model_dump(), status, {"Location": receipt.runs[0].page})
 
