@@ -90,6 +90,17 @@ def test_a_run_has_its_figures_and_its_record_as_it_is_written(client, runs):
     assert client.get("/api/runs/b/record.json").content == (runs / "b/record.json").read_bytes()
 
 
+def test_of_two_runs_with_one_id_the_figures_and_the_record_are_the_newest_ones(client, runs):
+    for place, day, speed in [("a", 1, 100.0), ("d", 4, 400.0)]:
+        started = f"2026-11-0{day}T08:00:00+00:00"
+        made = document("twice", started=started, figures={"p_core": speed})
+        write(runs / place, made)
+    run = client.get("/api/runs/twice").json()["run"]
+    record = client.get("/api/runs/twice/record.json").json()
+    assert run["p_core"] == record["figures"]["p_core"]["value"] == 400.0
+    assert "2026-11-04" in client.get("/runs/twice").text
+
+
 def test_the_record_of_a_run_in_a_bundle_is_read_out_of_it(client, tmp_path):
     folder = tmp_path / "one"
     agent = event("agent_exit", 13 * S, exit_code=0, failures=[])

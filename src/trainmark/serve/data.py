@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from typing import Annotated, Any
 
-import sqlalchemy as sa
 from fastapi import APIRouter, Depends, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
@@ -21,8 +20,7 @@ from trainmark.serve.metrics import CONTENT_TYPE
 from trainmark.serve.serving import Serving
 from trainmark.site.links import NEWEST
 from trainmark.store import display
-from trainmark.store.query import Listing, listing
-from trainmark.store.tables import RUNS
+from trainmark.store.query import Listing, counts, listing
 
 REFUSALS: dict[int | str, dict[str, Any]] = {"4XX": {"model": Problem}, "5XX": {"model": Problem}}
 router = APIRouter(responses=REFUSALS)
@@ -177,8 +175,7 @@ def metrics(shared: Shared) -> Response:
 
 
 def _count(shared: Serving) -> int:
-    with shared.database.reading() as connection:
-        return connection.scalar(sa.select(sa.func.count()).select_from(RUNS)) or 0
+    return sum(found for _, found in counts(shared.database, ["kind"]))
 
 
 def _listed(shared: Serving, asked: Listed | Exported) -> Listing:

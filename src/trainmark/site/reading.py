@@ -17,6 +17,7 @@ from trainmark.results import trust
 from trainmark.results.record import RECORD_FILE
 from trainmark.results.verify import verify
 from trainmark.selection.runs import Reader
+from trainmark.store.query import NEWEST_FIRST
 from trainmark.store.tables import RUNS
 
 if TYPE_CHECKING:
@@ -39,14 +40,14 @@ class Stored(NamedTuple):
 
 
 def every(database: Database, *met: sa.ColumnElement[bool]) -> list[Stored]:
-    """Return all runs that meet conditions, in the order of their places."""
+    """Return all runs that meet conditions, the newest first."""
     asked = sa.select(RUNS.c.run_id, RUNS.c.path, RUNS.c.work).where(RUNS.c.kind == "record", *met)
     with database.reading() as connection:
-        return [Stored(*row) for row in connection.execute(asked.order_by(RUNS.c.path))]
+        return [Stored(*row) for row in connection.execute(asked.order_by(*NEWEST_FIRST))]
 
 
 def stored(database: Database, run_id: str) -> Stored:
-    """Return the run with an id.
+    """Return the newest run with an id.
 
     Raises:
         RecordError: there is none.

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 SERIES_COLUMNS = ("step_times", "losses")  # of at most 32 points, see ``entries.reduced_series``
 _EXPORTED = (*EXPORTED, "path", "kind", "configuration", "world", "work")
+NEWEST_FIRST = (RUNS.c.started_utc.desc().nulls_last(), RUNS.c.path, RUNS.c.line, RUNS.c.id)
 _MOST_IDS = 20_000  # runs that a query names one by one
 
 
@@ -166,8 +167,7 @@ def _order(sort: str, known: Known) -> list[sa.ColumnElement[Any]]:
             f"runs have no order by {key!r}", where="--sort", rule="a column or figure"
         )
     first = by.desc() if sort.startswith("-") else by.asc()
-    newest = RUNS.c.started_utc.desc().nulls_last()
-    return [first.nulls_last(), newest, RUNS.c.path, RUNS.c.line, RUNS.c.id]
+    return [first.nulls_last(), *NEWEST_FIRST]
 
 
 def _of_runs(asked: sa.Select[Any], run: sa.Column[Any], ids: Sequence[int]) -> sa.Select[Any]:
