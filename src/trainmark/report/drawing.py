@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from trainmark.report.document import Chart
 
 WIDTH = 760  # px of a static picture, axes and legends included
-# Layers of this name answer the pointer; a static picture has no use for them.
-HOVER = "hover"
 _LONGEST = 400  # characters of a string in a chart
 _TEMPLATES = Path(__file__).with_name("templates")
 _COLOUR = re.compile(r"--([a-z]+): light-dark\((#[0-9a-f]{6}), (#[0-9a-f]{6})\)")
@@ -118,10 +116,10 @@ def scripts() -> str:
 
 
 def _static(chart: Chart, **further: Any) -> str:
-    """Return the specification without what answers a pointer, as JSON."""
-    spec = {name: value for name, value in chart.spec.items() if name != "params"}
+    """Return the specification without layers that answer a pointer, as JSON."""
+    spec = {**chart.spec}
     if "layer" in spec:
-        spec["layer"] = [layer for layer in spec["layer"] if layer.get("name") != HOVER]
+        spec["layer"] = [layer for layer in spec["layer"] if "params" not in layer]
     whole = {**_printable({**spec, **further, "datasets": chart.data}), "config": _CONFIG}
     return json.dumps(whole, ensure_ascii=False, allow_nan=False)
 

@@ -63,13 +63,17 @@ def _spec(rows: Sequence[dict[str, Any]], lang: str) -> dict[str, Any]:
     curve = base.encode(y=y)
     return plotting.layered(
         ideal.encode(y=y),
-        base.mark_rule(color="var(--ink)", strokeWidth=2).encode(y="low:Q", y2="high:Q"),
+        base.mark_rule(color="var(--ink)", strokeWidth=2).encode(
+            y=alt.Y("low:Q"), y2=alt.Y2("high")
+        ),
         *(base.mark_tick(color="var(--ink)", orient="horizontal", size=9).encode(y=f"{end}:Q")
           for end in ("low", "high")),
         curve.mark_line(color="var(--accent)"),
         curve.mark_point(color="var(--accent)", filled=True, size=70, opacity=1)
         .encode(tooltip=told),
-        base.mark_text(baseline="top", dy=8).encode(y="low:Q", text="shown:N"),
+        base.mark_text(baseline="top", dy=8).encode(
+            y=alt.Y("low:Q"), text=alt.Text("shown:N")
+        ),
     )  # fmt: skip
 
 

@@ -73,7 +73,7 @@ def _spec(order: Sequence[str], dots: Sequence[dict[str, Any]], lang: str) -> di
         alt.Tooltip("percent:Q", title="%", format="+.2f"),
     ]
     return plotting.layered(
-        interval.mark_rule(color="var(--rest)", strokeWidth=3).encode(x=across, x2="high"),
+        interval.mark_rule(color="var(--rest)", strokeWidth=3).encode(x=across, x2=alt.X2("high")),
         interval.mark_tick(color="var(--ink)", thickness=2, size=22).encode(x=alt.datum(0)),
         alt.Chart(alt.NamedData("launches"))
         .mark_point(size=70, color="var(--accent)", fill="var(--accent)", fillOpacity=0.4)

@@ -163,7 +163,7 @@ def _spec(found: _Quantity, lang: str) -> dict[str, Any]:
     measured = (
         alt.Chart(alt.NamedData("measured"))
         .mark_rect(color="var(--shade)")
-        .encode(x=alt.X("from:Q"), x2="to:Q")
+        .encode(x=alt.X("from:Q"), x2=alt.X2("to"))
     )
     base = alt.Chart(alt.NamedData("lines")).encode(x=x)
     fields = TOGETHER if together else ("v",)
@@ -174,7 +174,7 @@ def _spec(found: _Quantity, lang: str) -> dict[str, Any]:
              for field in fields]  # fmt: skip
     if together:
         band = base.mark_area(color="var(--accent)", opacity=0.25).encode(
-            y=y("lowest"), y2="highest"
+            y=y("lowest"), y2=alt.Y2("highest")
         )
         lines = [band, base.mark_line(color="var(--accent)").encode(y=y("median"))]
         answering = plotting.answering(base.encode(y=y("median")), told)

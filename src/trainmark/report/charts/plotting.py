@@ -13,7 +13,7 @@ import numpy as np
 
 from trainmark.report import cells
 from trainmark.report.document import Table
-from trainmark.report.drawing import HOVER, WIDTH
+from trainmark.report.drawing import WIDTH
 from trainmark.report.texts import text
 
 if TYPE_CHECKING:
@@ -66,10 +66,9 @@ def layered(*layers: alt.Chart, height: int = HEIGHT) -> dict[str, Any]:
 
     What ``report.drawing`` sets is left out.
     """
-    import altair as alt
-
-    made = alt.layer(*layers).properties(width=WIDTH, height=height).to_dict(validate=False)
-    return {name: value for name, value in made.items() if name not in ("$schema", "config")}
+    drawn = [layer.to_dict(validate=False) for layer in layers]
+    kept = [{k: v for k, v in one.items() if k not in ("$schema", "config")} for one in drawn]
+    return {"layer": kept, "width": WIDTH, "height": height}
 
 
 def rows(points: Iterable[tuple[int, float]]) -> list[dict[str, Any]]:
@@ -117,7 +116,7 @@ def bars(
     scale = alt.Scale(domain=names, range=[f"var(--{name})" for name in names])
     drawn = alt.Chart(alt.NamedData("bars")).encode(
         x=alt.X("from:Q", title=title.split("\n"), scale=alt.Scale(domain=[0, end], nice=False)),
-        x2="to",
+        x2=alt.X2("to"),
         y=label_axis([row["label"] for row in data]),
         color=alt.Color("colour:N", legend=None, scale=scale),
         stroke=alt.Stroke("colour:N", legend=None, scale=scale),  # keeps a short bar in sight
@@ -145,11 +144,11 @@ def answering(line: alt.Chart, tooltip: Iterable[alt.Tooltip]) -> alt.Chart:
     near = alt.selection_point(
         name="near", on="pointerover", clear="pointerout", nearest=True, encodings=["x"]
     )
-    shown = alt.when(near, empty=False).then(alt.value(1)).otherwise(alt.value(0))
+    shown = alt.OpacityValue(0, condition={"param": "near", "empty": False, "value": 1})
     points: alt.Chart = line.mark_point(filled=True, size=60, color="var(--accent)").encode(
         opacity=shown, tooltip=list(tooltip)
     )
-    return points.properties(name=HOVER).add_params(near)
+    return points.add_params(near)
 
 
 def label_axis(order: Sequence[str]) -> alt.Y:

@@ -49,13 +49,13 @@ def chart(record: Record, lang: str) -> Chart | None:
 def _spec(metric: str, steps: int, lang: str) -> dict[str, Any]:
     import altair as alt
 
-    aim = alt.Chart(alt.NamedData("target")).encode(y="value:Q")
+    aim = alt.Chart(alt.NamedData("target")).encode(y=alt.Y("value:Q"))
     line, answering = plotting.trace(metric, steps, lang, colour="eval")
     return plotting.layered(
         aim.mark_rule(color="var(--good)", strokeDash=[8, 4]),
-        aim.mark_text(align="left", baseline="bottom", dx=4, dy=-3, color="var(--good)").encode(
-            x=alt.value(0), text="label:N"
-        ),
+        aim.mark_text(
+            align="left", baseline="bottom", x=0, dx=4, dy=-3, color="var(--good)"
+        ).encode(text=alt.Text("label:N")),
         line,
         line.mark_point(color="var(--eval)", filled=True),
         answering,

@@ -137,10 +137,10 @@ def _colour(reach: float) -> dict[str, Any]:
     """Return how a difference ``over`` looks: the sign is the colour, the size the strength."""
     import altair as alt
 
-    slower = alt.when("datum.over >= 0").then(alt.value("var(--bad)"))
+    slower = {"test": "datum.over >= 0", "value": "var(--bad)"}
     strength = alt.Scale(domain=[0, reach], range=[0.04, 1], clamp=True)
     return {
-        "color": slower.otherwise(alt.value("var(--accent)")),
+        "color": alt.ColorValue("var(--accent)", condition=slower),
         "opacity": alt.Opacity("size:Q", scale=strength, legend=None),
     }
 

@@ -258,13 +258,15 @@ def _spec(bars: Sequence[_Bar], axis: str, lang: str) -> dict[str, Any]:
     )
     return plotting.layered(
         bar,
-        ends.mark_rule(color="var(--ink)", strokeWidth=2).encode(x="low:Q", x2="high:Q"),
+        ends.mark_rule(color="var(--ink)", strokeWidth=2).encode(
+            x=alt.X("low:Q"), x2=alt.X2("high")
+        ),
         *(
-            ends.mark_tick(color="var(--ink)", size=9).encode(x=f"{end}:Q")
+            ends.mark_tick(color="var(--ink)", size=9).encode(x=alt.X(f"{end}:Q"))
             for end in ("low", "high")
         ),
         point,
-        base.mark_text(align="left", dx=1, dy=-17).encode(x=alt.value(0), text="shown:N"),
+        base.mark_text(align="left", x=0, dx=1, dy=-17).encode(text=alt.Text("shown:N")),
         height=_BAR_PX * len(bars),
     )
 

@@ -83,8 +83,8 @@ def _shades(steps: int, kinds: dict[str, list[tuple[int, int]]], lang: str) -> l
         return []
     shaded = alt.Chart(alt.NamedData("shaded")).encode(
         x=plotting.step_axis(steps, lang),
-        x2="to",
+        x2=alt.X2("to"),
         color=alt.Color("kind:N", title=None).scale(domain=[*used], range=[*used.values()]),
     )
-    strip = shaded.mark_rule(strokeWidth=5).encode(y=alt.value(0))
+    strip = shaded.mark_rule(strokeWidth=5, y=0)
     return [shaded.mark_rect(opacity=0.16), strip]
