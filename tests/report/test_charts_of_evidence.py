@@ -16,6 +16,7 @@ from trainmark.report import drawing, evidence
 from trainmark.report.charts import efficiency, over_time, ranks, references
 from trainmark.report.document import Chart, Paragraph
 from trainmark.report.evidence import Seen
+from trainmark.report.page import compose
 from trainmark.results import building
 from trainmark.results.rows import Reading, Row
 from trainmark.results.trust import with_findings
@@ -258,6 +259,13 @@ def test_other_work_is_refused_with_the_key_and_no_bar() -> None:
         references.section(own, [other[0].model_copy(update={"plan": plan})], "zh")
     )
     assert "precision 不同（tf32 / bf16）" in said
+
+
+@pytest.mark.parametrize(("nproc", "compared"), [(2, True), (8, False)])
+def test_only_a_comparison_stands_above_the_figures(nproc: int, compared: bool) -> None:
+    made = compose(launches("b", [100.0, 101.0]), against=[row(1, nproc=nproc)])
+    anchors = [section.anchor for section in made.sections]
+    assert (anchors.index("against") < anchors.index("figures")) is compared
 
 
 def test_very_many_references_are_some_bars_and_a_count() -> None:

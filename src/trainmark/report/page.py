@@ -29,7 +29,7 @@ from trainmark.report import (
 from trainmark.report.audited import audited
 from trainmark.report.charts import references
 from trainmark.report.declared import declared
-from trainmark.report.document import Page, Section
+from trainmark.report.document import Chart, Page, Section
 from trainmark.report.listing import TONES, tone_of, trust_line
 from trainmark.report.tables import column_set, device_configuration, quality_header
 from trainmark.report.texts import LANGUAGES, text
@@ -96,11 +96,14 @@ def compose(
         conditions.cause(record, lang, number=f" [{place}]" if several else "")
         for place, record in enumerate(records, start=1)
     ]
+    beside = [*_beside(records, lang, against)]
+    # Where nothing could be compared, that is no first thing to read.
+    told = [one for one in beside if not any(isinstance(block, Chart) for block in one.blocks)]
     sections: list[Section | None] = [
         *causes,
         outcome.performance(records, lang, columns=columns, metric=metric),
         conditions.columns_meaning(records, about, lang, columns=columns, metric=metric),
-        *_beside(records, lang, against),
+        *(section for section in beside if section not in told),
         published.references(records, about, lang),
         *outcome.per_record(records, lang, seen),
         *outcome.repeats(records, lang),
@@ -110,6 +113,7 @@ def compose(
         outcome.counts(records, lang),
         *telemetry.sections(records, lang),
         audited(records, lang),
+        *told,
         Section(text("section.run", lang), 2, "run"),
         conditions.facts(records, lang),
         *declared(records, lang),
