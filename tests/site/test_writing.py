@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
@@ -134,3 +135,21 @@ def test_the_command_writes_and_refuses(tmp_path, monkeypatch, capsys):
         with pytest.raises(SystemExit) as ended:
             main()
         assert (ended.value.code, said in capsys.readouterr().err) == (code, True)
+
+
+def test_sigterm_leaves_the_site_as_it_was_and_nothing_half_written(tmp_path, monkeypatch):
+    write(tmp_path / "runs" / "a", document("a"))
+    site = tmp_path / "www" / "public"
+    words = ["trainmark", "site", str(tmp_path / "runs"), "-o", str(site)]
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit):
+        main()
+    before = {path: path.read_bytes() for path in site.rglob("*.*")}
+    write(tmp_path / "runs" / "b", document("b"))
+    monkeypatch.setattr(writing, "_write_pages", lambda *_: signal.raise_signal(signal.SIGTERM))
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert [path.name for path in site.parent.iterdir()] == ["public"]
+    assert {path: path.read_bytes() for path in site.rglob("*.*")} == before
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from trainmark.errors import TrainmarkError
+
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
 def say(text: object, *, err: bool = False, newline: bool = True) -> None:
@@ -68,15 +71,27 @@ def say_refuted(paths: Iterable[Path]) -> None:
 def writing(output: Path) -> Iterator[None]:
     """Write in the block to what the user named with ``-o``.
 
+    A signal that ends the program ends the block first, which removes what it has half-written.
+
     Raises:
         EnvironmentFault: it cannot be written.
     """
+
+    def end(number: int, _frame: object) -> None:
+        sys.exit(128 + number)  # as shells have it
+
+    ending = [one for one in _ENDING if signal.getsignal(one) == signal.SIG_DFL]
+    for number in ending:
+        signal.signal(number, end)
     try:
         yield
     except OSError as error:
         raise EnvironmentFault(
             f"cannot write: {error.strerror}", where=str(output), remedy="name another place"
         ) from error
+    finally:
+        for number in ending:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def write_text(output: Path, text: str) -> None:
