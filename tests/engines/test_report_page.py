@@ -44,15 +44,18 @@ def test_no_width_breaks_the_page(pages, visit, name):
         assert shown.overflow() == [], width
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("name", RUNS)
-def test_axe_finds_no_barrier(pages, visit, name, dark):
-    assert visit(file_home(pages[name]), dark=dark).open("").barriers() == []
-
-
 def switch(shown, name, value):
     """Choose a language or a theme as a reader does."""
     shown.page.locator(f"label[for={name}-{value}]").click()
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("name", RUNS)
+def test_axe_finds_no_barrier(pages, visit, name, dark, lang):
+    shown = visit(file_home(pages[name]), dark=dark).open("")
+    switch(shown, "lang", lang)
+    assert shown.barriers() == []
 
 
 def paper(shown):
