@@ -119,7 +119,11 @@ def page(lang: str, found: Sequence[Finding], counts: dict[str, int], source: Se
 def main(folder: str, *source: str) -> None:
     """Write both pages."""
     chosen = select([folder])
-    views = [subject.of_row(row) for row in chosen.rows]
+    below = [str(Path(row.file).relative_to(folder)) for row in chosen.rows]
+    views = [
+        subject.of_row(row.model_copy(update={"file": file}))
+        for row, file in zip(chosen.rows, below, strict=True)
+    ]
     found = audit(views)
     marked = {(one.subject.file, one.subject.line) for one in found}
     counts = {

@@ -131,6 +131,19 @@ def test_a_row_with_at_most_one_pass_is_never_accused(
     assert audit([row(figures, case="dlrm_criteo", nnodes=1, nproc=8)]) == []
 
 
+def test_rows_of_different_models_are_not_held_against_each_other() -> None:
+    figures = {"p_core": 100.0, "e2e_time": 1000.0, "p_whole": 100.0}
+    faster = {"p_core": 1976.0, "e2e_time": 9000.0, "p_whole": 1900.0}
+    world: dict[str, Any] = {"nnodes": 1, "precision": "fp32"}
+    one, other = (
+        [row(figures, model="resnet50", nproc=1, **world),
+         row(faster, model=model, nproc=8, line=4, **world)]
+        for model in ("resnet50", "vit")
+    )  # fmt: skip
+    assert {found.rule for found in audit(one)} == {"scaling", "side_by_side"}
+    assert audit(other) == []
+
+
 def test_a_device_or_a_model_that_nobody_knows_is_left_alone() -> None:
     figures = {"token/p/s": 1e9, "MFU": 3.0, "p_core": 1e12, "mem_total": 1.0}
     assert audit([row(figures, model="nobody's", device="A100", precision="fp32")]) != []

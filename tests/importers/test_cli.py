@@ -87,7 +87,18 @@ def test_select_takes_pages_folders_and_runs_apart(tmp_path):
     words = [str(tmp_path / name) for name in ("pages", "run", "other.json")]
     found = select(words, verify=False)
     assert (len(found.rows), len(found.records)) == (2, 2)
-    assert found.rows[0].file == "README.md"
+    assert found.rows[0].file == str(tmp_path / "pages" / "README.md")
+
+
+def test_pages_of_one_name_in_two_folders_are_two_places(cli, tmp_path):
+    for folder, seconds in (("va", "361"), ("vb", "3610")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "README.md").write_text(PAGE.replace("361", seconds))
+    code, out, _ = cli("audit", "va", "vb", "--json")
+    assert (code, json.loads(out)["findings"]) == (0, [])
+    code, out, _ = cli("compare", "va", "vb", "--allow", "precision", "--allow", "ran_world",
+                       "--allow", "fix_hp", "--json")  # fmt: skip
+    assert json.loads(out)["a"]["names"][0] == "va/README.md:8"
 
 
 def test_the_report_of_a_page_says_that_it_is_no_record(cli, tmp_path):
@@ -118,10 +129,11 @@ def test_a_folder_with_whatever_lies_in_it(cli, tmp_path):
     assert (code, "Traceback" in err) == (0, False)
     document = json.loads(out)
     assert {entry["file"] for entry in document["unread"]} >= {
-        "pipe.md", "loop.md", "gone.md", "up", "nan.json", "half.log", "deep.json", "big.bin",
-        "table.html.md",
+        f"all/{name}"
+        for name in ("pipe.md", "loop.md", "gone.md", "up", "nan.json", "half.log", "deep.json",
+                     "big.bin", "table.html.md")
     }  # fmt: skip
-    assert {row["file"] for row in document["rows"]} == {"name\ufffd.md", "nested.md"}
+    assert {row["file"] for row in document["rows"]} == {"all/name\ufffd.md", "all/nested.md"}
 
 
 def test_a_giant_table_is_read_up_to_its_bound(tmp_path, monkeypatch):

@@ -60,7 +60,7 @@ class Subject:
 
     Args:
         name: of the case, else of the model as printed.
-        table: what stands side by side has the same; None: a record.
+        table: what stands side by side has the same, of one workload; None: a record.
         precision: as declared, in the words of recipes.
         figures: what is known of them, in the units of a record's figures.
         raw: the text of a row's figures.
@@ -72,7 +72,7 @@ class Subject:
     line: int = 0
     configuration: str
     name: str
-    table: tuple[str, int] | None = None
+    table: tuple[str, int, str] | None = None
     world_size: int | None
     device: str | None
     precision: str | None
@@ -139,9 +139,10 @@ def of_record(record: Record, place: str) -> Subject:
 def of_row(row: Row) -> Subject:
     """Return the view of a printed row."""
     figures = _present({name: entry.value for name, entry in row.figures.items()})
+    name = row.case or row.model or row.file
     return Subject(
-        file=row.file, line=row.line, table=(row.file, row.table),
-        configuration=row.configuration, name=row.case or row.model or row.file,
+        file=row.file, line=row.line, table=(row.file, row.table, name),
+        configuration=row.configuration, name=name,
         world_size=row.world_size, device=row.device,
         # What the page prints is what it claims, also where the reader knows better.
         precision=_declared(row.cells.get("precision") or row.precision or ""),

@@ -61,8 +61,8 @@ def read(places: Sequence[Path]) -> Imported:
             raise UsageError(
                 "no such file or folder", where=str(place), remedy="name one that exists"
             )
-        for path, name in _files(place) if place.is_dir() else [(place, str(place))]:
-            page = Page(file=os.fsencode(name).decode("utf-8", "replace"), form="")
+        for path in _files(place) if place.is_dir() else [place]:
+            page = Page(file=os.fsencode(path).decode("utf-8", "replace"), form="")
             entries = _entries(path, page, place)
             first = next(entries, page.unread(0, "file", message("file_without_results")))
             found.add(islice(chain([first], entries), MAX_ENTRIES))
@@ -73,17 +73,17 @@ def read(places: Sequence[Path]) -> Imported:
     return found
 
 
-def _files(place: Path) -> Iterator[tuple[Path, str]]:
-    """Yield each file below a folder with the name that its rows have."""
+def _files(place: Path) -> Iterator[Path]:
+    """Yield each file below a folder."""
     closed: list[OSError] = []
     for folder, folders, files in os.walk(place, onerror=closed.append):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         links = [name for name in folders if Path(folder, name).is_symlink()]
         for name in sorted([*files, *links]):
             if not name.startswith("."):
-                yield Path(folder, name), str(Path(folder, name).relative_to(place))
+                yield Path(folder, name)
     for error in closed:
-        yield Path(error.filename), str(Path(error.filename).relative_to(place))
+        yield Path(error.filename)
 
 
 def _entries(path: Path, page: Page, place: Path) -> Iterator[Row | Unread]:

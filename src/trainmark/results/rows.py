@@ -37,7 +37,7 @@ class Row(Frozen):
     """The figures of one configuration, with the place where they are printed.
 
     Args:
-        file: as the user named it, or below the folder that the user named.
+        file: as the user named it; in a folder, the folder's name and the path below it.
         line: the row's line in the file, from 1; 0: the file has no lines.
         table: line at which the row's table begins: rows of one table stand side by side.
         form: form of the file: ``flagperf``, ``perflog``, ``mlperf``, ``index``, ``csv`` …
