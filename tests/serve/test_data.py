@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import os
+import re
 from concurrent.futures import ThreadPoolExecutor
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,11 @@ from trainmark.results.verify import verify
 from trainmark.selection.indexing import add
 from trainmark.site import reading
 
+PAGE = """\
+| 配置 | precision | p_core |
+|---|---|---|
+| A100单机8卡（1x8） | fp32 | 1942.6 |
+"""
 PROBLEM = {"what", "where", "rule", "remedy"}
 
 
@@ -45,7 +52,7 @@ def test_runs_are_filtered_and_sorted(client):
     [
         {"filter": "nothing=1"}, {"filter": "'"}, {"filter": "p_core>x"}, {"sort": "labels_"},
         {"limit": 0}, {"page": 10**30}, {"q": "case=toy"}, {"filter": "case=" + "x" * 301},
-        {"limit": "\x00"}, {"filter": ["case=toy"] * 21},
+        {"limit": "\x00"}, {"filter": ["case=toy"] * 22},
     ],
 )  # fmt: skip
 def test_what_is_not_a_question_is_refused_in_the_one_form(client, asked):
@@ -74,6 +81,16 @@ def test_nothing_says_where_files_lie_on_the_server(client, runs):
     (runs / "a" / "record.json").write_text("{")
     answer = client.get("/api/runs/a/record.json")
     assert (answer.status_code, str(runs.parent) in answer.text) == (404, False)
+
+
+def test_the_links_of_the_list_give_the_runs_of_the_list(client, tmp_path):
+    (tmp_path / "page.md").write_text(PAGE)
+    add(client.app.state.serving.index, [str(tmp_path / "page.md")])
+    assert client.get("/api/runs").json()["total"] == 4
+    page = client.get("/?q=p_core>1").text
+    data = [unescape(address) for address in re.findall(r'href="(/api/[^"]*)"', page)]
+    table, listed = (client.get(address) for address in data)
+    assert (table.headers["x-total-count"], listed.json()["total"]) == ("3", 3)
 
 
 def test_the_table_has_the_columns_of_an_export_and_says_how_many_there_are(client):

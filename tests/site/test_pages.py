@@ -95,7 +95,9 @@ def test_the_list_keeps_filters_in_its_form_and_links(many):
     assert page.found("input", name="sort", value="-p_train")
     assert page.found("th", **{"data-key": "p_train", "aria-sort": "descending"})
     assert page.found(
-        "a", href="/api/runs.csv?filter=case%3Dtoy&filter=p_train%3E150&sort=-p_train"
+        "a",
+        href="/api/runs.csv?filter=kind%3Drecord&filter=case%3Dtoy"
+        "&filter=p_train%3E150&sort=-p_train",
     )
     with pytest.raises(UsageError, match="unknown key"):
         views.list_page(many, ["p_cor>1"], links=LIVE)

@@ -60,7 +60,7 @@ class Strict(BaseModel):
 class Filters(Strict):
     """Which runs: filters of `trainmark results`, all of which they meet: `case=toy`, `MFU>0.4`."""
 
-    filter: Annotated[list[Text], Field(max_length=20)] = []
+    filter: Annotated[list[Text], Field(max_length=21)] = []  # 20 of the list, and its kind=record
 
 
 class Ordered(Filters):

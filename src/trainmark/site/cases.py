@@ -11,6 +11,7 @@ from trainmark.report import cells
 from trainmark.report.document import Section
 from trainmark.report.texts import text
 from trainmark.site import charts
+from trainmark.site.links import RECORDS
 from trainmark.store.query import listing
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from trainmark.store.database import Database
 
 MAIN = "p_train"
-PASSED = ("kind=record", "status=passed", f"{MAIN}>0")
+PASSED = (RECORDS, "status=passed", f"{MAIN}>0")
 GOOD = (*PASSED, "trust!=do_not_quote")
 SAME = ("device", "precision", "world", "recipe")
 MOST = 2_000  # runs of charts over time, the newest

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 CHOICES = ("case", "device", "precision", "status")
 NEWEST = "-started"
+RECORDS = "kind=record"  # what the list is of; rows that others printed are not in it
 _OPERATOR = re.compile(r"[^=!~<>\s]+(!=|>=|<=|=|~|>|<)")
 # No two of them are the same file where upper and lower case are not told apart.
 _PLAIN = re.compile(r"([0-9]{8}T[0-9]{6}Z-|[a-z])[a-z0-9._-]{0,150}")
@@ -121,7 +122,7 @@ class Links:
         if self.static:
             return f"{self._top}runs.{ending}"
         path = f"{self._top}api/runs{'.csv' if ending == 'csv' else ''}"
-        return _with(path, [*(("filter", word) for word in words), *_sorted(sort)])
+        return _with(path, [*(("filter", word) for word in (RECORDS, *words)), *_sorted(sort)])
 
     def index(self) -> str:
         """Return the address of what the script of plain files filters the list by."""

@@ -15,7 +15,7 @@ from trainmark.report.texts import has, text
 from trainmark.results.trust import of_repeats
 from trainmark.site import published, reading, sidebyside
 from trainmark.site.cases import GOOD, MAIN, PASSED, SAME, sections
-from trainmark.site.links import CHOICES, NEWEST, fields_of
+from trainmark.site.links import CHOICES, NEWEST, RECORDS, fields_of
 from trainmark.site.rendering import NUMBERS, rendered
 from trainmark.store import display
 from trainmark.store.query import counts, listing
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 ROWS = 50  # of a page of the list
 MOST_COMPARED = 6
-RECORDS = "kind=record"
 _BEST = ("run_id", "started_utc", *SAME, "trust", MAIN, "p_core", "MFU", "mem", "quality_value")
 LISTED = (
     "run_id", "started_utc", "case", "device", "world", "precision", "status", "trust", MAIN,

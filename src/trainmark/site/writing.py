@@ -20,7 +20,7 @@ from trainmark.errors import RecordError, UsageError
 from trainmark.measure.in_processes import mapped
 from trainmark.report.texts import LANGUAGES
 from trainmark.site import published, reading, rendering, views
-from trainmark.site.links import Links
+from trainmark.site.links import RECORDS, Links
 from trainmark.store import display
 from trainmark.store.query import counts, listing
 
@@ -87,11 +87,11 @@ def _write_lists(database: Database, new: Path) -> None:
     """Write what shows many runs, and what every page loads."""
     for name in rendering.FILES:
         (new / "static" / name).write_text(rendering.file(name), encoding="utf-8")
-    every = listing(database, [views.RECORDS])
+    every = listing(database, [RECORDS])
     (new / "runs.csv").write_text(display.to_csv(every), encoding="utf-8")
     (new / "runs.json").write_text(json.dumps(display.document(every, [])), encoding="utf-8")
-    shown = listing(database, [views.RECORDS], columns=views.LISTED)
-    cases = [values[0] for values, _ in counts(database, ["case"], [views.RECORDS])]
+    shown = listing(database, [RECORDS], columns=views.LISTED)
+    cases = [values[0] for values, _ in counts(database, ["case"], [RECORDS])]
     for lang in LANGUAGES:
         put = partial(_put, new, lang)
         for page in range(1, max(1, -(-shown.total // views.ROWS)) + 1):
