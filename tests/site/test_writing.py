@@ -118,6 +118,23 @@ def test_a_site_that_cannot_be_written_leaves_the_old_one(runs, tmp_path, monkey
     assert sorted(path.name for path in tmp_path.iterdir()) == ["public", "runs"]
 
 
+def test_a_site_that_cannot_be_put_in_its_place_leaves_the_old_one(runs, tmp_path, monkeypatch):
+    site, rename = tmp_path / "public", Path.rename
+    writing.write_site(runs.database, site)
+    before = (site / "index.html").read_bytes()
+
+    def refused(path, target):
+        if path.name == "new":
+            raise PermissionError(13, "Permission denied")
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", refused)
+    with pytest.raises(PermissionError):
+        writing.write_site(runs.database, site)
+    assert (site / "index.html").read_bytes() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["public", "runs"]
+
+
 def test_a_record_that_is_gone_has_a_page_that_says_so(runs, tmp_path):
     (runs.database.folder / "3" / "record.json").unlink()
     writing.write_site(runs.database, tmp_path / "public")

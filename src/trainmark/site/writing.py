@@ -65,14 +65,18 @@ def write_site(database: Database, folder: Path) -> tuple[int, int]:
         raise UsageError("not a site, and not empty", where=str(folder), rule=rule)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".site-", dir=folder.parent) as place:
-        new = Path(place) / "new"
+        new, old = Path(place) / "new", Path(place) / "old"
         for name in _FOLDERS:
             (new / name).mkdir(parents=True)
         _write_lists(database, new)
         counted = _write_runs(database, new, folder)
-        if folder.exists():
-            folder.rename(Path(place) / "old")
-        new.rename(folder)
+        try:
+            if folder.exists():
+                folder.rename(old)
+            new.rename(folder)
+        finally:
+            if old.exists() and not folder.exists():
+                old.rename(folder)
     return counted
 
 
