@@ -92,6 +92,14 @@ def test_rows_of_several_worlds_are_never_one_side() -> None:
     assert found.a.left_out[0].reason == message("compare_silent_row", key="ran_world")
 
 
+def test_a_row_whose_run_did_not_pass_is_left_out() -> None:
+    said = message("run_not_successful")
+    found = compare([row(1, notes=[said]), row(2, changes={})], launches(), allow=["fix_hp"])
+    assert (found.a.names, found.a.left_out[0].reason) == (("page.md:2",), said)
+    found = compare([row(1, notes=[said])], [row(2)])
+    assert (found.a.names, found.verdict) == ((), "too_little_data")
+
+
 def test_rows_compare_with_rows_of_the_same_work_only() -> None:
     found = compare([row(1, 100.0)], [row(2, 150.0, vendor="other")])
     assert (found.figures[0].ratio, found.trust) == (pytest.approx(1.5), None)

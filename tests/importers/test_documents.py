@@ -11,6 +11,7 @@ from trainmark.importers import files, written
 from trainmark.report.exports.tables import to_csv
 from trainmark.results.index_record import IndexRecord
 from trainmark.results.record import Record
+from trainmark.results.work import printed_work
 
 INDEX = {
     "log_file": "train.log", "model_name": "nlp_gpt_sp_bs32_fp32_1", "mission_name": "语义表示",
@@ -46,6 +47,26 @@ def test_our_csv_gives_back_the_figures_of_its_records(imported):
         assert row.figure(name) == entry.value, name
         assert row.figures[name].unit == entry.unit, name
     assert [note.code for note in again.notes] == ["row_is_duplicate"]
+
+
+@pytest.mark.parametrize(
+    ("status", "codes"),
+    [
+        ("passed", []),
+        ("target_missed", ["run_not_converged"]),
+        ("diverged", ["run_not_converged"]),
+        ("failed", ["run_not_successful"]),
+        ("timed_out", ["run_not_successful"]),
+        ("done", []),  # a word of others
+    ],
+)
+def test_a_row_has_the_status_and_the_data_that_it_tells(imported, status, codes):
+    text = f"status,data_origin,nnodes,nproc,p_whole\n{status},generated,1,2,9\n"
+    (row,) = imported(text, "r.csv").rows
+    assert [note.code for note in row.notes] == codes
+    assert printed_work(row)["data"] == "generated"
+    (other,) = imported(text.replace("data_origin", "else"), "r.csv").rows
+    assert printed_work(other)["data"] == "real"
 
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t"])

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from fakes import GOLDEN
 from trainmark.importers import files, pages
 from trainmark.importers.table import Page
+from trainmark.report.tables import record_configuration
+from trainmark.results.record import Record
 from trainmark.results.rows import Row, Unread
 
 NINE = """\
@@ -130,6 +133,16 @@ def test_pipes_code_and_quotes():
     text = "```\n" + NINE + "```\n\n> " + NINE.replace("\n", "\n> ").replace("fp32", r"fp32\|x")
     rows = [entry for entry in read(text) if isinstance(entry, Row)]
     assert [row.cells["precision"] for row in rows] == ["fp32|x", "amp"]  # none from the code
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_a_row_of_our_own_page_has_the_mark_behind_its_label(lang):
+    record = Record.model_validate_json((GOLDEN / "record_toy.json").read_text(encoding="utf-8"))
+    record = record.model_copy(update={"status": "diverged", "cause": None})
+    label = record_configuration(record, lang=lang).replace("[", r"\[").replace("]", r"\]")
+    (row,) = read(f"| configuration | p_core |\n|---|---|\n| {label} | 9 |\n")
+    assert (row.nnodes, row.nproc) == (1, 1)
+    assert [note.code for note in row.notes] == ["run_not_converged"]
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ def chosen(
 ) -> tuple[list[Result], list[LeftOut]]:
     """Return what figures are over, and what is left out.
 
-    Launches that did not pass, or that their evidence contradicts, are left out. Where the other
+    What did not pass, or is contradicted by its evidence, is left out. Where the other
     side is launches, only the rows nearest to their work count: a page has rows of several worlds.
 
     Raises:
@@ -112,11 +112,14 @@ def chosen(
         (len({*keys} - {*allow}), "ran_world" in keys, len(keys), len(untold))
         for keys, untold in zip(unlike, silent, strict=True)
     ]
+    passed = (not isinstance(one, Row) or one.failure is None for one in given)
+    nearest = min((far for far, met in zip(distance, passed, strict=True) if met), default=None)
     kept, left_out = [], []
     for one, keys, untold, far in zip(given, unlike, silent, distance, strict=True):
         if isinstance(one, Row):
             code, key = ("other", keys[0]) if keys else ("silent", ", ".join(untold))
-            why = message(f"compare_{code}_row", key=key) if far > min(distance) else None
+            farther = message(f"compare_{code}_row", key=key) if far != nearest else None
+            why = one.failure or farther
         elif refuted(one.trust):
             why = message("compare_refuted")
         else:

@@ -10,10 +10,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, get_args
 
 from trainmark import cases
 from trainmark.importers.cells import WORDS, CellError, folded, nothing, plain, read
+from trainmark.report.texts import LANGUAGES, text
+from trainmark.results.record import Status
 from trainmark.results.rows import Row, Unread
 from trainmark.spec import message
 
@@ -35,6 +37,11 @@ _WORDS = re.compile(rf"({_COUNT}){_MACHINES}({_COUNT}){_CARDS}")
 _ENGLISH = re.compile(r"\s([0-9]{1,6}) nodes? x ([0-9]{1,6})\s*$")
 _FILE = re.compile(r"(?:config_)?(.*?)x([0-9]{1,6})x([0-9]{1,6})(?:\.?py)?")
 _PRODUCT = re.compile(r"[A-Za-z]{0,6}[-_]?[A-Z]?[0-9]{2,5}")  # not `TP1PP1SH2SP8A10080G`
+_MARK = re.compile(r"\[([^\[\]]+)\]")  # of our own pages: `H100 (1x8) [diverged]`
+_STATUSES = {folded(x): x for x in get_args(Status)} | {
+    folded(text(f"status.{x}", lang)): x for x in get_args(Status) for lang in LANGUAGES
+}
+_NOT_CONVERGED = ("target_missed", "diverged")
 _CHANGE = re.compile(r"(\w[\w .-]{0,60}?) ?= ?(\"[^\"]*\"|[^\s,;()]+)")
 
 
@@ -98,7 +105,7 @@ def row(
     world = f"({said['nnodes']}x{said['nproc']})" if said.keys() >= {"nnodes", "nproc"} else ""
     label = read_label(said.get("configuration", "") + world, said.get("config_file", ""))
     changed, device = changes(said.get("changes", "")), said.get("device") or label.device
-    notes = [*page.notes, *label.notes]
+    notes = [*page.notes, *label.notes, *_failures(said)]
     if device and page.device and not same_device(device, page.device):
         notes.append(message("device_differs_from_page", label=device, page=page.device))
     if "changes" in said and not changed:
@@ -116,10 +123,20 @@ def row(
         vendor=said.get("vendor") or page.vendor, device=device or page.device,
         nnodes=label.nnodes, nproc=label.nproc,
         precision=precision and precision.split(",")[0].strip().lower(),
-        changes=changed, figures=figures, notes=notes, evidence=page.evidence,
+        data_origin=said.get("data_origin"), changes=changed, figures=figures, notes=notes, evidence=page.evidence,
         metric=metric and metric.partition("&&")[0].strip(),
     )  # fmt: skip
     return [entry, *unread]
+
+
+def _failures(said: dict[str, str]) -> list[Message]:
+    """Return that the run did not pass, where its status or the mark behind its label says so."""
+    words = [said.get("status", ""), *_MARK.findall(plain(said.get("configuration", "")))]
+    told = {_STATUSES.get(folded(word), "passed") for word in words} - {"passed"}
+    return [
+        message("run_not_converged" if status in _NOT_CONVERGED else "run_not_successful")
+        for status in sorted(told)
+    ]
 
 
 def _figures(

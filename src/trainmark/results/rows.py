@@ -16,6 +16,8 @@ from trainmark.planning.reference import EvidenceLevel  # noqa: TC001 - pydantic
 from trainmark.results.record import NonNegativeInt, Number  # noqa: TC001 - likewise
 from trainmark.spec import Message  # noqa: TC001 - likewise
 
+FAILURES = ("run_not_successful", "run_not_converged")
+
 
 class Reading(Frozen):
     """A figure of a row.
@@ -46,6 +48,7 @@ class Row(Frozen):
         configuration: as printed, ``A100单机8卡（1x8）``.
         case: name of the case of ours that is the same workload; None: none is known.
         changes: changed hyper-parameters by their printed name.
+        data_origin: ``real`` or ``generated``, where the row tells it.
         metric: name of the quality among ``figures``.
         notes: what is odd about the row itself: a duplicate, a label that contradicts another.
     """
@@ -65,6 +68,7 @@ class Row(Frozen):
     nnodes: PositiveInt | None = None
     nproc: PositiveInt | None = Field(default=None, description="devices of one node")
     precision: str | None = None
+    data_origin: str | None = None
     changes: dict[str, str] = Field({})
     figures: dict[str, Reading]
     metric: str | None = None
@@ -75,6 +79,11 @@ class Row(Frozen):
         """Return a figure's value; None if the row does not have it."""
         entry = self.figures.get(name)
         return None if entry is None else entry.value
+
+    @property
+    def failure(self) -> Message | None:
+        """The note that the run itself says that it did not pass; None if it says no such thing."""
+        return next((note for note in self.notes if note.code in FAILURES), None)
 
     @property
     def world_size(self) -> int | None:

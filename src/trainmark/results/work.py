@@ -92,11 +92,12 @@ def groups(records: Sequence[Record]) -> list[list[Record]]:
 def printed_work(result: Record | Row) -> dict[str, Any]:
     """Return what a published row tells of its work, by name; of a record, the same of its own.
 
-    Published rows were trained on real data, and name the fields that they change of the case's
-    standard recipe.
+    Published rows were trained on real data unless they say otherwise, and name the fields that
+    they change of the case's standard recipe.
     """
     if isinstance(result, Row):
-        case, precision, changed, origin = result.case, result.precision, result.changes, "real"
+        case, precision, changed = result.case, result.precision, result.changes
+        origin = result.data_origin or "real"
     else:
         plan = result.plan
         case, precision, origin = plan.case, plan.recipe["precision"], plan.data.origin
