@@ -7,6 +7,7 @@ import resource
 import struct
 import tempfile
 import zipfile
+import zlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
@@ -141,6 +142,20 @@ def test_an_entry_that_holds_more_than_it_tells_is_not_read_further(
     whole = Item("1-toy/log.rank1.txt", bytes(40 * MB))
     lying = Item(whole.name, bytes(1_000), data=whole.packed())
     assert bundle.verify(forged(path, [*items, lying])).exit_code == 1
+
+
+def test_a_name_that_others_read_as_longer_hides_no_content(items: list[Item], path: Path) -> None:
+    worker = zlib.compressobj(0, zlib.DEFLATED, -15)
+    stream = worker.compress(b"x" * 50) + worker.flush(zlib.Z_SYNC_FLUSH) + worker.flush()
+    assert stream[0] == 0  # so that the last byte of the name can be the first of the stream
+    bad = Item(b"1-toy/notes.txt\0", b"x" * 50, data=stream[1:] + b"\0")
+    text = manifest([*items, bad]).replace(b"\\u0000", b"")
+    assert "header" in refusal(forged(path, [*items, bad], text))
+
+
+def test_a_checksum_that_is_not_the_contents_is_found(items: list[Item], path: Path) -> None:
+    bad = Item("1-toy/log.rank1.txt", b"x" * 50, told={"crc": 7})
+    assert bundle.verify(forged(path, [*items, bad])).exit_code == 1
 
 
 def test_compressed_data_behind_the_end_is_no_place_to_hide(items: list[Item], path: Path) -> None:

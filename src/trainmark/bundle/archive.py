@@ -231,7 +231,7 @@ def _refuse_other_forms(file: IO[bytes], infos: list[zipfile.ZipInfo]) -> None:
     """
     end, directory = 0, bytearray()
     for info in infos:
-        name = info.orig_filename.encode("ascii")
+        name = info.filename.encode("ascii")  # which zipfile ends at a NUL; the header does not
         sizes = (info.CRC, info.compress_size, info.file_size, len(name), 0)
         told = (_VERSION, 0, _method(info.filename), *_TIME_AND_DAY, *sizes)
         header = _LOCAL.pack(b"PK\3\4", *told) + name
@@ -281,16 +281,18 @@ def _inflated(file: IO[bytes], info: zipfile.ZipInfo) -> Iterator[bytes]:
 
     ``zipfile`` would stop where the told size is reached, whatever follows.
     """
-    inflater, left, size = zlib.decompressobj(-zlib.MAX_WBITS), info.compress_size, 0
+    inflater, left, size, crc = zlib.decompressobj(-zlib.MAX_WBITS), info.compress_size, 0, 0
     file.seek(info.header_offset + _LOCAL.size + len(info.filename))
     while left and size <= info.file_size and (packed := file.read(min(left, _CHUNK))):
         left -= len(packed)
         while size <= info.file_size and (piece := inflater.decompress(packed, _CHUNK)):
-            size += len(piece)
+            size, crc = size + len(piece), zlib.crc32(piece, crc)
             packed = inflater.unconsumed_tail
             yield piece
     if not inflater.eof or inflater.unused_data or size != info.file_size:
         raise AlteredError("altered: not the size that it tells", where=info.filename)
+    if crc != info.CRC:  # by which other readers refuse it
+        raise AlteredError("altered: not its checksum", where=info.filename)
 
 
 def digest(file: IO[bytes], size: int) -> str:
