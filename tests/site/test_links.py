@@ -34,6 +34,17 @@ def test_the_query_of_a_form():
         words_of([("q", "it's")])
 
 
+@pytest.mark.parametrize(
+    ("most", "more"),
+    [(("e " * 19, "toy"), ("e " * 20, "toy")), (("e" * 295, ""), ("e" * 296, "")),
+     (("", "c" * 295), ("", "c" * 296))],
+)  # fmt: skip
+def test_a_search_has_at_most_20_filters_of_300_letters(most, more):
+    assert words_of(zip(("q", "case"), most, strict=True))
+    with pytest.raises(UsageError):
+        words_of(zip(("q", "case"), more, strict=True))
+
+
 def test_no_two_files_are_the_same_where_upper_and_lower_case_are_not_told_apart():
     ids = ["ab-1", "AB-1", "Ab-1", "20261122T173537Z-toy-1", "20261122t173537z-toy-1"]
     names = [FILES.run(one) for one in ids]

@@ -18,14 +18,14 @@ from trainmark.results.rows import Row, Unread
 from trainmark.serve.answers import Fault, Problem
 from trainmark.serve.metrics import CONTENT_TYPE
 from trainmark.serve.serving import Serving
-from trainmark.site.links import NEWEST
+from trainmark.site.links import MOST_FILTERS, MOST_LETTERS, NEWEST
 from trainmark.store import display
 from trainmark.store.query import Listing, counts, listing
 
 REFUSALS: dict[int | str, dict[str, Any]] = {"4XX": {"model": Problem}, "5XX": {"model": Problem}}
 router = APIRouter(responses=REFUSALS)
 Scalar = str | int | float | bool | None
-Text = Annotated[str, Field(max_length=300)]
+Text = Annotated[str, Field(max_length=MOST_LETTERS)]
 RunId = Annotated[str, Query(min_length=1, max_length=200)]
 _ONE_AT_A_TIME = threading.Lock()  # of comparisons: each keeps a core busy
 
@@ -60,7 +60,8 @@ class Strict(BaseModel):
 class Filters(Strict):
     """Which runs: filters of `trainmark results`, all of which they meet: `case=toy`, `MFU>0.4`."""
 
-    filter: Annotated[list[Text], Field(max_length=21)] = []  # 20 of the list, and its kind=record
+    # Those of the list, and what it is of.
+    filter: Annotated[list[Text], Field(max_length=MOST_FILTERS + 1)] = []
 
 
 class Ordered(Filters):

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 CHOICES = ("case", "device", "precision", "status")
 NEWEST = "-started"
 RECORDS = "kind=record"  # what the list is of; rows that others printed are not in it
+MOST_FILTERS, MOST_LETTERS = 20, 300  # each may look at many columns of all runs
 _OPERATOR = re.compile(r"[^=!~<>\s]+(!=|>=|<=|=|~|>|<)")
 # No two of them are the same file where upper and lower case are not told apart.
 _PLAIN = re.compile(r"([0-9]{8}T[0-9]{6}Z-|[a-z])[a-z0-9._-]{0,150}")
@@ -33,9 +34,9 @@ def words_of(query: Iterable[tuple[str, str]]) -> list[str]:
     A word of ``q`` without an operator is searched for.
 
     Raises:
-        UsageError: a quotation mark in ``q`` is not closed.
+        UsageError: a quotation mark in ``q`` is not closed, or it is more than a search may be.
     """
-    words = []
+    words: list[str] = []
     for name, value in query:
         if name in CHOICES and value:
             words.append(f"{name}={value}")
@@ -47,6 +48,9 @@ def words_of(query: Iterable[tuple[str, str]]) -> list[str]:
                     f"not a search: {value[:80]!r}", where="q", rule="quotation marks are closed"
                 ) from None
             words += [word if _OPERATOR.match(word) else f"text~{word}" for word in found if word]
+    if len(words) > MOST_FILTERS or any(len(word) > MOST_LETTERS for word in words):
+        rule = f"at most {MOST_FILTERS} filters of {MOST_LETTERS} letters"
+        raise UsageError("the search is too long", where="q", rule=rule)
     return words
 
 
