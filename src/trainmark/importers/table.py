@@ -123,8 +123,8 @@ def row(
         vendor=said.get("vendor") or page.vendor, device=device or page.device,
         nnodes=label.nnodes, nproc=label.nproc,
         precision=precision and precision.split(",")[0].strip().lower(),
-        data_origin=said.get("data_origin"), changes=changed, figures=figures, notes=notes, evidence=page.evidence,
-        metric=metric and metric.partition("&&")[0].strip(),
+        data_origin=said.get("data_origin"), changes=changed, figures=figures, notes=notes,
+        evidence=page.evidence, metric=metric and metric.partition("&&")[0].strip(),
     )  # fmt: skip
     return [entry, *unread]
 
