@@ -144,6 +144,22 @@ def test_rows_of_different_models_are_not_held_against_each_other() -> None:
     assert audit(other) == []
 
 
+@pytest.mark.parametrize(
+    ("metric", "value", "rules"),
+    [
+        ("val_loss", 2.9, ["convergence"]), ("val_loss", 3.1, ["target"]),
+        ("acc", 3.1, ["convergence"]), ("acc", 2.9, ["target"]),
+        ("wer", 2.9, []), ("wer", 3.1, []),
+    ],
+)  # fmt: skip
+def test_a_row_reached_its_target_by_the_direction_of_its_metric(
+    metric: str, value: float, rules: list[str]
+) -> None:
+    figures = {"e2e_time": 1.9, "p_whole": 3531.1, metric: value, f"{metric}_target": 3.0}
+    found = audit([row(figures, case="distilbert_sst2", metric=metric)])
+    assert [one.rule for one in found] == rules
+
+
 def test_a_device_or_a_model_that_nobody_knows_is_left_alone() -> None:
     figures = {"token/p/s": 1e9, "MFU": 3.0, "p_core": 1e12, "mem_total": 1.0}
     assert audit([row(figures, model="nobody's", device="A100", precision="fp32")]) != []

@@ -28,6 +28,9 @@ STARTING_S = 120.0
 # Words of pages for the precision of matmuls, in the words of recipes.
 _PRECISIONS = {"amp": "fp16", "fp16": "fp16", "bf16": "bf16", "tf32": "tf32", "fp32": "fp32"}
 _OF_WORLD = ("ran_world", "world")
+# Pages do not say in which direction a quality is better; of these there is no doubt.
+_LOWER = re.compile(r"loss|perplexity|ppl", re.IGNORECASE)
+_HIGHER = re.compile(r"acc|auc|map|bleu|rouge|f1|mmlu", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+(?:\.(\d+))?")
 
 
@@ -85,6 +88,19 @@ class Subject:
     work: str = ""
     record: Record | None = None
     row: Row | None = None
+
+    @property
+    def met(self) -> bool | None:
+        """Whether the quality reached the target; None: one is unknown, or which way is better."""
+        if self.quality is None or self.target is None:
+            return None
+        lower, higher = (bool(way.search(self.metric or "")) for way in (_LOWER, _HIGHER))
+        if self.record is not None:
+            higher = self.record.plan.about.higher_is_better
+            lower = not higher
+        if lower:
+            return self.quality <= self.target
+        return self.quality >= self.target if higher else None
 
     def rounding(self, *names: str) -> float:
         """Return half a unit of the last digit of printed figures, as shares of them, summed."""

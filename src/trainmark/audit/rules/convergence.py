@@ -38,7 +38,7 @@ def _samples_to_quality(one: Subject) -> float | None:
     record, target = one.record, one.target
     if record is None:
         most = one.samples_bounds()[1]
-        return most if most and one.quality and one.quality >= (target or 0.0) else None
+        return most if most and one.quality and (target is None or one.met) else None
     higher = record.plan.about.higher_is_better
     for point in record.quality.history if target is not None else ():
         if point.value is not None and (point.value >= (target or 0.0)) == higher:
