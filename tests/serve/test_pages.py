@@ -38,8 +38,8 @@ def test_an_address_is_all_that_a_page_depends_on(client):
 
 @pytest.mark.parametrize(
     ("path", "status"),
-    [("/none", 404), ("/runs/none", 404), ("/?q=none%3D1", 400), (f"/?q={'e+' * 21}", 400), ("/?page=0", 422),
-     ("/?page=2", 400), ("/runs/%00%ff", 404), ("/cases/none", 404), ("/references/none", 404),
+    [("/none", 404), ("/runs/none", 404), ("/?q=none%3D1", 400), (f"/?q={'e+' * 21}", 400),
+     ("/?page=0", 422), ("/?page=2", 400), ("/runs/%00%ff", 404), ("/cases/none", 404), ("/references/none", 404),
      ("/compare", 400), ("/compare?run=a&run=none", 404)],
 )  # fmt: skip
 def test_people_are_refused_with_a_page(client, path, status):

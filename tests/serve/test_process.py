@@ -96,6 +96,18 @@ def test_a_client_that_never_ends_its_head_is_hung_up_on(serve, tmp_path):
     assert httpx2.get(f"{address}health").status_code == 200
 
 
+def test_a_client_that_never_ends_a_body_that_nobody_reads_is_hung_up_on(serve, tmp_path):
+    _, address = serve(tmp_path / "none", program=(SLOW,))
+    host, _, port = address.removeprefix("http://").rstrip("/").partition(":")
+    with socket.create_connection((host, int(port)), timeout=60) as slow:
+        slow.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n")
+        said = b""
+        while not said.endswith(b"}"):
+            said += slow.recv(1 << 16)
+        slow.sendall(b"x")  # late: the answer is whole
+        assert slow.recv(1) == b""
+
+
 @pytest.mark.parametrize(
     ("words", "client"),
     [((), "127.0.0.1"), (("--behind-proxy", "127.0.0.1"), "203.0.113.9"),

@@ -21,15 +21,16 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
 _GRACE_S = 30  # that requests have to end after SIGTERM
-_HEAD_S = 10.0  # that a client has to send the line and headers of a request
+_HEAD_S = 10.0  # that a client has to send the line and headers of a request, or an unread body
 _HEAD_BYTES = 96 << 10  # the guard has limits of its parts
 _CONNECTIONS = 512
 
 
 class Impatient(H11Protocol):
-    """A connection that is closed when the head of a request does not come in time.
+    """A connection that is closed when no request that can be answered comes in time.
 
-    uvicorn waits forever for the rest of a head that has begun, and for the first of all.
+    uvicorn waits forever for the first head, for the rest of one that has begun, and for the rest
+    of a body whose answer is sent.
     """
 
     _deadline: asyncio.TimerHandle | None = None
@@ -50,7 +51,7 @@ class Impatient(H11Protocol):
         self._unwatch()
 
     def _watch(self) -> None:
-        if self.conn.their_state is not h11.IDLE:
+        if self.conn.our_state in (h11.SEND_RESPONSE, h11.SEND_BODY):  # there is one
             self._unwatch()
         elif self._deadline is None:
             self._deadline = self.loop.call_later(_HEAD_S, self.transport.close)
