@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import logging
 import math
 import time
@@ -150,7 +149,7 @@ def _bearer(authorization: str | None) -> str | None:
         return authorization
     try:
         return f"Bearer {base64.b64decode(text).decode().partition(':')[2]}"
-    except (binascii.Error, UnicodeDecodeError):
+    except ValueError:
         return authorization
 
 
