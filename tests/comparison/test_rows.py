@@ -100,6 +100,22 @@ def test_a_row_whose_run_did_not_pass_is_left_out() -> None:
     assert (found.a.names, found.verdict) == ((), "too_little_data")
 
 
+def test_rows_of_a_model_that_is_no_case_of_ours_are_of_other_work() -> None:
+    unlike = {"case": None, "model": "ResNet50"}
+    rows = [row(1, **unlike), row(2)]
+    found = compare(rows, launches())
+    assert found.a.left_out[0].reason == message("compare_other_row", key="case")
+    assert found.a.untold == ()
+    with pytest.raises(UsageError) as fault:
+        compare(rows[:1], launches())
+    assert fault.value.remedy == "--allow case"
+    with pytest.raises(UsageError) as fault:
+        compare(rows[:1], [row(3, **unlike | {"model": "vit"})])
+    assert fault.value.remedy == "--allow case"
+    again = compare(rows[:1], [row(4, 300.0, **unlike | {"model": "resnet50"})])
+    assert again.figures[0].ratio == pytest.approx(1.5)
+
+
 def test_rows_compare_with_rows_of_the_same_work_only() -> None:
     found = compare([row(1, 100.0)], [row(2, 150.0, vendor="other")])
     assert (found.figures[0].ratio, found.trust) == (pytest.approx(1.5), None)

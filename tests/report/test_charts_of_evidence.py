@@ -16,7 +16,7 @@ from trainmark.report import drawing, evidence
 from trainmark.report.charts import efficiency, over_time, ranks, references
 from trainmark.report.document import Chart, Paragraph
 from trainmark.report.evidence import Seen
-from trainmark.report.page import compose
+from trainmark.report.page import compose, pages_of
 from trainmark.results import building
 from trainmark.results.rows import Reading, Row
 from trainmark.results.trust import with_findings
@@ -266,6 +266,13 @@ def test_only_a_comparison_stands_above_the_figures(nproc: int, compared: bool) 
     made = compose(launches("b", [100.0, 101.0]), against=[row(1, nproc=nproc)])
     anchors = [section.anchor for section in made.sections]
     assert (anchors.index("against") < anchors.index("figures")) is compared
+
+
+def test_a_page_shows_rows_of_its_case_or_of_an_unknown_one() -> None:
+    against = [row(1), row(2, case=None), row(3, case=None, model="resnet50"), row(4, case="toy")]
+    made = pages_of(launches("b", [100.0]), ["en"], against=against)["en"][0]
+    chart = charts_of(next(one for one in made.sections if one.anchor == "against"))["against"]
+    assert [cells[-1] for cells in chart.table.rows] == ["b1", "page.md:1", "page.md:2"]
 
 
 def test_very_many_references_are_some_bars_and_a_count() -> None:

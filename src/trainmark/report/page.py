@@ -34,9 +34,8 @@ from trainmark.report.listing import TONES, tone_of, trust_line
 from trainmark.report.tables import column_set, device_configuration, quality_header
 from trainmark.report.texts import LANGUAGES, text
 from trainmark.results.messages import render
-from trainmark.results.rows import Row
 from trainmark.results.trust import trust_of
-from trainmark.results.work import groups
+from trainmark.results.work import groups, printed_work
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -317,10 +316,7 @@ def _seen(members: Sequence[Record], places: Mapping[int, Path | None]) -> dict[
 
 def _of_case(against: Sequence[Result], case: str) -> list[Result]:
     """Return those results that are of ``case``, or of an unknown one."""
-    return [
-        one for one in against
-        if (one.case if isinstance(one, Row) else one.plan.case) in (case, None)
-    ]  # fmt: skip
+    return [one for one in against if printed_work(one).get("case", case) == case]
 
 
 def _by_case(records: Sequence[Record]) -> list[list[Record]]:

@@ -93,10 +93,11 @@ def printed_work(result: Record | Row) -> dict[str, Any]:
     """Return what a published row tells of its work, by name; of a record, the same of its own.
 
     Published rows were trained on real data unless they say otherwise, and name the fields that
-    they change of the case's standard recipe.
+    they change of the case's standard recipe. A model that is no case of ours is one by its name.
     """
     if isinstance(result, Row):
-        case, precision, changed = result.case, result.precision, result.changes
+        case = result.case or result.model.casefold() or None
+        precision, changed = result.precision, result.changes
         origin = result.data_origin or "real"
     else:
         plan = result.plan
