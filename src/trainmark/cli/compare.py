@@ -71,7 +71,7 @@ def command(
     from trainmark.comparison.sides import refuse_other_work
     from trainmark.report.comparison import blocks
     from trainmark.report.terminal import Screen, show
-    from trainmark.results.work import planned_work
+    from trainmark.results.work import planned_work, with_all_names
 
     allowed, share = allow or [], _share(threshold)
     of_runs = {"launches": launches, "device": device, "nproc": nproc, "recipe": recipe,
@@ -82,7 +82,7 @@ def command(
         options = {"recipe_name": recipe, "nproc": nproc, "repeat_count": launches or 5}
         where = {"device": device, "data": data, "out": out}
         checked, order = _in_turns((a, b), options, where)
-        works = [planned_work(entry.plan) for entry in checked if entry.plan]
+        works = with_all_names([planned_work(entry.plan) for entry in checked if entry.plan])
         refuse_other_work(works[:1], works[1:], allowed)
         pages = [entry.plan.about.page for entry in checked if entry.plan]
         known_figures(figure or (), share, pages[0])

@@ -11,7 +11,7 @@ from trainmark.errors import UsageError, nearest
 from trainmark.results.record import Record
 from trainmark.results.rows import Row
 from trainmark.results.trust import of_repeats, refuted
-from trainmark.results.work import each_once, printed_work, work
+from trainmark.results.work import each_once, printed_work, with_all_names, work
 from trainmark.spec import FIELD_ALIASES, message
 
 if TYPE_CHECKING:
@@ -163,7 +163,8 @@ def allowed_work(
     everything = [*a, *b]
     each_once(map(name_of, everything))
     ours = [work(one) for one in everything if isinstance(one, Record)]
-    facts = ours if len(ours) == len(everything) else [printed_work(one) for one in everything]
+    whole = len(ours) == len(everything)  # only a row may be silent
+    facts = with_all_names(ours) if whole else [printed_work(one) for one in everything]
     return refuse_other_work(facts[: len(a)], facts[len(a) :], allow)
 
 
@@ -181,7 +182,7 @@ def refuse_other_work(
     if unknown is not None:
         what = f"no key {unknown!r} of the work"
         raise UsageError(what, where="--allow", remedy=nearest(unknown, known))
-    found = [one for one in _facts(a, b) if len({*map(repr, (*one.a, *one.b))}) > 1]
+    found = [one for one in _facts(a, b) if len(_distinct([*one.a, *one.b])) > 1]
     refused = [one for one in found if one.name not in allow]
     if refused:
         first, *others = _distinct([*refused[0].a, *refused[0].b])
