@@ -11,7 +11,7 @@ from store_bodies import document, write
 from trainmark.errors import RecordError, UsageError
 from trainmark.report import drawing
 from trainmark.report.texts import text
-from trainmark.site import charts, rendering, views
+from trainmark.site import charts, reading, rendering, views
 from trainmark.site.links import Links
 from trainmark.store.database import Database
 from trainmark.store.index import Index
@@ -213,6 +213,35 @@ def test_a_case_without_quotable_runs_shows_those_that_passed_and_says_so(tmp_pa
     page = Reader(views.case_page(opened, case, links=LIVE))
     assert [found["aria-label"] for found in page.found("a") if "aria-label" in found] == ["run-c"]
     assert text("site.none_quotable", "en") not in page.texts
+
+
+def test_a_run_that_comes_while_its_case_is_read_is_shown(tmp_path, monkeypatch):
+    def made(name, recipe):
+        good = {"grade": "usable", "reasons": []}
+        return document(name, plan__recipe_name=recipe, trust=good, figures={"p_train": 100.0})
+
+    opened = store(tmp_path, ("a", made("run-a", "tiny")))
+    counted = views.counts
+
+    def counting(*asked):
+        found = counted(*asked)
+        write(tmp_path / "b", made("run-b", "full"))
+        Index(opened).refresh()
+        return found
+
+    case = views.listing(opened, columns=["case"], limit=1).rows[0][0]
+    monkeypatch.setattr(views, "counts", counting)
+    page = Reader(views.case_page(opened, case, links=LIVE))
+    best = [found["aria-label"] for found in page.found("a") if "aria-label" in found]
+    assert sorted(best) == ["run-a", "run-b"]
+
+
+def test_a_run_that_is_removed_while_its_launches_are_asked_for_stands_alone(tmp_path):
+    opened = store(tmp_path, ("s/r1", document("s-1", plan__repeat_index=1)))
+    run = reading.stored(opened, "s-1")
+    (tmp_path / "s" / "r1" / "record.json").unlink()
+    Index(opened).refresh()
+    assert reading.launches(opened, run) == [run]
 
 
 def test_runs_side_by_side_are_compared_where_their_work_is_the_same(tmp_path):

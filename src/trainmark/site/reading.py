@@ -63,7 +63,7 @@ def launches(database: Database, run: Stored) -> list[Stored]:
     if place is None:
         return [run]
     near = every(database, RUNS.c.path > f"{place[1]}r", RUNS.c.path < f"{place[1]}s")
-    return series(near)[place[1]]
+    return series(near).get(place[1], [run])  # which may be gone since
 
 
 def series(runs: Iterable[Stored]) -> dict[str, list[Stored]]:

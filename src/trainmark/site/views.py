@@ -167,7 +167,8 @@ def case_page(database: Database, case: str, *, links: Links) -> str:
     for shown, values in zip(zip(*columns, strict=True), found.documents(), strict=True):
         row = dict(zip(_BEST, shown, strict=True)) | {"run_id": values["run_id"]}
         row |= {"started_utc": row["started_utc"][:10], "trust_tone": TONES[values["trust"]]}
-        row["runs"] = cells.count(counted[tuple(values[key] for key in SAME)])
+        group = tuple(values[key] for key in SAME)
+        row["runs"] = cells.count(counted.get(group, 1))  # which may have come since
         best.append(row | {"trust": text(f"trust.{values['trust']}", links.lang)})
     return rendered(
         "case", links, lambda own: own.case(case), case=case, best=best, charts=True,
