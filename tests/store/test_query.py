@@ -49,3 +49,21 @@ def test_text_is_for_searching_only(opened):
     with pytest.raises(UsageError, match="unknown key 'text'"):
         listing(opened, sort="text")
     assert counts(opened, ["case"], ["text~no such"]) == []
+
+
+def test_units_are_those_of_the_runs_that_are_listed(tmp_path):
+    for name, unit in (("toy", "samples/s"), ("gpt", "tokens/s")):
+        made = document(name, plan__case=name, figures__final_result__unit=unit)
+        made["figures"]["own"] = {"value": 1.0, "unit": unit, "reason": None, "note": None}
+        write(tmp_path / name, made)
+    index = Index(Database(str(tmp_path)))
+    index.refresh()
+
+    def unit(*words):
+        found = listing(index.database, words)
+        return dict(zip(found.columns, found.units, strict=True))["final_result"]
+
+    assert (unit("case=toy"), unit("case=gpt"), unit(), unit("case=none")) == (
+        "samples/s", "tokens/s", "", "",
+    )  # fmt: skip
+    assert listing(index.database, ["case=gpt"], columns=["own"]).units == ["tokens/s"]

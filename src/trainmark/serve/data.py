@@ -58,7 +58,7 @@ class Strict(BaseModel):
 
 
 class Filters(Strict):
-    """Which runs: filters of `trainmark results`, all of which they meet: `case=toy`, `MFU>0.4`."""
+    """Which runs: filters of `trainmark results`, all of which they meet: `case=toy`, `MFU>40`."""
 
     # Those of the list, and what it is of.
     filter: Annotated[list[Text], Field(max_length=MOST_FILTERS + 1)] = []

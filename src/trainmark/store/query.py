@@ -101,7 +101,7 @@ def listing(
             total = connection.scalar(sa.select(sa.func.count()).select_from(RUNS).where(met)) or 0
         ids = [row[0] for row in found]
         names = None if columns is None else [key for key in keys if key in known.figures]
-        figures = _figures(connection, ids, names)
+        figures, used = _figures(connection, ids, names)
         if columns is None:
             others = sorted(name for name in figures.keys() - SPECS if not name.startswith("env."))
             keys += [*SPECS, *others]
@@ -117,7 +117,7 @@ def listing(
             else:
                 rows = (_series if key in SERIES_COLUMNS else _marks)(connection, ids, key)
                 values[key] = [rows.get(ident, []) for ident in ids]
-        named = _named(connection)
+        named = _named(connection, used)
     return Listing(
         total,
         keys,
@@ -177,16 +177,24 @@ def _of_runs(asked: sa.Select[Any], run: sa.Column[Any], ids: Sequence[int]) -> 
 
 def _figures(
     connection: sa.Connection, ids: Sequence[int], names: Sequence[str] | None
-) -> dict[str, dict[int, float]]:
-    """Return the values of figures by name and run; of all figures that there are without names."""
-    asked = sa.select(FIGURE_NAMES.c.name, FIGURES.c.run_id, FIGURES.c.value)
-    asked = asked.where(FIGURE_NAMES.c.id == FIGURES.c.name_id)
+) -> tuple[dict[str, dict[int, float]], set[int]]:
+    """Return the values of figures by name and run, and the ids that the figures have.
+
+    Args:
+        names: of the figures; None: all that the runs have.
+    """
+    name = FIGURE_NAMES.c
+    asked = sa.select(name.id, name.name, FIGURES.c.run_id, FIGURES.c.value)
+    asked = asked.where(name.id == FIGURES.c.name_id)
     if names is not None:
-        asked = asked.where(FIGURE_NAMES.c.name.in_(names))
+        asked = asked.where(name.name.in_(names))
     found: dict[str, dict[int, float]] = {}
-    for name, run, value in connection.execute(_of_runs(asked, FIGURES.c.run_id, ids)):
-        found.setdefault(name, {})[run] = value
-    return found
+    used, listed = set(), set(ids)
+    for ident, figure, run, value in connection.execute(_of_runs(asked, FIGURES.c.run_id, ids)):
+        if run in listed:
+            found.setdefault(figure, {})[run] = value
+            used.add(ident)
+    return found, used
 
 
 def _facts(connection: sa.Connection, names: Sequence[str]) -> dict[int, str | float]:
@@ -219,12 +227,22 @@ def _marks(connection: sa.Connection, ids: Sequence[int], key: str) -> Mapping[i
     return found
 
 
-def _named(connection: sa.Connection) -> dict[str, tuple[str, str]]:
-    """Return a figure's unit and exported name by its name; no unit where cases differ in it."""
-    found = {x.name: (x.unit, column_name(x.name, x.unit, x)) for x in SPECS.values()}
-    asked = sa.select(FIGURE_NAMES.c.name, FIGURE_NAMES.c.unit, FIGURE_NAMES.c.csv_column)
-    seen: set[str] = set()
-    for name, unit, column in connection.execute(asked.order_by("name", "unit")):
-        found[name] = ("" if name in seen and found[name][0] != unit else unit, column)
-        seen.add(name)
+def _named(connection: sa.Connection, used: set[int]) -> dict[str, tuple[str, str]]:
+    """Return a figure's unit and exported name by its name; no unit where runs differ in it.
+
+    Args:
+        used: the ids of those that the runs have; a figure that none has is called as usual.
+    """
+    found = {
+        x.name: ("" if "{" in x.unit else x.unit, column_name(x.name, x.unit, x))
+        for x in SPECS.values()
+    }
+    name, seen = FIGURE_NAMES.c, set()
+    asked = sa.select(name.id, name.name, name.unit, name.csv_column).order_by("name", "unit")
+    for ident, figure, unit, column in connection.execute(asked):
+        if ident not in used:
+            found.setdefault(figure, (unit, column))
+            continue
+        found[figure] = ("" if figure in seen and found[figure][0] != unit else unit, column)
+        seen.add(figure)
     return found
