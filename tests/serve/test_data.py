@@ -51,6 +51,7 @@ def test_runs_are_filtered_and_sorted(client):
     "asked",
     [
         {"filter": "nothing=1"}, {"filter": "'"}, {"filter": "p_core>x"}, {"sort": "labels_"},
+        {"filter": "path~/"}, {"filter": "source!=x"}, {"sort": "path"}, {"sort": "-source"},
         {"limit": 0}, {"page": 10**30}, {"q": "case=toy"}, {"filter": "case=" + "x" * 301},
         {"limit": "\x00"}, {"filter": ["case=toy"] * 22},
     ],
@@ -59,6 +60,11 @@ def test_what_is_not_a_question_is_refused_in_the_one_form(client, asked):
     answer = client.get("/api/runs", params=asked)
     assert answer.status_code in (400, 422)
     assert set(answer.json()["error"]) == PROBLEM
+
+
+def test_where_files_lie_on_the_server_cannot_be_guessed(client):
+    for address in ("/?q=path~/", "/?sort=path", "/api/history?figure=p_core&filter=source~/"):
+        assert client.get(address).status_code == 400
 
 
 @pytest.mark.parametrize(
@@ -78,6 +84,14 @@ def test_every_refusal_has_the_same_form(client, method, path, status):
 def test_nothing_says_where_files_lie_on_the_server(client, runs):
     for path in ("/api/runs", "/api/runs.csv", "/api/runs/a", "/api/history?figure=p_core"):
         assert str(runs.parent) not in client.get(path).text
+    own = {"value": 1.0, "unit": "s", "reason": None, "note": None}
+    made = document("d", started="2026-11-04T08:00:00+00:00")
+    made["figures"] |= dict.fromkeys(("path", "source", "steps"), own)
+    write(runs / "d", made)
+    table = client.get("/api/runs.csv").text
+    assert (str(runs.parent) in table, "path" in table.partition("\n")[0]) == (False, False)
+    run = client.get("/api/runs/d").json()["run"]
+    assert ("path" in run, "source" in run, run["steps"]) == (False, False, made["counts"]["steps"])
     (runs / "a" / "record.json").write_text("{")
     answer = client.get("/api/runs/a/record.json")
     assert (answer.status_code, str(runs.parent) in answer.text) == (404, False)

@@ -58,6 +58,8 @@ def test_every_link_of_every_page_leads_to_a_file(runs, tmp_path):
     assert json.loads((site / "runs" / "s-1.json").read_bytes())["run_id"] == "s-1"
     assert json.loads((site / "runs.json").read_bytes())["total"] == 8
     assert (site / "runs.csv").read_text(encoding="utf-8").count("\n") == 9
+    for name in ("runs.csv", "runs.json"):
+        assert str(tmp_path) not in (site / name).read_text(encoding="utf-8")
     index = json.loads((site / "zh" / "index.json").read_bytes())
     assert len(index["rows"]) == len(index["values"]) == 8
     assert (site / "zh" / index["rows"][0]["run_address"]).is_file()

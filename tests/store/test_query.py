@@ -51,6 +51,22 @@ def test_text_is_for_searching_only(opened):
     assert counts(opened, ["case"], ["text~no such"]) == []
 
 
+def test_a_figure_called_as_a_column_is_left_out(tmp_path):
+    made = document("a")
+    own = {"value": 0.5, "unit": "s", "reason": None, "note": None}
+    made["figures"] |= dict.fromkeys(("path", "source", "steps"), own)
+    write(tmp_path / "a", made)
+    index = Index(Database(str(tmp_path)))
+    index.refresh()
+    found = listing(index.database)
+    assert sorted(found.columns) == sorted(set(found.columns))
+    assert "source" not in found.columns
+    assert found.documents()[0]["steps"] == made["counts"]["steps"]
+    found = found.without("path")
+    assert {len(found.columns)} == {len(x) for x in (found.heads, found.units, *found.rows)}
+    assert "path" not in found.columns
+
+
 def test_units_are_those_of_the_runs_that_are_listed(tmp_path):
     for name, unit in (("toy", "samples/s"), ("gpt", "tokens/s")):
         made = document(name, plan__case=name, figures__final_result__unit=unit)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import threading
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
@@ -21,6 +22,9 @@ from trainmark.serve.serving import Serving
 from trainmark.site.links import MOST_FILTERS, MOST_LETTERS, NEWEST
 from trainmark.store import display
 from trainmark.store.query import Listing, counts, listing
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 REFUSALS: dict[int | str, dict[str, Any]] = {"4XX": {"model": Problem}, "5XX": {"model": Problem}}
 router = APIRouter(responses=REFUSALS)
@@ -182,15 +186,20 @@ def _count(shared: Serving) -> int:
 def _listed(shared: Serving, asked: Listed | Exported) -> Listing:
     """Return a page of runs, without where their files lie on the server."""
     limit, start = asked.limit, (asked.page - 1) * asked.limit
+    check(asked.filter, asked.sort)
     found = listing(shared.database, asked.filter, sort=asked.sort, limit=limit, offset=start)
-    return _without_path(found)
+    return found.without("path")
 
 
-def _without_path(found: Listing) -> Listing:
-    at = found.columns.index("path")
-    for cells in (found.columns, found.heads, found.units, *found.rows):
-        del cells[at]
-    return found
+def check(words: Sequence[str], sort: str = NEWEST) -> None:
+    """Let nobody find out letter by letter where files lie on the server.
+
+    Raises:
+        UsageError: a filter or the order is by that.
+    """
+    for key in (sort.removeprefix("-"), *(re.split("[=!~<>]", word)[0] for word in words)):
+        if key in ("path", "source"):
+            raise UsageError(f"unknown key {key!r}", where=key, rule="a column or figure")
 
 
 def _units(found: Listing) -> dict[str, str]:
@@ -218,7 +227,7 @@ def runs_csv(shared: Followed, asked: Annotated[Exported, Query()]) -> Response:
 @router.get("/api/runs/{run_id}")
 def run(shared: Followed, run_id: str) -> Run:
     """Return a run's figures, work and machine."""
-    found = _without_path(shared.found(run_id))
+    found = shared.found(run_id).without("path")
     return Run(units=_units(found), run=found.documents()[0])
 
 
@@ -232,6 +241,7 @@ def record(shared: Followed, run_id: str) -> dict[str, Any]:
 @router.get("/api/history")
 def history(shared: Followed, asked: Annotated[Series, Query()]) -> list[Piece]:
     """Return a figure over time, for each piece of work."""
+    check(asked.filter)
     found = display.history(shared.database, asked.figure, asked.filter, limit=asked.limit)
     return [Piece.model_validate(piece) for piece in found]
 

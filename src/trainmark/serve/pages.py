@@ -12,7 +12,7 @@ from starlette.responses import HTMLResponse, Response
 
 from trainmark.errors import UsageError
 from trainmark.serve.answers import links_of
-from trainmark.serve.data import Followed  # noqa: TC001 - FastAPI reads it
+from trainmark.serve.data import Followed, check
 from trainmark.serve.refused import Refused
 from trainmark.site import views
 from trainmark.site.links import NEWEST, Links, words_of
@@ -47,6 +47,7 @@ def runs(
 ) -> str:
     """List runs."""
     words = words_of(request.query_params.multi_items())
+    check(words, sort)
     return views.list_page(shared.database, words, sort=sort, page=page, links=links)
 
 

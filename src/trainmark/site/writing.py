@@ -91,7 +91,7 @@ def _write_lists(database: Database, new: Path) -> None:
     """Write what shows many runs, and what every page loads."""
     for name in rendering.FILES:
         (new / "static" / name).write_text(rendering.file(name), encoding="utf-8")
-    every = listing(database, [RECORDS])
+    every = listing(database, [RECORDS]).without("path")
     (new / "runs.csv").write_text(display.to_csv(every), encoding="utf-8")
     (new / "runs.json").write_text(json.dumps(display.document(every, [])), encoding="utf-8")
     shown = listing(database, [RECORDS], columns=views.LISTED)

@@ -58,6 +58,13 @@ class Listing:
         """Return the rows by the keys of the columns."""
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
 
+    def without(self, key: str) -> Listing:
+        """Return the listing after it lost a column."""
+        at = self.columns.index(key)
+        for cells in (self.columns, self.heads, self.units, *self.rows):
+            del cells[at]
+        return self
+
 
 def listing(
     database: Database,
@@ -103,7 +110,8 @@ def listing(
         names = None if columns is None else [key for key in keys if key in known.figures]
         figures, used = _figures(connection, ids, names)
         if columns is None:
-            others = sorted(name for name in figures.keys() - SPECS if not name.startswith("env."))
+            taken = {*SPECS, *RUNS.c.keys()}  # a column is what its name stands for in filters too
+            others = sorted(name for name in figures.keys() - taken if not name.startswith("env."))
             keys += [*SPECS, *others]
         values = {x.name: [row[at] for row in found] for at, x in enumerate(plain, start=2)}
         if "path" in values:
