@@ -37,6 +37,14 @@ from trainmark.importers import table as labels
         ("1 x 8", "", None, (1, 8)),
         ("8x7B", "", None, (None, None)),
         ("vit 224x2240", "", None, (None, None)),
+        ("RTX 4090 x8", "", None, (None, None)),  # the number is the product's
+        ("MI 300 x 8", "", None, (None, None)),
+        ("Ascend 910 x 8", "", None, (None, None)),
+        ("RTX 4090 2x8", "", "RTX 4090", (2, 8)),
+        ("H100 128x8", "", "H100", (128, 8)),
+        ("DCU 16x8", "", "DCU", (16, 8)),
+        ("[1] NVIDIA A100-SXM4-40GB 1 node x 2 (1x2)", "", "NVIDIA A100-SXM4-40GB", (1, 2)),
+        (r"\[12\] A100单机8卡（1x8）", "", "A100", (1, 8)),
     ],
 )
 def test_what_a_label_says(label, config_file, device, world):
@@ -56,6 +64,25 @@ def test_what_a_label_says(label, config_file, device, world):
 )
 def test_a_contradiction_is_noted(label, config_file, code):
     assert [note.code for note in labels.read_label(label, config_file).notes] == [code]
+
+
+@pytest.mark.parametrize(
+    ("label", "columns", "device", "world", "codes"),
+    [
+        ("H100 (2x8)", "(1x8)", "H100", (2, 8), ["columns_contradict_label"]),
+        ("H100 2x8", "(1x8)", "H100", (2, 8), ["columns_contradict_label"]),
+        ("H100 (2x8)", "(2x8)", "H100", (2, 8), []),
+        ("A100单机8卡", "(2x8)", "A100", (2, 8), ["label_contradicts_itself"]),
+        ("RTX 4090 x8", "(1x8)", "RTX 4090 x8", (1, 8), []),
+        ("", "(2x8)", None, (2, 8), []),
+    ],
+)
+def test_what_columns_say_of_the_world_is_held_against_the_label(
+    label, columns, device, world, codes
+):
+    found = labels.read_label(label, columns=columns)
+    assert (found.device, (found.nnodes, found.nproc)) == (device, world)
+    assert [note.code for note in found.notes] == codes
 
 
 @pytest.mark.parametrize(

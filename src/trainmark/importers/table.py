@@ -33,6 +33,9 @@ _MACHINES, _CARDS = WORDS["world"]["machines"], WORDS["world"]["cards"]
 _COUNT = rf"[0-9]{{1,6}}|[{''.join(_NUMERALS)}]"
 _WORLD = re.compile(r"\(\s*([0-9]{1,6})\s*[xX*]\s*([0-9]{1,6})\s*(?:\*\s*[0-9]+\s*G[iB]*)?\)")
 _BARE = re.compile(r"(?:^|\s)([0-9]{1,4}) ?[xX] ?([0-9]{1,3})\s*$")  # `H100 1x8`
+_MOST_NODES = 99  # a larger number, with none before it, is the product's: `RTX 4090 x8`
+_NUMBERED = re.compile(r"^\[[0-9]+\]\s+")  # rows of our own pages: `[1] A100 1 node x 2 (1x2)`
+_ZEROS = re.compile(r"\.0*$")  # of counts that were written as floating-point numbers
 _WORDS = re.compile(rf"({_COUNT}){_MACHINES}({_COUNT}){_CARDS}")
 _ENGLISH = re.compile(r"\s([0-9]{1,6}) nodes? x ([0-9]{1,6})\s*$")
 _FILE = re.compile(r"(?:config_)?(.*?)x([0-9]{1,6})x([0-9]{1,6})(?:\.?py)?")
@@ -102,8 +105,9 @@ def row(
             said[column.role] = ", ".join(filter(None, (said.get(column.role), cell.strip())))
     figures, unread = _figures(pairs, said, page, line)
     metric = said.get("metric") or next((c.name for c in columns if c.role == "quality"), None)
-    world = f"({said['nnodes']}x{said['nproc']})" if said.keys() >= {"nnodes", "nproc"} else ""
-    label = read_label(said.get("configuration", "") + world, said.get("config_file", ""))
+    counts = [_ZEROS.sub("", said[name]) for name in ("nnodes", "nproc") if name in said]
+    world = f"({'x'.join(counts)})" if len(counts) > 1 else ""
+    label = read_label(said.get("configuration", ""), said.get("config_file", ""), world)
     changed, device = changes(said.get("changes", "")), said.get("device") or label.device
     notes = [*page.notes, *label.notes, *_failures(said)]
     if device and page.device and not same_device(device, page.device):
@@ -162,15 +166,18 @@ def _figures(
     return figures, unread
 
 
-def read_label(label: str, config_file: str = "") -> Label:
+def read_label(label: str, config_file: str = "", columns: str = "") -> Label:
     """Return what a label and the name of its configuration file say, contradictions noted.
+
+    ``columns`` is the world that other columns of the row tell, as a label prints it: ``(1x8)``.
 
     Words such as ``四机32卡`` count all cards or those of one machine: alone they tell the
     devices of a single machine only.
     """
-    text = plain(label)
-    printed = _WORLD.search(text) or _BARE.search(text)
-    head = text[: printed.start()].rstrip() if printed else text
+    text = _NUMBERED.sub("", plain(label))
+    own, told = _WORLD.search(text) or _bare(text), _WORLD.fullmatch(columns)
+    printed = own or told
+    head = text[: own.start()].rstrip() if own else text
     # `H1004机32卡（4x8）`: the device's name ends where the number of machines begins.
     exact = printed and re.search(rf"({printed[1]}){_MACHINES}({_COUNT}){_CARDS}", head)
     words = exact or _WORDS.search(head) or _ENGLISH.search(head)
@@ -187,10 +194,19 @@ def read_label(label: str, config_file: str = "") -> Label:
     agree = not said or (said[0] == world[0] and said[1] in (world[1], world[0] * world[1]))
     if words and not agree and 0 not in world:
         notes.append(message("label_contradicts_itself", words=words[0].strip(), world=shown))
+    if own and told and (int(told[1]), int(told[2])) != labelled:
+        notes.append(message("columns_contradict_label", columns=columns, label=shown))
     if named and labelled and labelled != by_file:
         notes.append(message("file_contradicts_label", file=named[0], label=shown))
     nnodes, nproc = world if 0 not in world else (None, None)
     return Label(device or None, nnodes, nproc, notes)
+
+
+def _bare(text: str) -> re.Match[str] | None:
+    """Return the world without parentheses; None where its first number may be the product's."""
+    found = _BARE.search(text)
+    alone = found and not re.search("[0-9]", text[: found.start()])
+    return None if found and alone and int(found[1]) > _MOST_NODES else found
 
 
 def same_device(first: str, other: str) -> bool:
