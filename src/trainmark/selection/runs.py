@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from trainmark.results.record import Record
+
+_DEPTH = 3  # a repeat of a run of a plan
+_REPEAT = re.compile(r"r\d+")
 
 
 @dataclass(slots=True)
@@ -49,12 +53,8 @@ def newest_run() -> Path:
     Raises:
         RecordError: there is none.
     """
-    # A run of its own, one of a plan or of a series, a repeat of a plan's run.
-    found = [
-        path
-        for below in ("*", "*/*", "*/*/*")
-        for path in RUNS_DIR.glob(f"{below}/{record.RECORD_FILE}")
-    ]
+    launches = (path / record.RECORD_FILE for run in find_runs(RUNS_DIR) for path in run)
+    found = [path for path in launches if path.exists()]
     if not found:
         raise RecordError(
             "no run there yet", where=str(RUNS_DIR), remedy="`trainmark run CASE`, or name a run"
@@ -66,23 +66,25 @@ def newest_run() -> Path:
 def find_runs(folder: Path) -> list[list[Path]]:
     """Return the runs that ``folder`` is or holds, each as the directories of its launches.
 
-    A run is its own launch or has repeats ``r1``, ``r2`` …; the runs of a plan file lie one
-    down. Where there is no record, ``folder`` alone is returned: reading it says so.
+    A run is its own launch or has repeats ``r1``, ``r2`` …; those of a plan file lie one
+    down, so that a folder of runs holds all three. Where there is no record, ``folder`` alone is returned: reading it says so.
     """
-    repeats = _launches(folder)
-    if folder.is_file() or repeats == [folder]:
+    if folder.is_file() or (folder / record.RECORD_FILE).exists():
         return [[folder]]
-    below = [found for child in sorted(folder.glob("*")) if (found := _launches(child))]
+    return _below(folder, _DEPTH) or [[folder]]
+
+
+def _below(folder: Path, depth: int) -> list[list[Path]]:
+    """Return the runs that ``folder``, which is none itself, holds."""
+    found: list[list[Path]] = []
+    for child in sorted(folder.glob("*")):
+        if (child / record.RECORD_FILE).exists():
+            found.append([child])
+        # A link may lead round in a circle.
+        elif depth > 1 and child.is_dir() and not folder.resolve().is_relative_to(child.resolve()):
+            found += _below(child, depth - 1)
     # A plan file may call a run r1: repeats are alone in their folder.
-    if repeats and len(repeats) == len(below):
-        return [repeats]
-    return below or [[folder]]
-
-
-def _launches(run: Path) -> list[Path]:
-    """Return the directories of a run's launches; none where there is no record."""
-    if (run / record.RECORD_FILE).exists():
-        return [run]
-    found = (path.parent for path in run.glob(f"r*/{record.RECORD_FILE}"))
-    repeats = [path for path in found if path.name[1:].isdecimal()]
-    return sorted(repeats, key=lambda path: int(path.name[1:]))
+    paths = [path for run in found for path in run]
+    if found and all(path.parent == folder and _REPEAT.fullmatch(path.name) for path in paths):
+        return [sorted(paths, key=lambda path: int(path.name[1:]))]
+    return found
