@@ -67,7 +67,7 @@ def find_runs(folder: Path) -> list[list[Path]]:
     """Return the runs that ``folder`` is or holds, each as the directories of its launches.
 
     A run is its own launch or has repeats ``r1``, ``r2`` …; those of a plan file lie one
-    down, so that a folder of runs holds all three. Where there is no record, ``folder`` alone is returned: reading it says so.
+    down. Where there is no record, ``folder`` alone is returned: reading it says so.
     """
     if folder.is_file() or (folder / record.RECORD_FILE).exists():
         return [[folder]]
