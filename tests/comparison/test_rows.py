@@ -116,6 +116,32 @@ def test_rows_of_a_model_that_is_no_case_of_ours_are_of_other_work() -> None:
     assert again.figures[0].ratio == pytest.approx(1.5)
 
 
+def result(value: float, unit: str, **more: str) -> dict[str, Reading]:
+    told = {"final_result": (value, unit)} | {name: (100.0, of) for name, of in more.items()}
+    return {
+        name: Reading(value=number, unit=of, raw="", how="number")
+        for name, (number, of) in told.items()
+    }
+
+
+def test_a_figure_in_another_unit_is_as_not_told() -> None:
+    tokens = row(1, figures=result(5e4, "tokens/s"))
+    samples = row(2, figures=result(477.0, "samples/s"))
+    (one,) = compare([tokens], launches(), figures=["final_result"]).figures
+    assert (one.ratio, one.a, one.b, one.unit) == (
+        None, pytest.approx(5e4), None, "tokens/s",
+    )  # fmt: skip
+    assert (one.launches, one.sentence.code) == ((1, 0), "compare_absent")
+    for a in ([tokens, samples], [samples, tokens]):
+        (one,) = compare(a, launches(), figures=["final_result"]).figures
+        assert (one.a, one.unit, one.launches) == (pytest.approx(477.0), "samples/s", (1, 5))
+    both = row(3, figures=result(5e4, "tokens/s", e2e_time="s"))
+    assert [one.name for one in compare([both], launches()).figures] == ["e2e_time"]
+    untold = row(4, figures=result(477.0, ""))
+    (one,) = compare([untold], launches(), figures=["final_result"]).figures
+    assert (one.ratio, one.unit) == (pytest.approx(one.b / 477 if one.b else None), "samples/s")
+
+
 def test_rows_compare_with_rows_of_the_same_work_only() -> None:
     found = compare([row(1, 100.0)], [row(2, 150.0, vendor="other")])
     assert (found.figures[0].ratio, found.trust) == (pytest.approx(1.5), None)

@@ -250,7 +250,8 @@ def test_other_work_is_refused_with_the_key_and_no_bar() -> None:
     assert paragraphs(section) == [
         "References that are not compared, because ran_world is not the same (1x2 / 1x8): 2",
         "References that are not compared, because precision is not the same (tf32 / fp32): 1",
-        "References that are not compared, because it tells no throughput of a passed run: 1",
+        "References that are not compared, because it tells no throughput of a passed run "
+        "in the same unit: 1",
     ]
     other = [one.model_copy(update={"run_id": f"o{one.run_id}"}) for one in series("o", [90.0])]
     changed = other[0].plan.recipe | {"precision": "bf16"}
@@ -259,6 +260,14 @@ def test_other_work_is_refused_with_the_key_and_no_bar() -> None:
         references.section(own, [other[0].model_copy(update={"plan": plan})], "zh")
     )
     assert "precision 不同（tf32 / bf16）" in said
+
+
+def test_a_figure_in_another_unit_is_no_bar() -> None:
+    told = {"p_core": Reading(value=5e4, unit="tokens/s", raw="", how="number")}
+    section = references.section(launches("b", [100.0]), [row(1, figures=told), row(2)], "en")
+    chart = charts_of(section)["against"]
+    assert [one["value"] for one in chart.data["bars"]] == [100.0, 200.0]
+    assert len(paragraphs(section)) == 2  # one says why
 
 
 @pytest.mark.parametrize(("nproc", "compared"), [(2, True), (8, False)])

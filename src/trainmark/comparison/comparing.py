@@ -163,7 +163,8 @@ def compare(
     noise = {sides.name_of(one): _noise(one, draws, rng) for one in (*kept[0], *kept[1])}
     compared = []
     for name in figures or _usual(kept):
-        told = [[_value(one, name) is not None for one in results] for results in kept]
+        unit = _unit(kept, name)
+        told = [[_tells(one, name, unit) for one in results] for results in kept]
         if turns:  # a round counts where both of its launches tell the figure
             told = [[all(pair) for pair in zip(*told, strict=True)]] * 2
         both = [list(compress(results, which)) for results, which in zip(kept, told, strict=True)]
@@ -201,9 +202,24 @@ def known_figures(
 
 def _usual(kept: Sequence[Sequence[Result]]) -> Sequence[str]:
     """Return the figures that are compared unless others are asked for."""
-    both = [name for name in (*_THROUGHPUTS, *_ELSE)
-            if all(any(_value(one, name) for one in results) for results in kept)]  # fmt: skip
+    both = []
+    for name in (*_THROUGHPUTS, *_ELSE):
+        unit = _unit(kept, name)
+        if all(any(_tells(one, name, unit) for one in results) for results in kept):
+            both.append(name)
     return [name for name in both if name in _THROUGHPUTS] or both[:1] or _THROUGHPUTS[:1]
+
+
+def _unit(kept: Sequence[Sequence[Result]], name: str) -> str:
+    """Return the unit that both sides tell a figure in, else the first that one does."""
+    a, b = ([one.figures[name].unit for one in results if _value(one, name)] for results in kept)
+    shared = (unit for unit in a if unit in b)
+    return next(filter(None, (*shared, *a, *b)), "")
+
+
+def _tells(result: Result, name: str, unit: str) -> bool:
+    """Tell whether a figure is known, and in no other unit: a row may not tell its own."""
+    return _value(result, name) is not None and result.figures[name].unit in (unit, "")
 
 
 def _value(result: Result, name: str) -> float | None:
@@ -260,7 +276,8 @@ def _judged(
         words = message(f"verdict.{verdict}", **args)
     means = [exp(group.logs.mean()) if len(group.logs) else None for group in groups]
     return ComparedFigure(
-        name=spec.name, unit=next((one.figures[spec.name].unit for one in everything), spec.unit),
+        name=spec.name,
+        unit=max((one.figures[spec.name].unit for one in everything), default=spec.unit),  # some tell ""
         better=spec.better, a=means[0], b=means[1], ratio=value, low=low, high=high,
         descriptive=not enough, launches=counts, verdict=verdict, sentence=words,
     )  # fmt: skip
