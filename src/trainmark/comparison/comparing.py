@@ -277,7 +277,7 @@ def _judged(
     means = [exp(group.logs.mean()) if len(group.logs) else None for group in groups]
     return ComparedFigure(
         name=spec.name,
-        unit=max((one.figures[spec.name].unit for one in everything), default=spec.unit),  # some tell ""
+        unit=max((one.figures[spec.name].unit for one in everything), default=spec.unit),  # or none
         better=spec.better, a=means[0], b=means[1], ratio=value, low=low, high=high,
         descriptive=not enough, launches=counts, verdict=verdict, sentence=words,
     )  # fmt: skip
