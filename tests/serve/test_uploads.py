@@ -140,6 +140,18 @@ def test_a_run_of_the_stores_own_is_not_stored_again(store, served, sent, tmp_pa
     assert client.get("/api/runs/own-1/bundle").status_code == 404
 
 
+def test_the_bundle_of_an_id_is_the_one_that_brought_its_newest_run(store, served, sent, tmp_path):
+    client, file = served(), packed(tmp_path, "a-1")
+    sent(client, file)
+    recorded(store / "older", "a-1", started="2025-01-02T03:04:05+00:00")
+    assert listed(client) == ["a-1", "a-1"]
+    assert client.get("/api/runs/a-1/bundle").content == file.read_bytes()
+    recorded(store / "newer", "a-1", started="2027-01-02T03:04:05+00:00")
+    assert listed(client) == ["a-1", "a-1", "a-1"]
+    assert client.get("/api/runs/a-1/bundle").status_code == 404
+    assert "/api/runs/a-1/bundle" not in client.get("/runs/a-1").text
+
+
 def test_the_launches_of_a_repeated_run_are_all_listed(store, served, sent, tmp_path):
     runs = [recorded(tmp_path / f"r{n}", f"a-r{n}") for n in (1, 2)]
     bundle.pack([runs], tmp_path / "a.trainmark.zip")

@@ -28,6 +28,7 @@ from trainmark.serve.changes import STATE, Changes, state, sync
 from trainmark.serve.client import Run, Stored
 from trainmark.serve.examining import BUNDLE, examined, full
 from trainmark.serve.refused import Refused
+from trainmark.site import reading
 from trainmark.site.links import Links
 from trainmark.store.tables import RUNS
 
@@ -177,12 +178,16 @@ class Intake:
         return found
 
     def bundle(self, run_id: str) -> Path | None:
-        """Return the bundle that brought a run; None: it is not there, or came another way."""
-        top = self.folder.resolve()
-        for _, place in self._places([run_id]):
-            for folder in place.resolve().parents:
-                if folder.parent == top and (folder / BUNDLE).is_file():
-                    return folder / BUNDLE
+        """Return the bundle that brought the newest run of an id; None: it came another way.
+
+        Raises:
+            RecordError: there is none of this id.
+        """
+        database, top = self._index.database, self.folder.resolve()
+        place = Path(database.place(reading.stored(database, run_id).path))
+        for folder in place.resolve().parents:
+            if folder.parent == top and (folder / BUNDLE).is_file():
+                return folder / BUNDLE
         return None
 
     def _places(self, run_ids: Sequence[str]) -> list[tuple[str, Path]]:
