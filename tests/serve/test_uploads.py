@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from hashlib import sha256
 
 import pytest
@@ -242,11 +243,46 @@ def test_a_token_that_is_revoked_while_the_bundle_comes_stores_nothing(
     assert (listed(client), left(store)) == ([], [])
 
 
-def test_a_stored_run_that_somebody_removed_is_not_said_to_be_there(store, served, sent, tmp_path):
-    client, file = served(), packed(tmp_path, "a-1")
+@pytest.mark.parametrize("removed", ["1-toy", "1-toy/record.json", "upload.json", "2-toy"])
+def test_what_somebody_removed_of_an_upload_is_there_again_once_it_is_sent_again(
+    store, served, sent, tmp_path, removed
+):
+    client, file = served(), packed(tmp_path, "a-1", "b-1")
     digest = sent(client, file).json()["digest"]
-    (store / digest / "1-toy" / "record.json").unlink()
-    assert sent(client, file).status_code == 503
+    place = store / digest / removed
+    shutil.rmtree(place) if place.is_dir() else place.unlink()
+    assert sent(client, file).status_code == (200 if removed == "upload.json" else 201)
+    assert listed(client) == ["a-1", "b-1"]
+    assert sent(client, file).status_code == 200
+    assert left(store) == []
+
+
+def test_a_run_of_two_bundles_is_there_again_once_the_one_that_stayed_is_sent_again(
+    store, served, sent, tmp_path
+):
+    client, both = served(), packed(tmp_path, "a-1", "b-1", name="both")
+    first = sent(client, packed(tmp_path, "a-1")).json()["digest"]
+    sent(client, both)
+    shutil.rmtree(store / first)
+    assert listed(client) == ["b-1"]
+    assert sent(client, both).status_code == 201
+    assert listed(client) == ["a-1", "b-1"]
+    assert client.get("/api/runs/a-1/bundle").content == both.read_bytes()
+    assert sent(client, both).status_code == 200
+
+
+def test_an_upload_in_part_does_not_take_the_place_of_a_run_with_other_content(
+    store, served, sent, tmp_path
+):
+    client, file = served(), packed(tmp_path, "a-1", "b-1")
+    digest = sent(client, file).json()["digest"]
+    for place in ("1-toy", "2-toy"):
+        shutil.rmtree(store / digest / place)
+    recorded(store / "own", "a-1", started="2026-01-02T03:04:06+00:00")
+    assert listed(client) == ["a-1"]
+    answer = sent(client, file)
+    assert (answer.status_code, answer.json()["error"]["where"]) == (409, "a-1")
+    assert listed(client) == ["a-1"]
 
 
 def test_a_verification_that_takes_too_long_is_ended(tmp_path):

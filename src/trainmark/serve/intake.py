@@ -1,7 +1,8 @@
 """Take bundles into the data folder: staged in it, examined, stored whole or not at all.
 
 ``DATA/DIGEST/`` is named by the bundle's SHA-256 and holds the bundle as it was sent, a receipt,
-and its runs unpacked, which the index follows as any. Nothing in it changes after it is there.
+and its runs unpacked, which the index follows as any. Nothing in it changes after it is there; what
+somebody removed of it is put back when it is sent again.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ import sqlalchemy as sa
 from filelock import FileLock
 
 from trainmark.data.json_documents import read_bytes
-from trainmark.errors import EnvironmentFault
 from trainmark.results.record import RECORD_FILE
 from trainmark.selection.indexing import add
 from trainmark.selection.runs import find_runs
@@ -106,7 +106,7 @@ class Intake:
         """
         try:
             with self._lock:
-                known = self._known(digest, token)
+                known = self._known(digest)
             if known is not None:
                 return known, False
             return self._store(staged.folder, digest, token, examined(staged.folder))
@@ -121,40 +121,38 @@ class Intake:
         runs = [Run(run_id=run_id, page=Links().run(run_id)) for run_id, _ in launches.values()]
         receipt = Stored(digest=digest, runs=runs)
         with self._lock:
-            if (known := self._known(digest, token)) is not None:  # sent twice at once
+            if (known := self._known(digest)) is not None:  # sent twice at once
                 return known, False
             there = self._there(receipt)
             for run_id, content in launches.values():
                 if there.get(run_id, content) != content:
                     rule = "nothing is overwritten"
                     raise Refused(409, "it is there with other content", where=run_id, rule=rule)
-            old = [place for place, (run_id, _) in launches.items() if run_id in there]
-            if len(old) == len(launches):
+            new = [place for place, (run_id, _) in launches.items() if run_id not in there]
+            if not new:
                 return receipt, False
-            for place in old:  # another bundle brought it: it would be listed twice
+            for place in launches.keys() - new:  # another brought it: it would be listed twice
                 shutil.rmtree(staged / place)
             (staged / _RECEIPT).write_text(receipt.model_dump_json())
             sync(staged / _RECEIPT)
             sync(staged)
             run_ids = [run.run_id for run in runs]
             self._changes.add("upload", "storing", token=token, digest=digest, runs=run_ids)
-            staged.chmod(0o755)
-            staged.rename(self.folder / digest)
+            if (self.folder / digest).exists():
+                _fill(self.folder / digest, staged, [*new, BUNDLE, _RECEIPT])
+            else:
+                staged.chmod(0o755)
+                staged.rename(self.folder / digest)
             self._complete(digest, token)
         return receipt, True
 
-    def _known(self, digest: str, token: str) -> Stored | None:
-        """Return the receipt of a bundle that is stored, once the index has it."""
+    def _known(self, digest: str) -> Stored | None:
+        """Return the receipt of a bundle all of whose runs are there."""
         file = self.folder / digest / _RECEIPT
         if not file.exists():
             return None
         receipt = Stored.model_validate_json(read_bytes(file))
-        if len(self._there(receipt)) < len(receipt.runs):
-            self._complete(digest, token)
-            if len(self._there(receipt)) < len(receipt.runs):
-                remedy = "restore it, or remove it and send it again"
-                raise EnvironmentFault("a stored run is gone", where=str(file), remedy=remedy)
-        return receipt
+        return receipt if len(self._there(receipt)) == len(receipt.runs) else None
 
     def _complete(self, digest: str, token: str) -> None:
         """Take a stored bundle into the index and log that; or that the upload was cut off."""
@@ -171,8 +169,13 @@ class Intake:
 
     def _there(self, receipt: Stored) -> dict[str, str]:
         """Return the digests of the records that the index has of a bundle's runs, by their ids."""
+        asked = sa.select(RUNS.c.run_id, RUNS.c.path)
+        asked = asked.where(RUNS.c.run_id.in_([run.run_id for run in receipt.runs]))
+        with self._index.database.reading() as connection:
+            listed = connection.execute(asked).all()
         found = {}
-        for run_id, place in self._places([run.run_id for run in receipt.runs]):
+        for run_id, path in listed:
+            place = Path(self._index.database.place(path))
             with suppress(FileNotFoundError):  # removed, which the index has not seen yet
                 found[run_id] = _digest(place / RECORD_FILE if place.is_dir() else place)
         return found
@@ -190,12 +193,18 @@ class Intake:
                 return folder / BUNDLE
         return None
 
-    def _places(self, run_ids: Sequence[str]) -> list[tuple[str, Path]]:
-        """Return where the index has runs of some ids, each with its id."""
-        asked = sa.select(RUNS.c.run_id, RUNS.c.path).where(RUNS.c.run_id.in_(run_ids))
-        with self._index.database.reading() as connection:
-            listed = connection.execute(asked).all()
-        return [(run_id, Path(self._index.database.place(path))) for run_id, path in listed]
+
+def _fill(stored: Path, staged: Path, parts: Sequence[str]) -> None:
+    """Put parts of an upload into its folder, out of which somebody removed some.
+
+    They may have been left out of it, too: of a run that another bundle had brought.
+    """
+    for part in parts:
+        target = stored / part
+        shutil.rmtree(target, ignore_errors=True)  # what is left of it, where it is a folder
+        target.parent.mkdir(parents=True, exist_ok=True)
+        (staged / part).replace(target)
+        sync(target.parent)
 
 
 def _digest(file: Path) -> str:
