@@ -237,6 +237,14 @@ def test_bars_of_each_kind_of_evidence() -> None:
     golden("against", references.section(own, rows[:1], "en").blocks[0])  # type: ignore[union-attr, arg-type]
 
 
+def test_a_bar_is_over_the_launches_that_count() -> None:
+    missed = [one.model_copy(update={"status": "target_missed"}) for one in launches("m", [900.0])]
+    other = [*launches("c", [50.0, 51.0]), *missed]
+    section = references.section(launches("b", [100.0]), other, "en")
+    _, bar = charts_of(section)["against"].data["bars"]
+    assert (bar["value"], bar["low"], bar["high"]) == (50.5, 50.0, 51.0)
+
+
 def test_every_kind_differs_in_colour_and_in_shape() -> None:
     looks = references.LOOKS.values()
     assert len({colour for colour, *_ in looks}) == len(looks) == len({look[1] for look in looks})

@@ -106,6 +106,14 @@ def test_times_never_go_back(run):
         assert times == sorted(times)
 
 
+def test_ranks_that_train_one_batch_together_count_it_once(run):
+    made, folder = run
+    samples = [64] * len(made.steps.samples)  # of two ranks with a micro batch of 64
+    made = made.model_copy(update={"steps": made.steps.model_copy(update={"samples": samples})})
+    told = {item["key"]: item["value"] for item in documents("mlperf", (made, folder))}
+    assert told["global_batch_size"] == 64
+
+
 def test_every_interval_of_the_mlperf_form_is_closed(run):
     open_now = []
     for item in documents("mlperf", run):

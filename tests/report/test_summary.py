@@ -42,6 +42,16 @@ def test_median_interval_and_cv_over_launches():
     assert text("head.range", "en") in summary_table(found).headers
 
 
+def test_a_figure_that_the_first_launch_does_not_have():
+    several = [launch(n, 100.0) for n in range(2)]
+    entry = several[1].figures["e2e_time"].model_copy(update={"value": 7.0, "unit": "J/sample"})
+    figures = several[1].figures | {"estimated_energy_per_sample": entry}
+    several[1] = several[1].model_copy(update={"figures": figures})
+    found = summary(several)
+    assert found.figures["estimated_energy_per_sample"].launches == 1
+    assert found.units["estimated_energy_per_sample"] == "J/sample"
+
+
 def test_of_nine_launches_the_interval_is_narrower_than_the_range():
     found = summary([launch(n, 100.0 + n) for n in range(9)])
     core = found.figures["p_core"]

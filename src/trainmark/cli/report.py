@@ -55,12 +55,16 @@ def command(
     from trainmark.report.files import write_charts
     from trainmark.report.page import html_page, markdown_page, pages_of
     from trainmark.report.scaling import scaling_text
+    from trainmark.results.trust import with_findings
     from trainmark.selection.words import select
+    from trainmark.spec import message
 
     ending = output.suffix[1:] if output else ""
     wanted = form or (ending if ending in ("html", "json", "csv") else "md")
     found = select(runs or [], verify=not no_verify, rows=False)
     records = found.records
+    if no_verify:
+        records = [with_findings(one, [message("evidence_unchecked")]) for one in records]
     drawn = wanted in ("html", *_PICTURES) and not scaling
     if against and not drawn:
         raise UsageError("goes with a report as HTML", where="--against", remedy="-o report.html")

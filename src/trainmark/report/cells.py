@@ -73,7 +73,8 @@ def quality(value: float | None, *, target: float | None = None) -> str:
     if target is not None:
         for digits in range(4, 7):
             text = f"{value:.{digits}f}"
-            if (float(text) >= target) == (value >= target):
+            shown = float(text)
+            if (shown >= target, shown <= target) == (value >= target, value <= target):
                 break
     whole, point, decimals = text.partition(".")
     return whole + point + (decimals.rstrip("0") or "0")

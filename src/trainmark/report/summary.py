@@ -82,10 +82,10 @@ def summary(records: Sequence[Record]) -> RepeatSummary:
     for name, spec in figures_of.specs(records[0].plan.about.page).items():
         if spec.detail:
             continue
-        values = [value for record in passed if (value := record.figure(name)) is not None]
-        if values:
-            figures[name] = over_launches(values)
-            units[name] = passed[0].figures[name].unit
+        told = [(value, one) for one in passed if (value := one.figure(name)) is not None]
+        if told:
+            figures[name] = over_launches([value for value, _ in told])
+            units[name] = told[0][1].figures[name].unit
     qualities = [record.quality.value for record in passed if record.quality.value is not None]
     return RepeatSummary(
         case_key=records[0].case_key,

@@ -119,7 +119,7 @@ def _beside(own: Sequence[Record], reference: Sequence[Result], lang: str) -> _B
         return _Beside(reference, {}, error.what)
     over = {one.name: (one.ratio, one.low, one.high) for one in found.figures if one.ratio}
     if over:
-        return _Beside(reference, over)
+        return _Beside([one for one in reference if name_of(one) in found.a.names], over)
     return _Beside(reference, {}, text("against.silent", lang))
 
 

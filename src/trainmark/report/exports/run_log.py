@@ -107,7 +107,9 @@ def _refused(what: str, folder: Path) -> RecordError:
 def known(record: Record) -> dict[str, Any]:
     """Return what a log tells of the run, of its recipe, and its figures, by name."""
     recipe, data = record.plan.recipe, record.plan.data
-    samples = recipe["micro_batch_size"] * recipe["grad_accum_steps"] * record.plan.world_size
+    # What a step trained is known best from steps: some ranks train one batch together.
+    samples = max(record.steps.samples, default=recipe["micro_batch_size"]
+                  * recipe["grad_accum_steps"] * record.plan.world_size)  # fmt: skip
     return {
         **settings(record),
         **{f"figure/{name}": entry.value for name, entry in record.figures.items()},
