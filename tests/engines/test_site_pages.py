@@ -228,7 +228,7 @@ def test_hostile_text_is_text_everywhere(hostile_site, visit):
     for address in {link for link in found if link.startswith("/cases/")}:
         shown.open(address)
         assert shown.attacked() == [], address
-    # A case whose name has a slash, or thousands of letters, has no page.
+    # A case whose name has thousands of letters has no page.
     shown.wrong = [said for said in shown.wrong if "status of 40" not in said]
     assert visit(hostile_site, width=360).open("/").overflow() == []
 
@@ -251,6 +251,9 @@ def test_the_site_of_plain_files_is_read_and_searched(runs, visit, tmp_path):
             "document.querySelectorAll('table.runs tbody tr:not([hidden])').length === 1"
         )
         assert found.all_inner_texts() == ["two-ranks"]
+        heads = json.loads((tmp_path / "public" / "index.json").read_bytes())["heads"]
+        texts = shown.page.locator("table.runs thead th").all_text_contents()
+        assert texts == [*heads.values()]
         found.click()
         shown.page.wait_for_url("**/runs/two-ranks.html")
         assert shown.page.locator("figure.chart .drawing svg").first.is_visible()

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from html import unescape
+
 import pytest
 
+from store_bodies import document, write
 from trainmark.serve.answers import preferred
 from trainmark.serve.tokens import Tokens
+from trainmark.site.links import Links
+
+LINKS = Links()
 
 
 @pytest.mark.parametrize(
@@ -58,6 +65,27 @@ def test_people_are_refused_with_a_page(client, path, status):
 def test_pages_about_several_runs_are_served_in_both_languages(client, path, lang):
     answer = client.get(path, headers={"Accept-Language": lang})
     assert (answer.status_code, f'<html lang="{lang}">' in answer.text) == (200, True)
+
+
+@pytest.mark.parametrize(
+    ("run_id", "case"), [("b/c", "toy/x"), ("x\x1by", "toy\x1b"), ("é b", "?#%")]
+)
+def test_every_link_to_a_run_of_an_odd_name_leads_there(client, runs, run_id, case):
+    write(runs / "odd" / "r1", document(run_id, plan__case=case, plan__repeat_index=7))
+    write(runs / "odd" / "r2", document(f"{run_id}/2", plan__case=case, plan__repeat_index=2))
+    [shown] = [one for one in client.get("/api/runs").json()["runs"] if one["repeat_index"] == 7]
+    pages = [LINKS.runs(), LINKS.run(shown["run_id"]), LINKS.case(shown["case"]),
+             LINKS.compare([shown["run_id"], "a"])]  # fmt: skip
+    addresses = {
+        unescape(address)
+        for page in pages for address in re.findall(r'href="(/[^"]*)"', client.get(page).text)
+    }  # fmt: skip
+    assert {*pages, LINKS.api(shown["run_id"]), LINKS.record(shown["run_id"])} <= addresses | {
+        *pages
+    }
+    for address in sorted(addresses | {*pages}):
+        assert client.get(address).status_code == 200, address
+    assert client.get(LINKS.record(shown["run_id"])).json()["run_id"] == run_id
 
 
 @pytest.mark.parametrize("name", ["site.css", "site.js", "charts.js", "icon.svg"])

@@ -24,7 +24,10 @@ def runs(tmp_path, monkeypatch):
     monkeypatch.setattr(views, "ROWS", 5)
     folder = tmp_path / "runs"
     for number in range(6):
-        made = document(f"run-{number}", plan__case="toy" if number % 2 else "a/../b")
+        made = document(
+            f"run\x1b-{number}" if number == 5 else f"run-{number}",
+            plan__case="toy" if number % 2 else "a/../b\x1b",
+        )
         write(folder / f"{number}", made)
     for number in (1, 2):
         write(folder / "s" / f"r{number}", document(f"s-{number}", plan__repeat_index=number))
@@ -64,6 +67,21 @@ def test_every_link_of_every_page_leads_to_a_file(runs, tmp_path):
     assert len(index["rows"]) == len(index["values"]) == 8
     assert (site / "zh" / index["rows"][0]["run_address"]).is_file()
     assert not list(site.parent.glob(".site-*"))
+
+
+def test_the_index_has_the_units_of_its_own_rows(tmp_path, monkeypatch):
+    monkeypatch.setattr(views, "ROWS", 1)
+    for day, mem in ((1, 30 * 2**30), (2, 300 * 2**20)):
+        started = f"2026-11-0{day}T08:00:00+00:00"
+        made = document(f"run-{day}", started=started, figures={"mem": float(mem)})
+        write(tmp_path / "runs" / str(day), made)
+    database = Database(str(tmp_path / "runs"))
+    Index(database).refresh()
+    writing.write_site(database, tmp_path / "public")
+    index = json.loads((tmp_path / "public" / "index.json").read_bytes())
+    assert "MiB" in (tmp_path / "public" / "index.html").read_text(encoding="utf-8")
+    assert index["heads"]["mem"].endswith("GiB")
+    assert [row["mem"] for row in index["rows"]] == ["0.2930", "30.0"]
 
 
 def test_only_pages_that_change_are_made_again(runs, tmp_path):

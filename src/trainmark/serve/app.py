@@ -47,8 +47,8 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.uploads = uploads.uploads_of(app.state.serving)
     app.add_middleware(GZipMiddleware, minimum_size=1000, compresslevel=5)
     app.add_middleware(Guard, shared=app.state.serving)
+    app.include_router(uploads.router)  # before the runs: an id may have slashes
     app.include_router(data.router)
-    app.include_router(uploads.router)
     app.include_router(pages.router)
     return app
 
@@ -58,7 +58,7 @@ async def _ours(request: Request, error: Any) -> Response:
 
 
 async def _of_http(request: Request, error: Any) -> Response:
-    route = getattr(request.scope.get("route"), "path", None)
+    route = getattr(request.scope.get("route"), "path_format", None)
     if error.status_code == 405 and (known := request.app.openapi()["paths"].get(route)):
         # The framework names the methods of the first of a path's routes alone.
         error.headers["Allow"] = ", ".join(sorted(method.upper() for method in known))

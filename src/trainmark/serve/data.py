@@ -224,18 +224,18 @@ def runs_csv(shared: Followed, asked: Annotated[Exported, Query()]) -> Response:
     return Response(display.to_csv(found), headers=told, media_type="text/csv")
 
 
-@router.get("/api/runs/{run_id}")
-def run(shared: Followed, run_id: str) -> Run:
-    """Return a run's figures, work and machine."""
-    found = shared.found(run_id).without("path")
-    return Run(units=_units(found), run=found.documents()[0])
-
-
-@router.get("/api/runs/{run_id}/record.json")
+@router.get("/api/runs/{run_id:path}/record.json")
 def record(shared: Followed, run_id: str) -> dict[str, Any]:
     """Return a run's record; its schema is what `trainmark schema` prints."""
     told = shared.record_bytes(run_id)
     return Response(told, media_type="application/json", headers=attachment("record.json"))  # type: ignore[return-value]  # written already
+
+
+@router.get("/api/runs/{run_id:path}")
+def run(shared: Followed, run_id: str) -> Run:
+    """Return a run's figures, work and machine."""
+    found = shared.found(run_id).without("path")
+    return Run(units=_units(found), run=found.documents()[0])
 
 
 @router.get("/api/history")

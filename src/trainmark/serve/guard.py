@@ -98,7 +98,7 @@ class Guard:
                 await answer(fault, Request(scope))(inside, receiving, sending)
         finally:
             seconds = time.perf_counter() - begun
-            route = getattr(inside.get("route"), "path", "none")
+            route = getattr(inside.get("route"), "path_format", "none")
             self.shared.metrics.request(route, scope["method"], status, seconds)
             asked = escaped(scope["path"][:200]).replace("\n", r"\u000a")
             line = '%s "%s %s" %d %dB %.0fms'

@@ -51,7 +51,7 @@ def runs(
     return views.list_page(shared.database, words, sort=sort, page=page, links=links)
 
 
-@router.get("/runs/{run_id}")
+@router.get("/runs/{run_id:path}")
 def run(request: Request, shared: Followed, links: Linked, run_id: str) -> str:
     """Show a run."""
     uploads = request.app.state.uploads
@@ -59,7 +59,7 @@ def run(request: Request, shared: Followed, links: Linked, run_id: str) -> str:
     return views.run_page(shared.database, run_id, links=links, bundled=bundled)
 
 
-@router.get("/cases/{case}")
+@router.get("/cases/{case:path}")
 def case(shared: Followed, links: Linked, case: str) -> str:
     """Show the runs of a case."""
     return views.case_page(shared.database, case, links=links)

@@ -166,7 +166,9 @@ async def upload(request: Request) -> JSONResponse:
 
 
 @router.get(
-    "/api/runs/{run_id}/bundle", response_class=FileResponse, responses={200: {"content": _FILE}}
+    "/api/runs/{run_id:path}/bundle",
+    response_class=FileResponse,
+    responses={200: {"content": _FILE}},
 )
 def bundle(run_id: str, request: Request) -> FileResponse:
     """Return the bundle that brought a run, as it was sent."""

@@ -18,6 +18,7 @@ from trainmark.site.cases import GOOD, MAIN, PASSED, SAME, sections
 from trainmark.site.links import CHOICES, NEWEST, RECORDS, fields_of
 from trainmark.site.rendering import NUMBERS, rendered
 from trainmark.store import display
+from trainmark.store.entries import stored
 from trainmark.store.query import counts, listing
 
 if TYPE_CHECKING:
@@ -100,7 +101,9 @@ def rows_of(found: Listing, links: Links) -> list[dict[str, Any]]:
 
 def index(found: Listing, *, links: Links) -> str:
     """Return what the script of plain files filters the list by: texts, and values to sort by."""
-    return json.dumps({"rows": rows_of(found, links), "values": found.documents()})
+    units, _ = display.shown(found)  # of all rows: those of a page may have others
+    heads = {key: _head(key, head, links.lang) for key, head in zip(LISTED, units, strict=True)}
+    return json.dumps({"heads": heads, "rows": rows_of(found, links), "values": found.documents()})
 
 
 def _choices(database: Database) -> dict[str, list[tuple[str, int]]]:
@@ -197,6 +200,7 @@ def compare_page(
     sides = reading.sides(database, chosen)
     shown = [
         {"letter": letter, "run_id": run_id, "record": side[0], "launches": len(side),
+         "case": stored(side[0].plan.case),
          "tone": status_tone(side[0].status), "trust": of_repeats(side).grade,
          "title": device_configuration(side[0], lang=links.lang)}
         for letter, run_id, side in zip(sidebyside.LETTERS, chosen, sides, strict=False)
@@ -260,8 +264,9 @@ def run_document(
     """Return the page of a run; arguments are what ``reading`` tells of it."""
     rows = [*references.published([record.plan.case])]
     page = compose([record], lang=links.lang, seen=seen, against=rows)
+    run_id, case = stored(record.run_id), stored(record.plan.case)  # by which they are found
     return rendered(
-        "run", links, lambda own: own.run(record.run_id), page=page, record=record, work=work,
+        "run", links, lambda own: own.run(run_id), page=page, run_id=run_id, case=case, work=work,
         body=body_html(page, static=False), launches=launches, bundled=bundled, charts=True,
         held=reading.held(record),
     )  # fmt: skip

@@ -92,13 +92,17 @@
       body.replaceChildren(...shown.map((at) => {
         const made = model.cloneNode(true), row = found.rows[at];
         made.className = row.status === "passed" ? "" : "void";
-        heads.forEach((head, place) => set(made.cells[place], head.dataset.key, row));
+        heads.forEach((head, place) => {
+          set(made.cells[place], head.dataset.key, row);
+          made.cells[place].dataset.head = found.heads[head.dataset.key];
+        });
         return made;
       }));
       const numbers = { first: Math.min(1, shown.length), last: shown.length, total: order.length };
       counted.textContent = form.dataset.counted.replace(/{(\w+)}/g, (_, name) => numbers[name]);
       document.querySelector("nav.pages")?.remove();
       for (const head of heads) {
+        head.querySelector("button").textContent = found.heads[head.dataset.key];  // has the unit
         if (head.dataset.key !== key) head.removeAttribute("aria-sort");
         else head.setAttribute("aria-sort", sign < 0 ? "descending" : "ascending");
       }
