@@ -383,6 +383,8 @@ def test_uploads_go_into_a_database_by_url_as_well(tmp_path, served, sent, store
         # The first one as well: an index that lost it, as with the power, has it again.
         assert listed(other) == ["a-1", "b-1"]
         assert other.get("/api/runs/b-1/bundle").content == second.read_bytes()
+        shutil.rmtree(tmp_path / "data" / sha256(second.read_bytes()).hexdigest())
+        assert listed(other) == ["a-1"]
 
 
 def test_a_server_without_a_folder_takes_no_uploads(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmark.data.json_documents import read_bytes
@@ -18,7 +19,6 @@ from trainmark.store.query import listing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from trainmark.results.record import Record
     from trainmark.serve.settings import Settings
@@ -74,10 +74,20 @@ class Serving:
         """Look at the store's folder now; a fault is logged and kept in ``fault``."""
         try:
             self.index.refresh()
+            self._forget_removed()
             self.fault = None
         except Exception as error:  # of whatever kind: it must not go on as if it were fresh
             self.fault = str(error)
             LOG.error("%s", error, exc_info=not isinstance(error, EnvironmentFault))
+
+    def _forget_removed(self) -> None:
+        """Drop from the index uploads outside of the store's folder that were removed."""
+        data, top = self.data and self.data.resolve(), self.database.folder
+        if data is None or not data.is_dir() or (top is not None and data == top.resolve()):
+            return
+        for place in map(Path, self.index.sources()):
+            if place.parent == data and not place.exists():
+                self.index.keep(str(place), [])
 
     def found(self, run_id: str) -> Listing:
         """Return what the index holds of a run, the newest of this id.
