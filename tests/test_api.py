@@ -57,7 +57,14 @@ def test_a_row_is_a_step_where_steps_are_asked_for() -> None:
 
 
 def test_without_pandas_the_way_out_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pandas", None)
+    class Without:
+        @staticmethod
+        def find_spec(name: str, *_: object) -> None:
+            if name == "pandas":  # None in sys.modules would be found by pyarrow
+                raise ModuleNotFoundError("No module named 'pandas'", name=name)
+
+    monkeypatch.delitem(sys.modules, "pandas", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Without, *sys.meta_path])
     with pytest.raises(EnvironmentFault, match="pandas is not installed") as fault:
         trainmark.frame([TOY])
     assert "trainmark.table" in str(fault.value)
