@@ -113,10 +113,8 @@ def test_ten_times_the_throughput_is_said_at_the_top_and_fails(
     assert show(monkeypatch, "show", str(run_dir), "--no-verify") == 0
     assert show(monkeypatch, "report", str(run_dir), "--no-verify") == 0
     assert "evidence" not in capsys.readouterr().out.split("SHA-256")[0].split("##")[0]
-    assert show(monkeypatch, "report", str(run_dir), "--no-verify", "--format", "json") == 0
-    (made,) = json.loads(capsys.readouterr().out)
-    assert made["trust"]["grade"] == "do_not_quote"
-    assert made["trust"]["reasons"][0]["code"] == "evidence_unchecked"
+    assert show(monkeypatch, "report", str(run_dir), "--no-verify") == 0
+    assert "--no-verify" in capsys.readouterr().out.split("##")[0]
 
 
 def test_an_event_file_that_was_changed_is_named(run_dir: Path) -> None:

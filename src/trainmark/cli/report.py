@@ -63,7 +63,7 @@ def command(
     wanted = form or (ending if ending in ("html", "json", "csv") else "md")
     found = select(runs or [], verify=not no_verify, rows=False)
     records = found.records
-    if no_verify:
+    if no_verify and wanted not in TEXTS:  # data stay as they are recorded
         records = [with_findings(one, [message("evidence_unchecked")]) for one in records]
     drawn = wanted in ("html", *_PICTURES) and not scaling
     if against and not drawn:
