@@ -6,27 +6,16 @@ from typing import Any
 
 import pytest
 
-from comparison_records import series
+from comparison_records import row, series
 from trainmark.comparison import compare
 from trainmark.errors import UsageError
 from trainmark.report.comparison import blocks
 from trainmark.report.document import Paragraph
-from trainmark.results.rows import Reading, Row
+from trainmark.results.rows import Reading
 from trainmark.results.work import printed_work
 from trainmark.spec import message
 
 RATES = [100.0, 101.0, 99.0, 100.5, 99.5]
-
-
-def row(line: int, rate: float | None = 200.0, **changes: Any) -> Row:
-    """Return a row of the golden launches' work: 1x2, TF32, bs=96 and lr=0.00015."""
-    given = {
-        "file": "page.md", "line": line, "form": "flagperf", "raw": "", "configuration": "1x2",
-        "case": "distilbert_sst2", "nnodes": 1, "nproc": 2, "precision": "tf32", "evidence": "C",
-        "device": "A100", "changes": {"bs": "96", "lr": "1.5e-4"},
-        "figures": {"p_core": Reading(value=rate, unit="samples/s", raw="", how="number")},
-    }  # fmt: skip
-    return Row(**given | changes)
 
 
 def launches() -> Any:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from comparison_records import series
+from comparison_records import row, series
 from fakes import check_golden
 from telemetry_files import GIB, busy, cards, devices, end, host, sampled_run, start
 from trainmark.report import drawing, evidence
@@ -18,7 +18,7 @@ from trainmark.report.document import Chart, Paragraph
 from trainmark.report.evidence import Seen
 from trainmark.report.page import compose, pages_of
 from trainmark.results import building
-from trainmark.results.rows import Reading, Row
+from trainmark.results.rows import Reading
 from trainmark.results.trust import with_findings
 from trainmark.spec import message
 
@@ -189,17 +189,6 @@ def test_one_rank_or_none_with_steps_is_no_section() -> None:
     assert paragraphs(ranks.section(silent, Seen(no_steps=(why,)), "en"))[-1] == (
         "not drawn: events.rank0.jsonl and its like have 10 bytes, beyond 5"
     )
-
-
-def row(line: int, rate: float | None = 200.0, **changes: Any) -> Row:
-    """Return a row of the golden launches' work: 1x2, TF32, bs=96 and lr=0.00015."""
-    given = {
-        "file": "page.md", "line": line, "form": "flagperf", "raw": "", "configuration": "1x2",
-        "case": "distilbert_sst2", "nnodes": 1, "nproc": 2, "precision": "tf32", "evidence": "C",
-        "device": "A100", "changes": {"bs": "96", "lr": "1.5e-4"},
-        "figures": {"p_core": Reading(value=rate, unit="samples/s", raw="", how="number")},
-    }  # fmt: skip
-    return Row(**given | changes)
 
 
 def launches(name: str, rates: Sequence[float]) -> list[Record]:
