@@ -18,6 +18,10 @@ class LiveTensors(TorchDispatchMode):
         self.sizes: dict[int, int] = {}
         self.peak = 0
 
+    def restart(self) -> None:
+        """Forget the peak so far."""
+        self.peak = sum(self.sizes.values())
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
         for item in tree_iter(made):

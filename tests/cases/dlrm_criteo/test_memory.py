@@ -53,17 +53,24 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def peak_beside_weights(recipe: Any, folder: Path, **ranks: Any) -> tuple[int, Prediction]:
-    """Return the live bytes of three steps at their peak, parameters left out; the prediction."""
+    """Return the live bytes of a step at its peak, parameters left out; the prediction.
+
+    The least of three steps: gloo's thread lets a buffer go some time after the exchange has
+    ended, so that now and then a step holds one more.
+    """
     context = JobContext(recipe, folder, memory=RankMemory(GIB), **ranks)
     module = cases.part("dlrm_criteo", "job")
     loaded = module.load_data(context)
     with LiveTensors() as live:
         job = module.build(context, loaded)
         batches = job.batches(0)
+        peaks = []
         for _ in range(3):
+            live.restart()
             job.step(batches)
+            peaks.append(live.peak)
     weights = 4 * sum(item.numel() for item in job.trained_parameters().values())
-    return live.peak - weights, predict(recipe, job.placement, loaded.spec.num_numerical)
+    return min(peaks) - weights, predict(recipe, job.placement, loaded.spec.num_numerical)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
