@@ -77,6 +77,14 @@ def test_only_a_report_as_html_is_compared(report: Call, words: list[str]) -> No
     assert "--against" in err
 
 
+def test_a_choice_that_holds_no_result_is_refused(report: Call, tmp_path: Path) -> None:
+    chosen = ["--against", "other", "--against", "reference:gpt_megatron"]  # which has no rows
+    code, err = report("bert", "-o", "page.html", *chosen)
+    assert code == 2
+    assert "reference:gpt_megatron" in err
+    assert not (tmp_path / "page.html").exists()
+
+
 @pytest.mark.parametrize(("form", "begins"), [("png", b"\x89PNG"), ("svg", b"<svg ")])
 def test_each_chart_becomes_a_file(report: Call, tmp_path: Path, form: str, begins: bytes) -> None:
     assert report("bert", "--format", form, "-o", "charts")[0] == 0

@@ -22,7 +22,7 @@ EXAMPLES = """\
   trainmark report                                      the newest run, Markdown
   trainmark report runs/RUN --lang zh
   trainmark report runs/A runs/B -o report.html         one file in both languages, with charts
-  trainmark report runs/A -o report.html --against runs/B --against reference:gpt_megatron
+  trainmark report runs/A -o report.html --against runs/B --against reference:glm_superglue
   trainmark report runs/A --format png -o charts        each chart as a picture; or svg
   trainmark report runs/* --format csv -o results.csv
   trainmark report runs/RUN --format index              one JSON line for speed, one for memory
@@ -97,5 +97,11 @@ def _beside(records: Sequence[Record], against: list[str] | None) -> list[Result
 
     if against is None:
         return [*published(record.plan.case for record in records)]
-    found = select(against)
-    return [*found.records, *found.rows]
+    results: list[Result] = []
+    for word in against:
+        found = select([word])
+        if not found.records and not found.rows:
+            remedy = "name runs, pages of results or a case that has published rows"
+            raise UsageError(f"{word} holds no result", where="--against", remedy=remedy)
+        results += [*found.records, *found.rows]
+    return results

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, NamedTuple, get_args
 from trainmark import cases
 from trainmark.importers.cells import WORDS, CellError, folded, nothing, plain, read
 from trainmark.report.texts import LANGUAGES, text
-from trainmark.results.record import Status
+from trainmark.results.record import Grade, Status
 from trainmark.results.rows import Row, Unread
+from trainmark.results.trust import refutes
 from trainmark.spec import message
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from typing import Literal
 
     from trainmark.importers.cells import Column
@@ -109,7 +110,7 @@ def row(
     world = f"({'x'.join(counts)})" if len(counts) > 1 else ""
     label = read_label(said.get("configuration", ""), said.get("config_file", ""), world)
     changed, device = changes(said.get("changes", "")), said.get("device") or label.device
-    notes = [*page.notes, *label.notes, *_failures(said)]
+    notes = [*page.notes, *label.notes, *_failures(said), *_distrust(said)]
     if device and page.device and not same_device(device, page.device):
         notes.append(message("device_differs_from_page", label=device, page=page.device))
     if "changes" in said and not changed:
@@ -141,6 +142,17 @@ def _failures(said: dict[str, str]) -> list[Message]:
         message("run_not_converged" if status in _NOT_CONVERGED else "run_not_successful")
         for status in sorted(told)
     ]
+
+
+def _distrust(said: dict[str, str]) -> Iterator[Message]:
+    """Yield what a row of ours, printed as CSV, says against its own figures."""
+    grade, reasons = said.get("trust"), said.get("trust_reasons", "")
+    if grade not in get_args(Grade) or grade == "usable":
+        return
+    if any(refutes(code) for code in reasons.split()):
+        yield message("run_contradicted", reasons=reasons)
+    else:
+        yield message("row_distrusted", grade=grade, reasons=reasons)
 
 
 def _figures(

@@ -16,7 +16,7 @@ from trainmark.planning.reference import EvidenceLevel  # noqa: TC001 - pydantic
 from trainmark.results.record import NonNegativeInt, Number  # noqa: TC001 - likewise
 from trainmark.spec import Message  # noqa: TC001 - likewise
 
-FAILURES = ("run_not_successful", "run_not_converged")
+FAILURES = ("run_not_successful", "run_not_converged", "run_contradicted")
 
 
 class Reading(Frozen):
@@ -82,7 +82,7 @@ class Row(Frozen):
 
     @property
     def failure(self) -> Message | None:
-        """The note that the run itself says that it did not pass; None if it says no such thing."""
+        """The note that the row itself says that it does not count; None: it says no such thing."""
         return next((note for note in self.notes if note.code in FAILURES), None)
 
     @property

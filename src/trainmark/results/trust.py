@@ -63,8 +63,12 @@ _UNPROVEN = (
 
 def refuted(trust: Trust) -> bool:
     """Tell whether evidence contradicts the record, rather than being missing."""
-    codes = (reason.code for reason in trust.reasons)
-    return any(code.startswith("evidence_") and code not in _UNPROVEN for code in codes)
+    return any(refutes(reason.code) for reason in trust.reasons)
+
+
+def refutes(code: str) -> bool:
+    """Tell whether a reason is that evidence contradicts the record."""
+    return code.startswith("evidence_") and code not in _UNPROVEN
 
 
 def graded(reasons: Iterable[Message]) -> Trust:
