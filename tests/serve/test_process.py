@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -15,6 +16,7 @@ import pytest
 
 from run_fixtures import signals_as_usual  # noqa: F401 - a fixture
 from store_bodies import document, write
+from trainmark.serve import running
 
 # A server one of whose answers is written when a pipe is read.
 SLOW = Path(__file__).with_name("slow_server.py")
@@ -106,6 +108,20 @@ def test_a_client_that_never_ends_a_body_that_nobody_reads_is_hung_up_on(serve, 
             said += slow.recv(1 << 16)
         slow.sendall(b"x")  # late: the answer is whole
         assert slow.recv(1) == b""
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="Linux has this")
+def test_a_client_that_reads_nothing_of_its_answer_is_hung_up_on(monkeypatch):
+    monkeypatch.setattr(running, "_UNREAD_S", 1)
+    with (
+        running.bound("127.0.0.1", 0) as listening,
+        socket.create_connection(listening.getsockname()),
+        listening.accept()[0] as connection,
+    ):
+        connection.settimeout(60)
+        with pytest.raises(TimeoutError) as caught:
+            connection.sendall(bytes(64 << 20))  # more than the buffers of both sides hold
+    assert caught.value.errno == errno.ETIMEDOUT  # the system's, not this test's own
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 LOG, ACCESS = logging.getLogger("trainmark.serve"), logging.getLogger("trainmark.access")
 # Several filters of 300 letters, each of up to 12 bytes in a URL, fit.
 _URL_BYTES, _HEADERS_BYTES = 48 << 10, 16 << 10
-_SILENCE_S = 30.0  # that a client may let us wait for the next part of a body, or until it reads
+_SILENCE_S = 30.0  # that a client may let us wait for the next part of a body
 SECURITY = {
     # No inline script or style, nothing of others, no frame around us.
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
@@ -70,8 +70,7 @@ class Guard:
             elif head:
                 message = {**message, "body": b""}
             size += len(message.get("body", b""))
-            async with asyncio.timeout(_SILENCE_S):
-                await send(message)
+            await send(message)
 
         async def receiving() -> MutableMapping[str, Any]:
             nonlocal more

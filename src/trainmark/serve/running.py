@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _GRACE_S = 30  # that requests have to end after SIGTERM
 _HEAD_S = 10.0  # that a client has to send the line and headers of a request, or an unread body
+_UNREAD_S = 30  # that a client may read nothing of what is sent
 _HEAD_BYTES = 96 << 10  # the guard has limits of its parts
 _CONNECTIONS = 512
 
@@ -72,6 +73,8 @@ def bound(host: str, port: int) -> socket.socket:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         made = socket.socket(family, kind)
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux; its connections inherit it
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * _UNREAD_S)
         made.bind(address)
         made.listen()
     except OSError as error:
