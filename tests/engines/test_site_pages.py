@@ -171,13 +171,19 @@ def test_lists_and_records_are_taken_away(runs, opened):
     assert taken(shown, shown.page.locator("a[href$='record.json']").first) == kept
 
 
-def test_charts_are_drawn_and_have_tables(opened):
-    shown = opened("/runs/eight-ranks")
-    charts = shown.page.locator("figure.chart")
-    assert charts.count() >= 1
-    for chart in charts.all():
+def drawn(shown):
+    """Return the charts of a page once each is drawn."""
+    charts = shown.page.locator("figure.chart").all()
+    for chart in charts:
         chart.scroll_into_view_if_needed()
         chart.locator(".drawing svg, .drawing canvas").first.wait_for()
+    return charts
+
+
+def test_charts_are_drawn_and_have_tables(opened):
+    charts = drawn(opened("/runs/eight-ranks"))
+    assert len(charts) >= 1
+    for chart in charts:
         assert chart.locator("details table").count() == 1
 
 
@@ -233,9 +239,17 @@ def test_hostile_text_is_text_everywhere(hostile_site, visit):
     assert visit(hostile_site, width=360).open("/").overflow() == []
 
 
-def test_the_list_looks_as_it_did(opened, tmp_path):
-    shown = opened("/?case=distilbert_sst2", **HALF)
-    check_shot("site-list", shot(shown), tmp_path)
+@pytest.mark.parametrize("width", [1280, 2560])
+def test_no_column_of_the_list_is_hidden_on_a_wide_screen(opened, width):
+    box = opened(PAGES["list"], width=width).page.locator("div.scroll:has(table.runs)")
+    assert box.evaluate("box => box.scrollWidth - box.clientWidth") == 0
+
+
+@pytest.mark.parametrize("name", ["list", "case", "run", "compare"])
+def test_a_page_looks_as_it_did(opened, tmp_path, name):
+    shown = opened(PAGES[name], **HALF)
+    drawn(shown)
+    check_shot(f"site-{name}", shot(shown), tmp_path)
 
 
 def test_the_site_of_plain_files_is_read_and_searched(runs, visit, tmp_path):
