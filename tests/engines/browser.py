@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 SHOTS = Path(__file__).parent / "screenshots"
 WIDTHS = (360, 768, 1280, 2560)
-# The same letters on every machine with Debian's fonts-dejavu-core and fonts-noto-cjk.
+# The same letters on every machine with Debian's fonts-dejavu-core and fonts-noto-cjk; scripts
+# measure the letters of charts in those of fonts-liberation.
 ONE_FONT = "*, ::before, ::after { font-family: 'DejaVu Sans', 'Noto Sans CJK SC' !important }"
 HALF = {"device_scale_factor": 0.5, "bypass_csp": True}  # of windows for screenshots
 _CELL = 8  # pixels of a screenshot that are compared as one
