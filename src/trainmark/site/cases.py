@@ -63,7 +63,7 @@ def sections(database: Database, filters: list[str], lang: str) -> list[Section]
 
 
 def _names(runs: list[dict[str, Any]], lang: str) -> dict[str, str]:
-    """Return the work that most runs did, each under a name of its own."""
+    """Return the work that most runs did, each under a name of its own, in the names' order."""
     counted = Counter(run["work"] for run in runs).most_common(charts.MOST_SERIES)
     of = {run["work"]: run for run in runs}
     differ = [key for key in SAME if len({of[work][key] for work, _ in counted}) > 1] or SAME
@@ -72,4 +72,4 @@ def _names(runs: list[dict[str, Any]], lang: str) -> dict[str, str]:
         told = of[work] | {"world": f"{text('site.world', lang)} {of[work]['world']}"}
         name = " · ".join(cells.clean(told[key]) for key in differ)
         names[work] = f"{name} · {work[:6]}" if name in names.values() else name
-    return names
+    return dict(sorted(names.items(), key=lambda named: named[1]))
