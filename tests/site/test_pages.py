@@ -11,7 +11,7 @@ from store_bodies import document, write
 from trainmark.errors import RecordError, UsageError
 from trainmark.report import drawing
 from trainmark.report.texts import text
-from trainmark.site import charts, reading, rendering, views
+from trainmark.site import cases, charts, reading, rendering, views
 from trainmark.site.links import Links
 from trainmark.store.database import Database
 from trainmark.store.index import Index
@@ -182,6 +182,22 @@ def test_a_case_has_its_best_runs_and_steps_over_time(tmp_path):
     assert page.found("a", href=f"/references/{case}")
     with pytest.raises(RecordError, match="no run of this case"):
         views.case_page(opened, "none", links=LIVE)
+
+
+def test_series_of_a_case_stand_in_the_order_of_their_names(tmp_path):
+    precisions = ("tf32", "bf16", "tf32", "fp32", "tf32", "fp32")  # the commonest sorts last
+    runs = [
+        (str(number), document(
+            f"run-{number}", started=f"2026-11-{number + 1:02}T00:00:00+00:00",
+            plan__recipe__precision=precision, figures={"p_train": 100.0},
+        ))
+        for number, precision in enumerate(precisions)
+    ]  # fmt: skip
+    (over_time, _) = cases.sections(store(tmp_path, *runs), [*cases.GOOD], "en")
+    (chart,) = over_time.blocks
+    assert [(row[0], row[1]) for row in chart.table.rows] == [
+        ("bf16", "1"), ("fp32", "2"), ("tf32", "3"),
+    ]  # fmt: skip
 
 
 def test_the_axis_of_time_has_24_hours_and_no_english_months():
