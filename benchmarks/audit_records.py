@@ -19,7 +19,7 @@ from random import Random
 from typing import Any
 
 from benchmarks.harness import Bar, conclude, sized
-from trainmark.results import record
+from trainmark.record import record
 
 RECORDS, RUNS = sized((10_000, 3), (50, 1))
 STEPS, CORES, WRONG = 200, 2, 17

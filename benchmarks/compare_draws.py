@@ -60,8 +60,8 @@ def command(folder: Path) -> tuple[float, float]:
 
 def function(folder: Path) -> float:
     """Return the seconds of the comparison of records that were read."""
-    from trainmark.comparison import compare
-    from trainmark.selection.words import select
+    from trainmark.judge.comparison import compare
+    from trainmark.library.selection.words import select
 
     a, b = (select([str(folder / name)]).records for name in "ab")
     start = time.perf_counter()

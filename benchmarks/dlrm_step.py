@@ -55,8 +55,8 @@ def run_ours(engine: str, precision: str, size: str) -> None:
     from trainmark import devices
     from trainmark.cases.dlrm_criteo.model import build_model
     from trainmark.protocols import Batch, Counts
-    from trainmark.training.parallel import Replicas
-    from trainmark.training.stepper import Stepper
+    from trainmark.train.parallel import Replicas
+    from trainmark.train.stepper import Stepper
 
     device = devices.choose("cpu").open(0, 1)
     tables = tables_of(engine)

@@ -82,7 +82,7 @@ def step_of(
     import torch
 
     from trainmark import devices
-    from trainmark.training.stepper import AUTOCAST_DTYPES
+    from trainmark.train.stepper import AUTOCAST_DTYPES
 
     device = devices.choose("cpu").open(0, 1)
     model, sums = sums_of(variant, layers, length)

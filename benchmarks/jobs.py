@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 def chosen_kernels() -> Any:
     """Return the kernels that a job in fp32 gets on a CPU."""
     from trainmark.spec import Recipe
-    from trainmark.training.kernels.choice import choose
+    from trainmark.train.kernels.choice import choose
 
     return choose(Recipe(), "cpu")
 
 
 def endless_batches(job: Any) -> Iterator[Batch]:
     """Yield the batches of one epoch after the other as the loop hands them to ``job``."""
-    from trainmark.training.read_ahead import batches_of
+    from trainmark.train.read_ahead import batches_of
 
     context = job.context
     depth = context.recipe.read_ahead_batches
@@ -48,7 +48,7 @@ def on_data(case_name: str, recipe: Any, folder: Path, *, device_name: str = "cp
 
 def build(case_name: str, *, device_name: str = "cpu", **overrides: object) -> tuple[Any, Device]:
     """Return the job of ``case_name``'s generated recipe with ``overrides``, and its device."""
-    from trainmark.planning.resolving import resolve
+    from trainmark.plan.resolving import resolve
 
     words = {name: str(value) for name, value in overrides.items()}
     with tempfile.TemporaryDirectory() as cache:

@@ -63,7 +63,7 @@ def make_data(case: str, folder: Path) -> None:
 
 def run(case: str, off: str, folder: str) -> None:
     """Take steps of ``case`` with our kernels, except the one named ``off``."""
-    from trainmark.training.kernels import choice
+    from trainmark.train.kernels import choice
 
     if off != NONE_OFF:
         choice.OWN = replace(choice.OWN, **{off: getattr(choice.LIBRARY, off)})

@@ -79,11 +79,11 @@ def run_loop(
     Args:
         depth: batches that are read ahead.
     """
-    from trainmark.measure.events import EventWriter
-    from trainmark.measure.loop import MeasuredLoop, Schedule
-    from trainmark.measure.parameters import ParameterCheck
-    from trainmark.training.parameters import GradientWatch, TensorDigest
-    from trainmark.training.read_ahead import batches_of
+    from trainmark.rank.events import EventWriter
+    from trainmark.rank.loop import MeasuredLoop, Schedule
+    from trainmark.rank.parameters import ParameterCheck
+    from trainmark.train.parameters import GradientWatch, TensorDigest
+    from trainmark.train.read_ahead import batches_of
 
     schedule = Schedule(max_epochs=1, max_steps=steps, warmup_steps=1, window_steps=window_steps)
     events = EventWriter(file, time.perf_counter_ns)
@@ -116,7 +116,7 @@ def loop_seconds(
 
 
 def _bare_seconds(job: Any, device: Device, steps: int, *, depth: int = DEPTH) -> float:
-    from trainmark.training.read_ahead import batches_of
+    from trainmark.train.read_ahead import batches_of
 
     device.synchronize()
     start = time.perf_counter()

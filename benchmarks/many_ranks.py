@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from benchmarks.harness import Bar, conclude, sized
 
 if TYPE_CHECKING:
-    from trainmark.results.record import Record
+    from trainmark.record.record import Record
 
 NODES = sized((1, 8, 64, 128), (1, 3))
 STEPS, RUNS = sized((100_000, 3), (1_000, 1))
@@ -142,9 +142,9 @@ def _lost(nodes: int) -> int | None:
 
 def write_run(run_dir: Path, cache: Path, nodes: int) -> None:
     """Write plan and events of a launch of ``nodes`` nodes."""
-    from trainmark.measure.events import JOB_EVENTS_FILE, LAUNCHER_FILE, node_file, rank_file
-    from trainmark.planning.capabilities import Elsewhere
-    from trainmark.planning.resolving import resolve
+    from trainmark.plan.capabilities import Elsewhere
+    from trainmark.plan.resolving import resolve
+    from trainmark.rank.events import JOB_EVENTS_FILE, LAUNCHER_FILE, node_file, rank_file
 
     plan = resolve(
         "toy", nnodes=nodes, nproc=NPROC, device_name="cpu", sample_every_s=0,
@@ -178,15 +178,15 @@ def measured(run_dir: Path, nodes: int) -> None:
     """Do what is done after a run, on two cores; print seconds and megabytes as JSON."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
     start = time.perf_counter()
-    from trainmark.results import building
+    from trainmark.record import building
 
     built = building.build(run_dir)
     recorded = time.perf_counter()
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     own, children = (one.ru_maxrss / 1024 for one in used)
     _check(built, nodes)
-    from trainmark.report.files import write_pages
-    from trainmark.results import evidence, record
+    from trainmark.pages.files import write_pages
+    from trainmark.record import evidence, record
 
     written = time.perf_counter()
     record.write(built, run_dir)

@@ -19,7 +19,7 @@ SECONDS, MEGABYTES = 20.0, 500.0
 
 def write_run(run_dir: Path, cache: Path, ranks: int = RANKS) -> None:
     """Write plan and events of a launch of so many ranks."""
-    from trainmark.measure.events import LAUNCHER_FILE, rank_file
+    from trainmark.rank.events import LAUNCHER_FILE, rank_file
 
     _plan(run_dir, cache, ranks)
     _write_launcher(run_dir / LAUNCHER_FILE)
@@ -28,7 +28,7 @@ def write_run(run_dir: Path, cache: Path, ranks: int = RANKS) -> None:
 
 
 def _plan(run_dir: Path, cache: Path, ranks: int) -> None:
-    from trainmark.planning.resolving import resolve
+    from trainmark.plan.resolving import resolve
 
     plan = resolve(
         "toy",
@@ -113,9 +113,9 @@ def _write_launcher(path: Path) -> None:
 def measured(run_dir: Path) -> None:
     """Do what the launcher does after a run; print seconds and peak megabytes as JSON."""
     start = time.perf_counter()
-    from trainmark.report.files import write_pages
-    from trainmark.results import building, record
-    from trainmark.selection.runs import Reader
+    from trainmark.library.selection.runs import Reader
+    from trainmark.pages.files import write_pages
+    from trainmark.record import building, record
 
     built = building.build(run_dir)
     record.write(built, run_dir)

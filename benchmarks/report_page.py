@@ -18,7 +18,7 @@ from benchmarks.compare_draws import matmul_gflops
 from benchmarks.harness import Bar, conclude, sized
 
 if TYPE_CHECKING:
-    from trainmark.results.record import Record
+    from trainmark.record.record import Record
 
 STEPS, RUNS = sized((1_000_000, 5), (1_000, 1))
 BYTES, OPEN_S = 5_000_000, 2.0
@@ -39,7 +39,7 @@ def record_of(steps: int) -> Record:
     """
     import numpy as np
 
-    from trainmark.results.record import Record
+    from trainmark.record.record import Record
 
     known = Record.model_validate_json(RECORD.read_text(encoding="utf-8"))
     random, place = np.random.default_rng(1), np.arange(steps)
@@ -65,7 +65,7 @@ def made(path: Path) -> None:
     """Make the page as ``trainmark report`` does, from the record; print figures as JSON."""
     record = record_of(STEPS)
     start, processor = time.perf_counter(), time.process_time()
-    from trainmark.report.page import html_page
+    from trainmark.pages.page import html_page
 
     page = html_page([record])
     spent, processor_s = time.perf_counter() - start, time.process_time() - processor

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING
 from benchmarks.harness import Bar, conclude, interleave, sized
 from benchmarks.jobs import build
 from benchmarks.loop_overhead import Endless, loop_seconds
-from trainmark.measure.events import TELEMETRY_FILE, EventFile
-from trainmark.measure.stats import over_launches
-from trainmark.planning.plan import PLAN_FILE
+from trainmark.plan.plan import PLAN_FILE
+from trainmark.rank.events import TELEMETRY_FILE, EventFile
+from trainmark.record.stats import over_launches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,7 +44,7 @@ def sampling(vendor: str, interval_s: float) -> Iterator[tuple[subprocess.Popen[
         (Path(place) / PLAN_FILE).write_text(json.dumps(plan))
         file = Path(place) / TELEMETRY_FILE
         process = subprocess.Popen(
-            [sys.executable, "-m", "trainmark.measure.telemetry.sampler", place, TELEMETRY_FILE],
+            [sys.executable, "-m", "trainmark.rank.telemetry.sampler", place, TELEMETRY_FILE],
             stdin=subprocess.PIPE,
         )
         begun = "devices" if vendor == "fake" else "start"

@@ -23,12 +23,12 @@ LISTS = {
 
 
 def main() -> bool:
-    from trainmark.site import views
-    from trainmark.site.links import Links
-    from trainmark.site.writing import write_site
-    from trainmark.store.database import Database
-    from trainmark.store.index import Index
-    from trainmark.store.query import listing
+    from trainmark.library.store.database import Database
+    from trainmark.library.store.index import Index
+    from trainmark.library.store.query import listing
+    from trainmark.pages.site import views
+    from trainmark.pages.site.links import Links
+    from trainmark.pages.site.writing import write_site
 
     links, list_s = Links(), {}
     with tempfile.TemporaryDirectory() as place:

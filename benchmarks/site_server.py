@@ -72,8 +72,8 @@ def _told(spent_s: Sequence[float]) -> str:
 
 
 def main() -> bool:
-    from trainmark.store.database import Database
-    from trainmark.store.index import Index
+    from trainmark.library.store.database import Database
+    from trainmark.library.store.index import Index
 
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "runs"

@@ -107,9 +107,9 @@ def median_s(call: Callable[[], object]) -> float:
 
 
 def main() -> bool:
-    from trainmark.store.database import INDEX_FILE, Database
-    from trainmark.store.index import Index
-    from trainmark.store.query import listing
+    from trainmark.library.store.database import INDEX_FILE, Database
+    from trainmark.library.store.index import Index
+    from trainmark.library.store.query import listing
 
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "runs"

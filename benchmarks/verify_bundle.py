@@ -21,8 +21,8 @@ SECONDS = 10.0
 
 def packed(run_dir: Path, path: Path) -> None:
     """Record and pack a run; print seconds as JSON."""
-    from trainmark import bundle
-    from trainmark.results import building, evidence, record
+    from trainmark.library import bundle
+    from trainmark.record import building, evidence, record
 
     evidence.redact(run_dir)
     record.write(building.build(run_dir), run_dir)
@@ -34,7 +34,7 @@ def packed(run_dir: Path, path: Path) -> None:
 def verified(path: Path) -> None:
     """Verify a bundle as ``trainmark verify`` does; print seconds and megabytes as JSON."""
     start = time.perf_counter()
-    from trainmark import bundle
+    from trainmark.library import bundle
 
     found = bundle.verify(path)
     spent = time.perf_counter() - start

@@ -6,8 +6,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from fakes import GOLDEN
-from trainmark.results.record import FigureEntry, Record, Steps
-from trainmark.results.rows import Reading, Row
+from trainmark.record.record import FigureEntry, Record, Steps
+from trainmark.record.rows import Reading, Row
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

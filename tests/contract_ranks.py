@@ -10,7 +10,7 @@ from torch.distributed.tensor import DTensor
 from trainmark import devices
 from trainmark.cases.gpt_megatron.model import build_model
 from trainmark.cases.gpt_megatron.recipe import GptRecipe
-from trainmark.training.parallel import Ranks, parallelize
+from trainmark.train.parallel import Ranks, parallelize
 
 
 def rank_main(rank: int, task: str, vendor_name: str, world: int, rendezvous: str) -> None:

@@ -14,7 +14,7 @@ from fakes import (
     window,
     write_run,
 )
-from trainmark.results import building, record
+from trainmark.record import building, record
 
 
 def rank_events(rank: int) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from trainmark.spec import message
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from trainmark.results.record import Record
+    from trainmark.record.record import Record
 
 
 def rank_killed(started: Any, fifo: Path, *words: str, rank: int) -> Record:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from fakes import GOLDEN
-from trainmark.results.record import Record, schema
+from trainmark.record.record import Record, schema
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

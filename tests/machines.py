@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 from fakes import FakeVendor
-from trainmark.doctor import devices, host
-from trainmark.doctor.subject import Subject
+from trainmark.check.doctor import devices, host
+from trainmark.check.doctor.subject import Subject
 from trainmark.launch.processes import CpuUse
 from trainmark.protocols import Condition, DeviceSample, MonitorFault, Occupant, Refusal
 

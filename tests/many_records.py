@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from store_bodies import document, write
 from telemetry_files import cards, end, host, readings, sampled_run, start
-from trainmark.results import building, record
+from trainmark.record import building, record
 
 if TYPE_CHECKING:
     from pathlib import Path

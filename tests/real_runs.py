@@ -10,8 +10,8 @@ import psutil
 
 from trainmark.launch.processes import of_run
 from trainmark.launch.sampling import SAMPLER_VARIABLE
-from trainmark.measure.events import EventFile
-from trainmark.results.record import read, schema
+from trainmark.rank.events import EventFile
+from trainmark.record.record import read, schema
 
 try:
     import jsonschema
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import subprocess
     from pathlib import Path
 
-    from trainmark.results.record import Record
+    from trainmark.record.record import Record
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:

@@ -86,7 +86,7 @@ def train(
         change_loop: a piece of the loop's source and what to write instead of it.
     """
     from trainmark.devices.vendors.cpu import CpuDevice
-    from trainmark.training.read_ahead import batches_of
+    from trainmark.train.read_ahead import batches_of
 
     on_cpu = device is None
     from trainmark_stand_in.timeline import Timeline
@@ -134,7 +134,7 @@ def train(
 
 def loop_module(change: tuple[str, str] | None) -> Any:
     """Return the module of the measured loop, with a piece of its source changed."""
-    from trainmark.measure import loop
+    from trainmark.rank import loop
 
     if change is None:
         return loop
@@ -185,7 +185,7 @@ def read_each_loss(job: Any) -> None:
 
 def faults() -> tuple[list[str], list[str]]:
     """Return what the conformance checks find, by the real clock."""
-    from trainmark.conformance.device import device_faults, vendor_faults
+    from trainmark.check.conformance.device import device_faults, vendor_faults
     from trainmark_stand_in.timeline import Timeline
     from trainmark_stand_in.vendor import StandIn
 

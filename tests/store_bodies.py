@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from trainmark.errors import EnvironmentFault
-from trainmark.measure.figures import FIGURES as SPECS
-from trainmark.report.exports.tables import COLUMNS
-from trainmark.selection import indexing
-from trainmark.store import database
-from trainmark.store.database import Database
-from trainmark.store.index import Index
-from trainmark.store.query import counts, listing
+from trainmark.library.selection import indexing
+from trainmark.library.store import database
+from trainmark.library.store.database import Database
+from trainmark.library.store.index import Index
+from trainmark.library.store.query import counts, listing
+from trainmark.pages.exports.tables import COLUMNS
+from trainmark.record.figures import FIGURES as SPECS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

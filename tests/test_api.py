@@ -16,8 +16,8 @@ from fakes import GOLDEN
 from trainmark import api
 from trainmark.errors import EnvironmentFault, RecordError, UsageError
 from trainmark.launch.stopping import stop_signals_noted
-from trainmark.report.exports.tables import to_csv
-from trainmark.results.record import Record
+from trainmark.pages.exports.tables import to_csv
+from trainmark.record.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

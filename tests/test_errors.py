@@ -11,10 +11,10 @@ import torch
 from pydantic_core import from_json
 
 from trainmark import errors
-from trainmark.measure.events import EventFile, rank_file
-from trainmark.measure.failure import error_kind, error_report
-from trainmark.measure.worker import Rank
 from trainmark.protocols import MemoryUse
+from trainmark.rank.events import EventFile, rank_file
+from trainmark.rank.failure import error_kind, error_report
+from trainmark.rank.worker import Rank
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,13 +16,13 @@ from fakes import GOLDEN
 from trainmark.cli.app import main
 from trainmark.errors import UsageError, escaped
 from trainmark.launch import progress
-from trainmark.report.exports.documents import repeats_json
-from trainmark.report.exports.tables import to_csv
-from trainmark.report.page import html_page, markdown_page
-from trainmark.report.series import series_table
-from trainmark.report.terminal import Screen, repeats_table, run_table
-from trainmark.results.entries import Outcome
-from trainmark.results.record import Record, read
+from trainmark.pages.exports.documents import repeats_json
+from trainmark.pages.exports.tables import to_csv
+from trainmark.pages.page import html_page, markdown_page
+from trainmark.pages.series import series_table
+from trainmark.pages.terminal import Screen, repeats_table, run_table
+from trainmark.record.entries import Outcome
+from trainmark.record.record import Record, read
 
 # A title, a C1 sequence, a return to overwrite the line, a right-to-left override, a half pair.
 WORD = "\x1b]0;x\x07\x9b31m\rover\u202egnp\u2066\udc9b"

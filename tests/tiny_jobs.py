@@ -11,11 +11,11 @@ import torch
 
 from trainmark import cases
 from trainmark.cases import generated_folder
-from trainmark.measure.loop import MeasuredLoop, Schedule
-from trainmark.measure.parameters import ParameterCheck
 from trainmark.protocols import JobContext
-from trainmark.training.parameters import GradientWatch, TensorDigest
-from trainmark.training.read_ahead import batches_of
+from trainmark.rank.loop import MeasuredLoop, Schedule
+from trainmark.rank.parameters import ParameterCheck
+from trainmark.train.parameters import GradientWatch, TensorDigest
+from trainmark.train.read_ahead import batches_of
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,9 +12,9 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
 from trainmark.protocols import Batch, Counts
-from trainmark.training.parallel import Ranks, parallelize
-from trainmark.training.shards import Sharding
-from trainmark.training.stepper import Stepper, add_over_ranks
+from trainmark.train.parallel import Ranks, parallelize
+from trainmark.train.shards import Sharding
+from trainmark.train.stepper import Stepper, add_over_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

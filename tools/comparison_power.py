@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from trainmark.comparison.statistics import Group, ratio, step_noise
+from trainmark.judge.comparison.statistics import Group, ratio, step_noise
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

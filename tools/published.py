@@ -13,15 +13,15 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainmark.audit import audit, known_rules, subject
-from trainmark.results.messages import render
-from trainmark.selection.words import select
+from trainmark.judge.audit import audit, known_rules, subject
+from trainmark.library.selection.words import select
+from trainmark.record.messages import render
 from trainmark.spec import message
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trainmark.audit.finding import Finding
+    from trainmark.judge.audit.finding import Finding
 
 DOCS = Path(__file__).parents[1] / "docs"
 TIMED = {"e2e_time", "token/p/s", *subject.RATES}

@@ -18,7 +18,7 @@ from benchmarks.card.section import Card
 
 def main(words: list[str]) -> None:
     from trainmark.data.json_documents import written_whole
-    from trainmark.measure.worker import die_with_parent
+    from trainmark.rank.worker import die_with_parent
 
     module_name, device, size, scratch, stacks_after_s, result = words
     die_with_parent()

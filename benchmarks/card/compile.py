@@ -86,7 +86,7 @@ def _seconds(job: Repeated) -> float:
 
 def run_variant(case: str, device_name: str, changes: str, file: str, stay: str) -> None:
     """Take the first steps, write their times to ``file``; with ``stay`` take further ones."""
-    from trainmark.training.compilation import facts
+    from trainmark.train.compilation import facts
 
     start = time.perf_counter()
     built, device = build(case, device_name=device_name, **json.loads(changes))
@@ -115,7 +115,7 @@ def _variants(case: str, device_name: str, changes: Mapping[str, object]) -> dic
     """Return the values of ``compile`` that this case and device have, by name of the variant."""
     from trainmark import devices
     from trainmark.errors import TrainmarkError
-    from trainmark.planning.requests import read_request
+    from trainmark.plan.requests import read_request
 
     found = dict(VARIANTS)
     words = {name: str(value) for name, value in changes.items()}

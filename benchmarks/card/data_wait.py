@@ -94,9 +94,9 @@ class Trained(NamedTuple):
 
 def train(job: Any, device: Device, delay_s: float, *, depth: int) -> Trained:
     """Train with an injected wait; compute the figures from the events as a record does."""
-    from trainmark.measure.events import rank_file
-    from trainmark.measure.figures import compute
-    from trainmark.measure.timeline import RunTimeline, read_rank
+    from trainmark.rank.events import rank_file
+    from trainmark.record.figures import compute
+    from trainmark.record.timeline import RunTimeline, read_rank
 
     delayed = Delayed(job, device, delay_s, depth=depth)
     with tempfile.TemporaryDirectory() as place:

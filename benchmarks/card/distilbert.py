@@ -17,7 +17,7 @@ from benchmarks.distilbert_step import make_data, our_job, step_flops, train_wit
 from benchmarks.harness import Bar, sized
 from benchmarks.peers import PeerFailedError, serve, take_steps
 from benchmarks.profiling import print_profile, profile_table
-from trainmark.measure.ceilings.rank import refusal
+from trainmark.check.ceilings.rank import refusal
 
 if TYPE_CHECKING:
     from benchmarks.card.training import Measured
@@ -59,7 +59,7 @@ def run_library(device_name: str, folder: str, precision: str, batch: str) -> No
 
 def published_samples_per_second() -> float:
     """Return the ``p_core`` that was published of one device with the large batch."""
-    from trainmark.planning.reference import of_case
+    from trainmark.plan.reference import of_case
 
     (row,) = (
         row for row in of_case("distilbert_sst2").rows

@@ -77,7 +77,7 @@ def run_ours(device_name: str, folder: str, engine: str) -> None:
 
     First with batches that are on the device, then as a run has them, read ahead from files.
     """
-    from trainmark.training.read_ahead import batches_of
+    from trainmark.train.read_ahead import batches_of
 
     job = our_job(device_name, folder, engine)
     context, device = job.context, job.context.device
@@ -95,7 +95,7 @@ def run_bags(device_name: str, folder: str) -> None:
 
     from benchmarks.dlrm_plain import PlainDlrm, bag_ids
     from trainmark import cases, devices
-    from trainmark.training.stepper import AUTOCAST_DTYPES
+    from trainmark.train.stepper import AUTOCAST_DTYPES
 
     device, chosen = devices.choose(device_name).open(0, 1), recipe(device_name, "plain")
     device.set_precision(chosen.precision)

@@ -35,7 +35,7 @@ class Facts:
 def run(card: Card) -> Facts:
     from trainmark import devices
     from trainmark.protocols import ReportsClocks
-    from trainmark.results.environment import collect
+    from trainmark.record.environment import collect
 
     vendor = devices.choose(card.device)
     device = vendor.open(0, 1)

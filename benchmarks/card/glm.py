@@ -65,7 +65,7 @@ def run_plain(device_name: str, folder: str) -> None:
     import torch
 
     from benchmarks.glm_plain import PlainGlm
-    from trainmark.training.optimizer import decay_groups
+    from trainmark.train.optimizer import decay_groups
 
     job = our_job(device_name, folder, "plain")
     device, chosen = job.context.device, job.recipe

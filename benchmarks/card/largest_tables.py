@@ -17,7 +17,7 @@ CONTEXT_BYTES = 1 << 30  # at most, of the process that asks, beside those that 
 def rows_that_fit(device_name: str) -> int:
     """Return the rows of each table with which all of them take what the case allows them."""
     from trainmark import devices
-    from trainmark.training.step_memory import memory_of_rank
+    from trainmark.train.step_memory import memory_of_rank
 
     memory = memory_of_rank(devices.choose(device_name).open(0, 1), 1)
     assert memory is not None, f"{device_name} does not tell its memory"

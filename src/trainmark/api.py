@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainmark import devices
-from trainmark.audit import audit
-from trainmark.audit.subject import of_record, of_row
-from trainmark.bundle import pack, verify
-from trainmark.comparison import compare as compare_results
-from trainmark.comparison.comparing import THRESHOLD
 from trainmark.data.generated import default_root
 from trainmark.errors import EnvironmentFault, UsageError
-from trainmark.importers.references import published
+from trainmark.judge.audit import audit
+from trainmark.judge.audit.subject import of_record, of_row
+from trainmark.judge.comparison import compare as compare_results
+from trainmark.judge.comparison.comparing import THRESHOLD
+from trainmark.judge.compliance import check as check_rules
 from trainmark.launch import series
 from trainmark.launch.launchers.names import CONTAINER, LOCAL
 from trainmark.launch.progress import end_line
@@ -27,15 +26,16 @@ from trainmark.launch.repeats import launch_shown, launches
 from trainmark.launch.run_dir import refuse_used
 from trainmark.launch.site import read_site
 from trainmark.launch.stopping import stop_signals_noted
-from trainmark.planning.plan_file import is_plan_file, read_plan_file
-from trainmark.planning.resolving import PASSED_OVER, resolve
-from trainmark.report.exports import tables
-from trainmark.report.files import write_missing, write_pages, write_repeats
-from trainmark.report.page import html_page, markdown_page
-from trainmark.report.summary import summary
-from trainmark.results.compliance import check as check_rules
-from trainmark.results.record import RECORD_FILE, Record, write
-from trainmark.selection.words import select
+from trainmark.library.bundle import pack, verify
+from trainmark.library.importers.references import published
+from trainmark.library.selection.words import select
+from trainmark.pages.exports import tables
+from trainmark.pages.files import write_missing, write_pages, write_repeats
+from trainmark.pages.page import html_page, markdown_page
+from trainmark.pages.summary import summary
+from trainmark.plan.plan_file import is_plan_file, read_plan_file
+from trainmark.plan.resolving import PASSED_OVER, resolve
+from trainmark.record.record import RECORD_FILE, Record, write
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -44,17 +44,17 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-    from trainmark.audit.finding import Finding
-    from trainmark.comparison import Comparison
+    from trainmark.judge.audit.finding import Finding
+    from trainmark.judge.comparison import Comparison
     from trainmark.launch.series import CheckedEntry
     from trainmark.launch.site import Site
     from trainmark.launch.stopping import StopRequest
-    from trainmark.planning.plan import Plan
-    from trainmark.planning.plan_file import PlanFile
-    from trainmark.report.summary import RepeatSummary
-    from trainmark.results.entries import Outcome
-    from trainmark.results.rows import Row
-    from trainmark.selection.words import Selection
+    from trainmark.library.selection.words import Selection
+    from trainmark.pages.summary import RepeatSummary
+    from trainmark.plan.plan import Plan
+    from trainmark.plan.plan_file import PlanFile
+    from trainmark.record.entries import Outcome
+    from trainmark.record.rows import Row
 
     Compared = Sequence[Record | Row] | Sequence[str | Path] | str | Path
     Said = Callable[[object], None]

@@ -13,7 +13,7 @@ from trainmark import cases
 from trainmark.cases import generated_folder
 from trainmark.devices.vendors.cpu import CpuDevice
 from trainmark.protocols import JobContext
-from trainmark.training.read_ahead import batches_of
+from trainmark.train.read_ahead import batches_of
 
 if TYPE_CHECKING:
     from pathlib import Path

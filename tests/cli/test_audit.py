@@ -7,7 +7,7 @@ import shutil
 from typing import TYPE_CHECKING, Any
 
 from fakes import GOLDEN
-from trainmark.audit import known_rules
+from trainmark.judge.audit import known_rules
 
 if TYPE_CHECKING:
     from collections.abc import Callable

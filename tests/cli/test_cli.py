@@ -14,7 +14,7 @@ import pytest
 from fake_nvml import H100, FakeCard, put_cards
 from fakes import GOLDEN, FakeVendor
 from trainmark import devices
-from trainmark.results import record
+from trainmark.record import record
 
 VERBS = (
     "run", "list", "doctor", "ceilings", "prepare", "show", "report", "results", "compare",
@@ -241,7 +241,7 @@ def test_dry_run_prints_plan_and_command_and_starts_nothing(cli, tmp_path):
     assert document["plan"]["fix_hp"] == {"micro_batch_size": 32}
     assert document["plan"]["nproc"] == 2
     run_dir = document["plan"]["run_dir"]
-    assert document["command"] == ["python", "-m", "trainmark.measure.worker", run_dir]
+    assert document["command"] == ["python", "-m", "trainmark.rank.worker", run_dir]
     assert not (tmp_path / "runs").exists()
 
 

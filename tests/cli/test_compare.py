@@ -12,15 +12,15 @@ import pytest
 from comparison_records import series, turns
 from fakes import GOLDEN, FakeVendor
 from trainmark import devices
-from trainmark.planning import case_key
-from trainmark.results import record as records
-from trainmark.results.record import FigureEntry, Record
+from trainmark.plan import case_key
+from trainmark.record import record as records
+from trainmark.record.record import FigureEntry, Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from trainmark.launch.site import Site
-    from trainmark.planning.plan import Plan
+    from trainmark.plan.plan import Plan
 
     Call = Callable[..., tuple[int, str, str]]
 

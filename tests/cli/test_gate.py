@@ -12,7 +12,7 @@ import yaml
 
 from comparison_records import launch
 from fakes import GOLDEN
-from trainmark.results.record import write
+from trainmark.record.record import write
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from fakes import GOLDEN, S, event, launch_event, rank_events, write_events, write_run
 from trainmark.data import json_documents
 from trainmark.errors import RecordError, UsageError
-from trainmark.planning.plan import Plan
-from trainmark.report.exports.documents import to_json
-from trainmark.report.exports.index import to_index
-from trainmark.report.exports.tables import to_csv
-from trainmark.report.page import html_page, markdown_page
-from trainmark.report.terminal import Screen, run_table
-from trainmark.results import building, record
+from trainmark.pages.exports.documents import to_json
+from trainmark.pages.exports.index import to_index
+from trainmark.pages.exports.tables import to_csv
+from trainmark.pages.page import html_page, markdown_page
+from trainmark.pages.terminal import Screen, run_table
+from trainmark.plan.plan import Plan
+from trainmark.record import building, record
 
 # What no true file holds, or holds elsewhere.
 STRANGE: list[Any] = [

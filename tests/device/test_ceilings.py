@@ -6,8 +6,8 @@ from typing import get_args
 
 import pytest
 
+from trainmark.check.ceilings.rank import refusal
 from trainmark.devices import rates
-from trainmark.measure.ceilings.rank import refusal
 from trainmark.spec import Precision
 
 MIB = 1 << 20

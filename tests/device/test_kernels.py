@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from trainmark.spec import Recipe
-from trainmark.training.kernels.choice import LIBRARY, choose
-from trainmark.training.stepper import AUTOCAST_DTYPES
+from trainmark.train.kernels.choice import LIBRARY, choose
+from trainmark.train.stepper import AUTOCAST_DTYPES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -7,7 +7,7 @@ import torch
 
 from trainmark.errors import EnvironmentFault
 from trainmark.spec import Recipe
-from trainmark.training.stepper import AUTOCAST_DTYPES
+from trainmark.train.stepper import AUTOCAST_DTYPES
 
 SIZE = 1024
 # Of the relative error in the Frobenius norm. A rounding error is below 2**-24 of a number in fp32,

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 import tiny_jobs
-from trainmark.conformance.synchronization import no_synchronization, without_synchronization
+from trainmark.check.conformance.synchronization import no_synchronization, without_synchronization
 from trainmark.errors import EnvironmentFault
 from trainmark.protocols import ForbidsSynchronization
-from trainmark.training.kernels import choice
+from trainmark.train.kernels import choice
 
 if TYPE_CHECKING:
     from trainmark.protocols import Device

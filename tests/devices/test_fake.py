@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from trainmark import devices
-from trainmark.conformance.device import vendor_faults
+from trainmark.check.conformance.device import vendor_faults
 from trainmark.devices.peaks import dense_peaks
 from trainmark.devices.vendors.fake import PRODUCT_NAME, TRACE_VARIABLE, Fake, Replay
 from trainmark.errors import EnvironmentFault

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trainmark.conformance.device import vendor_faults
+from trainmark.check.conformance.device import vendor_faults
 from trainmark.devices import tool as tools
 from trainmark.devices.vendors.intel import Intel
 from trainmark.protocols import DeviceSample, Diagnoses, Located, MonitorFault

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fake_nvml import GIB, H100, FakeCard, put_cards, put_driver_files
-from trainmark.conformance.monitor import sample_faults
+from trainmark.check.conformance.monitor import sample_faults
 from trainmark.devices.torch_build import TorchBuild
 from trainmark.devices.vendors import nvidia
 from trainmark.devices.vendors.nvidia import choice as cuda_choice

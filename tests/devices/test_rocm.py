@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from trainmark import devices
-from trainmark.conformance.device import vendor_faults
+from trainmark.check.conformance.device import vendor_faults
 from trainmark.devices import tool as tools
 from trainmark.devices.vendors.amd import Amd
 from trainmark.devices.vendors.hygon import Hygon

@@ -37,7 +37,7 @@ _PROGRAMS = {
 }
 _START_S = 30.0
 _FOLDERS = [path for path in ("/usr", "/lib", "/lib64", "/bin", "/etc") if Path(path).exists()]
-_IMPORTS = "import torch, trainmark.measure.worker"
+_IMPORTS = "import torch, trainmark.rank.worker"
 
 
 @dataclass

@@ -10,7 +10,7 @@ import pytest
 from engines.container_runtimes import IMAGE, runtime_of_user, why_not
 from real_runs import checked, ended, wait_for_fault
 from run_fixtures import CASES
-from trainmark.measure.events import JOB_EVENTS_FILE, EventFile
+from trainmark.rank.events import JOB_EVENTS_FILE, EventFile
 
 BOTH = pytest.mark.parametrize("user", ["podman", "docker"], indirect=True)
 

@@ -14,7 +14,7 @@ import faulty_runs
 from engines.kubernetes_stand_in import kubernetes_stand_in
 from real_runs import checked, ended, wait_for_fault
 from run_fixtures import CASES
-from trainmark.measure.events import JOB_EVENTS_FILE, EventFile
+from trainmark.rank.events import JOB_EVENTS_FILE, EventFile
 
 if shutil.which("kubectl") is None:
     pytest.skip("no kubectl here: kubernetes.io/docs/tasks/tools has it", allow_module_level=True)

@@ -11,10 +11,10 @@ import pytest
 
 from hostile_records import hostile
 from many_records import write_runs
-from trainmark.results import record
-from trainmark.serve.app import create_app
-from trainmark.serve.settings import Settings
-from trainmark.serve.tokens import Tokens
+from trainmark.record import record
+from trainmark.server.app import create_app
+from trainmark.server.settings import Settings
+from trainmark.server.tokens import Tokens
 
 schemathesis = pytest.importorskip(
     "schemathesis", reason="no schemathesis here (make test-engines)"

@@ -19,14 +19,14 @@ from store_bodies import (
     write,
 )  # fmt: skip
 from trainmark.errors import EnvironmentFault
-from trainmark.selection import indexing
-from trainmark.selection.words import select
-from trainmark.serve.app import create_app
-from trainmark.serve.settings import Settings
-from trainmark.store.database import Database
-from trainmark.store.index import Index
-from trainmark.store.query import listing
-from trainmark.store.tables import METADATA
+from trainmark.library.selection import indexing
+from trainmark.library.selection.words import select
+from trainmark.library.store.database import Database
+from trainmark.library.store.index import Index
+from trainmark.library.store.query import listing
+from trainmark.library.store.tables import METADATA
+from trainmark.server.app import create_app
+from trainmark.server.settings import Settings
 
 pytest.importorskip("psycopg", reason="no driver of PostgreSQL here (make test-engines)")
 pytestmark = pytest.mark.skipif(programs() is None, reason="no PostgreSQL here (make test-engines)")

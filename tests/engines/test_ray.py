@@ -15,8 +15,8 @@ from real_runs import checked, ended, wait_for_fault
 from run_fixtures import CASES
 from trainmark.launch.launchers.ray import CLUSTER_VARIABLE
 from trainmark.launch.processes import kill_run, of_run
-from trainmark.measure.events import JOB_EVENTS_FILE, EventFile
-from trainmark.planning.plan import PLAN_FILE, Plan
+from trainmark.plan.plan import PLAN_FILE, Plan
+from trainmark.rank.events import JOB_EVENTS_FILE, EventFile
 
 if program() is None:
     pytest.skip("no Ray here: `ray` missing (make test-engines)", allow_module_level=True)

@@ -11,8 +11,8 @@ from engines.browser import HALF, MOST_DIFFERENT, WIDTHS, check_shot, difference
 from engines.browser import SHOTS as PICTURES
 from hostile_records import ATTACK, LONG, hostile
 from many_records import write_runs
-from trainmark.report.page import html_page
-from trainmark.results.record import Record, read
+from trainmark.pages.page import html_page
+from trainmark.record.record import Record, read
 
 CJK = re.compile(r"[\u4e00-\u9fff]")
 RUNS = ("bert-0-tf32-1", "eight-ranks", "failed")

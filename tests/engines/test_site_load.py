@@ -17,8 +17,8 @@ import pytest
 
 from bundles import packed
 from server_process import Server
-from trainmark.serve.client import Client
-from trainmark.serve.tokens import Tokens
+from trainmark.server.client import Client
+from trainmark.server.tokens import Tokens
 
 # What `make test-engines` installs; without it, the short variant is enough.
 LONG = pytest.mark.skipif(

@@ -15,10 +15,10 @@ from engines.browser import HALF, WIDTHS, check_shot, shot
 from engines.site_server import plain_files, served
 from hostile_records import ATTACK, LONG, hostile
 from many_records import DEVICES, PRECISIONS, REPEATS, write_runs
-from trainmark.results import record
-from trainmark.site.writing import write_site
-from trainmark.store.database import Database
-from trainmark.store.index import Index
+from trainmark.library.store.database import Database
+from trainmark.library.store.index import Index
+from trainmark.pages.site.writing import write_site
+from trainmark.record import record
 
 CJK = re.compile(r"[\u4e00-\u9fff]")
 PAGES = {

@@ -15,7 +15,7 @@ import faulty_runs
 from engines.slurm_cluster import NODES, missing, slurm_cluster
 from real_runs import checked, ended, wait_for_fault
 from run_fixtures import CASES
-from trainmark.measure.events import JOB_EVENTS_FILE, EventFile
+from trainmark.rank.events import JOB_EVENTS_FILE, EventFile
 
 if missing():
     lacking = ", ".join(missing())

@@ -15,8 +15,8 @@ from engines.ssh_hosts import Hosts, wait_until, why_not
 from real_runs import checked, ended, wait_for_fault
 from run_fixtures import CASES
 from trainmark.launch import processes
-from trainmark.measure.events import JOB_EVENTS_FILE, EventFile
-from trainmark.planning.plan import Plan
+from trainmark.plan.plan import Plan
+from trainmark.rank.events import JOB_EVENTS_FILE, EventFile
 
 if why_not():
     pytest.skip(f"no hosts for ssh here: {why_not()} (make test-engines)", allow_module_level=True)

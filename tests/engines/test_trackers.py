@@ -13,7 +13,7 @@ import pytest
 
 from exported_runs import write_two_ranks
 from trainmark.errors import UsageError
-from trainmark.report.exports.forms import WRITERS
+from trainmark.pages.exports.forms import WRITERS
 
 pytest.importorskip("wandb", reason="no W&B here (make test-engines)")
 pytest.importorskip("mlflow", reason="no MLflow here (make test-engines)")

@@ -15,8 +15,8 @@ import pytest
 from machines import vendor_package
 from trainmark.devices.vendors.cpu import usable_cores
 from trainmark.launch.processes import of_run
-from trainmark.report.ceilings import blocks
-from trainmark.report.terminal import Screen, show
+from trainmark.pages.ceilings import blocks
+from trainmark.pages.terminal import Screen, show
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from machines import vendor_package
-from trainmark.doctor.examination import CHECKS, SLOW
+from trainmark.check.doctor.examination import CHECKS, SLOW
 from trainmark.launch.processes import RUN_VARIABLE, alive_runs, of_run
 
 SLOW_CODES = [check.__name__ for check in SLOW]

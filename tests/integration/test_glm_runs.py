@@ -12,7 +12,7 @@ from trainmark.cases import load
 from trainmark.cases.glm_superglue.data import generate
 from trainmark.cases.glm_superglue.job import shape_of
 from trainmark.cases.glm_superglue.model import build_model
-from trainmark.results.record import read
+from trainmark.record.record import read
 
 SMALL = ("num_heads=1", "target=none", "steps=4")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from trainmark.results import record
+from trainmark.record import record
 
 PAGE = Path(__file__).parents[2] / "docs" / "adding-a-device.md"
 FILE = re.compile(r"### `([\w.-]+)`\n(?:(?!```|\n#).)*```\w*\n(.*?)```", re.DOTALL)

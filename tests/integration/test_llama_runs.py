@@ -12,7 +12,7 @@ from statistics import fmean
 import pytest
 
 import llama_least_loss
-from trainmark.results.record import read
+from trainmark.record.record import read
 
 CHANCE = 0.25  # four choices
 MARGIN = 0.5

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from trainmark.results import record
+from trainmark.record import record
 
 GUIDE = Path(__file__).parents[2] / "docs" / "adding-a-case.md"
 OPTION = """\

@@ -17,11 +17,11 @@ from trainmark.launch.node.files import names_of, receive
 from trainmark.launch.processes import alive_runs
 from trainmark.launch.site import Site
 from trainmark.launch.stopping import StopRequest
-from trainmark.measure.timeline import read_run
-from trainmark.planning.capabilities import Elsewhere
-from trainmark.planning.resolving import resolve
-from trainmark.results.record import Record, read
-from trainmark.results.verify import verify
+from trainmark.plan.capabilities import Elsewhere
+from trainmark.plan.resolving import resolve
+from trainmark.record.record import Record, read
+from trainmark.record.timeline import read_run
+from trainmark.record.verify import verify
 
 if TYPE_CHECKING:
     from trainmark.launch.contract import JobState

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from trainmark.results import record
+from trainmark.record import record
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,7 +10,7 @@ import sys
 import jsonschema
 import pytest
 
-from trainmark.results.record import read, schema
+from trainmark.record.record import read, schema
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,8 @@ import pytest
 from real_runs import checked, ended, keeper_of, wait_for_fault
 from trainmark.launch.processes import CpuUse, of_run
 from trainmark.launch.sampling import MODULE, SAMPLER_VARIABLE, sampled
-from trainmark.measure.events import TELEMETRY_FILE, EventFile, rank_file
-from trainmark.results.verify import verify
+from trainmark.rank.events import TELEMETRY_FILE, EventFile, rank_file
+from trainmark.record.verify import verify
 
 TOOL = "test-smi"
 VENDOR = """

@@ -14,8 +14,8 @@ import pytest
 
 from stand_in_jobs import SITE
 from trainmark.cases.gpt_megatron.memory import predict
-from trainmark.results.record import read
-from trainmark.training.step_memory import PROCESS_BYTES
+from trainmark.record.record import read
+from trainmark.train.step_memory import PROCESS_BYTES
 
 SHORT = ("warmup_steps=1", "window_steps=2", "target_value=none", "--quiet")
 STEPS = 5

@@ -14,8 +14,8 @@ from trainmark.launch.launchers import load
 from trainmark.launch.launchers.container import Container
 from trainmark.launch.node import containers
 from trainmark.launch.site import Site
-from trainmark.planning.capabilities import Elsewhere
-from trainmark.planning.plan import Plan
+from trainmark.plan.capabilities import Elsewhere
+from trainmark.plan.plan import Plan
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,7 +16,7 @@ from trainmark.launch.node import containers
 from trainmark.launch.node.command import node_script
 from trainmark.launch.node.containers import Mount
 from trainmark.launch.site import Site
-from trainmark.planning.plan import Plan
+from trainmark.plan.plan import Plan
 from trainmark.protocols import ContainerNeeds
 
 RUNTIMES = ("docker", "podman", "apptainer")

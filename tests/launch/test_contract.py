@@ -17,9 +17,9 @@ from trainmark.launch.contract import Command
 from trainmark.launch.node.command import node_script, run_dir_on_nodes
 from trainmark.launch.site import Site, read_site
 from trainmark.launch.submission import folder_of
-from trainmark.planning.capabilities import Elsewhere
-from trainmark.planning.requests import read_request
-from trainmark.planning.resolving import resolve
+from trainmark.plan.capabilities import Elsewhere
+from trainmark.plan.requests import read_request
+from trainmark.plan.resolving import resolve
 
 _TEXT = st.text(st.characters(blacklist_categories=("Cs", "Cc")), max_size=30)
 

@@ -13,12 +13,12 @@ from trainmark.errors import EnvironmentFault
 from trainmark.launch import run_dir, submission
 from trainmark.launch.contract import Command, JobState
 from trainmark.launch.stopping import StopRequest
-from trainmark.planning.capabilities import Elsewhere
-from trainmark.planning.resolving import resolve
-from trainmark.results.verify import verify
+from trainmark.plan.capabilities import Elsewhere
+from trainmark.plan.resolving import resolve
+from trainmark.record.verify import verify
 
 if TYPE_CHECKING:
-    from trainmark.planning.plan import Plan
+    from trainmark.plan.plan import Plan
 
 
 @dataclass

@@ -25,8 +25,8 @@ from trainmark.launch.launchers.kubernetes import MANIFEST, Kubernetes, state_of
 from trainmark.launch.launchers.kubernetes_manifest import manifest, name
 from trainmark.launch.node.files import send
 from trainmark.launch.site import Site
-from trainmark.measure.events import node_file, rank_file
-from trainmark.planning.plan import Plan
+from trainmark.plan.plan import Plan
+from trainmark.rank.events import node_file, rank_file
 
 _HERE = Path(__file__).parent / "kubernetes"
 _STATES = json.loads((_HERE / "states.json").read_text())

@@ -12,7 +12,7 @@ from fakes import GOLDEN
 from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.launch import local, processes, run_dir
 from trainmark.launch.stopping import StopRequest
-from trainmark.planning.plan import Plan
+from trainmark.plan.plan import Plan
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +27,7 @@ def test_the_command_line_is_golden(toy_plan: Plan) -> None:
     assert local.command(toy_plan, python="/usr/bin/python") == [
         "/usr/bin/python",
         "-m",
-        "trainmark.measure.worker",
+        "trainmark.rank.worker",
         "/somewhere/run",
     ]
 

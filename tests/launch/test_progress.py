@@ -12,8 +12,8 @@ import pytest
 from fakes import GOLDEN
 from trainmark.launch import progress
 from trainmark.launch.progress import Progress
-from trainmark.measure.events import EventWriter
-from trainmark.planning.plan import Plan
+from trainmark.plan.plan import Plan
+from trainmark.rank.events import EventWriter
 
 if TYPE_CHECKING:
     from pathlib import Path

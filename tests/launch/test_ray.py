@@ -18,7 +18,7 @@ from trainmark.launch.contract import JOB_FILE, JobState
 from trainmark.launch.launchers.ray import Ray, RayJob
 from trainmark.launch.node.files import send
 from trainmark.launch.site import ContainerSite, RaySite, Site, read_site
-from trainmark.planning.plan import Plan
+from trainmark.plan.plan import Plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

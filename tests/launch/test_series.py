@@ -21,21 +21,21 @@ from trainmark.launch import series, submission
 from trainmark.launch.contract import SITE_FILE
 from trainmark.launch.earlier import estimate
 from trainmark.launch.stopping import StopRequest
-from trainmark.planning import case_key
-from trainmark.planning.plan_file import read_plan_file
-from trainmark.planning.resolving import of_repeat
-from trainmark.report.series import series_json, series_table
-from trainmark.report.terminal import Screen
-from trainmark.results import record as records
-from trainmark.results.entries import Outcome, exit_code
-from trainmark.results.record import Cause, Record, Trust
+from trainmark.pages.series import series_json, series_table
+from trainmark.pages.terminal import Screen
+from trainmark.plan import case_key
+from trainmark.plan.plan_file import read_plan_file
+from trainmark.plan.resolving import of_repeat
+from trainmark.record import record as records
+from trainmark.record.entries import Outcome, exit_code
+from trainmark.record.record import Cause, Record, Trust
 from trainmark.spec import Message
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from trainmark.launch.site import Site
-    from trainmark.planning.plan import Plan
+    from trainmark.plan.plan import Plan
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,7 @@ from trainmark.launch.contract import JobState
 from trainmark.launch.launchers import slurm
 from trainmark.launch.launchers.slurm import ENDED_FILE, LOG_FILE, Slurm, SlurmJob
 from trainmark.launch.site import ContainerSite, Site, SlurmSite
-from trainmark.planning.plan import Plan
+from trainmark.plan.plan import Plan
 
 RECORDED = tomllib.loads((Path(__file__).parent / "slurm_outputs.toml").read_text())
 UNKNOWN = (1, "", RECORDED["unknown"]["stderr"].strip())

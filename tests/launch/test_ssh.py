@@ -23,9 +23,9 @@ from trainmark.launch.contract import JOB_FILE
 from trainmark.launch.launchers import ssh, ssh_hosts
 from trainmark.launch.node import probe
 from trainmark.launch.site import Site, SshSite
-from trainmark.measure.events import node_file
-from trainmark.planning.plan import Plan
-from trainmark.results import evidence
+from trainmark.plan.plan import Plan
+from trainmark.rank.events import node_file
+from trainmark.record import evidence
 
 if TYPE_CHECKING:
     from collections.abc import Callable

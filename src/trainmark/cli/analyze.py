@@ -94,9 +94,9 @@ def command(
     import sys
     from dataclasses import fields
 
-    from trainmark.analysis import engine, summary
-    from trainmark.analysis.options import Options
     from trainmark.errors import EXIT_FAILED, UsageError
+    from trainmark.library.analysis import engine, summary
+    from trainmark.library.analysis.options import Options
 
     if sys.__stdout__ is None:  # closed by the caller: the record would be lost in silence
         what, where = "is closed, so the record cannot be printed", "standard output"

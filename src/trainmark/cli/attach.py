@@ -31,12 +31,12 @@ def command(
 
     Ctrl-C ends only the waiting; the job goes on.
     """
-    from trainmark.importers.references import published
     from trainmark.launch import submission
     from trainmark.launch.progress import Progress
     from trainmark.launch.repeats import shown
     from trainmark.launch.stopping import StopRequest
-    from trainmark.report.files import write_pages
+    from trainmark.library.importers.references import published
+    from trainmark.pages.files import write_pages
 
     folder = submission.folder_of(job, runs)
     plan, running = submission.attach(folder)

@@ -28,8 +28,8 @@ def command(
 ) -> None:
     """Hold results against rules; exit 1 where one finds an error."""
     from trainmark.api import audited
-    from trainmark.audit.subject import workload_of
-    from trainmark.selection.words import select
+    from trainmark.judge.audit.subject import workload_of
+    from trainmark.library.selection.words import select
 
     gc.disable()  # records are trees without cycles: to look for some takes a quarter of the time
     try:

@@ -27,9 +27,9 @@ def command(
     ] = None,
 ) -> None:
     """Write the figures of runs, with tolerances, into a file to edit."""
-    from trainmark.comparison.baseline import dumps, read, take
-    from trainmark.results.trust import MOST_CV
-    from trainmark.selection.words import select
+    from trainmark.judge.comparison.baseline import dumps, read, take
+    from trainmark.library.selection.words import select
+    from trainmark.record.trust import MOST_CV
 
     old = read(update) if update else None
     new = take(select(runs, rows=False).records, figure or [], old)

@@ -31,8 +31,8 @@ def command(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the path alone.")] = False,
 ) -> None:
     """Put runs with their evidence into one file, redacted, signed."""
-    from trainmark.bundle import pack
-    from trainmark.selection.runs import find_runs, newest_run
+    from trainmark.library.bundle import pack
+    from trainmark.library.selection.runs import find_runs, newest_run
 
     found = [launches for run in runs or [newest_run()] for launches in find_runs(run)]
     made = pack(found, output, key=sign, replace=force)

@@ -57,8 +57,8 @@ def command(
     """Measure rates of matmul, memory, transfers and collectives."""
     from trainmark.launch.ceilings import measure_ceilings
     from trainmark.launch.stopping import stop_signals_noted
-    from trainmark.report.ceilings import blocks, wrong_results
-    from trainmark.report.terminal import Screen, show
+    from trainmark.pages.ceilings import blocks, wrong_results
+    from trainmark.pages.terminal import Screen, show
 
     budget = budget_s or (_FULL_S if full else _QUICK_S)
     with stop_signals_noted() as request, others_to_stderr():

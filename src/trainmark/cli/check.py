@@ -13,7 +13,7 @@ from trainmark.errors import EXIT_FAILED
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from trainmark.conformance.case import Check
+    from trainmark.check.conformance.case import Check
     from trainmark.spec import Text
 
 NAME = "check"
@@ -43,7 +43,7 @@ def command(
     from trainmark.data.generated import default_root
     from trainmark.launch.case_check import check_case
     from trainmark.launch.stopping import stop_signals_noted
-    from trainmark.planning.overrides import parse_assignments
+    from trainmark.plan.overrides import parse_assignments
 
     with stop_signals_noted() as request:
         found = check_case(
@@ -71,7 +71,7 @@ def command(
 
 def _lines(check: Check, own: Mapping[str, Text]) -> list[str]:
     """Return a line for a check that holds or was left out, and one for each fault."""
-    from trainmark.results.messages import render
+    from trainmark.record.messages import render
 
     if check.faults:
         return [f"FAULT {check.name}: {render(fault, 'en', own)}" for fault in check.faults]

@@ -15,7 +15,7 @@ from trainmark.errors import EXIT_FAILED, EnvironmentFault, UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trainmark.comparison.sides import Result
+    from trainmark.judge.comparison.sides import Result
     from trainmark.launch.series import CheckedEntry
 
 NAME = "compare"
@@ -67,11 +67,11 @@ def command(
     Ends with 0: it is not, 1: it is, 2: other work, 3: too noisy or too little data to tell.
     """
     from trainmark.api import run_entries
-    from trainmark.comparison.comparing import compare, known_figures
-    from trainmark.comparison.sides import refuse_other_work
-    from trainmark.report.comparison import blocks
-    from trainmark.report.terminal import Screen, show
-    from trainmark.results.work import planned_work, with_all_names
+    from trainmark.judge.comparison.comparing import compare, known_figures
+    from trainmark.judge.comparison.sides import refuse_other_work
+    from trainmark.pages.comparison import blocks
+    from trainmark.pages.terminal import Screen, show
+    from trainmark.record.work import planned_work, with_all_names
 
     allowed, share = allow or [], _share(threshold)
     of_runs = {"launches": launches, "device": device, "nproc": nproc, "recipe": recipe,
@@ -104,8 +104,8 @@ def command(
 
 def _selected(words: str) -> Sequence[Result]:
     """Return what one side's words name; a path with blanks in it is one word."""
-    from trainmark.results.messages import render
-    from trainmark.selection.words import select
+    from trainmark.library.selection.words import select
+    from trainmark.record.messages import render
 
     found = select([words] if Path(words).exists() else shlex.split(words))
     for unread in found.unread:
@@ -121,8 +121,8 @@ def _in_turns(
     from trainmark import devices
     from trainmark.data.generated import default_root
     from trainmark.launch.series import Choices, check
-    from trainmark.planning.overrides import parse_assignments
-    from trainmark.planning.plan_file import Entry, PlanFile
+    from trainmark.plan.overrides import parse_assignments
+    from trainmark.plan.plan_file import Entry, PlanFile
 
     where["device"] = where["device"] or devices.choose(None).name
     entries = []

@@ -12,7 +12,7 @@ from trainmark.cli.output import others_to_stderr, say, say_json
 from trainmark.errors import MeasurementError
 
 if TYPE_CHECKING:
-    from trainmark.doctor.examination import Found
+    from trainmark.check.doctor.examination import Found
 
 NAME = "doctor"
 EXAMPLES = """\
@@ -48,7 +48,7 @@ def command(
 
     Ends with 2: something stops it, 1: something spoils its figures, 0: neither.
     """
-    from trainmark.doctor.examination import children_ended, examine, subject_of
+    from trainmark.check.doctor.examination import children_ended, examine, subject_of
     from trainmark.launch.stopping import stop_signals_noted
 
     with stop_signals_noted() as stop, others_to_stderr(), children_ended():

@@ -35,8 +35,8 @@ def command(
 ) -> None:
     """Write records in a form that another program reads."""
     from trainmark.errors import RecordError, UsageError
-    from trainmark.report.exports.forms import WRITERS, to_text
-    from trainmark.selection.words import select
+    from trainmark.library.selection.words import select
+    from trainmark.pages.exports.forms import WRITERS, to_text
 
     output = None if str(output) == "-" else output
     if output is None and form in WRITERS:

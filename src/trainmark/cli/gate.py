@@ -35,13 +35,13 @@ def command(
 
     Ends with 0: passed, 1: failed, 2: other work or outdated, 3: too noisy to tell.
     """
-    from trainmark.comparison import gate
-    from trainmark.comparison.baseline import read
-    from trainmark.report import gate as report
-    from trainmark.report.document import Grid
-    from trainmark.report.terminal import Screen, show
-    from trainmark.results.work import each_once
-    from trainmark.selection.words import select
+    from trainmark.judge.comparison import gate
+    from trainmark.judge.comparison.baseline import read
+    from trainmark.library.selection.words import select
+    from trainmark.pages import gate as report
+    from trainmark.pages.document import Grid
+    from trainmark.pages.terminal import Screen, show
+    from trainmark.record.work import each_once
 
     if baseline is None and not history:
         raise UsageError("nothing to judge by", remedy="give --baseline FILE or --history WORD")

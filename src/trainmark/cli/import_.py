@@ -32,9 +32,9 @@ def command(
     import json
 
     from trainmark.errors import EXIT_FAILED
-    from trainmark.importers import files, written
-    from trainmark.report.document import Grid
-    from trainmark.report.terminal import Screen, show
+    from trainmark.library.importers import files, written
+    from trainmark.pages.document import Grid
+    from trainmark.pages.terminal import Screen, show
 
     found = files.read(paths)
     document = written.document(found.rows, found.unread)

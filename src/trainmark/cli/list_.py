@@ -117,8 +117,8 @@ def _launchers(chosen: Path | None) -> Rows:
 
 
 def _audit_rules(_: Sequence[Case]) -> Rows:
-    from trainmark import audit
-    from trainmark.results.messages import render
+    from trainmark.judge import audit
+    from trainmark.record.messages import render
     from trainmark.spec import message
 
     rules = audit.known_rules()

@@ -42,9 +42,9 @@ def command(
     What the server has already is not stored again. Ends with 1 if a run cannot be packed
     or the server refuses it.
     """
-    from trainmark.bundle import BundleError
-    from trainmark.selection.runs import newest_run
-    from trainmark.serve.client import Client, RefusedBundleError, token_of
+    from trainmark.library.bundle import BundleError
+    from trainmark.library.selection.runs import newest_run
+    from trainmark.server.client import Client, RefusedBundleError, token_of
 
     told = (lambda _: None) if quiet else say_remark
     secret, stored, codes = token_of(token_file), [], {EXIT_PASSED}
@@ -69,8 +69,8 @@ def command(
 
 def _found(word: Path) -> Iterator[tuple[Path, Sequence[Path]]]:
     """Yield what a word names: each run with its launches; a bundle without any."""
-    from trainmark.bundle.archive import ENDING
-    from trainmark.selection.runs import find_runs
+    from trainmark.library.bundle.archive import ENDING
+    from trainmark.library.selection.runs import find_runs
 
     if word.name.endswith(ENDING):
         if not word.is_file():
@@ -84,8 +84,8 @@ def _found(word: Path) -> Iterator[tuple[Path, Sequence[Path]]]:
 @contextmanager
 def _bundle(path: Path, launches: Sequence[Path]) -> Iterator[Path]:
     """Give the bundle itself, or pack one run, so that each is small and sent once."""
-    from trainmark.bundle import pack
-    from trainmark.bundle.archive import ENDING
+    from trainmark.library.bundle import pack
+    from trainmark.library.bundle.archive import ENDING
 
     with tempfile.TemporaryDirectory() as place:
         if launches:

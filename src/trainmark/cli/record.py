@@ -22,11 +22,11 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
     """Build the record and pages of a run that ended without them."""
-    from trainmark.importers.references import published
     from trainmark.launch.late_record import launches_of_series, unrecorded
     from trainmark.launch.run_dir import finish_for_another
-    from trainmark.report.files import write_pages, write_repeats
-    from trainmark.results.record import read
+    from trainmark.library.importers.references import published
+    from trainmark.pages.files import write_pages, write_repeats
+    from trainmark.record.record import read
 
     run = run.absolute()
     for folder in unrecorded(run):

@@ -13,8 +13,8 @@ from trainmark.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trainmark.comparison.sides import Result
-    from trainmark.results.record import Record
+    from trainmark.judge.comparison.sides import Result
+    from trainmark.record.record import Record
 
 NAME = "report"
 _PICTURES = ("png", "svg")
@@ -51,12 +51,12 @@ def command(
     ] = False,
 ) -> None:
     """Print the result page of runs, or their figures as data."""
-    from trainmark.report.exports.forms import TEXTS
-    from trainmark.report.files import write_charts
-    from trainmark.report.page import html_page, markdown_page, pages_of
-    from trainmark.report.scaling import scaling_text
-    from trainmark.results.trust import with_findings
-    from trainmark.selection.words import select
+    from trainmark.library.selection.words import select
+    from trainmark.pages.exports.forms import TEXTS
+    from trainmark.pages.files import write_charts
+    from trainmark.pages.page import html_page, markdown_page, pages_of
+    from trainmark.pages.scaling import scaling_text
+    from trainmark.record.trust import with_findings
     from trainmark.spec import message
 
     ending = output.suffix[1:] if output else ""
@@ -92,8 +92,8 @@ def command(
 
 def _beside(records: Sequence[Record], against: list[str] | None) -> list[Result]:
     """Return what words name, or the published rows of the records' cases."""
-    from trainmark.importers.references import published
-    from trainmark.selection.words import select
+    from trainmark.library.importers.references import published
+    from trainmark.library.selection.words import select
 
     if against is None:
         return [*published(record.plan.case for record in records)]

@@ -11,7 +11,7 @@ from trainmark.cli.output import say, say_json, say_remark, write_text, writing
 from trainmark.errors import UsageError
 
 if TYPE_CHECKING:
-    from trainmark.store.query import Listing
+    from trainmark.library.store.query import Listing
 
 NAME = "results"
 EXAMPLES = """\
@@ -51,10 +51,10 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Find runs among many: list, filter, export, history of a figure."""
-    from trainmark.store import display
-    from trainmark.store.database import Database
-    from trainmark.store.index import Index
-    from trainmark.store.query import listing, unread
+    from trainmark.library.store import display
+    from trainmark.library.store.database import Database
+    from trainmark.library.store.index import Index
+    from trainmark.library.store.query import listing, unread
 
     verb, rest = (words[0], words[1:]) if words and words[0] in _VERBS else ("", words or [])
     if (verb in ("rebuild", "migrate") and rest) or (verb in ("add", "history") and not rest):
@@ -64,13 +64,13 @@ def command(
     if verb == "migrate":
         return
     if verb == "rebuild":
-        from trainmark.selection.indexing import rebuild
+        from trainmark.library.selection.indexing import rebuild
 
         for source in rebuild(index):
             say_remark(f"{source}: not here; what it holds is left as it was")
     index.refresh()
     if verb == "add":
-        from trainmark.selection.indexing import add
+        from trainmark.library.selection.indexing import add
 
         add(index, rest)
     if verb == "history":
@@ -100,7 +100,7 @@ def command(
 
 def _export(found: Listing, output: Path | None) -> None:
     """Write a listing in the form of the file's ending; CSV to standard output without a file."""
-    from trainmark.store.display import to_csv, write_parquet
+    from trainmark.library.store.display import to_csv, write_parquet
 
     if output is None or str(output) == "-":
         say(to_csv(found), newline=False)

@@ -37,10 +37,10 @@ def command(
             raise UsageError(f"unknown word {runs[0]!r}", where="CASE", remedy="name one case")
         _print_rules(what, as_json=as_json)
         return
-    from trainmark.report.compliance import lines
-    from trainmark.results.compliance import check
-    from trainmark.results.work import groups
-    from trainmark.selection.words import select
+    from trainmark.judge.compliance import check
+    from trainmark.library.selection.words import select
+    from trainmark.pages.compliance import lines
+    from trainmark.record.work import groups
 
     found = [check(group) for group in groups(select(runs or [], rows=False).records)]
     if as_json:
@@ -55,7 +55,7 @@ def command(
 def _print_rules(word: str, *, as_json: bool) -> None:
     """Print the rules of one case, a line a key."""
     from trainmark import cases
-    from trainmark.planning.divisions import of_case
+    from trainmark.plan.divisions import of_case
     from trainmark.spec import fields_under
 
     case = cases.load(word)

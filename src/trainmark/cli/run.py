@@ -17,8 +17,8 @@ from trainmark.errors import EXIT_FAILED, UsageError
 if TYPE_CHECKING:
     from trainmark.launch.series import CheckedEntry
     from trainmark.launch.site import Site
-    from trainmark.planning.plan import Plan
-    from trainmark.planning.plan_file import PlanFile
+    from trainmark.plan.plan import Plan
+    from trainmark.plan.plan_file import PlanFile
 
 NAME = "run"
 EXAMPLES = """\
@@ -78,8 +78,8 @@ def command(
 ) -> None:
     """Run a case, measure it, and leave a record whatever happens."""
     from trainmark import api
-    from trainmark.planning.overrides import parse_assignments
-    from trainmark.planning.plan_file import is_plan_file
+    from trainmark.plan.overrides import parse_assignments
+    from trainmark.plan.plan_file import is_plan_file
 
     if is_plan_file(case):
         refused = {
@@ -182,8 +182,8 @@ def _run_plan_file(
     from trainmark.api import run_entries
     from trainmark.launch import series
     from trainmark.launch.earlier import estimate
-    from trainmark.report.series import series_json, series_table
-    from trainmark.results.entries import exit_code
+    from trainmark.pages.series import series_json, series_table
+    from trainmark.record.entries import exit_code
 
     if dry_run:
         outcomes = [entry.outcome() for entry in entries]

@@ -15,7 +15,7 @@ from trainmark.cli.output import say_json
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from trainmark.results.record import Record
+    from trainmark.record.record import Record
 
 
 def print_tables(found: Sequence[tuple[Path, Record]], *, repeated: bool) -> None:
@@ -24,7 +24,7 @@ def print_tables(found: Sequence[tuple[Path, Record]], *, repeated: bool) -> Non
     Args:
         found: the folder of each launch, or the record file itself, and its record.
     """
-    from trainmark.report.terminal import repeats_table, run_table
+    from trainmark.pages.terminal import repeats_table, run_table
 
     for path, record in found:
         typer.echo(run_table(record, run_dir=path.parent if path.is_file() else path))

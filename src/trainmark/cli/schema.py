@@ -12,6 +12,6 @@ EXAMPLES = """\
 
 def command() -> None:
     """Print the JSON Schema of record.json."""
-    from trainmark.results.record import dumps_schema
+    from trainmark.record.record import dumps_schema
 
     say(dumps_schema(), newline=False)

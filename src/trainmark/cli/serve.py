@@ -52,9 +52,9 @@ def command(
     """Serve the results of a store: pages, JSON, uploads."""
     if ctx.invoked_subcommand is not None:
         return
-    from trainmark.serve.app import create_app
-    from trainmark.serve.running import bound, run
-    from trainmark.serve.settings import Settings
+    from trainmark.server.app import create_app
+    from trainmark.server.running import bound, run
+    from trainmark.server.settings import Settings
 
     settings = Settings(
         store=store, data=data, read=read, migrate=migrate, rate=rate,

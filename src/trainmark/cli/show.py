@@ -31,7 +31,7 @@ def command(
     ] = False,
 ) -> None:
     """Print the table of a run, or of each run of a plan."""
-    from trainmark.selection.words import select
+    from trainmark.library.selection.words import select
 
     found = select([run] if run else [], verify=not no_verify, rows=False)
     if as_json:

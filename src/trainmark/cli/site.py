@@ -23,9 +23,9 @@ def command(
     ],
 ) -> None:
     """Write the results of a store as a web site of plain files."""
-    from trainmark.site.writing import write_site
-    from trainmark.store.database import Database
-    from trainmark.store.index import Index
+    from trainmark.library.store.database import Database
+    from trainmark.library.store.index import Index
+    from trainmark.pages.site.writing import write_site
 
     database = Database(store)
     Index(database).refresh()

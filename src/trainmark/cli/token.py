@@ -49,9 +49,9 @@ def token(
     as_json: Annotated[bool, typer.Option("--json", help="List as JSON.")] = False,
 ) -> None:
     """Make a token and print it, this once; list tokens; revoke one."""
-    from trainmark.planning.plan import RUNS_DIR
-    from trainmark.serve.tokens import Tokens
-    from trainmark.store.database import VARIABLE
+    from trainmark.library.store.database import VARIABLE
+    from trainmark.plan.plan import RUNS_DIR
+    from trainmark.server.tokens import Tokens
 
     folder = data or Path(os.environ.get(VARIABLE) or RUNS_DIR)
     if not folder.is_dir():

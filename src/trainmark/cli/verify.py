@@ -32,9 +32,9 @@ def command(
 
     Ends with 0: verified, 1: contradicted, 2: not a result of ours, or not all of it is there.
     """
-    from trainmark.bundle import verify
-    from trainmark.results.messages import render
-    from trainmark.selection.runs import find_runs
+    from trainmark.library.bundle import verify
+    from trainmark.library.selection.runs import find_runs
+    from trainmark.record.messages import render
 
     found, codes = [], {EXIT_PASSED}
     for launches in (launches for word in paths for launches in find_runs(word)):

@@ -15,19 +15,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainmark import devices
-from trainmark.conformance.case import Check, description_faults, judge
+from trainmark.check.conformance.case import Check, description_faults, judge
 from trainmark.errors import EnvironmentFault, TrainmarkError, UsageError
 from trainmark.launch.local import launch
 from trainmark.launch.processes import import_variables
 from trainmark.launch.stopping import StopRequest
-from trainmark.planning.resolving import resolve
+from trainmark.plan.resolving import resolve
 from trainmark.spec import FIELD_ALIASES, Message, message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from trainmark.planning.plan import Plan
-    from trainmark.results.record import Record
+    from trainmark.plan.plan import Plan
+    from trainmark.record.record import Record
     from trainmark.spec import Text
 
 
@@ -118,7 +118,7 @@ def _probe(plan: Plan, folder: Path) -> dict[str, Any] | Message:
     """Return what a separate process finds in the job, or the last line of its error output."""
     plan.save(folder)  # the finished run's plan is redacted and names no real folder
     ended = subprocess.run(
-        [sys.executable, "-m", "trainmark.conformance.probe", str(folder)],
+        [sys.executable, "-m", "trainmark.check.conformance.probe", str(folder)],
         env=os.environ | import_variables(), capture_output=True, text=True, check=False,
     )  # fmt: skip
     if ended.returncode == 0:

@@ -16,14 +16,14 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from trainmark import __version__, devices
+from trainmark.check.ceilings.rank import Asked
 from trainmark.devices import numa
 from trainmark.errors import MeasurementError
 from trainmark.launch import processes
 from trainmark.launch.local import POLL_S, run_environment, started
-from trainmark.measure.ceilings.rank import Asked
-from trainmark.planning.capabilities import refuse_ranks
-from trainmark.results import environment
-from trainmark.results.redaction import Redactor
+from trainmark.plan.capabilities import refuse_ranks
+from trainmark.record import environment
+from trainmark.record.redaction import Redactor
 from trainmark.spec import Recipe
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def measure_ceilings(
             "budget_s": budget_s, "full": full,
             "environment": environment.collect(variables, vendor),
         }  # fmt: skip
-        words = [sys.executable, "-m", "trainmark.measure.ceilings.rank", json.dumps(asdict(asked))]
+        words = [sys.executable, "-m", "trainmark.check.ceilings.rank", json.dumps(asdict(asked))]
         files = {"stdout": results.fileno(), "stderr": sys.stderr.fileno()}
         with started(run_id, words, variables, placed, **files) as ranks:
             _wait(ranks, request, deadline=start_s + timeout_s)

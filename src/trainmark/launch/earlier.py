@@ -20,11 +20,11 @@ from pydantic_core import to_jsonable_python
 from trainmark.devices.vendors.cpu import model_name, usable_cores
 from trainmark.errors import EnvironmentFault, RecordError
 from trainmark.launch.repeats import launches
-from trainmark.planning.plan import PLAN_FILE, RUNS_DIR, Plan
-from trainmark.planning.plan_file import attempt_name, attempt_number
-from trainmark.results.environment import machine_model
-from trainmark.results.record import RECORD_FILE, Record, read
-from trainmark.results.work import differing, planned_work
+from trainmark.plan.plan import PLAN_FILE, RUNS_DIR, Plan
+from trainmark.plan.plan_file import attempt_name, attempt_number
+from trainmark.record.environment import machine_model
+from trainmark.record.record import RECORD_FILE, Record, read
+from trainmark.record.work import differing, planned_work
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -59,9 +59,9 @@ def take_over(run_dir: Path, run_id: str) -> None:
     from trainmark.launch.processes import kill_run
     from trainmark.launch.run_dir import RESERVE_FILE, finish_for_another, leave_index
     from trainmark.launch.sampling import end
-    from trainmark.measure.events import LAUNCHER_FILE
-    from trainmark.planning.plan import PLAN_FILE, Plan
-    from trainmark.results.record import RECORD_FILE, read
+    from trainmark.plan.plan import PLAN_FILE, Plan
+    from trainmark.rank.events import LAUNCHER_FILE
+    from trainmark.record.record import RECORD_FILE, read
 
     kill_run(run_id)
     end(run_id)

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from trainmark.errors import RecordError
 from trainmark.launch import processes
 from trainmark.launch.run_dir import finish_for_another
-from trainmark.measure.events import LAUNCHER_FILE, EventFile
-from trainmark.planning.plan import PLAN_FILE, Plan
-from trainmark.results.record import RECORD_FILE
+from trainmark.plan.plan import PLAN_FILE, Plan
+from trainmark.rank.events import LAUNCHER_FILE, EventFile
+from trainmark.record.record import RECORD_FILE
 
 if TYPE_CHECKING:
     from pathlib import Path

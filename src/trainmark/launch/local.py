@@ -22,9 +22,9 @@ from trainmark.devices.vendors.cpu import chosen_threads
 from trainmark.launch import processes, run_dir
 from trainmark.launch.keeper import Keeper
 from trainmark.launch.sampling import sampled
-from trainmark.measure import hang
-from trainmark.measure.worker import STACKS_SIGNAL, stacks_file
-from trainmark.results import environment
+from trainmark.rank import hang
+from trainmark.rank.worker import STACKS_SIGNAL, stacks_file
+from trainmark.record import environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from trainmark.devices.numa import Placement
     from trainmark.launch.own_files import OwnFiles
     from trainmark.launch.stopping import StopRequest
-    from trainmark.planning.plan import Plan
-    from trainmark.results.record import Record
+    from trainmark.plan.plan import Plan
+    from trainmark.record.record import Record
 
 RANKS_LOG = "log.launcher.txt"  # what a rank prints before it opens its own log
 POLL_S = 0.1

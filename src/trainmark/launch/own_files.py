@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from trainmark.data import json_documents
 from trainmark.errors import LostRunError
-from trainmark.measure.events import LAUNCHER_FILE, EventWriter
-from trainmark.planning.plan import PLAN_FILE, Plan
+from trainmark.plan.plan import PLAN_FILE, Plan
+from trainmark.rank.events import LAUNCHER_FILE, EventWriter
 
 if TYPE_CHECKING:
     from pathlib import Path

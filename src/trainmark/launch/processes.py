@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 RUN_VARIABLE = "TRAINMARK_RUN"
-WORKER_MODULE = "trainmark.measure.worker"
+WORKER_MODULE = "trainmark.rank.worker"
 _KILL_ROUNDS = 50
 _ROUND_S = 0.1
 _STACKS_PATIENCE_S = 5

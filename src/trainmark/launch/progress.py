@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from trainmark.data.regular_file import open_regular
 from trainmark.errors import escaped
-from trainmark.measure.events import rank_file
-from trainmark.measure.shapes import read_event
+from trainmark.rank.events import rank_file
+from trainmark.record.shapes import read_event
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trainmark.planning.plan import Plan
+    from trainmark.plan.plan import Plan
 
 _LINE_EVERY_S = 10.0  # interval of lines if standard error is not a terminal
 _AFTER_SPAN = {

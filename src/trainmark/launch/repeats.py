@@ -8,15 +8,15 @@ from trainmark.launch import submission
 from trainmark.launch.launchers.names import LOCAL
 from trainmark.launch.local import launch
 from trainmark.launch.progress import Progress, end_line, progress_line
-from trainmark.planning.resolving import of_repeat
+from trainmark.plan.resolving import of_repeat
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from trainmark.launch.site import Site
     from trainmark.launch.stopping import StopRequest
-    from trainmark.planning.plan import Plan
-    from trainmark.results.record import Record
+    from trainmark.plan.plan import Plan
+    from trainmark.record.record import Record
 
 
 def launches(plan: Plan) -> list[Plan]:

@@ -19,14 +19,14 @@ from trainmark.errors import EnvironmentFault, TrainmarkError, escaped
 from trainmark.launch import sampling
 from trainmark.launch.contract import MISSING_FILE, SITE_FILE
 from trainmark.launch.own_files import OwnFiles
-from trainmark.measure.events import LAUNCHER_FILE, EventFile, EventWriter
-from trainmark.planning.plan import Plan
-from trainmark.results import building, evidence, index_of_run, record
+from trainmark.plan.plan import Plan
+from trainmark.rank.events import LAUNCHER_FILE, EventFile, EventWriter
+from trainmark.record import building, evidence, index_of_run, record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trainmark.results.record import Record
+    from trainmark.record.record import Record
 
 # Disk space reserved from the start and freed before the record is written, so that a full disk
 # cannot prevent it. A record of 10,000 steps has about 0.3 MB.

@@ -15,16 +15,16 @@ from typing import IO, TYPE_CHECKING
 import psutil
 
 from trainmark.launch import processes
-from trainmark.measure.events import telemetry_file
+from trainmark.rank.events import telemetry_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from trainmark.planning.plan import Plan
+    from trainmark.plan.plan import Plan
 
 SAMPLER_VARIABLE = "TRAINMARK_SAMPLER"
-MODULE = "trainmark.measure.telemetry.sampler"
+MODULE = "trainmark.rank.telemetry.sampler"
 _PATIENCE_S = 2.0
 
 

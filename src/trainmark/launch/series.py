@@ -22,22 +22,22 @@ from trainmark.launch.contract import SITE_FILE
 from trainmark.launch.earlier import Found, earlier_seconds, estimate, look_up, unusable
 from trainmark.launch.late_record import finish_killed
 from trainmark.launch.site import Site, read_site
-from trainmark.planning.capabilities import capable_vendor
-from trainmark.planning.plan import PLAN_FILE, RUNS_DIR, Plan
-from trainmark.planning.plan_file import ROUNDS
-from trainmark.planning.requests import read_request
-from trainmark.planning.resolving import resolve
-from trainmark.results.entries import Outcome, State
-from trainmark.results.messages import render
-from trainmark.results.record import RECORD_FILE
+from trainmark.plan.capabilities import capable_vendor
+from trainmark.plan.plan import PLAN_FILE, RUNS_DIR, Plan
+from trainmark.plan.plan_file import ROUNDS
+from trainmark.plan.requests import read_request
+from trainmark.plan.resolving import resolve
+from trainmark.record.entries import Outcome, State
+from trainmark.record.messages import render
+from trainmark.record.record import RECORD_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from trainmark.launch.earlier import Seconds
     from trainmark.launch.stopping import StopRequest
-    from trainmark.planning.plan_file import Entry, PlanFile
-    from trainmark.results.record import Record
+    from trainmark.plan.plan_file import Entry, PlanFile
+    from trainmark.record.record import Record
 
 _LOCK_FILE = ".trainmark.lock"
 

@@ -19,7 +19,7 @@ from trainmark.data import yaml_text
 from trainmark.data.json_documents import Frozen
 from trainmark.errors import UsageError, nearest
 from trainmark.launch.launchers.names import CONTAINER, LOCAL, NAMES
-from trainmark.planning.capabilities import Elsewhere
+from trainmark.plan.capabilities import Elsewhere
 
 Port = Annotated[int, Ge(1), Le(65_535)]
 Count = Annotated[int, Ge(1), Le(1_000_000)]

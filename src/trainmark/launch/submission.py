@@ -25,17 +25,17 @@ from trainmark.launch import launchers, run_dir
 from trainmark.launch.contract import JOB_FILE, MISSING_FILE, SITE_FILE, JobState
 from trainmark.launch.own_files import OwnFiles
 from trainmark.launch.site import Site
-from trainmark.measure.events import JOB_EVENTS_FILE, LAUNCHER_FILE, EventWriter
-from trainmark.planning.plan import PLAN_FILE, Plan
-from trainmark.results import evidence, record
-from trainmark.results.record import RECORD_FILE
+from trainmark.plan.plan import PLAN_FILE, Plan
+from trainmark.rank.events import JOB_EVENTS_FILE, LAUNCHER_FILE, EventWriter
+from trainmark.record import evidence, record
+from trainmark.record.record import RECORD_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from trainmark.launch.contract import Command, Job, Launcher
     from trainmark.launch.stopping import StopRequest
-    from trainmark.results.record import Record
+    from trainmark.record.record import Record
 
 _LOCK_FILE = ".following"
 _WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # what such file systems say

@@ -24,7 +24,7 @@ from trainmark.cases.distilbert_sst2.model import build_model, parameter_groups
 from trainmark.devices.vendors.cpu import CpuDevice
 from trainmark.errors import DataError
 from trainmark.protocols import Counts, JobContext
-from trainmark.training.shards import Sharding, evaluation_rows
+from trainmark.train.shards import Sharding, evaluation_rows
 
 BASE = ModelConfig(
     model_type="distilbert", n_layers=6, n_heads=12, dim=768, hidden_dim=3072, vocab_size=30522,

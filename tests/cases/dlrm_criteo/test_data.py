@@ -16,7 +16,7 @@ from trainmark.cases.dlrm_criteo.data import generated as generate
 from trainmark.cases.dlrm_criteo.data.layout import PUBLISHED_RULES, FeatureSpec
 from trainmark.cases.dlrm_criteo.data.spec_file import write_spec
 from trainmark.errors import DataError
-from trainmark.planning import resolving
+from trainmark.plan import resolving
 
 REAL = SimpleNamespace(data="real", seed=1)
 CARDINALITIES = (100, 1_000, 50_000)

@@ -18,7 +18,7 @@ from trainmark.cases.dlrm_criteo.embeddings import FusedTables
 from trainmark.cases.dlrm_criteo.hybrid import HybridTables
 from trainmark.cases.dlrm_criteo.recipe import require_engine
 from trainmark.errors import EnvironmentFault, UsageError
-from trainmark.results import environment
+from trainmark.record import environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,14 +10,14 @@ from fakes import event, launch_event, window, write_run
 from trainmark.cases import load
 from trainmark.cases.dlrm_criteo import figures as own
 from trainmark.cases.dlrm_criteo.figures import RESOURCES, bound_by
-from trainmark.measure.figures import FIGURES, compute
-from trainmark.measure.timeline import read_run
+from trainmark.record.figures import FIGURES, compute
+from trainmark.record.timeline import read_run
 from trainmark.spec import message
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from trainmark.measure.timeline import RunTimeline
+    from trainmark.record.timeline import RunTimeline
     from trainmark.spec import Figure
 
 S = 1_000_000_000

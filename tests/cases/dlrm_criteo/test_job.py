@@ -24,7 +24,7 @@ from trainmark.cases.dlrm_criteo.placement import place_within
 from trainmark.cases.dlrm_criteo.recipe import DlrmRecipe
 from trainmark.devices.vendors.cpu import CpuDevice
 from trainmark.errors import EnvironmentFault, UsageError
-from trainmark.planning import reference
+from trainmark.plan import reference
 from trainmark.protocols import Counts, JobContext
 from trainmark.spec import RankMemory
 

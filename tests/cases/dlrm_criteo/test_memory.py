@@ -22,7 +22,7 @@ from trainmark.cases.dlrm_criteo.placement import place
 from trainmark.errors import EnvironmentFault
 from trainmark.protocols import JobContext
 from trainmark.spec import RankMemory
-from trainmark.training.step_memory import PROCESS_BYTES, Prediction
+from trainmark.train.step_memory import PROCESS_BYTES, Prediction
 
 if TYPE_CHECKING:
     from fakes import SyncDevice

@@ -18,7 +18,7 @@ from trainmark.cases.dlrm_criteo.auc import roc_auc
 from trainmark.cases.dlrm_criteo.embeddings import FusedTables
 from trainmark.cases.dlrm_criteo.model import Dlrm, Interaction, build_model
 from trainmark.errors import DataError, DivergedError
-from trainmark.training.kernels.embedding_rows import COMPILED, TORCH, RowOperations
+from trainmark.train.kernels.embedding_rows import COMPILED, TORCH, RowOperations
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

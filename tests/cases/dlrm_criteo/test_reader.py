@@ -9,7 +9,7 @@ from trainmark.cases.dlrm_criteo.data import reader as module
 from trainmark.cases.dlrm_criteo.data.reader import SplitReader
 from trainmark.cases.dlrm_criteo.data.spec_file import write_spec
 from trainmark.errors import DataError
-from trainmark.training.shards import Sharding
+from trainmark.train.shards import Sharding
 
 CARDINALITIES = (100, 1_000, 50_000)
 ROWS = {"train": 103, "test": 7}

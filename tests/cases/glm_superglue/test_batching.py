@@ -13,7 +13,7 @@ from trainmark.cases.glm_superglue.data.examples import (
     Examples,
     grouped_order,
 )
-from trainmark.training.shards import Sharding
+from trainmark.train.shards import Sharding
 
 
 class Held(Examples):

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from trainmark.cases.glm_superglue.model import Glm, GlmShape, build_model
-from trainmark.training.kernels.choice import LIBRARY, OWN, Kernels
+from trainmark.train.kernels.choice import LIBRARY, OWN, Kernels
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

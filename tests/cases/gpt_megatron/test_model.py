@@ -17,7 +17,7 @@ from trainmark.cases.gpt_megatron.model import Gpt, build_model
 from trainmark.cases.gpt_megatron.recipe import GptRecipe
 from trainmark.errors import DataError, UsageError
 from trainmark.protocols import Counts
-from trainmark.training.kernels.choice import LIBRARY
+from trainmark.train.kernels.choice import LIBRARY
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -19,9 +19,9 @@ from trainmark.cases.llama2_7b_lora.data.packing import IGNORED, Packed
 from trainmark.cases.llama2_7b_lora.model_files import PRESETS, lora_parameters, parameters
 from trainmark.devices.peaks import dense_peak
 from trainmark.errors import DataError, EnvironmentFault, UsageError
-from trainmark.planning import overrides
+from trainmark.pages.cells import percent
+from trainmark.plan import overrides
 from trainmark.protocols import Counts, SavesArtifacts
-from trainmark.report.cells import percent
 from trainmark.spec import RankMemory, message
 
 if TYPE_CHECKING:

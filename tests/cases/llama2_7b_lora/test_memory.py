@@ -15,7 +15,7 @@ from trainmark.cases.llama2_7b_lora.model_files import PRESETS
 from trainmark.cases.llama2_7b_lora.recipe import LlamaRecipe
 from trainmark.errors import EnvironmentFault
 from trainmark.spec import RankMemory
-from trainmark.training.step_memory import refuse_too_little
+from trainmark.train.step_memory import refuse_too_little
 
 GIB = 2**30
 # Builds and trains in a process of its own, after a step that loads every kernel, and prints

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from trainmark.cases import load
-from trainmark.planning.plan import PlannedCase
-from trainmark.report.page import html_page, markdown_page
-from trainmark.results.index_of_run import index_records
-from trainmark.results.record import FigureEntry, Record
+from trainmark.pages.page import html_page, markdown_page
+from trainmark.plan.plan import PlannedCase
+from trainmark.record.index_of_run import index_records
+from trainmark.record.record import FigureEntry, Record
 from trainmark.spec import message
 
 GOLDEN = Path(__file__).parents[2] / "golden"

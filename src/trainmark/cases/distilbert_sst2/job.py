@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from trainmark.protocols import Batch, Counts, Evaluation
-from trainmark.training.kernels.choice import choose
-from trainmark.training.parameters import trained
-from trainmark.training.read_ahead import read_ahead
-from trainmark.training.shards import Sharding, evaluation_rows
-from trainmark.training.stepper import Stepper, add_over_ranks
+from trainmark.train.kernels.choice import choose
+from trainmark.train.parameters import trained
+from trainmark.train.read_ahead import read_ahead
+from trainmark.train.shards import Sharding, evaluation_rows
+from trainmark.train.stepper import Stepper, add_over_ranks
 
 from . import data as rows_of
 from .data.weights import weights_file

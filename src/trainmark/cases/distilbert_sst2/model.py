@@ -11,7 +11,7 @@ from torch import nn
 from transformers.models.distilbert.configuration_distilbert import DistilBertConfig
 from transformers.models.distilbert.modeling_distilbert import DistilBertForSequenceClassification
 
-from trainmark.training.checkpoints import described, read_state
+from trainmark.train.checkpoints import described, read_state
 
 from .data.model_files import MODEL_REMEDY, MODEL_RULE, NUM_LABELS
 from .data.weights import match_weights

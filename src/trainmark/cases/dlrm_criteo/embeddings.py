@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from trainmark.training.kernels import embedding_rows
+from trainmark.train.kernels import embedding_rows
 
 from .initial import fill_rows
 from .placement import FLOAT_BYTES
@@ -23,7 +23,7 @@ from .placement import FLOAT_BYTES
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trainmark.training.kernels.embedding_rows import RowOperations
+    from trainmark.train.kernels.embedding_rows import RowOperations
 
 
 class FusedTables(nn.Module):

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from trainmark.protocols import Batch, Counts, Evaluation
-from trainmark.training.kernels.choice import LIBRARY, Kernels, choose
-from trainmark.training.parallel import Ranks, parallelize
-from trainmark.training.parameters import trained
-from trainmark.training.read_ahead import read_ahead
-from trainmark.training.step_memory import memory_of_rank
-from trainmark.training.stepper import AUTOCAST_DTYPES, Stepper, add_floats_over_ranks
+from trainmark.train.kernels.choice import LIBRARY, Kernels, choose
+from trainmark.train.parallel import Ranks, parallelize
+from trainmark.train.parameters import trained
+from trainmark.train.read_ahead import read_ahead
+from trainmark.train.step_memory import memory_of_rank
+from trainmark.train.stepper import AUTOCAST_DTYPES, Stepper, add_floats_over_ranks
 
 from . import data as clicks
 from .auc import gather, roc_auc

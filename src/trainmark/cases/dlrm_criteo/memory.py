@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from trainmark.training.step_memory import FULL, HALF, Prediction
+from trainmark.train.step_memory import FULL, HALF, Prediction
 
 from .placement import FLOAT_BYTES
 from .recipe import layers

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save_file
 
 from trainmark.errors import DataError
-from trainmark.training.checkpoints import described, read_state
+from trainmark.train.checkpoints import described, read_state
 
 from .data.weights import (
     FITTING,

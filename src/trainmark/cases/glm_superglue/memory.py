@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING
 
-from trainmark.training.step_memory import Prediction, Transformer, predict_peak_bytes
+from trainmark.train.step_memory import Prediction, Transformer, predict_peak_bytes
 
 from .data.weights import expected_shapes
 

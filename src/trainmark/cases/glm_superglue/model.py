@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the field's name for it
 from torch.utils.checkpoint import checkpoint
 
-from trainmark.training.kernels.attention import Prefix
-from trainmark.training.kernels.choice import LIBRARY, Kernels
+from trainmark.train.kernels.attention import Prefix
+from trainmark.train.kernels.choice import LIBRARY, Kernels
 
 if TYPE_CHECKING:
-    from trainmark.training.kernels.tied_table import LogProbs
+    from trainmark.train.kernels.tied_table import LogProbs
 
 INIT_STD = 0.02  # projections into the residual stream are divided by sqrt(2 x layers)
 

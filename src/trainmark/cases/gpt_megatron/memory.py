@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trainmark.training.step_memory import Prediction, Transformer, predict_peak_bytes
+from trainmark.train.step_memory import Prediction, Transformer, predict_peak_bytes
 
 if TYPE_CHECKING:
     from .recipe import GptRecipe

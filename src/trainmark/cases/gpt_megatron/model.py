@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the field's name for it
 from torch.utils.checkpoint import checkpoint
 
-from trainmark.training.kernels.choice import LIBRARY, Kernels
+from trainmark.train.kernels.choice import LIBRARY, Kernels
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -144,7 +144,7 @@ def tensor_parallelize(model: Gpt, mesh: DeviceMesh) -> None:
         parallelize_module,
     )
 
-    from trainmark.training.parallel import Replicated
+    from trainmark.train.parallel import Replicated
 
     plan: dict[str, ParallelStyle] = {
         "wte": RowwiseParallel(input_layouts=Replicate()),

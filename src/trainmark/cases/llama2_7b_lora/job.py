@@ -11,12 +11,12 @@ from torch import Tensor
 
 from trainmark.protocols import Batch, Counts, Evaluation
 from trainmark.spec import message
-from trainmark.training.kernels.choice import kind
-from trainmark.training.parallel import Ranks, parallelize
-from trainmark.training.parameters import trained
-from trainmark.training.read_ahead import read_ahead
-from trainmark.training.shards import Sharding, evaluation_rows
-from trainmark.training.stepper import Stepper, add_floats_over_ranks
+from trainmark.train.kernels.choice import kind
+from trainmark.train.parallel import Ranks, parallelize
+from trainmark.train.parameters import trained
+from trainmark.train.read_ahead import read_ahead
+from trainmark.train.shards import Sharding, evaluation_rows
+from trainmark.train.stepper import Stepper, add_floats_over_ranks
 
 from . import adapters
 from .data import MODEL, load

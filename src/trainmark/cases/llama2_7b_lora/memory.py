@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trainmark.training.step_memory import ADAM_MOMENTS, FULL, HALF, Prediction
+from trainmark.train.step_memory import ADAM_MOMENTS, FULL, HALF, Prediction
 
 from .model_files import linear_shapes, lora_parameters, parameters
 from .recipe import targets

@@ -23,8 +23,8 @@ from transformers.models.llama.modeling_llama import LlamaForCausalLM, LlamaRota
 
 from trainmark.data.input_files import readable
 from trainmark.errors import DataError
-from trainmark.training.kernels.choice import choose
-from trainmark.training.kernels.host_memory import give_back_free_memory, map_large_blocks
+from trainmark.train.kernels.choice import choose
+from trainmark.train.kernels.host_memory import give_back_free_memory, map_large_blocks
 
 from .data.packing import IGNORED
 from .memory import SCORES_AT_ONCE
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from trainmark.data.checkpoint_shapes import StoredTensor
     from trainmark.protocols import Device
-    from trainmark.training.kernels.choice import Kernels
+    from trainmark.train.kernels.choice import Kernels
 
     from .model_files import ModelConfig
     from .recipe import LlamaRecipe

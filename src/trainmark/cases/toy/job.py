@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from trainmark.protocols import Batch, Counts, Evaluation
-from trainmark.training.parameters import trained
-from trainmark.training.shards import Sharding, evaluation_rows
-from trainmark.training.stepper import Stepper, add_over_ranks
+from trainmark.train.parameters import trained
+from trainmark.train.shards import Sharding, evaluation_rows
+from trainmark.train.stepper import Stepper, add_over_ranks
 
 from .data import FEATURES, ROWS
 

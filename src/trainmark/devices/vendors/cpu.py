@@ -188,7 +188,7 @@ class CpuDevice:
     def __init__(self, *, threads: int, clock: Callable[[], int] = perf_counter_ns) -> None:
         import torch
 
-        from trainmark.training.kernels.host_memory import keep_freed_memory
+        from trainmark.train.kernels.host_memory import keep_freed_memory
 
         self._clock = clock
         self._total_bytes = total_memory_bytes()

@@ -21,7 +21,7 @@ from trainmark.launch.node.probe import network_faults
 
 if TYPE_CHECKING:
     from trainmark.launch.site import Site
-    from trainmark.planning.plan import Plan
+    from trainmark.plan.plan import Plan
 
 SCRIPT = "node.sh"
 _MASTER = "127.0.0.1"

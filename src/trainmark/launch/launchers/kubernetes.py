@@ -25,7 +25,7 @@ from trainmark.launch.submission import submit
 
 if TYPE_CHECKING:
     from trainmark.launch.site import Site
-    from trainmark.planning.plan import Plan
+    from trainmark.plan.plan import Plan
 
 MANIFEST = "job.yaml"
 _COLLECTED = ".collected"  # in the run directory once all files are: the job's last state

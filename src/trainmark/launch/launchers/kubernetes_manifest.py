@@ -14,11 +14,11 @@ import yaml
 
 from trainmark import devices
 from trainmark.launch.node.command import node_script, run_dir_on_nodes
-from trainmark.planning.plan import PLAN_FILE
+from trainmark.plan.plan import PLAN_FILE
 
 if TYPE_CHECKING:
     from trainmark.launch.site import Site
-    from trainmark.planning.plan import Plan
+    from trainmark.plan.plan import Plan
 
 CONTAINER = "node"  # and the replicated job: so they are called in Kubeflow's runtimes
 INSTANCE = "app.kubernetes.io/instance"  # label of what a run creates; its value is ``name``

@@ -25,11 +25,11 @@ from trainmark.launch.node.command import node_script, run_dir_on_nodes
 from trainmark.launch.node.files import names_of, receive
 from trainmark.launch.run_dir import RESERVE_FILE
 from trainmark.launch.submission import submit
-from trainmark.planning.plan import PLAN_FILE
+from trainmark.plan.plan import PLAN_FILE
 
 if TYPE_CHECKING:
     from trainmark.launch.site import Site
-    from trainmark.planning.plan import Plan
+    from trainmark.plan.plan import Plan
 
 CLUSTER_VARIABLE = "TRAINMARK_RAY_CLUSTER"  # of a local cluster of the run's own: the run's id
 LOCAL_URL = "http://127.0.0.1:8265"  # where `ray start` puts a cluster's interface

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from trainmark.launch.contract import Ending
     from trainmark.launch.site import Site
-    from trainmark.planning.plan import Plan
+    from trainmark.plan.plan import Plan
 
     Ask = Callable[..., tuple[int, str, str]]  # exit code, output and errors of a program
 

@@ -30,14 +30,14 @@ from trainmark.launch.contract import BEAT_S, JOB_FILE, Command, Ending, JobStat
 from trainmark.launch.launchers import ssh_hosts
 from trainmark.launch.node.command import node_script, run_dir_on_nodes
 from trainmark.launch.stopping import stop_signals_noted
-from trainmark.measure.events import node_file
-from trainmark.planning.plan import PLAN_FILE
+from trainmark.plan.plan import PLAN_FILE
+from trainmark.rank.events import node_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from trainmark.launch.site import Site
-    from trainmark.planning.plan import Plan
+    from trainmark.plan.plan import Plan
 
 MODULE = "trainmark.launch.launchers.ssh"
 NODES_FILE = "ssh.nodes"  # with .json once all is here: then it is redacted as the record is

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from trainmark.launch.site import Site, SshSite
-    from trainmark.planning.plan import Plan
+    from trainmark.plan.plan import Plan
 
     Fault = tuple[str, str, str]  # host, what is wrong, the way out
 

@@ -28,10 +28,10 @@ from trainmark.launch.local import POLL_S, run_environment, timed_out
 from trainmark.launch.node.files import send
 from trainmark.launch.sampling import sampled
 from trainmark.launch.stopping import StopRequest, stop_signals_noted
-from trainmark.measure.events import EventWriter, node_file
-from trainmark.measure.worker import DATA_VARIABLE, NODE_VARIABLE
-from trainmark.planning.plan import Plan
-from trainmark.results import environment
+from trainmark.plan.plan import Plan
+from trainmark.rank.events import EventWriter, node_file
+from trainmark.rank.worker import DATA_VARIABLE, NODE_VARIABLE
+from trainmark.record import environment
 from trainmark.spec import message
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ class Node:
         """Return torchrun's command line for this node."""
         host, port = self.master
         return [
-            sys.executable, "-m", "trainmark.measure.torchrun",
+            sys.executable, "-m", "trainmark.rank.torchrun",
             "--nnodes", str(self.plan.nnodes), "--nproc-per-node", str(self.plan.nproc),
             "--node-rank", str(self.number), "--master-addr", host, "--master-port", str(port),
             "--max-restarts", "0", "-m", processes.WORKER_MODULE, str(self.run_dir),

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trainmark.launch.site import Site
-    from trainmark.planning.plan import Plan
+    from trainmark.plan.plan import Plan
 
 MODULE = "trainmark.launch.node"
 

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.protocols import ContainerNeeds
-from trainmark.results import environment
+from trainmark.record import environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from trainmark.launch.site import ContainerSite, Site
-    from trainmark.planning.plan import Plan
+    from trainmark.plan.plan import Plan
     from trainmark.protocols import Vendor
 
 _PATIENCE_S = 60.0  # with docker's service

@@ -16,14 +16,14 @@ from typing import IO, TYPE_CHECKING
 
 from trainmark.data.json_documents import written_whole
 from trainmark.errors import EnvironmentFault
-from trainmark.measure.events import node_file, rank_file, telemetry_file
-from trainmark.measure.worker import log_file, stacks_file
+from trainmark.rank.events import node_file, rank_file, telemetry_file
+from trainmark.rank.worker import log_file, stacks_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from trainmark.planning.plan import Plan
+    from trainmark.plan.plan import Plan
 
 _CHUNK_BYTES = 3 << 14  # some engines cut lines above 256 KiB
 _LARGEST_BYTES = 1 << 34

@@ -23,7 +23,7 @@ from threading import Timer
 from typing import TYPE_CHECKING
 
 from trainmark import __version__, devices
-from trainmark.results.environment import package_versions
+from trainmark.record.environment import package_versions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -18,7 +18,7 @@ from trainmark.data.model_config import CONFIG
 from trainmark.data.split_layout import Form, Layout, find_layout, numbered_files
 from trainmark.data.wordpiece import tokenizer_file
 from trainmark.spec import DataFacts
-from trainmark.training.step_memory import refuse_too_little
+from trainmark.train.step_memory import refuse_too_little
 
 from ..memory import predict
 from .arrays import read_npz

@@ -14,7 +14,7 @@ import numpy as np
 
 from trainmark.errors import DataError
 from trainmark.spec import DataFacts
-from trainmark.training.step_memory import refuse_too_little
+from trainmark.train.step_memory import refuse_too_little
 
 from ..memory import predict
 from ..placement import place_within

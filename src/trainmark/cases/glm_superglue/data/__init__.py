@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from trainmark.data.split_layout import Form, Layout, find_layout
 from trainmark.errors import DataError
 from trainmark.spec import DataFacts
-from trainmark.training.step_memory import refuse_too_little
+from trainmark.train.step_memory import refuse_too_little
 
 from .generated import BEST_ACCURACY, generate
 

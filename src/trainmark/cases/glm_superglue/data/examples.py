@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from trainmark.training.shards import Sharding
+    from trainmark.train.shards import Sharding
 
 LENGTH_MULTIPLE = 8  # of a trimmed batch: matrix units take such lengths as they are
 

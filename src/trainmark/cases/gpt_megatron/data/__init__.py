@@ -17,7 +17,7 @@ from trainmark.data.full_scan import Extremes, cached_scan, extremes
 from trainmark.data.vocabulary import refuse_short
 from trainmark.errors import DataError
 from trainmark.spec import DataFacts
-from trainmark.training.step_memory import refuse_too_little
+from trainmark.train.step_memory import refuse_too_little
 
 from ..memory import predict
 from .indexed import IndexedReader, bin_file, idx_file, readable

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from trainmark.data.model_config import CONFIG
 from trainmark.errors import DataError
 from trainmark.spec import DataFacts
-from trainmark.training.step_memory import refuse_too_little
+from trainmark.train.step_memory import refuse_too_little
 
 from ..memory import predict_peak_bytes
 from ..mmlu import legacy

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from trainmark.training.stepper import add_over_ranks
+from trainmark.train.stepper import add_over_ranks
 
 from .questions import CATEGORIES, SUBCATEGORIES, SUBJECTS
 

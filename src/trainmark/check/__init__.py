@@ -1,0 +1,1 @@
+"""Examinations: this machine, its ceilings, and the conformance of cases and vendors."""

@@ -1,0 +1,148 @@
+"""Inspect a job on one rank without measuring it: an epoch's batches, FLOPs, waits for the device.
+
+Started as ``python -m trainmark.check.conformance.probe RUN_DIR`` with a plan for one rank; prints
+the result as one JSON line. Knows no case and no vendor.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import random
+import re
+import sys
+import traceback
+from contextlib import closing
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from trainmark.train.read_ahead import batches_of, map_tensors
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from trainmark.protocols import Batch, Device, Job
+
+MOST_STEPS_COUNTED = 5_000  # of an epoch; an epoch of real data is not read to its end
+BATCHES_OF_A_LONG_EPOCH = 100  # that are read
+_TORCH = re.compile(r"[/\\]torch[/\\]|contextlib\.py$")  # what called torch is of interest
+
+
+def look(plan_dir: Path) -> dict[str, Any]:
+    """Return what the job of the plan in ``plan_dir`` does in an epoch and in a step.
+
+    It computes with the libraries' kernels, as on an accelerator: our own ones for a CPU read
+    tensors on the host.
+    """
+    from trainmark import cases, devices
+    from trainmark.plan.plan import Plan
+    from trainmark.protocols import JobContext
+
+    plan = Plan.read(plan_dir)
+    recipe = replace(plan.load_recipe(), kernels="library")
+    device = devices.choose(plan.device.vendor).open(0, 1)
+    device.set_precision(recipe.precision)
+    torch.manual_seed(recipe.seed)
+    module = cases.part(plan.case, "job")
+    context = JobContext(
+        recipe=recipe, data_dir=Path(plan.data.folder), rank=0, world_size=1, device=device
+    )
+    job = module.build(context, module.load_data(context))
+    return _epoch(job) | _flops(job, device) | {"waits": _waits(job, device)}
+
+
+def _epoch(job: Job) -> dict[str, Any]:
+    """Count steps and samples of the first epoch; null if it is too long to read to its end.
+
+    ``draws`` names a global random state that its batches use, ``overwritten`` says whether one
+    writes to the tensors of the one before: neither may happen in a thread of its own.
+    """
+    announced = job.steps_per_epoch
+    own = getattr(job, "samples_per_epoch", None)
+    found: dict[str, Any] = {"announced_steps": announced, "announced_samples": own}
+    whole = announced <= MOST_STEPS_COUNTED
+    steps = samples = 0
+    overwritten = False
+    earlier: list[tuple[Tensor, Tensor]] = []  # of the batch before, with copies
+
+    def note(tensor: Tensor) -> Tensor:
+        earlier.append((tensor, tensor.clone()))
+        return tensor
+
+    states = _random_states()
+    for batch in islice(job.batches(0), None if whole else BATCHES_OF_A_LONG_EPOCH):
+        overwritten = overwritten or not all(now.equal(then) for now, then in earlier)
+        earlier.clear()
+        map_tensors(batch, note)
+        steps += batch.closes_step
+        samples += batch.samples_trained
+    after = _random_states()
+    found["draws"] = next((name for name in states if states[name] != after[name]), None)
+    found["overwritten"] = overwritten
+    return found | {"steps": steps if whole else None, "samples": samples if whole else None}
+
+
+def _random_states() -> dict[str, bytes]:
+    """Return the global random states, which training uses too, by their modules' names."""
+    return {
+        "torch": torch.get_rng_state().numpy().tobytes(),
+        "numpy": pickle.dumps(np.random.get_state()),
+        "random": pickle.dumps(random.getstate()),
+    }
+
+
+def _flops(job: Job, device: Device) -> dict[str, Any]:
+    """Return the FLOPs of a step by the job's formula and as counted by torch."""
+    with closing(batches_of(job, device, 0, depth=0)) as batches:
+        batch = replace(next(batches), closes_step=True)
+    counted = counted_flops(job, batch)
+    device.synchronize()
+    return {"model_flops": job.model_flops(batch.counts), "counted": counted}
+
+
+def counted_flops(job: Job, batch: Batch) -> int:
+    """Take a step of one batch under torch's counter; return the FLOPs of its matmuls."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.utils.flop_counter import FlopCounterMode
+
+    def addmm_(_total: Any, left: Any, right: Any, **_: Any) -> int:
+        return int(2 * left[0] * left[1] * right[1])  # torch's counter does not know it
+
+    counter = FlopCounterMode(display=False, custom_mapping={torch.ops.aten.addmm_: addmm_})
+    # The plain kernel: fused ones hide their matmuls, or compute scores a second time.
+    with sdpa_kernel(SDPBackend.MATH), counter:
+        job.step(iter([batch]))
+    return counter.get_total_flops()
+
+
+def _waits(job: Job, device: Device) -> dict[str, str] | None:
+    """Return which operation of a step makes the host wait, and where; None if none does."""
+    from trainmark.check.conformance.synchronization import no_synchronization
+
+    step: list[Batch] = []  # read before, because reading may wait
+    with closing(batches_of(job, device, 0, depth=0)) as batches:
+        for batch in batches:
+            step.append(batch)
+            if batch.closes_step:
+                break
+    try:
+        with no_synchronization(device):
+            job.step(iter(step))
+    except RuntimeError as error:  # a device's own error is any; the step worked before
+        here = Path(__file__).parent
+        lines = [
+            line for line in traceback.extract_tb(error.__traceback__)
+            if Path(line.filename).parent != here and not _TORCH.search(line.filename)
+        ]  # fmt: skip
+        place = f"{lines[-1].filename}:{lines[-1].lineno}" if lines else "?"
+        return {"operation": str(error).splitlines()[0], "place": place}
+    return None
+
+
+if __name__ == "__main__":
+    print(json.dumps(look(Path(sys.argv[1]))))

@@ -1,5 +1,0 @@
-"""Compare two groups of results: ratios with intervals, verdicts, and what else differs."""
-
-from trainmark.comparison.comparing import REGRESSIONS, UNTOLD, ComparedFigure, Comparison, compare
-
-__all__ = ["REGRESSIONS", "UNTOLD", "ComparedFigure", "Comparison", "compare"]

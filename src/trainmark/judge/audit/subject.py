@@ -1,0 +1,208 @@
+"""One view of a record and of a row that others printed, so that one rule judges both.
+
+Owns how what a page prints is understood: the precision it declares, its device's published
+figures, how far a number is rounded, and what ``workloads.toml`` knows of its model.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from trainmark.data.json_documents import Frozen
+from trainmark.devices import peaks
+from trainmark.plan import reference
+from trainmark.record.work import work
+
+if TYPE_CHECKING:
+    from trainmark.record.record import Record
+    from trainmark.record.rows import Row
+
+RATES = ("p_core", "p_train", "p_whole", "final_result")
+# End-to-end time contains starting and loading; no page prints how long they took.
+STARTING_S = 120.0
+# Words of pages for the precision of matmuls, in the words of recipes.
+_PRECISIONS = {"amp": "fp16", "fp16": "fp16", "bf16": "bf16", "tf32": "tf32", "fp32": "fp32"}
+_OF_WORLD = ("ran_world", "world")
+# Pages do not say in which direction a quality is better; of these there is no doubt.
+_LOWER = re.compile(r"loss|perplexity|ppl", re.IGNORECASE)
+_HIGHER = re.compile(r"acc|auc|map|bleu|rouge|f1|mmlu", re.IGNORECASE)
+_NUMBER = re.compile(r"\d+(?:\.(\d+))?")
+
+
+class Workload(Frozen):
+    """What is known of a model that a page names, each with its source in ``workloads.toml``.
+
+    Args:
+        names: as pages print the model, in lower case, with one space for each ``-`` and ``_``.
+        case: that is the same workload; the size of its data set is the case's.
+        samples_per_pass: training samples of its data set.
+        epochs: passes over them that its configuration allows.
+        flops_per_sample: model FLOPs to train on one sample.
+        parameters: in billions, the size in the model's name first.
+        flops_per_parameter: of a token: 6 trains all, 4 trains adapters, 2 trains none of them.
+    """
+
+    names: tuple[str, ...] = ()
+    case: str | None = None
+    source: str = ""
+    samples_per_pass: int | None = None
+    epochs: int | None = None
+    flops_per_sample: float | None = None
+    parameters: tuple[float, ...] = ()
+    flops_per_parameter: tuple[float, ...] = (6.0,)
+
+
+@dataclass(slots=True, kw_only=True)
+class Subject:
+    """What rules read of one launch or one printed row; None: not known.
+
+    Args:
+        name: of the case, else of the model as printed.
+        table: what stands side by side has the same, of one workload; None: a record.
+        precision: as declared, in the words of recipes.
+        figures: what is known of them, in the units of a record's figures.
+        raw: the text of a row's figures.
+        work: what launches of the same work on any number of devices share; empty: a row.
+        quality: what was reached of ``metric``; ``target`` as printed or planned.
+    """
+
+    file: str
+    line: int = 0
+    configuration: str
+    name: str
+    table: tuple[str, int, str] | None = None
+    world_size: int | None
+    device: str | None
+    precision: str | None
+    figures: dict[str, float]
+    raw: dict[str, str] = field(default_factory=dict)
+    metric: str | None
+    quality: float | None
+    target: float | None
+    workload: Workload
+    work: str = ""
+    record: Record | None = None
+    row: Row | None = None
+
+    @property
+    def met(self) -> bool | None:
+        """Whether the quality reached the target; None: one is unknown, or which way is better."""
+        if self.quality is None or self.target is None:
+            return None
+        lower, higher = (bool(way.search(self.metric or "")) for way in (_LOWER, _HIGHER))
+        if self.record is not None:
+            higher = self.record.plan.about.higher_is_better
+            lower = not higher
+        if lower:
+            return self.quality <= self.target
+        return self.quality >= self.target if higher else None
+
+    def rounding(self, *names: str) -> float:
+        """Return half a unit of the last digit of printed figures, as shares of them, summed."""
+        found = (_NUMBER.search(self.raw.get(name, "").replace(",", "")) for name in names)
+        printed = ((float(text[0]), len(text[1] or "")) for text in found if text)
+        return sum(0.5 * 0.1**digits / number for number, digits in printed if number)
+
+    def published(self, figure: str) -> list[float]:
+        """Return a figure of ``peaks.toml`` for all products that the device's name can mean."""
+        return [row[figure] for row in _products(self.device or "") if figure in row]
+
+    def dense_peaks(self) -> list[float]:
+        """Return the dense peaks of the declared precision, in FLOP/s."""
+        return [tflops * 1e12 for tflops in self.published(f"{self.precision}_tflops")]
+
+    def rate_per_device(self) -> tuple[str, float]:
+        """Return the name of the throughput that waits least, and what a device has of it; or 0."""
+        for name in RATES if self.world_size else ():
+            if name in self.figures:
+                return name, self.figures[name] / (self.world_size or 1)
+        return "token/p/s", self.figures.get("token/p/s", 0.0)
+
+    def flops_per_device(self) -> float:
+        """Return model FLOP/s of a device: the record's own, or as the workload needs; or 0."""
+        known, (name, rate) = self.workload, self.rate_per_device()
+        if self.record is not None:
+            return self.figures.get("model_flops_per_device", 0.0)
+        per_token = min(known.parameters, default=0) * 1e9 * min(known.flops_per_parameter)
+        return rate * (per_token if name == "token/p/s" else known.flops_per_sample or 0.0)
+
+    def samples_bounds(self) -> tuple[float, float]:
+        """Return the least and most samples that end-to-end time and ``p_whole`` imply; or 0."""
+        seconds, rate = (self.figures.get(name, 0.0) for name in ("e2e_time", "p_whole"))
+        return max(0.0, seconds - STARTING_S) * rate, seconds * rate
+
+
+def of_record(record: Record, place: str) -> Subject:
+    """Return the view of a record that was read from ``place``."""
+    plan, quality = record.plan, record.quality
+    products = {entry.get("name") for entry in record.environment.get("devices") or [] if entry}
+    known = {name: entry.value for name, entry in record.figures.items()}
+    shared = [item for item in work(record).items() if item[0] not in _OF_WORLD]
+    return Subject(
+        file=place, configuration=record.case_key, name=plan.case, world_size=plan.world_size,
+        device=products.pop() if len(products) == 1 else None,
+        precision=str(plan.recipe["precision"]), metric=quality.metric, target=quality.target,
+        figures=_present(known), quality=quality.value,
+        workload=workload_of(plan.case, ""), record=record, work=str(sorted(shared)),
+    )  # fmt: skip
+
+
+def of_row(row: Row) -> Subject:
+    """Return the view of a printed row."""
+    figures = _present({name: entry.value for name, entry in row.figures.items()})
+    name = row.case or row.model or row.file
+    return Subject(
+        file=row.file, line=row.line, table=(row.file, row.table, name),
+        configuration=row.configuration, name=name,
+        world_size=row.world_size, device=row.device,
+        # What the page prints is what it claims, also where the reader knows better.
+        precision=_declared(row.cells.get("precision") or row.precision or ""),
+        metric=row.metric, quality=figures.get(row.metric or ""),
+        target=figures.get(f"{row.metric}_target"),
+        figures=figures, raw={name: entry.raw for name, entry in row.figures.items()},
+        workload=workload_of(row.case, row.model), row=row,
+    )  # fmt: skip
+
+
+def _present(figures: dict[str, float | None]) -> dict[str, float]:
+    return {name: value for name, value in figures.items() if value is not None}
+
+
+def _declared(printed: str) -> str | None:
+    """Return the precision that a cell names; None: none, or a mixture without a single peak."""
+    words = re.findall(r"[a-z]+\d*", printed.lower())
+    found = {_PRECISIONS[word] for word in words if word in _PRECISIONS}
+    return found.pop() if len(found) == 1 and "fp8" not in words else None
+
+
+@cache
+def _products(device: str) -> list[dict[str, Any]]:
+    """Return the peaks of each product whose name, or whose family's name, ``device`` has."""
+    words = [f"{word}-" for word in (device.lower(), *device.lower().split()) if word]
+    return [
+        row
+        for row in peaks.table()["peak"]
+        if device in row["names"] or f"{row['accelerator']}-".lower().startswith(tuple(words))
+    ]
+
+
+@cache
+def workload_of(case: str | None, model: str) -> Workload:
+    """Return what is known of a case, or of the model with a printed name."""
+    plain = re.sub(r"[\s_-]+", " ", model).strip().lower()
+    found = (x for x in workloads() if plain in x.names or (case is not None and x.case == case))
+    known = next(found, Workload())
+    rows = reference.of_case(known.case).samples_per_pass if known.case else known.samples_per_pass
+    return known.model_copy(update={"samples_per_pass": rows})
+
+
+@cache
+def workloads() -> list[Workload]:
+    """Return what ``workloads.toml`` holds."""
+    text = files("trainmark.judge.audit").joinpath("workloads.toml").read_text("utf-8")
+    return [Workload.model_validate(entry) for entry in tomllib.loads(text)["workload"]]

@@ -1,0 +1,226 @@
+"""Baselines: for each piece of work the figures that later runs are held against, and how closely.
+
+Owns the file's form, its default tolerances, and how runs are taken into it. A file has values
+only; nothing in it is evaluated. docs/gate.md describes each key.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import date
+from statistics import median
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+
+from annotated_types import Gt, Le, Lt
+from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
+
+from trainmark.data import yaml_text
+from trainmark.data.json_documents import Frozen
+from trainmark.errors import RecordError, UsageError, nearest
+from trainmark.plan.overrides import fix_hp_text
+from trainmark.record.record import Number, Status  # noqa: TC001 - pydantic reads them
+from trainmark.record.stats import over_launches
+from trainmark.record.trust import refuted
+from trainmark.record.work import each_once, groups, work
+from trainmark.spec import NonNegativeFloat
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from trainmark.record.record import Record
+
+QUALITY = "quality"  # what the case measures, whatever it is called there
+FIGURES = ("final_result", "p_train", "e2e_time", "mem")
+LEAST_WORSE, LEAST_BETTER = 0.03, 0.1
+_DEVIATIONS = 3.0  # of launches from each other, that are no regression
+
+
+def _share(value: object) -> object:
+    if isinstance(value, float):
+        return value
+    number, sign, rest = str(value).partition("%")
+    if not sign or rest:
+        raise ValueError("must be a percentage, as 3%")
+    return float(number) / 100
+
+
+Share = Annotated[NonNegativeFloat, Le(1.0)]
+Tolerance = Annotated[Share, BeforeValidator(_share), PlainSerializer(lambda x: f"{100 * x:g}%")]
+_LEAST, _MOST = 1e-30, 1e30  # of values: no ratio of two overflows
+Positive = Annotated[float, Gt(_LEAST), Lt(_MOST)]
+
+
+class Expected(Frozen):
+    """A figure of a piece of work, and how far a run may be from it.
+
+    Args:
+        launches: its value in each launch; empty: the median alone is known.
+        fail_if_better: whether to fail a run that is better than ``better_by`` allows.
+    """
+
+    median: Positive
+    unit: str
+    launches: list[Positive] = Field(default=[])
+    worse_by: Tolerance = LEAST_WORSE
+    better_by: Tolerance = LEAST_BETTER
+    fail_if_better: bool = False
+    at_least: Number | None = None
+    at_most: Number | None = None
+
+    @model_validator(mode="after")
+    def _of_its_launches(self) -> Self:
+        if self.launches and abs(median(self.launches) / self.median - 1) > 1e-3:
+            raise ValueError("median is not that of launches; write launches: [] to set it by hand")
+        return self
+
+
+class Entry(Frozen):
+    """A piece of work, by the names and values of ``results.work``, and what is expected of it."""
+
+    name: str
+    taken: date
+    max_age_days: Annotated[int, Gt(0)] | None = None
+    status: Status = "passed"
+    environment: dict[str, str]
+    work: dict[str, str]
+    figures: dict[str, Expected] = Field(min_length=1)
+
+
+class Baseline(Frozen):
+    """A whole file; each piece of work is in it once."""
+
+    schema_version: Annotated[Literal[1], BeforeValidator(int)] = 1
+    entries: list[Entry] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _each_once(self) -> Self:
+        for one in self.entries:
+            if one is not self.of(one.work):
+                raise ValueError(f"{one.name} is the same work as an entry before it")
+        return self
+
+    def of(self, key: Mapping[str, str]) -> Entry | None:
+        """Return the entry of a piece of work."""
+        return next((entry for entry in self.entries if entry.work == key), None)
+
+
+def unit(record: Record, name: str) -> str:
+    """Return the unit of a figure, of the quality its name; empty where the record has no such."""
+    found = record.figures.get(name)
+    return record.quality.metric if name == QUALITY else found.unit if found else ""
+
+
+def values(launches: Sequence[Record], name: str, unit_: str | None = None) -> list[float]:
+    """Return a figure, or the quality, of the launches that tell it above zero and in ``unit_``."""
+    told = [one for one in launches if unit_ in (None, unit(one, name))]
+    found = (one.quality.value if name == QUALITY else one.figure(name) for one in told)
+    return [value for value in found if value and _LEAST < value < _MOST]
+
+
+def in_words(values: Mapping[str, Any]) -> dict[str, str]:
+    """Return values as one line of text each, as a file has them."""
+    return {
+        name: item if isinstance(item, str) and item.isprintable() else json.dumps(item)
+        for name, item in values.items()
+    }
+
+
+def environment(record: Record) -> dict[str, str]:
+    """Return what a record tells of machine and software in a word each."""
+    facts = {**record.environment, **record.environment.get("packages", {})}
+    return in_words({name: fact for name, fact in facts.items() if isinstance(fact, str)})
+
+
+def title(record: Record) -> str:
+    """Return a name of a record's work for people."""
+    changed = fix_hp_text(record.fix_hp | record.extra)
+    return json.dumps(f"{record.case_key} {record.plan.recipe_name} {changed}".rstrip(" /"))[1:-1]
+
+
+def day(record: Record) -> date:
+    """Return the day on which a record's run was started."""
+    try:
+        return date.fromisoformat(record.started[:10])
+    except ValueError:
+        raise RecordError(f"started at {record.started!r}", where=record.run_id) from None
+
+
+def take(records: Sequence[Record], names: Sequence[str], old: Baseline | None = None) -> Baseline:
+    """Return the baseline that ``records`` make, in place of the same figures of ``old``.
+
+    Args:
+        names: figures to take; none: those an entry has, for other work ``FIGURES``.
+
+    Raises:
+        RecordError: a record that did not pass, or that its evidence contradicts.
+        UsageError: no record, a run given twice, or a figure that a record lacks.
+    """
+    if not records:
+        raise UsageError("no run there", remedy="name runs that passed")
+    each_once(record.run_id for record in records)
+    for record in records:
+        contradicted = refuted(record.trust)
+        if contradicted or not record.passed:
+            what = "not as its evidence has it" if contradicted else f"status {record.status}"
+            rule = "a baseline is of runs that passed and agree with their evidence"
+            raise RecordError(what, where=record.run_id, rule=rule)
+    entries = {id(entry): entry for entry in old.entries} if old else {}
+    for launches in groups(records):
+        newest = max(launches, key=lambda record: record.started)
+        key = in_words(work(newest))
+        entry = old.of(key) if old else None
+        figures = dict(entry.figures) if entry else {}
+        for name in names or figures or FIGURES:
+            figures[name] = _expected(launches, name, figures.get(name))
+        new: dict[str, Any] = {"taken": day(newest), "environment": environment(newest)}
+        new["figures"] = figures
+        made = Entry(name=title(newest), work=key, **new)
+        entries[id(entry or made)] = entry.model_copy(update=new) if entry else made
+    return Baseline(entries=list(entries.values()))
+
+
+def tolerance(cv: float | None, launches: int) -> float:
+    """Return the share by which a later launch may be worse than the median of ``launches``.
+
+    Three coefficients of variation, more for few launches, which tell their scatter badly.
+    """
+    factor = _DEVIATIONS * (1 + 2 / max(1, launches - 1))
+    return min(1.0, max(LEAST_WORSE, round(factor * (cv or 0.0), 3)))
+
+
+def _expected(launches: Sequence[Record], name: str, known: Expected | None) -> Expected:
+    """Return a figure over ``launches``, with the tolerances that a file has for it already."""
+    found = values(launches, name)
+    if len(found) < len(launches):
+        others = [other for other in (QUALITY, *launches[0].figures) if values(launches, other)]
+        what = f"no {name} above zero in each launch"
+        raise UsageError(what, where=launches[0].run_id, remedy=nearest(name, others))
+    over = over_launches(found)
+    new: dict[str, Any] = {
+        "median": over.median,
+        "unit": unit(launches[0], name),
+        "launches": found,
+    }
+    if known:
+        return known.model_copy(update=new)
+    worse = tolerance(over.cv, over.launches)
+    return Expected(**new, worse_by=worse, better_by=min(1.0, max(LEAST_BETTER, 2 * worse)))
+
+
+def dumps(baseline: Baseline) -> str:
+    """Return the text of a baseline file."""
+    import yaml
+
+    document = baseline.model_dump(mode="json")
+    return str(yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=100))
+
+
+def read(path: Path) -> Baseline:
+    """Read a baseline file.
+
+    Raises:
+        UsageError: no YAML of this form, or of another schema; it names line and nearest key.
+    """
+    remedy = "docs/gate.md has the keys; `trainmark baseline` writes a file"
+    return yaml_text.checked(Baseline, yaml_text.read(path), remedy=remedy)

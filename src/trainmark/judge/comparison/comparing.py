@@ -1,0 +1,311 @@
+"""Compare two groups of results: ratios with intervals, verdicts, and what else differs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import compress
+from math import exp
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from pydantic_core import to_jsonable_python
+
+from trainmark.errors import EXIT_FAILED, EXIT_NOISY, EXIT_PASSED, UsageError, nearest
+from trainmark.judge.comparison import sides
+from trainmark.judge.comparison.statistics import Group, Ratio, ratio, step_noise
+from trainmark.record.figures import FIGURES, specs
+from trainmark.record.record import Record
+from trainmark.record.rows import Row
+from trainmark.record.stats import DRAWS, INTERVAL_MIN_LAUNCHES
+from trainmark.record.trust import graded
+from trainmark.spec import message
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from trainmark.judge.comparison.sides import Difference, Result, Side
+    from trainmark.judge.comparison.statistics import Array
+    from trainmark.record.record import Trust
+    from trainmark.spec import FigureSpec, Message, PageSpec
+
+Verdict = Literal[
+    "slower", "worse", "target_missed", "too_noisy", "too_little_data",
+    "no_difference", "no_direction", "faster", "better",
+]  # fmt: skip
+REGRESSIONS: tuple[Verdict, ...] = ("slower", "worse", "target_missed")
+UNTOLD: tuple[Verdict, ...] = ("too_noisy", "too_little_data")
+THRESHOLD = 0.03
+# Compared unless others are asked for: the throughputs that both sides have, else the first below.
+_THROUGHPUTS = ("p_core", "p_train", "p_whole")
+_ELSE = ("token/p/s", "final_result", "e2e_time")
+# Those that follow from the times of single steps, so that blocks of steps can be drawn again.
+_OVER_STEPS = (*_THROUGHPUTS, *_ELSE[:2], "p_train_sequences", "p_train_tokens", "MFU")
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedFigure:
+    """A figure of both sides.
+
+    Args:
+        better: whether higher or lower values are better; None: neither.
+        a: geometric mean over the launches of A, in ``unit``; None: not known.
+        ratio: ``b / a``.
+        low: lower end of the ratio's 95% interval; None: there is none.
+        descriptive: too few launches to infer anything from the interval.
+        launches: those of A and of B that tell the figure.
+    """
+
+    name: str
+    unit: str
+    better: str | None
+    a: float | None
+    b: float | None
+    ratio: float | None
+    low: float | None
+    high: float | None
+    descriptive: bool
+    launches: tuple[int, int]
+    verdict: Verdict
+    sentence: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What is known of B over A.
+
+    Args:
+        quality: how many launches of each reached their target; None: there is none to reach.
+        differences: facts of machine and software that differ.
+        allowed: in what the work differs, as allowed.
+        paired: launches were done in turns and are compared in pairs.
+        trust: of both sides together; None of published rows alone.
+    """
+
+    a: Side
+    b: Side
+    figures: tuple[ComparedFigure, ...]
+    quality: Message | None
+    quality_verdict: Verdict
+    differences: tuple[Difference, ...]
+    allowed: tuple[Difference, ...]
+    paired: bool
+    threshold: float
+    draws: int
+    seed: int
+    trust: Trust | None
+
+    @property
+    def verdict(self) -> Verdict:
+        """Return the gravest verdict: a regression, then what cannot be told, then the first."""
+        return self._gravest[0]
+
+    @property
+    def sentence(self) -> Message:
+        """Return the sentence of the verdict."""
+        return self._gravest[1]
+
+    @property
+    def exit_code(self) -> int:
+        """Return 0 if there is no regression, 1 if there is one, 3 if it cannot be told."""
+        if self.verdict in REGRESSIONS:
+            return EXIT_FAILED
+        return EXIT_NOISY if self.verdict in UNTOLD else EXIT_PASSED
+
+    @property
+    def _gravest(self) -> tuple[Verdict, Message]:
+        said = [(one.verdict, one.sentence) for one in self.figures]
+        if self.quality is not None:
+            said.append((self.quality_verdict, self.quality))
+        return min(said, key=lambda one: (one[0] not in REGRESSIONS, one[0] not in UNTOLD))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything as JSON has it."""
+        told = {"verdict": self.verdict, "sentence": self.sentence, "exit_code": self.exit_code}
+        document: dict[str, Any] = to_jsonable_python(told) | to_jsonable_python(self)
+        return document
+
+
+def compare(
+    a: Sequence[Result],
+    b: Sequence[Result],
+    *,
+    figures: Sequence[str] | None = None,
+    threshold: float = THRESHOLD,
+    allow: Collection[str] = (),
+    seed: int = 0,
+    draws: int = DRAWS,
+) -> Comparison:
+    """Compare the launches ``b`` with the launches ``a``.
+
+    Args:
+        a: records of launches, or rows that others published.
+        figures: names as in ``figures.toml``; None: the throughputs that both sides have.
+        threshold: share by which a ratio must differ from 1, with its whole interval.
+        allow: keys of the work in which the sides may differ.
+
+    Raises:
+        UsageError: other work, with the key and both values; a run given twice; an unknown
+            figure; a threshold outside 0 to 1; a side without results.
+    """
+    record = next((one for one in (*a, *b) if isinstance(one, Record)), None)
+    known = known_figures(figures or (), threshold, record.plan.about.page if record else None)
+    (first, no_a), (other, no_b) = sides.chosen(a, b, allow), sides.chosen(b, a, allow)
+    checked = [
+        some if isinstance(all_[0], Row) else all_ for all_, some in ((a, first), (b, other))
+    ]
+    allowed = sides.allowed_work(checked[0], checked[1], allow)
+    turns = sides.rounds(first, other)
+    kept: list[Sequence[Result]] = [*turns] if turns else [first, other]
+    for out, before, now in zip((no_a, no_b), (first, other), kept, strict=True):
+        alone = sorted({*map(sides.name_of, before)} - {*map(sides.name_of, now)})
+        out += [sides.LeftOut(name, message("compare_alone_in_round")) for name in alone]
+    rng = np.random.default_rng(seed)
+    noise = {sides.name_of(one): _noise(one, draws, rng) for one in (*kept[0], *kept[1])}
+    compared = []
+    for name in figures or _usual(kept):
+        unit = _unit(kept, name)
+        told = [[_tells(one, name, unit) for one in results] for results in kept]
+        if turns:  # a round counts where both of its launches tell the figure
+            told = [[all(pair) for pair in zip(*told, strict=True)]] * 2
+        both = [list(compress(results, which)) for results, which in zip(kept, told, strict=True)]
+        groups = [_group(name, results, noise) for results in both]
+        paired, rng = turns is not None, np.random.default_rng([seed, 1])  # for each figure
+        found = ratio(*groups, paired=paired, draws=draws, rng=rng) if all(both) else None
+        compared.append(_judged(known[name], both, groups, found, threshold))
+    of_a, of_b = sides.side(a, kept[0], no_a), sides.side(b, kept[1], no_b)
+    verdict, words = _quality(of_a, of_b)
+    trusts = [one.trust for one in (of_a, of_b) if one.trust]
+    return Comparison(
+        of_a, of_b, figures=tuple(compared), quality=words, quality_verdict=verdict,
+        differences=sides.environment(*kept), allowed=allowed, paired=turns is not None,
+        threshold=threshold, draws=draws, seed=seed,
+        trust=graded(reason for trust in trusts for reason in trust.reasons) if trusts else None,
+    )  # fmt: skip
+
+
+def known_figures(
+    names: Sequence[str], threshold: float, page: PageSpec | None
+) -> dict[str, FigureSpec]:
+    """Return every figure by name, with those of a case; refuse arguments before anything starts.
+
+    Raises:
+        UsageError: one of ``names`` is not among them, or the threshold is outside 0 to 1.
+    """
+    if not 0 <= threshold < 1:
+        raise UsageError(f"threshold {threshold:g}", rule="a share from 0 up to 1, as 3% or 0.03")
+    known = specs(page) if page else FIGURES
+    for name in names:
+        if name not in known:
+            raise UsageError(f"no figure {name!r}", where="--figure", remedy=nearest(name, known))
+    return known
+
+
+def _usual(kept: Sequence[Sequence[Result]]) -> Sequence[str]:
+    """Return the figures that are compared unless others are asked for."""
+    both = []
+    for name in (*_THROUGHPUTS, *_ELSE):
+        unit = _unit(kept, name)
+        if all(any(_tells(one, name, unit) for one in results) for results in kept):
+            both.append(name)
+    return [name for name in both if name in _THROUGHPUTS] or both[:1] or _THROUGHPUTS[:1]
+
+
+def _unit(kept: Sequence[Sequence[Result]], name: str) -> str:
+    """Return the unit that both sides tell a figure in, else the first that one does."""
+    a, b = ([one.figures[name].unit for one in results if _value(one, name)] for results in kept)
+    shared = (unit for unit in a if unit in b)
+    return next(filter(None, (*shared, *a, *b)), "")
+
+
+def _tells(result: Result, name: str, unit: str) -> bool:
+    """Tell whether a figure is known, and in no other unit: a row may not tell its own."""
+    return _value(result, name) is not None and result.figures[name].unit in (unit, "")
+
+
+def _value(result: Result, name: str) -> float | None:
+    """Return a figure; None where it is not known or has no logarithm."""
+    value = result.figure(name)
+    return value if value and value > 0 else None
+
+
+def _noise(result: Result, draws: int, rng: np.random.Generator) -> Array | None:
+    """Return what drawing a launch's steps again adds to the logarithm of its throughput."""
+    if isinstance(result, Row):
+        return None
+    steps = result.steps
+    times, samples = (
+        np.array(series[steps.warmup :], np.float64) for series in (steps.time_ns, steps.samples)
+    )
+    return step_noise(times, samples, draws=draws, rng=rng)
+
+
+def _group(name: str, results: Sequence[Result], noise: dict[str, Array | None]) -> Group:
+    """Return a figure over the launches that tell it."""
+    values = [(value, noise[sides.name_of(one)]) for one in results if (value := _value(one, name))]
+    known = [drawn for _, drawn in values if drawn is not None and name in _OVER_STEPS]
+    whole = np.array(known) if known and len(known) == len(values) else None
+    return Group(np.log([value for value, _ in values]), whole)
+
+
+def _judged(
+    spec: FigureSpec,
+    told: Sequence[Sequence[Result]],
+    groups: Sequence[Group],
+    found: Ratio | None,
+    threshold: float,
+) -> ComparedFigure:
+    """Return a figure with its verdict.
+
+    Args:
+        told: the launches or rows that tell it.
+        found: None: one side does not tell it.
+    """
+    everything, counts = [*told[0], *told[1]], (len(told[0]), len(told[1]))
+    value, low, high = (found.value, found.low, found.high) if found else (None, None, None)
+    if any(isinstance(one, Row) for one in everything):
+        low = high = None  # a printed figure says nothing of its variation
+    enough = min(counts) >= INTERVAL_MIN_LAUNCHES
+    verdict = _verdict(low, high, spec, threshold) if enough else "too_little_data"
+    args = {"figure": spec.name, "ratio": value, "low": low, "high": high, "threshold": threshold,
+            "launches": min(counts), "least": INTERVAL_MIN_LAUNCHES}  # fmt: skip
+    if value is None:
+        words = message("compare_absent", figure=spec.name)
+    elif verdict == "too_little_data":
+        words = message("compare_too_few" if low else "compare_no_interval", **args)
+    else:
+        words = message(f"verdict.{verdict}", **args)
+    means = [exp(group.logs.mean()) if len(group.logs) else None for group in groups]
+    return ComparedFigure(
+        name=spec.name,
+        unit=max((one.figures[spec.name].unit for one in everything), default=spec.unit),  # or none
+        better=spec.better, a=means[0], b=means[1], ratio=value, low=low, high=high,
+        descriptive=not enough, launches=counts, verdict=verdict, sentence=words,
+    )  # fmt: skip
+
+
+def _verdict(low: float | None, high: float | None, spec: FigureSpec, threshold: float) -> Verdict:
+    """Return what the interval says against the threshold."""
+    if low is None or high is None:
+        return "too_little_data"
+    if spec.better is None:
+        return "no_direction"
+    if 1 - threshold <= low and high <= 1 + threshold:
+        return "no_difference"
+    if 1 - threshold <= high and low <= 1 + threshold:
+        return "too_noisy"
+    good = (low > 1) == (spec.better == "higher")
+    if spec.unit == "s" or spec.unit.endswith("/s"):
+        return "faster" if good else "slower"
+    return "better" if good else "worse"
+
+
+def _quality(a: Side, b: Side) -> tuple[Verdict, Message | None]:
+    """Return whether B misses a target that A reaches, judged by most launches of each."""
+    if not a.judged or not b.judged:
+        return "no_difference", None
+    args = {"a": a.reached, "of_a": a.judged, "b": b.reached, "of_b": b.judged}
+    if 2 * a.reached > a.judged and 2 * b.reached < b.judged:
+        return "target_missed", message("compare_target_missed", **args)
+    if a.reached == a.judged and b.reached < b.judged:
+        return "too_noisy", message("compare_target_sometimes", **args)
+    return "no_difference", message("compare_targets", **args)

@@ -1,0 +1,175 @@
+"""Check the launches of a result against the closed and the open rules of their case.
+
+Owns how records are held to a rule; ``planning.divisions`` has what it asks. A record's own word
+(``plan.rules``) is not believed: what changed is computed again from the recipe that it holds.
+Whether evidence verifies is in the trust of records that ``selection`` reads.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from trainmark import __version__, cases
+from trainmark.errors import RecordError
+from trainmark.plan import divisions
+from trainmark.plan.overrides import changes, fix_hp_text, standard_of
+from trainmark.record.trust import graded
+from trainmark.record.work import differing, work
+from trainmark.spec import Message, fields_under, message
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from trainmark.plan.divisions import Division, DivisionName, Rules
+    from trainmark.record.record import Record
+    from trainmark.spec import Case
+
+NAMES: tuple[DivisionName, ...] = ("closed", "open")
+# Reasons of a grade that a rule of their own judges.
+_JUDGED_APART = ("trust_not_passed", "trust_generated_data", "evidence_")
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One rule: whether it is kept; ``found`` says what it asks and what the records have."""
+
+    rule: str
+    kept: bool
+    found: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Compliance:
+    """The launches of a result against both divisions; ``claimed`` is the one they claim."""
+
+    case: str
+    run_ids: list[str]
+    claimed: DivisionName
+    divisions: dict[DivisionName, list[Judged]]
+
+    def compliant(self, division: DivisionName | None = None) -> bool:
+        """Tell whether all rules of ``division`` are kept; None: of the claimed one."""
+        return all(judged.kept for judged in self.divisions[division or self.claimed])
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all of it for JSON, with ``compliant`` by division."""
+        return asdict(self) | {"compliant": {name: self.compliant(name) for name in NAMES}}
+
+
+def check(records: Sequence[Record]) -> Compliance:
+    """Return how the launches of one result comply with both divisions of their case.
+
+    Args:
+        records: read with their evidence, as ``selection.words.select`` does.
+
+    Raises:
+        RecordError: there is none.
+        UsageError: the case's ``rules.toml`` is malformed.
+    """
+    if not records:
+        raise RecordError("no record to check", remedy="name the launches of a result")
+    name = records[0].plan.case
+    case = cases.load(name) if name in cases.names() else None
+    rules = divisions.of_case(case)
+    claimed: DivisionName = "open" if any(x.plan.rules == "open" for x in records) else "closed"
+    judged = {
+        division: [
+            *_of_work(records, rules, case, closed=division == "closed"),
+            *_of_launches(records, getattr(rules, division)),
+        ]
+        for division in NAMES
+    }
+    return Compliance(name, [record.run_id for record in records], claimed, judged)
+
+
+def _rule(rule: str, kept: bool, variant: str = "", **args: Any) -> Judged:
+    return Judged(rule, kept, message(f"rule.{rule}{variant}", **args))
+
+
+def _nothing(rule: str, wanting: Iterable[str], **args: Any) -> Judged:
+    """Return a rule that is kept where nothing is ``wanting``; each word is listed once."""
+    words = sorted(set(wanting))
+    return _rule(rule, not words, wanting=", ".join(words) or "/", **args)
+
+
+def _of_work(
+    records: Sequence[Record], rules: Rules, case: Case | None, *, closed: bool
+) -> Iterator[Judged]:
+    """Yield the rules about what was trained, and how."""
+    first, *others = map(work, records)
+    yield _nothing("same_work", (key for other in others for key in differing(first, other)))
+    fix_hp = fix_hp_text({k: v for record in records for k, v in record.plan.fix_hp.items()})
+    extra = fix_hp_text({k: v for record in records for k, v in record.plan.extra.items()})
+    kept = not closed or not any(record.plan.extra for record in records)
+    yield _rule("changes", kept, "_closed" if closed else "_open", fix_hp=fix_hp, extra=extra)
+    if case is None:
+        yield _rule("claim", False, "_unknown", case=records[0].plan.case)
+        return
+    wrong = (record.run_id for record in records if not _claims_rightly(record, case, rules))
+    yield _nothing("claim", wrong)
+    if closed and rules.closed.scope == "standard":
+        standards = ((x.plan.recipe, case.recipes.get(x.plan.compared_with)) for x in records)
+        yield _nothing("scope", (
+            f"{name}={recipe.get(name)}"
+            for recipe, standard in standards
+            for name in fields_under(case.recipe_type, "scope")
+            if standard is None or recipe.get(name) != getattr(standard, name)
+        ))  # fmt: skip
+
+
+def _claims_rightly(record: Record, case: Case, rules: Rules) -> bool:
+    """Tell whether a plan's changes are those of its recipe; of another version: believed."""
+    plan = record.plan
+    if plan.suite_version.split(".")[:2] != __version__.split(".")[:2]:
+        return True
+    own = {name: value for name, value in plan.extra.items() if not name.startswith("prepare.")}
+    try:
+        standard = standard_of(case, plan.recipe_name, world=f"{plan.nnodes}x{plan.nproc}")
+        found = changes(
+            case.recipe_type(**plan.recipe), named=case.recipes[plan.recipe_name],
+            standard=case.recipes[standard], rules=rules,
+        )  # fmt: skip
+    except (KeyError, TypeError):  # a recipe or a field that the case does not have
+        return False
+    told = plan.compared_with, plan.rules == "open", (plan.fix_hp, own)
+    return told == (standard, bool(plan.extra), found)
+
+
+def _of_launches(records: Sequence[Record], of: Division) -> Iterator[Judged]:
+    """Yield the rules about how often and on what was trained, and what there is to show."""
+    count, qualities = len(records), [record.quality for record in records]
+    yield _nothing("passed", (record.run_id for record in records if not record.passed))
+    yield _rule("launches", count >= of.launches, launches=count, least=of.launches)
+    seeds = [str(record.plan.recipe.get("seed")) for record in records]
+    if of.seeds != "any":
+        wanted = count if of.seeds == "distinct" else 1
+        yield _rule("seeds", len({*seeds}) == wanted, f"_{of.seeds}", seeds=", ".join(seeds))
+    if of.target != "any":
+        kept = [x.reached if of.target == "reached" else x.value is not None for x in qualities]
+        values = ", ".join("/" if x.value is None else f"{x.value:.4f}" for x in qualities)
+        target, metric = qualities[0].target, qualities[0].metric
+        kind = "_none" if target is None and of.target == "reached" else f"_{of.target}"
+        yield _rule("target", all(kept), kind, metric=metric, target=target, values=values)
+    fewest = min(record.steps.warmup for record in records)
+    yield _rule("warmup", fewest >= of.warmup_steps, steps=fewest, least=of.warmup_steps)
+    data = [(name, getattr(record.plan.data, name)) for record in records for name in of.data]
+    unlike = (f"{name}={value}" for name, value in data if value not in of.data[name])
+    asked = ", ".join(f"{name}={'|'.join(map(str, v))}" for name, v in of.data.items())
+    yield _nothing("data", unlike, asked=asked)
+    reasons = {reason.code: reason for record in records for reason in record.trust.reasons}
+    wanting = [file for record in records for file in _wanting(record, of.evidence)]
+    wanting += [code for code in reasons if code.startswith("evidence_")]
+    yield _nothing("evidence", wanting, kinds=", ".join(of.evidence))
+    grave = (code for code, x in reasons.items() if graded([x]).grade == "do_not_quote")
+    yield _nothing("doubts", (code for code in grave if not code.startswith(_JUDGED_APART)))
+
+
+def _wanting(record: Record, kinds: Iterable[str]) -> Iterator[str]:
+    """Yield the files that are missing of the evidence beside a record."""
+    named = [entry.name for entry in record.evidence]
+    for kind in kinds:
+        least = 1 + record.plan.world_size if kind == "events" else 1  # the launcher has events too
+        if len(fnmatch.filter(named, f"{kind}*.json*")) < least:
+            yield f"{kind}*.json*"

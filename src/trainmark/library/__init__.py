@@ -1,0 +1,1 @@
+"""Many results: the index, what words name, import of others' figures, log analysis, bundles."""

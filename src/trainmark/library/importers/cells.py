@@ -1,0 +1,229 @@
+"""Read one cell: a number, a percentage, a memory, a quality with its target, a formula.
+
+Owns the vocabulary of other people's tables, ``columns.toml``, and the grammar of their cells.
+Every figure keeps its text and how it was read; what does not follow the grammar is refused with
+a reason, never guessed.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+import re
+import tomllib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainmark.record.figures import FIGURES
+from trainmark.record.rows import Reading
+from trainmark.spec import message
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from trainmark.spec import Message
+
+WORDS: dict[str, Any] = tomllib.loads(
+    Path(__file__).with_name("columns.toml").read_text(encoding="utf-8")
+)
+_KNOWN = {header: entry for entry in WORDS["column"] for header in entry["headers"]}
+_DIGITS = r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?"
+_NUMBER = re.compile(rf"[+-]?(?:{_DIGITS}|\.[0-9]+)")
+_MOST_BYTES = 1 << 40  # of a device; a larger number without a unit is in another one
+_TERM = re.compile(rf"({_DIGITS})\s*(\*\s*[0-9]+)?\s*([A-Za-z]*)")  # 59.23*8G
+_FACTORS = re.compile(r"\s*([*/])\s*")
+_HALF_WIDTH = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)} | {0x3000: " "}
+_EMPHASIS = re.compile(r"(\*{1,3}|_{1,2}|`)([^*_`].*)\1")
+_ABSENT = {"empty": [""], "not given": WORDS["nothing"], "out of memory": WORDS["out_of_memory"]}
+_PLAIN = {"": 1.0}
+_SHARE, _POINTS = _PLAIN | {"%": 0.01}, _PLAIN | {"%": 1.0}
+MAX_CELL = 500  # characters; the longest in the public collection has 44
+_USED_AND_TOTAL = 2
+FORMULA_TOLERANCE = 0.01  # a result is printed with fewer digits than its factors
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table.
+
+    Args:
+        role: ``figure``, ``quality``, ``target``, or what its text is.
+        name: of the figure; of a quality its metric, several joined by ``&&``.
+        reads: how a cell is read: ``number``, ``memory``, ``percent``, ``quality``.
+        unit: of the figure in a record.
+        printed_unit: of its cells, where the header has one: ``e2e_time (h)``.
+    """
+
+    header: str
+    role: str
+    name: str = ""
+    reads: str = "number"
+    unit: str = ""
+    printed_unit: str = ""
+
+    @property
+    def is_figure(self) -> bool:
+        """Tell whether its cells are figures of any kind."""
+        return self.role in {"figure", "quality", "target"}
+
+
+class CellError(ValueError):
+    """A cell that cannot be read; ``reason`` says why."""
+
+    def __init__(self, reason: Message) -> None:
+        super().__init__(reason.code)
+        self.reason = reason
+
+
+def plain(text: str) -> str:
+    """Return ``text`` with full-width forms as half-width ones, without Markdown's marks."""
+    # Not NFKC, which makes digits of superscripts: `361²` is not 3612.
+    printed = html.unescape(text).translate(_HALF_WIDTH).strip()
+    printed = _EMPHASIS.sub(r"\2", printed) if _EMPHASIS.fullmatch(printed) else printed
+    return re.sub(r"\\([*_|~`\[\]\\])", r"\1", printed)
+
+
+def folded(text: str) -> str:
+    """Return ``text`` as headers and marks are compared: no case, spaces or emphasis."""
+    word = re.sub(r"[\s`]+", "", plain(text)).casefold()
+    return word.strip("*") or word[:1]
+
+
+def columns(headers: Sequence[str], *, unknown: str) -> list[Column]:
+    """Return what each header says.
+
+    Args:
+        unknown: the role of a header that nobody knows: ``quality`` in pages, where each
+            case has its own, else ``ignored``; ``final_…`` is a quality everywhere.
+    """
+    found = []
+    for header in headers:
+        own = re.sub(r"\s+", " ", plain(header).strip("*` "))
+        role = "quality" if own.startswith("final_") else unknown if own else "ignored"
+        other = {"role": role, "name": own, "reads": "quality"}
+        base, _, printed = folded(header).removesuffix(")").partition("(")
+        figure = _KNOWN.get(base, other)
+        with_unit = figure | {"printed_unit": printed} if figure["role"] == "figure" else other
+        entry = _KNOWN.get(folded(header), with_unit)
+        name = entry.get("name", "")
+        unit = FIGURES[name].unit if name in FIGURES else entry.get("unit", "")
+        reads = entry.get("reads", "number")
+        printed = entry.get("printed_unit", "")
+        found.append(Column(header.strip(), entry["role"], name, reads, unit, printed))
+    qualities = [column.name for column in found if column.role == "quality"]
+    if len(qualities) == 1:  # a table's only target is that of its only quality
+        found = [replace(c, name=qualities[0]) if c.role == "target" else c for c in found]
+    return found
+
+
+def nothing(text: str) -> str | None:
+    """Return how a cell says that there is no figure; None: it does not say so."""
+    word = folded(text)
+    return next((how for how, words in _ABSENT.items() if word in words), None)
+
+
+def read(text: str, column: Column) -> dict[str, Reading]:
+    """Return the figures of one cell by their names.
+
+    Raises:
+        CellError: the cell has something else than what its column holds.
+    """
+    cell, how = f"{plain(text)} {column.printed_unit}".strip(), nothing(text)
+    found: dict[str, tuple[float | None, str]]
+    if how is not None:
+        found = dict.fromkeys(_names(column), (None, how))
+    elif len(cell) > MAX_CELL:
+        raise _no_number(cell)
+    elif column.reads == "memory":
+        found = _memory(cell)
+    elif column.reads == "quality":
+        found = _qualities(cell, _names(column))
+    elif column.reads == "percent":
+        value, word = _number(cell, _POINTS)
+        if not word and abs(value) <= 1:
+            found = {column.name: (100 * value, "fraction")}
+        else:
+            found = {column.name: (value, "percent" if word else "number")}
+    else:
+        formula, equals, result = cell.rpartition("=")
+        value, word = _number(result, WORDS["units"].get(column.unit, _PLAIN))
+        found = {column.name: (value, _formula(formula, value) if equals else word or "number")}
+    return {
+        name: Reading(value=value, unit=column.unit, raw=text, how=how)
+        for name, (value, how) in found.items()
+    }
+
+
+def _names(column: Column) -> list[str]:
+    """Return the names of the figures of a column; ``a && b`` has two."""
+    parts = column.name.split("&&") if column.reads == "quality" else [column.name]
+    return [part.strip() + "_target" * (column.role == "target") for part in parts]
+
+
+def _no_number(text: str, units: Iterable[str] = ()) -> CellError:
+    known = ", ".join(filter(None, units)) or None
+    return CellError(message("cell_is_no_number", text=text[:60], units=known))
+
+
+def _number(text: str, units: dict[str, float]) -> tuple[float, str]:
+    """Return a number in the wanted unit, and the unit that is printed behind it."""
+    found = _NUMBER.match(text.strip())
+    word = text.strip()[found.end() :].strip().casefold() if found else ""
+    if found is None or word not in units:
+        raise _no_number(text, units)
+    value = float(found[0].replace(",", "")) * units[word]
+    if not math.isfinite(value):
+        raise CellError(message("cell_beyond_numbers", text=text[:60]))
+    return value, word
+
+
+def _formula(formula: str, result: float) -> str:
+    """Return how ``a * b / c = result`` was read; raise if the factors give another result."""
+    first, *rest = _FACTORS.split(formula.strip().replace("×", "*"))
+    value = _number(first, _PLAIN)[0]
+    for sign, word in zip(rest[::2], rest[1::2], strict=True):
+        factor = _number(word, _PLAIN)[0]
+        value = value * factor if sign == "*" else value / factor if factor else math.nan
+    if not math.isclose(value, result, rel_tol=FORMULA_TOLERANCE):
+        raise CellError(message("cell_formula_differs", formula=formula[:60], gives=value))
+    return f"result of {formula.strip()}"
+
+
+def _qualities(cell: str, names: list[str]) -> dict[str, tuple[float | None, str]]:
+    parts = cell.split("&&")
+    # A header of one name over cells of two: `0.382 && 0.343`.
+    names += [f"{names[0]}.{n}" for n in range(2, len(parts) + 1)] if len(names) == 1 else []
+    if len(parts) != len(names):
+        raise CellError(message("cell_has_other_count", found=len(parts), wanted=len(names)))
+    found: dict[str, tuple[float | None, str]] = {}
+    for name, part in zip(names, parts, strict=True):
+        if len({"%" in text for text in part.split("/", 1)}) > 1:  # `68.5/70%`: of both, or not
+            raise _no_number(part, _SHARE)
+        for key, text in zip((name, f"{name}_target"), part.split("/", 1), strict=False):
+            value, word = _number(text, _SHARE)
+            found[key] = value, ("percent" if word else "number") + " / target" * ("/" in part)
+    return found
+
+
+def _memory(cell: str) -> dict[str, tuple[float | None, str]]:
+    """Read ``13.9/40.0``, ``59.2 GB``, ``59.23*8G`` and sums of such products, in GiB.
+
+    A product is one device's memory times the devices; of a sum the largest device counts. More
+    devices than GiB (``8*59G``) is the other way round, and 24000 without a unit is not in GiB.
+    """
+    units = WORDS["units"]["memory"]
+    parts = re.split("[+/]", cell.replace("×", "*"))
+    terms = [found for part in parts if (found := _TERM.fullmatch(part.strip()))]
+    if len(terms) < len(parts) or ("/" in cell and len(parts) != _USED_AND_TOTAL):
+        raise _no_number(cell, units)
+    unit = terms[-1][3]  # also that of those before it which have none
+    values = [_number(f"{term[1]}{term[3] or unit}", units)[0] for term in terms]
+    sized = {term[1]: int(term[2].lstrip("* ")) for term in terms if term[2]}
+    swapped = any(_number(size, _PLAIN)[0] < devices for size, devices in sized.items())
+    if swapped or (not unit and max(values) > _MOST_BYTES):
+        raise _no_number(cell, units)
+    if "/" in cell:
+        return {"mem": (values[0], unit or "GiB"), "mem_total": (values[1], unit or "GiB")}
+    product = f"product {cell}" if terms[0][2] else unit or "GiB"
+    return {"mem": (max(values), f"largest of {cell}" if len(terms) > 1 else product)}

@@ -1,0 +1,241 @@
+"""Turn the cells of one row into a ``Row``, whatever table they stand in.
+
+Owns what the columns of a row say together: labels such as ``A100单机8卡（1x8）``, names of
+configuration files such as ``config_A100x1x8``, changed hyper-parameters, contradictions. Must
+not know Markdown, CSV or files.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple, get_args
+
+from trainmark import cases
+from trainmark.library.importers.cells import WORDS, CellError, folded, nothing, plain, read
+from trainmark.pages.texts import LANGUAGES, text
+from trainmark.record.record import Grade, Status
+from trainmark.record.rows import Row, Unread
+from trainmark.record.trust import refutes
+from trainmark.spec import message
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from typing import Literal
+
+    from trainmark.library.importers.cells import Column
+    from trainmark.plan.reference import EvidenceLevel
+    from trainmark.record.rows import Reading
+    from trainmark.spec import Message
+
+_NUMERALS: dict[str, int] = WORDS["numerals"]
+_MACHINES, _CARDS = WORDS["world"]["machines"], WORDS["world"]["cards"]
+_COUNT = rf"[0-9]{{1,6}}|[{''.join(_NUMERALS)}]"
+_WORLD = re.compile(r"\(\s*([0-9]{1,6})\s*[xX*]\s*([0-9]{1,6})\s*(?:\*\s*[0-9]+\s*G[iB]*)?\)")
+_BARE = re.compile(r"(?:^|\s)([0-9]{1,4}) ?[xX] ?([0-9]{1,3})\s*$")  # `H100 1x8`
+_MOST_NODES = 99  # a larger number, with none before it, is the product's: `RTX 4090 x8`
+_NUMBERED = re.compile(r"^\[[0-9]+\]\s+")  # rows of our own pages: `[1] A100 1 node x 2 (1x2)`
+_ZEROS = re.compile(r"\.0*$")  # of counts that were written as floating-point numbers
+_WORDS = re.compile(rf"({_COUNT}){_MACHINES}({_COUNT}){_CARDS}")
+_ENGLISH = re.compile(r"\s([0-9]{1,6}) nodes? x ([0-9]{1,6})\s*$")
+_FILE = re.compile(r"(?:config_)?(.*?)x([0-9]{1,6})x([0-9]{1,6})(?:\.?py)?")
+_PRODUCT = re.compile(r"[A-Za-z]{0,6}[-_]?[A-Z]?[0-9]{2,5}")  # not `TP1PP1SH2SP8A10080G`
+_MARK = re.compile(r"\[([^\[\]]+)\]")  # of our own pages: `H100 (1x8) [diverged]`
+_STATUSES = {folded(x): x for x in get_args(Status)} | {
+    folded(text(f"status.{x}", lang)): x for x in get_args(Status) for lang in LANGUAGES
+}
+_NOT_CONVERGED = ("target_missed", "diverged")
+_CHANGE = re.compile(r"(\w[\w .-]{0,60}?) ?= ?(\"[^\"]*\"|[^\s,;()]+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """What holds for every row of a file; ``notes`` are added to each."""
+
+    file: str
+    form: str
+    model: str = ""
+    framework: str = ""
+    vendor: str | None = None
+    device: str | None = None
+    precision: str | None = None
+    evidence: EvidenceLevel = "unverified"
+    notes: tuple[Message, ...] = ()
+
+    def unread(
+        self, line: int, kind: Literal["file", "table", "row", "cell"], why: Message, raw: str = ""
+    ) -> Unread:
+        """Return what could not be read of this file."""
+        return Unread(file=self.file, line=line, kind=kind, reason=why, raw=raw)
+
+
+class Label(NamedTuple):
+    """What a label says; None where it does not."""
+
+    device: str | None
+    nnodes: int | None
+    nproc: int | None
+    notes: list[Message]
+
+
+@cache
+def case_names() -> dict[str, str]:
+    """Return the case of each name and alias, in lower case."""
+    known, _ = cases.load_all()
+    return {word.casefold(): case.name for case in known for word in (case.name, *case.aliases)}
+
+
+def row(
+    printed: Sequence[str],
+    columns: Sequence[Column],
+    page: Page,
+    line: int,
+    *,
+    table: int,
+    raw: str,
+) -> list[Row | Unread]:
+    """Return a row, then those of its cells that cannot be read."""
+    if len(printed) < len(columns) or any(cell.strip() for cell in printed[len(columns) :]):
+        why = message("row_has_other_cells", cells=len(printed), columns=len(columns))
+        return [page.unread(line, "row", why, raw)]  # which cell is under which header is unknown
+    pairs = list(zip(columns, printed, strict=False))
+    said: dict[str, str] = {}
+    for column, cell in pairs:
+        if not column.is_figure and nothing(cell) is None:
+            said[column.role] = ", ".join(filter(None, (said.get(column.role), cell.strip())))
+    figures, unread = _figures(pairs, said, page, line)
+    metric = said.get("metric") or next((c.name for c in columns if c.role == "quality"), None)
+    counts = [_ZEROS.sub("", said[name]) for name in ("nnodes", "nproc") if name in said]
+    world = f"({'x'.join(counts)})" if len(counts) > 1 else ""
+    label = read_label(said.get("configuration", ""), said.get("config_file", ""), world)
+    changed, device = changes(said.get("changes", "")), said.get("device") or label.device
+    notes = [*page.notes, *label.notes, *_failures(said), *_distrust(said)]
+    if device and page.device and not same_device(device, page.device):
+        notes.append(message("device_differs_from_page", label=device, page=page.device))
+    if "changes" in said and not changed:
+        notes.append(message("changes_name_no_value", text=said["changes"][:60]))
+    changed |= {"parallel": said["parallel"]} if "parallel" in said else {}
+    named = next((changed[name] for name in WORDS["precision"] if name in changed), None)
+    precision = said.get("precision") or named or page.precision
+    model = said.get("model") or page.model
+    entry = Row(
+        file=page.file, line=line, table=table, form=page.form, raw=raw,
+        cells={column.header: cell for column, cell in pairs},
+        configuration=said.get("configuration") or f"{device or model} {world}",
+        case=case_names().get(model.casefold()),
+        model=model, framework=said.get("framework") or page.framework,
+        vendor=said.get("vendor") or page.vendor, device=device or page.device,
+        nnodes=label.nnodes, nproc=label.nproc,
+        precision=precision and precision.split(",")[0].strip().lower(),
+        data_origin=said.get("data_origin"), changes=changed, figures=figures, notes=notes,
+        evidence=page.evidence, metric=metric and metric.partition("&&")[0].strip(),
+    )  # fmt: skip
+    return [entry, *unread]
+
+
+def _failures(said: dict[str, str]) -> list[Message]:
+    """Return that the run did not pass, where its status or the mark behind its label says so."""
+    words = [said.get("status", ""), *_MARK.findall(plain(said.get("configuration", "")))]
+    told = {_STATUSES.get(folded(word), "passed") for word in words} - {"passed"}
+    return [
+        message("run_not_converged" if status in _NOT_CONVERGED else "run_not_successful")
+        for status in sorted(told)
+    ]
+
+
+def _distrust(said: dict[str, str]) -> Iterator[Message]:
+    """Yield what a row of ours, printed as CSV, says against its own figures."""
+    grade, reasons = said.get("trust"), said.get("trust_reasons", "")
+    if grade not in get_args(Grade) or grade == "usable":
+        return
+    if any(refutes(code) for code in reasons.split()):
+        yield message("run_contradicted", reasons=reasons)
+    else:
+        yield message("row_distrusted", grade=grade, reasons=reasons)
+
+
+def _figures(
+    pairs: Sequence[tuple[Column, str]], said: dict[str, str], page: Page, line: int
+) -> tuple[dict[str, Reading], list[Unread]]:
+    """Return the figures of a row's cells, and the cells that cannot be read."""
+    figures: dict[str, Reading] = {}
+    unread = []
+    for column, cell in pairs:
+        own = column
+        if column.reads == "quality" and "metric" in said:
+            own = replace(column, name=said["metric"])
+        elif column.unit == "{work}/s":  # of our CSV, where a column of its own tells
+            own = replace(column, unit=said.get("unit", ""))
+        try:
+            found = read(cell, own) if column.is_figure else {}
+            # A target may stand in the cell of its quality and in a column of its own.
+            if twice := [n for n in found if n in figures and figures[n].value != found[n].value]:
+                raise CellError(message("figure_given_twice", name=twice[0]))
+            figures |= found
+        except CellError as error:
+            unread.append(page.unread(line, "cell", error.reason, cell))
+    return figures, unread
+
+
+def read_label(label: str, config_file: str = "", columns: str = "") -> Label:
+    """Return what a label and the name of its configuration file say, contradictions noted.
+
+    ``columns`` is the world that other columns of the row tell, as a label prints it: ``(1x8)``.
+
+    Words such as ``四机32卡`` count all cards or those of one machine: alone they tell the
+    devices of a single machine only.
+    """
+    text = _NUMBERED.sub("", plain(label))
+    own, told = _WORLD.search(text) or _bare(text), _WORLD.fullmatch(columns)
+    printed = own or told
+    head = text[: own.start()].rstrip() if own else text
+    # `H1004机32卡（4x8）`: the device's name ends where the number of machines begins.
+    exact = printed and re.search(rf"({printed[1]}){_MACHINES}({_COUNT}){_CARDS}", head)
+    words = exact or _WORDS.search(head) or _ENGLISH.search(head)
+    named = _FILE.fullmatch(plain(config_file))
+    labelled = (int(printed[1]), int(printed[2])) if printed else None
+    by_file = (int(named[2]), int(named[3])) if named else None
+    said = tuple(_NUMERALS.get(word) or int(word) for word in words.groups()) if words else None
+    world = labelled or by_file or (said if said and said[0] == 1 else (0, 0))
+    device = (head[: words.start()] if words else head).strip(" -/*\\,") if words or printed else ""
+    if not device and named and _PRODUCT.fullmatch(named[1]):
+        device = named[1]
+    notes = []
+    shown = f"{world[0]}x{world[1]}"
+    agree = not said or (said[0] == world[0] and said[1] in (world[1], world[0] * world[1]))
+    if words and not agree and 0 not in world:
+        notes.append(message("label_contradicts_itself", words=words[0].strip(), world=shown))
+    if own and told and (int(told[1]), int(told[2])) != labelled:
+        notes.append(message("columns_contradict_label", columns=columns, label=shown))
+    if named and labelled and labelled != by_file:
+        notes.append(message("file_contradicts_label", file=named[0], label=shown))
+    nnodes, nproc = world if 0 not in world else (None, None)
+    return Label(device or None, nnodes, nproc, notes)
+
+
+def _bare(text: str) -> re.Match[str] | None:
+    """Return the world without parentheses; None where its first number may be the product's."""
+    found = _BARE.search(text)
+    alone = found and not re.search("[0-9]", text[: found.start()])
+    return None if found and alone and int(found[1]) > _MOST_NODES else found
+
+
+def same_device(first: str, other: str) -> bool:
+    """Tell whether two short names can be of one device: ``MXC500`` and ``C500``."""
+    one, two = (re.sub(r"[^0-9a-z]", "", folded(name)) for name in (first, other))
+    numbers = [set(re.findall(r"[0-9]+", name)) for name in (one, two)]
+    return one in two or two in one or (one[:1] == two[:1] and numbers[0] == numbers[1] != set())
+
+
+def device_and_vendor(short_name: str) -> tuple[str | None, str | None]:
+    """Return ``A100`` and ``nvidia`` of ``nvidia A100 (80G * 8)``."""
+    text = plain(short_name).partition("(")[0].strip(" /")
+    first, _, rest = text.partition(" ")
+    known = first.casefold() in WORDS["vendors"]
+    return (rest.strip(" /") if known else text) or None, first.casefold() if known else None
+
+
+def changes(text: str) -> dict[str, str]:
+    """Return changed hyper-parameters by their printed names; ``bs=96,lr=0.00015``."""
+    return {name.strip(): value for name, value in _CHANGE.findall(plain(text))}

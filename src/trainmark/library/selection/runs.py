@@ -1,0 +1,90 @@
+"""Find the runs that a folder holds, and read their records, each compared with its evidence."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from trainmark.errors import RecordError
+from trainmark.plan.plan import RUNS_DIR
+from trainmark.record import record, trust
+from trainmark.record.verify import verify
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from trainmark.record.record import Record
+
+_DEPTH = 3  # a repeat of a run of a plan
+_REPEAT = re.compile(r"r\d+")
+
+
+@dataclass(slots=True)
+class Reader:
+    """Read records and remember which of them their evidence contradicts.
+
+    Args:
+        verify: whether to look at the evidence at all.
+    """
+
+    verify: bool = True
+    refuted: list[Path] = field(default_factory=list)
+
+    def read(self, path: Path) -> Record:
+        """Return the record of a run directory or a file, with its evidence in its trust.
+
+        Raises:
+            RecordError: no such file, or not a record of this schema.
+        """
+        found = record.read(path)
+        if not self.verify:
+            return found
+        findings = verify(found, path if path.is_dir() else path.parent)
+        found = trust.with_findings(found, findings)
+        if trust.refuted(found.trust):
+            self.refuted.append(path)
+        return found
+
+
+def newest_run() -> Path:
+    """Return the newest run under ``./runs`` that has a record; the whole series of a repeat.
+
+    Raises:
+        RecordError: there is none.
+    """
+    launches = (path / record.RECORD_FILE for run in find_runs(RUNS_DIR) for path in run)
+    found = [path for path in launches if path.exists()]
+    if not found:
+        raise RecordError(
+            "no run there yet", where=str(RUNS_DIR), remedy="`trainmark run CASE`, or name a run"
+        )
+    newest = max(found, key=lambda path: path.stat().st_mtime_ns).parent
+    return newest.parent if record.read(newest).plan.repeat_count > 1 else newest
+
+
+def find_runs(folder: Path) -> list[list[Path]]:
+    """Return the runs that ``folder`` is or holds, each as the directories of its launches.
+
+    A run is its own launch or has repeats ``r1``, ``r2`` …; those of a plan file lie one
+    down. Where there is no record, ``folder`` alone is returned: reading it says so.
+    """
+    if folder.is_file() or (folder / record.RECORD_FILE).exists():
+        return [[folder]]
+    return _below(folder, _DEPTH) or [[folder]]
+
+
+def _below(folder: Path, depth: int) -> list[list[Path]]:
+    """Return the runs that ``folder``, which is none itself, holds."""
+    found: list[list[Path]] = []
+    for child in sorted(folder.glob("*")):
+        if (child / record.RECORD_FILE).exists():
+            found.append([child])
+        # A link may lead round in a circle.
+        elif depth > 1 and child.is_dir() and not folder.resolve().is_relative_to(child.resolve()):
+            found += _below(child, depth - 1)
+    # A plan file may call a run r1: repeats are alone in their folder.
+    paths = [path for run in found for path in run]
+    if found and all(path.parent == folder and _REPEAT.fullmatch(path.name) for path in paths):
+        return [sorted(paths, key=lambda path: int(path.name[1:]))]
+    return found

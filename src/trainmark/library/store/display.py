@@ -1,0 +1,151 @@
+"""What is printed of an index: tables and charts for people, documents and files for programs."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from trainmark.library.store.query import SERIES_COLUMNS, listing
+from trainmark.library.store.tables import RUNS
+from trainmark.pages import cells
+from trainmark.pages.document import Bars, Block, Grid, Paragraph, Table
+from trainmark.pages.exports.tables import arrow, csv_text, write_table
+from trainmark.pages.terminal import Screen, show
+from trainmark.record.messages import render
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from trainmark.library.store.database import Database
+    from trainmark.library.store.query import Listing
+    from trainmark.spec import Message
+
+    Unread = Sequence[tuple[str, int, Message]]
+
+_WORK = ("case", "recipe", "device", "world", "precision", "work")
+_POINT = ("started_utc", "status", "trust", "path")
+
+
+def document(found: Listing, failed: Unread) -> dict[str, Any]:
+    """Return a listing as JSON: how many there are, the runs, and what could not be read."""
+    return {
+        "total": found.total,
+        "runs": found.documents(),
+        "unread": [{"file": path, "line": line, "reason": asdict(x)} for path, line, x in failed],
+    }
+
+
+def _screen() -> Screen:
+    # Whatever reads a pipe reads lines: nothing is folded there.
+    return Screen.of_stdout() if sys.stdout.isatty() else Screen(width=10_000)
+
+
+def table(found: Listing, *, screen: Screen | None = None) -> str:
+    """Return a listing as a table; figures in a readable unit, ``/`` where there is none."""
+    screen = screen or _screen()
+    heads, columns = shown(found, unicode=screen.unicode)
+    return show([Grid(Table(tuple(heads), tuple(zip(*columns, strict=True))))], screen)
+
+
+def shown(found: Listing, *, unicode: bool = True) -> tuple[list[str], list[list[str]]]:
+    """Return the heads of the columns with their units, and the texts of each column."""
+    heads, columns = [], []
+    for place, (key, unit) in enumerate(zip(found.columns, found.units, strict=True)):
+        values = [row[place] for row in found.rows]
+        if unit:
+            texts, scale = cells.scaled(values, unit)
+        elif key in SERIES_COLUMNS:
+            texts, scale = [bars(points, unicode=unicode) for points in values], ""
+        else:
+            texts, scale = [_cell(value) for value in values], ""
+        heads.append(f"{key} {scale}".strip())
+        columns.append(texts)
+    return heads, columns
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.0f}" if value.is_integer() else cells.number(value)
+    if isinstance(value, list):
+        return ", ".join(map(_cell, value)) or cells.NOTHING
+    return cells.NOTHING if value is None else str(value)
+
+
+def bars(values: Sequence[float | None], *, unicode: bool = True) -> str:
+    """Return a character a value, from the least to the greatest; a blank where there is none."""
+    signs = "▁▂▃▄▅▆▇█" if unicode else "_.-=+*%#"
+    known = [value for value in values if value is not None]
+    low, reach = min(known, default=0.0), max(known, default=0.0) - min(known, default=0.0)
+    return "".join(
+        " " if value is None else signs[round((value - low) / (reach or 1.0) * (len(signs) - 1))]
+        for value in values
+    )
+
+
+def remarks(found: Listing, failed: Unread) -> Iterator[str]:
+    """Yield what a reader of the table must know besides: runs left out, files not read."""
+    if len(found.rows) < found.total:
+        yield f"{len(found.rows)} of {cells.count(found.total)} runs; --limit 0 shows all"
+    for path, line, reason in failed:
+        yield f"{path}{f':{line}' if line else ''}: {render(reason, 'en')}"
+
+
+def history(
+    database: Database, figure: str, words: Sequence[str], *, limit: int | None = None
+) -> list[dict[str, Any]]:
+    """Return a figure's values over time, the oldest first, for each piece of work.
+
+    Args:
+        limit: runs; the newest are taken.
+
+    Raises:
+        UsageError: an unknown figure or key, or not a filter.
+    """
+    asked = [*_WORK, *_POINT, "run_id", figure]
+    found = listing(database, ["kind=record", *words], columns=asked, limit=limit)
+    pieces: dict[str, dict[str, Any]] = {}
+    for run in reversed(found.documents()):
+        if not isinstance(run[figure], float):
+            continue
+        head = {name: run[name] for name in _WORK}
+        head |= {"figure": figure, "unit": found.units[-1], "points": []}
+        point = {name: run[name] for name in (*_POINT, "run_id")} | {"value": run[figure]}
+        pieces.setdefault(run["work"], head)["points"].append(point)
+    return list(pieces.values())
+
+
+def history_text(pieces: Sequence[dict[str, Any]], *, screen: Screen | None = None) -> str:
+    """Return a heading, a chart and a table for each piece of work."""
+    screen = screen or _screen()
+    blocks: list[Block] = []
+    for piece in pieces:
+        points = piece["points"]
+        shown, unit = cells.scaled([point["value"] for point in points], piece["unit"])
+        blocks.append(Paragraph(" ".join(str(piece[name]) for name in _WORK)))
+        drawn = [point["value"] for point in points[-60:]]
+        chart = bars(drawn, unicode=screen.unicode)
+        least, greatest = cells.scaled([min(drawn), max(drawn)], piece["unit"])[0]
+        blocks.append(Bars(f"{chart}  {least} to {greatest} {unit}".rstrip()))
+        rows = [
+            (value, *(_cell(point[name]) for name in _POINT))
+            for value, point in zip(shown, points, strict=True)
+        ]
+        blocks.append(Grid(Table((f"{piece['figure']} {unit}".strip(), *_POINT), tuple(rows))))
+    return show(blocks, screen)
+
+
+def write_parquet(found: Listing, output: Path) -> None:
+    """Write a listing with columns of their types; null stays null.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    kinds = {column.name: column.type.python_type for column in RUNS.columns}
+    write_table(arrow(found.heads, found.rows, kinds), output)
+
+
+def to_csv(found: Listing) -> str:
+    """Return a listing as ``report --format csv`` prints it."""
+    return csv_text(found.heads, found.rows)

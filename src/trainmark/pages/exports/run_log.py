@@ -1,0 +1,120 @@
+"""A run in the order of its events, as the logs of other systems tell it; ``logs.toml`` has them.
+
+Owns which events of rank 0 become which moments, and their wall-clock times. Steps are seen at
+the edges of windows only: nothing is synchronised between, so no other host time was measured.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from itertools import accumulate, chain, count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainmark.errors import RecordError
+from trainmark.pages.exports.tables import settings
+from trainmark.rank.events import LAUNCHER_FILE, EventFile, node_file, rank_file
+from trainmark.record.shapes import read_event
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trainmark.record.record import Record
+
+LINES = tomllib.loads(Path(__file__).with_name("logs.toml").read_text(encoding="utf-8"))
+_MARKERS = {":::": "\\u003a::", "[PerfLog]": "\\u005bPerfLog]"}
+
+
+def line(marker: str, document: dict[str, Any]) -> str:
+    """Return a log line in ASCII, in which no text can pass for a marker or end the line."""
+    text = json.dumps(document, allow_nan=False)
+    for found, written in _MARKERS.items():  # both occur in strings only, where JSON has escapes
+        text = text.replace(found, written)
+    return f"{marker} {text}\n"
+
+
+def _events(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the events of a file, if it exists, each with its ``file`` and ``lineno``."""
+    lines = count(1)
+
+    def numbered(data: bytes) -> dict[str, Any]:
+        number = next(lines)  # also of a malformed line
+        return read_event(data) | {"file": path.name, "lineno": number}
+
+    if path.exists():
+        yield from EventFile(path, numbered)
+
+
+def moments(record: Record, folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield what rank 0 did, in its order: the kind of a moment, and values by name.
+
+    Values are ``known``, the event's own, and of the moment: ``time_ms`` since 1970, ``epoch`` from
+    0, ``step`` and ``trained``: optimizer steps and samples of all ranks until then, ``loss`` of
+    that step.
+
+    Raises:
+        RecordError: the events are not in ``folder``, or are of another run.
+    """
+    # With nodes, rank 0 is on the first, whose clock need not be the launcher's.
+    files = (folder / node_file(0), folder / LAUNCHER_FILE)
+    starts = (event for file in files for event in _events(file) if event["event"] == "launch")
+    launch = next(starts, None)
+    if launch is None:
+        raise _refused("no events there", folder)
+    of_run, shift_ns = known(record), launch["unix_ns"] - launch["t_ns"]
+    trained, losses = [0, *accumulate(record.steps.samples)], [None, *record.steps.loss]
+    epoch, step, last_ns, path = -1, 0, 0, folder / rank_file(0)
+    last = {"event": "no more", "t_ns": 0, "file": path.name, "lineno": 0}
+    for event in chain([launch], _events(path), [last]):
+        for kind, t_ns in _kinds(event, epoch, last_ns):
+            epoch = event["epoch"] if kind == "epoch" else epoch
+            step += len(event["step_ns"]) if kind == "window_end" else 0
+            if step >= len(trained):
+                raise _refused(f"more than the record's {len(losses) - 1} steps", folder)
+            last_ns, time_ms = t_ns, (t_ns + shift_ns) // 1_000_000
+            so_far = {"trained": trained[step], "loss": losses[step], "step": step}
+            place = {"epoch": max(epoch, 0), "next_step": step + 1, "time_ms": time_ms}
+            yield kind, event | of_run | so_far | place
+        epoch = -1 if event["event"] == "trained" else epoch
+
+
+def _kinds(event: dict[str, Any], epoch: int, last_ns: int) -> list[tuple[str, int]]:
+    """Return which moments an event has, and when; ``epoch`` is open, -1: none."""
+    start_ns, end_ns = event.get("start_ns", 0), event.get("end_ns", event["t_ns"])
+    closed = [("epoch_end", last_ns)] if epoch >= 0 else []
+    match event["event"]:
+        case "launch" | "end" as kind:
+            return [(kind, end_ns)]
+        case "window":
+            ready = [] if closed else [("ready", start_ns)]
+            begun = [] if event["epoch"] == epoch else [*closed, *ready, ("epoch", start_ns)]
+            return [*begun, ("window", start_ns), ("window_end", end_ns)]
+        case "evaluate":
+            return [("evaluate", start_ns), ("evaluated", end_ns)]
+        case "trained":
+            return [*closed, ("trained", end_ns)]
+        case "no more" if closed:
+            return [("broken", last_ns)]
+    return []
+
+
+def _refused(what: str, folder: Path) -> RecordError:
+    rule = "a log is written from a record and the events beside it, which have the times"
+    return RecordError(what, where=str(folder), rule=rule, remedy="name the run directory")
+
+
+def known(record: Record) -> dict[str, Any]:
+    """Return what a log tells of the run, of its recipe, and its figures, by name."""
+    recipe, data = record.plan.recipe, record.plan.data
+    # What a step trained is known best from steps: some ranks train one batch together.
+    samples = max(record.steps.samples, default=recipe["micro_batch_size"]
+                  * recipe["grad_accum_steps"] * record.plan.world_size)  # fmt: skip
+    return {
+        **settings(record),
+        **{f"figure/{name}": entry.value for name, entry in record.figures.items()},
+        "train_samples": data.train_samples,
+        "eval_samples": data.eval_samples,
+        "global_batch_size": samples,
+        "ended": "success" if record.passed else "aborted",
+    }

@@ -1,0 +1,199 @@
+"""The results of a plan file: a table for people, a JSON document for programs."""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from pydantic_core import to_jsonable_python
+
+from trainmark.errors import EXIT_USAGE
+from trainmark.pages import cells
+from trainmark.pages.document import Block, Code, Grid, Paragraph, Table
+from trainmark.pages.listing import sentence, trust_line
+from trainmark.pages.terminal import Screen, show
+from trainmark.record.entries import exit_code as code_of
+from trainmark.record.stats import Launches, over_launches
+from trainmark.record.trust import trust_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from trainmark.record.entries import Outcome
+    from trainmark.record.record import Record
+
+_QUALITY = "quality"
+
+
+def series_table(outcomes: Sequence[Outcome], *, screen: Screen | None = None) -> str:
+    """Return a table with a row an entry, then reasons, remarks and folders.
+
+    Figures are those of runs that passed, over several launches their median, with its interval
+    for the result; ``/`` where there is none, and no column without any. What holds for several
+    entries is said once. No line is wider than the screen, but for one with a folder.
+    """
+    said = _grouped(pair for outcome in outcomes for pair in _said(outcome))
+    rows = [_row(outcome) for outcome in outcomes]
+    headers = [head for head in rows[0] if any(row[head] != cells.NOTHING for row in rows)]
+    blocks: list[Block] = [
+        Grid(Table(tuple(headers), tuple(tuple(row[head] for head in headers) for row in rows))),
+        *(Paragraph(f"{', '.join(names)}: {words}") for words, names in said.items()),
+        *(Code(_place(outcome)) for outcome in outcomes if outcome.run_dir is not None),
+    ]
+    if code_of(outcomes) == EXIT_USAGE:
+        blocks.append(Paragraph("nothing could run here: every run of the plan was skipped"))
+    return show(blocks, screen or Screen.of_stdout())
+
+
+def _said(outcome: Outcome) -> Iterator[tuple[str, str]]:
+    """Yield the remarks on an entry, each with its launch: ``name`` or ``name/r2``."""
+    if outcome.state == "to run":
+        return
+    if outcome.reason:
+        yield f"{outcome.state}: {outcome.reason}", outcome.name
+    if outcome.fallen:
+        yield f"did not pass before: {', '.join(_fallen(outcome))}", outcome.name
+    trust = trust_of(outcome.records)
+    if trust is not None:
+        yield f"trust: {trust_line(trust, 'en')}", outcome.name
+    remarks = [(words, record) for record in outcome.records for words in _remarks(record)]
+    for words in dict.fromkeys(words for words, _ in remarks):
+        having = [record for said, record in remarks if said == words]
+        if len(having) == len(outcome.records):
+            yield words, outcome.name
+        else:
+            for record in having:
+                yield words, f"{outcome.name}/r{record.plan.repeat_index}"
+
+
+def _remarks(record: Record) -> list[str]:
+    """Return why a launch that passed has no result, and what makes its figures doubtful."""
+    said = [
+        f"{kind}: {sentence(record, item, 'en')}"
+        for kind, items in (("finding", record.findings), ("note", record.notes))
+        for item in items
+    ]
+    why = _no_result(record)
+    return [*([] if why is None else [f"no final_result: {why}"]), *dict.fromkeys(said)]
+
+
+def _no_result(record: Record) -> str | None:
+    """Return the record's reason for the lack of a result; the status says it if it failed."""
+    entry = record.figures.get("final_result")
+    if not record.passed or entry is None or entry.value is not None:
+        return None
+    return sentence(record, entry.reason, "en")
+
+
+def _grouped(said: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """Return the names by remark, so that equal remarks are printed once; keeps the order."""
+    found: dict[str, list[str]] = {}
+    for words, name in said:
+        found.setdefault(words, []).append(name)
+    return found
+
+
+def _place(outcome: Outcome) -> str:
+    """Return the line with an entry's folder; in a dry run, also what would run."""
+    if outcome.state == "to run":
+        return f"{outcome.name}: to run in {outcome.run_dir}: {outcome.reason}"
+    return f"{outcome.name}: {outcome.run_dir}"
+
+
+def series_json(outcomes: Sequence[Outcome], *, name: str, exit_code: int) -> dict[str, Any]:
+    """Return all outcomes as one JSON document."""
+    return {"plan": name, "exit_code": exit_code, "runs": [_entry(x) for x in outcomes]}
+
+
+def _row(outcome: Outcome) -> dict[str, str]:
+    """Return the cells of a row by their headers."""
+    result, loss, interval = _over(outcome), _over(outcome, "final_loss"), _interval(outcome)
+    none, ends = cells.NOTHING, ""
+    if interval is not None:
+        kind = " (range)" if interval.is_range else ""
+        ends = f"{cells.number(interval.low)} – {cells.number(interval.high)}{kind}"
+    passed = sum(record.passed for record in outcome.records)
+    return {
+        "run": outcome.name,
+        "status": outcome.state,
+        "launches": f"{passed}/{outcome.planned}" if outcome.planned > 1 else none,
+        "final_result": none if result is None else f"{cells.number(result)} {_unit(outcome)}",
+        "interval": ends or none,
+        "quality": cells.quality_and_target(_over(outcome, _QUALITY), _target(outcome)),
+        "token/p/s": cells.number(_over(outcome, "token/p/s")),
+        "final_loss": none if loss is None else f"{loss:.3f}",
+        "mem": cells.memory(_over(outcome, "mem"), _over(outcome, "mem_total")),
+    }
+
+
+def _fallen(outcome: Outcome) -> list[str]:
+    """Return the folders of launches that did not pass: ``toy``, in a series ``toy/r2``."""
+    depth = 2 if outcome.planned > 1 else 1
+    return ["/".join(folder.parts[-depth:]) for folder in outcome.fallen]
+
+
+def _target(outcome: Outcome) -> float | None:
+    return outcome.records[0].quality.target if outcome.records else None
+
+
+def _entry(outcome: Outcome) -> dict[str, Any]:
+    result = _over(outcome)
+    return {
+        "name": outcome.name,
+        "status": outcome.state,
+        "reason": outcome.reason,
+        "run_dir": _text(outcome.run_dir),
+        "launches": outcome.planned,
+        "run_ids": [record.run_id for record in outcome.records],
+        "statuses": [record.status for record in outcome.records],
+        "did_not_pass_before": _fallen(outcome),
+        "final_result": result,
+        "final_result_unit": None if result is None else _unit(outcome),
+        "final_result_interval": to_jsonable_python(_interval(outcome)),
+        "quality": _over(outcome, _QUALITY),
+        "quality_target": _target(outcome),
+        "tokens_per_s_per_device": _over(outcome, "token/p/s"),
+        "final_result_reason": next(filter(None, map(_no_result, outcome.records)), None),
+        "final_loss": _over(outcome, "final_loss"),
+        "mem_bytes": _over(outcome, "mem"),
+        "findings": _once(x.as_dict() for record in outcome.records for x in record.findings),
+        "trust": to_jsonable_python(trust_of(outcome.records)),
+        "notes": _once(note.as_dict() for record in outcome.records for note in record.notes),
+    }
+
+
+def _once(items: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for item in items:
+        if item not in found:
+            found.append(item)
+    return found
+
+
+def _values(outcome: Outcome, name: str) -> list[float]:
+    """Return a figure, or the quality, of an entry's launches; none unless all of them passed."""
+    if outcome.state not in ("passed", "kept"):
+        return []
+    found = [x.quality.value if name == _QUALITY else x.figure(name) for x in outcome.records]
+    return [value for value in found if value is not None]
+
+
+def _over(outcome: Outcome, name: str = "final_result") -> float | None:
+    """Return the median over an entry's launches."""
+    values = _values(outcome, name)
+    return median(values) if values else None
+
+
+def _interval(outcome: Outcome) -> Launches | None:
+    """Return the result over several launches."""
+    values = _values(outcome, "final_result")
+    return over_launches(values) if len(values) > 1 else None
+
+
+def _unit(outcome: Outcome) -> str:
+    return outcome.records[0].figures["final_result"].unit
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)

@@ -1,0 +1,193 @@
+"""Choose a recipe and change it by words: every check of ``--recipe`` and ``KEY=VALUE``."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, fields
+from decimal import Decimal
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from trainmark.errors import UsageError, nearest
+from trainmark.spec import (
+    FIELD_ALIASES,
+    PRECISION_ALIASES,
+    SHORT_NAMES,
+    Case,
+    Recipe,
+    fields_under,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from trainmark.plan.divisions import Rules
+
+
+@cache  # making one takes 10 ms, and a plan file may have 1,000 runs
+def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def choose_recipe(case: Case, name: str | None, *, world: str, real_data: bool) -> str:
+    """Return the name of the recipe to run.
+
+    Without a name: the first generated recipe, or ``standard`` when data is given and the
+    case has it. The word ``standard`` means the standard recipe written for this world.
+
+    Raises:
+        UsageError: no such recipe.
+    """
+    published = any(key.split("-")[0] == "standard" for key in case.recipes)
+    if name is None and not (real_data and published):
+        for key, item in case.recipes.items():
+            if item.data == "generated":
+                return key
+    wanted = name or "standard"
+    if wanted in case.recipes:
+        return wanted
+    sized = f"{wanted}-{world}"
+    if sized in case.recipes:
+        return sized
+    family = sorted(key for key in case.recipes if key.startswith(f"{wanted}-"))
+    raise UsageError(
+        f"case {case.name} has no {wanted} recipe for a world of {world}"
+        if family
+        else f"case {case.name} has no recipe {wanted!r}",
+        where="--recipe",
+        remedy=f"name one of {', '.join(family)}" if family else nearest(wanted, case.recipes),
+    )
+
+
+def apply_overrides(recipe: Recipe, overrides: Mapping[str, str]) -> Recipe:
+    """Return ``recipe`` with ``overrides`` applied.
+
+    Raises:
+        UsageError: an unknown field, or a value outside its type or range.
+    """
+    known = {item.name for item in fields(recipe)}
+    fixed = fields_under(type(recipe), "fixed")
+    values: dict[str, Any] = {}
+    for key, text in overrides.items():
+        name = FIELD_ALIASES.get(key, key)
+        if name not in known:
+            raise UsageError(
+                f"unknown recipe field {key!r}",
+                where=f"{key}={text}",
+                remedy=nearest(key, known | {k for k, v in FIELD_ALIASES.items() if v in known}),
+            )
+        if name in fixed:
+            raise UsageError(
+                f"{name} cannot be changed by hand",
+                where=f"{key}={text}",
+                rule="it follows from the recipe and from --data",
+                remedy="choose another --recipe, or give --data",
+            )
+        if name in values:
+            raise UsageError(f"{name} is given twice", where=f"{key}={text}", remedy="name it once")
+        known_as = PRECISION_ALIASES if name == "precision" else {}
+        values[name] = None if text.lower() == "none" else known_as.get(text, text)
+    kind: Any = type(recipe)  # mypy takes a dataclass's hash for that of its class
+    adapter = _adapter(kind)
+    try:
+        resolved: Recipe = adapter.validate_python({**asdict(recipe), **values})
+    except ValidationError as error:
+        found = error.errors()
+        name = str(found[0]["loc"][0]) if found[0]["loc"] else "recipe"
+        # A field of several types has a message for each.
+        rules = [str(one["msg"]) for one in found if [str(x) for x in one["loc"][:1]] == [name]]
+        raise UsageError(
+            f"{values.get(name)!r} does not fit",
+            where=f"recipe field {name}",
+            rule="; or ".join(rules) or str(found[0]["msg"]),
+            remedy=f"the recipe's own value is {getattr(recipe, name, None)!r}",
+        ) from None
+    return resolved
+
+
+def standard_of(case: Case, recipe_name: str, *, world: str) -> str:
+    """Return the name of the recipe that a run of ``recipe_name`` is compared with.
+
+    It is the case's standard recipe for ``world``; without one, that for the world which
+    ``recipe_name`` was written for; else that with the nearest number of ranks. A recipe on
+    generated data that was written for no world (``tiny``) is work of its own and compares
+    with itself, and so does every recipe of a case without a standard one.
+    """
+    recipe = case.recipes[recipe_name]
+    standards = {
+        item.world or world: name
+        for name, item in case.recipes.items()
+        if name in ("standard", f"standard-{item.world}")
+    }
+    if not standards or (recipe.world is None and recipe.data == "generated"):
+        return recipe_name
+    for wanted in (world, recipe.world):
+        if wanted in standards:
+            return standards[wanted]
+    nearest_world = min(
+        standards, key=lambda item: (abs(math.log2(_ranks(item) / _ranks(world))), item)
+    )
+    return standards[nearest_world]
+
+
+def _ranks(world: str) -> int:
+    machines, ranks = world.split("x")
+    return int(machines) * int(ranks)
+
+
+def changes(
+    resolved: Recipe, *, named: Recipe, standard: Recipe, rules: Rules | None = None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what ``resolved`` changes of ``standard``: ``fix_hp`` and ``extra``, by field name.
+
+    Args:
+        named: the shipped recipe that was asked for; what it sets of the scope is no change.
+        rules: of the case, which may narrow the values of a field; None: any value.
+    """
+    fix_hp, extra = {}, {}
+    for item in fields(resolved):
+        rule, value = item.metadata.get("rule", "open"), getattr(resolved, item.name)
+        if rule in ("free", "fixed") or value == getattr(standard, item.name):
+            continue
+        if rule == "closed" and (rules is None or rules.allows(item.name, value)):
+            fix_hp[item.name] = value
+        elif rule in ("closed", "open") or value != getattr(named, item.name):
+            extra[item.name] = value
+    return fix_hp, extra
+
+
+def fix_hp_text(values: Mapping[str, Any]) -> str:
+    """Return changed fields as the pages print them, ``bs=96,lr=0.00015``; ``/`` for none."""
+    parts = [f"{SHORT_NAMES.get(name, name)}={_plain(value)}" for name, value in values.items()]
+    return ",".join(parts) or "/"
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, float) and math.isfinite(value):
+        text = format(Decimal(repr(value)), "f")  # every digit, and no exponent
+        return text.rstrip("0").rstrip(".") if "." in text else text
+    if value is None:
+        return "none"
+    return json.dumps(value) if isinstance(value, bool) else str(value)
+
+
+def parse_assignments(words: Sequence[str]) -> dict[str, str]:
+    """Split ``KEY=VALUE`` words.
+
+    Raises:
+        UsageError: a word without ``=``, or a key given twice.
+    """
+    values: dict[str, str] = {}
+    for word in words:
+        name, equals, text = word.partition("=")
+        if not equals or not name:
+            raise UsageError(
+                f"{word!r} is not KEY=VALUE", where="KEY=VALUE", remedy="write bs=96, for example"
+            )
+        if name in values:
+            raise UsageError(f"{name} is given twice", where=word, remedy="name it once")
+        values[name] = text
+    return values

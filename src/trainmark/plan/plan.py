@@ -1,0 +1,214 @@
+"""Resolve everything a run needs before anything starts.
+
+Owns ``Plan``: the one document that ranks, records and people read. Resolving a plan checks
+every argument of the command line; it starts nothing and does not import torch.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from dataclasses import fields
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from annotated_types import Gt, Le
+from pydantic import AfterValidator, Field, TypeAdapter
+
+from trainmark import cases
+from trainmark.data import json_documents
+from trainmark.data.json_documents import Frozen
+from trainmark.plan import reference
+from trainmark.plan.reference import References  # noqa: TC001 - pydantic reads it at run time
+from trainmark.plan.requests import MOST_TFLOPS
+from trainmark.spec import (
+    Case,
+    Mission,
+    NonNegativeInt,
+    PageSpec,
+    PositiveInt,
+    Recipe,
+    Target,
+    Text,
+)
+
+PLAN_FILE = "plan.json"
+RUNS_DIR = Path("runs")
+SIMULATED = "simulated-device"  # label
+_READ_FIELDS = (
+    "precision", "micro_batch_size", "grad_accum_steps", "warmup_steps", "max_epochs", "max_steps",
+    "target_value", "timeout_s",
+)  # fmt: skip
+_EVALUATION_FIELDS = ("eval_every_epochs", "eval_every_samples")
+_PLAIN_FORMAT = re.compile(r"[+,]?(\.\d)?[dfgs%]?")
+
+
+@cache
+def _common_fields() -> TypeAdapter[Any]:
+    return TypeAdapter(Recipe)
+
+
+def _with_common_fields(recipe: dict[str, Any]) -> dict[str, Any]:
+    """Refuse a recipe without the fields that records are read by, or with wrong common ones.
+
+    A field that came with a later version may be missing.
+    """
+    missing = [name for name in _READ_FIELDS if name not in recipe]
+    if missing:
+        raise ValueError(f"a recipe has the field {missing[0]}")
+    given = {item.name: recipe[item.name] for item in fields(Recipe) if item.name in recipe}
+    _common_fields().validate_python(given)
+    return recipe
+
+
+def _plain_places(text: Text) -> Text:
+    """Refuse a sentence whose places are more than names with a number's format.
+
+    Whoever edits a record must not reach attributes or gigabytes of padding through it.
+    """
+    for sentence in (text.en, text.zh):
+        for _, name, form, conversion in string.Formatter().parse(sentence):
+            plain = name is None or (name.isidentifier() and conversion is None)
+            if not plain or not _PLAIN_FORMAT.fullmatch(form or ""):
+                raise ValueError(f"not a plain place in {sentence!r}")
+    return text
+
+
+class PlannedCase(Frozen):
+    """What records and pages say of the case, so that they are the same where it is not here.
+
+    Args:
+        messages: the sentences of the case's own codes.
+        page: its own figures, tables and terms.
+        references: published figures of the same case, as they were when the run was planned.
+    """
+
+    title: Text
+    task: Text
+    model: str
+    dataset: str
+    metric: str
+    metric_note: Text
+    sample_note: Text
+    higher_is_better: bool
+    work_unit: Literal["samples", "tokens"]
+    mission: Mission | None
+    precision_labels: dict[str, str]
+    messages: dict[str, Annotated[Text, AfterValidator(_plain_places)]]
+    page: PageSpec = PageSpec()
+    references: References
+
+    @classmethod
+    def of(cls, case: Case) -> PlannedCase:
+        """Return what ``case`` says of itself, with its published figures.
+
+        Raises:
+            RecordError: the case's reference file is malformed.
+        """
+        own = {name: getattr(case, name) for name in cls.model_fields if name != "references"}
+        return cls(**own, references=reference.of_case(case.name))
+
+
+class PlannedData(Frozen):
+    """Where the data lies and what the check found in it."""
+
+    folder: str
+    origin: Literal["generated", "real"]
+    layout: str
+    content_id: str
+    train_samples: PositiveInt
+    eval_samples: NonNegativeInt = Field(description="0 where nothing is evaluated")
+    best_quality: float | None
+    quality_comparable: bool
+
+
+class PlannedDevice(Frozen):
+    """What ranks run on, as planning knows it."""
+
+    vendor: str
+    torch_type: str
+    collective_backend: str
+    product_names: list[str]
+
+
+class Plan(Frozen):
+    """One launch of one case, fully resolved."""
+
+    schema_version: Literal[1] = 1
+    suite_version: str
+    run_id: str
+    case: str
+    about: PlannedCase
+    case_key: str
+    recipe_name: str
+    recipe: Annotated[dict[str, Any], AfterValidator(_with_common_fields)]
+    compared_with: str = Field(description="recipe that fix_hp and extra are changes of")
+    fix_hp: dict[str, Any]
+    extra: dict[str, Any]
+    rules: Literal["closed", "open"]
+    labels: list[str]
+    device: PlannedDevice
+    peak_tflops: Annotated[float, Gt(0), Le(MOST_TFLOPS)] | None = Field(
+        default=None, description="dense peak of one device, as the user gave it"
+    )
+    nnodes: PositiveInt
+    nproc: PositiveInt
+    repeat_index: PositiveInt
+    repeat_count: PositiveInt
+    launcher: str = "local"
+    data: PlannedData
+    run_dir: str
+    sample_every_s: Annotated[float, Field(ge=0, le=3_600)] = Field(
+        default=0.0, description="between two samples of devices and host; 0: none are taken"
+    )
+
+    @property
+    def world_size(self) -> int:
+        """Ranks over all machines."""
+        return self.nnodes * self.nproc
+
+    @property
+    def node_processes(self) -> int:
+        """Node processes that start the ranks; 0 where the launcher does."""
+        return 0 if self.launcher == "local" else self.nnodes
+
+    def load_case(self) -> Case:
+        """Return the case this plan runs."""
+        return cases.load(self.case)
+
+    @property
+    def target(self) -> Target | None:
+        """Return the quality target; none for a throughput recipe."""
+        value = self.recipe["target_value"]
+        if value is None:
+            return None
+        required = self.recipe.get("target_required", True)
+        return Target(self.about.metric, value, self.about.higher_is_better, required)
+
+    @property
+    def evaluates(self) -> bool:
+        """Tell whether a run is evaluated at all."""
+        return any(self.recipe.get(name) is not None for name in _EVALUATION_FIELDS)
+
+    def load_recipe(self) -> Recipe:
+        """Return the resolved recipe as the case's own type."""
+        return self.load_case().recipe_type(**self.recipe)
+
+    def save(self, run_dir: Path) -> Path:
+        """Write ``plan.json`` into ``run_dir`` and return its path."""
+        path = run_dir / PLAN_FILE
+        path.write_text(self.model_dump_json(indent=2) + "\n", encoding="utf-8")
+        return path
+
+    @classmethod
+    def read(cls, run_dir: Path) -> Plan:
+        """Read the plan of a run directory.
+
+        Raises:
+            OSError: none there.
+            ValueError: not a regular file, or not a plan of this schema.
+        """
+        content = json_documents.read_bytes(run_dir / PLAN_FILE)
+        json_documents.parse(content)
+        return cls.model_validate_json(content, strict=True)

@@ -1,0 +1,292 @@
+"""The only training loop.
+
+Decides when time is read, when the device is synchronised, and what is counted. Inside a
+window nothing is written, read back or logged: the loop records marks, the job takes steps.
+Clock, device and barrier are arguments, so that tests run on fakes with exact numbers.
+Knows nothing of cases, processes or files.
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import closing
+from dataclasses import dataclass, field, fields
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Protocol
+
+from trainmark.errors import DivergedError, RunError
+from trainmark.protocols import Counts, StepStages
+from trainmark.rank.counting import (
+    MeteredBatches,
+    StepBatches,
+    refuse_contradictions,
+    refuse_epoch,
+)
+from trainmark.rank.events import finite_or_none
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Mapping
+
+    from trainmark.protocols import Batch, Device, Job
+    from trainmark.rank.parameters import ParameterCheck
+    from trainmark.spec import Recipe, Target
+
+
+class Emit(Protocol):
+    """Write one event; see ``EventWriter.emit``."""
+
+    def __call__(self, event: str, **fields: Any) -> None:
+        """Write ``event`` with ``fields``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """How long to train and where windows start and end, in optimizer steps and epochs."""
+
+    max_epochs: int
+    warmup_steps: int
+    window_steps: int
+    max_steps: int | None = None
+    eval_every_epochs: int | None = None
+    eval_every_samples: int | None = None
+    eval_from_sample: int | None = None
+    target: Target | None = None
+
+    @classmethod
+    def of(cls, recipe: Recipe, target: Target | None) -> Schedule:
+        """Take the schedule out of a recipe."""
+        of_recipe = [item.name for item in fields(cls) if item.name != "target"]
+        return cls(**{name: getattr(recipe, name) for name in of_recipe}, target=target)
+
+    def next_window(self, step: int) -> tuple[str, int]:
+        """Return the phase of the window that starts after ``step`` steps, and its length."""
+        if step == 0:
+            phase, end = "compile", 1
+        elif step < self.warmup_steps:
+            phase, end = "warmup", min(step + self.window_steps, self.warmup_steps)
+        else:
+            phase, end = "train", step + self.window_steps
+        if self.max_steps is not None:
+            end = min(end, self.max_steps)
+        return phase, end - step
+
+    def next_evaluation(self, samples: int) -> float:
+        """Return at how many samples of all ranks the next evaluation after ``samples`` is due."""
+        every = self.eval_every_samples
+        if every is None:
+            return math.inf
+        first = self.eval_from_sample or every
+        return first if samples < first else samples + every - (samples - first) % every
+
+
+@dataclass(slots=True)
+class Outcome:
+    """The result of the loop."""
+
+    steps: int = 0
+    epochs: int = 0
+    whole_epochs: int = 0
+    samples: int = 0
+    evaluations: int = 0
+    quality: float | None = None
+    target_reached: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class MeasuredLoop:
+    """Run a job to its target and emit what happened."""
+
+    job: Job
+    batches: Callable[[int], Generator[Batch, None, None]]  # of an epoch, on the device
+    schedule: Schedule
+    device: Device
+    clock: Callable[[], int]
+    barrier: Callable[[], None]
+    emit: Emit
+    stages: StepStages = field(default_factory=StepStages)
+    enter: Callable[[str], None] = lambda _: None
+    parameters: ParameterCheck | None = None
+    compiled: Callable[[], int | None] = lambda: None
+    outcome: Outcome = field(default_factory=Outcome)
+    _samples_of_all: int = field(default=0, init=False)
+    _evaluate_at: float = field(default=math.inf, init=False)
+    _evaluated_step: int | None = field(default=None, init=False)
+
+    def run(self) -> Outcome:
+        """Train until the target, the epochs or the steps are reached.
+
+        Raises:
+            DivergedError: a loss was not a finite number; the window is emitted first.
+            RunError: an epoch had no batch; see also ``counting`` and ``parameters``.
+        """
+        self.enter("train")
+        self.device.synchronize()
+        self.barrier()
+        start_ns = self.clock()
+        self._evaluate_at = self.schedule.next_evaluation(0)
+        for epoch in range(self.schedule.max_epochs):
+            self._train_epoch(epoch)
+            self.outcome.epochs = epoch + 1
+            last = self._out_of_steps() or epoch + 1 == self.schedule.max_epochs
+            if self._due_after(epoch, last=last):
+                self._evaluate(epoch)
+            if last or self.outcome.target_reached:
+                break
+        self.device.synchronize()
+        self.barrier()
+        self.emit(
+            "trained",
+            start_ns=start_ns,
+            end_ns=self.clock(),
+            steps=self.outcome.steps,
+            epochs=self.outcome.epochs,
+            samples=self.outcome.samples,
+            evaluations=self.outcome.evaluations,
+            target_reached=self.outcome.target_reached,
+            whole_epochs=self.outcome.whole_epochs,
+            **self._checked(),
+        )
+        return self.outcome
+
+    def _out_of_steps(self) -> bool:
+        limit = self.schedule.max_steps
+        return limit is not None and self.outcome.steps >= limit
+
+    def _due_after(self, epoch: int, *, last: bool) -> bool:
+        """Tell whether to evaluate at the end of ``epoch``: not if its last step just was."""
+        if self._evaluated_step == self.outcome.steps:
+            return False
+        every = self.schedule.eval_every_epochs
+        by_epochs = every is not None and (last or (epoch + 1) % every == 0)
+        return by_epochs or (last and self._evaluate_at < math.inf)
+
+    def _train_epoch(self, epoch: int) -> None:
+        steps_before = self.outcome.steps
+        more = True
+        with closing(self.batches(epoch)) as source:  # an epoch may end before its last batch
+            batches = MeteredBatches(source, self.device)
+            while more and not self._out_of_steps() and not self.outcome.target_reached:
+                phase, length = self.schedule.next_window(self.outcome.steps)
+                more = self._window(batches, epoch=epoch, phase=phase, length=length)
+                if self._samples_of_all >= self._evaluate_at:
+                    self._evaluate(epoch)
+                    self._evaluate_at = self.schedule.next_evaluation(self._samples_of_all)
+        steps = self.outcome.steps - steps_before
+        if steps == 0:
+            raise RunError("epoch_without_batch", epoch=epoch + 1)
+        if not more:
+            refuse_epoch(epoch=epoch, steps=steps, planned=self.job.steps_per_epoch)
+            self.outcome.whole_epochs += 1
+
+    def _window(self, batches: MeteredBatches, *, epoch: int, phase: str, length: int) -> bool:
+        """Take up to ``length`` steps between two synchronisations; False at the epoch's end."""
+        device = self.device
+        losses: list[Any] = []
+        taken: list[StepBatches] = []
+        more = True
+        graphs = self.compiled() or 0
+        start_ns = self.clock()
+        marks = [device.mark()]
+        while len(losses) < length:
+            loss = self.job.step(batches)
+            if loss is None:
+                more = False
+                break
+            marks.append(device.mark())
+            losses.append(loss)
+            taken.append(batches.take())
+            self._samples_of_all += taken[-1].samples_of_all
+            if self._samples_of_all >= self._evaluate_at:
+                break
+        device.synchronize()
+        end_ns = self.clock()
+        if losses:
+            values = device.read(losses)
+            total = sum((item.counts for item in taken), Counts())
+            parts_ns = self.stages.take_ns(device)
+            new_graphs = (self.compiled() or 0) - graphs
+            self.emit(
+                "window",
+                phase=phase,
+                epoch=epoch,
+                first_step=self.outcome.steps,
+                start_ns=start_ns,
+                end_ns=end_ns,
+                step_ns=[device.elapsed_ns(a, b) for a, b in pairwise(marks)],
+                wait_ns=[sum(device.elapsed_ns(a, b) for a, b in x.fetches) for x in taken],
+                loss=[finite_or_none(value) for value in values],
+                samples=[item.counts.samples for item in taken],
+                step_samples=[item.step_samples[-1] if item.step_samples else 0 for item in taken],
+                sequences=total.sequences,
+                tokens=total.tokens,
+                tokens_padded=total.tokens_padded,
+                micro_batches=sum(len(item.fetches) for item in taken),
+                model_flops=self.job.model_flops(total),
+                used_bytes=device.memory().used_bytes,
+                **({"parts_ns": parts_ns} if parts_ns else {}),
+                **({"graphs_compiled": new_graphs} if new_graphs else {}),
+                **self._checked(),
+            )
+            self._refuse_non_finite(values)
+            refuse_contradictions(taken, first_step=self.outcome.steps)
+            self.job.check()
+            self._check_parameters(len(losses))
+            self.outcome.steps += len(losses)
+            self.outcome.samples += total.samples
+        return more
+
+    def _check_parameters(self, steps: int) -> None:
+        """Check that the window that just ended changed the trained parameters."""
+        if self.parameters is None:
+            return
+        first = self.outcome.steps
+        before, after = (self.schedule.next_window(x)[0] for x in (first, first + steps))
+        measured_next = before != "train" and after == "train"
+        self.parameters.after_window(first_step=first, steps=steps, exact=measured_next)
+
+    def _checked(self) -> dict[str, int]:
+        """Return the time of parameter checks since the last event, as a field of this one."""
+        spent_ns = 0 if self.parameters is None else self.parameters.take_ns()
+        return {"check_ns": spent_ns} if spent_ns else {}
+
+    def _refuse_non_finite(self, values: list[float]) -> None:
+        for offset, value in enumerate(values):
+            if not math.isfinite(value):
+                step = self.outcome.steps + offset + 1
+                raise DivergedError("loss_not_finite", value=str(value), step=step)
+
+    def _evaluate(self, epoch: int) -> None:
+        self.enter("evaluate")
+        start_ns = self.clock()
+        result = self.job.evaluate()
+        self.device.synchronize()
+        self.stages.take_ns(self.device)  # does not belong to a step: discarded
+        more: dict[str, Any] = {}
+        if result.reason is not None:
+            more["reason"] = result.reason.as_dict()
+        if result.breakdown:
+            more["parts"] = {kind: _finite(part) for kind, part in result.breakdown.items()}
+        target = self.schedule.target
+        self.outcome.quality = result.value
+        self.outcome.evaluations += 1
+        self._evaluated_step = self.outcome.steps
+        self.outcome.target_reached = target is not None and target.reached(result.value)
+        self.emit(
+            "evaluate",
+            epoch=epoch,
+            step=self.outcome.steps,
+            start_ns=start_ns,
+            end_ns=self.clock(),
+            value=finite_or_none(result.value),
+            samples=result.samples,
+            detail=_finite(result.detail),
+            target_reached=self.outcome.target_reached,
+            **more,
+        )
+        if self.parameters is not None:
+            self.parameters.after_evaluation(step=self.outcome.steps)
+        self.enter("train")
+
+
+def _finite(figures: Mapping[str, float]) -> dict[str, float | None]:
+    return {name: finite_or_none(value) for name, value in figures.items()}

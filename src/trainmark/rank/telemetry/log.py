@@ -1,0 +1,85 @@
+"""The file that the sampler writes, and which faults its sources have now."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, get_args
+
+from trainmark.protocols import MonitorFault
+from trainmark.protocols.monitor import FaultKind
+from trainmark.rank.events import TELEMETRY_FILE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trainmark.rank.events import EventWriter
+
+_LONGEST_SAID = 500
+
+
+@dataclass
+class SampleLog:
+    """The file of samples, written by several threads; knows each source's current fault.
+
+    A line that cannot be written, on a full disk for instance, is a fault of ``host``; a ``start``
+    is written later.
+    """
+
+    writer: EventWriter
+    faults: Counter[str] = field(default_factory=Counter, init=False)  # failed readings, by source
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _now: dict[str, str] = field(default_factory=dict, init=False)  # kind of each source's fault
+    _owed: dict[str, dict[str, Any]] = field(default_factory=dict, init=False)  # fields by event
+    _ended: bool = field(default=False, init=False)
+
+    def say(self, event: str, **fields: Any) -> None:
+        """Write one event; nothing follows ``end``."""
+        with self._lock:
+            if self._ended:
+                return
+            self._ended = event == "end"
+            try:
+                for name in list(self._owed):
+                    self.writer.emit(name, **self._owed[name])
+                    del self._owed[name]
+                self.writer.emit(event, **fields)
+            except OSError as error:
+                if event == "start":
+                    self._owed[event] = fields
+                fault = MonitorFault("failed", f"{TELEMETRY_FILE}: {error.strerror}")
+                self._owed.setdefault("fault", {"source": "host", **_told(fault)})
+                self.faults["host"] += 1
+
+    def fault(self, source: str, fault: MonitorFault) -> None:
+        """Count a reading that failed; write it when the fault begins or becomes another one."""
+        told = _told(fault)
+        with self._lock:
+            self.faults[source] += 1
+            known, self._now[source] = self._now.get(source), told["kind"]
+        if known != told["kind"]:
+            self.say("fault", source=source, **told)
+
+    @contextmanager
+    def reading(self, source: str) -> Iterator[None]:
+        """Make a fault of whatever is raised: what is read is a foreign vendor's."""
+        try:
+            yield
+        except MonitorFault as fault:
+            self.fault(source, fault)
+        except BaseException as error:  # noqa: BLE001 - see above
+            self.fault(source, MonitorFault("failed", f"{type(error).__name__}: {error}"))
+        else:
+            self._now.pop(source, None)
+
+
+def line_of(said: object, longest: int = _LONGEST_SAID) -> str:
+    """Return a foreign text as one that a line of the file can hold."""
+    return str(said).encode("utf-8", "replace").decode()[:longest]
+
+
+def _told(fault: MonitorFault) -> dict[str, str]:
+    kind = fault.kind if fault.kind in get_args(FaultKind) else "failed"
+    return {"kind": kind, "said": line_of(fault.said)}

@@ -1,0 +1,271 @@
+"""One rank: build the job a plan names and run the measured loop.
+
+Started by the launcher as ``python -m trainmark.rank.worker RUN_DIR``. Owns the spans
+around the loop and the report of a failing rank. Knows no case and no vendor.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import signal
+import sys
+import time
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainmark.devices import numa
+from trainmark.rank.events import EventWriter, rank_file
+from trainmark.rank.failure import error_report
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from trainmark.protocols import Device, Job, JobContext
+    from trainmark.rank.parameters import ParameterCheck
+
+STACKS_SIGNAL = signal.SIGUSR1
+clock = time.perf_counter_ns
+# An adapter's first matrix has a zero gradient until its second one is no longer 0. That takes a
+# step with a learning rate above 0, the second or third.
+_GRADIENT_LOOKS = 5
+_LONGEST_COLLECTIVE_S = 30 * 86_400.0
+NODE_VARIABLE = "TRAINMARK_NODE"  # what the node process tells its ranks of the node
+DATA_VARIABLE = "TRAINMARK_DATA"  # the folder of the data where a node has another one
+ARTIFACTS_DIR = "artifacts"  # files that a job saves in the run's folder
+
+
+def stacks_file(rank: int) -> str:
+    """Return the name of the file a rank's stacks are written to."""
+    return f"stacks.rank{rank}.txt"
+
+
+def log_file(rank: int) -> str:
+    """Return the name of the file that takes a rank's own output."""
+    return f"log.rank{rank}.txt"
+
+
+class Rank:
+    """A rank's event file, its spans, and its current place for error reports."""
+
+    def __init__(self, run_dir: Path, rank: int) -> None:
+        self.events = EventWriter(run_dir / rank_file(rank), clock)
+        self.place = "start"
+        self.placement: dict[str, Any] | None = None
+        self.device: Device | None = None
+
+    def enter(self, place: str) -> None:
+        """Note where the rank is, for the report of an error."""
+        self.place = place
+
+    @contextmanager
+    def span(self, name: str) -> Iterator[None]:
+        """Emit a span around a piece of work."""
+        self.place = name
+        start_ns = clock()
+        try:
+            yield
+        except BaseException:
+            with suppress(OSError):  # report the failure itself, not a full disk
+                self.events.emit("span", name=name, start_ns=start_ns, end_ns=clock())
+            raise
+        self.events.emit("span", name=name, start_ns=start_ns, end_ns=clock())
+
+
+def _alone() -> None:
+    """Wait for no other rank."""
+
+
+def _connect(backend: str, run_timeout_s: float) -> Callable[[], None]:
+    """Join the other ranks; return what waits for all of them."""
+    from datetime import timedelta
+
+    import torch
+
+    # The launcher's deadline ends a hang, so collectives need a longer timeout. Above
+    # about 292 years a timeout overflows in nanoseconds and collectives hang at once.
+    seconds = min(2 * run_timeout_s, _LONGEST_COLLECTIVE_S)
+    torch.distributed.init_process_group(backend, timeout=timedelta(seconds=seconds))
+    barrier: Callable[[], None] = torch.distributed.barrier
+    return barrier
+
+
+def run_rank(rank: Rank, run_dir: Path, number: int, local_rank: int) -> None:
+    """Build the job of the plan in ``run_dir`` and run it as rank ``number``."""
+    with rank.span("init"):
+        import torch
+
+        from trainmark import cases, devices
+        from trainmark.plan.plan import Plan
+        from trainmark.protocols import JobContext, OwnEpoch, SavesArtifacts
+        from trainmark.rank.agreement import refuse_other_packages
+        from trainmark.rank.fit import memory_that_fits
+        from trainmark.rank.loop import MeasuredLoop, Schedule
+        from trainmark.rank.parameters import ParameterCheck
+        from trainmark.train.compilation import counting
+        from trainmark.train.parameters import GradientWatch, TensorDigest
+        from trainmark.train.read_ahead import batches_of
+
+        plan = Plan.read(run_dir)
+        case, recipe = plan.load_case(), plan.load_recipe()
+        vendor = devices.choose(plan.device.vendor)
+        rank.device = device = vendor.open(local_rank, plan.nproc)
+        distributed = plan.world_size > 1
+        barrier = _connect(vendor.collective_backend, recipe.timeout_s) if distributed else _alone
+        flags = device.set_precision(recipe.precision)
+        torch.manual_seed(recipe.seed)
+        job_module = cases.part(case.name, "job")
+    with rank.span("preflight"):
+        barrier()
+        rank.events.emit("synced", unix_ns=time.time_ns())  # aligns the clocks of nodes
+        refuse_other_packages(os.environ.get(NODE_VARIABLE), plan.nnodes)
+        matmul = device.matmul_rate(recipe.precision)
+        context = JobContext(
+            recipe=recipe,
+            data_dir=Path(os.environ.get(DATA_VARIABLE) or plan.data.folder),
+            rank=number,
+            world_size=plan.world_size,
+            device=device,
+            memory=memory_that_fits(plan, recipe, vendor, device),
+        )
+    with rank.span("data_build"):
+        data = job_module.load_data(context)
+    with rank.span("model_build"):
+        job = job_module.build(context, data)
+    rank.events.emit(
+        "facts",
+        device=device.describe(),
+        memory_scope=device.memory().scope,
+        shares_cores=device.torch_type == "cpu",
+        placement=rank.placement and {**rank.placement, "threads": torch.get_num_threads()},
+        precision_flags=flags,
+        matmul_flops_per_second=matmul.flops_per_second,
+        matmul_swing=matmul.swing,
+        steps_per_epoch=job.steps_per_epoch,
+        samples_per_epoch=job.samples_per_epoch if isinstance(job, OwnEpoch) else None,
+        collective=vendor.collective_library() if distributed else None,
+    )
+    with rank.span("check"):
+        trained = job.trained_parameters()
+        watch = GradientWatch(trained, looks=_GRADIENT_LOOKS)
+        parameters = ParameterCheck(
+            digest=TensorDigest(trained, seed=recipe.seed),
+            gradients=watch,
+            updates=job.updates,
+            clock=clock,
+        )
+        parameters.start()
+    artifacts: list[str] = []
+    MeasuredLoop(
+        job=job,
+        batches=partial(batches_of, job, device, depth=recipe.read_ahead_batches),
+        schedule=Schedule.of(recipe, case.target(recipe)),
+        device=device,
+        clock=clock,
+        barrier=barrier,
+        emit=rank.events.emit,
+        stages=context.stages,
+        enter=rank.enter,
+        parameters=parameters,
+        compiled=counting(recipe),
+    ).run()
+    watch.close()
+    if isinstance(job, SavesArtifacts):
+        with rank.span("checkpoint"):
+            job.save(run_dir / ARTIFACTS_DIR)
+            barrier()
+            artifacts = _files_below(run_dir, ARTIFACTS_DIR)
+    _report(rank, job, parameters, context, artifacts)
+    with rank.span("finish"):
+        if distributed:
+            torch.distributed.destroy_process_group()
+
+
+def _report(
+    rank: Rank, job: Job, parameters: ParameterCheck, context: JobContext, artifacts: list[str]
+) -> None:
+    """Emit the facts of the job, of its parameters and of the compiler after training."""
+    from trainmark.train.compilation import facts as compiler_facts
+
+    device = context.device
+    with rank.span("finish"):
+        facts = dict(job.facts()) | ({"artifacts": artifacts} if artifacts else {})
+    with rank.span("check"):  # last, so that a change by any later call is detected
+        rank.events.emit("parameters", updates=job.updates(), **parameters.end())
+    with rank.span("finish"):
+        memory = device.memory()
+        rank.events.emit(
+            "result",
+            job=facts,
+            compiler=compiler_facts(device, context.recipe),
+            allocator_peak_bytes=memory.allocator_peak_bytes,
+            used_bytes=memory.used_bytes,
+            total_bytes=memory.total_bytes,
+            memory_scope=memory.scope,
+        )
+
+
+def _files_below(run_dir: Path, folder: str) -> list[str]:
+    """Return the files in ``folder``, as paths relative to the run's folder."""
+    files = (path for path in (run_dir / folder).rglob("*") if path.is_file())
+    return sorted(path.relative_to(run_dir).as_posix() for path in files)
+
+
+def _leave_error(rank: Rank, report: dict[str, Any], launcher: int) -> None:
+    """Write the report to the launcher's pipe, then to the events and the log.
+
+    The pipe comes first because it works even if the disk is full.
+    """
+    with suppress(OSError):  # the pipe has no reader
+        os.set_blocking(launcher, False)
+        # Not as ASCII: the report must fit the 64 KiB of a pipe that nobody reads yet.
+        os.write(launcher, json.dumps(report, ensure_ascii=False).encode())
+    with suppress(OSError):  # the disk is full, but the launcher has the report
+        rank.events.emit("error", **report)
+        sys.stderr.write(report["traceback"])
+
+
+def die_with_parent() -> None:
+    """Ask the kernel to end this process with its parent."""
+    if sys.platform != "linux":
+        return
+    import ctypes
+
+    pr_set_pdeathsig = 1  # linux/prctl.h
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+
+
+def main(run_dir: Path) -> int:
+    """Run the rank that the environment names; return its exit code."""
+    number, local_rank = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
+    die_with_parent()
+    launcher = os.dup(1)
+    log = os.open(run_dir / log_file(number), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    with (run_dir / stacks_file(number)).open("w") as stacks:
+        faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True)
+        rank = Rank(run_dir, number)
+        rank.placement = numa.take(os.environ.get(numa.PLACEMENT_VARIABLE), local_rank)
+        rank.events.emit("start", rank=number, pid=os.getpid(), unix_ns=time.time_ns())
+        try:
+            run_rank(rank, run_dir, number, local_rank)
+            rank.events.emit("end")
+        except Exception as error:  # noqa: BLE001 - report any failure of the rank
+            _leave_error(rank, error_report(error, rank.place, rank.device), launcher)
+            return 1
+        finally:
+            faulthandler.unregister(STACKS_SIGNAL)
+    return 0
+
+
+if __name__ == "__main__":
+    # Skip the interpreter's slow teardown of torch: everything is on disk by now.
+    code = main(Path(sys.argv[1]))
+    with suppress(OSError):  # the disk may be full
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)

@@ -1,0 +1,263 @@
+"""Build the record of a run directory from its plan and events alone.
+
+Never reads log text and never queries a process: the record contains only what is in the plan
+and the events.
+"""
+
+from __future__ import annotations
+
+from math import isnan
+from typing import TYPE_CHECKING, Any, cast
+
+from trainmark import __version__, cases
+from trainmark.errors import RecordError
+from trainmark.plan.plan import PLAN_FILE, Plan
+from trainmark.record import cause, checks, findings
+from trainmark.record import figures as figures_of
+from trainmark.record.compilation import compilation
+from trainmark.record.evidence import evidence, redactor_of
+from trainmark.record.record import (
+    Environment,
+    FigureEntry,
+    Quality,
+    QualityPoint,
+    RankEntry,
+    Record,
+    RunCounts,
+    Spans,
+    Steps,
+    Suite,
+)
+from trainmark.record.skew import nodes
+from trainmark.record.stats import STEADY_DRIFT, drift
+from trainmark.record.telemetry import summary as telemetry_of
+from trainmark.record.timeline import RunTimeline, read_run
+from trainmark.record.trust import of_launch
+from trainmark.spec import Message, OwnFigures, message
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from trainmark.record.shapes import Machine
+    from trainmark.spec import Figure, PageSpec
+
+
+def _steps(timeline: RunTimeline) -> Steps:
+    series = timeline.series
+    warmup = timeline.warmup_steps
+    moved = drift(series.step_ns[warmup:])
+    return Steps(
+        warmup=warmup,
+        time_ns=series.step_ns.tolist(),
+        loss=[None if isnan(value) else value for value in series.loss.tolist()],
+        samples=series.samples.tolist(),
+        drift=moved,
+        steady=None if moved is None else abs(moved) <= STEADY_DRIFT,
+    )
+
+
+def _spans(timeline: RunTimeline) -> Spans:
+    ended = [rank for rank in timeline.ranks if rank.last_ns is not None]
+    if not ended:
+        return Spans(rank=None, wall_ns=None, by_name_ns={}, train_parts_ns={}, reconciled=None)
+    last = max(ended, key=lambda rank: rank.last_ns or 0)
+    spans = last.all_spans_ns(timeline.launch_ns)
+    wall = last.wall_ns(timeline.launch_ns)
+    return Spans(
+        rank=last.rank,
+        wall_ns=wall,
+        by_name_ns=spans,
+        train_parts_ns=last.train_parts_ns(),
+        reconciled=1 - spans["other"] / wall if wall else None,
+    )
+
+
+def _ranks(timeline: RunTimeline) -> list[RankEntry]:
+    return [
+        RankEntry(
+            rank=rank.rank,
+            pid=rank.pid,
+            finished=rank.end_ns is not None,
+            steps=rank.steps,
+            samples=rank.counts.samples,
+            wall_ns=rank.wall_ns(timeline.launch_ns),
+            spans_ns=rank.all_spans_ns(timeline.launch_ns),
+            step_ns=None if rank.median_step_ns is None else int(rank.median_step_ns),
+            wait_ns=phase.wait_ns // phase.steps if phase.steps else None,
+            matmul_flops_per_second=rank.facts.get("matmul_flops_per_second"),
+            used_bytes=rank.used_bytes,
+            malformed_lines=rank.malformed_lines,
+            torn_last_line=rank.torn,
+        )
+        for rank in timeline.ranks
+        for phase in (rank.phases["train"],)
+    ]
+
+
+def _quality(plan: Plan, timeline: RunTimeline) -> Quality:
+    rank, target = timeline.ranks[0], plan.target
+    named = QualityPoint.model_fields
+    history = [
+        QualityPoint(**{name: event[name] for name in named if name in event})
+        for event in rank.evaluations
+    ]
+    last = history[-1] if history else None
+    reason = None
+    if last is None:
+        reason = message("ended_before_evaluation" if plan.evaluates else "never_evaluates")
+    elif last.value is None:
+        told = rank.evaluations[-1].get("reason")
+        reason = Message(**told) if told else message("evaluation_not_finite")
+    return Quality(
+        metric=plan.about.metric,
+        value=None if last is None else last.value,
+        target=None if target is None else target.value,
+        reached=None if target is None else rank.target_reached,
+        best_possible=plan.data.best_quality,
+        eval_samples=None if last is None else last.samples,
+        history=history,
+        reason=reason,
+    )
+
+
+def _counts(timeline: RunTimeline) -> RunCounts:
+    return RunCounts(
+        **timeline.counts.as_dict(),
+        steps=max(rank.steps for rank in timeline.ranks),
+        micro_batches=sum(rank.micro_batches for rank in timeline.ranks),
+        epochs=max(rank.epochs for rank in timeline.ranks),
+        skipped_steps=timeline.ranks[0].result.get("job", {}).get("skipped_steps"),
+    )
+
+
+def _environment(machine: Machine, timeline: RunTimeline) -> Environment:
+    """Merge the facts of launcher and ranks; keys that a record does not have are dropped."""
+    rank0 = timeline.ranks[0]
+    told: dict[str, Any] = {
+        **machine,
+        "others_cpu_share": timeline.others_cpu_share,
+        **({"nodes": nodes(timeline)} if timeline.nodes else {}),
+        "devices": [rank.facts.get("device") for rank in timeline.ranks if rank.facts],
+        "placement": [rank.facts.get("placement") for rank in timeline.ranks if rank.facts],
+        "precision_flags": rank0.facts.get("precision_flags"),
+        "collective": rank0.facts.get("collective"),
+        "job": rank0.result.get("job"),
+    }
+    return cast("Environment", {k: told[k] for k in told if k in Environment.__annotations__})
+
+
+def _own(plan: Plan, timeline: RunTimeline, known: dict[str, Figure]) -> OwnFigures:
+    """Return the case's own figures; none if the case is not installed.
+
+    A figure that the case computes but does not declare has no unit: it is left out with a note.
+    """
+    if plan.case not in cases.names() or not cases.has_part(plan.case, "figures"):
+        return OwnFigures({})
+    compute_own = cases.part(plan.case, "figures").compute
+    found: OwnFigures = compute_own([rank.work for rank in timeline.ranks], known)
+    declared = figures_of.specs(cases.load(plan.case).page)
+    unknown = sorted(found.figures.keys() - declared.keys())
+    if not unknown:
+        return found
+    return OwnFigures(
+        {name: item for name, item in found.figures.items() if name in declared},
+        [*found.notes, message("undeclared_figures", names=", ".join(unknown))],
+    )
+
+
+def _entries(
+    figures: dict[str, Figure], page: PageSpec, *, work_unit: str
+) -> dict[str, FigureEntry]:
+    """Return the figures as a record holds them, each in its declared unit."""
+    specs = figures_of.specs(page)
+    return {
+        name: FigureEntry(
+            value=item.value,
+            unit=specs[name].unit.replace("{work}", work_unit),
+            reason=item.reason,
+            note=item.note,
+        )
+        for name, item in figures.items()
+    }
+
+
+def build(run_dir: Path) -> Record:
+    """Compute the record of ``run_dir`` from its plan and events, redacted.
+
+    Raises:
+        RecordError: no plan or no launcher events there.
+    """
+    built = compute(run_dir)
+    # The evidence files are normally redacted already, but not if the disk was full.
+    return Record(**redactor_of(built.plan, run_dir).document(built.model_dump()))
+
+
+def compute(run_dir: Path) -> Record:
+    """Compute the record of ``run_dir`` from its plan and events, without redaction.
+
+    Raises:
+        RecordError: no plan or no launcher events there.
+    """
+    try:
+        plan = Plan.read(run_dir)
+        timeline = read_run(run_dir, plan.world_size, plan.node_processes)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RecordError(
+            "not a run directory", where=str(run_dir), rule=f"it needs {PLAN_FILE} and events"
+        ) from error
+    telemetry = telemetry_of.read(run_dir, timeline) if plan.sample_every_s else None
+    computed = figures_of.compute(
+        timeline,
+        precision=plan.recipe["precision"],
+        recipe_warmup_steps=plan.recipe["warmup_steps"],
+        work_unit=plan.about.work_unit,
+        given_tflops=plan.peak_tflops,
+        telemetry=telemetry,
+        on_processor=plan.device.vendor == "cpu",
+    )
+    own = _own(plan, timeline, computed)
+    # The installed case declares the units of its figures; a plan of an earlier version does not.
+    page = cases.load(plan.case).page if own.figures else plan.about.page
+    figures = _entries(computed | dict(own.figures), page, work_unit=plan.about.work_unit)
+    ending = cause.find(timeline, plan.target)
+    if ending.status in ("passed", "target_missed"):
+        ending = checks.broken(plan, timeline, figures) or ending
+    steps, quality = _steps(timeline), _quality(plan, timeline)
+    launch = timeline.launcher["launch"]
+    cut_off = not timeline.finished and any(rank.steps for rank in timeline.ranks)
+    labels = [*plan.labels, *(["partial"] if cut_off else [])]
+    seen = findings.Seen(plan, timeline, figures, telemetry)
+    doubts, notes = findings.find(seen), [*own.notes, *findings.notes(seen, steps, quality)]
+    swings = [rank.facts.get("matmul_swing") for rank in timeline.ranks]
+    return Record(
+        suite=Suite(version=__version__),
+        run_id=plan.run_id,
+        case_key=plan.case_key,
+        started=launch["started"],
+        status=ending.status,
+        cause=ending.cause,
+        trust=of_launch(
+            passed=ending.status == "passed",
+            labels=labels,
+            notes=[*doubts, *notes],
+            figures=figures,
+            swing=max((swing for swing in swings if swing is not None), default=None),
+        ),
+        plan=plan,
+        argv=launch["argv"],
+        environment=_environment(launch["environment"], timeline),
+        counts=_counts(timeline),
+        spans=_spans(timeline),
+        ranks=_ranks(timeline),
+        steps=steps,
+        compilation=compilation(plan, timeline),
+        telemetry=telemetry,
+        figures=figures,
+        quality=quality,
+        fix_hp=plan.fix_hp,
+        extra=plan.extra,
+        labels=labels,
+        findings=doubts,
+        notes=notes,
+        evidence=evidence(run_dir),
+    )

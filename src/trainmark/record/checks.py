@@ -1,0 +1,126 @@
+"""Compare what ranks counted and trained with the data, the recipe and each other.
+
+Owns the rules that need more than one rank or the plan; the loop has checked each rank
+alone. A run that breaks one of them fails, because its figures would be wrong.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from trainmark.rank.parameters import NAMED
+from trainmark.record.cause import Ending
+from trainmark.record.record import Cause
+from trainmark.spec import Message, message
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trainmark.plan.plan import Plan
+    from trainmark.record.record import FigureEntry
+    from trainmark.record.timeline import RunTimeline
+
+# An adapter's first matrix has a zero gradient until its second one is not 0: one step later.
+_UPDATES_TO_REACH_ALL = 2
+
+
+def broken(plan: Plan, timeline: RunTimeline, figures: dict[str, FigureEntry]) -> Ending | None:
+    """Return the first rule that a finished run breaks."""
+    rules = (
+        ("impossible_figure", _steps(plan, timeline)),
+        ("impossible_figure", _whole(plan, timeline)),
+        ("not_trained", _training(timeline)),
+        ("impossible_figure", _utilisation(figures) if plan.peak_tflops is None else ()),
+        ("peak_exceeded", _given_peak(plan, figures)),
+    )
+    for kind, faults in rules:
+        for fault in faults:
+            return Ending("failed", Cause(kind=kind, message=fault))
+    return None
+
+
+def samples_per_epoch(plan: Plan, timeline: RunTimeline) -> int:
+    """Return the samples of a whole epoch over all ranks: of the data, or as the job declares."""
+    own: int | None = timeline.ranks[0].facts.get("samples_per_epoch")
+    return plan.data.train_samples if own is None else own
+
+
+def _steps(plan: Plan, timeline: RunTimeline) -> Iterator[Message]:
+    """Compare the steps of all ranks with each other and with the global batch."""
+    series, steps = timeline.series, [rank.steps for rank in timeline.ranks]
+    if min(steps) != max(steps):
+        yield message("steps_differ_over_ranks", least=min(steps), most=max(steps))
+    if series.disagreed is not None:
+        yield message("step_samples_differ_over_ranks", step=series.disagreed + 1)
+    for number in np.flatnonzero(series.samples != series.announced)[:1]:
+        samples, announced = int(series.samples[number]), int(series.announced[number])
+        step = int(number) + 1
+        yield message("samples_of_step", step=step, samples=samples, step_samples=announced)
+    recipe = plan.recipe
+    most = recipe["micro_batch_size"] * recipe["grad_accum_steps"] * len(timeline.ranks)
+    for number in np.flatnonzero(series.samples > most)[:1]:
+        samples, step = int(series.samples[number]), int(number) + 1
+        yield message("samples_above_global_batch", step=step, samples=samples, most=most)
+
+
+def _whole(plan: Plan, timeline: RunTimeline) -> Iterator[Message]:
+    """Compare epochs with the data, and tokens with the length of a sequence."""
+    whole = min(rank.trained.get("whole_epochs", 0) for rank in timeline.ranks)
+    expected = samples_per_epoch(plan, timeline)
+    for epoch in sorted({epoch for rank in timeline.ranks for epoch in rank.samples_of_epochs}):
+        samples = sum(rank.samples_of_epochs[epoch] for rank in timeline.ranks)
+        if samples > expected or (epoch < whole and samples != expected):
+            yield message("samples_of_epoch", epoch=epoch + 1, samples=samples, expected=expected)
+    length, counts = plan.recipe.get("seq_length"), timeline.counts
+    tokens, sequences = counts.tokens_padded, counts.sequences
+    if length and tokens > sequences * length:
+        yield message("tokens_above_length", tokens=tokens, sequences=sequences, length=length)
+
+
+def _utilisation(figures: dict[str, FigureEntry]) -> Iterator[Message]:
+    mfu = figures["MFU"].value
+    if mfu is not None and mfu > 100:
+        yield message("mfu_above_one", share=mfu / 100)
+
+
+def _given_peak(plan: Plan, figures: dict[str, FigureEntry]) -> Iterator[Message]:
+    mfu = figures["MFU"].value
+    if plan.peak_tflops is not None and mfu is not None and mfu > 100:
+        yield message("mfu_above_given_peak", share=mfu / 100, tflops=plan.peak_tflops)
+
+
+def _training(timeline: RunTimeline) -> Iterator[Message]:
+    """Yield parameters that were not trained: by their gradients, or because no bit changed."""
+    told = [rank.parameters for rank in timeline.ranks if rank.parameters]
+    # A rank may hold rows of a table that no sample uses, so all ranks are judged together.
+    changed, unchanged = _on_any_rank(told, "changed", "unchanged")
+    if not changed and not unchanged:
+        yield message("no_trained_parameters")
+    if not any(rank.phases["train"].steps for rank in timeline.ranks):
+        return  # too short for a figure
+    updates = max((event["updates"] for event in told), default=0)
+    if updates == 0:
+        yield message("never_updated")
+    if updates < _UPDATES_TO_REACH_ALL:
+        return
+    seen, zero = _on_any_rank(told, "gradient", "no_gradient")
+    if zero:
+        names, parameters = ", ".join(zero[:NAMED]), len(seen) + len(zero)
+        yield message("gradients_zero", names=names, number=len(zero), parameters=parameters)
+    if unchanged:
+        yield message(
+            "parameters_never_changed",
+            names=", ".join(unchanged[:NAMED]),
+            number=len(unchanged),
+            parameters=len(changed) + len(unchanged),
+            updates=updates,
+        )
+
+
+def _on_any_rank(told: list[dict[str, Any]], yes: str, no: str) -> tuple[set[str], list[str]]:
+    """Return the names any rank lists under ``yes``, and those listed under ``no`` alone."""
+    found = {name for event in told for name in event[yes]}
+    others = dict.fromkeys(name for event in told for name in event[no])
+    return found, [name for name in others if name not in found]

@@ -1,0 +1,76 @@
+"""Say which ranks of a stopped run waited, in which call, and which ranks these waited for.
+
+Computed from the places that each machine found in its ranks' stacks. Says nothing of a hang
+where ranks still reported windows: such a run had only too little time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from trainmark.devices.numa import compact, parse_cores
+from trainmark.spec import Message, message
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trainmark.record.shapes import StackGroup
+    from trainmark.record.timeline import RunTimeline
+
+_LONGEST = 160  # characters of ranks or places in a sentence
+
+
+def groups(timeline: RunTimeline) -> list[StackGroup]:
+    """Return where the ranks were, the largest group first; empty without saved stacks."""
+    found: dict[tuple[Any, ...], list[int]] = {}
+    left = dict(enumerate(timeline.ranks))
+    for told in timeline.launcher["stop"].get("hang", ()):
+        ranks = [rank for rank in parse_cores(told["ranks"]) if left.pop(rank, None)]
+        found.setdefault((told["state"], told["call"], told["where"]), []).extend(ranks)
+    if found and left:
+        found["unknown", None, "?"] = list(left)
+    made: list[StackGroup] = []
+    for (state, call, where), ranks in sorted(found.items(), key=lambda item: -len(item[1])):
+        steps = sorted({timeline.ranks[rank].steps for rank in ranks})
+        made.append({
+            "ranks": compact(ranks), "state": state, "call": call, "where": where,
+            "count": len(ranks), "steps": list(dict.fromkeys([*steps[:1], *steps[-1:]])),
+        })  # fmt: skip
+    return [group for group in made if group["count"]]
+
+
+def said(timeline: RunTimeline, found: Sequence[StackGroup]) -> Message:
+    """Return why a run that was stopped by its time limit had not ended."""
+    stop, ranks = timeline.launcher["stop"], timeline.ranks
+    told = {"limit_s": stop["timeout_s"], "steps": max((rank.steps for rank in ranks), default=0)}
+    phases = [phase for rank in ranks for phase in rank.phases.values() if phase.steps]
+    quiet_ns = stop["t_ns"] - max((x.end_ns for x in phases), default=timeline.launch_ns)
+    # The stricter state wins: where ranks are in a collective, one in a backward pass may compute.
+    alike = ([x for x in found if x["state"] == state] for state in ("collective", "waits"))
+    waiting = next(filter(None, alike), [])
+    if not waiting or quiet_ns < 3 * max((x.windows_ns / x.windows for x in phases), default=0):
+        return message("timed_out", **told)
+    others = [group for group in found if group not in waiting]
+    missing = [group for group in others if group["state"] in ("elsewhere", "silent")] or others
+    calls = ", ".join(dict.fromkeys(str(group["call"]) for group in waiting))
+    told |= {"quiet_s": quiet_ns / 1e9, "call": calls, "places": _places(missing or waiting)}
+    if missing:
+        return message(
+            "timed_out_missing", **told, waiting=_ranks(waiting), missing=_ranks(missing)
+        )
+    return message("timed_out_apart" if "," in calls else "timed_out_together", **told)
+
+
+def _ranks(found: Sequence[StackGroup]) -> str:
+    return _clipped(compact(rank for group in found for rank in parse_cores(group["ranks"])))
+
+
+def _places(found: Sequence[StackGroup]) -> str:
+    """Return ``0-3: barrier (train/job.py:31 step); 4: …`` for some groups."""
+    at = [f"{x['call']} ({x['where']})" if x["call"] else x["where"] for x in found]
+    ranks = (_clipped(group["ranks"], 40) for group in found)
+    return _clipped("; ".join(map(": ".join, zip(ranks, at, strict=True))))
+
+
+def _clipped(text: str, most: int = _LONGEST) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"

@@ -1,0 +1,70 @@
+"""Render every reason, note, finding and cause of a record as a sentence.
+
+A record has codes with arguments (``spec.Message``); ``messages.toml`` beside this file has the
+sentence of each code in English and Chinese. To add a message: emit
+``message("my_code", steps=3)`` and add ``[my_code]`` there. The codes of one case are in its own
+``messages.toml`` or ``Case.messages`` and begin with the case's name and a dot. A test checks
+that code and arguments of every ``message(...)`` in the source are in these tables.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainmark.spec import MESSAGES_FILE, Message, Text, message, read_messages
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from trainmark.record.record import Cause
+
+MESSAGES = read_messages(Path(__file__).with_name(MESSAGES_FILE))
+
+
+class _Unknown(str):
+    """Text for a null argument; accepts every format specification and ignores it."""
+
+    __slots__ = ()
+
+    def __format__(self, spec: str) -> str:
+        return str(self)
+
+
+_UNKNOWN = {"en": _Unknown("unknown"), "zh": _Unknown("未知")}
+
+
+def render(message: Message, lang: str, own: Mapping[str, Text] | None = None) -> str:
+    """Return the sentence of ``message`` in ``lang``.
+
+    Args:
+        own: the sentences of the case's own codes, from the record.
+
+    Unknown codes or arguments (a record of another version, or an edited one) are printed
+    unrendered, so that no content of a record is hidden.
+    """
+    found = MESSAGES.get(message.code) or (own or {}).get(message.code)
+    args = {name: _UNKNOWN[lang] if v is None else v for name, v in message.args.items()}
+    if found is not None:
+        try:
+            return found.in_language(lang).format(**args)
+        except (KeyError, IndexError, ValueError, AttributeError, TypeError):
+            pass  # not the arguments of this code: printed unrendered below
+    shown = ", ".join(f"{name}={value}" for name, value in args.items())
+    return f"{message.code} ({shown})" if shown else message.code
+
+
+def way_out(cause: Cause) -> Message:
+    """Return what to do about ``cause``; an error's own advice takes precedence.
+
+    A cause's code takes precedence over its kind: a killed rank needs other advice than a
+    stopped launcher.
+    """
+    own = cause.message.args.get("remedy")
+    if own:
+        return message("own_way_out", text=own)
+    known = (name for name in (cause.message.code, cause.kind) if f"way_out.{name}" in MESSAGES)
+    name = next(known, "unknown")
+    if name == "error" and cause.traceback is None:
+        name = "unknown"
+    return message(f"way_out.{name}", rank=cause.rank)

@@ -1,0 +1,341 @@
+"""The record of a run: its schema, and how it is written and read.
+
+A record is immutable once written and written atomically; ``building`` computes it.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+
+from annotated_types import Ge, Le
+from pydantic import ConfigDict, Field, model_validator, with_config
+from pydantic_core import to_json
+
+# pydantic refuses the standard library's before Python 3.12.
+from typing_extensions import TypedDict
+
+from trainmark import __version__
+from trainmark.data import json_documents
+from trainmark.data.json_documents import Frozen
+from trainmark.errors import RecordError
+from trainmark.plan.plan import Plan  # noqa: TC001 - pydantic reads it at run time
+from trainmark.record.compilation import Compilation  # noqa: TC001 - likewise
+from trainmark.record.shapes import DeviceFacts, JobFacts, Machine, RankPlacement, StackGroup
+from trainmark.record.telemetry.summary import Telemetry  # noqa: TC001 - pydantic reads it at run time
+from trainmark.spec import Message  # noqa: TC001 - likewise
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RECORD_FILE = "record.json"
+# Bounds within which all real values lie and no later computation overflows.
+Int64 = Annotated[int, Ge(-(2**63)), Le(2**63 - 1)]
+NonNegativeInt = Annotated[int, Ge(0), Le(2**63 - 1)]
+Number = Annotated[float, Ge(-1e150), Le(1e150)]
+# Name of a file beside the record: no path into another folder.
+EVIDENCE_NAME = (
+    r"^(events\.(launcher|job|(rank|node)[0-9]{1,6})\.jsonl|plan\.json|"
+    r"telemetry(\.node[0-9]{1,6})?\.jsonl)$"
+)
+Status = Literal["passed", "target_missed", "failed", "timed_out", "oom", "diverged", "interrupted"]
+# Figures of every record, null with a reason if unknown.
+_ALWAYS = ("e2e_time", "final_result", "mem", "MFU", "MAMFU")
+
+
+class Cause(Frozen):
+    """Why a run did not pass."""
+
+    kind: str = Field(description="error, signal, exit, oom, diverged, disk_full, timeout, …")
+    message: Message
+    rank: NonNegativeInt | None = None
+    place: str | None = Field(default=None, description="the span or phase the rank was in")
+    type: str | None = Field(default=None, description="the exception's type")
+    signal: str | None = None
+    exit_code: Int64 | None = None
+    traceback: str | None = None
+    stacks: list[str] = Field(
+        default=[], description="files with the ranks' stacks, beside the record"
+    )
+    hang: list[StackGroup] = Field(default=[], description="where the ranks were, as stacks tell")
+
+
+class Suite(Frozen):
+    """The version of Trainmark that made the measurement."""
+
+    name: Literal["trainmark"] = "trainmark"
+    version: str
+
+
+class RunCounts(Frozen):
+    """Counts of the training, summed over all ranks; steps are optimizer steps."""
+
+    samples: NonNegativeInt
+    sequences: NonNegativeInt
+    tokens: NonNegativeInt = Field(description="without padding")
+    tokens_padded: NonNegativeInt
+    steps: NonNegativeInt
+    micro_batches: NonNegativeInt
+    epochs: NonNegativeInt = Field(description="begun; the last may have ended early")
+    skipped_steps: NonNegativeInt | None = Field(description="dropped by the loss scaler")
+
+
+class RankEntry(Frozen):
+    """One rank: its steps, its counts and its spans."""
+
+    rank: NonNegativeInt
+    pid: NonNegativeInt | None
+    finished: bool
+    steps: NonNegativeInt
+    samples: NonNegativeInt
+    wall_ns: Int64 | None
+    spans_ns: dict[str, Int64]
+    step_ns: NonNegativeInt | None = Field(default=None, description="median measured step")
+    wait_ns: NonNegativeInt | None = Field(default=None, description="mean, for data")
+    matmul_flops_per_second: Number | None = Field(default=None, description="in preflight")
+    used_bytes: NonNegativeInt | None
+    malformed_lines: NonNegativeInt
+    torn_last_line: bool
+
+
+class Spans(Frozen):
+    """The wall time of the rank that ended last, divided into spans that add up to it."""
+
+    rank: NonNegativeInt | None
+    wall_ns: Int64 | None
+    by_name_ns: dict[str, Int64]
+    train_parts_ns: dict[str, Int64]
+    reconciled: Number | None = Field(description="share of wall time that has a name, 0 to 1")
+
+
+class Steps(Frozen):
+    """Step by step: slowest rank's time, mean loss over ranks, samples over ranks."""
+
+    warmup: NonNegativeInt
+    time_ns: list[NonNegativeInt]
+    loss: list[Number | None]
+    samples: list[NonNegativeInt]
+    drift: Number | None = Field(
+        description="last third's median step time over the first's, less 1"
+    )
+    steady: bool | None
+
+    @model_validator(mode="after")
+    def _one_entry_a_step(self) -> Self:
+        if not len(self.time_ns) == len(self.loss) == len(self.samples):
+            raise ValueError("time_ns, loss and samples differ in length")
+        return self
+
+
+class FigureEntry(Frozen):
+    """A figure, or null with the reason."""
+
+    value: Number | None
+    unit: str
+    reason: Message | None = None
+    note: Message | None = None
+
+
+class QualityPoint(Frozen):
+    """One evaluation."""
+
+    epoch: NonNegativeInt
+    step: NonNegativeInt
+    value: Number | None
+    samples: NonNegativeInt
+    detail: dict[str, Number | None]
+    parts: dict[str, dict[str, Number | None]] = Field(default_factory=dict)
+
+
+class Quality(Frozen):
+    """The quality the run ended with, against its target."""
+
+    metric: str
+    value: Number | None
+    target: Number | None
+    reached: bool | None
+    best_possible: Number | None
+    eval_samples: NonNegativeInt | None
+    history: list[QualityPoint]
+    reason: Message | None = None
+
+
+class Evidence(Frozen):
+    """A file beside the record from which it was computed."""
+
+    name: Annotated[str, Field(pattern=EVIDENCE_NAME)]
+    bytes: NonNegativeInt
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+Grade = Literal["usable", "noisy", "do_not_quote"]
+
+
+class Trust(Frozen):
+    """How far the figures can be trusted, and why; ``results.trust`` has the rule."""
+
+    grade: Grade
+    reasons: list[Message]
+
+
+@with_config(ConfigDict(extra="forbid", strict=True, allow_inf_nan=False))
+class NodeFacts(TypedDict):
+    """One of several nodes; ``differs``: its facts that are not those of the first node."""
+
+    ranks: str
+    finished: bool
+    skew_s: Number | None
+    differs: dict[str, str]
+
+
+@with_config(ConfigDict(extra="forbid", strict=True, allow_inf_nan=False))
+class Environment(Machine, total=False):
+    """Hardware and software of the run: the machine, and what ranks reported of their devices.
+
+    Only devices and jobs may add keys that are not listed here.
+    """
+
+    others_cpu_share: Number | None
+    nodes: list[NodeFacts]
+    devices: list[DeviceFacts | None]
+    placement: list[RankPlacement | None]
+    precision_flags: dict[str, str | int | float | bool | None] | None
+    collective: str | None
+    job: JobFacts | None
+
+
+class Record(Frozen):
+    """One launch of one case: all measurements and their environment."""
+
+    schema_version: Literal[1] = 1
+    suite: Suite
+    run_id: str
+    case_key: str
+    started: str = Field(description="UTC, ISO 8601")
+    status: Status
+    cause: Cause | None
+    trust: Trust
+    plan: Plan
+    argv: list[str]
+    environment: Environment
+    counts: RunCounts
+    spans: Spans
+    ranks: list[RankEntry]
+    steps: Steps
+    compilation: Compilation | None = None
+    telemetry: Telemetry | None = Field(default=None, description="null if nothing was sampled")
+    figures: dict[str, FigureEntry]
+    quality: Quality
+    fix_hp: dict[str, Any]
+    extra: dict[str, Any]
+    labels: list[str]
+    findings: list[Message] = Field(
+        description="what makes the figures doubtful, with its arithmetic; see results.messages"
+    )
+    notes: list[Message] = Field(description="code and arguments; see results.messages")
+    evidence: list[Evidence]
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        missing = [name for name in _ALWAYS if name not in self.figures]
+        if missing:
+            raise ValueError(f"figures have no {missing[0]}")
+        if (self.cause is None) != (self.status == "passed"):
+            raise ValueError("a run has a cause where it did not pass, and only there")
+        return self
+
+    @property
+    def passed(self) -> bool:
+        """Tell whether the run passed."""
+        return self.status == "passed"
+
+    def figure(self, name: str) -> float | None:
+        """Return a figure's value; None where it is not known, or the record does not have it."""
+        entry = self.figures.get(name)
+        return None if entry is None else entry.value
+
+
+def schema() -> dict[str, Any]:
+    """Return the JSON Schema of ``record.json``."""
+    return Record.model_json_schema(mode="serialization")
+
+
+def write(record: Record, run_dir: Path) -> Path:
+    """Write ``record.json`` atomically; an existing record is never replaced.
+
+    Raises:
+        RecordError: the record exists already.
+        OSError: the disk is full or the folder read-only.
+    """
+    path = run_dir / RECORD_FILE
+    if path.exists():
+        raise RecordError("the record exists already", where=str(path), rule="records never change")
+    with json_documents.written_whole(path) as file:
+        file.write(content(record))
+    return path
+
+
+def content(record: Record) -> bytes:
+    """Return what ``record.json`` has: a line a top-level key, greppable and small."""
+    lines = [b'"%s": %s' % (name.encode(), to_json(value)) for name, value in record]
+    return b"{\n" + b",\n".join(lines) + b"\n}\n"
+
+
+def read(path: Path) -> Record:
+    """Read a record from ``record.json`` or from its run directory.
+
+    Raises:
+        RecordError: no such file, not a regular one, too large, or not a record of this schema.
+    """
+    file = path / RECORD_FILE if path.is_dir() else path
+    try:
+        text = json_documents.read_bytes(file)
+    except (OSError, ValueError) as error:
+        raise RecordError(
+            f"no record there: {getattr(error, 'strerror', None) or error}",
+            where=str(file),
+            remedy="name a run directory or its record.json",
+        ) from None
+    with suppress(ValueError):  # said below
+        found = Record.model_validate_json(text, strict=True)
+        # As it is written: every key is once in it, and every number within bounds.
+        if content(found) == text and not json_documents.long_numbers(text):
+            return found
+    writer = None
+    try:
+        writer = _writer(json_documents.parse(text))
+        return Record.model_validate_json(text, strict=True)
+    except ValueError as error:
+        raise _unreadable(file, error, writer) from None
+
+
+def _writer(document: Any) -> str | None:
+    """Return the version that wrote a document; None if it is not in the document."""
+    try:
+        version = document["suite"]["version"]
+    except (KeyError, TypeError, IndexError):
+        return None
+    return version if isinstance(version, str) else None
+
+
+def _unreadable(file: Path, error: Exception, writer: str | None) -> RecordError:
+    """Return the error for a file that is not a record, or a record of another version."""
+    if writer is not None and writer != __version__:
+        return RecordError(
+            f"written by trainmark {writer}, which {__version__} cannot read",
+            where=str(file),
+            remedy="read it with that version, or run again",
+        )
+    first = " ".join(str(error).splitlines()[:3])
+    return RecordError(
+        f"not a record of this schema: {first}",
+        where=str(file),
+        rule="records never change once written",
+        remedy="`trainmark schema` prints the schema",
+    )
+
+
+def dumps_schema() -> str:
+    """Return the schema as the text that is shipped and printed."""
+    return json.dumps(schema(), indent=2, sort_keys=True) + "\n"

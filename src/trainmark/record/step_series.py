@@ -1,0 +1,106 @@
+"""Steps as a series over all ranks.
+
+Owns how one rank's steps are merged into those of the run: whole arrays, so that a million
+steps on eight ranks fit in memory.
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+from math import nan
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from trainmark.record.shapes import BOUNDS_OF_STEPS
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+@dataclass(slots=True)
+class RankSteps:
+    """The steps of one rank, collected while its file is read."""
+
+    step_ns: array[int] = field(default_factory=lambda: array("q"))
+    wait_ns: array[int] = field(default_factory=lambda: array("q"))
+    loss: array[float] = field(default_factory=lambda: array("d"))
+    samples: array[int] = field(default_factory=lambda: array("q"))
+    step_samples: array[int] = field(default_factory=lambda: array("q"))
+
+    def add(self, window: dict[str, Any]) -> None:
+        """Take the steps of a ``window`` event."""
+        self.step_ns.fromlist(window["step_ns"])
+        self.wait_ns.fromlist(window["wait_ns"])
+        self.samples.fromlist(window["samples"])
+        self.step_samples.fromlist(window["step_samples"])
+        try:
+            self.loss.fromlist(window["loss"])
+        except TypeError:  # the array is as it was
+            self.loss.fromlist([nan if value is None else value for value in window["loss"]])
+
+    def median_ns(self, last: int) -> float | None:
+        """Return the median time of the ``last`` steps; None for 0."""
+        return float(np.median(self.step_ns[-last:])) if last else None
+
+    def within_bounds(self) -> bool:
+        """Tell whether all numbers are within the bounds that ``shapes.read_event`` checks."""
+        for name, (least, most) in BOUNDS_OF_STEPS.items():
+            values = np.array(getattr(self, name))
+            if np.any((values < least) | (values > most)):
+                return False
+        return True
+
+
+@dataclass(slots=True)
+class Series:
+    """Step by step over all ranks: the slowest rank's time, the mean loss, all samples."""
+
+    step_ns: NDArray[np.int64]
+    loss_sum: NDArray[np.float64]
+    samples: NDArray[np.int64]
+    announced: NDArray[np.int64]  # samples over all ranks, as the batches declare
+    disagreed: int | None = None  # the first step for which ranks give different counts
+
+    @classmethod
+    def empty(cls) -> Series:
+        """Return a series without steps."""
+        whole, real = np.empty(0, np.int64), np.empty(0, np.float64)
+        return cls(whole, real, whole.copy(), whole.copy())
+
+    @classmethod
+    def of_rank(cls, rank: RankSteps) -> Series:
+        """Return the series of one rank's steps."""
+        samples, loss = _whole(rank.samples), np.array(rank.loss)
+        weighted = np.where(samples > 0, loss * samples, 0.0)
+        return cls(_whole(rank.step_ns), weighted, samples, _whole(rank.step_samples))
+
+    def add(self, other: Series) -> None:
+        """Merge the steps of other ranks; of ranks that stopped early the later steps are absent.
+
+        The last bits of the losses' sums depend on the order: add ranks in that of their numbers.
+        """
+        known, taken = len(self.step_ns), len(other.step_ns)
+        if taken > known:
+            for name in ("step_ns", "loss_sum", "samples", "announced"):
+                mine = getattr(self, name)
+                setattr(self, name, np.concatenate([mine, np.zeros(taken - known, mine.dtype)]))
+        steps = slice(0, taken)
+        np.maximum(self.step_ns[steps], other.step_ns, out=self.step_ns[steps])
+        self.loss_sum[steps] += other.loss_sum
+        self.samples[steps] += other.samples
+        both = min(known, taken)
+        differs = np.flatnonzero(self.announced[:both] != other.announced[:both])
+        first = [*differs[:1].tolist(), self.disagreed, other.disagreed]
+        self.disagreed = min((step for step in first if step is not None), default=None)
+        np.maximum(self.announced[steps], other.announced, out=self.announced[steps])
+
+    @property
+    def loss(self) -> NDArray[np.float64]:
+        """Return the mean loss of each step's samples."""
+        return self.loss_sum / np.maximum(self.samples, 1)
+
+
+def _whole(numbers: array[int]) -> NDArray[np.int64]:
+    return np.array(numbers, np.int64)

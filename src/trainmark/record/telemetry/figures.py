@@ -1,0 +1,126 @@
+"""Figures of telemetry: what the ranks' devices did in the training, and the energy it took.
+
+An energy is the difference of counters. What power readings add up to is an estimate, in figures
+of another name.
+"""
+
+from __future__ import annotations
+
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from trainmark.record.telemetry.over_time import MOST_UNSEEN
+from trainmark.spec import Figure, Message, message
+
+if TYPE_CHECKING:
+    from trainmark.record.telemetry.summary import IntervalName, Telemetry, Use
+    from trainmark.record.timeline import RunTimeline
+
+
+def compute(
+    timeline: RunTimeline, telemetry: Telemetry | None, *, on_host: bool
+) -> dict[str, Figure]:
+    """Return the figures by name, estimates among them only where a counter is missing.
+
+    Args:
+        on_host: ranks share the host's processors, whose packages then count as the devices.
+    """
+    names = ("utilization", "power", "temperature", "energy_per_sample", "energy_to_target")
+    if telemetry is None:
+        return dict.fromkeys(names, Figure(None, message("not_sampled")))
+    ranks, samples = len(timeline.ranks), timeline.counts.samples
+    uses = _uses(telemetry, "train", ranks)
+    return {
+        "utilization": _figure(uses, "utilization_percent"),
+        "power": _figure(uses, "power_w"),
+        "temperature": _figure(uses, "temperature_c", peak=True),
+        **_energies(telemetry, "energy_per_sample", "train", ranks, samples, on_host=on_host),
+        **_energies(telemetry, "energy_to_target", "to_target", ranks, 1, on_host=on_host),
+    }
+
+
+def peak_memory_bytes(telemetry: Telemetry | None, ranks: int) -> float | None:
+    """Return the most memory that was used on a device in the run.
+
+    None unless every rank's device told it in the training.
+    """
+    if telemetry is None:
+        return None
+    spans: tuple[IntervalName, ...] = ("train", "run")
+    found = [
+        _figure(_uses(telemetry, name, ranks), "memory_used_bytes", peak=True).value
+        for name in spans
+    ]
+    return None if None in found else found[-1]
+
+
+def _uses(telemetry: Telemetry, interval: IntervalName, ranks: int) -> list[Use] | Message:
+    """Return the readings of every rank's device, or why there are none."""
+    if interval not in telemetry.intervals_s:
+        return message("nothing_trained" if interval == "train" else "target_not_reached")
+    if telemetry.last_s is None:
+        return message("no_samples")
+    if telemetry.unmonitored:
+        return message("devices_unmonitored")
+    uses = [device.over[interval] for device in telemetry.devices]
+    known = sum(len(device.ranks) for device in telemetry.devices)
+    if known < ranks:
+        return message("devices_unknown", known=known, ranks=ranks)
+    return uses if all(use.readings for use in uses) else message("no_reading_in_interval")
+
+
+def _figure(uses: list[Use] | Message, name: str, *, peak: bool = False) -> Figure:
+    """Return the mean over the devices and the time, or the highest reading of any device."""
+    if isinstance(uses, Message):
+        return Figure(None, uses)
+    found = [use.quantities[name] for use in uses if name in use.quantities]
+    if len(found) < len(uses):
+        return Figure(None, message("quantity_untold", quantity=name))
+    note = message("over_devices", devices=len(found), readings=min(x.readings for x in found))
+    if peak:
+        return Figure(max(item.highest for item in found), note=note)
+    return Figure(fmean(item.mean for item in found), note=note)
+
+
+def _energies(
+    telemetry: Telemetry,
+    figure: str,
+    interval: IntervalName,
+    ranks: int,
+    amount: int,
+    *,
+    on_host: bool,
+) -> dict[str, Figure]:
+    """Return joules over ``amount``: counted or, if they are unknown, also estimated from power.
+
+    There is no estimate where power was not told or is known too seldom. Of the host, it is that of
+    the whole node.
+    """
+    uses = _uses(telemetry, interval, ranks)
+    if on_host and interval in telemetry.host:  # always read, only perhaps not in this time
+        uses = [host[interval] for host in (telemetry.host, *telemetry.other_hosts)]
+    if not amount:
+        uses = message("nothing_trained")
+    if isinstance(uses, Message):
+        return {figure: Figure(None, uses)}
+    whose: dict[str, Any] = {} if on_host else {"devices": len(uses), "monitor": telemetry.monitor}
+    found = [use.energy for use in uses]
+    unknown = next((energy.reason for energy in found if energy.reason is not None), None)
+    if unknown is None:
+        between_s = max(energy.between_s or 0.0 for energy in found)
+        note = message("energy_of_packages" if on_host else "energy_of_devices",
+                       between_s=between_s, **whose)  # fmt: skip
+        joules = sum(energy.joules or 0.0 for energy in found)
+        return {figure: Figure(joules / amount, note=note)}
+    name = "node_power_w" if on_host else "power_w"
+    powers = [use.quantities[name] for use in uses if name in use.quantities]
+    gap_s = max((power.longest_gap_s for power in powers), default=0.0)
+    start_s, end_s = telemetry.intervals_s[interval]
+    if len(powers) < len(uses) or gap_s > MOST_UNSEEN * (end_s - start_s):
+        return {figure: Figure(None, unknown)}
+    note = message("estimated_of_node" if on_host else "estimated_of_devices", gap_s=gap_s, **whose)
+    joules = sum(power.mean for power in powers) * (end_s - start_s)
+    return {
+        figure: Figure(None, unknown),
+        f"estimated_{figure}": Figure(joules / amount, note=note),
+    }

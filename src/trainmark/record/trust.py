@@ -1,0 +1,140 @@
+"""Grade how far figures can be trusted, with reasons, by one rule for every page.
+
+Owns the thresholds and which reason leads to which grade; docs/metrics.md prints the rule.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trainmark.plan.plan import SIMULATED
+from trainmark.record.record import Trust
+from trainmark.record.stats import INTERVAL_MIN_LAUNCHES, over_launches
+from trainmark.spec import Message, message
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from trainmark.record.record import FigureEntry, Grade, Record
+
+    Args = Mapping[str, str | int | float | bool | None]
+
+MOST_CV = 0.1
+MOST_SWING = 0.1
+
+# The short reason for each note or finding.
+_IN_SHORT: dict[str, Callable[[Args], Message]] = {
+    "flops_above_preflight": lambda args: message("trust_impossible_rate", share=args["share"]),
+    "loss_never_changes": lambda _: message("trust_constant_loss"),
+    "steps_beside_windows": lambda _: message("trust_clock"),
+    "partial_batch": lambda _: message("trust_partial_batch"),
+    "few_updates": lambda _: message("trust_few_updates"),
+    "evaluation_far_longer": lambda _: message("trust_long_evaluation"),
+    "quality_above_best": lambda args: message("trust_above_best", metric=args["metric"]),
+    "malformed_event_lines": lambda _: message("trust_malformed_events"),
+    "oversubscribed": lambda _: message("trust_oversubscribed"),
+    "device_shared": lambda _: message("trust_device_shared"),
+    "device_shared_unknown": lambda _: message("trust_device_shared"),
+    "not_steady": lambda args: message("trust_drift", drift=args["drift"]),
+    "compiled_while_measured": lambda args: message("trust_compiled", graphs=args["graphs"]),
+    "steadiness_unknown": lambda _: message("trust_steadiness_unknown"),
+    "read_before_measured": lambda args: message("trust_read_before", ahead=args["ahead"]),
+    "throttled_while_measured": lambda args: message("trust_throttled", share=args["share"]),
+    "machine_busy": lambda args: message("trust_busy", share=args["share"]),
+    "more_threads_than_cores": lambda args: message(
+        "trust_threads", threads=args["threads"], cores=args["cores"]
+    ),
+    "slow_device": lambda args: message("trust_slow_device", rank=args["rank"]),
+    "slow_rank": lambda args: message("trust_slow_rank", rank=args["rank"]),
+    "slow_data": lambda args: message("trust_slow_rank", rank=args["rank"]),
+}
+_NOISY = (
+    "trust_drift", "trust_steadiness_unknown", "trust_cv", "trust_busy", "trust_swing",
+    "trust_long_evaluation", "trust_launch_cv", "trust_few_launches", "trust_compiled",
+    "trust_read_before", "trust_slow_device", "trust_slow_rank", "trust_throttled", "trust_threads",
+)  # fmt: skip
+
+
+# Missing evidence lowers the grade but is not a disagreement, so the exit code does not change.
+_UNPROVEN = (
+    "evidence_absent", "evidence_case_absent", "evidence_other_version", "evidence_unchecked",
+)  # fmt: skip
+
+
+def refuted(trust: Trust) -> bool:
+    """Tell whether evidence contradicts the record, rather than being missing."""
+    return any(refutes(reason.code) for reason in trust.reasons)
+
+
+def refutes(code: str) -> bool:
+    """Tell whether a reason is that evidence contradicts the record."""
+    return code.startswith("evidence_") and code not in _UNPROVEN
+
+
+def graded(reasons: Iterable[Message]) -> Trust:
+    """Return the grade that follows from ``reasons``, each listed once, the worst first."""
+    by_code = {reason.code: reason for reason in reversed(list(reasons))}
+    grave = [reason for code, reason in reversed(by_code.items()) if code not in _NOISY]
+    noisy = [reason for code, reason in reversed(by_code.items()) if code in _NOISY]
+    grade: Grade = "do_not_quote" if grave else "noisy" if noisy else "usable"
+    return Trust(grade=grade, reasons=[*grave, *noisy])
+
+
+def of_launch(
+    *,
+    passed: bool,
+    labels: Sequence[str],
+    notes: Sequence[Message],
+    figures: Mapping[str, FigureEntry],
+    swing: float | None,
+) -> Trust:
+    """Return the trust in one launch.
+
+    Args:
+        notes: the record's notes and findings.
+        swing: change of the matmul rate during its measurement, as a share; None: unknown.
+    """
+    reasons = [] if passed else [message("trust_not_passed")]
+    if SIMULATED in labels:
+        reasons.append(message("trust_simulated_device"))
+    if "generated-data" in labels:
+        reasons.append(message("trust_generated_data"))
+    reasons += [_IN_SHORT[note.code](note.args) for note in notes if note.code in _IN_SHORT]
+    cv = figures["step_time_cv"].value if "step_time_cv" in figures else None
+    if cv is not None and cv > 100 * MOST_CV:
+        reasons.append(message("trust_cv", cv=cv / 100))
+    if swing is not None and swing > MOST_SWING:
+        reasons.append(message("trust_swing", swing=swing))
+    return graded([*reasons, _few(1)])
+
+
+def _few(launches: int) -> Message:
+    return message("trust_few_launches", launches=launches, least=INTERVAL_MIN_LAUNCHES)
+
+
+def of_repeats(records: Sequence[Record]) -> Trust:
+    """Return the trust in the figures over several launches, of which only passed ones count."""
+    passed = [record for record in records if record.passed]
+    reasons = [reason for record in passed or records for reason in record.trust.reasons]
+    reasons = [reason for reason in reasons if reason.code != "trust_few_launches"]
+    rates = [rate for record in passed if (rate := record.figure("p_train")) is not None]
+    cv = over_launches(rates).cv if rates else None
+    if cv is not None and cv > MOST_CV:
+        reasons.append(message("trust_launch_cv", cv=cv))
+    if len(passed) < INTERVAL_MIN_LAUNCHES:
+        reasons.append(_few(len(passed)))
+    return graded(reasons)
+
+
+def trust_of(records: Sequence[Record]) -> Trust | None:
+    """Return the trust in one launch or in several of the same work; None without any."""
+    if not records:
+        return None
+    return records[0].trust if len(records) == 1 else of_repeats(records)
+
+
+def with_findings(record: Record, findings: Sequence[Message]) -> Record:
+    """Return ``record`` with ``findings`` as the first reasons of its trust."""
+    if not findings:
+        return record
+    return record.model_copy(update={"trust": graded([*findings, *record.trust.reasons])})

@@ -1,0 +1,130 @@
+"""What the same work is: the names and values in which two launches must not differ."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from trainmark.errors import UsageError
+from trainmark.plan.overrides import fix_hp_text
+from trainmark.record.rows import Row
+from trainmark.spec import FIELD_ALIASES, PRECISION_ALIASES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from trainmark.plan.plan import Plan
+    from trainmark.record.record import Record
+
+# A different seed or time limit is the same work done again.
+_NOT_WORK = ("seed", "timeout_s")
+
+
+def planned_work(plan: Plan) -> dict[str, Any]:
+    """Return what must be equal for two launches to be of the same work, by name.
+
+    The keys added here differ from all recipe fields, which include ``world`` and ``data``, so
+    that neither overwrites the other. The same training under another given peak has another MFU.
+    """
+    recipe = {name: value for name, value in plan.recipe.items() if name not in _NOT_WORK}
+    return recipe | {
+        "case": plan.case,
+        "peak_tflops": plan.peak_tflops,
+        "device_products": ", ".join(sorted(set(plan.device.product_names))),
+        "ran_world": f"{plan.nnodes}x{plan.nproc}",
+        "content_id": plan.data.content_id,
+        "suite_version": ".".join(plan.suite_version.split(".")[:2]),
+    }
+
+
+def work(record: Record) -> dict[str, Any]:
+    """Return what must be equal for two launches to be of the same work, by name.
+
+    As planned, but for the devices and the program that were really there.
+    """
+    return planned_work(record.plan) | {
+        "device_products": _products(record),
+        "suite_version": ".".join(record.suite.version.split(".")[:2]),
+    }
+
+
+def _products(record: Record) -> str:
+    """Return each product once, as the ranks saw it; as planned where not all of them told."""
+    entries = record.environment.get("devices") or []
+    names = [name for entry in entries if entry and (name := entry.get("name"))]
+    planned = record.plan.device.product_names
+    return ", ".join(sorted(set(names if len(names) == record.plan.world_size else planned)))
+
+
+def differing(first: dict[str, Any], other: dict[str, Any]) -> list[str]:
+    """Return the names under which two pieces of work differ, sorted."""
+    return sorted(key for key in first.keys() | other.keys() if first.get(key) != other.get(key))
+
+
+def with_all_names(works: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return pieces of work with the same names: a field that one lacks is None there."""
+    names = dict.fromkeys(name for one in works for name in one)
+    return [{name: one.get(name) for name in names} for one in works]
+
+
+def each_once(names: Iterable[str]) -> None:
+    """Refuse a launch or a row that is given twice.
+
+    Args:
+        names: run ids, or places of rows.
+
+    Raises:
+        UsageError: one of them is there again.
+    """
+    for name, times in Counter(names).items():
+        if times > 1:
+            raise UsageError("the same run is given twice", where=name, remedy="name it once")
+
+
+def groups(records: Sequence[Record]) -> list[list[Record]]:
+    """Return the records of the same work together, in order of first appearance."""
+    found: list[tuple[dict[str, Any], list[Record]]] = []
+    for record in records:
+        key = work(record)
+        for known, members in found:
+            if known == key:
+                members.append(record)
+                break
+        else:
+            found.append((key, [record]))
+    return [members for _, members in found]
+
+
+def printed_work(result: Record | Row) -> dict[str, Any]:
+    """Return what a published row tells of its work, by name; of a record, the same of its own.
+
+    Published rows were trained on real data unless they say otherwise, and name the fields that
+    they change of the case's standard recipe. A model that is no case of ours is one by its name.
+    """
+    if isinstance(result, Row):
+        case = result.case or result.model.casefold() or None
+        precision, changed = result.precision, result.changes
+        origin = result.data_origin or "real"
+    else:
+        plan = result.plan
+        case, precision, origin = plan.case, plan.recipe["precision"], plan.data.origin
+        changed = plan.fix_hp | plan.extra
+    nnodes, nproc = (getattr(getattr(result, "plan", result), x) for x in ("nnodes", "nproc"))
+    fields = {FIELD_ALIASES.get(name, name): _number(text) for name, text in changed.items()
+              if text != precision}  # fmt: skip
+    told = {
+        "case": case,
+        "ran_world": f"{nnodes}x{nproc}" if nnodes and nproc else None,
+        "precision": PRECISION_ALIASES.get(str(precision), precision),
+        "fix_hp": fix_hp_text(dict(sorted(fields.items()))),
+        "data": origin,
+    }
+    return {name: value for name, value in told.items() if value is not None}
+
+
+def _number(value: Any) -> Any:
+    """Return a printed number as one, so that 0.00015 and 1.5e-4 are the same."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return value

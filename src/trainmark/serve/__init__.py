@@ -1,1 +1,0 @@
-"""The server: the pages of ``trainmark.site``, an API, and uploads of bundles."""

@@ -1,4 +1,0 @@
-"""Pages about many results: list, cases, runs, comparisons and references, out of a store.
-
-They are written as plain files or answered by ``trainmark.serve``; both show the same pages.
-"""

@@ -1,0 +1,253 @@
+"""Take one optimizer step from micro-batches, in the same way for every job.
+
+Owns gradient accumulation, the weight of a sample and autocast. A sample has the weight one
+over the samples of the whole step on all ranks, so that short, uneven and accumulated steps
+give exactly the gradient of the mean loss.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from trainmark.errors import DivergedError, EnvironmentFault
+from trainmark.protocols import ReplaysGraphs
+from trainmark.train.loss_scaler import LossScaler
+from trainmark.train.parallel import Ranks, parallelize
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from torch import Tensor, nn
+
+    from trainmark.protocols import Batch, JobContext
+    from trainmark.spec import Precision
+    from trainmark.train.parallel import Replicas
+
+AUTOCAST_DTYPES: dict[str, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
+# The initial scale halved sixteen times: gradients overflowed at every scale in between.
+LOSS_SCALE_FLOOR = 1.0
+
+
+def add_over_ranks(*values: int, world_size: int, device: torch.device) -> list[int]:
+    """Return the exact sums of whole numbers over all ranks.
+
+    Raises:
+        TypeError: a value is not a whole number; it would be truncated silently.
+    """
+    if not all(isinstance(value, int) for value in values):
+        raise TypeError(f"{values} are not whole numbers: use add_floats_over_ranks")
+    return [int(total) for total in _all_reduce(values, torch.int64, world_size, device)]
+
+
+def add_floats_over_ranks(*values: float, world_size: int, device: torch.device) -> list[float]:
+    """Return the sums of numbers over all ranks, added in float64."""
+    return [float(total) for total in _all_reduce(values, torch.float64, world_size, device)]
+
+
+def _all_reduce(
+    values: Sequence[float], dtype: torch.dtype, world_size: int, device: torch.device
+) -> list[float]:
+    if world_size == 1:
+        return list(values)
+    total = torch.tensor(values, dtype=dtype, device=device)
+    torch.distributed.all_reduce(total)
+    sums: list[float] = total.tolist()
+    return sums
+
+
+def _nothing() -> None:
+    pass
+
+
+def _begin_step(context: JobContext) -> Callable[[], None]:
+    """Return what tells the device that a step begins, if its graphs are replayed.
+
+    Raises:
+        EnvironmentFault: torch records no graphs of this device.
+    """
+    device = context.device
+    if not context.recipe.replays_graphs:
+        return _nothing
+    if not isinstance(device, ReplaysGraphs):
+        raise EnvironmentFault(
+            f"compile=reduce-overhead on {device.name}",
+            where="recipe field compile",
+            rule="the device's vendor says that torch records graphs of it (ReplaysGraphs)",
+            remedy="use compile=true",
+        )
+    return device.begin_step
+
+
+class Stepper:
+    """Take optimizer steps.
+
+    Args:
+        replicas: the model over the ranks; see ``parallel.parallelize``.
+        loss_sum: called with a batch under autocast; returns the SUM of the losses of the
+            batch's samples, a scalar tensor.
+        schedule_lr: called with the number of finished steps before each step; returns
+            the learning rate as a multiple of the optimizer's initial one.
+        begin_step: called at the start of each step; see ``ReplaysGraphs``.
+        max_grad_norm: clip the global gradient norm; none: no clipping.
+        loss_scale_window: steps without overflow after which fp16's loss scale doubles.
+        loss_scale_hysteresis: overflows since then that halve it; see ``LossScaler``.
+    """
+
+    def __init__(
+        self,
+        replicas: Replicas,
+        optimizer: torch.optim.Optimizer,
+        loss_sum: Callable[[Any], Tensor],
+        *,
+        precision: Precision,
+        torch_type: str,
+        data_size: int,
+        begin_step: Callable[[], None] = _nothing,
+        schedule_lr: Callable[[int], float] = lambda _: 1.0,
+        max_grad_norm: float | None = None,
+        loss_scale_window: int = 2000,
+        loss_scale_hysteresis: int = 1,
+    ) -> None:
+        self.model = replicas.module
+        self._replicas = replicas
+        self.optimizer = optimizer
+        self.steps = 0
+        self._loss_sum = loss_sum
+        self._precision = precision
+        self._torch_type = torch_type
+        self._data_size = data_size
+        self._begin_step = begin_step
+        self._schedule_lr = schedule_lr
+        self._base_lrs = [group["lr"] for group in optimizer.param_groups]
+        self._max_grad_norm = max_grad_norm
+        self.device = next(self.model.parameters()).device
+        self._scaler = LossScaler(
+            torch_type, self.device, enabled=precision == "fp16",
+            window=loss_scale_window, hysteresis=loss_scale_hysteresis,
+        )  # fmt: skip
+        self._steps_with_rate = 0
+        self._skipped_with_rate = torch.zeros((), device=self.device)
+
+    @classmethod
+    def of(
+        cls,
+        context: JobContext,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        loss_sum: Callable[[Any], Tensor],
+        **more: Any,
+    ) -> Stepper:
+        """Return a stepper for a whole replica on each rank of ``context``."""
+        recipe = context.recipe
+        ranks = Ranks.of(context)
+        replicas = parallelize(model, ranks, compiled=recipe.compile)
+        return cls.over(context, ranks, replicas, optimizer, loss_sum, **more)
+
+    @classmethod
+    def over(
+        cls,
+        context: JobContext,
+        ranks: Ranks,
+        replicas: Replicas,
+        optimizer: torch.optim.Optimizer,
+        loss_sum: Callable[[Any], Tensor],
+        **more: Any,
+    ) -> Stepper:
+        """Return a stepper for a model that the job has parallelized itself.
+
+        Seeds torch: replicas have the same initial weights but different dropout masks, and
+        ranks that share one replica must have the same masks.
+        """
+        recipe = context.recipe
+        torch.manual_seed(recipe.seed + 1_000_003 * ranks.data_rank)
+        return cls(
+            replicas,
+            optimizer,
+            loss_sum,
+            precision=recipe.precision,
+            torch_type=context.device.torch_type,
+            data_size=ranks.data_size,
+            begin_step=_begin_step(context),
+            **more,
+        )
+
+    def check(self) -> None:
+        """Stop the run if the loss scale is at its minimum; see ``Job.check``.
+
+        Raises:
+            DivergedError: gradients overflow even at the smallest scale.
+        """
+        if self._scaler.enabled and self._scaler.value() < LOSS_SCALE_FLOOR:
+            raise DivergedError(
+                "loss_scale_at_floor",
+                scale=self._scaler.value(),
+                step=self.steps,
+                floor=LOSS_SCALE_FLOOR,
+            )
+
+    def loss_scale(self) -> float | Tensor:
+        """Return the factor on the next step's gradients; a tensor on the device."""
+        return self._scaler.current() if self._scaler.enabled else 1.0
+
+    def skipped_steps(self) -> int:
+        """Return how many steps the loss scaler dropped. Synchronises: call after the loop."""
+        return self._scaler.skipped_steps()
+
+    def updates(self) -> int:
+        """Return how many steps should have changed parameters; see ``Job.updates``."""
+        return self._steps_with_rate - int(self._skipped_with_rate.item())
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Return the autocast context for one forward pass; use a new one for each."""
+        dtype = AUTOCAST_DTYPES.get(self._precision)
+        if dtype is None:
+            return nullcontext()
+        return torch.autocast(self._torch_type, dtype=dtype)
+
+    def step(self, batches: Iterator[Batch]) -> Tensor | None:
+        """Take one step; see ``Job.step``.
+
+        The loss it returns is never in a device graph's memory, which the next step overwrites.
+        """
+        self._begin_step()
+        total: Tensor | None = None
+        samples = 0
+        for batch in batches:
+            loss_sum = self._backward(batch)
+            total = loss_sum if total is None else total + loss_sum
+            samples += batch.samples_trained
+            if batch.closes_step:
+                break
+        if total is None:
+            return None
+        self._replicas.finish()
+        self._update()
+        return total / max(samples, 1)
+
+    def _backward(self, batch: Batch) -> Tensor:
+        samples = batch.samples_trained
+        with self._replicas.micro_batch(last=batch.closes_step):
+            with self.autocast():
+                loss_sum = self._loss_sum(batch)
+            # Gradients are averaged over replicas: undo that, then divide by the step's samples.
+            weight = self._data_size / batch.step_samples if samples else 0.0
+            self._scaler.scale(loss_sum * weight).backward()
+        return loss_sum.detach() * (1.0 if samples else 0.0)
+
+    def _update(self) -> None:
+        factor = self._schedule_lr(self.steps)
+        for group, base in zip(self.optimizer.param_groups, self._base_lrs, strict=True):
+            group["lr"] = base * factor
+        if self._max_grad_norm is not None:
+            self._scaler.unscale(self.optimizer)
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self._max_grad_norm)
+        skipped = self._scaler.step(self.optimizer)
+        if factor > 0:
+            self._steps_with_rate += 1
+            if skipped is not None:
+                self._skipped_with_rate += skipped
+        self.optimizer.zero_grad(set_to_none=True)
+        self.steps += 1

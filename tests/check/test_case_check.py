@@ -1,0 +1,253 @@
+"""`trainmark check`: each rule is broken once and named; a sound case breaks none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from fakes import GOLDEN
+from trainmark import cases
+from trainmark.cases.toy import data
+from trainmark.cases.toy import job as toy
+from trainmark.cases.toy.case import CASE as TOY
+from trainmark.check.conformance import probe
+from trainmark.check.conformance.case import CHECKS, Check, description_faults, judge
+from trainmark.launch import case_check
+from trainmark.plan.resolving import resolve
+from trainmark.record.record import Cause, Record
+from trainmark.spec import Message, Recipe, Text, message
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from trainmark.launch.stopping import StopRequest
+    from trainmark.protocols import Batch
+
+    Look = Callable[[type[toy.ToyJob]], dict[str, Any]]
+
+EPOCH = {
+    "announced_steps": 64, "announced_samples": None, "steps": 64, "samples": 4096,
+    "draws": None, "overwritten": False, "model_flops": 600.0, "counted": 600, "waits": None,
+}  # fmt: skip
+
+
+def record(losses: list[float] | None = None, **changes: Any) -> Record:
+    made = Record.model_validate_json((GOLDEN / "record_toy.json").read_bytes())
+    losses = [1.0 - 0.01 * step for step in range(40)] if losses is None else losses
+    steps = made.steps.model_copy(update={"loss": losses})
+    return made.model_copy(update={"steps": steps, "status": "passed", "cause": None, **changes})
+
+
+def runs(**second: Any) -> dict[int, Record]:
+    return {1: record(), 2: record(**second)}
+
+
+def failed(kind: str, said: Message, **more: Any) -> dict[int, Record]:
+    return runs(status="failed", cause=Cause(kind=kind, message=said, **more))
+
+
+def faults(found: list[Check]) -> dict[str, list[str]]:
+    return {check.name: [item.code for item in check.faults] for check in found if check.faults}
+
+
+def test_a_sound_case_has_no_fault() -> None:
+    found = judge(runs(), EPOCH)
+    assert [check.name for check in found] == list(CHECKS)
+    assert faults(found) == {}
+    assert [check.name for check in found if check.skipped] == []
+
+
+@pytest.mark.parametrize(
+    ("given", "looked", "expected"),
+    [
+        (failed("impossible_figure", message("samples_above_step")), {},
+         {"counts": ["samples_above_step"]}),
+        (failed("not_trained", message("gradients_zero")), {}, {"gradients": ["gradients_zero"]}),
+        (failed("untimed_work", message("parameters_changed_in_evaluation", step=64)), {},
+         {"evaluation": ["parameters_changed_in_evaluation"]}),
+        (failed("error", message("exception", text="boom"), place="model_build"), {},
+         {"runs": ["check_run_failed", "exception"]}),
+        (runs(losses=[1.0] * 40), {},
+         {"loss_falls": ["check_loss_not_falling"], "equal_losses": []}),
+        (runs(losses=[2.0 - 0.01 * step for step in range(40)]), {},
+         {"equal_losses": ["check_losses_differ"]}),
+        (runs(), {"announced_steps": 32}, {"steps_per_epoch": ["steps_of_epoch"]}),
+        (runs(), {"samples": 2048}, {"steps_per_epoch": ["samples_of_epoch"]}),
+        (runs(), {"announced_samples": 4000}, {"steps_per_epoch": ["samples_of_epoch"]}),
+        (runs(), {"draws": "torch"}, {"batches": ["check_batches_draw"]}),
+        (runs(), {"overwritten": True}, {"batches": ["check_batches_overwritten"]}),
+        (runs(), {"model_flops": 1200.0}, {"flops": ["check_flops"]}),
+        (runs(), {"waits": {"operation": "item", "place": "job.py:1"}},
+         {"no_waits": ["check_step_waits"]}),
+    ],
+)  # fmt: skip
+def test_a_broken_rule_is_named(
+    given: dict[int, Record], looked: dict[str, Any], expected: dict[str, list[str]]
+) -> None:
+    assert faults(judge(given, EPOCH | looked)) == {k: v for k, v in expected.items() if v}
+
+
+def test_an_evaluation_over_fewer_rows_is_a_fault_in_each_world() -> None:
+    quality = record().quality.model_copy(update={"eval_samples": 500})
+    (check,) = [item for item in judge(runs(quality=quality), EPOCH) if item.faults]
+    rows = record().plan.data.eval_samples
+    assert check.faults == (message("check_evaluation_rows", ranks=2, scored=500, rows=rows),)
+
+
+def test_an_evaluation_divided_by_the_ranks_is_a_fault() -> None:
+    value = record().quality.value
+    assert value is not None
+    quality = record().quality.model_copy(update={"value": value / 2})
+    (check,) = [item for item in judge(runs(quality=quality), EPOCH) if item.faults]
+    assert check.name == "evaluation"
+    assert check.faults == (message("check_qualities_differ", one=value, two=value / 2),)
+
+
+def test_what_could_not_be_looked_at_is_no_pass() -> None:
+    gone = message("check_without_second_rank", text="one device")
+    no_formula = EPOCH | {"model_flops": None, "steps": None}
+    found = {c.name: c for c in judge({1: record()}, no_formula, missing=gone)}
+    assert found["equal_losses"].skipped == gone
+    assert found["flops"].skipped == message("no_flop_formula")
+    assert not found["flops"].as_dict()["ok"]
+    few = judge({1: record([1.0, 0.5])}, EPOCH, missing=gone)
+    skipped = {check.name: check.skipped.code for check in few if check.skipped}
+    assert skipped["loss_falls"] == "check_too_few_steps"
+    lost = judge(runs(), message("exception", text="boom"))
+    assert faults(lost) == {"runs": ["exception"]}
+    assert {c.name for c in lost if c.skipped} == {
+        "steps_per_epoch", "batches", "flops", "no_waits"
+    }  # fmt: skip
+
+
+def test_a_stopped_check_judges_nothing_and_passes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launched = []
+
+    def stopped(plan: Any, request: StopRequest) -> Record:
+        launched.append(plan.nproc)
+        request.signal_name = "SIGINT"
+        return record()
+
+    monkeypatch.setattr(case_check, "launch", stopped)
+    found = case_check.check_case("toy", generated_root=tmp_path, device="cpu")
+    assert (launched, found.checks, found.passed) == ([1], [], False)
+
+
+@pytest.fixture
+def look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Look:
+    """Look at a job type as the toy case's, in this process."""
+
+    def call(job_type: type[toy.ToyJob]) -> dict[str, Any]:
+        monkeypatch.setattr(toy, "build", job_type)
+        plan = resolve("toy", device_name="cpu", generated_root=tmp_path / "data")
+        plan.save(tmp_path)
+        return probe.look(tmp_path)
+
+    return call
+
+
+class WrongSteps(toy.ToyJob):
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.steps_per_epoch *= 2
+
+
+class DoubleFlops(toy.ToyJob):
+    def model_flops(self, counts: Any) -> float:
+        return 2 * super().model_flops(counts)
+
+
+class DrawsFromTheGlobalState(toy.ToyJob):
+    def batches(self, epoch: int) -> Iterator[Batch]:
+        for batch in super().batches(epoch):
+            x, y = batch.tensors
+            yield replace(batch, tensors=[x + 0.1 * torch.randn(x.shape), y])
+
+
+class ReusesItsBuffer(toy.ToyJob):
+    def batches(self, epoch: int) -> Iterator[Batch]:
+        buffer = torch.empty(self.context.recipe.micro_batch_size, data.FEATURES)
+        for batch in super().batches(epoch):
+            x, y = batch.tensors
+            yield replace(batch, tensors=[buffer[: len(x)].copy_(x), y])
+
+
+class ReadsAndWaitsInItsBatches(toy.ToyJob):
+    def batches(self, epoch: int) -> Iterator[Batch]:
+        for batch in super().batches(epoch):
+            assert batch.tensors[1].sum().item() >= 0  # on the host, in the thread
+            yield batch
+
+
+class ReadsItsLoss(toy.ToyJob):
+    def _loss_sum(self, batch: Any) -> Any:
+        loss = super()._loss_sum(batch)
+        assert loss.item() > 0
+        return loss
+
+
+@pytest.mark.parametrize(
+    ("job_type", "expected"),
+    [
+        (toy.ToyJob, {}),
+        (WrongSteps, {"steps_per_epoch": ["steps_of_epoch"]}),
+        (DoubleFlops, {"flops": ["check_flops"]}),
+        (DrawsFromTheGlobalState, {"batches": ["check_batches_draw"]}),
+        (ReusesItsBuffer, {"batches": ["check_batches_overwritten"]}),
+        (ReadsAndWaitsInItsBatches, {}),
+        (ReadsItsLoss, {"no_waits": ["check_step_waits"]}),
+    ],
+)
+def test_a_look_at_a_job_finds_what_it_announces_wrongly(
+    look: Look, job_type: type[toy.ToyJob], expected: dict[str, list[str]]
+) -> None:
+    assert faults(judge(runs(), look(job_type))) == expected
+
+
+def test_a_wait_is_told_with_its_place(look: Look) -> None:
+    found = look(ReadsItsLoss)["waits"]
+    name, line = found["place"].rsplit(":", 1)
+    source = Path(name).read_text(encoding="utf-8").splitlines()[int(line) - 1]
+    assert (Path(name), "loss.item()" in source) == (Path(__file__), True)
+    assert "_local_scalar_dense" in found["operation"]
+
+
+TINY = TOY.recipes["tiny"]
+
+
+@pytest.mark.parametrize(
+    ("case", "code"),
+    [
+        (replace(TOY, title=Text(" ", "玩具")), "check_text_missing"),
+        (replace(TOY, dataset=""), "check_text_missing"),
+        (replace(TOY, recipes={"tiny": replace(TINY, target_value=0.999)}),
+         "check_target_unreachable"),
+        (replace(TOY, recipes={"tiny": replace(TINY, max_steps=3, target_value=None)}),
+         "check_nothing_measured"),
+        (replace(TOY, recipes={"tiny": replace(TINY, eval_every_epochs=None)}),
+         "check_target_unevaluated"),
+        (replace(TOY, recipes={"standard": replace(TINY, data="real")}),
+         "check_no_generated_recipe"),
+    ],
+)  # fmt: skip
+def test_a_wrong_description_is_named(
+    case: Any, code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cases, "load", lambda _: case)
+    assert [fault.code for fault in description_faults("toy")] == [code]
+
+
+def test_data_that_differs_at_each_generation_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def rewrites(folder: Path, recipe: Recipe) -> None:
+        generate(folder, recipe)
+        (folder / "stamp").write_text(str(folder))
+
+    generate = data.generate
+    monkeypatch.setattr(data, "generate", rewrites)
+    assert [fault.code for fault in description_faults("toy")] == ["check_data_not_repeatable"]

@@ -1,0 +1,259 @@
+"""The check of vendors and devices names each fault, and the list it checks is documented."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from trainmark.check.conformance.device import device_faults, vendor_faults
+from trainmark.devices.vendors.cpu import Cpu, CpuDevice
+from trainmark.protocols import (
+    DESCRIBE_KEYS,
+    PRECISION_KEYS,
+    Condition,
+    Device,
+    DeviceSample,
+    Diagnoses,
+    Examined,
+    ForbidsSynchronization,
+    Located,
+    MatmulRate,
+    MemoryUse,
+    Monitor,
+    MonitorFault,
+    ReplaysGraphs,
+    ReportsClocks,
+    Vendor,
+    members,
+)
+
+
+class Good(Cpu):
+    """A vendor of two devices, which are the CPU."""
+
+    name = "good"
+    counts_cores = False
+
+    def count(self):
+        return 2
+
+    def product_names(self):
+        return ["Good 1", "Good 1"]
+
+    def open(self, local_rank, ranks_here):
+        del local_rank, ranks_here
+        return GoodDevice(threads=1)
+
+
+class GoodDevice(CpuDevice):
+    name = "good"
+
+    def matmul_rate(self, precision):
+        del precision
+        return MatmulRate(1e9, 0.0)
+
+    def copy_bytes_per_second(self):
+        return 1e9
+
+
+@pytest.fixture(autouse=True)
+def _torch_as_before():
+    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    yield
+    torch.set_num_threads(threads)
+    torch.set_float32_matmul_precision(precision)
+
+
+def _changed(base, **members):
+    return type("Changed", (base,), members)
+
+
+def _raises(*_):
+    raise OSError("no tool")
+
+
+class _Monitor:
+    name, read, close = "tool", _raises, _raises
+
+
+class Reading:
+    """A monitor that tells what it was given, or raises it."""
+
+    name = "reading"
+
+    def __init__(self, *samples):
+        self.samples, self.closed = samples, False
+
+    def read(self):
+        if isinstance(self.samples[0], Exception):
+            raise self.samples[0]
+        return self.samples
+
+    def close(self):
+        self.closed = True
+
+
+def _not_installed(_):
+    raise MonitorFault("absent", "no tool")
+
+
+VENDORS = [
+    ({"name": ""}, "name is '', not a word"),
+    ({"collective_backend": None}, "collective_backend is None, not a word"),
+    ({"recorded_variables": 3}, "recorded_variables is 3, not a tuple of names"),
+    ({"counts_cores": 1}, "counts_cores is neither True nor False"),
+    ({"count": lambda _: -1}, "count() is -1, not a whole number of devices"),
+    ({"count": lambda _: 3}, "count() is 3, but product_names() has 2"),
+    ({"count": _raises}, "count() raised OSError: no tool"),
+    ({"product_names": lambda _: ["", ""]}, "product_names() is ['', ''], not a list of names"),
+    ({"rank_memory": lambda *_: 5}, "rank_memory(1) is no RankMemory"),
+    ({"refuse": lambda *_: "no"}, "refuse(fp32) is no Refusal with words"),
+    ({"unusable": lambda _: "no", "occupants": lambda *_: []},
+     "unusable() is no Refusal with words"),
+    ({"unusable": lambda _: None, "occupants": lambda *_: None},
+     "occupants(1) is None, not a list of Occupant"),
+    ({"refuse": _raises}, "refuse(bf16) raised OSError: no tool"),
+    ({"visible_devices": "GOOD_DEVICES"},
+     "visible_devices is 'GOOD_DEVICES', which is none of recorded_variables"),
+    ({"monitored": lambda *_: ["0"]}, "monitored(2) is ['0'], not a list of numbers"),
+    ({"monitored": lambda *_: [0]},
+     "monitored(2) is [0], not a number for each device or nothing"),
+    ({"monitor": _raises}, "monitor() raised OSError: no tool"),
+    ({"monitor": lambda _: object()}, "monitor() lacks read"),
+    ({"monitor": lambda _: _Monitor()}, "monitor().close() raised OSError: no tool"),
+    ({"monitor": lambda _: _Monitor()}, "monitor().read() raised OSError: no tool"),
+    ({"monitor": lambda _: Reading(7)}, "7 is no DeviceSample"),
+    ({"monitor": lambda _: Reading(DeviceSample(index=0, power_w=-1.0))},
+     "power_w of a DeviceSample is -1.0"),
+    ({"monitor": lambda _: Reading(DeviceSample(index=0, temperature_c=float("nan")))},
+     "temperature_c of a DeviceSample is nan"),
+    ({"monitor": lambda _: Reading(DeviceSample(index=0, memory_used_bytes=1.5))},
+     "memory_used_bytes of a DeviceSample is 1.5"),
+    ({"monitor": lambda _: Reading(DeviceSample(index=0, throttle_reasons=["hot"]))},
+     "throttle_reasons of a DeviceSample is ['hot']"),
+    ({"monitor": lambda _: Reading(DeviceSample(index=0, memory_used_bytes=2,
+                                                memory_total_bytes=1))},
+     "memory_used_bytes of a DeviceSample is more than memory_total_bytes"),
+    ({"monitor": lambda _: Reading(DeviceSample(index=0), DeviceSample(index=0))},
+     "read() tells devices twice: [0, 0]"),
+    ({"monitor": lambda _: Reading(DeviceSample(index=0)), "monitored": lambda *_: [0, 1]},
+     "monitored(2) names [1], and read() tells [0]"),
+    ({"numa_node": lambda *_: -1}, "numa_node(0) is -1, not a node"),
+    ({"numa_node": _raises}, "numa_node(0) raised OSError: no tool"),
+    ({"conditions": lambda *_: None}, "conditions(1) is None, not a list of Condition"),
+]  # fmt: skip
+DEVICES = [
+    ({"name": "other"}, "the device's name is not the vendor's"),
+    ({"set_precision": lambda *_: {"tf32": True}}, "set_precision(fp32) leaves TF32 on"),
+    ({"set_precision": lambda *_: {}}, "set_precision(fp32) lacks the key deterministic"),
+    ({"describe": lambda _: {"name": "x", "vendor": "good"}},
+     "describe() lacks the key memory_total_bytes"),
+    ({"describe": lambda _: {"name": object()}},
+     "describe() as JSON raised TypeError: Object of type object is not JSON serializable"),
+    ({"describe": lambda _: None}, "describe() is None, not a dict"),
+    ({"describe": lambda _: {"name": "x", "vendor": "cuda", "memory_total_bytes": 1}},
+     "describe() has the vendor 'cuda', not 'good'"),
+    ({"elapsed_ns": lambda *_: 0}, "elapsed_ns does not grow with the work between marks"),
+    ({"elapsed_ns": lambda *_: 0.5}, "elapsed_ns [0.5, 0.5]"),
+    ({"synchronize": _raises}, "timing raised OSError: no tool"),
+    ({"read": lambda *_: [0.0, 0.0]}, "read(losses) is [0.0, 0.0] of [1.5, -2.0]"),
+    ({"pin": lambda _, tensor: tensor.to("meta")}, "pin(tensor) is on meta, not the host"),
+    ({"pin": lambda _, tensor: tensor + 1}, "place(pin(tensor)) has other values"),
+    ({"pin": _raises}, "pin(tensor) in a thread raised OSError: no tool"),
+    ({"memory": lambda _: MemoryUse(None, None, None, "rank")},
+     "memory() is MemoryUse(allocator_peak_bytes=None, used_bytes=None, total_bytes=None, "
+     "scope='rank')"),
+    ({"matmul_rate": lambda *_: 0.0}, "matmul_rate(fp32) is 0.0, not a rate"),
+    ({"copy_bytes_per_second": lambda _: None}, "copy_bytes_per_second() is None, not a rate"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("members", "fault"), VENDORS)
+def test_each_fault_of_a_vendor_is_named(monkeypatch, members, fault):
+    monkeypatch.setattr("trainmark.check.conformance.device._check_without_torch", lambda *_: None)
+    assert vendor_faults(Good()) == []
+    assert fault in vendor_faults(_changed(Good, **members)())
+
+
+@pytest.mark.parametrize(("members", "fault"), DEVICES)
+def test_each_fault_of_a_device_is_named(members, fault):
+    device = _changed(GoodDevice, **members)
+    vendor = _changed(Good, open=lambda *_: device(threads=1))()
+    assert fault in device_faults(vendor)
+
+
+def test_a_good_device_has_no_fault():
+    assert device_faults(Good()) == []
+    assert device_faults(_changed(Good, open=_raises)()) == ["open(0, 1) raised OSError: no tool"]
+
+
+def test_optional_members_may_be_there_and_a_monitor_may_not(monkeypatch):
+    monkeypatch.setattr("trainmark.check.conformance.device._check_without_torch", lambda *_: None)
+    more = {"monitor": _not_installed, "numa_node": lambda *_: None,
+            "conditions": lambda *_: [Condition("ecc", "fine", "on")],
+            "monitored": lambda _, nproc: [7, 4][:nproc]}  # fmt: skip
+    assert vendor_faults(_changed(Good, **more)()) == []
+    silent = Reading(MonitorFault("hung", "no answer"))
+    assert vendor_faults(_changed(Good, monitor=lambda _: silent)()) == []
+    assert silent.closed
+    whole = Reading(DeviceSample(index=4, power_w=1, throttle_reasons=()), DeviceSample(index=7))
+    more["monitor"] = lambda _: whole
+    assert vendor_faults(_changed(Good, **more)()) == []
+
+
+def test_a_member_that_is_missing_is_named_alone():
+    class Half:
+        name = "half"
+
+    assert vendor_faults(Half())[:2] == ["torch_type is missing", "collective_backend is missing"]
+    vendor = _changed(Good, open=lambda *_: Half())()
+    assert "mark is missing" in device_faults(vendor)
+
+
+@pytest.mark.parametrize(
+    ("source", "fault"),
+    [
+        ("", None),
+        ("    def count(self):\n        import torch\n        return 2\n",
+         "planning imports torch"),
+        ("    def __init__(self, index=None):\n        assert index == 0, 'no index'\n",
+         "abacus:Abacus cannot be used for planning in a separate process: "
+         "AssertionError: no index"),
+    ],
+)  # fmt: skip
+def test_planning_is_tried_in_a_process_of_its_own(tmp_path, monkeypatch, source, fault):
+    vendor = (
+        "from trainmark.devices.vendors.cpu import Cpu\nclass Abacus(Cpu):\n    name = 'abacus'\n"
+    )
+    (tmp_path / "abacus.py").write_text(vendor + source)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.pathsep.join(sys.path)}")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "abacus", raising=False)
+    kind = importlib.import_module("abacus").Abacus
+    made = kind(0) if "index" in source else kind()
+    assert vendor_faults(made) == ([fault] if fault else [])
+
+
+@pytest.mark.parametrize("page", ["adding-a-device.md", "adding-a-device.zh.md"])
+def test_every_required_member_and_key_is_documented(page):
+    text = (Path(__file__).parents[2] / "docs" / page).read_text(encoding="utf-8")
+    protocols = (Vendor, Device, Monitor, DeviceSample, Diagnoses, Located, Examined,
+                 ReportsClocks, ReplaysGraphs, ForbidsSynchronization)  # fmt: skip
+    required = {name for protocol in protocols for name in members(protocol)} - {"told"}
+    required |= {
+        *DESCRIBE_KEYS,
+        *PRECISION_KEYS,
+        *(Condition.__dataclass_fields__.keys() - {"group"}),
+    }
+    required |= {protocol.__name__ for protocol in protocols}
+    assert [
+        name
+        for name in sorted(required)
+        if f"`{name}" not in text and f"`protocols.{name}" not in text
+    ] == []
+    assert "trainmark.check.conformance.device" in text

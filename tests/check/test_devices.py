@@ -1,0 +1,278 @@
+"""Faults of devices, by a vendor whose answers a test chooses."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from fake_nvml import FakeCard, put_cards
+from fakes import FakeVendor
+from machines import Card, Reader, machine, only, write_files
+from trainmark import devices as registry
+from trainmark.check.doctor import devices
+from trainmark.check.doctor.examination import examine
+from trainmark.devices.torch_build import TorchBuild
+from trainmark.devices.vendors.nvidia import Nvidia
+from trainmark.devices.vendors.nvidia import choice as cuda_choice
+from trainmark.errors import EnvironmentFault
+from trainmark.protocols import Condition, DeviceSample, MonitorFault, Occupant, Refusal
+
+BUS = "sys/bus/pci/devices/0000:01:00.0"
+
+
+@pytest.fixture
+def vendors(monkeypatch):
+    """Let the registry have these vendors and faults."""
+
+    def have(*known, faults=()):
+        named = {vendor.name: vendor for vendor in known}
+        monkeypatch.setattr(registry, "load_all", lambda: (named, list(faults)))
+
+    return have
+
+
+def test_the_devices_are_named(tmp_path):
+    found = only(devices.device(machine(tmp_path)))
+    assert (found.severity, found.what) == ("fine", "2 fake: Fake Accelerator 1")
+
+
+def test_too_few_devices_stop_a_run(tmp_path):
+    found = only(devices.device(machine(tmp_path, nproc=3)))
+    assert (found.severity, found.what) == ("stops", "3 fake devices needed, 2 here")
+    assert "--nproc 2" in found.remedy
+    cores = machine(tmp_path, vendor=Card(name="cpu"), nproc=3)
+    assert only(devices.device(cores)).severity == "fine"  # `cores` says that they compete
+
+
+def test_no_device_stops_a_run_with_its_reason(tmp_path):
+    subject = machine(
+        tmp_path, vendor=None, fault=EnvironmentFault("no card", remedy="plug one in")
+    )
+    found = only(devices.device(subject))
+    assert (found.severity, found.what, found.remedy) == ("stops", "no card", "plug one in")
+
+
+def test_checks_of_devices_say_nothing_without_one(tmp_path):
+    subject = machine(tmp_path, vendor=None)
+    for check in (devices.precisions, devices.torch, devices.occupants, devices.device_state,
+                  devices.monitor):  # fmt: skip
+        assert list(check(subject)) == []
+
+
+def test_a_sound_driver_is_told(tmp_path, vendors):
+    vendors(Card())
+    assert only(devices.driver(machine(tmp_path))).what == "1.2"
+
+
+def test_cards_that_torch_cannot_drive_are_named(tmp_path, vendors):
+    vendors(Card(refusal=Refusal("torch has no code for it", "another torch")))
+    found = only(devices.driver(machine(tmp_path)))
+    assert (found.severity, found.remedy) == ("spoils", "another torch")
+    assert "torch has no code for it" in found.what
+
+
+def test_a_broken_package_of_a_vendor_is_named(tmp_path, vendors):
+    fault = EnvironmentFault("skipped: no count", where="device npu of pack (pack:Npu)")
+    vendors(Card(), faults=[fault])
+    found = only(devices.driver(machine(tmp_path)))
+    assert (found.severity, "skipped: no count" in found.what) == ("spoils", True)
+    assert found.remedy
+
+
+@pytest.mark.parametrize(
+    ("kind", "bus", "count", "severity"),
+    [
+        ("0x030200", "0x1fff", 0, "spoils"),
+        ("0x120000", "0x1fff", 0, "spoils"),
+        ("0x030000", "0x1fff", 0, "fine"),  # it may only draw
+        ("0x030200", "0x1ffe", 0, "fine"),
+        ("0x030200", "0x1fff", 2, "fine"),
+    ],
+)
+def test_a_card_without_a_driver_is_seen_on_the_bus(
+    tmp_path, vendors, *, kind, bus, count, severity
+):
+    write_files(tmp_path, {f"{BUS}/vendor": f"{bus}\n", f"{BUS}/class": f"{kind}\n"})
+    vendors(Card(devices=count))
+    assert only(devices.driver(machine(tmp_path))).severity == severity
+
+
+def test_refused_precisions_are_told_with_their_reason(tmp_path):
+    subject = machine(tmp_path, vendor=Card(refused=("tf32", "fp16")))
+    found = only(devices.precisions(subject))
+    assert found.severity == "fine"
+    assert found.what == "fp32, bf16; not tf32: no units for tf32; not fp16: no units for fp16"
+
+
+@pytest.mark.parametrize(("precision", "severity"), [("tf32", "stops"), ("bf16", "fine")])
+def test_the_recipe_s_precision_must_be_possible(tmp_path, precision, severity):
+    request = SimpleNamespace(recipe=SimpleNamespace(precision=precision))
+    subject = machine(tmp_path, vendor=Card(refused=("tf32",)), request=request)
+    assert only(devices.precisions(subject)).severity == severity
+
+
+def test_torch_is_opened_in_a_process_of_its_own(tmp_path):
+    started = []
+
+    def tool(argv, *, timeout_s):
+        started.append((argv[-2:], timeout_s))
+        return 'a warning\n["torch 2.13 opened two", "", {}]\n'
+
+    found = only(devices.torch(machine(tmp_path, tool=tool)))
+    assert (found.severity, found.what) == ("fine", "torch 2.13 opened two")
+    assert started == [(["fake", "2"], devices.OPENING_S)]
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["python: exit code -11: no message", "python: no answer in 40 s"],
+)
+def test_a_torch_that_crashes_or_hangs_stops_a_run(tmp_path, said):
+    def tool(*_, **__):
+        raise MonitorFault("failed", said)
+
+    found = only(devices.torch(machine(tmp_path, tool=tool)))
+    assert (found.severity, said in found.what) == ("stops", True)
+
+
+def test_a_device_that_does_not_open_stops_a_run(tmp_path):
+    answer = json.dumps(["torch cannot open it", "see the driver", {}])
+    found = only(devices.torch(machine(tmp_path, tool=lambda *_, **__: answer)))
+    assert (found.severity, found.what) == ("stops", "torch cannot open it")
+    assert found.remedy == "see the driver"
+
+
+@pytest.mark.parametrize(("precision", "severity"), [("bf16", "stops"), ("fp32", "fine")])
+def test_a_precision_that_only_the_open_device_refuses_is_told(tmp_path, precision, severity):
+    answer = json.dumps(["opened", "", {"bf16": "emulated"}])
+    request = SimpleNamespace(recipe=SimpleNamespace(precision=precision))
+    subject = machine(tmp_path, request=request, tool=lambda *_, **__: answer)
+    found = only(devices.torch(subject))
+    assert (found.severity, found.what) == (severity, "opened; not bf16: emulated")
+
+
+def test_processes_on_the_devices_are_named(tmp_path, vendors):
+    users = (Occupant("card 0", "python (process 7)", 2 << 30, True),
+             Occupant("card 0", "Xorg (process 8)", 1 << 20, False))  # fmt: skip
+    card = Card(users=users)
+    vendors(card)
+    found = list(devices.occupants(machine(tmp_path, vendor=card)))
+    assert [one.severity for one in found] == ["spoils", "fine"]
+    assert "python (process 7), 2.0 GiB" in found[0].what
+    vendors(Card())
+    assert only(devices.occupants(machine(tmp_path))).severity == "fine"
+
+
+def test_the_vendor_s_own_conditions_keep_their_codes(tmp_path):
+    states = (
+        Condition("ecc", "fine", "on"),
+        Condition("power_limit", "spoils", "300 of 700 W", "raise it"),
+    )
+    subject = machine(tmp_path, vendor=Card(states=states))
+    found = examine(subject, [devices.device_state]).checks
+    assert found == [replace(one, group="devices") for one in states]
+
+
+def test_a_vendor_that_tells_no_conditions_is_unknown(tmp_path):
+    silent = only(devices.device_state(machine(tmp_path, vendor=FakeVendor())))
+    assert silent.severity == "unknown"
+    processor = machine(tmp_path, vendor=FakeVendor(name="cpu"))
+    assert list(devices.device_state(processor)) == []
+
+
+@pytest.mark.parametrize(
+    ("reads", "severity", "said"),
+    [
+        (2, "fine", "card-smi 1.0 reads 2 device(s)"),
+        (None, "unknown", "no power"),
+        ("hung", "unknown", "hung: no answer"),
+        ("absent", "unknown", "absent: no answer"),
+    ],
+)
+def test_the_monitor_is_tried_once(tmp_path, monkeypatch, reads, severity, said):
+    closed = []
+    monkeypatch.setattr(Reader, "close", lambda self: closed.append(self.name))
+    found = only(devices.monitor(machine(tmp_path, vendor=Card(reads=reads))))
+    assert (found.severity, said in found.what) == (severity, True)
+    assert len(closed) == (reads is not None)
+
+
+def test_a_monitor_that_is_not_installed_is_told(tmp_path):
+    class Bare(Card):
+        def monitor(self):
+            raise MonitorFault("absent", "card-smi is not on the PATH")
+
+    found = only(devices.monitor(machine(tmp_path, vendor=Bare())))
+    assert (found.severity, "card-smi is not on the PATH" in found.what) == ("unknown", True)
+
+
+@pytest.mark.parametrize(("busy", "found"), [(None, 1), (10.0, 1), (11.0, 2)])
+def test_a_device_that_computes_before_the_run_is_found(tmp_path, monkeypatch, busy, found):
+    samples = [DeviceSample(index=i, utilization_percent=busy) for i in (3, 4)]
+    monkeypatch.setattr(Reader, "read", lambda _: samples)
+    monkeypatch.setattr(Card, "monitored", lambda *_: [4])
+    conditions = list(devices.monitor(machine(tmp_path)))
+    assert len(conditions) == found
+    assert [one.severity for one in conditions[1:]] == ["spoils"] * (found - 1)
+    assert all("device 4 is busy 11%" in one.what for one in conditions[1:])
+
+
+@pytest.fixture
+def cuda(monkeypatch):
+    """Let torch be built for CUDA, and NVIDIA's library tell these cards."""
+
+    def have(*cards, **more):
+        build = TorchBuild("2.13.0+cu130", cuda="13.0")
+        monkeypatch.setattr(cuda_choice, "torch_build", lambda: build)
+        monkeypatch.setattr(cuda_choice, "_too_old", lambda _: None)
+        put_cards(monkeypatch, *cards, **more)
+
+    return have
+
+
+def test_faults_of_nvidia_s_cards_come_through(tmp_path, cuda):
+    checks = [devices.device, devices.driver, devices.occupants, devices.device_state]
+    cuda(FakeCard(), FakeCard())
+    sound = examine(machine(tmp_path, vendor=Nvidia()), checks)
+    assert sound.exit_code == 0
+    capped = FakeCard(limit_mw=300_000, ecc=False, computing={4242: 1 << 30})
+    cuda(FakeCard(), capped, names={4242: "/usr/bin/python3"})
+    faulty = examine(machine(tmp_path, vendor=Nvidia()), checks).checks
+    found = {one.code: one for one in faulty if one.severity != "fine"}
+    assert {code: one.severity for code, one in found.items()} == {
+        "occupants": "spoils", "power_limit": "spoils", "ecc": "spoils",
+    }  # fmt: skip
+    assert "python3 (process 4242)" in found["occupants"].what
+    assert "card 1" in found["power_limit"].what
+
+
+def test_every_vendor_in_the_package_can_be_seen_without_its_driver(tmp_path, monkeypatch):
+    known = registry.load_all()[0]
+    named = {name for name, vendor in known.items() if getattr(vendor, "pci_vendor", None)}
+    assert named == set(known) - {"cpu", "fake", "apple"}
+
+
+@pytest.mark.parametrize(
+    "told",
+    [("clocks", "fine", "x", "", ""), Condition("x", "awful", "x"), Condition("x", "fine", 7)],
+)
+def test_what_is_no_condition_is_named_with_its_vendor(tmp_path, told):
+    sound = Condition("ecc", "fine", "on")
+    found = list(devices.device_state(machine(tmp_path, vendor=Card(states=(told, sound)))))
+    assert [one.severity for one in found] == ["unknown", "fine"]
+    assert found[0].what.startswith("fake told ")
+    assert found[0].remedy
+
+
+def test_a_vendor_that_cannot_count_does_not_hide_others(tmp_path, vendors):
+    class Broken(Card):
+        def count(self):
+            raise OverflowError("of cards")
+
+    vendors(Broken(), Card(name="other"), faults=[EnvironmentFault("odd", where="device third")])
+    found = list(devices.driver(machine(tmp_path)))
+    assert [one.severity for one in found] == ["spoils", "spoils"]
+    assert found[1].what == "device fake: cannot count its devices: OverflowError: of cards"

@@ -1,0 +1,143 @@
+"""Folders that cannot be written, full disks and slow ones are found."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from machines import GIB, machine, only
+from trainmark.check.doctor import disk
+from trainmark.check.doctor.examination import examine
+
+if TYPE_CHECKING:
+    from fakes import FakeClock
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("free", "severity"),
+    [(GIB, "fine"), (GIB - 1, "spoils"), (8 * MIB, "spoils"), (8 * MIB - 1, "stops")],
+)
+def test_space_is_compared_with_what_a_run_needs(tmp_path, free, severity):
+    subject = machine(tmp_path, free=free)
+    assert only(disk.out_folder(subject)).severity == severity
+
+
+def test_the_folder_need_not_exist_and_is_not_made(tmp_path):
+    found = only(disk.out_folder(machine(tmp_path, out=tmp_path / "a" / "b")))
+    assert (found.severity, found.what) == ("fine", f"{tmp_path}: 100.0 GiB free")
+    assert not (tmp_path / "a").exists()
+
+
+def test_nothing_is_left_where_runs_go(tmp_path):
+    subject = machine(tmp_path, out=tmp_path / "runs")
+    subject.out.mkdir()
+    list(disk.out_folder(subject))
+    list(disk.out_speed(subject))
+    assert list(subject.out.iterdir()) == []
+
+
+def test_a_file_in_the_way_stops_a_run(tmp_path):
+    (tmp_path / "runs").write_text("")
+    found = only(disk.out_folder(machine(tmp_path)))
+    assert (found.severity, "Not a directory" in found.what) == ("stops", True)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_no_permission_stops_a_run(tmp_path):
+    (tmp_path / "runs").mkdir(mode=0o500)
+    found = only(disk.out_folder(machine(tmp_path)))
+    assert (found.severity, "Permission denied" in found.what) == ("stops", True)
+
+
+def test_a_disk_that_refuses_files_stops_a_run(tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(disk.tempfile, "TemporaryFile", refuse)
+    found = only(disk.out_folder(machine(tmp_path)))
+    assert (found.severity, "Permission denied" in found.what) == ("stops", True)
+    speed = examine(machine(tmp_path), [disk.out_speed]).checks
+    assert [one.severity for one in speed] == ["unknown"]
+
+
+def moved(clock: FakeClock, sizes: list[int], each_ns: int):
+    """Return what moves so many bytes in a call, each of which takes a time."""
+    left = iter(sizes)
+
+    def move() -> int:
+        clock.advance(each_ns)
+        return next(left, 0)
+
+    return move
+
+
+@pytest.mark.parametrize(
+    ("sizes", "each_ms", "expected"),
+    [
+        ([4 * MIB] * 100, 100, 4 * MIB / 0.1),  # ends after 2 s
+        ([4 * MIB] * 100, 1, 4 * MIB / 0.001),  # ends after 128 MiB
+        ([3, 5], 500, 8 / 1.5),  # ends with the file
+        ([], 500, 0.0),
+    ],
+)
+def test_a_rate_is_bytes_over_time(clock, monkeypatch, sizes, each_ms, expected):
+    monkeypatch.setattr(disk, "perf_counter", lambda: clock.now_ns / 1e9)
+    move = moved(clock, sizes, each_ms * 1_000_000)
+    assert disk.rate(move) == pytest.approx(expected)
+
+
+def test_a_rate_is_measured_for_a_short_time(clock, monkeypatch):
+    monkeypatch.setattr(disk, "perf_counter", lambda: clock.now_ns / 1e9)
+    start_ns = clock.now_ns
+    disk.rate(moved(clock, [1] * 100, 300_000_000))
+    assert clock.now_ns - start_ns == 2_100_000_000
+
+
+@pytest.mark.parametrize(("rate", "severity"), [(19e6, "spoils"), (20e6, "fine")])
+def test_a_slow_disk_spoils_figures(tmp_path, monkeypatch, rate, severity):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "train.bin").write_bytes(bytes(4 * MIB))
+    (tmp_path / "data" / "meta.json").write_bytes(b"{}")
+    monkeypatch.setattr(disk, "rate", lambda move: move() and rate)
+    subject = machine(tmp_path, data=tmp_path / "data")
+    written, read = only(disk.out_speed(subject)), only(disk.data_speed(subject))
+    assert (written.severity, read.severity) == (severity, severity)
+    assert f"{rate / 1e6:.0f} MB/s read from train.bin" in read.what
+
+
+def test_data_is_read_where_it_is_given(tmp_path):
+    for check in (disk.data_folder, disk.data_speed):
+        assert list(check(machine(tmp_path))) == []
+    subject = machine(tmp_path, data=tmp_path / "data")
+    missing = only(disk.data_folder(subject))
+    assert (missing.severity, str(tmp_path / "data") in missing.what) == ("stops", True)
+    subject.data.mkdir()
+    assert only(disk.data_folder(subject)).severity == "stops"  # it is empty
+    (subject.data / "config.json").write_bytes(b"{}")
+    assert only(disk.data_folder(subject)).severity == "fine"
+
+
+def test_files_too_small_to_time_tell_no_speed(tmp_path):
+    (tmp_path / "data").mkdir()
+    subject = machine(tmp_path, data=tmp_path / "data")
+    assert list(disk.data_speed(subject)) == []
+    (tmp_path / "data" / "config.json").write_bytes(bytes(4 * MIB - 1))
+    assert list(disk.data_speed(subject)) == []
+
+
+def closed(*_):
+    raise PermissionError(13, "Permission denied", "/closed/x")
+
+
+def test_a_folder_in_a_closed_one_stops_a_run(tmp_path, monkeypatch):
+    subject = machine(tmp_path, data=tmp_path / "data")
+    monkeypatch.setattr(Path, "exists", closed)
+    monkeypatch.setattr(Path, "iterdir", closed)
+    for check in (disk.out_folder, disk.data_folder):
+        found = only(check(subject))
+        assert (found.severity, "Permission denied" in found.what) == ("stops", True)

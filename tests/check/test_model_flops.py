@@ -1,0 +1,81 @@
+"""Model FLOPs against torch's own counter: every case that has a formula, at two sizes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from trainmark import cases
+from trainmark.cases import generated_folder
+from trainmark.check.conformance.probe import counted_flops
+from trainmark.devices.vendors.cpu import CpuDevice
+from trainmark.protocols import JobContext
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+def same(data: Any) -> Any:
+    return data
+
+
+def with_sizes(data: Any, sizes: dict[str, int]) -> Any:
+    config = type(data.config).model_validate({**data.config.raw, **sizes})
+    return replace(data, config=config)
+
+
+def wider_distilbert(data: Any) -> Any:
+    sizes = {"dim": 96, "hidden_dim": 200, "n_layers": 3, "n_heads": 4}
+    return with_sizes(data, sizes)
+
+
+def wider_llama(data: Any) -> Any:
+    sizes = {
+        "hidden_size": 96, "intermediate_size": 200, "num_hidden_layers": 3,
+        "num_key_value_heads": 2,
+    }  # fmt: skip
+    return with_sizes(data, sizes)
+
+
+# Case, what differs from its tiny recipe, what is done to the data that it loads.
+SIZES: list[tuple[str, dict[str, Any], Callable[[Any], Any]]] = [
+    ("distilbert_sst2", {}, same),
+    ("distilbert_sst2", {"seq_length": 48}, wider_distilbert),
+    ("glm_superglue", {}, same),
+    ("glm_superglue", {"hidden_size": 128, "num_layers": 3, "seq_length": 60}, same),
+    ("glm_superglue", {"trim_padding": True}, same),
+    ("gpt_megatron", {}, same),
+    ("gpt_megatron", {"hidden_size": 96, "num_layers": 3, "vocab_size": 300}, same),
+    ("llama2_7b_lora", {}, same),
+    ("llama2_7b_lora", {"init": "random", "seq_length": 64}, wider_llama),
+    *(
+        ("llama2_7b_lora", {"init": "random", "lora_targets": targets}, same)
+        for targets in ("q_proj,v_proj", "v_proj", "k_proj,gate_proj", "down_proj")
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("generated")
+
+
+@pytest.mark.parametrize(("name", "fields", "resized"), SIZES)
+def test_model_flops_are_what_the_counter_counts(
+    name: str, fields: dict[str, Any], resized: Callable[[Any], Any], root: Path
+) -> None:
+    case = cases.load(name)
+    recipe = replace(case.recipes["tiny"], micro_batch_size=4, **fields)
+    module = cases.part(name, "job")
+    context = JobContext(
+        recipe=recipe, data_dir=generated_folder(case, recipe, root), rank=0, world_size=1,
+        device=CpuDevice(threads=1),
+    )  # fmt: skip
+    job = module.build(context, resized(module.load_data(context)))
+    batch = replace(next(iter(job.batches(0))), closes_step=True)
+    counted = counted_flops(job, batch)
+    assert counted > 1e7
+    assert job.model_flops(batch.counts) == pytest.approx(counted, rel=0.01)

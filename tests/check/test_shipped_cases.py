@@ -1,0 +1,306 @@
+"""Finding cases, and what every case keeps: these tests discover the cases by themselves."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from dataclasses import fields, is_dataclass
+from typing import TYPE_CHECKING, Any, get_args
+
+import pytest
+
+from fakes import FakeVendor
+from trainmark import cases, devices
+from trainmark.cases import generated_folder
+from trainmark.check.conformance.case import description_faults
+from trainmark.errors import UsageError
+from trainmark.plan import overrides, plan, resolving
+from trainmark.protocols import Counts
+from trainmark.spec import Case, DataFacts, Recipe, Rule, fields_under
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RECIPES = [(name, recipe) for name in cases.names() for recipe in cases.load(name).recipes]
+FORBIDDEN = ("torch", "numpy", "pydantic", "pyarrow", "transformers")
+
+
+@pytest.fixture(scope="module")
+def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.mark.parametrize("name", cases.names())
+def test_a_case_keeps_what_every_case_must(name: str) -> None:
+    assert description_faults(name) == []
+
+
+@pytest.mark.parametrize("name", cases.names())
+def test_a_case_is_found_by_all_its_names(name: str) -> None:
+    case = cases.load(name)
+    assert isinstance(case, Case)
+    assert case.name == name == cases.folder(name).name
+    assert case.name not in case.aliases
+    for alias in case.aliases:
+        assert cases.load(alias) == case
+    for part, functions in (("data", ("generate", "check")), ("job", ("load_data", "build"))):
+        for function in functions:
+            assert callable(getattr(cases.part(name, part), function))
+    if cases.has_part(name, "prepare"):
+        assert callable(cases.part(name, "prepare").prepare)
+
+
+def test_no_two_cases_answer_to_one_word() -> None:
+    words = [word for name in cases.names() for word in (name, *cases.load(name).aliases)]
+    assert len(words) == len(set(words))
+
+
+@pytest.mark.parametrize("name", cases.names())
+def test_every_field_of_a_recipe_is_described(name: str) -> None:
+    recipe_type = cases.load(name).recipe_type
+    assert is_dataclass(recipe_type)
+    assert issubclass(recipe_type, Recipe)
+    assert len(recipe_type.__mro__) - len(Recipe.__mro__) in (0, 1)  # derived at most once
+    names = {item.name for item in fields(recipe_type)}
+    rules = [fields_under(recipe_type, rule) for rule in get_args(Rule)]
+    assert set().union(*rules) == names
+
+
+@pytest.mark.parametrize(("name", "recipe_name"), RECIPES)
+def test_every_recipe_is_sound(name: str, recipe_name: str) -> None:
+    case = cases.load(name)
+    recipe = case.recipes[recipe_name]
+    named = re.fullmatch(r".+-(\d+x\d+)", recipe_name)
+    if named:
+        assert recipe.world == named[1]
+    else:
+        assert recipe.world is None or re.fullmatch(r"\d+x\d+", recipe.world)
+
+
+@pytest.mark.parametrize("name", cases.names())
+def test_every_case_has_a_tiny_recipe_on_generated_data(name: str) -> None:
+    tiny = cases.load(name).recipes["tiny"]
+    assert (tiny.data, tiny.world) == ("generated", None)
+    assert tiny.target_value is not None
+    assert overrides.choose_recipe(cases.load(name), None, world="1x1", real_data=False) == "tiny"
+
+
+@pytest.mark.parametrize(("name", "recipe_name"), RECIPES)
+def test_every_recipe_resolves(
+    name: str, recipe_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = cases.load(name)
+    recipe = case.recipes[recipe_name]
+    facts = DataFacts(1_000, 100, "0123456789abcdef", "fake", quality_comparable=True)
+    monkeypatch.setattr(cases.part(name, "data"), "check", lambda folder, recipe: facts)
+    vendor = FakeVendor(devices=8)
+    monkeypatch.setattr(devices, "choose", lambda _: vendor)
+    nnodes, nproc = map(int, (recipe.world or "1x1").split("x"))
+    resolved = resolving.resolve(
+        name,
+        recipe_name=recipe_name,
+        data_dir=tmp_path,
+        nnodes=1,
+        nproc=nproc if nnodes == 1 else None,
+        run_dir=tmp_path / "run",
+        generated_root=tmp_path,
+    )
+    assert resolved.recipe_name == recipe_name
+    # A shipped recipe is within the closed rules, whatever it leaves out.
+    assert (resolved.rules, resolved.extra) == ("closed", {})
+    assert plan.Plan.model_validate_json(resolved.model_dump_json()) == resolved
+
+
+# What the shipped recipes change of the standard recipe of their world; the others nothing.
+CHANGED = {
+    "distilbert_sst2": {  # the cells of the published rows
+        "throughput-1x1": "bs=96,lr=0.00015", "throughput-1x8": "bs=96", "throughput-2x8": "bs=96",
+    },
+    "glm_superglue": {
+        "throughput-1x1": "gas=1,precision=bf16,group_by_choices=true,checkpoint_activations=false",
+        "throughput-1x8": "precision=bf16,group_by_choices=true,checkpoint_activations=false",
+    },
+    "llama2_7b_lora": {
+        "standard-bf16-1x1": "bs=4,precision=bf16,weights_dtype=bf16",
+        "standard-bf16-1x8": "bs=4,precision=bf16,weights_dtype=bf16",
+        "standard-fp16-1x1": "bs=4,precision=fp16,weights_dtype=fp16",
+        "standard-fp16-1x8": "bs=4,precision=fp16,weights_dtype=fp16",
+        "throughput-1x1": "bs=4,precision=bf16,weights_dtype=bf16",
+        "throughput-1x8": "bs=4,precision=bf16,weights_dtype=bf16",
+        "throughput-fp16-1x1": "bs=4,precision=fp16,weights_dtype=fp16",
+        "published-tf32-1x1": "precision=tf32",
+        "published-fp16-1x1": "bs=4,precision=fp16,weights_dtype=fp16",
+        "throughput-tf32-1x1": "precision=tf32",
+    },
+    "dlrm_criteo": {
+        "throughput-1x1": "bs=262144", "throughput-1x8": "bs=262144", "throughput-2x8": "bs=172032",
+    },
+    "gpt_megatron": {
+        "sp-bs16-fp16": "bs=16,precision=fp16", "sp-bs16-bf16": "bs=16,precision=bf16",
+        "mp-bs16-fp16": "bs=16,precision=fp16", "mp-bs16-bf16": "bs=16,precision=bf16",
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", cases.names())
+def test_the_shipped_recipes_tell_what_they_change_of_the_standard(name: str) -> None:
+    case = cases.load(name)
+    found = {}
+    for recipe_name, recipe in case.recipes.items():
+        against = overrides.standard_of(case, recipe_name, world=recipe.world or "1x1")
+        assert against == ("tiny" if recipe.world is None else f"standard-{recipe.world}")
+        fix_hp, extra = overrides.changes(recipe, named=recipe, standard=case.recipes[against])
+        assert extra == {}
+        if fix_hp:
+            found[recipe_name] = overrides.fix_hp_text(fix_hp)
+    assert found == CHANGED.get(name, {})
+
+
+def test_toy_is_small_enough_to_be_read_as_the_example() -> None:
+    files = cases.folder("toy").glob("**/*.py")
+    assert sum(len(file.read_text().splitlines()) for file in files) < 160
+
+
+def test_toys_flop_formula_counts_the_products_of_its_layers(
+    tmp_path: Path, data_root: Path
+) -> None:
+    torch = pytest.importorskip("torch")
+    from torch.utils.flop_counter import FlopCounterMode
+
+    job, batch = toy_job(data_root)
+    with FlopCounterMode(display=False) as counter:
+        job.stepper.step(iter([batch]))
+    assert counter.get_total_flops() == job.model_flops(batch.counts)
+    assert torch.is_tensor(batch.tensors[0])
+
+
+def test_toy_counts_what_it_hands_out(data_root: Path) -> None:
+    job, _ = toy_job(data_root)
+    batches = list(job.batches(0))
+    assert sum((item.counts for item in batches), Counts()) == Counts(samples=4096, sequences=4096)
+    assert job.steps_per_epoch == len(batches) == 64
+    assert job.facts()["parameters"] == 16 * 32 + 32 + 32 * 2 + 2
+    assert job.evaluate().samples == 1_000
+
+
+def toy_job(data_root: Path) -> tuple[Any, Any]:
+    from trainmark.devices.vendors.cpu import CpuDevice
+    from trainmark.protocols import JobContext
+
+    case = cases.load("toy")
+    recipe = case.recipes["tiny"]
+    context = JobContext(
+        recipe=recipe,
+        data_dir=generated_folder(case, recipe, data_root),
+        rank=0,
+        world_size=1,
+        device=CpuDevice(threads=1),
+    )
+    module = cases.part("toy", "job")
+    job = module.build(context, module.load_data(context))
+    return job, next(iter(job.batches(0)))
+
+
+OUTSIDE_CASE = """
+from dataclasses import replace
+from trainmark.cases.toy.case import CASE as TOY
+from .words import NAME
+CASE = replace(TOY, name=NAME, aliases=("elsewhere",))
+"""
+
+
+@pytest.fixture
+def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "more" / "far_case"
+    folder.mkdir(parents=True)
+    (folder / "case.py").write_text(OUTSIDE_CASE)
+    (folder / "words.py").write_text('NAME = "far_case"\n')
+    (folder / "job.py").write_text("from .words import NAME\nJOB = NAME\n")
+    (tmp_path / "empty").mkdir()
+    roots = [tmp_path / "empty", tmp_path / "more"]
+    monkeypatch.setenv(cases.PATH_VARIABLE, ":".join(map(str, roots)))
+    for module in [name for name in sys.modules if "outside_case" in name]:
+        monkeypatch.delitem(sys.modules, module)
+    return folder
+
+
+def test_a_case_may_lie_anywhere(outside: Path) -> None:
+    assert "far_case" in cases.names()
+    assert cases.load("far_case").name == "far_case"
+    assert cases.load("elsewhere") is cases.load("far_case")
+    assert cases.part("far_case", "job").JOB == "far_case"
+    assert cases.folder("far_case") == outside
+    assert not cases.has_part("far_case", "prepare")
+
+
+def test_a_case_without_a_module_that_is_needed_is_named(outside: Path) -> None:
+    with pytest.raises(UsageError, match="case far_case has no module 'data'") as caught:
+        resolving.resolve("far_case", generated_root=outside)
+    assert caught.value.where == str(outside)
+
+
+def test_a_module_of_a_case_may_be_a_package(outside: Path) -> None:
+    (outside / "data").mkdir()
+    (outside / "data" / "__init__.py").write_text("from .words import check\n")
+    (outside / "data" / "words.py").write_text("from ..words import NAME as check\n")
+    assert cases.part("far_case", "data").check == "far_case"
+
+
+def test_an_unknown_case_names_the_nearest(outside: Path) -> None:
+    with pytest.raises(UsageError, match="unknown case 'far_cas'") as caught:
+        cases.load("far_cas")
+    assert "did you mean far_case?" in str(caught.value)
+    with pytest.raises(UsageError) as caught:
+        cases.load("zzzz")
+    assert "known: " in str(caught.value)
+    assert "toy" in str(caught.value)
+
+
+def test_a_case_path_that_is_no_folder_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(cases.PATH_VARIABLE, str(tmp_path / "nowhere"))
+    with pytest.raises(UsageError, match="is not a folder") as caught:
+        cases.names()
+    assert cases.PATH_VARIABLE in str(caught.value)
+
+
+def test_planning_imports_nothing_of_weight() -> None:
+    program = (
+        "import sys, trainmark.cases as cases, trainmark.devices as devices\n"
+        "[cases.load(name) for name in cases.names()]\n"
+        "[vendor.name for vendor in devices.all_vendors().values()]\n"
+        f"print(*[name for name in {FORBIDDEN!r} if name in sys.modules])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == []
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("import nothere\n", "No module named 'nothere'"),
+        ("CASE = (\n", "SyntaxError"),
+        ("X = 1\n", "has no attribute 'CASE'"),
+        ("from trainmark.cases.toy.case import CASE\n", "CASE.name is 'toy' in the folder 'mine'"),
+    ],
+)
+def test_a_broken_case_is_named_and_leaves_the_others(
+    text: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "case.py").write_text(text)
+    monkeypatch.setenv(cases.PATH_VARIABLE, str(tmp_path))
+    for module in ("trainmark_outside_case_mine", "trainmark_outside_case_mine.case"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    with pytest.raises(UsageError, match="mine") as caught:
+        cases.load("mine")
+    assert said in str(caught.value)
+    assert "mine/case.py" in str(caught.value)
+    loaded, faults = cases.load_all()
+    assert {"toy", "distilbert_sst2"} <= {case.name for case in loaded}
+    assert len(faults) == 1
+    assert cases.load("distilbert").name == "distilbert_sst2"

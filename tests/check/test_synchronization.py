@@ -1,0 +1,103 @@
+"""Which work is found to make the host wait for the device, and which is not."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+import pytest
+import torch
+
+from fakes import FakeClock, SyncDevice
+from trainmark.check.conformance.synchronization import (
+    SynchronizedError,
+    no_synchronization,
+    without_synchronization,
+)
+
+VALUES, MASK, PLACES = torch.arange(6.0), torch.arange(6) % 2 == 0, torch.tensor([3, 1])
+WAITING = {
+    "item": VALUES[0].item,
+    "int": lambda: int(PLACES[0]),
+    "truth": lambda: bool(MASK[0]),
+    "tolist": VALUES.tolist,
+    "cpu": VALUES.cpu,
+    "numpy": VALUES.numpy,
+    "equal": lambda: torch.equal(VALUES, VALUES),
+    "nonzero": MASK.nonzero,
+    "read by mask": lambda: VALUES[MASK],
+    "written by mask": lambda: VALUES.clone().index_put_((MASK,), VALUES[:3]),
+    "masked_select": lambda: VALUES.masked_select(MASK),
+    "unique": PLACES.unique,
+    "repeats of unknown sum": lambda: VALUES[:2].repeat_interleave(PLACES),
+    "non-finite norm is an error": lambda: torch.nn.utils.clip_grad_norm_(
+        _with_gradient(), 1.0, error_if_nonfinite=True
+    ),
+    "copy to another device": lambda: VALUES.to("meta"),
+}
+QUEUED = {
+    "read by places": lambda: VALUES[PLACES],
+    "written by places": lambda: VALUES.clone().index_put_((PLACES,), VALUES[:2]),
+    "where": lambda: torch.where(MASK, VALUES, 0.0),
+    "masked_fill": lambda: VALUES.masked_fill(MASK, 0.0),
+    "repeats of known sum": lambda: VALUES[:2].repeat_interleave(PLACES, output_size=4),
+    "clipped norm": lambda: torch.nn.utils.clip_grad_norm_(_with_gradient(), 1.0),
+    "another type": lambda: VALUES.to(torch.bfloat16),
+    "copy to another device, queued": lambda: VALUES.to("meta", non_blocking=True),
+}
+
+
+def _with_gradient():
+    parameter = torch.nn.Parameter(torch.ones(3))
+    parameter.grad = torch.ones(3)
+    return parameter
+
+
+@pytest.mark.parametrize("work", WAITING.values(), ids=WAITING)
+def test_work_that_waits_is_refused(work, sync_device):
+    work()
+    with pytest.raises(SynchronizedError), no_synchronization(sync_device):
+        work()
+
+
+@pytest.mark.parametrize("work", QUEUED.values(), ids=QUEUED)
+def test_work_that_is_queued_is_not(work, sync_device):
+    with no_synchronization(sync_device):
+        work()
+
+
+def test_a_wait_in_a_backward_pass_is_refused(sync_device):
+    weight = torch.nn.Parameter(torch.ones(3))
+    weight.register_hook(lambda grad: None if grad.sum() > 0 else grad)
+    loss = (weight * 2).sum()
+    with pytest.raises(SynchronizedError), no_synchronization(sync_device):
+        loss.backward()
+
+
+def test_a_scaled_step_of_an_optimizer_that_is_not_fused_is_refused(sync_device):
+    weight = torch.nn.Parameter(torch.zeros(2))
+    optimizer = torch.optim.SGD([weight], lr=1.0, foreach=True)
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(weight.sum()).backward()
+    with no_synchronization(sync_device), pytest.raises(SynchronizedError):
+        scaler.step(optimizer)
+
+
+def test_other_devices_tensors_may_be_read(sync_device):
+    sync_device.torch_type = "meta"
+    with no_synchronization(sync_device):
+        assert VALUES.tolist()[-1] == VALUES[-1].item() == 5.0
+
+
+def test_a_device_that_can_tell_is_asked():
+    asked = []
+
+    class Asked(SyncDevice):
+        @contextmanager
+        def forbid_synchronization(self):
+            asked.append("forbidden")
+            yield
+            asked.append("allowed")
+
+    step = without_synchronization(Asked(FakeClock()), asked.append)
+    step("a step")
+    assert asked == ["forbidden", "a step", "allowed"]

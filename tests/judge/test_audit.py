@@ -1,0 +1,238 @@
+"""What an audit says of the founding pages, of honest records and of what is not known."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import trainmark.judge.audit
+from fakes import GOLDEN
+from trainmark import cases
+from trainmark.errors import UsageError
+from trainmark.judge.audit import audit, known_rules, subject
+from trainmark.library.selection.words import select
+from trainmark.record.messages import render
+from trainmark.record.record import FigureEntry, Record
+from trainmark.record.rows import Reading, Row
+from trainmark.spec import message
+
+if TYPE_CHECKING:
+    from trainmark.judge.audit.finding import Finding
+
+DOCS = Path(__file__).parents[2] / "docs"
+RECORDS = ("record_toy.json", "record_distilbert.json", "record_sampled.json")
+
+
+def golden(name: str, **changed: Any) -> subject.Subject:
+    record = Record.model_validate_json((GOLDEN / name).read_text(encoding="utf-8"))
+    return subject.of_record(record.model_copy(update=changed), name)
+
+
+def row(figures: dict[str, float], **given: Any) -> subject.Subject:
+    read = {n: Reading(value=x, unit="", raw=repr(x), how="number") for n, x in figures.items()}
+    common = {"file": "page.md", "line": 3, "form": "csv", "raw": "", "configuration": "one"}
+    return subject.of_row(Row(**common | given, figures=read))
+
+
+def of_reference(case: str) -> list[Finding]:
+    return audit([subject.of_row(one) for one in select([f"reference:{case}"]).rows])
+
+
+def arithmetic(found: list[Finding], code: str, name: str) -> list[Any]:
+    return [one.message.args[name] for one in found if one.message.code == code]
+
+
+def test_the_rows_of_distilbert_stopped_after_different_epochs_and_ran_in_tf32() -> None:
+    found = of_reference("distilbert_sst2")
+    assert arithmetic(found, "audit_passes_differ", "passes") == ["9.5, 10.0, 3.0, 3.1"]
+    shares = arithmetic(found, "audit_tf32", "share")
+    assert [round(share, 1) for share in shares] == [1.8, 2.0, 2.1, 1.9]
+    assert {one.severity for one in found} == {"warning"}
+
+
+def test_the_rows_of_dlrm_count_samples_twice_for_each_device_and_more_were_slower() -> None:
+    found = of_reference("dlrm_criteo")
+    assert arithmetic(found, "audit_per_rank", "times") == [2, 16, 32]
+    once = arithmetic(found, "audit_per_rank", "once")
+    assert [round(rate / 1e6, 2) for rate in once] == [3.64, 1.20, 0.88]
+    passes = arithmetic(found, "audit_passes", "passes")
+    assert [round(number, 1) for number in passes] == [2.0, 16.1, 32.1]
+    assert arithmetic(found, "audit_more_were_slower", "world_size") == [8, 16]
+
+
+@pytest.mark.parametrize("case", ["llama2_7b_lora", "glm_superglue"])
+def test_sound_rows_of_the_founding_pages_raise_no_alarm(case: str) -> None:
+    """The MFU of 36.1% follows from 4017 tokens/s."""
+    assert of_reference(case) == []
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_an_honest_record_has_no_finding(name: str) -> None:
+    assert audit([golden(name)]) == []
+
+
+def test_honest_launches_of_the_same_work_have_no_finding() -> None:
+    record = golden("record_toy.json").record
+    assert record is not None
+    steps, figures = record.steps, record.figures
+    views = [
+        golden(
+            "record_toy.json", run_id=f"run{number}",
+            steps=steps.model_copy(update={"time_ns": [time + number for time in steps.time_ns]}),
+            figures=figures | {"e2e_time": FigureEntry(value=12.0 + number / 64, unit="s")},
+        )
+        for number in range(6)
+    ]  # fmt: skip
+    assert audit(views) == []
+
+
+# Times of a launch: what trains and waits, what only evaluates. Samples are what was counted.
+TIMES = st.floats(0.5, 1e6)
+
+
+@given(samples=st.integers(1, 10**12), computes_s=TIMES, waits_s=TIMES, evaluates_s=TIMES,
+       digits=st.integers(0, 3))  # fmt: skip
+def test_figures_that_follow_from_times_are_in_order_however_they_are_rounded(
+    samples: int, computes_s: float, waits_s: float, evaluates_s: float, digits: int
+) -> None:
+    times = {"p_core": computes_s, "p_train": computes_s + waits_s}
+    times["p_whole"] = times["p_train"] + evaluates_s
+    printed = {name: f"{samples / time_s:.{digits}f}" for name, time_s in times.items()}
+    figures = {
+        name: Reading(value=float(text), unit="samples/s", raw=text, how="number")
+        for name, text in printed.items()
+    }
+    view = subject.of_row(
+        Row(file="p", line=1, form="csv", raw="", configuration="one", figures=figures)
+    )
+    assert audit([view], only=["ordering"]) == []
+
+
+@given(first=TIMES, other=TIMES)
+def test_of_two_unequal_rates_one_order_is_found(first: float, other: float) -> None:
+    found = audit([row({"p_core": first, "p_whole": other})], only=["ordering"])
+    assert bool(found) == (other > first * (1 + 1e-9) and repr(first) != repr(other)) or (
+        abs(other / first - 1) < 1e-3
+    )
+
+
+@given(passes=st.floats(0.1, 1.0), starting_s=st.floats(0, 120), seconds=st.floats(1, 1e6))
+def test_a_row_with_at_most_one_pass_is_never_accused(
+    passes: float, starting_s: float, seconds: float
+) -> None:
+    rate = passes * 4_195_197_692 / seconds
+    figures = {"e2e_time": seconds + starting_s, "p_whole": rate}
+    assert audit([row(figures, case="dlrm_criteo", nnodes=1, nproc=8)]) == []
+
+
+def test_rows_of_different_models_are_not_held_against_each_other() -> None:
+    figures = {"p_core": 100.0, "e2e_time": 1000.0, "p_whole": 100.0}
+    faster = {"p_core": 1976.0, "e2e_time": 9000.0, "p_whole": 1900.0}
+    world: dict[str, Any] = {"nnodes": 1, "precision": "fp32"}
+    one, other = (
+        [row(figures, model="resnet50", nproc=1, **world),
+         row(faster, model=model, nproc=8, line=4, **world)]
+        for model in ("resnet50", "vit")
+    )  # fmt: skip
+    assert {found.rule for found in audit(one)} == {"scaling", "side_by_side"}
+    assert audit(other) == []
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "rules"),
+    [
+        ("val_loss", 2.9, ["convergence"]), ("val_loss", 3.1, ["target"]),
+        ("acc", 3.1, ["convergence"]), ("acc", 2.9, ["target"]),
+        ("wer", 2.9, []), ("wer", 3.1, []),
+    ],
+)  # fmt: skip
+def test_a_row_reached_its_target_by_the_direction_of_its_metric(
+    metric: str, value: float, rules: list[str]
+) -> None:
+    figures = {"e2e_time": 1.9, "p_whole": 3531.1, metric: value, f"{metric}_target": 3.0}
+    found = audit([row(figures, case="distilbert_sst2", metric=metric)])
+    assert [one.rule for one in found] == rules
+
+
+def test_a_device_or_a_model_that_nobody_knows_is_left_alone() -> None:
+    figures = {"token/p/s": 1e9, "MFU": 3.0, "p_core": 1e12, "mem_total": 1.0}
+    assert audit([row(figures, model="nobody's", device="A100", precision="fp32")]) != []
+    assert audit([row(figures, model="llama3 8b", device="X1", precision="fp32")]) == []
+    figures.pop("mem_total")
+    assert audit([row(figures, model="nobody's", device="A100", precision="fp32")]) == []
+
+
+def test_figures_beyond_all_measure_are_no_fault_of_the_audit() -> None:
+    huge = dict.fromkeys(
+        ("e2e_time", "p_whole", "p_train", "p_core", "token/p/s", "MFU", "mem", "mem_total"), 1e150
+    )
+    views = [
+        row(huge, case="dlrm_criteo", device="A100", nnodes=2, nproc=8, changes={"bs": "9" * 5000}),
+        row(dict.fromkeys(huge, 1e-150), model="llama2 7b", device="A100", precision="bf16"),
+        row(dict.fromkeys(huge, 0.0), case="llama2_7b_lora", device="A100", precision="fp32"),
+    ]
+    for one in audit(views):
+        json.dumps(one.as_dict("zh"), allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("printed", "precision"),
+    [
+        ("fp32", "fp32"), ("AMP", "fp16"), ('fp16, level="O2"', "fp16"), ("bf16", "bf16"),
+        ("tf32", "tf32"), ("bf16+fp8", None), ("fp32/amp/fp16", None), ("", None), ("int8", None),
+    ],
+)  # fmt: skip
+def test_the_declared_precision_is_read_from_what_is_printed(
+    printed: str, precision: str | None
+) -> None:
+    assert row({}, cells={"precision": printed}).precision == precision
+
+
+def test_an_unknown_rule_is_refused() -> None:
+    with pytest.raises(UsageError, match="orderings"):
+        audit([], only=["orderings"])
+
+
+def test_errors_come_first_and_then_the_order_of_the_page() -> None:
+    figures = {"p_core": 1.0, "p_train": 2.0}
+    views = [
+        row({"acc": 0.1, "acc_target": 0.2}, metric="acc", line=1),
+        row(figures, line=9),
+        row(figures | {"mem": 9.0}, line=5),
+    ]
+    assert [one.subject.line for one in audit(views)] == [5, 9, 1]
+
+
+def test_every_workload_has_a_source_and_a_name_of_its_own() -> None:
+    text = (
+        Path(trainmark.judge.audit.__file__).with_name("workloads.toml").read_text(encoding="utf-8")
+    )
+    entries = tomllib.loads(text)["workload"]
+    assert all("https://" in entry["source"] and "2026-" in entry["source"] for entry in entries)
+    names = [name for entry in entries for name in entry["names"]]
+    assert len(names) == len(set(names))
+    assert {entry["case"] for entry in entries if "case" in entry} <= set(cases.names())
+
+
+@pytest.mark.parametrize(("page", "lang"), [("audit.md", "en"), ("audit.zh.md", "zh")])
+def test_the_page_lists_every_rule_as_it_is(page: str, lang: str) -> None:
+    lines = (DOCS / page).read_text(encoding="utf-8").splitlines()
+    for name, rule in known_rules().items():
+        checks = render(message(f"audit_rule.{name}"), lang)
+        assert f"| `{name}` | {rule.SEVERITY} | {checks} |" in lines
+
+
+def test_both_pages_of_published_results_have_the_same_findings() -> None:
+    found = [
+        [line.split(" | ")[:4] for line in (DOCS / page).read_text(encoding="utf-8").splitlines()
+         if line.startswith("| [")]
+        for page in ("published.md", "published.zh.md")
+    ]  # fmt: skip
+    assert found[0] == found[1]
+    assert len(found[0]) > 20

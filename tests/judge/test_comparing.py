@@ -1,0 +1,264 @@
+"""Comparisons of launches: verdicts, exit codes, refusals, and what is left out."""
+
+from __future__ import annotations
+
+import json
+from math import exp, log, sqrt
+from typing import Any
+
+import numpy as np
+import pytest
+
+from comparison_records import golden, launch, series, turns
+from trainmark.errors import UsageError
+from trainmark.judge.comparison import compare
+from trainmark.record.messages import render
+from trainmark.record.record import Cause, Trust
+from trainmark.record.trust import graded
+from trainmark.spec import message
+
+RATES = [100.0, 101.0, 99.0, 100.5, 99.5]
+
+
+def times(rates: list[float], factor: float) -> list[float]:
+    return [rate * factor for rate in rates]
+
+
+def test_the_interval_of_launches_without_steps_is_students() -> None:
+    """Differences of logarithms 0, 0.01 … 0.04: mean 0.02, variance 0.00025, t(4) = 2.776."""
+    a, b = turns([100.0] * 5, [100.0 * exp(n / 100) for n in range(5)])
+    (found, *_) = compare(a, b, draws=100_000).figures
+    half = 2.776 * sqrt(0.00025 / 5)
+    assert found.ratio == pytest.approx(exp(0.02))
+    # A bootstrap of five values has thinner tails than the normal distribution.
+    assert log(found.low or 0) == pytest.approx(0.02 - half, abs=0.1 * half)
+    assert log(found.high or 0) == pytest.approx(0.02 + half, abs=0.1 * half)
+
+
+@pytest.mark.parametrize(
+    ("factor", "verdict", "code"),
+    [
+        (1.10, "faster", 0),
+        (0.90, "slower", 1),
+        (1.00, "no_difference", 0),
+        (0.975, "too_noisy", 3),
+        (1.031, "too_noisy", 3),
+    ],
+)
+def test_a_verdict_needs_the_whole_interval(factor: float, verdict: str, code: int) -> None:
+    found = compare(series("a", RATES), series("b", times(RATES, factor), first_minute=10))
+    assert (found.verdict, found.exit_code, found.paired) == (verdict, code, False)
+    assert {one.verdict for one in found.figures} == {verdict}
+    assert [one.name for one in found.figures] == ["p_core", "p_train", "p_whole"]
+    for one in found.figures:
+        assert one.ratio == pytest.approx(factor)
+        assert (one.low or 0) < factor < (one.high or 0)
+        assert not one.descriptive
+        for lang in ("en", "zh"):
+            assert f"{factor:.3f}" in render(one.sentence, lang)
+            assert f"{one.low:.3f}" in render(one.sentence, lang)
+
+
+def test_a_time_that_grows_is_slower_and_memory_that_grows_is_worse() -> None:
+    a = [launch(f"a{n}", n, n, figures={"e2e_time": 50.0, "mem": 1e9}) for n in range(1, 6)]
+    b = [launch(f"b{n}", n, 9 + n, figures={"e2e_time": 60.0, "mem": 2e9}) for n in range(1, 6)]
+    found = compare(a, b, figures=["e2e_time", "mem", "mem_total"])
+    verdicts = [one.verdict for one in found.figures]
+    assert verdicts == ["slower", "worse", "no_direction"]
+    assert [(one.a, one.b) for one in found.figures[:2]] == [
+        (pytest.approx(50.0), pytest.approx(60.0)), (pytest.approx(1e9), pytest.approx(2e9)),
+    ]  # fmt: skip
+    assert [one.verdict for one in compare(b, a, figures=["e2e_time", "mem"]).figures] == [
+        "faster", "better",
+    ]  # fmt: skip
+
+
+def test_fewer_than_five_launches_are_described_only() -> None:
+    found = compare(series("a", RATES[:4]), series("b", times(RATES, 0.5), first_minute=10))
+    (one, *_) = found.figures
+    assert (one.verdict, one.descriptive, one.launches) == ("too_little_data", True, (4, 5))
+    assert one.low is not None
+    assert found.exit_code == 3
+    assert found.sentence.code == "compare_too_few"
+    single = compare(series("a", [100.0]), series("b", [50.0], first_minute=5)).figures[0]
+    assert (single.ratio, single.low, single.high) == (pytest.approx(0.5), None, None)
+    assert single.sentence.code == "compare_no_interval"
+
+
+def test_a_single_launch_has_the_interval_of_its_steps() -> None:
+    rng = np.random.default_rng(5)
+    made = [
+        launch(name, figures={"p_core": 100.0},
+               steps_ns=[int(1e6 * value) for value in 1 + 0.1 * rng.standard_normal(2_000)])
+        for name in "ab"
+    ]  # fmt: skip
+    (found,) = compare(made[:1], made[1:], figures=["p_core"]).figures
+    assert found.descriptive
+    half = 1.96 * 0.1 * sqrt(2 / 2_000)
+    assert log(found.low or 0) == pytest.approx(-half, rel=0.15)
+    assert log(found.high or 0) == pytest.approx(half, rel=0.15)
+
+
+def test_launches_done_in_turns_are_paired() -> None:
+    """The machine drifts by 20%, both sides alike: only pairs see the 5%."""
+    drift = [100.0, 105.0, 110.0, 115.0, 120.0]
+    found = compare(*turns(drift, times(drift, 0.95)))
+    assert (found.paired, found.verdict) == (True, "slower")
+    one_by_one = compare(series("a", drift), series("b", times(drift, 0.95), first_minute=10))
+    assert (one_by_one.paired, one_by_one.verdict) == (False, "too_noisy")
+
+
+def test_of_a_round_that_is_not_whole_nothing_counts() -> None:
+    a, b = turns([100.0, 101.0, 99.0, 100.5, 99.5, 50.0], [100.0] * 6)
+    b[5] = b[5].model_copy(
+        update={"status": "oom", "cause": Cause(kind="oom", message=message("x"))}
+    )
+    found = compare(a, b)
+    assert found.paired
+    assert found.a.names == ("a1", "a2", "a3", "a4", "a5")
+    assert [(one.name, one.reason.code) for one in found.a.left_out] == [
+        ("a6", "compare_alone_in_round")
+    ]
+    assert [(one.name, one.reason.code, one.reason.args) for one in found.b.left_out] == [
+        ("b6", "compare_not_passed", {"status": "oom"})
+    ]
+    assert found.figures[0].launches == (5, 5)
+
+
+def test_where_no_launch_passed_nothing_can_be_told() -> None:
+    cause = Cause(kind="oom", message=message("x"))
+    b = [one.model_copy(update={"status": "oom", "cause": cause}) for one in series("b", RATES)]
+    found = compare(series("a", RATES), b)
+    assert (found.verdict, found.exit_code, found.b.names) == ("too_little_data", 3, ())
+    assert [one.name for one in found.b.left_out] == ["b1", "b2", "b3", "b4", "b5"]
+    assert found.sentence.code == "compare_absent"
+    assert found.figures[0].a == pytest.approx(100.0, rel=1e-3)
+    assert (found.figures[0].b, found.figures[0].ratio) == (None, None)
+
+
+def test_refuted_launches_are_left_out_and_doubtful_ones_keep_their_trust() -> None:
+    doubtful = Trust(grade="do_not_quote", reasons=[message("trust_generated_data")])
+    refuted = graded([message("evidence_altered", file="plan.json")])
+    b = series("b", RATES, first_minute=10, trust=doubtful)
+    b.append(launch("b6", 6, 16, trust=refuted, figures={"p_core": 1.0}))
+    found = compare(series("a", RATES), b)
+    assert [(one.name, one.reason.code) for one in found.b.left_out] == [("b6", "compare_refuted")]
+    assert found.trust is not None
+    assert found.trust.grade == "do_not_quote"
+    assert [reason.code for reason in found.trust.reasons] == ["trust_generated_data"]
+    assert found.verdict == "no_difference"
+
+
+def missed(record: Any) -> Any:
+    quality = record.quality.model_copy(update={"reached": False})
+    cause = Cause(kind="target_missed", message=message("x"))
+    return record.model_copy(update={"quality": quality, "status": "target_missed", "cause": cause})
+
+
+@pytest.mark.parametrize(
+    ("of_a", "of_b", "verdict", "code"),
+    [
+        (0, 0, "no_difference", 0),
+        (0, 1, "too_noisy", 3),
+        (1, 1, "no_difference", 0),
+        (0, 4, "target_missed", 1),
+        (5, 5, "no_difference", 0),
+    ],
+)
+def test_a_target_that_only_a_reaches(of_a: int, of_b: int, verdict: str, code: int) -> None:
+    """Of A and B so many launches miss it; the others go on to be compared."""
+    a, b = series("a", RATES * 2), series("b", RATES * 2, first_minute=20)
+    a[:of_a], b[:of_b] = map(missed, a[:of_a]), map(missed, b[:of_b])
+    if of_b == 4:
+        a, b = a[:5], b[:5]
+    found = compare(a, b)
+    assert (found.quality_verdict, found.exit_code) == (verdict, code)
+    assert found.quality is not None
+    assert (found.a.reached, found.b.judged) == (len(a) - of_a, len(b))
+
+
+def test_other_work_is_refused_with_key_and_both_values() -> None:
+    a = series("a", RATES)
+    b = series("b", RATES, first_minute=10, recipe={"compile": True, "max_steps": 7})
+    with pytest.raises(UsageError) as fault:
+        compare(a, b)
+    assert fault.value.exit_code == 2
+    assert fault.value.what == "compile is False and True"
+    assert fault.value.rule is not None
+    assert fault.value.rule.endswith("compile, max_steps")
+    with pytest.raises(UsageError, match="max_steps is None and 7"):
+        compare(a, b, allow=["compile"])
+    found = compare(a, b, allow=["compile", "max_steps"])
+    assert [(one.name, one.a, one.b) for one in found.allowed] == [
+        ("compile", (False,), (True,)), ("max_steps", (None,), (7,)),
+    ]  # fmt: skip
+    assert compare(a, series("b", RATES, recipe={"seed": 2})).allowed == ()
+
+
+def test_a_field_that_one_side_lacks_is_other_work() -> None:
+    a, b = series("a", RATES), series("b", RATES, first_minute=10, recipe={"dropout": 0.5})
+    with pytest.raises(UsageError) as fault:
+        compare(a, b)
+    assert fault.value.remedy == "--allow dropout"
+    found = compare(a, b, allow=["dropout"])
+    assert [(one.name, one.a, one.b) for one in found.allowed] == [("dropout", (None,), (0.5,))]
+    lacked = series("b", RATES, first_minute=10, recipe={"dropout": None})
+    assert compare(a, lacked).allowed == ()
+
+
+def test_a_whole_number_is_the_same_with_a_point() -> None:
+    a = series("a", RATES, recipe={"max_steps": 32})
+    assert compare(a, series("b", RATES, recipe={"max_steps": 32.0})).allowed == ()
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"figures": ["p_cor"]}, "no figure 'p_cor'"),
+        ({"allow": ["compyle"]}, "no key 'compyle'"),
+        ({"threshold": 1.0}, "threshold 1"),
+        ({"threshold": float("nan")}, "threshold nan"),
+    ],
+)
+def test_wrong_arguments_are_refused(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        compare(series("a", RATES), series("b", RATES), **given)
+
+
+def test_the_same_run_twice_and_an_empty_side_are_refused() -> None:
+    a = series("a", RATES)
+    with pytest.raises(UsageError, match="given twice"):
+        compare(a, a)
+    with pytest.raises(UsageError, match="without results"):
+        compare(a, [])
+
+
+def test_what_differs_in_the_environment_is_named_and_what_is_equal_is_not() -> None:
+    base = golden().environment
+    other = base | {
+        "driver": "590.1", "variables": {}, "others_cpu_share": 0.5,
+        "packages": base["packages"] | {"torch": "2.11.0"},
+    }  # fmt: skip
+    found = compare(series("a", RATES), series("b", RATES, first_minute=9, environment=other))
+    assert {one.name: (one.a, one.b) for one in found.differences} == {
+        "driver": (("580.65.06",), ("590.1",)),
+        "packages.torch": (("2.13.0+cu130",), ("2.11.0",)),
+        "variables.OMP_NUM_THREADS": (("8",), ("unset",)),
+    }
+
+
+def test_a_comparison_is_json_and_comes_again() -> None:
+    sides = series("a", RATES), series("b", times(RATES, 0.9), first_minute=10)
+    found = compare(*sides)
+    assert found == compare(*sides)
+    (alone,) = compare(*sides, figures=["p_train"]).figures
+    assert alone == found.figures[1]
+    other = compare(*sides, figures=["p_train"], seed=1).figures[0]
+    assert (other.ratio, other.low == alone.low) == (alone.ratio, False)
+    document = json.loads(json.dumps(found.as_dict(), allow_nan=False))
+    assert (document["verdict"], document["exit_code"]) == ("slower", 1)
+    assert document["a"]["names"] == ["a1", "a2", "a3", "a4", "a5"]
+    assert document["figures"][0]["low"] == found.figures[0].low
+    assert document["sentence"] == {
+        "code": "verdict.slower", "args": dict(found.figures[0].sentence.args),
+    }  # fmt: skip

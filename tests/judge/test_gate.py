@@ -1,0 +1,324 @@
+"""Verdicts of the gate, each by its rule, with its exit code."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from comparison_records import golden, launch
+from trainmark.errors import UsageError
+from trainmark.judge.comparison.baseline import Baseline, take
+from trainmark.judge.comparison.gate import Judgement, against_baseline, against_history, exit_code
+from trainmark.record.record import Cause, FigureEntry
+from trainmark.record.trust import graded
+from trainmark.spec import message
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trainmark.record.record import Record
+
+OOM = {"status": "oom", "cause": Cause(kind="oom", message=message("exception", text="x"))}
+
+
+def launches(
+    name: str, rates: Sequence[float], figure: str = "p_train", **changes: Any
+) -> list[Record]:
+    return [launch(f"{name}-r{n}", n, n, figures={figure: rate}, **changes)
+            for n, rate in enumerate(rates, 1)]  # fmt: skip
+
+
+def expecting(rates: Sequence[float], figure: str = "p_train", **rules: Any) -> Baseline:
+    """Return a baseline of one figure with tolerances of 3% and 10% or as given."""
+    (entry,) = take(launches("base", rates, figure), [figure]).entries
+    given = {"worse_by": 0.03, "better_by": 0.1} | rules
+    expected = entry.figures[figure].model_copy(update=given)
+    return Baseline(entries=[entry.model_copy(update={"figures": {figure: expected}})])
+
+
+def verdicts(found: Sequence[Judgement]) -> list[tuple[str, str, int]]:
+    return [(one.figure, one.verdict, one.exit_code) for one in found]
+
+
+def one(
+    rates: Sequence[float], baseline: Baseline, figure: str = "p_train", **changes: Any
+) -> Judgement:
+    (found,) = against_baseline(launches("run", rates, figure, **changes), baseline)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("rates", "verdict", "code"),
+    [
+        ([97.1], "passed", "gate_passed"),
+        ([96.9], "regressed", "gate_regressed"),
+        ([109.9], "passed", "gate_passed"),
+        ([110.1], "improved", "gate_improved"),
+        ([96.0, 95.0, 96.5], "regressed", "gate_regressed"),  # the range is beyond
+        ([96.0, 95.0, 98.0], "noisy", "gate_noisy"),
+        ([99.0, 96.0, 100.0], "noisy", "gate_noisy"),  # though the median is within
+        ([105.0, 115.0], "passed", "gate_passed"),  # not all of them better by so much
+    ],
+)
+def test_few_launches_are_judged_by_their_range(
+    rates: list[float], verdict: str, code: str
+) -> None:
+    found = one(rates, expecting([100.0]))
+    assert (found.verdict, found.message.code) == (verdict, code)
+    assert found.message.args["launches"] == len(rates)
+
+
+SCATTERED = [1.0, 1.01, 0.99, 1.005, 0.995]
+
+
+@pytest.mark.parametrize(
+    ("factor", "scatter", "verdict"),
+    [(1.0, 1, "passed"), (0.9, 1, "regressed"), (0.97, 1, "noisy"), (1.2, 1, "improved"),
+     (1.0, 8, "noisy"), (0.8, 8, "regressed")],
+)  # fmt: skip
+def test_enough_launches_are_judged_by_the_interval(
+    factor: float, scatter: float, verdict: str
+) -> None:
+    rates = [100 * factor * (1 + scatter * (value - 1)) for value in SCATTERED]
+    found = one(rates, expecting([100 * value for value in SCATTERED]))
+    assert found.verdict == verdict
+    low, change, high = (float(found.message.args[name] or 0) for name in ("low", "change", "high"))
+    assert low < change < high
+    assert found.message.args["launches"] == 5
+
+
+def test_of_times_lower_is_better() -> None:
+    baseline = expecting([100.0], "e2e_time")
+    assert one([104.0], baseline, "e2e_time").verdict == "regressed"
+    assert one([89.0], baseline, "e2e_time").verdict == "improved"
+    assert one([104.0], baseline, "e2e_time").message.args["change"] == pytest.approx(-0.04)
+
+
+def test_tolerances_are_the_files_own() -> None:
+    assert one([96.0], expecting([100.0], worse_by=0.05)).verdict == "passed"
+    strict = one([105.0], expecting([100.0], better_by=0.04, fail_if_better=True))
+    assert (strict.verdict, strict.exit_code) == ("improved", 1)
+    assert one([105.0], expecting([100.0], better_by=0.04)).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("limits", "code"),
+    [({"at_least": 98.0}, "gate_passed"), ({"at_least": 99.5}, "gate_too_low"),
+     ({"at_most": 98.5}, "gate_too_high"), ({"at_most": 99.0, "at_least": 99.0}, "gate_passed")],
+)  # fmt: skip
+def test_limits_are_absolute(limits: dict[str, float], code: str) -> None:
+    found = one([99.0], expecting([100.0], **limits))
+    assert found.message.code == code
+    assert found.verdict == ("passed" if code == "gate_passed" else "regressed")
+
+
+def test_a_required_quality_is_a_limit() -> None:
+    base = take([golden()], ["quality"])
+    expected = base.entries[0].figures["quality"].model_copy(update={"at_least": 0.91})
+    entry = base.entries[0].model_copy(update={"figures": {"quality": expected}})
+    worse = golden().quality.model_copy(update={"value": 0.905})
+    for records, verdict in (([golden()], "passed"), ([launch("x", quality=worse)], "regressed")):
+        (found,) = against_baseline(records, Baseline(entries=[entry]))
+        assert (found.figure, found.verdict) == ("quality", verdict)
+    lower = golden().plan.about.model_copy(update={"higher_is_better": False})
+    plan = golden().plan.model_copy(update={"about": lower})
+    (found,) = against_baseline([golden().model_copy(update={"plan": plan})], base)
+    assert found.verdict == "passed"
+
+
+def test_a_figure_that_is_gone_fails() -> None:
+    gone = launch("x").model_copy(
+        update={
+            "figures": {**golden().figures, "p_train": FigureEntry(value=None, unit="samples/s")}
+        }
+    )
+    baseline = expecting([100.0])
+    assert verdicts(list(against_baseline([gone], baseline))) == [("p_train", "missing", 1)]
+    other_unit = expecting([100.0], unit="tokens/s")
+    assert one([100.0], other_unit).verdict == "missing"
+
+
+def test_other_work_names_the_key_and_both_values() -> None:
+    other = launches("run", [100.0], recipe={"micro_batch_size": 8})
+    (found,) = against_baseline(other, expecting([100.0]))
+    assert (found.verdict, found.exit_code) == ("other_work", 2)
+    assert found.message.args | {"entry": ""} == {
+        "key": "micro_batch_size", "known": "96", "found": "8", "others": 0, "entry": ""
+    }  # fmt: skip
+
+
+def test_runs_that_failed_or_are_refuted_fail_and_the_others_are_judged() -> None:
+    lying = launch("lying", trust=graded([message("evidence_altered", file="plan.json")]))
+    failed, good = launch("failed", **OOM), launch("good", figures={"p_train": 100.0})
+    found = list(against_baseline([failed, lying, good], expecting([100.0])))
+    assert [(one.verdict, one.message.code) for one in found] == [
+        ("failed", "gate_status"), ("failed", "gate_refuted"), ("passed", "gate_passed"),
+    ]  # fmt: skip
+    assert [one.message.args["run"] for one in found[:2]] == ["failed", "lying"]
+    alone = list(against_baseline([failed], expecting([100.0])))
+    assert verdicts(alone) == [("status", "failed", 1)]
+
+
+def test_a_file_may_require_another_status() -> None:
+    baseline = expecting([100.0])
+    entry = baseline.entries[0].model_copy(update={"status": "oom"})
+    found = list(against_baseline([launch("x", **OOM)], Baseline(entries=[entry])))
+    assert "status" not in {one.figure for one in found}
+
+
+def test_an_old_baseline_must_be_taken_anew() -> None:
+    entry = expecting([100.0]).entries[0].model_copy(update={"max_age_days": 30})
+    baseline = Baseline(entries=[entry])
+    late = {"started": "2026-12-22T00:00:00+00:00"}
+    assert [v for _, v, _ in verdicts([one([100.0], baseline)])] == ["passed"]
+    found = list(against_baseline(launches("run", [100.0], **late), baseline))
+    assert verdicts(found) == [("age", "outdated", 2), ("p_train", "passed", 0)]
+    assert found[0].message.args == {"days": 31, "most": 30}
+
+
+def test_what_changed_in_the_environment_is_told() -> None:
+    changed = golden().environment | {"driver": "590.1"}
+    found = list(against_baseline([launch("x", environment=changed)], take([golden()], ["mem"])))
+    assert verdicts(found) == [("environment", "passed", 0), ("mem", "passed", 0)]
+    assert found[0].message.args == {"changed": "driver: 580.65.06 -> 590.1"}
+
+
+def test_values_beyond_all_figures_count_as_missing() -> None:
+    for value in (0.0, -1.0, 1e-40, 1e40):
+        assert one([value], expecting([100.0])).verdict == "missing"
+
+
+@pytest.mark.parametrize("reason", ["trust_busy", "trust_device_shared"])
+def test_a_machine_in_use_is_no_regression(reason: str) -> None:
+    used = graded([message(reason, share=0.3)])
+    found = one([80.0], expecting([100.0]), trust=used)
+    assert (found.verdict, found.message.code) == ("noisy", "gate_disturbed")
+    assert one([100.0], expecting([100.0]), trust=used).verdict == "passed"
+
+
+def test_the_worst_exit_code_counts() -> None:
+    def judged(verdict: Any) -> Judgement:
+        return Judgement("w", "f", verdict, message("gate_missing", figure="f", unit=""))
+
+    passed, noisy, other, bad = map(judged, ("passed", "noisy", "other_work", "regressed"))
+    assert exit_code([passed]) == 0
+    assert exit_code([passed, noisy]) == 3
+    assert exit_code([noisy, other]) == 2
+    assert exit_code([noisy, bad, other]) == 1
+    assert exit_code([]) == 3
+
+
+# ---- History
+
+
+FIRST = datetime(2026, 1, 5, tzinfo=UTC)
+
+
+def nights(
+    rates: Sequence[float], *, repeat: int = 1, first: int = 0, **changes: Any
+) -> list[Record]:
+    """Return a run each night, of ``repeat`` launches with the same rate."""
+    return [
+        launch(f"night{night}-r{n}", n, figures={"p_train": rate},
+               started=(FIRST + timedelta(days=night, minutes=n)).isoformat(), **changes)
+        for night, rate in enumerate(rates, first) for n in range(1, repeat + 1)
+    ]  # fmt: skip
+
+
+def tonight(rates: Sequence[float], *, repeat: int = 1, last: int = 60) -> Judgement:
+    """Judge the last night by those before it."""
+    records = nights(rates, repeat=repeat)
+    run, past = records[-repeat:], records[:-repeat]
+    (found,) = against_history(run, past, ["p_train"], last=last)
+    return found
+
+
+NOISE = list(100 * (1 + 0.005 * np.random.default_rng(5).standard_normal(80)))
+
+
+def test_a_night_as_those_before_passes() -> None:
+    found = tonight(NOISE[:40])
+    assert (found.verdict, found.message.code) == ("passed", "gate_passed")
+    assert found.message.args["median"] == pytest.approx(100.0, rel=0.005)
+
+
+def test_noise_that_hides_a_regression_lets_none_pass() -> None:
+    rates = list(100 * (1 + 0.06 * np.random.default_rng(5).standard_normal(40)))
+    assert tonight([*rates, 95.0]).verdict == "passed"
+    found = tonight([*rates, 85.0])
+    assert found.message.args["worse_by"] > 0.15
+    assert (found.verdict, found.message.code, found.exit_code) == ("noisy", "gate_wide", 3)
+
+
+def test_one_slow_night_alone_is_a_doubt_and_five_launches_are_none() -> None:
+    slow = [*NOISE[:40], 90.0]
+    found = tonight(slow)
+    assert (found.verdict, found.message.code, found.exit_code) == ("noisy", "gate_alone", 3)
+    assert tonight(slow, repeat=5).verdict == "regressed"
+    assert tonight([*NOISE[:40], 90.0, NOISE[41]]).verdict == "passed"
+
+
+def test_a_step_fails_for_a_while_and_is_then_what_is_expected() -> None:
+    stepped = [*NOISE[:40], *(0.95 * rate for rate in NOISE[40:])]
+    found = [tonight(stepped[: 40 + n]) for n in range(1, 21)]
+    codes = [one.message.code for one in found]
+    assert codes[:2] == ["gate_alone"] * 2
+    assert codes[2:12] == ["gate_step"] * 10
+    assert codes[-4:] == ["gate_passed"] * 4
+    step = found[5].message.args
+    assert step["since"] == "night40"
+    assert step["change"] == pytest.approx(-0.05, abs=0.01)
+    assert found[5].verdict == "regressed"
+
+
+def test_a_step_that_is_over_does_not_count() -> None:
+    for factor, verdict in ((0.95, "passed"), (0.85, "improved")):
+        slow = [factor * rate for rate in NOISE[40:46]]
+        assert tonight([*NOISE[:40], *slow]).verdict == "regressed"
+        assert tonight([*NOISE[:40], *slow, NOISE[46]]).verdict == verdict
+
+
+def test_a_step_up_is_an_improvement() -> None:
+    found = tonight([*NOISE[:40], *(1.2 * rate for rate in NOISE[40:46])])
+    assert (found.verdict, found.message.code, found.exit_code) == ("improved", "gate_step", 0)
+
+
+def test_too_short_a_history_tells_nothing() -> None:
+    found = tonight(NOISE[:10])
+    assert (found.verdict, found.message.code) == ("noisy", "gate_short_history")
+    assert found.message.args["runs"] == 9
+    assert tonight(NOISE[:11]).verdict == "passed"
+    many = nights(NOISE[:3], repeat=5)
+    (found,) = against_history(nights([100.0], first=9), many, ["p_train"])
+    assert found.message.args["runs"] == 3  # launches of one run are one value
+
+
+def test_only_earlier_launches_of_the_same_work_that_passed_count() -> None:
+    past = nights(NOISE[:12])
+    strange = [
+        *nights([50.0] * 12, recipe={"micro_batch_size": 8}),
+        *nights([50.0] * 12, **OOM),
+        *nights([50.0] * 12, first=20),
+        *nights([50.0] * 12, trust=graded([message("evidence_altered", file="x")])),
+    ]
+    (found,) = against_history(nights([100.0], first=13), [*strange, *past], ["p_train"])
+    assert (found.verdict, found.message.args["median"]) == (
+        "passed", pytest.approx(100.0, rel=0.01)
+    )  # fmt: skip
+
+
+def test_the_figures_that_are_known_are_judged_and_one_that_is_gone_fails() -> None:
+    past = nights(NOISE[:12])
+    found = list(against_history(nights([100.0], first=13), past, []))
+    assert [one.figure for one in found] == ["final_result", "p_train", "e2e_time", "mem"]
+    lost = FigureEntry(value=None, unit="samples/s")
+    run = [one.model_copy(update={"figures": {**one.figures, "p_train": lost}})
+           for one in nights([100.0], first=13)]  # fmt: skip
+    assert verdicts(list(against_history(run, past, ["p_train"]))) == [("p_train", "missing", 1)]
+    with pytest.raises(UsageError, match="did you mean p_train"):
+        list(against_history(nights([100.0], first=13), past, ["p_trian"]))
+    failed = list(against_history(nights([100.0], first=13, **OOM), past, []))
+    assert verdicts(failed) == [("status", "failed", 1)]

@@ -1,0 +1,96 @@
+"""Every rule finds its planted errors, and nothing in what differs from them in one thing."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fakes import GOLDEN
+from trainmark.judge.audit import audit, known_rules, subject
+from trainmark.judge.audit.finding import SEVERITIES
+from trainmark.record.messages import MESSAGES
+from trainmark.record.record import Record
+from trainmark.record.rows import Row
+
+PLANTED = Path(__file__).parent / "planted"
+# A file has [[plant]]: rows or records that are sound, and the `change` that breaks the rule. A
+# record is given by what differs from a golden one, by its path.
+PLANTS = {
+    f"{path.stem}-{number}": (path.stem, plant)
+    for path in sorted(PLANTED.glob("*.toml"))
+    for number, plant in enumerate(tomllib.loads(path.read_text(encoding="utf-8"))["plant"])
+}
+
+
+def put(document: Any, path: str, value: Any) -> None:
+    """Set the value at a dotted path; a part that is a number is a place in a list."""
+    *parts, last = path.split(".")
+    for part in parts:
+        document = document[int(part) if isinstance(document, list) else part]
+    document[int(last) if isinstance(document, list) else last] = value
+
+
+def reading(value: Any) -> dict[str, Any]:
+    """Return the reading of a figure that is given as a number or as its printed text."""
+    number = float(value.split("/")[0].rstrip("%")) if isinstance(value, str) else value
+    return {"value": number, "unit": "", "raw": str(value), "how": "number"}
+
+
+def row(given: dict[str, Any], number: int) -> Row:
+    common = {"file": "page.md", "line": 10 + number, "table": 9, "form": "flagperf", "raw": ""}
+    figures = {name: reading(value) for name, value in given.pop("figures").items()}
+    return Row(**common | {"configuration": f"row {number}"} | given, figures=figures)
+
+
+def record(given: dict[str, Any]) -> Record:
+    golden = GOLDEN / given.pop("golden", "record_toy.json")
+    document = json.loads(golden.read_text(encoding="utf-8"))
+    for path, value in given.items():
+        put(document, path, value)
+    return Record.model_validate(document)
+
+
+def subjects(plant: dict[str, Any], *, changed: bool) -> list[subject.Subject]:
+    given = json.loads(json.dumps({name: plant.get(name, []) for name in ("rows", "records")}))
+    for path, value in plant["change"].items() if changed else ():
+        if path.startswith("records."):  # their keys are paths themselves
+            _, number, key = path.split(".", 2)
+            given["records"][int(number)][key] = value
+        else:
+            put(given, path, value)
+    records = [record(one) for one in given["records"]]
+    views = [subject.of_record(one, f"runs/{number}") for number, one in enumerate(records)]
+    return views + [subject.of_row(row(one, number)) for number, one in enumerate(given["rows"])]
+
+
+def test_every_rule_has_a_planted_error_and_every_file_a_rule() -> None:
+    assert {rule for rule, _ in PLANTS.values()} == set(known_rules())
+
+
+@pytest.mark.parametrize("name", PLANTS)
+def test_the_planted_error_is_found(name: str) -> None:
+    rule, plant = PLANTS[name]
+    found = [one for one in audit(subjects(plant, changed=True)) if one.rule == rule]
+    assert [(one.message.code, one.severity) for one in found] == [
+        (plant["code"], plant.get("severity", known_rules()[rule].SEVERITY))
+    ]
+    (one,) = found
+    assert one.subject.line == plant.get("line", one.subject.line)
+    for part, value in plant["arithmetic"].items():
+        shown = one.message.args[part]
+        assert shown == (value if isinstance(value, str) else pytest.approx(value)), part
+
+
+@pytest.mark.parametrize("name", PLANTS)
+def test_the_sound_neighbour_raises_no_alarm(name: str) -> None:
+    assert audit(subjects(PLANTS[name][1], changed=False)) == []
+
+
+@pytest.mark.parametrize("rule", known_rules())
+def test_a_rule_is_defined_and_has_a_known_severity(rule: str) -> None:
+    assert f"audit_rule.{rule}" in MESSAGES
+    assert known_rules()[rule].SEVERITY in SEVERITIES

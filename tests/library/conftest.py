@@ -1,0 +1,48 @@
+"""A run that passed, as a launcher leaves it, and the bundle of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fakes import GOLDEN, S, event, launch_event, rank_events, write_run
+from trainmark.cli.app import main
+from trainmark.library import bundle
+from trainmark.record import building, evidence, record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    folder = tmp_path / "run"
+    agent = event("agent_exit", 13 * S, exit_code=0, failures=[])
+    write_run(folder, [launch_event(), agent], rank_events())
+    (folder / "plan.json").write_bytes((GOLDEN / "plan_toy.json").read_bytes())
+    (folder / "log.rank0.txt").write_text("step 1\n")
+    evidence.redact(folder)
+    record.write(building.build(folder), folder)
+    return folder
+
+
+@pytest.fixture
+def packed(run_dir: Path, tmp_path: Path) -> Path:
+    path = tmp_path / "run.trainmark.zip"
+    bundle.pack([[run_dir]], path)
+    return path
+
+
+@pytest.fixture
+def trainmark_ends(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """Return a function that calls the program and returns its exit code."""
+
+    def ends(*words: str) -> int:
+        monkeypatch.setattr("sys.argv", ["trainmark", *words])
+        with pytest.raises(SystemExit) as ending:
+            main()
+        return int(ending.value.code or 0)
+
+    return ends

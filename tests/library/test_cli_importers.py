@@ -1,0 +1,145 @@
+"""``trainmark import`` as a user calls it: output, exit codes, hostile files."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from fakes import GOLDEN, check_golden
+from trainmark.library.importers import files
+from trainmark.library.selection.words import select
+
+PAGE = """\
+| 指标名称 | 指标值 | 特殊说明 |
+| --- | --- | --- |
+| 模型 | X net | |
+| 硬件设备简称 | acme X100 | |
+
+| 配置 | precision | fix_hp | e2e_time | p_whole | acc | mem |
+| --- | --- | --- | --- | --- | --- | --- |
+| X100单机8卡（2x8） | fp32 | bs=96 | 361 | 1,764.0 | 0.915/0.91 | 59.23*8G |
+| X100单机单卡（1x1） | amp | / | | 3-4 | 91.5% | OOM |
+2x8 follows
+"""
+
+
+def test_json_is_exactly_rows_and_unread(cli, tmp_path):
+    (tmp_path / "README.md").write_text(PAGE)
+    code, out, err = cli("import", "README.md", "--json")
+    document = json.loads(out)
+    assert code == 0
+    assert list(document) == ["rows", "unread"]
+    assert {"file", "line", "configuration", "figures", "raw"} <= document["rows"][0].keys()
+    assert {"file", "line", "kind", "reason", "code"} <= document["unread"][0].keys()
+    assert err.startswith("2 rows read, 2 places not read\n")
+    check_golden("import.json", json.dumps(document, ensure_ascii=False, indent=1) + "\n")
+
+
+def test_the_table_for_people_and_quiet(cli, tmp_path):
+    (tmp_path / "README.md").write_text(PAGE)
+    code, out, err = cli("import", "README.md", "--quiet")
+    assert (code, err) == (0, "")
+    shown = " ".join(out.split())
+    assert "p_whole 1764.0" in shown
+    assert "mem OOM" in shown
+    assert " ," not in shown
+
+
+def test_written_rows_are_read_again_by_select(cli, tmp_path):
+    (tmp_path / "README.md").write_text(PAGE)
+    code, out, _ = cli("import", "README.md", "-o", "rows.json")
+    assert (code, out) == (0, "")
+    found = files.read([tmp_path / "README.md"])
+    again = select([str(tmp_path / "rows.json")])
+    assert [row.figures for row in again.rows] == [row.figures for row in found.rows]
+    assert [entry.reason for entry in again.unread] == [entry.reason for entry in found.unread]
+    assert again.records == []
+
+
+@pytest.mark.parametrize(("content", "code"), [("nothing", 1), (PAGE, 0)])
+def test_the_exit_code_says_whether_anything_was_read(cli, tmp_path, content, code):
+    (tmp_path / "page.md").write_text(content)
+    assert cli("import", "page.md")[0] == code
+
+
+def test_a_path_that_does_not_exist_is_a_fault_of_usage(cli):
+    code, out, err = cli("import", "nonesuch.md", "--json")
+    assert (code, out) == (2, "")
+    assert "nonesuch.md" in err
+
+
+def test_words_of_others_show_no_control_characters(cli, tmp_path):
+    (tmp_path / "p.md").write_text(PAGE.replace("X100单机8卡", "X\x1b[31m单机8卡"))
+    for words in ([], ["--json"]):
+        out = "".join(cli("import", "p.md", *words)[1:])
+        assert "\x1b" not in out
+
+
+def test_select_takes_pages_folders_and_runs_apart(tmp_path):
+    (tmp_path / "pages").mkdir()
+    (tmp_path / "pages" / "README.md").write_text(PAGE)
+    (tmp_path / "run").mkdir()
+    record = (GOLDEN / "record_toy.json").read_text(encoding="utf-8")
+    (tmp_path / "run" / "record.json").write_text(record)
+    (tmp_path / "other.json").write_text(record)
+    words = [str(tmp_path / name) for name in ("pages", "run", "other.json")]
+    found = select(words, verify=False)
+    assert (len(found.rows), len(found.records)) == (2, 2)
+    assert found.rows[0].file == str(tmp_path / "pages" / "README.md")
+
+
+def test_pages_of_one_name_in_two_folders_are_two_places(cli, tmp_path):
+    for folder, seconds in (("va", "361"), ("vb", "3610")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "README.md").write_text(PAGE.replace("361", seconds))
+    code, out, _ = cli("audit", "va", "vb", "--json")
+    assert (code, json.loads(out)["findings"]) == (0, [])
+    code, out, _ = cli("compare", "va", "vb", "--allow", "precision", "--allow", "ran_world",
+                       "--allow", "fix_hp", "--json")  # fmt: skip
+    assert json.loads(out)["a"]["names"][0] == "va/README.md:8"
+
+
+def test_the_report_of_a_page_says_that_it_is_no_record(cli, tmp_path):
+    (tmp_path / "README.md").write_text(PAGE)
+    code, _, err = cli("report", "README.md")
+    assert code == 2
+    assert "README.md" in err
+
+
+def test_a_folder_with_whatever_lies_in_it(cli, tmp_path):
+    folder = tmp_path / "all"
+    folder.mkdir()
+    os.mkfifo(folder / "pipe.md")
+    (folder / "loop.md").symlink_to("loop.md")
+    (folder / "gone.md").symlink_to("nonesuch.md")
+    (folder / "up").symlink_to("..")
+    (folder / os.fsdecode(b"name\xff.md")).write_text(PAGE)
+    (folder / "nan.json").write_text('{"FINAL_RESULT": NaN}')
+    (folder / "half.log").write_text(
+        '[PerfLog] {"event": "FINISHED", "value": {"case": "\\ud800"}}'
+    )
+    (folder / "deep.json").write_text("[" * 200_000)
+    (folder / "table.html.md").write_text("<table><tr><td>|---|</td></tr></table>")
+    (folder / "nested.md").write_text("> - " * 5000 + PAGE)
+    with (folder / "big.bin").open("wb") as file:
+        file.truncate(100 << 20)
+    code, out, err = cli("import", "all", "--json")
+    assert (code, "Traceback" in err) == (0, False)
+    document = json.loads(out)
+    assert {entry["file"] for entry in document["unread"]} >= {
+        f"all/{name}"
+        for name in ("pipe.md", "loop.md", "gone.md", "up", "nan.json", "half.log", "deep.json",
+                     "big.bin", "table.html.md")
+    }  # fmt: skip
+    assert {row["file"] for row in document["rows"]} == {"all/name\ufffd.md", "all/nested.md"}
+
+
+def test_a_giant_table_is_read_up_to_its_bound(tmp_path, monkeypatch):
+    rows = "| X（1x8） | 1 |\n" * 2000
+    (tmp_path / "p.md").write_text("| 配置 | p_whole |\n|---|---|\n" + rows)
+    assert len(files.read([tmp_path / "p.md"]).rows) == 2000
+    monkeypatch.setattr("trainmark.library.importers.pages.MAX_CELLS", 2000)
+    (entry,) = files.read([tmp_path / "p.md"]).unread
+    assert entry.reason.code == "page_too_large"

@@ -1,0 +1,120 @@
+"""Labels: device and world of a row, and contradictions within its label."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainmark.library.importers import table as labels
+
+
+@pytest.mark.parametrize(
+    ("label", "config_file", "device", "world"),
+    [
+        ("A100单机8卡（1x8）", "", "A100", (1, 8)),
+        ("A100单机单卡(1x1)", "", "A100", (1, 1)),
+        ("A100两机8卡（2x8）", "", "A100", (2, 8)),
+        ("A100两机16卡（2x8）", "", "A100", (2, 8)),
+        ("BI-V100双机8卡(2x8)", "", "BI-V100", (2, 8)),
+        ("H800四机32卡（4x8）", "", "H800", (4, 8)),
+        ("H1004机32卡（4x8）", "", "H100", (4, 8)),
+        ("H100-55机440卡（55x8）", "", "H100", (55, 8)),
+        ("Atlas 800T A2单机8卡（1x8）（pretrain）", "", "Atlas 800T A2", (1, 8)),
+        ("A100单机8卡（1x8*80G）", "config_TP1PP1SH2SP8A10080Gx1x8", "A100", (1, 8)),
+        ("R300+ 单机8卡（1x8）", "", "R300+", (1, 8)),
+        ("单机8卡（1x8）", "", None, (1, 8)),
+        ("单机8卡", "config_A100x1x8", "A100", (1, 8)),
+        ("两机8卡", "config_9100x2x8", "9100", (2, 8)),
+        ("单机8卡", "config_A100x1x8py", "A100", (1, 8)),
+        ("单机8卡", "", None, (1, 8)),
+        ("四机32卡", "", None, (None, None)),
+        ("A100 2 nodes x 8 (2x8)", "", "A100", (2, 8)),
+        ("NVIDIA A100-SXM4-40GB 1 node x 2 (1x2)", "", "NVIDIA A100-SXM4-40GB", (1, 2)),
+        ("A100（0x8）", "", "A100", (None, None)),
+        ("GPT3-13B", "", None, (None, None)),
+        ("H100 2x8", "", "H100", (2, 8)),
+        ("1 x 8", "", None, (1, 8)),
+        ("8x7B", "", None, (None, None)),
+        ("vit 224x2240", "", None, (None, None)),
+        ("RTX 4090 x8", "", None, (None, None)),  # the number is the product's
+        ("MI 300 x 8", "", None, (None, None)),
+        ("Ascend 910 x 8", "", None, (None, None)),
+        ("RTX 4090 2x8", "", "RTX 4090", (2, 8)),
+        ("H100 128x8", "", "H100", (128, 8)),
+        ("DCU 16x8", "", "DCU", (16, 8)),
+        ("[1] NVIDIA A100-SXM4-40GB 1 node x 2 (1x2)", "", "NVIDIA A100-SXM4-40GB", (1, 2)),
+        (r"\[12\] A100单机8卡（1x8）", "", "A100", (1, 8)),
+    ],
+)
+def test_what_a_label_says(label, config_file, device, world):
+    found = labels.read_label(label, config_file)
+    assert (found.device, (found.nnodes, found.nproc), found.notes) == (device, world, [])
+
+
+@pytest.mark.parametrize(
+    ("label", "config_file", "code"),
+    [
+        ("A100单机8卡（1x1）", "", "label_contradicts_itself"),
+        ("A100单机8卡（2x8）", "", "label_contradicts_itself"),
+        ("A1002机16卡（4x8）", "", "label_contradicts_itself"),
+        ("单机8卡", "config_A100x2x8", "label_contradicts_itself"),
+        ("A100（1x8）", "config_A100x2x8", "file_contradicts_label"),
+    ],
+)
+def test_a_contradiction_is_noted(label, config_file, code):
+    assert [note.code for note in labels.read_label(label, config_file).notes] == [code]
+
+
+@pytest.mark.parametrize(
+    ("label", "columns", "device", "world", "codes"),
+    [
+        ("H100 (2x8)", "(1x8)", "H100", (2, 8), ["columns_contradict_label"]),
+        ("H100 2x8", "(1x8)", "H100", (2, 8), ["columns_contradict_label"]),
+        ("H100 (2x8)", "(2x8)", "H100", (2, 8), []),
+        ("A100单机8卡", "(2x8)", "A100", (2, 8), ["label_contradicts_itself"]),
+        ("RTX 4090 x8", "(1x8)", "RTX 4090 x8", (1, 8), []),
+        ("", "(2x8)", None, (2, 8), []),
+    ],
+)
+def test_what_columns_say_of_the_world_is_held_against_the_label(
+    label, columns, device, world, codes
+):
+    found = labels.read_label(label, columns=columns)
+    assert (found.device, (found.nnodes, found.nproc)) == (device, world)
+    assert [note.code for note in found.notes] == codes
+
+
+@pytest.mark.parametrize(
+    ("first", "other", "same"),
+    [
+        ("MXC500", "C500", True),
+        ("BI150", "BI-V150", True),
+        ("Atlas 800T A2", "Atlas 800T A2", True),
+        ("A100", "C500", False),
+        ("H800", "A800", False),
+    ],
+)
+def test_which_short_names_can_be_one_device(first, other, same):
+    assert labels.same_device(first, other) is same
+
+
+def test_device_and_vendor_of_a_short_name():
+    assert labels.device_and_vendor("nvidia A100 (80G * 8) and (40G * 8)") == ("A100", "nvidia")
+    assert labels.device_and_vendor("cambricon /") == (None, "cambricon")
+    assert labels.device_and_vendor("R300") == ("R300", None)
+
+
+def test_changed_hyper_parameters():
+    assert labels.changes("bs=96,lr=0.00015") == {"bs": "96", "lr": "0.00015"}
+    assert labels.changes("数据精度=fp16, local_batchsize=4") == {
+        "数据精度": "fp16", "local_batchsize": "4",
+    }  # fmt: skip
+    assert labels.changes("MPE=2048 LBS=3  GAS=64")["GAS"] == "64"
+    assert labels.changes("74/81") == {}
+
+
+@given(label=st.text(max_size=60), config_file=st.text(max_size=40))
+def test_any_label_is_read(label, config_file):
+    found = labels.read_label(label, config_file)
+    assert (found.nnodes is None) is (found.nproc is None)

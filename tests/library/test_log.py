@@ -1,0 +1,264 @@
+"""Logs as they are found: ends of lines, colours, gzip, cuts, long lines; one pass."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import math
+import sys
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainmark.errors import DataError, UsageError
+from trainmark.library.analysis import distribution, source
+from trainmark.library.analysis.engine import analyze
+from trainmark.library.analysis.options import Options
+from trainmark.library.analysis.summary import figures, text
+
+
+@pytest.fixture
+def log(tmp_path):
+    """Write a log of ``data``; return its path."""
+
+    def write(data, name="train.log"):
+        path = tmp_path / name
+        path.write_bytes(data.encode() if isinstance(data, str) else data)
+        return str(path)
+
+    return write
+
+
+def speed(path, **options):
+    """Analyze with ``ips:`` as keyword in mode 1, the mean as it is."""
+    return analyze(path, Options(**{"keyword": "ips:", "model_mode": 1} | options))
+
+
+LINES = "".join(f"noise\nstep {i}, ips: {i}.5 samples/s\n" for i in range(1, 9))
+
+
+def test_a_plain_log(log):
+    found = speed(log(LINES), skip_steps=2)
+    assert found.record.FINAL_RESULT == 6.0
+    assert figures(found)["values"] == 6
+    assert figures(found)["values_skipped"] == 2
+    assert figures(found)["p50"] == 6.0
+    assert figures(found)["first_value"] == "line 6: step 3, ips: 3.5 samples/s"
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda data: data.replace(b"\n", b"\r\n"),
+        lambda data: data.replace(b"\n", b"\r"),
+        lambda data: data.replace(b"noise\n", b"\r 10%|#  |\r 20%|## |\n"),
+        lambda data: data.replace(b"ips:", b"\x1b[1;32mips\x1b[0m:\x1b[K"),
+        lambda data: data.replace(b"ips:", b"\x1b]8;;http://x\x07ips:"),
+        lambda data: data.replace(b"noise", b"\0" * 100),
+        lambda data: data.replace(b" samples", b"\0 samples"),
+        lambda data: data.replace(b"noise", b"\xff\xfe\xc3"),
+        lambda data: data.replace(b"noise", b"x" * 5_000_000),
+        lambda data: data.replace(b"step", b"y" * 1_000_000),
+        lambda data: data[:-1],
+        lambda data: data + b"step 9, ip",
+        gzip.compress,
+    ],
+)
+def test_what_terminals_and_crashes_leave_changes_no_value(log, spoil):
+    found = speed(log(spoil(LINES.encode())))
+    assert found.record.FINAL_RESULT == 5.0
+    assert figures(found)["values"] == 8
+    assert figures(found)["lines_malformed"] == 0
+
+
+@given(st.integers(1, 200), st.sampled_from(["\n", "\r\n"]), st.booleans())
+def test_values_and_line_numbers_do_not_depend_on_blocks(tmp_path_factory, size, end, last):
+    path = tmp_path_factory.mktemp("log") / "train.log"
+    lines = ["", "a", "ips: 1", "ips: 4 s", "b" * 150, "ips: none", "avg_ips: 7", "ips: 8", "c"]
+    path.write_bytes(end.join(lines).encode() + (end.encode() if last else b""))
+    before, source.BLOCK_BYTES = source.BLOCK_BYTES, size
+    try:
+        found = speed(str(path))
+    finally:
+        source.BLOCK_BYTES = before
+    assert found.record.FINAL_RESULT == 5.0
+    assert figures(found)["first_value"] == "line 3: ips: 1"
+    assert figures(found)["first_malformed"] == "line 6: ips: none"
+
+
+def test_a_line_beyond_the_limit_is_cut_there(log, monkeypatch):
+    monkeypatch.setattr(source, "LINE_LIMIT_BYTES", 1000)
+    monkeypatch.setattr(source, "BLOCK_BYTES", 100)
+    found = speed(log("ips: 2\n" + "x" * 10_000 + "\nips: 4\n"))
+    assert found.record.FINAL_RESULT == 3.0
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_line_numbers_far_into_a_log(log, monkeypatch, pack):
+    monkeypatch.setattr(source, "BLOCK_BYTES", 200)
+    noise = "noise\r\n" * 10_000  # more blocks than are counted as they come
+    found = speed(log(pack(f"ips: 1\n{noise}ips: x\nips: 3\n".encode())))
+    assert figures(found)["first_malformed"] == "line 10002: ips: x"
+    assert found.record.FINAL_RESULT == 2.0
+
+
+def test_standard_input(monkeypatch):
+    raw = io.BufferedReader(io.BytesIO(LINES.encode()))
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=raw))
+    found = speed("-")
+    assert found.record.FINAL_RESULT == 5.0
+    assert (found.record.log_file, found.record.model_name) == ("-", "stdin")
+
+
+def test_a_last_value_that_may_lack_digits_is_left_out(log):
+    found = speed(log("ips: 100.25\nips: 100.75\nips: 1"))
+    assert found.record.FINAL_RESULT == 100.5
+    assert "left out, its end is missing: line 3: ips: 1" in text(found)
+
+
+@pytest.mark.parametrize("data", ["ips: 1\nips: 2\nips: 3", "ips: 2.0", "ips: 1.5\nips: 2.5 s"])
+def test_a_last_value_that_looks_whole_counts_without_an_end_of_line(log, data):
+    assert speed(log(data)).record.FINAL_RESULT == 2.0
+
+
+def test_unparsable_lines_are_counted_and_the_first_is_shown(log):
+    data = "ips: 1\nips: -\nips: nan\nips: 1e999\nips: 3\n"
+    found = speed(log(data))
+    assert found.record.FINAL_RESULT == 2.0
+    assert figures(found)["lines_malformed"] == 3
+    assert figures(found)["lines_matched"] == 5
+    assert "first malformed is line 2: ips: -" in text(found)
+
+
+def test_the_view_of_a_long_line_is_around_the_keyword(log):
+    found = speed(log("a" * 500 + " ips: 3 " + "b" * 500 + "\n"))
+    shown = figures(found)["first_value"]
+    assert "ips: 3 b" in shown
+    assert len(shown) < 200
+
+
+def test_a_log_without_a_match_shows_the_nearest_line(log):
+    with pytest.raises(DataError) as caught:
+        speed(log("noise\nstep 1, IPS = 3\nstep 2, IPS = 3\n"), keyword="ips =:")
+    said = str(caught.value)
+    assert "no line with 'ips =:'" in said
+    assert "line 2: step 1, IPS = 3" in said
+    assert "train.log" in said
+
+
+def test_an_empty_log_says_that_nothing_comes_near(log):
+    with pytest.raises(DataError, match="no line comes near it"):
+        speed(log(""))
+
+
+def test_matching_lines_without_values_are_said_to_be_so(log):
+    with pytest.raises(DataError) as caught:
+        speed(log("x\nips: none\nips: none\n"))
+    assert "2 lines with 'ips:', none with a value" in str(caught.value)
+    assert "line 2: ips: none" in str(caught.value)
+
+
+def test_skipping_every_value_says_how_many_there_were(log):
+    with pytest.raises(DataError) as caught:
+        speed(log("ips: 1\nips: 2\n"), skip_steps=2)
+    assert "leaves none of 2 values" in str(caught.value)
+
+
+def test_a_log_that_cannot_be_read_is_named(tmp_path):
+    with pytest.raises(DataError, match=r"nowhere\.log: cannot read"):
+        speed(str(tmp_path / "nowhere.log"))
+    with pytest.raises(DataError, match="cannot read"):
+        speed(str(tmp_path))
+
+
+def test_damaged_gzip_data_is_named(log):
+    data = gzip.compress(LINES.encode() * 100)
+    path = log(data[:-40], "cut.gz")
+    with pytest.raises(DataError, match="damaged gzip") as caught:
+        speed(path)
+    assert str(caught.value).count("cut.gz") == 1
+
+
+def test_the_loss_is_the_last_number_behind_its_keyword(log):
+    data = "ips: 1 loss: 5.5\nips: 1 loss: 4.5\nloss: bad\nips: 1 loss: 3"
+    found = speed(log(data), keyword_loss="loss:")
+    assert found.record.LOSS_RESULT == 4.5  # the line without an end may lack digits
+
+
+def test_a_lone_loss_counts_even_without_an_end_of_line(log):
+    assert speed(log("ips: 1\nloss: 3"), keyword_loss="loss:").record.LOSS_RESULT == 3.0
+
+
+def test_a_loss_that_is_not_finite_fails_the_record(log):
+    found = speed(log("ips: 1 loss: 5.5\nips: 1 loss: nan\n"), keyword_loss="loss:")
+    assert found.record.JOB_FAIL_FLAG == 1
+    assert "LOSS_RESULT" not in json.loads(found.record.to_json())
+    assert "diverged" in text(found)
+
+
+def test_a_loss_keyword_that_never_comes_is_an_error(log):
+    with pytest.raises(DataError, match="lm loss"):
+        speed(log(LINES), keyword_loss="lm loss:")
+
+
+@pytest.mark.parametrize(("index", "result"), [(2, 8.5), (6, 8.5), (3, 5.0)])
+def test_other_indexes_print_the_figure_of_the_log(log, index, result):
+    options = {"index": index, "ips_unit": "MB", "gpu_num": 8, "model_mode": None}
+    record = speed(log(LINES), **options).record
+    assert (record.FINAL_RESULT, record.UNIT, record.index) == (result, "MB", index)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"model_mode": 9}, "no mode 9"),
+        ({"model_mode": 0}, "--base_batch_size"),
+        ({"base_batch_size": 0}, "--base_batch_size"),
+        ({"gpu_num": 0}, "--gpu_num"),
+        ({"skip_steps": -1}, "--skip_steps"),
+        ({"index": 2}, "--ips_unit"),
+        ({"index": 4}, "index 4"),
+        ({"direction_id": 7}, "^--direction_id: direction_id 7 is unknown"),
+        ({"mission_name": "x"}, "^--mission_name: mission_name 'x' is unknown"),
+        ({"base_batch_size": int("9" * 400)}, "--base_batch_size: the number is too large"),
+        ({"gpu_num": int("9" * 400)}, "--gpu_num: the number is too large"),
+        ({"position": 10**20 - 1}, "--position: the number is too large"),
+        ({"position": 1 - 10**20}, "--position: the number is too large"),
+        ({"keyword": "\udc80\udcff"}, "--keyword: '\ufffd\ufffd' is not UTF-8"),
+        ({"separator": "\udc80"}, "--separator: '\ufffd' is not UTF-8"),
+        ({"mission_name": "语义"}, "语义表示"),
+        ({"preset": "mllog"}, "--keyword: does not apply; preset mllog reads JSON events"),
+        ({"keyword": None}, "--keyword"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused_before_the_log_is_opened(options, said):
+    with pytest.raises(UsageError, match=said):
+        speed("no/such/log", **options)
+
+
+@pytest.mark.parametrize(
+    ("mission", "direction"), [("图像分类", 0), ("语义表示", 1), ("推荐排序", 2), ("", 0)]
+)
+def test_the_direction_follows_from_the_mission(log, mission, direction):
+    assert speed(log(LINES), mission_name=mission).record.direction_id == direction
+
+
+def test_notes_tell_what_an_option_does_not_do(log):
+    found = speed(log(LINES), ips_unit="tokens/s", time_unit="ms")
+    assert found.record.UNIT == "steps/s"
+    assert found.record.FINAL_RESULT == 0.005
+    said = text(found)
+    assert "--ips_unit is not used" in said
+    assert "divides it by 1000 all the same" in said
+
+
+def test_percentiles_of_a_long_log_are_said_to_be_near(log, monkeypatch):
+    monkeypatch.setattr(distribution, "EXACT_LIMIT", 1000)
+    data = "".join(f"ips: {1000 + i % 1000}\n" for i in range(7000))
+    found = speed(log(data))
+    assert "within 0.2%" in text(found)
+    assert math.isclose(figures(found)["p50"], 1500, rel_tol=0.002)
+    assert found.record.FINAL_RESULT == 1499.5

@@ -1,0 +1,178 @@
+"""Logs: totals before step lines, what step lines alone say, and damaged ones."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import pytest
+
+from trainmark.library.importers import files
+
+
+def perflog(event, time_ms=0, value=None, rank=0, **fields):
+    metadata = {"file": "run.py", "lineno": 1, "time_ms": time_ms, "rank": rank}
+    return (
+        f"[PerfLog] {json.dumps({'event': event, 'value': value, 'metadata': metadata} | fields)}\n"
+    )
+
+
+def mllog(key, value=None, time_ms=0, **metadata):
+    event = {"key": key, "value": value, "time_ms": time_ms, "metadata": metadata}
+    return f":::MLLOG {json.dumps(event)}\n"
+
+
+def step(number):
+    done = {"loss": 2.0 - number, "num_trained_samples": 32 * (number + 1)}
+    begin, end = 1000 * number, 1000 * (number + 1)
+    return perflog("STEP_BEGIN", begin) + perflog("STEP_END", end, done)
+
+
+STEPS = "".join(map(step, range(3)))
+TOTALS = {
+    "e2e_time": 361.5, "train_time": 350.0, "throughput(ips)_raw": 1764.0,
+    "throughput(ips)_no_eval": 1861.9, "throughput(ips)_pure_compute": 1942.6,
+    "training_sequences_per_second": 1700.0, "final_acc": 0.915, "converged": True,
+    "num_trained_samples": 640, "final_loss": 0.25,
+}  # fmt: skip
+
+
+@pytest.fixture
+def imported(tmp_path):
+    def read(text, name="rank0.out.log"):
+        path = tmp_path / name
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return files.read([path])
+
+    return read
+
+
+def values(row):
+    return {name: found.value for name, found in row.figures.items()}
+
+
+def test_totals_come_before_step_lines(imported):
+    (row,) = imported("start\n" + STEPS + perflog("FINISHED", 9000, TOTALS)).rows
+    assert values(row) == {
+        "e2e_time": 361.5, "train_time": 350.0, "p_whole": 1764.0, "p_train": 1861.9,
+        "p_core": 1942.6, "final_acc": 0.915, "final_loss": 0.25,
+    }  # fmt: skip
+    assert (row.form, row.line, row.metric) == ("perflog", 8, "final_acc")
+    assert row.raw.startswith('[PerfLog] {"event": "FINISHED"')
+    assert row.cells["num_trained_samples"] == "640"
+    assert row.notes == []
+
+
+def test_step_lines_alone_give_the_speed_of_their_intervals(imported):
+    (row,) = imported(STEPS).rows
+    assert values(row) == {"p_train": 32.0, "last_loss": 0.0}
+    assert row.line == 0
+
+
+def test_older_programs_print_one_speed_only(imported):
+    (row,) = imported(perflog("FINISHED", 0, {"training_images_per_second": 7.5})).rows
+    assert values(row) == {"p_whole": 7.5}
+
+
+def test_the_case_key_says_what_ran(imported):
+    key = "distilbert:pytorch_1.8:A100:2:8:1"
+    text = perflog("INIT_START", 0, {"case": key}) + perflog("FINISHED", 0, TOTALS)
+    (row,) = imported(text).rows
+    assert (row.configuration, row.case, row.device) == (key, "distilbert_sst2", "A100")
+    assert (row.framework, row.world_size) == ("pytorch_1.8", 16)
+
+
+def test_a_run_that_did_not_converge_says_so(imported):
+    (row,) = imported(perflog("FINISHED", 0, TOTALS | {"converged": False})).rows
+    assert [note.code for note in row.notes] == ["run_not_converged"]
+
+
+def test_totals_that_are_no_numbers_are_listed(imported):
+    found = imported(perflog("FINISHED", 0, {"e2e_time": "soon", "train_time": 1.0}))
+    assert values(found.rows[0]) == {"train_time": 1.0}
+    assert [(entry.kind, entry.raw) for entry in found.unread] == [("cell", "soon")]
+    (row,) = imported(
+        '[PerfLog] {"event": "FINISHED", "value": {"e2e_time": NaN}, "metadata": {}}'
+    ).rows
+    assert values(row) == {"e2e_time": None}
+
+
+def test_an_mlperf_log(imported):
+    text = (
+        mllog("submission_benchmark", "bert") + mllog("submission_platform", "4 nodes")
+        + mllog("run_start", time_ms=1000)
+        + mllog("tracked_stats", {"throughput": 500.0, "loss": 1.5}, 2000)
+        + mllog("tracked_stats", {"throughput": 520.0}, 3000)
+        + mllog("eval_accuracy", 0.5, 4000) + mllog("eval_accuracy", 0.72, 5000)
+        + mllog("run_stop", None, 61000, status="success")
+    )  # fmt: skip
+    (row,) = imported(text, "result_0.txt").rows
+    assert values(row) == {
+        "train_time": 60.0, "final_eval_accuracy": 0.72, "p_train": 510.0, "last_loss": 1.5,
+    }  # fmt: skip
+    assert (row.form, row.model, row.metric, row.line) == (
+        "mlperf",
+        "bert",
+        "final_eval_accuracy",
+        8,
+    )
+    assert row.cells["submission_platform"] == "4 nodes"
+    (row,) = imported(text.replace("success", "aborted")).rows
+    assert [note.code for note in row.notes] == ["run_not_successful"]
+
+
+def test_a_log_in_gzip_and_one_that_is_cut(imported):
+    packed = gzip.compress((STEPS + perflog("FINISHED", 0, TOTALS)).encode())
+    assert len(imported(packed, "log.gz").rows) == 1
+    assert [entry.reason.code for entry in imported(packed[:-20], "log.gz").unread] == [
+        "file_unreadable"
+    ]
+
+
+def test_each_run_in_a_log_is_a_row(imported):
+    start = perflog("INIT_START") + perflog("INIT_START", rank=1)
+    text = start + STEPS + perflog("FINISHED", 0, TOTALS) + start + STEPS + step(3)
+    first, second = imported(text).rows
+    assert values(first)["e2e_time"] == 361.5
+    assert values(second) == {"p_train": 32.0, "last_loss": -1.0}
+    assert (first.line, second.line) == (9, 10)
+
+    twice = (STEPS + perflog("FINISHED", 0, {"e2e_time": 5.0})) * 2
+    assert [values(row) for row in imported(twice).rows] == [
+        {"e2e_time": 5.0, "p_train": 32.0, "last_loss": 0.0}
+    ] * 2
+
+    def run(start_ms, speed):
+        return (
+            mllog("run_start", time_ms=start_ms)
+            + mllog("tracked_stats", {"throughput": speed}, start_ms)
+            + mllog("run_stop", None, start_ms + 5000, status="success")
+        )
+
+    other = mllog("run_start", time_ms=7, rank=1)
+    rows = imported(run(0, 10.0) + other + run(60_000, 20.0)).rows
+    assert [(row.figure("p_train"), row.figure("train_time")) for row in rows] == [
+        (10.0, 5.0), (20.0, 5.0),
+    ]  # fmt: skip
+
+
+def test_malformed_events_are_listed_once_with_their_number(imported):
+    found = imported("[PerfLog] {broken\n" * 3 + perflog("FINISHED", 0, TOTALS))
+    assert len(found.rows) == 1
+    assert [(entry.line, entry.reason.code, entry.reason.args) for entry in found.unread] == [
+        (1, "events_malformed", {"count": 3})
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("nothing here\n", "log_without_events"),
+        ("", "log_without_events"),
+        (perflog("INIT_START"), "log_without_figures"),
+        (mllog("run_stop", None, 5), "log_without_figures"),
+    ],
+)
+def test_logs_without_figures(imported, text, code):
+    found = imported(text)
+    assert (found.rows, [entry.reason.code for entry in found.unread]) == ([], [code])

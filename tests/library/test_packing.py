@@ -1,0 +1,241 @@
+"""What a bundle holds: everything redacted, in the same bytes, whole or not at all."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import socket
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from trainmark.errors import EnvironmentFault
+from trainmark.library import bundle
+from trainmark.library.selection.runs import find_runs
+from trainmark.record import building, evidence, record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+KIND = "OPENSSH PRIVATE KEY-----"
+KEY = f"-----BEGIN {KIND}\nb3BlbnNzaC1rZXktdjEA\nAAAABG5vbmUAAAAE\n-----END {KIND}"
+PLANTED = {
+    "token": ("hf_AbCdEfGh12345678", "hf_AbCdEfGh"),
+    "key of a cloud": ("AKIAABCDEFGHIJKLMNOP", "AKIAABCDEF"),
+    "password": ("password=hush-1", "hush-1"),
+    "password in a URL": ("https://ann:hush-2@pypi.org/simple", "hush-2"),
+    "signed request": ("Authorization: Basic aHVzaC0z", "aHVzaC0z"),
+    "e-mail": ("ann.lee@lab.example.org", "ann.lee@"),
+    "IPv4": ("listening on 10.11.12.13:29500", "10.11.12.13"),
+    "IPv6": ("peer fe80::1ff:fe23:4567:890a", "fe23"),
+    "MAC": ("eth0 0c:42:a1:7b:22:9f", "42:a1"),
+    "host": ("running on gpu-node17 now", "gpu-node17"),
+    "host elsewhere": ("connecting to trainer5.cluster.local:29500", "trainer5"),
+    "user": ("started by annlee here", "annlee"),
+    "home": ("/home/annlee2/data/x", "annlee2"),
+    "folder": ("reads /mnt/secret-project/a.bin", "secret-project"),
+}
+TEXT = "\n".join(text for text, _ in PLANTED.values())
+REDACTED = {
+    "log.rank0.txt": f"{TEXT}\n{KEY}\nlast line\n",
+    "log.launcher.txt": TEXT,
+    "log.job.txt": TEXT.replace("\n", "\r\n"),
+    "stacks.rank0.txt": TEXT,
+    "node.sh": f"# {TEXT}\n".replace("\n", "\n# "),
+    "job.sbatch": TEXT,
+    "job.yaml": "\n".join(f"- '{text}'" for text, _ in PLANTED.values()),
+    "site.json": json.dumps({"user": "bo", "hosts": TEXT.split("\n"), "key": KEY}, indent=2),
+    "ssh.nodes.json": json.dumps({"nodes": [{"host": "n1", "options": TEXT.split("\n")}]}),
+}
+
+
+@pytest.fixture(autouse=True)
+def named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(getpass, "getuser", lambda: "annlee")
+    monkeypatch.setattr(socket, "gethostname", lambda: "gpu-node17")
+
+
+def contents(path: Path) -> dict[str, str]:
+    with zipfile.ZipFile(path) as archive:
+        return {name: archive.read(name).decode("latin-1") for name in archive.namelist()}
+
+
+def leaks(texts: dict[str, str], *more: str) -> list[tuple[str, str]]:
+    secret = [sign for _, sign in PLANTED.values()] + ["b3Blbn", "AAAABG5v", *more]
+    return [(name, sign) for name, text in texts.items() for sign in secret if sign in text]
+
+
+def test_nothing_that_was_planted_in_any_kind_of_file_is_in_a_bundle(
+    run_dir: Path, tmp_path: Path
+) -> None:
+    for name, text in REDACTED.items():
+        (run_dir / name).write_text(text)
+    for name in ("page.html", "page.zh.md", "artifacts/model.txt", "index/speed", ".hidden.txt"):
+        (run_dir / name).parent.mkdir(exist_ok=True)
+        (run_dir / name).write_text(TEXT)
+    assert len(leaks(REDACTED)) >= 9 * len(PLANTED)
+    path = tmp_path / "x.trainmark.zip"
+    bundle.pack([[run_dir]], path)
+    texts = contents(path)
+    assert {f"1-toy/{name}" for name in REDACTED} < texts.keys()
+    assert leaks(texts, str(tmp_path), '"n1"', '"bo"') == []
+    assert texts["1-toy/log.rank0.txt"].endswith("<secret>\nlast line\n")
+    assert json.loads(texts["1-toy/site.json"])["user"] == "<user>"
+    assert not any("artifacts" in name or "index" in name or "hidden" in name for name in texts)
+    assert bundle.verify(path).exit_code == 0
+
+
+@pytest.mark.parametrize("kind", PLANTED)
+@pytest.mark.parametrize(
+    "name", ["events.rank0.jsonl", "events.launcher.jsonl", "telemetry.jsonl", "plan.json"]
+)
+def test_evidence_that_is_not_redacted_is_refused_and_can_be_recorded_anew(
+    run_dir: Path, tmp_path: Path, name: str, kind: str
+) -> None:
+    (run_dir / "record.json").unlink()
+    planted, _ = PLANTED[kind]
+    if name == "plan.json":
+        plan = json.loads((run_dir / name).read_text())
+        plan["about"]["dataset"] = planted
+        plan["run_dir"] = str(run_dir)  # as ranks need it
+        (run_dir / name).write_text(json.dumps(plan))
+    else:
+        with (run_dir / name).open("a") as file:
+            file.write(json.dumps({"event": "span", "t_ns": 1, "text": planted}) + "\n")
+    record.write(building.build(run_dir), run_dir)  # as where the disk was full
+    path = tmp_path / "x.trainmark.zip"
+    with pytest.raises(bundle.BundleError, match="is redacted") as refused:
+        bundle.pack([[run_dir]], path)
+    assert refused.value.where == str(run_dir / name)
+    assert "trainmark record" in str(refused.value.remedy)
+    assert list(tmp_path.iterdir()) == [run_dir]
+    (run_dir / "record.json").unlink()
+    evidence.redact(run_dir)
+    record.write(building.build(run_dir), run_dir)
+    bundle.pack([[run_dir]], path)
+    assert leaks(contents(path)) == []
+
+
+def test_a_record_that_was_edited_to_name_a_place_is_refused(
+    run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document = json.loads((run_dir / "record.json").read_text())
+    document["argv"] = ["trainmark", "run", "--data", "/mnt/secret-project"]
+    (run_dir / "record.json").write_text(json.dumps(document))
+    with pytest.raises(bundle.BundleError, match="argv"):
+        bundle.pack([[run_dir]], tmp_path / "x.trainmark.zip")
+    monkeypatch.setattr("trainmark.library.bundle.packing.verify", lambda *_: [])
+    with pytest.raises(bundle.BundleError, match="is redacted"):
+        bundle.pack([[run_dir]], tmp_path / "x.trainmark.zip")
+
+
+@pytest.fixture
+def series(run_dir: Path, tmp_path: Path) -> Path:
+    """Return a run of three launches."""
+    folder = tmp_path / "series"
+    for number in (1, 2, 3):
+        launch = folder / f"r{number}"
+        launch.mkdir(parents=True)
+        for path in run_dir.iterdir():
+            (launch / path.name).write_bytes(path.read_bytes())
+        (launch / "record.json").unlink()
+        plan = json.loads((launch / "plan.json").read_text())
+        plan |= {"repeat_index": number, "repeat_count": 3, "run_id": f"{plan['run_id']}{number}"}
+        (launch / "plan.json").write_text(json.dumps(plan))
+        record.write(building.build(launch), launch)
+    return folder
+
+
+def test_the_same_input_gives_the_same_bytes(
+    series: Path, run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = tmp_path / "1.trainmark.zip", tmp_path / "2.trainmark.zip"
+    bundle.pack([*find_runs(series), [run_dir]], first)
+    (tmp_path / "there").mkdir()
+    moved = series.rename(tmp_path / "there" / "moved")
+    for path in sorted(moved.rglob("*"), reverse=True):
+        path.touch()
+    monkeypatch.chdir(tmp_path)
+    bundle.pack([*find_runs(Path("there/moved")), [Path("run")]], second)
+    assert first.read_bytes() == second.read_bytes()
+    names = contents(first)
+    assert {"1-toy/r1/record.json", "1-toy/r3/plan.json", "1-toy/repeats.json", "1-toy/page.en.md",
+            "2-toy/record.json", "2-toy/page.zh.md", "manifest.json"} < names.keys()  # fmt: skip
+    assert [name for name in names if name.endswith(".html")] == []
+    found = bundle.verify(first)
+    records = {check.place: check.state for check in found.checks if check.name == "record"}
+    assert records == dict.fromkeys(("1-toy/r1", "1-toy/r2", "1-toy/r3", "2-toy"), "held")
+    broken = [check for check in found.checks if check.state == "broken"]
+    assert {check.name for check in broken} == {"audit"}  # the launches are copies of one
+    assert "audit_copy" in {said.code for check in broken for said in check.said}
+    with zipfile.ZipFile(first) as archive:
+        assert archive.testzip() is None
+
+
+def test_launches_are_judged_and_shown_together_as_in_their_bundle(
+    series: Path, tmp_path: Path, trainmark_ends: Callable[..., int],
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    path = tmp_path / "series.trainmark.zip"
+    bundle.pack(find_runs(series), path)
+    assert trainmark_ends("verify", str(series), str(path), "--json") == 1
+    alone, packed = json.loads(capsys.readouterr().out)
+    assert alone["path"] == str(series)
+
+    def said(found: dict[str, Any], place: str) -> list[Any]:
+        return [
+            (check["name"], check["place"].removeprefix(place).strip("/"), check["state"])
+            for check in found["checks"] if check["name"] in {"record", "rules", "audit"}
+        ]  # fmt: skip
+
+    assert said(alone, "") == said(packed, "1-toy")
+    assert ("rules", "", "noted") in said(alone, "")
+    shown = []
+    for word in (series, path):
+        assert trainmark_ends("show", str(word)) == 0
+        shown.append(capsys.readouterr().out)
+    assert shown[0].replace(str(series), str(path / "1-toy")) == shown[1]
+    assert "3 of 3 launches" in shown[1]
+
+
+def test_a_bundle_is_written_whole_or_not_at_all(
+    run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "out" / "x.trainmark.zip"
+    with pytest.raises(EnvironmentFault, match="cannot write"):
+        bundle.pack([[run_dir]], path)
+    path.parent.mkdir()
+    path.write_text("mine")
+    with pytest.raises(bundle.BundleError, match="exists already"):
+        bundle.pack([[run_dir]], path)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("trainmark.library.bundle.packing.write_derived", full)
+        with pytest.raises(EnvironmentFault, match="No space left"):
+            bundle.pack([[run_dir]], path, replace=True)
+    assert [(item.name, item.read_text()) for item in path.parent.iterdir()] == [
+        ("x.trainmark.zip", "mine")
+    ]
+    bundle.pack([[run_dir]], path, replace=True)
+    assert bundle.verify(path).exit_code == 0
+    with pytest.raises(bundle.BundleError, match="not the name of a bundle"):
+        bundle.pack([[run_dir]], tmp_path / "x.zip")
+
+
+def test_a_run_without_its_evidence_or_without_a_record_is_not_bundled(
+    run_dir: Path, tmp_path: Path, trainmark_ends: Callable[..., int],
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    for entry in evidence.evidence(run_dir):
+        (run_dir / entry.name).unlink()
+    with pytest.raises(bundle.BundleError, match="cannot be verified"):
+        bundle.pack([[run_dir]], tmp_path / "x.trainmark.zip")
+    (run_dir / "record.json").unlink()
+    output = str(tmp_path / "x.trainmark.zip")
+    assert trainmark_ends("bundle", str(run_dir), "-o", output) == 2
+    assert "no record there" in capsys.readouterr().err

@@ -1,0 +1,283 @@
+"""Pages: which tables hold results, what becomes of each row, and what the page itself says."""
+
+from __future__ import annotations
+
+import pytest
+
+from fakes import GOLDEN
+from trainmark.library.importers import files, pages
+from trainmark.library.importers.table import Page
+from trainmark.pages.tables import record_configuration
+from trainmark.record.record import Record
+from trainmark.record.rows import Row, Unread
+
+NINE = """\
+| 配置 | precision | fix_hp | e2e_time | p_whole | p_train | p_core | acc | mem |
+| --- | --- | --- | --- | --- | --- | --- | --- | --- |
+| X100单机8卡（1x8） | fp32 | / | 361 | 1764.0 | 1861.9 | 1942.6 | 0.915 | 13.9/40.0 |
+| X100单机单卡（1x1） | amp | bs=96,lr=0.00015 | / | 283.7 | | 287.9 | / | OOM |
+"""
+FACTS = """\
+| 指标名称 | 指标值 | 特殊说明 |
+| --- | --- | --- |
+| 模型 | distilbert | |
+| 数据精度 | precision,见“性能指标” | |
+| 硬件设备简称 | nvidia X100 | |
+
+"""
+
+
+def read(text, **facts):
+    return list(pages.read(text, Page(file="page.md", form="flagperf", **facts)))
+
+
+def test_the_nine_column_table():
+    first, second = read(FACTS + NINE)
+    assert (first.line, first.table, first.form) == (9, 7, "flagperf")
+    assert first.raw == NINE.splitlines()[2]
+    assert first.cells["配置"] == first.configuration == "X100单机8卡（1x8）"
+    assert (first.device, first.nnodes, first.nproc, first.vendor) == ("X100", 1, 8, "nvidia")
+    assert (first.precision, first.changes, first.metric) == ("fp32", {}, "acc")
+    assert (first.model, first.case) == ("distilbert", "distilbert_sst2")
+    assert {name: found.value for name, found in first.figures.items()} == {
+        "e2e_time": 361.0, "p_whole": 1764.0, "p_train": 1861.9, "p_core": 1942.6, "acc": 0.915,
+        "mem": 13.9 * 1024**3, "mem_total": 40.0 * 1024**3,
+    }  # fmt: skip
+    assert first.figures["mem"].unit == "bytes"
+    assert second.precision == "amp"
+    assert second.changes == {"bs": "96", "lr": "0.00015"}
+    assert [name for name, found in second.figures.items() if found.value is not None] == [
+        "p_whole", "p_core",
+    ]  # fmt: skip
+    assert second.figures["mem"].how == "out of memory"
+
+
+def test_a_page_of_large_models():
+    (row,) = read(
+        FACTS.replace("precision,见“性能指标”", "bf16")
+        + "| 配置 | parallel | fix_hp | token/p/s | 是否精度对齐 | mem | MFU |\n"
+        "|---|---|---|---|---|---|---|\n"
+        "| X100四机32卡（4x8） | TP8PP4DP1 | GAS=64(GBS=1M tokens) "
+        "| 253.61 | True | 77/80 | 21.5% |\n"
+    )
+    assert (row.precision, row.world_size) == ("bf16", 32)
+    assert row.changes == {"GAS": "64", "GBS": "1M", "parallel": "TP8PP4DP1"}
+    assert (row.figure("token/p/s"), row.figure("MFU"), row.metric) == (253.61, 21.5, None)
+
+
+def test_the_legacy_table():
+    row, empty = read(
+        "| 训练资源 | 配置文件 | 运行时长(s) | 目标精度 | 收敛精度 | Steps数 | 性能（samples/s) |\n"
+        "|---|---|---|---|---|---|---|\n"
+        "| 单机8卡 | config_X100x1x8 | 1315.42 | 0.67 | 0.6818 | 4689 | 355.63 |\n"
+        "| 两机8卡 | config_X100x2x8 | N/A | 0.67 | | | |\n"
+    )
+    assert (row.device, row.nnodes, row.nproc, row.metric) == ("X100", 1, 8, "accuracy")
+    assert row.figure("accuracy_target") == 0.67
+    assert row.figure("accuracy") == 0.6818
+    assert (row.figure("steps"), row.figure("p_whole")) == (4689.0, 355.63)
+    assert (empty.nnodes, empty.nproc, empty.figure("e2e_time")) == (2, 8, None)
+
+
+def test_the_target_of_a_table_is_that_of_its_only_quality():
+    (row,) = read(
+        "| 训练资源 | 运行时长(s) | 目标精度 | 收敛精度(mAP) |\n|---|---|---|---|\n"
+        "| 单机8卡 | 9 | 0.6 | 0.7 |\n"
+    )
+    assert (row.metric, row.figure("mAP"), row.figure("mAP_target")) == ("mAP", 0.7, 0.6)
+
+
+def test_a_table_with_headings_between_its_rows():
+    heading, row, text, empty = read(
+        "| 配置 | config | precision | fix_hp | parallel_strategy | throughput | memory |\n"
+        "|---|---|---|---|---|---|---|\n"
+        "| GPT3-13B | ------- | --- | --- | --- | --- | --- |\n"
+        '| X100单机8卡（1x8*80G） | config_TP1X10080Gx1x8 | fp16, level="O2" | per_device_bs=4 '
+        '| sharding="stage2", tensor=2 | 17.23 * 2048 / 8 = 4410 tokens/s | 66.27 * 8 GB |\n'
+        "2x8 follows later\n"
+        "| | | | | | | |\n"
+    )
+    assert (heading.kind, heading.line, heading.reason.code) == ("row", 3, "row_is_heading")
+    assert (row.model, row.precision) == ("GPT3-13B", "fp16")
+    assert row.changes == {"per_device_bs": "4", "sharding": '"stage2"', "tensor": "2"}
+    assert row.figure("token/p/s") == 4410.0
+    assert text.reason.code == "row_is_text"
+    assert empty.reason.code == "row_is_empty"
+
+
+def test_a_cell_that_cannot_be_read_is_listed_beside_its_row():
+    row, cell = read(NINE.replace("361", "3-4天").replace("| X100单机单卡", "\n"))[:2]
+    assert isinstance(row, Row)
+    assert "e2e_time" not in row.figures
+    assert row.cells["e2e_time"] == "3-4天"
+    assert (cell.kind, cell.line, cell.raw) == ("cell", row.line, "3-4天")
+
+
+def test_a_row_beyond_any_length_is_listed():
+    long, row = read(NINE.replace("fp32", "\ufdfa" * pages.MAX_ROW))
+    assert (long.kind, long.line, long.reason.code) == ("row", 3, "row_too_long")
+    assert len(long.raw) == pages.MAX_ROW
+    assert row.line == 4
+
+
+def test_other_tables_and_pages_without_results_are_listed():
+    table, page = read("| name | size |\n|---|---|\n| a | 1 |\n")
+    assert (table.kind, table.line, table.reason.code) == ("table", 1, "table_without_results")
+    assert (page.kind, page.reason.code, page.reason.args) == (
+        "file", "page_without_results", {"tables": 1},
+    )  # fmt: skip
+    assert read("nothing")[0].reason.args == {"tables": 0}
+
+
+def test_pipes_code_and_quotes():
+    text = "```\n" + NINE + "```\n\n> " + NINE.replace("\n", "\n> ").replace("fp32", r"fp32\|x")
+    rows = [entry for entry in read(text) if isinstance(entry, Row)]
+    assert [row.cells["precision"] for row in rows] == ["fp32|x", "amp"]  # none from the code
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_a_row_of_our_own_page_has_the_mark_behind_its_label(lang):
+    record = Record.model_validate_json((GOLDEN / "record_toy.json").read_text(encoding="utf-8"))
+    record = record.model_copy(update={"status": "diverged", "cause": None})
+    label = record_configuration(record, lang=lang).replace("[", r"\[").replace("]", r"\]")
+    (row,) = read(f"| configuration | p_core |\n|---|---|\n| {label} | 9 |\n")
+    assert (row.nnodes, row.nproc) == (1, 1)
+    assert [note.code for note in row.notes] == ["run_not_converged"]
+
+
+@pytest.mark.parametrize(
+    ("cells", "count"),
+    [("| 9 |", 9), ("| |", 9), ("||", 9), ("| 9 | |", 9), ("|", 8), ("| 9 | 8 |", 10)],
+)
+def test_a_row_with_other_cells_than_headers_is_not_read(cells, count):
+    text = NINE.replace("| 13.9/40.0 |", cells)
+    for shown in (text, "> " + text.replace("\n", "\n> ")):
+        row = read(shown)[0]
+        if count == 9:
+            assert row.notes == []
+            assert row.figures["mem"].value == (9 * 1024**3 if "9" in cells else None)
+        else:
+            assert (row.kind, row.reason.code) == ("row", "row_has_other_cells")
+            assert row.reason.args == {"cells": count, "columns": 9}
+
+
+def test_a_table_right_behind_another_has_its_own_headers():
+    swapped = NINE.replace("p_train | p_core", "p_core | p_train")
+    assert swapped != NINE
+    first, *_, last = [entry for entry in read(NINE + swapped) if isinstance(entry, Row)]
+    assert (first.table, last.table) == (1, 1 + NINE.count("\n"))
+    assert first.figure("p_train") != first.figure("p_core")
+    second = next(e for e in read(NINE + swapped) if isinstance(e, Row) and e.table == last.table)
+    assert second.figure("p_train") == first.figure("p_core")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<table>\n<tr><td>x</td></tr>\n</table>\n",
+        "```\n| a | b |\n```\n",
+        "| a | b |\n| 1 | 2 |\n",
+        "| a | b |\n|---|\n| 1 | 2 |\n",
+    ],
+)
+def test_a_table_of_another_form_is_listed(text):
+    table, page = read("text\n\n" + text)
+    assert (table.kind, table.line, table.reason.code) == ("table", 3, "table_is_no_markdown")
+    assert page.reason.code == "page_without_results"
+
+
+def test_labels_that_contradict_the_page_are_noted(tmp_path):
+    page = pages.placed(
+        Page(file="p", form="flagperf"), tmp_path / "metax" / "glm-pytorch" / "README.md"
+    )
+    assert (page.vendor, page.model, page.framework) == ("metax", "glm", "pytorch")
+    row = next(pages.read(FACTS + NINE.replace("X100单", "C500单"), page))
+    assert row.case == "glm_superglue"
+    assert [note.code for note in row.notes] == [
+        "vendor_differs_from_place", "device_differs_from_page",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "code"),
+    [
+        ("p.md", b"\x00\x01", "file_is_no_text"),
+        ("p.md", b"\xff\xfe\x00", "file_is_no_text"),
+        ("p.md", b"|" * (pages.MAX_CELLS + 1), "page_too_large"),
+        ("p.md", b"a" * (pages.MAX_BYTES + 1), "page_too_large"),
+        ("p.csv", b"a" * (files.MAX_BYTES + 1), "file_too_large"),
+        ("p.png", b"\x89PNG\r\n\x1a\n", "file_of_unknown_form"),
+    ],
+)
+def test_hostile_files_are_listed(tmp_path, name, content, code):
+    path = tmp_path / name
+    path.write_bytes(content)
+    found = files.read([path])
+    assert [entry.reason.code for entry in found.unread] == [code]
+    assert found.rows == []
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "gb18030"])
+@pytest.mark.parametrize("ending", ["\n", "\r\n", "\r"])
+def test_encodings_and_line_ends(tmp_path, encoding, ending):
+    path = tmp_path / "README.md"
+    path.write_bytes((FACTS + NINE).replace("\n", ending).encode(encoding))
+    rows = files.read([path]).rows
+    assert [row.line for row in rows] == [9, 10]
+    assert rows[0].configuration == "X100单机8卡（1x8）"
+    assert [note.code for note in rows[0].notes] == ["read_as"] * (encoding == "gb18030")
+
+
+def test_a_folder_is_read_whole_and_links_stay_inside(tmp_path):
+    outside = tmp_path / "outside.md"
+    outside.write_text(NINE)
+    folder = tmp_path / "pages"
+    (folder / "b").mkdir(parents=True)
+    (folder / ".git").mkdir()
+    (folder / ".git" / "hidden.md").write_text(NINE)
+    (folder / "b" / "README.md").write_text(NINE)
+    (folder / "a.md").symlink_to("b/README.md")
+    (folder / "c.md").symlink_to(outside)
+    (folder / "d").symlink_to("b")
+    found = files.read([folder])
+    assert [(row.file, row.line) for row in found.rows] == [
+        (str(folder / name), line) for name in ("a.md", "b/README.md") for line in (3, 4)
+    ]
+    notes = [[note.code for note in row.notes] for row in found.rows]
+    assert notes == [[], [], ["row_is_duplicate"], ["row_is_duplicate"]]
+    assert [(entry.file, entry.reason.code) for entry in found.unread] == [
+        (str(folder / name), "link_not_followed") for name in ("c.md", "d")
+    ]
+
+
+def test_a_row_is_no_duplicate_of_one_with_other_figures(tmp_path):
+    path = tmp_path / "p.md"
+    path.write_text(NINE + NINE.splitlines()[2].replace("361", "362") + "\n")
+    assert not any(row.notes for row in files.read([path]).rows)
+
+
+def test_a_file_with_very_many_entries_is_cut_and_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "MAX_ENTRIES", 1)
+    path = tmp_path / "p.md"
+    path.write_text(NINE)
+    found = files.read([path])
+    assert len(found.rows) == 1
+    assert found.unread == [
+        Unread(file=str(path), line=0, kind="file", reason=found.unread[0].reason)
+    ]
+    assert found.unread[0].reason.code == "file_has_more"
+
+
+def test_a_page_beside_the_records_that_it_shows_is_no_published_result(tmp_path):
+    for beside in ("a/record.json", "b/r1/record.json"):
+        (tmp_path / beside).parent.mkdir(parents=True)
+        (tmp_path / beside).write_text("{}", encoding="utf-8")
+    for folder in ("a", "b", "c"):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / "page.en.md").write_text(FACTS + NINE, encoding="utf-8")
+    found = files.read([tmp_path])
+    assert {row.file for row in found.rows} == {str(tmp_path / "c/page.en.md")}
+    assert [entry.file for entry in found.unread if entry.reason.code == "page_of_a_run"] == [
+        str(tmp_path / name) for name in ("a/page.en.md", "b/page.en.md")
+    ]
+    assert len(files.read([tmp_path / "a" / "page.en.md"]).rows) == 2

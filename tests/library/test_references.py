@@ -1,0 +1,74 @@
+"""The rows of the founding pages: shipped with the cases, and read back from pages cell by cell."""
+
+from __future__ import annotations
+
+import pytest
+
+from trainmark.errors import UsageError
+from trainmark.library.importers import pages, references
+from trainmark.library.importers.table import Page
+from trainmark.library.selection.words import select
+from trainmark.pages import document
+from trainmark.pages.page import to_markdown
+from trainmark.pages.tables import reference_table
+from trainmark.plan import reference
+from trainmark.record.rows import Row
+
+CASES = {"distilbert_sst2": 4, "glm_superglue": 3, "llama2_7b_lora": 2, "dlrm_criteo": 6}
+
+
+def page_of(case):
+    """Return the published rows of a case as a page of ours prints them, in Chinese."""
+    table = document.Grid(reference_table(reference.of_case(case), lang="zh"))
+    section = document.Section("性能指标", 2, "figures", (table,))
+    return to_markdown(
+        document.Page(
+            title=case, lang="zh", badge="", tone="plain", verdict="", trust="",
+            trust_tone="plain", lead=(), sections=(section,),
+        )
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_founding_page_gives_the_rows_of_the_reference_cell_by_cell(case):
+    printed = list(pages.read(page_of(case), Page(file="page.md", form="flagperf")))
+    shipped = list(references.read(case))
+    assert [type(entry) for entry in (*printed, *shipped)] == [Row] * 2 * CASES[case]
+    for row, known, source in zip(printed, shipped, reference.of_case(case).rows, strict=True):
+        assert list(row.cells.values()) == [source.configuration, *source.cells.values()]
+        assert list(row.cells.values()) == list(known.cells.values())
+        assert row.figures == known.figures
+        same = ("configuration", "device", "nnodes", "nproc", "changes", "metric")
+        assert [getattr(row, name) for name in same] == [getattr(known, name) for name in same]
+
+
+def test_a_row_of_a_reference_says_where_it_stands():
+    first, second = select(["reference:distilbert"]).rows[:2]
+    assert (first.file, first.form, first.case) == (
+        "reference:distilbert_sst2", "reference", "distilbert_sst2",
+    )  # fmt: skip
+    lines = (reference.cases.folder("distilbert_sst2") / "reference.toml").read_text().splitlines()
+    assert lines[first.line - 1] == lines[second.line - 1] == "[[reference]]"
+    assert first.line < second.line
+    assert (first.evidence, first.precision, first.world_size) == ("C", "fp32", 8)
+    assert first.figure("p_whole") == 1764.0
+    assert second.changes == {"bs": "96"}
+
+
+def test_a_row_without_a_printed_precision_has_that_of_the_reference():
+    first, second = select(["reference:llama2_7b_lora"]).rows
+    assert (first.precision, second.precision) == ("tf32", "fp16")
+    assert second.figure("MFU") == 36.1
+    assert first.figures["MFU"].how == "not given"
+
+
+def test_empty_cells_and_targets():
+    rows = select(["reference:glm", "reference:dlrm"]).rows
+    assert rows[0].figures["e2e_time"].how == "empty"
+    assert (rows[3].figure("auc"), rows[3].figure("auc_target")) == (0.8026, 0.802)
+
+
+def test_a_case_without_references_has_none_and_an_unknown_one_is_refused():
+    assert select(["reference:toy"]).rows == []
+    with pytest.raises(UsageError, match="nonesuch"):
+        select(["reference:nonesuch"])

@@ -1,0 +1,58 @@
+"""Which runs a folder holds, each as the directories of its launches."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from trainmark.library.selection.runs import find_runs
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def left(folder: Path, *places: str) -> None:
+    """Leave a record in each of ``places``."""
+    for place in places:
+        (folder / place).mkdir(parents=True)
+        (folder / place / "record.json").write_text("{}")
+
+
+def found(folder: Path) -> list[list[str]]:
+    return [[str(path.relative_to(folder)) for path in run] for run in find_runs(folder)]
+
+
+def test_runs_are_found_beside_those_of_plan_files_and_their_repeats(tmp_path: Path) -> None:
+    left(tmp_path, "A", "S/r1", "S/r2", "S/r10", "P/x", "P/y", "P/z/r1", "P/z/r2")
+    assert found(tmp_path) == [
+        ["A"], ["P/x"], ["P/y"], ["P/z/r1", "P/z/r2"], ["S/r1", "S/r2", "S/r10"],
+    ]  # fmt: skip
+    assert found(tmp_path / "P") == [["x"], ["y"], ["z/r1", "z/r2"]]
+    assert found(tmp_path / "S") == [["r1", "r2", "r10"]]
+    assert found(tmp_path / "A") == [["."]]
+
+
+@pytest.mark.parametrize("other", ["b", "b/r1", "r2/r1"])
+def test_a_run_of_a_plan_file_that_is_called_r1_is_no_repeat(tmp_path: Path, other: str) -> None:
+    left(tmp_path, "P/r1", f"P/{other}")
+    assert sorted(found(tmp_path)) == sorted([["P/r1"], [f"P/{other}"]])
+
+
+def test_what_lies_in_a_run_is_no_run_and_what_lies_deeper_than_a_repeat_is_none(
+    tmp_path: Path,
+) -> None:
+    left(tmp_path, "A", "A/inside", "1/2/3/4")
+    assert found(tmp_path) == [["A"]]
+    assert find_runs(tmp_path / "1" / "2" / "3" / "4" / "record.json") == [
+        [tmp_path / "1" / "2" / "3" / "4" / "record.json"]
+    ]
+    assert find_runs(tmp_path / "none") == [[tmp_path / "none"]]
+
+
+def test_links_in_a_circle_give_no_run_twice(tmp_path: Path) -> None:
+    left(tmp_path, "A", "P/x")
+    (tmp_path / "round").symlink_to("round")
+    (tmp_path / "P" / "up").symlink_to(tmp_path)
+    (tmp_path / "here").symlink_to(".")
+    assert found(tmp_path) == [["A"], ["P/x"]]

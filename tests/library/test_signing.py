@@ -1,0 +1,153 @@
+"""Signatures by real keys, made here."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import zipfile
+from typing import TYPE_CHECKING
+
+import pytest
+from library.forging import STORED, Item, built, manifest
+
+from trainmark.errors import EnvironmentFault
+from trainmark.library import bundle
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+needs_ssh = pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="ssh-keygen is missing")
+
+
+def key(folder: Path, name: str, kind: str = "ed25519") -> Path:
+    path = folder / name
+    words = ["ssh-keygen", "-q", "-t", kind, "-N", "", "-C", name, "-f", str(path)]
+    subprocess.run(words, check=True)
+    return path
+
+
+@pytest.fixture
+def signers(tmp_path: Path) -> Path:
+    """Return a file that allows two signers; their keys are beside it."""
+    lines = []
+    for name, kind in (("lab@example.org", "ed25519"), ("other@example.org", "ecdsa")):
+        public = key(tmp_path, name, kind).with_name(f"{name}.pub").read_text()
+        lines.append(f'{name} namespaces="trainmark" {public}')
+    path = tmp_path / "signers"
+    path.write_text("".join(lines))
+    return path
+
+
+@pytest.fixture
+def signed(run_dir: Path, signers: Path) -> Path:
+    path = signers.with_name("signed.trainmark.zip")
+    bundle.pack([[run_dir]], path, key=signers.with_name("lab@example.org"))
+    return path
+
+
+def judged(path: Path, *more: object) -> tuple[int, str, str]:
+    """Return exit code, state and code of the signature."""
+    allowed, signer = (*more, None, None)[:2]
+    found = bundle.verify(path, allowed=allowed, signer=signer)  # type: ignore[arg-type]
+    (check,) = [check for check in found.checks if check.name == "signature"]
+    return found.exit_code, check.state, check.said[0].code
+
+
+@needs_ssh
+def test_a_signature_is_held_against_the_allowed_signers(
+    signed: Path, signers: Path, tmp_path: Path
+) -> None:
+    assert judged(signed) == (0, "noted", "bundle_signed")
+    assert judged(signed, signers) == (0, "held", "bundle_signer")
+    assert judged(signed, signers, "lab@example.org") == (0, "held", "bundle_signer")
+    assert judged(signed, signers, "other@example.org") == (1, "broken", "bundle_signature_wrong")
+    assert judged(signed, signers, "nobody") == (1, "broken", "bundle_signature_wrong")
+    strangers = tmp_path / "strangers"
+    strangers.write_text(signers.read_text().splitlines()[1] + "\n")
+    assert judged(signed, strangers) == (1, "broken", "bundle_signature_wrong")
+    with pytest.raises(EnvironmentFault, match="no such file"):
+        bundle.verify(signed, allowed=tmp_path / "none")
+
+
+@needs_ssh
+def test_an_unsigned_bundle_is_noted_and_not_enough_where_a_signer_is_asked_for(
+    packed: Path, signers: Path, run_dir: Path
+) -> None:
+    assert judged(packed) == (0, "noted", "bundle_unsigned")
+    assert judged(packed, signers) == (1, "broken", "bundle_unsigned")
+    assert judged(run_dir, signers) == (1, "broken", "bundle_unsigned")
+
+
+@needs_ssh
+def test_a_signature_of_another_manifest_of_another_purpose_or_of_nothing_is_wrong(
+    signed: Path, signers: Path
+) -> None:
+    with zipfile.ZipFile(signed) as archive:
+        items = [Item(name, archive.read(name)) for name in archive.namelist() if "/" in name]
+        own, signature = archive.read("manifest.json"), archive.read("manifest.json.sig")
+
+    def with_signature(text: bytes, signature: bytes) -> Path:
+        more = [Item("manifest.json", text, STORED), Item("manifest.json.sig", signature, STORED)]
+        signed.write_bytes(built([*items, *more]))
+        return signed
+
+    fine = with_signature(manifest(items), signature)  # the same files, written otherwise
+    assert judged(fine) == (1, "broken", "bundle_signature_wrong")
+    assert judged(fine, signers) == (1, "broken", "bundle_signature_wrong")
+    words = [
+        "ssh-keygen",
+        "-Y",
+        "sign",
+        "-n",
+        "file",
+        "-f",
+        str(signers.with_name("lab@example.org")),
+    ]
+    other = subprocess.run(words, input=own, capture_output=True, check=True).stdout
+    for wrong in (other, b"", b"x" * 1_000, signature[:100], b"\xff" * 100):
+        assert judged(with_signature(own, wrong)) == (1, "broken", "bundle_signature_wrong")
+        assert judged(signed, signers) == (1, "broken", "bundle_signature_wrong")
+
+
+@needs_ssh
+def test_the_program_signs_and_verifies(
+    run_dir: Path, signers: Path, trainmark_ends: Callable[..., int],
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    path = str(signers.with_name("x.trainmark.zip"))
+    private = str(signers.with_name("lab@example.org"))
+    assert trainmark_ends("bundle", str(run_dir), "-o", path, "--sign", private) == 0
+    printed = capsys.readouterr()
+    assert printed.out == f"{path}\n"
+    assert "signed" in printed.err
+    words = ("--allowed-signers", str(signers), "--signer", "lab@example.org", "--json")
+    assert trainmark_ends("verify", path, *words) == 0
+    (document,) = json.loads(capsys.readouterr().out)
+    assert document["exit_code"] == 0
+    assert {check["name"]: check["state"] for check in document["checks"]} == {
+        "archive": "held", "signature": "held", "record": "held", "audit": "held",
+        "rules": "noted", "pages": "held",
+    }  # fmt: skip
+    assert document["checks"][1]["said"] == [
+        {"code": "bundle_signer", "args": {"signer": "lab@example.org"}}
+    ]
+    assert trainmark_ends("bundle", str(run_dir), "-o", path, "--sign", "/none", "--force") == 2
+    assert "cannot sign" in capsys.readouterr().err
+    assert judged(signers.with_name("x.trainmark.zip"), signers)[0] == 0  # as it was
+
+
+def test_a_signer_is_not_asked_for_without_the_file_that_knows_him(
+    packed: Path, trainmark_ends: Callable[..., int]
+) -> None:
+    assert trainmark_ends("verify", str(packed), "--signer", "lab@example.org") == 2
+
+
+def test_without_ssh_keygen_nothing_is_signed_or_said_of_a_signature(
+    run_dir: Path, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(EnvironmentFault, match="ssh-keygen"):
+        bundle.pack([[run_dir]], tmp_path / "x.trainmark.zip", key=tmp_path / "key")
+    assert judged(packed) == (0, "noted", "bundle_unsigned")

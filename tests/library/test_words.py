@@ -1,0 +1,66 @@
+"""Bundles where words name results."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from trainmark.errors import RecordError
+from trainmark.library.selection.words import select
+from trainmark.record import record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+def test_a_bundle_gives_the_records_in_it(packed: Path, run_dir: Path) -> None:
+    found = select([str(packed), str(run_dir)])
+    assert found.records == [record.read(run_dir)] * 2
+    assert found.places == [f"{packed}/1-toy", str(run_dir)]
+    assert found.refuted == []
+
+
+def test_a_record_in_a_bundle_that_its_evidence_contradicts_is_named(
+    run_dir: Path, packed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from trainmark.library import bundle
+
+    document = json.loads((run_dir / "record.json").read_bytes())
+    document["figures"]["p_train"]["value"] *= 10
+    (run_dir / "record.json").write_text(json.dumps(document))
+    monkeypatch.setattr("trainmark.library.bundle.packing.verify", lambda *_: [])
+    bundle.pack([[run_dir]], packed, replace=True)
+    found = select([str(packed)])
+    assert found.refuted == [packed / "1-toy"]
+    assert found.records[0].trust.reasons[0].code == "evidence_disagrees"
+    assert select([str(packed)], verify=False).refuted == []
+
+
+def test_a_bundle_that_was_altered_gives_no_records(packed: Path) -> None:
+    content = bytearray(packed.read_bytes())
+    content[200] ^= 1
+    packed.write_bytes(content)
+    with pytest.raises(RecordError, match="altered"):
+        select([str(packed)], verify=False)
+
+
+def test_the_program_reports_bundles_and_verifies_several_paths(
+    packed: Path, run_dir: Path, trainmark_ends: Callable[..., int],
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    assert trainmark_ends("report", str(packed), "--format", "json") == 0
+    assert json.loads(capsys.readouterr().out)
+    assert trainmark_ends("verify", str(packed), str(run_dir)) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert [line for line in printed if not line.startswith(" ")] == [str(packed), str(run_dir)]
+    (run_dir / "plan.json").write_text("{}")
+    assert trainmark_ends("verify", str(packed), str(run_dir)) == 1
+    (run_dir / "record.json").unlink()
+    capsys.readouterr()
+    assert trainmark_ends("verify", str(run_dir), str(packed), "--json") == 2
+    printed = capsys.readouterr()
+    assert [item["path"] for item in json.loads(printed.out)] == [str(packed)]
+    assert f"{run_dir}/record.json" in printed.err

@@ -1,0 +1,103 @@
+"""The tables of ``trainmark ceilings``, from a document written by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trainmark.pages.ceilings import blocks, size_text, wrong_results
+from trainmark.pages.document import Grid, Paragraph, Table
+
+
+def point(size: list[int], rate: float | None, **more: Any) -> dict[str, Any]:
+    rates = None if rate is None else {
+        "cold": rate / 4, "min": rate / 2, "median": 3 * rate / 4, "max": rate
+    }  # fmt: skip
+    return {
+        "size": size, "name": "", "status": "measured" if rate else "skipped", "reason": None,
+        "rate": rates, "swing": 0.05, **more,
+    }  # fmt: skip
+
+
+def kind(name: str, *points: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {
+        "name": name, "unit": "FLOP/s" if name.startswith("matmul") else "bytes/s", "reason": None,
+        "points": list(points), "best": 0 if points else None, "bus_factor": None, "peak": None,
+        "share_of_peak": None, **more,
+    }  # fmt: skip
+
+
+def document(*ranks: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "nproc": len(ranks),
+        "ranks": [
+            {"rank": number, "device": {"name": "Card"}, "measurements": kinds}
+            for number, kinds in enumerate(ranks)
+        ],
+    }
+
+
+def tables(found: dict[str, Any]) -> list[Table]:
+    return [block.table for block in blocks(found) if isinstance(block, Grid)]
+
+
+def lines(found: dict[str, Any]) -> list[str]:
+    return [block.text for block in blocks(found) if isinstance(block, Paragraph)]
+
+
+def test_a_kind_shows_its_slowest_rank() -> None:
+    fast = kind("matmul_bf16", point([8, 8, 8], 8e12), share_of_peak=0.8)
+    slow = kind("matmul_bf16", point([8, 8, 8], 4e12), share_of_peak=0.4)
+    first, second = tables(document([fast], [slow]))
+    assert first.headers[:2] == ("matmul, TFLOP/s", "size")
+    assert first.rows == (("bf16", "8x8x8", "1.000", "2.000", "3.000", "4.000", "5.0%", "40.0%"),)
+    assert second.rows == (("8x8x8", "4.000"),)
+
+
+def test_what_a_rank_computes_wrongly_is_named_with_it() -> None:
+    right = kind("memory_copy", point([1 << 20], 5e9))
+    bad = point([1 << 20], None, status="wrong", reason="7 numbers are wrong")
+    wrong = kind("memory_copy", bad, best=None)
+    told = "rank 1, 2: memory copy wrong: 1 MiB (7 numbers are wrong)"
+    found = document([right], [wrong], [wrong])
+    assert wrong_results(found) == [told]
+    assert told in lines(found)
+    assert tables(found) == []  # the slowest rank has no rate
+    assert wrong_results(document([right], [right])) == []
+    assert wrong_results(document([wrong])) == [told.partition(": ")[2]]
+
+
+def test_any_rank_above_the_published_peak_is_named() -> None:
+    fast = kind("memory_copy", point([1 << 30], 5e12), share_of_peak=1.25)
+    slow = kind("memory_copy", point([1 << 30], 3e12), share_of_peak=0.75)
+    assert [line for line in lines(document([slow], [fast])) if "peak" in line] == [
+        "rank 1: memory copy: above the published peak: the times or that peak are wrong"
+    ]
+
+
+def test_sizes_are_sorted_and_name_their_layers() -> None:
+    some = point([64, 64, 64], 2e12), point([8, 8, 8], None, reason="would take 3 s", name="x mlp")
+    found = document([kind("matmul_bf16", *some), kind("matmul_tf32", reason="no such units")])
+    assert tables(found)[1] == Table(
+        ("max, TFLOP/s", "bf16", "layer of"), (("8x8x8", "", "x mlp"), ("64x64x64", "2.000", ""))
+    )
+    assert lines(found) == [
+        "Card", "matmul bf16 skipped: 8x8x8 (would take 3 s)", "matmul tf32: no such units",
+    ]  # fmt: skip
+
+
+def test_a_collective_shows_both_bandwidths() -> None:
+    one = point([1 << 20], 3e9)
+    head, sizes = tables(document([kind("all_reduce", one, bus_factor=1.5)]))
+    assert head.headers[0] == "bus bandwidth, GB/s"
+    assert sizes == Table(
+        ("max, GB/s", "all reduce", "all reduce algorithm"), (("1 MiB", "3.000", "2.000"),)
+    )
+
+
+def test_a_rate_above_the_published_peak_is_doubted() -> None:
+    found = document([kind("memory_copy", point([1 << 30], 5e12), share_of_peak=1.25)])
+    assert any("above the published peak" in line for line in lines(found))
+
+
+def test_sizes_in_words() -> None:
+    assert [size_text([size]) for size in (3 << 30, 64 << 10, 12)] == ["3 GiB", "64 KiB", "12 B"]

@@ -1,0 +1,88 @@
+"""Number formats and escaping."""
+
+import pytest
+
+from trainmark.pages import cells
+
+GIB = 1024**3
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (1764.0, "1764.0"), (2019.06, "2019.1"), (10.0, "10.0"), (9.9996, "10.00"),
+        (9.96, "9.960"), (0.0012345, "0.001234"), (0.0, "0"), (None, "/"),
+        (19331640.04, "19331640.0"),
+    ],
+)  # fmt: skip
+def test_throughput(value, text):
+    assert cells.number(value) == text
+
+
+def test_times_memory_and_percentages():
+    assert cells.seconds(334.68) == "334.7"
+    assert cells.seconds(None) == "/"
+    assert cells.memory(33.4 * GIB, 40 * GIB) == "33.4/40.0"
+    assert cells.memory(33.4 * GIB, None) == "33.4"
+    assert cells.memory(None, 40 * GIB) == "/"
+    assert cells.percent(36.08) == "36.1%"
+    assert cells.spent(1_500_000_000) == "1.500"
+    assert cells.spent(123_450_000_000) == "123.5"
+
+
+def test_rounding_never_turns_a_missed_target_into_a_reached_one():
+    assert cells.quality(0.91174) == "0.9117"
+    assert cells.quality(0.91174, target=0.91) == "0.9117"
+    assert cells.quality(0.9099, target=0.91) == "0.9099"
+    assert cells.quality(0.90996, target=0.91) == "0.90996"
+    assert cells.quality(None, target=0.91) == "/"
+
+
+@pytest.mark.parametrize(
+    ("value", "target", "shown"),
+    [
+        (0.80256, 0.802, "0.8026/0.802"),  # the form of the published DLRM page
+        (0.908, None, "0.908"),  # and of the DistilBERT page
+        (0.79996, 0.8, "0.79996/0.8"),
+        (1.0, 0.9, "1.0/0.9"),
+        (1.76543, 1.77, "1.7654/1.77"),
+        (4.00004, 4.0, "4.00004/4"),  # of a loss: missed
+        (4.0, 4.0, "4.0/4"),
+        (None, 0.91, "/"),
+    ],
+)
+def test_a_quality_stands_with_its_target(value, target, shown):
+    assert cells.quality_and_target(value, target) == shown
+
+
+def test_one_unit_for_all_values_of_a_row():
+    assert cells.scaled([0.4096, None, 0.0015], "s") == (["409.6", "/", "1.500"], "ms")
+    assert cells.scaled([4.93e13], "FLOP/s") == (["49.3"], "TFLOP/s")
+    assert cells.scaled([2.5 * GIB], "bytes") == (["2.500"], "GiB")
+    assert cells.scaled([None], "bytes") == (["/"], "GiB")
+    assert cells.scaled([43.0], "%") == (["43.0"], "%")
+
+
+@pytest.mark.parametrize(
+    ("hostile", "shown"),
+    [
+        ("a|b", r"a\|b"),
+        ("a\nb\r\tc", r"a b\\u000d c"),
+        ("<script>", "&lt;script>"),
+        ("&lt;", "&amp;lt;"),
+        ("R&D", "R&D"),
+        ("[x](y)", r"\[x\](y)"),
+        ("**`x`**", r"\*\*\`x\`\*\*"),
+        ("__init__", r"\_\_init\_\_"),
+        ("e2e_time", "e2e_time"),
+        ("\x1b[31mred", r"\\u001b\[31mred"),
+        ("a\u202eb", r"a\\u202eb"),
+    ],
+)
+def test_markdown_shows_text_literally(hostile, shown):
+    assert cells.markdown(hostile) == shown
+
+
+def test_a_fence_outlasts_the_fences_inside():
+    assert cells.fence("plain") == "```"
+    assert cells.fence("a\n````\nb") == "`````"

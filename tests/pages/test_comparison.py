@@ -1,0 +1,31 @@
+"""A comparison on a terminal, in both languages."""
+
+from __future__ import annotations
+
+import pytest
+
+from comparison_records import series
+from fakes import check_golden
+from trainmark.judge.comparison import compare
+from trainmark.pages.comparison import blocks
+from trainmark.pages.terminal import Screen, show
+from trainmark.record.record import Cause, Trust
+from trainmark.spec import message
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_a_comparison_on_a_terminal(lang: str) -> None:
+    rates = [100.0, 101.0, 99.0, 100.5, 99.5]
+    noisy = Trust(grade="noisy", reasons=[message("trust_busy", share=0.25)])
+    a = series("a", rates)
+    other = {"driver": "590.1", "variables": {}}
+    b = series("b", [0.9 * rate for rate in rates], first_minute=9, trust=noisy,
+               environment=a[0].environment | other, recipe={"max_steps": 7})  # fmt: skip
+    cause = Cause(kind="oom", message=message("exception", text="x"))
+    b.append(a[0].model_copy(update={
+        "run_id": "b6", "status": "oom", "cause": cause, "plan": b[0].plan,
+    }))  # fmt: skip
+    found = compare(a, b, figures=["p_core", "mem"], allow=["max_steps"])
+    text = show(blocks(found, lang), Screen(width=100))
+    assert "\x1b" not in text
+    check_golden(f"comparison.{lang}.txt", text + "\n")

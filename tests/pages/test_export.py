@@ -1,0 +1,77 @@
+"""JSON and CSV of records."""
+
+import csv
+import io
+import json
+
+from fakes import GOLDEN, check_golden
+from trainmark.pages.exports.documents import to_json
+from trainmark.pages.exports.index import to_index
+from trainmark.pages.exports.tables import to_csv
+from trainmark.record.record import FigureEntry, Record
+from trainmark.spec import message
+
+
+def record(**changes):
+    text = (GOLDEN / "record_distilbert.json").read_text(encoding="utf-8")
+    return Record.model_validate_json(text).model_copy(update=changes)
+
+
+def rows_of(text):
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def test_json_is_an_array_of_whole_records():
+    made = [record(), record(run_id="b")]
+    found = json.loads(to_json(made))
+    assert [Record.model_validate(item) for item in found] == made
+    assert json.loads(to_json([])) == []
+
+
+def test_csv_has_a_row_a_record_with_units_in_the_names():
+    (row,) = rows_of(to_csv([record()]))
+    assert row["run_id"] == "20261121T081500Z-distilbert_sst2-5eed01"
+    assert row["e2e_time_s"] == "46.15"
+    assert float(row["p_core_samples_per_s"]) == record().figure("p_core")
+    assert row["mem_bytes"] == "35862976921.0"
+    assert row["fix_hp"] == "bs=96,lr=0.00015"
+    assert row["quality_reached"] == "true"
+    assert row["labels"] == "self-reported recipe-written-for-1x8"
+    assert row["cause_kind"] == ""
+    assert row["extra"] == ""
+
+
+def test_null_is_empty_and_columns_stay_in_place():
+    made = record()
+    gone = {
+        name: entry.model_copy(update={"value": None, "reason": message("no")})
+        for name, entry in made.figures.items()
+    }
+    text = to_csv([made, record(figures=gone)])
+    first, second = rows_of(text)
+    assert list(first) == list(second)
+    assert second["e2e_time_s"] == ""
+    assert to_csv([record(figures=gone)]).splitlines()[0] == text.splitlines()[0]
+    assert to_csv([]).splitlines() == [text.splitlines()[0]]
+
+
+def test_figures_of_a_case_come_last_with_their_unit():
+    made = record()
+    own = {"energy": FigureEntry(value=1.5, unit="J/sample")}
+    with_own = record(figures=made.figures | own)
+    first, second = rows_of(to_csv([made, with_own]))
+    assert list(second)[-1] == "energy_J_per_sample"
+    assert (first["energy_J_per_sample"], second["energy_J_per_sample"]) == ("", "1.5")
+
+
+def test_hostile_text_stays_one_cell_and_no_formula():
+    made = record()
+    devices = [{"name": '=HYPERLINK("x")\n,"y'}]
+    (row,) = rows_of(to_csv([record(environment=made.environment | {"devices": devices})]))
+    assert row["device"] == '\'=HYPERLINK("x") ,"y'
+    assert row["nnodes"] == "1"
+
+
+def test_the_texts_are_golden():
+    check_golden("export_csv.csv", to_csv([record()]))
+    check_golden("export_index.jsonl", to_index([record()]))

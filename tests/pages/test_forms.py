@@ -1,0 +1,224 @@
+"""All forms of export: through the command line, and with hostile text in every field."""
+
+import csv
+import io
+import json
+import re
+
+import pyarrow.parquet as pq
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from exported_runs import write_two_ranks
+from fakes import GOLDEN
+from trainmark.pages.exports.forms import LOGS, TEXTS, WRITERS, to_text
+from trainmark.pages.exports.tables import COLUMNS, table, write_parquet
+from trainmark.pages.exports.tensorboard import write_tensorboard
+from trainmark.record.record import FigureEntry, Record
+
+HOSTILE = (
+    '=HYPERLINK("x")\n:::MLLOG {"time_ms":0,"key":"run_stop","value":1,"metadata":{}}\r\n'
+    '[PerfLog] {"event":"FINISHED"}\t\x1b[31m\\"\\n{} # EOF\u2028|<b>../../x'
+)
+CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028]")
+
+
+@pytest.fixture
+def run(tmp_path):
+    return write_two_ranks(tmp_path / "run")
+
+
+@pytest.fixture
+def hostile(run):
+    """A record whose free texts are all hostile, names of figures and columns among them."""
+    made = run[0]
+    recipe = made.plan.recipe | {HOSTILE: HOSTILE, "kernels": HOSTILE}
+    device = made.plan.device.model_copy(update={"vendor": HOSTILE, "product_names": [HOSTILE]})
+    plan = {"case": HOSTILE, "recipe_name": HOSTILE, "recipe": recipe, "device": device}
+    own = {HOSTILE: FigureEntry(value=1.0, unit=HOSTILE), "status": FigureEntry(value=2.0, unit="")}
+    return made.model_copy(
+        update={
+            "run_id": HOSTILE,
+            "case_key": HOSTILE,
+            "labels": [HOSTILE],
+            "fix_hp": {HOSTILE: HOSTILE},
+            "figures": made.figures | own,
+            "environment": made.environment | {"devices": [{"name": HOSTILE}] * 2},
+            "quality": made.quality.model_copy(update={"metric": HOSTILE}),
+            "plan": made.plan.model_copy(update=plan),
+        }
+    )
+
+
+def test_hostile_text_stays_data_in_the_logs(run, hostile):
+    for form, marker in (("perflog", "[PerfLog]"), ("mlperf", ":::MLLOG")):
+        plain = to_text(form, [run[0]], [str(run[1])]).splitlines()
+        lines = to_text(form, [hostile], [str(run[1])]).splitlines()
+        assert len(lines) == len(plain)
+        assert all(line.startswith(f"{marker} {{") and line.count(marker) == 1 for line in lines)
+        assert all(line.isascii() and line.isprintable() for line in lines)
+        assert json.loads(lines[0].removeprefix(marker)).keys() == (
+            json.loads(plain[0].removeprefix(marker)).keys()
+        )
+    (first, *_) = to_text("perflog", [hostile], [str(run[1])]).splitlines()
+    assert json.loads(first.removeprefix("[PerfLog]"))["value"] == {
+        "run_id": HOSTILE, "case": HOSTILE,
+    }  # fmt: skip
+
+
+def test_hostile_text_stays_data_in_openmetrics(hostile):
+    from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+    text = TEXTS["openmetrics"]([hostile])
+    assert not CONTROL.search(text)
+    assert text.count("\n# EOF\n") == 1
+    found = {
+        sample.labels["figure"]: sample
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+    plain = TEXTS["openmetrics"]([hostile.model_copy(update={"run_id": "a"})])
+    assert text.count("\n") == plain.count("\n")
+    assert found["status"].value == 2.0
+    assert found["e2e_time"].labels["run_id"].startswith('=HYPERLINK("x") :::MLLOG {"time_ms":0')
+
+
+def test_hostile_text_stays_data_in_csv(hostile):
+    rows = list(csv.reader(io.StringIO(TEXTS["csv"]([hostile]))))
+    assert [len(row) for row in rows] == [len(rows[0])] * 2
+    assert len(set(rows[0])) == len(rows[0])
+    cells = dict(zip(*rows, strict=True))
+    assert cells["run_id"].startswith("'=HYPERLINK")
+    assert not any(CONTROL.search(cell) for row in rows for cell in row)
+    assert not any(cell.startswith(("=", "+", "@", "-")) for cell in rows[1])
+    assert cells["status"] == "passed"
+
+
+def test_hostile_text_stays_data_in_json(hostile):
+    (found,) = json.loads(TEXTS["json"]([hostile]))
+    assert found["run_id"] == found["plan"]["case"] == HOSTILE
+
+
+def test_hostile_text_stays_data_in_index():
+    text = (GOLDEN / "record_distilbert.json").read_text(encoding="utf-8")
+    made = Record.model_validate_json(text)
+    entry = made.figures["final_result"].model_copy(update={"unit": HOSTILE})
+    changes = {"run_id": HOSTILE, "figures": made.figures | {"final_result": entry}}
+    lines = TEXTS["index"]([made.model_copy(update=changes)]).rstrip("\n").split("\n")
+    assert len(lines) == 2
+    assert json.loads(lines[0])["UNIT"] == HOSTILE
+
+
+def test_hostile_text_stays_data_in_parquet(hostile, tmp_path):
+    write_parquet([hostile], tmp_path / "a.parquet")
+    (row,) = pq.read_table(tmp_path / "a.parquet").to_pylist()
+    assert row["run_id"] == HOSTILE
+    assert row["status"] == "passed"
+    assert 2.0 in row.values()
+
+
+def test_hostile_text_stays_data_in_tensorboard(hostile, tmp_path):
+    folder = tmp_path / "boards"
+    write_tensorboard([hostile], folder)
+    (made,) = folder.iterdir()
+    assert made.parent.resolve() == folder.resolve()
+    found = EventAccumulator(str(made), size_guidance={"tensors": 0}).Reload()
+    (text,) = found.Tensors("settings")[0].tensor_proto.string_val
+    lines = text.decode().splitlines()
+    assert all(line.startswith("| ") and line.endswith(" |") for line in lines)
+    assert "<b>" not in text.decode()
+    assert f"eval/{HOSTILE}" in found.Tags()["scalars"]
+
+
+def test_parquet_has_the_rows_of_the_table_with_their_types(run, tmp_path):
+    records = [run[0], run[0].model_copy(update={"run_id": "second"})]
+    write_parquet(records, tmp_path / "a.parquet")
+    found = pq.read_table(tmp_path / "a.parquet")
+    names, rows = table(records)
+    assert found.column_names == names
+    assert [list(row.values()) for row in found.to_pylist()] == rows
+    assert names[: len(COLUMNS)] == list(COLUMNS)
+    assert {
+        str(found.schema.field(name).type) for name in ("p_train_samples_per_s", "mem_bytes")
+    } == {"double"}
+    assert str(found.schema.field("energy_to_target_j").type) == "double"  # null in both
+    assert str(found.schema.field("samples").type) == "int64"
+    assert str(found.schema.field("quality_reached").type) == "bool"
+
+
+@pytest.mark.parametrize("form", [form for form in (*TEXTS, *LOGS) if form != "index"])
+def test_a_text_goes_to_stdout_or_to_a_file_that_is_replaced_as_a_whole(form, run, cli, tmp_path):
+    record, folder = run
+    file = tmp_path / "out.txt"
+    words = ("export", folder, "--to", form, "--no-verify")
+    code, out, err = cli(*words)
+    assert (code, err) == (0, "")
+    assert out == to_text(form, [record], [str(folder)])
+    assert cli(*words, "-o", file) == (0, "", f"{file}\n")
+    assert file.read_text(encoding="utf-8") == out
+    file.write_text("x" * 10**6)
+    assert cli(*words, "-o", file) == (0, "", f"{file} (replaced)\n")
+    assert file.read_text(encoding="utf-8") == out
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.txt", "run"]
+
+
+def test_a_link_stays_a_link(run, cli, tmp_path):
+    link, file = tmp_path / "link", tmp_path / "file"
+    link.symlink_to(file)
+    assert cli("export", run[1], "--to", "csv", "--no-verify", "-o", link)[0] == 0
+    assert link.is_symlink()
+    assert file.read_text().startswith("run_id,")
+
+
+def test_a_record_of_its_own_names_its_events_too(run, cli):
+    words = ("--to", "perflog", "--no-verify")
+    assert cli("export", run[1] / "record.json", *words) == cli("export", run[1], *words)
+
+
+@pytest.mark.parametrize("form", WRITERS)
+def test_what_is_no_text_needs_a_place(form, run, cli):
+    code, out, err = cli("export", run[1], "--to", form)
+    assert (code, out) == (2, "")
+    assert "is no text" in err
+    assert "-o PATH" in err
+
+
+def test_printed_rows_are_no_records(cli, tmp_path):
+    page = tmp_path / "README.md"
+    page.write_text(
+        "| 配置 | precision | fix_hp | e2e_time | p_whole | p_train | p_core | acc | mem |\n"
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n"
+        "| A100单机8卡（1x8） | fp32 | / | 361 | 1764.0 | 1861.9 | 1942.6 | 0.9 | 13.9/40.0 |\n"
+    )
+    code, out, err = cli("export", page, "--to", "csv")
+    assert (code, out) == (2, "")
+    assert "no record there" in err
+
+
+def test_a_log_is_of_one_run(run, cli):
+    code, _, err = cli("export", run[1], run[1], "--to", "perflog")
+    assert code == 2
+    assert "2 runs in one log" in err
+
+
+def test_a_place_that_cannot_be_written_is_said(run, cli, tmp_path):
+    (tmp_path / "file").touch()
+    for form in ("csv", "parquet", "tensorboard"):
+        code, out, err = cli(
+            "export", run[1], "--to", form, "--no-verify", "-o", tmp_path / "file" / "x"
+        )
+        assert (code, out) == (2, "")
+        assert "cannot write" in err
+
+
+def test_a_record_that_its_evidence_refutes_is_said(run, cli):
+    path = run[1] / "record.json"
+    path.write_text(
+        path.read_text()
+        .replace('"steps": 12', '"steps": 13')
+        .replace('"value":11.0', '"value":1.5')
+    )
+    code, out, err = cli("export", run[1], "--to", "csv")
+    assert code == 1
+    assert "does not agree with its evidence" in err
+    assert "evidence_disagrees" in out

@@ -1,0 +1,115 @@
+"""What a gate writes for machines: valid, escaped, and no command to a runner."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from trainmark.judge.comparison.gate import Judgement
+from trainmark.pages.document import Grid
+from trainmark.pages.gate import documents, junit, markdown, table, workflow_commands
+from trainmark.pages.terminal import Screen, show
+from trainmark.spec import message
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+HOSTILE = "a\x00\x1b]0;x\x07\ufffe\r\n::stop-commands::x\n##[error]<&\"'>,:%0A |`![x](y)"
+# Attributes and elements of the schema that Jenkins' xUnit plugin checks reports by:
+# https://github.com/jenkinsci/xunit-plugin, junit-10.xsd (2026-11-22).
+SUITE = {"name", "tests", "failures", "errors", "skipped", "time"}
+RESULTS = {"failure", "error", "skipped"}
+
+
+def judgements(word: str = "p_train") -> list[Judgement]:
+    args: dict[str, Any] = {
+        "figure": word, "value": 90.0, "unit": "samples/s", "median": 100.0, "change": -0.1,
+        "low": -0.11, "high": -0.09, "worse_by": 0.03, "better_by": 0.1, "launches": 5,
+    }  # fmt: skip
+    other = {"key": word, "known": "96", "found": "8", "others": 0, "entry": word}
+    return [
+        Judgement(word, word, "regressed", message("gate_regressed", **args)),
+        Judgement(word, word, "improved", message("gate_improved", **args)),
+        Judgement(word, word, "noisy", message("gate_noisy", **args)),
+        Judgement(word, "work", "other_work", message("gate_other_work", **other)),
+        Judgement(word, word, "passed", message("gate_passed", **args)),
+    ]
+
+
+def cases(found: Sequence[Judgement]) -> tuple[ET.Element, list[tuple[str, list[str]]]]:
+    suite = ET.fromstring(junit(found))
+    return suite, [(case.attrib["name"], [part.tag for part in case]) for case in suite]
+
+
+@pytest.mark.parametrize("word", ["p_train", HOSTILE])
+def test_junit_has_a_test_case_a_judgement(word: str) -> None:
+    suite, found = cases(judgements(word))
+    assert suite.tag == "testsuite"
+    assert set(suite.attrib) <= SUITE
+    counts = [suite.attrib[name] for name in ("tests", "failures", "errors", "skipped")]
+    assert counts == ["5", "1", "1", "1"]
+    assert re.fullmatch(r"\d*\.\d*", suite.attrib["time"])
+    assert [tags for _, tags in found] == [["failure"], [], ["skipped"], ["error"], []]
+    for case in suite:
+        assert set(case.attrib) == {"name", "classname", "time"}
+        assert all(set(part.attrib) == {"message", "type"} for part in case)
+    if word == "p_train":
+        assert {name for name, _ in found} == {"p_train", "work"}
+        assert suite[0][0].attrib["type"] == "regressed"
+        assert "90" in suite[0][0].attrib["message"]
+
+
+def test_a_failing_improvement_is_a_failure() -> None:
+    found = Judgement("w", "f", "improved", judgements()[1].message, fails=True)
+    assert cases([found])[1] == [("f", ["failure"])]
+
+
+def test_annotations_are_one_command_each() -> None:
+    lines = workflow_commands(judgements(), "ci/base,line:1%.yaml")
+    assert [line.split(" ")[0] for line in lines] == [
+        "::error",
+        "::warning",
+        "::warning",
+        "::error",
+    ]
+    assert lines[0].startswith(
+        "::error file=ci/base%2Cline%3A1%25.yaml,title=regressed%3A p_train%2C p_train::p_train is"
+    )
+    assert "-10.0%25" in lines[0]
+    assert workflow_commands(judgements(), "")[0].startswith("::error title=")
+
+
+def test_no_name_is_a_command_or_leaves_its_line() -> None:
+    found = judgements(HOSTILE)
+    for line in workflow_commands(found, HOSTILE):
+        assert line.isprintable()
+        kind, properties, said = re.fullmatch("::([a-z]+) (.*?)::(.*)", line).groups()  # type: ignore[union-attr]
+        assert kind in ("error", "warning")
+        assert [part.partition("=")[0] for part in properties.split(",")] == ["file", "title"]
+        assert "::" not in properties + said
+        assert not re.search("%(?!25|3A|2C)", properties + said)
+    for width in (60, 61, 75, 200):
+        shown = show([Grid(table(found))], Screen(width=width))
+        assert "::" not in shown
+        assert "##[" not in shown
+    text = markdown(table(found))
+    assert len(text.splitlines()) == 2 + len(found)
+    assert "<" not in text.replace("&lt;", "")
+    assert r"\[x\](y)" in text
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in text.splitlines()} == {5}
+
+
+@pytest.mark.parametrize(("lang", "word"), [("en", "regressed"), ("zh", "变差")])
+def test_the_table_speaks_both_languages(lang: str, word: str) -> None:
+    assert table(judgements(), lang).rows[0][0] == word
+
+
+def test_documents_have_code_numbers_and_sentence() -> None:
+    found = documents(judgements())
+    assert [one["exit_code"] for one in found] == [1, 0, 3, 2, 0]
+    assert found[0]["message"]["code"] == "gate_regressed"
+    assert found[0]["message"]["args"]["change"] == -0.1
+    assert "worse by more than 3.0%" in found[0]["sentence"]

@@ -1,0 +1,82 @@
+"""The style of pages: contrast of every colour in both themes, one place for each colour."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import trainmark.pages
+
+TEMPLATES = Path(trainmark.pages.__file__).parent / "templates"
+COLOUR = re.compile(r"--([a-z]+): light-dark\((#[0-9a-f]{6}), (#[0-9a-f]{6})\);")
+BASE = (TEMPLATES / "base.css").read_text(encoding="utf-8")
+COLOURS = {name: pair for name, *pair in COLOUR.findall(BASE)}
+# What decorates and tells nothing that is not told otherwise.
+DECORATION = {"rule", "track", "shade", "tint", "panel", "paper"}
+TEXT = ("ink", "soft", "accent", "good", "warn", "bad")
+
+
+def luminance(colour):
+    """Return the relative luminance, https://www.w3.org/TR/WCAG22/#dfn-relative-luminance."""
+    parts = (int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5))
+    linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in parts]
+    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def contrast(one, other):
+    """Return the contrast ratio, https://www.w3.org/TR/WCAG22/#dfn-contrast-ratio."""
+    high, low = sorted((luminance(one), luminance(other)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+def mixed(colour, paper, share):
+    pairs = ((int(one[place : place + 2], 16) for one in (colour, paper)) for place in (1, 3, 5))
+    return "#" + "".join(f"{round(share * a + (1 - share) * b):02x}" for a, b in pairs)
+
+
+def test_contrast_is_that_of_the_definition():
+    assert contrast("#ffffff", "#000000") == pytest.approx(21)
+    assert contrast("#777777", "#ffffff") == pytest.approx(4.478, abs=1e-3)
+
+
+@pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
+@pytest.mark.parametrize("ground", ["paper", "panel", "tint"])
+@pytest.mark.parametrize("name", TEXT)
+def test_text_can_be_read_on_every_ground(name, ground, theme):
+    assert contrast(COLOURS[name][theme], COLOURS[ground][theme]) >= 4.5
+
+
+@pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
+@pytest.mark.parametrize("name", ["good", "warn", "bad"])
+def test_badges_can_be_read_on_their_own_tint(name, theme):
+    colour = COLOURS[name][theme]
+    shares = [int(share) / 100 for share in re.findall(r"currentColor (\d+)%", BASE)]
+    assert len(shares) == 2
+    for share in shares:
+        ground = mixed(colour, COLOURS["paper"][theme], share)
+        assert contrast(colour, ground) >= 4.5
+
+
+@pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
+@pytest.mark.parametrize("name", sorted(set(COLOURS) - DECORATION - set(TEXT)))
+def test_marks_and_borders_stand_out_from_the_paper(name, theme):
+    for ground in ("paper", "panel"):
+        assert contrast(COLOURS[name][theme], COLOURS[ground][theme]) >= 3
+
+
+def test_colours_are_said_once_and_every_one_is_known():
+    sheets = [path.read_text(encoding="utf-8") for path in sorted(TEMPLATES.glob("*.css"))]
+    said = [name for sheet in sheets for name, *_ in COLOUR.findall(sheet)]
+    assert len(said) == len(set(said)) == len(COLOURS)
+    beside = [COLOUR.sub("", sheet) for sheet in sheets]
+    assert [found for sheet in beside for found in re.findall(r"#[0-9a-f]{6}\b", sheet)] == []
+    used = {name for sheet in sheets for name in re.findall(r"var\(--([a-z]+)\)", sheet)}
+    assert used <= {*COLOURS, "sans", "mono"}
+
+
+def test_the_page_heeds_motion_print_focus_and_both_ways_to_a_theme():
+    theme = ':root[data-theme="dark"], :root:has(#theme-dark:checked) { color-scheme: dark; }'
+    for said in ("prefers-reduced-motion: reduce", ":focus-visible", "::details-content", theme):
+        assert said in BASE
+    printed = BASE[BASE.index("@media print") :]
+    assert "color-scheme: light !important" in printed

@@ -1,0 +1,108 @@
+"""``trainmark report``: the file, and what it is compared with."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fakes import GOLDEN
+from trainmark.cli.app import main
+from trainmark.library.importers.references import published
+from trainmark.record.record import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    Call = Callable[..., tuple[int, str]]
+
+BERT = Record.model_validate_json((GOLDEN / "record_distilbert.json").read_text(encoding="utf-8"))
+TOY = Record.model_validate_json((GOLDEN / "record_toy.json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture
+def report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Call:
+    """Write three runs; return a function that calls the verb and returns its exit code."""
+    other = BERT.model_copy(
+        update={"run_id": "other", "environment": BERT.environment | {"kernel": "9.9 other"}}
+    )
+    for name, record in (("bert", BERT), ("other", other), ("toy", TOY)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "record.json").write_text(record.model_dump_json(), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+
+    def call(*words: str) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["trainmark", "report", *words, "--no-verify"])
+        code: Any = 0
+        try:
+            main()
+        except SystemExit as ending:
+            code = ending.code or 0
+        return code, capsys.readouterr().err
+
+    return call
+
+
+def read(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+def test_a_report_is_compared_with_chosen_runs(report: Call, tmp_path: Path) -> None:
+    assert report("bert", "-o", "page.html", "--against", "other")[0] == 0
+    made = read(tmp_path / "page.html")
+    assert "differ from other, as far as both tell" in made
+    assert "<td>9.9 other</td>" in made
+
+
+def test_without_a_choice_it_is_compared_with_the_case_s_published_rows(
+    report: Call, tmp_path: Path
+) -> None:
+    assert report("bert", "toy", "-o", "page.html")[0] == 0
+    made = read(tmp_path / "page.html")
+    assert made.count("differ from reference:distilbert_sst2, as far as both tell") == 1
+    assert "reference:toy" not in made
+    assert [row.case for row in published(["distilbert_sst2", "toy", "not_here"])] == [
+        "distilbert_sst2"
+    ] * 4
+
+
+@pytest.mark.parametrize("words", [["--format", "md"], ["--scaling", "-o", "x.html"]])
+def test_only_a_report_as_html_is_compared(report: Call, words: list[str]) -> None:
+    code, err = report("bert", *words, "--against", "other")
+    assert code == 2
+    assert "--against" in err
+
+
+def test_a_choice_that_holds_no_result_is_refused(report: Call, tmp_path: Path) -> None:
+    chosen = ["--against", "other", "--against", "reference:gpt_megatron"]  # which has no rows
+    code, err = report("bert", "-o", "page.html", *chosen)
+    assert code == 2
+    assert "reference:gpt_megatron" in err
+    assert not (tmp_path / "page.html").exists()
+
+
+@pytest.mark.parametrize(("form", "begins"), [("png", b"\x89PNG"), ("svg", b"<svg ")])
+def test_each_chart_becomes_a_file(report: Call, tmp_path: Path, form: str, begins: bytes) -> None:
+    assert report("bert", "--format", form, "-o", "charts")[0] == 0
+    found = sorted(path.stem for path in (tmp_path / "charts").iterdir())
+    assert {"spans", "step-time", "loss", "quality", "throughput"} <= set(found)
+    assert {path.suffix for path in (tmp_path / "charts").iterdir()} == {f".{form}"}
+    for path in (tmp_path / "charts").iterdir():
+        assert path.read_bytes().startswith(begins)
+
+
+def test_charts_of_several_cases_do_not_replace_each_other(report: Call, tmp_path: Path) -> None:
+    assert report("bert", "toy", "--format", "svg", "-o", "charts")[0] == 0
+    assert (tmp_path / "charts" / "1-spans.svg").exists()
+    assert (tmp_path / "charts" / "2-spans.svg").exists()
+
+
+@pytest.mark.parametrize("words", [(), ("-o", "-"), ("--scaling", "-o", "charts")])
+def test_charts_need_a_folder(report: Call, words: tuple[str, ...]) -> None:
+    code, told = report("bert", "--format", "png", *words)
+    assert code == 2
+    assert "-o FOLDER" in told

@@ -1,0 +1,229 @@
+"""Logs in the forms of other systems: golden files, read back by us and by the public parser."""
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+
+from exported_runs import write_two_ranks
+from fakes import check_golden, event, launch_event, write_events
+from trainmark.errors import RecordError
+from trainmark.library.analysis.engine import analyze
+from trainmark.library.analysis.options import Options
+from trainmark.library.importers import files as importers
+from trainmark.pages.exports.mlperf import to_mlperf
+from trainmark.pages.exports.perflog import to_perflog
+from trainmark.pages.exports.tables import to_csv
+from trainmark.rank.events import node_file
+
+FORMS = {"perflog": (to_perflog, "[PerfLog] "), "mlperf": (to_mlperf, ":::MLLOG ")}
+
+
+@pytest.fixture
+def run(tmp_path):
+    return write_two_ranks(tmp_path / "run")
+
+
+def documents(form, run):
+    make, marker = FORMS[form]
+    lines = make(*run).splitlines()
+    assert all(line.startswith(marker) for line in lines)
+    return [json.loads(line.removeprefix(marker)) for line in lines]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_log_of_a_run_is_golden(form, run):
+    check_golden(f"export_{form}.txt", FORMS[form][0](*run))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_our_reader_finds_the_same_totals(form, run, tmp_path):
+    made, _ = run
+    log = tmp_path / "run.log"
+    log.write_text("noise of the program\n" + FORMS[form][0](*run), encoding="ascii")
+    found = analyze(str(log), Options(preset="auto"))
+    assert found.measured == made.figure("p_train") == 384.0
+    assert found.record.UNIT == "samples/s"
+    assert found.loss == made.steps.loss[-1] == 0.125
+    # Three windows of 1 s, 0.5 s and 0.5 s; evaluations are in none.
+    times = found.reading.values
+    assert (times.count, times.count * times.mean) == (3, 2.0)
+    assert found.reading.batch * times.count == made.counts.samples == 768
+
+
+def test_the_importer_finds_the_same_figures(run, tmp_path):
+    made, folder = run
+    (tmp_path / "perflog.log").write_text(to_perflog(made, folder), encoding="ascii")
+    (tmp_path / "mlperf.log").write_text(to_mlperf(made, folder), encoding="ascii")
+    (tmp_path / "table.csv").write_text(to_csv([made]), encoding="utf-8")
+    for name in ("perflog.log", "mlperf.log", "table.csv"):
+        found = importers.read([tmp_path / name])
+        assert found.unread == []
+        (row,) = found.rows
+        named = {figure: entry for figure, entry in row.figures.items() if figure in made.figures}
+        same = {"p_whole", "p_train", "p_core", "e2e_time", "train_time", "final_loss"}
+        if (
+            name == "mlperf.log"
+        ):  # its lines have times and losses alone; the loss is the last step's
+            assert named["p_train"].value == made.figure("p_train")
+            same = set()
+        assert same <= named.keys()
+        for figure in same:
+            entry = made.figures[figure]
+            assert (named[figure].value, named[figure].unit) == (entry.value, entry.unit)
+        assert row.case == made.plan.case
+
+
+def test_finished_has_the_records_totals(run):
+    *_, last = documents("perflog", run)
+    assert last["event"] == "FINISHED"
+    assert last["value"] == {
+        "e2e_time": 11.0, "train_time": 4.0, "num_trained_samples": 768, "global_steps": 12,
+        "throughput(ips)_raw": 192.0, "throughput(ips)_no_eval": 384.0,
+        "throughput(ips)_pure_compute": run[0].figure("p_core"), "converged": True,
+        "final_loss": run[0].figure("final_loss"), "final_acc": 0.9375,
+    }  # fmt: skip
+
+
+def test_a_line_names_the_event_it_was_written_from(run):
+    for form in FORMS:
+        for found in documents(form, run):
+            place = found["metadata"]
+            lines = (run[1] / place["file"]).read_text().splitlines()
+            named = json.loads(lines[place["lineno"] - 1])
+            times = [named.get(name) for name in ("t_ns", "start_ns", "end_ns")]
+            since_launch_ns = (found["time_ms"] if form == "mlperf" else place["time_ms"]) * 10**6
+            epoch_ends = found.get("event") == "EPOCH_END" or found.get("key") == "epoch_stop"
+            assert since_launch_ns - 10**18 in times or epoch_ends
+
+
+def test_times_never_go_back(run):
+    for form in FORMS:
+        times = [
+            item.get("time_ms") or item["metadata"]["time_ms"] for item in documents(form, run)
+        ]
+        assert times == sorted(times)
+
+
+def test_ranks_that_train_one_batch_together_count_it_once(run):
+    made, folder = run
+    samples = [64] * len(made.steps.samples)  # of two ranks with a micro batch of 64
+    made = made.model_copy(update={"steps": made.steps.model_copy(update={"samples": samples})})
+    told = {item["key"]: item["value"] for item in documents("mlperf", (made, folder))}
+    assert told["global_batch_size"] == 64
+
+
+def test_every_interval_of_the_mlperf_form_is_closed(run):
+    open_now = []
+    for item in documents("mlperf", run):
+        what, _, edge = item["key"].rpartition("_")
+        if item["event_type"] == "INTERVAL_START":
+            open_now.append(what)
+        elif item["event_type"] == "INTERVAL_END":
+            assert edge == "stop"
+            open_now.remove(what)
+    assert open_now == []
+
+
+@pytest.mark.parametrize("events", [5, 7])  # with the first window; in the second epoch
+def test_a_run_that_broke_off_has_no_totals_and_was_aborted(events, tmp_path):
+    run = write_two_ranks(tmp_path / "run", ends_after=events)
+    assert not run[0].passed
+    assert "FINISHED" not in {item["event"] for item in documents("perflog", run)}
+    *_, last = documents("mlperf", run)
+    assert (last["key"], last["metadata"]["status"]) == ("run_stop", "aborted")
+    assert last["metadata"]["samples_count"] == run[0].counts.samples
+
+
+def test_a_run_that_never_trained_has_a_beginning_only(tmp_path):
+    run = write_two_ranks(tmp_path / "run", ends_after=3)
+    assert [item["event"] for item in documents("perflog", run)] == ["INIT_START"]
+    assert documents("mlperf", run)[-1]["key"] == "init_start"
+
+
+def test_a_record_without_its_events_is_refused(run, tmp_path):
+    with pytest.raises(RecordError, match="no events there"):
+        to_perflog(run[0], tmp_path)
+
+
+def test_events_of_another_run_are_refused(run, tmp_path):
+    shorter, _ = write_two_ranks(tmp_path / "short", ends_after=5)
+    with pytest.raises(RecordError, match="more than the record's 4 steps"):
+        to_mlperf(shorter, run[1])
+
+
+def test_on_several_nodes_times_are_those_of_the_first_nodes_clock(run):
+    _, folder = run
+    node = launch_event(0, unix_ns=10**18 + 5 * 10**9, node=0)
+    write_events(folder / node_file(0), [node, event("finished", 12 * 10**9)])
+    first = documents("perflog", run)[0]
+    assert first["metadata"]["file"] == node_file(0)
+    assert first["metadata"]["time_ms"] == 10**12 + 5_000
+
+
+def rulesets():
+    from mlperf_logging.compliance_checker import mlp_compliance
+
+    named = {path.name for path in Path(mlp_compliance.__file__).parent.glob("training_*.*.0")}
+    # 0.6.0 is of another line form.
+    return sorted(name.removeprefix("training_") for name in named - {"training_0.6.0"})
+
+
+def test_the_public_checkers_parser_takes_every_line(run, tmp_path):
+    from mlperf_logging.compliance_checker import mlp_parser
+
+    path = tmp_path / "result_0.txt"
+    path.write_text(to_mlperf(*run), encoding="utf-8")
+    assert len(rulesets()) > 10
+    for ruleset in rulesets():
+        lines, errors = mlp_parser.parse_file(str(path), ruleset=ruleset)
+        assert errors == []
+        assert len(lines) == len(documents("mlperf", run))
+
+
+def complaints(path, ruleset):
+    """Return what the public checker misses in a log: its keys, and its other messages."""
+    from mlperf_logging.compliance_checker import mlp_compliance
+
+    checker = mlp_compliance.make_checker("training", ruleset, quiet=True, werror=False)
+    logging.disable(logging.CRITICAL)
+    try:
+        mlp_compliance.main(str(path), f"training_{ruleset}/common.yaml", checker)
+    finally:
+        logging.disable(logging.NOTSET)
+    return set(checker.overwritable), checker.not_overwritable
+
+
+def test_the_public_checker_misses_only_what_makes_a_submission(run, tmp_path):
+    path = tmp_path / "result_0.txt"
+    path.write_text(to_mlperf(*run), encoding="utf-8")
+    # The limit of the start-up, which ends with init_stop, is that of a division.
+    submission = {
+        "submission_org", "submission_platform", "submission_division", "cache_clear", "init_stop",
+    }  # fmt: skip
+    disclosure = {
+        "lowest_numerical_precision_in_linear", "lowest_numerical_precision_in_attn",
+        "lowest_numerical_precision_in_comm", "tensor_parallelism", "pipeline_parallelism",
+        "context_parallelism", "expert_parallelism", "config_filename",
+    }  # fmt: skip
+    assert complaints(path, "6.1.0") == (submission | disclosure, [])
+    assert complaints(path, "5.1.0") == (submission, [])
+
+
+def test_the_public_checker_of_a_benchmark_it_knows(run, tmp_path):
+    """Rules 2.1.0 know a benchmark dlrm; a submitter would add the lines that name it."""
+    added = {
+        "submission_benchmark": "dlrm", "submission_org": "nobody", "submission_platform": "none",
+        "submission_division": "open", "submission_status": "research", "cache_clear": True,
+    }  # fmt: skip
+    lines = [
+        f":::MLLOG {json.dumps({'time_ms': 0, 'key': key, 'value': value, 'metadata': {}})}\n"
+        for key, value in added.items()
+    ]
+    path = tmp_path / "result_0.txt"
+    path.write_text("".join(lines) + to_mlperf(*run), encoding="utf-8")
+    keys, others = complaints(path, "2.1.0")
+    # A block's length in epochs is not known when it begins.
+    assert keys == {"block_start"}
+    assert others == []

@@ -1,0 +1,202 @@
+"""Repeats: which launches count, and what is said of them."""
+
+from pathlib import Path
+
+import pytest
+
+from trainmark.errors import RecordError, UsageError
+from trainmark.pages.summary import remarks, summary, summary_table
+from trainmark.pages.texts import text
+from trainmark.record.record import Record
+from trainmark.record.work import groups, work
+from trainmark.spec import message
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+
+def record(**changes):
+    text = (GOLDEN / "record_distilbert.json").read_text(encoding="utf-8")
+    return Record.model_validate_json(text).model_copy(update=changes)
+
+
+def launch(number, p_core, **changes):
+    made = record()
+    entry = made.figures["p_core"].model_copy(update={"value": p_core})
+    figures = made.figures | {"p_core": entry}
+    return record(run_id=f"run{number}", figures=figures, **changes)
+
+
+def with_recipe(**fields):
+    plan = record().plan
+    return record(run_id="other", plan=plan.model_copy(update={"recipe": plan.recipe | fields}))
+
+
+def test_median_interval_and_cv_over_launches():
+    found = summary([launch(n, value) for n, value in enumerate([100.0, 102.0, 98.0, 101.0, 99.0])])
+    core = found.figures["p_core"]
+    assert (core.median, core.low, core.high, core.launches) == (100.0, 98.0, 102.0, 5)
+    assert core.cv == pytest.approx(0.0158114, abs=1e-6)
+    assert not found.descriptive
+    assert core.is_range
+    assert remarks(found)[0] == "5 of 5 launches passed"
+    assert text("head.range", "en") in summary_table(found).headers
+
+
+def test_a_figure_that_the_first_launch_does_not_have():
+    several = [launch(n, 100.0) for n in range(2)]
+    entry = several[1].figures["e2e_time"].model_copy(update={"value": 7.0, "unit": "J/sample"})
+    figures = several[1].figures | {"estimated_energy_per_sample": entry}
+    several[1] = several[1].model_copy(update={"figures": figures})
+    found = summary(several)
+    assert found.figures["estimated_energy_per_sample"].launches == 1
+    assert found.units["estimated_energy_per_sample"] == "J/sample"
+
+
+def test_of_nine_launches_the_interval_is_narrower_than_the_range():
+    found = summary([launch(n, 100.0 + n) for n in range(9)])
+    core = found.figures["p_core"]
+    assert (core.low, core.high, core.is_range) == (101.0, 107.0, False)
+    assert text("head.interval", "en") in summary_table(found).headers
+
+
+def test_rates_in_sequences_and_tokens_stand_beside_the_samples():
+    launches = []
+    for number, rate in enumerate([90.0, 110.0, 100.0]):
+        made = launch(number, 1.0)
+        entry = made.figures["p_core"].model_copy(update={"value": rate, "unit": "sequences/s"})
+        figures = made.figures | {"p_train_sequences": entry}
+        launches.append(made.model_copy(update={"figures": figures}))
+    found = summary(launches)
+    assert found.figures["p_train_sequences"].median == 100.0
+    assert found.units["p_train_sequences"] == "sequences/s"
+    assert "p_train_sequences" not in summary([launch(0, 1.0)]).figures
+
+
+def test_failed_launches_are_named_and_never_averaged_in():
+    launches = [launch(0, 100.0), launch(1, 1.0, status="failed"), launch(2, 104.0)]
+    launches.append(launch(3, 2.0, status="target_missed"))
+    found = summary(launches)
+    assert found.figures["p_core"].median == 102.0
+    assert found.figures["p_core"].launches == 2
+    assert found.failed == (("run1", "failed"), ("run3", "target_missed"))
+    assert (found.passed, found.launches, found.descriptive) == (2, 4, True)
+    assert "range" in summary_table(found).headers
+    assert "范围" in summary_table(found, lang="zh").headers
+    assert remarks(found) == [
+        "2 of 4 launches passed",
+        "excluded from every figure: run1 (failed), run3 (target missed)",
+        "Fewer than five launches: the range is descriptive, nothing can be inferred from it.",
+    ]
+
+
+def test_no_launch_passed():
+    found = summary([launch(0, 1.0, status="failed"), launch(1, 1.0, status="oom")])
+    assert found.figures == {}
+    assert found.quality is None
+    assert summary_table(found).rows == ()
+    assert remarks(found)[0] == "0 of 2 launches passed"
+
+
+def test_a_figure_that_some_launches_lack_counts_the_others():
+    made = launch(0, 100.0)
+    entry = made.figures["MFU"].model_copy(update={"value": None, "reason": message("unknown")})
+    lacking = made.model_copy(update={"figures": made.figures | {"MFU": entry}})
+    found = summary([lacking, launch(1, 100.0)])
+    assert found.figures["MFU"].launches == 1
+    assert found.figures["p_core"].launches == 2
+
+
+def test_one_launch_has_no_cv():
+    table = summary_table(summary([launch(0, 100.0)]))
+    row = next(row for row in table.rows if row[0] == "p_core")
+    assert row == ("p_core", "100.0", "samples/s", "100.0 – 100.0", "/", "1")
+    assert table.rows[-1][:2] == ("acc", "0.9117")
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"precision": "bf16"}, "precision is 'bf16', elsewhere 'tf32'"),
+        ({"micro_batch_size": 32}, "micro_batch_size is 32, elsewhere 96"),
+    ],
+)
+def test_other_work_is_refused_by_name(fields, words):
+    with pytest.raises(RecordError) as caught:
+        summary([record(), with_recipe(**fields)])
+    assert words in str(caught.value)
+
+
+def tiny(**plan_changes):
+    """Return a run of a recipe for any world, as ``tiny`` is: its own ``world`` says nothing."""
+    plan = record().plan
+    recipe = plan.recipe | {"world": None, "data": "generated"}
+    return plan.model_copy(update={"nproc": 1, "recipe": recipe} | plan_changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"nproc": 2}, "ran_world is '1x2', elsewhere '1x1'"),
+        ({"nnodes": 2}, "ran_world is '2x1', elsewhere '1x1'"),
+        (
+            {"data": record().plan.data.model_copy(update={"content_id": "feed"})},
+            "content_id is 'feed', elsewhere '9ae5ab26d6dc5efc'",
+        ),
+    ],
+)
+def test_another_world_or_other_data_is_other_work(changes, words):
+    one = record(run_id="one", plan=tiny())
+    two = record(run_id="two", plan=tiny(**changes))
+    assert len(groups([one, two])) == 2
+    with pytest.raises(RecordError) as caught:
+        summary([one, two])
+    assert words in str(caught.value)
+
+
+def test_any_other_product_among_the_devices_is_other_work():
+    seen = [{"name": "NVIDIA A100-SXM4-40GB"}, {"name": "other"}]
+    mixed = record(run_id="mixed", environment=record().environment | {"devices": seen})
+    with pytest.raises(RecordError, match=r"device_products is 'NVIDIA A100-SXM4-40GB, other'"):
+        summary([record(), mixed])
+
+
+def test_another_minor_version_of_the_suite_is_other_work():
+    def by(version):
+        made = record()
+        return record(run_id=version, suite=made.suite.model_copy(update={"version": version}))
+
+    assert len(groups([by("0.1.0"), by("0.1.1")])) == 1
+    assert len(groups([by("0.1.0"), by("0.2.0")])) == 2
+    assert len(groups([by("0.1.0"), by("1.1.0")])) == 2
+
+
+def test_no_name_of_ours_is_a_recipe_field():
+    found = work(record())
+    assert found["world"] == "1x8"
+    assert found["ran_world"] == "1x2"
+    assert found["data"] == "real"
+    ours = {"case", "device_products", "ran_world", "content_id", "suite_version"}
+    assert ours.isdisjoint(record().plan.recipe)
+    assert ours <= found.keys()
+
+
+def test_a_launch_that_saw_no_device_is_still_a_repeat():
+    blind = record(run_id="blind", environment=record().environment | {"devices": []})
+    assert len(groups([record(), blind])) == 1
+
+
+def test_another_seed_is_the_same_work():
+    assert summary([record(), with_recipe(seed=2, timeout_s=60.0)]).launches == 2
+
+
+def test_a_run_counts_once():
+    with pytest.raises(UsageError, match="twice"):
+        summary([record(), record()])
+    with pytest.raises(RecordError, match="no record"):
+        summary([])
+
+
+def test_groups_keep_the_order_of_first_appearance():
+    one, other, two = launch(0, 1.0), with_recipe(precision="bf16"), launch(1, 2.0)
+    found = groups([one, other, two])
+    assert [[item.run_id for item in members] for members in found] == [["run0", "run1"], ["other"]]

@@ -1,0 +1,256 @@
+"""The performance table, and the tables of the four founding pages cell by cell."""
+
+from pathlib import Path
+
+import pytest
+
+from trainmark import cases
+from trainmark.errors import RecordError
+from trainmark.pages import tables
+from trainmark.pages.cells import markdown
+from trainmark.plan import reference
+from trainmark.plan.plan import PlannedCase
+from trainmark.record.record import Record
+from trainmark.spec import message
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+GIB = 1024**3
+SPEED = ["precision", "fix_hp", "e2e_time", "p_whole", "p_train", "p_core"]
+# The cells of the founding pages' tables: configuration, device, world, then the columns.
+FOUNDING = {
+    "distilbert": (
+        [*SPEED, "acc", "mem"],
+        [
+            ("A100单机8卡（1x8）", "1x8", "fp32", "/", "361", "1764.0", "1861.9", "1942.6",
+             "0.915", "13.9/40.0"),
+            ("A100单机8卡（1x8）", "1x8", "fp32", "bs=96", "334.7", "2019.1", "2135.8", "2181.0",
+             "0.908", "33.4/40.0"),
+            ("A100单机单卡（1x1）", "1x1", "fp32", "bs=96,lr=0.00015", "720.8", "283.7", "286.1",
+             "287.9", "0.912", "32.7/40.0"),
+            ("A100两机8卡（2x8）", "2x8", "fp32", "bs=96", "58.9", "3531.1", "3892.3", "4058.3",
+             "0.911", "32.9/40.0"),
+        ],
+    ),
+    "glm": (
+        [*SPEED, "acc", "mem"],
+        [
+            ("BI-V100单机8卡（1x8）", "1x8", "fp32", "bs=8, lr=1e-05", "", "", "", "", "0.806",
+             "29.7/32.0"),
+            ("BI-V100单机单卡（1x1）", "1x1", "fp32", "bs=8, lr=1e-05", "", "", "", "", "",
+             "28.8/32.0"),
+            ("BI-V100两机8卡（2x8）", "2x8", "fp32", "bs=8, lr=1e-05", "", "", "", "", "",
+             "28.3/32.0"),
+        ],
+    ),
+    "llama2": (
+        ["fix_hp", "token/p/s", "loss", "mem", "acc(MMLU)", "MFU"],
+        [
+            ("A100单机单卡（1x1）", "1x1", "/", "2788", "1.64", "37.3/40", "0.38", "/"),
+            ("A100单机单卡（1x1）", "1x1", "数据精度=fp16, local_batchsize=4", "4017", "1.77",
+             "32.0/40", "0.43", "36.1%"),
+        ],
+    ),
+    "dlrm": (
+        [*SPEED, "auc", "mem"],
+        [
+            ("A100单机单卡(1x1)", "1x1", "amp", "/", "1152", "7292588", "7466400", "8493416",
+             "0.8026/0.802", "20.5/40.0"),
+            ("A100单机8卡(1x8)", "1x8", "amp", "/", "3485", "19331640", "19744146", "23773543",
+             "0.8024/0.802", "9.8/40.0"),
+            ("A100两机8卡(2x8)", "2x8", "amp", "/", "4779", "28173936", "29432923", "34934809",
+             "0.8025/0.802", "7.1/40.0"),
+            ("A100单机8卡(1x8)", "1x8", "amp", "bs=2097152", "/", "106141201", "110380548",
+             "145088266", "/", "33.4/40.0"),
+            ("A100单机单卡(1x1)", "1x1", "amp", "bs=262144", "/", "7502493", "7655769",
+             "9036591", "/", "29.3/40.0"),
+            ("A100两机8卡(2x8)", "2x8", "amp", "bs=2752512", "/", "71511910", "72766954",
+             "80541553", "/", "23.9/40.0"),
+        ],
+    ),
+}  # fmt: skip
+
+
+def toml(columns, rows):
+    quoted = [f'"{name}"' for name in columns]
+    text = f"columns = [{', '.join(quoted)}]\n"
+    text += '[[source]]\nid = "page"\nevidence = "C"\ntext = {en = "p", zh = "p"}\n'
+    for configuration, world, *printed in rows:
+        cells = ", ".join(f'"{cell}"' for cell in printed)
+        text += (
+            f'[[reference]]\nsource = "page"\nconfiguration = "{configuration}"\n'
+            f'device = "A100"\nworld = "{world}"\nprecision = "fp32"\ncells = [{cells}]\n'
+        )
+    return text
+
+
+def record(**changes):
+    text = (GOLDEN / "record_distilbert.json").read_text(encoding="utf-8")
+    return Record.model_validate_json(text).model_copy(update=changes)
+
+
+def figures(made, **values):
+    entries = {
+        name: made.figures[name].model_copy(update={"value": value})
+        for name, value in values.items()
+    }
+    return made.figures | entries
+
+
+@pytest.mark.parametrize("page", FOUNDING)
+def test_a_founding_page_equals_our_table_cell_by_cell(page, tmp_path):
+    columns, rows = FOUNDING[page]
+    path = tmp_path / "reference.toml"
+    path.write_text(toml(columns, rows), encoding="utf-8")
+    table = tables.reference_table(reference.read(path), lang="zh")
+    assert table.headers == ("配置", *columns)
+    assert table.rows == tuple((row[0], *row[2:]) for row in rows)
+    # None of the published cells needs escaping: what Markdown shows is what was printed.
+    assert all(markdown(cell) == cell for row in table.rows for cell in row)
+
+
+@pytest.mark.parametrize(
+    ("case", "page", "names"),
+    [
+        ("distilbert_sst2", "distilbert", ["A100 1 node x 8 (1x8)", "A100 1 node x 8 (1x8)",
+                                           "A100 1 node x 1 (1x1)", "A100 2 nodes x 8 (2x8)"]),
+        ("glm_superglue", "glm", ["BI-V100 1 node x 8 (1x8)", "BI-V100 1 node x 1 (1x1)",
+                                  "BI-V100 2 nodes x 8 (2x8)"]),
+    ],
+)  # fmt: skip
+def test_the_shipped_references_are_the_founding_page(case, page, names):
+    package = Path(tables.__file__).parents[1]
+    found = reference.read(package / "cases" / case / "reference.toml")
+    columns, rows = FOUNDING[page]
+    table = tables.reference_table(found, lang="zh")
+    assert table.headers == ("配置", *columns)
+    assert table.rows == tuple((row[0], *row[2:]) for row in rows)
+    english = tables.reference_table(found, lang="en")
+    assert [row[0] for row in english.rows] == names
+
+
+def test_a_record_with_a_published_rows_values_prints_that_row():
+    made = record()
+    plan = made.plan.model_copy(
+        update={
+            "nproc": 8,
+            "device": made.plan.device.model_copy(update={"product_names": ["A100"]}),
+            "recipe": made.plan.recipe | {"precision": "fp32"},
+        }
+    )
+    made = record(
+        plan=plan,
+        environment=made.environment | {"devices": []},
+        fix_hp={"micro_batch_size": 96},
+        figures=figures(
+            made, e2e_time=334.72, p_whole=2019.08, p_train=2135.81, p_core=2180.96,
+            mem=33.4 * GIB, mem_total=40.0 * GIB,
+        ),
+        quality=made.quality.model_copy(update={"value": 0.908, "target": None}),
+    )  # fmt: skip
+    (row,) = tables.performance_table([made], lang="zh").rows
+    printed = FOUNDING["distilbert"][1][1]
+    assert row == (printed[0], *printed[2:])
+    (row,) = tables.performance_table([made]).rows
+    assert row[0] == "A100 1 node x 8 (1x8)"
+
+
+def about(case):
+    return PlannedCase.of(cases.load(case))
+
+
+def test_a_record_of_dlrm_prints_its_published_row():
+    made = record()
+    recipe = made.plan.recipe | {"precision": "fp16"}
+    device = made.plan.device.model_copy(update={"product_names": ["A100"]})
+    plan = made.plan.model_copy(
+        update={
+            "case": "dlrm_criteo", "about": about("dlrm_criteo"), "recipe": recipe, "nproc": 1,
+            "device": device,
+        }
+    )  # fmt: skip
+    printed = FOUNDING["dlrm"][1][0]
+    rates = dict(zip(("p_whole", "p_train", "p_core"), map(float, printed[5:8]), strict=True))
+    made = record(
+        plan=plan, environment=made.environment | {"devices": []}, fix_hp={},
+        figures=figures(made, e2e_time=1152.0, mem=20.5 * GIB, mem_total=40.0 * GIB, **rates),
+        quality=made.quality.model_copy(
+            update={"metric": "auc", "value": 0.80261, "target": 0.802}
+        ),
+    )  # fmt: skip
+    (row,) = tables.performance_table([made], lang="zh").rows
+    found = dict(zip(tables.PERFORMANCE, row[1:], strict=True))
+    assert (found["precision"], found[tables.QUALITY]) == (printed[2], printed[8])
+    assert (found["fix_hp"], found["mem"]) == (printed[3], printed[9])
+    assert float(found["p_core"]) == float(printed[7])
+
+
+def test_only_a_published_word_replaces_a_precision():
+    made = record()
+
+    def label(case, precision):
+        recipe = made.plan.recipe | {"precision": precision}
+        plan = made.plan.model_copy(update={"case": case, "about": about(case), "recipe": recipe})
+        return tables.precision_label(record(plan=plan))
+
+    assert label("dlrm_criteo", "fp16") == label("glm_superglue", "fp16") == "amp"
+    assert label("dlrm_criteo", "bf16") == "bf16"
+    assert label("gpt_megatron", "fp16") == "fp16"
+
+
+def test_nothing_measured_is_a_slash():
+    made = record()
+    made = record(
+        figures={
+            name: entry.model_copy(update={"value": None, "reason": message("no_rank_started")})
+            for name, entry in made.figures.items()
+        },
+        quality=made.quality.model_copy(update={"value": None}),
+        fix_hp={},
+        status="failed",
+    )
+    ((name, *row),) = tables.performance_table([made]).rows
+    assert row == ["tf32", "/", "/", "/", "/", "/", "/", "/"]
+    assert name == "NVIDIA A100-SXM4-40GB 1 node x 2 (1x2) [failed]"
+
+
+FINE_TUNING = ("fix_hp", "token/p/s", "loss", "mem", tables.QUALITY, "MFU")
+
+
+def test_a_fine_tuning_page_is_another_column_set():
+    table = tables.performance_table([record()], columns=FINE_TUNING, metric="acc(MMLU)")
+    assert table.headers == (
+        "configuration", "fix_hp", "token/p/s", "loss", "mem", "acc(MMLU)", "MFU",
+    )  # fmt: skip
+    assert table.rows[0][2:] == ("5714.5", "0.333", "33.4/40.0", "0.9117/0.91", "31.6%")
+
+
+def test_the_references_choose_the_column_set():
+    def named(*columns):
+        return reference.References(columns=columns)
+
+    assert tables.column_set(named()) == tables.PERFORMANCE
+    assert tables.column_set(named(*FOUNDING["llama2"][0])) == FINE_TUNING
+    assert tables.column_set(named(*FOUNDING["dlrm"][0])) == tables.PERFORMANCE
+    assert tables.quality_header(named("acc(MMLU)", "mem"), metric="acc") == "acc(MMLU)"
+    assert tables.quality_header(named(), metric="acc") == "acc"
+    with pytest.raises(RecordError, match="acc, p_hole"):
+        tables.column_set(named("acc", "p_hole"))
+
+
+@pytest.mark.parametrize(
+    ("nnodes", "nproc", "en", "zh"),
+    [
+        (1, 1, "X 1 node x 1 (1x1)", "X单机单卡（1x1）"),
+        (1, 8, "X 1 node x 8 (1x8)", "X单机8卡（1x8）"),
+        (2, 8, "X 2 nodes x 8 (2x8)", "X两机8卡（2x8）"),
+        (4, 8, "X 4 nodes x 8 (4x8)", "X4机8卡（4x8）"),
+    ],
+)
+def test_configurations(nnodes, nproc, en, zh):
+    assert tables.configuration("X", nnodes=nnodes, nproc=nproc, lang="en") == en
+    assert tables.configuration("X", nnodes=nnodes, nproc=nproc, lang="zh") == zh
+
+
+def test_ranks_on_a_host_are_processes_not_cards():
+    name = tables.configuration("CPU", nnodes=1, nproc=2, lang="zh", cards=False)
+    assert name == "CPU单机2进程（1x2）"

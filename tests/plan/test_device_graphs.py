@@ -1,0 +1,70 @@
+"""``compile=reduce-overhead``: allowed where a step can be replayed, else refused before a run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from trainmark.devices.vendors.cpu import Cpu
+from trainmark.errors import UsageError
+from trainmark.plan.overrides import changes
+from trainmark.plan.requests import read_request
+from trainmark.spec import Recipe
+
+
+def recipe_of(case: str, *, nproc: int = 1, **overrides: str) -> Recipe:
+    words = {"compile": "reduce-overhead", **overrides}
+    return read_request(case, recipe_name="tiny", overrides=words, nproc=nproc).recipe
+
+
+@pytest.mark.parametrize("case", ["toy", "distilbert_sst2", "gpt_megatron", "llama2_7b_lora"])
+def test_a_step_of_fixed_shapes_may_be_replayed(case: str) -> None:
+    recipe = recipe_of(case)
+    assert recipe.compile == "reduce-overhead"
+    assert recipe.replays_graphs
+    tiny = read_request(case, recipe_name="tiny").recipe
+    assert changes(recipe, named=tiny, standard=tiny) == ({"compile": "reduce-overhead"}, {})
+
+
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        ("toy", {"grad_accum_steps": "2"}),
+        ("toy", {"warmup_steps": "2"}),
+        ("toy", {"nproc": 2}),
+        ("gpt_megatron", {"checkpoint_activations": "true"}),
+        ("llama2_7b_lora", {"checkpoint_activations": "true"}),
+        ("glm_superglue", {}),
+        ("dlrm_criteo", {}),
+    ],
+)
+def test_what_a_graph_cannot_replay_is_refused(case: str, words: dict[str, Any]) -> None:
+    with pytest.raises(UsageError) as caught:
+        recipe_of(case, **words)
+    assert caught.value.where == "recipe field compile"
+    plainly = {**words, "compile": "true"}
+    if case != "dlrm_criteo":  # which does not compile at all
+        assert recipe_of(case, **plainly).compile is True
+
+
+@pytest.mark.parametrize(("word", "value"), [("true", True), ("false", False), ("0", False)])
+def test_the_two_plain_values_stay_what_they_were(word: str, value: bool) -> None:
+    recipe = recipe_of("toy", compile=word)
+    assert recipe.compile is value
+    assert not recipe.replays_graphs
+
+
+def test_another_mode_names_all_that_are_allowed() -> None:
+    with pytest.raises(UsageError) as caught:
+        recipe_of("toy", compile="max-autotune")
+    assert caught.value.where == "recipe field compile"
+    assert "boolean" in caught.value.rule
+    assert "reduce-overhead" in caught.value.rule
+
+
+def test_a_processor_replays_no_graphs() -> None:
+    refusal = Cpu().refuse(Recipe(compile="reduce-overhead"), 1)
+    assert refusal is not None
+    assert "compile=true" in refusal.way_out
+    assert Cpu().refuse(Recipe(compile=True), 1) is None

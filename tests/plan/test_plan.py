@@ -1,0 +1,529 @@
+"""Resolving: every word is checked before anything starts, and the plan says it all."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fakes import FakeVendor, check_golden
+from trainmark import cases, devices
+from trainmark.cases.toy import data
+from trainmark.cases.toy.case import CASE as TOY
+from trainmark.errors import DataError, EnvironmentFault, TrainmarkError, UsageError
+from trainmark.plan import case_key, overrides, plan, resolving
+from trainmark.plan.requests import read_request
+from trainmark.spec import DataFacts, RankMemory, Recipe
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+@pytest.fixture(autouse=True)
+def _one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make plans the same on every machine: two accelerators, four cores, one torch."""
+    known = {"fake": FakeVendor(), "cpu": FakeVendor("cpu", devices=4, product="Fake CPU")}
+    monkeypatch.setattr(devices, "all_vendors", lambda: known)
+    monkeypatch.setattr(case_key, "version", lambda _: "2.13.0+cpu")
+    monkeypatch.setattr("trainmark.__version__", "0.0.0")
+
+
+@pytest.fixture
+def resolve(tmp_path: Path) -> Any:
+    def call(case_word: str = "toy", **fields: Any) -> plan.Plan:
+        words = fields.pop("words", ())
+        return resolving.resolve(
+            case_word,
+            **{
+                "overrides": overrides.parse_assignments(words),
+                "device_name": None if ":" in case_word else "cpu",
+                "run_dir": tmp_path / "run",
+                "generated_root": tmp_path / "cache",
+                "now": NOW,
+                "run_token": "abc123",
+                **fields,
+            },
+        )
+
+    return call
+
+
+def stable(resolved: plan.Plan, tmp_path: Path) -> str:
+    """Return the plan's text without this machine's folders and the data's digests."""
+    text = resolved.model_dump_json(indent=2).replace(str(tmp_path.resolve()), "/somewhere")
+    text = re.sub(r"toy-[0-9a-f]{16}", "toy-0123456789abcdef", text)
+    return text.replace(resolved.data.content_id, "fedcba9876543210") + "\n"
+
+
+def test_the_plan_of_toy_is_golden(resolve: Any, tmp_path: Path) -> None:
+    check_golden("plan_toy.json", stable(resolve(), tmp_path))
+
+
+def test_a_plan_is_read_as_it_was_written(resolve: Any, tmp_path: Path) -> None:
+    written = resolve(words=["bs=96", "precision=bf16"])
+    written.save(tmp_path)
+    assert plan.Plan.read(tmp_path) == written
+    assert written.load_recipe().micro_batch_size == 96
+    assert written.load_case() is cases.load("toy")
+
+
+def test_a_key_says_what_a_name_and_options_say(resolve: Any) -> None:
+    by_key = resolve("toy:pytorch_2.13:cpu:1:2:3")
+    by_options = resolve("toy", nproc=2, repeat_count=3)
+    assert by_key == by_options
+    assert by_key.case_key == "toy:pytorch_2.13:cpu:1:2:3"
+    assert (by_key.world_size, by_key.repeat_count) == (2, 3)
+
+
+def test_options_come_before_the_key(resolve: Any) -> None:
+    assert resolve("toy:pytorch:cpu:1:2:1", nproc=3).nproc == 3
+    assert resolve("toy:pytorch:cpu:1:2:1", device_name="fake").device.vendor == "fake"
+
+
+def test_a_product_in_a_key_names_its_device(resolve: Any) -> None:
+    assert resolve("toy:pytorch:FakeCPU:1:1:1").device.vendor == "cpu"
+
+
+@pytest.mark.parametrize("key", ["toy:pytorch:A100:1:1:1", "toy:pytorch_2.5:cpu:1:1:1"])
+def test_a_key_never_answers_for_work_it_does_not_do(resolve: Any, key: str) -> None:
+    with pytest.raises(EnvironmentFault, match="the key asks for"):
+        resolve(key)
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["toy:", "toy:pytorch", "toy:pytorch:cpu:1:1", "toy:pytorch:cpu:1:1:1:1", "toy::cpu:1:1:1",
+     "toy:pytorch:cpu:one:1:1", "toy:pytorch:cpu:1:-1:1", "toy:pytorch:cpu:1:1.5:1"],
+)  # fmt: skip
+def test_a_bad_key_is_named(resolve: Any, key: str) -> None:
+    with pytest.raises(UsageError, match="is not a case key") as caught:
+        resolve(key)
+    assert case_key.FORM in str(caught.value)
+
+
+def test_a_key_for_another_framework_is_refused(resolve: Any) -> None:
+    with pytest.raises(UsageError, match="case toy runs on pytorch, not on tensorflow_2"):
+        resolve("toy:tensorflow_2:cpu:1:1:1")
+
+
+@pytest.mark.parametrize("field", ["nnodes", "nproc", "repeat_count"])
+@pytest.mark.parametrize("value", [0, -1])
+def test_a_count_below_one_is_refused(resolve: Any, field: str, value: int) -> None:
+    with pytest.raises(UsageError, match="1 to 1,024 are possible"):
+        resolve(**{field: value})
+
+
+def test_a_given_peak_is_in_the_plan_and_labelled(resolve: Any) -> None:
+    assert (resolve().peak_tflops, resolve().labels.count("given-peak")) == (None, 0)
+    given = resolve(peak_tflops=1.5)
+    assert (given.peak_tflops, given.labels.count("given-peak")) == (1.5, 1)
+    assert plan.Plan.model_validate_json(given.model_dump_json(), strict=True) == given
+
+
+@pytest.mark.parametrize("tflops", [0.0, -989.0, 1.1e6, float("inf"), float("nan")])
+def test_an_absurd_peak_is_refused(resolve: Any, tflops: float) -> None:
+    with pytest.raises(UsageError) as caught:
+        resolve(peak_tflops=tflops)
+    assert caught.value.where == "--peak-tflops"
+
+
+def test_a_zero_in_a_key_is_refused(resolve: Any) -> None:
+    with pytest.raises(UsageError, match="1 to 1,024 are possible"):
+        resolve("toy:pytorch:cpu:1:0:1")
+
+
+def test_an_unknown_case_names_the_nearest(resolve: Any) -> None:
+    with pytest.raises(UsageError, match="unknown case 'toi'") as caught:
+        resolve("toi")
+    assert "did you mean toy?" in str(caught.value)
+
+
+def test_an_unknown_device_names_the_nearest(resolve: Any) -> None:
+    with pytest.raises(UsageError, match="unknown device 'cpus'") as caught:
+        resolve(device_name="cpus")
+    assert "did you mean cpu?" in str(caught.value)
+
+
+def test_a_device_that_is_not_here_names_those_that_are(
+    resolve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = {"fake": FakeVendor(devices=0), "cpu": FakeVendor("cpu", devices=4)}
+    monkeypatch.setattr(devices, "all_vendors", lambda: known)
+    with pytest.raises(EnvironmentFault, match="no fake device") as caught:
+        resolve(device_name="fake")
+    assert "devices present: cpu" in str(caught.value)
+    assert resolve(device_name=None).device.vendor == "cpu"
+
+
+def test_values_are_parsed_by_the_fields_type(resolve: Any) -> None:
+    words = ["bs=96", "lr=0.00015", "precision=bf16", "compile=true", "target=none", "steps=none"]
+    resolved = resolve(words=words)
+    assert resolved.fix_hp == {
+        "micro_batch_size": 96,
+        "learning_rate": 0.00015,
+        "precision": "bf16",
+        "compile": True,
+    }
+    assert resolved.extra == {"target_value": None}  # max_steps is none already: no change
+    assert resolved.recipe["target_value"] is None
+    assert "performance-only" in resolved.labels
+
+
+def test_closed_fields_are_fix_hp_and_others_make_the_run_open(resolve: Any) -> None:
+    closed = resolve(words=["bs=96", "gas=2"])
+    assert (closed.rules, closed.extra) == ("closed", {})
+    opened = resolve(words=["bs=96", "wd=0.1", "epochs=3"])
+    assert opened.fix_hp == {"micro_batch_size": 96}
+    assert opened.extra == {"weight_decay": 0.1, "max_epochs": 3}
+    assert opened.rules == "open"
+
+
+def test_a_free_field_leaves_the_work_as_it_is(resolve: Any) -> None:
+    resolved = resolve(words=["window_steps=5"], seed=7, timeout_s=60.0)
+    assert (resolved.rules, resolved.fix_hp, resolved.extra) == ("closed", {}, {})
+    recipe = resolved.load_recipe()
+    assert (recipe.seed, recipe.timeout_s, recipe.window_steps) == (7, 60.0, 5)
+
+
+def test_amp_is_fp16_under_autocast(resolve: Any) -> None:
+    assert resolve(words=["precision=amp"]).fix_hp == {"precision": "fp16"}
+
+
+@pytest.mark.parametrize(
+    ("name", "world", "standard"),
+    [
+        ("standard-1x8", "1x8", "standard-1x8"),
+        ("throughput-1x1", "1x1", "standard-1x1"),
+        ("throughput-1x1", "1x8", "standard-1x8"),  # the world that runs goes before
+        ("standard-1x1", "1x8", "standard-1x8"),
+        ("throughput-1x1", "1x4", "standard-1x1"),  # then the world it was written for
+        ("long", "1x2", "standard-1x1"),  # then the nearest
+        ("long", "1x3", "standard-1x8"),
+        ("long", "4x8", "standard-1x8"),
+        ("tiny", "1x1", "tiny"),  # work of its own
+    ],
+)
+def test_a_run_is_compared_with_a_standard_recipe(name: str, world: str, standard: str) -> None:
+    case = sized_case()
+    worlds = {key: replace(item, world=sized(key)) for key, item in case.recipes.items()}
+    assert overrides.standard_of(replace(case, recipes=worlds), name, world=world) == standard
+
+
+def sized(name: str) -> str | None:
+    world = name.rpartition("-")[2]
+    return world if "x" in world else None
+
+
+def test_a_case_without_a_standard_recipe_compares_each_with_itself() -> None:
+    case = replace(TOY, recipes={"fast": Recipe(world="1x8"), "standard-amp-1x8": Recipe()})
+    assert overrides.standard_of(case, "fast", world="1x8") == "fast"
+    one = replace(TOY, recipes={"fast": Recipe(), "standard": Recipe()})
+    assert overrides.standard_of(one, "fast", world="1x4") == "standard"
+
+
+def test_what_a_shipped_recipe_leaves_out_is_no_change() -> None:
+    standard = Recipe(target_value=0.9, max_epochs=10, weight_decay=0.1)
+    named = replace(standard, target_value=None, max_steps=100, micro_batch_size=96)
+
+    def told(**by_hand: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        return overrides.changes(replace(named, **by_hand), named=named, standard=standard)
+
+    assert told() == ({"micro_batch_size": 96}, {})
+    assert told(micro_batch_size=32) == ({}, {})  # back at the standard's
+    assert told(max_steps=50) == ({"micro_batch_size": 96}, {"max_steps": 50})
+    assert told(target_value=0.9)[1] == {}
+    assert told(weight_decay=0.0, seed=7)[1] == {"weight_decay": 0.0}
+
+
+def test_a_value_that_is_the_recipes_own_is_no_change(resolve: Any) -> None:
+    assert resolve(words=["bs=64", "lr=0.003"]).fix_hp == {}
+
+
+@pytest.mark.parametrize(
+    ("word", "what", "way_out"),
+    [
+        ("micro_batch=96", "unknown recipe field 'micro_batch'", "did you mean micro_batch_size?"),
+        (
+            "seq=128",
+            "unknown recipe field 'seq'",
+            "did you mean seed?",
+        ),  # no such field in this case
+        ("bs=many", "recipe field micro_batch_size: 'many' does not fit", "own value is 64"),
+        ("bs=0", "greater than 0", "own value is 64"),
+        ("bs=1.5", "recipe field micro_batch_size: '1.5' does not fit", "own value is 64"),
+        ("bs=none", "recipe field micro_batch_size: None does not fit", "own value is 64"),
+        ("lr=-1", "greater than 0", "own value is 0.003"),
+        ("lr=inf", "Input should be a finite number", "own value is 0.003"),
+        ("target=nan", "Input should be a finite number", "own value is 0.9"),
+        ("precision=fp8", "recipe field precision: 'fp8' does not fit", "own value is 'fp32'"),
+        ("compile=maybe", "recipe field compile: 'maybe' does not fit", "own value is False"),
+        ("data=real", "data cannot be changed by hand", "choose another --recipe"),
+        ("world=1x8", "world cannot be changed by hand", "choose another --recipe"),
+        ("eval_every_epochs=none", "cannot be reached without an evaluation", "target_value=none"),
+        ("eval_from_sample=100", "has nothing to begin", "set eval_every_samples too"),
+        ("eval_every_samples=0", "greater than 0", "own value is None"),
+    ],
+)
+def test_a_word_that_does_not_fit_is_refused(
+    resolve: Any, word: str, what: str, way_out: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        resolve(words=[word])
+    assert what in str(caught.value)
+    assert way_out in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+def test_evaluations_by_samples_are_evaluations(resolve: Any) -> None:
+    words = ["eval_every_epochs=none", "eval_every_samples=500", "eval_from_sample=100"]
+    found = resolve(words=words)
+    assert found.recipe["target_value"] == 0.9
+    assert found.load_recipe().evaluates
+    assert found.extra == {
+        "eval_every_epochs": None, "eval_every_samples": 500, "eval_from_sample": 100,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("words", [["bs=1", "bs=2"], ["bs=1", "micro_batch_size=1"]])
+def test_a_field_is_given_once(resolve: Any, words: list[str]) -> None:
+    with pytest.raises(UsageError, match="is given twice"):
+        resolve(words=words)
+
+
+@pytest.mark.parametrize("word", ["bs", "=3", "", "--bs"])
+def test_a_word_without_a_name_and_a_value_is_refused(word: str) -> None:
+    with pytest.raises(UsageError, match=r"is not KEY=VALUE"):
+        overrides.parse_assignments([word])
+
+
+def test_a_value_may_hold_an_equals_sign() -> None:
+    assert overrides.parse_assignments(["a=b=c", "d="]) == {"a": "b=c", "d": ""}
+
+
+def test_an_unknown_recipe_names_the_nearest(resolve: Any) -> None:
+    with pytest.raises(UsageError, match="has no recipe 'tini'") as caught:
+        resolve(recipe_name="tini")
+    assert "did you mean tiny?" in str(caught.value)
+
+
+def sized_case() -> cases.Case:
+    generated, real = Recipe(data="generated"), Recipe()
+    names = ("standard-1x1", "standard-1x8", "throughput-1x1", "long")
+    return replace(TOY, recipes={"tiny": generated, **dict.fromkeys(names, real)})
+
+
+@pytest.mark.parametrize(
+    ("name", "world", "real_data", "chosen"),
+    [
+        (None, "1x8", False, "tiny"),
+        (None, "1x8", True, "standard-1x8"),
+        ("standard", "1x1", True, "standard-1x1"),
+        ("throughput", "1x1", True, "throughput-1x1"),
+        ("standard-1x8", "1x1", True, "standard-1x8"),  # named in full: as asked, and labelled
+        ("long", "1x4", False, "long"),
+        ("tiny", "1x1", True, "tiny"),
+    ],
+)
+def test_the_recipe_follows_the_world(
+    name: str | None, world: str, real_data: bool, chosen: str
+) -> None:
+    assert overrides.choose_recipe(sized_case(), name, world=world, real_data=real_data) == chosen
+
+
+def test_a_world_without_a_recipe_names_those_there_are() -> None:
+    with pytest.raises(UsageError, match="no standard recipe for a world of 1x4") as caught:
+        overrides.choose_recipe(sized_case(), None, world="1x4", real_data=True)
+    assert "standard-1x1, standard-1x8" in str(caught.value)
+
+
+def test_a_case_without_generated_data_asks_for_data() -> None:
+    case = replace(TOY, recipes={"standard-1x1": Recipe()})
+    assert overrides.choose_recipe(case, None, world="1x1", real_data=False) == "standard-1x1"
+
+
+def test_a_real_recipe_needs_data(resolve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cases, "load", lambda _: sized_case())
+    with pytest.raises(UsageError, match="recipe standard-1x1 trains on real data"):
+        resolve(recipe_name="standard")
+
+
+def test_given_data_is_real_whatever_the_recipe(resolve: Any) -> None:
+    folder = Path(resolve().data.folder)
+    resolved = resolve(data_dir=folder, recipe_name="tiny")
+    assert (resolved.data.origin, resolved.recipe["data"]) == ("real", "real")
+    assert resolved.data.best_quality is None
+    assert "generated-data" not in resolved.labels
+
+
+def test_bad_data_is_an_error_before_anything_starts(resolve: Any, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="No such file"):
+        resolve(data_dir=tmp_path / "nowhere", recipe_name="tiny")
+
+
+@pytest.mark.parametrize("split", ["train_samples", "eval_samples"])
+def test_data_without_samples_is_refused(
+    resolve: Any, monkeypatch: pytest.MonkeyPatch, split: str
+) -> None:
+    facts = replace(DataFacts(5, 5, "id", "npz"), **{split: 0})
+    monkeypatch.setattr(data, "check", lambda folder, recipe: facts)
+    with pytest.raises(DataError, match=r"no (training|evaluation) samples"):
+        resolve()
+
+
+def test_more_ranks_than_accelerators_are_refused(resolve: Any) -> None:
+    assert resolve(device_name="fake", nproc=2).device.product_names == ["Fake Accelerator 1"] * 2
+    with pytest.raises(EnvironmentFault, match="3 fake devices needed, 2 here") as caught:
+        resolve(device_name="fake", nproc=3)
+    assert "--nproc" in (caught.value.remedy or "")
+
+
+def test_a_case_is_told_the_memory_of_a_rank(resolve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(folder: Path, recipe: Recipe, world_size: int, memory: RankMemory) -> None:
+        told.append((world_size, memory))
+        if memory.rank_bytes < 40:
+            raise EnvironmentFault("does not fit")
+
+    told: list[tuple[int, RankMemory]] = []
+    known = {"cpu": FakeVendor("cpu", memory_bytes=64)}
+    monkeypatch.setattr(devices, "all_vendors", lambda: known)
+    monkeypatch.setattr(data, "check_fit", refuse, raising=False)
+    resolve(nproc=1)
+    with pytest.raises(EnvironmentFault, match="does not fit"):
+        resolve(nproc=2)
+    known["cpu"].memory_bytes = None  # nobody can tell: left to the ranks
+    resolve(nproc=2)
+    assert told == [(1, RankMemory(64, 64)), (2, RankMemory(32, 64))]
+
+
+def test_more_ranks_than_cores_are_oversubscribed(resolve: Any) -> None:
+    assert "oversubscribed" not in resolve(nproc=4).labels
+    assert "oversubscribed" in resolve(nproc=5).labels
+
+
+def test_several_machines_need_another_launcher(resolve: Any) -> None:
+    for word, recipe_name in (("toy:pytorch:cpu:2:1:1", None), ("distilbert", "standard-2x8")):
+        with pytest.raises(EnvironmentFault, match="2 machines needed") as caught:
+            resolve(word, recipe_name=recipe_name)
+        assert "--nproc" in (caught.value.remedy or "")
+
+
+def test_nproc_says_that_there_is_one_machine() -> None:
+    of_two = read_request("distilbert", recipe_name="standard-2x8")
+    assert of_two.world == "2x8"
+    on_one = read_request("distilbert", recipe_name="standard-2x8", nproc=4)
+    assert (on_one.world, on_one.recipe_name) == ("1x4", "standard-2x8")
+    keyed = read_request("distilbert:pytorch:cpu:2:8:1", nproc=4)
+    assert keyed.nnodes == 2
+
+
+def test_a_recipe_for_another_world_is_labelled(
+    resolve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = replace(TOY.recipes["tiny"], world="1x8")
+    monkeypatch.setattr(cases, "load", lambda _: replace(TOY, recipes={"tiny": recipe}))
+    assert "recipe-written-for-1x8" in resolve().labels
+    assert "recipe-written-for-1x8" not in resolve(nproc=8).labels
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.1, 2.5, 3_600.0])
+def test_the_time_between_samples(resolve: Any, seconds: float) -> None:
+    assert resolve(sample_every_s=seconds).sample_every_s == seconds
+
+
+@pytest.mark.parametrize("seconds", [-1.0, 0.01, 3_601.0, math.inf, math.nan])
+def test_no_time_between_samples(resolve: Any, seconds: float) -> None:
+    with pytest.raises(UsageError) as caught:
+        resolve(sample_every_s=seconds)
+    assert caught.value.where == "--sample-every"
+
+
+def test_a_plan_of_before_was_not_sampled(resolve: Any) -> None:
+    document = resolve().model_dump(mode="json")
+    assert document.pop("sample_every_s") == 1.0
+    assert plan.Plan.model_validate_json(json.dumps(document), strict=True).sample_every_s == 0
+
+
+def test_a_simulated_device_is_labelled(resolve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "simulated-device" not in resolve(device_name="fake").labels
+    monkeypatch.setattr(FakeVendor, "named_only", True, raising=False)
+    assert "simulated-device" in resolve(device_name="fake").labels
+
+
+def test_every_repeat_is_a_launch_in_its_own_folder(resolve: Any) -> None:
+    first = resolve(repeat_count=3)
+    second = resolving.of_repeat(first, 2)
+    assert second.run_id == f"{first.run_id}-r2"
+    assert second.run_dir == f"{first.run_dir}/r2"
+    assert (second.repeat_index, second.recipe, second.data) == (2, first.recipe, first.data)
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({}, "/"),
+        ({"micro_batch_size": 96, "learning_rate": 0.00015}, "bs=96,lr=0.00015"),
+        ({"grad_accum_steps": 8}, "gas=8"),
+        ({"learning_rate": 5e-05}, "lr=0.00005"),
+        ({"learning_rate": 24.0}, "lr=24"),
+        ({"learning_rate": 1e-7}, "lr=0.0000001"),
+        ({"learning_rate": 1.23456789012e-05}, "lr=0.0000123456789012"),
+        ({"learning_rate": 2e16}, "lr=20000000000000000"),
+        ({"precision": "bf16", "compile": True}, "precision=bf16,compile=true"),
+        ({"seq_length": None}, "seq_length=none"),
+    ],
+)
+def test_fix_hp_is_written_as_on_the_founding_pages(values: dict[str, Any], text: str) -> None:
+    assert overrides.fix_hp_text(values) == text
+
+
+@given(
+    batch=st.integers(1, 10**6),
+    rate=st.floats(1e-12, 1e6, exclude_min=True),
+    precision=st.sampled_from(["tf32", "bf16", "fp16"]),
+    compiled=st.just(True),
+)
+def test_fix_hp_can_be_given_back(batch: int, rate: float, precision: str, compiled: bool) -> None:
+    recipe = Recipe()
+    values = {
+        "micro_batch_size": batch,
+        "learning_rate": rate,
+        "precision": precision,
+        "compile": compiled,
+    }
+    changed = {name: value for name, value in values.items() if value != getattr(recipe, name)}
+    words = overrides.parse_assignments(overrides.fix_hp_text(changed).split(","))
+    found = overrides.apply_overrides(recipe, words)
+    assert overrides.changes(found, named=recipe, standard=recipe) == (changed, {})
+
+
+@given(st.lists(st.text(max_size=12), max_size=3), st.text(max_size=20))
+def test_no_word_ends_in_anything_but_our_errors(words: list[str], key: str) -> None:
+    with suppress(TrainmarkError):
+        overrides.apply_overrides(Recipe(), overrides.parse_assignments(words))
+        case_key.split(key)
+
+
+def test_a_plan_refuses_unknown_keys(resolve: Any, tmp_path: Path) -> None:
+    document = json.loads(resolve().model_dump_json())
+    (tmp_path / plan.PLAN_FILE).write_text(json.dumps(document | {"surprise": 1}))
+    with pytest.raises(ValueError, match="surprise"):
+        plan.Plan.read(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["a\nb", "\x1b[2J", "\udcff"])
+def test_a_folder_whose_name_no_script_or_screen_can_hold_is_refused(
+    tmp_path: Path, name: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        resolving.resolve(
+            "toy", device_name="cpu", run_dir=tmp_path / name, generated_root=tmp_path
+        )
+    assert caught.value.where == "--out"

@@ -1,0 +1,96 @@
+"""References: loading, refusing, and what printed figures imply."""
+
+from pathlib import Path
+
+import pytest
+
+import trainmark.cases
+from trainmark.errors import RecordError
+from trainmark.plan import reference
+
+HEAD = """
+columns = ["precision", "fix_hp", "e2e_time", "p_whole"]
+samples_per_pass = 1000
+[[source]]
+id = "page"
+evidence = "C"
+text = {en = "a page", zh = "某页面"}
+"""
+ROW = """
+[[reference]]
+source = "page"
+configuration = "X单机单卡（1x1）"
+device = "X"
+world = "1x1"
+precision = "fp32"
+"""
+
+
+def write(tmp_path, text):
+    path = tmp_path / "reference.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_row_keeps_its_cells_as_printed(tmp_path):
+    path = write(tmp_path, HEAD + ROW + 'cells = ["fp32", "bs=8, lr=1e-05", "100", "20.50"]')
+    (row,) = reference.read(path).rows
+    assert row.cells == {
+        "precision": "fp32", "fix_hp": "bs=8, lr=1e-05", "e2e_time": "100", "p_whole": "20.50",
+    }  # fmt: skip
+    assert row.fix_hp == "bs=8, lr=1e-05"
+    assert (row.nnodes, row.nproc) == (1, 1)
+    assert row.kind == "published"
+    assert row.source.evidence == "C"
+    assert row.source.date is None
+    assert reference.implied_passes(row, samples_per_pass=1000) == pytest.approx(2.05)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (HEAD + ROW + 'cells = ["fp32", "/", "1"]', "3 cells"),
+        (HEAD + ROW + 'cells = ["a", "b", "c", "d"]\ncolour = "red"', "reference.0.colour"),
+        ('column = ["acc"]\n' + HEAD, "key column:"),
+        (HEAD + ROW.replace('"page"', '"pge"') + 'cells = ["", "", "", ""]', "source 'pge'"),
+        (HEAD + ROW.replace("1x1", "1-1") + 'cells = ["", "", "", ""]', "reference.0.world"),
+        (HEAD + ROW + 'cells = ["", "", "", ""]\ncells_en = {mfu = "1"}', "cells_en names 'mfu'"),
+        (HEAD.replace('"C"', '"certain"'), "source.0.evidence"),
+        (HEAD.replace("zh =", "zz ="), "source.0.text.zz"),
+        ("columns = [", "cannot be read"),
+    ],
+)
+def test_a_wrong_file_is_refused_by_name(tmp_path, text, words):
+    with pytest.raises(RecordError) as caught:
+        reference.read(write(tmp_path, text))
+    assert words in str(caught.value)
+    assert "reference.toml" in str(caught.value)
+
+
+@pytest.mark.parametrize("cell", ["/", "", "0.8026/0.802"])
+def test_no_number_is_printed_so_nothing_is_implied(tmp_path, cell):
+    path = write(tmp_path, HEAD + ROW + f'cells = ["amp", "/", "{cell}", "106141201"]')
+    (row,) = reference.read(path).rows
+    assert row.number("e2e_time") is None
+    assert reference.implied_passes(row, samples_per_pass=1000) is None
+    assert reference.same_work(reference.read(path)) is None
+
+
+def test_rows_of_the_same_work_are_told_from_others(tmp_path):
+    near = ROW + 'cells = ["", "", "100", "10"]' + ROW + 'cells = ["", "", "105", "10"]'
+    assert reference.same_work(reference.read(write(tmp_path, HEAD + near))) is True
+    far = near + ROW + 'cells = ["", "", "120", "10"]'
+    assert reference.same_work(reference.read(write(tmp_path, HEAD + far))) is False
+
+
+def test_a_case_without_the_file_has_no_references():
+    assert reference.of_case("toy") == reference.References()
+
+
+def test_distilbert_rows_trained_different_amounts():
+    (package,) = trainmark.cases.__path__
+    found = reference.read(Path(package) / "distilbert_sst2" / "reference.toml")
+    assert found.samples_per_pass == 67_349
+    passes = [reference.implied_passes(row, samples_per_pass=67_349) for row in found.rows]
+    assert [f"{value:.1f}" for value in passes] == ["9.5", "10.0", "3.0", "3.1"]
+    assert reference.same_work(found) is False

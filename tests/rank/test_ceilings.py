@@ -1,0 +1,303 @@
+"""What a rank measures: sizes within a budget, rates, shares, and results that are wrong."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from fakes import FakeClock, SyncDevice
+from trainmark.check.ceilings.collectives import COLLECTIVES, Ranks
+from trainmark.check.ceilings.rank import Kind, kinds
+from trainmark.check.ceilings.sweep import Candidate, Point, sweep
+from trainmark.devices import rates
+from trainmark.devices.peaks import dense_peak, memory_peak
+from trainmark.devices.vendors.cpu import Cpu
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+H100 = "NVIDIA H100 80GB HBM3"
+
+
+def candidate(
+    amount: float, *times_ns: int, held: float = 0.0, fault: str | None = None
+) -> Candidate:
+    """Return work that takes the given times, the last one again and again."""
+
+    def times() -> Iterator[int]:
+        yield from times_ns
+        while True:
+            yield times_ns[-1]
+
+    left = times()
+    work = rates.Work(lambda: next(left), lambda: fault)
+    return Candidate(Point((int(amount),), "", amount), held, lambda: work)
+
+
+@pytest.fixture
+def measured(clock: FakeClock) -> Callable[..., tuple[Point, ...]]:
+    def call(*candidates: Candidate, budget_ns: float, **more: Any) -> tuple[Point, ...]:
+        def elapsed(device: Any, run: Callable[[], Any]) -> int:
+            took_ns = run()
+            clock.advance(took_ns)
+            return took_ns
+
+        return sweep(
+            SyncDevice(clock), candidates, budget_ns=budget_ns, clock=clock, elapsed=elapsed,
+            **{"memory_bytes": 1e9, **more},
+        )  # fmt: skip
+
+    return call
+
+
+def test_a_point_has_the_distribution_of_its_repetitions(measured: Any) -> None:
+    # 700 of the budget's 1000 ns are left after the cold run; five repetitions take them.
+    (point,) = measured(candidate(8.0, 300, 100, 200, 100, 160, 140), budget_ns=1000)
+    assert point.rate == {
+        "cold": 8e9 / 300, "min": 8e9 / 200, "median": 8e9 / 140, "max": 8e9 / 100
+    }  # fmt: skip
+    assert (point.status, point.repetitions) == ("measured", 5)
+    assert point.swing == pytest.approx(0.0)  # 100 + 200 ns, 160 + 140 ns
+
+
+def test_repetitions_are_three_at_least_and_twenty_at_most(measured: Any) -> None:
+    (slow,) = measured(candidate(1.0, 900, 900), budget_ns=1000)
+    (fast,) = measured(candidate(1.0, 1, 1), budget_ns=1000)
+    assert (slow.repetitions, fast.repetitions) == (3, 20)
+
+
+def test_a_size_is_skipped_when_it_would_take_longer_than_what_is_left(measured: Any) -> None:
+    """The first one shows 1 a ns: four runs of 251 need 1004 ns, of 200 only 800."""
+    points = measured(
+        candidate(10.0, 10, 10), candidate(251.0, 1), candidate(200.0, 200, 200), budget_ns=1200
+    )  # fmt: skip
+    # The cold run and 20 repetitions took 210 of 1200 ns.
+    assert [point.status for point in points] == ["measured", "skipped", "measured"]
+    assert points[1].reason == "1e-06 s needed, 9.9e-07 left"
+    assert (points[1].rate, points[1].repetitions) == (None, 0)
+
+
+def test_a_size_that_does_not_fit_the_memory_is_skipped(measured: Any) -> None:
+    points = measured(candidate(1.0, 1, held=2 * 2**30), budget_ns=1000, memory_bytes=2**30)
+    assert [(point.status, point.reason) for point in points] == [("skipped", "needs 2.0 GiB")]
+
+
+def test_a_size_for_which_there_is_no_memory_is_skipped(measured: Any) -> None:
+    def begin() -> rates.Work:
+        raise torch.OutOfMemoryError("of 80 GiB")
+
+    full = candidate(1.0, 1)._replace(work=begin)
+    points = measured(candidate(1.0, 1), full, budget_ns=1000)
+    assert [(point.status, point.reason) for point in points] == [
+        ("measured", None), ("skipped", "out of memory"),
+    ]  # fmt: skip
+
+
+def test_other_errors_of_a_size_end_the_rank(measured: Any) -> None:
+    def begin() -> rates.Work:
+        raise RuntimeError("the device is lost")
+
+    with pytest.raises(RuntimeError):
+        measured(candidate(1.0, 1)._replace(work=begin), budget_ns=1000)
+
+
+def test_ranks_skip_the_same_sizes(clock: FakeClock) -> None:
+    """The second has no memory for the second size, the first would have no time for the third."""
+    store = torch.distributed.HashStore()
+
+    def begin() -> rates.Work:
+        raise MemoryError
+
+    def measure(rank: int) -> list[Point]:
+        sizes = [candidate(1.0, 100), candidate(1.0, 1), candidate(10.0 ** (1 - rank), 1)]
+        if rank == 1:
+            sizes[1] = sizes[1]._replace(work=begin)
+        ranks = Ranks(store, rank, 2)
+        return sweep(
+            SyncDevice(clock), [Candidate(Point((i,), "", one.point.amount), *one[1:])
+                                for i, one in enumerate(sizes)],
+            budget_ns=3000, memory_bytes=1e9, clock=lambda: int(ranks.most(0)),
+            most=ranks.most, elapsed=lambda _, run: run(),
+        )  # fmt: skip
+
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(measure, range(2)))
+    assert [[point.status for point in points] for points in found] == [
+        ["measured", "skipped", "skipped"]
+    ] * 2
+    assert found[0][1].reason == "out of memory on another rank"
+
+
+def test_sums_over_all_ranks_that_may_be_asked_for_are_exact(sync_device: SyncDevice) -> None:
+    """In any order: partial sums are whole numbers below 2**24."""
+    sent: list[float] = []
+
+    def told(found: Any, expected: Any) -> None:
+        sent.append(float(found.double().max()))
+        assert float(expected.double().max()) < 2**24
+        assert float(expected.double().max()) == sum(1023 + rank for rank in range(1024))
+
+    ranks = SimpleNamespace(rank=1023, count=1024, fault=told)
+    COLLECTIVES["all_reduce"](sync_device, ranks, 8192).fault()
+    assert sent == [1023 + 1023]
+
+
+def test_a_wrong_result_has_no_rate_and_never_counts(measured: Any) -> None:
+    points = measured(
+        candidate(10.0, 1, fault="7 of 9 numbers are wrong"), candidate(1.0, 1), budget_ns=1000
+    )  # fmt: skip
+    assert (points[0].status, points[0].reason) == ("wrong", "7 of 9 numbers are wrong")
+    assert points[0].rate is None
+    kind = Kind(name="all_reduce")
+    kind.take(points)
+    assert kind.best == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks", "factor"),
+    [("all_reduce", 2, 1.0), ("all_reduce", 4, 1.5), ("all_reduce", 8, 1.75),
+     ("all_to_all", 2, 0.5), ("all_to_all", 8, 0.875)],
+)  # fmt: skip
+def test_bus_bandwidth_is_defined_as_by_nccl_tests(name: str, ranks: int, factor: float) -> None:
+    # https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md, 2026-11-22
+    assert rates.bus_factor(name, ranks) == factor
+
+
+def test_a_line_of_nccl_tests_gives_its_bandwidths(measured: Any) -> None:
+    """Four A100, 4,218,900 bytes in 1011.4 us: 4.17 and 6.26 GB/s.
+
+    https://gist.github.com/kwen2501/89c28b6d12045b45ccf7e33816af2713, 2026-11-22.
+    """
+    factor = rates.bus_factor("all_reduce", 4)
+    (point,) = measured(candidate(factor * 4_218_900, 1_011_400), budget_ns=1)
+    assert point.rate is not None
+    assert f"{point.rate['max'] / factor / 1e9:.2f}" == "4.17"
+    assert f"{point.rate['max'] / 1e9:.2f}" == "6.26"
+
+
+def rated(*rates_of_sizes: float | None) -> list[Point]:
+    return [
+        Point((size,), "", 1.0, rate=None if rate is None else {"max": rate})
+        for size, rate in enumerate(rates_of_sizes)
+    ]
+
+
+def test_the_fastest_size_counts_and_has_a_share_of_the_peak() -> None:
+    kind = Kind(name="matmul_bf16", unit="FLOP/s", peak=dense_peak(H100, "bf16"))
+    kind.take(rated(1e12, 494.5e12, 2e12, None))
+    assert (kind.best, kind.share_of_peak) == (1, 0.5)
+    peak = asdict(kind)["peak"]
+    assert (peak["flops_per_second"], peak["accelerator"]) == (989e12, "H100-SXM5-80GB")
+    assert {"source", "date", "evidence"} <= set(peak)
+
+
+def test_of_memory_the_largest_size_counts_because_smaller_ones_may_lie_in_a_cache() -> None:
+    kind = Kind(name="memory_copy", counts="largest", peak=memory_peak(H100))
+    kind.take(rated(9e12, 1.675e12, None))
+    assert (kind.best, kind.share_of_peak) == (1, 0.5)
+
+
+def test_nothing_measured_and_no_known_peak_are_null() -> None:
+    kind = Kind(name="matmul_fp32", unit="FLOP/s", peak=dense_peak(H100, "fp32"))
+    kind.take(rated(None))
+    assert (kind.best, kind.share_of_peak) == (None, None)
+    kind = Kind(name="matmul_fp32", unit="FLOP/s")
+    kind.take(rated(1.0))
+    assert (kind.best, kind.peak, kind.share_of_peak) == (0, None, None)
+
+
+class Apart(SyncDevice):
+    """A device with memory of its own."""
+
+    def place(self, value: Any) -> Any:
+        return value.clone()
+
+    def pin(self, tensor: Any) -> Any:
+        return tensor.clone()
+
+
+@pytest.mark.parametrize("to_device", [True, False])
+@pytest.mark.parametrize("pinned", [True, False])
+def test_a_transfer_moves_every_number(to_device: bool, pinned: bool) -> None:
+    device = Apart(FakeClock())
+    work = rates.transfer(device, 8192, to_device=to_device, pinned=pinned)
+    assert work is not None
+    # Two of the 2048 numbers are 0 before, too.
+    assert work.fault() == "2046 of 2048 numbers are wrong"
+    work.run()
+    assert work.fault() is None
+
+
+@pytest.mark.parametrize("kind", [rates.copy, rates.triad])
+def test_work_in_memory_is_checked(kind: Any, sync_device: SyncDevice) -> None:
+    work = kind(sync_device, 8192)
+    assert work.fault() == "2046 of 2048 numbers are wrong"
+    work.run()
+    assert work.fault() is None
+
+
+@pytest.mark.parametrize("shape", [(64, 64, 64), (2500, 40, 33), (1, 5, 1)])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_matmul_is_checked(
+    precision: Any, shape: tuple[int, int, int], sync_device: SyncDevice
+) -> None:
+    work = rates.matmul(sync_device, precision, shape)
+    work.run()
+    assert work.fault() is None
+
+
+def test_a_matmul_with_fewer_bits_than_its_precision_is_wrong(
+    sync_device: SyncDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exact = torch.mm
+
+    def coarse(left: torch.Tensor, right: torch.Tensor, *, out: torch.Tensor) -> None:
+        out.copy_(exact(left.bfloat16(), right.bfloat16()))
+
+    monkeypatch.setattr(torch, "mm", coarse)
+    work = rates.matmul(sync_device, "fp32", (128, 128, 128))
+    work.run()
+    fault = work.fault()
+    assert fault is not None
+    assert fault.endswith("at most 0.0001")
+
+
+def test_ranks_agree_on_the_largest_value_and_on_faults() -> None:
+    store = torch.distributed.HashStore()
+    ranks = [Ranks(store, rank, 2) for rank in range(2)]
+    right, wrong = torch.ones(3), torch.tensor([1.0, 0.0, 1.0])
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(Ranks.most, ranks, [3.0, 5.0])) == [5.0, 5.0]
+        faults = pool.map(Ranks.fault, ranks, [right, wrong], [right, right])
+        assert list(faults) == ["wrong on another rank", "1 of 3 numbers are wrong"]
+        assert list(pool.map(Ranks.fault, ranks, [right, right], [right, right])) == [None, None]
+
+
+def test_what_does_not_apply_says_why(sync_device: SyncDevice) -> None:
+    def found(
+        device: SyncDevice, ranks: int, *, full: bool
+    ) -> dict[str, tuple[Kind, list[Candidate]]]:
+        some = kinds(Cpu(), device, Ranks(None, 0, ranks), full=full)
+        return {kind.name: (kind, sizes) for kind, sizes in some}
+
+    alone = found(sync_device, 1, full=False)
+    assert list(alone) == [
+        "matmul_fp32", "matmul_tf32", "matmul_bf16", "matmul_fp16", "memory_copy", "memory_triad",
+        "host_to_device_pageable", "host_to_device_pinned", "device_to_host_pageable",
+        "device_to_host_pinned", "all_reduce", "all_to_all",
+    ]  # fmt: skip
+    reasons = {name: kind.reason for name, (kind, _) in alone.items()}
+    assert "TF32 matrix units" in (reasons["matmul_tf32"] or "")
+    assert reasons["host_to_device_pinned"] == "the device computes in the host's memory"
+    assert reasons["all_reduce"] == "one process exchanges nothing; give --nproc"
+    assert all(bool(sizes) != bool(kind.reason) for kind, sizes in alone.values())
+    assert alone["memory_copy"][1][0].point == Point((256 << 20,), "", 512 << 20)
+    both = found(Apart(FakeClock()), 2, full=True)
+    assert {kind.reason for name, (kind, _) in both.items() if "matmul" not in name} == {None}
+    assert [both[name][0].bus_factor for name in ("all_reduce", "all_to_all")] == [1.0, 0.5]
+    assert both["all_to_all"][1][-1].point == Point((1 << 30,), "", 1 << 29)

@@ -1,0 +1,247 @@
+"""Reading ahead changes when batches are ready and nothing else, and all waiting is reported.
+
+The loop and the reading are the real ones; clock, device and thread are played. What they must
+report is computed apart, from the times of the batches alone.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fakes import AsyncDevice, Events, FakeClock, Micro, ScriptedJob, SyncDevice
+from trainmark.rank.loop import MeasuredLoop, Schedule
+from trainmark.train.read_ahead import read_ahead
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from trainmark.protocols import Batch
+
+START_NS = 1_000
+
+
+class Arriving(Future[Any]):
+    """A result that arrives at a time of the clock; whoever asks for it waits until then."""
+
+    def __init__(self, clock: FakeClock, at_ns: int) -> None:
+        super().__init__()
+        self.clock, self.at_ns = clock, at_ns
+
+    def result(self, timeout: float | None = None) -> Any:
+        self.clock.now_ns = max(self.clock.now_ns, self.at_ns)
+        return super().result(timeout)
+
+
+class PlayedThread(Executor):
+    """Run calls one after the other beside the caller: each takes the time that it passes."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self.clock, self.free_at_ns = clock, clock.now_ns
+
+    def submit(self, call: Callable[..., Any], /, *args: Any, **named: Any) -> Arriving:
+        here_ns = self.clock.now_ns
+        self.clock.now_ns = max(here_ns, self.free_at_ns)
+        result = call(*args, **named)
+        self.free_at_ns, self.clock.now_ns = self.clock.now_ns, here_ns
+        found = Arriving(self.clock, self.free_at_ns)
+        found.set_result(result)
+        return found
+
+
+@dataclass(frozen=True)
+class Times:
+    """How long pinning and copying a batch take."""
+
+    pin_ns: int
+    copy_ns: int
+
+
+@dataclass
+class Host(SyncDevice):
+    """A CPU that copies a batch when it is placed."""
+
+    times: Times = Times(0, 0)
+
+    def pin(self, tensor: Any) -> Any:
+        self.clock.advance(self.times.pin_ns)
+        return tensor
+
+    def place(self, value: Any) -> Any:
+        self.work(self.times.copy_ns)
+        return value
+
+
+@dataclass
+class Card(AsyncDevice, Host):
+    """An accelerator that copies a batch after the work that it already has."""
+
+
+class OneTensorEach(ScriptedJob):
+    """Its batches hold a tensor beside the times."""
+
+    def batches(self, epoch: int) -> Iterator[Batch]:
+        for batch in super().batches(epoch):
+            yield replace(batch, tensors=(batch.tensors, torch.zeros(())))
+
+    def step(self, batches: Iterator[Batch]) -> float | None:
+        return super().step(replace(batch, tensors=batch.tensors[0]) for batch in batches)
+
+
+def windows_of(device: Host, epochs: list[list[Micro]], depth: int, **schedule: Any) -> list[Any]:
+    """Train on fakes; return the windows' events."""
+    clock = device.clock
+    job = OneTensorEach(clock, device, epochs, end_of_epoch_ns=7)
+    events = Events(clock, device.calls)
+    MeasuredLoop(
+        job=job,
+        batches=lambda epoch: read_ahead(
+            job.batches(epoch), device, depth=depth, worker=lambda: PlayedThread(clock)
+        ),
+        schedule=Schedule(max_epochs=len(epochs), warmup_steps=1, **schedule),
+        device=device,
+        clock=clock,
+        barrier=lambda: None,
+        emit=events,
+    ).run()
+    return events.named("window")
+
+
+def expected_waits(
+    epochs: list[list[Micro]],
+    times: Times,
+    *,
+    depth: int,
+    asynchronous: bool,
+    window_steps: int,
+    max_steps: int,
+) -> list[int]:
+    """Return the time that each step waits for its batches.
+
+    A queue of ``depth`` places: a batch is begun when the one before it is ready and a place is
+    free, which is when the batch ``depth`` before it was taken.
+    """
+    now, busy, waits = START_NS, START_NS, []
+    for micros in epochs:
+        begun: list[int] = []  # when each was asked for by the queue
+        ready: list[int] = []
+        taken: list[int] = []
+        first = now
+        waited = 0
+        window_end = len(waits) + (window_steps if waits else 1)
+        for number, micro in enumerate(micros):
+            asked = now
+            if depth == 0:
+                now += micro.fetch_ns
+            else:
+                begun.append(first if number < depth else taken[number - depth])
+                earlier = ready[-1] if ready else first
+                ready.append(max(begun[-1], earlier) + micro.fetch_ns + times.pin_ns)
+                now = max(now, ready[-1])
+            taken.append(now)
+            if asynchronous:
+                idle_from = max(busy, asked)
+                busy = max(busy, now) + times.copy_ns
+                waited += busy - idle_from
+                now += micro.launch_ns
+                busy = max(busy, now) + micro.work_ns
+            else:
+                now += times.copy_ns
+                waited += now - asked
+                now += micro.launch_ns + micro.work_ns
+            if micro.closes_step:
+                waits.append(waited)
+                waited = 0
+                if len(waits) == max_steps:
+                    return waits
+                if len(waits) == window_end:
+                    now = max(now, busy)
+                    window_end += window_steps
+        # The end of the epoch is found by asking for one more; a window ends there.
+        if depth == 0:
+            now += 7
+        else:
+            begun.append(taken[-depth] if len(micros) >= depth else first)
+            now = max(now, max(begun[-1], ready[-1]) + 7)
+        now = max(now, busy)
+    return waits
+
+
+durations = st.integers(0, 300)
+micros = st.builds(
+    Micro, fetch_ns=durations, work_ns=durations, launch_ns=st.integers(0, 50),
+    closes_step=st.booleans(), loss=st.integers(0, 9).map(float),
+)  # fmt: skip
+few, many = (st.lists(micros, min_size=least, max_size=2 * least) for least in (2, 8))
+epochs = (few | many).map(lambda found: [*found[:-1], replace(found[-1], closes_step=True)])
+
+
+@pytest.mark.parametrize("kind", [Host, Card])
+@settings(max_examples=200)
+@given(
+    of_epoch=epochs, number=st.integers(1, 3), depth=st.integers(0, 3),
+    times=st.builds(Times, pin_ns=st.integers(0, 30), copy_ns=st.integers(0, 30)),
+    window_steps=st.integers(1, 4), max_steps=st.integers(1, 60),
+)  # fmt: skip
+def test_each_step_s_wait_is_what_a_queue_of_that_depth_gives(  # noqa: PLR0917
+    kind: type[Host],
+    of_epoch: list[Micro],
+    number: int,
+    depth: int,
+    times: Times,
+    window_steps: int,
+    max_steps: int,
+) -> None:
+    all_epochs = [of_epoch] * number
+    device = kind(FakeClock(START_NS), times=times)
+    schedule = {"window_steps": window_steps, "max_steps": max_steps}
+    windows = windows_of(device, all_epochs, depth, **schedule)
+    found = [wait_ns for window in windows for wait_ns in window["wait_ns"]]
+    asynchronous = kind is Card
+    assert found == expected_waits(
+        all_epochs, times, depth=depth, asynchronous=asynchronous, **schedule
+    )
+    # What was trained is the same as without reading ahead.
+    plain = windows_of(kind(FakeClock(START_NS), times=times), all_epochs, 0, **schedule)
+    for name in ("loss", "samples", "step_samples", "first_step", "tokens", "micro_batches"):
+        assert [item[name] for item in windows] == [item[name] for item in plain], name
+    for window in windows:
+        for step_ns, wait_ns in zip(window["step_ns"], window["wait_ns"], strict=True):
+            assert 0 <= wait_ns <= step_ns
+
+
+@pytest.mark.parametrize(
+    ("kind", "depth", "waits"),
+    [
+        # Batches take 100 to read; a step computes for 60.
+        (Host, 0, [100, 100, 100, 100]),
+        (Host, 1, [100, 40, 40, 40]),
+        (Host, 2, [100, 40, 40, 40]),
+        (Card, 0, [100, 100, 40, 40]),  # the second step is the first of a window
+        (Card, 2, [100, 40, 40, 40]),
+    ],
+)
+def test_a_reader_slower_than_the_step_costs_the_difference(
+    kind: type[Host], depth: int, waits: list[int]
+) -> None:
+    device = kind(FakeClock(START_NS))
+    steps = [Micro(fetch_ns=100, work_ns=60) for _ in waits]
+    windows = windows_of(device, [steps], depth, window_steps=9)
+    assert [wait_ns for window in windows for wait_ns in window["wait_ns"]] == waits
+
+
+def test_an_uneven_reader_is_evened_out_by_the_depth() -> None:
+    """A portion of four every fourth batch, as fast on average as the steps."""
+    steps = [Micro(fetch_ns=400 if number % 4 == 0 else 0, work_ns=100) for number in range(16)]
+    lost = {}
+    for depth in (1, 2, 4):
+        device = Host(FakeClock(START_NS))
+        windows = windows_of(device, [steps], depth, window_steps=99)
+        lost[depth] = sum(sum(window["wait_ns"]) for window in windows)
+    assert lost == {1: 400 + 3 * 300, 2: 400 + 3 * 200, 4: 400}

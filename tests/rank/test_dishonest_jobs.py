@@ -1,0 +1,420 @@
+"""Jobs that report what they did not do: each fails, and says by which rule.
+
+The real worker, loop and record on the toy case in this process; only the launcher is
+played by hand.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from fakes import SyncDevice, event, launch_event, write_events
+from trainmark.cases.toy import job
+from trainmark.cases.toy.job import ToyJob
+from trainmark.devices.vendors.cpu import CpuDevice
+from trainmark.plan.plan import PLAN_FILE
+from trainmark.plan.resolving import resolve
+from trainmark.protocols import Counts
+from trainmark.rank import worker
+from trainmark.rank.failure import error_report
+from trainmark.record import building
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from trainmark.protocols import Batch, Evaluation
+    from trainmark.record.record import Record
+
+    Run = Callable[..., Record]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run a job type as the toy case's and return the record; fields of the recipe by name."""
+    monkeypatch.setattr(CpuDevice, "matmul_rate", SyncDevice.matmul_rate)
+    threads = torch.get_num_threads()
+
+    def call(job_type: type[ToyJob], **overrides: object) -> Record:
+        monkeypatch.setattr(job, "build", job_type)
+        words = {"max_epochs": "2", "target_value": "0.5"}
+        words |= {name: str(value) for name, value in overrides.items()}
+        run_dir = tmp_path / "run"
+        plan = resolve("toy", overrides=words, device_name="cpu", generated_root=tmp_path / "data")
+        run_dir.mkdir()
+        placed = plan.model_copy(update={"run_dir": str(run_dir)})
+        (run_dir / PLAN_FILE).write_text(placed.model_dump_json(), encoding="utf-8")
+        rank = worker.Rank(run_dir, 0)
+        rank.events.emit("start", rank=0, pid=1, unix_ns=0)
+        launched_ns = worker.clock()
+        code = 0
+        try:
+            worker.run_rank(rank, run_dir, 0, 0)
+            rank.events.emit("end")
+        except Exception as error:  # noqa: BLE001 - as the worker's own main
+            rank.events.emit("error", **error_report(error, rank.place))
+            code = 1
+        rank.events.close()
+        ended_ns = worker.clock()
+        exits = event("agent_exit", ended_ns, exit_code=code, failures=[])
+        write_events(run_dir / "events.launcher.jsonl", [launch_event(launched_ns), exits])
+        return building.build(run_dir)
+
+    yield call
+    torch.set_num_threads(threads)
+
+
+def told(record: Record) -> tuple[str, str, dict[str, Any]]:
+    """Return kind, code and arguments of the cause."""
+    assert record.status == "failed"
+    assert record.cause is not None
+    return record.cause.kind, record.cause.message.code, record.cause.message.args
+
+
+def test_an_honest_job_passes_without_a_finding(run: Run) -> None:
+    record = run(ToyJob)
+    assert (record.status, record.cause, record.findings) == ("passed", None, [])
+    assert record.counts.samples == record.plan.data.train_samples * record.counts.epochs
+    check_ns = record.spans.by_name_ns["check"]
+    assert 0 < check_ns < record.spans.wall_ns
+
+
+class TwiceTheSamples(ToyJob):
+    """Counts every row twice."""
+
+    def batches(self, epoch: int) -> Iterator[Batch]:
+        for batch in super().batches(epoch):
+            yield replace(batch, counts=batch.counts + batch.counts)
+
+
+class TwiceTheStep(TwiceTheSamples):
+    """Says so of the whole step as well."""
+
+    def batches(self, epoch: int) -> Iterator[Batch]:
+        for batch in super().batches(epoch):
+            yield replace(batch, step_samples=2 * batch.step_samples)
+
+
+class HalfBatches(ToyJob):
+    """Trains half of each batch's rows and counts them all, within the global batch."""
+
+    def batches(self, epoch: int) -> Iterator[Batch]:
+        for batch in super().batches(epoch):
+            halves = [[x[half::2] for x in batch.tensors] for half in (0, 1)]
+            yield from (replace(batch, tensors=half) for half in halves)
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.steps_per_epoch *= 2
+
+
+class ShortEpoch(ToyJob):
+    """Leaves half of the data out."""
+
+    def batches(self, epoch: int) -> Iterator[Batch]:
+        return itertools.islice(super().batches(epoch), self.steps_per_epoch // 2)
+
+
+class ShortAnnounced(ToyJob):
+    """Leaves half of the data out and announces as many steps."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.steps_per_epoch //= 2
+
+    def batches(self, epoch: int) -> Iterator[Batch]:
+        return itertools.islice(super().batches(epoch), self.steps_per_epoch)
+
+
+class FewSequences(ToyJob):
+    """Counts one sequence a batch."""
+
+    def batches(self, epoch: int) -> Iterator[Batch]:
+        for batch in super().batches(epoch):
+            yield replace(batch, counts=Counts(samples=batch.counts.samples, sequences=1))
+
+
+class Disagrees(ToyJob):
+    """Says another step size in each micro-batch."""
+
+    def batches(self, epoch: int) -> Iterator[Batch]:
+        for number, batch in enumerate(super().batches(epoch)):
+            yield replace(batch, step_samples=batch.step_samples + number)
+
+
+@pytest.mark.parametrize(
+    ("job_type", "overrides", "code", "args"),
+    [
+        (TwiceTheSamples, {}, "samples_above_step",
+         {"step": 1, "samples": 128, "step_samples": 64}),
+        (TwiceTheStep, {}, "samples_above_global_batch", {"step": 1, "samples": 128, "most": 64}),
+        (HalfBatches, {}, "samples_of_epoch", {"epoch": 1, "samples": 8192, "expected": 4096}),
+        (ShortEpoch, {}, "steps_of_epoch", {"epoch": 1, "steps": 32, "planned": 64}),
+        (ShortAnnounced, {}, "samples_of_epoch", {"epoch": 1, "samples": 2048, "expected": 4096}),
+        (FewSequences, {}, "counts_contradict",
+         {"step": 1, "more": "samples", "most": 64, "less": "sequences", "least": 1}),
+        (Disagrees, {"grad_accum_steps": 2}, "step_samples_differ",
+         {"step": 1, "least": 128, "most": 129}),
+    ],
+)  # fmt: skip
+def test_counts_that_contradict_each_other_fail_the_run(
+    run: Run, job_type: type[ToyJob], overrides: dict[str, int], code: str, args: dict[str, Any]
+) -> None:
+    assert told(run(job_type, **overrides)) == ("impossible_figure", code, args)
+
+
+class WorksInEvaluation(ToyJob):
+    """Puts its steps off, as a thread that ``evaluate`` joins would; the windows take nothing."""
+
+    claims_updates = False
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.put_off: list[list[Batch]] = []
+        self.claimed, self.take_step = 0, self.step
+        self.step = self.put_step_off
+        if self.claims_updates:
+            self.updates = lambda: self.claimed
+
+    def put_step_off(self, batches: Iterator[Batch]) -> torch.Tensor | None:
+        batch = next(batches, None)
+        if batch is None:
+            return None
+        self.put_off.append([batch])
+        self.claimed += 1
+        return torch.tensor(0.5 / self.claimed)
+
+    def evaluate(self) -> Evaluation:
+        for step in self.put_off:
+            self.take_step(iter(step))
+        self.put_off.clear()
+        return super().evaluate()
+
+
+class ClaimsUpdates(WorksInEvaluation):
+    """The same, and counts its steps as taken."""
+
+    claims_updates = True
+
+
+def test_work_put_off_to_the_evaluation_fails_the_run(run: Run) -> None:
+    found = told(run(WorksInEvaluation))
+    assert found == ("untimed_work", "parameters_changed_in_evaluation", {"step": 64})
+
+
+def test_steps_that_train_nothing_fail_the_run(run: Run) -> None:
+    found = told(run(ClaimsUpdates))
+    args = {"first": 1, "last": 1, "updates": 1, "parameters": 4}
+    assert found == ("not_trained", "parameters_unchanged_in_window", args)
+
+
+class StopsAfterWarmup(ToyJob):
+    """Trains while nobody measures, then takes the batches only."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.taken, self.take_step = 0, self.step
+        self.step = self.step_at_first
+        self.updates = lambda: self.taken
+
+    def step_at_first(self, batches: Iterator[Batch]) -> torch.Tensor | None:
+        if self.taken < self.context.recipe.warmup_steps:
+            self.taken += 1
+            return self.take_step(batches)
+        if next(batches, None) is None:
+            return None
+        self.taken += 1
+        return torch.tensor(1.0 / self.taken)
+
+
+@pytest.mark.parametrize("window_steps", [10, 1000])
+def test_training_that_stops_after_the_warmup_fails_the_run(run: Run, window_steps: int) -> None:
+    kind, code, args = told(run(StopsAfterWarmup, window_steps=window_steps))
+    assert (kind, code) == ("not_trained", "parameters_unchanged_in_window")
+    last = min(10 + window_steps, 64)
+    assert args == {"first": 11, "last": last, "updates": last - 10, "parameters": 4}
+
+
+class DetachedLayer(ToyJob):
+    """Its first layer has no gradient."""
+
+    def _loss_sum(self, batch: Batch) -> torch.Tensor:
+        features, labels = batch.tensors
+        first, *rest = self.stepper.model
+        scores = torch.nn.Sequential(*rest)(first(features).detach())
+        return torch.nn.functional.cross_entropy(scores, labels, reduction="sum")
+
+
+def test_parameters_without_a_gradient_fail_the_run(run: Run) -> None:
+    kind, code, args = told(run(DetachedLayer))
+    assert (kind, code) == ("not_trained", "parameters_never_changed")
+    updates = 64  # the target is reached with half of the model, after an epoch
+    assert args["updates"] in (updates, 2 * updates)
+    assert (args["names"], args["number"], args["parameters"]) == ("0.weight, 0.bias", 2, 4)
+
+
+class ZeroGradients(ToyJob):
+    """Its first layer receives zeros, as a fault of the compiler once gave; decay moves it."""
+
+    def _loss_sum(self, batch: Batch) -> torch.Tensor:
+        first = self.stepper.model[0]
+        zero = sum((x * 0).sum() for x in first.parameters())
+        features, labels = batch.tensors
+        scores = torch.nn.Sequential(*list(self.stepper.model)[1:])(first(features).detach())
+        return torch.nn.functional.cross_entropy(scores, labels, reduction="sum") + zero
+
+
+def test_zero_gradients_fail_the_run_though_weight_decay_changes_the_parameters(run: Run) -> None:
+    kind, code, args = told(run(ZeroGradients))
+    assert (kind, code) == ("not_trained", "gradients_zero")
+    assert args == {"names": "0.weight, 0.bias", "number": 2, "parameters": 4}
+
+
+class NamesNothing(ToyJob):
+    """Hides what it trains."""
+
+    def trained_parameters(self) -> dict[str, torch.Tensor]:
+        return {}
+
+
+def test_a_job_that_names_no_parameters_fails(run: Run) -> None:
+    assert told(run(NamesNothing)) == ("not_trained", "no_trained_parameters", {})
+
+
+class TrainsWhenSaved(ToyJob):
+    """Takes another step after the training."""
+
+    def save(self, _folder: Path) -> None:
+        self.step(self.batches(9))
+
+
+def test_training_after_the_end_fails_the_run(run: Run) -> None:
+    assert told(run(TrainsWhenSaved)) == ("untimed_work", "parameters_changed_after_training", {})
+
+
+class DropsTheRest(ToyJob):
+    """Leaves the last step of an epoch out, and says so."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.steps_per_epoch -= 1
+        self.samples_per_epoch = 4096 - 64
+
+    def batches(self, epoch: int) -> Iterator[Batch]:
+        return itertools.islice(super().batches(epoch), self.steps_per_epoch)
+
+
+def test_an_epoch_that_drops_rows_says_so_and_passes_with_a_finding(run: Run) -> None:
+    record = run(DropsTheRest)
+    assert record.status == "passed"
+    assert [item.as_dict() for item in record.findings] == [
+        {"code": "own_epoch", "args": {"samples": 4032, "rows": 4096}}
+    ]
+
+
+class SameLoss(ToyJob):
+    """Trains, and reports the same loss for each batch."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        take_step = self.step
+        self.step = lambda batches: None if take_step(batches) is None else torch.tensor(0.25)
+
+
+def test_a_loss_that_never_changes_is_a_finding(run: Run) -> None:
+    record = run(SameLoss, max_epochs=1)
+    assert record.status == "passed"
+    (found,) = record.findings
+    assert (found.code, found.args) == ("loss_never_changes", {"loss": 0.25, "steps": 64})
+
+
+def test_a_batch_larger_than_the_data_is_a_finding(run: Run) -> None:
+    record = run(ToyJob, micro_batch_size=10_000)
+    (found,) = [item for item in record.findings if item.code == "partial_batch"]
+    assert found.args == {"most": 4096, "batch": 10_000}
+    assert "trust_partial_batch" in [reason.code for reason in record.trust.reasons]
+
+
+@pytest.mark.parametrize(("ahead", "noted"), [(2, False), (5, False), (6, True)])
+def test_batches_read_before_measuring_are_noted(run: Run, ahead: int, noted: bool) -> None:
+    # 60 steps, of which 10 warm up: 5 of the 50 measured are a tenth.
+    record = run(ToyJob, max_steps=60, read_ahead_batches=ahead)
+    found = [note.args for note in record.notes if note.code == "read_before_measured"]
+    assert found == [{"ahead": ahead, "batches": 50}] * noted
+
+
+class SlowSteps(ToyJob):
+    """Takes 20 ms a step, so that windows are long enough to be compared with clocks."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        take_step = self.step
+
+        def slow(batches: Iterator[Batch]) -> Any:
+            end_ns = worker.clock() + 20_000_000
+            loss = take_step(batches)
+            while worker.clock() < end_ns:
+                pass
+            return loss
+
+        self.step = slow
+
+
+def test_marks_at_the_hosts_rate_are_no_finding(run: Run) -> None:
+    assert run(SlowSteps, max_epochs=1, max_steps=20).findings == []
+
+
+def test_marks_at_half_the_hosts_rate_are_a_finding(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CpuDevice, "elapsed_ns", lambda _self, start, end: (end - start) // 2)
+    record = run(SlowSteps, max_epochs=1, max_steps=20)
+    (found,) = record.findings
+    assert found.code == "steps_beside_windows"
+    assert found.args["rank"] == 0
+    assert found.args["steps_s"] <= found.args["windows_s"] / 2
+    assert "trust_clock" in [reason.code for reason in record.trust.reasons]
+
+
+class EverySecondStep(ToyJob):
+    """Takes every second step's batches without training on them."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.taken, self.take_step = 0, self.step
+        self.step = self.half_of_them
+
+    def half_of_them(self, batches: Iterator[Batch]) -> torch.Tensor | None:
+        self.taken += 1
+        if self.taken % 2:
+            return self.take_step(batches)
+        return None if next(batches, None) is None else torch.tensor(1.0 / self.taken)
+
+
+def test_steps_that_train_nothing_are_a_finding_that_forbids_quoting(run: Run) -> None:
+    record = run(EverySecondStep, max_epochs=1, target_value="none")
+    assert [item.as_dict() for item in record.findings] == [
+        {"code": "few_updates", "args": {"updates": 32, "steps": 64, "skipped": 0}}
+    ]
+    assert record.trust.grade == "do_not_quote"
+    assert "trust_few_updates" in [reason.code for reason in record.trust.reasons]
+
+
+class ScoresHalf(ToyJob):
+    """Says that it scored half of the validation rows."""
+
+    def evaluate(self) -> Evaluation:
+        found = super().evaluate()
+        return replace(found, samples=found.samples // 2)
+
+
+def test_an_evaluation_over_fewer_rows_is_a_finding(run: Run) -> None:
+    record = run(ScoresHalf)
+    assert [item.as_dict() for item in record.findings] == [
+        {"code": "evaluated_rows", "args": {"scored": 500, "rows": 1000}}
+    ]

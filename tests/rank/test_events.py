@@ -1,0 +1,134 @@
+"""Event files: whole lines or nothing, whatever cuts them."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fakes import FakeClock
+from trainmark.rank.events import EventFile, EventWriter, finite_or_none, rank_file
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3),
+    max_leaves=4,
+)
+EVENTS = st.lists(st.dictionaries(st.text(max_size=4), JSON_VALUES, max_size=3), max_size=4)
+
+
+def write_all(path: Path, fields: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Write one event for each dict of fields with the real writer; return the events."""
+    clock = FakeClock()
+    writer = EventWriter(path, clock)
+    expected = []
+    for values in fields:
+        clock.advance(7)
+        writer.emit("thing", values=values)
+        expected.append({"event": "thing", "t_ns": clock(), "values": values})
+    writer.close()
+    return expected
+
+
+@settings(max_examples=20)
+@given(fields=EVENTS)
+def test_a_cut_at_any_byte_leaves_exactly_the_complete_lines(
+    tmp_path_factory: pytest.TempPathFactory, fields: list[dict[str, Any]]
+) -> None:
+    path = tmp_path_factory.mktemp("cut") / rank_file(0)
+    expected = write_all(path, fields)
+    whole = path.read_bytes()
+    for length in range(len(whole), -1, -1):
+        os.truncate(path, length)
+        file = EventFile(path)
+        complete = whole[:length].count(b"\n")
+        assert list(file) == expected[:complete]
+        assert file.torn == (length > 0 and whole[length - 1 : length] != b"\n")
+        assert file.malformed_lines == 0
+
+
+def test_malformed_lines_are_counted_and_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    lines = [
+        b'{"event":"a","t_ns":1}', b"", b"not json", b"[1,2]", b'"event"', b'{"no":"event"}',
+        b"\xff\xfe", b'{"event":"b","t_ns":2}', b'{"event":"c"',
+    ]  # fmt: skip
+    path.write_bytes(b"\n".join(lines))
+    file = EventFile(path)
+    for _ in range(2):  # reading again starts anew
+        assert [item["event"] for item in file] == ["a", "b"]
+        assert (file.malformed_lines, file.torn) == (6, True)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_number_that_json_has_not_is_never_written(tmp_path: Path, value: float) -> None:
+    path = tmp_path / "events.jsonl"
+    writer = EventWriter(path, FakeClock())
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        writer.emit("window", loss=[1.0, value])
+    writer.close()
+    assert path.read_bytes() == b""
+    assert finite_or_none(value) is None
+    assert finite_or_none(0.0) == 0.0
+
+
+def test_lines_are_appended_to_a_file_that_is_there(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    write_all(path, [{"a": 1}])
+    write_all(path, [{"b": 2}])
+    assert [item["values"] for item in EventFile(path)] == [{"a": 1}, {"b": 2}]
+
+
+def test_a_writer_closes_the_line_that_a_killed_one_tore(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    write_all(path, [{"a": 1}, {"b": 2}])
+    path.write_bytes(path.read_bytes()[:-5])
+    write_all(path, [{"c": 3}])
+    file = EventFile(path)
+    assert [item["values"] for item in file] == [{"a": 1}, {"c": 3}]
+    assert (file.malformed_lines, file.torn) == (1, False)
+
+
+def test_a_line_torn_by_a_full_disk_takes_no_later_event_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "events.jsonl"
+    writer = EventWriter(path, FakeClock())
+    writer.emit("first")
+    real_write, room = os.write, 9
+
+    def full_disk(fd: int, data: bytes) -> int:
+        nonlocal room
+        if room == 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written = real_write(fd, data[:room])
+        room -= written
+        return written
+
+    monkeypatch.setattr(os, "write", full_disk)
+    for _ in range(2):
+        with pytest.raises(OSError, match="No space left"):
+            writer.emit("lost")
+    monkeypatch.undo()
+    writer.emit("last words")
+    writer.close()
+    file = EventFile(path)
+    assert [item["event"] for item in file] == ["first", "last words"]
+    assert (file.malformed_lines, file.torn) == (1, False)
+
+
+def test_a_short_write_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "events.jsonl"
+    real_write = os.write
+    monkeypatch.setattr(os, "write", lambda fd, data: real_write(fd, data[:3]))
+    write_all(path, [{"a": 1}])
+    assert json.loads(path.read_text()) == {"event": "thing", "t_ns": 7, "values": {"a": 1}}

@@ -1,0 +1,60 @@
+"""The table of figures: whole, in both languages, and as the documentation shows it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from trainmark import cases
+from trainmark.record.figures import FIGURES
+
+if TYPE_CHECKING:
+    from trainmark.spec import FigureSpec
+
+ROOT = Path(__file__).parents[2]
+OWN = [spec for name in cases.names() for spec in cases.load(name).page.figures]
+
+
+# How the documentation of a language says its unit of work and which way is better.
+WORK = {"en": "samples or tokens/s", "zh": "samples/s 或 tokens/s"}
+BETTER = {
+    "en": {"higher": "higher", "lower": "lower", None: ""},
+    "zh": {"higher": "越高越好", "lower": "越低越好", None: ""},
+}
+
+
+def shown(spec: FigureSpec, lang: str = "en") -> str:
+    """Return the row of a figure in the documentation."""
+    label, definition = spec.label.in_language(lang), spec.definition.in_language(lang)
+    unit = spec.unit.replace("{work}/s", WORK[lang])
+    words = (label, definition, unit, BETTER[lang][spec.better])
+    return " | ".join((f"| `{spec.name}`", *words)) + " |"
+
+
+@pytest.mark.parametrize("spec", [*FIGURES.values(), *OWN], ids=lambda spec: spec.name)
+def test_every_figure_has_words_in_both_languages(spec: FigureSpec) -> None:
+    texts = [spec.label, spec.definition, *([spec.on_host] if spec.on_host else [])]
+    assert all(text.en and text.zh and text.zh != text.en for text in texts)
+    assert spec.better in ("higher", "lower", None)
+
+
+def test_no_case_s_figure_is_called_as_one_of_every_case() -> None:
+    names = [spec.name for spec in OWN]
+    assert not set(names) & set(FIGURES)
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize(("lang", "page"), [("en", "metrics.md"), ("zh", "metrics.zh.md")])
+def test_the_documentation_shows_the_table(lang: str, page: str) -> None:
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    rows = [line for line in text.splitlines() if line.startswith("| `")]
+    assert rows == [shown(spec, lang) for spec in FIGURES.values()]
+
+
+@pytest.mark.parametrize("name", [name for name in cases.names() if cases.load(name).page.figures])
+def test_the_readme_of_a_case_shows_its_own(name: str) -> None:
+    text = (cases.folder(name) / "README.md").read_text(encoding="utf-8")
+    for spec in cases.load(name).page.figures:
+        assert shown(spec) in text.splitlines()

@@ -1,0 +1,198 @@
+"""Stacks into places and groups: text written by hand, random text, and two real ranks."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainmark.launch.processes import save_stacks
+from trainmark.rank.hang import Place, frames, place, report
+from trainmark.rank.worker import STACKS_SIGNAL
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LIB = "/usr/lib/python3.12"
+TORCH = "/opt/venv/lib/python3.12/site-packages/torch"
+JOB = "/home/u/cases/mine/job.py"
+ENTRY = [("<frozen runpy>", 88, "_run_code"), ("<frozen runpy>", 198, "_run_module_as_main")]
+MAIN = [("/opt/trainmark/measure/worker.py", 258, "<module>"), *ENTRY]
+
+
+def thread(
+    *calls: tuple[str, int, str], head: str = "Current thread 0x7f (most recent call first)"
+):
+    lines = [f'  File "{file}", line {line} in {function}' for file, line, function in calls]
+    return "\n".join([f"{head}:", *lines]) + "\n"
+
+
+BARRIER = thread(
+    (f"{TORCH}/distributed/distributed_c10d.py", 4818, "barrier"),
+    (f"{TORCH}/distributed/c10d_logger.py", 81, "wrapper"),
+    (JOB, 31, "step"),
+    *MAIN,
+)
+READER = thread(
+    (f"{LIB}/concurrent/futures/thread.py", 81, "_worker"),
+    (f"{LIB}/threading.py", 1002, "_bootstrap"),
+    head="Thread 0x7e [read_ahead] (most recent call first)",
+)
+
+
+@pytest.mark.parametrize(
+    ("calls", "expected"),
+    [
+        ([(JOB, 65, "fault"), (JOB, 30, "step")], ("elsewhere", None, "mine/job.py:65 fault")),
+        (
+            [
+                (f"{TORCH}/distributed/distributed_c10d.py", 3000, "_check_op"),
+                (f"{TORCH}/distributed/distributed_c10d.py", 3026, "all_reduce"),
+                (f"{TORCH}/distributed/c10d_logger.py", 83, "wrapper"),
+                (JOB, 12, "step"),
+            ],
+            ("collective", "all_reduce", "mine/job.py:12 step"),
+        ),
+        (
+            [
+                (f"{TORCH}/distributed/_functional_collectives.py", 140, "wait_tensor"),
+                (f"{TORCH}/distributed/tensor/_redistribute.py", 9, "redistribute_local_tensor"),
+                (JOB, 13, "step"),
+            ],
+            ("collective", "wait_tensor", "mine/job.py:13 step"),
+        ),
+        (
+            [
+                (f"{TORCH}/autograd/graph.py", 979, "_engine_run_backward"),
+                (f"{TORCH}/_tensor.py", 623, "backward"),
+                ("/opt/trainmark/training/stepper.py", 237, "_backward"),
+            ],
+            ("waits", "backward", "training/stepper.py:237 _backward"),
+        ),
+        (
+            [(f"{TORCH}/cuda/__init__.py", 1114, "synchronize"), (JOB, 7, "check")],
+            ("waits", "synchronize", "mine/job.py:7 check"),
+        ),
+        (
+            [
+                (f"{LIB}/threading.py", 359, "wait"),
+                (f"{LIB}/queue.py", 180, "get"),
+                ("/opt/venv/lib/python3.12/site-packages/plug/data.py", 5, "__next__"),
+            ],
+            ("elsewhere", None, "plug/data.py:5 __next__"),
+        ),
+        # Only torch and Python: the innermost call.
+        ([(f"{LIB}/ssl.py", 3, "read")], ("elsewhere", None, "python3.12/ssl.py:3 read")),
+    ],
+)
+def test_a_stack_tells_where_its_rank_is(calls: list, expected: tuple) -> None:
+    only_library = calls[0][0].endswith("ssl.py")
+    outer = [("<frozen runpy>", 88, "<module>")] if only_library else MAIN
+    assert place(READER + "\n" + thread(*calls, *outer)) == Place(*expected)
+
+
+def test_the_main_thread_counts_wherever_it_is_and_the_last_one_where_stacks_are_cut() -> None:
+    assert frames(BARRIER + READER)[0][2] == "barrier"
+    cut = thread((JOB, 1, "recurse")) + "  ...\n"
+    assert frames(READER + cut)[0][2] == "recurse"
+    assert frames('Thread 0x1 (most recent call first):\n  File ???, line ??? in ???\n')[0] == (
+        "???", "???", "???",
+    )  # fmt: skip
+
+
+def test_a_wait_for_a_started_collective_is_known_by_its_source_line(tmp_path: Path) -> None:
+    code = tmp_path / "job.py"
+    code.write_text("work = start()\nwork.wait()\n")
+    assert place(thread((str(code), 2, "step"), *MAIN)) == Place(
+        "waits", "wait", f"{tmp_path.name}/job.py:2 step"
+    )
+    assert place(thread((str(code), 1, "step"), *MAIN)).state == "elsewhere"
+
+
+def test_a_process_that_did_not_answer_keeps_its_state() -> None:
+    said = "no stack: the process did not answer (state: disk-sleep)\n"
+    assert place(said) == Place("silent", None, "disk-sleep")
+    assert place("") == Place("silent", None, "?")
+
+
+def test_a_thousand_ranks_at_two_places_are_two_groups(tmp_path: Path) -> None:
+    files = {rank: tmp_path / f"stacks.rank{rank}.txt" for rank in range(1024)}
+    for rank, path in files.items():
+        path.write_text(thread((JOB, 65, "load"), *MAIN) if rank == 517 else BARRIER)
+    at = {"where": "mine/job.py:31 step", "state": "collective", "call": "barrier"}
+    assert report(files | {1024: tmp_path / "absent"}) == [
+        {**at, "ranks": "0-516,518-1023"},
+        {"where": "mine/job.py:65 load", "state": "elsewhere", "call": None, "ranks": "517"},
+        {"where": "?", "state": "silent", "call": None, "ranks": "1024"},
+    ]
+
+
+_TEXTS = st.text(st.characters(exclude_characters="\n")) | st.sampled_from(
+    ["???", "torch/distributed/distributed_c10d.py", "<module>", 'x", line 3 in y', "all_reduce"]
+)
+_LINES = (
+    st.builds('  File "{}", line {} in {}'.format, _TEXTS, st.integers() | _TEXTS, _TEXTS)
+    | st.sampled_from(["Thread 0x1 (most recent call first):", "  ...", "  <no Python frame>"])
+    | _TEXTS
+)
+
+
+@given(st.lists(_LINES).map("\n".join))
+def test_any_text_has_a_place_of_bounded_size(text: str) -> None:
+    found = place(text)
+    assert found.state in ("collective", "waits", "elsewhere", "silent")
+    assert (found.call is not None) == (found.state in ("collective", "waits"))
+    assert len(found.where) <= 200
+    assert len(found.call or "") <= 200
+
+
+RANK = """
+import faulthandler, signal, sys
+import torch.distributed as dist
+rank, store, stacks = int(sys.argv[1]), sys.argv[2], open(sys.argv[3], "w")
+dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+faulthandler.register(int(sys.argv[4]), file=stacks, all_threads=True)
+print("ready", flush=True)
+if rank == 0:
+    dist.barrier()
+sys.stdin.read()
+"""
+
+
+def test_two_real_ranks_of_which_one_enters_no_collective(tmp_path: Path) -> None:
+    code = tmp_path / "rank.py"
+    code.write_text(RANK)
+    files = {rank: tmp_path / f"stacks.rank{rank}.txt" for rank in (0, 1)}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, code, str(rank), tmp_path / "store", file, str(int(STACKS_SIGNAL))],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        )
+        for rank, file in files.items()
+    ]  # fmt: skip
+    folder = tmp_path.name
+    expected = [
+        {"state": "collective", "call": "barrier", "where": f"{folder}/rank.py:9 <module>",
+         "ranks": "0"},
+        {"state": "elsewhere", "call": None, "where": f"{folder}/rank.py:10 <module>",
+         "ranks": "1"},
+    ]  # fmt: skip
+    try:
+        for rank in ranks:
+            assert rank.stdout is not None
+            assert rank.stdout.readline() == b"ready\n"
+        found: list[dict[str, object]] = []
+        for _ in range(50):  # they are not there at once
+            if found == expected:
+                break
+            save_stacks(ranks, list(files.values()), STACKS_SIGNAL)
+            found = sorted(report(files), key=lambda group: str(group["ranks"]))
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.communicate()
+    assert found == expected

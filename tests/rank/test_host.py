@@ -1,0 +1,162 @@
+"""The host's readings: counters that wrap, files that only root may read, tools' words."""
+
+from __future__ import annotations
+
+import stat
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
+
+import pytest
+
+from trainmark.protocols import MonitorFault
+from trainmark.rank import host
+from trainmark.rank.host import Host, PackageEnergy
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from fakes import FakeClock
+
+RANGE_UJ = 262_143_328_850  # of a common processor
+
+
+def zone(root: Path, number: str, name: str, energy_uj: int | str) -> Path:
+    """Write a zone as the kernel shows it; return its counter."""
+    folder = root / "sys/class/powercap" / f"intel-rapl:{number}"
+    folder.mkdir(parents=True)
+    (folder / "name").write_text(name + "\n")
+    (folder / "max_energy_range_uj").write_text(f"{RANGE_UJ}\n")
+    (folder / "energy_uj").write_text(f"{energy_uj}\n")
+    return folder / "energy_uj"
+
+
+def test_packages_are_added_up_and_their_parts_left_out(tmp_path: Path) -> None:
+    first, second = (zone(tmp_path, str(n), f"package-{n}", 1_000_000) for n in (0, 1))
+    parts = [zone(tmp_path, *one, 5) for one in (("0:0", "core"), ("0:1", "dram"), ("2", "psys"))]
+    energy = PackageEnergy(root=tmp_path)
+    assert energy.read() == {"package_energy_j": 0.0}
+    first.write_text("4000000\n")
+    second.write_text("1500000\n")
+    for part in parts:
+        part.write_text("99000000\n")
+    assert energy.read() == {"package_energy_j": 3.5}
+
+
+def test_a_counter_that_wraps(tmp_path: Path) -> None:
+    counter = zone(tmp_path, "0", "package-0", RANGE_UJ - 1_000_000)
+    energy = PackageEnergy(root=tmp_path)
+    counter.write_text("2000000\n")
+    assert energy.read() == {"package_energy_j": 3.0}
+    counter.write_text("2500000\n")
+    assert energy.read() == {"package_energy_j": 3.5}
+
+
+def test_no_energy_after_a_gap_in_which_a_counter_could_wrap_unseen(
+    tmp_path: Path, clock: FakeClock
+) -> None:
+    counter = zone(tmp_path, "0", "package-0", 0)
+    energy = PackageEnergy(root=tmp_path, clock=clock)
+    energy.read()
+    clock.advance(131 * 10**9)  # at 2,000 W 262 kJ, just less than the range
+    counter.write_text("5000000\n")
+    assert energy.read() == {"package_energy_j": 5.0}
+    clock.advance(132 * 10**9)
+    counter.write_text("6000000\n")
+    with pytest.raises(MonitorFault) as fault:
+        energy.read()
+    assert (fault.value.kind, bool(energy)) == ("failed", False)
+
+
+def test_no_energy_where_not_every_package_can_be_read(tmp_path: Path) -> None:
+    zone(tmp_path, "0", "package-0", 7)
+    zone(tmp_path, "1", "package-1", "")
+    assert not PackageEnergy(root=tmp_path)
+
+
+@pytest.mark.parametrize("content", ["", "no number"])
+def test_a_counter_that_cannot_be_read_is_left_out(tmp_path: Path, content: str) -> None:
+    zone(tmp_path, "0", "package-0", content)
+    assert not PackageEnergy(root=tmp_path)
+    assert not PackageEnergy(root=tmp_path / "elsewhere")
+
+
+def test_a_counter_that_vanishes_is_a_fault(tmp_path: Path) -> None:
+    first, second = (zone(tmp_path, str(n), f"package-{n}", 0) for n in (0, 1))
+    energy = PackageEnergy(root=tmp_path)
+    first.write_text("1000000\n")
+    second.unlink()
+    with pytest.raises(MonitorFault) as fault:
+        energy.read()
+    assert fault.value.kind == "failed"
+    second.write_text("1000000\n")
+    assert energy.read() == {"package_energy_j": 2.0}
+
+
+def test_use_is_told_of_a_time_that_is_long_enough(tmp_path: Path, clock: FakeClock) -> None:
+    machine = Host(root=tmp_path, clock=clock)
+    assert machine.sources == ["psutil"]
+    found = []
+    for after_ms in (50, 60, 99, 1):
+        clock.advance(after_ms * 10**6)
+        found.append(set(machine.read(lambda _: nullcontext())))
+    plain = {"memory_used_bytes"}
+    assert found == [plain, plain | {"cpu_percent"}, plain, plain | {"cpu_percent"}]
+
+
+# What ipmitool prints, by https://github.com/ipmitool/ipmitool, lib/ipmi_dcmi.c, 2026-11-22; not
+# recorded: the numbers are made up.
+DCMI = """
+    Instantaneous power reading:                  1206 Watts
+    Minimum during sampling period:                210 Watts
+    Maximum during sampling period:               1310 Watts
+    Average power reading over sample period:     1105 Watts
+    IPMI timestamp:                           Sun Nov 22 08:00:00 2026
+    Sampling period:                          00000005 Seconds.
+    Power reading state is:                   activated
+"""
+
+
+@pytest.fixture
+def ipmitool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An ipmitool that prints a file; return the file."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "ipmitool").write_text(
+        f'#!/bin/sh\n[ "$*" = "dcmi power reading" ] && cat {folder}/it\n'
+    )
+    (folder / "ipmitool").chmod(stat.S_IRWXU)
+    monkeypatch.setenv("PATH", str(folder), prepend=":")
+    return folder / "it"
+
+
+def test_node_power_is_told_once(ipmitool: Path, tmp_path: Path) -> None:
+    ipmitool.write_text(DCMI)
+    zone(tmp_path, "0", "package-0", 7)
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/ipmi0").touch()
+    machine = Host(root=tmp_path)
+    assert machine.sources == ["psutil", "rapl", "ipmi"]
+    machine.ask_controller()
+    told = [machine.read(lambda _: nullcontext()) for _ in range(2)]
+    assert [one.get("node_power_w") for one in told] == [1206.0, None]
+    assert [one["package_energy_j"] for one in told] == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("printed", ["", "Power: high\n", DCMI.replace("1206", "   0")])
+def test_no_node_power(ipmitool: Path, printed: str) -> None:
+    ipmitool.write_text(printed)
+    with pytest.raises(MonitorFault) as fault:
+        host.node_power_w()
+    assert fault.value.kind == "unreadable"
+
+
+def test_ipmi_needs_its_tool_and_its_device(
+    ipmitool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not host.has_ipmi(tmp_path)
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/ipmi0").touch()
+    assert host.has_ipmi(tmp_path)
+    ipmitool.with_name("ipmitool").unlink()
+    monkeypatch.setenv("PATH", str(ipmitool.parent))
+    assert not host.has_ipmi(tmp_path)

@@ -1,0 +1,539 @@
+"""The measured loop on fakes: which windows, which numbers, and what happens when."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from contextlib import nullcontext
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fakes import AsyncDevice, Events, FakeClock, Micro, ScriptedJob, SyncDevice
+from trainmark.errors import DivergedError, RunError
+from trainmark.protocols import StepStages
+from trainmark.rank.loop import MeasuredLoop, Schedule
+from trainmark.spec import Recipe, Target, message
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator
+
+    from trainmark.protocols import Batch, Evaluation
+
+
+def make_loop(
+    device: SyncDevice,
+    epochs: list[list[Micro]],
+    *,
+    qualities: list[float] | None = None,
+    job_fields: dict[str, Any] | None = None,
+    enter: Callable[[str], None] = lambda _: None,
+    **schedule: Any,
+) -> tuple[MeasuredLoop, Events]:
+    events = Events(device.clock, device.calls)
+    fields: dict[str, Any] = {"max_epochs": len(epochs), "warmup_steps": 2, "window_steps": 3}
+    job = ScriptedJob(device.clock, device, epochs, qualities=qualities or [], **(job_fields or {}))
+    loop = MeasuredLoop(
+        job=job,
+        batches=job.batches,
+        schedule=Schedule(**fields | schedule),
+        device=device,
+        clock=device.clock,
+        barrier=lambda: device.calls.append("barrier"),
+        emit=events,
+        enter=enter,
+    )
+    return loop, events
+
+
+def phases(events: Events) -> list[tuple[str, int, int, int]]:
+    """Return (phase, epoch, first step, steps) of each window."""
+    return [
+        (item["phase"], item["epoch"], item["first_step"], len(item["step_ns"]))
+        for item in events.named("window")
+    ]
+
+
+def test_an_error_in_an_evaluation_is_placed_there(sync_device: SyncDevice) -> None:
+    places: list[str] = []
+    words: dict[str, Any] = {"eval_every_epochs": 1, "enter": places.append}
+    loop, _ = make_loop(sync_device, [[Micro()], [Micro()]], qualities=[0.5, 0.6], **words)
+    loop.run()
+    assert places == ["train", "evaluate", "train", "evaluate", "train"]
+    loop, _ = make_loop(sync_device, [[Micro()]], qualities=[], **words)  # no score is scripted
+    with pytest.raises(IndexError):
+        loop.run()
+    assert places[-1] == "evaluate"
+
+
+def test_every_number_of_a_short_run_is_exact(sync_device: SyncDevice) -> None:
+    steps = [Micro(samples=4, fetch_ns=10, work_ns=100, loss=loss) for loss in (3.0, 2.0, 1.0)]
+    short_last = Micro(samples=1, fetch_ns=5, work_ns=30, loss=0.5)
+    loop, events = make_loop(
+        sync_device, [[*steps, short_last]], qualities=[0.75], eval_every_epochs=1
+    )
+    outcome = loop.run()
+    first, second, third, evaluate, trained = events.written
+    assert first == {
+        "event": "window",
+        "t_ns": 1_110,
+        "phase": "compile",
+        "epoch": 0,
+        "first_step": 0,
+        "start_ns": 1_000,
+        "end_ns": 1_110,
+        "step_ns": [110],
+        "wait_ns": [10],
+        "loss": [3.0],
+        "samples": [4],
+        "step_samples": [4],
+        "sequences": 4,
+        "tokens": 40,
+        "tokens_padded": 64,
+        "micro_batches": 1,
+        "model_flops": 24.0,
+        "used_bytes": 1_000,
+    }
+    assert (second["phase"], second["start_ns"], second["end_ns"]) == ("warmup", 1_110, 1_220)
+    assert third == first | {
+        "t_ns": 1_365,
+        "phase": "train",
+        "first_step": 2,
+        "start_ns": 1_220,
+        "end_ns": 1_365,
+        "step_ns": [110, 35],
+        "wait_ns": [10, 5],
+        "loss": [1.0, 0.5],
+        "samples": [4, 1],
+        "step_samples": [4, 1],
+        "sequences": 5,
+        "tokens": 50,
+        "tokens_padded": 80,
+        "micro_batches": 2,
+        "model_flops": 30.0,
+    }
+    assert evaluate == {
+        "event": "evaluate",
+        "t_ns": 2_365,
+        "epoch": 0,
+        "step": 4,
+        "start_ns": 1_365,
+        "end_ns": 2_365,
+        "value": 0.75,
+        "samples": 50,
+        "detail": {},
+        "target_reached": False,
+    }
+    assert trained == {
+        "event": "trained",
+        "t_ns": 2_365,
+        "start_ns": 1_000,
+        "end_ns": 2_365,
+        "steps": 4,
+        "epochs": 1,
+        "samples": outcome.samples,
+        "evaluations": 1,
+        "target_reached": False,
+        "whole_epochs": 1,
+    }
+    assert outcome.samples == sum(sum(window["samples"]) for window in events.named("window"))
+    assert (outcome.steps, outcome.epochs, outcome.quality) == (4, 1, 0.75)
+
+
+def test_windows_are_cut_at_warmup_end_epoch_end_and_max_steps(sync_device: SyncDevice) -> None:
+    epoch = [Micro()] * 9
+    loop, events = make_loop(
+        sync_device, [epoch, epoch], warmup_steps=6, window_steps=4, max_steps=15
+    )
+    loop.run()
+    assert phases(events) == [
+        ("compile", 0, 0, 1),
+        ("warmup", 0, 1, 4),
+        ("warmup", 0, 5, 1),  # cut at the warm-up's end
+        ("train", 0, 6, 3),  # cut at the epoch's end
+        ("train", 1, 9, 4),
+        ("train", 1, 13, 2),  # cut at max_steps
+    ]
+    assert loop.outcome.steps == 15
+
+
+def test_a_warmup_longer_than_the_run_leaves_no_train_window(sync_device: SyncDevice) -> None:
+    loop, events = make_loop(sync_device, [[Micro()] * 3], warmup_steps=50)
+    loop.run()
+    assert {item["phase"] for item in events.named("window")} == {"compile", "warmup"}
+
+
+def test_a_warmup_of_one_step_is_the_compile_step(sync_device: SyncDevice) -> None:
+    loop, events = make_loop(sync_device, [[Micro()] * 3], warmup_steps=1)
+    loop.run()
+    assert phases(events) == [("compile", 0, 0, 1), ("train", 0, 1, 2)]
+
+
+def test_accumulated_micro_batches_are_one_step(sync_device: SyncDevice) -> None:
+    opens = Micro(samples=4, fetch_ns=10, work_ns=100, closes_step=False)
+    closes = Micro(samples=2, fetch_ns=20, work_ns=50)
+    loop, events = make_loop(sync_device, [[opens, opens, closes] * 2], warmup_steps=1)
+    loop.run()
+    (window,) = [item for item in events.named("window") if item["phase"] == "train"]
+    assert window["step_ns"] == [2 * 110 + 70]
+    assert window["wait_ns"] == [2 * 10 + 20]
+    assert (window["samples"], window["micro_batches"], window["tokens"]) == ([10], 3, 100)
+    assert loop.outcome.steps == 2
+
+
+def test_parts_of_steps_are_added_up_a_window_and_those_of_evaluations_dropped(
+    async_device: AsyncDevice,
+) -> None:
+    device, stages = async_device, StepStages()
+    loop, events = make_loop(device, [[Micro(work_ns=100)] * 5], qualities=[0.5])
+    loop.stages = stages
+    job_step, job_evaluate = loop.job.step, loop.job.evaluate
+
+    def step(batches: Iterator[Batch]) -> Any:
+        loss = job_step(batches)
+        if loss is not None:
+            with stages.stage("look up", device):
+                device.work(30)
+            with stages.stage("wait", device):
+                device.work(5)
+        return loss
+
+    def evaluate() -> Evaluation:
+        with stages.stage("look up", device):
+            device.work(1_000)
+        return job_evaluate()
+
+    loop.job.step, loop.job.evaluate = step, evaluate  # type: ignore[method-assign]
+    loop.run()
+    assert [item["parts_ns"] for item in events.named("window")] == [
+        {"look up": 30 * steps, "wait": 5 * steps} for steps in (1, 1, 3)
+    ]
+    assert stages.take_ns(device) == {}
+
+
+def test_a_slow_loader_hidden_behind_device_work_costs_nothing(async_device: AsyncDevice) -> None:
+    # Loading takes 90 of the 100 ns that the device needs for a step: it is never idle.
+    loop, events = make_loop(async_device, [[Micro(fetch_ns=90, work_ns=100)] * 6])
+    loop.run()
+    (train,) = [item for item in events.named("window") if item["phase"] == "train"][:1]
+    # The first fetch of a window has nothing to hide behind: the device was synchronised.
+    assert train["wait_ns"] == [90, 0, 0]
+    assert train["step_ns"] == [190, 100, 100]
+    assert train["end_ns"] - train["start_ns"] == 390
+
+
+def test_an_exposed_loader_costs_exactly_its_exposed_part(async_device: AsyncDevice) -> None:
+    loop, events = make_loop(async_device, [[Micro(fetch_ns=130, work_ns=100)] * 6])
+    loop.run()
+    (train,) = [item for item in events.named("window") if item["phase"] == "train"][:1]
+    assert train["wait_ns"] == [130, 30, 30]
+    assert train["step_ns"] == [230, 130, 130]
+    assert train["end_ns"] - train["start_ns"] == sum(train["step_ns"])
+
+
+def test_a_host_slow_to_launch_is_not_called_data_wait(async_device: AsyncDevice) -> None:
+    # The device idles 50 ns a step because the host launches late, not because of data.
+    micro = Micro(fetch_ns=0, launch_ns=150, work_ns=100)
+    loop, events = make_loop(async_device, [[micro] * 6])
+    loop.run()
+    (train,) = [item for item in events.named("window") if item["phase"] == "train"][:1]
+    assert train["wait_ns"] == [0, 0, 0]
+    assert train["step_ns"] == [250, 150, 150]
+
+
+def test_a_sync_device_counts_all_time_in_the_loader(sync_device: SyncDevice) -> None:
+    loop, events = make_loop(sync_device, [[Micro(fetch_ns=90, work_ns=100)] * 6])
+    loop.run()
+    assert [item["wait_ns"] for item in events.named("window")] == [[90], [90], [90] * 3, [90]]
+
+
+def test_accumulation_on_an_async_device_adds_each_exposed_fetch(
+    async_device: AsyncDevice,
+) -> None:
+    opens = Micro(fetch_ns=120, work_ns=100, closes_step=False)
+    closes = Micro(fetch_ns=60, work_ns=100)
+    loop, events = make_loop(async_device, [[opens, closes] * 3], warmup_steps=1)
+    loop.run()
+    train = events.named("window")[1]
+    # Step 1: 120 exposed, then 60 hidden. Step 2: the device is busy for 140 more: hidden.
+    assert train["wait_ns"] == [120, 0]
+    assert train["step_ns"] == [320, 200]
+
+
+def test_nothing_is_written_read_or_synchronised_inside_a_window(
+    async_device: AsyncDevice,
+) -> None:
+    loop, _ = make_loop(
+        async_device, [[Micro()] * 7] * 2, qualities=[0.1, 0.2], eval_every_epochs=1
+    )
+    loop.run()
+    window = ["mark", *["mark", "mark", "step", "mark"] * 3, "mark"]
+    calls = async_device.calls
+    assert calls[:2] == ["synchronize", "barrier"]
+    assert calls[-3:] == ["synchronize", "barrier", "emit trained"]
+    assert calls.count("barrier") == 2
+    # From the first mark of a window to its synchronisation: marks and steps only.
+    inside = False
+    for before, call in pairwise(calls):
+        if call == "mark" and not inside:
+            inside = True
+            assert before in ("barrier", "emit window", "emit evaluate", "synchronize")
+        elif call == "synchronize" and inside:
+            inside = False
+        elif inside:
+            assert call in ("mark", "step"), calls
+    full = calls.index("emit window", calls.index("emit window") + 1)
+    assert calls[full + 1 : full + 1 + len(window) - 1] == window[:-1]
+    assert calls[full + len(window)] == "synchronize"
+
+
+@pytest.mark.parametrize(
+    ("every", "epochs", "max_steps", "evaluated_after"),
+    [
+        (1, 3, None, [2, 4, 6]),
+        (2, 3, None, [4, 6]),  # the last epoch is always evaluated
+        (5, 3, None, [6]),
+        (1, 3, 3, [2, 3]),  # out of steps inside an epoch
+        (None, 3, None, []),
+    ],
+)
+def test_evaluation_cadence(
+    sync_device: SyncDevice,
+    every: int | None,
+    epochs: int,
+    max_steps: int | None,
+    evaluated_after: list[int],
+) -> None:
+    loop, events = make_loop(
+        sync_device,
+        [[Micro()] * 2] * epochs,
+        qualities=[0.5] * 3,
+        eval_every_epochs=every,
+        max_steps=max_steps,
+    )
+    loop.run()
+    assert [item["step"] for item in events.named("evaluate")] == evaluated_after
+
+
+@pytest.mark.parametrize(
+    ("every", "first", "max_steps", "evaluated_after"),
+    [
+        (16, None, None, [4, 8, 10]),  # each 16 samples, four a step; the end once more
+        (16, 4, None, [1, 5, 9, 10]),  # from sample 4
+        (10, 1, None, [1, 3, 6, 8, 10]),  # due at 1, 11, 21, 31, the last just after 40
+        (16, None, 8, [4, 8]),  # the last step was just evaluated
+        (40, None, None, [10]),
+        (1, None, 3, [1, 2, 3]),  # every step
+        (100, None, None, [10]),  # never due: the end alone
+    ],
+)
+def test_evaluation_cadence_by_samples(
+    sync_device: SyncDevice,
+    every: int,
+    first: int | None,
+    max_steps: int | None,
+    evaluated_after: list[int],
+) -> None:
+    loop, events = make_loop(
+        sync_device,
+        [[Micro(samples=4)] * 5] * 2,
+        qualities=[0.5] * 9,
+        eval_every_samples=every,
+        eval_from_sample=first,
+        max_steps=max_steps,
+    )
+    outcome = loop.run()
+    assert [item["step"] for item in events.named("evaluate")] == evaluated_after
+    assert outcome.evaluations == len(evaluated_after)
+    steps = [first for *_, first, _ in phases(events)]
+    assert steps == sorted(set(steps))
+    assert sum(length for *_, length in phases(events)) == outcome.steps
+    assert outcome.samples == 4 * outcome.steps
+
+
+def test_samples_of_all_ranks_call_for_an_evaluation(sync_device: SyncDevice) -> None:
+    # This rank trains 1 of the 4 samples of a step, in a micro-batch of its own.
+    parts = [Micro(samples=0, step_samples=4, closes_step=False), Micro(samples=1, step_samples=4)]
+    loop, events = make_loop(
+        sync_device, [parts * 6], qualities=[0.5] * 3, eval_every_samples=8, warmup_steps=1
+    )
+    outcome = loop.run()
+    assert [item["step"] for item in events.named("evaluate")] == [2, 4, 6]
+    assert phases(events) == [
+        ("compile", 0, 0, 1), ("train", 0, 1, 1), ("train", 0, 2, 2), ("train", 0, 4, 2),
+    ]  # fmt: skip
+    assert outcome.samples == 6
+
+
+def test_both_cadences_evaluate_a_step_once(sync_device: SyncDevice) -> None:
+    loop, events = make_loop(
+        sync_device,
+        [[Micro(samples=4)] * 5] * 2,
+        qualities=[0.5] * 4,
+        eval_every_samples=20,
+        eval_from_sample=12,
+        eval_every_epochs=1,
+    )
+    loop.run()
+    assert [item["step"] for item in events.named("evaluate")] == [3, 5, 8, 10]
+
+
+def test_the_target_ends_the_run_within_an_epoch(sync_device: SyncDevice) -> None:
+    loop, events = make_loop(
+        sync_device,
+        [[Micro(samples=4)] * 50] * 9,
+        qualities=[0.5, 0.9],
+        eval_every_samples=12,
+        target=Target(metric="acc", value=0.9),
+    )
+    outcome = loop.run()
+    assert (outcome.target_reached, outcome.epochs, outcome.steps) == (True, 1, 6)
+    assert [item["event"] for item in events.written[-2:]] == ["evaluate", "trained"]
+
+
+def test_the_target_ends_the_run(sync_device: SyncDevice) -> None:
+    loop, events = make_loop(
+        sync_device,
+        [[Micro()] * 2] * 9,
+        qualities=[0.5, 0.89, 0.9],
+        eval_every_epochs=1,
+        target=Target(metric="acc", value=0.9),
+    )
+    outcome = loop.run()
+    assert (outcome.target_reached, outcome.epochs, outcome.steps) == (True, 3, 6)
+    assert [item["target_reached"] for item in events.named("evaluate")] == [False, False, True]
+    assert events.written[-1]["target_reached"] is True
+
+
+def test_a_target_may_lie_below() -> None:
+    target = Target(metric="loss", value=2.0, higher_is_better=False)
+    assert [target.reached(value) for value in (1.9, 2.0, 2.1, math.nan)] == [
+        True, True, False, False,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_loss_that_is_no_number_stops_after_its_window_is_written(
+    sync_device: SyncDevice, bad: float
+) -> None:
+    steps = [Micro()] * 4 + [Micro(loss=bad)] + [Micro()] * 4
+    loop, events = make_loop(sync_device, [steps])
+    with pytest.raises(DivergedError, match="loss_not_finite") as caught:
+        loop.run()
+    assert caught.value.details == {"value": str(bad), "step": 5}
+    last = events.written[-1]
+    assert (last["event"], last["first_step"], last["loss"]) == ("window", 2, [1.0, 1.0, None])
+    assert not events.named("trained")
+
+
+def test_what_the_job_finds_wrong_stops_after_its_window_is_written(
+    sync_device: SyncDevice,
+) -> None:
+    fault = DivergedError("loss_scale_at_floor", scale=0.5)
+    loop, events = make_loop(sync_device, [[Micro()] * 4], job_fields={"fault": fault})
+    with pytest.raises(DivergedError) as caught:
+        loop.run()
+    assert caught.value is fault
+    assert [item["event"] for item in events.written] == ["window"]
+
+
+def test_a_quality_that_is_no_number_is_written_as_null(sync_device: SyncDevice) -> None:
+    loop, events = make_loop(
+        sync_device,
+        [[Micro()]],
+        qualities=[math.nan],
+        job_fields={
+            "detail": {"auc": math.nan, "loss": 0.5},
+            "reason": message("nobody_asked"),
+            "breakdown": {"day": {"mon": math.nan, "tue": 0.25}},
+        },
+        eval_every_epochs=1,
+        target=Target(metric="acc", value=0.9),
+    )
+    outcome = loop.run()
+    (evaluate,) = events.named("evaluate")
+    assert (evaluate["value"], evaluate["reason"]) == (
+        None,
+        message("nobody_asked").as_dict(),
+    )
+    assert evaluate["detail"] == {"auc": None, "loss": 0.5}
+    assert evaluate["parts"] == {"day": {"mon": None, "tue": 0.25}}
+    assert not outcome.target_reached
+
+
+def test_an_epoch_without_a_batch_ends_the_run(sync_device: SyncDevice) -> None:
+    loop, events = make_loop(sync_device, [[]], max_epochs=10**9, max_steps=5)
+    with pytest.raises(RunError, match="epoch_without_batch"):
+        loop.run()
+    assert events.written == []
+
+
+def test_time_between_windows_belongs_to_no_window(sync_device: SyncDevice) -> None:
+    loop, events = make_loop(
+        sync_device, [[Micro(fetch_ns=0)] * 3], job_fields={"end_of_epoch_ns": 70}, warmup_steps=1,
+        window_steps=2,
+    )  # fmt: skip
+    loop.run()
+    windows = sum(item["end_ns"] - item["start_ns"] for item in events.named("window"))
+    trained = events.written[-1]
+    assert (windows, trained["end_ns"] - trained["start_ns"]) == (300, 370)
+
+
+def test_no_flop_formula_gives_null(sync_device: SyncDevice) -> None:
+    loop, events = make_loop(sync_device, [[Micro()]], job_fields={"flops_per_sample": None})
+    loop.run()
+    assert events.written[0]["model_flops"] is None
+
+
+def test_a_schedule_is_taken_out_of_a_recipe() -> None:
+    fields = {
+        "max_epochs": 4, "warmup_steps": 7, "window_steps": 5, "max_steps": 9,
+        "eval_every_epochs": 2, "eval_every_samples": 30, "eval_from_sample": 10,
+    }  # fmt: skip
+    assert Schedule.of(Recipe(**fields), None) == Schedule(**fields, target=None)
+
+
+def test_the_clock_is_the_callers(clock: FakeClock) -> None:
+    clock.advance(5)
+    assert clock() == 1_005
+
+
+def test_graphs_compiled_within_a_window_are_in_its_event(sync_device: SyncDevice) -> None:
+    loop, events = make_loop(sync_device, [[Micro()] * 5])  # of 1, 1 and 3 steps
+    totals = iter([None, 2, 2, 2, 2, 3, 3])  # before and after each window, and at the end
+    loop.compiled = lambda: next(totals)
+    loop.run()
+    assert [item.get("graphs_compiled") for item in events.named("window")] == [2, None, 1]
+
+
+@pytest.mark.parametrize(
+    ("losses", "schedule", "fault"),
+    [
+        ([1.0] * 20, {"max_steps": 5}, None),
+        ([1.0] * 20, {"eval_every_samples": 20, "target": Target("acc", 0.5)}, None),
+        ([1.0] * 6 + [math.nan] * 14, {}, DivergedError),
+        ([1.0] * 20, {}, None),
+    ],
+    ids=["max_steps", "target", "diverged", "whole"],
+)
+def test_an_epoch_s_batches_are_closed_however_it_ends(
+    sync_device: SyncDevice,
+    losses: list[float],
+    schedule: dict[str, Any],
+    fault: type[Exception] | None,
+) -> None:
+    loop, events = make_loop(
+        sync_device, [[Micro(loss=loss) for loss in losses]], qualities=[0.75], **schedule
+    )
+    taken: list[Any] = []  # kept, so that none is closed because nobody holds it
+
+    def batches(epoch: int) -> Generator[Batch, None, None]:
+        taken.append(loop.job.batches(epoch))
+        return taken[-1]
+
+    loop.batches = batches
+    with pytest.raises(fault) if fault else nullcontext():
+        loop.run()
+    assert [inspect.getgeneratorstate(item) for item in taken] == [inspect.GEN_CLOSED]
+    assert len(events.named("window")) >= 2

@@ -1,0 +1,140 @@
+"""Clocks of nodes, and their events as those of one launch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fakes import S, event, launch_event, rank_events, write_events, write_run
+from trainmark.record.cause import find
+from trainmark.record.timeline import read_run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+UNIX = 1_000_000_000_000_000_000
+
+
+def _rank(offset_ns: int, skew_ns: int = 0, *, synced: bool = True) -> list[dict[str, Any]]:
+    """Return a rank's events on a clock that shows ``offset_ns`` more."""
+    events = rank_events()
+    if synced:
+        events.insert(2, event("synced", 3 * S, unix_ns=UNIX + 3 * S + skew_ns))
+    moved = []
+    for one in events:
+        times = {k: one[k] + offset_ns for k in ("t_ns", "start_ns", "end_ns") if k in one}
+        moved.append(one | times)
+    return moved
+
+
+def _node(number: int, offset_ns: int, skew_ns: int = 0, *more: dict[str, Any]) -> list[Any]:
+    launch = launch_event(
+        offset_ns, node=number, unix_ns=UNIX + skew_ns, environment={"cpu": f"CPU {number}"}
+    )
+    return [launch, *more, event("finished", 13 * S + offset_ns)]
+
+
+def _exit(t_ns: int, **fields: Any) -> dict[str, Any]:
+    return event("agent_exit", t_ns, **{"exit_code": 0, "failures": []} | fields)
+
+
+def test_nodes_are_moved_to_the_clock_of_the_first(tmp_path: Path) -> None:
+    offset, skew = 5_000 * S, 7 * S  # a clock of another machine, its wall clock 7 s ahead
+    run = write_run(tmp_path / "run", [launch_event(99 * S)], _rank(0), _rank(offset, skew))
+    write_events(run / "events.node0.jsonl", _node(0, 0, 0, _exit(12 * S)))
+    write_events(run / "events.node1.jsonl", _node(1, offset, skew, _exit(12 * S + offset)))
+    timeline = read_run(run, 2, 2)
+    assert [node.shift_ns for node in timeline.nodes] == [0, -offset]
+    assert [node.skew_s for node in timeline.nodes] == [0.0, 7.0]
+    alone = read_run(write_run(tmp_path / "one", [launch_event(0)], rank_events()), 1)
+    for rank in timeline.ranks:
+        assert rank.wall_ns(timeline.launch_ns) == alone.ranks[0].wall_ns(alone.launch_ns)
+        assert rank.all_spans_ns(timeline.launch_ns) == alone.ranks[0].all_spans_ns(0)
+        assert rank.trained["end_ns"] == 11 * S
+        assert rank.evaluations[0]["end_ns"] == 11 * S
+        assert rank.phases["train"].start_ns == 8 * S
+    assert timeline.launch_ns == 0  # of the first node, not of what submitted it
+    assert timeline.launcher["launch"]["environment"]["cpu"] == "CPU 0"
+    assert timeline.launcher["agent_exit"]["exit_code"] == 0
+
+
+def test_without_a_shared_moment_wall_clocks_must_do(tmp_path: Path) -> None:
+    offset = 5_000 * S
+    run = write_run(
+        tmp_path / "run", [launch_event()], _rank(0, synced=False), _rank(offset, synced=False)
+    )
+    write_events(run / "events.node0.jsonl", _node(0, 0))
+    late = [launch_event(offset + 2 * S, node=1, unix_ns=UNIX + 2 * S)]
+    write_events(run / "events.node1.jsonl", late)
+    timeline = read_run(run, 2, 2)
+    assert [node.shift_ns for node in timeline.nodes] == [0, -offset]
+    assert timeline.nodes[1].skew_s is None
+    assert [node.finished for node in timeline.nodes] == [True, False]
+
+
+def test_failures_of_all_nodes_are_those_of_the_launch(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", [launch_event()], _rank(0), _rank(0))
+    failure = {"rank": 1, "exit_code": -9, "time_s": 1e9, "report": None}
+    stop = event("stop", 9 * S, reason="signal", signal="SIGTERM")
+    late = event("stop", 10 * S, reason="timeout", timeout_s=9.0, stacks=["stacks.rank1.txt"])
+    write_events(run / "events.node0.jsonl", _node(0, 0, 0, stop, _exit(12 * S, exit_code=1)))
+    ended = _exit(11 * S, exit_code=1, failures=[failure], others_cpu_share=0.25)
+    write_events(
+        run / "events.node1.jsonl", _node(1, 0, 0, late, ended, event("oom_kills", S, count=2))
+    )
+    launcher = read_run(run, 2, 2).launcher
+    assert launcher["agent_exit"] | {"event": ""} == {
+        "event": "", "t_ns": 12 * S, "exit_code": 1, "failures": [failure],
+        "others_cpu_share": 0.25,
+    }  # fmt: skip
+    assert (launcher["stop"]["reason"], launcher["stop"]["node"]) == ("timeout", 1)
+    assert launcher["stop"]["stacks"] == ["stacks.rank1.txt"]
+    assert launcher["oom_kills"]["count"] == 2
+    write_events(run / "events.node1.jsonl", _node(1, 0, 0, ended))
+    assert "stop" not in read_run(run, 2, 2).launcher  # a consequence of the failure
+    write_events(run / "events.node1.jsonl", _node(1, 0, 0, _exit(11 * S)))
+    assert read_run(run, 2, 2).launcher["stop"]["reason"] == "signal"
+
+
+def test_the_file_of_another_node_is_malformed(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", [launch_event()], _rank(0), _rank(0))
+    for number in (0, 1):
+        write_events(run / f"events.node{number}.jsonl", _node(1 - number, 0))
+    assert read_run(run, 2, 2).launcher_malformed_lines == 2
+
+
+def test_a_node_that_left_nothing_is_there_without_events(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", [launch_event()], _rank(0))
+    write_events(run / "events.node0.jsonl", _node(0, 0))
+    timeline = read_run(run, 4, 2)
+    assert [(node.events == {}, node.finished, list(node.ranks)) for node in timeline.nodes] == [
+        (False, True, [0, 1]), (True, False, [2, 3]),
+    ]  # fmt: skip
+
+
+def test_of_the_jobs_events_only_its_states_are_read(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", [launch_event()], _rank(0), _rank(0))
+    for number in range(2):
+        write_events(run / f"events.node{number}.jsonl", _node(number, 0, 0, _exit(12 * S)))
+    state = {"phase": "ended", "said": "", "ending": "completed", "exit_code": 0, "lost": []}
+    stop = event("stop", S, reason="timeout", timeout_s=1.0)
+    write_events(run / "events.job.jsonl", [event("job", S, **state), launch_event(7 * S), stop])
+    timeline = read_run(run, 2, 2)
+    assert timeline.launcher["job"]["ending"] == "completed"
+    assert timeline.launch_ns == 0
+    assert "stop" not in timeline.launcher
+
+
+def test_a_node_whose_events_were_lost_is_named_and_moves_no_clock(tmp_path: Path) -> None:
+    offset = 5_000 * S  # of the second node; the launcher's own clock is another one again
+    run = write_run(tmp_path / "run", [launch_event(10**18)], _rank(0), _rank(offset))
+    write_events(run / "events.node1.jsonl", _node(1, offset, 0, _exit(12 * S + offset)))
+    timeline = read_run(run, 2, 2)
+    assert timeline.launch_ns == 0
+    found = find(timeline, None)
+    assert found.cause is not None
+    assert (found.status, found.cause.kind) == ("failed", "events_incomplete")
+    assert found.cause.message.code == "node_events_lost"
+    assert found.cause.message.args == {"nodes": "0"}
+    (run / "events.node1.jsonl").unlink()
+    timeline = read_run(run, 2, 2)
+    assert timeline.launch_ns == min(rank.start_ns or 0 for rank in timeline.ranks) > 0

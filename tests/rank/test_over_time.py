@@ -1,0 +1,148 @@
+"""Means over time and differences of counters against plain references."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainmark.record.telemetry.over_time import Energy, Quantity, energy, quantity
+from trainmark.spec import message
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+TIMES = st.lists(st.integers(-50, 150), min_size=1, max_size=20, unique=True).map(sorted)
+VALUES = st.lists(st.integers(-1000, 1000), min_size=20, max_size=20)
+
+
+def mean_of(
+    interval: tuple[float, float], readings: Sequence[tuple[float, float | None]]
+) -> Quantity | None:
+    """Return the summary of a quantity from readings of which some are not in the interval."""
+    inside = [(t, value) for t, value in readings if interval[0] <= t <= interval[1]]
+    times, values = np.array(inside, dtype=float).reshape(-1, 2).T
+    return quantity(times, values, interval)
+
+
+def nearest_mean(interval: tuple[int, int], inside: Sequence[tuple[int, int]]) -> float:
+    """Return the mean in which each reading stands for the moments that are nearest to it."""
+    start, end = interval
+    total = Fraction(0)
+    for place, (t_ns, value) in enumerate(inside):
+        left = Fraction(inside[place - 1][0] + t_ns, 2) if place else Fraction(start)
+        right = (
+            Fraction(t_ns + inside[place + 1][0], 2) if place + 1 < len(inside) else Fraction(end)
+        )
+        total += value * (right - left)
+    return float(total / (end - start))
+
+
+@given(times=TIMES, values=VALUES, interval=st.tuples(st.integers(0, 40), st.integers(41, 100)))
+def test_a_mean_gives_each_moment_the_value_of_the_nearest_reading(
+    times: list[int], values: list[int], interval: tuple[int, int]
+) -> None:
+    readings = list(zip(times, values, strict=False))
+    inside = [(t, value) for t, value in readings if interval[0] <= t <= interval[1]]
+    found = mean_of(interval, readings)
+    if not inside:
+        assert found is None
+        return
+    assert found is not None
+    assert found.readings == len(inside)
+    assert found.mean == pytest.approx(nearest_mean(interval, inside), rel=1e-12, abs=1e-12)
+    assert found.lowest == min(value for _, value in inside)
+    assert found.highest == max(value for _, value in inside)
+    edges = [interval[0], *(t for t, _ in inside), interval[1]]
+    assert found.longest_gap_s == max(b - a for a, b in pairwise(edges))
+
+
+def test_uneven_readings_weigh_by_time_not_by_number() -> None:
+    # 10 until 4, halfway to the next reading; 20 until 9; 30 until 10.
+    found = mean_of((0, 10), [(0, 10.0), (8, 20.0), (10, 30.0)])
+    assert found is not None
+    assert (found.mean, found.longest_gap_s) == ((10 * 4 + 20 * 5 + 30 * 1) / 10, 8)
+
+
+def test_a_single_reading_stands_for_the_whole_interval() -> None:
+    found = mean_of((0, 10), [(7, 3.0)])
+    assert found is not None
+    assert (found.mean, found.longest_gap_s) == (3.0, 7)
+
+
+def test_a_reading_that_does_not_tell_the_quantity_changes_nothing() -> None:
+    untold = [(-1, None), (1, None), (5, None)]
+    assert mean_of((0, 10), untold) is None
+    readings = [(2, 1.0), (9, 3.0)]
+    assert mean_of((0, 10), sorted(untold + readings)) == mean_of((0, 10), readings)
+    counted = [(-4, 1.0), (0, 2.0), (10, 6.0)]
+    assert counter((0, 10), sorted(untold + counted)) == counter((0, 10), counted)
+
+
+def counter(
+    interval: tuple[float, float], readings: Sequence[tuple[float, float | None]]
+) -> Energy:
+    times, values = np.array(readings, dtype=float).reshape(-1, 2).T
+    return energy(times, values, interval)
+
+
+@given(
+    times=TIMES,
+    steps=st.lists(st.integers(1, 50), min_size=20, max_size=20),
+    edges=st.tuples(st.integers(0, 40), st.integers(41, 100)),
+)
+def test_a_counter_is_interpolated_at_both_edges(
+    times: list[int], steps: list[int], edges: tuple[int, int]
+) -> None:
+    values = np.cumsum(steps)[: len(times)].tolist()
+    found = counter(edges, list(zip(times, values, strict=True)))
+    if times[0] > edges[0] or times[-1] < edges[1]:
+        assert found == Energy(reason=message("counter_not_around"))
+        return
+    around = [
+        next(b - a for a, b in pairwise(times) if a < edge < b)
+        for edge in edges
+        if edge not in times
+    ]
+    assert found.between_s == sum(around)
+    if sum(around) > 0.1 * (edges[1] - edges[0]):
+        assert found.joules is None
+        assert found.reason is not None
+        assert found.reason.code == "counter_read_seldom"
+        return
+    first, last = np.interp(edges, times, values)
+    assert found.joules == pytest.approx(last - first)
+    assert found.reason is None
+
+
+@pytest.mark.parametrize(
+    ("readings", "reason"),
+    [
+        ([], "counter_untold"),
+        ([(0, 1.0)], "counter_not_around"),
+        ([(0, 1.0), (9, 5.0)], "counter_not_around"),
+        ([(1, 1.0), (10, 5.0)], "counter_not_around"),
+        ([(0, 1.0), (5, 0.5), (10, 9.0)], "counter_fell"),
+        ([(-5, 7.0), (5, 0.5), (10, 9.0)], "counter_fell"),
+        ([(0, 1.0), (9, 5.0), (12, 0.0)], "counter_fell"),
+        ([(0, 1.0), (5, 1.0), (10, 1.0)], "counter_still"),
+        ([(-1, 0.0), (1, 1.0), (10, 5.0)], "counter_read_seldom"),
+    ],
+)
+def test_a_difference_that_is_not_known_is_none_with_its_reason(
+    readings: list[tuple[int, float]], reason: str
+) -> None:
+    found = counter((0, 10), readings)
+    assert found.joules is None
+    assert found.reason is not None
+    assert found.reason.code == reason
+
+
+def test_a_counter_that_began_anew_before_or_after_counts() -> None:
+    readings = [(-9, 7.0), (-4, 1.0), (0, 2.0), (10, 6.0), (15, 0.0)]
+    assert counter((0, 10), readings) == Energy(joules=4.0, between_s=0.0)

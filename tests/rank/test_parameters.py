@@ -1,0 +1,273 @@
+"""What jobs name as trained, and the steps they count as updates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+from benchmarks.jobs import build
+from benchmarks.loop_overhead import Empty, Endless, loop_seconds
+from torch import nn
+
+from fakes import FakeClock
+from trainmark.errors import NotTrainedError, UntimedWorkError
+from trainmark.protocols import Batch, Counts
+from trainmark.rank.parameters import ParameterCheck
+from trainmark.train.parallel import Replicas
+from trainmark.train.parameters import GradientWatch, TensorDigest, trained
+from trainmark.train.stepper import Stepper
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trainmark.spec import Precision
+
+
+def test_frozen_parameters_are_left_out_and_no_copies_are_made() -> None:
+    model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
+    model[0].requires_grad_(False)
+    found = trained(model)
+    assert list(found) == ["1.weight", "1.bias"]
+    assert found["1.weight"] is model[1].weight
+
+
+def test_the_benchmarks_jobs_go_through_the_loop() -> None:
+    job, device = build("toy")
+    endless = Endless(job)
+    assert loop_seconds(endless, device, 12, window_steps=5) > 0
+    assert job.stepper.steps == 12
+    assert loop_seconds(Empty(job, next(endless.stream), device), device, 3) > 0
+    assert job.stepper.steps == 12
+
+
+@pytest.mark.parametrize(("precision", "skipped"), [("fp32", 0), ("fp16", 2)])
+def test_steps_without_a_rate_or_dropped_by_the_scaler_are_no_updates(
+    precision: Precision, skipped: int
+) -> None:
+    model = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    factors, scales = [0.0, 1.0, 1.0, 0.5], [1.0, 1.0, torch.inf, 1.0]
+
+    def loss_sum(batch: Batch) -> torch.Tensor:
+        # Step 1 overflows as well: the first scale is more than fp16 holds.
+        return model(batch.tensors).sum() * (scales[stepper.steps] if skipped else 1.0)
+
+    def one() -> Iterator[Batch]:
+        yield Batch(torch.ones(1, 1), Counts(1), 1, closes_step=True)
+
+    stepper = Stepper(
+        Replicas(model), optimizer, loss_sum, precision=precision, torch_type="cpu",
+        data_size=1, schedule_lr=lambda steps: factors[steps],
+    )  # fmt: skip
+    updates = []
+    for _ in factors:
+        stepper.step(one())
+        updates.append(stepper.updates())
+    assert updates == ([0, 1, 1, 2] if skipped else [0, 1, 2, 3])
+    assert stepper.skipped_steps() == skipped
+
+
+def tensors() -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    draw = partial(torch.randn, generator=generator)
+    return {
+        "wide": draw(300, 7), "columns": draw(5, 4).t(), "half": draw(9).bfloat16(),
+        "odd": draw(33)[1:8], "one": draw(()), "none": draw(0), "double": draw(3).double(),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [name for name in tensors() if name != "none"])
+def test_the_sum_of_a_tensor_shows_every_bit(name: str) -> None:
+    found = tensors()
+    digest = TensorDigest(found)
+    before = digest.sums()
+    assert set(before) == set(found) - {"none"}
+    assert digest.sums() == before
+    for place in range(found[name].numel()):
+        spot = found[name].view(()) if found[name].dim() == 0 else found[name]
+        index = () if spot.dim() == 0 else tuple(int(x[0]) for x in torch.unravel_index(
+            torch.tensor([place]), spot.shape))  # fmt: skip
+        old = spot[index].clone()
+        spot[index] = torch.nextafter(old, old.new_tensor(torch.inf))
+        after = digest.sums()
+        assert {key for key in before if after[key] != before[key]} == {name}
+        spot[index] = old
+    assert digest.sums() == before
+
+
+def test_a_sample_sees_a_change_of_any_tensor_it_looks_at() -> None:
+    found = tensors()
+    digest = TensorDigest(found)
+    before = digest.sample()
+    # 64 of the large one's 2,100 numbers, all of the others.
+    assert len(before) == 4 * (64 + 20 + 7 + 1) + 2 * 9 + 8 * 3
+    for name in ("columns", "half", "odd", "one", "double"):
+        found[name].add_(1)
+        assert digest.sample() != before
+        before = digest.sample()
+    found["wide"].add_(1)
+    assert digest.sample() != before
+
+
+def test_a_sample_takes_few_of_many_tensors() -> None:
+    many = {str(number): torch.zeros(1_000) for number in range(100)}
+    digest = TensorDigest(many)
+    before = digest.sample()
+    assert len(before) == 32 * 64 * 4
+    seen = 0
+    for tensor in many.values():
+        tensor.add_(1)
+        after = digest.sample()
+        seen += after != before
+        before = after
+    assert seen == 32
+
+
+@dataclass
+class FakeDigest:
+    """Elements that a test sets: ``seen`` are in the sample, ``all_`` in the sums."""
+
+    clock: FakeClock
+    seen: int = 0
+    all_: int = 0
+    sums_taken: int = 0
+
+    def sample(self) -> bytes:
+        self.clock.advance(5)
+        return bytes([self.seen])
+
+    def sums(self) -> dict[str, int]:
+        self.clock.advance(100)
+        self.sums_taken += 1
+        return {"weight": self.all_, "bias": 7}
+
+
+def make_check() -> tuple[ParameterCheck, FakeDigest, list[int]]:
+    clock = FakeClock()
+    digest, updates = FakeDigest(clock), [0]
+    check = ParameterCheck(
+        digest=digest,
+        gradients=GradientWatch({}, looks=0),
+        updates=lambda: updates[0],
+        clock=clock,
+    )
+    check.start()
+    return check, digest, updates
+
+
+def test_a_change_outside_the_sample_is_found_by_the_sums() -> None:
+    check, digest, updates = make_check()
+    for step in range(5):
+        updates[0] += 1
+        digest.all_ += 1
+        check.after_window(first_step=step, steps=1)
+    assert digest.sums_taken == 1 + 5
+    assert check.take_ns() == 5 * (5 + 100)
+    assert check.take_ns() == 0
+
+
+def test_a_sample_that_changes_costs_no_sums() -> None:
+    check, digest, updates = make_check()
+    for step in range(5):
+        updates[0] += 1
+        digest.seen += 1
+        check.after_window(first_step=step, steps=1)
+    assert digest.sums_taken == 1
+    assert check.take_ns() == 5 * 5
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_window_without_change_fails_once_its_start_is_known_exactly(exact: bool) -> None:
+    check, digest, updates = make_check()
+    updates[0] = digest.seen = digest.all_ = 1
+    check.after_window(first_step=0, steps=1, exact=exact)
+    first = 1
+    if not exact:
+        updates[0] += 10
+        check.after_window(first_step=1, steps=10)
+        first = 11
+    updates[0] += 10
+    with pytest.raises(NotTrainedError) as caught:
+        check.after_window(first_step=first, steps=10)
+    assert caught.value.code == "parameters_unchanged_in_window"
+    assert caught.value.details == {
+        "first": first + 1, "last": first + 10, "updates": 10, "parameters": 2,
+    }  # fmt: skip
+
+
+def test_windows_whose_steps_were_all_dropped_may_change_nothing() -> None:
+    check, digest, updates = make_check()
+    check.after_window(first_step=0, steps=10)
+    check.after_window(first_step=10, steps=10)
+    updates[0] = digest.seen = digest.all_ = 1
+    check.after_window(first_step=20, steps=10)
+    assert check.end() == {
+        "changed": ["weight"],
+        "unchanged": ["bias"],
+        "gradient": [],
+        "no_gradient": [],
+    }
+
+
+def test_what_changes_while_nobody_trains_fails() -> None:
+    check, digest, _ = make_check()
+    digest.seen = 1
+    with pytest.raises(UntimedWorkError) as caught:
+        check.after_evaluation(step=3)
+    assert (caught.value.code, caught.value.details) == (
+        "parameters_changed_in_evaluation", {"step": 3},
+    )  # fmt: skip
+    with pytest.raises(UntimedWorkError) as caught:
+        check.end()
+    assert caught.value.code == "parameters_changed_after_training"
+
+
+def test_a_tensor_that_moves_to_other_memory_is_followed() -> None:
+    parameter = nn.Parameter(torch.zeros(500))
+    digest = TensorDigest({"weight": parameter})
+    before = digest.sample()
+    parameter.data = torch.zeros(500)
+    assert digest.sample() == before
+    parameter.data.add_(1)
+    assert digest.sample() != before
+
+
+def step_with(weights: dict[str, torch.Tensor], gradients: dict[str, torch.Tensor | None]) -> None:
+    for name, gradient in gradients.items():
+        weights[name].grad = gradient
+    torch.optim.AdamW(list(weights.values()), lr=0.1, weight_decay=0.5).step()
+
+
+def test_gradients_are_looked_at_in_the_first_steps_of_any_optimizer() -> None:
+    weights = {name: torch.ones(3, requires_grad=True) for name in ("seen", "late", "zero", "none")}
+    watch = GradientWatch(weights, looks=2)
+    one, zero = torch.tensor([0.0, 0.0, 1.0]), torch.zeros(3)
+    step_with({"other": torch.ones(1, requires_grad=True)}, {"other": torch.ones(1)})
+    step_with(weights, {"seen": one, "late": zero, "zero": zero, "none": None})
+    assert not watch.finished
+    step_with(weights, {"seen": zero, "late": one, "zero": zero, "none": None})
+    assert watch.finished
+    step_with(weights, {"zero": one})  # too late
+    assert watch.found() == {"seen": True, "late": True, "zero": False}
+    watch.close()
+
+
+def test_a_parameter_whose_gradients_are_zero_ends_the_run_at_the_next_edge() -> None:
+    weights = {"a": torch.ones(3, requires_grad=True), "b": torch.ones(2, requires_grad=True)}
+    watch = GradientWatch(weights, looks=1)
+    clock = FakeClock()
+    check = ParameterCheck(
+        digest=TensorDigest(weights), gradients=watch, updates=lambda: 1, clock=clock
+    )
+    check.start()
+    step_with(weights, {"a": torch.ones(3), "b": torch.zeros(2)})
+    with pytest.raises(NotTrainedError) as caught:
+        check.after_window(first_step=0, steps=1)
+    watch.close()
+    assert (caught.value.code, caught.value.details) == (
+        "gradients_zero",
+        {"names": "b", "number": 1, "parameters": 2},
+    )

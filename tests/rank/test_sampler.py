@@ -1,0 +1,371 @@
+"""The sampler: its grid, its faults, and that nothing it reads can stop it."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+import threading
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from trainmark.plan.plan import PLAN_FILE
+from trainmark.protocols import DeviceSample, MonitorFault
+from trainmark.rank.events import EventFile, EventWriter
+from trainmark.rank.telemetry import sampler
+from trainmark.rank.telemetry.log import SampleLog
+from trainmark.rank.telemetry.sampler import HANGS_AFTER_S, Background, Devices, ticks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from fakes import FakeClock
+
+SECOND_NS = 1_000_000_000
+
+
+@pytest.fixture
+def log(tmp_path: Path, clock: FakeClock) -> SampleLog:
+    return SampleLog(EventWriter(tmp_path / "telemetry.jsonl", clock))
+
+
+def written(tmp_path: Path) -> list[dict[str, Any]]:
+    return list(EventFile(tmp_path / "telemetry.jsonl"))
+
+
+def run_ticks(clock: FakeClock, work_ns: Sequence[int], interval_s: float) -> list[tuple[int, int]]:
+    """Return number and time of each tick where the work of each takes as long as told."""
+    began = clock()
+
+    def wait(seconds: float) -> bool:
+        clock.advance(round(seconds * 1e9))
+        return False
+
+    found = []
+    taken = islice(ticks(interval_s, clock=clock, stopped=wait), len(work_ns))
+    for number, duration_ns in zip(taken, work_ns, strict=True):
+        found.append((number, clock() - began))
+        clock.advance(duration_ns)
+    return found
+
+
+def test_ticks_keep_to_the_grid(clock: FakeClock) -> None:
+    found = run_ticks(clock, [0, 300_000_000, 999_999_999, 1], 1.0)
+    assert found == [(number, number * SECOND_NS) for number in range(4)]
+
+
+def test_missed_ticks_are_left_out(clock: FakeClock) -> None:
+    found = run_ticks(clock, [250_000_000, 100_000_000, 0], 0.1)
+    assert found == [(0, 0), (3, 300_000_000), (5, 500_000_000)]
+
+
+def test_no_tick_after_the_stop(clock: FakeClock) -> None:
+    assert list(ticks(1.0, clock=clock, stopped=lambda _: True)) == [0]
+
+
+def test_a_fault_is_written_when_it_begins_or_changes(log: SampleLog, tmp_path: Path) -> None:
+    hung, failed = MonitorFault("hung", "no answer"), MonitorFault("failed", "exit code 1")
+    for fault in (hung, hung, failed, failed):
+        log.fault("monitor", fault)
+    with log.reading("monitor"):
+        pass
+    log.fault("monitor", failed)
+    log.fault("ipmi", hung)
+    assert [(event["source"], event["kind"]) for event in written(tmp_path)] == [
+        ("monitor", "hung"), ("monitor", "failed"), ("monitor", "failed"), ("ipmi", "hung"),
+    ]  # fmt: skip
+    assert log.faults == {"monitor": 5, "ipmi": 1}
+
+
+def test_a_full_disk_costs_lines_and_is_told_afterwards(
+    log: SampleLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", full)
+        log.say("host", cpu_percent=1.0)
+        log.say("host", cpu_percent=2.0)
+    log.say("host", cpu_percent=3.0)
+    told, last = written(tmp_path)
+    assert (told["source"], told["kind"]) == ("host", "failed")
+    assert "No space left" in told["said"]
+    assert last["cpu_percent"] == 3.0
+    assert log.faults == {"host": 2}
+
+
+def test_nothing_follows_the_end(log: SampleLog, tmp_path: Path) -> None:
+    log.say("end", faults={})
+    log.fault("monitor", MonitorFault("failed", "killed with its sampler"))
+    assert [event["event"] for event in written(tmp_path)] == ["end"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("power_w", float("nan")),
+        ("power_w", "300"),
+        ("power_w", True),
+        ("utilization_percent", 100.4),
+        ("energy_j", -5.0),
+        ("memory_used_bytes", 1.5),
+        ("name", b"Card"),
+        ("name", "\ud800"),
+        ("throttle_reasons", (7,)),
+        ("throttle_reasons", "heat"),
+    ],
+)
+def test_a_value_out_of_bounds_is_left_out_alone(
+    name: str, value: Any, log: SampleLog, tmp_path: Path, clock: FakeClock
+) -> None:
+    sound = {"power_w": 100, "throttle_reasons": ("heat",), "name": "Card", "energy_j": 0.0}
+    samples = [DeviceSample(index=0, **sound | {name: value}), DeviceSample(index=1, **sound)]
+    take(OneVendor(lambda: samples, (0, 1)), log, clock, times=2)
+    first, fault, second = written(tmp_path)
+    told = {"index": 1} | sound | {"throttle_reasons": ["heat"]}
+    odd, even = first["devices"]
+    assert even == told
+    assert odd == {key: kept for key, kept in (told | {"index": 0}).items() if key != name}
+    assert (fault["kind"], log.faults) == ("unreadable", {"monitor": 2})
+    assert f"{name} of device 0" in fault["said"]
+    assert second["devices"] == first["devices"]
+
+
+def test_a_start_that_could_not_be_written_is_written_later(
+    log: SampleLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", full)
+        log.say("start", monitor="one 1.0", devices=[1, 0])
+        log.say("devices", devices=[])
+    log.say("host", cpu_percent=3.0)
+    events = written(tmp_path)
+    assert [event["event"] for event in events] == ["start", "fault", "host"]
+    assert (events[0]["monitor"], events[0]["devices"]) == ("one 1.0", [1, 0])
+
+
+@pytest.mark.parametrize(
+    ("name", "told"), [(b"x", "b'x'"), (None, "unnamed"), ("n" * 900, "n" * 200), ("\ud800", "?")]
+)
+def test_a_monitors_name_spoils_nothing(
+    name: Any, told: str, log: SampleLog, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(OneMonitor, "name", name)
+    assert take(OneVendor(three), log, clock) == [(told, [1, 0])]
+
+
+def test_a_card_cannot_be_known_by_its_reading(
+    log: SampleLog, tmp_path: Path, clock: FakeClock
+) -> None:
+    take(OneVendor(lambda: [DeviceSample(index=0, uuid="GPU-1234")]), log, clock)
+    (event,) = written(tmp_path)
+    assert event["devices"] == [{"index": 0}]
+
+
+class OneMonitor:
+    name = "one 1.0"
+
+    def __init__(self, read: Callable[[], Any]) -> None:
+        self.read = read
+
+    def close(self) -> None:
+        raise AssertionError("the process ends instead")
+
+
+class OneVendor:
+    """As much of a vendor as the sampler needs."""
+
+    def __init__(self, read: Callable[[], Any] | None, numbers: Sequence[int] = (1, 0)) -> None:
+        self._read = read
+        self._numbers = numbers
+
+    def monitored(self, nproc: int) -> list[int]:
+        return list(self._numbers)[:nproc]
+
+    def monitor(self) -> OneMonitor | None:
+        return OneMonitor(self._read) if self._read else None
+
+
+def three() -> list[DeviceSample]:
+    return [DeviceSample(index=number, power_w=100.0 + number) for number in range(3)]
+
+
+def take(
+    vendor: OneVendor, log: SampleLog, clock: FakeClock, times: int = 1
+) -> list[tuple[str, list[int]]]:
+    """Take readings in their thread; return what is told when the monitor opens."""
+    opened: list[tuple[str, list[int]]] = []
+    devices = Devices(lambda: vendor, 2, log, lambda *told: opened.append(told))
+    background = Background("monitor", devices.take, log, clock=clock)
+    for _ in range(times):
+        background.start()
+        assert background.wait(30)
+    return opened
+
+
+def test_devices_of_the_ranks_alone_in_the_ranks_order(
+    log: SampleLog, tmp_path: Path, clock: FakeClock
+) -> None:
+    opened = take(OneVendor(three), log, clock)
+    (event,) = written(tmp_path)
+    assert event["devices"] == [{"index": 1, "power_w": 101.0}, {"index": 0, "power_w": 100.0}]
+    assert opened == [("one 1.0", [1, 0])]
+
+
+def test_a_device_of_several_ranks_is_told_once(
+    log: SampleLog, tmp_path: Path, clock: FakeClock
+) -> None:
+    opened = take(OneVendor(three, (2, 2)), log, clock)
+    (event,) = written(tmp_path)
+    assert event["devices"] == [{"index": 2, "power_w": 102.0}]
+    assert opened == [("one 1.0", [2, 2])]
+
+
+def test_a_vendor_without_a_monitor(log: SampleLog, tmp_path: Path, clock: FakeClock) -> None:
+    assert take(OneVendor(None), log, clock, times=2) == []
+    assert written(tmp_path) == []
+
+
+def raises(error: BaseException) -> Callable[[], Any]:
+    def read() -> Any:
+        raise error
+
+    return read
+
+
+@pytest.mark.parametrize(
+    ("read", "kind"),
+    [
+        (raises(MonitorFault("absent", "gone")), "absent"),
+        (raises(ZeroDivisionError("foreign")), "failed"),
+        (raises(SystemExit("foreign")), "failed"),
+        (raises(KeyboardInterrupt()), "failed"),
+        (raises(GeneratorExit()), "failed"),
+        (raises(MonitorFault("weird", "x")), "failed"),  # type: ignore[arg-type]
+        (raises(MonitorFault("hung", 7)), "hung"),  # type: ignore[arg-type]
+        (lambda: [], "unreadable"),
+        (lambda: [DeviceSample(index=7)], "unreadable"),
+        (lambda: None, "failed"),
+    ],
+)
+def test_what_a_monitor_does_wrong_is_a_fault(
+    read: Callable[[], Any], kind: str, log: SampleLog, tmp_path: Path, clock: FakeClock
+) -> None:
+    take(OneVendor(read), log, clock)
+    (event,) = written(tmp_path)
+    assert (event["event"], event["source"], event["kind"]) == ("fault", "monitor", kind)
+
+
+def test_a_reading_that_hangs_is_not_started_again(
+    log: SampleLog, tmp_path: Path, clock: FakeClock
+) -> None:
+    go, calls = threading.Event(), []
+
+    def hang() -> None:
+        calls.append(1)
+        assert go.wait(30)
+
+    background = Background("monitor", hang, log, clock=clock)
+    background.start()
+    background.start()
+    background.tell_hung(1.5)
+    assert written(tmp_path) == []
+    clock.advance(round(HANGS_AFTER_S * 1e9))
+    background.start()
+    background.start()
+    (event,) = written(tmp_path)
+    assert (event["kind"], log.faults) == ("hung", {"monitor": 2})
+    assert not background.wait(0)
+    go.set()
+    assert background.wait(30)
+    assert calls == [1]
+
+
+def test_readings_of_a_slow_source_keep_their_distance(log: SampleLog, clock: FakeClock) -> None:
+    began: list[int] = []
+    background = Background("ipmi", lambda: began.append(clock()), log, clock=clock, every_s=10.0)
+    for _ in range(21):
+        background.start()
+        background.wait(30)
+        clock.advance(SECOND_NS)
+    assert [(each - began[0]) // SECOND_NS for each in began] == [0, 10, 20]
+
+
+def test_the_plan_is_named_the_same() -> None:
+    assert sampler.PLAN_FILE == PLAN_FILE
+
+
+def test_it_starts_without_torch_and_pydantic() -> None:
+    code = (
+        "import sys, trainmark.rank.telemetry.sampler, trainmark.devices\n"
+        "print([name for name in ('torch', 'pydantic', 'numpy') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def sample(run_dir: Path, stopped: Sequence[bool]) -> tuple[list[dict[str, Any]], SampleLog]:
+    """Sample a run's folder for as many ticks as told, without waiting."""
+    import time
+
+    log = SampleLog(EventWriter(run_dir / "telemetry.jsonl", time.perf_counter_ns))
+    answers = iter(stopped)
+    sampler.sample(run_dir, log, lambda _: next(answers))
+    return written(run_dir), log
+
+
+def test_a_whole_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampler, "_give_way", lambda: None)
+    plan = {"device": {"vendor": "cpu"}, "nproc": 2, "sample_every_s": 0.5}
+    (tmp_path / PLAN_FILE).write_text(json.dumps(plan))
+    events, log = sample(tmp_path, [False, True])
+    assert sorted(event["event"] for event in events) == ["end", "host", "host", "host", "start"]
+    (start,) = (event for event in events if event["event"] == "start")
+    assert (start["interval_s"], start["monitor"], start["devices"]) == (0.5, None, [])
+    assert start["host_sources"][0] == "psutil"
+    hosts = [event for event in events if event["event"] == "host"]
+    assert all(0 <= event.get("cpu_percent", 0) <= 100 for event in hosts)
+    assert all(event["memory_used_bytes"] > 0 for event in hosts)
+    assert events[-1]["faults"] == log.faults == {}
+
+
+def test_a_reading_that_hangs_at_the_end_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampler, "_give_way", lambda: None)
+    monkeypatch.setattr(sampler, "_LAST_READING_S", 0.0)
+    go = threading.Event()
+    monkeypatch.setattr(sampler, "_vendor", lambda name: OneVendor(lambda: go.wait(30)))
+    plan = {"device": {"vendor": "one"}, "nproc": 2, "sample_every_s": 0.5}
+    (tmp_path / PLAN_FILE).write_text(json.dumps(plan))
+    events, log = sample(tmp_path, [True])
+    go.set()
+    *_, fault, last = events
+    assert (fault["source"], fault["kind"], last["event"]) == ("monitor", "hung", "end")
+    assert last["faults"] == log.faults == {"monitor": 1}
+
+
+def test_a_monitor_is_tried_until_it_opens(
+    log: SampleLog, tmp_path: Path, clock: FakeClock
+) -> None:
+    tried = []
+
+    class LateVendor(OneVendor):
+        def monitor(self) -> OneMonitor | None:
+            tried.append(1)
+            if len(tried) < 3:
+                raise MonitorFault("failed", "the driver is starting")
+            return super().monitor()
+
+    assert take(LateVendor(three), log, clock, times=4) == [("one 1.0", [1, 0])]
+    assert len(tried) == 3
+    assert [event["event"] for event in written(tmp_path)] == ["fault", "devices", "devices"]

@@ -1,0 +1,71 @@
+"""Statistics over step times and launches, on numbers worked out by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainmark.record.stats import drift, over_launches, spread
+
+
+def test_percentiles_mad_and_cv() -> None:
+    times = spread(np.array([4, 1, 3, 2, 10], np.int64) * 10**9)
+    assert times is not None
+    assert times.p50 == 3.0
+    assert times.p90 == pytest.approx(4 + 0.6 * 6)  # linear between the 4th and the 5th
+    assert times.p99 == pytest.approx(4 + 0.96 * 6)
+    assert times.mad == 1.0  # deviations 1, 2, 0, 1, 7
+    # mean 4, sample variance (0 + 9 + 1 + 4 + 36) / 4 = 12.5
+    assert times.cv == pytest.approx(12.5**0.5 / 4)
+
+
+def test_no_step_has_no_spread_and_one_has_none_to_speak_of() -> None:
+    assert spread(np.empty(0, np.int64)) is None
+    one = spread(np.array([2 * 10**9]))
+    assert one is not None
+    assert (one.p50, one.p99, one.mad, one.cv) == (2.0, 2.0, 0.0, None)
+    zero = spread(np.zeros(3, np.int64))
+    assert zero is not None
+    assert zero.cv is None
+
+
+def test_drift_compares_the_last_third_with_the_first() -> None:
+    steps = np.array([100] * 4 + [150] * 4 + [106] * 4)
+    assert drift(steps) == pytest.approx(0.06)
+    assert drift(steps[::-1]) == pytest.approx(100 / 106 - 1)
+    assert drift(steps[:11]) is None  # too few to tell
+    assert drift(np.zeros(12, np.int64)) is None
+    outlier = np.array([100, 100, 100, 9_000] + [100] * 8)
+    assert drift(outlier) == 0.0
+
+
+def test_launches_are_deterministic_and_say_when_they_are_few() -> None:
+    values = [10.0, 11.0, 12.0, 13.0, 14.0]
+    first, again = over_launches(values), over_launches(values)
+    assert first == again
+    assert (first.median, first.launches, first.descriptive) == (12.0, 5, False)
+    assert (first.low, first.high) == (10.0, 14.0)
+    assert first.cv == pytest.approx(2.5**0.5 / 12)
+    # Nine launches: the median of a resample is at most the smallest in 0.1%, at most the
+    # second in 3.0% of cases (binomial), so that 2.5% lies at the second.
+    nine = over_launches([float(value) for value in range(1, 10)])
+    assert (nine.low, nine.median, nine.high) == (2.0, 5.0, 8.0)
+    assert over_launches(values[:4]).descriptive
+    one = over_launches([7.0])
+    assert (one.low, one.median, one.high, one.cv, one.descriptive) == (7.0, 7.0, 7.0, None, True)
+    assert over_launches([0.0, 0.0]).cv is None
+
+
+@given(st.lists(st.floats(0.001, 1e6), min_size=1, max_size=8))
+def test_an_interval_holds_the_median_and_stays_within_the_data(values: list[float]) -> None:
+    result = over_launches(values)
+    assert min(values) <= result.low <= result.median <= result.high <= max(values)
+
+
+@given(st.lists(st.integers(1, 10**12), min_size=1, max_size=30))
+def test_percentiles_are_ordered(step_ns: list[int]) -> None:
+    times = spread(np.array(step_ns, np.int64))
+    assert times is not None
+    assert min(step_ns) / 1e9 <= times.p50 <= times.p90 <= times.p99 <= max(step_ns) / 1e9

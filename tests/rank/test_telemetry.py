@@ -1,0 +1,463 @@
+"""Files of samples, written by hand, into numbers; and any bytes into a summary."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import pathlib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fakes import TICK, S, event, rank_events
+from telemetry_files import (
+    GIB,
+    MONITOR,
+    TIMES_S,
+    busy,
+    cards,
+    devices,
+    end,
+    host,
+    readings,
+    sampled_run,
+    start,
+)  # fmt: skip
+from trainmark.rank.events import TELEMETRY_FILE
+from trainmark.record import building
+from trainmark.record import figures as figures_of
+from trainmark.record.telemetry import summary as telemetry
+from trainmark.record.telemetry.summary import Telemetry
+from trainmark.record.timeline import read_run
+from trainmark.spec import Figure, message
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+# Of the training, 6 s to 9.625 s: each reading stands for the time that is nearest to it.
+WEIGHTS_S = {6.0: 0.5, 7.0: 1.0, 8.0: 1.0, 9.0: 0.8125, 9.625: 0.3125}
+
+
+def told(
+    tmp_path: Path,
+    lines: Sequence[dict[str, Any]] | bytes,
+    *,
+    ranks: Any = None,
+    on_processor: bool = False,
+) -> tuple[Telemetry, dict[str, Figure]]:
+    """Return the summary of a run with these samples, and the run's figures."""
+    ranks = [rank_events()] if on_processor else ranks or cards()
+    run_dir = sampled_run(tmp_path / "run", lines, ranks=ranks)
+    timeline = read_run(run_dir, len(ranks))
+    found = telemetry.read(run_dir, timeline)
+    figures = figures_of.compute(
+        timeline, precision="fp32", recipe_warmup_steps=3, telemetry=found,
+        on_processor=on_processor,
+    )  # fmt: skip
+    return found, figures
+
+
+def values(figures: dict[str, Figure], *names: str) -> list[float | None]:
+    return [figures[name].value for name in names]
+
+
+def codes(figures: dict[str, Figure], *names: str) -> list[str | None]:
+    reasons = [figures[name].reason for name in names]
+    return [reason and reason.code for reason in reasons]
+
+
+def test_two_devices_give_exact_numbers(tmp_path: Path) -> None:
+    found, figures = told(tmp_path, [start(4, 2), *readings(2, 4), end()])
+    assert found.intervals_s == {
+        "run": (0.0, 12.0),
+        "train": (6.0, 9.625),
+        "to_target": (6.0, 11.0),
+        "measured": (8.0, 9.625),
+    }
+    assert [(device.ranks, device.index) for device in found.devices] == [([0], 4), ([1], 2)]
+    first = found.devices[0]
+    train = first.over["train"]
+    memory, clock = train.quantities["memory_used_bytes"], train.quantities["clock_mhz"]
+    assert (train.readings, memory.readings, memory.longest_gap_s) == (5, 5, 1.0)
+    assert (memory.mean, memory.highest) == (14.0 * GIB, 14.0 * GIB)
+    slow_s = WEIGHTS_S[9.0] + WEIGHTS_S[9.625]
+    assert clock.mean == pytest.approx((1500 * (3.625 - slow_s) + 1200 * slow_s) / 3.625)
+    assert (clock.lowest, clock.highest) == (1200.0, 1500.0)
+    # Over the whole run idle readings count: up to 5 s, halfway between 4 and 6.
+    whole = first.over["run"].quantities
+    assert whole["power_w"].mean == pytest.approx((100 * 5 + 400 * 7) / 12)
+    assert (whole["power_w"].lowest, whole["power_w"].highest) == (100.0, 400.0)
+    assert whole["memory_used_bytes"].mean == pytest.approx((1 * 5 + 14 * 7) * GIB / 12)
+    # Throttled at 9 s: from 8.5 s to 9.3125 s.
+    assert train.throttled == {"power_cap": pytest.approx(0.8125 / 3.625)}
+    assert first.over["measured"].throttled == {"power_cap": pytest.approx(0.8125 / 1.625)}
+    assert train.energy.joules == 400.0 * 3.625
+    assert first.over["run"].energy.joules == 100.0 * 6 + 400.0 * 6
+    assert (found.monitor, found.interval_s, found.host_sources) == (MONITOR, 1.0, ["psutil"])
+    assert (found.failed_readings, found.last_s, found.malformed_lines) == ({}, 12.0, 0)
+
+    assert values(figures, "utilization", "power", "temperature") == [90.0, 400.0, 59.625]
+    assert figures["power"].note == message("over_devices", devices=2, readings=5)
+    samples = 2 * 1024
+    assert values(figures, "energy_per_sample", "energy_to_target") == [
+        2 * 400 * 3.625 / samples,
+        2 * 400 * 5.0,
+    ]
+    assert figures["energy_per_sample"].note == message(
+        "energy_of_devices", devices=2, monitor=MONITOR, between_s=0.0
+    )
+    assert not [name for name in figures if name.startswith("estimated")]
+    assert (figures["mem"].value, figures["mem"].note) == (
+        14.0 * GIB,
+        message("device_memory_by_monitor"),
+    )
+
+
+def test_an_energy_is_interpolated_between_the_readings_around_an_edge(tmp_path: Path) -> None:
+    times = [0.0, 5.9375, *(6.0 + TICK / S * number for number in range(1, 60))]
+    found, figures = told(tmp_path, [start(0), *readings(0, times_s=times)], ranks=cards(1))
+    # 5.9375 s is read at 100 W, 6.125 s at 400 W: 6.25 J and 50 J on a line over 0.1875 s.
+    before = (6.25 + 50) * (0.0625 / 0.1875)
+    energy = found.devices[0].over["train"].energy
+    assert energy.joules == pytest.approx(6.25 + 400 * 3.625 - before)
+    assert (energy.between_s, energy.reason) == (0.1875, None)
+    note = figures["energy_per_sample"].note
+    assert note is not None
+    assert note.args["between_s"] == 0.1875
+
+
+def test_a_reading_is_dated_to_the_middle_of_the_time_it_took(tmp_path: Path) -> None:
+    late = [devices(t_s + 0.25, busy(t_s, 0), took_ns=S // 2) for t_s in TIMES_S]
+    plain, expected = told(tmp_path, [start(0), *readings(0)], ranks=cards(1))
+    found, figures = told(tmp_path, [start(0), *late], ranks=cards(1))
+    assert found.devices == plain.devices
+    assert figures == expected
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"energy_j": None}, "counter_untold"),
+        ({"energy_j": 7.0}, "counter_still"),
+    ],
+)
+def test_an_energy_without_a_counter_is_estimated_under_another_name(
+    tmp_path: Path, changed: dict[str, Any], reason: str
+) -> None:
+    lines = [start(0, 1), *readings(0, 1, times_s=[0.25 * n for n in range(48)], **changed)]
+    _, figures = told(tmp_path, lines)
+    assert values(figures, "energy_per_sample", "energy_to_target") == [None, None]
+    assert codes(figures, "energy_per_sample", "energy_to_target") == [reason, reason]
+    assert values(figures, "estimated_energy_per_sample", "estimated_energy_to_target") == [
+        pytest.approx(2 * 400 * 3.625 / 2048),
+        pytest.approx(2 * 400 * 5.0),
+    ]
+    assert figures["estimated_energy_to_target"].note == message(
+        "estimated_of_devices", devices=2, monitor=MONITOR, gap_s=0.25
+    )
+
+
+def test_nothing_is_estimated_from_readings_far_apart(tmp_path: Path) -> None:
+    _, figures = told(tmp_path, [start(0, 1), *readings(0, 1, energy_j=None)])
+    assert not [name for name in figures if name.startswith("estimated")]
+    assert values(figures, "power") == [400.0]
+
+
+def test_a_counter_that_began_anew_gives_no_energy(tmp_path: Path) -> None:
+    lines = [*readings(0, times_s=TIMES_S[:6]), *readings(0, times_s=TIMES_S[6:], energy_j=3.0)]
+    _, figures = told(tmp_path, [start(0), *lines], ranks=cards(1))
+    assert codes(figures, "energy_per_sample", "energy_to_target") == ["counter_fell"] * 2
+
+
+def test_no_energy_to_a_target_that_was_not_reached(tmp_path: Path) -> None:
+    missed = {"evaluate": {"target_reached": False}}
+    ranks = [[item | missed.get(item["event"], {}) for item in cards(1)[0]]]
+    found, figures = told(tmp_path, [start(0), *readings(0)], ranks=ranks)
+    assert "to_target" not in found.intervals_s
+    assert values(figures, "energy_per_sample", "energy_to_target") == [400 * 3.625 / 1024, None]
+    assert codes(figures, "energy_to_target") == ["target_not_reached"]
+
+
+def test_a_device_without_a_reading_in_the_training_has_none_not_0(tmp_path: Path) -> None:
+    lines = [start(0, 1), *readings(0), *readings(1, times_s=(0.0, 4.0, 12.0))]
+    found, figures = told(tmp_path, sorted(lines, key=lambda line: line["t_ns"]))
+    use = found.devices[1].over["train"]
+    assert (use.readings, use.quantities, use.throttled) == (0, {}, None)
+    names = ("utilization", "power", "temperature", "energy_per_sample")
+    assert values(figures, *names) == [None] * 4
+    assert codes(figures, *names) == ["no_reading_in_interval"] * 4
+    assert found.devices[1].over["run"].readings == 3
+
+
+def test_what_a_monitor_does_not_tell_is_none_with_a_reason(tmp_path: Path) -> None:
+    lines = [start(0), *readings(0, utilization_percent=None, throttle_reasons=None)]
+    found, figures = told(tmp_path, lines, ranks=cards(1))
+    assert found.devices[0].over["train"].throttled is None
+    assert figures["utilization"] == Figure(
+        None, message("quantity_untold", quantity="utilization_percent")
+    )
+    assert values(figures, "power") == [400.0]
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (start(0), "devices_unknown"),
+        (start(), "devices_unknown"),
+        (start(0, 9), "no_reading_in_interval"),
+        (end(), "devices_unknown"),
+        (start(0, 1) | {"interval_s": "x"}, "devices_unknown"),
+    ],
+)
+def test_every_ranks_device_must_be_known(
+    tmp_path: Path, line: dict[str, Any], reason: str
+) -> None:
+    _, figures = told(tmp_path, [line, *readings(0, 1), end()])
+    assert codes(figures, "utilization", "power", "energy_per_sample") == [reason] * 3
+    by_ranks = Figure(2_500_000.0, note=message("device_memory_at_edges"))
+    assert figures["mem"] == by_ranks
+    _, figures = told(tmp_path, [start(0, 1), *readings(0, 1, times_s=(0.0, 2.0)), end()])
+    assert figures["mem"] == by_ranks
+
+
+@pytest.mark.parametrize(
+    ("last", "reason"),
+    [
+        ([end()], "devices_unmonitored"),
+        ([end(monitor=2)], "devices_unknown"),
+        ([], "devices_unknown"),
+    ],
+)
+def test_nothing_reads_devices_only_if_the_sampler_found_so(
+    tmp_path: Path, last: list[Any], reason: str
+) -> None:
+    _, figures = told(tmp_path, [start(monitor=None), host(1.0, cpu_percent=1.0), *last])
+    assert codes(figures, "utilization", "energy_to_target") == [reason] * 2
+
+
+def test_a_monitor_that_opened_late_is_named_by_the_second_start(tmp_path: Path) -> None:
+    lines = [start(monitor=None), *readings(0, 1), start(0, 1) | {"t_ns": 5 * S}]
+    found, figures = told(tmp_path, lines)
+    assert found.monitor == MONITOR
+    assert values(figures, "power", "energy_to_target") == [400.0, 2 * 400 * 5.0]
+
+
+def test_ranks_that_share_a_device_count_its_energy_once(tmp_path: Path) -> None:
+    found, figures = told(tmp_path, [start(3, 3), *readings(3)])
+    assert [device.ranks for device in found.devices] == [[0, 1]]
+    assert values(figures, "energy_to_target") == [400 * 5.0]
+
+
+def test_a_device_may_be_read_before_the_first_line(tmp_path: Path) -> None:
+    lines = readings(0)
+    found, _ = told(tmp_path, [lines[0], start(0), *lines[1:]], ranks=cards(1))
+    assert found.devices[0].over["run"].readings == len(TIMES_S)
+
+
+def test_reasons_that_overlap_have_each_their_share(tmp_path: Path) -> None:
+    reasons = {7.0: ["cap"], 8.0: ["cap", "heat"], 9.625: None}
+    lines = [devices(t_s, busy(t_s, 0, throttle_reasons=reasons.get(t_s, []))) for t_s in TIMES_S]
+    found, _ = told(tmp_path, [start(0), *lines], ranks=cards(1))
+    # The last reading tells nothing of them, so the one at 9 s stands for the rest.
+    assert found.devices[0].over["train"].throttled == {"cap": 2 / 3.625, "heat": 1 / 3.625}
+
+
+def test_lines_out_of_order_count_at_their_times_and_twice_the_same_once(tmp_path: Path) -> None:
+    lines = [devices(t_s, busy(t_s, 0)) for t_s in TIMES_S]
+    plain, _ = told(tmp_path, [start(0), *lines], ranks=cards(1))
+    found, _ = told(tmp_path, [start(0), *lines[3:], *lines[:5]], ranks=cards(1))
+    assert found.devices == plain.devices
+
+
+def test_on_a_cpu_the_packages_count_as_the_device(tmp_path: Path) -> None:
+    sources = ["psutil", "rapl", "ipmi"]
+    lines = [
+        start(monitor=None, host_sources=sources),
+        *(
+            host(t, cpu_percent=8 * t, memory_used_bytes=GIB, package_energy_j=50 * t,
+                 node_power_w=300.0)
+            for t in TIMES_S
+        ),
+    ]  # fmt: skip
+    found, figures = told(tmp_path, [*lines, end()], on_processor=True)
+    cpu = found.host["train"].quantities["cpu_percent"]
+    expected = sum(8 * t * weight for t, weight in WEIGHTS_S.items()) / 3.625
+    assert (cpu.mean, cpu.highest) == (pytest.approx(expected), 77.0)
+    assert values(figures, "energy_per_sample", "energy_to_target") == [
+        pytest.approx(50 * 3.625 / 1024),
+        pytest.approx(50 * 5.0),
+    ]
+    assert figures["energy_to_target"].note == message("energy_of_packages", between_s=0.0)
+    assert codes(figures, "utilization", "power") == ["devices_unmonitored"] * 2
+    assert figures["mem"].note == message("resident_memory_sum")
+
+
+def test_packages_are_not_the_energy_of_other_ranks_that_measure_by_process(tmp_path: Path) -> None:
+    lines = [host(t, package_energy_j=50 * t) for t in TIMES_S]
+    _, figures = told(tmp_path, [start(), *lines], ranks=[rank_events()])
+    assert codes(figures, "energy_per_sample", "energy_to_target") == ["devices_unknown"] * 2
+    _, figures = told(tmp_path, [start(0), *readings(0), *lines], ranks=[rank_events()])
+    assert values(figures, "energy_to_target") == [400 * 5.0]
+
+
+def test_on_a_cpu_without_counters_the_nodes_power_is_an_estimate(tmp_path: Path) -> None:
+    lines = [host(0.25 * n, cpu_percent=1.0, node_power_w=300.0) for n in range(48)]
+    _, figures = told(tmp_path, [start(monitor=None), *lines], on_processor=True)
+    assert codes(figures, "energy_to_target") == ["counter_untold"]
+    assert figures["estimated_energy_to_target"] == Figure(
+        pytest.approx(300 * 5.0), note=message("estimated_of_node", gap_s=0.25)
+    )
+
+
+def test_a_cpu_without_counters_says_so_in_a_short_training_too(tmp_path: Path) -> None:
+    lines = [start(monitor=None), host(0.0, cpu_percent=1.0), host(12.0, cpu_percent=1.0)]
+    _, figures = told(tmp_path, lines, on_processor=True)
+    assert codes(figures, "energy_per_sample") == ["counter_untold"]
+    counted = [start(monitor=None), host(0.0, package_energy_j=1), host(12.0, package_energy_j=9)]
+    _, figures = told(tmp_path, counted, on_processor=True)
+    assert codes(figures, "energy_per_sample") == ["counter_read_seldom"]
+
+
+def test_packages_are_not_the_energy_of_accelerators(tmp_path: Path) -> None:
+    lines = [host(t, package_energy_j=50 * t) for t in TIMES_S]
+    _, figures = told(tmp_path, [start(monitor=None), *lines, end()])
+    assert codes(figures, "energy_per_sample") == ["devices_unmonitored"]
+
+
+def test_the_higher_of_monitor_and_ranks_is_the_memory(tmp_path: Path) -> None:
+    low = readings(0, 1, memory_used_bytes=2_000_000)
+    _, figures = told(tmp_path, [start(0, 1), *low])
+    assert figures["mem"] == Figure(2_500_000.0, note=message("device_memory_at_edges"))
+
+
+def test_a_run_that_trained_nothing_has_the_whole_run_only(tmp_path: Path) -> None:
+    ranks = [cards(1)[0][:6]]
+    found, figures = told(tmp_path, [start(0), *readings(0)], ranks=ranks)
+    assert found.intervals_s == {"run": (0.0, 12.0)}
+    names = ("utilization", "energy_per_sample", "energy_to_target")
+    assert codes(figures, *names) == ["nothing_trained", "nothing_trained", "target_not_reached"]
+    assert found.devices[0].over["run"].readings == len(TIMES_S)
+
+
+def test_a_run_that_was_not_sampled_has_no_summary(tmp_path: Path) -> None:
+    timeline = read_run(sampled_run(tmp_path / "run", None), 2)
+    figures = figures_of.compute(timeline, precision="fp32", recipe_warmup_steps=3)
+    names = ("utilization", "power", "temperature", "energy_per_sample", "energy_to_target")
+    assert codes(figures, *names) == ["not_sampled"] * 5
+
+
+def test_faults_are_counted_by_source_and_kind(tmp_path: Path) -> None:
+    def fault(t_s: int, source: str, kind: str, said: str) -> dict[str, Any]:
+        return event("fault", t_s * S, source=source, kind=kind, said=said)
+
+    lines = [
+        start(0), fault(1, "monitor", "hung", "no answer in 10 s"), *readings(0),
+        fault(5, "rapl", "failed", "gone"), fault(7, "monitor", "hung", "no answer in 20 s"),
+        end(monitor=7, rapl=1),
+    ]  # fmt: skip
+    found, _ = told(tmp_path, lines, ranks=cards(1))
+    assert [(x.source, x.kind, x.said, x.times) for x in found.faults] == [
+        ("monitor", "hung", "no answer in 10 s", 2),
+        ("rapl", "failed", "gone", 1),
+    ]
+    assert found.failed_readings == {"monitor": 7, "rapl": 1}
+
+
+def test_malformed_lines_are_counted_and_a_torn_last_line_is_dropped(tmp_path: Path) -> None:
+    good = [json.dumps(line).encode() for line in [start(0), *readings(0)]]
+    bad = [
+        b"not json", b"[]", b'{"event":"devices","t_ns":1}', b'{"event":"mystery","t_ns":1}',
+        b'{"event":"devices","t_ns":9,"took_ns":0,"devices":[{"index":0,"power_w":-1}]}',
+        b'{"event":"devices","t_ns":9,"took_ns":0,"devices":[{"index":0,"power_w":1e999}]}',
+        b'{"event":"host","t_ns":9,"took_ns":0,"cpu_percent":"much"}',
+    ]  # fmt: skip
+    found, figures = told(tmp_path, b"\n".join([*bad, *good, b'{"event":"en']), ranks=cards(1))
+    assert found.malformed_lines == len(bad)
+    assert found.failed_readings is None
+    assert values(figures, "power") == [400.0]
+
+
+LINES = [json.dumps(line).encode() for line in [start(0, 1), *readings(0, 1), end()]]
+NUMBERS = st.sampled_from([-1, 0, 0.5, 1, 10**6, 2**62, -(2**62), 2**63, 1e18, 1e300, None, "x"])
+
+
+@settings(max_examples=60)
+@given(
+    noise=st.binary(max_size=200),
+    place=st.integers(0, len(LINES)),
+    number=NUMBERS,
+    key=st.sampled_from(
+        [
+            "t_ns",
+            "took_ns",
+            "power_w",
+            "energy_j",
+            "index",
+            "temperature_c",
+            "throttle_reasons",
+            "package_energy_j",
+            "cpu_percent",
+            "devices",
+            "name",
+        ]
+    ),
+)
+def test_any_bytes_give_a_summary_that_a_record_can_hold(
+    tmp_path_factory: pytest.TempPathFactory, noise: bytes, place: int, number: Any, key: str
+) -> None:
+    odd = devices(7.5, busy(7.5, 0) | {key: number}) | {key: number}
+    of_host = host(8.5, cpu_percent=1.0) | {key: number}
+    made = [json.dumps(line).encode() for line in (odd, of_host)]
+    lines = [*LINES[:place], noise, *made, *LINES[place:], noise]
+    found, figures = told(tmp_path_factory.mktemp("any"), b"\n".join(lines))
+    assert Telemetry.model_validate_json(found.model_dump_json()) == found
+    for figure in figures.values():
+        assert (figure.value is None) == (figure.reason is not None)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        os.mkfifo,
+        os.mkdir,
+        lambda path: path.symlink_to("/dev/null"),
+        lambda path: path.symlink_to(path),
+        lambda path: None,
+    ],
+)
+def test_what_is_no_file_in_its_place_holds_no_line(
+    tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    run_dir = sampled_run(tmp_path / "run", b"")
+    (run_dir / TELEMETRY_FILE).unlink()
+    make(run_dir / TELEMETRY_FILE)
+    record = building.build(run_dir)
+    assert (record.status, [note.code for note in record.notes]) == ("passed", ["no_samples"])
+    names = ("utilization", "power", "energy_per_sample", "energy_to_target")
+    assert {figure.reason.code for name in names if (figure := record.figures[name]).reason} == {
+        "no_samples"
+    }
+
+
+def test_samples_that_cannot_be_read_leave_the_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_dir = sampled_run(tmp_path / "run", [start(0, 1), *readings(0, 1), end()])
+
+    def denied(opened: Callable[..., Any]) -> Callable[..., Any]:
+        def open_unless(path: Any, *rest: Any, **more: Any) -> Any:
+            if str(path).endswith(TELEMETRY_FILE):
+                raise PermissionError(errno.EACCES, "Permission denied")
+            return opened(path, *rest, **more)
+
+        return open_unless
+
+    monkeypatch.setattr(os, "open", denied(os.open))
+    monkeypatch.setattr(pathlib.Path, "open", denied(pathlib.Path.open))
+    record = building.build(run_dir)
+    assert (record.status, [note.code for note in record.notes]) == ("passed", ["no_samples"])
+    assert TELEMETRY_FILE not in [item.name for item in record.evidence]

@@ -1,0 +1,430 @@
+"""Events into numbers, on a run worked out by hand and on random ones."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fakes import event, launch_event, span, window, write_events, write_run
+from trainmark.protocols import Counts
+from trainmark.record.figures import FIGURES, compute
+from trainmark.record.timeline import RunTimeline, read_rank, read_run
+from trainmark.spec import message
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+H100 = "NVIDIA H100 80GB HBM3"
+S = 1_000_000_000
+SAID = {"code": "exception", "args": {"text": "m"}}
+
+
+def facts(t_ns: int, product: str = H100, matmul: float | None = 4e14) -> dict[str, Any]:
+    return event(
+        "facts",
+        t_ns,
+        device={"name": product, "memory_total_bytes": 80_000},
+        memory_scope="device",
+        matmul_flops_per_second=matmul,
+    )
+
+
+def uneven_ranks(*, product: str = H100, flops: float | None = 2e14) -> list[list[dict[str, Any]]]:
+    """Return the events of two ranks: 5 steps, 2 of them measured, one evaluation.
+
+    Rank 0 trains 4 samples a step and rank 1 three, two in the last step. Times in seconds:
+
+    rank 0: start 1 | init 1-3 | facts | windows 4-6, 6-8, 8.5-12.5 | evaluate 13-15 | 4-16
+    rank 1: start 2 | init 2-3 | facts | windows 4-6, 6-8, 8.5-13   | evaluate 13-15 | 4-17
+    """
+    ranks = []
+    for rank, (start, samples, last, last_end, trained_end) in enumerate(
+        [(1 * S, 4, 4, 12_500_000_000, 16 * S), (2 * S, 3, 2, 13 * S, 17 * S)]
+    ):
+        first_step = S + S * rank  # rank 0 waits for rank 1 in the reduction all the same
+        last_steps = [2 * S, last_end - 8_500_000_000 - 2 * S - S // 2]
+        ranks.append(
+            [
+                event("start", start, pid=100 + rank),
+                span("init", start, 3 * S),
+                facts(3 * S, product),
+                window(
+                    4 * S, 6 * S, phase="compile", step_ns=[first_step], wait_ns=[S // 4],
+                    samples=[samples], loss=[3.0 + rank], tokens=10 * samples, model_flops=flops,
+                ),
+                window(
+                    6 * S, 8 * S, phase="warmup", first_step=1, step_ns=[S, S // 2],
+                    wait_ns=[S // 4, 0], samples=[samples] * 2, loss=[2.0, 2.0],
+                    tokens=20 * samples, model_flops=flops,
+                ),
+                window(
+                    8_500_000_000, last_end, first_step=3, step_ns=last_steps,
+                    wait_ns=[0, S // 2 * rank], samples=[samples, last], loss=[1.0, 0.5 - rank],
+                    tokens=10 * (samples + last), used_bytes=2_000 + 500 * rank, model_flops=flops,
+                ),
+                event(
+                    "evaluate", 15 * S, epoch=0, step=5, start_ns=13 * S, end_ns=15 * S,
+                    value=0.8, samples=50, detail={}, target_reached=True,
+                ),
+                event(
+                    "trained", trained_end, start_ns=4 * S, end_ns=trained_end, steps=5, epochs=1
+                ),
+                event("result", trained_end, used_bytes=2_000 + 500 * rank,
+                      allocator_peak_bytes=1_500 + rank, job={}),
+                event("end", trained_end + S),
+            ]
+        )  # fmt: skip
+    return ranks
+
+
+@pytest.fixture
+def uneven(tmp_path: Path) -> RunTimeline:
+    return read_run(write_run(tmp_path / "run", [launch_event(S // 2)], *uneven_ranks()), 2)
+
+
+def test_two_uneven_ranks_give_exact_figures(uneven: RunTimeline) -> None:
+    figures = compute(uneven, precision="bf16", recipe_warmup_steps=3)
+    values = {name: figure.value for name, figure in figures.items()}
+    sampled = {"utilization", "power", "temperature", "energy_per_sample", "energy_to_target"}
+    assert {values.pop(name) for name in sampled} == {None}
+    samples = 5 * 4 + 4 * 3 + 2
+    assert uneven.counts == Counts(samples, samples, 10 * samples, samples)
+    assert values == pytest.approx(
+        {
+            "e2e_time": 17.5,  # 0.5 to rank 1's end at 18
+            "train_time": 13.0,  # rank 1: 4 to 17
+            "p_whole": 34 / 13,
+            "p_train": 34 / 11,  # less 2 s of evaluation
+            "p_core": 34 / 10.0,  # less data wait: rank 0: 12 - 2 - 0.5; rank 1: 13 - 2 - 1
+            "token/p/s": 340 / 11 / 2,
+            "final_result": 13 / 4.5,  # 8 + 5 samples over rank 1's window
+            # Steps 4 and 5: 2 s on both; 1.5 s on rank 0 and 2 s on rank 1. The slowest counts.
+            "step_time_p50": 2.0,
+            "step_time_p90": 2.0,
+            "step_time_p99": 2.0,
+            "step_time_mad": 0.0,
+            "step_time_cv": 0.0,
+            "model_flops_per_device": 4e14 / 4.5 / 2,
+            "matmul_flops_per_device": 4e14,
+            "MFU": 100 * (4e14 / 4.5 / 2) / 989e12,
+            "MAMFU": 100 * (4e14 / 4.5 / 2) / 4e14,
+            "loss": 60
+            / 34,  # rank 0: 4 x (3 + 2 + 2 + 1 + 0.5); rank 1: 3 x (4 + 2 + 2 + 1) - 2 x 0.5
+            "final_loss": (4 * 0.5 - 2 * 0.5) / 6,
+            "mem": 2_500.0,
+            "mem_total": 80_000.0,
+            "allocator_peak": 1_501.0,
+        },
+        rel=1e-12,
+    )
+    assert {FIGURES[name].unit for name in figures} == {
+        "s", "samples/s", "tokens/s", "{work}/s", "FLOP/s", "%", "bytes", "", "W", "°C",
+        "J/sample", "J",
+    }  # fmt: skip
+    assert figures["MFU"].note == message(
+        "dense_peak", precision="bf16", tflops=989.0, evidence="A"
+    )
+
+
+def test_losses_weigh_samples_and_leave_out_what_is_not_finite(tmp_path: Path) -> None:
+    def losses(loss: list[float | None]) -> list[Any]:
+        run_dir = tmp_path / str(len(loss)) / str(loss[-1])
+        steps = [S] * len(loss)
+        made = window(
+            4 * S, 40 * S, step_ns=steps, wait_ns=[0] * len(loss), loss=loss,
+            samples=[10] * (len(loss) - 2) + [30, 10],
+        )  # fmt: skip
+        rank = [event("start", S, pid=1), facts(3 * S), made]
+        run_dir.mkdir(parents=True)
+        run = read_run(write_run(run_dir / "run", [launch_event(S // 2)], rank), 1)
+        found = compute(run, precision="bf16", recipe_warmup_steps=3)
+        return [found["loss"], found["final_loss"]]
+
+    whole, last = losses([9.0] * 17 + [None, 1.0, 2.0])
+    assert (whole.value, last.value) == ((170 * 9 + 30 + 20) / 210, 50 / 40)
+    for figure in losses([None, None, None]):
+        assert (figure.value, figure.reason) == (None, message("no_finite_loss"))
+
+
+def test_one_measured_step_has_no_deviation(tmp_path: Path) -> None:
+    ranks = [
+        event("start", S, pid=1), facts(3 * S),
+        window(4 * S, 6 * S, step_ns=[S], wait_ns=[0], samples=[4], loss=[1.0]),
+    ]  # fmt: skip
+    run = read_run(write_run(tmp_path / "run", [launch_event(S // 2)], ranks), 1)
+    found = compute(run, precision="bf16", recipe_warmup_steps=0)
+    assert found["step_time_p50"].value == 1.0
+    cv = found["step_time_cv"]
+    assert (cv.value, cv.reason) == (None, message("one_step_has_no_deviation"))
+
+
+def test_samples_of_several_sequences_are_counted_in_these_too(tmp_path: Path) -> None:
+    ranks = uneven_ranks()
+    for item in ranks[1]:
+        if item["event"] == "window":
+            item["sequences"] *= 3
+    run = read_run(write_run(tmp_path / "run", [launch_event(S // 2)], *ranks), 2)
+    figures = compute(run, precision="bf16", recipe_warmup_steps=3)
+    own, other = (sum(run.ranks[n].counts.samples for n in n_) for n_ in ([0], [1]))
+    sequences = own + 3 * other
+    found = figures["p_train_sequences"]
+    assert found.value == pytest.approx(sequences / 11)
+    assert FIGURES["p_train_sequences"].unit == "sequences/s"
+    assert found.note == message("sequences_per_sample", sequences=sequences / 34)
+    tokens = figures["p_train_tokens"]
+    assert tokens.value == pytest.approx(340 / 11)
+    assert FIGURES["p_train_tokens"].unit == "tokens/s"
+    assert figures["p_train"].value == pytest.approx(34 / 11)
+
+
+def test_two_uneven_ranks_give_an_exact_series_and_spans(uneven: RunTimeline) -> None:
+    assert uneven.series.step_ns.tolist() == [2 * S, S, S // 2, 2 * S, 2 * S]
+    assert uneven.series.samples.tolist() == [7, 7, 7, 7, 6]
+    assert uneven.series.loss.tolist() == [(4 * 3 + 3 * 4) / 7, 2.0, 2.0, 1.0, (4 * 0.5 - 1) / 6]
+    assert uneven.warmup_steps == 3
+    first = uneven.ranks[0]
+    assert first.all_spans_ns(uneven.launch_ns) == {
+        "launch": S // 2,
+        "init": 2 * S,
+        "preflight": 0,
+        "data_build": 0,
+        "model_build": 0,
+        "check": 0,
+        "compile": 2 * S,
+        "warmup": 2 * S,
+        "train": 4 * S,
+        "evaluate": 2 * S,
+        "checkpoint": 0,
+        "finish": 0,
+        "unfinished": 0,
+        "other": 4 * S,  # 3-4, 8-8.5, 12.5-13, 15-17
+    }
+    assert first.wall_ns(uneven.launch_ns) == 16_500_000_000
+    assert first.train_parts_ns() == {
+        "data_wait": S // 2,
+        "compute": 6 * S - S // 2,
+        "other": 8 * S - 6 * S,
+    }
+    assert (first.steps, first.micro_batches, first.epochs, first.pid) == (5, 5, 1, 100)
+    assert (first.trained["steps"], first.target_reached, first.train_ns) == (5, True, 12 * S)
+
+
+def test_memory_of_processes_is_added_up(tmp_path: Path) -> None:
+    ranks = uneven_ranks()
+    for events in ranks:
+        events[2]["memory_scope"] = "process"
+    timeline = read_run(write_run(tmp_path / "run", [launch_event()], *ranks), 2)
+    mem = compute(timeline, precision="bf16", recipe_warmup_steps=3)["mem"]
+    assert (mem.value, mem.note) == (4_500.0, message("resident_memory_sum"))
+
+
+def figures_of(
+    tmp_path: Path, ranks: list[list[dict[str, Any]]], world_size: int = 2, **more: Any
+) -> Any:
+    timeline = read_run(write_run(tmp_path / "run", [launch_event()], *ranks), world_size)
+    return compute(timeline, precision="bf16", recipe_warmup_steps=3, **more)
+
+
+def test_every_null_has_a_reason_and_no_value_has_one(tmp_path: Path) -> None:
+    nothing = figures_of(tmp_path, [])
+    for figure in nothing.values():
+        assert figure.value is None
+        assert figure.reason
+    for figure in figures_of(tmp_path, uneven_ranks()).values():
+        assert (figure.value is None) == (figure.reason is not None)
+
+
+def test_the_same_names_whatever_is_known(tmp_path: Path) -> None:
+    known = set(figures_of(tmp_path, uneven_ranks()))
+    assert known < set(FIGURES)
+    assert set(figures_of(tmp_path, [])) == known
+    assert set(figures_of(tmp_path, uneven_ranks(flops=None))) == known
+    assert set(figures_of(tmp_path, [rank[:5] for rank in uneven_ranks()])) == known
+
+
+def test_mfu_of_an_unknown_product_is_null(tmp_path: Path) -> None:
+    figures = figures_of(tmp_path, uneven_ranks(product="NVIDIA H100 80GB HBM3e"))
+    assert figures["MFU"].value is None
+    assert figures["MFU"].reason == message(
+        "peak_unknown", precision="bf16", product="NVIDIA H100 80GB HBM3e"
+    )
+    assert figures["MAMFU"].value == pytest.approx(100 * 4e14 / 4.5 / 2 / 4e14)
+
+
+def test_a_given_peak_takes_precedence_and_names_the_published_one(tmp_path: Path) -> None:
+    rate = 4e14 / 4.5 / 2
+    unknown = uneven_ranks(product="NVIDIA H100 80GB HBM3e")
+    figure = figures_of(tmp_path, unknown, given_tflops=1000.0)["MFU"]
+    assert figure.value == pytest.approx(100 * rate / 1000e12)
+    assert figure.note == message("given_peak", precision="bf16", tflops=1000.0)
+    figure = figures_of(tmp_path, uneven_ranks(), given_tflops=500.0)["MFU"]
+    assert figure.value == pytest.approx(100 * rate / 500e12)
+    assert figure.note == message(
+        "given_peak_beside", precision="bf16", tflops=500.0, published=989.0, evidence="A"
+    )
+
+
+def test_mfu_of_ranks_on_different_devices_is_null(tmp_path: Path) -> None:
+    ranks = uneven_ranks()
+    ranks[1][2]["device"]["name"] = "NVIDIA H200"
+    assert figures_of(tmp_path, ranks, given_tflops=1.0)["MFU"].value is None
+    assert figures_of(tmp_path, ranks)["MFU"].reason == message(
+        "devices_differ", products=f"{H100}, NVIDIA H200"
+    )
+
+
+def test_without_a_formula_there_is_no_utilisation(tmp_path: Path) -> None:
+    figures = figures_of(tmp_path, uneven_ranks(flops=None))
+    for name in ("model_flops_per_device", "MFU", "MAMFU"):
+        assert figures[name].reason == message("no_flop_formula")
+    assert figures["matmul_flops_per_device"].value == 4e14
+
+
+def test_without_a_measured_matmul_there_is_no_mamfu(tmp_path: Path) -> None:
+    ranks = uneven_ranks()
+    ranks[1][2]["matmul_flops_per_second"] = None
+    figures = figures_of(tmp_path, ranks)
+    assert figures["MAMFU"].reason == message("matmul_rate_unmeasured")
+    assert figures["MFU"].value is not None
+
+
+def test_a_run_without_measured_steps_says_so(tmp_path: Path) -> None:
+    figures = figures_of(tmp_path, [[e for e in rank if e.get("phase") != "train"]
+                                    for rank in uneven_ranks()])  # fmt: skip
+    assert figures["final_result"].reason == message("no_step_after_warmup", steps=3)
+    assert figures["matmul_flops_per_device"].value == 4e14  # measured all the same
+    assert figures["p_whole"].value == pytest.approx(21 / 13)
+
+
+def test_a_rank_that_left_no_word_takes_the_throughputs_with_it(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    figures = figures_of(tmp_path, uneven_ranks()[:1])
+    for name in ("train_time", "p_whole", "p_train", "p_core", "token/p/s"):
+        assert figures[name].reason == message("no_train_time")
+    for name in ("final_result", "step_time_p50", "MFU"):
+        assert figures[name].reason == message("rank_without_measured_step")
+
+
+def test_a_killed_rank_keeps_what_it_wrote(tmp_path: Path) -> None:
+    ranks = uneven_ranks()
+    ranks[1] = ranks[1][:5]  # up to its warm-up window, which ended at 8 s
+    timeline = read_run(write_run(tmp_path / "run", [launch_event()], *ranks), 2)
+    second = timeline.ranks[1]
+    assert (second.train_ns, second.end_ns, second.trained) == (4 * S, None, {})
+    assert timeline.warmup_steps == 3
+    assert timeline.series.samples.tolist() == [7, 7, 7, 4, 4]
+    assert timeline.series.step_ns.tolist() == [2 * S, S, S // 2, 2 * S, 3 * S // 2]
+
+
+def test_time_up_to_an_end_that_only_the_launcher_saw_has_a_name(tmp_path: Path) -> None:
+    cut_off = [event("start", S, rank=0, pid=1, unix_ns=1), span("init", S, 3 * S)]
+    raised = [
+        event("start", S, rank=1, pid=2, unix_ns=1),
+        event("error", 2 * S, kind="error", type="E", message=SAID, place="init", traceback=""),
+    ]
+    seen = [launch_event(), event("stop", 20 * S, reason="timeout", timeout_s=20)]
+    run = read_run(write_run(tmp_path / "run", seen, cut_off, raised), 2)
+    first, second = run.ranks
+    spans = first.all_spans_ns(run.launch_ns)
+    assert spans["unfinished"] == 17 * S  # from 3 to 20
+    assert first.wall_ns(run.launch_ns) == 20 * S - run.launch_ns == sum(spans.values())
+    # A rank that said its last words has none.
+    assert second.all_spans_ns(run.launch_ns)["unfinished"] == 0
+    assert second.wall_ns(run.launch_ns) == 2 * S - run.launch_ns
+
+
+def test_a_torn_file_is_read_up_to_its_last_whole_line(tmp_path: Path) -> None:
+    path = tmp_path / "events.rank0.jsonl"
+    write_events(path, uneven_ranks()[0])
+    path.write_bytes(path.read_bytes()[:-3])
+    rank, _ = read_rank(tmp_path, 0)
+    assert (rank.torn, rank.malformed_lines, rank.end_ns, rank.train_ns) == (True, 0, None, 12 * S)
+
+
+def test_a_null_loss_makes_the_mean_of_its_step_no_number(tmp_path: Path) -> None:
+    ranks = uneven_ranks()
+    ranks[1][5]["loss"] = [None, 1.0]
+    timeline = read_run(write_run(tmp_path / "run", [launch_event()], *ranks), 2)
+    losses = timeline.series.loss.tolist()
+    assert losses[3] != losses[3]
+    assert losses[4] == (4 * 0.5 + 2 * 1.0) / 6
+
+
+DURATIONS = st.integers(0, 10**6)
+WINDOW = st.tuples(
+    st.lists(st.tuples(st.integers(0, 10**5), st.integers(0, 10**5), st.integers(0, 64)),
+             min_size=1, max_size=4),
+    DURATIONS, DURATIONS, st.booleans(),
+)  # fmt: skip
+RANKS = st.lists(
+    st.tuples(st.lists(WINDOW, min_size=1, max_size=5), DURATIONS, DURATIONS),
+    min_size=1, max_size=3,
+)  # fmt: skip
+
+
+def build_rank(
+    rank: tuple[list[Any], int, int], launch_ns: int
+) -> tuple[list[dict[str, Any]], dict[str, int]]:
+    """Return the events of a rank made of consecutive pieces, and each span's true sum."""
+    windows, before, after = rank
+    now = launch_ns + before
+    events = [event("start", now, pid=1)]
+    truth = {"launch": before, "compile": 0, "warmup": 0, "train": 0, "evaluate": 0, "other": 0}
+    train_start, first_step = now, 0
+    for number, (steps, idle, gap, evaluates) in enumerate(windows):
+        phase = ("compile", "warmup", "train")[min(number, 2)]
+        start = now
+        step_ns = [wait + work for wait, work, _ in steps]
+        now += sum(step_ns) + idle
+        events.append(
+            window(start, now, phase=phase, first_step=first_step, step_ns=step_ns,
+                   wait_ns=[wait for wait, _, _ in steps], samples=[n for _, _, n in steps])
+        )  # fmt: skip
+        truth[phase] += now - start
+        first_step += len(steps)
+        if evaluates:
+            events.append(
+                event("evaluate", now + gap, epoch=0, step=first_step, start_ns=now,
+                      end_ns=now + gap, value=0.5, samples=1, detail={}, target_reached=False)
+            )  # fmt: skip
+            truth["evaluate"] += gap
+        else:
+            truth["other"] += gap
+        now += gap
+    events.append(
+        event("trained", now, start_ns=train_start, end_ns=now, steps=first_step, epochs=1)
+    )
+    events.append(event("end", now + after))
+    truth["other"] += after
+    return events, truth
+
+
+@given(ranks=RANKS, launch_ns=DURATIONS)
+def test_throughputs_are_ordered_and_spans_add_up(
+    tmp_path_factory: pytest.TempPathFactory,
+    ranks: list[tuple[list[Any], int, int]],
+    launch_ns: int,
+) -> None:
+    built = [build_rank(rank, launch_ns) for rank in ranks]
+    run_dir = write_run(
+        tmp_path_factory.mktemp("run"), [launch_event(launch_ns)], *(events for events, _ in built)
+    )
+    timeline = read_run(run_dir, len(ranks))
+    for rank, (_, truth) in zip(timeline.ranks, built, strict=True):
+        spans = rank.all_spans_ns(launch_ns)
+        assert sum(spans.values()) == rank.wall_ns(launch_ns)
+        assert {name: value for name, value in spans.items() if name in truth} == truth
+        parts = rank.train_parts_ns()
+        assert sum(parts.values()) == truth["compile"] + truth["warmup"] + truth["train"]
+        assert all(value >= 0 for value in parts.values())
+    figures = compute(timeline, precision="fp32", recipe_warmup_steps=1)
+    core, train, whole = (figures[name].value for name in ("p_core", "p_train", "p_whole"))
+    if whole is not None and train is not None and core is not None:
+        assert core >= train >= whole
+    if train is None:
+        assert core is None
+    if whole is None:
+        assert train is None

@@ -1,0 +1,309 @@
+"""How a run ended and why, from events written by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fakes import event, launch_event, span, window, write_run
+from trainmark.record.cause import find
+from trainmark.record.timeline import read_run
+from trainmark.spec import Target, message
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from trainmark.spec import Message
+
+UNIX_S = 1_000_000_000.0
+S = 1_000_000_000
+TARGET = Target(metric="acc", value=0.9)
+Events = list[dict[str, Any]]
+
+
+def whole_rank(*, value: float = 0.95) -> Events:
+    """Return the events of a rank that did everything: 2 steps, one evaluation."""
+    return [
+        event("start", S, pid=1),
+        span("init", S, 2 * S),
+        window(2 * S, 3 * S, phase="compile", step_ns=[S], samples=[4]),
+        window(3 * S, 4 * S, first_step=1, step_ns=[S], samples=[4]),
+        event(
+            "evaluate", 5 * S, epoch=0, step=2, start_ns=4 * S, end_ns=5 * S, value=value,
+            samples=10, detail={}, target_reached=value >= 0.9,
+        ),
+        event("trained", 5 * S, start_ns=2 * S, end_ns=5 * S, steps=2, epochs=1,
+              target_reached=value >= 0.9),
+        event("end", 6 * S),
+    ]  # fmt: skip
+
+
+def said(text: str) -> dict[str, Any]:
+    return message("exception", text=text).as_dict()
+
+
+def failed_rank(kind: str, t_s: float = 4, text: str = "why") -> Events:
+    report = {"kind": kind, "type": "T", "message": said(text), "place": "train", "traceback": "tb"}
+    return [*whole_rank()[:3], event("error", int(t_s * S), **report)]
+
+
+def failure(
+    rank: int, exit_code: int, time_s: float, report: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return what the agent says of one rank."""
+    return {"rank": rank, "exit_code": exit_code, "time_s": UNIX_S + time_s, "report": report}
+
+
+def agent_exit(*failures: dict[str, Any], exit_code: int | None = None) -> dict[str, Any]:
+    code = (1 if failures else 0) if exit_code is None else exit_code
+    return event("agent_exit", 9 * S, exit_code=code, failures=list(failures))
+
+
+@pytest.fixture
+def ending(tmp_path: Path) -> Any:
+    def call(launcher: Events, *ranks: Events, target: Target | None = TARGET) -> SimpleNamespace:
+        run_dir = write_run(tmp_path / "run", [launch_event(), *launcher], *ranks)
+        found = find(read_run(run_dir, max(len(ranks), 1)), target)
+        cause = None if found.cause is None else found.cause.model_dump(exclude_defaults=True)
+        return SimpleNamespace(status=found.status, cause=cause)
+
+    return call
+
+
+def test_a_run_that_reached_its_target_passed(ending: Any) -> None:
+    result = ending([agent_exit()], whole_rank(), whole_rank())
+    assert (result.status, result.cause) == ("passed", None)
+
+
+def test_a_run_without_a_target_passes_by_ending(ending: Any) -> None:
+    events = [item for item in whole_rank() if item["event"] != "evaluate"]
+    assert ending([agent_exit()], events, target=None).status == "passed"
+
+
+def test_a_missed_target_says_by_how_much(ending: Any) -> None:
+    result = ending([agent_exit()], whole_rank(value=0.8512))
+    assert result.status == "target_missed"
+    assert result.cause["message"] == {
+        "code": "target_missed",
+        "args": {"metric": "acc", "target": 0.9, "epochs": 1, "steps": 2, "value": 0.8512},
+    }
+
+
+def test_a_missed_target_that_is_not_required_passes(ending: Any) -> None:
+    speed = replace(TARGET, required=False)
+    assert ending([agent_exit()], whole_rank(value=0.8512), target=speed).status == "passed"
+
+
+def test_a_quality_that_is_no_number_is_a_missed_target(ending: Any) -> None:
+    events = whole_rank()
+    events[4] |= {"value": None, "target_reached": False}
+    result = ending([agent_exit()], events)
+    assert result.status == "target_missed"
+    assert result.cause["message"]["code"] == "target_missed"
+    assert result.cause["message"]["args"]["value"] is None
+
+
+def test_no_evaluation_is_a_missed_target(ending: Any) -> None:
+    events = [item for item in whole_rank() if item["event"] != "evaluate"]
+    result = ending([agent_exit()], events)
+    assert result.status == "target_missed"
+    assert result.cause["message"]["code"] == "target_missed_without_evaluation"
+
+
+@pytest.mark.parametrize(
+    ("kind", "status"),
+    [("oom", "oom"), ("diverged", "diverged"), ("disk_full", "failed"), ("error", "failed")],
+)
+def test_a_rank_that_told_its_failure_is_believed(ending: Any, kind: str, status: str) -> None:
+    result = ending([agent_exit(failure(0, 1, 4))], failed_rank(kind))
+    assert result.status == status
+    assert result.cause == {
+        "kind": kind, "type": "T", "message": said("why"), "place": "train", "traceback": "tb",
+        "rank": 0, "exit_code": 1,
+    }  # fmt: skip
+
+
+def test_of_two_errors_in_one_second_the_first_is_the_cause(ending: Any) -> None:
+    """A peer's broken connection follows what broke it; the agent knows whole seconds only."""
+    broken, raised = failed_rank("error", 4.9, "closed by peer"), failed_rank("error", 4.1)
+    result = ending([agent_exit(failure(0, 1, 4), failure(1, 1, 4))], broken, raised)
+    assert (result.cause["rank"], result.cause["message"]) == (1, said("why"))
+
+
+def test_a_rank_ended_while_it_told_its_error_is_believed(ending: Any) -> None:
+    result = ending([agent_exit(failure(0, -15, 4))], failed_rank("error"))
+    assert (result.cause["kind"], result.cause["message"]) == ("error", said("why"))
+    assert "signal" not in result.cause
+
+
+def test_a_full_disk_is_told_by_the_agents_file_alone(ending: Any) -> None:
+    report = {
+        "kind": "disk_full",
+        "type": "OSError",
+        "message": said("No space left"),
+        "place": "train",
+        "traceback": "tb",
+    }
+    result = ending([agent_exit(failure(0, 1, 4, report))], whole_rank()[:3])
+    assert (result.status, result.cause["kind"]) == ("failed", "disk_full")
+
+
+def test_a_killed_rank_is_named_with_its_signal(ending: Any) -> None:
+    launcher = [agent_exit(failure(0, -15, 4), failure(1, -9, 4.5))]
+    result = ending(launcher, whole_rank()[:3], whole_rank()[:3])
+    assert result.status == "failed"
+    assert (result.cause["rank"], result.cause["signal"]) == (1, "SIGKILL")
+    assert result.cause["message"]["code"] == "rank_killed"
+
+
+def test_sigterm_counts_where_nothing_else_did(ending: Any) -> None:
+    result = ending([agent_exit(failure(0, -15, 5), failure(1, -15, 4))], [], [])
+    assert (result.cause["rank"], result.cause["signal"]) == (1, "SIGTERM")
+
+
+def test_a_kill_counted_by_the_kernel_is_out_of_memory(ending: Any) -> None:
+    launcher = [event("oom_kills", 8 * S, count=1), agent_exit(failure(1, -9, 4))]
+    result = ending(launcher, whole_rank()[:3], whole_rank()[:3])
+    assert result.status == "oom"
+    assert result.cause["message"] == (
+        message("rank_killed_out_of_memory", rank=1, signal="SIGKILL").as_dict()
+    )
+
+
+def test_the_kernels_counter_explains_only_sigkill(ending: Any) -> None:
+    launcher = [event("oom_kills", 8 * S, count=1), agent_exit(failure(0, -11, 4))]
+    result = ending(launcher, whole_rank()[:3])
+    assert (result.status, result.cause["kind"]) == ("failed", "signal")
+    assert result.cause["signal"] == "SIGSEGV"
+
+
+def test_a_signal_without_a_name_is_numbered(ending: Any) -> None:
+    assert ending([agent_exit(failure(0, -40, 4))], []).cause["signal"] == "signal 40"
+
+
+def test_an_exit_without_a_word_keeps_its_code(ending: Any) -> None:
+    result = ending([agent_exit(failure(0, 3, 4))], whole_rank()[:3])
+    assert (result.status, result.cause["kind"], result.cause["exit_code"]) == ("failed", "exit", 3)
+    assert result.cause["message"] == message("rank_exited", rank=0, exit_code=3).as_dict()
+
+
+def test_of_failures_at_one_moment_the_telling_one_is_the_cause(ending: Any) -> None:
+    # Rank 0 notices the broken connection first; rank 1 ran out of memory.
+    launcher = [agent_exit(failure(0, 1, 4), failure(1, 1, 4.8))]
+    result = ending(launcher, failed_rank("error", 4, "connection closed"), failed_rank("oom", 4.8))
+    assert (result.status, result.cause["rank"]) == ("oom", 1)
+
+
+def test_a_killed_peer_explains_an_error(ending: Any) -> None:
+    launcher = [agent_exit(failure(0, 1, 4), failure(1, -9, 4.8))]
+    result = ending(launcher, failed_rank("error", 4, "connection closed"), whole_rank()[:3])
+    assert (result.cause["rank"], result.cause["signal"]) == (1, "SIGKILL")
+
+
+def test_a_later_failure_is_a_consequence(ending: Any) -> None:
+    launcher = [agent_exit(failure(0, 1, 4), failure(1, 1, 8))]
+    result = ending(launcher, failed_rank("error", 4, "first"), failed_rank("oom", 8))
+    assert (result.status, result.cause["message"]) == ("failed", said("first"))
+
+
+def test_an_error_of_a_rank_counts_without_the_agent(ending: Any) -> None:
+    result = ending([], failed_rank("diverged"))
+    assert (result.status, result.cause["rank"], result.cause["exit_code"]) == ("diverged", 0, 1)
+
+
+def test_a_dead_agent_is_named(ending: Any) -> None:
+    result = ending([agent_exit(exit_code=-9)], whole_rank()[:3])
+    assert result.status == "failed"
+    assert result.cause["message"] == message("agent_killed", signal="SIGKILL").as_dict()
+    result = ending([agent_exit(exit_code=2)], whole_rank()[:3])
+    assert result.cause["message"] == message("agent_exited", exit_code=2).as_dict()
+
+
+def test_a_launcher_that_left_no_word_is_a_failure(ending: Any) -> None:
+    result = ending([], whole_rank())
+    assert (result.status, result.cause["kind"]) == ("failed", "launcher")
+
+
+@pytest.mark.parametrize(
+    ("stop", "status", "told"),
+    [
+        ({"reason": "timeout", "timeout_s": 120.0, "stacks": ["stacks.rank0.txt"]}, "timed_out",
+         message("timed_out", limit_s=120.0, steps=1)),
+        ({"reason": "launcher_killed"}, "interrupted",
+         message("launcher_killed", steps=1)),
+        ({"reason": "signal", "signal": "SIGINT"}, "interrupted",
+         message("stopped_by_signal", signal="SIGINT", steps=1)),
+        ({"reason": "launcher_error", "message": "OSError: x"}, "failed",
+         message("launcher_failed", text="OSError: x")),
+    ],
+)  # fmt: skip
+def test_what_stopped_the_run_from_outside_comes_first(
+    ending: Any, stop: dict[str, Any], status: str, told: Message
+) -> None:
+    launcher = [event("stop", 8 * S, **stop), agent_exit(failure(0, -15, 8))]
+    result = ending(launcher, failed_rank("error"))
+    assert (result.status, result.cause["message"]) == (status, told.as_dict())
+
+
+def test_a_rank_that_stopped_without_a_word_is_a_failure(ending: Any) -> None:
+    result = ending([agent_exit()], whole_rank(), whole_rank()[:-1])
+    assert result.status == "failed"
+    assert result.cause["kind"] == "events_incomplete"
+    assert result.cause["message"] == message("rank_unfinished", rank=1).as_dict()
+
+
+def test_a_lost_window_is_a_failure(ending: Any) -> None:
+    events = whole_rank()
+    del events[3]
+    result = ending([agent_exit()], events)
+    assert (result.status, result.cause["kind"]) == ("failed", "events_incomplete")
+    assert result.cause["message"]["args"] == {"rank": 0, "lines": 0, "steps": 1, "trained": 2}
+
+
+def test_a_malformed_line_is_a_failure(ending: Any) -> None:
+    events = whole_rank()
+    events.insert(4, {"no": "event"})
+    result = ending([agent_exit()], events)
+    assert (result.status, result.cause["kind"]) == ("failed", "events_incomplete")
+    assert result.cause["message"]["args"] == {"rank": 0, "lines": 1, "steps": 2, "trained": 2}
+
+
+def complete_rank() -> Events:
+    """Return the events of a rank as this version writes them: with totals to check against."""
+    *first, trained, last = whole_rank()
+    trained = trained | {"samples": sum(sum(e.get("samples", [])) for e in first
+                                        if e["event"] == "window"), "evaluations": 1}  # fmt: skip
+    facts = event("facts", 1 * S, device={"name": "x", "vendor": "cpu"})
+    result = event("result", 5 * S, job={}, used_bytes=1, allocator_peak_bytes=None)
+    return [first[0], facts, *first[1:], trained, result, last]
+
+
+def test_complete_events_pass(ending: Any) -> None:
+    assert ending([agent_exit()], complete_rank()).status == "passed"
+
+
+@pytest.mark.parametrize(
+    ("lost", "code"),
+    [
+        ("evaluate", "evaluations_lost"),
+        ("facts", "facts_lost"),
+        ("result", "facts_lost"),
+        ("window", "steps_lost"),
+    ],
+)
+def test_a_run_with_lost_evidence_never_passes(ending: Any, lost: str, code: str) -> None:
+    events = [item for item in complete_rank() if item["event"] != lost]
+    result = ending([agent_exit()], events)
+    assert (result.status, result.cause["kind"]) == ("failed", "events_incomplete")
+    assert result.cause["message"]["code"] == code
+
+
+def test_altered_counts_never_pass(ending: Any) -> None:
+    events = complete_rank()
+    window = next(item for item in events if item["event"] == "window")
+    window["samples"] = [value + 1 for value in window["samples"]]
+    result = ending([agent_exit()], events)
+    assert result.cause["message"]["code"] == "samples_altered"

@@ -1,0 +1,261 @@
+"""Rules over ranks and findings, on runs written by hand."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fakes import GOLDEN, event, launch_event, parameters_event, window, write_run
+from trainmark.plan.plan import Plan
+from trainmark.record import checks, findings
+from trainmark.record.figures import FIGURES, compute
+from trainmark.record.record import FigureEntry
+from trainmark.record.timeline import read_run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from trainmark.record.timeline import RunTimeline
+    from trainmark.spec import Message
+
+S = 1_000_000_000
+
+
+@pytest.fixture
+def plan() -> Plan:
+    """Return the toy's plan: 4096 rows, micro-batches of 64."""
+    return Plan.model_validate_json((GOLDEN / "plan_toy.json").read_bytes())
+
+
+def rank_events(
+    samples: list[int], *, of_all: list[int], changed: list[str], **more: Any
+) -> list[dict[str, Any]]:
+    """Return a rank that takes one step a second, all measured."""
+    unchanged, updates = more.pop("unchanged", []), more.pop("updates", len(samples))
+    evaluations = more.pop("evaluations", [])
+    end = len(samples) * S
+    return [
+        event("facts", 0, device={"name": "Fake"}, matmul_flops_per_second=1e3,
+              samples_per_epoch=more.pop("samples_per_epoch", None)),
+        window(0, end, step_ns=[S] * len(samples), samples=samples, step_samples=of_all,
+               loss=[1.0 / (n + 1) for n in range(len(samples))], **more),
+        *evaluations,
+        event("trained", end, start_ns=0, end_ns=end, steps=len(samples), epochs=1,
+              target_reached=True, whole_epochs=0),
+        parameters_event(end, changed=changed, unchanged=unchanged, updates=updates),
+    ]  # fmt: skip
+
+
+def timeline(tmp_path: Path, *ranks: list[dict[str, Any]]) -> RunTimeline:
+    return read_run(write_run(tmp_path / "run", [launch_event()], *ranks), len(ranks))
+
+
+def figures(found: RunTimeline) -> dict[str, FigureEntry]:
+    return {
+        name: FigureEntry(
+            value=item.value, unit=FIGURES[name].unit, reason=item.reason, note=item.note
+        )
+        for name, item in compute(found, precision="fp32", recipe_warmup_steps=0).items()
+    }
+
+
+def cause(plan: Plan, found: RunTimeline) -> tuple[str, dict[str, Any]] | None:
+    ending = checks.broken(plan, found, figures(found))
+    if ending is None:
+        return None
+    assert ending.status == "failed"
+    assert ending.cause is not None
+    message = ending.cause.message
+    json.dumps(message.args)
+    return message.code, message.args
+
+
+def test_ranks_that_share_a_step_unevenly_agree(plan: Plan, tmp_path: Path) -> None:
+    found = timeline(
+        tmp_path,
+        rank_events([64, 10], of_all=[128, 19], changed=["a"]),
+        rank_events([64, 9], of_all=[128, 19], changed=["a"]),
+    )
+    assert cause(plan, found) is None
+
+
+@pytest.mark.parametrize(
+    ("samples", "of_all", "said"),
+    [
+        ([[64, 10], [64, 10]], [[128, 19]] * 2,
+         ("samples_of_step", {"step": 2, "samples": 20, "step_samples": 19})),
+        ([[64, 10], [64, 9]], [[128, 19], [128, 20]],
+         ("step_samples_differ_over_ranks", {"step": 2})),
+        ([[64, 10], [64]], [[128, 10], [128]],
+         ("steps_differ_over_ranks", {"least": 1, "most": 2})),
+        ([[100, 64], [64, 64]], [[164, 128]] * 2,
+         ("samples_above_global_batch", {"step": 1, "samples": 164, "most": 128})),
+    ],
+)  # fmt: skip
+def test_ranks_that_contradict_each_other(
+    plan: Plan,
+    tmp_path: Path,
+    samples: list[list[int]],
+    of_all: list[list[int]],
+    said: tuple[str, dict[str, int]],
+) -> None:
+    ranks = [
+        rank_events(mine, of_all=whole, changed=["a"])
+        for mine, whole in zip(samples, of_all, strict=True)
+    ]
+    assert cause(plan, timeline(tmp_path, *ranks)) == said
+
+
+def test_more_tokens_than_the_sequences_can_hold(plan: Plan, tmp_path: Path) -> None:
+    recipe = {**plan.recipe, "seq_length": 8}
+    long = plan.model_copy(update={"recipe": recipe})
+    more = {"sequences": 64, "tokens": 300, "tokens_padded": 513}
+    found = timeline(tmp_path, rank_events([64], of_all=[64], changed=["a"], **more))
+    assert cause(long, found) == (
+        "tokens_above_length", {"tokens": 513, "sequences": 64, "length": 8},
+    )  # fmt: skip
+    assert cause(plan, found) is None
+
+
+def test_a_parameter_counts_as_trained_where_one_rank_changed_it(
+    plan: Plan, tmp_path: Path
+) -> None:
+    # Each rank holds rows of "table"; those of the second were asked for by nobody.
+    found = timeline(
+        tmp_path,
+        rank_events([32] * 3, of_all=[64] * 3, changed=["a", "table"]),
+        rank_events([32] * 3, of_all=[64] * 3, changed=["a"], unchanged=["table"]),
+    )
+    assert cause(plan, found) is None
+
+
+@pytest.mark.parametrize(
+    ("updates", "code"), [(0, "never_updated"), (1, None), (2, "parameters_never_changed")]
+)
+def test_a_parameter_that_no_rank_changed(
+    plan: Plan, tmp_path: Path, updates: int, code: str | None
+) -> None:
+    names = [f"layer{number}" for number in range(5)]
+    ranks = [
+        rank_events([32] * 3, of_all=[64] * 3, changed=["a"], unchanged=names, updates=updates)
+        for _ in range(2)
+    ]
+    found = cause(plan, timeline(tmp_path, *ranks))
+    assert (found and found[0]) == code
+    if code == "parameters_never_changed":
+        assert found is not None
+        assert found[1] == {
+            "names": "layer0, layer1, layer2", "number": 5, "parameters": 6, "updates": 2,
+        }  # fmt: skip
+
+
+def test_gradients_that_are_zero_on_all_ranks_fail_the_run(plan: Plan, tmp_path: Path) -> None:
+    def ranks(*no_gradient: list[str]) -> list[list[dict[str, Any]]]:
+        both = {"a", "b"}
+        return [
+            [
+                *rank_events([32] * 3, of_all=[64] * 3, changed=["a", "b"])[:-1],
+                parameters_event(
+                    3 * S,
+                    changed=["a", "b"],
+                    gradient=sorted(both - set(names)),
+                    no_gradient=names,
+                ),
+            ]
+            for names in no_gradient
+        ]
+
+    for name in ("one", "both"):
+        (tmp_path / name).mkdir()
+    # A shard may see none; a whole parameter must see one somewhere.
+    assert cause(plan, timeline(tmp_path / "one", *ranks(["b"], []))) is None
+    found = cause(plan, timeline(tmp_path / "both", *ranks(["b"], ["b"])))
+    assert found == ("gradients_zero", {"names": "b", "number": 1, "parameters": 2})
+
+
+def doubts(plan: Plan, found: RunTimeline) -> list[Message]:
+    return findings.find(findings.Seen(plan, found, figures(found)))
+
+
+@pytest.mark.parametrize(("seconds", "doubted"), [(100, False), (101, True)])
+def test_an_evaluation_ten_times_as_long_as_training_is_doubted(
+    plan: Plan, tmp_path: Path, seconds: int, doubted: bool
+) -> None:
+    # 10 samples a second; 100 rows in 101 s are 1.01 s a row, 10.1 times 0.1 s.
+    evaluation = event(
+        "evaluate", 0, epoch=0, step=2, start_ns=0, end_ns=seconds * S, value=0.9, samples=100,
+        detail={}, target_reached=True,
+    )  # fmt: skip
+    found = doubts(
+        plan,
+        timeline(
+            tmp_path,
+            rank_events([10, 10], of_all=[10, 10], changed=["a"], evaluations=[evaluation]),
+        ),
+    )
+    expected = [*["evaluation_far_longer"] * doubted, "evaluated_rows"]  # 100 of 1000 rows
+    assert [item.code for item in found] == expected
+    if doubted:
+        assert found[0].args == {
+            "evaluation_s": 101.0, "rows": 100, "row_s": 1.01, "sample_s": 0.1,
+            "factor": pytest.approx(10.1), "limit": 10.0,
+        }  # fmt: skip
+
+
+@pytest.mark.parametrize(("flops", "doubted"), [(2_000.0, False), (2_002.0, True)])
+def test_more_flops_than_preflight_measured_are_doubted(
+    plan: Plan, tmp_path: Path, flops: float, doubted: bool
+) -> None:
+    events = rank_events([10, 10], of_all=[10, 10], changed=["a"], model_flops=flops)
+    found = doubts(plan, timeline(tmp_path, events))
+    assert [item.code for item in found] == ["flops_above_preflight"] * doubted
+    if doubted:
+        assert found[0].args == {
+            "tflops": pytest.approx(1.001e-9), "matmul_tflops": pytest.approx(1e-9),
+            "share": pytest.approx(1.001),
+        }  # fmt: skip
+
+
+def devices_of(*rates: float | None, shares: bool = False, last: str = "X1") -> list[Any]:
+    """Return a rank for each matmul rate, in FLOP/s; the last one's device is a ``last``."""
+    found = []
+    for number, rate in enumerate(rates):
+        facts, *rest = rank_events([8], of_all=[8 * len(rates)], changed=["a"])
+        name = last if number == len(rates) - 1 else "X1"
+        changed = {"device": {"name": name}, "matmul_flops_per_second": rate}
+        found.append([facts | changed | {"shares_cores": shares}, *rest])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("ranks", "slow"),
+    [
+        (devices_of(100e12), []),
+        (devices_of(100e12, 95e12), []),
+        (devices_of(94e12, 100e12), [(0, 94.0, 100.0)]),
+        (devices_of(100e12, 80e12, 98e12, 96e12), [(1, 80.0, 98.0)]),
+        (devices_of(100e12, 50e12, 60e12), [(1, 50.0, 80.0), (2, 60.0, 75.0)]),
+        (devices_of(100e12, 50e12, last="X2"), []),
+        (devices_of(100e12, 50e12, shares=True), []),
+        (devices_of(100e12, None), []),
+    ],
+)
+def test_a_device_slower_than_its_siblings_is_doubted(
+    plan: Plan, tmp_path: Path, ranks: list[Any], slow: list[tuple[int, float, float]]
+) -> None:
+    found = [item.args for item in doubts(plan, timeline(tmp_path, *ranks))
+             if item.code == "slow_device"]  # fmt: skip
+    assert [(args["rank"], args["tflops"], args["others_tflops"]) for args in found] == slow
+    assert [args["share"] for args in found] == [1 - own / others for _, own, others in slow]
+    assert all(args["device"] == "X1" for args in found)
+
+
+def test_events_that_do_not_tell_whether_ranks_share_cores_name_no_slow_device(
+    plan: Plan, tmp_path: Path
+) -> None:
+    ranks = devices_of(100e12, 50e12)
+    for facts, *_ in ranks:
+        del facts["shares_cores"]
+    assert "slow_device" not in [item.code for item in doubts(plan, timeline(tmp_path, *ranks))]

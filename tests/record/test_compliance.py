@@ -1,0 +1,347 @@
+"""Launches against the rules of their case: each rule broken alone, and what a record claims."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fakes import GOLDEN, FakeVendor
+from trainmark import __version__, cases, devices
+from trainmark.check.conformance.case import description_faults
+from trainmark.cli.app import main
+from trainmark.errors import RecordError, UsageError
+from trainmark.judge.compliance import Compliance, check
+from trainmark.plan import divisions, reference, resolving
+from trainmark.record.messages import render
+from trainmark.record.record import Evidence, Record
+from trainmark.spec import DataFacts, message
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+TOY = Record.model_validate_json((GOLDEN / "record_toy.json").read_text(encoding="utf-8"))
+FILES = ("plan.json", "events.launcher.jsonl", "events.rank0.jsonl", "telemetry.jsonl")
+EVIDENCE = [Evidence(name=name, bytes=1, sha256="0" * 64) for name in FILES]
+
+
+def planned(*, recipe: dict[str, Any] | None = None, **changes: Any) -> Record:
+    """Return a launch of toy that keeps all rules, with another plan."""
+    updates = {
+        "suite_version": __version__, "recipe": TOY.plan.recipe | (recipe or {}), **changes,
+    }  # fmt: skip
+    return TOY.model_copy(
+        update={
+            "plan": TOY.plan.model_copy(update=updates),
+            "evidence": EVIDENCE,
+            "steps": TOY.steps.model_copy(update={"warmup": 10}),
+        }
+    )
+
+
+def changed(**updates: Any) -> Record:
+    return planned().model_copy(update=updates)
+
+
+def broken(found: Compliance) -> tuple[set[str], set[str]]:
+    """Return the rules of the closed and of the open division that are not kept."""
+    closed, opened = (
+        {judged.rule for judged in found.divisions[name] if not judged.kept}
+        for name in ("closed", "open")
+    )
+    return closed, opened
+
+
+def test_five_sound_launches_comply_with_both() -> None:
+    found = check([planned()] * 5)
+    assert broken(found) == (set(), set())
+    assert (found.claimed, found.compliant(), found.compliant("open")) == ("closed", True, True)
+
+
+BOTH = ("closed", "open")
+
+
+@pytest.mark.parametrize(
+    ("rule", "launch", "divisions"),
+    [
+        ("passed", changed(status="diverged"), BOTH),
+        ("same_work", planned(recipe={"kernels": "own"}), BOTH),
+        ("seeds", planned(recipe={"seed": 2}), ("closed",)),
+        ("target", changed(quality=TOY.quality.model_copy(update={"reached": False})), ("closed",)),
+        ("warmup", changed(steps=TOY.steps.model_copy(update={"warmup": 9})), BOTH),
+        ("evidence", changed(evidence=EVIDENCE[:-1]), ("closed",)),
+        ("evidence", changed(evidence=EVIDENCE[:2] + EVIDENCE[3:]), BOTH),
+        ("evidence", changed(trust=TOY.trust.model_copy(
+            update={"reasons": [message("evidence_altered", file="plan.json")]})), BOTH),
+        ("doubts", changed(trust=TOY.trust.model_copy(
+            update={"reasons": [message("trust_simulated_device")]})), BOTH),
+    ],
+)  # fmt: skip
+def test_one_launch_of_five_that_breaks_a_rule_is_found(
+    rule: str, launch: Record, divisions: tuple[str, ...]
+) -> None:
+    closed, opened = broken(check([*[planned()] * 4, launch]))
+    assert (closed, opened) == (
+        {rule} if "closed" in divisions else set(), {rule} if "open" in divisions else set(),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rules", "launch"),
+    [
+        ({"data"}, planned(data=TOY.plan.data.model_copy(update={"train_samples": 4095}))),
+        ({"scope"}, planned(recipe={"max_epochs": 20})),
+        ({"changes"}, planned(recipe={"weight_decay": 0.1}, extra={"weight_decay": 0.1},
+                              rules="open")),
+    ],
+)  # fmt: skip
+def test_all_launches_of_other_work_break_the_closed_rules(rules: set[str], launch: Record) -> None:
+    closed, opened = broken(check([launch] * 5))
+    assert closed - {"claim"} == rules
+    assert opened - {"claim"} == set()
+
+
+def test_a_recipe_without_a_target_does_not_reach_it() -> None:
+    aimless = TOY.quality.model_copy(update={"target": None, "reached": None})
+    found = check([changed(quality=aimless)] * 5)
+    (target,) = [one for one in found.divisions["closed"] if one.rule == "target"]
+    assert (target.kept, target.found.code) == (False, "rule.target_none")
+
+
+def test_four_launches_are_too_few_and_none_is_refused() -> None:
+    assert broken(check([planned()] * 4)) == ({"launches"}, {"launches"})
+    with pytest.raises(RecordError):
+        check([])
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        planned(rules="open"),
+        planned(recipe={"weight_decay": 0.1}),
+        planned(recipe={"micro_batch_size": 2048}, fix_hp={"micro_batch_size": 2048}),
+        planned(recipe={"micro_batch_size": 96}, fix_hp={"micro_batch_size": 128}),
+        planned(compared_with="fast"),
+        planned(recipe_name="fast"),
+        planned(recipe={"of_tomorrow": 1}),
+    ],
+)
+def test_a_claim_that_its_own_recipe_contradicts_is_found(forged: Record) -> None:
+    closed, opened = broken(check([forged] * 5))
+    assert "claim" in closed
+    assert "claim" in opened
+
+
+def test_the_word_of_another_version_is_believed_and_an_absent_case_is_not() -> None:
+    assert "claim" not in broken(check([planned(suite_version="9.0.0", rules="open")] * 5))[0]
+    found = check([planned(case="gone")] * 5)
+    claims = [one.found for one in found.divisions["closed"] if one.rule == "claim"]
+    assert claims == [message("rule.claim_unknown", case="gone")]
+
+
+def test_every_rule_is_said_in_both_languages() -> None:
+    for judged in check([planned()]).divisions["closed"]:
+        for lang in ("en", "zh"):
+            assert render(judged.found, lang) != judged.found.code
+
+
+# Words that each case takes, and whether a run with them is within the closed rules.
+WORDS = [
+    ({}, "closed"), ({"micro_batch_size": "24"}, "closed"), ({"seed": "9"}, "closed"),
+    ({"warmup_steps": "12"}, "open"), ({"max_steps": "77", "lr": "0.5"}, "open"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", cases.names())
+def test_what_plans_call_themselves_agrees_with_the_checker(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts = DataFacts(100_000, 1_000, "0123456789abcdef", "npz")
+    known = {"cpu": FakeVendor("cpu", devices=16, product="Fake CPU")}
+    monkeypatch.setattr(devices, "all_vendors", lambda: known)
+    monkeypatch.setattr(cases, "part", lambda *_: SimpleNamespace(check=lambda *_: facts))
+    monkeypatch.setattr(reference, "of_case", lambda _: reference.References())
+    case = cases.load(name)
+    for recipe_name, recipe in case.recipes.items():
+        nproc = int((recipe.world or "1x1").split("x")[1])
+        for words, rules in WORDS:
+            resolved = resolving.resolve(
+                name, recipe_name=recipe_name, overrides=words, data_dir=tmp_path,
+                device_name="cpu", nnodes=1, nproc=nproc, run_dir=tmp_path / "run",
+                generated_root=tmp_path,
+            )  # fmt: skip
+            assert resolved.rules == rules, (recipe_name, words)
+            record = TOY.model_copy(update={"plan": resolved})
+            closed, opened = broken(check([record]))
+            assert "claim" not in closed | opened, (recipe_name, words)
+            assert ("changes" not in closed) == (rules == "closed"), (recipe_name, words)
+
+
+@pytest.mark.parametrize("name", cases.names())
+def test_every_shipped_case_has_rules_that_fit_what_is_published(name: str) -> None:
+    assert (cases.folder(name) / divisions.RULES_FILE).is_file()
+    rules, published = divisions.of_case(cases.load(name)), reference.of_case(name)
+    if published.samples_per_pass is not None:
+        assert rules.closed.data["train_samples"] == [published.samples_per_pass]
+
+
+GENERAL = divisions.of_case(None)
+
+
+@pytest.fixture
+def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str | None], str]:
+    """Return what makes a case outside the package, with a ``rules.toml``."""
+
+    def make(text: str | None) -> str:
+        name = f"ruled_{tmp_path.name}"  # modules of a case are imported once
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "case.py").write_text(
+            "from dataclasses import replace\n"
+            "from trainmark.cases.toy.case import CASE as TOY\n"
+            f'CASE = replace(TOY, name="{name}")\n'
+        )
+        (folder / "data.py").write_text(
+            "from trainmark.cases.toy.data import check, generate  # noqa: F401\n"
+        )
+        if text is not None:
+            (folder / "rules.toml").write_text(text)
+        monkeypatch.setenv("TRAINMARK_CASE_PATH", str(tmp_path))
+        return name
+
+    return make
+
+
+def test_a_case_outside_the_package_has_the_general_rules(outside: Any) -> None:
+    assert divisions.of_case(cases.load(outside(None))) == GENERAL
+    assert GENERAL.closed.data == {"origin": ["real"]}
+    assert GENERAL.open.target == "any"
+
+
+def test_a_file_names_what_differs_from_the_general_rules(outside: Any) -> None:
+    rules = divisions.of_case(cases.load(outside("[closed]\nlaunches = 10\n")))
+    assert rules.closed == GENERAL.closed.model_copy(update={"launches": 10})
+    assert rules.open == GENERAL.open
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("[closed", "cannot be read"),
+        ("closed = 3", "cannot be read"),
+        ("[closed]\nlaunches = 0", "closed.launches"),
+        ("[closed]\nlaunches = '5'", "closed.launches"),
+        ("[closed]\nruns = 5", "closed.runs"),
+        ("[third]\nlaunches = 5", "third"),
+        ("[closed]\ndata = {rows = [5]}", "closed.data.rows"),
+        ("[closed]\ndata = {origin = 'real'}", "closed.data.origin"),
+        ("[closed]\nseeds = 'own'", "closed.seeds"),
+        ("[values]\nweight_decay = [0.0]", "values.weight_decay: the closed rules do not let"),
+        ("[values]\nmicro_batch_size = [32]", "forbids a value of a shipped recipe"),
+        ("[values]\nmicro_batch_size = {most = 63}", "forbids a value of a shipped recipe"),
+        ("[values]\nmicro_batch_size = {max = 64}", "values.micro_batch_size"),
+    ],
+)
+def test_a_malformed_file_is_named(outside: Any, text: str, named: str) -> None:
+    name = outside(text)
+    with pytest.raises(UsageError, match=named) as fault:
+        divisions.of_case(cases.load(name))
+    assert fault.value.where == f"{name}/rules.toml"
+    with pytest.raises(UsageError, match=name):
+        description_faults(name)  # of `trainmark check`
+
+
+@pytest.mark.parametrize(
+    ("values", "word", "rules"),
+    [
+        ("{ least = 1, most = 128 }", "128", "closed"),
+        ("{ least = 1, most = 128 }", "129", "open"),
+        ("[64, 96]", "96", "closed"),
+        ("[64, 96]", "97", "open"),
+    ],
+)
+def test_a_value_outside_the_narrowed_ones_makes_a_plan_open(
+    outside: Any, values: str, word: str, rules: str, tmp_path: Path
+) -> None:
+    resolved = resolving.resolve(
+        outside(f"[values]\nmicro_batch_size = {values}\n"), overrides={"bs": word},
+        device_name="cpu", run_dir=tmp_path / "run", generated_root=tmp_path / "cache",
+    )  # fmt: skip
+    assert resolved.rules == rules
+    listed = resolved.extra if rules == "open" else resolved.fix_hp
+    assert listed == {"micro_batch_size": int(word)}
+    assert "claim" not in broken(check([TOY.model_copy(update={"plan": resolved})]))[0]
+
+
+def command(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+    monkeypatch.setattr("sys.argv", ["trainmark", "rules", *words])
+    with pytest.raises(SystemExit) as ending:
+        main()
+    return int(ending.value.code or 0)
+
+
+@pytest.fixture
+def result(tmp_path: Path) -> Callable[[Sequence[Record]], Path]:
+    """Return what writes launches into a folder, as their records alone."""
+
+    def write(records: Sequence[Record]) -> Path:
+        for number, record in enumerate(records, 1):
+            folder = tmp_path / "result" / f"r{number}"
+            folder.mkdir(parents=True)
+            (folder / "record.json").write_text(record.model_dump_json(), encoding="utf-8")
+        return tmp_path / "result"
+
+    return write
+
+
+def test_the_command_ends_by_the_division_asked(
+    result: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = str(result([planned()] * 5))
+    assert command(monkeypatch, "check", folder, "--json") == 1  # no evidence beside the records
+    (document,) = json.loads(capsys.readouterr().out)
+    assert document["compliant"] == {"closed": False, "open": False}
+    faults = [x for x in document["divisions"]["closed"] if not x["kept"]]
+    assert [fault["rule"] for fault in faults] == ["evidence"]
+    assert faults[0]["found"]["args"]["wanting"] == "evidence_absent"
+    monkeypatch.setattr("trainmark.library.selection.runs.verify", lambda *_: [])
+    assert command(monkeypatch, "check", folder) == 0
+    assert "closed: compliant" in capsys.readouterr().out
+    command(monkeypatch, "check", folder, "--lang", "zh")
+    assert "ok " not in capsys.readouterr().out
+    assert command(monkeypatch, "check", folder + "/r1", "--division", "open") == 1
+    assert "at least 5 launches; there are 1" in capsys.readouterr().out
+    assert command(monkeypatch, "check", folder + "/none") == 2
+    assert command(monkeypatch, "check", folder, "--division", "third") == 2
+
+
+def test_a_record_that_claims_the_open_division_is_held_to_it(
+    result: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wide = {"weight_decay": 0.1}
+    folder = str(result([planned(recipe=wide, extra=wide, rules="open")] * 5))
+    monkeypatch.setattr("trainmark.library.selection.runs.verify", lambda *_: [])
+    assert command(monkeypatch, "check", folder) == 0
+    assert command(monkeypatch, "check", folder, "--division", "closed") == 1
+    assert "beyond them: weight_decay=0.1" in capsys.readouterr().out
+
+
+def test_a_cases_rules_are_printed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(monkeypatch, "toy", "--json") == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["values"]["micro_batch_size"] == {"least": 1, "most": 1024}
+    assert document["values"]["precision"] == "any value"
+    assert (document["closed"]["seeds"], document["open"]["data"]) == (
+        "fixed", {"origin": ["generated"]},
+    )  # fmt: skip
+    assert command(monkeypatch, "toy") == 0
+    out = capsys.readouterr().out
+    assert "micro_batch_size = {least: 1.0, most: 1024.0}" in out
+    assert out.count("launches = 5") == 2
+    assert command(monkeypatch, "no_such_case") == 2
+    assert command(monkeypatch, "toy", "more") == 2

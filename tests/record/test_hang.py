@@ -1,0 +1,161 @@
+"""What a record says of ranks that were stopped, from events written by hand."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fakes import event, launch_event, window, write_events, write_run
+from trainmark.record.cause import find
+from trainmark.record.messages import render, way_out
+from trainmark.record.timeline import read_run
+from trainmark.spec import message
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+S = 1_000_000_000
+STEP = "mine/job.py:12 step"
+
+
+def rank(steps: int) -> list[dict[str, Any]]:
+    """Return a rank that reported windows of a second for each of ``steps`` steps, then nothing."""
+    return [
+        event("start", S, pid=1),
+        *(
+            window((n + 2) * S, (n + 3) * S, first_step=n, step_ns=[S], samples=[4])
+            for n in range(steps)
+        ),
+    ]
+
+
+def group(ranks: str, state: str, call: str | None = None, where: str = STEP) -> dict[str, Any]:
+    return {"ranks": ranks, "state": state, "call": call, "where": where}
+
+
+@pytest.fixture
+def cause(tmp_path: Path) -> Any:
+    def call(*groups: dict[str, Any], steps: tuple[int, ...] = (3, 3, 2), stop_s: int = 60) -> Any:
+        stop = event(
+            "stop", stop_s * S, reason="timeout", timeout_s=59.0, stacks=[], hang=list(groups)
+        )
+        run_dir = write_run(tmp_path / "run", [launch_event(), stop], *map(rank, steps))
+        found = find(read_run(run_dir, len(steps)), None)
+        assert found.status == "timed_out"
+        return found.cause
+
+    return call
+
+
+def test_the_rank_that_is_missing_from_a_collective_is_named(cause: Any) -> None:
+    found = cause(
+        group("0-1", "collective", "all_reduce"), group("2", "elsewhere", None, "a.py:5 f")
+    )
+    assert (found.kind, found.message.code) == ("timeout", "timed_out_missing")
+    assert found.message.args == {
+        "limit_s": 59.0, "steps": 3, "quiet_s": 55.0, "waiting": "0-1", "call": "all_reduce",
+        "missing": "2", "places": "2: a.py:5 f",
+    }  # fmt: skip
+    assert found.hang == [
+        {**group("0-1", "collective", "all_reduce"), "count": 2, "steps": [3]},
+        {**group("2", "elsewhere", None, "a.py:5 f"), "count": 1, "steps": [2]},
+    ]  # fmt: skip
+    assert way_out(found).code == "way_out.timed_out_missing"
+
+
+def test_a_silent_rank_is_missing_and_one_without_saved_stacks_only_if_no_other_is(
+    cause: Any,
+) -> None:
+    found = cause(group("0", "collective", "barrier"), group("1", "silent", None, "zombie"))
+    assert found.message.args["missing"] == "1"
+    assert [(item["ranks"], item["state"]) for item in found.hang] == [
+        ("0", "collective"), ("1", "silent"), ("2", "unknown"),
+    ]  # fmt: skip
+    found = cause(group("0-1", "collective", "barrier"))
+    assert (found.message.args["missing"], found.message.args["places"]) == ("2", "2: ?")
+
+
+def test_a_backward_pass_waits_unless_others_are_in_a_collective(cause: Any) -> None:
+    backward = group("0-1", "waits", "backward")
+    assert cause(backward, group("2", "elsewhere")).message.args["waiting"] == "0-1"
+    found = cause(backward, group("2", "collective", "barrier", "b.py:1 g"))
+    assert found.message.args["waiting"] == "2"
+    assert found.message.args["missing"] == "0-1"
+    assert found.message.args["places"] == f"0-1: backward ({STEP})"
+
+
+def test_ranks_in_different_collectives_are_apart(cause: Any) -> None:
+    found = cause(group("0,2", "collective", "all_reduce"), group("1", "collective", "barrier"))
+    assert found.message.code == "timed_out_apart"
+    assert found.message.args["places"] == f"0,2: all_reduce ({STEP}); 1: barrier ({STEP})"
+    assert "各 rank" in render(found.message, "zh")
+
+
+def test_all_ranks_in_one_collective_are_together(cause: Any) -> None:
+    found = cause(group("0-2", "collective", "all_reduce"))
+    assert found.message.code == "timed_out_together"
+    assert found.message.args["call"] == "all_reduce"
+
+
+@pytest.mark.parametrize(("stop_s", "code"), [(7, "timed_out"), (8, "timed_out_missing")])
+def test_a_run_that_still_reported_windows_does_not_hang(
+    cause: Any, stop_s: int, code: str
+) -> None:
+    """The last window ended at 5 s, and each one took 1 s."""
+    groups = group("0-1", "collective", "barrier"), group("2", "elsewhere")
+    found = cause(*groups, stop_s=stop_s)
+    assert found.message.code == code
+    assert len(found.hang) == 2
+
+
+def test_an_error_that_followed_the_hang_is_no_progress(tmp_path: Path) -> None:
+    """Rank 0 lost its peer when that was ended; it had trained until 5 s."""
+    report = {"kind": "error", "type": "T", "place": "train", "traceback": "tb"}
+    failed = event("error", 59 * S, **report, message=message("exception", text="x").as_dict())
+    stop = event("stop", 60 * S, reason="timeout", timeout_s=59.0, stacks=[],
+                 hang=[group("0", "waits", "backward"), group("1", "elsewhere")])  # fmt: skip
+    run_dir = write_run(tmp_path / "run", [launch_event(), stop], [*rank(3), failed], rank(3))
+    timeline = read_run(run_dir, 2)
+    assert find(timeline, None).cause.message.args["quiet_s"] == 55.0
+    assert [one.train_ns for one in timeline.ranks] == [3 * S, 3 * S]
+
+
+def test_ranks_that_all_compute_or_left_no_stacks_are_not_judged(cause: Any) -> None:
+    assert cause(group("0-2", "elsewhere")).message.code == "timed_out"
+    found = cause()
+    assert (found.message.code, found.hang) == ("timed_out", [])
+
+
+def test_ranks_beyond_the_world_are_left_out_and_long_lists_clipped(cause: Any) -> None:
+    even = ",".join(str(rank) for rank in range(0, 512, 2))
+    odd = ",".join(str(rank) for rank in range(1, 512, 2))
+    found = cause(
+        group(even, "collective", "barrier"), group(odd, "elsewhere"), group("600", "silent"),
+        steps=(1,) * 512, stop_s=99,
+    )  # fmt: skip
+    assert [item["count"] for item in found.hang] == [256, 256]
+    args = found.message.args
+    assert args["waiting"].startswith("0,2,4,")
+    assert (len(args["waiting"]), len(args["places"])) == (160, 40 + len(f": {STEP}"))
+
+
+def test_the_groups_of_all_nodes_are_one_account(tmp_path: Path) -> None:
+    """Node 1's clock counts from another moment; the nodes saved stacks a second apart."""
+    run_dir = write_run(tmp_path / "run", [launch_event(argv=["trainmark"])], *[rank(3)] * 4)
+    at = group("0-1", "collective", "barrier"), group("2", "collective", "barrier")
+    for node, (groups, begun_s) in enumerate(
+        [([at[0]], 0), ([at[1], group("3", "elsewhere", None, "a.py:5 f")], 500)]
+    ):
+        stop_ns = (begun_s + 60 + node) * S
+        stop = event("stop", stop_ns, reason="timeout", timeout_s=59.0, stacks=[], hang=groups)
+        launch = launch_event(begun_s * S, node=node)
+        ended = event("agent_exit", stop_ns, exit_code=1, failures=[])
+        write_events(run_dir / f"events.node{node}.jsonl", [launch, stop, ended])
+    ending = find(read_run(run_dir, 4, 2), None)
+    assert ending.status == "timed_out"
+    assert [(item["ranks"], item["state"], item["call"]) for item in ending.cause.hang] == [
+        ("0-2", "collective", "barrier"), ("3", "elsewhere", None),
+    ]  # fmt: skip
+    args = ending.cause.message.args
+    assert (args["waiting"], args["missing"], args["quiet_s"]) == ("0-2", "3", 55.0)

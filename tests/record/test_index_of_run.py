@@ -1,0 +1,220 @@
+"""The JSON records of a run: their exact text, what a failure makes of them, when they are left."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fakes import GOLDEN, event, launch_event, span, window, write_run
+from trainmark.cli.app import main
+from trainmark.errors import RecordError
+from trainmark.launch import run_dir as launching
+from trainmark.launch.keeper import take_over
+from trainmark.launch.own_files import OwnFiles
+from trainmark.pages.exports.index import to_index
+from trainmark.plan.plan import Plan
+from trainmark.rank.events import EventWriter
+from trainmark.record import record as records
+from trainmark.record.index_of_run import index_records, write_index
+from trainmark.record.record import Record
+from trainmark.spec import Mission, message
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+S = 1_000_000_000
+RUN_ID = "20260102T030405Z-toy-abc123"
+SPEED = (
+    '{"log_file": "20261121T081500Z-distilbert_sst2-5eed01/events.rank0.jsonl", '
+    '"model_name": "nlp_distilbert_mp_bs96_tf32_2", "mission_name": "文本分类", '
+    '"direction_id": 1, "run_mode": "mp", "index": 1, "gpu_num": 2, '
+    '"FINAL_RESULT": 1281.25, "JOB_FAIL_FLAG": 0, "UNIT": "samples/s", "LOSS_RESULT": 0.25}'
+)
+MEMORY = (
+    '{"log_file": "20261121T081500Z-distilbert_sst2-5eed01/events.rank0.jsonl", '
+    '"model_name": "nlp_distilbert_mp_bs96_tf32_2", "mission_name": "文本分类", '
+    '"direction_id": 1, "run_mode": "mp", "index": 2, "gpu_num": 2, '
+    '"FINAL_RESULT": 1536.0, "JOB_FAIL_FLAG": 0, "UNIT": "MiB"}'
+)
+
+
+def distilbert(**changes: Any) -> Record:
+    """Return a two-rank record: 1281.25 samples/s, 1536 MiB, a loss of a quarter."""
+    text = (GOLDEN / "record_distilbert.json").read_text(encoding="utf-8")
+    made = Record.model_validate_json(text)
+    values = {"final_result": 1281.25, "final_loss": 0.25, "mem": 1536 * 2.0**20}
+    figures = {
+        name: made.figures[name].model_copy(update={"value": value})
+        for name, value in values.items()
+    }
+    return made.model_copy(update={"figures": made.figures | figures, **changes})
+
+
+def test_the_text_of_both_records_is_golden() -> None:
+    assert [item.to_json() for item in index_records(distilbert())] == [SPEED, MEMORY]
+    assert to_index([distilbert()]) == f"{SPEED}\n{MEMORY}\n"
+
+
+@pytest.mark.parametrize(
+    "status", ["failed", "target_missed", "timed_out", "oom", "diverged", "interrupted"]
+)
+def test_a_run_that_did_not_pass_has_the_flag_and_no_result(status: str) -> None:
+    speed, memory = index_records(distilbert(status=status))
+    assert (speed.FINAL_RESULT, speed.JOB_FAIL_FLAG, speed.LOSS_RESULT) == (0, 1, None)
+    assert (memory.FINAL_RESULT, memory.JOB_FAIL_FLAG) == (0, 1)
+    assert (speed.UNIT, memory.UNIT) == ("samples/s", "MiB")
+
+
+def test_a_figure_that_is_not_known_is_flagged_even_when_the_run_passed() -> None:
+    made = distilbert()
+    none = made.figures["mem"].model_copy(update={"value": None, "reason": message("not_told")})
+    speed, memory = index_records(distilbert(figures=made.figures | {"mem": none}))
+    assert (speed.JOB_FAIL_FLAG, memory.JOB_FAIL_FLAG, memory.FINAL_RESULT) == (0, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("measured", "said"), [(1282.57318349, 1282.573), (0.000123456789, 0.000123)]
+)
+def test_results_are_rounded_as_those_of_an_analysed_log(measured: float, said: float) -> None:
+    made = distilbert()
+    entry = made.figures["final_result"].model_copy(update={"value": measured})
+    speed, _ = index_records(distilbert(figures=made.figures | {"final_result": entry}))
+    assert json.loads(speed.to_json())["FINAL_RESULT"] == said
+    assert speed.JOB_FAIL_FLAG == 0
+
+
+def test_one_rank_is_sp() -> None:
+    made = distilbert()
+    single = made.model_copy(update={"plan": made.plan.model_copy(update={"nproc": 1})})
+    speed, _ = index_records(single)
+    assert (speed.run_mode, speed.gpu_num) == ("sp", 1)
+    assert speed.model_name == "nlp_distilbert_sp_bs96_tf32_1"
+
+
+def test_a_case_without_a_mission_has_none(tmp_path: Path) -> None:
+    made = distilbert()
+    about = made.plan.about.model_copy(update={"mission": None})
+    plan = made.plan.model_copy(update={"case": "toy", "about": about})
+    toy = made.model_copy(update={"plan": plan})
+    assert write_index(toy, tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(RecordError, match="case toy names no mission"):
+        to_index([distilbert(), toy])
+
+
+def test_what_was_written_never_changes(tmp_path: Path) -> None:
+    paths = write_index(distilbert(), tmp_path)
+    assert [path.name for path in paths] == [
+        "nlp_distilbert_mp_bs96_tf32_2_speed",
+        "nlp_distilbert_mp_bs96_tf32_2_mem",
+    ]
+    write_index(distilbert(status="failed"), tmp_path)
+    assert [path.read_text(encoding="utf-8") for path in paths] == [SPEED + "\n", MEMORY + "\n"]
+    assert sorted(tmp_path.iterdir()) == [tmp_path / "index"]
+    assert sorted((tmp_path / "index").iterdir()) == sorted(paths)
+
+
+@pytest.mark.parametrize("further", [[], ["-o", "-"]], ids=["default", "dash"])
+def test_report_prints_them_a_line_each(
+    further: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    records.write(distilbert(), tmp_path)
+    words = ["trainmark", "report", str(tmp_path), "--format", "index", *further]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", words)
+    with pytest.raises(SystemExit) as ending:
+        main()
+    assert not ending.value.code
+    assert capsys.readouterr().out == f"{SPEED}\n{MEMORY}\n"
+    assert not (tmp_path / "-").exists()
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    """Return a run that was cut off after 2 of its steps, of a toy case with a mission."""
+    ticks = window(S, 2 * S, step_ns=[S // 2] * 2, samples=[64, 64])
+    started = event("start", S, rank=0, pid=4711, unix_ns=1)
+    folder = write_run(tmp_path / "run", [launch_event()], [started, span("init", S, S), ticks])
+    save_plan(folder, Mission("nlp", "toy", "语言模型", 1))
+    return folder
+
+
+def save_plan(folder: Path, mission: Mission) -> None:
+    """Save the plan of a toy case with a mission."""
+    made = Plan.model_validate_json((GOLDEN / "plan_toy.json").read_bytes())
+    about = made.about.model_copy(update={"mission": mission})
+    made.model_copy(update={"about": about}).save(folder)
+
+
+def filed(run_dir: Path) -> dict[str, tuple[float, int]]:
+    """Return result and flag of each index file."""
+    found = {}
+    for path in (run_dir / "index").iterdir():
+        document = json.loads(path.read_text(encoding="utf-8"))
+        found[path.name] = (document["FINAL_RESULT"], document["JOB_FAIL_FLAG"])
+    return found
+
+
+FAILED = {
+    "nlp_toy-tiny_sp_bs64_fp32_1_speed": (0, 1),
+    "nlp_toy-tiny_sp_bs64_fp32_1_mem": (0, 1),
+}
+
+
+def finish(run_dir: Path, reason: str) -> Record:
+    events = EventWriter(run_dir / "events.launcher.jsonl", lambda: 3 * S)
+    own = OwnFiles.written(RUN_ID, run_dir, events)
+    return launching.finish(own, stop={"reason": reason}, ended=None)
+
+
+def test_a_run_whose_launcher_died_has_them_from_the_keeper(run_dir: Path) -> None:
+    take_over(run_dir, RUN_ID)
+    assert records.read(run_dir).status == "interrupted"
+    assert filed(run_dir) == FAILED
+
+
+def test_a_launcher_that_died_between_the_two_is_made_up_for(run_dir: Path) -> None:
+    made = finish(run_dir, "launcher_killed")
+    for path in (run_dir / "index").iterdir():
+        path.unlink()
+    (run_dir / "index").rmdir()
+    before = (run_dir / "record.json").read_bytes()
+    take_over(run_dir, made.run_id)
+    assert filed(run_dir) == FAILED
+    assert (run_dir / "record.json").read_bytes() == before
+
+
+def test_a_disk_too_full_for_them_leaves_the_record(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real = os.fsync
+
+    def full_after_the_record(fd: int) -> None:
+        if (run_dir / "record.json").exists():
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", full_after_the_record)
+    made = finish(run_dir, "launcher_killed")
+    assert records.read(run_dir) == made
+    assert list((run_dir / "index").iterdir()) == []
+    said = capsys.readouterr().err
+    assert "No space left on device" in said
+    assert "report RUN --format index" in said
+
+
+def test_a_mission_that_does_not_fit_leaves_the_record(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_plan(run_dir, Mission("nlp", "toy", "读心", 1))
+    made = finish(run_dir, "launcher_killed")
+    assert records.read(run_dir) == made
+    assert not (run_dir / "index").exists()
+    assert "读心" in capsys.readouterr().err

@@ -1,0 +1,128 @@
+"""The JSON record of one case: keys, order, codes, names, refusals."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from trainmark.errors import UsageError
+from trainmark.record import index_record
+from trainmark.record.index_record import IndexRecord, rounded
+
+GOOD = {
+    "log_file": "logs/train.log",
+    "model_name": "nlp_gpt_sp_bs8_fp32_1",
+    "mission_name": "语义表示",
+    "direction_id": 1,
+    "run_mode": "sp",
+    "index": 1,
+    "gpu_num": 1,
+    "FINAL_RESULT": 9000.125,
+    "JOB_FAIL_FLAG": 0,
+    "UNIT": "tokens/s",
+}
+
+
+def test_a_record_is_one_line_with_the_keys_in_their_order():
+    assert IndexRecord(**GOOD).to_json() == (
+        '{"log_file": "logs/train.log", "model_name": "nlp_gpt_sp_bs8_fp32_1", '
+        '"mission_name": "语义表示", "direction_id": 1, "run_mode": "sp", "index": 1, '
+        '"gpu_num": 1, "FINAL_RESULT": 9000.125, "JOB_FAIL_FLAG": 0, "UNIT": "tokens/s"}'
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "kept"),
+    [(0.0005003, 0.0005), (0.00050049, 0.0005), (0.0123456, 0.0123), (0.09996, 0.1),
+     (0.1, 0.1), (0.12345, 0.123), (1282.57318, 1282.573), (0.0, 0.0), (-0.01239, -0.0124)],
+)  # fmt: skip
+def test_results_keep_three_places_or_below_a_tenth_three_digits(value, kept):
+    assert rounded(value) == kept
+
+
+def test_the_loss_is_the_last_key_when_there_is_one():
+    line = IndexRecord(**GOOD, LOSS_RESULT=6.5).to_json()
+    assert line.endswith('"UNIT": "tokens/s", "LOSS_RESULT": 6.5}')
+    assert IndexRecord(**json.loads(line)) == IndexRecord(**GOOD, LOSS_RESULT=6.5)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("mission_name", "语义", "语义表示"),
+        ("direction_id", 3, "known: 0, 1, 2"),
+        ("direction_id", True, "direction_id"),
+        ("run_mode", "dp", "mp, sp"),
+        ("index", 4, "1, 2, 3, 6"),
+        ("gpu_num", 0, "at least one device"),
+        ("FINAL_RESULT", math.nan, "finite"),
+        ("FINAL_RESULT", math.inf, "finite"),
+        ("FINAL_RESULT", -1.0, "not negative"),
+        ("FINAL_RESULT", 0, "JOB_FAIL_FLAG"),
+        ("JOB_FAIL_FLAG", 2, "0, 1"),
+        ("LOSS_RESULT", math.nan, "finite"),
+        ("model_name", "", "a name"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_key(key, value, said):
+    with pytest.raises(UsageError) as caught:
+        IndexRecord(**{**GOOD, key: value})
+    assert key in str(caught.value)
+    assert said in str(caught.value)
+
+
+def test_a_record_may_be_filed_under_no_mission():
+    record = IndexRecord(**{**GOOD, "mission_name": ""})
+    assert json.loads(record.to_json())["mission_name"] == ""
+
+
+def test_a_failed_run_may_have_no_result():
+    record = IndexRecord(**{**GOOD, "FINAL_RESULT": 0, "JOB_FAIL_FLAG": 1})
+    assert json.loads(record.to_json())["JOB_FAIL_FLAG"] == 1
+
+
+@pytest.mark.parametrize(
+    ("result", "failed", "flag"), [(0.0, False, 1), (0.4, False, 0), (5.0, True, 1)]
+)
+def test_failing_or_zero_sets_the_flag(result, failed, flag):
+    assert index_record.fail_flag(result, failed=failed) == flag
+
+
+def test_names_of_work_and_files():
+    name = index_record.model_name("nlp", "gpt", "mp", 16, "fp16", 8)
+    assert name == "nlp_gpt_mp_bs16_fp16_8"
+    endings = {i: index_record.file_name(name, i).removeprefix(name) for i in (1, 2, 3, 6)}
+    assert endings == {1: "_speed", 2: "_mem", 3: "_profile", 6: "_maxbs"}
+    assert index_record.model_name("nlp", "bert_base", "sp", 8, "fp32", 1) == (
+        "nlp_bert_base_sp_bs8_fp32_1"
+    )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("n/lp", "gpt", "sp", 8, "fp32", 1),
+        ("nlp", "g pt", "sp", 8, "fp32", 1),
+        ("nlp", "", "sp", 8, "fp32", 1),
+        ("nlp", "gpt", "dp", 8, "fp32", 1),
+        ("nlp", "gpt", "sp", 0, "fp32", 1),
+        ("nlp", "gpt", "sp", 8, "", 1),
+        ("nlp", "gpt", "sp", 8, "fp32", 0),
+    ],
+)
+def test_words_that_fit_no_file_name_are_refused(words):
+    with pytest.raises(UsageError):
+        index_record.model_name(*words)
+
+
+def test_an_unknown_index_has_no_file():
+    with pytest.raises(UsageError, match="index 5"):
+        index_record.file_name("nlp_gpt_sp_bs8_fp32_1", 5)
+
+
+def test_the_codes_of_missions_are_their_places():
+    assert len(index_record.MISSIONS) == 20
+    places = {"图像分类": 0, "语言模型": 7, "语义表示": 13, "文本生成": 15, "推荐排序": 19}
+    assert {name: index_record.MISSIONS.index(name) for name in places} == places

@@ -1,0 +1,159 @@
+"""Messages: every code that the source emits has both languages and the same arguments."""
+
+from __future__ import annotations
+
+import ast
+import re
+import string
+from pathlib import Path
+
+import pytest
+
+import trainmark
+from trainmark import cases
+from trainmark.errors import UsageError
+from trainmark.record.messages import MESSAGES, render
+from trainmark.spec import Message, Text, message
+
+EMITTERS = (
+    "message", "RunError", "DivergedError", "ContradictionError", "UntimedWorkError",
+    "NotTrainedError",
+)  # fmt: skip
+CJK = re.compile(r"[\u3000-\u9fff\uff00-\uffef]")
+SOURCE = Path(trainmark.__file__).parent
+TEXTS = {**MESSAGES, **{k: v for n in cases.names() for k, v in cases.load(n).messages.items()}}
+
+
+def places(sentence: str) -> set[str]:
+    return {name for _, name, _, _ in string.Formatter().parse(sentence) if name}
+
+
+def _code(node: ast.expr) -> str | None:
+    """Return a pattern for the codes that an expression can give; None: not known here."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return re.escape(node.value)
+    if isinstance(node, ast.JoinedStr):
+        return "".join(
+            re.escape(str(part.value)) if isinstance(part, ast.Constant) else ".*"
+            for part in node.values
+        )
+    return None
+
+
+def emitted() -> list[tuple[str, str, set[str] | None]]:
+    """Return place, code pattern and argument names of every call of ``message``."""
+    found = []
+    for path in sorted(SOURCE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            is_call = isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+            if not is_call or node.func.id not in EMITTERS or not node.args:
+                continue
+            names = {keyword.arg for keyword in node.keywords}
+            place = f"{path.relative_to(SOURCE)}:{node.lineno}"
+            expressions = [node.args[0]]
+            if isinstance(node.args[0], ast.IfExp):
+                expressions = [node.args[0].body, node.args[0].orelse]
+            for expression in expressions:
+                code = _code(expression)
+                assert code is not None, f"{place}: write the code out, so that it can be found"
+                found.append((place, code, None if None in names else names))
+    return found
+
+
+EMITTED = emitted()
+
+
+@pytest.mark.parametrize(("place", "code", "names"), EMITTED, ids=[item[0] for item in EMITTED])
+def test_every_code_that_is_emitted_has_its_sentences(
+    place: str, code: str, names: set[str] | None
+) -> None:
+    known = [name for name in TEXTS if re.fullmatch(code, name)]
+    assert known, f"{place}: no sentence for {code}"
+    if names is not None:
+        for name in known:
+            assert places(TEXTS[name].en) <= names, f"{place}: {name}"
+
+
+@pytest.mark.parametrize("code", TEXTS)
+def test_every_sentence_is_there_twice_with_the_same_arguments(code: str) -> None:
+    found = TEXTS[code]
+    assert found.en
+    assert CJK.search(found.zh)
+    assert not CJK.search(found.en)
+    assert places(found.en) == places(found.zh)
+
+
+@pytest.mark.parametrize("code", TEXTS)
+def test_every_sentence_can_be_emitted(code: str) -> None:
+    assert [place for place, pattern, _ in EMITTED if re.fullmatch(pattern, code)]
+
+
+def test_arguments_are_printed_in_the_sentences_own_form() -> None:
+    moved = message("not_steady", drift=-0.0912)
+    assert "-9.1%" in render(moved, "en")
+    assert "-9.1%" in render(moved, "zh")
+    unknown = message("not_steady", drift=None)
+    assert "unknown" in render(unknown, "en")
+    assert "未知" in render(unknown, "zh")
+
+
+def outside_case(folder: Path, name: str, messages: str) -> None:
+    (folder / name).mkdir()
+    (folder / name / "case.py").write_text(
+        "from dataclasses import replace\n"
+        "from trainmark.cases.toy.case import CASE as TOY\n"
+        "from trainmark.spec import Text\n"
+        f'CASE = replace(TOY, name="{name}", messages={{"{name}.full": Text("full", "已满")}})\n'
+    )
+    (folder / name / "messages.toml").write_text(messages, encoding="utf-8")
+
+
+def test_a_case_outside_the_package_ships_its_sentences_as_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outside_case(tmp_path, "told_case", '[told_case.empty]\nen = "no row {row}"\n')
+    monkeypatch.setenv("TRAINMARK_CASE_PATH", str(tmp_path))
+    own = cases.load("told_case").messages
+    assert own.keys() == {"told_case.full", "told_case.empty"}
+    for lang in ("en", "zh"):  # no Chinese there: English is shown
+        assert render(Message("told_case.empty", {"row": 3}), lang, own) == "no row 3"
+
+
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [
+        ("no_toml", "[mine.empty"),
+        ("no_table", 'mine = "no row"'),
+        ("no_english", '[mine.empty]\nzh = "无"'),
+        ("another_key", '[mine.empty]\nen = "no row"\nfr = "rien"'),
+        ("a_number", "[mine.empty]\nen = 3"),
+    ],
+)
+def test_a_file_that_holds_something_else_is_named(
+    name: str, written: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outside_case(tmp_path, name, written)
+    monkeypatch.setenv("TRAINMARK_CASE_PATH", str(tmp_path))
+    with pytest.raises(UsageError) as fault:
+        cases.load(name)
+    assert fault.value.where == f"{name}/messages.toml"
+    assert fault.value.rule
+
+
+def test_a_cases_own_sentences_are_used() -> None:
+    own = {"mine.empty": Text("no row {row}", "没有第 {row} 行")}
+    assert render(Message("mine.empty", {"row": 3}), "en", own) == "no row 3"
+    assert render(Message("mine.empty", {"row": 3}), "zh", own) == "没有第 3 行"
+
+
+@pytest.mark.parametrize(
+    ("found", "shown"),
+    [
+        (Message("of_tomorrow", {"a": 1, "b": "x"}), "of_tomorrow (a=1, b=x)"),
+        (Message("of_tomorrow"), "of_tomorrow"),
+        (Message("not_steady", {"drift": "much"}), "not_steady (drift=much)"),
+        (Message("not_steady"), "not_steady"),
+    ],
+)
+def test_what_is_not_known_here_is_shown_as_it_stands(found: Message, shown: str) -> None:
+    assert render(found, "en") == shown

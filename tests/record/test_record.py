@@ -1,0 +1,429 @@
+"""The record: golden for a run written by hand, schema-valid, immutable, and without names."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import socket
+from importlib.metadata import version
+from importlib.resources import files
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import jsonschema
+import pytest
+from packaging.version import Version
+
+from fakes import (
+    GOLDEN,
+    TICK,
+    FakeVendor,
+    S,
+    check_golden,
+    event,
+    launch_event,
+    rank_events,
+    write_run,
+)
+from trainmark.data.json_documents import written_whole
+from trainmark.errors import RecordError
+from trainmark.plan.plan import Plan
+from trainmark.record import building, environment, record
+from trainmark.spec import Figure, OwnFigures, message
+
+
+@pytest.fixture(autouse=True)
+def _nobodys_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "home" / "somebody"
+    home.mkdir(parents=True)
+    monkeypatch.setattr(Path, "home", lambda: home)
+    monkeypatch.setattr(socket, "gethostname", lambda: "node-07.cluster.example")
+    monkeypatch.setattr(getpass, "getuser", lambda: "somebody")
+    monkeypatch.setattr(building, "__version__", "0.0.0")
+    monkeypatch.chdir(home)
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    folder = write_run(
+        tmp_path / "run",
+        [
+            launch_event(argv=["trainmark", "run", "toy", "--out", "/somewhere/run"]),
+            event("agent_exit", 11 * S, exit_code=0, failures=[]),
+            event("finished", 11 * S),
+        ],
+        rank_events(),
+    )
+    plan = json.loads((GOLDEN / "plan_toy.json").read_text(encoding="utf-8"))
+    (folder / "plan.json").write_text(json.dumps(plan | {"sample_every_s": 0.0}), encoding="utf-8")
+    return folder
+
+
+def change(run_dir: Path, name: str, **fields: Any) -> None:
+    """Change fields of every event of that name."""
+    path = run_dir / "events.rank0.jsonl"
+    events = [json.loads(line) for line in path.read_text().splitlines()]
+    changed = [item | (fields if item["event"] == name else {}) for item in events]
+    path.write_text("".join(json.dumps(item) + "\n" for item in changed))
+
+
+def test_the_record_of_a_run_is_golden(run_dir: Path) -> None:
+    path = record.write(building.build(run_dir), run_dir)
+    assert path == run_dir / "record.json"
+    check_golden("record_toy.json", path.read_text())
+
+
+def test_a_figure_that_a_case_computes_but_does_not_declare_is_noted(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    computed = OwnFigures({"cache_share": Figure(0.5)}, [message("own_note")])
+    part = SimpleNamespace(compute=lambda work, known: computed)
+    monkeypatch.setattr(building.cases, "has_part", lambda name, module: module == "figures")
+    monkeypatch.setattr(building.cases, "part", lambda name, module: part)
+
+    built = building.build(run_dir)
+
+    assert "cache_share" not in built.figures
+    assert message("undeclared_figures", names="cache_share") in built.notes
+    assert message("own_note") in built.notes
+
+
+def test_a_record_is_built_the_same_again_and_read_as_written(run_dir: Path) -> None:
+    first = building.build(run_dir)
+    record.write(first, run_dir)
+    assert building.build(run_dir) == first
+    assert record.read(run_dir) == record.read(run_dir / "record.json") == first
+    assert first.passed
+    assert first.figure("train_time") == 5.0
+    assert first.figure("MFU") is None
+
+
+def test_a_record_holds_to_the_schema(run_dir: Path) -> None:
+    path = record.write(building.build(run_dir), run_dir)
+    schema = record.schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    document = json.loads(path.read_text())
+    jsonschema.Draft202012Validator(schema).validate(document)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(document | {"surprise": 1}, schema)
+    wanted = {"schema_version", "status", "cause", "plan", "environment", "counts", "spans",
+              "figures", "quality", "labels"}  # fmt: skip
+    assert wanted <= set(schema["required"]) | {"schema_version"}
+    assert wanted <= set(document)
+
+
+@pytest.mark.skipif(
+    Version(version("pydantic")) < Version("2.14"), reason="older ones describe dataclasses less"
+)
+def test_the_shipped_schema_is_that_of_the_records() -> None:
+    # To renew it: trainmark schema > src/trainmark/results/record.schema.json
+    shipped = files("trainmark.record").joinpath("record.schema.json").read_text("utf-8")
+    assert shipped == record.dumps_schema()
+
+
+def test_every_failed_run_has_a_valid_record_too(run_dir: Path) -> None:
+    for name in ("events.rank0.jsonl", "events.launcher.jsonl"):
+        path = run_dir / name
+        lines = path.read_text().splitlines(keepends=True)
+        path.write_text("".join(lines[:1]))
+    built = building.build(run_dir)
+    assert (built.status, built.cause and built.cause.kind) == ("failed", "launcher")
+    path = record.write(built, run_dir)
+    jsonschema.validate(json.loads(path.read_text()), record.schema())
+    (run_dir / "events.rank0.jsonl").unlink()
+    assert building.build(run_dir).spans.rank is None
+
+
+def test_a_record_is_never_replaced(run_dir: Path) -> None:
+    path = record.write(building.build(run_dir), run_dir)
+    before = path.read_bytes()
+    with pytest.raises(RecordError, match="the record exists already"):
+        record.write(building.build(run_dir), run_dir)
+    assert path.read_bytes() == before
+
+
+def test_a_record_is_written_whole_or_not_at_all(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = building.build(run_dir)
+
+    def full_disk(fd: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full_disk)
+    with pytest.raises(OSError, match="No space left"):
+        record.write(built, run_dir)
+    assert not (run_dir / "record.json").exists()
+    monkeypatch.undo()
+    record.write(built, run_dir)
+    assert record.read(run_dir) == built
+    assert not list(run_dir.glob(".record*"))
+
+
+def test_two_who_write_a_file_at_once_each_write_it_whole(tmp_path: Path) -> None:
+    path = tmp_path / "rows.json"
+    with written_whole(path) as first:
+        first.write(b"first")
+        with written_whole(path) as second:
+            second.write(b"second, longer")
+        assert path.read_bytes() == b"second, longer"
+    assert path.read_bytes() == b"first"
+    assert list(tmp_path.glob("*.tmp")) == list(tmp_path.glob(".*.tmp")) == []
+
+
+def test_a_pipe_or_device_is_written_to_and_stays(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    with written_whole(pipe) as file:
+        file.write(b"rows")
+    assert os.read(reader, 10) == b"rows"
+    os.close(reader)
+    assert pipe.is_fifo()
+
+
+@pytest.mark.parametrize("damage", ["no plan", "no events", "no launch"])
+def test_what_is_no_run_directory_is_named(run_dir: Path, damage: str) -> None:
+    if damage == "no plan":
+        (run_dir / "plan.json").unlink()
+    elif damage == "no events":
+        (run_dir / "events.launcher.jsonl").unlink()
+    else:
+        (run_dir / "events.launcher.jsonl").write_text('{"event":"finished","t_ns":1}\n')
+    with pytest.raises(RecordError, match="not a run directory"):
+        building.build(run_dir)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"schema_version": 2}', "no json"])
+def test_what_is_no_record_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "record.json").write_text(text)
+    with pytest.raises(RecordError, match="not a record of this schema"):
+        record.read(tmp_path)
+
+
+def test_a_missing_record_is_named(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match="no record there"):
+        record.read(tmp_path)
+
+
+def codes(run_dir: Path) -> list[str]:
+    return [note.code for note in building.build(run_dir).notes]
+
+
+def test_an_impossible_mfu_fails_the_run(run_dir: Path) -> None:
+    change(run_dir, "facts", device={"name": "NVIDIA H100 80GB HBM3"})
+    assert building.build(run_dir).status == "passed"
+    # 3.25e15 FLOP in 1.625 s are 2e15 FLOP/s: the fp32 peak of that product is 67e12.
+    change(run_dir, "window", model_flops=3.25e15)
+    built = building.build(run_dir)
+    assert built.status == "failed"
+    assert built.cause is not None
+    assert built.cause.kind == "impossible_figure"
+    assert built.cause.message.code == "mfu_above_one"
+    assert built.cause.message.args["share"] == pytest.approx(29.85, abs=0.01)
+
+
+@pytest.mark.parametrize("product", ["NVIDIA H100 80GB HBM3", "Fake Accelerator 1"])
+def test_an_impossible_mfu_of_a_given_peak_fails_the_run_too(run_dir: Path, product: str) -> None:
+    change(run_dir, "facts", device={"name": product})
+    change(run_dir, "window", model_flops=3.25e15)
+    planned = json.loads((run_dir / "plan.json").read_text())
+    for tflops, status in ((2001.0, "passed"), (1999.0, "failed")):  # it ran at 2000
+        (run_dir / "plan.json").write_text(json.dumps(planned | {"peak_tflops": tflops}))
+        built = building.build(run_dir)
+        assert built.status == status
+        note = built.figures["MFU"].note
+        assert note is not None
+        assert (note.code.startswith("given_peak"), note.args["tflops"]) == (True, tflops)
+    assert built.cause is not None
+    assert built.cause.kind == "peak_exceeded"
+    assert built.cause.message.code == "mfu_above_given_peak"
+
+
+def test_a_quality_above_the_best_possible_is_noted(run_dir: Path) -> None:
+    assert "quality_above_best" not in codes(run_dir)
+    change(run_dir, "evaluate", value=0.99)
+    best = building.build(run_dir).quality.best_possible
+    assert message("quality_above_best", metric="acc", value=0.99, best=best) in (
+        building.build(run_dir).notes
+    )
+
+
+def test_a_quality_that_is_null_has_a_reason(run_dir: Path) -> None:
+    assert building.build(run_dir).quality.reason is None
+    change(run_dir, "evaluate", value=None)
+    assert building.build(run_dir).quality.reason == message("evaluation_not_finite")
+    change(run_dir, "evaluate", reason=message("nobody_asked").as_dict())
+    found = building.build(run_dir).quality
+    assert (found.value, found.reason) == (None, message("nobody_asked"))
+
+
+@pytest.mark.parametrize("required", [True, False])
+def test_a_missed_target_is_a_failure_or_a_remark(run_dir: Path, required: bool) -> None:
+    planned = Plan.read(run_dir)
+    recipe = planned.recipe | {"target_required": required}
+    planned.model_copy(update={"recipe": recipe}).save(run_dir)
+    change(run_dir, "evaluate", value=0.875, target_reached=False)
+    change(run_dir, "trained", target_reached=False)
+    built = building.build(run_dir)
+    said = message("target_missed_not_required", metric="acc", value=0.875, target=0.9)
+    assert built.quality.reached is False
+    if required:
+        assert (built.status, said in built.notes) == ("target_missed", False)
+    else:
+        assert (built.status, built.cause, built.notes) == ("passed", None, [said])
+    change(run_dir, "evaluate", value=None)
+    assert building.build(run_dir).notes == []  # its reason says why there is none
+
+
+def test_unsteady_steps_are_noted(run_dir: Path) -> None:
+    built = building.build(run_dir)
+    assert (built.steps.steady, built.steps.drift, built.notes) == (True, 0.0, [])
+    slower = [TICK] * 6 + [2 * TICK] * 7
+    path = run_dir / "events.rank0.jsonl"
+    text = path.read_text()
+    old = json.dumps([TICK] * 13, separators=(",", ":"))
+    path.write_text(text.replace(old, json.dumps(slower)))
+    built = building.build(run_dir)
+    assert (built.steps.steady, built.steps.drift) == (False, 1.0)
+    assert built.notes == [message("not_steady", drift=1.0)]
+
+
+def test_a_loss_that_does_not_fall_is_noted_where_nothing_is_evaluated(run_dir: Path) -> None:
+    path = run_dir / "events.rank0.jsonl"
+    events = [json.loads(line) for line in path.read_text().splitlines()]
+    without = [item for item in events if item["event"] != "evaluate"]
+    path.write_text("".join(json.dumps(item) + "\n" for item in without))
+    assert "loss_did_not_fall" not in codes(run_dir)
+    old = json.dumps([0.25] * 13)
+    path.write_text(path.read_text().replace(old, json.dumps([0.25] * 12 + [0.75])))
+    assert message("loss_did_not_fall", first=0.75, last=0.75) in building.build(run_dir).notes
+
+
+def test_a_fall_within_the_noise_of_the_steps_is_none(run_dir: Path) -> None:
+    path = run_dir / "events.rank0.jsonl"
+    kept = [json.loads(line) for line in path.read_text().splitlines()]
+    train = next(item for item in kept if item["event"] == "window" and item["phase"] == "train")
+    for name, value in (
+            ("step_ns", TICK), ("wait_ns", 0), ("samples", 64), ("step_samples", 64),
+        ):  # fmt: skip
+        train[name] = [value] * 97
+    noise = [5.0, 7.0] * 48 + [5.5]
+    for losses, noted in ((noise, True), ([7.0] * 40 + [5.0] * 57, False)):
+        train["loss"] = losses
+        events = [item for item in kept if item["event"] != "evaluate"]
+        early = [x for x in events if x["event"] == "window" and x is not train]
+        for item in early:
+            item["loss"] = [losses[0]] * len(item["loss"])
+        path.write_text("".join(json.dumps(item) + "\n" for item in events))
+        assert ("loss_did_not_fall" in codes(run_dir)) is noted
+
+
+def test_names_of_persons_hosts_and_places_stay_on_the_machine(
+    run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolved = Plan.read(run_dir)
+    data = tmp_path / "home" / "somebody" / "data" / "sst2"
+    moved = resolved.model_copy(
+        update={
+            "run_dir": str(run_dir),
+            "data": resolved.data.model_copy(update={"folder": str(data)}),
+        }
+    )
+    moved.save(run_dir)
+    text = (
+        f"somebody on node-07 (node-07.cluster.example, 10.1.2.3, fe80::1a2b:3c4d, "
+        f"02:42:ac:11:00:02) read {data}/train.npz and wrote {run_dir}/log in {Path.home()}/x; "
+        "peer 127.0.0.1 at c10::Error 12:34:56"
+    )
+    report = {"kind": "error", "type": "OSError", "place": "train", "traceback": text,
+              "message": message("exception", text=text).as_dict()}  # fmt: skip
+    write_run(run_dir, [
+        launch_event(argv=["trainmark", str(data)], environment={"network": "eth0 10.1.2.3"}),
+        event("agent_exit", 11 * S, exit_code=1, failures=[
+            {"rank": 0, "exit_code": 1, "time_s": 1e9, "report": report}]),
+    ], rank_events())  # fmt: skip
+    built = building.build(run_dir)
+    assert built.cause is not None
+    clean = (
+        "<user> on <host> (<host>, <address>, <address>, <address>) read <data>/train.npz and "
+        "wrote <run>/log in ./x; peer 127.0.0.1 at c10::Error 12:34:56"
+    )
+    assert built.cause.message.args["text"] == built.cause.traceback == clean
+    assert built.argv == ["trainmark", "<data>"]
+    assert built.environment["network"] == "eth0 <address>"
+    assert (built.plan.run_dir, built.plan.data.folder) == ("<run>", "<data>")
+    text = record.write(built, run_dir).read_text()
+    for word in ("somebody", "node-07", "cluster", "10.1.2.3", str(tmp_path)):
+        assert word not in text
+
+
+@pytest.mark.parametrize("user", ["real", "local", "closed", "toy", "generated", "npz"])
+def test_a_user_named_like_a_word_of_ours_changes_no_plan(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch, user: str
+) -> None:
+    monkeypatch.setattr(getpass, "getuser", lambda: user)
+    built = building.build(run_dir).plan
+    folders = {"run_dir": built.run_dir, "data": built.data}
+    assert built == Plan.read(run_dir).model_copy(update=folders)
+    assert built.data.layout == "npz"
+
+
+def test_the_environment_names_no_variable_outside_the_list(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(environment, "suite_commit", lambda: None)
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    monkeypatch.setenv("SECRET_TOKEN", "hush")
+    monkeypatch.setenv("FAKE_VISIBLE_DEVICES", "0,1")
+    vendor = FakeVendor(recorded_variables=("FAKE_VISIBLE_DEVICES", "FAKE_UNSET"))
+    collected = environment.collect(os.environ, vendor)
+    assert collected["variables"]["OMP_NUM_THREADS"] == "3"
+    assert collected["variables"]["FAKE_VISIBLE_DEVICES"] == "0,1"
+    assert "FAKE_UNSET" not in collected["variables"]
+    assert collected["driver"] == "1.2"
+    assert "hush" not in json.dumps(collected)
+    assert {"torch", "pyarrow", "numpy"} <= collected["packages"].keys()  # what reads data too
+
+
+def test_a_fact_of_the_machine_that_no_record_has_stays_in_the_events(run_dir: Path) -> None:
+    path = run_dir / "events.launcher.jsonl"
+    path.write_text(path.read_text().replace('"environment":{', '"environment":{"of_tomorrow":1,'))
+    assert "of_tomorrow" in path.read_text()
+    record.write(building.build(run_dir), run_dir)
+    built = record.read(run_dir)
+    assert (built.environment["cpu"], "of_tomorrow" in built.environment) == ("Fake CPU", False)
+    document = json.loads((run_dir / "record.json").read_text())
+    document["environment"]["of_tomorrow"] = 1
+    (run_dir / "record.json").write_text(json.dumps(document))
+    with pytest.raises(RecordError, match="cannot read"):
+        record.read(run_dir)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "fault"),
+    [
+        ('"status": ', '"status": "passed",\n"status": ', "'status' is given twice"),
+        ('"environment": {', '"environment": {"odd":1,"odd":2,', "'odd' is given twice"),
+        ('"environment": {', '"environment": {"odd":18446744073709551616,', "beyond 64 bits"),
+        ('"environment": {', '"environment": {"odd":1e999,', "beyond the range"),
+        ('"environment": {', '"environment": {"odd":NaN,', "."),
+    ],
+)
+def test_a_record_as_it_is_written_hides_nothing(
+    tmp_path: Path, before: str, after: str, fault: str
+) -> None:
+    sound = record.read(Path(__file__).parents[1] / "golden" / "record_toy.json")
+    sound = sound.model_copy(
+        update={"suite": sound.suite.model_copy(update={"version": version("trainmark")})}
+    )
+    text = record.content(sound).decode()
+    file = tmp_path / "record.json"
+    file.write_text(text, "utf-8")
+    assert record.read(file) == sound
+    assert text.count(before) == 1
+    file.write_text(text.replace(before, after), "utf-8")
+    with pytest.raises(RecordError, match=fault):
+        record.read(file)

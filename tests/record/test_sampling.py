@@ -1,0 +1,179 @@
+"""Samples in the record: golden, verified from redacted files, with findings and notes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fakes import S, check_golden, event
+from telemetry_files import TIMES_S, cards, end, host, readings, sampled_run, start
+from trainmark.pages.exports.tables import to_csv
+from trainmark.rank.events import TELEMETRY_FILE
+from trainmark.record import building, evidence, record, verify
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from trainmark.record.record import Record
+
+# Often enough that the readings around an edge are within a tenth of the training.
+OFTEN_S = [0.125 * number for number in range(97)]
+
+
+def lines(**told: Any) -> list[dict[str, Any]]:
+    """Return samples of two devices and the host."""
+    plain = {"throttle_reasons": []}
+    taken = [host(t_s, cpu_percent=25.0, memory_used_bytes=2**34) for t_s in TIMES_S]
+    return [start(0, 1), *taken, *readings(0, 1, **plain | told), end()]
+
+
+def built(tmp_path: Path, samples: Sequence[dict[str, Any]] | bytes | None) -> Record:
+    return building.build(sampled_run(tmp_path / "run", samples))
+
+
+def codes(found: Record) -> list[str]:
+    return [note.code for note in found.notes]
+
+
+def test_the_record_of_a_sampled_run_is_golden(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(building, "__version__", "0.0.0")
+    run_dir = sampled_run(tmp_path / "run", lines())
+    evidence.redact(run_dir)
+    path = record.write(building.build(run_dir), run_dir)
+    check_golden("record_sampled.json", path.read_text(encoding="utf-8"))
+
+
+def test_a_run_without_samples_has_none(tmp_path: Path) -> None:
+    found = built(tmp_path, None)
+    assert found.telemetry is None
+    assert [item.name for item in found.evidence] == [
+        "events.launcher.jsonl", "events.rank0.jsonl", "events.rank1.jsonl", "plan.json",
+    ]  # fmt: skip
+
+
+def test_the_summary_is_reproduced_from_the_redacted_file(tmp_path: Path) -> None:
+    fault = event("fault", S, source="monitor", kind="failed", said="node7.cluster.local is down")
+    run_dir = sampled_run(tmp_path / "run", [*lines(), fault])
+    evidence.redact(run_dir)
+    record.write(building.build(run_dir), run_dir)
+    text = (run_dir / TELEMETRY_FILE).read_text(encoding="utf-8")
+    assert "cluster.local" not in text
+    assert "cluster.local" not in (run_dir / record.RECORD_FILE).read_text(encoding="utf-8")
+    assert verify.verify(record.read(run_dir), run_dir) == []
+    evidence.redact(run_dir)
+    assert (run_dir / TELEMETRY_FILE).read_text(encoding="utf-8") == text
+
+    (run_dir / TELEMETRY_FILE).write_text(text.replace('"power_w":400.0', '"power_w":200.0'))
+    altered, disagrees = verify.verify(record.read(run_dir), run_dir)
+    assert (altered.code, altered.args) == ("evidence_altered", {"file": TELEMETRY_FILE})
+    assert disagrees.args["field"] == "figures.power.value"
+    (run_dir / TELEMETRY_FILE).unlink()
+    assert verify.verify(record.read(run_dir), run_dir)[0].code == "evidence_missing"
+
+
+def test_lowered_clocks_in_the_measured_time_make_the_result_noisy(tmp_path: Path) -> None:
+    samples = lines()
+    for line in samples:
+        if line["event"] == "devices" and line["t_ns"] >= 9 * S:
+            line["devices"][1]["throttle_reasons"] = ["hw_thermal"]
+    found = built(tmp_path, samples)
+    (finding,) = found.findings
+    # From halfway between 8 s and 9 s to the last window's end.
+    share = pytest.approx(1.125 / 1.625)
+    assert finding.code == "throttled_while_measured"
+    assert finding.args == {
+        "devices": 1, "of": 2, "rank": 1, "share": share, "reasons": "hw_thermal 69%",
+    }  # fmt: skip
+    assert found.trust.grade == "noisy"
+    assert found.trust.reasons[0].code == "trust_throttled"
+    assert found.trust.reasons[0].args == {"share": share}
+
+
+def test_a_limit_set_for_the_device_is_a_note_alone(tmp_path: Path) -> None:
+    samples = lines()
+    for line in samples:
+        if line["event"] == "devices" and line["t_ns"] >= 9 * S:
+            line["devices"][1]["throttle_reasons"] = ["power_cap"]
+    found = built(tmp_path, samples)
+    assert found.findings == []
+    (noted,) = [note for note in found.notes if note.code == "clocks_at_set_limit"]
+    assert (noted.args["rank"], noted.args["share"]) == (1, pytest.approx(1.125 / 1.625))
+    assert "trust_throttled" not in [reason.code for reason in found.trust.reasons]
+
+
+def test_lowered_clocks_before_measuring_are_no_finding(tmp_path: Path) -> None:
+    samples = lines()
+    for line in samples:
+        if line["event"] == "devices" and line["t_ns"] < 8 * S:
+            line["devices"][0]["throttle_reasons"] = ["hw_thermal"]
+    found = built(tmp_path, samples)
+    assert found.findings == []
+    assert found.telemetry is not None
+    throttled = found.telemetry.devices[0].over["train"].throttled
+    assert throttled == {"hw_thermal": pytest.approx(1.5 / 3.625)}
+
+
+@pytest.mark.parametrize("kind", ["absent", "hung", "failed", "unreadable"])
+def test_a_monitor_that_failed_is_a_note(tmp_path: Path, kind: str) -> None:
+    fault = event("fault", 3 * S, source="monitor", kind=kind, said="nvidia-smi: why")
+    again = fault | {"t_ns": 5 * S}
+    found = built(tmp_path, [*lines()[:-1], fault, again, end(monitor=9)])
+    (note,) = found.notes
+    assert note.code == f"source_{kind}"
+    assert note.args == {"source": "nvml 13.580", "said": "nvidia-smi: why", "times": 2}
+    assert found.passed
+
+
+def test_a_source_of_the_host_is_missed_only_if_it_was_there(tmp_path: Path) -> None:
+    faults = [event("fault", 3 * S, source=source, kind="absent", said="gone")
+              for source in ("ipmi", "rapl", "host")]  # fmt: skip
+    found = built(tmp_path, [start(0, 1, host_sources=["psutil", "rapl"]), *lines()[1:], *faults])
+    assert [note.args["source"] for note in found.notes] == ["rapl", "host"]
+
+
+def test_a_sampler_that_ended_early_is_a_note(tmp_path: Path) -> None:
+    samples = [line for line in lines() if line["t_ns"] <= 8 * S and line["event"] != "end"]
+    found = built(tmp_path, samples)
+    notes = {note.code: note.args for note in found.notes}
+    assert notes["sampler_ended_early"] == {"last_s": 8.0, "run_s": 12.0}
+    assert notes["few_readings"] == {"readings": 3, "train_s": 3.625}
+    # A sampler that was killed with the run leaves no end, and nothing is missing.
+    late = sampled_run(tmp_path / "late", lines()[:-1])
+    assert codes(building.build(late)) == []
+
+
+def test_few_readings_and_malformed_lines_are_notes(tmp_path: Path) -> None:
+    few = [start(0, 1), *readings(0, 1, times_s=(0.0, 6.5, 7.5, 12.0), throttle_reasons=[]), end()]
+    found = built(tmp_path, few)
+    assert [(note.code, note.args) for note in found.notes] == [
+        ("few_readings", {"readings": 2, "train_s": 3.625})
+    ]
+    broken = sampled_run(tmp_path / "broken", b"\n\xff\n{}\n")
+    assert codes(building.build(broken)) == ["no_samples", "malformed_telemetry_lines"]
+
+
+def test_an_estimate_is_called_one_in_record_and_export(tmp_path: Path) -> None:
+    samples = [start(0, 1), *readings(0, 1, times_s=OFTEN_S, energy_j=None), end()]
+    found = built(tmp_path, samples)
+    head, row = (line.split(",") for line in to_csv([found]).splitlines())
+    cells = dict(zip(head, row, strict=True))
+    assert cells["energy_to_target_j"] == cells["energy_per_sample_j"] == ""
+    assert float(cells["estimated_energy_to_target_j"]) == pytest.approx(2 * 400 * 5)
+    assert float(cells["estimated_energy_per_sample_j"]) == pytest.approx(2 * 400 * 3.625 / 2048)
+    assert cells["monitor"] == "nvml 13.580"
+    assert (cells["power_W"], cells["temperature_c"]) == ("400.0", "59.625")
+    note = found.figures["estimated_energy_to_target"].note
+    assert note is not None
+    assert note.code == "estimated_of_devices"
+
+
+def test_every_rank_of_a_failed_run_may_lack_a_device(tmp_path: Path) -> None:
+    run_dir = sampled_run(tmp_path / "run", lines(), ranks=[cards()[0][:1], cards()[1][:1]])
+    found = building.build(run_dir)
+    assert found.status == "failed"
+    assert found.telemetry is not None
+    assert list(found.telemetry.intervals_s) == ["run"]

@@ -1,0 +1,156 @@
+"""The record of a run on several nodes: what differs between them, and one that was lost."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fakes import (
+    GOLDEN,
+    TICK,
+    S,
+    event,
+    launch_event,
+    rank_events,
+    window,
+    write_events,
+    write_run,
+)
+from trainmark.pages import page
+from trainmark.pages.terminal import Screen, run_table
+from trainmark.record import building, record
+from trainmark.record.verify import verify
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from trainmark.record.record import Record
+
+UNIX = 1_000_000_000_000_000_000
+SAME = {"cpu": "Fake CPU", "driver": "1.2", "packages": {"torch": "2.13", "numpy": "2.3"}}
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    plan = json.loads((GOLDEN / "plan_toy.json").read_text(encoding="utf-8"))
+    plan |= {"nnodes": 3, "nproc": 1, "launcher": "slurm", "labels": []}
+    folder = write_run(tmp_path / "run", [launch_event(argv=["trainmark"])])
+    (folder / "plan.json").write_text(json.dumps(plan))
+    return folder
+
+
+def job(ending: str, said: str, lost: tuple[int, ...] = ()) -> dict[str, Any]:
+    return event(
+        "job", 13 * S, phase="ended", said=said, ending=ending, exit_code=None, lost=list(lost)
+    )
+
+
+def node(
+    run_dir: Path,
+    number: int,
+    machine: dict[str, Any],
+    *,
+    skew_s: float = 0.0,
+    lost: bool = False,
+    device: str = "Fake CPU",
+) -> None:
+    """Write what a node leaves; one that is lost has no end, and its rank fewer measured steps."""
+    skew_ns = int(skew_s * S)
+    events = [launch_event(node=number, unix_ns=UNIX + skew_ns, environment=machine)]
+    ranks = rank_events()
+    ranks.insert(2, event("synced", 3 * S, unix_ns=UNIX + 3 * S + skew_ns))
+    for one in ranks:
+        if one["event"] == "facts":
+            one["device"] = {"name": device}
+        if one["event"] == "window":
+            one["step_samples"] = [3 * samples for samples in one["samples"]]
+    if lost:
+        steps = range(5)
+        ranks[9] = window(
+            8 * S, 8 * S + 5 * TICK, first_step=3, step_ns=[TICK for _ in steps],
+            samples=[64 for _ in steps], step_samples=[192 for _ in steps],
+        )  # fmt: skip
+        ranks = ranks[:10]
+    else:
+        events.append(event("agent_exit", 12 * S, exit_code=0, failures=[]))
+        events.append(event("finished", 13 * S))
+    write_events(run_dir / f"events.node{number}.jsonl", events)
+    write_events(run_dir / f"events.rank{number}.jsonl", ranks)
+
+
+def shown(made: Record) -> tuple[str, str]:
+    """Return the record on a terminal and as a Chinese page."""
+    screen = Screen(width=400)
+    return run_table(made, screen=screen), page.markdown_page([made], "zh")
+
+
+def test_nodes_that_differ_and_clocks_that_are_off_are_found(run_dir: Path) -> None:
+    node(run_dir, 0, SAME)
+    other = {**SAME, "driver": "1.3", "packages": {"torch": "2.13", "numpy": "2.2"}}
+    node(run_dir, 1, other, skew_s=-2.5, device="Other CPU")
+    node(run_dir, 2, SAME, skew_s=0.5)
+    made = building.build(run_dir)
+    assert made.environment["nodes"] == [
+        {"ranks": "0", "finished": True, "skew_s": 0.0, "differs": {}},
+        {"ranks": "1", "finished": True, "skew_s": -2.5,
+         "differs": {"driver": "1.3", "device": "Other CPU", "numpy": "2.2"}},
+        {"ranks": "2", "finished": True, "skew_s": 0.5, "differs": {}},
+    ]  # fmt: skip
+    found = {item.code: item.args for item in made.findings}
+    assert found["nodes_differ"] == {"nodes": "1", "names": "driver, numpy, device"}
+    assert found["clock_skew"] == {"node": 1, "skew_s": -2.5, "nodes": "1"}
+    terminal, chinese = shown(made)
+    line = "0,2: as the first; 1: driver 1.3, numpy 2.2, device Other CPU; clocks within 3.000 s"
+    assert line in terminal
+    assert "节点：0,2：与首个节点相同；1：driver 1.3" in chinese
+
+
+def test_alike_nodes_with_clocks_within_a_second_are_no_finding(run_dir: Path) -> None:
+    for number in range(3):
+        node(run_dir, number, SAME, skew_s=number / 2)
+    made = building.build(run_dir)
+    assert not {"nodes_differ", "clock_skew"} & {item.code for item in made.findings}
+    assert "partial" not in made.labels
+
+
+def test_a_lost_node_leaves_a_partial_record_that_can_be_verified(run_dir: Path) -> None:
+    node(run_dir, 0, SAME)
+    node(run_dir, 1, SAME, lost=True)
+    node(run_dir, 2, SAME)
+    write_events(run_dir / "events.job.jsonl", [job("node_lost", "NODE_FAIL", (1,))])
+    made = building.build(run_dir)
+    assert (made.status, made.cause.kind) == ("failed", "node_lost")
+    assert made.cause.message.args == {"nodes": "1", "ranks": "1", "said": "NODE_FAIL", "steps": 16}
+    assert made.labels == ["partial"]
+    assert made.trust.grade == "do_not_quote"
+    assert [item.finished for item in made.ranks] == [True, False, True]
+    assert [item["finished"] for item in made.environment["nodes"]] == [True, False, True]
+    # What the ranks reported until then, over the slowest rank's time: two of 13 steps, one of 5.
+    assert made.figure("final_result") == (2 * 13 + 5) * 64 / 1.625
+    assert [item.steps for item in made.ranks] == [16, 8, 16]
+    record.write(made, run_dir)
+    assert verify(made, run_dir) == []
+    terminal, chinese = shown(made)
+    assert "1: did not report its end" in terminal
+    assert "partial (the run ended early" in terminal
+    assert "节点 1（rank 1）在 16 步后丢失：NODE_FAIL" in chinese
+
+
+def test_a_node_that_left_nothing_gives_null_figures_with_their_reason(run_dir: Path) -> None:
+    node(run_dir, 0, SAME)
+    node(run_dir, 2, SAME)
+    write_events(run_dir / "events.job.jsonl", [job("node_lost", "node 1 went away")])
+    made = building.build(run_dir)
+    assert made.cause.message.args["nodes"] == "1"
+    assert made.labels == ["partial"]
+    for name, code in (
+        ("final_result", "rank_without_measured_step"),
+        ("p_train", "no_train_time"),
+    ):
+        entry = made.figures[name]
+        assert (entry.value, entry.reason.code) == (None, code)
+    assert made.environment["nodes"][1] == {
+        "ranks": "1", "finished": False, "skew_s": None, "differs": {},
+    }  # fmt: skip

@@ -1,0 +1,70 @@
+"""Which rank is the slowest, from events written by hand."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fakes import launch_event, window, write_run
+from trainmark.record.skew import slow_ranks
+from trainmark.record.timeline import read_run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MS = 1_000_000
+
+
+@pytest.fixture
+def found(tmp_path: Path) -> Any:
+    def call(
+        *ranks: tuple[int, int], steps: int = 100, nproc: int = 2
+    ) -> list[tuple[str, dict[str, Any]]]:
+        """Return the findings on ranks of so many milliseconds a step and of wait in it."""
+        events = [
+            [window(0, steps * step * MS, step_ns=[step * MS] * steps,
+                    wait_ns=[wait * MS] * steps, samples=[4] * steps)]
+            for step, wait in ranks
+        ]  # fmt: skip
+        run_dir = write_run(tmp_path / "run", [launch_event()], *events)
+        run = read_run(run_dir, len(ranks))
+        return [(item.code, dict(item.args)) for item in slow_ranks(run, nproc)]
+
+    return call
+
+
+def test_the_slowest_rank_is_named_with_its_node_and_how_many_are_slow(found: Any) -> None:
+    assert found((100, 1), (101, 1), (100, 1), (100, 1), (125, 1), (130, 1)) == [
+        ("slow_rank", {"rank": 5, "node": 2, "own_s": 0.13, "median_s": 0.1, "share": 0.3,
+                       "slow": 2, "nodes": 1}),
+    ]  # fmt: skip
+
+
+def test_of_two_ranks_the_slower_is_compared_with_the_faster(found: Any) -> None:
+    ((code, args),) = found((100, 0), (106, 0))
+    assert (code, args["rank"], args["share"]) == ("slow_rank", 1, pytest.approx(0.06, rel=1e-12))
+    assert found((100, 0), (105, 0)) == []
+
+
+def test_a_rank_that_waits_for_data_makes_all_ranks_wait(found: Any) -> None:
+    ((code, args),) = found((100, 2), (100, 2), (100, 12), (100, 2))
+    assert code == "slow_data"
+    assert (args["rank"], args["node"], args["share"]) == (2, 1, pytest.approx(0.1, rel=1e-12))
+    assert (args["own_s"], args["median_s"]) == (0.012, 0.002)
+
+
+def test_a_rank_that_begins_its_windows_first_and_waits_in_them_is_not_slow(
+    tmp_path: Path,
+) -> None:
+    windows = [
+        window(0, 900 * MS, step_ns=[first * MS] + [100 * MS] * 7, samples=[4] * 8)
+        for first in (180, 200)
+    ]
+    run = write_run(tmp_path / "run", [launch_event()], [windows[0]] * 3, [windows[1]] * 3)
+    assert list(slow_ranks(read_run(run, 2), 1)) == []
+
+
+def test_ranks_with_too_little_measured_time_are_left_out(found: Any) -> None:
+    assert found((1, 0), (2, 0), steps=50) == []
+    assert found((100, 0)) == []

@@ -1,0 +1,157 @@
+"""The grade of a record: each reason by its threshold, the gravest first, over launches too."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fakes import GOLDEN, S, event, launch_event, rank_events, write_events, write_run
+from trainmark.pages.exports.documents import repeats_json
+from trainmark.pages.exports.tables import to_csv
+from trainmark.pages.page import markdown_page
+from trainmark.record import building
+from trainmark.record.record import FigureEntry, Record
+from trainmark.record.trust import graded, of_launch, of_repeats
+from trainmark.spec import message
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from trainmark.record.record import Trust
+
+
+def record(**changes: Any) -> Record:
+    text = (GOLDEN / "record_distilbert.json").read_text(encoding="utf-8")
+    return Record.model_validate_json(text).model_copy(update=changes)
+
+
+def launch(**changes: Any) -> tuple[str, list[str]]:
+    """Return grade and codes of a launch with nothing against it but being alone."""
+    cv = changes.pop("cv", 10.0)
+    given = {
+        "passed": True, "labels": ["self-reported"], "notes": [], "swing": 0.1,
+        "figures": {"step_time_cv": FigureEntry(value=cv, unit="%")}, **changes,
+    }  # fmt: skip
+    return said(of_launch(**given))
+
+
+def said(trust: Trust) -> tuple[str, list[str]]:
+    codes = [reason.code for reason in trust.reasons]
+    if codes and codes[-1] == "trust_few_launches":
+        codes.pop()
+    return trust.grade, codes
+
+
+@pytest.mark.parametrize(
+    ("changes", "grade", "codes"),
+    [
+        ({}, "noisy", []),
+        ({"cv": 10.1}, "noisy", ["trust_cv"]),
+        ({"swing": 0.11}, "noisy", ["trust_swing"]),
+        ({"swing": None}, "noisy", []),
+        ({"notes": [message("not_steady", drift=0.06)]}, "noisy", ["trust_drift"]),
+        ({"notes": [message("steadiness_unknown")]}, "noisy", ["trust_steadiness_unknown"]),
+        ({"notes": [message("machine_busy", share=0.2)]}, "noisy", ["trust_busy"]),
+        ({"notes": [message("compiled_while_measured", graphs=1)]}, "noisy", ["trust_compiled"]),
+        ({"notes": [message("read_before_measured", ahead=64, batches=90)]}, "noisy",
+         ["trust_read_before"]),
+        ({"notes": [message("slow_device", rank=3)]}, "noisy", ["trust_slow_device"]),
+        ({"notes": [message("slow_rank", rank=3)]}, "noisy", ["trust_slow_rank"]),
+        ({"notes": [message("slow_data", rank=3)]}, "noisy", ["trust_slow_rank"]),
+        ({"notes": [message("more_threads_than_cores", rank=0, threads=9, cores=2)]}, "noisy",
+         ["trust_threads"]),
+        ({"notes": [message("loss_did_not_fall", first=1.0, last=1.0)]}, "noisy", []),
+        ({"labels": ["simulated-device"]}, "do_not_quote", ["trust_simulated_device"]),
+        ({"labels": ["generated-data"]}, "do_not_quote", ["trust_generated_data"]),
+        ({"notes": [message("oversubscribed")]}, "do_not_quote", ["trust_oversubscribed"]),
+        ({"notes": [message("device_shared", device="X", process="p", gib=1.0)] * 2},
+         "do_not_quote", ["trust_device_shared"]),
+        ({"notes": [message("flops_above_preflight", share=1.1)]}, "do_not_quote",
+         ["trust_impossible_rate"]),
+        ({"notes": [message("loss_never_changes", loss=1.0)]}, "do_not_quote",
+         ["trust_constant_loss"]),
+        ({"notes": [message("evaluation_far_longer", factor=20.0)]}, "noisy",
+         ["trust_long_evaluation"]),
+        ({"notes": [message("quality_above_best", metric="acc", value=1.0, best=0.9)]},
+         "do_not_quote", ["trust_above_best"]),
+        ({"notes": [message("malformed_event_lines", rank=0, lines=2)], "passed": False},
+         "do_not_quote", ["trust_not_passed", "trust_malformed_events"]),
+        ({"cv": 50.0, "labels": ["generated-data"]}, "do_not_quote",
+         ["trust_generated_data", "trust_cv"]),
+    ],
+)  # fmt: skip
+def test_each_reason_leads_to_its_grade(
+    changes: dict[str, Any], grade: str, codes: list[str]
+) -> None:
+    assert launch(**changes) == (grade, codes)
+
+
+def test_a_built_record_carries_its_trust(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    agent = event("agent_exit", 13 * S, exit_code=0, failures=[], others_cpu_share=0.25)
+    write_run(run_dir, [launch_event(), agent], rank_events())
+    plan = json.loads((GOLDEN / "plan_toy.json").read_text(encoding="utf-8"))
+    (run_dir / "plan.json").write_text(json.dumps(plan | {"labels": ["self-reported"]}))
+    assert said(building.build(run_dir).trust) == ("noisy", ["trust_busy"])
+    user = {"device": "X", "process": "python (process 7)", "used_bytes": None, "computes": True}
+    drawing = user | {"computes": False}
+    for users, notes in (([drawing], []), ([drawing, user], ["device_shared_unknown"])):
+        begun = launch_event(environment={"cpu": "Fake CPU", "device_users": users})
+        write_events(run_dir / "events.launcher.jsonl", [begun, agent])
+        built = building.build(run_dir)
+        assert [x.code for x in built.notes if x.code.startswith("device")] == notes
+        assert built.environment["device_users"] == users
+    assert built.trust.grade == "do_not_quote"
+    write_events(run_dir / "events.launcher.jsonl", [launch_event(), agent])
+    facts = [item | {"matmul_swing": 0.5} if item["event"] == "facts" else item
+             for item in rank_events()]  # fmt: skip
+    write_events(run_dir / "events.rank0.jsonl", facts)
+    built = building.build(run_dir)
+    assert said(built.trust) == ("noisy", ["trust_busy", "trust_swing"])
+    assert built.trust.reasons[1].args == {"swing": 0.5}
+
+
+def several(count: int, **changes: Any) -> list[Record]:
+    return [record(run_id=f"r{number}", **changes) for number in range(count)]
+
+
+def test_five_launches_that_agree_are_usable() -> None:
+    assert said(of_repeats(several(5))) == ("usable", [])
+    few = of_repeats(several(4))
+    assert (few.grade, few.reasons) == (
+        "noisy",
+        [message("trust_few_launches", launches=4, least=5)],
+    )
+
+
+def test_launches_that_differ_by_more_than_a_tenth_are_noisy() -> None:
+    figure = record().figures["p_train"]
+    rates = [100.0, 120.0, 100.0, 120.0, 100.0]
+    records = [
+        record(figures=record().figures | {"p_train": figure.model_copy(update={"value": rate})})
+        for rate in rates
+    ]
+    assert said(of_repeats(records)) == ("noisy", ["trust_launch_cv"])
+
+
+def test_only_launches_that_passed_count_and_a_reason_is_said_once() -> None:
+    failed = record(run_id="x", status="failed", trust=graded([message("trust_not_passed")]))
+    drifted = graded([message("trust_drift", drift=0.2)])
+    trust = of_repeats([*several(5, trust=drifted), failed])
+    assert said(trust) == ("noisy", ["trust_drift"])
+    assert said(of_repeats([failed])) == ("do_not_quote", ["trust_not_passed"])
+
+
+def test_pages_and_exports_carry_the_grade() -> None:
+    grave = record(trust=graded([message("trust_oversubscribed"), message("trust_cv", cv=0.2)]))
+    line = "trust: not to be quoted: more ranks than cores; step time CV 20.0%"
+    assert markdown_page([grave]).splitlines()[4] == line
+    chinese = markdown_page([grave], "zh").splitlines()[4]
+    assert chinese.startswith("可信度：不可引用：rank 数多于核数")
+    header, row = to_csv([grave]).splitlines()
+    cells = dict(zip(header.split(","), row.split(","), strict=False))
+    assert cells["trust"] == "do_not_quote"
+    assert cells["trust_reasons"] == "trust_oversubscribed trust_cv"
+    assert json.loads(repeats_json(several(5)))["trust"] == {"grade": "usable", "reasons": []}

@@ -1,0 +1,250 @@
+"""Records against their evidence: what somebody changed is found, said, and fails the command."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fakes import GOLDEN, S, event, launch_event, rank_events, write_run
+from trainmark import cases
+from trainmark.cli.app import main
+from trainmark.record import building, evidence, record, verify
+from trainmark.record.index_of_run import index_records
+from trainmark.record.trust import refuted, with_findings
+from trainmark.spec import Mission
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    """Return a run that passed, with its record."""
+    folder = tmp_path / "run"
+    agent = event("agent_exit", 13 * S, exit_code=0, failures=[])
+    write_run(folder, [launch_event(), agent], rank_events())
+    (folder / "plan.json").write_bytes((GOLDEN / "plan_toy.json").read_bytes())
+    record.write(building.build(folder), folder)
+    return folder
+
+
+def edit(path: Path, *keys: str, value: Any) -> None:
+    """Change one value of a JSON file."""
+    document = json.loads(path.read_text(encoding="utf-8"))
+    place = document
+    for key in keys[:-1]:
+        place = place[key]
+    place[keys[-1]] = value
+    path.write_text(json.dumps(document), encoding="utf-8")
+
+
+def found(run_dir: Path) -> list[tuple[str, dict[str, Any]]]:
+    return [(item.code, item.args) for item in verify.verify(record.read(run_dir), run_dir)]
+
+
+def show(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+    """Return the exit code of a command."""
+    monkeypatch.setattr("sys.argv", ["trainmark", *words])
+    with pytest.raises(SystemExit) as ending:
+        main()
+    return int(ending.value.code or 0)
+
+
+def test_a_record_that_nobody_touched_agrees(run_dir: Path) -> None:
+    assert found(run_dir) == []
+    run_dir.rename(run_dir.with_name("elsewhere"))
+    assert found(run_dir.with_name("elsewhere")) == []
+
+
+def test_a_record_agrees_where_its_case_is_not_installed(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def not_here(name: str) -> None:
+        raise AssertionError(f"case {name} was loaded")
+
+    monkeypatch.setattr(cases, "load", not_here)
+    assert found(run_dir) == []
+
+
+@pytest.mark.parametrize(
+    ("keys", "value", "field"),
+    [
+        (("figures", "p_train", "value"), 2560.0, "figures.p_train.value"),
+        (("status",), "passed", None),
+        (("counts", "samples"), 10_240, "counts.samples"),
+        (("quality", "value"), 0.99, "quality.value"),
+        (("steps", "time_ns"), [1] * 16, "steps.time_ns[0]"),
+        (("labels",), ["self-reported"], "labels"),
+        (("trust", "grade"), "usable", "trust.grade"),
+        (("environment", "cpu"), "Faster CPU", "environment.cpu"),
+        (("plan", "recipe", "micro_batch_size"), 640, "plan.recipe.micro_batch_size"),
+        (("plan", "about", "dataset"), "another", "plan.about.dataset"),
+    ],
+)
+def test_any_value_that_was_changed_is_named(
+    run_dir: Path, keys: tuple[str, ...], value: Any, field: str | None
+) -> None:
+    edit(run_dir / "record.json", *keys, value=value)
+    findings = found(run_dir)
+    assert [args["field"] for _, args in findings] == ([field] if field else [])
+    assert all(code == "evidence_disagrees" for code, _ in findings)
+
+
+def test_ten_times_the_throughput_is_said_at_the_top_and_fails(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert show(monkeypatch, "show", str(run_dir)) == 0
+    assert "evidence" not in capsys.readouterr().out
+    edit(run_dir / "record.json", "figures", "p_train", "value", value=2560.0)
+    assert show(monkeypatch, "show", str(run_dir)) == 1
+    captured = capsys.readouterr()
+    top = " ".join(captured.out.splitlines()[1:3])
+    found_first = "figures.p_train.value is 2560 in the record, but 256 when computed from the"
+    assert top.startswith(f"trust: not to be quoted: {found_first}")
+    assert "does not agree with its evidence" in captured.err
+    for form in ("md", "html", "json", "csv"):
+        assert show(monkeypatch, "report", str(run_dir), "--format", form) == 1
+        assert (
+            "evidence_disagrees" in (out := capsys.readouterr().out)
+            or "256 when computed from the" in out
+        )
+    assert show(monkeypatch, "show", str(run_dir), "--no-verify") == 0
+    assert show(monkeypatch, "report", str(run_dir), "--no-verify") == 0
+    assert "evidence" not in capsys.readouterr().out.split("SHA-256")[0].split("##")[0]
+    assert show(monkeypatch, "report", str(run_dir), "--no-verify") == 0
+    assert "--no-verify" in capsys.readouterr().out.split("##")[0]
+
+
+def test_an_event_file_that_was_changed_is_named(run_dir: Path) -> None:
+    path = run_dir / "events.rank0.jsonl"
+    path.write_text(path.read_text().replace('"value":0.9375', '"value":0.9376'))
+    (altered, disagrees) = found(run_dir)
+    assert altered == ("evidence_altered", {"file": "events.rank0.jsonl"})
+    assert (disagrees[0], disagrees[1]["field"]) == (
+        "evidence_disagrees",
+        "quality.history[0].value",
+    )
+    path.unlink()
+    assert found(run_dir)[0] == ("evidence_missing", {"file": "events.rank0.jsonl"})
+
+
+def test_a_file_that_the_record_does_not_name_is_said(run_dir: Path) -> None:
+    edit(run_dir / "record.json", "evidence", value=[])
+    assert [code for code, _ in found(run_dir)] == ["evidence_unnamed"] * 3
+
+
+def test_a_plan_that_is_none_any_more_cannot_be_recomputed_from(run_dir: Path) -> None:
+    (run_dir / "plan.json").write_text("{}")
+    assert [code for code, _ in found(run_dir)] == ["evidence_altered", "evidence_unreadable"]
+
+
+def test_a_record_alone_is_not_to_be_quoted_but_no_failure(
+    run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    mailed = tmp_path / "mail" / "record.json"
+    mailed.parent.mkdir()
+    mailed.write_bytes((run_dir / "record.json").read_bytes())
+    assert found(mailed.parent) == [("evidence_absent", {})]
+    assert show(monkeypatch, "show", str(mailed)) == 0
+    assert "not to be quoted: its evidence files are not in its folder" in capsys.readouterr().out
+
+
+def test_another_version_may_compute_otherwise(run_dir: Path) -> None:
+    edit(run_dir / "record.json", "suite", "version", value="9.9.0")
+    assert found(run_dir) == []
+    edit(run_dir / "record.json", "figures", "p_train", "value", value=257.0)
+    # Only the record says so; the plan beside it was written by this version.
+    assert [code for code, _ in found(run_dir)] == ["evidence_disagrees"]
+    (run_dir / "record.json").unlink()
+    edit(run_dir / "plan.json", "suite_version", value="9.9.0")
+    record.write(building.build(run_dir), run_dir)
+    edit(run_dir / "record.json", "suite", "version", value="9.9.0")
+    edit(run_dir / "record.json", "figures", "p_train", "value", value=257.0)
+    assert found(run_dir) == [("evidence_other_version", {"version": "9.9.0"})]
+    edit(run_dir / "record.json", "suite", "version", value=record.__version__ + ".post1")
+    assert [code for code, _ in found(run_dir)] == ["evidence_disagrees"]
+
+
+def test_what_only_an_absent_case_computes_is_not_verified(run_dir: Path) -> None:
+    words = {"en": "energy", "zh": "能耗"}
+    declared = {"name": "energy", "unit": "J", "label": words, "definition": words}
+    (run_dir / "record.json").unlink()
+    edit(run_dir / "plan.json", "case", value="from_elsewhere")
+    edit(run_dir / "plan.json", "about", "page", "figures", value=[declared])
+    record.write(building.build(run_dir), run_dir)
+    assert found(run_dir) == []
+    edit(run_dir / "record.json", "figures", "energy", value={"value": 1.0, "unit": "J"})
+    edit(run_dir / "record.json", "notes", value=[])
+    assert found(run_dir) == [("evidence_case_absent", {"case": "from_elsewhere"})]
+    edit(run_dir / "record.json", "figures", "p_train", "value", value=257.0)
+    assert [code for code, _ in found(run_dir)] == ["evidence_disagrees"]
+
+
+def test_rounding_of_another_library_is_no_disagreement(run_dir: Path) -> None:
+    value = record.read(run_dir).figures["p_core"].value
+    assert value is not None
+    edit(run_dir / "record.json", "figures", "p_core", "value", value=value * (1 + 1e-12))
+    assert found(run_dir) == []
+
+
+def test_a_refuted_record_has_no_result_for_collections(run_dir: Path) -> None:
+    made = record.read(run_dir)
+    about = made.plan.about.model_copy(update={"mission": Mission("nlp", "toy", "语言模型", 1)})
+    made = made.model_copy(update={"plan": made.plan.model_copy(update={"about": about})})
+    assert [item.JOB_FAIL_FLAG for item in index_records(made)] == [0, 0]
+    edit(run_dir / "record.json", "figures", "p_train", "value", value=2560.0)
+    forged = with_findings(made, verify.verify(record.read(run_dir), run_dir))
+    assert refuted(forged.trust)
+    assert [(x.FINAL_RESULT, x.JOB_FAIL_FLAG) for x in index_records(forged)] == [(0.0, 1)] * 2
+
+
+def test_stand_ins_are_no_disagreement_where_a_full_disk_kept_the_evidence_whole(
+    run_dir: Path,
+) -> None:
+    (run_dir / "record.json").unlink()
+    edit(run_dir / "plan.json", "run_dir", value=str(run_dir))
+    edit(run_dir / "plan.json", "data", "folder", value="/mnt/data/toy")
+    record.write(building.build(run_dir), run_dir)
+    assert record.read(run_dir).plan.data.folder != "/mnt/data/toy"
+    assert found(run_dir) == []
+    edit(run_dir / "record.json", "environment", "cpu", value="Faster <host>")
+    assert [args["field"] for _, args in found(run_dir)] == ["environment.cpu"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "value", "field"),
+    [
+        (("environment", "cpu"), "Faster <host>", "environment.cpu"),
+        (("plan", "about", "dataset"), "~", "plan.about.dataset"),
+        (("labels",), ["self-reported", "<host>"], "labels[1]"),
+    ],
+)
+def test_stand_ins_are_a_change_where_the_evidence_is_redacted(
+    run_dir: Path, keys: tuple[str, ...], value: Any, field: str
+) -> None:
+    (run_dir / "record.json").unlink()
+    evidence.redact(run_dir)
+    record.write(building.build(run_dir), run_dir)
+    assert found(run_dir) == []
+    edit(run_dir / "record.json", *keys, value=value)
+    assert [args["field"] for _, args in found(run_dir)] == [field]
+
+
+def test_a_file_that_no_run_writes_is_no_evidence(run_dir: Path) -> None:
+    (run_dir / "events.rank0.jsonl.orig").write_text("")
+    (run_dir / "events.copy.jsonl").write_text("")
+    assert found(run_dir) == []
+
+
+def test_a_report_of_a_rank_with_keys_of_its_own_is_read(run_dir: Path) -> None:
+    said = {"code": "exception", "args": {"text": "no room"}}
+    report = {"kind": "error", "type": "OSError", "message": said, "place": "train",
+              "traceback": "tb", "of_tomorrow": 1}  # fmt: skip
+    failures = [{"rank": 0, "exit_code": 1, "time_s": 1e9, "report": report}]
+    path = run_dir / "events.launcher.jsonl"
+    agent = event("agent_exit", 13 * S, exit_code=1, failures=failures)
+    path.write_text(path.read_text().splitlines()[0] + "\n" + json.dumps(agent) + "\n")
+    assert building.build(run_dir).cause is not None

@@ -1,0 +1,165 @@
+"""The CPU's faster dropout and attention: the same mathematics as the library's."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from trainmark.train.kernels.attention import Prefix, attention, attention_forward
+from trainmark.train.kernels.dropout import FastDropout, keep_mask
+
+
+def draws(*shape, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(*shape, generator=generator) for _ in range(3)]
+
+
+@pytest.mark.parametrize("p", [0.1, 0.2, 0.5])
+def test_the_scale_is_the_inverse_of_the_probability_drawn(p):
+    _, scale = keep_mask(torch.Size([4]), p)
+    levels = round(p * 65536)
+    assert scale == 65536 / (65536 - levels)
+    assert levels / 65536 == pytest.approx(p, abs=2**-17)
+
+
+def test_the_share_kept_is_that_probability():
+    torch.manual_seed(1)
+    mask, scale = keep_mask(torch.Size([1000, 1001]), 0.1)
+    kept = 1 / scale
+    error = (kept * (1 - kept) / mask.numel()) ** 0.5
+    assert set(mask.unique().tolist()) == {0.0, 1.0}
+    assert abs(mask.mean().item() - kept) < 5 * error
+    # Neighbours share a random word, and must not share a fate.
+    pairs = (mask.flatten()[:-1] * mask.flatten()[1:]).mean().item()
+    assert abs(pairs - kept**2) < 5 * (kept**2 * (1 - kept**2) / mask.numel()) ** 0.5
+
+
+def test_masks_follow_the_seed():
+    masks = []
+    for seed in (3, 3, 4):
+        torch.manual_seed(seed)
+        masks.append(keep_mask(torch.Size([64]), 0.5)[0])
+    assert torch.equal(masks[0], masks[1])
+    assert not torch.equal(masks[0], masks[2])
+
+
+def test_dropout_keeps_or_doubles_in_training_and_changes_nothing_else() -> None:
+    value = torch.ones(1000, 4)
+    half = FastDropout(0.5)
+    torch.manual_seed(0)
+    assert set(half(value).unique().tolist()) == {0.0, 2.0}
+    assert torch.equal(half.eval()(value), value)
+    assert torch.equal(FastDropout(0.0)(value), value)
+    assert not FastDropout(1.0)(value).any()
+
+
+@pytest.mark.parametrize("kind", ["none", "boolean", "added"])
+def test_attention_equals_the_library_function(kind):
+    q, k, v = (item.requires_grad_() for item in draws(2, 3, 7, 5))
+    keep = torch.ones(2, 1, 1, 7, dtype=torch.bool)
+    keep[1, ..., 4:] = False
+    added = torch.zeros(2, 1, 1, 7).masked_fill(~keep, torch.finfo(torch.float32).min)
+    mask = {"none": None, "boolean": keep, "added": added}[kind]
+    ours, weights = attention_forward(nn.Module(), q, k, v, mask)
+    assert weights is None
+    wanted = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2)
+    torch.testing.assert_close(ours, wanted, rtol=0, atol=1e-6)
+    seed = torch.randn(ours.shape, generator=torch.Generator().manual_seed(9))
+    found = torch.autograd.grad(ours, (q, k, v), seed)
+    expected = torch.autograd.grad(wanted, (q, k, v), seed)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-6)
+
+
+def test_the_gradient_with_dropout_is_that_of_the_function_drawn():
+    """Against the same mathematics written out, with the very mask that was drawn."""
+    q, k, v = (item.requires_grad_() for item in draws(2, 2, 6, 4, seed=5))
+    torch.manual_seed(11)
+    ours, _ = attention_forward(nn.Module(), q, k, v, None, dropout=0.3, scaling=0.5)
+    torch.manual_seed(11)
+    keep, scale = keep_mask(torch.Size([4, 6, 6]), 0.3)
+    scores = torch.softmax(0.5 * q @ k.transpose(-1, -2), -1)
+    wanted = ((scores * keep.view(2, 2, 6, 6) * scale) @ v).transpose(1, 2)
+    torch.testing.assert_close(ours, wanted, rtol=0, atol=1e-6)
+    seed = torch.randn(ours.shape, generator=torch.Generator().manual_seed(13))
+    found = torch.autograd.grad(ours, (q, k, v), seed)
+    expected = torch.autograd.grad(wanted, (q, k, v), seed)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("length", [1, 127, 128, 300])
+def test_causal_attention_equals_the_librarys(length: int) -> None:
+    torch.manual_seed(2)
+    q, k, v = (torch.randn(2, 3, length, 8, requires_grad=True) for _ in range(3))
+    grad = torch.randn(2, 3, length, 8)
+    ours = attention(q, k, v, is_causal=True, dropout=1e-9)  # too small to drop anything
+    theirs = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+    found = torch.autograd.grad(ours, (q, k, v), grad)
+    wanted = torch.autograd.grad(theirs, (q, k, v), grad)
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_causal_attention_with_dropout_has_the_exact_gradient() -> None:
+    torch.manual_seed(2)
+    q, k, v = (torch.randn(1, 2, 200, 4, requires_grad=True) for _ in range(3))
+
+    def mixed() -> torch.Tensor:
+        torch.manual_seed(9)  # the same mask each time
+        return attention(q, k, v, is_causal=True, dropout=0.4)
+
+    grad = torch.randn_like(mixed())
+    for tensor, found in zip((q, k, v), torch.autograd.grad(mixed(), (q, k, v), grad), strict=True):
+        direction = torch.randn_like(tensor)
+        with torch.no_grad():
+            tensor.add_(1e-2 * direction)
+            above = (mixed() * grad).sum().double()
+            tensor.sub_(2e-2 * direction)
+            below = (mixed() * grad).sum().double()
+            tensor.add_(1e-2 * direction)
+        slope = (above - below) / 2e-2
+        torch.testing.assert_close((found * direction).sum().double(), slope, rtol=2e-2, atol=2e-1)
+
+
+@pytest.mark.parametrize(
+    ("length", "separators"),
+    [(1, [0, 1]), (40, [0, 17, 40]), (300, [0, 1, 150, 299, 300]), (300, [20, 21]), (260, [130])],
+)
+def test_attention_with_a_prefix_equals_the_librarys(length: int, separators: list[int]) -> None:
+    """Rows that differ in their prefix, in one block of queries and in several."""
+    torch.manual_seed(2)
+    q, k, v = (torch.randn(len(separators), 3, length, 8, requires_grad=True) for _ in range(3))
+    grad = torch.randn_like(q)
+    prefix = Prefix(torch.tensor(separators), length)
+    seen = torch.ones(len(separators), 1, length, length, dtype=torch.bool).tril()
+    for row, separator in enumerate(separators):
+        seen[row, :, :, :separator] = True
+    assert torch.equal(prefix.mask, seen)
+    ours = attention(q, k, v, prefix=prefix, dropout=1e-9)  # too small to drop anything
+    theirs = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=seen)
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+    found = torch.autograd.grad(ours, (q, k, v), grad)
+    wanted = torch.autograd.grad(theirs, (q, k, v), grad)
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+@settings(max_examples=40)
+@given(
+    length=st.integers(1, 400),
+    separators=st.lists(st.integers(0, 400), min_size=1, max_size=5),
+)
+def test_blocks_hold_every_score_that_counts_once(length: int, separators: list[int]) -> None:
+    prefix = Prefix(torch.tensor(separators).clamp(max=length), length)
+    held = torch.zeros(len(separators), length, length)
+    for block in prefix.blocks:
+        counts = torch.ones(
+            block.rows.stop - block.rows.start, 1, block.last - block.first, block.keys
+        )
+        if block.hidden is not None:
+            counts[..., -block.hidden.size(-1) :].masked_fill_(block.hidden, 0.0)
+        held[block.rows, block.first : block.last, : block.keys] += counts[:, 0]
+    assert torch.equal(held, prefix.mask[:, 0].float())

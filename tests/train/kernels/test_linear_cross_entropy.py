@@ -1,0 +1,110 @@
+"""The block-wise loss equals the plain one, in every dtype it is used with."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainmark.train.kernels.linear_cross_entropy import linear_cross_entropy_sum
+
+
+def inputs(rows: int, classes: int, *, scale: float = 1.0) -> tuple[torch.Tensor, ...]:
+    torch.manual_seed(rows * 1000 + classes)
+    hidden = (scale * torch.randn(rows, 8)).requires_grad_()
+    weight = torch.randn(classes, 8).requires_grad_()
+    return hidden, weight, torch.randint(0, classes, (rows,))
+
+
+@settings(max_examples=30, deadline=None)
+@given(rows=st.integers(1, 30), classes=st.integers(1, 40), at_once=st.integers(1, 2000))
+def test_equals_the_plain_loss(rows: int, classes: int, at_once: int) -> None:
+    hidden, weight, targets = inputs(rows, classes)
+    loss = linear_cross_entropy_sum(hidden, weight, targets, scores_at_once=at_once)
+    found = torch.autograd.grad(loss * 0.5, (hidden, weight))
+    plain = torch.nn.functional.cross_entropy(hidden @ weight.t(), targets, reduction="sum")
+    wanted = torch.autograd.grad(plain * 0.5, (hidden, weight))
+    torch.testing.assert_close(loss, plain, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_scores_far_apart_keep_the_loss_finite() -> None:
+    hidden, weight, targets = inputs(6, 10, scale=100.0)
+    loss = linear_cross_entropy_sum(hidden, weight, targets)
+    plain = torch.nn.functional.cross_entropy(hidden @ weight.t(), targets, reduction="sum")
+    assert plain > 500  # some probabilities are below the smallest float32
+    torch.testing.assert_close(loss, plain)
+
+
+@pytest.mark.parametrize(("dtype", "off"), [(torch.bfloat16, 0.03), (torch.float16, 0.004)])
+def test_autocast_multiplies_in_its_dtype_and_adds_in_float32(
+    dtype: torch.dtype, off: float
+) -> None:
+    hidden, weight, targets = inputs(40, 50)
+    with torch.autocast("cpu", dtype=dtype):
+        loss = linear_cross_entropy_sum(hidden, weight, targets, scores_at_once=500)
+    assert loss.dtype == torch.float32
+    found = torch.autograd.grad(loss, (hidden, weight))
+    assert [item.dtype for item in found] == [torch.float32] * 2
+    plain = torch.nn.functional.cross_entropy(hidden @ weight.t(), targets, reduction="sum")
+    wanted = torch.autograd.grad(plain, (hidden, weight))
+    for mine, other in zip((loss, *found), (plain, *wanted), strict=True):
+        difference = (mine - other).norm() / other.norm()
+        assert 0 < difference < off
+
+
+def test_padding_behind_the_classes_has_no_part() -> None:
+    hidden, weight, targets = inputs(9, 12)
+    padded = torch.cat([weight, 10 * torch.randn(4, 8)]).detach().requires_grad_()
+    loss = linear_cross_entropy_sum(hidden, padded, targets, classes=12)
+    wanted = torch.nn.functional.cross_entropy(hidden @ weight.t(), targets, reduction="sum")
+    torch.testing.assert_close(loss, wanted)
+    found = torch.autograd.grad(loss, (hidden, padded))
+    plain = torch.autograd.grad(wanted, (hidden, weight))
+    torch.testing.assert_close(found[0], plain[0], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(found[1][:12], plain[1], rtol=1e-5, atol=1e-5)
+    assert not found[1][12:].any()
+
+
+def test_without_gradients_only_the_loss_is_computed() -> None:
+    hidden, weight, targets = inputs(9, 12)
+    with torch.no_grad():
+        loss = linear_cross_entropy_sum(hidden, weight, targets)
+    assert not loss.requires_grad
+    wanted = torch.nn.functional.cross_entropy(hidden @ weight.t(), targets, reduction="sum")
+    torch.testing.assert_close(loss, wanted.detach())
+
+
+def test_a_frozen_weight_gets_no_gradient() -> None:
+    hidden, weight, targets = inputs(9, 12)
+    weight.requires_grad_(False)
+    linear_cross_entropy_sum(hidden, weight, targets).backward()
+    assert weight.grad is None
+    assert hidden.grad is not None
+
+
+def test_ignored_targets_add_nothing_to_loss_or_gradients() -> None:
+    hidden, weight, targets = inputs(9, 11)
+    targets[[0, 4]] = -100
+    plain = torch.nn.functional.cross_entropy(
+        hidden @ weight.t(), targets, reduction="sum", ignore_index=-100
+    )
+    expected = torch.autograd.grad(plain, (hidden, weight))
+    found = linear_cross_entropy_sum(hidden, weight, targets, ignored=-100, scores_at_once=33)
+    torch.testing.assert_close(found, plain)
+    for got, wanted in zip(torch.autograd.grad(found, (hidden, weight)), expected, strict=True):
+        torch.testing.assert_close(got, wanted)
+    frozen = linear_cross_entropy_sum(hidden, weight.detach(), targets, ignored=-100)
+    (alone,) = torch.autograd.grad(frozen, hidden)
+    torch.testing.assert_close(alone, expected[0])
+
+
+@pytest.mark.parametrize("ignored", [None, -100])
+@pytest.mark.parametrize("target", [-1, 11])
+@pytest.mark.parametrize("rows", [1, 9])  # scored by rows and by columns
+def test_a_target_that_is_no_class_is_an_error(rows: int, target: int, ignored: int | None) -> None:
+    hidden, weight, targets = inputs(rows, 11)
+    targets[-1] = target
+    with pytest.raises((IndexError, RuntimeError), match="out of bounds"):
+        linear_cross_entropy_sum(hidden, weight, targets, ignored=ignored)

@@ -1,0 +1,150 @@
+"""Compiled steps: replayed graphs overwrite nothing that is kept; DDP still overlaps."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fakes import FakeClock, SyncDevice
+from tiny_training import batches, new_model, new_stepper
+from trainmark.errors import EnvironmentFault
+from trainmark.protocols import JobContext
+from trainmark.spec import Recipe
+from trainmark.train.parallel import Ranks, parallelize
+from trainmark.train.shards import Sharding
+from trainmark.train.stepper import Stepper
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from trainmark.protocols import Batch
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+class Replayed(torch.autograd.Function):
+    """Return the input in memory that every call overwrites, as a replayed graph does."""
+
+    memory = torch.zeros(())
+
+    @staticmethod
+    def forward(ctx: Any, loss: Tensor) -> Tensor:
+        del ctx
+        return Replayed.memory.copy_(loss).detach()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        del ctx
+        return gradient
+
+
+def loss_in_graph_memory(model: nn.Module, batch: Batch) -> Tensor:
+    features, targets = batch.tensors
+    loss: Tensor = Replayed.apply(((model(features) - targets) ** 2).sum())
+    return loss
+
+
+def losses_of_an_epoch(stepper: Stepper) -> list[Tensor]:
+    sharding = Sharding(
+        num_rows=71, micro_batch_size=30, grad_accum_steps=1, world_size=1, rank=0, seed=1
+    )
+    stream = batches(sharding, 0)
+    return [loss for loss in (stepper.step(stream) for _ in range(3)) if loss is not None]
+
+
+def test_losses_kept_over_a_window_are_not_the_graphs_memory() -> None:
+    kept = losses_of_an_epoch(new_stepper(new_model(), loss_sum=loss_in_graph_memory))
+    expected = losses_of_an_epoch(new_stepper(new_model()))
+    assert len({float(loss) for loss in kept}) == 3
+    assert [float(loss) for loss in kept] == [float(loss) for loss in expected]
+
+
+class GraphDevice(SyncDevice):
+    def begin_step(self) -> None:
+        self.calls.append("step begins")
+
+    def graphs_left_out(self) -> int:
+        return 0
+
+
+def context_of(device: SyncDevice, recipe: Recipe, tmp_path: Path) -> JobContext:
+    return JobContext(recipe=recipe, data_dir=tmp_path, rank=0, world_size=1, device=device)
+
+
+@pytest.mark.parametrize("mode", ["reduce-overhead", True])
+def test_each_step_starts_before_its_first_forward_pass(
+    mode: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "compile", lambda model, **_: model)
+    device = GraphDevice(FakeClock())
+    calls, model = device.calls, new_model()
+
+    def loss_sum(batch: Batch) -> Tensor:
+        # What a graph left in gradients is gone before it runs again.
+        assert [parameter.grad for parameter in model.parameters()] == [None] * 4
+        calls.append("forward")
+        features, targets = batch.tensors
+        return ((model(features) - targets) ** 2).sum()
+
+    context = context_of(device, Recipe(compile=mode), tmp_path)
+    stepper = Stepper.of(context, model, torch.optim.SGD(model.parameters()), loss_sum)
+    assert len(losses_of_an_epoch(stepper)) == 3
+    begins = ["step begins"] if mode == "reduce-overhead" else []
+    assert calls == [*begins, "forward"] * 3
+
+
+def test_a_device_without_graphs_is_refused(
+    sync_device: SyncDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "compile", lambda model, **_: model)
+    context = context_of(sync_device, Recipe(compile="reduce-overhead"), tmp_path)
+    model = new_model()
+    optimizer = torch.optim.SGD(model.parameters())
+    with pytest.raises(EnvironmentFault) as caught:
+        Stepper.of(context, model, optimizer, lambda _: torch.zeros(()))
+    assert caught.value.where == "recipe field compile"
+
+
+@pytest.mark.parametrize(
+    ("compiled", "mode"), [(True, None), ("reduce-overhead", "reduce-overhead")]
+)
+def test_the_compiler_gets_the_mode(
+    compiled: bool | str, mode: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[dict[str, Any]] = []
+    monkeypatch.setattr(torch, "compile", lambda model, **words: asked.append(words) or model)
+    parallelize(new_model(), Ranks(), compiled=compiled)
+    assert asked == [{"mode": mode}]
+
+
+@pytest.fixture
+def one_of_several_ranks(tmp_path: Path) -> Iterator[Ranks]:
+    """A rank that wraps its model for several, alone in its process group."""
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{tmp_path / 'rendezvous'}", rank=0, world_size=1
+    )
+    yield Ranks(data_size=2)
+    torch.distributed.destroy_process_group()
+
+
+def test_a_compiled_replica_is_cut_where_the_buckets_of_ddp_end(
+    one_of_several_ranks: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DDP's first bucket holds 1 MiB: the last layer fills it, the other three the next one."""
+    layers_of_graphs: list[int] = []
+
+    def backend(graph: torch.fx.GraphModule, _inputs: list[Tensor]) -> Any:
+        layers_of_graphs.append(str(graph.code).count("linear("))
+        return graph.forward
+
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
+    torch._dynamo.reset()
+    model = nn.Sequential(*(nn.Linear(600, 600) for _ in range(4)))
+    replicas = parallelize(model, one_of_several_ranks, compiled=True)
+    replicas.module(torch.randn(2, 600)).sum().backward()
+    assert layers_of_graphs == [3, 1]

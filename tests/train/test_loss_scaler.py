@@ -1,0 +1,101 @@
+"""The loss scale of fp16 against a reading of the published rule in plain numbers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainmark.train.loss_scaler import LossScaler
+
+START = 65_536.0
+
+
+def scales_of(
+    overflows: list[bool], *, window: int, hysteresis: int
+) -> tuple[list[float], list[float], int]:
+    """Return the scale and the weight after each step, and the steps that were dropped."""
+    weight = torch.nn.Parameter(torch.zeros(()))
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+    scaler = LossScaler(
+        "cpu", torch.device("cpu"), enabled=True, window=window, hysteresis=hysteresis
+    )
+    scales, weights = [], []
+    for overflow in overflows:
+        optimizer.zero_grad()
+        scaler.scale(weight * (float("inf") if overflow else -1.0)).backward()
+        scaler.step(optimizer)
+        scales.append(scaler.value())
+        weights.append(float(weight.detach()))
+    return scales, weights, scaler.skipped_steps()
+
+
+def published_scales(overflows: list[bool], *, window: int, hysteresis: int) -> list[float]:
+    """Return the scale after each step as the published ``DynamicLossScaler`` defines it.
+
+    ``delayed_shift`` is the hysteresis, ``consecutive_hysteresis`` false, and the lower bound
+    ``min_scale`` is left out: a run of ours ends there. Read on 2026-11-21 in
+    https://github.com/FlagOpen/FlagPerf, training/benchmarks/glm/pytorch/optimizers.
+    """
+    scale, credit, last_overflow, found = START, hysteresis, -1, []
+    for step, overflow in enumerate(overflows):
+        if overflow and credit > 1:
+            credit, last_overflow = credit - 1, step
+        elif overflow:
+            scale, last_overflow = scale / 2, step
+        elif (step - last_overflow) % window == 0:
+            scale, credit = scale * 2, hysteresis
+        found.append(scale)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("hysteresis", "relative"),
+    [
+        # steps: fine fine OVER fine OVER OVER fine fine fine OVER fine OVER
+        (1, [1, 1, 1 / 2, 1 / 2, 1 / 4, 1 / 8, 1 / 8, 1 / 8, 1 / 4, 1 / 8, 1 / 8, 1 / 16]),
+        (2, [1, 1, 1, 1, 1 / 2, 1 / 4, 1 / 4, 1 / 4, 1 / 2, 1 / 2, 1 / 2, 1 / 4]),
+        (3, [1, 1, 1, 1, 1, 1 / 2, 1 / 2, 1 / 2, 1, 1, 1, 1]),
+    ],
+)
+def test_the_scale_halves_once_the_hysteresis_is_used_up(
+    hysteresis: int, relative: list[float]
+) -> None:
+    overflows = [bool(int(step)) for step in "001011000101"]
+    scales, _, skipped = scales_of(overflows, window=3, hysteresis=hysteresis)
+    assert [scale / START for scale in scales] == relative
+    assert skipped == 5  # whether the scale was lowered or not
+
+
+def test_a_spared_overflow_still_drops_its_step_and_starts_the_window_again() -> None:
+    overflows = [False, True, False, False, True, False]
+    scales, weights, skipped = scales_of(overflows, window=3, hysteresis=2)
+    assert [scale / START for scale in scales] == [1, 1, 1, 1, 0.5, 0.5]
+    assert weights == [1, 1, 2, 3, 3, 4]
+    assert skipped == 2
+
+
+@given(
+    overflows=st.lists(st.booleans(), max_size=30),
+    window=st.integers(1, 5),
+    hysteresis=st.integers(1, 4),
+)
+@settings(max_examples=60, deadline=None)
+def test_the_scales_are_the_published_rules(
+    overflows: list[bool], window: int, hysteresis: int
+) -> None:
+    scales, weights, skipped = scales_of(overflows, window=window, hysteresis=hysteresis)
+    assert scales == published_scales(overflows, window=window, hysteresis=hysteresis)
+    assert skipped == sum(overflows)
+    if weights:
+        assert weights[-1] == len(overflows) - sum(overflows)
+
+
+def test_without_scaling_every_step_is_taken() -> None:
+    weight = torch.nn.Parameter(torch.zeros(()))
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+    scaler = LossScaler("cpu", torch.device("cpu"), enabled=False, window=3, hysteresis=2)
+    scaler.scale(-weight).backward()
+    scaler.step(optimizer)
+    assert (float(weight.detach()), scaler.value(), scaler.skipped_steps()) == (1.0, 1.0, 0)

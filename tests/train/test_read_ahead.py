@@ -1,0 +1,264 @@
+"""Values come in the order of their source from one thread, which ends with the iterator."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+import torch
+
+from fakes import FakeClock, SyncDevice
+from trainmark.errors import UsageError
+from trainmark.protocols import Batch, Counts
+from trainmark.train.read_ahead import THREAD_NAME, batches_of, read_ahead
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+WAIT_S = 60
+DEPTHS = pytest.mark.parametrize("depth", [0, 1, 2, 5])
+
+
+def threads() -> list[threading.Thread]:
+    return [item for item in threading.enumerate() if item.name.startswith(THREAD_NAME)]
+
+
+@dataclass
+class Source:
+    """Yield numbers; tell what was yielded, by which thread, and whether it was closed."""
+
+    length: int = 10
+    fault: BaseException | None = None  # raised after the last number
+    yielded: list[int] = field(default_factory=list)
+    threads: set[str] = field(default_factory=set)
+    closed: bool = False
+    due: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+
+    def __iter__(self) -> Iterator[int]:
+        try:
+            for number in range(self.length):
+                self.yielded.append(number)
+                self.threads.add(threading.current_thread().name)
+                self.due.release()
+                yield number
+            if self.fault is not None:
+                raise self.fault
+        finally:
+            self.closed = True
+
+    def wait_for(self, count: int) -> None:
+        for _ in range(count):
+            assert self.due.acquire(timeout=WAIT_S)
+
+
+@pytest.fixture
+def device(clock: FakeClock) -> SyncDevice:
+    return SyncDevice(clock)
+
+
+@DEPTHS
+def test_all_values_come_in_order_from_one_thread(device: SyncDevice, depth: int) -> None:
+    source = Source(length=500)
+    assert list(read_ahead(iter(source), device, depth=depth)) == list(range(500))
+    (name,) = source.threads
+    assert name.startswith(THREAD_NAME) is (depth > 0)
+    assert source.closed
+    assert not threads()
+
+
+@pytest.mark.parametrize(("depth", "portion", "ahead"), [(1, 1, 1), (3, 1, 3), (2, 4, 4)])
+def test_no_more_is_read_ahead_than_the_depth(
+    device: SyncDevice, depth: int, portion: int, ahead: int
+) -> None:
+    source = Source()
+    values = read_ahead(iter(source), device, depth=depth, portion=portion)
+    assert not threads()
+    assert next(values) == 0
+    source.wait_for(1 + ahead)
+    assert next(values) == 1  # makes room for one
+    source.wait_for(1)
+    values.close()
+    assert source.yielded == list(range(2 + ahead))
+
+
+@pytest.mark.parametrize("portion", [1, 4])
+def test_depth_0_reads_when_asked_whatever_the_portion(device: SyncDevice, portion: int) -> None:
+    source = Source()
+    values = read_ahead(iter(source), device, depth=0, portion=portion)
+    assert (next(values), next(values), source.yielded) == (0, 1, [0, 1])
+    values.close()
+    assert source.closed
+
+
+@DEPTHS
+@pytest.mark.parametrize("fault", [OSError("gone"), KeyboardInterrupt()])
+def test_a_fault_of_the_source_comes_after_the_values_before_it(
+    device: SyncDevice, depth: int, fault: BaseException
+) -> None:
+    values = read_ahead(iter(Source(length=3, fault=fault)), device, depth=depth)
+    assert [next(values) for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(type(fault)) as caught:
+        next(values)
+    assert caught.value is fault
+    assert "__iter__" in [frame.name for frame in caught.traceback]
+    assert not threads()
+
+
+@DEPTHS
+@pytest.mark.parametrize("end", ["close", "drop", "raise"])
+def test_an_iterator_that_ends_early_ends_its_thread_and_its_source(
+    device: SyncDevice, depth: int, end: str
+) -> None:
+    source = Source(length=10_000)
+    values = read_ahead(iter(source), device, depth=depth)
+    assert next(values) == 0
+    assert len(threads()) == min(depth, 1)
+    if end == "close":
+        values.close()
+    elif end == "drop":
+        del values
+        gc.collect()
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            values.throw(KeyboardInterrupt())
+    assert source.closed
+    assert not threads()
+
+
+def test_closing_waits_for_the_value_being_read_and_reads_no_other(device: SyncDevice) -> None:
+    source, begun, closing = Source(), threading.Event(), threading.Event()
+
+    class Told(ThreadPoolExecutor):
+        def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+            super().shutdown(wait=False, cancel_futures=cancel_futures)
+            closing.set()
+            super().shutdown(wait=wait)
+
+    def slow() -> Iterator[int]:
+        for number in source:
+            if number == 1:
+                begun.set()
+                assert closing.wait(WAIT_S)
+            yield number
+
+    values = read_ahead(slow(), device, depth=3, worker=lambda: Told(1, THREAD_NAME))
+    assert next(values) == 0
+    assert begun.wait(WAIT_S)
+    values.close()
+    assert (source.yielded, threads()) == ([0, 1], [])
+
+
+UNCLOSED = """
+import itertools, sys, threading
+from fakes import FakeClock, SyncDevice
+from trainmark.train.read_ahead import read_ahead
+values = read_ahead(itertools.count(), SyncDevice(FakeClock()), depth=2)
+for _ in range(3):
+    next(values)
+assert threading.active_count() == 2
+if sys.argv[1] == "raise":
+    raise OSError("the training failed")
+sys.exit(3)
+"""
+
+
+@pytest.mark.parametrize(("end", "code"), [("exit", 3), ("raise", 1)])
+def test_a_process_that_leaves_an_iterator_open_ends(end: str, code: int) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", UNCLOSED, end], capture_output=True, text=True, check=False,
+        timeout=WAIT_S, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    assert done.returncode == code, done.stderr
+
+
+def test_an_iterator_that_was_never_used_starts_nothing(device: SyncDevice) -> None:
+    source = Source()
+    read_ahead(iter(source), device, depth=2).close()
+    assert (source.yielded, threads()) == ([], [])
+
+
+@DEPTHS
+def test_a_source_that_cannot_be_closed_is_read_too(device: SyncDevice, depth: int) -> None:
+    values = read_ahead(iter([1, 2, 3]), device, depth=depth)
+    assert next(values) == 1
+    values.close()
+
+
+class Pair(NamedTuple):
+    x: Any
+    y: Any
+
+
+@dataclass(frozen=True)
+class Choices:
+    ids: Any
+    count: int
+    width: int = field(init=False, default=7)
+
+
+class Recorder(SyncDevice):
+    """Pins by adding 1 and moves by adding 100, each noted with its thread."""
+
+    def pin(self, tensor: Any) -> Any:
+        self.calls.append(f"pin {threading.current_thread().name.split('_')[0]}")
+        return tensor + 1
+
+    def place(self, value: Any) -> Any:
+        self.calls.append(f"place {threading.current_thread().name.split('_')[0]}")
+        return value + 100
+
+
+@pytest.mark.parametrize(("depth", "moved"), [(0, 100), (2, 101)])
+def test_every_tensor_is_pinned_by_the_thread_and_moved_by_the_caller(
+    clock: FakeClock, depth: int, moved: int
+) -> None:
+    one = torch.zeros(())
+    value = [(one, "a"), Pair(one, 3), {"z": [one]}, Choices(one, 5), None, 0.5]
+    device = Recorder(clock)
+    (found,) = read_ahead(iter([value]), device, depth=depth)
+    (first, name), pair, table, choices, none, half = found
+    assert type(pair) is Pair
+    assert type(choices) is Choices
+    tensors = [first, pair.x, table["z"][0], choices.ids]
+    assert [int(item) for item in tensors] == [moved] * 4
+    assert (name, pair.y, choices.count, choices.width, none, half) == ("a", 3, 5, 7, None, 0.5)
+    main = threading.current_thread().name
+    pinned = [f"pin {THREAD_NAME}"] * 4 if depth else []
+    assert device.calls == pinned + [f"place {main}"] * 4
+
+
+def test_a_tensor_that_is_not_on_the_host_is_refused(device: SyncDevice) -> None:
+    values = read_ahead(iter([torch.zeros(1, device="meta")]), device, depth=1)
+    with pytest.raises(UsageError, match="a batch holds a tensor on meta"):
+        next(values)
+
+
+class Portions:
+    """A job that reads four batches at a time."""
+
+    batches_per_portion = 4
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+
+    def batches(self, epoch: int) -> Iterator[Batch]:
+        for number in self.source:
+            yield Batch(torch.tensor([epoch, number]), Counts(1), 1, closes_step=True)
+
+
+def test_a_job_that_reads_in_portions_has_a_portion_read_ahead(device: SyncDevice) -> None:
+    source = Source()
+    job: Any = Portions(source)
+    batches = batches_of(job, device, 3, depth=2)
+    first = next(batches)
+    assert (first.tensors.tolist(), first.counts) == ([3, 0], Counts(1))
+    source.wait_for(1 + 4)
+    batches.close()
+    assert source.yielded == [0, 1, 2, 3, 4]

@@ -1,0 +1,140 @@
+"""Every row exactly once, the same number of steps on every rank, every sample equal."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainmark.train.shards import MicroBatch, Sharding, evaluation_rows
+
+SIZES = {
+    "num_rows": st.integers(1, 70),
+    "micro_batch_size": st.integers(1, 9),
+    "grad_accum_steps": st.integers(1, 4),
+    "world_size": st.integers(1, 6),
+    "seed": st.integers(0, 2**31),
+    "epoch": st.integers(0, 50),
+}
+
+
+def steps_of(micros: list[MicroBatch]) -> list[list[MicroBatch]]:
+    """Group micro-batches into steps by the flag that closes one."""
+    steps: list[list[MicroBatch]] = [[]]
+    for micro in micros:
+        steps[-1].append(micro)
+        if micro.closes_step:
+            steps.append([])
+    assert steps.pop() == []  # the last micro-batch closes its step
+    return steps
+
+
+def ranks_of(
+    *, num_rows: int, micro_batch_size: int, grad_accum_steps: int, world_size: int, seed: int
+) -> list[Sharding]:
+    return [
+        Sharding(
+            num_rows=num_rows,
+            micro_batch_size=micro_batch_size,
+            grad_accum_steps=grad_accum_steps,
+            world_size=world_size,
+            rank=rank,
+            seed=seed,
+        )
+        for rank in range(world_size)
+    ]
+
+
+@given(**SIZES)
+def test_an_epoch_is_cut_completely_and_evenly(epoch: int, **sizes: int) -> None:
+    shardings = ranks_of(**sizes)
+    by_rank = [steps_of(list(item.micro_batches(epoch))) for item in shardings]
+    full, rows = shardings[0].global_batch_size, sizes["num_rows"]
+    assert full == sizes["micro_batch_size"] * sizes["grad_accum_steps"] * sizes["world_size"]
+    assert {len(steps) for steps in by_rank} == {shardings[0].steps_per_epoch}
+
+    seen = Counter(
+        int(row)
+        for steps in by_rank for micros in steps for micro in micros if not micro.weightless
+        for row in micro.rows
+    )  # fmt: skip
+    assert seen == dict.fromkeys(range(rows), 1)
+
+    for number, ranks in enumerate(zip(*by_rank, strict=True)):
+        samples = min(full, rows - number * full)
+        held = [sum(len(m.rows) for m in micros if not m.weightless) for micros in ranks]
+        assert sum(held) == samples
+        assert max(held) - min(held) <= 1
+        for micros, count in zip(ranks, held, strict=True):
+            assert {micro.step_samples for micro in micros} == {samples}
+            assert len(micros) <= sizes["grad_accum_steps"]
+            assert [micro.closes_step for micro in micros] == [False] * (len(micros) - 1) + [True]
+            assert all(1 <= len(micro.rows) <= sizes["micro_batch_size"] for micro in micros)
+            weighty = -(-count // sizes["micro_batch_size"])
+            weightless = [False] * weighty + [True] * (len(micros) - weighty)
+            assert [micro.weightless for micro in micros] == weightless
+        # A pass of a sharded model is one of all ranks: one more on one of them waits forever.
+        assert len({len(micros) for micros in ranks}) == 1
+
+
+@given(**SIZES)
+def test_the_order_depends_on_seed_and_epoch_alone(epoch: int, **sizes: int) -> None:
+    sharding = ranks_of(**sizes)[-1]
+    first, again = (list(sharding.micro_batches(epoch)) for _ in range(2))
+    assert [m.rows.tolist() for m in first] == [m.rows.tolist() for m in again]
+
+
+def test_another_epoch_or_seed_has_another_order() -> None:
+    def order(seed: int, epoch: int) -> list[int]:
+        (sharding,) = ranks_of(
+            num_rows=50, micro_batch_size=7, grad_accum_steps=1, world_size=1, seed=seed
+        )
+        return np.concatenate([micro.rows for micro in sharding.micro_batches(epoch)]).tolist()
+
+    orders = [tuple(order(seed, epoch)) for seed in (1, 2) for epoch in (0, 1, 2)]
+    assert len(set(orders)) == len(orders)
+    assert all(sorted(item) == list(range(50)) for item in orders)
+
+
+def test_the_same_global_batch_holds_the_same_rows_however_it_is_split() -> None:
+    def step_rows(micro: int, accumulate: int, world: int) -> list[list[int]]:
+        by_rank = [
+            steps_of(list(item.micro_batches(3)))
+            for item in ranks_of(
+                num_rows=45,
+                micro_batch_size=micro,
+                grad_accum_steps=accumulate,
+                world_size=world,
+                seed=1,
+            )
+        ]
+        return [
+            sorted(int(row) for micros in ranks for micro in micros if not micro.weightless
+                   for row in micro.rows)
+            for ranks in zip(*by_rank, strict=True)
+        ]  # fmt: skip
+
+    assert step_rows(16, 1, 1) == step_rows(4, 4, 1) == step_rows(4, 1, 4) == step_rows(2, 4, 2)
+
+
+def test_a_rank_without_a_row_takes_a_weightless_part() -> None:
+    shardings = ranks_of(num_rows=9, micro_batch_size=2, grad_accum_steps=1, world_size=4, seed=1)
+    last = [list(item.micro_batches(0))[-1] for item in shardings]
+    assert [item.weightless for item in last] == [True, True, True, False]
+    assert [len(item.rows) for item in last] == [1, 1, 1, 1]
+    assert {item.step_samples for item in last} == {1}
+
+
+def test_no_rows_are_no_steps() -> None:
+    (sharding,) = ranks_of(num_rows=0, micro_batch_size=2, grad_accum_steps=1, world_size=1, seed=1)
+    assert (sharding.steps_per_epoch, list(sharding.micro_batches(0))) == (0, [])
+
+
+@given(num_rows=st.integers(0, 100), world_size=st.integers(1, 9))
+def test_evaluation_rows_are_disjoint_and_complete(num_rows: int, world_size: int) -> None:
+    parts = [evaluation_rows(num_rows, rank=rank, world_size=world_size)
+             for rank in range(world_size)]  # fmt: skip
+    assert sorted(row for part in parts for row in part) == list(range(num_rows))
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1

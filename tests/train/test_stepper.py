@@ -1,0 +1,244 @@
+"""One optimizer step: every sample weighs the same however the step is cut."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from tiny_training import ROWS, new_model, new_stepper, rank_main, rows_of_data, train, weights
+from trainmark.errors import DivergedError
+from trainmark.protocols import Batch, Counts
+from trainmark.train.parallel import Ranks, parallelize
+from trainmark.train.stepper import add_floats_over_ranks, add_over_ranks
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def test_accumulation_equals_one_large_batch() -> None:
+    whole, parts = new_model(), new_model()
+    whole_losses = train(new_stepper(whole), micro=32, accumulate=1)
+    part_losses = train(new_stepper(parts), micro=8, accumulate=4)
+    assert len(whole_losses) == 21
+    np.testing.assert_allclose(part_losses, whole_losses, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(weights(parts), weights(whole), rtol=0, atol=1e-6)
+
+
+def test_a_short_last_micro_batch_weighs_its_samples_equally() -> None:
+    features, targets = rows_of_data()
+    model = new_model()
+    stepper = new_stepper(model)
+    seen: list[torch.Tensor] = []
+    stepper.optimizer.register_step_pre_hook(
+        lambda *_: seen.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
+    )
+    cut = [
+        Batch((features[a:b], targets[a:b]), Counts(samples=b - a), 11, b == 11)
+        for a, b in ((0, 4), (4, 8), (8, 11))
+    ]
+    loss = stepper.step(iter(cut))
+    reference = new_model()
+    mean = ((reference(features[:11]) - targets[:11]) ** 2).mean()
+    mean.backward()
+    expected = torch.cat([p.grad.flatten() for p in reference.parameters()])
+    torch.testing.assert_close(seen[0], expected, rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(loss, mean.detach())
+
+
+def test_a_weightless_batch_gives_no_gradient_and_no_loss() -> None:
+    features, targets = rows_of_data()
+    model = new_model()
+    stepper = new_stepper(model)
+    seen: list[float] = []
+    stepper.optimizer.register_step_pre_hook(
+        lambda *_: seen.append(sum(float(p.grad.abs().sum()) for p in model.parameters()))
+    )
+    batch = Batch((features[:1], targets[:1]), Counts(), 5, closes_step=True)
+    loss = stepper.step(iter([batch]))
+    assert seen == [0.0]
+    assert loss is not None
+    assert float(loss) == 0.0
+
+
+def test_no_batch_is_no_step() -> None:
+    stepper = new_stepper(new_model())
+    assert stepper.step(iter([])) is None
+    assert stepper.steps == 0
+
+
+def test_a_step_leaves_the_next_ones_batches_alone() -> None:
+    features, targets = rows_of_data()
+    made = [Batch((features[:2], targets[:2]), Counts(samples=2), 2, True) for _ in range(3)]
+    source = iter(made)
+    new_stepper(new_model()).step(source)
+    assert list(source) == made[1:]
+
+
+def test_the_learning_rate_follows_the_schedule() -> None:
+    features, targets = rows_of_data()
+    factors = [1.0, 0.5, 0.25, 0.0]
+    stepper = new_stepper(
+        new_model(), learning_rate=0.08, schedule_lr=lambda finished: factors[finished]
+    )
+    used: list[float] = []
+    stepper.optimizer.register_step_pre_hook(
+        lambda optimizer, *_: used.append(optimizer.param_groups[0]["lr"])
+    )
+    batch = Batch((features, targets), Counts(samples=ROWS), ROWS, closes_step=True)
+    for _ in factors:
+        before = weights(stepper.model)
+        stepper.step(iter([batch]))
+    assert used == [0.08, 0.04, 0.02, 0.0]
+    torch.testing.assert_close(weights(stepper.model), before)  # the last rate was 0
+
+
+def test_the_gradient_is_clipped_to_the_norm() -> None:
+    features, targets = rows_of_data()
+    model = new_model()
+    stepper = new_stepper(model, max_grad_norm=0.01)
+    norms: list[float] = []
+    stepper.optimizer.register_step_pre_hook(
+        lambda *_: norms.append(
+            float(torch.cat([p.grad.flatten() for p in model.parameters()]).norm())
+        )
+    )
+    stepper.step(iter([Batch((features, targets), Counts(samples=ROWS), ROWS, True)]))
+    assert norms == [pytest.approx(0.01, rel=1e-4)]
+
+
+@pytest.mark.parametrize(
+    ("precision", "dtype"),
+    [("fp32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)],
+)
+def test_the_forward_pass_runs_in_the_precision(precision: str, dtype: torch.dtype) -> None:
+    features, targets = rows_of_data()
+    seen: list[tuple[torch.dtype, torch.dtype]] = []
+
+    def loss_sum(model: nn.Module, batch: Batch) -> torch.Tensor:
+        out = model(batch.tensors[0])
+        seen.append((out.dtype, next(model.parameters()).dtype))
+        return ((out.float() - batch.tensors[1]) ** 2).sum()
+
+    stepper = new_stepper(new_model(), precision=precision, loss_sum=loss_sum)
+    batch = Batch((features, targets), Counts(samples=ROWS), ROWS, closes_step=True)
+    loss = stepper.step(iter([batch]))
+    assert seen == [(dtype, torch.float32)]  # weights stay fp32
+    assert loss is not None
+    assert loss.dtype == torch.float32
+
+
+@pytest.mark.parametrize("max_grad_norm", [None, 1.0])
+def test_an_overflow_is_a_skipped_step_and_counted(max_grad_norm: float | None) -> None:
+    features, targets = rows_of_data()
+
+    def loss_sum(model: nn.Module, batch: Batch) -> torch.Tensor:
+        factor = batch.tensors[1]
+        return (model(batch.tensors[0]).float() * factor).sum()
+
+    stepper = new_stepper(
+        new_model(), precision="fp16", loss_sum=loss_sum, max_grad_norm=max_grad_norm
+    )
+    skipped = []
+    for factor in (1e-3, 1e38, 1e-3, 1e38, 1e-3):
+        before = weights(stepper.model)
+        factors = torch.full_like(targets, factor)
+        stepper.step(iter([Batch((features, factors), Counts(samples=ROWS), ROWS, True)]))
+        changed = not torch.equal(before, weights(stepper.model))
+        skipped.append((changed, stepper.skipped_steps()))
+    assert skipped == [(True, 0), (False, 1), (True, 1), (False, 2), (True, 2)]
+    assert stepper.steps == 5
+
+
+def test_the_loss_scale_doubles_after_its_window_and_halves_on_overflow() -> None:
+    features, targets = rows_of_data()
+
+    def loss_sum(model: nn.Module, batch: Batch) -> torch.Tensor:
+        return (model(batch.tensors[0]).float() * batch.tensors[1]).sum()
+
+    stepper = new_stepper(
+        new_model(), precision="fp16", loss_sum=loss_sum, loss_scale_window=3, learning_rate=1e-6
+    )
+    scales = []
+    for factor in (1e-4, 1e-4, 1e-4, 1e38, 1e-4, 1e-4, 1e-4):
+        factors = torch.full_like(targets, factor)
+        stepper.step(iter([Batch((features, factors), Counts(samples=ROWS), ROWS, True)]))
+        scales.append(float(stepper.loss_scale()) / 2**16)
+    assert scales == [1, 1, 2, 1, 1, 1, 2]
+    assert stepper.skipped_steps() == 1
+
+
+def test_a_loss_scale_at_its_floor_ends_the_run() -> None:
+    features, targets = rows_of_data()
+
+    def overflow(model: nn.Module, batch: Batch) -> torch.Tensor:
+        return (model(batch.tensors[0]).float() * 1e38).sum()
+
+    stepper = new_stepper(new_model(), precision="fp16", loss_sum=overflow)
+    batch = Batch((features, targets), Counts(samples=ROWS), ROWS, True)
+    for _ in range(16):  # 65,536 halved sixteen times is 1
+        stepper.step(iter([batch]))
+        stepper.check()
+    stepper.step(iter([batch]))
+    with pytest.raises(DivergedError, match="loss_scale_at_floor") as caught:
+        stepper.check()
+    assert caught.value.details == {"scale": 0.5, "step": 17, "floor": 1.0}
+
+
+def test_a_batch_counted_elsewhere_still_trains() -> None:
+    features, targets = rows_of_data()
+    here, peer = new_model(), new_model()
+    counted = Batch((features, targets), Counts(samples=ROWS), ROWS, True)
+    shared = Batch((features, targets), Counts(), ROWS, True, shared_samples=ROWS)
+    losses = [
+        new_stepper(model).step(iter([batch])) for model, batch in ((here, counted), (peer, shared))
+    ]
+    assert losses[0] == losses[1] != 0
+    torch.testing.assert_close(weights(peer), weights(here), rtol=0, atol=0)
+
+
+def test_without_a_scaler_no_step_is_ever_skipped() -> None:
+    stepper = new_stepper(new_model())
+    train(stepper, micro=32, accumulate=1, epochs=1)
+    assert stepper.skipped_steps() == 0
+
+
+def test_one_rank_is_not_wrapped() -> None:
+    model = new_model()
+    assert parallelize(model, Ranks()).module is model
+    assert add_over_ranks(3, 4, world_size=1, device=torch.device("cpu")) == [3, 4]
+
+
+def test_two_ranks_equal_one(tmp_path: Path) -> None:
+    torch.multiprocessing.spawn(
+        rank_main, args=(str(tmp_path / "rendezvous"), str(tmp_path / "rank")), nprocs=2
+    )
+    first, second = (torch.load(tmp_path / f"rank{rank}.pt") for rank in range(2))
+    alone = new_model()
+    stepper = new_stepper(alone)
+    losses = train(stepper, micro=30, accumulate=1)
+    features, targets = rows_of_data()
+    stepper.step(iter([Batch((features[:1], targets[:1]), Counts(samples=1), 1, True)]))
+    assert [samples for _, samples in losses] == [30, 30, 11] * 7
+    together = [
+        ((a * n + b * m) / (n + m), n + m)
+        for (a, n), (b, m) in zip(first["steps"], second["steps"], strict=True)
+    ]
+    np.testing.assert_allclose(together, losses, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(first["weights"], second["weights"], rtol=0, atol=0)
+    torch.testing.assert_close(first["weights"], weights(alone), rtol=0, atol=1e-6)
+    assert first["total"] == second["total"] == [3, 20]
+    assert first["reductions"] == second["reductions"] == 22  # one a step, none a micro-batch
+
+
+def test_sums_over_ranks_are_exact_or_refused() -> None:
+    here = {"world_size": 1, "device": torch.device("cpu")}
+    assert add_over_ranks(2**60, 3, **here) == [2**60, 3]
+    assert add_floats_over_ranks(0.25, 1.0, **here) == [0.25, 1.0]
+    with pytest.raises(TypeError, match="use add_floats_over_ranks"):
+        add_over_ranks(0.25, **here)
