@@ -13,6 +13,8 @@ BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check \
 	$(if $(WHEELS),--no-index --find-links "$(WHEELS)")
 OLDEST := .venv-oldest
+PYTEST_OF := bin/pytest -n 2 --dist worksteal -rs
+PYTEST := $(VENV)/$(PYTEST_OF)
 LANG_OF_PAGE ?= en
 export WHEELS
 # Of `make gpu`, see its help: python -m benchmarks.card --help
@@ -22,7 +24,7 @@ SECTIONS ?=
 RESULTS ?=
 RESTART ?=
 
-.PHONY: help install install-dev install-recsys demo test test-oldest test-engines lint docs bench pictures gpu lock clean
+.PHONY: help install install-dev install-recsys demo test test-oldest test-engines test-nightly lint docs bench pictures gpu lock clean
 
 help: ## show what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -42,15 +44,22 @@ demo: install ## measure DistilBERT on generated data, then print the page
 	$(BIN)/trainmark report $$run --lang $(LANG_OF_PAGE) && \
 	echo "The report: $$run/page.html   The record: $$run/record.json"
 
-test: install-dev lint ## lint, types, import contracts, tests; -rs says what was skipped and why
-	$(BIN)/pytest -n 2 --dist worksteal -rs
+test: install-dev lint ## lint, types, contracts, room sizes, tests; -rs says what was skipped and why
+	$(PYTEST) -m "not nightly" --most-cpu-seconds 10 --ignore tests/engines
 
-test-oldest: $(OLDEST)/.installed ## the tests but for real runs, with the lowest versions admitted
-	$(OLDEST)/bin/pytest -n 2 --dist worksteal --ignore tests/integration --ignore tests/engines
+test-oldest: $(OLDEST)/.installed ## models, steppers, kernels and jobs with the lowest versions admitted
+	$(OLDEST)/$(PYTEST_OF) -m "not nightly" tests/cases tests/rank tests/train
 
-test-engines: install-dev $(VENV)/.installed-engines ## install Slurm, sshd, Ray …, and test runs on them
+test-engines: install-dev $(VENV)/.installed-engines ## install Slurm, sshd, Ray …; a run on each
 	tools/engines.sh tests/engines/debian-packages.txt
+	$(BIN)/pytest -rs -m "not nightly" tests/engines
+
+# Besides: real runs of every kind, engines and browser in full, fuzzing, each benchmark at its smallest.
+test-nightly: install-dev lint $(VENV)/.installed-engines $(OLDEST)/.installed ## all tests there are; hours
+	tools/engines.sh tests/engines/debian-packages.txt
+	$(PYTEST) --ignore tests/engines
 	$(BIN)/pytest -rs tests/engines
+	$(OLDEST)/$(PYTEST_OF) --ignore tests/integration --ignore tests/engines --ignore tests/benchmarks
 
 lint: install-dev
 	$(BIN)/ruff format --check
@@ -58,6 +67,7 @@ lint: install-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/codespell
+	$(BIN)/python tools/rooms.py
 	$(BIN)/mkdocs build --strict --site-dir build/site  # --quiet would let warnings pass
 
 docs: install-dev ## the documentation as a site of plain files in site/
