@@ -11,8 +11,8 @@ import zlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
-from library.forging import STORED, Item, built, forged, manifest
 
+from library.forging import STORED, Item, built, forged, manifest
 from trainmark.errors import TrainmarkError
 from trainmark.library import bundle
 

@@ -9,8 +9,8 @@ import zipfile
 from typing import TYPE_CHECKING
 
 import pytest
-from library.forging import STORED, Item, built, manifest
 
+from library.forging import STORED, Item, built, manifest
 from trainmark.errors import EnvironmentFault
 from trainmark.library import bundle
 

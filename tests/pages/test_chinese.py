@@ -31,7 +31,8 @@ FOUNDING = re.compile(
     r"|(运行时长|性能|收敛精度)\([a-zA-Z/]+\)|(收敛|目标)val_loss|(Steps|epoch)数"  # headers
     rf"|(?:[A-Za-z0-9]{HAN}*)?(单|两|四|八|\d+)机(单|\d+)(卡|进程)"  # A100单机8卡
 )
-OF_OTHERS = "library/importers/columns.toml"  # headers and marks of other people's pages, as they print them
+# Headers and marks of other people's pages, as they print them.
+OF_OTHERS = "library/importers/columns.toml"
 PLACE = "\ufffc"  # stands for a value: Chinese, Latin or a number, so nothing is asked beside it
 FAULTS = {
     "half-width punctuation beside Chinese": rf"{HAN} ?[,;:!?()'\"]|[,;:!?()'\"] ?{HAN}|{HAN}\.",

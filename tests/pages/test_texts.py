@@ -34,7 +34,7 @@ def test_headings_are_chinese_in_chinese():
 def test_every_text_is_used():
     """Used: as it stands, or as ``f"kind.{name}"``, ``"kind." ~ name`` by a name of the source."""
     root = Path(trainmark.__file__).parent
-    rooms = [path for path in (root / "pages").rglob("*")]
+    rooms = list((root / "pages").rglob("*"))
     sources = [path for path in rooms if path.suffix in (".py", ".j2")]
     report = "".join(path.read_text("utf-8") for path in sources)
     words = set()
