@@ -14,9 +14,9 @@ from trainmark import cases
 from trainmark.cases.toy import data
 from trainmark.cases.toy import job as toy
 from trainmark.cases.toy.case import CASE as TOY
+from trainmark.check import case_check
 from trainmark.check.conformance import probe
 from trainmark.check.conformance.case import CHECKS, Check, description_faults, judge
-from trainmark.launch import case_check
 from trainmark.plan.resolving import resolve
 from trainmark.record.record import Cause, Record
 from trainmark.spec import Message, Recipe, Text, message

@@ -57,6 +57,7 @@ def test_two_that_follow_a_run_leave_one_record_that_holds(
     plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(submission, "_POLL_S", 0.01)
+    monkeypatch.setattr(run_dir, "_LOCK_POLL_S", 0.01)
     job, records, follows = HeldJob(), [], threading.Event()
 
     def first() -> None:

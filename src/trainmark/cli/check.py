@@ -40,8 +40,8 @@ def command(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
 ) -> None:
     """Run a case with one rank and with two; say what is wrong."""
+    from trainmark.check.case_check import check_case
     from trainmark.data.generated import default_root
-    from trainmark.launch.case_check import check_case
     from trainmark.launch.stopping import stop_signals_noted
     from trainmark.plan.overrides import parse_assignments
 

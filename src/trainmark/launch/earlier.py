@@ -7,8 +7,6 @@ not pass stays in its folder. Launches that are missing go into a new one, the r
 
 from __future__ import annotations
 
-import json
-from collections import Counter
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -17,22 +15,17 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic_core import to_jsonable_python
 
-from trainmark.devices.vendors.cpu import model_name, usable_cores
 from trainmark.errors import EnvironmentFault, RecordError
 from trainmark.launch.repeats import launches
-from trainmark.plan.plan import PLAN_FILE, RUNS_DIR, Plan
+from trainmark.plan.plan import Plan
 from trainmark.plan.plan_file import attempt_name, attempt_number
-from trainmark.record.environment import machine_model
 from trainmark.record.record import RECORD_FILE, Record, read
 from trainmark.record.work import differing, planned_work
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    Seconds = dict[str, list[float]]  # what launches took, by the name of their entry
-
-_MOST_FOLDERS = 1_000  # a plan is read in about 1 ms
-_MOST_RECORDS = 5  # of the same work, the newest
+    Seconds = Mapping[str, Sequence[float]]  # what launches took, by the name of their entry
 
 
 @dataclass(slots=True, kw_only=True)
@@ -61,10 +54,10 @@ def look_up(name: str, plan: Plan, base: Path) -> Found:
         EnvironmentFault: ``base`` cannot be used as a folder.
     """
     attempts = _attempts(base, name)
-    following = base / attempt_name(name, max(attempts, default=0) + 1)
-    found, wanted = Found(run_dir=following), _work(plan)
-    for single in launches(plan.model_copy(update={"run_dir": str(following)})):
-        within = Path(single.run_dir).relative_to(following)  # r2, or nothing
+    found = Found(run_dir=base / attempt_name(name, max(attempts, default=0) + 1))
+    wanted, newest = _work(plan), 0
+    for single in launches(plan.model_copy(update={"run_dir": str(found.run_dir)})):
+        within = Path(single.run_dir).relative_to(found.run_dir)  # r2, or nothing
         again = []
         for number in sorted(attempts, reverse=True):
             folder = attempts[number] / within
@@ -72,18 +65,19 @@ def look_up(name: str, plan: Plan, base: Path) -> Found:
                 continue  # this attempt was not for that launch, or was no series
             record, fault, same_work = _judged(folder, wanted)
             if record is not None and fault is None:
-                found.ended.setdefault(single.repeat_index, (folder, record))
+                if single.repeat_index not in found.ended:
+                    found.ended[single.repeat_index] = folder, record
+                    newest = max(newest, number)
                 continue
             found.fallen += [folder] if same_work else []
             again.append(
-                f"{folder.relative_to(base)} {fault}; this attempt goes to {following.name}"
+                f"{folder.relative_to(base)} {fault}; this attempt goes to {found.run_dir.name}"
             )
         if single.repeat_index not in found.ended:
             found.missing.append(single)
             found.why_again += again[:1]
     if not found.missing:
-        holding = {x.parent if plan.repeat_count > 1 else x for x, _ in found.ended.values()}
-        found.run_dir = attempts[max(n for n, folder in attempts.items() if folder in holding)]
+        found.run_dir = attempts[newest]
     return found
 
 
@@ -98,7 +92,7 @@ def _attempts(base: Path, name: str) -> dict[int, Path]:
 
 
 def unusable(base: Path, error: OSError) -> EnvironmentFault:
-    """Say that ``base`` cannot hold the runs of a plan file."""
+    """Return the error that ``base`` cannot hold the runs of a plan file."""
     what, rule = f"cannot be used as a folder: {error.strerror}", "each run gets a folder in it"
     return EnvironmentFault(what, where=str(base), rule=rule, remedy="choose another --out")
 
@@ -131,62 +125,32 @@ class Estimate:
     """How long some launches take.
 
     Args:
-        known_s: those whose work ran before, by its median.
-        unknown: how many did not, by the name of their entry.
+        known_s: those of entries with an earlier launch, by its median.
+        unknown: how many are of other entries.
         unknown_limit_s: sum of their time limits, at which launches are stopped.
     """
 
     launches: int
     known_s: float
-    unknown: dict[str, int]
+    unknown: int
     unknown_limit_s: float
 
     def __str__(self) -> str:
-        unknown = sum(self.unknown.values())
-        known = self.launches - unknown
+        known = self.launches - self.unknown
         spent = timedelta(seconds=round(self.known_s))
         said = [f"about {spent} for {known} of {self.launches} launches"] if known else []
-        if unknown:
+        if self.unknown:
             limit = timedelta(seconds=round(self.unknown_limit_s))
-            said.append(
-                f"unknown for {unknown} that never ran here, at most {limit} by their limits"
-            )
+            said.append(f"unknown for {self.unknown} that never ran, at most {limit}")
         return "; ".join(said) or "nothing is left to do"
 
 
-def estimate(left: Sequence[tuple[str, Plan]], seconds: Mapping[str, Sequence[float]]) -> Estimate:
+def estimate(left: Sequence[tuple[str, Plan]], seconds: Seconds) -> Estimate:
     """Return the time of the launches ``left``, each with its entry's name."""
-    unknown = [(name, plan) for name, plan in left if not seconds.get(name)]
+    limits = [plan.recipe["timeout_s"] for name, plan in left if not seconds.get(name)]
     return Estimate(
         launches=len(left),
         known_s=sum(median(seconds[name]) for name, _ in left if seconds.get(name)),
-        unknown=dict(Counter(name for name, _ in unknown)),
-        unknown_limit_s=sum(plan.recipe["timeout_s"] for _, plan in unknown),
+        unknown=len(limits),
+        unknown_limit_s=sum(limits),
     )
-
-
-def earlier_seconds(plans: Mapping[str, Plan], base: Path) -> Seconds:
-    """Return what passed launches of the same work took, by the name of each plan.
-
-    Args:
-        base: the plans' folder. Launches elsewhere under ``./runs`` count too, if they ran on a
-            machine of this model with these processors.
-    """
-    here = {"machine": machine_model(), "cpu": model_name(), "cpu_cores": usable_cores()}
-    keys = {name: json.dumps(_work(plan), sort_keys=True) for name, plan in plans.items()}
-    found: dict[str, dict[str, float]] = {key: {} for key in keys.values()}  # by work and run id
-    levels = [f"{below}/{PLAN_FILE}" for below in ("*", "*/*", "*/*/*")]
-    files = [path for root in (base, RUNS_DIR) for level in levels for path in root.glob(level)]
-    files.sort(key=lambda path: path.stat().st_mtime_ns, reverse=True)
-    for folder in (path.parent for path in files[:_MOST_FOLDERS]):
-        try:
-            of_work = found.get(json.dumps(_work(Plan.read(folder)), sort_keys=True))
-            if of_work is None or len(of_work) >= _MOST_RECORDS:
-                continue
-            record = read(folder)
-        except (OSError, ValueError, RecordError):
-            continue  # none there yet, or of an older version
-        near = base in folder.parents or here.items() <= record.environment.items()
-        if record.passed and near and record.spans.wall_ns:
-            of_work[record.run_id] = record.spans.wall_ns / 1e9
-    return {name: list(found[key].values()) for name, key in keys.items()}

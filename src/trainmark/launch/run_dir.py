@@ -7,6 +7,7 @@ they ended.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import sys
 import time
@@ -24,7 +25,7 @@ from trainmark.rank.events import LAUNCHER_FILE, EventFile, EventWriter
 from trainmark.record import building, evidence, index_of_run, record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from trainmark.record.record import Record
 
@@ -32,6 +33,38 @@ if TYPE_CHECKING:
 # cannot prevent it. A record of 10,000 steps has about 0.3 MB.
 RESERVE_FILE = ".reserve"
 RESERVE_BYTES = 4 * 1024 * 1024
+
+
+LOCK_FILE = ".lock"
+_WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # from such file systems
+_LOCK_POLL_S = 1.0
+
+
+@contextmanager
+def locked(folder: Path, wait: Callable[[], None] | None = None) -> Iterator[None]:
+    """Hold the lock of a folder, which the kernel takes from a process that dies.
+
+    Args:
+        wait: called about once a second while another process holds it; None: do not wait.
+
+    Raises:
+        BlockingIOError: another process holds it, and there is no ``wait``.
+    """
+    with (folder / LOCK_FILE).open("wb") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if wait is None:
+                    raise
+                wait()
+                time.sleep(_LOCK_POLL_S)
+            except OSError as error:
+                if error.errno not in _WITHOUT_LOCKS:
+                    raise
+                break
+        yield
 
 
 def create(run_dir: Path) -> None:

@@ -8,19 +8,18 @@ a folder.
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from filelock import FileLock, Timeout
-
 from trainmark.errors import EnvironmentFault, TrainmarkError
 from trainmark.launch import submission
 from trainmark.launch.contract import SITE_FILE
-from trainmark.launch.earlier import Found, earlier_seconds, estimate, look_up, unusable
+from trainmark.launch.earlier import Found, estimate, look_up, unusable
 from trainmark.launch.late_record import finish_killed
+from trainmark.launch.run_dir import locked
 from trainmark.launch.site import Site, read_site
 from trainmark.plan.capabilities import capable_vendor
 from trainmark.plan.plan import PLAN_FILE, RUNS_DIR, Plan
@@ -34,12 +33,9 @@ from trainmark.record.record import RECORD_FILE
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from trainmark.launch.earlier import Seconds
     from trainmark.launch.stopping import StopRequest
     from trainmark.plan.plan_file import Entry, PlanFile
     from trainmark.record.record import Record
-
-_LOCK_FILE = ".trainmark.lock"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +167,9 @@ def _checked(
     return CheckedEntry(name=entry.name, plan=plan, site=site, found=found)
 
 
-def expected(entries: Sequence[CheckedEntry], order: str) -> tuple[list[tuple[str, Plan]], Seconds]:
+def expected(
+    entries: Sequence[CheckedEntry], order: str
+) -> tuple[list[tuple[str, Plan]], dict[str, list[float]]]:
     """Return the launches to do, each with its entry's name, and the seconds of earlier ones.
 
     Args:
@@ -188,7 +186,11 @@ def expected(entries: Sequence[CheckedEntry], order: str) -> tuple[list[tuple[st
             return number, place if number % 2 else -place
 
         left.sort(key=turn)
-    return left, earlier_seconds(dict(left), _base(entries)) if left else {}
+    seconds = {
+        entry.name: [(record.spans.wall_ns or 0) / 1e9 for _, record in entry.found.ended.values()]
+        for entry in entries
+    }
+    return left, seconds
 
 
 def run(
@@ -217,7 +219,7 @@ def run(
     with ExitStack() as stack:
         if any(entry.found.missing for entry in entries):
             stack.enter_context(_alone(_base(entries)))
-            entries = _under_lock(entries, request, said)
+            entries = [_under_lock(entry, _base(entries), request, said) for entry in entries]
         known = {entry.name: entry for entry in entries}
         labels = {name: f"{place}/{len(known)} {name}" for place, name in enumerate(known, 1)}
         for name, entry in known.items():
@@ -239,14 +241,11 @@ def run(
                 left = [turn for turn in left if turn[0] != name]
             else:
                 entry.found.ended[plan.repeat_index] = Path(plan.run_dir), record
-                seconds.setdefault(name, []).append(clock() - started)
-        outcomes = [
-            _still_there(entry.outcome(over=True, fault=faults.get(name)))
-            for name, entry in known.items()
-        ]
-        for outcome in outcomes:
-            if outcome.state == "left":
-                said(f"{labels[outcome.name]}: left")
+                seconds[name].append(clock() - started)
+    outcomes = [entry.outcome(over=True, fault=faults.get(name)) for name, entry in known.items()]
+    for outcome in outcomes:
+        if outcome.state == "left":
+            said(f"{labels[outcome.name]}: left")
     return outcomes
 
 
@@ -256,53 +255,37 @@ def _base(entries: Sequence[CheckedEntry]) -> Path:
 
 
 def _under_lock(
-    entries: Sequence[CheckedEntry], request: StopRequest, said: Callable[[str], None]
-) -> list[CheckedEntry]:
-    """Return the entries as they are now that no other call is at work.
+    entry: CheckedEntry, base: Path, request: StopRequest, said: Callable[[str], None]
+) -> CheckedEntry:
+    """Return an entry as it is now that no other call is at work.
 
-    Another call may have finished some since the check, or have been killed at one. A job that it
-    submitted goes on without it and is waited for.
+    Another call may have finished some launches since the check, or have been killed at one. A
+    job that it submitted goes on without it and is waited for.
     """
-    base, now = _base(entries), []
-    for entry in entries:
-        for folder in entry.found.fallen:
-            submitted = (folder / SITE_FILE).exists()
-            try:
-                if submitted and not (folder / RECORD_FILE).exists():
-                    said(f"{entry.name}: {folder.relative_to(base)} is a submitted job: waiting")
-                    submission.follow(*submission.attach(folder), request)
-            except TrainmarkError as fault:  # killed before the engine had it, or a node is gone
-                said(f"{entry.name}: {fault}")
-            finish_killed(folder)
-        found = look_up(entry.name, entry.plan, base) if entry.plan else entry.found
-        now.append(replace(entry, found=found))
-    return now
+    if entry.plan is None:
+        return entry
+    for folder in entry.found.fallen:
+        try:
+            if (folder / SITE_FILE).exists() and not (folder / RECORD_FILE).exists():
+                said(f"{entry.name}: {folder.relative_to(base)} is a submitted job: waiting")
+                submission.follow(*submission.attach(folder), request)
+        except TrainmarkError as fault:  # killed before the engine had it, or a node is gone
+            said(f"{entry.name}: {fault}")
+        finish_killed(folder)
+    return replace(entry, found=look_up(entry.name, entry.plan, base))
 
 
 @contextmanager
 def _alone(base: Path) -> Iterator[None]:
     """Lock the folder of the runs, which is created if it is missing."""
-    lock = FileLock(base / _LOCK_FILE)
-    try:
-        base.mkdir(parents=True, exist_ok=True)
-        lock.acquire(blocking=False)
-    except Timeout:
-        what = "another `trainmark run` of this plan is running there"
-        remedy = "wait for it, or choose another --out"
-        raise EnvironmentFault(what, where=str(base), remedy=remedy) from None
-    except OSError as error:
-        raise unusable(base, error) from error
-    try:
+    with ExitStack() as stack:
+        try:
+            base.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(locked(base))
+        except BlockingIOError:
+            what = "another `trainmark run` of this plan is running there"
+            remedy = "wait for it, or choose another --out"
+            raise EnvironmentFault(what, where=str(base), remedy=remedy) from None
+        except OSError as error:
+            raise unusable(base, error) from error
         yield
-    finally:
-        with suppress(OSError):  # a lock file that remains is not locked
-            (base / _LOCK_FILE).unlink()
-        lock.release()
-
-
-def _still_there(outcome: Outcome) -> Outcome:
-    """Return an entry's outcome; failed if a folder was deleted while later launches ran."""
-    there = all(folder.exists() for folder in outcome.folders)
-    if there or outcome.state not in ("passed", "kept"):
-        return outcome
-    return replace(outcome, state="failed", reason="its folder was deleted while other runs ran")

@@ -6,13 +6,11 @@ It may end in between: ``attach`` goes on from the files in the run directory.
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import os
 import subprocess
 import sys
 import time
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from math import inf
 from pathlib import Path
@@ -31,14 +29,12 @@ from trainmark.record import evidence, record
 from trainmark.record.record import RECORD_FILE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from trainmark.launch.contract import Command, Job, Launcher
     from trainmark.launch.stopping import StopRequest
     from trainmark.record.record import Record
 
-_LOCK_FILE = ".following"
-_WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # what such file systems say
 _POLL_S = 1.0
 _CANCEL_PATIENCE_S, _CANCEL_AGAIN_S = 90.0, 30.0
 _LOST_GRACE_S = 30.0  # for the other nodes to fail by themselves
@@ -250,26 +246,8 @@ def follow(
             ended = True
             job.cancel()
 
-    with _alone(Path(plan.run_dir), wait):
+    with run_dir.locked(Path(plan.run_dir), wait):
         return _followed(plan, job, request, on_poll)
-
-
-@contextmanager
-def _alone(folder: Path, wait: Callable[[], None]) -> Iterator[None]:
-    """Wait for other processes that follow the run: a record's evidence must not grow after it."""
-    with (folder / _LOCK_FILE).open("wb") as file:
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                wait()
-                time.sleep(_POLL_S)
-            except OSError as error:
-                if error.errno not in _WITHOUT_LOCKS:
-                    raise
-                break
-        yield
 
 
 def _followed(plan: Plan, job: Job, request: StopRequest, on_poll: Callable[[str], None]) -> Record:

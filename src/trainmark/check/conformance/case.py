@@ -1,8 +1,8 @@
 """Rules for cases, checked on the description, on two short runs and on a probe of the job.
 
-Owns the rules; ``launch.case_check`` makes the runs. Failures that a run itself detects (counts
+Owns the rules; ``check.case_check`` makes the runs. Failures that a run itself detects (counts
 that contradict each other, parameters without a gradient) are reported as its cause.
-A package that offers a case calls ``description_faults`` and ``launch.case_check.check_case``
+A package that offers a case calls ``description_faults`` and ``check.case_check.check_case``
 from its own tests.
 """
 
