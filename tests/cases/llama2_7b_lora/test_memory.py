@@ -46,6 +46,9 @@ def peak(config, **fields):
     return resident("VmHWM") - before, memory.predict_peak_bytes(config, recipe, 1).total
 
 device = CpuDevice(threads=1)
+# Map each block of 2 MiB singly (malloc.h: M_MMAP_MAX, M_MMAP_THRESHOLD): the prediction is of
+# tensors, without the holes between them that a heap keeps.
+assert ctypes.CDLL(None).mallopt(-4, 1 << 16) and ctypes.CDLL(None).mallopt(-3, 1 << 21)
 sizes = json.loads(sys.argv[1])
 peak(model_files.PRESETS["tiny"], micro_batch_size=1, seq_length=64)
 config = model_files.ModelConfig.model_validate({**model_files.PRESETS["7b"].raw, **sizes})

@@ -24,7 +24,6 @@ from transformers.models.llama.modeling_llama import LlamaForCausalLM, LlamaRota
 from trainmark.data.input_files import readable
 from trainmark.errors import DataError
 from trainmark.train.kernels.choice import choose
-from trainmark.train.kernels.host_memory import give_back_free_memory, map_large_blocks
 
 from .data.packing import IGNORED
 from .memory import SCORES_AT_ONCE
@@ -41,8 +40,6 @@ if TYPE_CHECKING:
     from .model_files import ModelConfig
     from .recipe import LlamaRecipe
 
-# On a CPU, tensors of at least this size (a large model's large activations) are mapped singly.
-LARGE_BLOCK_BYTES = 1 << 21
 _NUMBERS_AT_ONCE = 1 << 22  # elements of a weight that are copied and checked at a time
 ADAPTER = "default"  # what peft calls the only adapter of a model
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -152,8 +149,6 @@ def build(
     with torch.device("meta"):
         causal_lm = LlamaForCausalLM(_library_config(config)).to(dtype)
     place = torch.device("cpu") if sharded else device.place(torch.empty(0)).device
-    if place.type == "cpu":
-        map_large_blocks(LARGE_BLOCK_BYTES)
     if weights is None:
         _draw_weights(causal_lm, config, place, seed=recipe.seed)
     else:
@@ -169,8 +164,6 @@ def build(
         kernels=choose(recipe, device.torch_type),
     )
     _leave_to_each_rank(model)
-    if place.type == "cpu":
-        give_back_free_memory()
     return model.train()
 
 
