@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from benchmarks.harness import Bar, conclude, interleave, ratio, sized
-from benchmarks.jobs import chosen_kernels
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,7 +69,7 @@ def stepping(spec: FeatureSpec) -> Callable[[], float]:
     from trainmark.cases.dlrm_criteo.embeddings import FusedTables
     from trainmark.cases.dlrm_criteo.model import build_model
 
-    tables = FusedTables(spec.cardinalities, DIM, seed=1, rows=chosen_kernels().rows)
+    tables = FusedTables(spec.cardinalities, DIM, seed=1)
     tables.learning_rate, tables.grad_scale = 0.1, 1.0
     model = build_model(13, DIM, TABLES, list(BOTTOM), list(TOP), seed=1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

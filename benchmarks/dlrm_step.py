@@ -22,7 +22,6 @@ from benchmarks.dlrm_plain import (
     draw_batch,
 )
 from benchmarks.harness import Bar, conclude, interleave, ratio
-from benchmarks.jobs import chosen_kernels
 from benchmarks.peers import Peer, bf16_bar, serve, turns
 
 MODULE = "benchmarks.dlrm_step"
@@ -45,7 +44,7 @@ def tables_of(engine: str) -> Any:
         return TorchrecTables(rows, DIM, seed=1)
     from trainmark.cases.dlrm_criteo.embeddings import FusedTables
 
-    return FusedTables(rows, DIM, seed=1, rows=chosen_kernels().rows)
+    return FusedTables(rows, DIM, seed=1)
 
 
 def run_ours(engine: str, precision: str, size: str) -> None:

@@ -1,7 +1,7 @@
 """What each CPU kernel of our own gains: a training step with all of them and without one.
 
 Every case that uses kernels takes its step at the size of its own benchmark, in fp32. A kernel
-stays where it gains a step's share or its memory as below, on every kind of processor.
+stays where it gains a share of a step or of its memory as below in one case at least.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks import distilbert_step, dlrm_step, glm_step, gpt_step
-from benchmarks.harness import Bar, conclude, interleave, ratio, sized
+from benchmarks import distilbert_step, glm_step, gpt_step
+from benchmarks.harness import Bar, conclude, interleave, ratio
 from benchmarks.peers import Peer
 
 if TYPE_CHECKING:
@@ -22,15 +22,13 @@ if TYPE_CHECKING:
 
 MODULE = "benchmarks.kernels"
 ROUNDS, WARMUP = 15, 1
-LEAST_SPEED, LEAST_MEMORY = 1.03, 1.1  # without the kernel over with it
+LEAST_SPEED, LEAST_MEMORY = 1.15, 1.25  # without the kernel over with it
 NONE_OFF = "none"
 TASKS = {
-    "distilbert_sst2": ("attention", "dropout"),
-    "gpt_megatron": ("attention", "dropout", "cross_entropy"),
-    "glm_superglue": ("attention", "dropout", "tied_table"),
-    "dlrm_criteo": ("rows",),
+    "distilbert_sst2": ("attention",),
+    "gpt_megatron": ("attention", "cross_entropy"),
+    "glm_superglue": ("attention",),
 }
-DLRM_BATCH = str(sized(dlrm_step.BATCH, 64))
 
 
 def run_gpt(folder: str) -> None:
@@ -46,7 +44,6 @@ STEPS: dict[str, Callable[[str], None]] = {
     "glm_superglue": lambda _: glm_step.run_steps(
         "ours", "fp32", str(glm_step.LAYERS), str(glm_step.SEQUENCE)
     ),
-    "dlrm_criteo": lambda _: dlrm_step.run_ours("plain", "fp32", DLRM_BATCH),
 }
 
 

@@ -17,7 +17,6 @@ TOOLS = (
     "import-linter",
     "jsonschema",
     "mlperf-logging",
-    "numba",
     "pandas",
     "pytest",
     "pytest-timeout",

@@ -66,24 +66,3 @@ def test_cross_entropy(device: Device, precision: str) -> None:
         for kernels in (own, LIBRARY)
     )  # fmt: skip
     assert_close(found, expected, precision)
-
-
-@pytest.mark.parametrize("precision", BOUNDS)
-def test_a_table_that_is_looked_up_and_scored_with(device: Device, precision: str) -> None:
-    device.set_precision("fp32")
-    own = choose(replace(Recipe(), kernels="own"), device.torch_type)
-    generator = torch.Generator().manual_seed(4)
-    table = torch.randn(PADDED, WIDTH, generator=generator) / 8
-    ids, targets = (
-        device.place(torch.randint(PADDED, (ROWS,), generator=generator)) for _ in range(2)
-    )
-
-    def loss_of(kernels, placed):
-        words, log_probs = kernels.tied_table(placed, ids)
-        return -log_probs(words.tanh(), targets).sum()
-
-    found, expected = (
-        results(device, precision, (table,), lambda x, kernels=kernels: loss_of(kernels, x))
-        for kernels in (own, LIBRARY)
-    )
-    assert_close(found, expected, precision)

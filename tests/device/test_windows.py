@@ -42,8 +42,7 @@ class Guarded:
 @pytest.fixture(autouse=True)
 def _kernels_of_an_accelerator(monkeypatch):
     """Leave ``own`` what ``choose`` leaves it on an accelerator; others read on the host."""
-    of = choice.LIBRARY
-    own = replace(choice.OWN, attention=of.attention, dropout=of.dropout, rows=of.rows)
+    own = replace(choice.OWN, attention=choice.LIBRARY.attention)
     monkeypatch.setattr(choice, "OWN", own)
 
 

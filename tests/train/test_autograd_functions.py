@@ -17,7 +17,6 @@ from torch import Tensor, nn
 import trainmark
 from trainmark.train.kernels.attention import Prefix, attention, attention_forward
 from trainmark.train.kernels.linear_cross_entropy import linear_cross_entropy_sum
-from trainmark.train.kernels.tied_table import look_up
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -86,18 +85,6 @@ def library_attention(heads: int, length: int) -> Call:
     return lambda: attention_forward(nn.Module(), *inputs, mask)[0], inputs
 
 
-def tied_table() -> Call:
-    (table,) = trained((13, 6))
-    middle = nn.Linear(6, 6)
-    ids, targets = torch.tensor([[1, 2, 2], [5, 0, 12]]), torch.arange(6)
-
-    def call() -> Tensor:
-        found, log_probs = look_up(table, ids)
-        return log_probs(middle(found).flatten(0, 1), targets)
-
-    return call, [table, *middle.parameters()]
-
-
 PREFIX = Prefix(torch.tensor([3, 0]), 5)
 CALLS: dict[str, list[Callable[[], Call]]] = {
     "_LinearCrossEntropy": [whole_loss, loss_in_blocks, loss_of_a_frozen_head, sixteen_bit_loss],
@@ -109,8 +96,6 @@ CALLS: dict[str, list[Callable[[], Call]]] = {
         lambda: attention_of(2, 3, 1),
         lambda: attention_of(2, 3, 5, prefix=PREFIX),
     ],
-    "_LookUp": [tied_table],
-    "_Score": [tied_table],
 }
 
 

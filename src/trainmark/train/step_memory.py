@@ -1,4 +1,4 @@
-"""The memory that a training step needs on a rank, and what fits where it does not. No torch.
+"""The memory that a training step needs on a rank. No torch.
 
 Owns the estimate for transformers whose every parameter AdamW trains, and the refusal that all
 estimates share. An estimate is a lower bound: it counts the tensors that must exist together at
@@ -9,15 +9,14 @@ saves where no fused kernel runs, and workspaces of libraries come on top.
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import asdict, dataclass, replace
-from itertools import product
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeVar
 
 from trainmark.errors import EnvironmentFault
 from trainmark.spec import RankMemory, Recipe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from trainmark.protocols import Device
 
@@ -28,7 +27,12 @@ SCORES_AT_ONCE = 1 << 26  # of a head that is computed in blocks
 FULL, HALF = 4, 2  # bytes of a number
 ADAM_MOMENTS = 2
 _GATHERED_BLOCKS = 2  # unsharded at a time under FSDP2: the current one and the next one
-_LEAST_SEQ_LENGTH = 16
+# Recipe fields that need less memory; cases have some of them.
+_LESS = {
+    "checkpoint_activations": "true",
+    "fsdp": "true with several ranks",
+    "weights_dtype": "bf16",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,20 +189,15 @@ def memory_of_rank(device: Device, world_size: int) -> RankMemory | None:
     return RankMemory(min(use.total_bytes, free_bytes + PROCESS_BYTES))
 
 
-def refuse_too_little(
-    predict: Callable[[R], Prediction], recipe: R, world_size: int, memory: RankMemory,
-    *, accumulates: bool = True,
-) -> None:  # fmt: skip
+def refuse_too_little(predict: Callable[[R], Prediction], recipe: R, memory: RankMemory) -> None:
     """Refuse a recipe that needs more than ``memory``.
 
     Args:
         predict: from a recipe to what a rank of it needs.
-        accumulates: the recipe may take a step in several micro-batches, so that a smaller one
-            leaves the samples of a step the same.
 
     Raises:
-        EnvironmentFault: it names the memory needed, the nearest recipe that fits, and the most
-            samples that fit in a micro-batch of a recipe that is otherwise the same.
+        EnvironmentFault: it names the memory needed and the most samples that fit in a
+            micro-batch of a recipe that is otherwise the same.
     """
     if recipe.kernels is None:  # the default; see ``kernels.choice``
         recipe = replace(recipe, kernels="own" if memory.machine_bytes else "library")
@@ -210,82 +209,17 @@ def refuse_too_little(
         range(1, recipe.micro_batch_size), memory.rank_bytes - PROCESS_BYTES,
         key=lambda size: predict(replace(recipe, micro_batch_size=size)).total,
     )  # fmt: skip
-    samples = f"{largest:,} sample{'s fit' if largest > 1 else ' fits'}"
-    most = f"; at most {samples} in a micro-batch" if largest else ""
+    remedies = [f"micro_batch_size={largest}"] if largest else []
+    remedies += [f"{name}={value}" for name, value in _LESS.items() if hasattr(recipe, name)]
     raise EnvironmentFault(
         f"a rank needs about {_gib(needed.total + PROCESS_BYTES)} and has "
         f"{_gib(memory.rank_bytes)}{held}",
         where="memory",
         rule=f"weights {_gib(needed.weights)}, gradients and optimizer "
         f"{_gib(needed.gradients + needed.optimizer)}, activations {_gib(needed.activations)}, "
-        f"the process {_gib(PROCESS_BYTES)}{most}",
-        remedy=_way_out(
-            predict, recipe, memory.rank_bytes,
-            _smaller(recipe, world_size, None if accumulates else max(1, largest)),
-        ),
-    )  # fmt: skip
-
-
-def _way_out(
-    predict: Callable[[R], Prediction], recipe: R, memory_bytes: int,
-    smaller: Iterator[dict[str, Any]],
-) -> str:  # fmt: skip
-    least = predict(recipe).total
-    for changes in smaller:
-        total = predict(replace(recipe, **changes)).total
-        if total + PROCESS_BYTES <= memory_bytes:
-            return "add " + " ".join(f"{name}={_text(value)}" for name, value in changes.items())
-        least = min(least, total)
-    return (
-        f"no recipe fits, the smallest needs {_gib(least + PROCESS_BYTES)} a rank: "
-        "take more or larger devices, or a smaller model"
+        f"the process {_gib(PROCESS_BYTES)}",
+        remedy=f"use {', '.join([*remedies, 'more or larger devices'])}, or a smaller model",
     )
-
-
-def _smaller(
-    recipe: Recipe, world_size: int, micro_batch_size: int | None
-) -> Iterator[dict[str, Any]]:
-    """Yield changes that need less memory, the smallest changes first.
-
-    The samples of a step stay the same; 16-bit weights come late because they change results,
-    and shorter sequences last because they change the work.
-
-    Args:
-        micro_batch_size: the one that a recipe gets which cannot accumulate; None: it can.
-    """
-    unchanged: dict[str, Any] = {}
-    has = asdict(recipe)
-    dtypes, shards, recomputing = [unchanged], [unchanged], [unchanged]
-    if has.get("weights_dtype") == "fp32":
-        dtype = recipe.precision if recipe.precision in ("bf16", "fp16") else "bf16"
-        dtypes.append({"precision": dtype, "weights_dtype": dtype})
-    if world_size > 1 and has.get("fsdp") is False:
-        shards.append({"fsdp": True})
-    if has.get("checkpoint_activations") is False:
-        recomputing.append({"checkpoint_activations": True})
-    fixed = micro_batch_size and [{"micro_batch_size": micro_batch_size}]
-    batches = [unchanged, *(fixed or _smaller_batches(recipe))]
-    for dtype_of, shard, recompute, batch in product(dtypes, shards, recomputing, batches):
-        if changes := {**batch, **recompute, **shard, **dtype_of}:
-            yield changes
-    length = has.get("seq_length", 0) // 2
-    while length >= _LEAST_SEQ_LENGTH:
-        yield {"seq_length": length, **batches[-1], **recomputing[-1], **shards[-1]}
-        length //= 2
-
-
-def _smaller_batches(recipe: Recipe) -> Iterator[dict[str, Any]]:
-    size = recipe.micro_batch_size
-    for divisor in range(2, size + 1):
-        if size % divisor == 0:
-            yield {
-                "micro_batch_size": size // divisor,
-                "grad_accum_steps": recipe.grad_accum_steps * divisor,
-            }
-
-
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _gib(size: int) -> str:

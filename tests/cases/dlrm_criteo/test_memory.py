@@ -78,18 +78,17 @@ def peak_beside_weights(
 @pytest.mark.parametrize(
     ("fields", "least"),
     [
-        ({"kernels": "library"}, 0.97),
+        ({}, 0.97),
         (WIDE_TOP, 0.98),
         (WIDE_BOTTOM, 0.98),
-        (WIDE_ROWS, 0.98),
-        (WIDE_ROWS | {"kernels": "library"}, 0.84),  # torch multiplies gradients on a CPU
+        (WIDE_ROWS, 0.84),  # torch multiplies gradients on a CPU
         (WIDE_TOP | {"micro_batch_size": 256}, 0.85),  # gradients of weights, before their cast
     ],
 )
 def test_a_real_step_takes_what_is_predicted_or_a_little_more(
     folder: Path, sync_device: SyncDevice, *, fields: dict[str, Any], precision: str, least: float
 ) -> None:
-    recipe = tiny(precision=precision, **{"micro_batch_size": 2048, "kernels": "own"} | fields)
+    recipe = tiny(precision=precision, **{"micro_batch_size": 2048} | fields)
     taken, found = peak_beside_weights(recipe, folder, rank=0, world_size=1, device=sync_device)
     assert least * taken <= found.total - found.weights <= taken
 
@@ -116,7 +115,8 @@ def test_a_step_of_several_ranks_takes_what_is_predicted_or_a_little_more(
     for of_recipe in zip(*of_ranks, strict=True):
         taken = max(peak for peak, _ in of_recipe)
         predicted = of_recipe[0][1]
-        assert 0.94 * taken <= predicted <= taken
+        # Torch multiplies gradients on a CPU, which is not predicted.
+        assert 0.84 * taken <= predicted <= taken
 
 
 def rank_main(rank: int, rendezvous: str, folder: str) -> None:
@@ -140,7 +140,6 @@ def rank_main(rank: int, rendezvous: str, folder: str) -> None:
 def test_each_part_of_the_prediction_is_counted() -> None:
     recipe = tiny(
         embedding_dim=4, bottom_layers="8,4", top_layers="64,1", micro_batch_size=1000,
-        kernels="own",
     )  # fmt: skip
     found = predict(recipe, place((5, 7), 4, 1, GIB), 13)
     # 4 + 3 pairs of three vectors, padded.
@@ -171,23 +170,18 @@ def refusal(recipe: Any, folder: Path, memory: int, world_size: int = 1) -> Envi
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_the_largest_micro_batch_that_fits_is_named(folder: Path, world_size: int) -> None:
     def with_batch(size: int) -> Any:
-        return tiny(micro_batch_size=size, kernels="library", **WIDE_TOP)
+        return tiny(micro_batch_size=size, **WIDE_TOP)
 
     spec = read_spec(folder)
     placement = place(spec.cardinalities, 16, world_size, GIB)
     needed = predict(with_batch(12_800), placement, spec.num_numerical).total + PROCESS_BYTES
     check_fit(folder, with_batch(12_800), world_size, RankMemory(needed))
-    # Rows are updated in the step that looks them up, so that nothing can be accumulated.
     found = refusal(with_batch(1_000_003), folder, needed, world_size)
-    assert found.remedy == "add micro_batch_size=12800"
-    assert "at most 12,800 samples fit in a micro-batch" in str(found.rule)
+    assert str(found.remedy).startswith("use micro_batch_size=12800, ")
 
 
 def test_batches_and_layers_beyond_any_memory_are_refused(folder: Path) -> None:
-    assert "fit in a micro-batch" in str(
-        refusal(tiny(micro_batch_size=10**8), folder, 64 * GIB).rule
-    )
+    refusal(tiny(micro_batch_size=10**8), folder, 64 * GIB)
     refusal(tiny(micro_batch_size=400_000, top_layers="100000,1"), folder, 64 * GIB)
     wide = refusal(tiny(top_layers="999999999999,1"), folder, 1024 * GIB)
-    assert str(wide.remedy).startswith("no recipe fits, the smallest needs ")
-    assert "in a micro-batch" not in str(wide.rule)
+    assert "micro_batch_size" not in str(wide.remedy)

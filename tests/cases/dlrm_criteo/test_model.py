@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -18,7 +17,6 @@ from trainmark.cases.dlrm_criteo.auc import roc_auc
 from trainmark.cases.dlrm_criteo.embeddings import FusedTables
 from trainmark.cases.dlrm_criteo.model import Dlrm, Interaction, build_model
 from trainmark.errors import DataError, DivergedError
-from trainmark.train.kernels.embedding_rows import COMPILED, TORCH, RowOperations
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,10 +24,6 @@ if TYPE_CHECKING:
 NUM_TABLES, DIM, BATCH = 26, 128, 64
 CARDINALITIES = tuple(3 + 7 * i for i in range(NUM_TABLES))
 BOTTOM, TOP = (512, 256, 128), (1024, 1024, 512, 256, 1)
-
-needs_numba = pytest.mark.skipif(
-    find_spec("numba") is None, reason="numba is not installed: the extra `cpu`"
-)
 
 
 @pytest.fixture(autouse=True)
@@ -140,62 +134,6 @@ def test_repeated_rows_get_the_sum_of_their_gradients(
             expected[row] -= 0.5 / 4.0 * grad[sample, table]
     found.backward(grad)
     torch.testing.assert_close(tables.weight, expected, rtol=1e-5, atol=1e-6)
-
-
-def stepped(
-    samples: int, dim: int, *, rows: RowOperations, threads: int = 1
-) -> tuple[Tensor, Tensor]:
-    """Return what is looked up in three tables, and the weight after one update of it."""
-    sizes = (2, 300, 40)
-    tables = FusedTables(sizes, dim, seed=3, rows=rows)
-    tables.learning_rate = 0.3
-    generator = torch.Generator().manual_seed(4)
-    ids = torch.stack([torch.randint(n, (samples,), generator=generator) for n in sizes]).int()
-    # One table of a wider gradient is left out: samples do not lie close to each other.
-    grad = torch.randn(samples, len(sizes) + 1, dim, generator=generator)[:, 1:]
-    torch.set_num_threads(threads)
-    found = tables(ids)
-    found.backward(grad)
-    return found.detach(), tables.weight
-
-
-@needs_numba
-@pytest.mark.parametrize(("samples", "dim"), [(1, 8), (700, 4), (700, 64)])
-def test_compiled_rows_equal_those_of_torch(samples: int, dim: int) -> None:
-    found, weight = stepped(samples, dim, rows=COMPILED)
-    expected_found, expected_weight = stepped(samples, dim, rows=TORCH)
-    assert torch.equal(found, expected_found)
-    torch.testing.assert_close(weight, expected_weight, rtol=1e-5, atol=1e-5)
-
-
-@needs_numba
-def test_compiled_rows_are_the_same_on_any_number_of_threads() -> None:
-    found, weight = stepped(500, 16, rows=COMPILED)
-    for threads in (2, 5):
-        for mine, expected in zip(
-            stepped(500, 16, rows=COMPILED, threads=threads), (found, weight), strict=True
-        ):
-            assert torch.equal(mine, expected)
-
-
-@needs_numba
-@pytest.mark.parametrize("bad", [-1, 5])
-def test_a_row_outside_its_table_is_refused_and_nothing_changes(bad: int) -> None:
-    tables = FusedTables((2, 5, 3), 4, seed=1, rows=COMPILED)
-    before = tables.weight.clone()
-    with pytest.raises(DataError) as caught:
-        tables(torch.tensor([[1, 0], [0, bad], [2, 2]]))
-    assert str(caught.value) == (
-        f"embedding table 1 of this process, sample 1 of the batch: row {bad} does not exist; "
-        "row numbers are at least 0 and below the rows of their table"
-        "\n  way out: prepare the data again, or check the code that computed these row numbers"
-    )
-    assert torch.equal(tables.weight, before)
-
-
-@pytest.mark.parametrize(("rows", "word"), [(TORCH, "torch"), (COMPILED, "numba")])
-def test_tables_say_what_looks_rows_up(rows: RowOperations, word: str) -> None:
-    assert FusedTables((4,), 2, seed=1, rows=rows).row_operations == word
 
 
 def test_no_gradient_of_a_table_is_ever_made() -> None:

@@ -118,42 +118,12 @@ def test_sharded_ranks_hold_their_part_and_what_is_whole_for_a_moment() -> None:
     assert predict_peak_bytes(config, recipe, 1).weights == 4 * 6_742_609_920
 
 
-@pytest.mark.parametrize(
-    ("fields", "ranks", "memory", "way_out"),
-    [
-        ({"micro_batch_size": 4}, 1, 36, "add micro_batch_size=2 grad_accum_steps=2"),
-        ({"micro_batch_size": 1}, 1, 27, "add checkpoint_activations=true"),
-        ({"micro_batch_size": 2}, 2, 25, "add fsdp=true"),
-        ({"micro_batch_size": 1}, 1, 22, "add precision=bf16 weights_dtype=bf16"),
-        (
-            {"micro_batch_size": 3, "precision": "fp16"}, 1, 14.5,
-            "add checkpoint_activations=true precision=fp16 weights_dtype=fp16",
-        ),
-        ({"micro_batch_size": 1}, 1, 8, "no recipe fits, the smallest needs 13.1 GiB a rank"),
-        (  # nothing is left to change
-            {
-                "micro_batch_size": 1, "precision": "bf16", "weights_dtype": "bf16",
-                "checkpoint_activations": True,
-            }, 1, 8, "no recipe fits, the smallest needs 12.9 GiB a rank",
-        ),
-    ],
-)  # fmt: skip
-def test_too_little_memory_is_refused_with_the_recipe_that_fits(
-    fields: dict[str, object], ranks: int, memory: float, way_out: str
-) -> None:
-    recipe = LlamaRecipe(**fields)
+def test_too_little_memory_is_refused_with_what_needs_less() -> None:
     with pytest.raises(EnvironmentFault, match="a rank needs about") as caught:
-        refuse(recipe, ranks, memory)
-    assert caught.value.remedy is not None
-    assert caught.value.remedy.startswith(way_out)
-    if not way_out.startswith("add"):
-        return
-    words = dict(word.split("=") for word in caught.value.remedy.removeprefix("add ").split())
-    changes = {
-        name: int(word) if word.isdigit() else {"true": True}.get(word, word)
-        for name, word in words.items()
-    }
-    refuse(replace(recipe, **changes), ranks, memory)
+        refuse(LlamaRecipe(micro_batch_size=4), 1, 36)
+    remedy = str(caught.value.remedy)
+    assert remedy.startswith("use micro_batch_size=2, checkpoint_activations=true, ")
+    assert "weights_dtype=bf16" in remedy
 
 
 def refuse(recipe: LlamaRecipe, ranks: int, gib: float) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,15 +14,14 @@ from trainmark.cases import generated_folder
 from trainmark.devices.vendors.cpu import CpuDevice
 from trainmark.protocols import JobContext
 from trainmark.spec import Recipe
-from trainmark.train.kernels import choice
-from trainmark.train.kernels.choice import LIBRARY, OWN, choose
+from trainmark.train.kernels.choice import choose
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-TASKS = ("attention", "dropout", "cross_entropy", "rows", "tied_table")
+TASKS = ("attention", "cross_entropy")
 DROPS_NOTHING = 1e-9  # rounds to no drop at all, but takes the path with dropout
 
 
@@ -33,35 +31,20 @@ DROPS_NOTHING = 1e-9  # rounds to no drop at all, but takes the path with dropou
         ({}, "cpu", TASKS),
         ({}, "cuda", ()),
         ({"kernels": "library"}, "cpu", ()),
-        ({"kernels": "own"}, "cuda", ("cross_entropy", "tied_table")),
-        ({"precision": "bf16"}, "cpu", ("cross_entropy", "rows", "tied_table")),
-        ({"compile": True}, "cpu", ("cross_entropy", "rows", "tied_table")),
+        ({"kernels": "own"}, "cuda", ("cross_entropy",)),
+        ({"precision": "bf16"}, "cpu", ("cross_entropy",)),
+        ({"compile": True}, "cpu", ("cross_entropy",)),
     ],
 )
 def test_recipe_and_device_decide(
-    fields: dict[str, Any], torch_type: str, own: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    fields: dict[str, Any], torch_type: str, own: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr(choice, "find_spec", lambda _name: object())
     found = choose(Recipe(**fields), torch_type)
     assert found.used(*TASKS) == {task: "own" if task in own else "library" for task in TASKS}
 
 
-def test_rows_are_torchs_where_numba_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "find_spec", lambda _name: None)
-    assert choose(Recipe(), "cpu").used("rows", "dropout") == {"rows": "library", "dropout": "own"}
-
-
-def test_dropout_layers_of_a_model_change_and_names_stay() -> None:
-    model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Sequential(nn.Dropout(0.0)))
-    before = list(model.state_dict())
-    replace(LIBRARY, dropout=OWN.dropout).put_into(model)
-    assert list(model.state_dict()) == before
-    assert [type(model[1]), type(model[2][0])] == [OWN.dropout] * 2
-
-
 FIELDS: dict[str, dict[str, Any]] = {
     "distilbert_sst2": {},
-    "dlrm_criteo": {},
     "glm_superglue": {"dropout": DROPS_NOTHING},
     "gpt_megatron": {"dropout": DROPS_NOTHING},
     "llama2_7b_lora": {"lora_dropout": 0.0},
@@ -69,10 +52,7 @@ FIELDS: dict[str, dict[str, Any]] = {
 
 
 def two_steps(name: str, folder: Path, recipe: Any) -> tuple[list[float], dict[str, Any], Any]:
-    """Return the losses of two steps of a new job, the first one's gradients, and its kernels.
-
-    Of what changes without a gradient, as embedding tables do, the values after that step.
-    """
+    """Return the losses of two steps of a new job, the first one's gradients, and its kernels."""
     context = JobContext(
         recipe=recipe, data_dir=folder, rank=0, world_size=1, device=CpuDevice(threads=1)
     )
@@ -103,8 +83,7 @@ def test_a_case_trains_alike_with_own_and_with_library_kernels(name: str, tmp_pa
     wanted = two_steps(name, folder, replace(recipe, kernels="library"))
     found = two_steps(name, folder, recipe)
     assert set(wanted[2].values()) == {"library"}
-    needs_numba = name == "dlrm_criteo" and find_spec("numba") is None
-    assert set(found[2].values()) == {"library" if needs_numba else "own"}
+    assert set(found[2].values()) == {"own"}
     assert found[0] == pytest.approx(wanted[0], rel=1e-5)
     torch.testing.assert_close(found[1], wanted[1], rtol=1e-3, atol=1e-5)
     assert max(float(item.abs().max()) for item in found[1].values()) > 1e-4

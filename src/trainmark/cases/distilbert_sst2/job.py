@@ -159,6 +159,6 @@ class DistilbertJob:
             },
             "init": self.recipe.init,
             "truncated_rows": self.data.train.truncated + self.data.validation.truncated,
-            "kernels": self.kernels.used("attention", "dropout"),
+            "kernels": self.kernels.used("attention"),
             "skipped_steps": self.stepper.skipped_steps(),
         }  # fmt: skip

@@ -15,15 +15,11 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from trainmark.train.kernels import embedding_rows
-
 from .initial import fill_rows
 from .placement import FLOAT_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from trainmark.train.kernels.embedding_rows import RowOperations
 
 
 class FusedTables(nn.Module):
@@ -33,14 +29,12 @@ class FusedTables(nn.Module):
         cardinalities: rows of each table.
         dim: numbers of a row.
         seed: of the initial rows; none: the caller fills ``weight``.
-        rows: what looks rows up and updates them.
 
     Attributes:
         weight: (sum of cardinalities, dim) float32; no parameter, so no optimizer sees it.
         learning_rate: of the SGD step that the next backward pass takes.
         grad_scale: what incoming gradients were multiplied by; a tensor where it lives on
             the device, as a loss scale does. Gradients that overflowed under it are dropped.
-        row_operations: the name of ``rows``, ``numba`` or ``torch``.
     """
 
     def __init__(
@@ -49,11 +43,9 @@ class FusedTables(nn.Module):
         dim: int,
         *,
         seed: int | None,
-        rows: RowOperations = embedding_rows.TORCH,
     ) -> None:
         super().__init__()
-        self.cardinalities, self.dim, self.rows = tuple(cardinalities), dim, rows
-        self.row_operations = rows.name
+        self.cardinalities, self.dim = tuple(cardinalities), dim
         self.learning_rate: float = 0.0
         self.grad_scale: float | Tensor = 1.0
         self.register_buffer("weight", _empty_rows(sum(self.cardinalities), dim))
@@ -62,7 +54,6 @@ class FusedTables(nn.Module):
         # Ids come as int32 where all rows can be counted in it: half the bytes to read.
         narrow = sum(self.cardinalities) < 2**31
         self.register_buffer("_starts", starts.to(torch.int32 if narrow else torch.int64))
-        self.register_buffer("_cardinalities", torch.tensor(self.cardinalities), persistent=False)
         # Autograd calls backward only below something that asks for a gradient.
         self.register_buffer("_anchor", torch.zeros(()), persistent=False)
         if seed is not None:
@@ -84,8 +75,12 @@ class FusedTables(nn.Module):
     @torch.no_grad()
     def look_up(self, ids: Tensor) -> Tensor:
         """Return the rows of ids (T, B) as (B, T, dim)."""
-        weight, starts = cast("Tensor", self.weight), cast("Tensor", self._starts)
-        return self.rows.look_up(weight, starts, cast("Tensor", self._cardinalities), ids)
+        weight = cast("Tensor", self.weight)
+        return weight.index_select(0, self._rows_of(ids)).view(*ids.t().shape, self.dim)
+
+    def _rows_of(self, ids: Tensor) -> Tensor:
+        """Return the rows in the weight of ids (T, B), sample by sample, (B x T,)."""
+        return (ids + cast("Tensor", self._starts)[:, None]).t().reshape(-1)
 
     @torch.no_grad()
     def update(self, ids: Tensor, grads: Tensor) -> None:
@@ -97,8 +92,15 @@ class FusedTables(nn.Module):
         if isinstance(factor, Tensor):
             grads = scaled_or_zero(grads, factor)
             factor = 1.0
-        weight, starts = cast("Tensor", self.weight), cast("Tensor", self._starts)
-        self.rows.add_rows(weight, starts, ids, grads, factor)
+        weight, rows = cast("Tensor", self.weight), self._rows_of(ids)
+        grads = grads.reshape(-1, self.dim)
+        if weight.device.type == "cpu":
+            # ``index_add_`` runs on one thread there. ``scatter_add_`` with an index that is a
+            # vector seen as a matrix sorts the rows and gives each to one thread, always in the
+            # same order.
+            weight.scatter_add_(0, rows.long()[:, None].expand_as(grads), grads * factor)
+        else:
+            weight.index_add_(0, rows, grads, alpha=factor)
 
 
 class _LookUp(Function):

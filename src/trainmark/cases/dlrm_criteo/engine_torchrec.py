@@ -31,8 +31,6 @@ class TorchrecTables(nn.Module):
         EnvironmentFault: the installed fbgemm has no kernels for the device.
     """
 
-    row_operations = "fbgemm"
-
     def __init__(self, cardinalities: Sequence[int], dim: int, *, seed: int | None) -> None:
         super().__init__()
         self.cardinalities, self.dim = tuple(cardinalities), dim

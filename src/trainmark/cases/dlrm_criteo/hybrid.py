@@ -45,7 +45,6 @@ class Lookup(Protocol):
     weight: Tensor
     learning_rate: float
     grad_scale: float
-    row_operations: str
 
     def __call__(self, ids: Tensor) -> Tensor:
         """Return the rows of ``ids``."""
@@ -105,11 +104,6 @@ class HybridTables(nn.Module):
             numbers = torch.tensor(placement.columns(owner), dtype=torch.long)
             self.register_buffer(f"_tables_{owner}", numbers, persistent=False)
         self.learning_rate, self.grad_scale = 0.0, 1.0
-
-    @property
-    def row_operations(self) -> str:
-        """What looks this rank's rows up; see ``FusedTables``."""
-        return "none" if self.local is None else str(self.local.row_operations)
 
     def part_weights(self) -> Iterator[tuple[Part, Tensor]]:
         """Yield this rank's parts, each with its rows (rows, dim) as they are in memory."""

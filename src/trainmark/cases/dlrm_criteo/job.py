@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from trainmark.protocols import Batch, Counts, Evaluation
-from trainmark.train.kernels.choice import LIBRARY, Kernels, choose
 from trainmark.train.parallel import Ranks, parallelize
 from trainmark.train.parameters import trained
 from trainmark.train.read_ahead import read_ahead
@@ -73,7 +71,6 @@ class DlrmJob:
         self._folds = rows != spec.cardinalities
         self._limits = context.device.place(torch.tensor([[rows[i]] for i in columns]).int())
         self._in_part = lambda name: context.stages.stage(name, context.device)
-        self.kernels = choose(recipe, context.device.torch_type)
         # Built where they stay: the host may have less memory than the device.
         with context.device.place(torch.empty(0)).device:
             self.tables: Any = self._build_tables()
@@ -98,7 +95,7 @@ class DlrmJob:
 
     def _build_tables(self) -> nn.Module:
         """Return the tables of this rank: all of them where it is alone."""
-        lookup = lookup_of(self.recipe.engine, self.kernels)
+        lookup = lookup_of(self.recipe.engine)
         dim, seed = self.recipe.embedding_dim, self.recipe.seed
         if self.context.world_size == 1:
             alone: nn.Module = lookup(self.placement.cardinalities, dim, seed=seed)
@@ -191,8 +188,6 @@ class DlrmJob:
             "flops_formula": "6 x (weights of linear layers + vectors^2 x dim) "
             "- 2 x weights of the first layer, per sample, without padding",
             "engine": self.recipe.engine,
-            "kernels": self.kernels.used(*(["rows"] if self.recipe.engine == "plain" else [])),
-            "row_operations": self.tables.row_operations,
             "placement": self.placement.describe(),
             # A row read, its gradient read, the row read again and written.
             "embedding_bytes_per_sample": 4 * len(rows) * dim * FLOAT_BYTES,
@@ -208,10 +203,10 @@ def _tensors(raw: RawBatch) -> tuple[Tensor, Tensor, Tensor]:
     return numerical, labels, torch.from_numpy(raw.categories)
 
 
-def lookup_of(engine: str, kernels: Kernels = LIBRARY) -> Any:
+def lookup_of(engine: str) -> Any:
     """Return what makes a module that looks rows up; see ``hybrid.LookupType``."""
     if engine == "torchrec":
         from .engine_torchrec import TorchrecTables
 
         return TorchrecTables
-    return partial(FusedTables, rows=kernels.rows)
+    return FusedTables

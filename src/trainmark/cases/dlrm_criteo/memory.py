@@ -135,7 +135,7 @@ def _updating_bytes(recipe: DlrmRecipe, *, alone: bool, rows: int, interacting: 
         return rows if alone else rows + rows * HALF // FULL  # as received
     if not alone:
         return rows
-    copied = recipe.kernels == "library" and recipe.engine == "plain"
+    copied = recipe.engine == "plain"
     return interacting + (rows if copied else 0)
 
 

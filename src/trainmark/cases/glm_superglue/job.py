@@ -175,7 +175,7 @@ class GlmJob:
             "trainable_parameters": self.shape.parameters,
             "flops_formula": "palm-appendix-b, blocks only",
             "init": recipe.init,
-            "kernels": self.kernels.used("attention", "dropout", "tied_table"),
+            "kernels": self.kernels.used("attention"),
             "checkpoint": None if self.loaded is None else asdict(self.loaded),
             "group_by_choices": recipe.group_by_choices,
             "trim_padding": recipe.trim_padding,

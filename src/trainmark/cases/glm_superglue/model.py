@@ -7,7 +7,6 @@ positions, and the initial weights. Must not know where sequences come from.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -16,9 +15,6 @@ from torch.utils.checkpoint import checkpoint
 
 from trainmark.train.kernels.attention import Prefix
 from trainmark.train.kernels.choice import LIBRARY, Kernels
-
-if TYPE_CHECKING:
-    from trainmark.train.kernels.tied_table import LogProbs
 
 INIT_STD = 0.02  # projections into the residual stream are divided by sqrt(2 x layers)
 
@@ -103,7 +99,7 @@ class Layer(nn.Module):
         self.attention = Attention(shape, dropout, kernels)
         self.post_attention_layernorm = nn.LayerNorm(shape.hidden_size)
         self.mlp = FeedForward(shape.hidden_size)
-        self.dropout = kernels.dropout(dropout)
+        self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, prefix: Prefix) -> Tensor:
         """Map (N, S, D) to (N, S, D)."""
@@ -122,7 +118,7 @@ class Transformer(nn.Module):
         rows = shape.max_positions + 1
         self.position_embeddings = nn.Embedding(rows, shape.hidden_size)
         self.block_position_embeddings = nn.Embedding(rows, shape.hidden_size)
-        self.dropout = kernels.dropout(dropout)
+        self.dropout = nn.Dropout(dropout)
         self.layers = nn.ModuleList(Layer(shape, dropout, kernels) for _ in range(shape.num_layers))
         self.final_layernorm = nn.LayerNorm(shape.hidden_size)
 
@@ -165,7 +161,6 @@ class Glm(nn.Module):
     ) -> None:
         super().__init__()
         self.shape = shape
-        self.look_up = kernels.tied_table
         self.word_embeddings = nn.Embedding(shape.vocab_size, shape.hidden_size)
         self.transformer = Transformer(
             shape,
@@ -184,14 +179,8 @@ class Glm(nn.Module):
             separators: (N,): tokens before it are seen by all of their row, those from it on
                 only by themselves and what follows them.
         """
-        return self._run(ids, positions, block_positions, separators)[0]
-
-    def _run(
-        self, ids: Tensor, positions: Tensor, block_positions: Tensor, separators: Tensor
-    ) -> tuple[Tensor, LogProbs]:
-        words, log_probs = self.look_up(self.word_embeddings.weight, ids)
-        prefix = Prefix(separators, ids.size(1))
-        return self.transformer(words, positions, block_positions, prefix), log_probs
+        words, prefix = self.word_embeddings(ids), Prefix(separators, ids.size(1))
+        return self.transformer(words, positions, block_positions, prefix)  # type: ignore[no-any-return]
 
     def target_log_probs(  # noqa: PLR0917 - as it is called through DDP
         self,
@@ -211,9 +200,10 @@ class Glm(nn.Module):
             rows: (K,): which of the N x S positions predicts, counted along the sequences.
             targets: (K,): the token of which the probability is asked.
         """
-        hidden, log_probs = self._run(ids, positions, block_positions, separators)
+        hidden = self.hidden_states(ids, positions, block_positions, separators)
         asked = hidden.flatten(0, 1).index_select(0, rows)  # (K, D)
-        return log_probs(asked, targets)
+        scores = F.linear(asked, self.word_embeddings.weight)  # (K, V)
+        return torch.log_softmax(scores.float(), -1).gather(1, targets[:, None]).squeeze(1)
 
     # A replica that DDP wraps has to be called itself.
     forward = target_log_probs

@@ -178,7 +178,7 @@ class GptJob:
             "trainable_parameters": self.parameters,
             "flops_formula": "palm-appendix-b",
             "padded_vocab_size": self.recipe.padded_vocab_size,
-            "kernels": self.kernels.used("attention", "dropout", "cross_entropy"),
+            "kernels": self.kernels.used("attention", "cross_entropy"),
             "parallel": {
                 "data": ranks.data_size, "tensor": ranks.tensor_size,
                 "fsdp": self.recipe.fsdp and ranks.mesh is not None,

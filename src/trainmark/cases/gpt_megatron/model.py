@@ -56,7 +56,7 @@ class Block(nn.Module):
         self.norm_2 = nn.LayerNorm(recipe.hidden_size)
         self.up = nn.Linear(recipe.hidden_size, 4 * recipe.hidden_size)
         self.down = nn.Linear(4 * recipe.hidden_size, recipe.hidden_size)
-        self.dropout = kernels.dropout(recipe.dropout)
+        self.dropout = nn.Dropout(recipe.dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (B, T, D) to (B, T, D)."""
@@ -74,7 +74,7 @@ class Gpt(nn.Module):
         self.cross_entropy = kernels.cross_entropy
         self.wte = nn.Embedding(recipe.padded_vocab_size, recipe.hidden_size)
         self.wpe = nn.Embedding(recipe.seq_length, recipe.hidden_size)
-        self.dropout = kernels.dropout(recipe.dropout)
+        self.dropout = nn.Dropout(recipe.dropout)
         self.blocks = nn.ModuleList(Block(recipe, kernels) for _ in range(recipe.num_layers))
         self.norm = nn.LayerNorm(recipe.hidden_size)
 

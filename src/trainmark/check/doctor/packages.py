@@ -10,7 +10,7 @@ from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from trainmark.check.doctor.subject import Conditions, Subject, judged
 
 _OURS = "trainmark"
-_EXTRAS = ("", "nvidia", "cpu", "prepare")  # of ours; the bounds of what is installed count
+_EXTRAS = ("", "nvidia", "prepare")  # of ours; the bounds of what is installed count
 # Packages that ours load when they are there: a wrong one keeps ours from being imported.
 _LOADED_TOO = ("torchvision", "torchaudio")
 # From 1.0 on, release 1.N is built for torch 2.(N + 5), and torchrec has the same numbers:

@@ -3,7 +3,8 @@
 Torch's fused CPU kernel does not support dropout and falls back to separate operations.
 This one computes the same result with fewer passes over the scores: its backward pass needs
 neither the mask nor the probabilities before dropout again, and most masked scores are never
-computed. Equal to the library's in eval mode; registered with transformers as ``cpu_dropout``.
+computed. It draws its own masks: torch draws one Bernoulli number after another on one thread.
+Equal to the library's in eval mode; registered with transformers as ``cpu_dropout``.
 """
 
 from __future__ import annotations
@@ -15,8 +16,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from trainmark.train.kernels.dropout import keep_mask
-
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -25,6 +24,26 @@ if TYPE_CHECKING:
 NAME = "cpu_dropout"
 _QUERIES = 128  # of a block: small ones skip more masked scores, large ones suit the matmuls
 _SCORES = 1 << 16  # of a head in a block of rows that differ in their prefix: fit a cache
+_LEVELS = 1 << 16  # of a random number that decides one element
+_WORDS_AT_ONCE = 1 << 16  # half a MiB: this temporary buffer stays in the L2 cache
+
+
+def keep_mask(shape: torch.Size, p: float) -> tuple[Tensor, float]:
+    """Return zeros and ones, float32 of ``shape``, and the factor 1 / P(one).
+
+    P(zero) is ``p`` rounded to a multiple of 2**-16 (0.1 gives 0.1000061); the factor is
+    the exact inverse of the rounded probability, so the expectation is unchanged. Each 64-bit
+    random integer decides four elements.
+    """
+    mask = torch.empty(shape)
+    dropped = round(p * _LEVELS)
+    words = torch.empty(min(_WORDS_AT_ONCE, (mask.numel() + 3) // 4), dtype=torch.int64)
+    for block in mask.view(-1).split(4 * _WORDS_AT_ONCE):
+        drawn = words[: (len(block) + 3) // 4]
+        drawn.random_(-(2**63), None)
+        bits = drawn.view(torch.int16)[: len(block)]
+        torch.ge(bits, dropped - _LEVELS // 2, out=block)
+    return mask, _LEVELS / (_LEVELS - dropped)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +107,7 @@ class _Attention(torch.autograd.Function):
     1/P(keep), the gradient of the scores is D * (g v^T) - P * rowsum(grad * out).
 
     P and D are stored in one tensor: the probabilities, negated where they were not dropped.
-    ``blocks`` cover every query of every row once; ``bias`` is for blocks of all keys.
+    ``blocks`` cover every query of every row once.
     """
 
     @staticmethod
@@ -97,7 +116,6 @@ class _Attention(torch.autograd.Function):
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        bias: Tensor | None,
         p: float,
         scaling: float,
         blocks: Sequence[_Block],
@@ -110,8 +128,6 @@ class _Attention(torch.autograd.Function):
             heads, asking, keys = _cut(block, h)
             scores = torch.bmm(q[heads, asking], k[heads, keys].transpose(1, 2))
             by_row = scores.view(-1, h, *scores.shape[1:])  # (rows, H, queries, keys)
-            if bias is not None:
-                by_row.add_(bias)
             if block.hidden is not None:
                 by_row[..., -block.hidden.size(-1) :].masked_fill_(block.hidden, -torch.inf)
             signed = kept = torch.softmax(scores, -1, out=scores)
@@ -148,13 +164,7 @@ class _Attention(torch.autograd.Function):
             d_key[heads, keys] += torch.bmm(d_scores.transpose(1, 2), q[heads, asking])
         d_query.mul_(ctx.scaling)
         inputs = (x.view(b, h, t, d) for x in (d_query, d_key, d_value))
-        return *inputs, None, None, None, None
-
-
-def _blocks(query: Tensor, *, is_causal: bool) -> list[_Block]:
-    """Return the blocks of (B, H, T, D) when all rows have the same mask."""
-    rows, length = slice(0, query.size(0)), query.size(2)
-    return list(_causal(rows, 0, length)) if is_causal else [_Block(rows, 0, length, length)]
+        return *inputs, None, None, None
 
 
 def _cut(block: _Block, heads: int) -> tuple[slice, slice, slice]:
@@ -185,9 +195,14 @@ def attention(
         return library_attention(
             query, key, value, is_causal=is_causal, prefix=prefix, dropout=dropout
         )
-    scaling = query.size(-1) ** -0.5
-    blocks = _blocks(query, is_causal=is_causal) if prefix is None else prefix.blocks
-    mixed: Tensor = _Attention.apply(query, key, value, None, dropout, scaling, blocks)  # type: ignore[no-untyped-call]
+    scaling, rows, length = query.size(-1) ** -0.5, slice(0, query.size(0)), query.size(2)
+    if prefix is not None:
+        blocks = prefix.blocks
+    elif is_causal:
+        blocks = list(_causal(rows, 0, length))
+    else:
+        blocks = [_Block(rows, 0, length, length)]
+    mixed: Tensor = _Attention.apply(query, key, value, dropout, scaling, blocks)  # type: ignore[no-untyped-call]
     return mixed.transpose(1, 2)
 
 
@@ -222,26 +237,22 @@ def attention_forward(  # noqa: PLR0917 - the registry passes by position
     Args:
         module: the layer; not used.
         query, key, value: (B, H, T, D), float32.
-        attention_mask: boolean, true where a key takes part, or numbers added to the scores;
-            it broadcasts to (B, H, T, T).
+        attention_mask: boolean, true where a key takes part; it broadcasts to (B, H, T, T).
         dropout: probability of dropping an attention weight; 0 outside training.
         scaling: factor on the scores; none: 1 / sqrt(D).
     """
     del module
-    bias = attention_mask
-    if bias is not None and bias.dtype == torch.bool:
-        lowest = torch.finfo(query.dtype).min
-        bias = torch.zeros(bias.shape, dtype=query.dtype).masked_fill_(~bias, lowest)
     factor = query.size(-1) ** -0.5 if scaling is None else scaling
-    blocks = _blocks(query, is_causal=False)
-    return _Attention.apply(query, key, value, bias, dropout, factor, blocks), None  # type: ignore[no-untyped-call]
+    hidden = None if attention_mask is None else ~attention_mask
+    block = _Block(slice(0, query.size(0)), 0, query.size(2), query.size(2), hidden)
+    return _Attention.apply(query, key, value, dropout, factor, [block]), None  # type: ignore[no-untyped-call]
 
 
 def use_cpu_attention(model: PreTrainedModel) -> None:
     """Register this attention with the library and make ``model`` use it."""
     from transformers import AttentionInterface, AttentionMaskInterface
-    from transformers.masking_utils import eager_mask
+    from transformers.masking_utils import sdpa_mask
 
     AttentionInterface.register(NAME, attention_forward)
-    AttentionMaskInterface.register(NAME, eager_mask)
+    AttentionMaskInterface.register(NAME, sdpa_mask)
     model.set_attn_implementation(NAME)

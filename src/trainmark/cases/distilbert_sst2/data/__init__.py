@@ -159,4 +159,4 @@ def _digest(start: str, files: list[Path]) -> str:
 def check_fit(folder: Path, recipe: DistilbertRecipe, world_size: int, memory: RankMemory) -> None:
     """Refuse a recipe that needs more than ``memory``; see ``step_memory.refuse_too_little``."""
     config = read_config(folder / "model")
-    refuse_too_little(lambda other: predict(config, other, world_size), recipe, world_size, memory)
+    refuse_too_little(lambda other: predict(config, other, world_size), recipe, memory)

@@ -145,7 +145,4 @@ def check_fit(folder: Path, recipe: DlrmRecipe, world_size: int, memory: RankMem
     spec = read_spec(folder)
     rows = table_rows(spec.cardinalities, recipe)
     placement = place_within(memory, rows, recipe.embedding_dim, world_size)
-    refuse_too_little(
-        lambda other: predict(other, placement, spec.num_numerical),
-        recipe, world_size, memory, accumulates=False,
-    )  # fmt: skip
+    refuse_too_little(lambda other: predict(other, placement, spec.num_numerical), recipe, memory)

@@ -142,6 +142,5 @@ def check_fit(folder: Path, recipe: GlmRecipe, world_size: int, memory: RankMemo
     choices = float(train.num_choices.mean())
     tokens = train.mean_tokens() if recipe.trim_padding else None
     refuse_too_little(
-        lambda other: predict(other, world_size, choices=choices, tokens=tokens),
-        recipe, world_size, memory,
-    )  # fmt: skip
+        lambda other: predict(other, world_size, choices=choices, tokens=tokens), recipe, memory
+    )

@@ -207,4 +207,4 @@ def check(folder: Path, recipe: GptRecipe) -> DataFacts:
 def check_fit(folder: Path, recipe: GptRecipe, world_size: int, memory: RankMemory) -> None:
     """Refuse a recipe that needs more than ``memory``; see ``step_memory.refuse_too_little``."""
     del folder  # the recipe has all sizes
-    refuse_too_little(lambda other: predict(other, world_size), recipe, world_size, memory)
+    refuse_too_little(lambda other: predict(other, world_size), recipe, memory)

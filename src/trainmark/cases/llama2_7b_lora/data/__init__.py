@@ -173,6 +173,4 @@ def _content_id(
 def check_fit(folder: Path, recipe: LlamaRecipe, world_size: int, memory: RankMemory) -> None:
     """Refuse a recipe that needs more than ``memory``; see ``step_memory.refuse_too_little``."""
     config = read_config(folder / MODEL)
-    refuse_too_little(
-        lambda other: predict_peak_bytes(config, other, world_size), recipe, world_size, memory
-    )
+    refuse_too_little(lambda other: predict_peak_bytes(config, other, world_size), recipe, memory)
