@@ -96,17 +96,20 @@ def train(job: Any, device: Device, delay_s: float, *, depth: int) -> Trained:
     """Train with an injected wait; compute the figures from the events as a record does."""
     from trainmark.rank.events import rank_file
     from trainmark.record.figures import compute
+    from trainmark.record.step_series import Series
     from trainmark.record.timeline import RunTimeline, read_rank
 
     delayed = Delayed(job, device, delay_s, depth=depth)
     with tempfile.TemporaryDirectory() as place:
         file = Path(place) / rank_file(0)
         run_loop(delayed, device, file, STEPS, depth=depth)
-        rank, series = read_rank(Path(place), 0)
+        rank, steps = read_rank(Path(place), 0)
     assert rank.train_ns is not None
     launcher = {"launch": {"t_ns": rank.trained["start_ns"]}}
     figures = compute(
-        RunTimeline([rank], series, launcher), precision="fp32", recipe_warmup_steps=1
+        RunTimeline([rank], Series.of_rank(steps), launcher),
+        precision="fp32",
+        recipe_warmup_steps=1,
     )
     p_train, p_core = figures["p_train"].value, figures["p_core"].value
     assert p_train is not None

@@ -88,8 +88,7 @@ class Records(list[Record]):
         """Return the result page as Markdown, or as HTML: a file in both languages."""
         if not html:
             return markdown_page(self, lang)
-        folders = [place if place.is_dir() else None for place in self.places]
-        return html_page(self, lang, folders=folders)
+        return html_page(self, lang)
 
     def frame(self, *, steps: bool = False) -> pd.DataFrame:
         """Return the records as a data frame; see ``trainmark.frame``."""
@@ -155,7 +154,7 @@ def launched(plan: Plan, site: Site, request: StopRequest, *, quiet: bool, said:
             said(f"{folder}: was deleted; record and pages are back, events are not")
     if plan.repeat_count > 1 and records:
         beside = [*published([plan.case])]
-        write_repeats(records, Path(plan.run_dir), launches=records.places, against=beside)
+        write_repeats(records, Path(plan.run_dir), against=beside)
     return records
 
 

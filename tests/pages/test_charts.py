@@ -15,9 +15,9 @@ from fakes import GOLDEN
 from trainmark.pages import charts, page
 from trainmark.pages.charts import launches, loss, plotting, quality, spans, step_time, throughput
 from trainmark.pages.document import Chart
-from trainmark.pages.evidence import Seen
-from trainmark.pages.thinning import thin
 from trainmark.record.record import Record
+from trainmark.record.series import RunSeries
+from trainmark.record.thinning import thin
 
 S = 1_000_000_000
 
@@ -39,8 +39,8 @@ def launch(run_id, p_train, **changes):
     return made.model_copy(update={"run_id": run_id, "figures": figures, **changes})
 
 
-def all_charts(lang, made=None, seen=None):
-    sections = charts.of_record(made or record(), lang, seen=seen)
+def all_charts(lang, made=None):
+    sections = charts.of_record(made or record(), lang)
     return [block for section in sections for block in section.blocks if isinstance(block, Chart)]
 
 
@@ -159,9 +159,9 @@ def test_the_warm_up_and_lowered_clocks_are_shaded():
     assert step_time.chart(record(warmup=0), "en").data["shaded"] == []
 
 
-def test_steps_under_lowered_clocks_come_from_what_was_read_beside_the_record():
-    seen = Seen(lowered=((30, 35),))
-    found = {chart.name: chart for chart in all_charts("en", seen=seen)}
+def test_steps_under_lowered_clocks_are_those_of_the_record():
+    lowered = record().model_copy(update={"series": RunSeries(lowered=[(30, 35)])})
+    found = {chart.name: chart for chart in all_charts("en", lowered)}
     assert [row["kind"] for row in found["step-time"].data["shaded"]] == [
         "warm-up", "clocks lowered",
     ]  # fmt: skip

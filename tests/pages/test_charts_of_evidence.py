@@ -12,13 +12,13 @@ import pytest
 from comparison_records import row, series
 from fakes import check_golden
 from telemetry_files import GIB, busy, cards, devices, end, host, sampled_run, start
-from trainmark.pages import drawing, evidence
+from trainmark.pages import drawing
 from trainmark.pages.charts import efficiency, over_time, ranks, references
 from trainmark.pages.document import Chart, Paragraph
-from trainmark.pages.evidence import Seen
 from trainmark.pages.page import compose, pages_of
 from trainmark.record import building
 from trainmark.record.rows import Reading
+from trainmark.record.series import MOST_LINES, RunSeries, step_shares
 from trainmark.record.trust import with_findings
 from trainmark.spec import message
 
@@ -51,22 +51,18 @@ def paragraphs(section: Section | None) -> list[str]:
     return [block.text for block in section.blocks if isinstance(block, Paragraph)]
 
 
-def sampled(tmp_path: Path, world: int = 2, **told: Any) -> tuple[Record, Seen]:
+def sampled(tmp_path: Path, world: int = 2, **told: Any) -> Record:
     lines = [start(*range(world))]
     for t_s in TIMES_S:
         hot = {"throttle_reasons": ["thermal"]} if t_s == 9.0 else {}
         samples = [busy(t_s, n, temperature_c=40.0 + n + t_s, **told | hot) for n in range(world)]
         lines += [devices(t_s, *samples), host(t_s, cpu_percent=25.0, memory_used_bytes=8 * GIB)]
     folder = sampled_run(tmp_path / "run", [*lines, end()], ranks=cards(world))
-    record = building.build(folder)
-    found = evidence.read(folder, record)
-    assert found is not None
-    return record, found
+    return building.build(folder)
 
 
 def test_each_quantity_has_a_chart_in_its_order(tmp_path: Path) -> None:
-    record, found = sampled(tmp_path)
-    drawn = charts_of(over_time.section(record, found, "en"))
+    drawn = charts_of(over_time.section(sampled(tmp_path), "en"))
     assert list(drawn) == [
         "time-device-memory", "time-device-busy", "time-device-power", "time-device-temperature",
         "time-host-memory", "time-host-busy",
@@ -91,23 +87,12 @@ def test_each_quantity_has_a_chart_in_its_order(tmp_path: Path) -> None:
 
 
 def test_many_devices_are_a_band(tmp_path: Path) -> None:
-    record, found = sampled(tmp_path, world=evidence.MOST_LINES + 1)
-    heat = charts_of(over_time.section(record, found, "en"))["time-device-temperature"]
+    record = sampled(tmp_path, world=MOST_LINES + 1)
+    heat = charts_of(over_time.section(record, "en"))["time-device-temperature"]
     assert heat.data["lines"][0] == {"s": 0.03, "lowest": 40.0, "median": 44.0, "highest": 48.0}
     assert len(heat.data["lines"]) == len(TIMES_S)
     assert [row[0] for row in heat.table.rows] == [str(n) for n in range(8, -1, -1)]
     golden("temperature_of_many", heat)
-
-
-def test_what_was_not_read_is_said_and_nothing_sampled_is_no_section(tmp_path: Path) -> None:
-    record, _ = sampled(tmp_path)
-    why = message("seen_altered", file="telemetry.jsonl")
-    unread = over_time.section(record, Seen(no_samples=(why,)), "en")
-    assert charts_of(unread) == {}
-    assert paragraphs(unread) == [
-        "not drawn: telemetry.jsonl is missing or not the file of the record"
-    ]
-    assert over_time.section(record, Seen(), "en") is None
 
 
 def ranked(record: Record, step_ns: Sequence[int], **fields: Sequence[Any]) -> Record:
@@ -120,15 +105,19 @@ def ranked(record: Record, step_ns: Sequence[int], **fields: Sequence[Any]) -> R
     return record.model_copy(update={"ranks": entries})
 
 
+def with_series(record: Record, **series: Any) -> Record:
+    return record.model_copy(update={"series": RunSeries(**series)})
+
+
 def some_record() -> Record:
     return series("r", [100.0])[0]
 
 
 def test_the_slowest_rank_is_named_and_comes_first() -> None:
     record = ranked(some_record(), [100_000_000, 110_000_000, 100_000_000, 99_000_000])
-    found = evidence.step_times([np.array([time] * 4) for time in (100, 110, 100, 99)])
+    found = step_shares([np.array([time] * 4) for time in (100, 110, 100, 99)])
     assert found is not None
-    drawn = charts_of(ranks.section(record, Seen(steps=found), "en"))
+    drawn = charts_of(ranks.section(with_series(record, steps=found), "en"))
     steps = drawn["ranks-steps"]
     assert steps.data["cells"][0] == {"of": "1, slowest", "step": 1, "over": 0.1}
     assert [row["over"] for row in steps.data["cells"]] == [0.1] * 4 + [0.0] * 8 + [-0.01] * 4
@@ -146,7 +135,7 @@ def test_without_events_the_record_names_the_slowest() -> None:
         some_record(), [100, 100, 120], wait_ns=[10, 30, 10],
         matmul_flops_per_second=[4e12, 2e12, 4e12],
     )  # fmt: skip
-    drawn = charts_of(ranks.section(record, None, "en"))
+    drawn = charts_of(ranks.section(record, "en"))
     assert list(drawn) == ["ranks-known"]
     cells = {(one["of"], one["what"]): one["over"] for one in drawn["ranks-known"].data["cells"]}
     assert cells["2, slowest", "median step"] == 0.2
@@ -157,7 +146,7 @@ def test_without_events_the_record_names_the_slowest() -> None:
 
 
 def test_of_ranks_that_are_alike_none_is_called_slowest() -> None:
-    drawn = charts_of(ranks.section(ranked(some_record(), [100, 100]), None, "en"))["ranks-known"]
+    drawn = charts_of(ranks.section(ranked(some_record(), [100, 100]), "en"))["ranks-known"]
     assert {one["of"] for one in drawn.data["cells"]} == {"0", "1"}
     assert "slowest" not in drawn.description
 
@@ -167,9 +156,9 @@ def test_a_thousand_ranks_keep_the_slowest_and_the_worst_of_each_row() -> None:
     times = [np.full(400, 100) for _ in range(world)]
     times[slow] = times[slow] + 20
     times[spiked][:2] = 150
-    found = evidence.step_times(times)
+    found = step_shares(times)
     record = ranked(some_record(), [100 + 20 * (rank == slow) for rank in range(world)])
-    steps = charts_of(ranks.section(record, Seen(steps=found), "en"))["ranks-steps"]
+    steps = charts_of(ranks.section(with_series(record, steps=found), "en"))["ranks-steps"]
     rows = list(dict.fromkeys(one["of"] for one in steps.data["cells"]))
     assert len(rows) == ranks.MOST_ROWS + 1
     assert rows[:2] == ["700, slowest", "0-31"]
@@ -182,12 +171,12 @@ def test_a_thousand_ranks_keep_the_slowest_and_the_worst_of_each_row() -> None:
 
 
 def test_one_rank_or_none_with_steps_is_no_section() -> None:
-    assert ranks.section(ranked(some_record(), [100]), Seen(), "en") is None
+    assert ranks.section(ranked(some_record(), [100]), "en") is None
     silent = ranked(some_record(), [0, 0])
-    assert ranks.section(silent, None, "en") is None
-    why = message("seen_too_large", file="events.rank0.jsonl", bytes=10, most=5)
-    assert paragraphs(ranks.section(silent, Seen(no_steps=(why,)), "en"))[-1] == (
-        "not drawn: events.rank0.jsonl and its like have 10 bytes, beyond 5"
+    assert ranks.section(silent, "en") is None
+    why = message("ranks_not_compared", cells=10, most=5)
+    assert paragraphs(ranks.section(with_series(silent, no_steps=why), "en"))[-1] == (
+        "steps of ranks are not compared: 10 of all ranks, beyond 5"
     )
 
 
@@ -290,7 +279,7 @@ def test_very_many_references_are_some_bars_and_a_count() -> None:
 
 def test_figures_beyond_all_bounds_are_still_drawn() -> None:
     record = ranked(some_record(), [1, 2**63 - 1], matmul_flops_per_second=[5e-324, 1e150])
-    drawn = charts_of(ranks.section(record, None, "en"))["ranks-known"]
+    drawn = charts_of(ranks.section(record, "en"))["ranks-known"]
     assert {one["over"] for one in drawn.data["cells"]} == {1e6, 0.0, -1e6}
     section = references.section(launches("b", [1e-150]), [row(3, 1e150)], "en")
     for chart in (drawn, charts_of(section)["against"]):
@@ -333,11 +322,11 @@ def test_scaling_has_its_interval_and_the_ideal() -> None:
 
 @LANGUAGES
 def test_all_are_drawn_in_both_languages(tmp_path: Path, lang: str) -> None:
-    record, found = sampled(tmp_path)
+    record = sampled(tmp_path)
     own = launches("b", [100.0] * 5)
     drawn = [
-        *charts_of(over_time.section(record, found, lang)).values(),
-        *charts_of(ranks.section(record, found, lang)).values(),
+        *charts_of(over_time.section(record, lang)).values(),
+        *charts_of(ranks.section(record, lang)).values(),
         *charts_of(references.section(own, [row(3, configuration=HOSTILE)], lang)).values(),
         efficiency.chart(worlds(), lang),
     ]

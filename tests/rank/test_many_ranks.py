@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,6 +15,8 @@ from trainmark.record.timeline import read_ranks, read_run
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pytest
 
 S = 1_000_000_000
 _STEP = st.tuples(
@@ -75,21 +76,6 @@ def many(run_dir: Path, world: int) -> Path:
     return run_dir
 
 
-@pytest.mark.parametrize(("world", "several"), [(4, 2), (80, 3)])
-def test_any_number_of_processes_gives_the_same_bits(
-    tmp_path: Path, world: int, several: int
-) -> None:
-    run_dir = many(tmp_path / "run", world)
-    found = [read_ranks(run_dir, range(world), processes=count) for count in (1, several)]
-    assert [rank.rank for rank in found[0][0]] == list(range(world))
-    assert found[0][0][1].pid is None
-    assert found[0][0][2].torn
-    assert found[0][0][3].malformed_lines == 1
-    for timelines, series in found[1:]:
-        assert timelines == found[0][0]
-        assert bits(series) == bits(found[0][1])
-
-
 def test_ranks_of_one_machine_are_summed_one_after_another(tmp_path: Path) -> None:
     run_dir = many(tmp_path / "run", 64)
     total = 0.0
@@ -120,7 +106,8 @@ def test_numbers_outside_their_bounds_make_a_line_malformed(
     write_events(run_dir / rank_file(0), [good, bad, good])
     strict = EventFile(run_dir / rank_file(0), read_event)
     accepted = list(strict)
-    (rank,), series = read_ranks(run_dir, range(1))
+    run = read_ranks(run_dir, 1)
+    (rank,), series = run.ranks, run.series
     assert rank.malformed_lines == strict.malformed_lines
     assert series.step_ns.tolist() == [ns for item in accepted for ns in item["step_ns"]]
     assert rank.steps == len(accepted)

@@ -37,7 +37,7 @@ def command(
     repeated = launches != [run]
     if repeated:
         beside = [*published(record.plan.case for record in records)]
-        write_repeats(records, run, launches=launches, against=beside)
+        write_repeats(records, run, against=beside)
     with verdict_stands():
         found = list(zip(launches, records, strict=True))
         print_records(found, as_json=as_json, repeated=repeated)

@@ -68,7 +68,7 @@ def command(
     drawn = wanted in ("html", *_PICTURES) and not scaling
     if against and not drawn:
         raise UsageError("goes with a report as HTML", where="--against", remedy="-o report.html")
-    more: Any = {"folders": found.folders, "against": _beside(records, against)} if drawn else {}
+    more: Any = {"against": _beside(records, against)} if drawn else {}
     if wanted in _PICTURES:
         if output is None or str(output) == "-" or scaling:
             raise UsageError("writes charts into a folder", where="--format", remedy="-o FOLDER")

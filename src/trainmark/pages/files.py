@@ -27,22 +27,19 @@ def write_pages(
     records: Sequence[Record],
     folder: Path,
     *,
-    launches: Sequence[Path] = (),
     against: Sequence[Result] = (),
     html: bool = True,
 ) -> None:
     """Write the result pages of one run, or of several together.
 
     Args:
-        launches: the run directory of each record; none: of a single one, it is ``folder``.
         against: results to compare with.
         html: whether the page with charts is among them; it is written last.
     """
     for lang in LANGUAGES:
         (folder / f"page.{lang}.md").write_text(markdown_page(records, lang), encoding="utf-8")
     if html:
-        folders = launches or ([folder] if len(records) == 1 else ())
-        made = html_page(records, folders=folders, against=against, scripts=False)
+        made = html_page(records, against=against, scripts=False)
         (folder / HTML_PAGE).write_text(made, encoding="utf-8")
 
 
@@ -65,8 +62,7 @@ def write_missing(outcome: Outcome, against: Sequence[Result] = ()) -> None:
     if outcome.planned > 1 and place and place.exists() and not (place / REPEATS_FILE).exists():
         fallen = [x for x in outcome.fallen if (x / RECORD_FILE).exists()]
         records = [*outcome.records, *map(read, fallen)]
-        launches = [*outcome.folders, *fallen]
-        write_repeats(records, place, launches=launches, against=against)
+        write_repeats(records, place, against=against)
 
 
 def write_charts(pages: Sequence[Page], folder: Path, form: str) -> list[Path]:

@@ -22,9 +22,8 @@ from trainmark.record.figures import FIGURES
 from trainmark.record.work import groups
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from trainmark.pages.evidence import Seen
     from trainmark.record.record import Record
     from trainmark.spec import FigureSpec
 
@@ -200,16 +199,12 @@ def shown(records: Sequence[Record]) -> list[tuple[int, str, Record]]:
     return [item for item in found if chosen is None or item[2] is chosen]
 
 
-def per_record(records: Sequence[Record], lang: str, seen: Mapping[str, Seen]) -> Iterator[Section]:
-    """Yield the charts of each record that is shown.
-
-    Args:
-        seen: what was read beside records, by run id.
-    """
+def per_record(records: Sequence[Record], lang: str) -> Iterator[Section]:
+    """Yield the charts of each record that is shown."""
     chosen = shown(records)
     for place, number, record in chosen:
         ident = f"run{place}-" if len(chosen) > 1 else ""
-        for section in of_record(record, lang, seen=seen.get(record.run_id)):
+        for section in of_record(record, lang):
             yield section.of_several(ident, number)
 
 

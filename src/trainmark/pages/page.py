@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from itertools import zip_longest
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from trainmark.errors import RecordError, UsageError, escaped, nearest
@@ -20,7 +18,6 @@ from trainmark.pages import (
     embedding,
     environment,
     evaluations,
-    evidence,
     outcome,
     provenance,
     published,
@@ -39,13 +36,11 @@ from trainmark.record.work import groups, printed_work
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
 
     from jinja2 import Environment
 
     from trainmark.judge.comparison.sides import Result
     from trainmark.pages.document import Block, Tone
-    from trainmark.pages.evidence import Seen
     from trainmark.record.record import Record
 
 __all__ = [
@@ -55,7 +50,6 @@ __all__ = [
 
 _NUMBER = re.compile(r"(\[\d+\] )?[-+]?[\d,]+(\.\d+)?(e[-+]?\d+)?%?|/|[\d.]+/[\d./]+")
 _TAGS = {"en": "en", "zh": "zh-Hans"}  # of languages, as HTML has them
-_NONE_SEEN: Mapping[str, Seen] = MappingProxyType({})
 _WORST_FIRST: tuple[Tone, ...] = ("bad", "warn", "good")
 
 
@@ -64,14 +58,12 @@ def compose(
     *,
     lang: str = "en",
     ident: str = "",
-    seen: Mapping[str, Seen] = _NONE_SEEN,
     against: Sequence[Result] = (),
 ) -> Page:
     """Return the page of ``records``: one or more, all of one case.
 
     Args:
         ident: begins the page's anchors; another one for each page of a document.
-        seen: what was read beside records, by run id.
         against: what the records are compared with: other records, rows that others published.
 
     Raises:
@@ -104,7 +96,7 @@ def compose(
         conditions.columns_meaning(records, about, lang, columns=columns, metric=metric),
         *(section for section in beside if section not in told),
         published.references(records, about, lang),
-        *outcome.per_record(records, lang, seen),
+        *outcome.per_record(records, lang),
         *outcome.repeats(records, lang),
         Section(text("section.figures", lang), 2, "figures"),
         outcome.further(records, lang, columns=columns),
@@ -264,7 +256,6 @@ def html_page(
     records: Sequence[Record],
     lang: str = "en",
     *,
-    folders: Sequence[Path | None] = (),
     against: Sequence[Result] = (),
     scripts: bool = True,
 ) -> str:
@@ -272,12 +263,11 @@ def html_page(
 
     Args:
         lang: which of the languages is shown first.
-        folders: the run directory of each record, whose own files show it over time; None: gone.
         against: results to compare with, of which each case has its own.
         scripts: whether the file has scripts; without them it is small.
     """
     languages = dict.fromkeys((*LANGUAGES, lang))
-    pages = pages_of(records, languages, folders=folders, against=against)
+    pages = pages_of(records, languages, against=against)
     shown = [record for members in _by_case(records) for record in members]
     return to_html(pages, lang, records=shown, scripts=scripts)
 
@@ -286,32 +276,19 @@ def pages_of(
     records: Sequence[Record],
     languages: Iterable[str],
     *,
-    folders: Sequence[Path | None] = (),
     against: Sequence[Result] = (),
 ) -> dict[str, list[Page]]:
     """Return the pages of any records by language, one for each case; arguments as of HTML."""
     by_case = _by_case(records)
-    places = {id(record): folder for record, folder in zip_longest(records, folders)}
-    seen = [_seen(members, places) for members in by_case]
     beside = [_of_case(against, members[0].plan.case) for members in by_case]
     numbers = [f"{place}-" if len(by_case) > 1 else "" for place in range(1, len(by_case) + 1)]
     return {
         one: [
-            compose(members, lang=one, ident=f"{one}-{number}", seen=found, against=others)
-            for members, number, found, others in zip(by_case, numbers, seen, beside, strict=True)
+            compose(members, lang=one, ident=f"{one}-{number}", against=others)
+            for members, number, others in zip(by_case, numbers, beside, strict=True)
         ]
         for one in languages
     }
-
-
-def _seen(members: Sequence[Record], places: Mapping[int, Path | None]) -> dict[str, Seen]:
-    """Return what the run directories have of those launches whose charts are shown, by run id."""
-    read = {
-        record.run_id: evidence.read(folder, record)
-        for _, _, record in outcome.shown(members)
-        if (folder := places.get(id(record))) is not None
-    }
-    return {run_id: found for run_id, found in read.items() if found is not None}
 
 
 def _of_case(against: Sequence[Result], case: str) -> list[Result]:

@@ -28,6 +28,7 @@ from trainmark.record.record import (
     Steps,
     Suite,
 )
+from trainmark.record.series import series_of
 from trainmark.record.skew import nodes
 from trainmark.record.stats import STEADY_DRIFT, drift
 from trainmark.record.telemetry import summary as telemetry_of
@@ -205,7 +206,8 @@ def compute(run_dir: Path) -> Record:
         raise RecordError(
             "not a run directory", where=str(run_dir), rule=f"it needs {PLAN_FILE} and events"
         ) from error
-    telemetry = telemetry_of.read(run_dir, timeline) if plan.sample_every_s else None
+    samples = telemetry_of.read_samples(run_dir, timeline) if plan.sample_every_s else []
+    telemetry = telemetry_of.summarize(samples, timeline) if samples else None
     computed = figures_of.compute(
         timeline,
         precision=plan.recipe["precision"],
@@ -252,6 +254,7 @@ def compute(run_dir: Path) -> Record:
         steps=steps,
         compilation=compilation(plan, timeline),
         telemetry=telemetry,
+        series=series_of(timeline, samples),
         figures=figures,
         quality=quality,
         fix_hp=plan.fix_hp,

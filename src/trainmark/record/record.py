@@ -22,6 +22,7 @@ from trainmark.data.json_documents import Frozen
 from trainmark.errors import RecordError
 from trainmark.plan.plan import Plan  # noqa: TC001 - pydantic reads it at run time
 from trainmark.record.compilation import Compilation  # noqa: TC001 - likewise
+from trainmark.record.series import RunSeries
 from trainmark.record.shapes import DeviceFacts, JobFacts, Machine, RankPlacement, StackGroup
 from trainmark.record.telemetry.summary import Telemetry  # noqa: TC001 - pydantic reads it at run time
 from trainmark.spec import Message  # noqa: TC001 - likewise
@@ -225,6 +226,7 @@ class Record(Frozen):
     steps: Steps
     compilation: Compilation | None = None
     telemetry: Telemetry | None = Field(default=None, description="null if nothing was sampled")
+    series: RunSeries = RunSeries()
     figures: dict[str, FigureEntry]
     quality: Quality
     fix_hp: dict[str, Any]

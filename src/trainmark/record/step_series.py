@@ -28,9 +28,11 @@ class RankSteps:
     loss: array[float] = field(default_factory=lambda: array("d"))
     samples: array[int] = field(default_factory=lambda: array("q"))
     step_samples: array[int] = field(default_factory=lambda: array("q"))
+    windows: list[tuple[int, int]] = field(default_factory=list)  # start and number of steps
 
     def add(self, window: dict[str, Any]) -> None:
         """Take the steps of a ``window`` event."""
+        self.windows.append((window["start_ns"], len(window["step_ns"])))
         self.step_ns.fromlist(window["step_ns"])
         self.wait_ns.fromlist(window["wait_ns"])
         self.samples.fromlist(window["samples"])
@@ -43,6 +45,15 @@ class RankSteps:
     def median_ns(self, last: int) -> float | None:
         """Return the median time of the ``last`` steps; None for 0."""
         return float(np.median(self.step_ns[-last:])) if last else None
+
+    def edges_ns(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return when each step began and ended; in a window they follow each other."""
+        times = _whole(self.step_ns)
+        ends, at = times.copy(), 0
+        for start_ns, steps in self.windows:
+            ends[at : at + steps] = start_ns + times[at : at + steps].cumsum()
+            at += steps
+        return ends - times, ends
 
     def within_bounds(self) -> bool:
         """Tell whether all numbers are within the bounds that ``shapes.read_event`` checks."""

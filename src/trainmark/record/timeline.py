@@ -7,31 +7,30 @@ need, so that a million steps on eight ranks fit in memory.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
-from functools import partial
-from itertools import islice
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from trainmark.protocols import Counts, RankWork
 from trainmark.rank.events import LAUNCHER_FILE, EventFile, rank_file
-from trainmark.record.in_processes import mapped, processes_for
 from trainmark.record.nodes import NodeTimeline, account, align, read_nodes
+from trainmark.record.series import MOST_CELLS
 from trainmark.record.shapes import read_event, read_event_unbounded
 from trainmark.record.step_series import RankSteps, Series
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from numpy.typing import NDArray
 
+
+_NO_STEPS = np.empty(0, np.int64), np.empty(0, np.int64)
 PHASES = ("compile", "warmup", "train")
 SPAN_NAMES = (
     "launch", "init", "preflight", "data_build", "model_build", "check", "compile", "warmup",
     "train", "evaluate", "checkpoint", "finish", "unfinished",
 )  # fmt: skip
-
-# Losses of more ranks are summed in eights first, so that processes send an eighth as much.
-_MOST_SINGLY, _RANKS_AT_ONCE = 64, 8
-_MOST_BEFORE = 1000  # events of a rank before its first window
 
 
 @dataclass(slots=True)
@@ -212,6 +211,8 @@ class RunTimeline:
     launcher: dict[str, dict[str, Any]]  # its events by their names
     launcher_malformed_lines: int = 0
     nodes: list[NodeTimeline] = field(default_factory=list)  # empty: one machine
+    rank_steps: list[NDArray[np.int64]] | None = None  # times of each rank's; None: too many
+    first_steps_ns: tuple[NDArray[np.int64], NDArray[np.int64]] = _NO_STEPS  # of rank 0
 
     @property
     def launch_ns(self) -> int:
@@ -248,23 +249,22 @@ class RunTimeline:
         return max(rank.steps - rank.phases["train"].steps for rank in self.ranks)
 
 
-def read_rank(run_dir: Path, rank: int) -> tuple[RankTimeline, Series]:
-    """Read one rank's file, also the series of its steps; a missing file is a rank not started.
+def read_rank(run_dir: Path, rank: int) -> tuple[RankTimeline, RankSteps]:
+    """Read one rank's file, also its steps; a missing file is a rank that never started.
 
     Raises:
         OSError: an unreadable file.
     """
     path = run_dir / rank_file(rank)
     if not path.exists():
-        return RankTimeline(rank), Series.empty()
+        return RankTimeline(rank), RankSteps()
     try:
         timeline, steps = _read_rank(EventFile(path, read_event_unbounded), rank)
         if steps.within_bounds():
-            return timeline, Series.of_rank(steps)
+            return timeline, steps
     except OverflowError:  # a number beyond 64 bits
         pass
-    timeline, steps = _read_rank(EventFile(path, read_event), rank)
-    return timeline, Series.of_rank(steps)
+    return _read_rank(EventFile(path, read_event), rank)
 
 
 def _read_rank(events: EventFile, rank: int) -> tuple[RankTimeline, RankSteps]:
@@ -304,37 +304,22 @@ def _read_rank(events: EventFile, rank: int) -> tuple[RankTimeline, RankSteps]:
     return timeline, steps
 
 
-def read_ranks(
-    run_dir: Path, ranks: range, *, processes: int | None = None
-) -> tuple[list[RankTimeline], Series]:
-    """Read the files of ``ranks`` and merge their steps in this order.
-
-    Args:
-        processes: that read; None: as many as are worth their start. The result is the same.
-    """
-    if processes is None:
-        processes = processes_for(_bytes_of_ranks(run_dir))
-    size = 1 if len(ranks) <= _MOST_SINGLY else _RANKS_AT_ONCE
-    blocks = [ranks[first : first + size] for first in range(0, len(ranks), size)]
-    timelines, series = [], Series.empty()
-    for read, steps in mapped(partial(_read_block, run_dir), blocks, processes=processes):
-        timelines += read
-        series.add(steps)
-    return timelines, series
-
-
-def _read_block(run_dir: Path, ranks: range) -> tuple[list[RankTimeline], Series]:
-    """Read ranks that are merged before they are sent to another process."""
-    timelines, series = [], Series.empty()
-    for rank in ranks:
+def read_ranks(run_dir: Path, world_size: int) -> RunTimeline:
+    """Read the files of all ranks and merge their steps in the order of their numbers."""
+    run = RunTimeline([], Series.empty(), {}, rank_steps=[])
+    cells = 0
+    for rank in range(world_size):
         timeline, steps = read_rank(run_dir, rank)
-        timelines.append(timeline)
-        series.add(steps)
-    return timelines, series
-
-
-def _bytes_of_ranks(run_dir: Path) -> int:
-    return sum(path.stat().st_size for path in run_dir.glob("events.rank*.jsonl"))
+        if rank == 0:
+            run.first_steps_ns = steps.edges_ns()
+        run.ranks.append(timeline)
+        of_rank = Series.of_rank(steps)
+        run.series.add(of_rank)
+        cells += timeline.steps
+        if run.rank_steps is not None:
+            run.rank_steps.append(of_rank.step_ns)
+            run.rank_steps = run.rank_steps if cells <= MOST_CELLS else None
+    return run
 
 
 def _add_window(timeline: RankTimeline, event: dict[str, Any]) -> None:
@@ -356,32 +341,11 @@ def _add_check(timeline: RankTimeline, event: dict[str, Any]) -> None:
     timeline.spans_ns["check"] += spent_ns
 
 
-def read_beginning(run_dir: Path, rank: int) -> RankTimeline:
-    """Read a rank's file up to its first window: when it began, and its moment after a barrier.
-
-    Raises:
-        OSError: an unreadable file.
-    """
-    timeline, path = RankTimeline(rank), run_dir / rank_file(rank)
-    for event in islice(EventFile(path, read_event), _MOST_BEFORE) if path.exists() else ():
-        match event["event"]:
-            case "window":
-                break
-            case "start":
-                timeline.start_ns = event["t_ns"]
-            case "synced":
-                timeline.synced = event
-    return timeline
-
-
-def read_run(
-    run_dir: Path, world_size: int, nodes: int = 0, *, clocks_only: bool = False
-) -> RunTimeline:
+def read_run(run_dir: Path, world_size: int, nodes: int = 0) -> RunTimeline:
     """Read every event file of ``run_dir``; a missing one is a rank that never started.
 
     Args:
         nodes: that had a node process; 0: the launcher started the ranks itself.
-        clocks_only: of ranks only what ``read_beginning`` does, with which clocks are aligned.
 
     Raises:
         OSError: no launcher's events, or an unreadable file.
@@ -391,11 +355,8 @@ def read_run(
     launcher = {event["event"]: event for event in launcher_file}
     if "launch" not in launcher:
         raise KeyError("launch")
-    if clocks_only:
-        ranks = [read_beginning(run_dir, rank) for rank in range(world_size)]
-        series = Series.empty()
-    else:
-        ranks, series = read_ranks(run_dir, range(world_size))
+    run = read_ranks(run_dir, world_size)
+    ranks = run.ranks
     of_nodes = read_nodes(run_dir, nodes, world_size // nodes) if nodes else []
     align(of_nodes, [rank.synced for rank in ranks])
     for node in of_nodes:
@@ -412,7 +373,7 @@ def read_run(
         if silent and seen_ns:
             item.unfinished_ns = max(0, min(seen_ns) - (item.last_ns or 0))
     malformed = launcher_file.malformed_lines + sum(node.malformed_lines for node in of_nodes)
-    return RunTimeline(ranks, series, launcher, malformed, of_nodes)
+    return replace(run, launcher=launcher, launcher_malformed_lines=malformed, nodes=of_nodes)
 
 
 def _seen_ns(launcher: dict[str, dict[str, Any]]) -> list[int]:

@@ -8,22 +8,16 @@ from trainmark.pages import cells
 from trainmark.pages.charts import loss, over_time, quality, ranks, spans, step_time, throughput
 from trainmark.pages.document import Block, Paragraph, Section
 from trainmark.pages.texts import text
-from trainmark.pages.thinning import bucket_steps
+from trainmark.record.thinning import bucket_steps
 
 if TYPE_CHECKING:
-    from trainmark.pages.evidence import Seen
     from trainmark.record.record import Record
 
 
-def of_record(record: Record, lang: str, *, seen: Seen | None = None) -> list[Section]:
-    """Return the sections with the charts of one record, in the order of a page.
-
-    Args:
-        seen: what was read beside the record.
-    """
+def of_record(record: Record, lang: str) -> list[Section]:
+    """Return the sections with the charts of one record, in the order of a page."""
     sections = [_spans(record, lang)]
-    lowered = () if seen is None else seen.lowered
-    traced = step_time.chart(record, lang, throttled=lowered)
+    traced = step_time.chart(record, lang, throttled=record.series.lowered)
     drawn = [traced, loss.chart(record, lang), quality.chart(record, lang)]
     blocks: list[Block] = [chart for chart in drawn if chart is not None]
     stretch = bucket_steps(len(record.steps.time_ns))
@@ -32,8 +26,7 @@ def of_record(record: Record, lang: str, *, seen: Seen | None = None) -> list[Se
         blocks.append(Paragraph(note, "muted"))
     if blocks:
         sections.append(Section(text("section.steps", lang), 2, "steps", tuple(blocks)))
-    found = [ranks.section(record, seen, lang)]
-    found += [over_time.section(record, seen, lang)] if seen is not None else []
+    found = [ranks.section(record, lang), over_time.section(record, lang)]
     return [*sections, *(section for section in reversed(found) if section is not None)]
 
 

@@ -10,16 +10,15 @@ from trainmark.pages.charts import plotting
 from trainmark.pages.document import Chart, Paragraph, Section, Table
 from trainmark.pages.tables import shortened_rows
 from trainmark.pages.texts import text
-from trainmark.pages.thinning import TOGETHER
-from trainmark.record.messages import render
+from trainmark.record.thinning import TOGETHER
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import altair as alt
 
-    from trainmark.pages.evidence import Line, Seen, Told
     from trainmark.record.record import Record
+    from trainmark.record.series import Extremes, Line
 
 HEIGHT = 120
 _MOST_MARKS = 400  # of lowered clocks
@@ -38,22 +37,21 @@ _STYLES = tuple(
 )
 
 
-def section(record: Record, seen: Seen, lang: str) -> Section | None:
-    """Return the charts, or why samples are not drawn; None where there were none."""
-    drawn = charts(record, seen, lang)
-    said = [Paragraph(text("time.note", lang), "muted")] if drawn else []
-    said += [Paragraph(render(why, lang), "warn") for why in seen.no_samples]
-    return Section(text("time.heading", lang), 2, "time", (*drawn, *said)) if said else None
+def section(record: Record, lang: str) -> Section | None:
+    """Return the charts; None where nothing was sampled."""
+    drawn = charts(record, lang)
+    note = Paragraph(text("time.note", lang), "muted")
+    return Section(text("time.heading", lang), 2, "time", (*drawn, note)) if drawn else None
 
 
-def charts(record: Record, seen: Seen, lang: str) -> list[Chart]:
+def charts(record: Record, lang: str) -> list[Chart]:
     """Return a chart for each quantity that devices, then hosts, told at least twice."""
     found = []
     for of_host, kind in ((False, "device"), (True, "host")):
         for quantity, scale in _QUANTITIES.items():
             about = quantity, of_host
-            lines = [one for one in seen.lines if (one.quantity, one.of_host) == about]
-            told = [one for one in seen.told if (one.quantity, one.of_host) == about]
+            lines = [one for one in record.series.lines if (one.quantity, one.of_host) == about]
+            told = [one for one in record.series.extremes if (one.quantity, one.of_host) == about]
             if max((one.readings for one in told), default=0) > 1:
                 told.sort(key=lambda one: -one.highest)
                 found.append(_Quantity(*scale, kind, lines, told).chart(record, lang))
@@ -69,7 +67,7 @@ class _Quantity:
     scale: int
     kind: str
     lines: Sequence[Line]
-    told: Sequence[Told]
+    told: Sequence[Extremes]
 
     @property
     def together(self) -> bool:

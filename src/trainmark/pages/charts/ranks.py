@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from trainmark.pages.evidence import Seen, StepTimes
     from trainmark.record.record import Record
+    from trainmark.record.series import StepShares
 
 MOST_ROWS = 32  # and one of the slowest rank; beyond, a row has several ranks
 _MOST_CELLS = 3300  # beyond, neighbouring stretches are drawn as one
@@ -49,19 +49,20 @@ def slowest(record: Record) -> Slowest | None:
     return Slowest(rank, times[rank] / 1e9, times[rank] / median_low(times.values()) - 1)
 
 
-def section(record: Record, seen: Seen | None, lang: str) -> Section | None:
+def section(record: Record, lang: str) -> Section | None:
     """Return the maps of several ranks, or why their steps are not drawn; None of a single one."""
-    drawn = charts(record, seen, lang)
-    why = [Paragraph(render(one, lang), "warn") for one in (seen.no_steps if seen else ())]
+    drawn, reason = charts(record, lang), record.series.no_steps
+    why = [] if reason is None else [Paragraph(render(reason, lang), "warn")]
     if not drawn and not why:
         return None
     note = Paragraph(text("ranks.note", lang), "muted")
     return Section(text("ranks.heading", lang), 2, "ranks", (*drawn, note, *why))
 
 
-def charts(record: Record, seen: Seen | None, lang: str) -> list[Chart]:
+def charts(record: Record, lang: str) -> list[Chart]:
     """Return what is known of several ranks: over their steps, and over the whole run."""
-    steps = None if seen is None or seen.steps is None else _steps(seen.steps, record, lang)
+    found = record.series.steps
+    steps = None if found is None else _steps(found, record, lang)
     return [chart for chart in (steps, _known(record, lang)) if chart is not None]
 
 
@@ -83,7 +84,7 @@ def _named(found: Slowest | None, lang: str) -> list[str]:
     return [text("ranks.slowest", lang, rank=found.rank, step=f"{found.step_s:.4g}", share=share)]
 
 
-def _steps(found: StepTimes, record: Record, lang: str) -> Chart:
+def _steps(found: StepShares, record: Record, lang: str) -> Chart:
     """Return rank x stretch of steps: its time over that of the median rank."""
     slow = slowest(record)
     rows = _rows(found.ranks, slow.rank if slow else None, lang)
@@ -113,12 +114,18 @@ def _steps(found: StepTimes, record: Record, lang: str) -> Chart:
     )
 
 
-def _drawn(found: StepTimes, rows: int) -> tuple[tuple[int, ...], NDArray[np.float64]]:
+def _drawn(found: StepShares, rows: int) -> tuple[tuple[int, ...], NDArray[np.float64]]:
     """Return edges and shares of as many stretches as are drawn; of several the greatest share."""
-    count = found.share.shape[1]
+    share = _array(found)
+    count = share.shape[1]
     places = range(0, count, -(-rows * count // _MOST_CELLS))
     edges = (*(found.edges[at] for at in places), found.edges[-1])
-    return edges, np.fmax.reduceat(found.share, places, axis=1)
+    return edges, np.fmax.reduceat(share, places, axis=1)
+
+
+def _array(found: StepShares) -> NDArray[np.float64]:
+    """Return ranks x stretches, NaN where a rank has no steps."""
+    return np.array(found.share, np.float64)
 
 
 def _bounded(difference: float) -> float:
@@ -179,13 +186,14 @@ def _steps_spec(
     return _map(x, rows, reach, told, lang)
 
 
-def _steps_table(found: StepTimes, lang: str) -> Table:
+def _steps_table(found: StepShares, lang: str) -> Table:
     """Return each rank's usual and greatest share, the slowest first."""
-    told = np.flatnonzero(~np.isnan(found.share).all(axis=1))
-    usual = dict(zip(told.tolist(), np.nanmedian(found.share[told], axis=1).tolist(), strict=True))
+    shares = _array(found)
+    known = np.flatnonzero(~np.isnan(shares).all(axis=1))
+    usual = dict(zip(known.tolist(), np.nanmedian(shares[known], axis=1).tolist(), strict=True))
     rows = []
     for row in sorted(usual, key=lambda row: -usual[row]):
-        share = found.share[row]
+        share = shares[row]
         stretch = int(np.nanargmax(share))
         first, end = found.edges[stretch] + 1, found.edges[stretch + 1]
         rows.append((str(found.ranks[row]), f"{usual[row]:.3f}", f"{share[stretch]:.3f}",

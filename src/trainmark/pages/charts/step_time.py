@@ -10,7 +10,7 @@ from trainmark.pages import cells
 from trainmark.pages.charts import plotting
 from trainmark.pages.document import Chart
 from trainmark.pages.texts import text
-from trainmark.pages.thinning import thin
+from trainmark.record.thinning import thin
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

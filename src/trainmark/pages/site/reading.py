@@ -15,7 +15,6 @@ from trainmark.library.bundle.archive import ENDING, unpacked
 from trainmark.library.selection.runs import Reader
 from trainmark.library.store.query import NEWEST_FIRST
 from trainmark.library.store.tables import RUNS
-from trainmark.pages import evidence
 from trainmark.record import trust
 from trainmark.record.record import RECORD_FILE
 from trainmark.record.verify import verify
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from trainmark.library.store.database import Database
-    from trainmark.pages.evidence import Seen
     from trainmark.record.record import Record
 
 _MOST_BYTES = 32 << 20  # of evidence: a page is no place to wait for more
@@ -119,12 +117,6 @@ def opened(path: str) -> Iterator[tuple[Record, Path]]:
 def held(record: Record) -> bool:
     """Tell whether a record's evidence is read for its page: it is not very much."""
     return sum(entry.bytes for entry in record.evidence) <= _MOST_BYTES
-
-
-def seen(record: Record, file: Path) -> dict[str, Seen]:
-    """Return the series that a run's own files tell, by its id; none of very large ones."""
-    found = evidence.read(file.parent, record) if held(record) else None
-    return {record.run_id: found} if found else {}
 
 
 def _read(path: Path) -> tuple[Record, Path]:

@@ -22,12 +22,11 @@ from trainmark.pages.texts import has, text
 from trainmark.record.trust import of_repeats
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from trainmark.errors import TrainmarkError
     from trainmark.library.store.database import Database
     from trainmark.library.store.query import Listing
-    from trainmark.pages.evidence import Seen
     from trainmark.pages.site.links import Links
     from trainmark.record.record import Record
 
@@ -247,14 +246,12 @@ def run_page(database: Database, run_id: str, *, links: Links, bundled: bool = F
     """
     run = reading.stored(database, run_id)
     others = [one.run_id for one in reading.launches(database, run)]
-    with reading.opened(database.place(run.path)) as (record, file):
-        seen = reading.seen(record, file)
-    return run_document(record, seen, work=run.work, launches=others, links=links, bundled=bundled)
+    with reading.opened(database.place(run.path)) as (record, _):
+        return run_document(record, work=run.work, launches=others, links=links, bundled=bundled)
 
 
 def run_document(
     record: Record,
-    seen: Mapping[str, Seen],
     *,
     work: str,
     launches: Sequence[str],
@@ -263,7 +260,7 @@ def run_document(
 ) -> str:
     """Return the page of a run; arguments are what ``reading`` tells of it."""
     rows = [*references.published([record.plan.case])]
-    page = compose([record], lang=links.lang, seen=seen, against=rows)
+    page = compose([record], lang=links.lang, against=rows)
     run_id, case = stored(record.run_id), stored(record.plan.case)  # by which they are found
     return rendered(
         "run", links, lambda own: own.run(run_id), page=page, run_id=run_id, case=case, work=work,

@@ -144,10 +144,7 @@ def _write_pages(new: Path, pages: Sequence[_Page]) -> None:
         try:
             with reading.opened(page.path) as (record, file):
                 shutil.copyfile(file, new / page.files[-1])
-                seen = reading.seen(record, file)
-                shown = partial(
-                    views.run_document, record, seen, work=page.work, launches=page.launches
-                )
+                shown = partial(views.run_document, record, work=page.work, launches=page.launches)
                 for lang in LANGUAGES:
                     _put(new, lang, address, shown)
         except RecordError as error:

@@ -37,7 +37,7 @@ from trainmark.record.telemetry.over_time import (
 from trainmark.record.timeline import PHASES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from trainmark.record.telemetry.over_time import Array
@@ -332,9 +332,9 @@ def read_samples(run_dir: Path, timeline: RunTimeline) -> list[Samples]:
     return found
 
 
-def read(run_dir: Path, timeline: RunTimeline) -> Telemetry:
-    """Return the summary of all samples, as far as they can be read."""
-    samples, spans = read_samples(run_dir, timeline), intervals(timeline)
+def summarize(samples: Sequence[Samples], timeline: RunTimeline) -> Telemetry:
+    """Return the summary of all samples, as far as they could be read."""
+    spans = intervals(timeline)
     first, failed = samples[0], [one.failed for one in samples]
     faults: dict[tuple[Source, FaultKind], dict[str, Any]] = {}
     for key, fault in (item for one in samples for item in one.faults.items()):

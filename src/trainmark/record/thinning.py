@@ -1,6 +1,6 @@
-"""Series of steps thinned out to the least and the greatest value of each bucket.
+"""Thin a series to the least and the greatest value of each bucket.
 
-No spike is lost, and nothing here computes a figure.
+No spike is lost. Nothing here computes a figure.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MAX_POINTS = 1000
-TOGETHER = ("lowest", "median", "highest")  # names of lines that are of many series
+TOGETHER = ("lowest", "median", "highest")  # of lines that stand for many series
 
 
 def bucket_steps(steps: int, *, max_points: int = MAX_POINTS) -> int:

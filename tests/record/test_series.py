@@ -1,0 +1,240 @@
+"""Series that charts draw: exact, and reduced with extremes kept."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from fakes import GOLDEN, S, event, launch_event, rank_events, write_events, write_run
+from telemetry_files import (
+    GIB,
+    TIMES_S,
+    busy,
+    cards,
+    devices,
+    end,
+    host,
+    readings,
+    sampled_run,
+    start,
+)
+from trainmark.record import building, series, timeline
+from trainmark.record.series import step_shares
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from trainmark.record.series import RunSeries
+
+
+def made(folder: Path) -> RunSeries:
+    return building.build(folder).series
+
+
+def line(found: RunSeries, quantity: str, of: str, *, of_host: bool = False) -> Any:
+    (one,) = (
+        x.points for x in found.lines if (x.quantity, x.of, x.of_host) == (quantity, of, of_host)
+    )
+    return one
+
+
+def ns(*times: int) -> np.ndarray:
+    return np.array(times, np.int64)
+
+
+def test_devices_and_host_over_time(tmp_path: Path) -> None:
+    told = {"cpu_percent": 25.0, "memory_used_bytes": 8 * GIB}
+    lines = [start(0, 1), *readings(0, 1), *(host(t_s, **told) for t_s in (2.0, 4.0)), end()]
+    found = made(sampled_run(tmp_path / "run", lines))
+    assert line(found, "temperature_c", "1") == [(t_s, 50.0 + t_s) for t_s in TIMES_S]
+    assert line(found, "memory_used_bytes", "1")[2:4] == [(4.0, GIB), (6.0, 11 * GIB)]
+    assert line(found, "utilization_percent", "0", of_host=True) == [(2.0, 25.0), (4.0, 25.0)]
+    assert {(x.quantity, x.of) for x in found.lines if x.of_host} == {
+        ("utilization_percent", "0"), ("memory_used_bytes", "0"),
+    }  # fmt: skip
+    power = next(x for x in found.extremes if (x.quantity, x.of) == ("power_w", "0"))
+    assert (power.readings, power.lowest, power.highest, power.highest_s) == (11, 100.0, 400.0, 6.0)
+
+
+def test_only_clocks_lowered_beyond_set_limits_are_marked(tmp_path: Path) -> None:
+    hot = [devices(9.0, busy(9.0, 0, throttle_reasons=["power_cap", "thermal"]))]
+    lines = [start(0), *readings(0, times_s=(8.0,)), *hot, *readings(0, times_s=(9.625,)), end()]
+    found = made(sampled_run(tmp_path / "run", lines, ranks=cards(1)))
+    power = next(x for x in found.extremes if x.quantity == "power_w")
+    assert (power.lowered, power.lowered_readings) == ([(9.0, 400.0, "thermal")], 1)
+
+
+def test_long_series_keep_their_extremes(tmp_path: Path) -> None:
+    times = [n / 100 for n in range(1200)]
+    lines = [
+        devices(t_s, busy(t_s, 0, temperature_c={3.33: 99.0, 7.77: 11.0}.get(t_s, 50.0)))
+        for t_s in times
+    ]
+    found = made(sampled_run(tmp_path / "run", [start(0), *lines, end()], ranks=cards(1)))
+    points = line(found, "temperature_c", "0")
+    assert len(points) <= series.POINTS
+    assert (3.33, 99.0) in points
+    assert (7.77, 11.0) in points
+
+
+def test_many_devices_are_drawn_together(tmp_path: Path) -> None:
+    world = series.MOST_LINES + 1
+    lines = [
+        devices(t_s, *(busy(t_s, n, temperature_c=40.0 + n) for n in range(world)))
+        for t_s in TIMES_S
+    ]
+    found = made(sampled_run(tmp_path / "run", [start(*range(world)), *lines, end()],
+                                ranks=cards(world)))  # fmt: skip
+    for of, value in (("lowest", 40.0), ("median", 44.0), ("highest", 48.0)):
+        points = line(found, "temperature_c", of)
+        assert [told for _, told in points] == [value] * len(TIMES_S)
+        assert points[0][0] == pytest.approx(0.03)  # the middle of the first of 200 stretches
+    assert [x.highest for x in found.extremes if x.quantity == "temperature_c"] == [
+        40.0 + n for n in range(world)
+    ]
+
+
+def later(one: dict[str, Any], by_s: float) -> dict[str, Any]:
+    """Return an event of a machine whose clock shows more."""
+    return {
+        name: value + round(by_s * S) if name in ("t_ns", "start_ns", "end_ns") else value
+        for name, value in one.items()
+    }
+
+
+def two_machines(tmp_path: Path) -> Path:
+    folder = write_run(tmp_path / "run", [launch_event()])
+    plan = json.loads((GOLDEN / "plan_toy.json").read_text(encoding="utf-8"))
+    plan |= {"nnodes": 2, "nproc": 1, "launcher": "slurm", "labels": [], "sample_every_s": 1.0}
+    (folder / "plan.json").write_text(json.dumps(plan))
+    for node in range(2):
+        ranks = rank_events()
+        ranks.insert(2, event("synced", 3 * S, unix_ns=3 * S))
+        for one in (one for one in ranks if one["event"] == "window"):
+            one["step_samples"] = [2 * samples for samples in one["samples"]]
+        ended = event("agent_exit", 12 * S, exit_code=0, failures=[])
+        own = [launch_event(node=node), ended, event("finished", 13 * S)]
+        samples = [start(0), *readings(0, power_w=100.0 + node), end()]
+        files = {f"rank{node}": ranks, f"node{node}": own, "telemetry": samples}
+        for name, events in files.items():
+            file = f"telemetry.node{node}.jsonl" if name == "telemetry" else f"events.{name}.jsonl"
+            write_events(folder / file, [later(one, 1000 * node) for one in events])
+    return folder
+
+
+def test_several_machines_are_on_one_clock(tmp_path: Path) -> None:
+    found = made(two_machines(tmp_path))
+    for rank in ("0", "1"):
+        assert line(found, "power_w", rank) == [(t_s, 100.0 + int(rank)) for t_s in TIMES_S]
+    assert found.steps is not None
+    assert found.steps.ranks == [0, 1]
+
+
+def test_step_times_against_the_lower_median() -> None:
+    found = step_shares([ns(10, 10, 10), ns(10, 12, 10), ns(20, 11, 10)])
+    assert found is not None
+    assert (found.ranks, found.edges) == ([0, 1, 2], [0, 1, 2, 3])
+    assert [row[1] for row in found.share] == pytest.approx([10 / 11, 12 / 11, 1.0], abs=1e-6)
+    assert [row[0] for row in found.share] == [1.0, 1.0, 2.0]
+    assert found.longest == (2, 1, 2.0)
+    two = step_shares([ns(10), ns(15)])
+    assert two is not None
+    assert two.share == [[1.0], [1.5]]
+
+
+def test_stretches_sum_steps_and_keep_the_longest_step() -> None:
+    steps = 10 * series.STRETCHES
+    slow, fast = np.full(steps, 110), np.full(steps, 100)
+    fast[1234] = 10_000
+    found = step_shares([fast, np.full(steps, 100), slow])
+    assert found is not None
+    assert [len(row) for row in found.share] == [series.STRETCHES] * 3
+    assert found.edges[:3] == [0, 10, 20]
+    assert found.share[2][0] == pytest.approx(1.1)
+    assert found.longest == (0, 1235, pytest.approx(10_000 / 110))
+    assert found.share[0][123] == pytest.approx((9 * 100 + 10_000) / (9 * 100 + 110), abs=1e-6)
+
+
+def test_ranks_that_ended_early_or_never_began() -> None:
+    found = step_shares([ns(10, 10), ns(), ns(30)])
+    assert found is not None
+    assert found.ranks == [0, 2]
+    assert found.share == [[1.0, 1.0], [3.0, None]]
+    assert step_shares([ns(10), ns()]) is None
+    nothing = step_shares([ns(0), ns(0)])
+    assert nothing is not None
+    assert nothing.share == [[None], [None]]
+    assert nothing.longest == (0, 1, 0.0)
+
+
+def test_blocks_of_any_width_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(1)
+    steps = [rng.integers(90, 110, size=count) for count in (1000, 990, 1000)]
+    whole = step_shares(steps)
+    monkeypatch.setattr(series, "_CELLS_AT_ONCE", 6)
+    narrow = step_shares(steps)
+    assert whole is not None
+    assert narrow is not None
+    assert whole == narrow
+
+
+def test_ranks_of_a_run(tmp_path: Path) -> None:
+    found = made(sampled_run(tmp_path / "run", None))
+    assert found.steps is not None
+    assert found.steps.ranks == [0, 1]
+    assert found.steps.edges[-1] == 16
+    assert {share for row in found.steps.share for share in row} == {1.0}
+    assert found.lines == []
+
+
+def test_one_rank_has_nothing_to_be_compared_with(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", [launch_event()], rank_events())
+    found = made(sampled_run(folder, None, ranks=[rank_events()]))
+    assert found.steps is None
+
+
+def test_steps_of_too_many_ranks_are_not_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timeline, "MOST_CELLS", 31)
+    found = made(sampled_run(tmp_path / "run", None))
+    assert found.steps is None
+    assert found.no_steps is not None
+    assert (found.no_steps.code, found.no_steps.args["cells"]) == ("ranks_not_compared", 32)
+
+
+HOT = ["power_cap", "thermal"]
+
+
+def steps(tmp_path: Path, *times_s: float, hot_s: float) -> list[tuple[int, int]]:
+    """Return the steps of the fake run whose device was hot in one of its readings."""
+    lines = [
+        devices(t_s, busy(t_s, 0, throttle_reasons=HOT if t_s == hot_s else ["power_cap"]))
+        for t_s in times_s
+    ]
+    folder = sampled_run(tmp_path / "run", [start(0), *lines, end()], ranks=cards(1))
+    return made(folder).lowered
+
+
+def test_the_steps_nearest_to_a_reading_with_lowered_clocks(tmp_path: Path) -> None:
+    # It holds from 8.5 to 9.3125 s; step 8 begins at 8.5, step 14 at 9.25, of 0.125 s each.
+    assert steps(tmp_path, 8.0, 9.0, 9.625, hot_s=9.0) == [(8, 14)]
+
+
+def test_clocks_lowered_while_nothing_was_trained_mark_no_step(tmp_path: Path) -> None:
+    assert steps(tmp_path, 8.0, 9.8, 10.0, 11.0, hot_s=10.0) == []
+
+
+def test_set_limits_mark_no_step(tmp_path: Path) -> None:
+    assert steps(tmp_path, 8.0, 9.0, 9.625, hot_s=-1.0) == []
+
+
+def test_of_many_steps_stretches_are_marked() -> None:
+    ends = np.arange(1, 10_001) * (S // 100)
+    # 45 to 55 s are steps 4,501 to 5,500; a stretch has 25.
+    hot = [np.array([[45.0], [55.0]])]
+    assert series.lowered_steps(hot, (ends - S // 100, ends), 0) == [(4501, 5500)]
+    assert series.lowered_steps(hot, (ends - S // 100, ends), 45 * S) == [(9001, 10_000)]
