@@ -14,7 +14,6 @@ from store_bodies import (
     acknowledged,
     document,
     everything,
-    migrated_with_one_command,
     questions,
     write,
 )  # fmt: skip
@@ -24,7 +23,7 @@ from trainmark.library.selection.words import select
 from trainmark.library.store.database import Database
 from trainmark.library.store.index import Index
 from trainmark.library.store.query import listing
-from trainmark.library.store.tables import METADATA
+from trainmark.library.store.tables import METADATA, SOURCES
 from trainmark.server.app import create_app
 from trainmark.server.settings import Settings
 
@@ -44,7 +43,7 @@ def empty(url):
     engine = sa.create_engine(url)
     with engine.begin() as connection:
         METADATA.drop_all(connection)
-        connection.exec_driver_sql("DROP TABLE IF EXISTS alembic_version")
+        SOURCES.drop(connection, checkfirst=True)
     engine.dispose()
     return url
 
@@ -58,7 +57,7 @@ QUERIES = [
     ["text~TOY"], ["text~é"],
 ]  # fmt: skip
 SORTS = ["-started", "case", "-case", "p_core", "-p_core", "quality_value", "precision"]
-COLUMNS = ["run_id", "case", "device", "p_core", "MFU", "label", "note", "losses", "env.torch",
+COLUMNS = ["run_id", "case", "device", "p_core", "MFU", "label", "note", "env.torch",
            "env.cpu_cores", "quality_reached", "world", "work", "kind"]  # fmt: skip
 PAGE = """\
 | 配置 | precision | fix_hp | e2e_time | p_whole | p_train | p_core | acc | mem |
@@ -107,25 +106,22 @@ def test_postgresql_and_sqlite_give_equal_answers(empty, tmp_path):
     assert everything(indexes[0].database) == everything(indexes[1].database)
     of_groups = [questions(index.database) for index in indexes]
     assert of_groups[0] == of_groups[1]
-    assert indexing.rebuild(indexes[1]) == []
-    assert answers(indexes[1].database) == of_sqlite
+    index, unreached = indexing.opened(empty, rebuild=True)
+    assert (answers(index.database), unreached) == (of_sqlite, [])
     (folder / "r01" / "record.json").unlink()
-    indexing.rebuild(indexes[1])
-    assert listing(indexes[1].database).total == 24
+    assert listing(indexing.opened(empty, rebuild=True)[0].database).total == 24
     chosen = select([f"store:{empty}?case=Toy kind=record"], verify=False)
     assert {x.plan.case for x in chosen.records} == {"Toy"}
 
 
 def test_no_acknowledged_record_is_lost_when_writers_are_killed(empty, tmp_path):
-    told = acknowledged(empty, tmp_path, seed=4)
+    told = acknowledged(empty, tmp_path)
     index = Index(Database(empty))
-    found = listing(index.database, columns=["run_id", "p_core", "label", "losses"])
+    found = listing(index.database, columns=["run_id", "p_core", "label"])
     names = {row[0] for row in found.rows}
     assert names >= told
     assert len(names) == found.total
-    assert {(p_core, len(labels), len(losses)) for _, p_core, labels, losses in found.rows} == {
-        (464.57232729765695, 2, 32)
-    }
+    assert {(p_core, len(labels)) for _, p_core, labels in found.rows} == {(464.57232729765695, 2)}
 
 
 def test_what_cannot_be_reached_is_said_plainly(tmp_path, monkeypatch):
@@ -135,12 +131,6 @@ def test_what_cannot_be_reached_is_said_plainly(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(EnvironmentFault, match="psycopg is not installed"):
         Database("postgresql://somebody@/none")
-
-
-def test_tables_of_an_older_version_are_migrated_with_one_command(
-    empty, tmp_path, monkeypatch, cli
-):
-    assert migrated_with_one_command(empty, tmp_path, monkeypatch, cli)
 
 
 def test_a_server_answers_out_of_postgresql(empty, tmp_path):

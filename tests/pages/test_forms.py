@@ -11,8 +11,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from exported_runs import write_two_ranks
 from fakes import GOLDEN
+from trainmark.library.store.columns import COLUMNS
 from trainmark.pages.exports.forms import LOGS, TEXTS, WRITERS, to_text
-from trainmark.pages.exports.tables import COLUMNS, table, write_parquet
+from trainmark.pages.exports.tables import table, write_parquet
 from trainmark.pages.exports.tensorboard import write_tensorboard
 from trainmark.record.record import FigureEntry, Record
 

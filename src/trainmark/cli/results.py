@@ -18,13 +18,13 @@ EXAMPLES = """\
   trainmark results                                       the newest runs under ./runs
   trainmark results case=distilbert_sst2 device~H100 since=2026-11-01
   trainmark results 'p_core>100' 'status!=passed' --sort -p_core --limit 10
-  trainmark results env.torch~2.13 --columns path,p_core,MFU,losses
+  trainmark results env.torch~2.13 --columns path,p_core,MFU
   trainmark results history p_core case=toy               over time, for each piece of work
   trainmark results export case=toy -o toy.parquet
   trainmark results add /mnt/others/runs published.md --store postgresql://team@host/results
   trainmark results rebuild                               the index anew from the records
 """
-_VERBS = ("history", "export", "add", "rebuild", "migrate")
+_VERBS = ("history", "export", "add", "rebuild")
 _COLUMNS = "path,device,world,precision,status,trust,p_core"
 
 
@@ -33,7 +33,7 @@ def command(
         list[str] | None,
         typer.Argument(
             help="Filters KEY OPERATOR VALUE, after history FIGURE, export, or nothing; add PATH…, "
-            "rebuild, migrate."
+            "rebuild."
         ),
     ] = None,
     store: Annotated[
@@ -51,27 +51,18 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Find runs among many: list, filter, export, history of a figure."""
-    from trainmark.library.store import display
-    from trainmark.library.store.database import Database
-    from trainmark.library.store.index import Index
+    from trainmark.library.selection.indexing import add, opened
     from trainmark.library.store.query import listing, unread
+    from trainmark.pages import results as display
 
     verb, rest = (words[0], words[1:]) if words and words[0] in _VERBS else ("", words or [])
-    if (verb in ("rebuild", "migrate") and rest) or (verb in ("add", "history") and not rest):
+    if (verb == "rebuild" and rest) or (verb in ("add", "history") and not rest):
         raise UsageError(f"results {' '.join([verb, *rest])}", rule="add PATH…, history FIGURE")
-    database = Database(store, migrate=verb == "migrate", replace=verb == "rebuild")
-    index = Index(database)
-    if verb == "migrate":
-        return
-    if verb == "rebuild":
-        from trainmark.library.selection.indexing import rebuild
-
-        for source in rebuild(index):
-            say_remark(f"{source}: not here; what it holds is left as it was")
-    index.refresh()
+    index, unreached = opened(store, rebuild=verb == "rebuild")
+    database = index.database
+    for source in unreached:
+        say_remark(f"{source}: not here; `trainmark results` reads it when it is")
     if verb == "add":
-        from trainmark.library.selection.indexing import add
-
         add(index, rest)
     if verb == "history":
         pieces = display.history(database, rest[0], rest[1:])
@@ -100,7 +91,7 @@ def command(
 
 def _export(found: Listing, output: Path | None) -> None:
     """Write a listing in the form of the file's ending; CSV to standard output without a file."""
-    from trainmark.library.store.display import to_csv, write_parquet
+    from trainmark.pages.results import to_csv, write_parquet
 
     if output is None or str(output) == "-":
         say(to_csv(found), newline=False)

@@ -44,9 +44,6 @@ def command(
     rate: Annotated[
         float, typer.Option(min=0, help="Requests a second from one address; 0: any number.")
     ] = 20.0,
-    migrate: Annotated[
-        bool, typer.Option("--migrate", help="Bring tables of an older version up to date.")
-    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No log of requests.")] = False,
 ) -> None:
     """Serve the results of a store: pages, JSON, uploads."""
@@ -57,7 +54,7 @@ def command(
     from trainmark.server.settings import Settings
 
     settings = Settings(
-        store=store, data=data, read=read, migrate=migrate, rate=rate,
+        store=store, data=data, read=read, rate=rate,
         host_names=tuple(name.lower() for name in host_name or ()),
     )  # fmt: skip
     app = create_app(settings)

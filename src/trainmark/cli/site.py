@@ -23,12 +23,10 @@ def command(
     ],
 ) -> None:
     """Write the results of a store as a web site of plain files."""
-    from trainmark.library.store.database import Database
-    from trainmark.library.store.index import Index
+    from trainmark.library.selection.indexing import opened
     from trainmark.pages.site.writing import write_site
 
-    database = Database(store)
-    Index(database).refresh()
+    database = opened(store)[0].database
     with writing(output):
         runs, anew = write_site(database, output)
     say(f"{output}: {runs} runs, {anew} of them written anew", err=True)

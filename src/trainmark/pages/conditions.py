@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from trainmark.library.store.columns import short_device
 from trainmark.pages import cells
 from trainmark.pages.document import Block, Code, Facts, Grid, Paragraph, Section, Table
 from trainmark.pages.listing import joined, listed, sentence, shared
@@ -12,7 +13,6 @@ from trainmark.pages.tables import (
     COLUMNS,
     QUALITY,
     definition,
-    short_device,
 )
 from trainmark.pages.texts import has, text
 from trainmark.plan.overrides import fix_hp_text

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 from trainmark.devices.numa import compact
 from trainmark.judge.comparison import sides
+from trainmark.library.store.columns import short_device
 from trainmark.pages import cells
 from trainmark.pages.document import Block, Grid, Paragraph, Section, Table
 from trainmark.pages.listing import in_words, joined, known, listed
-from trainmark.pages.tables import has_cards, short_device, shortened, shortened_rows
+from trainmark.pages.tables import has_cards, shortened, shortened_rows
 from trainmark.pages.texts import has, term, text
 from trainmark.record.rows import Row
 

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 from pydantic_core import to_jsonable_python
 
 from trainmark.errors import UsageError
+from trainmark.library.store.columns import short_device
 from trainmark.pages import cells
 from trainmark.pages.charts import efficiency
 from trainmark.pages.document import Facts, Grid, Page, Paragraph, Section, Table
 from trainmark.pages.listing import TONES, trust_line
 from trainmark.pages.page import LANGUAGES, to_html, to_markdown
 from trainmark.pages.summary import summary
-from trainmark.pages.tables import short_device
 from trainmark.pages.texts import text
 from trainmark.record.trust import graded
 from trainmark.record.work import differing, work

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from trainmark.errors import RecordError
+from trainmark.library.store.columns import short_device
 from trainmark.pages import cells
 from trainmark.pages.document import Table
 from trainmark.pages.listing import shared
@@ -99,14 +100,6 @@ def column_set(references: References) -> tuple[str, ...]:
             rule=f"besides the quality, columns are {', '.join(sorted(COLUMNS))}",
         )
     return names
-
-
-def short_device(record: Record) -> str:
-    """Return the device's product name, as ranks saw it or else as planning did."""
-    seen = [entry.get("name") for entry in record.environment.get("devices") or [] if entry]
-    planned = record.plan.device.product_names
-    names = [cells.clean(name) for name in (*seen, *planned) if name]
-    return names[0] if names else cells.NOTHING
 
 
 def has_cards(record: Record) -> bool:

@@ -14,8 +14,8 @@ from trainmark.api import audit_results
 from trainmark.errors import UsageError
 from trainmark.judge.comparison import compare
 from trainmark.library.importers import references as published
-from trainmark.library.store import display
 from trainmark.library.store.query import Listing, counts, listing
+from trainmark.pages import results as display
 from trainmark.pages.site.links import MOST_FILTERS, MOST_LETTERS, NEWEST
 from trainmark.plan.reference import REFERENCE
 from trainmark.record.rows import Row, Unread

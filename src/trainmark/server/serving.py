@@ -41,7 +41,7 @@ class Serving:
 
     def __init__(self, settings: Settings, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.settings = settings
-        self.database = Database(settings.store, migrate=settings.migrate)
+        self.database = Database(settings.store)
         self.index = Index(self.database)
         self.data: Path | None = settings.data or self.database.folder
         if settings.read == "token" and self.data is None:

@@ -18,7 +18,6 @@ class Settings:
         data: folder for what the server keeps itself: tokens, uploads, the log of changes; None:
             the store's folder, and nothing is kept where the store is a URL.
         read: who may read: everybody, or whoever has a token with the scope ``read``.
-        migrate: whether to bring tables of an older version up to date.
         host_names: names under which the server answers; none: any.
         rate: requests a second that one address may make over a longer time; 0: any number.
         max_upload_bytes: size of the largest bundle.
@@ -28,7 +27,6 @@ class Settings:
     store: str | None = None
     data: Path | None = None
     read: Literal["public", "token"] = "public"
-    migrate: bool = False
     host_names: tuple[str, ...] = ()
     rate: float = 20.0
     max_upload_bytes: int = 256 << 20

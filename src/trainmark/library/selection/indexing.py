@@ -8,14 +8,32 @@ from typing import TYPE_CHECKING
 from trainmark.errors import RecordError
 from trainmark.library.selection.runs import find_runs
 from trainmark.library.selection.words import select
-from trainmark.library.store.entries import of_record, of_row
-from trainmark.library.store.index import Found
+from trainmark.library.store.database import Database
+from trainmark.library.store.entries import of_record, of_row, of_unread
+from trainmark.library.store.index import Found, Index
 from trainmark.record.record import RECORD_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trainmark.library.store.index import Index
+
+def opened(where: str | None = None, *, rebuild: bool = False) -> tuple[Index, list[str]]:
+    """Return the index of a store as its files are now, and sources that cannot be reached.
+
+    Args:
+        where: as ``Database`` takes it.
+        rebuild: whether to read all records and rows again, of other sources too.
+    """
+    index, unreached = Index(Database(where, empty=rebuild)), []
+    index.refresh()
+    for source in index.sources(unread=True):
+        if Path(source).exists():
+            add(index, [source])
+        elif rebuild and Path(source).parent.is_dir():
+            index.keep(source, [])  # it is gone, not its disk
+        else:
+            unreached.append(source)
+    return index, unreached
 
 
 def add(index: Index, words: Sequence[str]) -> None:
@@ -44,30 +62,10 @@ def add(index: Index, words: Sequence[str]) -> None:
 def _rows(source: str) -> list[Found]:
     """Return the rows that a word names, what could not be read, and records of a bundle."""
     named = select([source], verify=False)
-    found = [
-        Found(place, of_record(record))
-        for place, record in zip(named.places, named.records, strict=True)
-    ]
+    records = zip(named.places, named.records, strict=True)
+    found = [Found(place, of_record(record)) for place, record in records]
     found += [Found(str(Path(source) / x.file), of_row(x), line=x.line) for x in named.rows]
     found += [
-        Found(str(Path(source) / x.file), x.reason, line=x.line, kind=x.kind) for x in named.unread
+        Found(str(Path(source) / x.file), of_unread(x.reason), line=x.line) for x in named.unread
     ]
     return found
-
-
-def rebuild(index: Index) -> list[str]:
-    """Read all records and rows again; return the sources that cannot be reached from here.
-
-    A source whose folder is here and that is gone itself leaves the index.
-    """
-    index.refresh(everything=True)
-    unreached = []
-    for source in index.sources():
-        try:
-            add(index, [source])
-        except RecordError:
-            if Path(source).parent.is_dir():
-                index.keep(source, [])
-            else:
-                unreached.append(source)
-    return unreached

@@ -95,12 +95,12 @@ def _add_stored(found: Selection, reader: Reader, query: str) -> None:
     index = Index(Database(store or None))
     index.refresh()
     filters = [word for word in (before, *rest) if word]
-    columns = ("kind", "path", "document")
+    columns = ("kind", "path", "more")
     listed = listing(index.database, filters, columns=columns, sort="started")
-    for kind, path, document in listed.rows:
+    for kind, path, more in listed.rows:
         bundle, inside, place = path.partition(f"{ENDING}/")
         if kind == "row":
-            found.rows.append(Row.model_validate_json(document))
+            found.rows.append(Row.model_validate(more["row"]))
         elif inside:
             _add_bundle(found, reader, Path(bundle + ENDING), only=place)
         else:

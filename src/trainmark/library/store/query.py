@@ -1,40 +1,52 @@
-"""Questions to an index: runs that meet filters, in order, with the values of their columns."""
+"""Questions to an index: runs that meet filters, in order, with the values of their columns.
+
+A filter is a word such as ``case=toy``, ``device~H100``, ``p_core>100`` or ``since=2026-11-01``. A
+value that is missing meets no condition; of several values, such as labels, ``=`` asks for one that
+is equal and ``!=`` for none that is. Values reach the database as parameters only.
+"""
 
 from __future__ import annotations
 
-import json
 import math
+import operator
+import re
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import sqlalchemy as sa
 
-from trainmark.errors import UsageError
-from trainmark.library.store.filters import COLUMNS, SETS, Known, condition
-from trainmark.library.store.tables import (
-    ENVIRONMENT,
-    FIGURE_NAMES,
-    FIGURES,
-    MARKS,
-    RUNS,
-    SERIES,
-    UNREAD,
-)  # fmt: skip
-from trainmark.pages.exports.tables import COLUMNS as EXPORTED
-from trainmark.pages.exports.tables import column_name
-from trainmark.record.figures import FIGURES as SPECS
+from trainmark.errors import UsageError, nearest
+from trainmark.library.store.columns import COLUMNS as OF_RECORDS
+from trainmark.library.store.columns import column_name
+from trainmark.library.store.entries import MOST_TEXT, stored
+from trainmark.library.store.tables import ENVIRONMENTS, FIGURE_NAMES, RUNS
+from trainmark.record.figures import FIGURES
 from trainmark.spec import Message
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from trainmark.library.store.database import Database
 
-SERIES_COLUMNS = ("step_times", "losses")  # of at most 32 points, see ``entries.reduced_series``
-_EXPORTED = (*EXPORTED, "path", "kind", "configuration", "world", "work")
+_WORD = re.compile(r"([^=!~<>\s]+)(!=|>=|<=|=|~|>|<)(.+)", re.DOTALL)
+_RULE = "KEY OPERATOR VALUE, as case=toy, device~H100, p_core>100; operators = != ~ > >= < <="
+# Other names of a column, and the operator that they stand for.
+_SHORT = {
+    name: ("started_utc", sign) for name, sign in (("since", ">="), ("until", "<"), ("started", ""))
+}
+# Columns that ``text~VALUE`` looks into.
+_SEARCHED = ("run_id", "case", "recipe", "device", "precision", "labels", "configuration")
+_SETS = ("label", "note")
+_LISTED = (*OF_RECORDS, "path", "kind", "configuration", "world", "work")
+_COLUMNS = {*_LISTED, *FIGURES, *_SETS, "source", "line"} - {"labels"}
+_COMPARE: dict[str, Callable[[Any, Any], Any]] = {
+    "=": operator.eq, "!=": operator.ne, ">": operator.gt, ">=": operator.ge, "<": operator.lt,
+    "<=": operator.le,
+}  # fmt: skip
+_LOWER = {letter: letter + 32 for letter in range(ord("A"), ord("Z") + 1)}
 NEWEST_FIRST = (RUNS.c.started_utc.desc().nulls_last(), RUNS.c.path, RUNS.c.line, RUNS.c.id)
-_MOST_IDS = 20_000  # runs that a query names one by one
 
 
 @dataclass(slots=True)
@@ -88,51 +100,37 @@ def listing(
         UsageError: an unknown key, or not a filter.
     """
     with database.reading() as connection:
-        known = Known.of(connection)
-        keys = list(_EXPORTED)
+        query = _Query(connection)
+        keys = [*_LISTED, *FIGURES]
         if columns is not None:
-            keys = [
-                x if x in (*RUNS.c.keys(), *SERIES_COLUMNS) else known.check(x) for x in columns
-            ]
-        met, order = _met(words, known), _order(sort, known)
+            keys = [key if key in RUNS.c else query.key(key) for key in columns]
+        met, order = query.met(words), query.order(sort)
         if first_of:
             same = [RUNS.c[key] for key in first_of]
             place = sa.func.row_number().over(partition_by=same, order_by=order)
             ranked = sa.select(RUNS.c.id, place.label("place")).where(met).subquery()
             met = RUNS.c.id.in_(sa.select(ranked.c.id).where(ranked.c.place == 1))
-        plain = [RUNS.c[key] for key in dict.fromkeys(keys) if key in RUNS.c]
-        asked = sa.select(RUNS.c.id, RUNS.c.environment_id, *plain).where(met)
+        asked = sa.select(*(query.value(key).label(None) for key in keys), *_BESIDE).where(met)
         found = connection.execute(asked.order_by(*order).limit(limit).offset(offset)).all()
         total = len(found)
         if limit is not None or offset:
             total = connection.scalar(sa.select(sa.func.count()).select_from(RUNS).where(met)) or 0
-        ids = [row[0] for row in found]
-        names = None if columns is None else [key for key in keys if key in known.figures]
-        figures, used = _figures(connection, ids, names)
+        rows = [[query.shown(x, key) for x, key in zip(row, keys, strict=False)] for row in found]
         if columns is None:
-            taken = {*SPECS, *RUNS.c.keys()}  # a column is what its name stands for in filters too
-            others = sorted(name for name in figures.keys() - taken if not name.startswith("env."))
-            keys += [*SPECS, *others]
-        values = {x.name: [row[at] for row in found] for at, x in enumerate(plain, start=2)}
-        if "path" in values:
-            values["path"] = [database.place(path) for path in values["path"]]
-        for key in set(keys) - values.keys():
-            if key in known.environment:
-                facts = _facts(connection, known.environment[key])
-                values[key] = [facts.get(row[1]) for row in found]
-            elif key in known.figures:
-                values[key] = [figures.get(key, {}).get(ident) for ident in ids]
-            else:
-                rows = (_series if key in SERIES_COLUMNS else _marks)(connection, ids, key)
-                values[key] = [rows.get(ident, []) for ident in ids]
-        named = _named(connection, used)
-    return Listing(
-        total,
-        keys,
-        [named[key][1] if key in named else key for key in keys],
-        [named[key][0] if key in named else "" for key in keys],
-        [list(row) for row in zip(*(values[key] for key in keys), strict=True)],
-    )
+            own = [((more or {}).get("figures") or {}) for *_, more, _ in found]
+            names = sorted({name for figures in own for name in figures} - {*RUNS.c.keys()})
+            keys += (more := [name for name in names if not name.startswith("env.")])
+            rows = [row + [of.get(x) for x in more] for row, of in zip(rows, own, strict=True)]
+        if "path" in keys:
+            at = keys.index("path")
+            for row in rows:
+                row[at] = database.place(row[at])
+        units = {unit for *_, unit in found if unit}
+        named = [query.named(key, units) for key in keys]
+    return Listing(total, keys, [head for head, _ in named], [unit for _, unit in named], rows)
+
+
+_BESIDE = (RUNS.c.more, RUNS.c.final_result_unit.label("final_unit"))
 
 
 def counts(
@@ -145,7 +143,7 @@ def counts(
     """
     columns = [RUNS.c[key] for key in keys]
     with database.reading() as connection:
-        asked = sa.select(*columns, sa.func.count()).where(_met(words, Known.of(connection)))
+        asked = sa.select(*columns, sa.func.count()).where(_Query(connection).met(words))
         order = [column.nulls_last() for column in columns]
         found = connection.execute(asked.group_by(*columns).order_by(*order)).all()
     return [(tuple(values), count) for *values, count in found]
@@ -153,104 +151,196 @@ def counts(
 
 def unread(database: Database) -> list[tuple[str, int, Message]]:
     """Return what could not be read: path, line (0: the whole file), and the reason."""
-    asked = sa.select(UNREAD.c.path, UNREAD.c.line, UNREAD.c.reason)
+    asked = sa.select(RUNS.c.path, RUNS.c.line, RUNS.c.more).where(RUNS.c.kind == "unread")
     with database.reading() as connection:
-        found = connection.execute(asked.order_by(UNREAD.c.path, UNREAD.c.line)).all()
-    return [(database.place(path), line, Message(**json.loads(text))) for path, line, text in found]
+        found = connection.execute(asked.order_by(RUNS.c.path, RUNS.c.line)).all()
+    return [(database.place(path), line, Message(**more["reason"])) for path, line, more in found]
 
 
-def _met(words: Sequence[str], known: Known) -> sa.ColumnElement[bool]:
-    return sa.and_(sa.true(), *(condition(word, known) for word in words))
+class _Query:
+    """What words mean in an index: its keys, conditions and orders."""
 
+    def __init__(self, connection: sa.Connection) -> None:
+        self._connection = connection
 
-def _order(sort: str, known: Known) -> list[sa.ColumnElement[Any]]:
-    """Return what runs are sorted by: a key, then the newest, then the place."""
-    key = known.check(sort.removeprefix("-"))
-    by: Any = COLUMNS.get(key)
-    if key in known.figures:
-        values = sa.select(sa.func.max(FIGURES.c.value)).where(FIGURES.c.run_id == RUNS.c.id)
-        by = values.where(FIGURES.c.name_id.in_(known.figures[key])).scalar_subquery()
-    if by is None:
-        raise UsageError(
-            f"runs have no order by {key!r}", where="--sort", rule="a column or figure"
+    @cached_property
+    def _own(self) -> dict[str, list[tuple[str, str]]]:
+        """The units and columns of each figure of a case's own."""
+        found: dict[str, list[tuple[str, str]]] = {}
+        for name, unit, column in self._connection.execute(sa.select(FIGURE_NAMES)):
+            found.setdefault(name, []).append((unit, column))
+        return found
+
+    @cached_property
+    def _environments(self) -> dict[int, dict[str, list[Any]]]:
+        """The facts of each environment; a name also stands for longer ones that end with it."""
+        found: dict[int, dict[str, list[Any]]] = {}
+        for ident, facts in self._connection.execute(sa.select(ENVIRONMENTS)):
+            of = found[ident] = {}
+            for name, values in facts.items():
+                for key in {name, name.rpartition(".")[2]}:
+                    of[f"env.{key}"] = of.get(f"env.{key}", []) + values
+        return found
+
+    def key(self, key: str) -> str:
+        """Return the column, figure or name of the environment that ``key`` is.
+
+        Raises:
+            UsageError: it is none, naming the nearest one.
+        """
+        if key in _COLUMNS or key in self._own:
+            return key
+        if key in _SHORT:
+            return _SHORT[key][0]
+        names = {*_COLUMNS, *_SHORT, *self._own}
+        if key.startswith("env."):
+            names = {name for of in self._environments.values() for name in of}
+        if key not in names:
+            raise UsageError(f"unknown key {key!r}", where=key, remedy=nearest(key, names))
+        return key
+
+    def value(self, key: str) -> sa.ColumnElement[Any]:
+        """Return what the database knows of a key."""
+        if key in RUNS.c:
+            return RUNS.c[key]
+        own: sa.ColumnElement[Any] = RUNS.c.more["figures", key].as_float()
+        return own if key in self._own else RUNS.c.environment_id
+
+    def shown(self, value: Any, key: str) -> Any:
+        """Return the value of a key out of what the database knows of it."""
+        if key in _SETS:
+            return (value or "").split()
+        if key in RUNS.c or key in self._own:
+            return value
+        facts = self._environments.get(value, {}).get(key, [])
+        return facts[0] if len(facts) == 1 else ", ".join(map(str, facts)) or None
+
+    def named(self, key: str, units: set[str]) -> tuple[str, str]:
+        """Return the name that an export gives a column, and its unit; empty: rows differ.
+
+        Args:
+            units: those of the rows' final result, which is each case's own.
+        """
+        if spec := FIGURES.get(key):
+            of_cases = units.pop() if len(units) == 1 else ""
+            unit = of_cases if "{" in spec.unit else spec.unit
+            return column_name(key, spec.unit, spec), unit
+        if key in self._own:
+            unit, column = self._own[key][0]
+            return column, unit if len(self._own[key]) == 1 else ""
+        return key, ""
+
+    def met(self, words: Sequence[str]) -> sa.ColumnElement[bool]:
+        """Return the condition that all of ``words`` are met.
+
+        Raises:
+            UsageError: not a filter, an unknown key, or a value or operator not of the key's type.
+        """
+        return sa.and_(RUNS.c.kind != "unread", *map(self._condition, words))
+
+    def _condition(self, word: str) -> sa.ColumnElement[bool]:
+        parts = _WORD.fullmatch(word)
+        if parts is None or len(word) > MOST_TEXT:
+            raise UsageError(f"not a filter: {word[:80]!r}", where="filter", rule=_RULE)
+        named, sign, value = parts[1], parts[2], stored(parts[3])
+        if (named, sign) == ("text", "~"):
+            return sa.or_(*(_contains(RUNS.c[name], value) for name in _SEARCHED))
+        key = self.key(named)
+        if named in _SHORT:
+            fixed = _SHORT[named][1]
+            if sign == "~" or (fixed and sign != "="):
+                rule = "since=DATE, until=DATE; started has = != > >= < <="
+                raise UsageError(f"{word!r}", where=word, rule=rule)
+            return _compared(RUNS.c[key], fixed or sign, _time(value, word))
+        if key in _SETS:
+            if sign == "~":
+                return _contains(RUNS.c[key], value)
+            found = RUNS.c[key].contains(f"\n{value}\n", autoescape=True)
+            if sign not in ("=", "!="):
+                raise UsageError(f"{word!r}", where=word, rule="labels and notes have = != ~")
+            return found if sign == "=" else sa.not_(sa.func.coalesce(found, sa.false()))
+        if key in RUNS.c or key in self._own:
+            return _typed(self.value(key), sign, value, word)
+        return self._of_environments(key, sign, value)
+
+    def _of_environments(self, key: str, sign: str, value: str) -> sa.ColumnElement[bool]:
+        number, ids = _as_number(value), []
+        for ident, facts in self._environments.items():
+            values = facts.get(key, [])
+            texts = [str(one).translate(_LOWER) for one in values]
+            if sign == "~":
+                met = any(value.translate(_LOWER) in text for text in texts)
+            elif sign in ("=", "!="):
+                equal = any(one in (value, number) for one in values)
+                met = equal if sign == "=" else bool(values) and not equal
+            else:
+                numbers = [one for one in values if not isinstance(one, str)]
+                met = number is not None and any(_COMPARE[sign](one, number) for one in numbers)
+            ids += [ident] if met else []
+        # In the statement itself: there may be more than a database takes parameters.
+        named: sa.BindParameter[Any] = sa.bindparam(
+            "ids", ids, expanding=True, literal_execute=True, unique=True
         )
-    first = by.desc() if sort.startswith("-") else by.asc()
-    return [first.nulls_last(), *NEWEST_FIRST]
+        return RUNS.c.environment_id.in_(named)
+
+    def order(self, sort: str) -> list[sa.ColumnElement[Any]]:
+        """Return what runs are sorted by: a key, then the newest, then the place.
+
+        Raises:
+            UsageError: an unknown key, or one that has no order.
+        """
+        key = self.key(sort.removeprefix("-"))
+        if key in _SETS or (key not in RUNS.c and key not in self._own):
+            rule = "a column or figure"
+            raise UsageError(f"runs have no order by {key!r}", where="--sort", rule=rule)
+        by = self.value(key)
+        return [(by.desc() if sort.startswith("-") else by).nulls_last(), *NEWEST_FIRST]
 
 
-def _of_runs(asked: sa.Select[Any], run: sa.Column[Any], ids: Sequence[int]) -> sa.Select[Any]:
-    """Return a query of few runs only, or of all where it would have to name very many."""
-    return asked.where(run.in_(ids)) if len(ids) <= _MOST_IDS else asked
+def _typed(column: Any, sign: str, value: str, word: str) -> sa.ColumnElement[bool]:
+    """Return a comparison of a column with a value of its type."""
+    given: Any = value
+    if isinstance(column.type, sa.Text):
+        if sign == "~":
+            return _contains(column, value)
+        rule = None if sign in ("=", "!=") else "text has = != ~"
+    elif isinstance(column.type, sa.Boolean):
+        given = {"true": True, "false": False}.get(value.lower())
+        rule = None if sign in ("=", "!=") and given is not None else "= or != true or false"
+    else:
+        number = _as_number(value)
+        given = sa.literal(number, sa.Double())
+        rule = "numbers have = != > >= < <=, in the unit of the record"
+        rule = rule if sign == "~" or number is None else None
+    if rule:
+        raise UsageError(f"{word!r} is not a comparison", where=word, rule=rule)
+    return _compared(column, sign, given)
 
 
-def _figures(
-    connection: sa.Connection, ids: Sequence[int], names: Sequence[str] | None
-) -> tuple[dict[str, dict[int, float]], set[int]]:
-    """Return the values of figures by name and run, and the ids that the figures have.
-
-    Args:
-        names: of the figures; None: all that the runs have.
-    """
-    name = FIGURE_NAMES.c
-    asked = sa.select(name.id, name.name, FIGURES.c.run_id, FIGURES.c.value)
-    asked = asked.where(name.id == FIGURES.c.name_id)
-    if names is not None:
-        asked = asked.where(name.name.in_(names))
-    found: dict[str, dict[int, float]] = {}
-    used, listed = set(), set(ids)
-    for ident, figure, run, value in connection.execute(_of_runs(asked, FIGURES.c.run_id, ids)):
-        if run in listed:
-            found.setdefault(figure, {})[run] = value
-            used.add(ident)
-    return found, used
-
-
-def _facts(connection: sa.Connection, names: Sequence[str]) -> dict[int, str | float]:
-    """Return the values of names of the environment by its id; several are joined."""
-    facts = ENVIRONMENT.c
-    asked = sa.select(facts.environment_id, facts.text, facts.number).where(facts.name.in_(names))
-    found: dict[int, str | float] = {}
-    for ident, text, number in connection.execute(asked.order_by(facts.place)):
-        one = text if number is None else number
-        found[ident] = f"{found[ident]}, {one}" if ident in found else one
+def _compared(column: Any, sign: str, given: Any) -> sa.ColumnElement[bool]:
+    found: sa.ColumnElement[bool] = _COMPARE[sign](column, given)
     return found
 
 
-def _series(connection: sa.Connection, ids: Sequence[int], key: str) -> Mapping[int, list[Any]]:
-    """Return one of the two reduced series of steps by run."""
-    found, place = {}, SERIES_COLUMNS.index(key)
-    asked = _of_runs(sa.select(SERIES.c.run_id, SERIES.c.reduced), SERIES.c.run_id, ids)
-    for run, reduced in connection.execute(asked):
-        points = np.frombuffer(reduced, "<f4").reshape(2, -1)[place].tolist()
-        found[run] = [value if math.isfinite(value) else None for value in points]
-    return found
+def _contains(column: sa.Column[Any], value: str) -> sa.ColumnElement[bool]:
+    """Compare in ASCII's lower case, which all databases agree on."""
+    return sa.func.lower(column).contains(value.translate(_LOWER), autoescape=True)
 
 
-def _marks(connection: sa.Connection, ids: Sequence[int], key: str) -> Mapping[int, list[Any]]:
-    """Return the labels, or codes of notes, by run."""
-    found: dict[int, list[str]] = {}
-    asked = sa.select(MARKS.c.run_id, MARKS.c.value).where(MARKS.c.kind.in_(SETS[key]))
-    for run, value in connection.execute(_of_runs(asked, MARKS.c.run_id, ids).order_by("value")):
-        found.setdefault(run, []).append(value)
-    return found
+def _as_number(value: str) -> float | None:
+    try:
+        number = float(value)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
 
 
-def _named(connection: sa.Connection, used: set[int]) -> dict[str, tuple[str, str]]:
-    """Return a figure's unit and exported name by its name; no unit where runs differ in it.
-
-    Args:
-        used: the ids of those that the runs have; a figure that none has is called as usual.
-    """
-    found = {
-        x.name: ("" if "{" in x.unit else x.unit, column_name(x.name, x.unit, x))
-        for x in SPECS.values()
-    }
-    name, seen = FIGURE_NAMES.c, set()
-    asked = sa.select(name.id, name.name, name.unit, name.csv_column).order_by("name", "unit")
-    for ident, figure, unit, column in connection.execute(asked):
-        if ident not in used:
-            found.setdefault(figure, (unit, column))
-            continue
-        found[figure] = ("" if figure in seen and found[figure][0] != unit else unit, column)
-        seen.add(figure)
-    return found
+def _time(value: str, word: str) -> str:
+    """Return a date or time as records write it; without a zone it is UTC."""
+    try:
+        found = datetime.fromisoformat(value)
+        found = found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+    except (ValueError, OverflowError):
+        rule = "2026-11-01 or 2026-11-01T08:00, UTC"
+        raise UsageError(f"{word!r} is not a date", where=word, rule=rule) from None
+    return found.isoformat(timespec="seconds")

@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from trainmark.library.store.columns import COLUMNS
 from trainmark.pages.cells import clean
-from trainmark.pages.exports.tables import COLUMNS
 from trainmark.record import figures as figures_of
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from trainmark.errors import RecordError, UsageError
 from trainmark.library.importers import references
-from trainmark.library.store import display
 from trainmark.library.store.entries import stored
 from trainmark.library.store.query import counts, listing
 from trainmark.pages import cells
+from trainmark.pages import results as display
 from trainmark.pages.listing import TONES, status_tone
 from trainmark.pages.page import body_html, compose
 from trainmark.pages.site import published, reading, sidebyside

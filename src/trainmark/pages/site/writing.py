@@ -17,8 +17,8 @@ from trainmark import __version__
 from trainmark.devices.vendors.cpu import usable_cores
 from trainmark.errors import RecordError, UsageError
 from trainmark.library.bundle.archive import ENDING
-from trainmark.library.store import display
 from trainmark.library.store.query import counts, listing
+from trainmark.pages import results as display
 from trainmark.pages.site import published, reading, rendering, views
 from trainmark.pages.site.links import RECORDS, Links
 from trainmark.pages.texts import LANGUAGES

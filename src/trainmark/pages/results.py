@@ -6,7 +6,7 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from trainmark.library.store.query import SERIES_COLUMNS, listing
+from trainmark.library.store.query import listing
 from trainmark.library.store.tables import RUNS
 from trainmark.pages import cells
 from trainmark.pages.document import Bars, Block, Grid, Paragraph, Table
@@ -45,19 +45,17 @@ def _screen() -> Screen:
 def table(found: Listing, *, screen: Screen | None = None) -> str:
     """Return a listing as a table; figures in a readable unit, ``/`` where there is none."""
     screen = screen or _screen()
-    heads, columns = shown(found, unicode=screen.unicode)
+    heads, columns = shown(found)
     return show([Grid(Table(tuple(heads), tuple(zip(*columns, strict=True))))], screen)
 
 
-def shown(found: Listing, *, unicode: bool = True) -> tuple[list[str], list[list[str]]]:
+def shown(found: Listing) -> tuple[list[str], list[list[str]]]:
     """Return the heads of the columns with their units, and the texts of each column."""
     heads, columns = [], []
     for place, (key, unit) in enumerate(zip(found.columns, found.units, strict=True)):
         values = [row[place] for row in found.rows]
         if unit:
             texts, scale = cells.scaled(values, unit)
-        elif key in SERIES_COLUMNS:
-            texts, scale = [bars(points, unicode=unicode) for points in values], ""
         else:
             texts, scale = [_cell(value) for value in values], ""
         heads.append(f"{key} {scale}".strip())
