@@ -48,12 +48,14 @@ def on_data(case_name: str, recipe: Any, folder: Path, *, device_name: str = "cp
 
 def build(case_name: str, *, device_name: str = "cpu", **overrides: object) -> tuple[Any, Device]:
     """Return the job of ``case_name``'s generated recipe with ``overrides``, and its device."""
+    from trainmark.plan.request import RunRequest
     from trainmark.plan.resolving import resolve
 
     words = {name: str(value) for name, value in overrides.items()}
     with tempfile.TemporaryDirectory() as cache:
         plan = resolve(
-            case_name, overrides=words, device_name=device_name, generated_root=Path(cache)
+            RunRequest(case=case_name, overrides=words, device=device_name),
+            generated_root=Path(cache),
         )
         job = on_data(
             plan.case, plan.load_recipe(), Path(plan.data.folder), device_name=plan.device.vendor

@@ -143,14 +143,16 @@ def _lost(nodes: int) -> int | None:
 def write_run(run_dir: Path, cache: Path, nodes: int) -> None:
     """Write plan and events of a launch of ``nodes`` nodes."""
     from trainmark.plan.capabilities import Elsewhere
+    from trainmark.plan.request import RunRequest
     from trainmark.plan.resolving import resolve
     from trainmark.rank.events import JOB_EVENTS_FILE, LAUNCHER_FILE, node_file, rank_file
 
     plan = resolve(
-        "toy", nnodes=nodes, nproc=NPROC, device_name="cpu", sample_every_s=0,
-        elsewhere=Elsewhere(launcher="slurm"),
-        overrides={"steps": str(STEPS), "warmup_steps": str(WINDOW), "epochs": "100000"},
-        run_dir=run_dir, generated_root=cache,
+        RunRequest(
+            case="toy", nnodes=nodes, nproc=NPROC, device="cpu", sample_every=0, out=run_dir,
+            overrides={"steps": STEPS, "warmup_steps": WINDOW, "epochs": 100_000},
+        ),
+        elsewhere=Elsewhere(launcher="slurm"), generated_root=cache,
     )  # fmt: skip
     run_dir.mkdir()
     plan.save(run_dir)

@@ -28,14 +28,17 @@ def write_run(run_dir: Path, cache: Path, ranks: int = RANKS) -> None:
 
 
 def _plan(run_dir: Path, cache: Path, ranks: int) -> None:
+    from trainmark.plan.request import RunRequest
     from trainmark.plan.resolving import resolve
 
     plan = resolve(
-        "toy",
-        nproc=ranks,
-        device_name="cpu",
-        overrides={"steps": str(STEPS), "warmup_steps": str(WARMUP), "epochs": "100000"},
-        run_dir=run_dir,
+        RunRequest(
+            case="toy",
+            nproc=ranks,
+            device="cpu",
+            overrides={"steps": STEPS, "warmup_steps": WARMUP, "epochs": 100_000},
+            out=run_dir,
+        ),
         generated_root=cache,
     )
     run_dir.mkdir()

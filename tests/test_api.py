@@ -167,7 +167,7 @@ def test_values_of_overrides_are_read_as_on_the_command_line(
         "bs": 96, "lr": 1.5e-4, "target_value": None, "compile": False, "precision": "bf16",
         "target_required": False,
     }  # fmt: skip
-    trainmark.run("toy", changes, out=str(tmp_path / "run"), device="cpu", seed=7, timeout_s=30)
+    trainmark.run("toy", changes, out=str(tmp_path / "run"), device="cpu", seed=7, timeout=30)
     found = plans[0].recipe
     names = ("micro_batch_size", "learning_rate", "target_value", "compile", "precision", "seed")
     assert [found[name] for name in names] == [96, 1.5e-4, None, False, "bf16", 7]

@@ -169,7 +169,6 @@ def test_no_line_of_a_log_moves_a_cursor(call):
         ["run", "toy", f"{WORD}=3"],
         ["run", "toy", f"bs={WORD}"],
         ["run", "toy", "--device", WORD],
-        ["run", "toy", f"--{WORD}"],
         ["run", "toy", "--nproc", WORD],
         ["run", f"{WORD}.yaml"],
         ["list", WORD],

@@ -115,12 +115,14 @@ def _variants(case: str, device_name: str, changes: Mapping[str, object]) -> dic
     """Return the values of ``compile`` that this case and device have, by name of the variant."""
     from trainmark import devices
     from trainmark.errors import TrainmarkError
-    from trainmark.plan.requests import read_request
+    from trainmark.plan.choosing import choose
+    from trainmark.plan.request import RunRequest
 
     found = dict(VARIANTS)
-    words = {name: str(value) for name, value in changes.items()}
     try:
-        request = read_request(case, overrides=words | {"compile": VARIANTS["replayed"]})
+        request = choose(
+            RunRequest(case=case, overrides={**changes, "compile": VARIANTS["replayed"]})
+        )
     except TrainmarkError:
         del found["replayed"]
     else:

@@ -12,20 +12,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainmark import devices
-from trainmark.data.generated import default_root
 from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.judge.audit import audit
 from trainmark.judge.audit.subject import of_record, of_row
 from trainmark.judge.comparison import compare as compare_results
 from trainmark.judge.comparison.comparing import THRESHOLD
 from trainmark.judge.compliance import check as check_rules
-from trainmark.launch import series
+from trainmark.launch import launchers, series, submission
 from trainmark.launch.launchers.names import CONTAINER, LOCAL
-from trainmark.launch.progress import end_line
-from trainmark.launch.repeats import launch_shown, launches
+from trainmark.launch.progress import Progress, end_line
+from trainmark.launch.repeats import launch_shown, launches, shown
 from trainmark.launch.run_dir import refuse_used
 from trainmark.launch.site import read_site
-from trainmark.launch.stopping import stop_signals_noted
+from trainmark.launch.stopping import StopRequest, stop_signals_noted
 from trainmark.library.bundle import pack, verify
 from trainmark.library.importers.references import published
 from trainmark.library.selection.words import select
@@ -33,9 +32,11 @@ from trainmark.pages.exports import tables
 from trainmark.pages.files import write_missing, write_pages, write_repeats
 from trainmark.pages.page import html_page, markdown_page
 from trainmark.pages.summary import summary
+from trainmark.plan.plan import RUNS_DIR
 from trainmark.plan.plan_file import is_plan_file, read_plan_file
+from trainmark.plan.request import RunRequest
 from trainmark.plan.resolving import PASSED_OVER, resolve
-from trainmark.record.record import RECORD_FILE, Record, write
+from trainmark.record.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
     from trainmark.judge.comparison import Comparison
     from trainmark.launch.series import CheckedEntry
     from trainmark.launch.site import Site
-    from trainmark.launch.stopping import StopRequest
     from trainmark.library.selection.words import Selection
     from trainmark.pages.summary import RepeatSummary
     from trainmark.plan.plan import Plan
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from trainmark.record.rows import Row
 
     Compared = Sequence[Record | Row] | Sequence[str | Path] | str | Path
-    Said = Callable[[object], None]
+    Say = Callable[[object], None]
 
 __all__ = [
     "Records", "audit_results", "check_rules", "compare", "frame", "load", "pack", "run", "table",
@@ -95,63 +95,50 @@ class Records(list[Record]):
         return frame(self, steps=steps)
 
 
-def planned(
-    case: str, *, overrides: Mapping[str, str], said: Said, launcher: str | None = None,
-    site: Path | None = None, hosts: Path | None = None, **asked: Any,
-) -> tuple[Plan, Site]:  # fmt: skip
+def planned(request: RunRequest, *, say: Say) -> tuple[Plan, Site]:
     """Check everything and return the plan of a run, with the settings of its launcher's site.
 
     Args:
-        said: called with each remark, for example which device cannot be used.
-        asked: further arguments of ``planning.resolving.resolve``.
+        say: called with each remark, for example which device cannot be used.
 
     Raises:
         UsageError, DataError, EnvironmentFault: before anything starts.
     """
-    device = asked.get("device_name")
-    for fault in () if device else devices.load_all()[1]:  # the first that works is taken
-        said(fault)
-    settings = read_site(site).with_hosts(hosts)
-    if hosts is not None and (launcher or settings.launcher) != "ssh":
+    for fault in () if request.device else devices.load_all()[1]:  # the first that works is taken
+        say(fault)
+    settings = read_site(request.site).with_hosts(request.hosts)
+    if request.hosts is not None and (request.launcher or settings.launcher) != "ssh":
         raise UsageError(
             "only the launcher ssh reads it", where="--hosts", remedy="add --launcher ssh"
         )
-    plan = resolve(
-        case, overrides=overrides, elsewhere=settings.elsewhere(launcher),
-        generated_root=default_root(), **asked,
-    )  # fmt: skip
+    plan = resolve(request, elsewhere=settings.elsewhere(request.launcher))
     if PASSED_OVER in plan.labels:
         for remark in (*devices.unusable(), f"runs on {plan.device.vendor} instead"):
-            said(remark)
+            say(remark)
     elsewhere = plan.launcher not in (LOCAL, CONTAINER)
-    if elsewhere and plan.device.vendor == "cpu" and not (device or settings.device or ":" in case):
+    named = request.device or settings.device or ":" in request.case
+    if elsewhere and plan.device.vendor == "cpu" and not named:
         # A login node has no accelerator, the nodes that it submits to most often have.
-        said(
+        say(
             "the nodes' processors train: neither --device nor the site file\n"
             "  (`device`) names what the nodes have, and here is no accelerator"
         )
     return plan, settings
 
 
-def launched(plan: Plan, site: Site, request: StopRequest, *, quiet: bool, said: Said) -> Records:
+def launched(plan: Plan, site: Site, stop: StopRequest, *, quiet: bool, say: Say) -> Records:
     """Launch as often as the plan says and write the pages; return the records.
 
-    A failed launch does not stop the others. They are fewer than the plan says where ``request``
+    A failed launch does not stop the others. They are fewer than the plan says where ``stop``
     came to hold a signal.
     """
     if plan.repeat_count > 1:
         refuse_used(Path(plan.run_dir))
     records = Records()
     for single in launches(plan):
-        if request.signal_name is None:
-            records.append(launch_one(single, site, plan.case, request, quiet=quiet, said=said))
+        if stop.signal_name is None:
+            records.append(launch_one(single, site, plan.case, stop, quiet=quiet, say=say))
             records.places.append(Path(single.run_dir))
-    for record, folder in zip(records, records.places, strict=True):
-        if not (folder / RECORD_FILE).exists():  # deleted while later launches ran
-            folder.mkdir(parents=True, exist_ok=True)
-            write(record, folder)
-            write_pages([record], folder, against=[*published([plan.case])])
-            said(f"{folder}: was deleted; record and pages are back, events are not")
     if plan.repeat_count > 1 and records:
         beside = [*published([plan.case])]
         write_repeats(records, Path(plan.run_dir), against=beside)
@@ -159,71 +146,91 @@ def launched(plan: Plan, site: Site, request: StopRequest, *, quiet: bool, said:
 
 
 def launch_one(
-    single: Plan, site: Site, label: str, request: StopRequest, *, quiet: bool, said: Said
+    single: Plan, site: Site, label: str, stop: StopRequest, *, quiet: bool, say: Say
 ) -> Record:
     """Do one launch and write its pages."""
     here = single.node_processes == 0
     for one in devices.occupants(single.device.vendor, single.nproc) if here else ():
         if one.computes:
-            said(f"{one.said()}: figures of this run must not be quoted")
-    record = launch_shown(single, request, site=site, label=label, quiet=quiet)
+            say(f"{one.description()}: figures of this run must not be quoted")
+    record = launch_shown(single, stop, site=site, label=label, quiet=quiet)
     write_pages([record], Path(single.run_dir), against=[*published([single.case])])
     return record
 
 
 def planned_entries(
-    path: Path, *, refused: Mapping[str, object], said: Said, engines: bool = True, **choices: Any
+    request: RunRequest, *, say: Say, engines: bool = True
 ) -> tuple[PlanFile, list[CheckedEntry]]:
     """Check every entry of a plan file; return the file, and what is to be done of each.
 
     Args:
-        refused: options that each entry says for itself, with what was given for them.
-        said: called with each device that cannot be used.
+        say: called with each device that cannot be used.
         engines: whether launchers look for what would stop the runs at their site.
-        choices: of ``launch.series.Choices``.
 
     Raises:
         UsageError, DataError, EnvironmentFault: before anything starts.
     """
-    if given := [name for name, value in refused.items() if value]:
-        raise UsageError(
-            f"{given[0]} does not go with a plan file",
-            where=str(path),
-            rule="each run in the file says it for itself; for all of them there are --data, "
-            "--device, --launcher, --site, --hosts, --out, --timeout, --seed and --sample-every",
-            remedy="write it under the runs it is meant for; docs/plans.md has the keys",
-        )
-    for fault in () if choices.get("device") else devices.load_all()[1]:
-        said(fault)
-    file, asked = read_plan_file(path), series.Choices(**choices)
-    return file, series.check(file, asked, engines=engines, generated_root=default_root())
+    file = read_plan_file(request)
+    for fault in () if request.device else devices.load_all()[1]:
+        say(fault)
+    return file, series.check(file, engines=engines)
 
 
 def run_entries(
-    entries: Sequence[CheckedEntry], order: str, *, quiet: bool, said: Said, deliver: bool = False
+    entries: Sequence[CheckedEntry], order: str, *, quiet: bool, say: Say, deliver: bool = False
 ) -> tuple[list[Outcome], str | None]:
     """Do what is left of the entries and write their pages; return how they ended.
 
     The second is the signal that stopped them; None: none did.
     """
-    with stop_signals_noted(deliver=deliver) as request:
+    with stop_signals_noted(deliver=deliver) as stop:
         outcomes = series.run(
-            entries, request, order=order, said=(lambda _: None) if quiet else end_line,
-            launch=partial(launch_one, request=request, quiet=quiet, said=said),
+            entries, stop, order=order, said=(lambda _: None) if quiet else end_line,
+            launch=partial(launch_one, stop=stop, quiet=quiet, say=say),
         )  # fmt: skip
         for outcome in outcomes:
             cases = [record.plan.case for record in outcome.records]
             write_missing(outcome, against=[*published(cases)])
-    return outcomes, request.signal_name
+    return outcomes, stop.signal_name
+
+
+def submitted(plan: Plan, site: Site) -> str:
+    """Submit a run to its engine and return the job's number at once.
+
+    Raises:
+        UsageError: the launcher does not go on alone, or several launches.
+    """
+    can = plan.node_processes > 0 and launchers.load(plan.launcher).detaches
+    if not can or plan.repeat_count > 1:
+        raise UsageError(
+            "several launches cannot be detached"
+            if can
+            else f"{plan.launcher} does not go on alone",
+            where="--detach",
+            rule="an engine must keep the job, and a job is one launch",
+            remedy="leave out --detach, or choose slurm, kubernetes or ray and --repeat 1",
+        )
+    return submission.start(plan, site).id
+
+
+def attached(job: str, *, cancel: bool = False, quiet: bool = True) -> Records:
+    """Follow a submitted run to its end, collect its files, record it, write its pages.
+
+    Args:
+        job: folder of the run, or the engine's number of its job, whose run is under ``./runs``.
+        cancel: whether to end the job first.
+    """
+    folder = submission.folder_of(job, RUNS_DIR)
+    plan, running = submission.attach(folder)
+    stop = StopRequest("SIGINT" if cancel else None)
+    record = submission.follow(plan, running, stop, shown(Progress(plan), plan.case, quiet=quiet))
+    write_pages([record], folder, against=[*published([plan.case])])
+    return Records([record], [folder])
 
 
 def run(
     case: str, overrides: Mapping[str, str | float | bool | None] | None = None, *,
-    recipe: str | None = None, data: Path | str | None = None, device: str | None = None,
-    nproc: int | None = None, nnodes: int | None = None, repeat: int | None = None,
-    launcher: str | None = None, site: Path | str | None = None, hosts: Path | str | None = None,
-    out: Path | str | None = None, seed: int | None = None, timeout_s: float | None = None,
-    sample_every_s: float | None = None, peak_tflops: float | None = None, quiet: bool = True,
+    quiet: bool = True, **fields: Any,
 ) -> Records:  # fmt: skip
     """Run a case, or what is left of a plan file, and return the record of each launch.
 
@@ -234,40 +241,24 @@ def run(
     Args:
         case: a case's name, alias or key, or a plan file.
         overrides: recipe fields to change, as ``{"bs": 96, "precision": "bf16"}``.
-        data: folder with real data; None: what the recipe generates.
-        nproc: ranks on each machine.
-        repeat: launches, one after another.
-        site: file with the settings of launchers; ``hosts``: of ssh.
-        out: folder of the run; None: a new one under ``./runs``.
         quiet: show no progress on standard error.
+        fields: further ones of ``plan.request.RunRequest``: recipe, data, nproc, repeat, out …
 
     Raises:
         UsageError, DataError, EnvironmentFault: before anything starts.
     """
-    given = {"data_dir": data, "site": site, "hosts": hosts, "run_dir": out}
-    paths: dict[str, Any] = {name: path and Path(path) for name, path in given.items()}
+    request = RunRequest.of(case=case, overrides=overrides or None, **fields)
     if is_plan_file(case):
-        refused = {"overrides": overrides, "recipe": recipe, "nproc": nproc, "nnodes": nnodes,
-                   "repeat": repeat, "peak_tflops": peak_tflops}  # fmt: skip
-        file, entries = planned_entries(
-            Path(case), refused=refused, said=_warn, device=device, launcher=launcher, seed=seed,
-            timeout_s=timeout_s, sample_every_s=sample_every_s, data=paths["data_dir"],
-            site=paths["site"], hosts=paths["hosts"], out=paths["run_dir"],
-        )  # fmt: skip
-        outcomes, _ = run_entries(entries, file.order, quiet=quiet, said=_warn, deliver=True)
+        file, entries = planned_entries(request, say=_warn)
+        outcomes, _ = run_entries(entries, file.order, quiet=quiet, say=_warn, deliver=True)
         for one in outcomes:
             if one.state in ("skipped", "left"):
                 _warn(f"{one.name}: {one.reason}")
         ended = [pair for one in outcomes for pair in zip(one.records, one.folders, strict=True)]
         return Records([record for record, _ in ended], [folder for _, folder in ended])
-    plan, settings = planned(
-        case, overrides={name: str(value) for name, value in (overrides or {}).items()},
-        said=_warn, launcher=launcher, recipe_name=recipe, device_name=device, nnodes=nnodes,
-        nproc=nproc, repeat_count=repeat, timeout_s=timeout_s, seed=seed,
-        sample_every_s=sample_every_s, peak_tflops=peak_tflops, **paths,
-    )  # fmt: skip
-    with stop_signals_noted(deliver=True) as request:
-        return launched(plan, settings, request, quiet=quiet, said=_warn)
+    plan, settings = planned(request, say=_warn)
+    with stop_signals_noted(deliver=True) as stop:
+        return launched(plan, settings, stop, quiet=quiet, say=_warn)
 
 
 def _warn(remark: object) -> None:

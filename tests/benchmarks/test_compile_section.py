@@ -83,11 +83,12 @@ def test_a_case_or_a_device_that_cannot_replay_has_no_such_variant(
 
 @pytest.mark.parametrize("sizes", [section.ACCELERATOR, section.PROCESSOR])
 def test_every_size_is_one_that_a_run_would_take(sizes: section.Sizes) -> None:
-    from trainmark.plan.requests import read_request
+    from trainmark.plan.choosing import choose
+    from trainmark.plan.request import RunRequest
 
     for case, changes in sizes.items():
-        words = {name: str(value) for name, value in changes.items()}
-        assert read_request(case, overrides={**words, "compile": "true"}).recipe.compile is True
+        request = RunRequest(case=case, overrides={**changes, "compile": True})
+        assert choose(request).recipe.compile is True
 
 
 @pytest.mark.parametrize("failing", ["replayed", "warm"])

@@ -10,7 +10,8 @@ from machines import machine, only
 from trainmark import devices
 from trainmark.check.doctor import case
 from trainmark.devices.vendors.cpu import Cpu
-from trainmark.plan.requests import read_request
+from trainmark.plan.choosing import choose
+from trainmark.plan.request import RunRequest
 from trainmark.spec import RankMemory
 
 
@@ -20,9 +21,8 @@ def here(tmp_path, monkeypatch):
     monkeypatch.setenv("TRAINMARK_CACHE", str(tmp_path / "cache"))
 
     def subject(word, *, recipe=None, **readings):
-        real = readings.get("data") is not None
-        request = read_request(word, recipe_name=recipe, real_data=real, nproc=1)
-        return machine(tmp_path, **({"vendor": Cpu(), "nproc": 1, "request": request} | readings))
+        request = choose(RunRequest(case=word, recipe=recipe, data=readings.get("data"), nproc=1))
+        return machine(tmp_path, **({"vendor": Cpu(), "nproc": 1, "choice": request} | readings))
 
     return subject
 

@@ -17,6 +17,7 @@ from trainmark.cases.toy.case import CASE as TOY
 from trainmark.check import case_check
 from trainmark.check.conformance import probe
 from trainmark.check.conformance.case import CHECKS, Check, description_faults, judge
+from trainmark.plan.request import RunRequest
 from trainmark.plan.resolving import resolve
 from trainmark.record.record import Cause, Record
 from trainmark.spec import Message, Recipe, Text, message
@@ -135,7 +136,7 @@ def test_a_stopped_check_judges_nothing_and_passes_nothing(
         return record()
 
     monkeypatch.setattr(case_check, "launch", stopped)
-    found = case_check.check_case("toy", generated_root=tmp_path, device="cpu")
+    found = case_check.check_case(RunRequest(case="toy", device="cpu"), generated_root=tmp_path)
     assert (launched, found.checks, found.passed) == ([1], [], False)
 
 
@@ -145,7 +146,7 @@ def look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Look:
 
     def call(job_type: type[toy.ToyJob]) -> dict[str, Any]:
         monkeypatch.setattr(toy, "build", job_type)
-        plan = resolve("toy", device_name="cpu", generated_root=tmp_path / "data")
+        plan = resolve(RunRequest(case="toy", device="cpu"), generated_root=tmp_path / "data")
         plan.save(tmp_path)
         return probe.look(tmp_path)
 

@@ -110,7 +110,7 @@ def test_refused_precisions_are_told_with_their_reason(tmp_path):
 @pytest.mark.parametrize(("precision", "severity"), [("tf32", "stops"), ("bf16", "fine")])
 def test_the_recipe_s_precision_must_be_possible(tmp_path, precision, severity):
     request = SimpleNamespace(recipe=SimpleNamespace(precision=precision))
-    subject = machine(tmp_path, vendor=Card(refused=("tf32",)), request=request)
+    subject = machine(tmp_path, vendor=Card(refused=("tf32",)), choice=request)
     assert only(devices.precisions(subject)).severity == severity
 
 
@@ -149,7 +149,7 @@ def test_a_device_that_does_not_open_stops_a_run(tmp_path):
 def test_a_precision_that_only_the_open_device_refuses_is_told(tmp_path, precision, severity):
     answer = json.dumps(["opened", "", {"bf16": "emulated"}])
     request = SimpleNamespace(recipe=SimpleNamespace(precision=precision))
-    subject = machine(tmp_path, request=request, tool=lambda *_, **__: answer)
+    subject = machine(tmp_path, choice=request, tool=lambda *_, **__: answer)
     found = only(devices.torch(subject))
     assert (found.severity, found.what) == (severity, "opened; not bf16: emulated")
 

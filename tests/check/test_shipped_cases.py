@@ -16,6 +16,7 @@ from trainmark.cases import generated_folder
 from trainmark.check.conformance.case import description_faults
 from trainmark.errors import UsageError
 from trainmark.plan import overrides, plan, resolving
+from trainmark.plan.request import RunRequest
 from trainmark.protocols import Counts
 from trainmark.spec import Case, DataFacts, Recipe, Rule, fields_under
 
@@ -98,12 +99,14 @@ def test_every_recipe_resolves(
     monkeypatch.setattr(devices, "choose", lambda _: vendor)
     nnodes, nproc = map(int, (recipe.world or "1x1").split("x"))
     resolved = resolving.resolve(
-        name,
-        recipe_name=recipe_name,
-        data_dir=tmp_path,
-        nnodes=1,
-        nproc=nproc if nnodes == 1 else None,
-        run_dir=tmp_path / "run",
+        RunRequest(
+            case=name,
+            recipe=recipe_name,
+            data=tmp_path,
+            nnodes=1,
+            nproc=nproc if nnodes == 1 else None,
+            out=tmp_path / "run",
+        ),
         generated_root=tmp_path,
     )
     assert resolved.recipe_name == recipe_name
@@ -236,7 +239,7 @@ def test_a_case_may_lie_anywhere(outside: Path) -> None:
 
 def test_a_case_without_a_module_that_is_needed_is_named(outside: Path) -> None:
     with pytest.raises(UsageError, match="case far_case has no module 'data'") as caught:
-        resolving.resolve("far_case", generated_root=outside)
+        resolving.resolve(RunRequest(case="far_case"), generated_root=outside)
     assert caught.value.where == str(outside)
 
 

@@ -116,7 +116,7 @@ def test_a_container_ends_with_a_killed_launcher(run, user, work, trainmark):
     process.kill()
     user.ask(user.runtime, "wait", container.decode())
     assert containers_of(user) == []
-    attached = user.ask(user.python, "-m", "trainmark", "attach", str(run_dir))
+    attached = user.ask(user.python, "-m", "trainmark", "run", "--attach", str(run_dir))
     assert attached.returncode == 1, attached.stderr
     assert checked(run_dir).status in ("interrupted", "failed")
 
@@ -128,7 +128,7 @@ def test_the_pasted_text_runs_the_same(run, user, work):
     assert not run_dir.exists()
     pasted = user.ask("sh", given=text.encode())
     assert pasted.returncode == 0, pasted.stderr
-    attached = user.ask(user.python, "-m", "trainmark", "attach", str(run_dir))
+    attached = user.ask(user.python, "-m", "trainmark", "run", "--attach", str(run_dir))
     assert attached.returncode == 0, attached.stderr
     assert checked(run_dir).status == "passed"
 

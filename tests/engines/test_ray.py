@@ -126,7 +126,7 @@ def test_a_local_cluster_outlives_its_submission_and_ends_with_attach(trainmark,
     submitted = trainmark("run", "toy", *words, "--out", "run", "--detach")
     assert submitted.returncode == 0, submitted.stderr
     number = (tmp_path / "run" / "job.id").read_text()
-    attached = trainmark("attach", number, "--runs", str(tmp_path))
+    attached = trainmark("run", "--attach", "run")
     assert attached.returncode == 0, attached.stdout + attached.stderr
     assert checked(tmp_path / "run").status == "passed"
     assert of_run(number, CLUSTER_VARIABLE) == []

@@ -192,7 +192,7 @@ def test_a_job_past_slurms_time_limit_was_timed_out(on_slurm, trainmark, tmp_pat
     wait_for_fault(fifo)
     number = (tmp_path / "run" / "job.id").read_text().strip()
     assert f"JobId={number}" in on_slurm.ask("scontrol", "show", "job", number)
-    attached = trainmark("attach", number, "--runs", str(tmp_path))
+    attached = trainmark("run", "--attach", "run")
     record = checked(tmp_path / "run")
     assert (attached.returncode, record.status) == (1, "timed_out")
     assert record.cause.message.code == "job_timed_out"
@@ -211,7 +211,7 @@ def test_a_pasted_dry_run_is_the_same_run(on_slurm, trainmark, tmp_path):
         env=os.environ | {"TRAINMARK_CACHE": str(tmp_path / "cache")},
     )  # fmt: skip
     assert (pasted.returncode, pasted.stderr) == (0, "")
-    attached = trainmark("attach", str(run_dir))
+    attached = trainmark("run", "--attach", str(run_dir))
     assert attached.returncode == 0, attached.stdout + attached.stderr
     assert checked(run_dir).status == "passed"
 
@@ -242,7 +242,7 @@ def test_a_job_that_slurm_forgot_is_told_by_its_own_files(on_slurm, trainmark, t
     shown = ("scontrol", "show", "job", number)
     on_slurm.until(lambda: "JobState=COMPLETED" in on_slurm.ask(*shown), "the end of the job")
     on_slurm.forget()
-    attached = trainmark("attach", "run")
+    attached = trainmark("run", "--attach", "run")
     assert attached.returncode == 0, attached.stdout + attached.stderr
     assert checked(tmp_path / "run").status == "passed"
     (last,) = job_states(tmp_path / "run")
@@ -300,5 +300,5 @@ def test_words_of_a_site_file_reach_slurm_as_they_are(on_slurm, trainmark, tmp_p
     assert trainmark(*words).returncode == 0
     number = (tmp_path / "run" / "job.id").read_text().strip()
     assert f"Comment={text}" in on_slurm.ask("scontrol", "show", "job", number)
-    done = trainmark("attach", "run", "--cancel")
+    done = trainmark("run", "--attach", "run", "--cancel")
     assert done.returncode == 1, done.stdout + done.stderr

@@ -115,7 +115,7 @@ def test_a_pasted_dry_run_is_the_same_run(trainmark, hosts, words, tmp_path):
         capture_output=True, check=False,
     )  # fmt: skip
     assert (pasted.returncode, pasted.stdout, pasted.stderr) == (0, "completed\n", "")
-    inside = hosts.login.inside(sys.executable, "-m", "trainmark", "attach", str(run_dir))
+    inside = hosts.login.inside(sys.executable, "-m", "trainmark", "run", "--attach", str(run_dir))
     attached = subprocess.run(inside, capture_output=True, text=True, check=False)
     assert attached.returncode == 0, attached.stdout + attached.stderr
     assert checked(run_dir).status == "passed"
@@ -190,7 +190,7 @@ def test_a_cut_link_ends_both_sides_and_attach_fetches_the_rest(run, hosts, fifo
     # As if a first transfer had been cut off: what is here is not fetched again.
     begun = run_dir / ".node1.part" / "log.rank1.txt"
     begun.write_text("kept")
-    attach = hosts.login.inside(sys.executable, "-m", "trainmark", "attach", str(run_dir))
+    attach = hosts.login.inside(sys.executable, "-m", "trainmark", "run", "--attach", str(run_dir))
     fetched = subprocess.run(attach, capture_output=True, text=True, check=False)
     assert (fetched.returncode, fetched.stderr) == (1, ""), fetched.stderr  # the record's verdict
     text = (run_dir / "log.rank1.txt").read_text()
@@ -209,7 +209,7 @@ def test_nodes_end_with_a_killed_launcher(run, hosts, fifo):
     process.kill()
     wait_until(lambda: left(run_dir) == [], "the end of the nodes", 120)
     wait_until((run_dir / "ssh.state.json").exists, "the end of the connections")
-    words = ("-m", "trainmark", "attach", str(run_dir))
+    words = ("-m", "trainmark", "run", "--attach", str(run_dir))
     subprocess.run(hosts.login.inside(sys.executable, *words), capture_output=True, check=False)
     record = checked(run_dir)
     assert record.status == "interrupted"

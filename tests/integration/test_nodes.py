@@ -11,13 +11,13 @@ import psutil
 import pytest
 
 from here_launcher import Here
-from trainmark.data.generated import default_root
 from trainmark.launch import launchers, submission
 from trainmark.launch.node.files import names_of, receive
 from trainmark.launch.processes import alive_runs
 from trainmark.launch.site import Site
 from trainmark.launch.stopping import StopRequest
 from trainmark.plan.capabilities import Elsewhere
+from trainmark.plan.request import RunRequest
 from trainmark.plan.resolving import resolve
 from trainmark.record.record import Record, read
 from trainmark.record.timeline import read_run
@@ -50,8 +50,10 @@ def two_nodes(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> A
             found.bind(("127.0.0.1", 0))
             port = found.getsockname()[1]
         plan = resolve(
-            "toy", overrides=fields, device_name=device, nnodes=2, nproc=1, sample_every_s=0.1,
-            run_dir=tmp_path / "run", generated_root=default_root(),
+            RunRequest(
+                case="toy", overrides=fields, device=device, nnodes=2, nproc=1, sample_every=0.1,
+                out=tmp_path / "run",
+            ),
             elsewhere=Elsewhere(launcher="here"),
         )  # fmt: skip
         record = submission.launch(

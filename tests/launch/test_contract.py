@@ -18,7 +18,8 @@ from trainmark.launch.node.command import node_script, run_dir_on_nodes
 from trainmark.launch.site import Site, read_site
 from trainmark.launch.submission import folder_of
 from trainmark.plan.capabilities import Elsewhere
-from trainmark.plan.requests import read_request
+from trainmark.plan.choosing import choose
+from trainmark.plan.request import RunRequest
 from trainmark.plan.resolving import resolve
 
 _TEXT = st.text(st.characters(blacklist_categories=("Cs", "Cc")), max_size=30)
@@ -111,7 +112,7 @@ def test_no_site_file_is_needed_but_a_named_one_is(
 @pytest.fixture
 def plan(tmp_path: Path) -> Any:
     return resolve(
-        "toy", device_name="cpu", nnodes=2, nproc=4, run_dir=tmp_path / "run",
+        RunRequest(case="toy", device="cpu", nnodes=2, nproc=4, out=tmp_path / "run"),
         generated_root=tmp_path, elsewhere=Elsewhere(launcher="slurm"), run_token="abc",
     )  # fmt: skip
 
@@ -151,7 +152,8 @@ def test_a_job_is_found_by_its_id_where_it_is_the_only_one(tmp_path: Path) -> No
 def test_what_the_site_does_not_have_is_refused(tmp_path: Path) -> None:
     def ask(**world: int) -> None:
         site = Elsewhere(launcher="slurm", nodes=2, devices_per_node=8)
-        resolve("toy", device_name="cpu", generated_root=tmp_path, elsewhere=site, **world)
+        request = RunRequest(case="toy", device="cpu", **world)
+        resolve(request, generated_root=tmp_path, elsewhere=site)
 
     ask(nnodes=2, nproc=8)
     for option, world in (("--nnodes", (3, 8)), ("--nproc", (2, 9))):
@@ -162,10 +164,12 @@ def test_what_the_site_does_not_have_is_refused(tmp_path: Path) -> None:
 
 def test_nodes_may_have_devices_that_are_not_here(tmp_path: Path) -> None:
     elsewhere = Elsewhere(launcher="slurm", device="ascend")
-    plan = resolve("toy", nnodes=2, nproc=8, generated_root=tmp_path, elsewhere=elsewhere)
+    plan = resolve(
+        RunRequest(case="toy", nnodes=2, nproc=8), generated_root=tmp_path, elsewhere=elsewhere
+    )
     assert (plan.device.vendor, plan.device.product_names, plan.launcher) == ("ascend", [], "slurm")
     with pytest.raises(UsageError):
-        resolve("toy", device_name="cuda", generated_root=tmp_path, elsewhere=elsewhere)
+        resolve(RunRequest(case="toy", device="cuda"), generated_root=tmp_path, elsewhere=elsewhere)
 
 
 _TWO_BY_EIGHT = [
@@ -178,7 +182,7 @@ _TWO_BY_EIGHT = [
 
 @pytest.mark.parametrize(("case", "recipe"), _TWO_BY_EIGHT)
 def test_the_recipes_of_two_machines_need_two_with_eight_devices(case: str, recipe: str) -> None:
-    request = read_request(case, recipe_name=recipe, real_data=True)
+    request = choose(RunRequest(case=case, recipe=recipe, data="x"))
     assert request.world == "2x8"
     vendor = devices.all_vendors()["nvidia"]
     Elsewhere(launcher="slurm", nodes=2, devices_per_node=8).refuse_incapable(vendor, request)

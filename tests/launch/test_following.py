@@ -14,6 +14,7 @@ from trainmark.launch import run_dir, submission
 from trainmark.launch.contract import Command, JobState
 from trainmark.launch.stopping import StopRequest
 from trainmark.plan.capabilities import Elsewhere
+from trainmark.plan.request import RunRequest
 from trainmark.plan.resolving import resolve
 from trainmark.record.verify import verify
 
@@ -45,7 +46,7 @@ class HeldJob:
 @pytest.fixture
 def plan(tmp_path: Path) -> Plan:
     found = resolve(
-        "toy", device_name="cpu", nnodes=2, nproc=1, run_dir=tmp_path / "run",
+        RunRequest(case="toy", device="cpu", nnodes=2, nproc=1, out=tmp_path / "run"),
         generated_root=tmp_path, elsewhere=Elsewhere(launcher="slurm"),
     )  # fmt: skip
     (tmp_path / "run").mkdir()

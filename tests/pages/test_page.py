@@ -22,6 +22,7 @@ from trainmark.judge.audit.subject import of_record
 from trainmark.pages import cells, page
 from trainmark.pages.provenance import command
 from trainmark.plan.overrides import parse_assignments
+from trainmark.plan.request import RunRequest
 from trainmark.plan.resolving import resolve
 from trainmark.record.compilation import Compilation
 from trainmark.record.messages import render
@@ -371,7 +372,7 @@ def sections(made, anchor):
 
 def test_a_command_repeats_the_run_and_resolves_to_the_same_work(tmp_path):
     changes = {"bs": "8", "window_steps": "3", "seed": "7"}
-    plan = resolve("toy", overrides=changes, generated_root=tmp_path, device_name="cpu")
+    plan = resolve(RunRequest(case="toy", overrides=changes, device="cpu"), generated_root=tmp_path)
     argv = ["__main__.py", "run", "toy", "--out", "a=b", "window_steps=3", "seed=7"]
     line = command(record(plan=plan, argv=argv))
     words = shlex.split(line)
@@ -379,8 +380,11 @@ def test_a_command_repeats_the_run_and_resolves_to_the_same_work(tmp_path):
     given = parse_assignments([word for word in words if "=" in word])
     options = dict(itertools.pairwise(words))
     again = resolve(
-        words[2], overrides=given, recipe_name=words[4], device_name=options["--device"],
-        nproc=int(options["--nproc"]), generated_root=tmp_path,
+        RunRequest(
+            case=words[2], overrides=given, recipe=words[4], device=options["--device"],
+            nproc=options["--nproc"],
+        ),
+        generated_root=tmp_path,
     )  # fmt: skip
     assert again.recipe == plan.recipe
     assert "--seed" not in words

@@ -8,14 +8,15 @@ import pytest
 
 from trainmark.devices.vendors.cpu import Cpu
 from trainmark.errors import UsageError
+from trainmark.plan.choosing import choose
 from trainmark.plan.overrides import changes
-from trainmark.plan.requests import read_request
+from trainmark.plan.request import RunRequest
 from trainmark.spec import Recipe
 
 
 def recipe_of(case: str, *, nproc: int = 1, **overrides: str) -> Recipe:
     words = {"compile": "reduce-overhead", **overrides}
-    return read_request(case, recipe_name="tiny", overrides=words, nproc=nproc).recipe
+    return choose(RunRequest(case=case, recipe="tiny", overrides=words, nproc=nproc)).recipe
 
 
 @pytest.mark.parametrize("case", ["toy", "distilbert_sst2", "gpt_megatron", "llama2_7b_lora"])
@@ -23,7 +24,7 @@ def test_a_step_of_fixed_shapes_may_be_replayed(case: str) -> None:
     recipe = recipe_of(case)
     assert recipe.compile == "reduce-overhead"
     assert recipe.replays_graphs
-    tiny = read_request(case, recipe_name="tiny").recipe
+    tiny = choose(RunRequest(case=case, recipe="tiny")).recipe
     assert changes(recipe, named=tiny, standard=tiny) == ({"compile": "reduce-overhead"}, {})
 
 

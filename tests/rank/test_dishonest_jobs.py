@@ -18,6 +18,7 @@ from trainmark.cases.toy import job
 from trainmark.cases.toy.job import ToyJob
 from trainmark.devices.vendors.cpu import CpuDevice
 from trainmark.plan.plan import PLAN_FILE
+from trainmark.plan.request import RunRequest
 from trainmark.plan.resolving import resolve
 from trainmark.protocols import Counts
 from trainmark.rank import worker
@@ -45,7 +46,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
         words = {"max_epochs": "2", "target_value": "0.5"}
         words |= {name: str(value) for name, value in overrides.items()}
         run_dir = tmp_path / "run"
-        plan = resolve("toy", overrides=words, device_name="cpu", generated_root=tmp_path / "data")
+        plan = resolve(
+            RunRequest(case="toy", overrides=words, device="cpu"), generated_root=tmp_path / "data"
+        )
         run_dir.mkdir()
         placed = plan.model_copy(update={"run_dir": str(run_dir)})
         (run_dir / PLAN_FILE).write_text(placed.model_dump_json(), encoding="utf-8")

@@ -15,6 +15,7 @@ from trainmark.cli.app import main
 from trainmark.errors import RecordError, UsageError
 from trainmark.judge.compliance import Compliance, check
 from trainmark.plan import divisions, reference, resolving
+from trainmark.plan.request import RunRequest
 from trainmark.record.messages import render
 from trainmark.record.record import Evidence, Record
 from trainmark.spec import DataFacts, message
@@ -169,8 +170,10 @@ def test_what_plans_call_themselves_agrees_with_the_checker(
         nproc = int((recipe.world or "1x1").split("x")[1])
         for words, rules in WORDS:
             resolved = resolving.resolve(
-                name, recipe_name=recipe_name, overrides=words, data_dir=tmp_path,
-                device_name="cpu", nnodes=1, nproc=nproc, run_dir=tmp_path / "run",
+                RunRequest(
+                    case=name, recipe=recipe_name, overrides=words, data=tmp_path, device="cpu",
+                    nnodes=1, nproc=nproc, out=tmp_path / "run",
+                ),
                 generated_root=tmp_path,
             )  # fmt: skip
             assert resolved.rules == rules, (recipe_name, words)
@@ -267,8 +270,11 @@ def test_a_value_outside_the_narrowed_ones_makes_a_plan_open(
     outside: Any, values: str, word: str, rules: str, tmp_path: Path
 ) -> None:
     resolved = resolving.resolve(
-        outside(f"[values]\nmicro_batch_size = {values}\n"), overrides={"bs": word},
-        device_name="cpu", run_dir=tmp_path / "run", generated_root=tmp_path / "cache",
+        RunRequest(
+            case=outside(f"[values]\nmicro_batch_size = {values}\n"), overrides={"bs": word},
+            device="cpu", out=tmp_path / "run",
+        ),
+        generated_root=tmp_path / "cache",
     )  # fmt: skip
     assert resolved.rules == rules
     listed = resolved.extra if rules == "open" else resolved.fix_hp

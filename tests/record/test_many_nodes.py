@@ -16,6 +16,7 @@ from trainmark.launch.launchers.names import CLASSES, CONTAINER
 from trainmark.launch.site import ContainerSite, Site
 from trainmark.pages.page import markdown_page
 from trainmark.plan.capabilities import Elsewhere
+from trainmark.plan.request import RunRequest
 from trainmark.plan.resolving import resolve
 from trainmark.rank.events import JOB_EVENTS_FILE, node_file
 from trainmark.record import building, record
@@ -34,8 +35,10 @@ S = 1_000_000_000
 
 def planned(folder: Path, nodes: int = NODES, launcher: str = "slurm") -> Plan:
     return resolve(
-        "toy", nnodes=nodes, nproc=NPROC, device_name="cpu", sample_every_s=0,
-        overrides={"steps": "3", "warmup_steps": "1"}, run_dir=folder / "run",
+        RunRequest(
+            case="toy", nnodes=nodes, nproc=NPROC, device="cpu", sample_every=0,
+            overrides={"steps": "3", "warmup_steps": "1"}, out=folder / "run",
+        ),
         elsewhere=Elsewhere(launcher=launcher), generated_root=folder / "cache",
     )  # fmt: skip
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from trainmark.plan.plan import Plan
+    from trainmark.plan.request import RunRequest
     from trainmark.record.record import Record
     from trainmark.spec import Text
 
@@ -48,38 +49,32 @@ STEPS = 100  # enough for a loss to fall beyond its noise, few enough to wait fo
 
 
 def check_case(
-    case: str,
+    request: RunRequest,
     *,
-    generated_root: Path,
-    overrides: Mapping[str, str] | None = None,
-    recipe: str | None = None,
-    data: Path | None = None,
-    device: str | None = None,
     steps: int = STEPS,
-    request: StopRequest | None = None,
+    stop: StopRequest | None = None,
+    generated_root: Path | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> Checked:
-    """Return every check of ``case``; see ``conformance.case.CHECKS``.
+    """Return every check of the case of ``request``; see ``conformance.case.CHECKS``.
 
     Args:
-        overrides: recipe fields, as on the command line.
         steps: optimizer steps of each run, at most an epoch.
-        request: stop signals are noted here; after one, nothing is judged.
+        stop: stop signals are noted here; after one, nothing is judged.
+        generated_root: the cache of generated data; None: the user's.
 
     Raises:
         UsageError, DataError, EnvironmentFault: the case cannot be planned.
     """
-    request = request or StopRequest()
+    stop = stop or StopRequest()
     with tempfile.TemporaryDirectory(prefix="trainmark-check-") as folder:
 
         def plan(ranks: int, **changed: str) -> Plan:
-            given = {FIELD_ALIASES.get(name, name): x for name, x in (overrides or {}).items()}
+            given = {FIELD_ALIASES.get(name, name): x for name, x in request.overrides.items()}
             fields = given | changed
             fields |= {"target_value": "none", "max_epochs": "1", "max_steps": str(steps)}
-            return resolve(
-                case, recipe_name=recipe, overrides=fields, data_dir=data, device_name=device,
-                nproc=ranks, run_dir=Path(folder) / str(ranks), generated_root=generated_root,
-            )  # fmt: skip
+            update = {"overrides": fields, "nproc": ranks, "out": Path(folder) / str(ranks)}
+            return resolve(request.model_copy(update=update), generated_root=generated_root)
 
         one = plan(1)
         plans, missing = {1: one}, None
@@ -90,8 +85,8 @@ def check_case(
         runs: dict[int, Record] = {}
         for ranks, planned in plans.items():
             say(f"{one.case}: {ranks} rank(s), {steps} steps at most")
-            runs[ranks] = launch(planned, request)
-            if request.signal_name is not None:
+            runs[ranks] = launch(planned, stop)
+            if stop.signal_name is not None:
                 return Checked([], one.about.messages)
         say(f"{one.case}: an epoch's batches, FLOPs of a step")
         probe, described = _probe(one, Path(folder)), description_faults(one.case)

@@ -1,60 +1,20 @@
-"""The program: its verbs, how they fail, and nothing else.
-
-Verbs are imported here, what they need only when they run, so that help starts fast.
-"""
+"""The program: its verbs and how they fail. A verb's module is imported when it is called."""
 
 from __future__ import annotations
 
 import errno
 import os
-import signal
 import sys
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from trainmark.cli import (
-    analyze,
-    attach,
-    audit,
-    baseline,
-    bundle,
-    ceilings,
-    check,
-    compare,
-    doctor,
-    export,
-    gate,
-    import_,
-    list_,
-    prepare,
-    push,
-    record,
-    report,
-    results,
-    rules,
-    run,
-    schema,
-    serve,
-    show,
-    site,
-    token,
-    verify,
-)
-from trainmark.cli.help_ import with_examples
-from trainmark.errors import EXIT_FAILED, EXIT_USAGE, EnvironmentFault, TrainmarkError
+from trainmark.cli.options import SETTINGS, TyperGroup, command_of, with_examples
+from trainmark.errors import EXIT_FAILED, EnvironmentFault, TrainmarkError
 
-_CTRL_C = 130  # what typer ends with then, without a word; no verb of ours ends so
-
-app = typer.Typer(
-    name="trainmark",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-
+_CTRL_C = 130  # what typer ends with then, without a message; no verb of ours ends so
 EXAMPLES = """\
   trainmark run distilbert_sst2                measure on generated data, here and now
   trainmark run distilbert_sst2 --nproc 2 bs=16 precision=bf16
@@ -63,12 +23,64 @@ EXAMPLES = """\
   trainmark report runs/RUN --format html -o page.html
 """
 VERBS = {
-    "Measure": (run, attach, list_, doctor, ceilings, prepare),
-    "Read results": (show, report, results, serve, site, export, record),
-    "Judge results": (compare, baseline, gate, audit, rules),
-    "Exchange results": (bundle, verify, push, import_, analyze),
-    "Extend": (check, schema),
+    "Measure": {
+        "run": "Run a case, measure it, and leave a record whatever happens.",
+        "list": "List cases, recipes, fields, devices, launchers, rules.",
+        "doctor": "Find what stops a run here or spoils its figures.",
+        "ceilings": "Measure rates of matmul, memory, transfers and collectives.",
+        "prepare": "Check raw data and write it in the form a case reads.",
+    },
+    "Read results": {
+        "report": "Print or draw the result of runs.",
+        "show": "Print the table of a run, or of each run of a plan.",
+        "record": "Build the record and pages of a run that ended without them.",
+        "results": "Find runs among many: list, filter, history of a figure.",
+        "serve": "Serve the results of a store: pages, JSON, uploads.",
+        "site": "Write the results of a store as a web site of plain files.",
+        "export": "Write records in a form that another program reads.",
+    },
+    "Judge results": {
+        "compare": "Tell whether B is slower or worse than A, with an interval.",
+        "gate": "Judge runs by a baseline, or by earlier runs of the same work.",
+        "baseline": "Write the figures of runs, with tolerances, into a file to edit.",
+        "rules": "Print the rules of a case, or whether launches keep them.",
+        "audit": "Find errors and doubts in results, or whether they keep the rules.",
+    },
+    "Exchange results": {
+        "bundle": "Put runs with their evidence into one file, or send them.",
+        "push": "Send runs to a server of `trainmark serve`; print their pages.",
+        "verify": "Check bytes and signature; compute every figure from events.",
+        "import": "Read the figures of result pages, logs and tables of others.",
+        "analyze": "Read the figures of a training log of another program.",
+    },
+    "Extend": {
+        "check": "Run a case with one rank and with two; say what is wrong.",
+        "schema": "Print the JSON Schema of record.json.",
+    },
 }
+_NAMES = [name for group in VERBS.values() for name in group]
+
+
+def command(name: str) -> Any:
+    """Return the command of a verb."""
+    keyword = name in ("list", "import")
+    module = import_module(f"trainmark.cli.{name}{'_' if keyword else ''}")
+    if hasattr(module, "build"):
+        return module.build()
+    return command_of(name, module.EXAMPLES, module.command)
+
+
+class _Program(TyperGroup):
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - typer's interface
+        return _NAMES
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
+        return command(cmd_name) if cmd_name in _NAMES else None
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
+        for title, verbs in VERBS.items():
+            with formatter.section(title):
+                formatter.write_dl([(f"{name:8}", text) for name, text in verbs.items()])
 
 
 def _version(wanted: bool) -> None:
@@ -79,9 +91,16 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback(
-    cls=with_examples(EXAMPLES, groups={x: [y.NAME for y in z] for x, z in VERBS.items()})
+app = typer.Typer(
+    name="trainmark",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings=SETTINGS,
 )
+
+
+@app.callback(cls=with_examples(EXAMPLES, _Program))
 def trainmark(
     _version_wanted: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
@@ -90,50 +109,23 @@ def trainmark(
     """Measure how fast an accelerator really trains."""
 
 
-for verb in (one for group in VERBS.values() for one in group):
-    kind = with_examples(verb.EXAMPLES)
-    if verb is prepare:
-        kind = prepare.with_options_of_cases(kind)
-    if verb is serve:
-        app.add_typer(token.below(serve.NAME, serve.EXAMPLES, serve.command))
-        continue
-    app.command(verb.NAME, cls=kind)(verb.command)
-
-
 def main() -> None:
     """Run the program; every fault of ours ends in one message and its exit code."""
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed by whoever started us, as daemons are
-            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - until the process ends
     try:
         app()
     except SystemExit as end:
         if end.code != _CTRL_C:
             raise
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # once is enough
         print("trainmark: interrupted", file=sys.stderr)
         sys.exit(EXIT_FAILED)
     except TrainmarkError as error:
         print(f"trainmark: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
-    except BrokenPipeError:
-        # The reader of our output went away, as `head` does: no fault of the run's.
-        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - until the process ends
-        sys.exit(EXIT_FAILED)
-    except PermissionError as error:  # a folder on the way to a file may be closed to this user
-        fault = EnvironmentFault(
-            "not permitted for this user",
-            where=str(error.filename),
-            remedy="choose another folder, or ask for the permission",
-        )
+    except OSError as error:
+        if error.errno in (errno.EPIPE, errno.ENOSPC):  # what is left cannot be printed either
+            sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - until the process ends
+        if isinstance(error, BrokenPipeError):  # the reader went away, as `head` does
+            sys.exit(EXIT_FAILED)
+        fault = EnvironmentFault(str(error.strerror or error), where=str(error.filename or "")[:80])
         print(f"trainmark: {fault}", file=sys.stderr)
         sys.exit(fault.exit_code)
-    except OSError as error:
-        if error.errno == errno.ENAMETOOLONG:
-            print(f"trainmark: {error.strerror}: {str(error.filename)[:80]}", file=sys.stderr)
-            sys.exit(EXIT_USAGE)
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - until the process ends
-        print("trainmark: the disk is full; free some space and call again", file=sys.stderr)
-        sys.exit(EXIT_FAILED)

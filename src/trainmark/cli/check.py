@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trainmark.cli.output import say, say_json
+from trainmark.cli.options import takes
+from trainmark.cli.output import say, say_json, say_remark
 from trainmark.errors import EXIT_FAILED
+from trainmark.plan.request import RunRequest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,38 +25,28 @@ EXAMPLES = """\
 """
 
 
+@takes(RunRequest, "recipe", "data", "device")
 def command(
     case: Annotated[str, typer.Argument(help="A case or an alias; your own too.")],
     overrides: Annotated[
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Recipe fields to change.")
     ] = None,
-    recipe: Annotated[str | None, typer.Option(help="Recipe; default: tiny.")] = None,
-    data: Annotated[Path | None, typer.Option(help="Folder with real data.")] = None,
-    device: Annotated[
-        str | None,
-        typer.Option(help="Name or torch type of `list devices`; default: the first here."),
-    ] = None,
     steps: Annotated[int, typer.Option(min=10, help="Steps of each run, at most an epoch.")] = 100,
     as_json: Annotated[bool, typer.Option("--json", help="Print the checks as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    **fields: Any,
 ) -> None:
     """Run a case with one rank and with two; say what is wrong."""
     from trainmark.check.case_check import check_case
-    from trainmark.data.generated import default_root
     from trainmark.launch.stopping import stop_signals_noted
     from trainmark.plan.overrides import parse_assignments
 
-    with stop_signals_noted() as request:
+    request = RunRequest.of(
+        case=case, overrides=parse_assignments(overrides or []) or None, **fields
+    )
+    with stop_signals_noted() as stop:
         found = check_case(
-            case,
-            generated_root=default_root(),
-            overrides=parse_assignments(overrides or []),
-            recipe=recipe,
-            data=data,
-            device=device,
-            steps=steps,
-            request=request,
-            say=lambda line: None if quiet else say(f"trainmark: {line}", err=True),
+            request, steps=steps, stop=stop, say=(lambda _: None) if quiet else say_remark
         )
     if as_json:
         say_json([check.as_dict() for check in found.checks])
@@ -63,9 +54,9 @@ def command(
         for check in found.checks:
             for line in _lines(check, found.messages):
                 say(line)
-    if request.signal_name is not None:
-        say(f"trainmark: stopped by {request.signal_name}: nothing was judged", err=True)
-    if request.signal_name is not None or not found.passed:
+    if stop.signal_name is not None:
+        say(f"trainmark: stopped by {stop.signal_name}: nothing was judged", err=True)
+    if stop.signal_name is not None or not found.passed:
         raise typer.Exit(EXIT_FAILED)
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import shlex
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from trainmark.cli.options import words_of
 from trainmark.cli.output import say, say_json, say_remark
 from trainmark.errors import EXIT_FAILED, EnvironmentFault, UsageError
 
@@ -24,7 +25,7 @@ EXAMPLES = """\
   trainmark compare "runs/A1 runs/A2" runs/B        several words for one side
   trainmark compare runs/A runs/B --figure step_time_p50 --threshold 5%
   trainmark compare reference:distilbert_sst2 runs/B
-  trainmark compare --run "toy bs=16" "toy bs=32" --allow bs --launches 7
+  trainmark compare --run "toy bs=16 --nproc 2" "toy bs=32 --nproc 2" --allow bs --launches 7
 """
 
 
@@ -38,7 +39,7 @@ def _share(word: str) -> float:
 
 def command(
     a: Annotated[str, typer.Argument(help="Runs, folders, references …; quote several.")],
-    b: Annotated[str, typer.Argument(help="The same; with --run: a case and KEY=VALUE words.")],
+    b: Annotated[str, typer.Argument(help="The same; with --run: the words of a `run`.")],
     figure: Annotated[
         list[str] | None, typer.Option(help="Figure to compare; default: the throughputs.")
     ] = None,
@@ -46,15 +47,10 @@ def command(
     allow: Annotated[
         list[str] | None, typer.Option(help="Key of the work in which A and B may differ.")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the bootstrap.")] = 0,
     run: Annotated[bool, typer.Option("--run", help="Run both first, in turns.")] = False,
     launches: Annotated[
         int | None, typer.Option(min=1, help="With --run: launches of each; default 5.")
     ] = None,
-    device: Annotated[str | None, typer.Option(help="With --run: as of `run`.")] = None,
-    nproc: Annotated[int | None, typer.Option(min=1, help="With --run: ranks.")] = None,
-    recipe: Annotated[str | None, typer.Option(help="With --run: recipe of both.")] = None,
-    data: Annotated[Path | None, typer.Option(help="With --run: folder with real data.")] = None,
     out: Annotated[
         Path | None, typer.Option(help="With --run: folder of the runs; again: what is left.")
     ] = None,
@@ -74,26 +70,22 @@ def command(
     from trainmark.record.work import planned_work, with_all_names
 
     allowed, share = allow or [], _share(threshold)
-    of_runs = {"launches": launches, "device": device, "nproc": nproc, "recipe": recipe,
-               "data": data, "out": out}  # fmt: skip
-    if given := [name for name, value in of_runs.items() if value is not None and not run]:
+    if given := [x for x, value in (("launches", launches), ("out", out)) if value and not run]:
         raise UsageError("goes with --run", where=f"--{given[0]}", remedy="leave it out")
     if run:
-        options = {"recipe_name": recipe, "nproc": nproc, "repeat_count": launches or 5}
-        where = {"device": device, "data": data, "out": out}
-        checked, order = _in_turns((a, b), options, where)
+        checked, order = _in_turns((a, b), launches or 5, out)
         works = with_all_names([planned_work(entry.plan) for entry in checked if entry.plan])
         refuse_other_work(works[:1], works[1:], allowed)
         pages = [entry.plan.about.page for entry in checked if entry.plan]
         known_figures(figure or (), share, pages[0])
-        outcomes, stopped = run_entries(checked, order, quiet=quiet, said=say_remark)
+        outcomes, stopped = run_entries(checked, order, quiet=quiet, say=say_remark)
         if stopped:
             say(f"trainmark: stopped by {stopped}; the same with --out goes on", err=True)
             raise typer.Exit(EXIT_FAILED)
         sides: list[Sequence[Result]] = [outcome.records for outcome in outcomes]
     else:
         sides = [_selected(a), _selected(b)]
-    found = compare(sides[0], sides[1], figures=figure, threshold=share, allow=allowed, seed=seed)
+    found = compare(sides[0], sides[1], figures=figure, threshold=share, allow=allowed)
     if as_json:
         say_json(found.as_dict())
     else:
@@ -115,24 +107,32 @@ def _selected(words: str) -> Sequence[Result]:
 
 
 def _in_turns(
-    words: tuple[str, str], options: dict[str, Any], where: dict[str, Any]
+    sides: tuple[str, str], launches: int, out: Path | None
 ) -> tuple[list[CheckedEntry], str]:
     """Return the two runs, checked, and the order A B, B A, A B …; nothing is started."""
     from trainmark import devices
-    from trainmark.data.generated import default_root
-    from trainmark.launch.series import Choices, check
+    from trainmark.cli.app import command as verb
+    from trainmark.launch.series import check
     from trainmark.plan.overrides import parse_assignments
+    from trainmark.plan.plan import RUNS_DIR
     from trainmark.plan.plan_file import Entry, PlanFile
+    from trainmark.plan.request import RunRequest
 
-    where["device"] = where["device"] or devices.choose(None).name
-    entries = []
-    for name, spec in zip("AB", words, strict=True):
-        case, *changes = shlex.split(spec) or [""]
-        given = {**options, "overrides": parse_assignments(changes)}
-        entries.append(Entry(name=name, where=f"--run {spec!r}", case=case, options=given))
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-    file = PlanFile(name=f"{stamp}-compare", entries=tuple(entries))
-    checked = check(file, Choices(**where), generated_root=default_root())
+    folder = out or RUNS_DIR / f"{stamp}-compare"
+    entries = []
+    for name, words in zip("AB", sides, strict=True):
+        given = words_of(verb("run"), shlex.split(words))
+        fields = {key: given[key] for key in RunRequest.model_fields}
+        fields |= {
+            "overrides": parse_assignments(given["overrides"] or []),
+            "device": given["device"] or devices.choose(None).name,
+            "repeat": launches,
+            "out": folder / name,
+        }
+        entries.append(Entry.of(name=name, where=f"--run {words!r}", **fields))
+    file = PlanFile(name=folder.name, out=folder, entries=tuple(entries))
+    checked = check(file)
     for entry in checked:
         if entry.plan is None:
             raise EnvironmentFault(entry.skipped or "cannot run here", where=f"--run, {entry.name}")

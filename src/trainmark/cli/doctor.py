@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from trainmark.cli.options import takes
 from trainmark.cli.output import others_to_stderr, say, say_json
 from trainmark.errors import MeasurementError
+from trainmark.plan.request import RunRequest
 
 if TYPE_CHECKING:
     from trainmark.check.doctor.examination import Found
@@ -25,16 +27,9 @@ _HEADINGS = {
 }  # fmt: skip
 
 
+@takes(RunRequest, "recipe", "data", "device", "nproc")
 def command(
     case: Annotated[str | None, typer.Argument(help="A case whose data is examined too.")] = None,
-    recipe: Annotated[str | None, typer.Option(help="Recipe of the case.")] = None,
-    data: Annotated[Path | None, typer.Option(help="Folder with real data.")] = None,
-    device: Annotated[
-        str | None, typer.Option(help="One of `list devices`; default: the first here.")
-    ] = None,
-    nproc: Annotated[
-        int | None, typer.Option(min=1, help="Ranks; default: the case's, or one for each device.")
-    ] = None,
     out: Annotated[Path, typer.Option(help="Folder where runs are written.")] = Path("runs"),
     quick: Annotated[
         bool, typer.Option("--quick", help="Less than 10 s: without torch and speeds of disks.")
@@ -43,6 +38,7 @@ def command(
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="Only what stops a run or spoils figures.")
     ] = False,
+    **fields: Any,
 ) -> None:
     """Find what stops a run here or spoils its figures.
 
@@ -52,10 +48,7 @@ def command(
     from trainmark.launch.stopping import stop_signals_noted
 
     with stop_signals_noted() as stop, others_to_stderr(), children_ended():
-        subject = subject_of(
-            case, recipe=recipe, device=device, nproc=nproc, data=data, out=out, quick=quick,
-            stop=stop,
-        )  # fmt: skip
+        subject = subject_of(case, out=out, quick=quick, stop=stop, **fields)
         found = examine(subject)
     if stop.signal_name:
         raise MeasurementError(f"stopped by {stop.signal_name}")

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperOption
+from typer.core import TyperCommand, TyperOption
 
+from trainmark.cli.options import command_of
 from trainmark.cli.output import say
 from trainmark.errors import UsageError
 
@@ -87,6 +88,11 @@ def command(
 
     cases.part(chosen.name, "prepare").prepare(raw, data, progress, **options)
     say(str(data))
+
+
+def build() -> Any:
+    """Return the command, which takes the options that cases declare."""
+    return command_of(NAME, EXAMPLES, command, with_options_of_cases(TyperCommand))
 
 
 def _declared(case: Case, known: dict[str, PrepareOption], name: str) -> PrepareOption:

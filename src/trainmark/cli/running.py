@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +10,7 @@ import typer
 from trainmark.cli.output import say_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from trainmark.record.record import Record
 
@@ -43,17 +40,6 @@ def print_records(found: Sequence[tuple[Path, Record]], *, as_json: bool, repeat
         say_json(documents if repeated or len(documents) != 1 else documents[0])
         return
     print_tables([(from_here(folder), record) for folder, record in found], repeated=repeated)
-
-
-@contextmanager
-def verdict_stands() -> Iterator[None]:
-    """Keep the exit code when nobody can read what is printed: records and pages are written."""
-    try:
-        yield
-    except OSError as error:
-        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - until the process ends
-        with suppress(OSError):
-            print(f"trainmark: cannot print the table: {error.strerror}", file=sys.stderr)
 
 
 def from_here(path: Path) -> Path:

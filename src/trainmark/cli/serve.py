@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ipaddress
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
+from trainmark.cli import token
 from trainmark.cli.output import say, say_remark
 
 NAME = "serve"
@@ -69,3 +70,8 @@ def command(
         app, listening, quiet=quiet, proxy_headers=behind_proxy is not None,
         forwarded_allow_ips=behind_proxy or "",
     )  # fmt: skip
+
+
+def build() -> Any:
+    """Return the command, with the verbs of tokens below it."""
+    return typer.main.get_command(token.below(NAME, EXAMPLES, command))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from trainmark.cli.help_ import with_examples
+from trainmark.cli.options import SETTINGS, TyperGroup, with_examples
 from trainmark.cli.output import say, say_json, say_remark, writing
 from trainmark.errors import EnvironmentFault, UsageError
 
@@ -27,8 +27,11 @@ EXAMPLES = """\
 
 def below(name: str, examples: str, command: Callable[..., None]) -> typer.Typer:
     """Return a command that also has the verbs of tokens below it."""
-    cls = with_examples(examples, groups={"Verbs": (NAME,)})
-    made = typer.Typer(name=name, cls=cls, callback=command, invoke_without_command=True)
+    made = typer.Typer(
+        name=name, cls=with_examples(examples, TyperGroup), callback=command,
+        invoke_without_command=True, add_completion=False, rich_markup_mode=None,
+        context_settings=SETTINGS,
+    )  # fmt: skip
     made.command(NAME, cls=with_examples(EXAMPLES))(token)
     return made
 

@@ -104,7 +104,7 @@ class Job(Protocol):
     def collect(self) -> None:
         """Bring the files of all nodes into the run directory.
 
-        Called when it ended, and again by ``trainmark attach``: what is there is not fetched again.
+        Called when it ended, and again by ``run --attach``: what is there is not fetched again.
         Does nothing where the nodes wrote them into the run directory itself.
 
         Raises:

@@ -87,7 +87,7 @@ def _check(folder: Path) -> None:
             raise RecordError(
                 f"a run of launcher {plan.launcher}, whose job may still be running",
                 where=str(folder),
-                remedy=f"`trainmark attach {folder}` waits for it and makes the record",
+                remedy=f"`trainmark run --attach {folder}` waits for it and makes the record",
             )
         run_id = plan.run_id
         began = any(event["event"] == "launch" for event in EventFile(folder / LAUNCHER_FILE))

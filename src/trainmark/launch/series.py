@@ -22,9 +22,9 @@ from trainmark.launch.late_record import finish_killed
 from trainmark.launch.run_dir import locked
 from trainmark.launch.site import Site, read_site
 from trainmark.plan.capabilities import capable_vendor
-from trainmark.plan.plan import PLAN_FILE, RUNS_DIR, Plan
+from trainmark.plan.choosing import choose
+from trainmark.plan.plan import PLAN_FILE, Plan
 from trainmark.plan.plan_file import ROUNDS
-from trainmark.plan.requests import read_request
 from trainmark.plan.resolving import resolve
 from trainmark.record.entries import Outcome, State
 from trainmark.record.messages import render
@@ -36,21 +36,6 @@ if TYPE_CHECKING:
     from trainmark.launch.stopping import StopRequest
     from trainmark.plan.plan_file import Entry, PlanFile
     from trainmark.record.record import Record
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choices:
-    """Options of the command line for all entries; they take precedence over the file."""
-
-    data: Path | None = None
-    device: str | None = None
-    launcher: str | None = None
-    site: Path | None = None
-    hosts: Path | None = None
-    out: Path | None = None
-    timeout_s: float | None = None
-    seed: int | None = None
-    sample_every_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,27 +92,27 @@ def _why(record: Record) -> str:
 
 
 def check(
-    file: PlanFile, choices: Choices, *, engines: bool = False, generated_root: Path
+    file: PlanFile, *, engines: bool = False, generated_root: Path | None = None
 ) -> list[CheckedEntry]:
     """Resolve every entry; nothing is started.
 
     Args:
         engines: whether launchers look for what would stop the runs at their site.
+        generated_root: the cache of generated data; None: the user's.
 
     Raises:
-        TrainmarkError: the first fault, with the file, line and name of its entry.
+        TrainmarkError: the first fault, with the file and name of its entry.
         EnvironmentFault: the folder of the runs is a run itself.
     """
-    base = _out(file, choices)
-    if (base / PLAN_FILE).exists():
-        raise EnvironmentFault("the folder is that of a single run", where=str(base),
+    if (file.out / PLAN_FILE).exists():
+        raise EnvironmentFault("the folder is that of a single run", where=str(file.out),
                                rule="the runs of a plan file need their own folder",
                                remedy="choose another --out")  # fmt: skip
     read_once, seen, entries = cache(read_site), set[tuple[Any, ...]](), []
     for entry in file.entries:
         try:
-            site = read_once(choices.site or entry.site or file.site).with_hosts(choices.hosts)
-            checked = _checked(entry, file, choices, site, generated_root)
+            site = read_once(entry.site).with_hosts(entry.hosts)
+            checked = _checked(entry, site, generated_root)
             plan = checked.plan
             if engines and plan and plan.node_processes and checked.found.missing:
                 asked = plan.launcher, plan.device.vendor, plan.nnodes, plan.nproc, id(site)
@@ -142,27 +127,16 @@ def check(
     return entries
 
 
-def _out(file: PlanFile, choices: Choices) -> Path:
-    return choices.out or file.out or RUNS_DIR / file.name
-
-
-def _checked(
-    entry: Entry, file: PlanFile, choices: Choices, site: Site, generated_root: Path
-) -> CheckedEntry:
-    data = choices.data or entry.data
-    given = {"timeout_s": choices.timeout_s, "seed": choices.seed,
-             "sample_every_s": choices.sample_every_s}  # fmt: skip
-    asked = entry.options | {name: value for name, value in given.items() if value is not None}
-    elsewhere = site.elsewhere(choices.launcher or entry.launcher or file.launcher)
+def _checked(entry: Entry, site: Site, generated_root: Path | None) -> CheckedEntry:
+    elsewhere = site.elsewhere(entry.launcher)
     try:
-        request = read_request(entry.case, real_data=data is not None, **asked)
-        chosen = choices.device or entry.device
-        vendor = capable_vendor(request, chosen=chosen, default=file.device, elsewhere=elsewhere)
+        vendor = capable_vendor(
+            choose(entry), entry.device, elsewhere=elsewhere, ranks_share_cores=False
+        )
     except EnvironmentFault as fault:
         return CheckedEntry(name=entry.name, site=site, skipped=fault.what)
-    run_dir = _out(file, choices) / entry.name
-    plan = resolve(entry.case, data_dir=data, device_name=vendor.name, run_dir=run_dir,
-                   elsewhere=elsewhere, generated_root=generated_root, **asked)  # fmt: skip
+    request = entry.model_copy(update={"device": vendor.name})
+    plan = resolve(request, elsewhere=elsewhere, generated_root=generated_root)
     found = look_up(entry.name, plan, Path(plan.run_dir).parent)
     return CheckedEntry(name=entry.name, plan=plan, site=site, found=found)
 

@@ -271,7 +271,9 @@ def _followed(plan: Plan, job: Job, request: StopRequest, on_poll: Callable[[str
         job.collect()
     except EnvironmentFault as fault:
         (folder / MISSING_FILE).write_text(f"{fault}\n", encoding="utf-8")
-        said = f"files of nodes are missing: {fault}\n  `trainmark attach {folder}` fetches them"
+        said = (
+            f"files of nodes are missing: {fault}\n  `trainmark run --attach {folder}` fetches them"
+        )
         print(f"trainmark: {said}", file=sys.stderr)
     return _finish(plan, folder, watch.stop)
 

@@ -12,66 +12,52 @@ from typing import TYPE_CHECKING
 from trainmark import devices
 from trainmark.errors import EnvironmentFault, UsageError, nearest
 from trainmark.plan import case_key
-from trainmark.plan.plan_file import ACCELERATOR
 
 if TYPE_CHECKING:
-    from trainmark.plan.requests import Request
+    from trainmark.plan.choosing import Choice
     from trainmark.protocols import Vendor
     from trainmark.spec import Recipe
 
+ACCELERATOR = "accelerator"  # any vendor with a device here, but never the processor
+
 
 def capable_vendor(
-    request: Request, *, chosen: str | None, default: str, elsewhere: Elsewhere | None = None
+    choice: Choice, device: str | None, *, elsewhere: Elsewhere | None, ranks_share_cores: bool
 ) -> Vendor:
-    """Return the vendor that can run ``request``, each rank on a device or core of its own.
+    """Return the vendor that can run ``choice``.
 
     Args:
-        chosen: as for ``--device``, or ``accelerator``; none: the case key's hardware.
-        default: the same, where neither says anything.
+        device: as for ``--device``, or ``accelerator``; None: the case key's hardware, or the
+            first that is here.
         elsewhere: the machines of a launcher; None: this one.
+        ranks_share_cores: whether there may be more ranks than cores of a processor; they run,
+            but compete for it.
 
     Raises:
         UsageError: no vendor is called so.
         EnvironmentFault: it is not here, has too few devices, or refuses the recipe.
     """
-    wanted = chosen or case_key.vendor_of(request.hardware) or default
+    wanted = device or case_key.vendor_of(choice.hardware)
     if elsewhere is not None:
-        by_site = elsewhere.device if wanted == ACCELERATOR else wanted
-        vendor = elsewhere.vendor(by_site) if by_site else _accelerator()
-        elsewhere.refuse_incapable(vendor, request)
+        named = elsewhere.device if wanted == ACCELERATOR else wanted
+        here = wanted == ACCELERATOR and named is None
+        vendor = _accelerator() if here else elsewhere.vendor(named)
+        elsewhere.refuse_incapable(vendor, choice)
         return vendor
-    names = [*devices.choices(), ACCELERATOR]
-    if wanted not in names:
-        raise UsageError(
-            f"unknown device {wanted!r}", where="--device", remedy=nearest(wanted, names)
-        )
     vendor = _accelerator() if wanted == ACCELERATOR else devices.choose(wanted)
-    refuse_incapable(vendor, request, ranks_share_cores=False)
-    return vendor
-
-
-def refuse_incapable(vendor: Vendor, request: Request, *, ranks_share_cores: bool) -> None:
-    """Refuse a request that ``vendor`` cannot run here.
-
-    Args:
-        ranks_share_cores: whether there may be more ranks than cores of a processor; they run,
-            but compete for it.
-
-    Raises:
-        EnvironmentFault: several machines, too few devices, or a recipe that they cannot do.
-    """
-    if request.nnodes > 1:
+    if choice.nnodes > 1:
         raise EnvironmentFault(
-            f"{request.nnodes} machines needed, the local launcher has 1",
+            f"{choice.nnodes} machines needed, the local launcher has 1",
             where="CASE, --recipe or --nnodes",
             rule="several machines need an engine or ssh",
             remedy="add --launcher (see `trainmark list launchers`), or --nproc for one machine",
         )
-    refuse_ranks(vendor, request.recipe, request.nproc, ranks_share_cores=ranks_share_cores)
+    refuse_ranks(vendor, choice.recipe, choice.nproc, ranks_share_cores=ranks_share_cores)
+    return vendor
 
 
 def refuse_ranks(vendor: Vendor, recipe: Recipe, nproc: int, *, ranks_share_cores: bool) -> None:
-    """Refuse ``recipe`` on ``nproc`` ranks of this machine; see ``refuse_incapable``."""
+    """Refuse ``recipe`` on ``nproc`` ranks of this machine; see ``capable_vendor``."""
     # Before the count, because it knows why there are fewer devices than there could be.
     refusal = vendor.refuse(recipe, nproc)
     if refusal is not None:
@@ -126,15 +112,15 @@ class Elsewhere:
             remedy=nearest(name, known),
         )
 
-    def refuse_incapable(self, vendor: Vendor, request: Request) -> None:
+    def refuse_incapable(self, vendor: Vendor, choice: Choice) -> None:
         """Refuse what the nodes do not have.
 
         Raises:
             EnvironmentFault: more nodes or devices than the site has.
         """
         for asked, most, unit, option in (
-            (request.nnodes, self.nodes, "nodes", "--nnodes"),
-            (request.nproc, self.devices_per_node, f"{vendor.name} devices on a node", "--nproc"),
+            (choice.nnodes, self.nodes, "nodes", "--nnodes"),
+            (choice.nproc, self.devices_per_node, f"{vendor.name} devices on a node", "--nproc"),
         ):
             if most is not None and asked > most:
                 raise EnvironmentFault(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING
@@ -39,7 +40,7 @@ def split(word: str) -> CaseWord:
     if (
         len(parts) != 6
         or not all(parts)
-        or not all(part.isascii() and part.isdigit() for part in parts[3:])
+        or not all(re.fullmatch("[1-9][0-9]{0,5}", part) for part in parts[3:])
     ):
         raise UsageError(
             f"{word!r} is not a case key",

@@ -21,7 +21,7 @@ from trainmark.data import json_documents
 from trainmark.data.json_documents import Frozen
 from trainmark.plan import reference
 from trainmark.plan.reference import References  # noqa: TC001 - pydantic reads it at run time
-from trainmark.plan.requests import MOST_TFLOPS
+from trainmark.plan.request import MOST_TFLOPS
 from trainmark.spec import (
     Case,
     Mission,

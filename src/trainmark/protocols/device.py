@@ -216,7 +216,7 @@ class Occupant(NamedTuple):
     used_bytes: int | None
     computes: bool
 
-    def said(self) -> str:
+    def description(self) -> str:
         """Return what is on the device, in words."""
         memory = "" if self.used_bytes is None else f", {self.used_bytes / 2**30:.1f} GiB"
         return f"{self.device}: used by {self.process}{memory}"

@@ -17,6 +17,7 @@ from trainmark.cases.dlrm_criteo.data.layout import PUBLISHED_RULES, FeatureSpec
 from trainmark.cases.dlrm_criteo.data.spec_file import write_spec
 from trainmark.errors import DataError
 from trainmark.plan import resolving
+from trainmark.plan.request import RunRequest
 
 REAL = SimpleNamespace(data="real", seed=1)
 CARDINALITIES = (100, 1_000, 50_000)
@@ -231,7 +232,7 @@ def test_the_place_of_the_data_is_not_part_of_its_name(folder, tmp_path):
 def test_a_run_on_data_of_other_rules_is_open(folder, rules, rated, extra):
     write_spec(folder.path, CARDINALITIES, num_numerical=3, rules=rules)
     found = resolving.resolve(
-        "dlrm_criteo", recipe_name="tiny", data_dir=folder.path, device_name="cpu", nproc=1,
+        RunRequest(case="dlrm_criteo", recipe="tiny", data=folder.path, device="cpu", nproc=1),
         generated_root=folder.path,
     )  # fmt: skip
     assert (found.rules, found.extra) == (rated, extra)

@@ -3,37 +3,37 @@
 from __future__ import annotations
 
 from trainmark.check.doctor.subject import Conditions, Subject, judged
-from trainmark.data.generated import default_root
 from trainmark.errors import DataError, TrainmarkError
+from trainmark.plan.request import RunRequest
 from trainmark.plan.resolving import resolve
 
 
 def data(subject: Subject) -> Conditions:
     """Plan the run; nothing is started. Generates a generated recipe's data if it is missing."""
-    request = subject.request
-    if request is None or subject.vendor is None:
+    choice = subject.choice
+    if choice is None or subject.vendor is None:
         return
-    if subject.quick and subject.data is None and request.recipe.data == "generated":
+    if subject.quick and subject.data is None and choice.recipe.data == "generated":
         yield judged("data is not generated in --quick", "leave --quick out", unknown=True)
         return
     try:
-        plan = resolve(
-            request.case.name,
-            recipe_name=request.recipe_name,
-            data_dir=subject.data,
-            device_name=subject.vendor.name,
-            nnodes=request.nnodes,
+        request = RunRequest.of(
+            case=choice.case.name,
+            recipe=choice.recipe_name,
+            data=subject.data,
+            device=subject.vendor.name,
+            nnodes=choice.nnodes,
             nproc=subject.nproc,
-            run_dir=subject.out,
-            generated_root=default_root(),
+            out=subject.out,
         )
+        plan = resolve(request)
     except OSError as error:
         remedy = "choose a folder that this user may read"
         yield judged(str(error), remedy, stops=True)
         return
     except TrainmarkError as fault:
         what = "; ".join(filter(None, (fault.where, fault.what, fault.rule)))
-        remedy = fault.remedy or f"see `trainmark prepare {request.case.name} --help`"
+        remedy = fault.remedy or f"see `trainmark prepare {choice.case.name} --help`"
         code = "data" if isinstance(fault, DataError) else "recipe"
         yield judged(what, remedy, stops=True, code=code)
         return

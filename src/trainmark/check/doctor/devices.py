@@ -93,7 +93,7 @@ def _reasons(refused: Mapping[str, str]) -> str:
 
 
 def _wanted(subject: Subject, refused: Mapping[str, str]) -> bool:
-    return subject.request is not None and subject.request.recipe.precision in refused
+    return subject.choice is not None and subject.choice.recipe.precision in refused
 
 
 def torch(subject: Subject) -> Conditions:
@@ -140,7 +140,7 @@ def occupants(subject: Subject) -> Conditions:
     found = devices.occupants(subject.vendor.name, subject.nproc)
     for one in found:
         remedy = "end it, or hide the device with the vendor's variable"
-        yield judged(one.said(), remedy, spoils=one.computes)
+        yield judged(one.description(), remedy, spoils=one.computes)
     if not found:
         yield judged("none that the vendor tells")
 

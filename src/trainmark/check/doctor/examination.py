@@ -17,7 +17,8 @@ from trainmark.devices import choose
 from trainmark.errors import EnvironmentFault, TrainmarkError, UsageError
 from trainmark.launch.stopping import StopRequest
 from trainmark.plan import case_key
-from trainmark.plan.requests import read_request
+from trainmark.plan.choosing import choose as choose_work
+from trainmark.plan.request import RunRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -66,8 +67,9 @@ class Found:
 
 
 def subject_of(
-    case_word: str | None, *, recipe: str | None, device: str | None, nproc: int | None,
-    data: Path | None, out: Path, quick: bool, stop: StopRequest | None = None,
+    case_word: str | None, *, out: Path, quick: bool, stop: StopRequest | None = None,
+    recipe: str | None = None, device: str | None = None, nproc: int | None = None,
+    data: Path | None = None,
 ) -> Subject:  # fmt: skip
     """Return what is to be examined.
 
@@ -75,15 +77,14 @@ def subject_of(
         UsageError: an unknown case, recipe or device, or a recipe without a case.
     """
     limit_s, choice_s = (QUICK_S, _QUICK_CHOICE_S) if quick else (FULL_S, _CHOICE_S)
-    end_s, request, vendor, fault = time.monotonic() + limit_s, None, None, None
+    end_s, choice, vendor, fault = time.monotonic() + limit_s, None, None, None
     stop = stop or StopRequest()
     if case_word is None and recipe is not None:
         raise UsageError("a recipe without its case", where="--recipe", remedy="name the case too")
     if case_word is not None:
-        real = data is not None
-        request = read_request(case_word, recipe_name=recipe, real_data=real, nproc=nproc)
-        nproc = request.nproc
-        device = device or case_key.vendor_of(request.hardware)
+        choice = choose_work(RunRequest.of(case=case_word, recipe=recipe, data=data, nproc=nproc))
+        nproc = choice.nproc
+        device = device or case_key.vendor_of(choice.hardware)
     try:
         vendor, here = bounded(lambda: _counted(choose(device)), choice_s, stop)
     except UsageError:
@@ -97,7 +98,7 @@ def subject_of(
     if nproc is None:
         nproc = 1 if vendor is None or vendor.counts_cores else here
     return Subject(
-        vendor=vendor, fault=fault, device=device, nproc=nproc, request=request, out=out,
+        vendor=vendor, fault=fault, device=device, nproc=nproc, choice=choice, out=out,
         data=data, quick=quick, end_s=end_s, stop=stop,
     )  # fmt: skip
 

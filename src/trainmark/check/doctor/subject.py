@@ -13,7 +13,7 @@ from trainmark.protocols import Condition
 
 if TYPE_CHECKING:
     from trainmark.errors import EnvironmentFault
-    from trainmark.plan.requests import Request
+    from trainmark.plan.choosing import Choice
     from trainmark.protocols import Vendor
 
 Conditions = Iterator[Condition]
@@ -26,7 +26,7 @@ class Subject:
     Args:
         vendor: of the devices; None: none can be used, because of ``fault``.
         device: as the user named it.
-        request: of a case; None: no case is examined.
+        choice: of a case; None: no case is examined.
         out: folder for runs, which need not exist.
         data: folder with real data.
         quick: whether only what takes little time is examined.
@@ -40,7 +40,7 @@ class Subject:
     fault: EnvironmentFault | None = None
     device: str | None = None
     nproc: int = 1
-    request: Request | None = None
+    choice: Choice | None = None
     data: Path | None = None
     quick: bool = False
     end_s: float = inf

@@ -1,0 +1,92 @@
+"""Verbs as commands: help that begins with examples, and options out of request models."""
+
+from __future__ import annotations
+
+from inspect import Parameter, signature
+from types import NoneType
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.models import ArgumentInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pydantic import BaseModel
+
+    Verb = Callable[..., None]
+
+SETTINGS = {"help_option_names": ["-h", "--help"]}
+
+
+def with_examples(examples: str, base: type[Any] = TyperCommand) -> type[Any]:
+    """Return a command class whose help prints ``examples`` first."""
+
+    class WithExamples(base):  # type: ignore[misc]
+        def format_help(self, ctx: typer.Context, formatter: Any) -> None:
+            formatter.write("Examples:\n" + examples + "\n")
+            super().format_help(ctx, formatter)
+
+    return WithExamples
+
+
+def takes(model: type[BaseModel], *names: str) -> Callable[[Verb], Verb]:
+    """Give a verb an option for each named field of ``model``; no names: all optional ones.
+
+    The verb gets those that were given as keyword arguments.
+    """
+    chosen = names or tuple(
+        name for name, field in model.model_fields.items()
+        if field.description and not field.is_required()
+    )  # fmt: skip
+
+    def decorated(verb: Verb) -> Verb:
+        def call(**given: Any) -> None:
+            fields = {name: given.pop(name) for name in chosen}
+            verb(**given, **{name: value for name, value in fields.items() if value is not None})
+
+        own = [
+            one for one in signature(verb, eval_str=True).parameters.values()
+            if one.kind is not Parameter.VAR_KEYWORD
+        ]  # fmt: skip
+        made = [_option(model, name) for name in chosen]
+        call.__signature__ = signature(verb).replace(  # type: ignore[attr-defined]
+            parameters=sorted([*own, *made], key=_is_option), return_annotation=None
+        )
+        call.__annotations__ = {}  # typer takes the signature's
+        call.__doc__ = verb.__doc__
+        return call
+
+    return decorated
+
+
+def _is_option(parameter: Parameter) -> bool:
+    return not any(isinstance(one, ArgumentInfo) for one in parameter.annotation.__metadata__)
+
+
+def _option(model: type[BaseModel], name: str) -> Parameter:
+    """Return the parameter from which typer makes the option of a field."""
+    field = model.model_fields[name]
+    kinds = [kind for kind in get_args(field.annotation) or (field.annotation,) if kind != NoneType]
+    kind = get_args(kinds[0])[0] if get_origin(kinds[0]) is Annotated else kinds[0]
+    usual = "" if field.default is None else f" Default: {field.default:g}."
+    option = typer.Option("--" + name.replace("_", "-"), help=f"{field.description}{usual}")
+    annotation: Any = Annotated[kind | None, option]
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def command_of(name: str, examples: str, verb: Verb, base: type[Any] = TyperCommand) -> Any:
+    """Return the command of one verb."""
+    made = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    made.command(name, cls=with_examples(examples, base), context_settings=SETTINGS)(verb)
+    return typer.main.get_command(made)
+
+
+def words_of(verb: Any, words: Sequence[str]) -> dict[str, Any]:
+    """Return what ``words`` say as options and arguments of a verb's command, by name."""
+    with verb.make_context(verb.name, list(words)) as context:
+        return dict(context.params)
+
+
+__all__ = ["SETTINGS", "TyperGroup", "command_of", "takes", "with_examples", "words_of"]

@@ -1,0 +1,101 @@
+"""What a user asks of a run: each option once, for the command line, plan files and Python.
+
+A new option of a run is one field here: its name, type, default, help text and bounds.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path  # noqa: TC003 - pydantic reads it at run time
+from typing import Annotated, Any, Self
+
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
+
+from trainmark.data.json_documents import Frozen
+from trainmark.errors import UsageError, nearest
+
+MOST_TFLOPS = 1e6  # the fastest device has some thousand
+_LEAST_INTERVAL_S = 0.1
+
+
+def _as_texts(overrides: Any) -> Any:
+    """Return values as they would be written after ``KEY=``, so that the recipe reads them."""
+    if not isinstance(overrides, dict):
+        return overrides
+    return {name: "none" if value is None else str(value) for name, value in overrides.items()}
+
+
+def _not_too_often(seconds: float) -> float:
+    if 0 < seconds < _LEAST_INTERVAL_S:
+        raise ValueError(f"at least {_LEAST_INTERVAL_S:g} seconds, or 0 for no samples")
+    return seconds
+
+
+Count = Annotated[int, Field(ge=1, le=1_024)]
+
+
+class RunRequest(Frozen):
+    """One run as requested; None where the case, the recipe or the machine decides.
+
+    Args:
+        overrides: recipe fields to change, by name or short name.
+    """
+
+    case: str = Field(min_length=1, description="A case, an alias, a case key, or a plan file.")
+    overrides: Annotated[dict[str, str], BeforeValidator(_as_texts)] = Field({})
+    recipe: str | None = Field(None, description="Recipe; see `trainmark list recipes`.")
+    data: Path | None = Field(None, description="Folder with real data.")
+    device: str | None = Field(
+        None, description="Name or torch type of `list devices`; default: the first here."
+    )
+    nproc: Count | None = Field(None, description="Ranks on each machine.")
+    nnodes: Count | None = Field(None, description="Machines.")
+    launcher: str | None = Field(
+        None, description="One of `list launchers`; default: the site's, or local."
+    )
+    site: Path | None = Field(
+        None, description="File with a site's settings; see docs/launchers.md."
+    )
+    hosts: Path | None = Field(None, description="File with a host a line, for ssh.")
+    repeat: Count | None = Field(None, description="Launches, one after another.")
+    timeout: float | None = Field(None, description="Seconds after which a launch is stopped.")
+    seed: int | None = Field(None, description="Seed of data order, weights, dropout.")
+    sample_every: Annotated[float, AfterValidator(_not_too_often)] = Field(
+        1.0, ge=0, le=3_600, description="Seconds between telemetry samples; 0: none."
+    )
+    peak_tflops: float | None = Field(
+        None, gt=0, le=MOST_TFLOPS,
+        description="Dense TFLOP/s of a device, for MFU; default: as published.",
+    )  # fmt: skip
+    out: Path | None = Field(None, description="Folder of the run; default: ./runs/…")
+
+    @classmethod
+    def of(cls, place: str = "--", /, **fields: Any) -> Self:
+        """Return the request with ``fields``; those that are None are not given.
+
+        Args:
+            place: start of the place that errors name, as for ``usage_error``.
+
+        Raises:
+            UsageError: an unknown field, or a value outside its type or bounds.
+        """
+        try:
+            return cls(**{name: value for name, value in fields.items() if value is not None})
+        except ValidationError as error:
+            raise usage_error(error, cls, place) from None
+
+
+def usage_error(error: ValidationError, model: type[Frozen], where: str) -> UsageError:
+    """Return the first fault of a document as an error of the user.
+
+    Args:
+        where: start of the place, before the key; ``--``: the key is an option.
+    """
+    # A misspelt key may also be a missing one: the misspelling says more.
+    first = min(error.errors(include_url=False), key=lambda one: one["type"] != "extra_forbidden")
+    key = ".".join(map(str, first["loc"]))
+    place = where + (key.replace("_", "-") if where == "--" else key)
+    if first["type"] == "extra_forbidden":
+        return UsageError(
+            f"unknown key {key!r}", where=place, remedy=nearest(key, model.model_fields)
+        )
+    return UsageError(f"{first['input']!r} does not fit", where=place, rule=first["msg"])
