@@ -38,7 +38,7 @@ from trainmark.library.analysis.numbers import Rule
     ],
 )
 def test_the_leading_number_behind_the_keyword_is_the_value(keyword, line, value):
-    assert Rule(keyword).value(line)[0] == value
+    assert Rule(keyword).value(f"{line}\n") == value
 
 
 @pytest.mark.parametrize(
@@ -58,11 +58,11 @@ def test_a_keyword_that_ends_in_a_letter_is_not_glued_to_its_number():
 
 @pytest.mark.parametrize(("text", "value"), [("inf", math.inf), ("-Infinity", -math.inf)])
 def test_infinity_is_read_as_such(text, value):
-    assert Rule("t:").value(f"t: {text}")[0] == value
+    assert Rule("t:").value(f"t: {text}\n") == value
 
 
 def test_nan_is_read_as_such():
-    assert math.isnan(Rule("t:").value("t: NaN,")[0])
+    assert math.isnan(Rule("t:").value("t: NaN,\n"))
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_nan_is_read_as_such():
     ],
 )
 def test_position_separator_and_range(options, line, value):
-    assert Rule("ips", **options).value(line)[0] == value
+    assert Rule("ips", **options).value(f"{line}\n") == value
 
 
 @pytest.mark.parametrize("position", [2, -3])
@@ -99,18 +99,6 @@ def test_a_keyword_must_be_a_piece_of_a_line(keyword):
         Rule(keyword)
 
 
-@given(
-    st.sampled_from(["ips:", "ips", "(ms):", "t="]),
-    st.text(alphabet="ipst: =0123456789.,eE+-_a(ms)'/x", max_size=40),
-)
-def test_the_fast_pattern_never_disagrees_with_the_careful_reading(keyword, tail):
-    line = f"{keyword}{tail}"
-    rule = Rule(keyword)
-    fast = rule.plain.search(line.encode())[1]
-    if fast is not None:
-        assert rule.value(line)[0] == float(fast)
-
-
 @given(st.floats(min_value=0, max_value=1e15), st.sampled_from(["", "ms", " samples/s,", " |"]))
 def test_any_float_comes_back_as_it_was_printed(number, unit):
-    assert Rule("ips:").value(f"step 3, ips: {number}{unit}")[0] == number
+    assert Rule("ips:").value(f"step 3, ips: {number}{unit}\n") == number

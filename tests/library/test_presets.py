@@ -151,12 +151,12 @@ def test_a_preset_by_its_name_reads_the_same(run, name):
 @pytest.mark.parametrize("preset", PRESETS.values(), ids=PRESETS)
 def test_every_sample_line_is_recognised_as_its_own_preset_only(preset):
     found = [each.name for each in PRESETS.values()
-             if re.search(each.signature, preset.sample.encode())]  # fmt: skip
+             if re.search(each.signature, preset.sample)]  # fmt: skip
     assert found == [preset.name]
 
 
 def test_auto_says_which_preset_and_how_sure(run):
-    notes = run(LOGS["megatron"]).reading.notes
+    notes = run(LOGS["megatron"]).figures["notes"]
     assert notes[:2] == [
         "preset megatron recognised by 3 of its first lines",
         "global batch size 512, from the log",
@@ -166,7 +166,7 @@ def test_auto_says_which_preset_and_how_sure(run):
 def test_a_changing_global_batch_size_is_told(run):
     found = run(LOGS["megatron_ramp_up"], skip_steps=1)
     assert found.record.FINAL_RESULT == (256 + 512) / 4
-    assert "from 256 to 512" in found.reading.notes[1]
+    assert "from 256 to 512" in found.figures["notes"][1]
 
 
 def test_a_half_last_line_leaves_pairs_whole(run):
@@ -200,7 +200,7 @@ def test_lines_of_several_trainers_are_ambiguous(run):
 
 def test_a_clear_majority_decides_and_is_told(run):
     found = run("".join(_megatron(1, 1000) for _ in range(19)) + "iter 1: loss 3, time 5ms,\n")
-    assert found.reading.notes[0] == (
+    assert found.figures["notes"][0] == (
         "preset megatron recognised by 19 of its first lines, 1 of other presets"
     )
 
@@ -226,7 +226,7 @@ def test_an_unknown_preset_names_the_nearest():
 def test_an_aborted_mlperf_run_is_a_failed_one(run):
     found = run(LOGS["mllog_blocks"])
     assert found.record.JOB_FAIL_FLAG == 1
-    assert "run_stop says aborted" in found.reading.notes
+    assert "run_stop says aborted" in found.figures["notes"]
 
 
 @pytest.mark.parametrize("name", ["mllog_throughput", "perflog"])
@@ -235,7 +235,7 @@ def test_broken_events_are_counted_not_believed(run, name, line):
     marker = {"perflog": "[PerfLog]", "mllog_throughput": ":::MLLOG"}[name]
     found = run(LOGS[name] + f"{marker} {line}\n", skip_steps=1)
     assert found.record == run(LOGS[name], skip_steps=1).record
-    assert found.reading.evidence.malformed == 1
+    assert found.figures["lines_malformed"] == 1
 
 
 @pytest.mark.parametrize(
@@ -260,7 +260,7 @@ def test_events_that_no_reader_can_hold_are_malformed(tmp_path):
     path.write_text(huge + deep + _mllog(2, "tracked_stats", {"throughput": 8.0}))
     found = analyze(str(path), Options(preset="mllog"))
     assert found.record.FINAL_RESULT == 8.0
-    assert found.reading.evidence.malformed == 2
+    assert found.figures["lines_malformed"] == 2
     path.write_text(huge)
     with pytest.raises(DataError, match="1 lines with ':::MLLOG', none with a value"):
         analyze(str(path), Options(preset="mllog"))

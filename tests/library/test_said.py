@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
 
 from trainmark.cli.analyze import _PRESET
 from trainmark.errors import DataError, UsageError
-from trainmark.library.analysis import source
-from trainmark.library.analysis.engine import analyze, analyze_all
+from trainmark.library.analysis.engine import analyze
 from trainmark.library.analysis.options import Options
 from trainmark.library.analysis.presets import PRESETS
-from trainmark.library.analysis.summary import figures, text
+from trainmark.library.analysis.summary import text
 
 MEGATRON = "".join(
     f" iteration {i}/9 | elapsed time per iteration (ms): 2000.0 | global batch size: 512 |\n"
@@ -67,7 +65,7 @@ def test_a_unit_does_not_rename_what_a_preset_counts(run, data, unit):
     assert f"its numbers are {unit}" in str(caught.value)
     assert "leave --ips_unit out" in str(caught.value)
     assert "--base_batch_size N" in str(caught.value)
-    assert figures(run(data, ips_unit=unit))["unit"] == unit
+    assert run(data, ips_unit=unit).figures["unit"] == unit
 
 
 def test_a_unit_that_a_line_writes_is_not_renamed_either(run):
@@ -83,9 +81,9 @@ def test_a_batch_in_the_wanted_unit_computes_it(run):
 
 
 def test_one_device_is_said_to_be_assumed(run):
-    notes = run(PADDLE.format("")).reading.notes
+    notes = run(PADDLE.format("")).figures["notes"]
     assert "gpu_num 1 assumed: give --gpu_num N; the result is of one device" in notes
-    assert "gpu_num 1 assumed: give --gpu_num N" in run(DEEPSPEED).reading.notes
+    assert "gpu_num 1 assumed: give --gpu_num N" in run(DEEPSPEED).figures["notes"]
     assert "assumed" not in text(run(DEEPSPEED, gpu_num=1))
 
 
@@ -100,10 +98,10 @@ def test_devices_come_from_the_log_unless_they_are_given(run, data, result):
     found = run(data)
     record = found.record
     assert (record.gpu_num, record.run_mode, record.FINAL_RESULT) == (8, "mp", result)
-    assert "gpu_num 8, as the log says" in found.reading.notes
+    assert "gpu_num 8, as the log says" in found.figures["notes"]
     given = run(data, gpu_num=2)
     assert given.record.gpu_num == 2
-    assert "the log says 8 devices; --gpu_num 2 is used" in given.reading.notes
+    assert "the log says 8 devices; --gpu_num 2 is used" in given.figures["notes"]
 
 
 @pytest.mark.parametrize("total", ["150", "1.2.3", "0"])
@@ -128,35 +126,13 @@ def test_a_failed_run_keeps_its_figure_in_the_summary_only(run):
     found = run(MEGATRON, failed=True)
     assert (found.record.FINAL_RESULT, found.record.JOB_FAIL_FLAG) == (0.0, 1)
     assert "result 256 samples/s" in text(found)
-    all_ = figures(found)
+    all_ = found.figures
     assert (all_["result"], all_["unit"], all_["loss"]) == (256.0, "samples/s", None)
 
 
 def test_a_diverged_run_has_no_result(run):
     record = run(TRAINER.replace("9.9", "nan")).record
     assert (record.FINAL_RESULT, record.JOB_FAIL_FLAG, record.LOSS_RESULT) == (0.0, 1, None)
-
-
-def test_events_without_a_time_name_the_missing_key(run):
-    with pytest.raises(DataError, match="write the key 'time_ms', which the events lack"):
-        run(_perflog(rank=0) * 3)
-
-
-def test_logs_that_cannot_be_opened_come_first_and_are_named_once(run, monkeypatch):
-    run(MEGATRON)
-    monkeypatch.setattr(source, "_open", None)  # reading any log would fail otherwise
-    with pytest.raises(DataError) as caught:
-        analyze_all(["train.log", "nope.log"], Options(preset="auto"))
-    assert str(caught.value) == "nope.log: cannot read: No such file or directory"
-    monkeypatch.undo()
-    with pytest.raises(DataError) as caught:
-        analyze("nope.log", Options(preset="auto"))
-    assert str(caught.value).count("nope.log") == 1
-
-
-def test_a_pipe_is_not_spent_by_the_check(tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    assert source.check_readable(str(tmp_path / "pipe")) is None
 
 
 def test_an_outlier_is_told(run):
@@ -195,7 +171,7 @@ def test_robust_takes_the_median_for_the_mean(run):
     assert run(data).record.FINAL_RESULT == 34.133
     found = run(data, robust=True)
     assert found.record.FINAL_RESULT == 256.0
-    assert figures(found)["statistic"] == "median"
+    assert found.figures["statistic"] == "median"
     assert "(mode -2: batch x devices / median)" in text(found)
     assert "value 1 of 6 is 80000. --skip_steps N" in text(found)
     profile = {"preset": None, "keyword": "t:", "index": 3, "ips_unit": "s", "robust": True}

@@ -43,13 +43,13 @@ def test_our_reader_finds_the_same_totals(form, run, tmp_path):
     log = tmp_path / "run.log"
     log.write_text("noise of the program\n" + FORMS[form][0](*run), encoding="ascii")
     found = analyze(str(log), Options(preset="auto"))
-    assert found.measured == made.figure("p_train") == 384.0
+    assert found.figures["result"] == made.figure("p_train") == 384.0
     assert found.record.UNIT == "samples/s"
-    assert found.loss == made.steps.loss[-1] == 0.125
+    assert found.figures["loss"] == made.steps.loss[-1] == 0.125
     # Three windows of 1 s, 0.5 s and 0.5 s; evaluations are in none.
-    times = found.reading.values
-    assert (times.count, times.count * times.mean) == (3, 2.0)
-    assert found.reading.batch * times.count == made.counts.samples == 768
+    count = found.figures["values"]
+    assert (count, count * found.figures["mean"]) == (3, 2.0)
+    assert found.figures["batch"] * count == made.counts.samples == 768
 
 
 def test_the_importer_finds_the_same_figures(run, tmp_path):

@@ -25,10 +25,13 @@ _PRESET = (
 )
 
 
-def _option(name: str, help_: str) -> typer.models.OptionInfo:
+_LARGEST = 10**15  # of devices, steps or samples: below it floats count exactly
+
+
+def _option(name: str, help_: str, **bounds: int) -> typer.models.OptionInfo:
     """Declare an option with the public tool's spelling and with dashes."""
-    dashed = name.replace("_", "-")
-    return typer.Option(*dict.fromkeys((f"--{name}", f"--{dashed}")), help=help_)  # type: ignore[no-any-return]
+    spellings = dict.fromkeys((f"--{name}", f"--{name.replace('_', '-')}"))
+    return typer.Option(*spellings, help=help_, **bounds)  # type: ignore[call-overload,no-any-return]
 
 
 def command(
@@ -44,13 +47,24 @@ def command(
         str | None, _option("separator", "Between words; default: white space.")
     ] = None,
     position: Annotated[
-        int | None, _option("position", "Word of the line, from 0; default: behind the keyword.")
+        int | None,
+        _option(
+            "position",
+            "Word of the line, from 0; default: behind the keyword.",
+            min=-(10**6),
+            max=10**6,
+        ),
     ] = None,
     cut: Annotated[str, _option("range", "Characters of the word: N or A:B.")] = "",
     base_batch_size: Annotated[
-        int | None, _option("base_batch_size", "Samples (or tokens) of a device in a step.")
+        int | None,
+        _option(
+            "base_batch_size", "Samples (or tokens) of a device in a step.", min=1, max=_LARGEST
+        ),
     ] = None,
-    skip_steps: Annotated[int, _option("skip_steps", "First values to leave out.")] = 0,
+    skip_steps: Annotated[
+        int, _option("skip_steps", "First values to leave out.", min=0, max=_LARGEST)
+    ] = 0,
     model_mode: Annotated[
         int | None, _option("model_mode", "Formula, -2 to 4, see docs/analyze.md; default: 0.")
     ] = None,
@@ -62,7 +76,8 @@ def command(
         Literal["s", "ms"] | None, _option("time_unit", "Unit of the log's times; default: s.")
     ] = None,
     gpu_num: Annotated[
-        int | None, _option("gpu_num", "Devices of the job; default: the log's, or 1.")
+        int | None,
+        _option("gpu_num", "Devices of the job; default: the log's, or 1.", min=1, max=_LARGEST),
     ] = None,
     run_mode: Annotated[
         Literal["sp", "mp"] | None, _option("run_mode", "Default: by --gpu_num.")
@@ -95,8 +110,9 @@ def command(
     from dataclasses import fields
 
     from trainmark.errors import EXIT_FAILED, UsageError
-    from trainmark.library.analysis import engine, summary
+    from trainmark.library.analysis.engine import analyze
     from trainmark.library.analysis.options import Options
+    from trainmark.library.analysis.summary import text
 
     if sys.__stdout__ is None:  # closed by the caller: the record would be lost in silence
         what, where = "is closed, so the record cannot be printed", "standard output"
@@ -105,12 +121,12 @@ def command(
     wanted = [*(logs or []), *([filename] if filename else [])]
     if not wanted:
         raise UsageError("no log", where="LOG", remedy="name one, or - for standard input")
-    analyses = engine.analyze_all(wanted, options)
+    analyses = [analyze(log, options) for log in wanted]
     for analysis in analyses:
         if not quiet:
-            say(summary.text(analysis), err=True)
+            say(text(analysis), err=True)
         if as_json:
-            say_json(summary.figures(analysis))
+            say_json(analysis.figures)
         say(analysis.record.to_json())
     if any(analysis.record.JOB_FAIL_FLAG for analysis in analyses):
         raise typer.Exit(EXIT_FAILED)

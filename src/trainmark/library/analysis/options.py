@@ -1,36 +1,21 @@
-"""What the user says about a log, and the part of the record that follows from it alone.
-
-Owns the options, their checks and the names and codes of the record. Must not know how
-logs are read.
-"""
+"""What the user says about a log, and the part of the record that follows from it alone."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 from trainmark.errors import UsageError, nearest
-from trainmark.library.analysis import modes
 from trainmark.library.analysis.events import READERS
-from trainmark.library.analysis.numbers import LARGEST_COUNT, Rule
-from trainmark.library.analysis.source import STDIN
-from trainmark.record.index_record import (
-    DIRECTIONS,
-    INDEXES,
-    MISSIONS,
-    RUN_MODES,
-    IndexRecord,
-    fail_flag,
-)
+from trainmark.library.analysis.lines import STDIN
+from trainmark.library.analysis.modes import check_mode
+from trainmark.library.analysis.numbers import Rule
+from trainmark.library.analysis.presets import AUTO, PRESETS
+from trainmark.record.index_record import MISSIONS, IndexRecord, fail_flag
 
 SPEED, MEMORY, LARGEST_BATCH = 1, 2, 6
-LARGEST = {MEMORY, LARGEST_BATCH}  # the result is the largest value
-_KNOWN = {
-    "mission_name": MISSIONS,
-    "direction_id": tuple(DIRECTIONS),
-    "run_mode": RUN_MODES,
-    "index": tuple(INDEXES),
-}
+LARGEST = (MEMORY, LARGEST_BATCH)  # the result is the largest value
+_RECOMMENDING = ("推荐模型", "推荐召回", "推荐排序")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +42,10 @@ class Options:
     failed: bool = False
     robust: bool = False
 
+    def rule(self, keyword: str) -> Rule:
+        """Return the rule by which values stand behind ``keyword``."""
+        return Rule(keyword, self.separator or "", self.position, self.cut)
+
 
 def check(options: Options) -> None:
     """Refuse options that no log can satisfy, before any log is opened.
@@ -64,55 +53,23 @@ def check(options: Options) -> None:
     Raises:
         UsageError: naming the option.
     """
-    _check_text(options)
-    for name, known in _KNOWN.items():
-        value = getattr(options, name)
-        if value not in {None, ""} and value not in known:
-            remedy = nearest(str(value), map(str, known))
-            raise UsageError(f"{name} {value!r} is unknown", where=f"--{name}", remedy=remedy)
+    record(options, STDIN, 1.0, "", None, failed=False)  # refuses names and codes that are unknown
     if options.preset is None:
-        Rule(options.keyword or "", options.separator or "", options.position, options.cut)
+        options.rule(options.keyword or "")
+    elif options.preset not in {AUTO, *PRESETS}:
+        remedy = nearest(options.preset, [*PRESETS, AUTO])
+        raise UsageError(f"no preset {options.preset!r}", where="--preset", remedy=remedy)
     elif options.preset in READERS:
         check_events(options, options.preset)
-    for name, least in (("base_batch_size", 1), ("gpu_num", 1), ("skip_steps", 0)):
-        value = getattr(options, name)
-        if value is not None and value < least:
-            raise UsageError(f"{name} is {value}", where=f"--{name}", rule=f"at least {least}")
-    for name in ("base_batch_size", "gpu_num", "skip_steps", "position"):
-        if abs(getattr(options, name) or 0) > LARGEST_COUNT:
-            rule = f"at most {LARGEST_COUNT}"
-            raise UsageError("the number is too large", where=f"--{name}", rule=rule)
-    _check_index(options)
-
-
-def _check_index(options: Options) -> None:
-    """Refuse options that do not fit the result that is asked for."""
-    if options.index == SPEED:
-        if options.preset is None:
-            modes.check_mode(options.model_mode or 0, options.base_batch_size)
-        elif options.model_mode is not None:
-            modes.check_mode(options.model_mode, options.base_batch_size or 1)
-    elif options.ips_unit is None:
+    if options.index != SPEED and options.ips_unit is None:
         rule = f"index {options.index} prints the log's own figure"
         raise UsageError("no unit", where="--ips_unit", rule=rule, remedy="give it, as MB")
+    if options.index == SPEED and (options.preset is None or options.model_mode is not None):
+        known = options.base_batch_size or (1 if options.preset else None)  # the log may have it
+        check_mode(options.model_mode or 0, known)
     if options.robust and options.index in LARGEST:
         rule = f"index {options.index} is the largest value of the log"
         raise UsageError("does not apply", where="--robust", rule=rule, remedy="leave it out")
-
-
-def _check_text(options: Options) -> None:
-    """Refuse words that came as bytes and are no UTF-8: they can be neither sought nor printed."""
-    for item in fields(options):
-        value = getattr(options, item.name)
-        if isinstance(value, str) and value != printable(value):
-            spelt = "range" if item.name == "cut" else item.name
-            what = f"{printable(value)!r} is not UTF-8"
-            raise UsageError(what, where=f"--{spelt}", remedy="give text in UTF-8")
-
-
-def printable(word: str) -> str:
-    """Return a word of the command line with what is not UTF-8 in it replaced."""
-    return word.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def check_events(options: Options, preset: str) -> None:
@@ -122,10 +79,10 @@ def check_events(options: Options, preset: str) -> None:
         UsageError: naming the option.
     """
     for name in ("keyword", "separator", "position", "cut", "time_unit", "keyword_loss"):
-        if getattr(options, name) not in {None, ""}:
-            spelt = "range" if name == "cut" else name
+        if getattr(options, name) not in (None, ""):
+            where = "--range" if name == "cut" else f"--{name}"
             rule = f"preset {preset} reads JSON events, which say this themselves"
-            raise UsageError("does not apply", where=f"--{spelt}", rule=rule, remedy="leave it out")
+            raise UsageError("does not apply", where=where, rule=rule, remedy="leave it out")
 
 
 def record(
@@ -136,16 +93,17 @@ def record(
     Raises:
         UsageError: for a name or code that the record does not know.
     """
-    log = printable(log)
+    log = log.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     stem = "stdin" if log == STDIN else Path(log).name.removesuffix(".gz").removesuffix(".log")
-    direction = options.direction_id
-    if direction is None:
-        direction = _DIRECTION_OF.get(options.mission_name, 0)
+    direction, mission = options.direction_id, options.mission_name
+    if direction is None and mission in MISSIONS:
+        vision = MISSIONS.index(mission) <= MISSIONS.index("视频分类")
+        direction = 2 if mission in _RECOMMENDING else 0 if vision else 1
     return IndexRecord(
         log_file=log,
         model_name=options.model_name or stem or log,
-        mission_name=options.mission_name,
-        direction_id=direction,
+        mission_name=mission,
+        direction_id=direction or 0,
         run_mode=options.run_mode or ("sp" if (options.gpu_num or 1) == 1 else "mp"),
         index=options.index,
         gpu_num=options.gpu_num or 1,
@@ -154,10 +112,3 @@ def record(
         UNIT=unit,
         LOSS_RESULT=loss,
     )
-
-
-_RECOMMENDING = {"推荐模型", "推荐召回", "推荐排序"}
-_DIRECTION_OF = {
-    name: 2 if name in _RECOMMENDING else 0 if place <= MISSIONS.index("视频分类") else 1
-    for place, name in enumerate(MISSIONS)
-}
