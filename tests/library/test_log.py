@@ -10,6 +10,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+
 from trainmark.errors import DataError, UsageError
 from trainmark.library.analysis import distribution, lines
 from trainmark.library.analysis.engine import analyze

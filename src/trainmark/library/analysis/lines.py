@@ -56,7 +56,8 @@ def read(log: str) -> Iterator[Line]:
         raise DataError("standard input is closed", where=log, remedy="name a log, or send one")
     try:
         with ExitStack() as opened:
-            raw = opened.enter_context(sys.stdin.buffer if log == STDIN else Path(log).open("rb"))
+            source = sys.stdin.buffer if log == STDIN else Path(log).open("rb")  # noqa: SIM115
+            raw = opened.enter_context(source)
             packed = raw.peek(2)[:2] == _GZIP_MAGIC
             data = opened.enter_context(gzip.GzipFile(fileobj=raw)) if packed else raw
             file = io.TextIOWrapper(data, "utf-8", errors="replace")

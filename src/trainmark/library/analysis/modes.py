@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from trainmark.errors import DataError, UsageError
 from trainmark.record.index_record import rounded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 DEFAULT_UNIT = "samples/s"
 TIME_UNITS = {"s": 1.0, "ms": 1000.0}
