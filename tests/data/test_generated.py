@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -15,7 +14,7 @@ import pytest
 from trainmark import cases
 from trainmark.cases.toy.case import CASE as TOY
 from trainmark.data import generated
-from trainmark.data.generated import default_root, generated_folder, write_folder
+from trainmark.data.generated import default_root, generated_folder
 from trainmark.errors import EnvironmentFault
 from trainmark.spec import Case, Recipe
 
@@ -48,12 +47,6 @@ def test_data_is_generated_once(tmp_path: Path) -> None:
     assert first.stat().st_mode & 0o777 == 0o755
 
 
-def test_another_recipe_has_another_folder(tmp_path: Path) -> None:
-    recipes = [replace(RECIPE, seed=seed) for seed in (1, 2, 3)]
-    folders = {folder_by(counting([]), tmp_path, recipe=recipe) for recipe in recipes}
-    assert len(folders) == 3
-
-
 @pytest.mark.parametrize(
     ("name", "recipe_name"),
     [
@@ -83,7 +76,7 @@ def test_a_generator_can_read_no_other_field(tmp_path: Path) -> None:
     def generate(folder: Path, recipe: Recipe) -> None:
         (folder / "a.txt").write_text(str(recipe.timeout_s))
 
-    with pytest.raises(AttributeError, match=r"reads 'timeout_s': add it to .* data_fields"):
+    with pytest.raises(AttributeError, match="timeout_s"):
         folder_by(generate, tmp_path)
     assert list(tmp_path.iterdir()) == []
     named = replace(TOY, data_fields=frozenset({"timeout_s"}))
@@ -105,18 +98,6 @@ def test_a_changed_generator_has_another_folder(tmp_path: Path) -> None:
     first = folder_of(source)
     assert folder_of(source) == first
     assert folder_of(source.replace("'1'", "'2'")) != first
-
-
-def test_a_module_anywhere_in_the_cases_folder_changes_it(tmp_path: Path) -> None:
-    sources = tmp_path / "case"
-    (sources / "data").mkdir(parents=True)
-
-    def folder_of(words: str) -> Path:
-        (sources / "data" / "words.py").write_text(words)
-        root = tmp_path / "root"
-        return generated_folder(TOY, RECIPE, root, generate=counting([]), sources=sources)
-
-    assert folder_of("A = 1\n") == folder_of("A = 1\n") != folder_of("A = 2\n")
 
 
 def test_a_generator_that_fails_leaves_nothing(tmp_path: Path) -> None:
@@ -142,32 +123,12 @@ def test_two_at_once_end_with_one_whole_folder(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.rglob("*")] == [folders[0].name, "a.txt"]
 
 
-def test_a_rename_that_fails_for_another_reason_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(self: Path, target: Path) -> Any:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "rename", refuse)
-    with pytest.raises(EnvironmentFault, match="No space left"):
-        write_folder(tmp_path / "data", lambda place: None)
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize("root", ["file", "file/below"])
 def test_a_root_that_cannot_be_written_is_an_environment_fault(tmp_path: Path, root: str) -> None:
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(EnvironmentFault, match="cannot write there") as caught:
         folder_by(counting([]), tmp_path / root)
     assert generated.ROOT_VARIABLE in str(caught.value)
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_read_only_root_is_an_environment_fault(tmp_path: Path) -> None:
-    tmp_path.chmod(0o555)
-    with pytest.raises(EnvironmentFault, match="cannot write there"):
-        folder_by(counting([]), tmp_path)
-    tmp_path.chmod(0o755)
 
 
 def test_the_root_follows_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

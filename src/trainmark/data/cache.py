@@ -1,20 +1,23 @@
-"""What was computed from input files, kept beside them.
+"""What was computed from input files, cached beside them.
 
-Owns that a kept file is there whole or not at all, and that a folder nobody may write
-costs time but no run. Must not know what is kept.
+Owns that a cached file is there whole or not at all, and that a folder nobody may write costs
+time but no run. Must not know what is cached.
 """
 
 from __future__ import annotations
 
+import json
 import secrets
 import zipfile
 from contextlib import suppress
+from dataclasses import asdict, dataclass
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -34,32 +37,95 @@ def replace_file(file: Path, write: Callable[[BinaryIO], object]) -> bool:
             write(stream)
         staging.replace(file)
     except OSError:  # read-only or full: a cache is no condition of a run
-        with suppress(OSError):  # the folder cannot be written, or another rank was first
+        with suppress(OSError):
             staging.unlink(missing_ok=True)
         return False
     return True
 
 
 def cached_arrays(file: Path, build: Callable[[], Arrays]) -> Arrays:
-    """Return the arrays kept in ``file``, an ``.npz``; build and keep them where it is not there.
-
-    A damaged file is built again. Where nothing can be kept they are built each time.
+    """Return the arrays of ``file``, an ``.npz``; build and write them where it cannot be read.
 
     Args:
         file: its name must say all that the arrays depend on.
     """
-    found = read_arrays(file)
-    if found is None:
-        found = build()
-        replace_file(file, lambda stream: np.savez(stream, **found))  # type: ignore[arg-type]
+    with suppress(OSError, ValueError, EOFError, zipfile.BadZipFile), np.load(file) as cached:
+        return dict(cached)
+    built = build()
+    replace_file(file, lambda stream: np.savez(stream, **built))  # type: ignore[arg-type]
+    return built
+
+
+@dataclass(frozen=True, slots=True)
+class Extremes:
+    """What a vector of whole numbers holds, counted from its start.
+
+    Args:
+        digest: sha256 of its bytes.
+        smallest_at, largest_at: where each stands first.
+    """
+
+    digest: str
+    smallest: int
+    smallest_at: int
+    largest: int
+    largest_at: int
+
+
+def extremes(
+    blocks: Iterable[NDArray[Any]],
+    *,
+    digest: Any = None,
+    comparable: Callable[[NDArray[Any]], NDArray[Any]] = np.asarray,
+) -> Extremes:
+    """Return the extremes of a vector that comes in blocks, none of them empty.
+
+    Args:
+        digest: a sha256 to go on with; none: a new one.
+        comparable: maps a block to the whole numbers that are compared.
+    """
+    digest, at = digest or sha256(), 0
+    smallest: list[tuple[int, int]] = []
+    largest: list[tuple[int, int]] = []  # of negative values: the first of equal ones is least
+    for block in blocks:
+        digest.update(np.ascontiguousarray(block).data)
+        values = comparable(block)
+        low, high = int(values.argmin()), int(values.argmax())
+        smallest.append((int(values[low]), at + low))
+        largest.append((-int(values[high]), at + high))
+        at += len(values)
+    (low, low_at), (high, high_at) = min(smallest), min(largest)
+    return Extremes(digest.hexdigest(), low, low_at, -high, high_at)
+
+
+def cached_scan(
+    file: Path, scanned: Mapping[str, Path], scan: Callable[[], Mapping[str, Extremes]]
+) -> dict[str, Extremes]:
+    """Return what ``scan`` finds, from ``file`` where nothing has changed since.
+
+    A large data set takes minutes to read. Where nothing can be cached it is read each time.
+
+    Args:
+        scanned: the files that are read, by names that say all that the findings depend on;
+            findings are valid for as long as sizes and times of change stay.
+
+    Raises:
+        OSError: one of them cannot be read.
+    """
+    stats = {name: path.stat() for name, path in scanned.items()}
+    before = {name: [stat.st_size, stat.st_mtime_ns] for name, stat in stats.items()}
+    with suppress(OSError, ValueError, KeyError, TypeError):  # absent, or of another version
+        cached = json.loads(file.read_bytes())
+        if cached["files"] == before:
+            return {name: Extremes(**found) for name, found in cached["found"].items()}
+    found = dict(scan())
+    written = {"files": before, "found": {name: asdict(item) for name, item in found.items()}}
+    replace_file(file, lambda stream: stream.write(json.dumps(written, indent=1).encode()))
     return found
 
 
 def read_arrays(file: Path) -> Arrays | None:
     """Return the arrays of a file, none where it is absent, unreadable or damaged."""
-    try:
-        # A zip file has a checksum for each member. What is no zip file gives an array.
-        with file.open("rb") as stream, np.load(stream) as kept:
-            return dict(kept)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, NotImplementedError):
-        return None
+    with suppress(OSError, ValueError, EOFError, zipfile.BadZipFile), np.load(file) as cached:
+        return dict(cached)
+    return None

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from trainmark.data.cache import replace_file
 from trainmark.data.json_documents import Frozen
-from trainmark.data.prepared import stamps
+from trainmark.data.prepared_first import stamps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

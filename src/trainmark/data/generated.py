@@ -13,12 +13,13 @@ import tempfile
 from hashlib import sha256
 from inspect import getfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from trainmark.errors import EnvironmentFault
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from trainmark.spec import Case, Recipe
 
@@ -26,23 +27,10 @@ ROOT_VARIABLE = "TRAINMARK_CACHE"
 
 
 def default_root() -> Path:
-    """Return the cache folder: ``$TRAINMARK_CACHE``, or ``trainmark`` in the user's cache.
-
-    Raises:
-        EnvironmentFault: neither is known.
-    """
+    """Return the cache folder: ``$TRAINMARK_CACHE``, or ``trainmark`` in the user's cache."""
     chosen = os.environ.get(ROOT_VARIABLE)
-    if chosen:
-        return Path(chosen)
-    try:
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    except RuntimeError:
-        raise EnvironmentFault(
-            "this user has no home folder",
-            rule="generated data lies in the user's cache",
-            remedy=f"set {ROOT_VARIABLE} to a folder you may write to",
-        ) from None
-    return cache / "trainmark"
+    user_cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(chosen or Path(user_cache) / "trainmark")
 
 
 def generated_folder(
@@ -52,7 +40,7 @@ def generated_folder(
 
     The name holds a digest of the case's sources and of the recipe fields that the data
     depends on (``Case.data_fields``), so that a changed generator never meets old data and
-    any other field finds the same data again.
+    any other field finds the same data again. A generator can read no other field.
 
     Args:
         generate: writes the data into an empty folder; the case's ``data.generate``.
@@ -68,26 +56,8 @@ def generated_folder(
     )
     folder = root / f"{case.name}-{sha256(text.encode()).hexdigest()[:16]}"
     if not folder.is_dir():
-        write_folder(folder, lambda place: generate(place, DataFields(fields)))
+        write_folder(folder, lambda place: generate(place, SimpleNamespace(**fields)))
     return folder
-
-
-class DataFields:
-    """The recipe fields that a case names in ``data_fields``; no other can be read.
-
-    A generator that read another one would find data in the cache that it did not make.
-    """
-
-    def __init__(self, fields: Mapping[str, Any]) -> None:
-        self.__dict__.update(fields)
-
-    def __getattr__(self, name: str) -> Any:
-        """Refuse a field that was not given.
-
-        Raises:
-            AttributeError: it says where the field is to be named.
-        """
-        raise AttributeError(f"the generator reads {name!r}: add it to the case's data_fields")
 
 
 def write_folder(folder: Path, fill: Callable[[Path], None]) -> None:
@@ -96,16 +66,10 @@ def write_folder(folder: Path, fill: Callable[[Path], None]) -> None:
     Raises:
         EnvironmentFault: the parent folder cannot be written.
     """
+    staging: Path | None = None
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    except OSError as error:
-        raise EnvironmentFault(
-            f"cannot write there: {error.strerror}",
-            where=str(folder.parent),
-            remedy=f"choose another folder, or set {ROOT_VARIABLE} for generated data",
-        ) from error
-    try:
         fill(staging)
         staging.chmod(0o755)
         staging.rename(folder)
@@ -113,8 +77,9 @@ def write_folder(folder: Path, fill: Callable[[Path], None]) -> None:
         if not folder.is_dir():  # else somebody finished the same content first: use theirs
             raise EnvironmentFault(
                 f"cannot write there: {error.strerror or error}",
-                where=str(folder),
-                remedy=f"free some space, or set {ROOT_VARIABLE} for generated data",
+                where=str(folder.parent),
+                remedy=f"free some space, or set {ROOT_VARIABLE} to a folder you may write to",
             ) from error
     finally:
-        shutil.rmtree(staging, ignore_errors=True)
+        if staging:
+            shutil.rmtree(staging, ignore_errors=True)

@@ -12,18 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from trainmark.data.input_files import readable
-from trainmark.data.json_documents import read_bytes
+from trainmark.data.files import readable
 from trainmark.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
 CONFIG = "config.json"
 Size = Annotated[int, Field(gt=0, description="a size is a whole number above 0")]
 Share = Annotated[float, Field(ge=0, lt=1, description="a number in [0, 1)")]
-_MAX_BYTES = 64 << 20  # a config has kilobytes, the index of a checkpoint a few megabytes
 _SHOWN_CHARACTERS = 80
 
 
@@ -52,46 +49,58 @@ def read_config(file: Path, keys: type[Keys], *, rule: str, remedy: str) -> Keys
         DataError: missing, no JSON, or the first key that is missing or outside its range.
     """
     raw = read_json(file, rule=rule, remedy=remedy)
-    if not isinstance(raw, dict):
-        raise DataError(
-            f"holds a {type(raw).__name__}, not keys", where=str(file), rule=rule, remedy=remedy
-        )
     try:
         return keys.model_validate(raw)
     except ValidationError as error:
-        raise _bad_value(error, raw, file, keys, remedy) from None
-
-
-def _bad_value(
-    error: ValidationError, raw: Mapping[str, Any], file: Path, keys: type[ConfigKeys], remedy: str
-) -> DataError:
-    """Return the error for the first key that pydantic refused."""
-    first = error.errors(include_url=False)[0]
-    name = str(first["loc"][0]) if first["loc"] else ""
-    told = str(first["ctx"]["error"]) if first["type"] == "value_error" else first["msg"]
-    if not name:  # a rule about several keys names them itself
-        return DataError(told, where=str(file), remedy=remedy)
+        first = error.errors(include_url=False)[0]
+    broken = str(first["ctx"]["error"]) if first["type"] == "value_error" else ""
+    if not first["loc"]:  # a rule about several keys names them itself
+        raise DataError(broken or first["msg"], where=str(file), rule=rule, remedy=remedy)
+    name = str(first["loc"][0])
     field = next(item for key, item in keys.model_fields.items() if name in {key, item.alias})
-    rule = told if first["type"] == "value_error" else field.description or told
-    shown = repr(raw[name]) if name in raw else "missing"
-    if len(shown) > _SHOWN_CHARACTERS:
-        shown = f"{shown[:_SHOWN_CHARACTERS]}..."
-    return DataError(f"{name} is {shown}", where=f"{file}, {name}", rule=rule, remedy=remedy)
+    raise DataError(
+        f"{name} is {repr(raw[name]) if name in raw else 'missing':.{_SHOWN_CHARACTERS}}",
+        where=f"{file}, {name}",
+        rule=broken or field.description or first["msg"],
+        remedy=remedy,
+    )
 
 
 def read_json(file: Path, *, rule: str, remedy: str) -> Any:
     """Return what a JSON file of a model folder holds.
 
     Raises:
-        DataError: it is missing, no regular file, too large, or no JSON.
+        DataError: it cannot be read, or is not JSON.
     """
-    if not file.exists():
-        raise DataError("no such file", where=str(file), rule=rule, remedy=remedy)
     try:
         with readable(file, rule=rule, remedy=remedy):
-            return json.loads(read_bytes(file, max_bytes=_MAX_BYTES))
-    except RecursionError:
-        why = "nested too deeply"
-    except ValueError as error:
-        why = str(error)
-    raise DataError(f"not readable as JSON: {why}", where=str(file), rule=rule, remedy=remedy)
+            return json.loads(file.read_bytes())
+    except (ValueError, RecursionError) as error:
+        what = f"not readable as JSON: {error}"
+        raise DataError(what, where=str(file), rule=rule, remedy=remedy) from None
+
+
+def refuse_short(
+    file: Path, *, entries: int, vocab_size: int, of: str, remedy: str, multiple: int = 1
+) -> None:
+    """Refuse a vocabulary of ``entries`` for a model of ``vocab_size``.
+
+    A shorter vocabulary was cut, or belongs to another model whose ids mean other words:
+    training would go on without an error. A model may have its table padded.
+
+    Args:
+        file: the vocabulary.
+        of: where ``vocab_size`` is said.
+        multiple: of which the model's size may be, above ``entries``.
+
+    Raises:
+        DataError: the model has more, naming both numbers.
+    """
+    if vocab_size > -(-entries // multiple) * multiple:
+        padding = f", padded to a multiple of {multiple} at most" if multiple > 1 else ""
+        raise DataError(
+            f"{entries} entries, the model has {vocab_size}",
+            where=str(file),
+            rule=f"the vocabulary is the model's own{padding}; {of} says vocab_size {vocab_size}",
+            remedy=remedy,
+        )

@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Le
 from pydantic import AfterValidator, Field, model_validator
 
-from trainmark.data import yaml_text
+from trainmark.data import yaml_files
 from trainmark.data.json_documents import Frozen
 from trainmark.errors import UsageError, nearest
 from trainmark.launch.launchers.names import CONTAINER, LOCAL, NAMES
@@ -242,4 +242,6 @@ def read_site(path: Path | None) -> Site:
     file = path or default_file()
     if file is None:
         return Site()
-    return yaml_text.checked(Site, yaml_text.read(file), remedy="docs/launchers.md has the keys")
+    return yaml_files.checked(
+        Site, yaml_files.read_yaml(file), file, remedy="docs/launchers.md has the keys"
+    )

@@ -1,7 +1,7 @@
 """Read the tensors of one checkpoint file on the host.
 
 Must not execute code from a file: pickles are read with ``weights_only``. Names and shapes are
-compared by ``data.checkpoint_shapes``, which the launcher uses without torch.
+compared by ``data.checkpoint_shapes``, which reads safetensors without torch.
 """
 
 from __future__ import annotations
@@ -11,22 +11,23 @@ from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
-from torch import Tensor
 
-from trainmark.data.checkpoint_shapes import StoredTensor, more_than_weights, weights_in
-from trainmark.data.split_layout import refuse_unreadable
+from trainmark.data import checkpoint_shapes
+from trainmark.data.checkpoint_shapes import StoredTensor
+from trainmark.data.files import refuse_unreadable
 from trainmark.errors import DataError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from torch import Tensor
+
 
 def read_state(file: Path, *, rule: str, remedy: str) -> dict[str, Tensor]:
     """Return the tensors of a safetensors file or of one that torch saved, by their keys.
+
+    They are mapped: numbers are read when they are used.
 
     Args:
         rule: what a valid checkpoint is, for errors.
@@ -35,30 +36,35 @@ def read_state(file: Path, *, rule: str, remedy: str) -> dict[str, Tensor]:
     Raises:
         DataError: the file is missing or damaged, or holds more than tensors by name.
     """
+    import torch
+    from safetensors.torch import load_file
+
     refuse_unreadable(file, rule=rule, remedy=remedy)
     try:
         whole = load_file(file) if file.suffix == ".safetensors" else _read_pickle(file)
     except UnpicklingError as error:
         # Torch's message advises to allow code from the file: show only the name it refused.
         refused = re.search(r"GLOBAL (\S+)", str(error))
-        raise more_than_weights(file, refused[1] if refused else None) from None
-    except SafetensorError as error:
-        what = f"not readable as safetensors: {error}"
-        raise DataError(what, where=str(file), rule=rule, remedy=remedy) from None
-    except Exception as error:  # noqa: BLE001  the library raises whatever damage leads to
+        raise DataError(
+            "not readable as weights alone" + (f": it names {refused[1]}" if refused else ""),
+            where=str(file), rule="the file is read without executing anything in it",
+            remedy="save the weights alone again where the file comes from",
+        ) from None  # fmt: skip
+    except Exception as error:  # noqa: BLE001  the libraries raise whatever damage leads to
         reason = str(error).partition(". ")[0].partition("\n")[0] or type(error).__name__
         raise DataError(f"damaged: {reason}", where=str(file), rule=rule, remedy=remedy) from None
-    state = weights_in(whole, file, rule=rule, remedy=remedy)
-    for key, item in state.items():
-        if not isinstance(item, Tensor):
-            raise DataError(
-                f"{key} is not a tensor", where=f"{file}, {key}",
-                rule="every entry of a checkpoint is a tensor", remedy=remedy,
-            )  # fmt: skip
+    state = whole.get("module", whole) if isinstance(whole, dict) else None
+    if not isinstance(state, dict) or not all(isinstance(x, torch.Tensor) for x in state.values()):
+        raise DataError(
+            "no tensors by name", where=f"{file}, module",
+            rule="every entry of a checkpoint is a tensor", remedy=remedy,
+        )  # fmt: skip
     return state
 
 
 def _read_pickle(file: Path) -> Any:
+    import torch
+
     # A training checkpoint may hold the state of numpy's random generator: arrays, not code.
     rebuild: Any = np.ndarray.__reduce__(np.zeros(1, np.uint32))[0]
     arrays = [
@@ -78,3 +84,16 @@ def described(file: Path, state: Mapping[str, Tensor]) -> list[StoredTensor]:
         StoredTensor(file, key, str(item.dtype).removeprefix("torch."), tuple(item.shape))
         for key, item in state.items()
     ]
+
+
+def stored_weights(file: Path, *, rule: str, remedy: str) -> list[StoredTensor]:
+    """Return the tensors of a checkpoint without reading their numbers.
+
+    Torch is imported for a file that torch saved only, so that the launcher can ask.
+
+    Raises:
+        DataError: as ``read_state``.
+    """
+    if file.suffix == ".safetensors":
+        return checkpoint_shapes.stored_tensors(file, rule=rule, remedy=remedy)
+    return described(file, read_state(file, rule=rule, remedy=remedy))

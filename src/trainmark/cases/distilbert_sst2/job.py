@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from trainmark.protocols import Batch, Counts, Evaluation
+from trainmark.train.batches import evaluation_batches, training_batches
 from trainmark.train.kernels.choice import choose
 from trainmark.train.parameters import trained
 from trainmark.train.read_ahead import read_ahead
-from trainmark.train.shards import Sharding, evaluation_rows
+from trainmark.train.shards import Sharding
 from trainmark.train.stepper import Stepper, add_over_ranks
 
 from . import data as rows_of
@@ -19,25 +20,20 @@ from .data.weights import weights_file
 from .model import build_model, parameter_groups
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from numpy.typing import NDArray
+    from collections.abc import Iterator, Mapping
 
     from trainmark.protocols import JobContext
 
     from .data import Loaded
-    from .data.tokens import TokenRows
     from .recipe import DistilbertRecipe
+
+# Of the model's config, as the record shows them.
+SIZES = ("n_layers", "n_heads", "dim", "hidden_dim", "vocab_size", "max_position_embeddings")
 
 
 def load_data(context: JobContext) -> Loaded:
     """Return both splits as token rows, and the model's sizes."""
     return rows_of.load(context.data_dir, context.recipe)
-
-
-def build(context: JobContext, data: Loaded) -> DistilbertJob:
-    """Build the model, its weights and its optimizer."""
-    return DistilbertJob(context, data)
 
 
 def planned_steps(recipe: DistilbertRecipe, steps_per_epoch: int) -> int:
@@ -71,24 +67,7 @@ class DistilbertJob:
         self.updates = self.stepper.updates
 
     def batches(self, epoch: int) -> Iterator[Batch]:
-        split = self.data.train
-        for part in self.sharding.micro_batches(epoch):
-            counts = Counts()
-            if not part.weightless:
-                tokens = int((split.starts[part.rows + 1] - split.starts[part.rows]).sum())
-                samples = len(part.rows)
-                counts = Counts(samples, samples, tokens, samples * self.recipe.seq_length)
-            yield Batch(
-                self._tensors(split, part.rows), counts, part.step_samples, part.closes_step
-            )
-
-    def _tensors(self, split: TokenRows, rows: NDArray[Any]) -> tuple[Tensor, Tensor, Tensor]:
-        """Return ids and mask, both (B, T), and labels (B,), on the host."""
-        ids, mask = split.padded(
-            rows, seq_length=self.recipe.seq_length, pad_token_id=self.data.config.pad_token_id
-        )
-        labels = split.labels[rows]
-        return torch.from_numpy(ids), torch.from_numpy(mask), torch.from_numpy(labels)
+        return training_batches(self.data.train, self.sharding, epoch)
 
     @staticmethod
     def logits(model: nn.Module, ids: Tensor, mask: Tensor) -> Tensor:
@@ -108,36 +87,25 @@ class DistilbertJob:
     def trained_parameters(self) -> Mapping[str, Tensor]:
         return trained(self.model)
 
+    @torch.no_grad()
     def evaluate(self) -> Evaluation:
         rank, world_size = self.context.rank, self.context.world_size
-        total = len(self.data.validation)
-        rows = evaluation_rows(total, rank=rank, world_size=world_size)
-        device = next(self.model.parameters()).device
-        correct, scored = add_over_ranks(
-            self.count_correct(rows), len(rows), world_size=world_size, device=device
-        )
-        assert scored == total, f"{scored} of {total} validation rows were scored"
-        return Evaluation(correct / scored, scored, {"correct": float(correct)})
-
-    @torch.no_grad()
-    def count_correct(self, rows: Sequence[int]) -> int:
-        """Return how many validation rows the model classifies correctly, in eval mode."""
-        import numpy as np
-
         # A forward pass alone keeps no activations: twice the training batch fits.
         size = 2 * self.recipe.micro_batch_size
-        numbers = np.asarray(rows, np.int64)
-        parts = (numbers[first : first + size] for first in range(0, len(numbers), size))
-        host = (self._tensors(self.data.validation, part) for part in parts)
-        correct: list[Tensor] = []
+        split, device = self.data.validation, self.stepper.device
+        host = evaluation_batches(split, size=size, rank=rank, world_size=world_size)
+        correct, scored = torch.zeros((), dtype=torch.long, device=device), 0
         self.model.eval()
         depth = self.recipe.read_ahead_batches
-        for ids, mask, labels in read_ahead(host, self.context.device, depth=depth):
+        for (ids, mask, labels), rows in read_ahead(host, self.context.device, depth=depth):
             with self.stepper.autocast():
                 scores = self.logits(self.model, ids, mask)
-            correct.append((scores.argmax(1) == labels).sum())
+            correct += (scores.argmax(1) == labels)[:rows].sum()
+            scored += rows
         self.model.train()
-        return int(torch.stack(correct).sum()) if correct else 0
+        right, scored = add_over_ranks(int(correct), scored, world_size=world_size, device=device)
+        assert scored == len(split), f"{scored} of {len(split)} validation rows were scored"
+        return Evaluation(right / scored, scored, {"correct": float(right)})
 
     def model_flops(self, counts: Counts) -> float:
         config, length = self.data.config, self.recipe.seq_length
@@ -147,18 +115,17 @@ class DistilbertJob:
         return per_token * counts.tokens_padded + head * counts.samples
 
     def facts(self) -> Mapping[str, Any]:
-        config = self.data.config
-        parameters = list(self.model.parameters())
+        parameters = sum(item.numel() for item in self.model.parameters())
         return {
-            "parameters": sum(item.numel() for item in parameters),
-            "trainable_parameters": sum(x.numel() for x in parameters if x.requires_grad),
+            "parameters": parameters,
+            "trainable_parameters": parameters,
             "flops_formula": "palm-appendix-b",
-            "model_config": {
-                name: getattr(config, name) for name in ("n_layers", "n_heads", "dim",
-                "hidden_dim", "vocab_size", "max_position_embeddings")
-            },
+            "model_config": {name: getattr(self.data.config, name) for name in SIZES},
             "init": self.recipe.init,
             "truncated_rows": self.data.train.truncated + self.data.validation.truncated,
             "kernels": self.kernels.used("attention"),
             "skipped_steps": self.stepper.skipped_steps(),
-        }  # fmt: skip
+        }
+
+
+build = DistilbertJob

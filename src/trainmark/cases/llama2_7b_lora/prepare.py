@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from trainmark.data import prepared
+from trainmark.data import prepared_first as prepared
 from trainmark.data.checkpoint_shapes import INDEX, SINGLE
 from trainmark.data.model_config import CONFIG
 from trainmark.errors import DataError
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from trainmark.data.prepared import Say, Unfinished
+    from trainmark.data.prepared_first import Say, Unfinished
     from trainmark.data.split_layout import Layout
 
 FORMAT = 1

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from hashlib import sha256
 from math import erf, sqrt
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile
 
 import numpy as np
 
 from trainmark.errors import DataError
+from trainmark.protocols import Counts
 from trainmark.spec import DataFacts
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from numpy.typing import NDArray
 
     from trainmark.spec import Recipe
 
@@ -34,22 +38,47 @@ def generate(folder: Path, recipe: Recipe) -> None:
         np.savez(folder / f"{split}.npz", x=features.astype(np.float32), y=labels)
 
 
-def check(folder: Path, recipe: Recipe) -> DataFacts:
-    """Check names, shapes and labels of both files."""
-    rows, digest = {}, sha256()
+@dataclass(frozen=True, slots=True)
+class Clouds:
+    """One split; see ``trainmark.data.split.Split``."""
+
+    features: NDArray[np.float32]
+    labels: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def batch(self, rows: NDArray[np.int64]) -> tuple[tuple[Any, Any], Counts]:
+        """Return features (B, 16) and labels (B,)."""
+        return (self.features[rows], self.labels[rows]), Counts(len(rows), len(rows))
+
+
+def load(folder: Path) -> dict[str, Clouds]:
+    """Return both splits; names, shapes and labels are checked.
+
+    Raises:
+        DataError: a file cannot be read, or its first row that breaks a rule.
+    """
+    found = {}
     for split in ROWS:
         file = folder / f"{split}.npz"
         try:
-            digest.update(file.read_bytes())
             with np.load(file) as arrays:
                 features, labels = arrays["x"].astype(np.float32), arrays["y"].astype(np.int64)
-        except (OSError, ValueError, KeyError, EOFError, IndexError, BadZipFile) as error:
+        except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
             raise DataError(f"unreadable: {error}", where=str(file)) from None
         if features.shape != (len(labels), FEATURES):
             raise DataError(f"x is {features.shape}", where=str(file), rule=f"(rows, {FEATURES})")
         bad = np.flatnonzero((labels != 0) & (labels != 1))
         if len(bad):
             raise DataError("label outside {0,1}", where=f"{file}, row {bad[0] + 1}")
-        rows[split] = len(labels)
+        found[split] = Clouds(features, labels)
+    return found
+
+
+def check(folder: Path, recipe: Recipe) -> DataFacts:
+    """Check both files and name their content."""
+    rows = {split: len(found) for split, found in load(folder).items()}
+    digest = sha256(b"".join((folder / f"{split}.npz").read_bytes() for split in ROWS))
     best = BAYES_ACCURACY if recipe.data == "generated" else None
     return DataFacts(rows["train"], rows["validation"], digest.hexdigest()[:16], "npz", best)

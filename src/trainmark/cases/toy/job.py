@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import nn
 
 from trainmark.protocols import Batch, Counts, Evaluation
+from trainmark.train.batches import evaluation_batches, training_batches
 from trainmark.train.parameters import trained
-from trainmark.train.shards import Sharding, evaluation_rows
+from trainmark.train.shards import Sharding
 from trainmark.train.stepper import Stepper, add_over_ranks
 
-from .data import FEATURES, ROWS
+from .data import FEATURES, Clouds, load
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -21,36 +21,28 @@ if TYPE_CHECKING:
     from trainmark.protocols import JobContext
 
 
-def load_data(context: JobContext) -> dict[str, tuple[Any, Any]]:
-    """Return (x, y) by split."""
-    data = {}
-    for split in ROWS:
-        with np.load(context.data_dir / f"{split}.npz") as arrays:
-            data[split] = torch.from_numpy(arrays["x"]), torch.from_numpy(arrays["y"])
-    return data
+def load_data(context: JobContext) -> dict[str, Clouds]:
+    """Return both splits."""
+    return load(context.data_dir)
 
 
 class ToyJob:
     """See ``trainmark.protocols.Job``."""
 
-    def __init__(self, context: JobContext, data: dict[str, tuple[Any, Any]]) -> None:
+    def __init__(self, context: JobContext, data: dict[str, Clouds]) -> None:
         self.context, self.data = context, data
         self.model = nn.Sequential(nn.Linear(FEATURES, 32), nn.ReLU(), nn.Linear(32, 2))
         context.device.place(self.model)
         weights, rate = self.model.parameters(), context.recipe.learning_rate
         optimizer = torch.optim.AdamW(weights, lr=rate, fused=True)
-        self.sharding = Sharding.of(context, num_rows=len(data["train"][1]))
+        self.sharding = Sharding.of(context, num_rows=len(data["train"]))
         self.steps_per_epoch = self.sharding.steps_per_epoch
         self.stepper = Stepper.of(context, self.model, optimizer, self._loss_sum)
         self.step, self.check = self.stepper.step, self.stepper.check
         self.updates = self.stepper.updates
 
     def batches(self, epoch: int) -> Iterator[Batch]:
-        for part in self.sharding.micro_batches(epoch):
-            tensors = [item[part.rows] for item in self.data["train"]]
-            count = 0 if part.weightless else len(part.rows)
-            counts = Counts(samples=count, sequences=count)
-            yield Batch(tensors, counts, part.step_samples, part.closes_step)
+        return training_batches(self.data["train"], self.sharding, epoch)
 
     def _loss_sum(self, batch: Batch) -> torch.Tensor:
         features, labels = batch.tensors
@@ -61,12 +53,13 @@ class ToyJob:
 
     @torch.no_grad()
     def evaluate(self) -> Evaluation:
-        features, labels = self.data["validation"]
-        world = self.context.world_size
-        rows = list(evaluation_rows(len(labels), rank=self.context.rank, world_size=world))
-        scores = self.model(self.context.device.place(features[rows]))
-        hits = int((scores.argmax(1).cpu() == labels[rows]).sum())
-        hits, scored = add_over_ranks(hits, len(rows), world_size=world, device=scores.device)
+        split, (rank, world) = self.data["validation"], (self.context.rank, self.context.world_size)
+        hits = scored = 0
+        for tensors, rows in evaluation_batches(split, size=1024, rank=rank, world_size=world):
+            features, labels = map(self.context.device.place, tensors)
+            hits += int((self.model(features).argmax(1) == labels)[:rows].sum())
+            scored += rows
+        hits, scored = add_over_ranks(hits, scored, world_size=world, device=self.stepper.device)
         return Evaluation(hits / scored, scored)
 
     def model_flops(self, counts: Counts) -> float:

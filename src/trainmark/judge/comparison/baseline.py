@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from annotated_types import Gt, Le, Lt
 from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
-from trainmark.data import yaml_text
+from trainmark.data import yaml_files
 from trainmark.data.json_documents import Frozen
 from trainmark.errors import RecordError, UsageError, nearest
 from trainmark.plan.overrides import fix_hp_text
@@ -223,4 +223,4 @@ def read(path: Path) -> Baseline:
         UsageError: no YAML of this form, or of another schema; it names line and nearest key.
     """
     remedy = "docs/gate.md has the keys; `trainmark baseline` writes a file"
-    return yaml_text.checked(Baseline, yaml_text.read(path), remedy=remedy)
+    return yaml_files.checked(Baseline, yaml_files.read_yaml(path), path, remedy=remedy)

@@ -7,15 +7,11 @@ rank can load all data that passed the check. No torch.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from hashlib import file_digest, sha256
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from trainmark.data.cache import cached_arrays
+from trainmark.data.files import Form, find_layout
 from trainmark.data.model_config import CONFIG
-from trainmark.data.split_layout import Form, Layout, find_layout, numbered_files
 from trainmark.data.wordpiece import tokenizer_file
 from trainmark.spec import DataFacts
 from trainmark.train.step_memory import refuse_too_little
@@ -30,9 +26,6 @@ from .weights import check_weights
 
 if TYPE_CHECKING:
     from pathlib import Path
-    from typing import Any
-
-    from numpy.typing import NDArray
 
     from trainmark.spec import RankMemory
 
@@ -41,17 +34,13 @@ if TYPE_CHECKING:
 
 __all__ = ["check", "check_fit", "generate", "load"]  # what the core and the job call
 SPLITS = ("train", "validation")
-TOKENS = "tokens"  # subfolder of cached tokens
-FORMAT = 1  # version of the cached files
 TEXT_FOLDERS = (".", "data", "sst2", "SST-2")  # where the hub and the GLUE archive keep files
 NPZ = Form(
     "npz", {"train": ("train_dataset.npz",), "validation": ("eval_dataset.npz",)}, ("dataset",)
 )
 FORMS = (  # the first that exists is read
     NPZ,
-    Form(
-        "parquet", {split: (f"{split}.parquet",) for split in SPLITS}, TEXT_FOLDERS, numbered_files
-    ),
+    Form("parquet", {split: (f"{split}.parquet",) for split in SPLITS}, TEXT_FOLDERS),
     Form(
         "tsv", {"train": ("train.tsv",), "validation": ("validation.tsv", "dev.tsv")}, TEXT_FOLDERS
     ),
@@ -66,59 +55,56 @@ PREPARE = "run `trainmark prepare distilbert_sst2 --from RAW --data DIR`"
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What a rank trains and scores."""
+    """What a rank trains and scores, and what the check says of it.
+
+    Args:
+        layout: the form of the files.
+        used: the model's files that the rows follow from.
+        digest: of the rows as they were read.
+    """
 
     train: TokenRows
     validation: TokenRows
     config: ModelConfig
+    layout: str
+    used: list[Path]
+    digest: str
 
 
 def load(folder: Path, recipe: DistilbertRecipe) -> Loaded:
-    """Read both splits as token rows; sentences are tokenised once and cached in the folder.
+    """Read both splits as token rows.
 
     Raises:
         DataError: the first fault found, with file, row or key, rule and way out.
     """
-    return _load(find_layout(folder, FORMS, rule=RULE, remedy=PREPARE), folder, recipe)[0]
-
-
-def _load(layout: Layout, folder: Path, recipe: DistilbertRecipe) -> tuple[Loaded, list[bytes]]:
-    """Return both splits, and a sha256 of each one's rows as they were read."""
+    layout = find_layout(folder, FORMS, rule=RULE, remedy=PREPARE)
     model = folder / "model"
     config = read_config(model)
     refuse_long(config, recipe.seq_length, model)
     used = [model / CONFIG]
     if layout.kind != NPZ.kind:
-        open_tokenizer(model, config)
-        used.append(tokenizer_file(model, remedy=MODEL_REMEDY))
-    rows, digests = [], []
-    for split in SPLITS:
-        read = partial(_read, layout, split, recipe, config, model)
-        made_of = [*layout.files[split], *used]
-        name = _digest(f"{FORMAT} {recipe.seq_length}", made_of)[:16]
-        arrays = cached_arrays(folder / TOKENS / f"{split}-{name}.npz", read)
-        rows.append(TokenRows.of_arrays(arrays))
-        digests.append(arrays["digest"].tobytes())
-    train, validation = rows
-    return Loaded(train, validation, config), digests
-
-
-def _read(
-    layout: Layout, split: str, recipe: DistilbertRecipe, config: ModelConfig, model: Path
-) -> dict[str, NDArray[Any]]:
-    """Read a split from its files; return its token rows and the digest of its rows."""
-    files, digest = layout.files[split], sha256()
-    if layout.kind == NPZ.kind:
-        rows = read_npz(files[0], seq_length=recipe.seq_length, vocab_size=config.vocab_size)
-        for array in (rows.tokens, rows.starts, rows.labels):
-            digest.update(array.tobytes())
-    else:
-        texts = read_texts(files)
-        digest.update("\n".join(texts.sentences).encode())
-        digest.update(bytes(texts.labels))
         tokenizer = open_tokenizer(model, config)
-        rows = tokenize(tokenizer, texts.sentences, texts.labels, recipe.seq_length)
-    return {**rows.arrays(), "digest": np.frombuffer(digest.digest(), np.uint8)}
+        used.append(tokenizer_file(model, remedy=MODEL_REMEDY))
+    rows: dict[str, TokenRows] = {}
+    digests = ""
+    for split in SPLITS:
+        files, digest, truncated = layout.files[split], sha256(), 0
+        if layout.kind == NPZ.kind:
+            ids, labels = read_npz(
+                files[0], seq_length=recipe.seq_length, vocab_size=config.vocab_size
+            )
+            for array in (ids.values, ids.starts, labels):
+                digest.update(array.tobytes())
+        else:
+            texts = read_texts(files)
+            digest.update("\n".join(texts.sentences).encode() + bytes(texts.labels))
+            ids, labels, truncated = tokenize(tokenizer, texts, recipe.seq_length)
+        digests += digest.hexdigest()
+        rows[split] = TokenRows(
+            ids=ids, labels=labels, seq_length=recipe.seq_length,
+            pad_token_id=config.pad_token_id, truncated=truncated,
+        )  # fmt: skip
+    return Loaded(rows["train"], rows["validation"], config, layout.kind, used, digests)
 
 
 def check(folder: Path, recipe: DistilbertRecipe) -> DataFacts:
@@ -130,30 +116,20 @@ def check(folder: Path, recipe: DistilbertRecipe) -> DataFacts:
     Raises:
         DataError: as ``load``, and where weights are missing or have another shape.
     """
-    layout = find_layout(folder, FORMS, rule=RULE, remedy=PREPARE)
-    loaded, digests = _load(layout, folder, recipe)
-    model = folder / "model"
-    used = [model / CONFIG]
-    if layout.kind != NPZ.kind:
-        used.append(tokenizer_file(model, remedy=MODEL_REMEDY))
+    loaded = load(folder, recipe)
     pretrained = recipe.init == "pretrained"
+    files = list(loaded.used)
     if pretrained:
-        used.append(check_weights(model, loaded.config))
-    return DataFacts(
-        len(loaded.train), len(loaded.validation),
-        _digest("".join(digest.hex() for digest in digests), used)[:16], layout.kind,
-        best_quality=BEST_ACCURACY if recipe.data == "generated" else None,
-        quality_comparable=pretrained,
-    )  # fmt: skip
-
-
-def _digest(start: str, files: list[Path]) -> str:
-    """Return a sha256 over a text and the contents of files."""
-    digest = sha256(start.encode())
+        files.append(check_weights(folder / "model", loaded.config))
+    digest = sha256(loaded.digest.encode())
     for file in files:
         with file.open("rb") as stream:
             digest.update(file_digest(stream, "sha256").digest())
-    return digest.hexdigest()
+    return DataFacts(
+        len(loaded.train), len(loaded.validation), digest.hexdigest()[:16], loaded.layout,
+        best_quality=BEST_ACCURACY if recipe.data == "generated" else None,
+        quality_comparable=pretrained,
+    )  # fmt: skip
 
 
 def check_fit(folder: Path, recipe: DistilbertRecipe, world_size: int, memory: RankMemory) -> None:

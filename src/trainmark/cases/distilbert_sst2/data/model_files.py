@@ -8,23 +8,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from trainmark.data import model_config
-from trainmark.data.model_config import CONFIG, ConfigKeys, Share, Size
-from trainmark.data.vocabulary import refuse_short
-from trainmark.data.wordpiece import FILES, open_wordpiece, tokenizer_file
+from trainmark.data.model_config import CONFIG, ConfigKeys, Share, Size, refuse_short
+from trainmark.data.split import Ragged
+from trainmark.data.wordpiece import open_wordpiece, tokenizer_file
 from trainmark.errors import DataError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
+    from numpy.typing import NDArray
     from tokenizers import Tokenizer
 
-    from .tokens import TokenRows
+    from .texts import Texts
 
-TOKENIZERS = FILES  # of the tokenizer; the first that exists is used
 MODEL_RULE = "model/ is a Hugging Face folder of a DistilBERT: config.json, weights, tokenizer"
 MODEL_REMEDY = "put the files of the distilbert-base-uncased model folder into model/"
 NUM_LABELS = 2
@@ -152,15 +153,13 @@ def open_tokenizer(folder: Path, config: ModelConfig) -> Tokenizer:
 
 
 def tokenize(
-    tokenizer: Tokenizer, sentences: list[str], labels: list[int], seq_length: int
-) -> TokenRows:
-    """Return ids of every sentence between [CLS] and [SEP], cut to ``seq_length`` tokens."""
-    import numpy as np
+    tokenizer: Tokenizer, texts: Texts, seq_length: int
+) -> tuple[Ragged, NDArray[np.int64], int]:
+    """Return ids of every sentence between [CLS] and [SEP], labels, and how many were cut.
 
-    from .tokens import TokenRows
-
+    A sentence is cut to ``seq_length`` tokens.
+    """
     tokenizer.enable_truncation(seq_length)
-    encodings = tokenizer.encode_batch(sentences)
-    tokens = np.fromiter((item for row in encodings for item in row.ids), np.int32)
+    encodings = tokenizer.encode_batch(texts.sentences)
     truncated = sum(1 for row in encodings if row.overflowing)
-    return TokenRows.of(tokens, [len(row.ids) for row in encodings], labels, truncated)
+    return Ragged.of([row.ids for row in encodings]), np.array(texts.labels, np.int64), truncated

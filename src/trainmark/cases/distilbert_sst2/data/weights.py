@@ -7,14 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trainmark.data.checkpoint_shapes import (
-    SINGLE,
-    ModelWeights,
-    StoredTensor,
-    match,
-    stored_tensors,
-)
+from trainmark.data.checkpoint_shapes import SINGLE, ModelWeights, StoredTensor, match
 from trainmark.errors import DataError
+from trainmark.train.checkpoints import stored_weights
 
 from .model_files import MODEL_REMEDY, MODEL_RULE, NUM_LABELS, first_existing
 
@@ -99,12 +94,7 @@ def weights_file(folder: Path) -> Path:
 
 
 def check_weights(folder: Path, config: ModelConfig) -> Path:
-    """Check names and shapes of the weights without reading their numbers; return the file.
-
-    Files that torch wrote before version 1.6 cannot be read without torch: the job checks them.
-    """
+    """Check names and shapes of the weights without reading their numbers; return the file."""
     file = weights_file(folder)
-    stored = stored_tensors(file, rule=MODEL_RULE, remedy=MODEL_REMEDY)
-    if stored is not None:
-        match_weights(stored, config, file)
+    match_weights(stored_weights(file, rule=MODEL_RULE, remedy=MODEL_REMEDY), config, file)
     return file

@@ -13,7 +13,7 @@ import shutil
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from trainmark.data import prepared
+from trainmark.data import prepared_first as prepared
 
 from ..data.layout import PUBLISHED_RULES, FeatureSpec
 from ..data.spec_file import write_spec
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from trainmark.data.prepared import Say, Unfinished
+    from trainmark.data.prepared_first import Say, Unfinished
 
 FORMAT = 2
 WORK = "work"  # folder of what leads to the files, removed at the end

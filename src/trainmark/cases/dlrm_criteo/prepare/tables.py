@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trainmark.data.prepared import whole_gzip
+from trainmark.data.prepared_first import whole_gzip
 from trainmark.errors import EnvironmentFault
 
 from ..data.layout import CATEGORY_BYTES, NUM_NUMERICAL, FeatureSpec

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trainmark.data.checkpoint_shapes import ModelWeights, StoredTensor, match, stored_tensors
+from trainmark.data.checkpoint_shapes import ModelWeights, StoredTensor, match
 from trainmark.data.input_files import readable
 from trainmark.data.split_layout import refuse_unreadable
 from trainmark.errors import DataError
+from trainmark.train.checkpoints import stored_weights
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -130,13 +131,9 @@ def match_weights(
 def check_weights(folder: Path, shapes: dict[str, tuple[int, ...]]) -> Path:
     """Check names and shapes of a folder's checkpoint; return its file. No number is read.
 
-    What torch wrote before version 1.6 cannot be looked into without torch: the job checks it.
-
     Raises:
         DataError: none is found, it is not readable, or it holds the weights of another model.
     """
     file = find_checkpoint(folder)
-    stored = stored_tensors(file, rule=RULE, remedy=REMEDY)
-    if stored is not None:
-        match_weights(stored, shapes, file)
+    match_weights(stored_weights(file, rule=RULE, remedy=REMEDY), shapes, file)
     return file

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trainmark.data import prepared
+from trainmark.data import prepared_first as prepared
 from trainmark.data.split_layout import find_layout
 from trainmark.data.wordpiece import FILES
 from trainmark.errors import DataError
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from trainmark.data.prepared import Say, Unfinished
+    from trainmark.data.prepared_first import Say, Unfinished
 
     from ..data.passages import Passages
 

@@ -14,7 +14,7 @@ from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING
 
-from trainmark.data import prepared
+from trainmark.data import prepared_first as prepared
 from trainmark.errors import DataError, UsageError
 
 from ..data.indexed import dtype_for
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from trainmark.data.prepared import Say, Unfinished
+    from trainmark.data.prepared_first import Say, Unfinished
 
 __all__ = ["prepare"]
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trainmark.data.prepared import refuse_full
+from trainmark.data.prepared_first import refuse_full
 
 from ..data.indexed import write_index
 from .sources import Position
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from trainmark.data.prepared import Say, Unfinished
+    from trainmark.data.prepared_first import Say, Unfinished
 
     from .encoding import Encoded
     from .sources import Block

@@ -1,0 +1,142 @@
+"""Convert a raw download into the npz format, completely or not at all.
+
+Owns which files count as sources and their conversion. ``trainmark.data.prepared`` writes the
+files and resumes interrupted calls.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from trainmark.data import prepared
+from trainmark.data.files import layout_in
+from trainmark.data.model_config import CONFIG
+from trainmark.data.wordpiece import FILES
+from trainmark.errors import DataError
+
+from .data import FORMS, NPZ, RULE
+from .data.arrays import read_npz
+from .data.model_files import first_existing, open_tokenizer, read_config, tokenize
+from .data.texts import read_texts
+from .data.tokens import padded
+from .data.weights import WEIGHTS, check_weights
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from trainmark.data.files import Layout
+    from trainmark.data.prepared import Say
+
+FORMAT = 1
+# Row counts of the published SST-2, https://huggingface.co/datasets/stanfordnlp/sst2
+PUBLISHED_ROWS = {"train": 67_349, "validation": 872}
+MODEL_FILES = (CONFIG, *FILES, "tokenizer_config.json", "special_tokens_map.json")
+OUTPUT_SEQ_LENGTH = 512
+WHERE_DATA = (
+    "SST-2 comes from the GLUE benchmark as SST-2.zip (train.tsv, dev.tsv), or from the dataset "
+    "hub as sst2 or glue/sst2 (parquet); unpack archives into the raw folder"
+)
+WHERE_MODEL = (
+    "the model comes from the model hub as distilbert-base-uncased: config.json, vocab.txt or "
+    "tokenizer.json, and model.safetensors or pytorch_model.bin"
+)
+
+
+def prepare(raw: Path, data: Path, say: Say) -> None:
+    """Write ``data`` from ``raw``: a folder with SST-2 and a model folder anywhere in it.
+
+    Calling again with the same sources reuses every finished file whose sha256 still matches.
+
+    Args:
+        say: called with each line of progress.
+
+    Raises:
+        DataError: a source is missing or damaged, or ``data`` was not written by this command.
+        EnvironmentFault: the system refused something.
+    """
+    layout, model = find_sources(raw)
+    weights = first_existing(model, WEIGHTS)
+    copied = [*(model / name for name in MODEL_FILES), *([weights] if weights else [])]
+    copies = {f"model/{file.name}": file for file in copied if file.is_file()}
+    files = [*copies.values(), *(file for split in layout.files.values() for file in split)]
+    sources = {file.relative_to(raw).as_posix(): file for file in files}
+    with prepared.writing(
+        data, raw, sources, say, case="distilbert_sst2", form=FORMAT
+    ) as unfinished:
+        if unfinished is None:
+            return
+        if weights is None:
+            say("no weights in the model folder: only init=random will run on this data")
+        counts = unfinished.manifest["counts"]
+        for split, (name,) in NPZ.names.items():
+            write = partial(_write_split, layout, split, model, counts)
+            unfinished.file(f"dataset/{name}", write)
+        for name, file in copies.items():
+            unfinished.file(name, partial(shutil.copyfile, file))
+        for split, published in PUBLISHED_ROWS.items():
+            rows = counts[split]["rows"]
+            note = "" if rows == published else f"; NOT the published {published:,}"
+            say(f"{split}: {rows:,} rows, at most {counts[split]['longest']} tokens{note}")
+
+
+def find_sources(raw: Path) -> tuple[Layout, Path]:
+    """Return the splits and the model folder below ``raw``, checked.
+
+    Raises:
+        DataError: one of them is missing, found twice, or damaged.
+    """
+    if not raw.is_dir():
+        remedy = f"{WHERE_DATA}; {WHERE_MODEL}"
+        raise DataError("no such folder", where=str(raw), remedy=remedy)
+    folders = [raw, *sorted(item for item in raw.rglob("*") if item.is_dir())]
+    models = [folder for folder in folders if _is_model(folder / CONFIG)]
+    model = prepared.only("model folder", models, where=str(raw), remedy=WHERE_MODEL)
+    config = read_config(model)
+    found: dict[Path, Layout] = {}
+    for form in FORMS:
+        for folder in () if found else folders:
+            if layout := layout_in(folder, form, rule=RULE, remedy=WHERE_DATA):
+                found[folder] = layout
+    place = prepared.only("SST-2", list(found), where=str(raw), remedy=WHERE_DATA)
+    if found[place].kind != NPZ.kind:
+        open_tokenizer(model, config)
+    if first_existing(model, WEIGHTS):
+        check_weights(model, config)
+    return found[place], model
+
+
+def _is_model(config: Path) -> bool:
+    try:
+        return bool(json.loads(config.read_bytes())["model_type"] == "distilbert")
+    except (OSError, ValueError, TypeError, KeyError):
+        return False
+
+
+def _write_split(
+    layout: Layout, split: str, model: Path, counts: dict[str, object], target: Path
+) -> None:
+    """Write a split in the published format, with smaller integer types, and count it."""
+    config, truncated = read_config(model), 0
+    if layout.kind == NPZ.kind:
+        source = layout.files[split][0]
+        ids, labels = read_npz(source, seq_length=None, vocab_size=config.vocab_size)
+        shutil.copyfile(source, target)
+    else:
+        texts = read_texts(layout.files[split])
+        width = min(OUTPUT_SEQ_LENGTH, config.max_position_embeddings)
+        ids, labels, truncated = tokenize(open_tokenizer(model, config), texts, width)
+        numbers = np.arange(len(labels))
+        array, mask = padded(ids, numbers, seq_length=width, pad_token_id=config.pad_token_id)
+        with target.open("wb") as stream:
+            np.savez_compressed(
+                stream, idx=numbers.astype(np.int32), sentence=np.array(texts.sentences),
+                label=labels.astype(np.int8), input_ids=array.astype(np.int32),
+                attention_mask=mask.astype(np.int8),
+            )  # fmt: skip
+    longest = int(ids.lengths.max())
+    counts[split] = {"rows": len(labels), "longest": longest, "truncated": truncated}

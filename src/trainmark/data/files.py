@@ -1,0 +1,128 @@
+"""Find the files of each split in a data folder, and open what a case reads.
+
+Owns which of the forms that a case knows a folder has, numbered parts, and the errors where a
+file is missing, empty or cannot be read. Must not know what files hold: forms, rule and way
+out are the case's own.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from trainmark.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+PART_NAME = re.compile(r".*-([0-9]+)-of-([0-9]+)(-[0-9a-f]+)?")  # older hub names end in a hash
+
+
+@contextmanager
+def readable(file: Path, *, rule: str, remedy: str) -> Iterator[None]:
+    """Turn what the system refuses into a ``DataError`` naming ``file``."""
+    try:
+        yield
+    except OSError as error:
+        what = f"cannot be read: {error.strerror or error}"
+        raise DataError(what, where=str(file), rule=rule, remedy=remedy) from None
+
+
+def refuse_unreadable(file: Path, *, rule: str, remedy: str) -> None:
+    """Refuse a file that is missing, empty or not to be read."""
+    with readable(file, rule=rule, remedy=remedy), file.open("rb") as stream:
+        if stream.read(1):
+            return
+    raise DataError("the file is empty (0 bytes)", where=str(file), rule=rule, remedy=remedy)
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """One form in which a folder can hold its splits.
+
+    Args:
+        kind: as records name it.
+        names: names of each split's files, the first that is there is used; instead of a file
+            there may be numbered parts, ``train-00000-of-00001.parquet``.
+        folders: where below the data folder they can lie, the first that has some is used.
+    """
+
+    kind: str
+    names: Mapping[str, Sequence[str]]
+    folders: Sequence[str] = (".",)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The form that a folder has, and the files of each split in order."""
+
+    kind: str
+    files: dict[str, list[Path]]
+
+
+def find_layout(folder: Path, forms: Sequence[Form], *, rule: str, remedy: str) -> Layout:
+    """Find the splits of ``folder`` in the first of ``forms`` that it has.
+
+    Args:
+        rule: what a data folder holds, as an error says it.
+        remedy: the way out, as an error says it.
+
+    Raises:
+        DataError: no such folder, no form, only one split, or a file that is empty or cannot
+            be read.
+    """
+    if not folder.is_dir():
+        raise DataError("no such folder", where=str(folder), remedy=f"check --data, or {remedy}")
+    for form in forms:
+        for place in (folder / name for name in form.folders):
+            if layout := layout_in(place, form, rule=rule, remedy=remedy):
+                return layout
+    raise DataError("no data files", where=str(folder), rule=rule, remedy=remedy)
+
+
+def layout_in(place: Path, form: Form, *, rule: str, remedy: str) -> Layout | None:
+    """Return the splits that lie right in ``place``, none where it has no file of the form.
+
+    Raises:
+        DataError: one split is missing, or a file is empty or cannot be read.
+    """
+    files = {
+        split: next(filter(None, (_files(place, name) for name in names)), [])
+        for split, names in form.names.items()
+    }
+    found = [file for split in files.values() for file in split]
+    for split, names in form.names.items():
+        if found and not files[split]:
+            raise DataError(
+                f"no {split} split beside {found[0].name}",
+                where=f"{place}, {' or '.join(names)}",
+                rule=rule,
+                remedy=f"add the file, or {remedy}",
+            )
+    for file in found:
+        refuse_unreadable(file, rule=rule, remedy=remedy)
+    return Layout(form.kind, files) if found else None
+
+
+def _files(place: Path, name: str) -> list[Path]:
+    """Return the file ``name`` of ``place``, or its numbered parts in order.
+
+    Raises:
+        DataError: a part is missing, or there twice.
+    """
+    if (place / name).exists():
+        return [place / name]
+    split, _, ending = name.rpartition(".")
+    parts = sorted(place.glob(f"{split}-[0-9]*-of-[0-9]*.{ending}"))
+    matches = [match for part in parts if (match := PART_NAME.fullmatch(part.stem))]
+    if matches and [int(match[1]) for match in matches] != list(range(int(matches[0][2]))):
+        raise DataError(
+            f"numbered parts {', '.join(part.name for part in parts)}",
+            where=str(place),
+            rule=f"{split} has {int(matches[0][2])} parts, each there once",
+            remedy="fetch what is missing, move other versions away",
+        )
+    return parts

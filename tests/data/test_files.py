@@ -1,0 +1,168 @@
+"""Which files of a folder are its splits; caches beside them; YAML and JSON documents."""
+
+from hashlib import sha256
+
+import numpy as np
+import pytest
+from pydantic import BaseModel, ConfigDict
+
+from trainmark.data import json_documents, yaml_files
+from trainmark.data.cache import Extremes, cached_arrays, cached_scan, extremes
+from trainmark.data.files import Form, find_layout
+from trainmark.errors import DataError, UsageError
+
+FORMS = (
+    Form("table", {"train": ("train.parquet",), "validation": ("validation.parquet",)},
+         (".", "data")),
+    Form("text", {"train": ("train.tsv",), "validation": ("validation.tsv", "dev.tsv")},
+         (".", "data")),
+)  # fmt: skip
+
+
+def find(folder):
+    layout = find_layout(folder, FORMS, rule="a folder holds both", remedy="run prepare")
+    return layout.kind, {
+        split: [file.relative_to(folder).as_posix() for file in files]
+        for split, files in layout.files.items()
+    }
+
+
+def write(folder, *names):
+    for name in names:
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("x")
+    return folder
+
+
+def test_the_first_form_that_is_there_is_read(tmp_path):
+    write(tmp_path, "train.tsv", "dev.tsv", "validation.tsv")
+    assert find(tmp_path) == ("text", {"train": ["train.tsv"], "validation": ["validation.tsv"]})
+    parts = [f"data/train-0000{part}-of-00002.parquet" for part in range(2)]
+    write(tmp_path, *parts, "data/validation.parquet")
+    expected = {"train": parts, "validation": ["data/validation.parquet"]}
+    assert find(tmp_path) == ("table", expected)
+
+
+@pytest.mark.parametrize(
+    ("damage", "where", "what"),
+    [
+        (lambda f: (f / "dev.tsv").write_bytes(b""), "DIR/dev.tsv", "empty (0 bytes)"),
+        (lambda f: write(f, "train-00000-of-00002.parquet"), "DIR", "numbered parts"),
+        (lambda f: (f / "dev.tsv").unlink(), "DIR, validation.tsv or dev.tsv",
+         "no validation split beside train.tsv"),
+        (lambda f: [file.unlink() for file in f.iterdir()], "DIR", "no data files"),
+        (lambda f: f.rename(f.with_name("other")), "DIR", "no such folder"),
+    ],
+)  # fmt: skip
+def test_a_folder_without_both_splits_is_refused(tmp_path, damage, where, what):
+    folder = tmp_path / "data"
+    folder.mkdir()
+    damage(write(folder, "train.tsv", "dev.tsv"))
+    with pytest.raises(DataError) as caught:
+        find(folder)
+    assert caught.value.where.replace(str(folder), "DIR") == where
+    assert what in str(caught.value)
+
+
+VALUES = np.array([3, -2, 9, 9, -2, 4], np.int32)
+FOUND = Extremes(sha256(VALUES.tobytes()).hexdigest(), -2, 1, 9, 2)
+
+
+@pytest.mark.parametrize("size", [1, 2, 4, 6])
+def test_extremes_do_not_depend_on_the_blocks(size):
+    assert extremes(np.split(VALUES, range(size, 6, size))) == FOUND
+
+
+def test_a_file_is_scanned_again_only_when_it_changed(tmp_path):
+    data, cache = tmp_path / "values.bin", tmp_path / "cache" / "content.json"
+    data.write_bytes(VALUES.tobytes())
+    calls = []
+
+    def scan():
+        calls.append(1)
+        return {"values": FOUND}
+
+    for _ in range(2):
+        assert cached_scan(cache, {"values": data}, scan) == {"values": FOUND}
+    assert len(calls) == 1
+    data.write_bytes(b"more")
+    cached_scan(cache, {"values": data}, scan)
+    cached_scan(cache, {"values as int64": data}, scan)
+    cache.write_text("{")
+    cached_scan(cache, {"values as int64": data}, scan)
+    cached_scan(data / "nowhere.json", {"values": data}, scan)  # nothing can be written there
+    assert len(calls) == 5
+
+
+def test_arrays_are_built_once_and_again_where_damaged(tmp_path):
+    file, calls = tmp_path / "cache" / "arrays.npz", []
+
+    def build():
+        calls.append(1)
+        return {"values": VALUES, "empty.starts": np.zeros(0, np.int64)}
+
+    for damage in (None, None, b"PK"):
+        if damage:
+            file.write_bytes(damage)
+        found = cached_arrays(file, build)
+        assert {name: array.dtype for name, array in found.items()} == {
+            "values": np.int32, "empty.starts": np.int64,
+        }  # fmt: skip
+    assert len(calls) == 2
+
+
+class Inner(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    time: str = ""
+    many: int = 1
+
+
+class Outer(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    inner: Inner | None = None
+    on: bool = False
+
+
+def read(folder, text):
+    file = folder / "a.yaml"
+    file.write_text(text)
+    return yaml_files.checked(Outer, yaml_files.read_yaml(file), file, remedy="see the docs")
+
+
+def test_words_stay_words_and_become_what_a_field_asks_for(tmp_path):
+    assert read(tmp_path, "inner:\n  time: 12:30:00\n  many: 8\non: true\n") == Outer(
+        inner=Inner(time="12:30:00", many=8), on=True
+    )
+    assert read(tmp_path, "inner:\n") == Outer()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("inner: {tme: a}", "unknown key 'inner.tme'"),
+        ("inner: {many: a}", "inner.many: Input should be a valid integer"),
+        ("on: true\non: false", "on is given twice"),
+        ("on: [", "not YAML"),
+    ],
+)
+def test_a_fault_of_a_yaml_file_names_the_key(tmp_path, text, says):
+    with pytest.raises(UsageError, match=says) as caught:
+        read(tmp_path, text)
+    assert str(tmp_path / "a.yaml") in caught.value.where
+    assert caught.value.remedy
+
+
+def test_a_document_is_written_whole_or_not_at_all(tmp_path):
+    file = tmp_path / "a.json"
+    file.write_bytes(b"old")
+    with pytest.raises(TypeError), json_documents.written_whole(file) as stream:
+        stream.write("text")
+    assert file.read_bytes() == b"old"
+    with json_documents.written_whole(file) as stream:
+        stream.write(b"new")
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("a.json", b"new")]
+    with pytest.raises(ValueError, match="larger than 0 MiB"):
+        json_documents.read_bytes(file, max_bytes=2)
+    for content in (b'{"a": NaN}', b"[" * 100_000, b'{"a": "\xff"}'):
+        with pytest.raises(ValueError, match=r"."):
+            json_documents.parse(content)
