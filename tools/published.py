@@ -13,7 +13,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainmark.judge.audit import audit, known_rules, subject
+from trainmark.judge.audit import RULES, audit, subject
 from trainmark.library.selection.words import select
 from trainmark.record.messages import render
 from trainmark.spec import message
@@ -98,7 +98,7 @@ def page(lang: str, found: Sequence[Finding], counts: dict[str, int], source: Se
         "\n" + words["rules"],
     ]
     by_rule = Counter((one.rule, one.severity) for one in found)
-    for rule in known_rules():
+    for rule in RULES:
         numbers = [str(by_rule[rule, name]) for name in ("error", "warning", "note")]
         if set(numbers) != {"0"}:
             checks = render(message(f"audit_rule.{rule}"), lang)

@@ -7,7 +7,7 @@ import shutil
 from typing import TYPE_CHECKING, Any
 
 from fakes import GOLDEN
-from trainmark.judge.audit import known_rules
+from trainmark.judge.audit import RULES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,7 +76,7 @@ def test_the_rules_are_listed(cli: Cli) -> None:
     code, out, _ = cli("list", "audit-rules", "--json")
     listed = json.loads(out)["audit-rules"]
     assert code == 0
-    assert [one["rule"] for one in listed] == list(known_rules())
+    assert [one["rule"] for one in listed] == list(RULES)
     assert all(one["definition"] for one in listed)
 
 

@@ -15,7 +15,7 @@ import trainmark.judge.audit
 from fakes import GOLDEN
 from trainmark import cases
 from trainmark.errors import UsageError
-from trainmark.judge.audit import audit, known_rules, subject
+from trainmark.judge.audit import RULES, audit, subject
 from trainmark.library.selection.words import select
 from trainmark.record.messages import render
 from trainmark.record.record import FigureEntry, Record
@@ -223,9 +223,9 @@ def test_every_workload_has_a_source_and_a_name_of_its_own() -> None:
 @pytest.mark.parametrize(("page", "lang"), [("audit.md", "en"), ("audit.zh.md", "zh")])
 def test_the_page_lists_every_rule_as_it_is(page: str, lang: str) -> None:
     lines = (DOCS / page).read_text(encoding="utf-8").splitlines()
-    for name, rule in known_rules().items():
+    for name, rule in RULES.items():
         checks = render(message(f"audit_rule.{name}"), lang)
-        assert f"| `{name}` | {rule.SEVERITY} | {checks} |" in lines
+        assert f"| `{name}` | {rule.severity} | {checks} |" in lines
 
 
 def test_both_pages_of_published_results_have_the_same_findings() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fakes import GOLDEN
-from trainmark.judge.audit import audit, known_rules, subject
+from trainmark.judge.audit import RULES, audit, subject
 from trainmark.judge.audit.finding import SEVERITIES
 from trainmark.record.messages import MESSAGES
 from trainmark.record.record import Record
@@ -68,7 +68,7 @@ def subjects(plant: dict[str, Any], *, changed: bool) -> list[subject.Subject]:
 
 
 def test_every_rule_has_a_planted_error_and_every_file_a_rule() -> None:
-    assert {rule for rule, _ in PLANTS.values()} == set(known_rules())
+    assert {rule for rule, _ in PLANTS.values()} == set(RULES)
 
 
 @pytest.mark.parametrize("name", PLANTS)
@@ -76,7 +76,7 @@ def test_the_planted_error_is_found(name: str) -> None:
     rule, plant = PLANTS[name]
     found = [one for one in audit(subjects(plant, changed=True)) if one.rule == rule]
     assert [(one.message.code, one.severity) for one in found] == [
-        (plant["code"], plant.get("severity", known_rules()[rule].SEVERITY))
+        (plant["code"], plant.get("severity", RULES[rule].severity))
     ]
     (one,) = found
     assert one.subject.line == plant.get("line", one.subject.line)
@@ -90,7 +90,7 @@ def test_the_sound_neighbour_raises_no_alarm(name: str) -> None:
     assert audit(subjects(PLANTS[name][1], changed=False)) == []
 
 
-@pytest.mark.parametrize("rule", known_rules())
+@pytest.mark.parametrize("rule", RULES)
 def test_a_rule_is_defined_and_has_a_known_severity(rule: str) -> None:
     assert f"audit_rule.{rule}" in MESSAGES
-    assert known_rules()[rule].SEVERITY in SEVERITIES
+    assert RULES[rule].severity in SEVERITIES

@@ -121,10 +121,10 @@ def _audit_rules(_: Sequence[Case]) -> Rows:
     from trainmark.record.messages import render
     from trainmark.spec import message
 
-    rules = audit.known_rules()
+    rules = audit.RULES
     said = {name: render(message(f"audit_rule.{name}"), "en") for name in rules}
     return [
-        {"rule": name, "severity": rules[name].SEVERITY, "definition": said[name]} for name in said
+        {"rule": name, "severity": rules[name].severity, "definition": said[name]} for name in said
     ]
 
 

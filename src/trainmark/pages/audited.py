@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trainmark.judge.audit import audit, known_rules
+from trainmark.judge.audit import RULES, audit
 from trainmark.judge.audit.subject import of_record
 from trainmark.pages import cells
 from trainmark.pages.document import Block, Grid, Paragraph, Section, Table, Tone
@@ -26,7 +26,7 @@ def audited(records: Sequence[Record], lang: str) -> Section:
     """Return how many rules the records were held against, and what these found."""
     pairs = zip(records, numbers(records), strict=True)
     found = audit([of_record(record, number.strip()) for record, number in pairs])
-    blocks: list[Block] = [Paragraph(text("audit.held", lang, rules=len(known_rules())), "muted")]
+    blocks: list[Block] = [Paragraph(text("audit.held", lang, rules=len(RULES)), "muted")]
     if found:
         names = ("audit.severity", "audit.rule", "head.judgement", "audit.arithmetic")
         heads = tuple(text(name, lang) for name in names)

@@ -1,30 +1,19 @@
-"""Hold records and printed rows against rules; each finding shows its arithmetic.
-
-Must not know how rows are imported, nor how findings are printed.
-"""
+"""Hold records and printed rows against rules; each finding shows its arithmetic."""
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trainmark.errors import UsageError
-from trainmark.judge.audit import rules
 from trainmark.judge.audit.finding import SEVERITIES, Finding
+from trainmark.judge.audit.rules import RULES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from trainmark.judge.audit.finding import Subjects
 
-
-@cache
-def known_rules() -> dict[str, Any]:
-    """Return the module of every rule by name, as ``rules`` says what they have."""
-    names = sorted(entry.name for entry in pkgutil.iter_modules(rules.__path__))
-    return {name: importlib.import_module(f"{rules.__name__}.{name}") for name in names}
+__all__ = ["RULES", "audit"]
 
 
 def audit(subjects: Subjects, *, only: Iterable[str] = ()) -> list[Finding]:
@@ -36,15 +25,14 @@ def audit(subjects: Subjects, *, only: Iterable[str] = ()) -> list[Finding]:
     Raises:
         UsageError: no such rule.
     """
-    known = known_rules()
-    wanted = dict.fromkeys(only) or dict.fromkeys(known)
-    unknown = sorted(wanted.keys() - known.keys())
-    if unknown:
-        raise UsageError(f"no rule {unknown[0]!r}", rule=f"rules are {', '.join(known)}")
+    wanted = dict.fromkeys(only) or RULES
+    for name in wanted:
+        if name not in RULES:
+            raise UsageError(f"no rule {name!r}", rule=f"rules are {', '.join(RULES)}")
     found = [
-        Finding(name, severity[0] if severity else known[name].SEVERITY, said, subject)
+        Finding(name, severity[0] if severity else RULES[name].severity, said, subject)
         for name in wanted
-        for subject, said, *severity in known[name].find(subjects)
+        for subject, said, *severity in RULES[name].find(subjects)
     ]
     found.sort(key=lambda one: (SEVERITIES.index(one.severity), one.subject.file, one.subject.line))
     return found

@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 from trainmark.judge.audit.subject import Subject
 from trainmark.record.messages import render
-from trainmark.spec import Message, message
+from trainmark.spec import Message
 
-__all__ = ["SEVERITIES", "Finding", "Hits", "Severity", "Subject", "Subjects", "message"]
+__all__ = ["SEVERITIES", "Finding", "Hits", "Severity", "Subject", "Subjects"]
 
 Severity = Literal["error", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
