@@ -1,4 +1,4 @@
-"""NVIDIA's management library and driver files with given answers, in the form of the real ones.
+"""NVIDIA's management library and driver with given answers, in the form of the real ones.
 
 The forms are those of nvidia-ml-py 13.615: handles are opaque, ``nvmlDeviceGetMigMode`` gives
 [current, pending], memory and processes are structures, and what is not supported raises.
@@ -12,8 +12,6 @@ from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import pytest
 
 GIB = 2**30
@@ -41,7 +39,7 @@ class FakeCard:
     drawing: dict[int, int | None] = field(default_factory=dict)
     slices: list[FakeCard] | None = None
     has_mig: bool = True
-    bus: str = "00000000:41:00.0"
+    bus: str = ""
     events: int = 0  # the mask of nvmlClocksEventReasons
     energy_mj: int | None = 1_234_567
     busy_percent: int = 97
@@ -88,11 +86,6 @@ def nvml(*cards: FakeCard, names: dict[int, str] | None = None, old: bool = Fals
             raise NVMLError("Not Supported")
         return [int(card.slices is not None)] * 2
 
-    def slice_of(card: FakeCard, index: int) -> FakeCard:
-        if index >= len(card.slices or ()):
-            raise NVMLError("Not Found")
-        return (card.slices or [])[index]
-
     def process_name(pid: int) -> str:
         if pid not in (names or {}):
             raise NVMLError("Not Found")
@@ -106,8 +99,6 @@ def nvml(*cards: FakeCard, names: dict[int, str] | None = None, old: bool = Fals
 
     told.nvmlDeviceGetMemoryInfo = memory
     told.nvmlDeviceGetMigMode = mode
-    told.nvmlDeviceGetMaxMigDeviceCount = lambda card: 7
-    told.nvmlDeviceGetMigDeviceHandleByIndex = slice_of
     told.nvmlDeviceGetComputeRunningProcesses = listed("computing")
     told.nvmlDeviceGetGraphicsRunningProcesses = listed("drawing")
     told.nvmlSystemGetProcessName = process_name
@@ -115,9 +106,19 @@ def nvml(*cards: FakeCard, names: dict[int, str] | None = None, old: bool = Fals
 
     def by_uuid(uuid: str) -> FakeCard:
         for card in cards:
-            if card.uuid == uuid:
+            for one in (card, *(card.slices or ())):
+                if one.uuid == uuid and not one.lost:
+                    return one
+        raise NVMLError("Not Found")
+
+    def by_bus(bus: bytes) -> FakeCard:
+        for card in cards:
+            if card.bus.encode().lower().endswith(bus):
                 return card
         raise NVMLError("Not Found")
+
+    told.nvmlDeviceGetHandleByPciBusId = by_bus
+    told.nvmlDeviceGetIndex = cards.index
 
     def no_power(card: FakeCard) -> int:
         raise NVMLError("Not Supported")
@@ -142,10 +143,6 @@ def _put_state(told: Any, *, old: bool) -> None:
             raise NVMLError("Not Supported")
         return value
 
-    def bus_of(card: FakeCard) -> SimpleNamespace:
-        return SimpleNamespace(busId=card.bus.encode() if old else card.bus)
-
-    told.nvmlDeviceGetPciInfo = bus_of
     told.nvmlDeviceGetTotalEnergyConsumption = lambda card: supported(card.energy_mj)
     told.nvmlDeviceGetUtilizationRates = lambda card: SimpleNamespace(
         gpu=card.busy_percent, memory=5
@@ -161,26 +158,61 @@ def _put_state(told: Any, *, old: bool) -> None:
     told.nvmlDeviceGetPersistenceMode = lambda card: int(card.persistent)
 
 
-def put_cards(monkeypatch: pytest.MonkeyPatch, *cards: FakeCard, **more: Any) -> None:
-    """Let the driver be loaded and the management library tell these cards; see ``nvml``."""
-    from trainmark.devices.vendors.nvidia import driver as nvidia_driver
+def put_cards(
+    monkeypatch: pytest.MonkeyPatch, *cards: FakeCard, seen: list[FakeCard] | None = None,
+    **more: Any,
+) -> None:  # fmt: skip
+    """Let the driver be loaded and the management library tell these cards; see ``nvml``.
 
-    monkeypatch.setattr(nvidia_driver, "loaded", lambda: True)
+    Args:
+        seen: devices that CUDA leaves to the process; None: all cards, of one with slices the
+            first slice.
+    """
+    from trainmark.devices.vendors.nvidia import driver
+
+    for number, card in enumerate(cards):
+        card.bus = card.bus or f"00000000:{0x41 + number:02X}:00.0"
+        for part in card.slices or ():
+            part.bus = card.bus
+    if seen is None:
+        seen = [
+            one for card in cards for one in ([card] if card.slices is None else card.slices[:1])
+        ]
+    visible = [
+        driver.Card(one.name, one.uuid, one.bus[-12:].lower(), one.uuid.startswith("MIG"))
+        for one in seen
+    ]
+    monkeypatch.setattr(driver, "loaded", lambda: True)
+    monkeypatch.setattr(driver, "visible", lambda: visible)
     monkeypatch.setitem(sys.modules, "pynvml", nvml(*cards, **more))
 
 
-def put_driver_files(
-    root: Path, monkeypatch: pytest.MonkeyPatch, models: dict[str, str], version: str = "580.65.06"
-) -> None:
-    """Let the driver's files name ``models`` by bus, and no management library be installed."""
-    from trainmark.devices.vendors.nvidia import driver as nvidia_driver
+def cuda_library(*devices: tuple[str, bytes, bytes, bytes], version: int = 13000) -> Any:
+    """Return the driver's library: name, bus, UUID of the card and own UUID of each device."""
 
-    for bus, text in models.items():
-        (root / "gpus" / bus).mkdir(parents=True)
-        (root / "gpus" / bus / "information").write_text(text)
-    (root / "version").write_text(
-        f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {version}  Tue\n"
-    )
-    monkeypatch.setattr(nvidia_driver, "PROC", root)
-    monkeypatch.setattr(nvidia_driver, "DEVICE_NODES", root)
-    monkeypatch.setitem(sys.modules, "pynvml", None)
+    def tell(value: int) -> Any:
+        def ask(pointer: Any) -> int:
+            pointer._obj.value = value
+            return 0
+
+        return ask
+
+    def get(pointer: Any, ordinal: int) -> int:
+        pointer._obj.value = ordinal
+        return 0
+
+    def text(place: int) -> Any:
+        def ask(buffer: Any, *rest: Any) -> int:
+            found = devices[rest[-1].value][place]
+            buffer.raw = (found.encode() if isinstance(found, str) else found).ljust(
+                len(buffer), b"\0"
+            )
+            return 0
+
+        return ask
+
+    return SimpleNamespace(
+        cuInit=lambda flags: 0 if devices else 100, cuDeviceGetCount=tell(len(devices)),
+        cuDeviceGet=get, cuDeviceGetName=text(0), cuDeviceGetPCIBusId=text(1),
+        cuDeviceGetUuid=text(2), cuDeviceGetUuid_v2=text(3), cuDriverGetVersion=tell(version),
+    )  # fmt: skip

@@ -283,12 +283,12 @@ def test_a_card_that_cannot_be_used_and_one_that_others_use_are_named(
 ) -> None:
     from trainmark import devices
     from trainmark.devices.torch_build import TorchBuild
-    from trainmark.devices.vendors.nvidia import choice as cuda_choice
+    from trainmark.devices.vendors import nvidia
     from trainmark.protocols import Occupant
 
     sections.add("good", GOOD)
     build = TorchBuild("2.13.0+cpu", None)
-    monkeypatch.setattr(cuda_choice, "torch_build", lambda: build)
+    monkeypatch.setattr(nvidia, "torch_build", lambda: build)
     put_cards(monkeypatch, FakeCard())
     assert command.main([], sections.modules) == 2
     assert f"{H100} is here, but torch 2.13.0+cpu has no CUDA" in capsys.readouterr().err

@@ -15,8 +15,8 @@ from trainmark import devices as registry
 from trainmark.check.doctor import devices
 from trainmark.check.doctor.examination import examine
 from trainmark.devices.torch_build import TorchBuild
+from trainmark.devices.vendors import nvidia
 from trainmark.devices.vendors.nvidia import Nvidia
-from trainmark.devices.vendors.nvidia import choice as cuda_choice
 from trainmark.errors import EnvironmentFault
 from trainmark.protocols import Condition, DeviceSample, MonitorFault, Occupant, Refusal
 
@@ -226,8 +226,7 @@ def cuda(monkeypatch):
 
     def have(*cards, **more):
         build = TorchBuild("2.13.0+cu130", cuda="13.0")
-        monkeypatch.setattr(cuda_choice, "torch_build", lambda: build)
-        monkeypatch.setattr(cuda_choice, "_too_old", lambda _: None)
+        monkeypatch.setattr(nvidia, "torch_build", lambda: build)
         put_cards(monkeypatch, *cards, **more)
 
     return have
@@ -235,10 +234,10 @@ def cuda(monkeypatch):
 
 def test_faults_of_nvidia_s_cards_come_through(tmp_path, cuda):
     checks = [devices.device, devices.driver, devices.occupants, devices.device_state]
-    cuda(FakeCard(), FakeCard())
+    cuda(FakeCard(), FakeCard(uuid="GPU-2"))
     sound = examine(machine(tmp_path, vendor=Nvidia()), checks)
     assert sound.exit_code == 0
-    capped = FakeCard(limit_mw=300_000, ecc=False, computing={4242: 1 << 30})
+    capped = FakeCard(uuid="GPU-2", limit_mw=300_000, ecc=False, computing={4242: 1 << 30})
     cuda(FakeCard(), capped, names={4242: "/usr/bin/python3"})
     faulty = examine(machine(tmp_path, vendor=Nvidia()), checks).checks
     found = {one.code: one for one in faulty if one.severity != "fine"}

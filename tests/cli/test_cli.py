@@ -194,9 +194,9 @@ def test_absent_accelerator_is_refused(cli, monkeypatch):
 
 def test_a_card_that_cannot_be_used_is_named_and_the_processor_labelled(cli, monkeypatch):
     from trainmark.devices.torch_build import TorchBuild
-    from trainmark.devices.vendors.nvidia import choice as cuda_choice
+    from trainmark.devices.vendors import nvidia
 
-    monkeypatch.setattr(cuda_choice, "torch_build", lambda: TorchBuild("2.13.0+cpu", None))
+    monkeypatch.setattr(nvidia, "torch_build", lambda: TorchBuild("2.13.0+cpu", None))
     put_cards(monkeypatch, FakeCard())
     code, out, err = cli("run", "toy", "--dry-run", "--json")
     assert code == 0

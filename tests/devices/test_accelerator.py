@@ -36,6 +36,10 @@ class FakeTorch:
             max_memory_allocated=lambda: 3 * GIB,
         )
 
+    def zeros(self, *_: Any, device: str) -> Any:
+        assert device == "npu"
+        return torch.zeros(())
+
     def called(self, name: str) -> Callable[..., None]:
         return lambda *args: self.calls.append((name, *args))
 

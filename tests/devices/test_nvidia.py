@@ -1,4 +1,4 @@
-"""What the NVIDIA vendor makes of drivers, torches, cards and ``CUDA_VISIBLE_DEVICES``."""
+"""What the NVIDIA vendor makes of drivers, torches and cards."""
 
 from __future__ import annotations
 
@@ -9,18 +9,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from fake_nvml import GIB, H100, FakeCard, NVMLLibraryMismatchError, put_cards, put_driver_files
+from fake_nvml import GIB, H100, FakeCard, NVMLLibraryMismatchError, cuda_library, put_cards
 from fake_nvml import nvml as fake_nvml
 from trainmark import devices
 from trainmark.devices import cuda, torch_build
 from trainmark.devices.torch_build import TorchBuild
 from trainmark.devices.vendors import nvidia
-from trainmark.devices.vendors.nvidia import choice as cuda_choice
-from trainmark.devices.vendors.nvidia import driver as nvidia_driver
-from trainmark.devices.vendors.nvidia import nvml
-from trainmark.devices.vendors.nvidia.choice import has_code_for, visible
+from trainmark.devices.vendors.nvidia import driver, nvml
 from trainmark.devices.vendors.nvidia.device import NvidiaDevice
-from trainmark.devices.vendors.nvidia.driver import Card
 from trainmark.errors import EnvironmentFault
 from trainmark.protocols import Diagnoses, ForbidsSynchronization, ReplaysGraphs
 from trainmark.spec import RankMemory, Recipe
@@ -29,65 +25,44 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-FOUR = [Card(name) for name in "ABCD"]
-KNOWN = [Card(name, uuid, 1) for name, uuid in (("A", "GPU-12"), ("B", "GPU-13"), ("C", "GPU-2"))]
 SLICE = FakeCard(f"{H100} MIG 1g.10gb", "MIG-77", total=10 * GIB)
+WHOLE, PART = bytes(range(16)), bytes(range(16, 32))
 
 
 @pytest.fixture
 def vendor(monkeypatch: pytest.MonkeyPatch) -> nvidia.Nvidia:
-    """The vendor with a torch for CUDA 13.0, a driver for 13.0 and all devices visible."""
+    """The vendor with a torch for CUDA 13.0 and a driver for 13.0."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(cuda_choice, "torch_build", lambda: TorchBuild("2.13.0+cu130", "13.0"))
-    monkeypatch.setattr(nvidia_driver, "supported_cuda", lambda: (13, 0))
+    monkeypatch.setattr(nvidia, "torch_build", lambda: TorchBuild("2.13.0+cu130", "13.0"))
+    monkeypatch.setattr(driver, "supported_cuda", lambda: (13, 0))
     return nvidia.Nvidia()
 
 
-@pytest.mark.parametrize(
-    ("variable", "names"),
-    [
-        (None, "ABCD"),
-        ("", ""),
-        ("0", "A"),
-        ("3,1", "DB"),
-        (" 2 , 0 ", "CA"),
-        ("-1", ""),
-        ("0,-1,1", "A"),  # the list ends at what does not exist
-        ("0,9,1", "A"),
-        ("--1", ""),
-        ("²", ""),
-        ("none", ""),
-        ("NoDevFiles", ""),
-        ("1gpu,2x", "BC"),  # as strtoul reads it
-        ("0,1,0", ""),  # named twice: the driver shows nothing
-        ("0,GPU-4f2a", "A"),  # numbers and UUIDs do not mix
-    ],
-)
-def test_visible_devices_are_read_as_the_driver_does(variable: str | None, names: str) -> None:
-    assert [card.name for card in visible(FOUR, variable)] == list(names)
+def test_devices_are_those_that_the_drivers_library_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = cuda_library(
+        (H100, b"00000000:C1:00.0", WHOLE, WHOLE), (f"{H100} MIG 1g", b"0000:41:00.0", WHOLE, PART),
+        ("NVIDIA H200", b"0000:42:00.0", WHOLE, PART),
+    )  # fmt: skip
+    monkeypatch.setattr(driver, "loaded", lambda: True)
+    monkeypatch.setattr(driver.ctypes, "CDLL", lambda name: library)
+    part = "MIG-10111213-1415-1617-1819-1a1b1c1d1e1f"
+    assert driver.visible() == [
+        (H100, "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f", "0000:c1:00.0", False),
+        (f"{H100} MIG 1g", part, "0000:41:00.0", True),
+        ("NVIDIA H200 MIG", part, "0000:42:00.0", True),  # never the name of the whole card
+    ]
+    del library.cuDeviceGetUuid_v2  # before CUDA 11.4
+    assert not any(card.is_slice for card in driver.visible())
+    monkeypatch.setattr(driver.ctypes, "CDLL", lambda name: cuda_library())
+    assert driver.visible() == []
 
 
-@pytest.mark.parametrize(
-    ("variable", "names"),
-    [
-        ("GPU-2", "C"),
-        ("GPU-13,GPU-12", "BA"),
-        ("GPU-1", ""),  # of two
-        ("GPU-9", ""),
-        ("GPU-2,GPU-9,GPU-12", "C"),
-        ("GPU-2,GPU-2", ""),
-        ("MIG-1", ""),
-    ],
-)
-def test_a_uuid_names_the_one_card_that_begins_so(variable: str, names: str) -> None:
-    assert [card.name for card in visible(KNOWN, variable)] == list(names)
-
-
-def test_a_uuid_is_believed_where_the_driver_tells_none() -> None:
-    assert [card.name for card in visible(FOUR, "GPU-4f2a,GPU-5")] == ["unknown", "unknown"]
-    assert visible([Card("A"), Card("A")], "GPU-4f2a") == [Card("A")]
-    assert visible([Card("A"), Card("A")], "MIG-4f2a,MIG-5") == [Card("A MIG", is_slice=True)]
-    assert visible([], "GPU-4f2a") == []
+def test_the_drivers_library_says_which_cuda_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver.ctypes, "CDLL", lambda name: cuda_library(version=12080))
+    assert driver.supported_cuda() == (12, 8)
+    monkeypatch.undo()
+    monkeypatch.setattr(driver, "LIBRARY", "libnot-here.so.1")
+    assert (driver.supported_cuda(), driver._library()) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +104,7 @@ def test_a_torch_without_cuda_beside_a_card_is_named(
     vendor: nvidia.Nvidia, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_cards(monkeypatch, FakeCard())
-    monkeypatch.setattr(cuda_choice, "torch_build", lambda: TorchBuild("2.13.0+cpu", None))
+    monkeypatch.setattr(nvidia, "torch_build", lambda: TorchBuild("2.13.0+cpu", None))
     assert vendor.count() == 0
     with pytest.raises(EnvironmentFault, match=r"but torch 2\.13\.0\+cpu has no CUDA") as caught:
         devices.choose("cuda")
@@ -140,171 +115,105 @@ def test_a_torch_without_cuda_beside_a_card_is_named(
 
 
 @pytest.mark.parametrize(
-    ("build", "supported", "first"),
+    ("build", "supported", "refused"),
     [
-        ("13.0", (12, 8), "580.65.06"),
-        ("12.6", (11, 8), "525.60.13"),
-        ("14.1", (13, 0), "newer driver"),
-        ("13.2", (13, 0), None),  # minor versions of one major run on each other's drivers
-        ("12.6", (13, 0), None),
-        ("13.0", None, None),  # no driver library: torch will say so
+        ("13.0", (12, 8), True),
+        ("13.2", (13, 0), False),  # minor versions of one major run on each other's drivers
+        ("12.6", (13, 0), False),
+        ("13.0", None, False),  # no driver library: torch will say so
     ],
 )
 def test_a_driver_too_old_for_torch_is_refused_with_both_versions(
-    vendor: nvidia.Nvidia,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    *,
-    build: str,
-    supported: tuple[int, int] | None,
-    first: str | None,
-) -> None:
-    put_driver_files(tmp_path, monkeypatch, {"a": f"Model: \t {H100}\n"}, version="570.26")
-    monkeypatch.setattr(cuda_choice, "torch_build", lambda: TorchBuild("2.13.0+x", build))
-    monkeypatch.setattr(nvidia_driver, "supported_cuda", lambda: supported)
+    vendor: nvidia.Nvidia, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, build: str,
+    supported: tuple[int, int] | None, refused: bool,
+) -> None:  # fmt: skip
+    put_cards(monkeypatch, FakeCard())
+    (tmp_path / "version").write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.26  T\n")
+    monkeypatch.setattr(driver, "PROC", tmp_path)
+    monkeypatch.setattr(nvidia, "torch_build", lambda: TorchBuild("2.13.0+x", build))
+    monkeypatch.setattr(driver, "supported_cuda", lambda: supported)
     refusal = vendor.unusable()
-    assert vendor.count() == (first is None)
-    if first is None:
-        assert refusal is None
-        return
-    assert refusal is not None
-    assert supported is not None
-    assert f"built for CUDA {build}" in refusal.why
-    assert f"driver 570.26 runs CUDA up to {supported[0]}.{supported[1]}" in refusal.why
-    assert first in refusal.way_out
-    assert f"a torch built for CUDA {supported[0]}" in refusal.way_out
+    assert (vendor.count() == 0, refusal is not None) == (refused, refused)
+    if refusal is not None:
+        assert "torch 2.13.0+x is built for CUDA 13.0" in refusal.why
+        assert "driver 570.26 runs CUDA up to 12.8" in refusal.why
+        assert "a torch built for CUDA 12" in refusal.way_out
 
 
-@pytest.mark.parametrize(
-    ("failed", "said", "found"), [(0, 13010, (13, 1)), (0, 12080, (12, 8)), (999, 0, None)]
-)
-def test_the_driver_s_own_library_says_which_cuda_it_runs(
-    monkeypatch: pytest.MonkeyPatch, failed: int, said: int, found: tuple[int, int] | None
-) -> None:
-    def ask(pointer: Any) -> int:
-        pointer._obj.value = said
-        return failed
-
-    library = SimpleNamespace(cuDriverGetVersion=ask)
-    monkeypatch.setattr(nvidia_driver.ctypes, "CDLL", lambda name: library)
-    assert nvidia_driver.supported_cuda() == found
-
-
-def test_no_driver_library_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvidia_driver, "LIBRARY", "libnot-here.so.1")
-    assert nvidia_driver.supported_cuda() is None
-
-
-def test_products_are_read_from_the_drivers_files(
+def test_the_vendor_tells_what_planning_asks(
     vendor: nvidia.Nvidia, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    uuid = "GPU-5d5ba0d6-d33d-2b2c-524d-9e3d8d2b8a77"
-    models = {"b": f"Model: \t NVIDIA H200\nGPU UUID: \t {uuid}\n", "a": "GPU UUID: GPU-????????\n"}
-    put_driver_files(tmp_path, monkeypatch, models, version="550.54.15")
-    assert vendor.product_names() == ["unknown", "NVIDIA H200"]
-    assert nvidia_driver.cards()[1].uuid == uuid
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    put_cards(monkeypatch, FakeCard("NVIDIA H200"))
+    (tmp_path / "version").write_text("NVRM version: NVIDIA UNIX Kernel Module  550.54.15  Tue\n")
+    monkeypatch.setattr(driver, "PROC", tmp_path)
     assert vendor.product_names() == ["NVIDIA H200"]
-    assert vendor.refuse(Recipe(), 1) is None
-    assert (vendor.count(), vendor.counts_cores) == (1, False)
+    assert (vendor.count(), vendor.counts_cores, vendor.refuse(Recipe(), 1)) == (1, False, None)
     assert vendor.driver_version() == "550.54.15"
-    assert vendor.rank_memory(1) is None  # only the management library knows
-    assert vendor.occupants(1) == []
     assert "CUDA_VISIBLE_DEVICES" in vendor.recorded_variables
+    monkeypatch.setitem(sys.modules, "pynvml", None)  # only the management library knows
+    assert (vendor.rank_memory(1), vendor.occupants(1)) == (None, [])
     (tmp_path / "version").unlink()
     assert vendor.driver_version() is None
 
 
-def test_a_card_that_says_nothing_is_unknown(
-    vendor: nvidia.Nvidia, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_variable_that_names_nothing_is_refused(
+    vendor: nvidia.Nvidia, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put_driver_files(tmp_path, monkeypatch, {"a": ""})
-    (tmp_path / "gpus" / "a" / "information").unlink()
-    assert vendor.product_names() == ["unknown"]
-
-
-def test_device_nodes_are_counted_where_nothing_else_tells(
-    vendor: nvidia.Nvidia, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    put_driver_files(tmp_path, monkeypatch, {})
-    for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"):
-        (tmp_path / name).touch()
-    assert vendor.product_names() == ["unknown", "unknown"]
-
-
-@pytest.mark.parametrize("variable", ["", "-1", "7", "GPU-99", "all", "0,0", "MIG-1"])
-def test_a_variable_that_names_nothing_is_refused_with_what_is_here(
-    vendor: nvidia.Nvidia, monkeypatch: pytest.MonkeyPatch, variable: str
-) -> None:
-    put_cards(monkeypatch, FakeCard())
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
+    put_cards(monkeypatch, FakeCard(), seen=[])
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
     with pytest.raises(EnvironmentFault) as caught:
         devices.choose("cuda")
-    assert f"CUDA_VISIBLE_DEVICES={variable!r} names none" in caught.value.what
-    assert f"0 = {H100} (GPU-11aa22bb-" in caught.value.what
+    assert "CUDA_VISIBLE_DEVICES='7' names none" in caught.value.what
     assert "unset CUDA_VISIBLE_DEVICES" in (caught.value.remedy or "")
 
 
 def test_ranks_for_which_the_variable_leaves_no_card_are_refused(
     vendor: nvidia.Nvidia, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put_cards(monkeypatch, FakeCard(), FakeCard(uuid="GPU-2"))
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,7")
+    here = FakeCard()
+    put_cards(monkeypatch, here, FakeCard(uuid="GPU-2"), seen=[here])
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,7")
     assert vendor.refuse(Recipe(), 1) is None
     refusal = vendor.refuse(Recipe(), 2)
     assert refusal is not None
-    assert "CUDA_VISIBLE_DEVICES='1,7' leaves 1" in refusal.why
+    assert "CUDA_VISIBLE_DEVICES='0,7' leaves 1" in refusal.why
 
 
-def test_a_card_in_mig_mode_without_slices_is_refused(
+def test_a_card_of_which_cuda_finds_nothing_is_refused(
     vendor: nvidia.Nvidia, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_cards(monkeypatch, FakeCard(slices=[]))
     assert vendor.count() == 0
     refusal = vendor.unusable()
     assert refusal is not None
-    assert "in MIG mode and has no slice" in refusal.why
-    put_cards(monkeypatch, FakeCard(slices=[]), FakeCard("NVIDIA H200", "GPU-2"))
-    assert vendor.product_names() == ["NVIDIA H200"]
+    assert "libcuda.so.1 finds none" in refusal.why
+    assert "a card in MIG mode needs a slice" in refusal.way_out
 
 
-@pytest.mark.parametrize("variable", [None, "0", "MIG-77", "MIG-7,MIG-88", "GPU-11"])
-def test_a_process_sees_one_slice(
-    vendor: nvidia.Nvidia, monkeypatch: pytest.MonkeyPatch, variable: str | None
+def test_a_slice_has_its_own_memory_and_one_rank(
+    vendor: nvidia.Nvidia, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = FakeCard(f"{H100} MIG 2g.20gb", "MIG-88", total=20 * GIB)
-    whole = FakeCard("NVIDIA H200", "GPU-2", has_mig=False)
-    put_cards(monkeypatch, FakeCard(slices=[SLICE, other]), whole)
-    if variable is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
+    put_cards(monkeypatch, FakeCard(slices=[SLICE]))
     assert vendor.product_names() == [f"{H100} MIG 1g.10gb"]
-    memory = vendor.rank_memory(1)
-    assert memory is not None
-    assert memory.rank_bytes == 10 * GIB
+    assert vendor.rank_memory(1) == RankMemory(10 * GIB)
     assert vendor.refuse(Recipe(), 1) is None
     refusal = vendor.refuse(Recipe(), 2)
     assert refusal is not None
     assert "ranks on MIG slices" in refusal.why
 
 
-def test_a_slice_never_bears_the_name_of_the_whole_card(
-    vendor: nvidia.Nvidia, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    put_cards(monkeypatch, FakeCard(slices=[FakeCard(uuid="MIG-1")]))
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-2,MIG-1")
-    assert vendor.count() == 0
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-1")
-    assert vendor.product_names() == [f"{H100} MIG"]
-
-
 def test_memory_is_what_others_leave_free(
     vendor: nvidia.Nvidia, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     busy = FakeCard(
-        used=30 * GIB, reserved=GIB, computing={42: 29 * GIB, 43: None}, drawing={42: 1, 9: 4 << 20}
+        uuid="GPU-2",
+        used=30 * GIB,
+        reserved=GIB,
+        computing={42: 29 * GIB, 43: None},
+        drawing={42: 1, 9: 4 << 20},
     )
     names = {42: "/home/someone/venv/bin/python", 9: "/usr/lib/xorg/Xorg"}
-    put_cards(monkeypatch, FakeCard(), busy, FakeCard(), names=names)
+    put_cards(monkeypatch, FakeCard(), busy, FakeCard(uuid="GPU-3"), names=names)
     assert vendor.rank_memory(1) == RankMemory(80 * GIB)
     memory = vendor.rank_memory(3)
     assert memory is not None
@@ -369,33 +278,15 @@ def test_a_driver_older_than_the_library_tells_no_processes(
     assert vendor.occupants(1) == []
 
 
-def test_answers_that_cannot_be_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    card = FakeCard(total=80 * GIB, used=-5, computing={7: 2**64 - 1})
-    library = fake_nvml(card, names={7: "python"})
-    library.nvmlDeviceGetName = lambda _card: b"NVIDIA \xff"
-    put_cards(monkeypatch)
-    monkeypatch.setitem(sys.modules, "pynvml", library)
-    (found,) = nvidia_driver.cards()
-    assert found.name == "NVIDIA \ufffd"
-    assert (found.total_bytes, found.used_bytes, found.free_bytes) == (80 * GIB, None, None)
-    assert [(one.process, one.used_bytes) for one in found.processes] == [
+def test_answers_that_cannot_be_are_unknown(
+    vendor: nvidia.Nvidia, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    card = FakeCard(used=80 * GIB + 5, computing={7: 2**64 - 1})
+    put_cards(monkeypatch, card, names={7: "python"})
+    assert vendor.rank_memory(1) is None  # less than nothing
+    assert [(one.process, one.used_bytes) for one in vendor.occupants(1)] == [
         ("python (process 7)", None)
     ]
-
-
-def test_a_library_that_fails_leaves_the_drivers_files(
-    vendor: nvidia.Nvidia, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    put_driver_files(tmp_path, monkeypatch, {"a": f"Model: {H100}\n"})
-    library: Any = fake_nvml(FakeCard())
-
-    def fail() -> None:
-        raise library.NVMLError("Driver Not Loaded")
-
-    library.nvmlInit = fail
-    monkeypatch.setitem(sys.modules, "pynvml", library)
-    assert vendor.product_names() == [H100]
-    assert vendor.rank_memory(1) is None
 
 
 def test_a_cards_clocks_are_those_of_its_uuid_and_unknown_ones_null(
@@ -421,54 +312,12 @@ def test_the_vendor_can_say_what_is_wrong() -> None:
     assert isinstance(nvidia.Nvidia(), Diagnoses)
 
 
-@pytest.mark.parametrize(
-    ("capability", "architectures", "runs"),
-    [
-        ((9, 0), "sm_80 sm_90", True),
-        ((8, 9), "sm_80 sm_86 sm_90", True),  # machine code of an earlier minor version
-        ((8, 0), "sm_86 sm_90", False),
-        ((12, 0), "sm_80 sm_90", False),
-        ((12, 0), "sm_80 sm_90 compute_90", True),  # PTX is compiled for later ones
-        ((7, 0), "sm_75 sm_80 compute_80", False),
-        ((9, 0), "sm_90a", True),
-        ((10, 3), "sm_100a compute_100a", False),
-        ((10, 3), "sm_100f", True),
-        ((10, 0), "sm_90 sm_100 sm_120 compute_120", True),
-        ((9, 0), "", True),
-        ((9, 4), "gfx942 gfx90a", True),  # not this vendor's names
-    ],
-)
-def test_torch_runs_where_it_has_code(
-    capability: tuple[int, int], architectures: str, runs: bool
-) -> None:
-    assert has_code_for(capability, architectures.split()) is runs
-
-
 def fake_torch(select: Callable[[int], None] = lambda index: None, **more: Any) -> SimpleNamespace:
-    told = {
-        "get_device_capability": lambda index: (12, 0),
-        "get_device_name": lambda index: "NVIDIA Future",
-        "get_arch_list": lambda: ["sm_80", "sm_90"],
-        **more,
-    }
     accelerator = SimpleNamespace(set_device_index=select, reset_peak_memory_stats=lambda: None)
     return SimpleNamespace(
-        accelerator=accelerator, cuda=SimpleNamespace(**told), __version__="2.11.0+cu126"
-    )
-
-
-def test_a_torch_without_the_card_s_architecture_is_refused(
-    vendor: nvidia.Nvidia, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    put_cards(monkeypatch, FakeCard())
-    monkeypatch.setitem(sys.modules, "torch", fake_torch())
-    with pytest.raises(EnvironmentFault) as caught:
-        vendor.open(0, 1)
-    assert "NVIDIA Future has compute capability 12.0" in caught.value.what
-    assert "torch 2.11.0+cu126 is built for sm_80, sm_90" in caught.value.what
-    assert caught.value.remedy == "install a torch built for sm_120"
-    monkeypatch.setitem(sys.modules, "torch", fake_torch(get_arch_list=lambda: ["sm_120"]))
-    assert vendor.open(0, 1).index == 0
+        accelerator=accelerator, cuda=SimpleNamespace(**more), __version__="2.11.0+cu126",
+        zeros=lambda *_, **__: torch.zeros(()),
+    )  # fmt: skip
 
 
 def test_what_torch_cannot_open_is_refused_with_its_words(
@@ -491,9 +340,7 @@ def test_a_slice_is_recorded_as_one(
     properties = SimpleNamespace(
         name=name, total_memory=10 * GIB, multi_processor_count=16, major=9, minor=0
     )
-    fake = fake_torch(
-        get_arch_list=lambda: ["sm_120"], get_device_properties=lambda index: properties
-    )
+    fake = fake_torch(get_device_properties=lambda index: properties)
     fake.version = SimpleNamespace(cuda="13.0", hip=None)
     fake.backends = SimpleNamespace(cudnn=SimpleNamespace(version=lambda: 91000))
     monkeypatch.setitem(sys.modules, "torch", fake)
@@ -582,22 +429,12 @@ def test_waits_are_forbidden_as_long_as_asked() -> None:
 def test_a_torch_of_another_vendor_drives_none_of_its_cards(
     vendor: nvidia.Nvidia, monkeypatch: pytest.MonkeyPatch, build: TorchBuild
 ) -> None:
-    monkeypatch.setattr(cuda_choice, "torch_build", lambda: build)
+    monkeypatch.setattr(nvidia, "torch_build", lambda: build)
     put_cards(monkeypatch, FakeCard())
     assert vendor.count() == 0
     refusal = vendor.unusable()
     assert refusal is not None
     assert f"{H100} is here, but torch {build.version} has no CUDA" in refusal.why
-
-
-@pytest.mark.parametrize("build", [TorchBuild("2.9.0a0+50eac811a6.nv25.09", "13.0"),
-                                   TorchBuild("2.13.0", "13.0")])  # fmt: skip
-def test_a_torch_of_its_own_drives_its_cards(
-    vendor: nvidia.Nvidia, monkeypatch: pytest.MonkeyPatch, build: TorchBuild
-) -> None:
-    monkeypatch.setattr(cuda_choice, "torch_build", lambda: build)
-    put_cards(monkeypatch, FakeCard())
-    assert vendor.count() == 1
 
 
 @pytest.mark.parametrize("node", ["iluvatar0", "mxcd", "kfd", "xpu0", "davinci0", None])
@@ -607,9 +444,9 @@ def test_cards_of_another_vendors_driver_are_not_its_own(
     """Their libraries may answer to NVML's name; the driver's files tell whose cards they are."""
     if node is not None:
         (tmp_path / node).touch()
-    monkeypatch.setattr(nvidia_driver, "PROC", tmp_path / "none")
-    monkeypatch.setattr(nvidia_driver, "DEVICE_NODES", tmp_path)
+    monkeypatch.setattr(driver, "PROC", tmp_path / "none")
+    monkeypatch.setattr(driver, "DEVICE_NODES", tmp_path)
     monkeypatch.setitem(sys.modules, "pynvml", fake_nvml(FakeCard("Iluvatar BI-V150")))
     assert (vendor.count(), vendor.unusable()) == (0, None)
     (tmp_path / "nvidia0").touch()
-    assert vendor.count() == 1
+    assert driver.loaded()

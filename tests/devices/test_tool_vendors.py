@@ -12,13 +12,13 @@ from trainmark import devices
 from trainmark.check.conformance.device import vendor_faults
 from trainmark.devices import tool, torch_build, torch_vendor
 from trainmark.devices.torch_build import TorchBuild
+from trainmark.devices.vendors import nvidia
 from trainmark.devices.vendors.ascend import Ascend
 from trainmark.devices.vendors.cambricon import Cambricon
 from trainmark.devices.vendors.iluvatar import Iluvatar
 from trainmark.devices.vendors.metax import MetaX
 from trainmark.devices.vendors.mthreads import MThreads
 from trainmark.devices.vendors.nvidia import Nvidia
-from trainmark.devices.vendors.nvidia import choice as cuda_choice
 from trainmark.devices.vendors.nvidia import driver as nvidia_driver
 from trainmark.protocols import MonitorFault, Vendor, missing_members
 from trainmark.spec import RankMemory
@@ -83,7 +83,6 @@ class Machine:
         monkeypatch.setattr(torch_vendor, "ROOT", root)
         monkeypatch.setattr(nvidia_driver, "PROC", root / "proc/driver/nvidia")
         monkeypatch.setattr(nvidia_driver, "DEVICE_NODES", root / "dev")
-        monkeypatch.setattr(nvidia_driver, "_managed", list)
         monkeypatch.setattr(nvidia_driver, "LIBRARY", "no-such-library.so")
         monkeypatch.setenv("PATH", f"{self.bin}{os.pathsep}/usr/bin{os.pathsep}/bin")
         for variable in VARIABLES:
@@ -91,7 +90,7 @@ class Machine:
         self.installed(PYTORCH)
 
     def installed(self, build: TorchBuild | None, *packages: str) -> None:
-        for module in (cuda_choice, torch_build, torch_vendor):
+        for module in (nvidia, torch_build, torch_vendor):
             self._monkeypatch.setattr(module, "torch_build", lambda: build)
         self._monkeypatch.setattr(
             torch_vendor, "find_spec", lambda name: object() if name in packages else None
@@ -443,7 +442,8 @@ def test_nvidias_cards_are_nobody_elses(machine: Machine) -> None:
     machine.write("sys/class/drm/renderD128/device/vendor", "0x10de\n")
     machine.prints("ixsmi", "ixsmi/3.1.1.txt")
     machine.prints("mx-smi", "mx-smi/2.2.8.txt")
-    assert (Nvidia().count(), Iluvatar().count(), MetaX().count()) == (1, 0, 0)
+    assert nvidia_driver.loaded()
+    assert (Iluvatar().count(), MetaX().count()) == (0, 0)
     assert not Iluvatar().here()
     assert not MetaX().here()
 

@@ -47,6 +47,8 @@ class Accelerator:
             for module in modules:
                 import_module(module)
             torch.accelerator.set_device_index(self.index)
+            # Fails on a card that torch has no code for.
+            torch.zeros((), device=self.torch_type).add_(1).item()
             torch.accelerator.reset_peak_memory_stats()
         except Exception as error:  # torch and its extensions raise several classes of their own
             raise EnvironmentFault(

@@ -1,6 +1,7 @@
 """NVIDIA's accelerators as planning sees them, without importing torch.
 
-Counts cards from the driver's library or files and checks the installed torch.
+Asks the driver for devices, checks the installed torch, and reads memory and processes from the
+management library, which is there with the extra ``nvidia``.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ import os
 from typing import TYPE_CHECKING
 
 from trainmark.devices import pci
-from trainmark.devices.vendors.nvidia import choice, conditions, driver, monitor
-from trainmark.devices.vendors.nvidia.choice import VISIBLE_DEVICES
+from trainmark.devices.torch_build import torch_build
+from trainmark.devices.vendors.nvidia import conditions, driver, monitor, nvml
 from trainmark.protocols import ContainerNeeds, Refusal
 from trainmark.spec import RankMemory
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from trainmark.devices.vendors.nvidia.driver import Card
     from trainmark.protocols import Condition, Monitor, Occupant
     from trainmark.spec import Recipe
+
+VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 
 
 class Nvidia:
@@ -53,33 +56,48 @@ class Nvidia:
         return [card.name for card in self._usable()]
 
     def _usable(self) -> list[Card]:
-        return choice.usable(driver.cards(), os.environ.get(VISIBLE_DEVICES))
+        return [] if refusal_of_torch() else driver.visible()
 
     def unusable(self) -> Refusal | None:
         """Return why no card that is here can be used; see ``protocols.Diagnoses``."""
-        return choice.why_unusable(driver.cards(), os.environ.get(VISIBLE_DEVICES))
+        if not driver.loaded() or self._usable():
+            return None
+        names = " and ".join(sorted({card.name for card in driver.visible()})) or "an NVIDIA device"
+        if refusal := refusal_of_torch():
+            return refusal._replace(why=f"{names} is here, but {refusal.why}")
+        variable = os.environ.get(VISIBLE_DEVICES)
+        if variable is not None:
+            return Refusal(
+                f"{VISIBLE_DEVICES}={variable!r} names none of the devices here",
+                f"unset {VISIBLE_DEVICES}, or name each device once, by a number or a UUID of "
+                "`nvidia-smi -L`",
+            )
+        return Refusal(
+            f"{names} is here, but {driver.LIBRARY} finds none",
+            "see `nvidia-smi -L`: a card in MIG mode needs a slice, "
+            "`nvidia-smi mig -cgi PROFILE -C`; a container must be given the driver's libraries",
+        )
 
     def occupants(self, nproc: int) -> list[Occupant]:
-        """Return what is on the first ``nproc`` cards now; see ``protocols.Diagnoses``."""
-        return [one for card in self._usable()[:nproc] for one in choice.occupants(card)]
+        """Return what is on the first ``nproc`` devices now; see ``protocols.Diagnoses``."""
+        return [one for card in self._usable()[:nproc] for one in nvml.occupants(card)]
 
     def rank_memory(self, nproc: int) -> RankMemory | None:
         """Return the least memory that is free on a device of ``nproc`` ranks.
 
         None without the management library.
         """
-        known = [
-            (card.free_bytes, card)
-            for card in self._usable()[:nproc]
-            if card.free_bytes is not None
-        ]
+        free = [(nvml.free_bytes(card), card) for card in self._usable()[:nproc]]
+        known = [(size, card) for size, card in free if size is not None]
         if not known:
             return None
-        free_bytes, least = min(known, key=lambda pair: pair[0])
+        size, least = min(known)
         held = (
-            f"{one.process} holds {choice.gib(one.used_bytes)}" for one in choice.occupants(least)
+            f"{one.process} holds "
+            + ("unknown memory" if one.used_bytes is None else f"{one.used_bytes / 2**30:.1f} GiB")
+            for one in nvml.occupants(least)
         )
-        return RankMemory(free_bytes, held=", ".join(held))
+        return RankMemory(size, held=", ".join(held))
 
     def refuse(self, recipe: Recipe, nproc: int) -> Refusal | None:
         """Refuse ranks that find no device of their own; of the rest only torch knows.
@@ -97,7 +115,7 @@ class Nvidia:
         if nproc > len(usable) > 0 and variable is not None:
             return Refusal(
                 f"{nproc} ranks need {nproc} devices, and {VISIBLE_DEVICES}={variable!r} leaves "
-                f"{len(usable)} of {choice.listed(driver.cards())}",
+                f"{len(usable)}",
                 f"use --nproc {len(usable)}, or name more devices in {VISIBLE_DEVICES}",
             )
         return None
@@ -118,25 +136,20 @@ class Nvidia:
 
     def monitored(self, nproc: int) -> list[int]:
         """Return the places of the ranks' cards among all; of a slice its card's."""
-        return self._places(driver.cards())[:nproc]
-
-    def _places(self, here: list[Card]) -> list[int]:
-        return choice.places(here, os.environ.get(VISIBLE_DEVICES))
+        places = [nvml.place(card) for card in self._usable()[:nproc]]
+        known = [place for place in places if place is not None]
+        return known if len(known) == len(places) else []
 
     def conditions(self, nproc: int) -> list[Condition]:
-        """Return the state of the ranks' cards; see ``protocols.Examined``.
-
-        Of all cards, where it is not known which are the ranks'.
-        """
-        here = driver.cards()
-        return conditions.conditions(self._places(here)[:nproc] or range(len(here)))
+        """Return the state of the ranks' cards; see ``protocols.Examined``."""
+        return conditions.conditions(self.monitored(nproc))
 
     def numa_node(self, local_rank: int) -> int | None:
         """Return the NUMA node of a rank's card; see ``protocols.Located``."""
-        here = driver.cards()
-        places = self._places(here)
-        bus = here[places[local_rank]].bus if local_rank < len(places) else None
-        return pci.numa_node(driver.PCI / bus) if bus else None
+        usable = self._usable()
+        return (
+            pci.numa_node(driver.PCI / usable[local_rank].bus) if local_rank < len(usable) else None
+        )
 
     def open(self, local_rank: int, ranks_here: int) -> NvidiaDevice:
         """Return the device with the rank's local number."""
@@ -145,3 +158,26 @@ class Nvidia:
 
         sliced = any(card.is_slice for card in self._usable())
         return NvidiaDevice(local_rank, vendor=self.name, is_slice=sliced)
+
+
+def refusal_of_torch() -> Refusal | None:
+    """Return why the installed torch cannot drive any card here; None if it can.
+
+    A driver runs programs of its own and of earlier versions of CUDA:
+    https://docs.nvidia.com/deploy/cuda-compatibility/, 2026-11-22.
+    """
+    build = torch_build()
+    if build is None or build.cuda is None or build.hip is not None or build.maker is not None:
+        return Refusal(
+            "torch is not installed" if build is None else f"torch {build.version} has no CUDA",
+            "install a torch built for CUDA: `make clean`, then `make install TORCH=system "
+            "PYTHON=...` with the Python that has it",
+        )
+    supported = driver.supported_cuda()
+    if supported is None or supported[0] >= int(build.cuda.split(".")[0]):
+        return None
+    return Refusal(
+        f"torch {build.version} is built for CUDA {build.cuda}, and the driver "
+        f"{driver.driver_version() or 'here'} runs CUDA up to {supported[0]}.{supported[1]}",
+        f"install a newer driver, or a torch built for CUDA {supported[0]}",
+    )

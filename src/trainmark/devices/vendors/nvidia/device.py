@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from trainmark.devices.cuda import CudaDevice
-from trainmark.devices.vendors.nvidia import choice, nvml
+from trainmark.devices.vendors.nvidia import nvml
 from trainmark.errors import EnvironmentFault
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from trainmark.spec import Precision
 
 # Lowest compute capability whose matrix units support a precision,
@@ -24,26 +22,6 @@ class NvidiaDevice(CudaDevice):
     def __init__(self, index: int, *, vendor: str, is_slice: bool = False) -> None:
         self._is_slice = is_slice
         super().__init__(index, vendor=vendor)
-
-    def _open(self, modules: Sequence[str]) -> None:
-        """Select the device.
-
-        Raises:
-            EnvironmentFault: the driver does not let torch open it, or torch has no code for it.
-        """
-        super()._open(modules)
-        torch = self._torch
-        capability = torch.cuda.get_device_capability(self.index)
-        built = torch.cuda.get_arch_list()
-        if not choice.has_code_for(capability, built):
-            raise EnvironmentFault(
-                f"{torch.cuda.get_device_name(self.index)} has compute capability "
-                f"{capability[0]}.{capability[1]}, and torch {torch.__version__} is built for "
-                f"{', '.join(built)}",
-                where=f"--device {self.name}",
-                rule="code runs on its own major version, PTX (compute_...) on later ones too",
-                remedy=f"install a torch built for sm_{capability[0]}{capability[1]}",
-            )
 
     def set_precision(self, precision: Precision) -> dict[str, Any]:
         """Refuse a precision that the card lacks; see ``CudaDevice.set_precision``.
@@ -73,7 +51,7 @@ class NvidiaDevice(CudaDevice):
 
     def describe(self) -> dict[str, Any]:
         """Return what torch tells; a slice must not be taken for the card, with its other peak."""
-        told = super().describe()
-        if self._is_slice and "MIG" not in told["name"]:
-            told["name"] += " MIG"
-        return told
+        facts = super().describe()
+        if self._is_slice and "MIG" not in facts["name"]:
+            facts["name"] += " MIG"
+        return facts

@@ -1,56 +1,35 @@
-"""What NVIDIA's driver tells of the cards here: names, memory, MIG slices, processes. No torch.
+"""What NVIDIA's driver gives this process: devices in CUDA's order, and versions. No torch.
 
-Asks the management library, which is there with the extra ``nvidia``; without it the driver's
-files, which tell less.
+Asks the driver's own library, the one that torch loads, so that ``CUDA_VISIBLE_DEVICES``, the order
+of devices and MIG slices are as torch will see them.
 """
 
 from __future__ import annotations
 
 import ctypes
 import re
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from trainmark.devices.vendors.nvidia.nvml import errors, library, memory, size, text, told
-from trainmark.protocols import MonitorFault, Occupant
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from typing import Any, NamedTuple
+from uuid import UUID
 
 PROC = Path("/proc/driver/nvidia")
 DEVICE_NODES = Path("/dev")
 PCI = Path("/sys/bus/pci/devices")
 LIBRARY = "libcuda.so.1"
-_NAME_LENGTH = 60  # of a process; the rest of a longer name says nothing
 
 
-@dataclass(frozen=True, slots=True)
-class Card:
-    """A card, or a slice of one; what cannot be found out is None.
+class Card(NamedTuple):
+    """A device as CUDA numbers them: a card, or a slice of one.
 
     Args:
-        free_bytes: memory that no process holds.
-        used_bytes: memory that processes hold, without what the driver reserves.
-        processes: without the name of the card.
-        slices: of a card in MIG mode; None: it is in no such mode, or is a slice itself.
+        uuid: as the management library writes it, ``GPU-...`` or ``MIG-...``.
         bus: address on the PCI bus, as the kernel writes it: ``0000:41:00.0``.
     """
 
-    name: str = "unknown"
-    uuid: str | None = None
-    total_bytes: int | None = None
-    free_bytes: int | None = None
-    used_bytes: int | None = None
-    processes: tuple[Occupant, ...] = ()
-    slices: tuple[Card, ...] | None = None
+    name: str
+    uuid: str
+    bus: str
     is_slice: bool = False
-    bus: str | None = None
-
-
-def cards() -> list[Card]:
-    """Return the cards of this machine, whatever ``CUDA_VISIBLE_DEVICES`` says."""
-    return (_managed() or _listed()) if loaded() else []
 
 
 def loaded() -> bool:
@@ -62,106 +41,59 @@ def loaded() -> bool:
     return PROC.is_dir() or any(True for name in nodes for _ in DEVICE_NODES.glob(name))
 
 
-def _listed() -> list[Card]:
-    gpus = PROC / "gpus"
-    if gpus.is_dir():
-        return [_described(gpu / "information") for gpu in sorted(gpus.iterdir())]
-    return [Card() for _ in DEVICE_NODES.glob("nvidia[0-9]*")]
-
-
-def _described(information: Path) -> Card:
-    bus = information.parent.name
-    try:
-        lines = information.read_text().splitlines()
-    except OSError:
-        return Card(bus=bus)  # not for this user, or the card is being removed
-    found = {}
-    for line in lines:
-        name, _, value = line.partition(":")
-        found[name.strip()] = value.strip()
-    uuid = found.get("GPU UUID", "")
-    # An unknown one is printed as GPU-????????-…
-    known = uuid if uuid and "?" not in uuid else None
-    return Card(found.get("Model", "unknown"), known, bus=bus)
-
-
-def _managed() -> list[Card]:
-    """Return what the management library tells; nothing without the library or its driver."""
-    try:
-        nvml = library()
-    except MonitorFault:
+def visible() -> list[Card]:
+    """Return the devices of this process; empty without the driver or where it finds none."""
+    cuda = _library() if loaded() else None
+    count = ctypes.c_int(0)
+    if cuda is None or cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count)):
         return []
+    return [_card(cuda, ordinal) for ordinal in range(count.value)]
+
+
+def _library() -> Any:
     try:
-        return [
-            _card(nvml, nvml.nvmlDeviceGetHandleByIndex(index))
-            for index in range(nvml.nvmlDeviceGetCount())
-        ]
-    except errors(nvml):
-        return []  # a card is lost, for instance: the driver's files still name it
+        return ctypes.CDLL(LIBRARY)
+    except OSError:
+        return None
 
 
-def _card(nvml: Any, handle: Any) -> Card:
-    card = _read(nvml, handle)
-    mode = told(nvml, nvml.nvmlDeviceGetMigMode, handle)  # current and pending
-    if mode is None or mode[0] == 0:
-        return card
-    most = told(nvml, nvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0
-    handles = (told(nvml, nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, i) for i in range(most))
-    slices = (_read(nvml, item) for item in handles if item is not None)
-    return replace(
-        card,
-        slices=tuple(
-            # A slice must never be taken for the whole card, which has another peak.
-            replace(one, is_slice=True, name=one.name if "MIG" in one.name else f"{one.name} MIG")
-            for one in slices
-        ),
-    )
-
-
-def _read(nvml: Any, handle: Any) -> Card:
-    name = text(told(nvml, nvml.nvmlDeviceGetName, handle))
-    uuid = text(told(nvml, nvml.nvmlDeviceGetUUID, handle))
-    total, free, used, without_reserve = memory(nvml, handle)
-    place = told(nvml, nvml.nvmlDeviceGetPciInfo, handle)
-    bus = text(place.busId) if place is not None else None  # 00000000:41:00.0
+def _card(cuda: Any, ordinal: int) -> Card:
+    """Return a device by https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__DEVICE.html."""
+    device = ctypes.c_int(0)
+    cuda.cuDeviceGet(ctypes.byref(device), ordinal)
+    name, bus = ctypes.create_string_buffer(128), ctypes.create_string_buffer(32)
+    cuda.cuDeviceGetName(name, len(name), device)
+    cuda.cuDeviceGetPCIBusId(bus, len(bus), device)
+    whole, own = ctypes.create_string_buffer(16), ctypes.create_string_buffer(16)
+    cuda.cuDeviceGetUuid(whole, device)
+    ask_own = getattr(cuda, "cuDeviceGetUuid_v2", None)  # a slice's own; from CUDA 11.4 on
+    if ask_own is None or ask_own(own, device):
+        own = whole
+    is_slice, text = own.raw != whole.raw, name.value.decode(errors="replace")
+    # A slice must never be taken for the whole card, which has another peak.
     return Card(
-        name=name or "unknown",
-        uuid=uuid,
-        total_bytes=total,
-        free_bytes=free,
-        used_bytes=used if without_reserve else None,
-        processes=tuple(_processes(nvml, handle)),
-        bus=bus[-12:].lower() if bus else None,
+        name=f"{text} MIG" if is_slice and "MIG" not in text else text,
+        uuid=f"{'MIG' if is_slice else 'GPU'}-{UUID(bytes=own.raw)}",
+        bus=bus.value.decode()[-12:].lower(),  # of 00000000:41:00.0
+        is_slice=is_slice,
     )
 
 
-def _processes(nvml: Any, handle: Any) -> Iterator[Occupant]:
-    seen = set()
-    for ask, computes in (
-        (nvml.nvmlDeviceGetComputeRunningProcesses, True),
-        (nvml.nvmlDeviceGetGraphicsRunningProcesses, False),
-    ):
-        for found in told(nvml, ask, handle) or ():
-            if found.pid not in seen:  # one that computes and draws is in both lists
-                seen.add(found.pid)
-                name = text(told(nvml, nvml.nvmlSystemGetProcessName, found.pid))
-                short = name.rsplit("/", 1)[-1][:_NAME_LENGTH] if name else "a process"
-                said = f"{short} (process {found.pid})"
-                yield Occupant("", said, size(found.usedGpuMemory), computes)
+def buses() -> list[str]:
+    """Return the addresses of the cards here, in the order of ``nvidia-smi``."""
+    return sorted(folder.name.lower() for folder in (PROC / "gpus").glob("*"))
 
 
 def supported_cuda() -> tuple[int, int] | None:
     """Return the newest CUDA that the driver runs, as (major, minor); None if it does not tell.
 
-    Asks the driver's own library, the one torch loads: a package for forward compatibility
-    replaces it and supports more than the kernel module's version says.
+    A package for forward compatibility replaces the library and supports more than the kernel
+    module's version says.
     """
-    version = ctypes.c_int(0)
-    try:
-        failed = ctypes.CDLL(LIBRARY).cuDriverGetVersion(ctypes.byref(version))
-    except (OSError, AttributeError):
+    cuda, version = _library(), ctypes.c_int(0)
+    if cuda is None or cuda.cuDriverGetVersion(ctypes.byref(version)):
         return None
-    return None if failed else (version.value // 1000, version.value % 1000 // 10)
+    return version.value // 1000, version.value % 1000 // 10
 
 
 def driver_version() -> str | None:

@@ -70,7 +70,7 @@ class NvmlMonitor:
 
     def __init__(self) -> None:
         self._nvml = pynvml = nvml.library()
-        version = nvml.text(nvml.told(pynvml, pynvml.nvmlSystemGetNVMLVersion))
+        version = nvml.text(nvml.answer(pynvml, pynvml.nvmlSystemGetNVMLVersion))
         self.name = f"nvml {version}" if version else "nvml"
 
     def read(self) -> list[DeviceSample]:
@@ -81,7 +81,8 @@ class NvmlMonitor:
         except nvml.errors(library) as error:
             raise MonitorFault("failed", f"nvml: {error}") from error
         handles = [
-            nvml.told(library, library.nvmlDeviceGetHandleByIndex, index) for index in range(count)
+            nvml.answer(library, library.nvmlDeviceGetHandleByIndex, index)
+            for index in range(count)
         ]
         if not any(handle is not None for handle in handles):
             raise MonitorFault("failed", f"nvml: none of {count} cards answers")
@@ -98,31 +99,31 @@ def reasons(library: Any, handle: Any) -> tuple[str, ...] | None:
     """Return why a card's clocks are lowered now; None if it does not tell."""
     # Renamed with driver 535; a library has both names or the older one.
     ask = getattr(library, "nvmlDeviceGetCurrentClocksEventReasons", None)
-    mask = ask and nvml.told(library, ask, handle)
+    mask = ask and nvml.answer(library, ask, handle)
     if mask is None:
-        mask = nvml.told(library, library.nvmlDeviceGetCurrentClocksThrottleReasons, handle)
+        mask = nvml.answer(library, library.nvmlDeviceGetCurrentClocksThrottleReasons, handle)
     return None if mask is None else throttling(mask)
 
 
 def _sample(library: Any, handle: Any, index: int) -> DeviceSample:
-    told = nvml.numbers(library, handle, (
+    found = nvml.numbers(library, handle, (
         "temperature_c", "power_w", "sm_clock_mhz", "memory_clock_mhz", "energy_j",
     ))  # fmt: skip
     total, _, used, _ = nvml.memory(library, handle)
-    rates = nvml.told(library, library.nvmlDeviceGetUtilizationRates, handle)
+    rates = nvml.answer(library, library.nvmlDeviceGetUtilizationRates, handle)
     return DeviceSample(
         index=index,
-        name=nvml.text(nvml.told(library, library.nvmlDeviceGetName, handle)),
-        uuid=nvml.text(nvml.told(library, library.nvmlDeviceGetUUID, handle)),
-        temperature_c=told["temperature_c"],
-        power_w=told["power_w"],
+        name=nvml.text(nvml.answer(library, library.nvmlDeviceGetName, handle)),
+        uuid=nvml.text(nvml.answer(library, library.nvmlDeviceGetUUID, handle)),
+        temperature_c=found["temperature_c"],
+        power_w=found["power_w"],
         memory_used_bytes=used,
         memory_total_bytes=total,
         utilization_percent=None if rates is None else float(rates.gpu),
-        clock_mhz=told["sm_clock_mhz"],
-        memory_clock_mhz=told["memory_clock_mhz"],
+        clock_mhz=found["sm_clock_mhz"],
+        memory_clock_mhz=found["memory_clock_mhz"],
         throttle_reasons=reasons(library, handle),
-        energy_j=told["energy_j"],
+        energy_j=found["energy_j"],
     )
 
 

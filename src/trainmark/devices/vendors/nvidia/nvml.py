@@ -1,6 +1,7 @@
 """Ask NVIDIA's management library, which is there with the extra ``nvidia``. No torch.
 
-Owns how it is opened and what its answers mean; each may be missing on some card or driver.
+Owns how it is opened and what its answers mean; each may be missing on some card or driver. Cards
+are found by UUID or bus, because the library's order is not that of the visible devices.
 """
 
 from __future__ import annotations
@@ -8,11 +9,17 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from trainmark.protocols import MonitorFault
+from trainmark.devices.vendors.nvidia import driver
+from trainmark.protocols import MonitorFault, Occupant
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from trainmark.devices.vendors.nvidia.driver import Card
+
+_NAME_LENGTH = 60  # of a process; the rest of a longer name says nothing
+# Less is what the driver itself leaves in use; a process that computes takes more for its context.
+_UNSEEN_BYTES = 256 << 20
 _NO_SIZE = 2**63 - 1  # above it are NVML's words for "not available", as unsigned numbers
 # Numbers of a card: the library's function, further arguments, unit of its answer.
 # https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceQueries.html
@@ -59,7 +66,7 @@ def _open(nvml: Any) -> None:
     nvml.nvmlInit()
 
 
-def told(nvml: Any, ask: Callable[..., Any], *args: Any) -> Any:
+def answer(nvml: Any, ask: Callable[..., Any], *args: Any) -> Any:
     """Return an answer; None where this card, driver or container gives none."""
     try:
         return ask(*args)
@@ -82,33 +89,83 @@ def numbers(nvml: Any, handle: Any, names: Iterable[str]) -> dict[str, float | N
     for name in names:
         question, words, unit = _NUMBERS[name]
         ask = getattr(nvml, question, None)  # an older library lacks newer ones
-        value = ask and told(nvml, ask, handle, *(getattr(nvml, word) for word in words))
+        value = ask and answer(nvml, ask, handle, *(getattr(nvml, word) for word in words))
         found[name] = None if value is None else value * unit
     return found
 
 
-def text(answer: str | bytes | None) -> str | None:
+def text(value: str | bytes | None) -> str | None:
     """Return a text; a library before version 11.5 answers in bytes."""
-    return answer.decode(errors="replace") if isinstance(answer, bytes) else answer
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
-def size(answer: Any, most: int | None = None) -> int | None:
+def size(value: Any, most: int = _NO_SIZE) -> int | None:
     """Return a size in bytes; None for one that cannot be, NVML's "not available" among them."""
-    highest = _NO_SIZE if most is None else most
-    return answer if isinstance(answer, int) and 0 <= answer <= highest else None
+    return value if isinstance(value, int) and 0 <= value <= most else None
 
 
 def memory(nvml: Any, handle: Any) -> tuple[int | None, int | None, int | None, bool]:
     """Return a card's memory, the free and the used part, and if that is without the reserve."""
     # The second version tells apart what the driver reserves; it came with driver 510.
     newer = getattr(nvml, "nvmlMemory_v2", None)
-    found = newer and told(nvml, nvml.nvmlDeviceGetMemoryInfo, handle, newer)
+    found = newer and answer(nvml, nvml.nvmlDeviceGetMemoryInfo, handle, newer)
     without_reserve = found is not None
-    found = found or told(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
+    found = found or answer(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
     if found is None:
         return None, None, None, False
     total = size(found.total)
+    if total is None:
+        return None, None, None, False
     return total, size(found.free, total), size(found.used, total), without_reserve
+
+
+def _opened(uuid: str) -> tuple[Any, Any]:
+    """Return the library and its handle of a card or slice; None where there is none."""
+    try:
+        nvml = library()
+    except MonitorFault:
+        return None, None
+    return nvml, answer(nvml, nvml.nvmlDeviceGetHandleByUUID, uuid)
+
+
+def free_bytes(card: Card) -> int | None:
+    """Return the memory of a card or slice that no process holds; None: unknown."""
+    nvml, handle = _opened(card.uuid)
+    return None if handle is None else memory(nvml, handle)[1]
+
+
+def occupants(card: Card) -> list[Occupant]:
+    """Return the processes on a card, among them one that only its memory shows."""
+    nvml, handle = _opened(card.uuid)
+    if handle is None:
+        return []
+    found: dict[int, Occupant] = {}
+    for ask, computes in (
+        (nvml.nvmlDeviceGetComputeRunningProcesses, True),
+        (nvml.nvmlDeviceGetGraphicsRunningProcesses, False),
+    ):
+        for one in answer(nvml, ask, handle) or ():
+            name = text(answer(nvml, nvml.nvmlSystemGetProcessName, one.pid)) or "a process"
+            short = f"{name.rsplit('/', 1)[-1][:_NAME_LENGTH]} (process {one.pid})"
+            # One that computes and draws is in both lists.
+            found.setdefault(one.pid, Occupant(card.name, short, size(one.usedGpuMemory), computes))
+    _, _, used, without_reserve = memory(nvml, handle)
+    if not found and without_reserve and (used or 0) >= _UNSEEN_BYTES:
+        # A container shows no processes of others, but their memory.
+        return [Occupant(card.name, "a process that cannot be seen", used, True)]
+    return list(found.values())
+
+
+def place(card: Card) -> int | None:
+    """Return the number that monitors give a card; of a slice its card's. None: unknown."""
+    try:
+        nvml = library()
+    except MonitorFault:
+        buses = driver.buses()
+        return buses.index(card.bus) if card.bus in buses else None
+    handle = answer(nvml, nvml.nvmlDeviceGetHandleByPciBusId, card.bus.encode())
+    index: int | None = handle and answer(nvml, nvml.nvmlDeviceGetIndex, handle)
+    return index
 
 
 def clocks(uuid: str) -> dict[str, float | None]:
@@ -117,9 +174,5 @@ def clocks(uuid: str) -> dict[str, float | None]:
     Args:
         uuid: of a whole card, ``GPU-...``: a slice has no clocks of its own.
     """
-    try:
-        nvml = library()
-    except MonitorFault:
-        return dict.fromkeys(CLOCKS)
-    handle = told(nvml, nvml.nvmlDeviceGetHandleByUUID, uuid)
+    nvml, handle = _opened(uuid)
     return dict.fromkeys(CLOCKS) if handle is None else numbers(nvml, handle, CLOCKS)
