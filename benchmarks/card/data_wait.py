@@ -94,8 +94,9 @@ class Trained(NamedTuple):
 
 def train(job: Any, device: Device, delay_s: float, *, depth: int) -> Trained:
     """Train with an injected wait; compute the figures from the events as a record does."""
-    from trainmark.rank.events import rank_file
+    from trainmark.rank.events import Launch, rank_file
     from trainmark.record.figures import compute
+    from trainmark.record.nodes import Account
     from trainmark.record.step_series import Series
     from trainmark.record.timeline import RunTimeline, read_rank
 
@@ -104,10 +105,11 @@ def train(job: Any, device: Device, delay_s: float, *, depth: int) -> Trained:
         file = Path(place) / rank_file(0)
         run_loop(delayed, device, file, STEPS, depth=depth)
         rank, steps = read_rank(Path(place), 0)
+    assert rank.trained is not None
     assert rank.train_ns is not None
-    launcher = {"launch": {"t_ns": rank.trained["start_ns"]}}
+    began = Launch(t_ns=rank.trained.start_ns, unix_ns=0, started="", argv=[], environment={})
     figures = compute(
-        RunTimeline([rank], Series.of_rank(steps), launcher),
+        RunTimeline([rank], Series.of_rank(steps), Account(began)),
         precision="fp32",
         recipe_warmup_steps=1,
     )

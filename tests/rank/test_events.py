@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import math
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fakes import FakeClock
-from trainmark.rank.events import EventFile, EventWriter, finite_or_none, rank_file
+from fakes import FakeClock, window
+from trainmark.rank.events import Event, EventFile, EventWriter, rank_file, read_event
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,10 +25,14 @@ JSON_VALUES = st.recursive(
 EVENTS = st.lists(st.dictionaries(st.text(max_size=4), JSON_VALUES, max_size=3), max_size=4)
 
 
+class Thing(Event, tag="thing"):
+    values: dict[str, Any]
+
+
 def write_all(path: Path, fields: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Write one event for each dict of fields with the real writer; return the events."""
     clock = FakeClock()
-    writer = EventWriter(path, clock)
+    writer = EventWriter(path, clock, {"thing": Thing})
     expected = []
     for values in fields:
         clock.advance(7)
@@ -69,18 +72,6 @@ def test_malformed_lines_are_counted_and_passed_over(tmp_path: Path) -> None:
         assert (file.malformed_lines, file.torn) == (6, True)
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_a_number_that_json_has_not_is_never_written(tmp_path: Path, value: float) -> None:
-    path = tmp_path / "events.jsonl"
-    writer = EventWriter(path, FakeClock())
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        writer.emit("window", loss=[1.0, value])
-    writer.close()
-    assert path.read_bytes() == b""
-    assert finite_or_none(value) is None
-    assert finite_or_none(0.0) == 0.0
-
-
 def test_lines_are_appended_to_a_file_that_is_there(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     write_all(path, [{"a": 1}])
@@ -103,7 +94,7 @@ def test_a_line_torn_by_a_full_disk_takes_no_later_event_with_it(
 ) -> None:
     path = tmp_path / "events.jsonl"
     writer = EventWriter(path, FakeClock())
-    writer.emit("first")
+    writer.emit("end")
     real_write, room = os.write, 9
 
     def full_disk(fd: int, data: bytes) -> int:
@@ -117,12 +108,12 @@ def test_a_line_torn_by_a_full_disk_takes_no_later_event_with_it(
     monkeypatch.setattr(os, "write", full_disk)
     for _ in range(2):
         with pytest.raises(OSError, match="No space left"):
-            writer.emit("lost")
+            writer.emit("finished")
     monkeypatch.undo()
-    writer.emit("last words")
+    writer.emit("synced", unix_ns=1)
     writer.close()
     file = EventFile(path)
-    assert [item["event"] for item in file] == ["first", "last words"]
+    assert [item["event"] for item in file] == ["end", "synced"]
     assert (file.malformed_lines, file.torn) == (1, False)
 
 
@@ -132,3 +123,35 @@ def test_a_short_write_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(os, "write", lambda fd, data: real_write(fd, data[:3]))
     write_all(path, [{"a": 1}])
     assert json.loads(path.read_text()) == {"event": "thing", "t_ns": 7, "values": {"a": 1}}
+
+
+def test_an_event_has_the_fields_that_are_declared(tmp_path: Path) -> None:
+    writer = EventWriter(tmp_path / "events.jsonl", FakeClock())
+    with pytest.raises(TypeError, match="Unexpected keyword argument 'lenght_ns'"):
+        writer.emit("synced", unix_ns=1, lenght_ns=2)
+    with pytest.raises(ValueError, match="end_ns is before start_ns"):
+        writer.emit("span", name="init", start_ns=2, end_ns=1)
+    writer.close()
+    assert (tmp_path / "events.jsonl").read_bytes() == b""
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        (b'{"event":"span","t_ns":1,"name":"init","start_ns":2,"end_ns":1}', "before start_ns"),
+        (b'{"event":"synced","t_ns":1}', "required field `unix_ns`"),
+        (b'{"event":"synced","t_ns":1,"unix_ns":"1"}', "Expected `int`, got `str`"),
+        (b'{"event":"unknown","t_ns":1}', "Invalid value 'unknown'"),
+    ],
+)
+def test_a_line_that_is_no_event_is_refused(line: bytes, what: str) -> None:
+    with pytest.raises(ValueError, match=what):
+        read_event(line)
+
+
+def test_a_window_has_an_entry_for_each_step() -> None:
+    whole = window(0, 9, step_ns=[4, 5], samples=[1, 1])
+    assert read_event(json.dumps(whole).encode()).step_ns == [4, 5]
+    for change in ({"wait_ns": [0]}, {"loss": []}, {"step_ns": [4, -5]}):
+        with pytest.raises(ValueError, match=r"differ in length|>= 0"):
+            read_event(json.dumps(whole | change).encode())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fakes import S, event, launch_event, rank_events, write_events, write_run
+from trainmark.rank.events import AgentExit, FailedRank
 from trainmark.record.cause import find
 from trainmark.record.timeline import read_run
 
@@ -49,12 +50,12 @@ def test_nodes_are_moved_to_the_clock_of_the_first(tmp_path: Path) -> None:
     for rank in timeline.ranks:
         assert rank.wall_ns(timeline.launch_ns) == alone.ranks[0].wall_ns(alone.launch_ns)
         assert rank.all_spans_ns(timeline.launch_ns) == alone.ranks[0].all_spans_ns(0)
-        assert rank.trained["end_ns"] == 11 * S
-        assert rank.evaluations[0]["end_ns"] == 11 * S
+        assert rank.trained.end_ns == 11 * S
+        assert rank.evaluations[0].end_ns == 11 * S
         assert rank.phases["train"].start_ns == 8 * S
     assert timeline.launch_ns == 0  # of the first node, not of what submitted it
-    assert timeline.launcher["launch"]["environment"]["cpu"] == "CPU 0"
-    assert timeline.launcher["agent_exit"]["exit_code"] == 0
+    assert timeline.launcher.launch.environment["cpu"] == "CPU 0"
+    assert timeline.launcher.agent_exit.exit_code == 0
 
 
 def test_without_a_shared_moment_wall_clocks_must_do(tmp_path: Path) -> None:
@@ -82,24 +83,16 @@ def test_failures_of_all_nodes_are_those_of_the_launch(tmp_path: Path) -> None:
         run / "events.node1.jsonl", _node(1, 0, 0, late, ended, event("oom_kills", S, count=2))
     )
     launcher = read_run(run, 2, 2).launcher
-    assert launcher["agent_exit"] | {"event": ""} == {
-        "event": "", "t_ns": 12 * S, "exit_code": 1, "failures": [failure],
-        "others_cpu_share": 0.25,
-    }  # fmt: skip
-    assert (launcher["stop"]["reason"], launcher["stop"]["node"]) == ("timeout", 1)
-    assert launcher["stop"]["stacks"] == ["stacks.rank1.txt"]
-    assert launcher["oom_kills"]["count"] == 2
+    assert launcher.agent_exit == AgentExit(
+        t_ns=12 * S, exit_code=1, failures=[FailedRank(**failure)], others_cpu_share=0.25
+    )
+    assert (launcher.stop.reason, launcher.stop.node) == ("timeout", 1)
+    assert launcher.stop.stacks == ["stacks.rank1.txt"]
+    assert launcher.oom_kills == 2
     write_events(run / "events.node1.jsonl", _node(1, 0, 0, ended))
-    assert "stop" not in read_run(run, 2, 2).launcher  # a consequence of the failure
+    assert read_run(run, 2, 2).launcher.stop is None  # a consequence of the failure
     write_events(run / "events.node1.jsonl", _node(1, 0, 0, _exit(11 * S)))
-    assert read_run(run, 2, 2).launcher["stop"]["reason"] == "signal"
-
-
-def test_the_file_of_another_node_is_malformed(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", [launch_event()], _rank(0), _rank(0))
-    for number in (0, 1):
-        write_events(run / f"events.node{number}.jsonl", _node(1 - number, 0))
-    assert read_run(run, 2, 2).launcher_malformed_lines == 2
+    assert read_run(run, 2, 2).launcher.stop.reason == "signal"
 
 
 def test_a_node_that_left_nothing_is_there_without_events(tmp_path: Path) -> None:
@@ -119,9 +112,9 @@ def test_of_the_jobs_events_only_its_states_are_read(tmp_path: Path) -> None:
     stop = event("stop", S, reason="timeout", timeout_s=1.0)
     write_events(run / "events.job.jsonl", [event("job", S, **state), launch_event(7 * S), stop])
     timeline = read_run(run, 2, 2)
-    assert timeline.launcher["job"]["ending"] == "completed"
+    assert timeline.launcher.job.ending == "completed"
     assert timeline.launch_ns == 0
-    assert "stop" not in timeline.launcher
+    assert timeline.launcher.stop is None
 
 
 def test_a_node_whose_events_were_lost_is_named_and_moves_no_clock(tmp_path: Path) -> None:

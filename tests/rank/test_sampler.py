@@ -15,7 +15,7 @@ import pytest
 
 from trainmark.plan.plan import PLAN_FILE
 from trainmark.protocols import DeviceSample, MonitorFault
-from trainmark.rank.events import EventFile, EventWriter
+from trainmark.rank.events import SAMPLES, EventFile, EventWriter
 from trainmark.rank.telemetry import sampler
 from trainmark.rank.telemetry.log import SampleLog
 from trainmark.rank.telemetry.sampler import HANGS_AFTER_S, Background, Devices, ticks
@@ -31,7 +31,7 @@ SECOND_NS = 1_000_000_000
 
 @pytest.fixture
 def log(tmp_path: Path, clock: FakeClock) -> SampleLog:
-    return SampleLog(EventWriter(tmp_path / "telemetry.jsonl", clock))
+    return SampleLog(EventWriter(tmp_path / "telemetry.jsonl", clock, SAMPLES))
 
 
 def written(tmp_path: Path) -> list[dict[str, Any]]:
@@ -90,9 +90,9 @@ def test_a_full_disk_costs_lines_and_is_told_afterwards(
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "write", full)
-        log.say("host", cpu_percent=1.0)
-        log.say("host", cpu_percent=2.0)
-    log.say("host", cpu_percent=3.0)
+        log.say("host", took_ns=1, cpu_percent=1.0)
+        log.say("host", took_ns=1, cpu_percent=2.0)
+    log.say("host", took_ns=1, cpu_percent=3.0)
     told, last = written(tmp_path)
     assert (told["source"], told["kind"]) == ("host", "failed")
     assert "No space left" in told["said"]
@@ -145,9 +145,10 @@ def test_a_start_that_could_not_be_written_is_written_later(
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "write", full)
-        log.say("start", monitor="one 1.0", devices=[1, 0])
-        log.say("devices", devices=[])
-    log.say("host", cpu_percent=3.0)
+        began = {"interval_s": 1.0, "host_sources": []}
+        log.say("start", monitor="one 1.0", devices=[1, 0], **began)
+        log.say("devices", took_ns=1, devices=[])
+    log.say("host", took_ns=1, cpu_percent=3.0)
     events = written(tmp_path)
     assert [event["event"] for event in events] == ["start", "fault", "host"]
     assert (events[0]["monitor"], events[0]["devices"]) == ("one 1.0", [1, 0])
@@ -317,7 +318,7 @@ def sample(run_dir: Path, stopped: Sequence[bool]) -> tuple[list[dict[str, Any]]
     """Sample a run's folder for as many ticks as told, without waiting."""
     import time
 
-    log = SampleLog(EventWriter(run_dir / "telemetry.jsonl", time.perf_counter_ns))
+    log = SampleLog(EventWriter(run_dir / "telemetry.jsonl", time.perf_counter_ns, SAMPLES))
     answers = iter(stopped)
     sampler.sample(run_dir, log, lambda _: next(answers))
     return written(run_dir), log

@@ -209,7 +209,7 @@ def test_two_uneven_ranks_give_an_exact_series_and_spans(uneven: RunTimeline) ->
         "other": 8 * S - 6 * S,
     }
     assert (first.steps, first.micro_batches, first.epochs, first.pid) == (5, 5, 1, 100)
-    assert (first.trained["steps"], first.target_reached, first.train_ns) == (5, True, 12 * S)
+    assert (first.trained.steps, first.target_reached, first.train_ns) == (5, True, 12 * S)
 
 
 def test_memory_of_processes_is_added_up(tmp_path: Path) -> None:
@@ -313,7 +313,7 @@ def test_a_killed_rank_keeps_what_it_wrote(tmp_path: Path) -> None:
     ranks[1] = ranks[1][:5]  # up to its warm-up window, which ended at 8 s
     timeline = read_run(write_run(tmp_path / "run", [launch_event()], *ranks), 2)
     second = timeline.ranks[1]
-    assert (second.train_ns, second.end_ns, second.trained) == (4 * S, None, {})
+    assert (second.train_ns, second.end_ns, second.trained) == (4 * S, None, None)
     assert timeline.warmup_steps == 3
     assert timeline.series.samples.tolist() == [7, 7, 7, 4, 4]
     assert timeline.series.step_ns.tolist() == [2 * S, S, S // 2, 2 * S, 3 * S // 2]

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainmark.data.regular_file import open_regular
 from trainmark.errors import escaped
-from trainmark.rank.events import rank_file
-from trainmark.record.shapes import read_event
+from trainmark.rank.events import any_event, rank_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,7 +64,7 @@ class Progress:
         *lines, self._rest = data.split(b"\n")
         for line in lines:
             try:
-                event = read_event(line)
+                event = any_event(line)
             except ValueError:
                 continue  # the record counts malformed lines; progress ignores them
             self._take(event)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from trainmark.plan.plan import PlannedCase
     from trainmark.record.record import Record
-    from trainmark.record.shapes import StackGroup
+    from trainmark.record.shapes import HangGroup
 
 _TRACEBACK_LINES = 16
 _LONGEST_RANKS = 40  # characters
@@ -254,7 +254,7 @@ def cause(record: Record, lang: str, *, number: str = "") -> Section | None:
     return Section(text("section.cause", lang) + number, 2, "cause", tuple(blocks))
 
 
-def hang_table(groups: Sequence[StackGroup], lang: str) -> Table:
+def hang_table(groups: Sequence[HangGroup], lang: str) -> Table:
     """Return where the ranks were when a run was stopped, a row for the ranks at one place."""
     rows = []
     for group in groups:

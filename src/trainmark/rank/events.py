@@ -1,27 +1,29 @@
-"""Write and read event files, one JSON object a line.
+"""The events of a run: what ranks, nodes, launcher and sampler write, one JSON object a line.
 
-Guarantees that every complete line of a file is valid after a kill at any byte: a line is one
-``write`` call with its newline last, and the reader drops an incomplete last line and reports
-it. Does not interpret the events. Imports pydantic only to read: the sampler, which only writes,
-starts without it.
+Declares every event once, for writing and for reading. Guarantees that every complete line of a
+file is valid after a kill at any byte: a line is one ``write`` call with its newline last, and the
+reader drops an incomplete last line and reports it.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from trainmark.data.regular_file import open_regular
+import msgspec
+from msgspec import Meta, field
+
+from trainmark.protocols.monitor import DeviceSample, FaultKind  # noqa: TC001 - read at run time
+from trainmark.spec import Message  # noqa: TC001 - likewise
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
 LAUNCHER_FILE = "events.launcher.jsonl"
-JOB_EVENTS_FILE = "events.job.jsonl"  # what an engine said of the job
+JOB_EVENTS_FILE = "events.job.jsonl"  # states of an engine's job
 TELEMETRY_FILE = "telemetry.jsonl"
 
 
@@ -45,6 +47,318 @@ def finite_or_none(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
+# A clock or a counter that was read wrongly makes a negative difference.
+Count = Annotated[int, Meta(ge=0)]
+Spent = Annotated[int, Meta(ge=0)]  # nanoseconds
+Source = Literal["monitor", "ipmi", "rapl", "host"]
+
+
+class Event(msgspec.Struct, tag_field="event", kw_only=True):
+    """An event; ``t_ns`` is the host clock of its writer."""
+
+    t_ns: int
+
+
+class Timed(Event):
+    """A piece of work with its start and end."""
+
+    start_ns: int
+    end_ns: int
+
+    def __post_init__(self) -> None:
+        if self.end_ns < self.start_ns:
+            raise ValueError("end_ns is before start_ns")
+
+
+class Start(Event, tag="start"):
+    """A rank's process began."""
+
+    pid: Count
+    rank: int | None = None
+    unix_ns: int | None = None
+
+
+class Span(Timed, tag="span"):
+    """A piece of a rank's work outside of training."""
+
+    name: str
+
+
+class Synced(Event, tag="synced"):
+    """After the first barrier of all ranks, which they leave at about the same time."""
+
+    unix_ns: int
+
+
+class Facts(Event, tag="facts"):
+    """What a rank found of its device and its job before training."""
+
+    device: dict[str, Any] = field(default_factory=dict)
+    memory_scope: str | None = None
+    shares_cores: bool | None = None
+    placement: dict[str, Any] | None = None
+    precision_flags: dict[str, Any] | None = None
+    matmul_flops_per_second: float | None = None
+    matmul_swing: float | None = None
+    steps_per_epoch: Count = 0
+    samples_per_epoch: Count | None = None
+    collective: str | None = None
+
+
+class Window(Timed, tag="window", kw_only=True, omit_defaults=True):
+    """The steps between two synchronisations; lists have one entry a step."""
+
+    phase: Literal["compile", "warmup", "train"]
+    epoch: Count
+    first_step: Count = 0
+    step_ns: list[Spent]
+    wait_ns: list[Spent]
+    loss: list[float | None]
+    samples: list[Count]
+    step_samples: list[Count]
+    sequences: Count
+    tokens: Count
+    tokens_padded: Count
+    micro_batches: Count
+    model_flops: float | None
+    used_bytes: Count | None
+    parts_ns: dict[str, Spent] = field(default_factory=dict)
+    graphs_compiled: Count = 0
+    check_ns: Spent = 0
+
+    def __post_init__(self) -> None:
+        Timed.__post_init__(self)
+        steps = len(self.step_ns)
+        lists = self.wait_ns, self.loss, self.samples, self.step_samples
+        if not steps or any(len(one) != steps for one in lists):
+            raise ValueError("step_ns, wait_ns, loss, samples, step_samples differ in length")
+
+
+class Evaluate(Timed, tag="evaluate"):
+    """An evaluation of the model."""
+
+    epoch: Count
+    step: Count
+    value: float | None
+    samples: Count
+    detail: dict[str, float | None]
+    target_reached: bool
+    reason: Message | None = None
+    parts: dict[str, dict[str, float | None]] = field(default_factory=dict)
+
+
+class Trained(Timed, tag="trained"):
+    """The end of training, with the loop's own counts."""
+
+    steps: Count
+    epochs: Count
+    samples: Count | None = None
+    evaluations: Count | None = None
+    whole_epochs: Count = 0
+    check_ns: Spent = 0
+    target_reached: bool | None = None
+
+
+class Parameters(Event, tag="parameters"):
+    """Which trained parameters changed, by name."""
+
+    changed: list[str]
+    unchanged: list[str]
+    gradient: list[str]
+    no_gradient: list[str]
+    updates: Count
+
+
+class Result(Event, tag="result"):
+    """What a rank knows after training of its job, compiler and memory."""
+
+    job: dict[str, Any] = field(default_factory=dict)
+    compiler: dict[str, Count | None] | None = None
+    used_bytes: Count | None = None
+    allocator_peak_bytes: Count | None = None
+    total_bytes: Count | None = None
+    memory_scope: str | None = None
+
+
+class Report(msgspec.Struct, kw_only=True):
+    """The report of a rank that failed."""
+
+    kind: str
+    type: str
+    message: Message
+    place: str
+    traceback: str
+    time_s: float | None = None
+
+
+class Error(Event, tag="error"):
+    """The report of a rank that failed, in its own file."""
+
+    kind: str
+    type: str
+    message: Message
+    place: str
+    traceback: str
+    time_s: float | None = None
+
+
+class End(Event, tag="end"):
+    """A rank's process ends."""
+
+
+class Launch(Event, tag="launch"):
+    """A launcher or a node process began; ``environment`` are facts of its machine."""
+
+    unix_ns: int
+    started: str
+    argv: list[str]
+    environment: dict[str, Any]
+    node: int | None = None
+
+
+class Found(msgspec.Struct):
+    """A condition of a machine; see ``protocols.monitor.Condition``."""
+
+    code: str
+    severity: str
+    what: str
+
+
+class Examined(Event, tag="examined"):
+    """What ``trainmark doctor --quick`` found on a node before its ranks were started."""
+
+    found: list[Found]
+
+
+class Refused(Event, tag="refused"):
+    """Why a node did not start its ranks."""
+
+    unix_ns: int
+    message: Message
+
+
+class Job(Event, tag="job"):
+    """A new state of the engine's job; see ``launch.contract.JobState``."""
+
+    phase: Literal["waiting", "running", "ended"]
+    said: str
+    ending: str | None
+    exit_code: int | None
+    lost: list[int]
+
+
+class FailedRank(msgspec.Struct, kw_only=True):
+    """A rank that ended with a code other than 0, and when."""
+
+    rank: Count
+    exit_code: int
+    time_s: float
+    report: Report | None = None
+
+
+class AgentExit(Event, tag="agent_exit"):
+    """How the ranks of a machine ended."""
+
+    exit_code: int
+    failures: list[FailedRank]
+    others_cpu_share: float | None = None
+
+
+class StackGroup(msgspec.Struct, kw_only=True):
+    """Ranks that were at one place when their stacks were saved; see ``rank.hang``.
+
+    Args:
+        ranks: as ``0-3,8``.
+        call: the collective, or in what they wait.
+    """
+
+    ranks: str
+    state: Literal["collective", "waits", "elsewhere", "silent", "unknown"]
+    call: str | None
+    where: str
+
+
+class Stop(Event, tag="stop"):
+    """Why the ranks were stopped from outside."""
+
+    reason: Literal["timeout", "launcher_killed", "launcher_error", "signal", "files_lost"]
+    timeout_s: float = 0.0
+    message: str = ""
+    signal: str = ""
+    stacks: list[str] = field(default_factory=list)
+    hang: list[StackGroup] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)
+    node: int | None = None
+
+
+class OomKills(Event, tag="oom_kills"):
+    """How many processes the kernel's out-of-memory killer ended."""
+
+    count: Count
+
+
+class Finished(Event, tag="finished"):
+    """A launcher or a node process ends."""
+
+
+class SamplerStart(Event, tag="start"):
+    """The sampler began, or opened its monitor."""
+
+    interval_s: float
+    monitor: str | None
+    devices: list[int]
+    host_sources: list[str]
+    pid: int | None = None
+
+
+class Devices(Event, tag="devices"):
+    """A reading of the ranks' devices."""
+
+    took_ns: Spent
+    devices: list[DeviceSample]
+
+
+class Host(Event, tag="host", omit_defaults=True):
+    """A reading of the machine."""
+
+    took_ns: Spent
+    cpu_percent: float | None = None
+    memory_used_bytes: Count | None = None
+    node_power_w: float | None = None
+    package_energy_j: float | None = None
+
+
+class Fault(Event, tag="fault"):
+    """A source gives no readings from now on."""
+
+    source: Source
+    kind: FaultKind
+    said: str
+
+
+class SamplerEnd(Event, tag="end"):
+    """The sampler ends; failed readings by source."""
+
+    faults: dict[Source, Count]
+
+
+RunEvent = (
+    Start | Span | Synced | Facts | Window | Evaluate | Trained | Parameters | Result | Error | End
+    | Launch | Examined | Refused | Job | AgentExit | Stop | OomKills | Finished
+)  # fmt: skip
+Sample = SamplerStart | Devices | Host | Fault | SamplerEnd
+Declared = dict[str, type[Event]]
+
+
+def _by_name(union: Any) -> Declared:
+    return {one.__struct_config__.tag: one for one in union.__args__}
+
+
+RUN_EVENTS, SAMPLES = _by_name(RunEvent), _by_name(Sample)
+read_event: Callable[[bytes], Any] = msgspec.json.Decoder(RunEvent).decode
+read_sample: Callable[[bytes], Any] = msgspec.json.Decoder(Sample).decode
+
+
 class EventWriter:
     """Append events to one file; each is on disk or absent, never interleaved.
 
@@ -55,16 +369,23 @@ class EventWriter:
         OSError: from the file system, a full disk for instance; the caller decides.
     """
 
-    def __init__(self, path: Path, clock: Callable[[], int]) -> None:
+    def __init__(
+        self, path: Path, clock: Callable[[], int], declared: Declared = RUN_EVENTS
+    ) -> None:
         self._clock = clock
+        self._declared = declared
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         size = os.fstat(self._fd).st_size
         self._torn = size > 0 and os.pread(self._fd, 1, size - 1) != b"\n"
 
     def emit(self, event: str, **fields: Any) -> None:
-        """Write one event, stamped with the host clock in nanoseconds."""
-        line = {"event": event, "t_ns": self._clock(), **fields}
-        data = (json.dumps(line, separators=(",", ":"), allow_nan=False) + "\n").encode()
+        """Write one event, stamped with the host clock in nanoseconds.
+
+        Raises:
+            TypeError: the event has other fields.
+        """
+        made = self._declared[event](**{"t_ns": self._clock(), **fields})
+        data = msgspec.json.encode(made) + b"\n"
         if self._torn:
             data = b"\n" + data
         written = os.write(self._fd, data)
@@ -78,19 +399,14 @@ class EventWriter:
         os.close(self._fd)
 
 
-MAX_LINE_BYTES = 64 << 20  # a window of a million steps has about 30 MB
-
-
 def any_event(line: bytes) -> dict[str, Any]:
     """Return the event of a line without checking its fields.
 
     Raises:
         ValueError: not a JSON object, or one without a name.
     """
-    from pydantic_core import from_json
-
-    event = from_json(line, allow_inf_nan=False)
-    if not isinstance(event, dict) or "event" not in event:
+    event = msgspec.json.decode(line, type=dict[str, Any])
+    if "event" not in event:
         raise ValueError("an event is an object with a name")
     return event
 
@@ -104,37 +420,21 @@ class EventFile:
     """
 
     path: Path
-    parse: Callable[[bytes], dict[str, Any]] = any_event
+    parse: Callable[[bytes], Any] = any_event
     malformed_lines: int = 0
     torn: bool = False
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
+    def __iter__(self) -> Iterator[Any]:
         self.malformed_lines = 0
         self.torn = False
-        try:
-            file = open_regular(self.path)
-        except ValueError:  # a pipe or a folder with that name
-            self.malformed_lines = 1
-            return
-        with file:
-            while line := file.readline(MAX_LINE_BYTES):
+        with self.path.open("rb") as file:
+            for line in file:
                 if not line.endswith(b"\n"):
-                    if len(line) == MAX_LINE_BYTES and self._skip_line(file):
-                        self.malformed_lines += 1
-                        continue
                     self.torn = True
                     return
                 try:
                     event = self.parse(line)
                 except ValueError:
                     self.malformed_lines += 1
-                    continue
-                yield event
-
-    @staticmethod
-    def _skip_line(file: IO[bytes]) -> bool:
-        """Read to the end of a line that is too long; tell whether it has one."""
-        while line := file.readline(MAX_LINE_BYTES):
-            if line.endswith(b"\n"):
-                return True
-        return False
+                else:
+                    yield event

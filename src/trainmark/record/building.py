@@ -34,12 +34,11 @@ from trainmark.record.stats import STEADY_DRIFT, drift
 from trainmark.record.telemetry import summary as telemetry_of
 from trainmark.record.timeline import RunTimeline, read_run
 from trainmark.record.trust import of_launch
-from trainmark.spec import Message, OwnFigures, message
+from trainmark.spec import OwnFigures, message
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from trainmark.record.shapes import Machine
     from trainmark.spec import Figure, PageSpec
 
 
@@ -85,7 +84,7 @@ def _ranks(timeline: RunTimeline) -> list[RankEntry]:
             spans_ns=rank.all_spans_ns(timeline.launch_ns),
             step_ns=None if rank.median_step_ns is None else int(rank.median_step_ns),
             wait_ns=phase.wait_ns // phase.steps if phase.steps else None,
-            matmul_flops_per_second=rank.facts.get("matmul_flops_per_second"),
+            matmul_flops_per_second=rank.facts.matmul_flops_per_second,
             used_bytes=rank.used_bytes,
             malformed_lines=rank.malformed_lines,
             torn_last_line=rank.torn,
@@ -99,16 +98,14 @@ def _quality(plan: Plan, timeline: RunTimeline) -> Quality:
     rank, target = timeline.ranks[0], plan.target
     named = QualityPoint.model_fields
     history = [
-        QualityPoint(**{name: event[name] for name in named if name in event})
-        for event in rank.evaluations
+        QualityPoint(**{name: getattr(event, name) for name in named}) for event in rank.evaluations
     ]
     last = history[-1] if history else None
     reason = None
     if last is None:
         reason = message("ended_before_evaluation" if plan.evaluates else "never_evaluates")
     elif last.value is None:
-        told = rank.evaluations[-1].get("reason")
-        reason = Message(**told) if told else message("evaluation_not_finite")
+        reason = rank.evaluations[-1].reason or message("evaluation_not_finite")
     return Quality(
         metric=plan.about.metric,
         value=None if last is None else last.value,
@@ -127,22 +124,23 @@ def _counts(timeline: RunTimeline) -> RunCounts:
         steps=max(rank.steps for rank in timeline.ranks),
         micro_batches=sum(rank.micro_batches for rank in timeline.ranks),
         epochs=max(rank.epochs for rank in timeline.ranks),
-        skipped_steps=timeline.ranks[0].result.get("job", {}).get("skipped_steps"),
+        skipped_steps=timeline.ranks[0].result.job.get("skipped_steps"),
     )
 
 
-def _environment(machine: Machine, timeline: RunTimeline) -> Environment:
+def _environment(timeline: RunTimeline) -> Environment:
     """Merge the facts of launcher and ranks; keys that a record does not have are dropped."""
     rank0 = timeline.ranks[0]
+    reported = [rank.facts for rank in timeline.ranks if rank.reported_facts]
     told: dict[str, Any] = {
-        **machine,
+        **timeline.launcher.launch.environment,
         "others_cpu_share": timeline.others_cpu_share,
         **({"nodes": nodes(timeline)} if timeline.nodes else {}),
-        "devices": [rank.facts.get("device") for rank in timeline.ranks if rank.facts],
-        "placement": [rank.facts.get("placement") for rank in timeline.ranks if rank.facts],
-        "precision_flags": rank0.facts.get("precision_flags"),
-        "collective": rank0.facts.get("collective"),
-        "job": rank0.result.get("job"),
+        "devices": [facts.device for facts in reported],
+        "placement": [facts.placement for facts in reported],
+        "precision_flags": rank0.facts.precision_flags,
+        "collective": rank0.facts.collective,
+        "job": rank0.result.job if rank0.reported_result else None,
     }
     return cast("Environment", {k: told[k] for k in told if k in Environment.__annotations__})
 
@@ -225,17 +223,17 @@ def compute(run_dir: Path) -> Record:
     if ending.status in ("passed", "target_missed"):
         ending = checks.broken(plan, timeline, figures) or ending
     steps, quality = _steps(timeline), _quality(plan, timeline)
-    launch = timeline.launcher["launch"]
+    launch = timeline.launcher.launch
     cut_off = not timeline.finished and any(rank.steps for rank in timeline.ranks)
     labels = [*plan.labels, *(["partial"] if cut_off else [])]
     seen = findings.Seen(plan, timeline, figures, telemetry)
     doubts, notes = findings.find(seen), [*own.notes, *findings.notes(seen, steps, quality)]
-    swings = [rank.facts.get("matmul_swing") for rank in timeline.ranks]
+    swings = [rank.facts.matmul_swing for rank in timeline.ranks]
     return Record(
         suite=Suite(version=__version__),
         run_id=plan.run_id,
         case_key=plan.case_key,
-        started=launch["started"],
+        started=launch.started,
         status=ending.status,
         cause=ending.cause,
         trust=of_launch(
@@ -246,8 +244,8 @@ def compute(run_dir: Path) -> Record:
             swing=max((swing for swing in swings if swing is not None), default=None),
         ),
         plan=plan,
-        argv=launch["argv"],
-        environment=_environment(launch["environment"], timeline),
+        argv=launch.argv,
+        environment=_environment(timeline),
         counts=_counts(timeline),
         spans=_spans(timeline),
         ranks=_ranks(timeline),

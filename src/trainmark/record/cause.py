@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from trainmark.devices.numa import compact
 from trainmark.record import hang
 from trainmark.record.record import Cause
-from trainmark.spec import Message, message
+from trainmark.spec import message
 
 if TYPE_CHECKING:
+    from trainmark.rank.events import Error, FailedRank, Report
+    from trainmark.record.nodes import Account
     from trainmark.record.record import Status
     from trainmark.record.timeline import RankTimeline, RunTimeline
-    from trainmark.spec import Target
+    from trainmark.spec import Message, Target
 
 _STATUS_OF_KIND: dict[str, Status] = {"oom": "oom", "diverged": "diverged"}
 # A rank that fails makes its peers fail within this time: among failures this close, the most
@@ -30,11 +32,16 @@ class Ending(NamedTuple):
 
 
 class _Run(NamedTuple):
-    """Input of the rules: the launcher's last event of each name, the ranks, the target."""
+    """Input of the rules."""
 
-    events: dict[str, dict[str, Any]]
+    launcher: Account
     timeline: RunTimeline
     target: Target | None
+
+    @property
+    def steps(self) -> int:
+        """Return the steps of the rank with most."""
+        return max((rank.steps for rank in self.timeline.ranks), default=0)
 
 
 def find(timeline: RunTimeline, target: Target | None) -> Ending:
@@ -49,8 +56,8 @@ def find(timeline: RunTimeline, target: Target | None) -> Ending:
     return Ending("passed")
 
 
-def _cause(kind: str, said: Message, **more: Any) -> Cause:
-    return Cause(kind=kind, message=said, **more)
+def _cause(kind: str, text: Message, **more: Any) -> Cause:
+    return Cause(kind=kind, message=text, **more)
 
 
 def _signal_name(exit_code: int) -> str:
@@ -66,76 +73,64 @@ def _refused(run: _Run) -> Ending | None:
     for node in run.timeline.nodes:
         refused = node.events.get("refused")
         if refused is not None:
-            return Ending("failed", _cause("node_refused", Message(**refused["message"])))
+            return Ending("failed", _cause("node_refused", refused.message))
     return None
 
 
-def _job_ended(run: _Run) -> Ending | None:
-    """Return what the engine says where it ended the job; not that the job failed by itself."""
-    job = run.events.get("job")
-    by_us = "stop" in run.events and "node" not in run.events["stop"]
-    if job is None or job["phase"] != "ended" or by_us:
-        return None  # where we ended it, its stop tells why
-    said, ending = job["said"], job["ending"]
-    steps = max((rank.steps for rank in run.timeline.ranks), default=0)
+def _job_ended(run: _Run) -> Ending | None:  # noqa: PLR0911 - a return an ending
+    """Return how the engine ended the job, where it did; not that the job failed by itself."""
+    job, stop, nodes = run.launcher.job, run.launcher.stop, run.timeline.nodes
+    by_us = stop is not None and stop.node is None
+    if job is None or job.phase != "ended" or by_us:
+        return None  # where we ended it, the stop has the reason
+    ending = job.ending
+    args: dict[str, Any] = {"said": job.said, "steps": run.steps}
     if ending == "out_of_memory" and not _failures(run):
-        return Ending("oom", _cause("oom", message("job_out_of_memory", said=said, steps=steps)))
-    if ending in ("failed", "unknown") and not any(node.events for node in run.timeline.nodes):
-        return Ending("failed", _cause("job", message("job_failed", said=said)))
-    began = any(node.events and not node.finished for node in run.timeline.nodes)
-    if ending in ("failed", "unknown") and began and not _timed_out(run):
-        ending = "node_lost"  # the ranks of other nodes failed because of it
-    lost, every = _lost_nodes(run), run.timeline.nodes
-    nodes = compact(lost) or "?"
-    ranks = compact(rank for node in every if node.number in lost for rank in node.ranks) or "?"
-    found: dict[str, tuple[Status, str, Message]] = {
-        "timed_out": ("timed_out", "job", message("job_timed_out", said=said, steps=steps)),
-        "preempted": ("interrupted", "job", message("job_preempted", said=said, steps=steps)),
-        "cancelled": ("interrupted", "job", message("job_cancelled", said=said, steps=steps)),
-        "refused": ("failed", "job", message("job_refused", said=said)),
-        "node_lost": (
-            "failed", "node_lost",
-            message("node_lost", nodes=nodes, ranks=ranks, said=said, steps=steps),
-        ),
-    }  # fmt: skip
-    if ending not in found:
-        return None
-    status, kind, text = found[ending]
-    return Ending(status, _cause(kind, text))
-
-
-def _timed_out(run: _Run) -> bool:
-    return run.events.get("stop", {}).get("reason") == "timeout"
-
-
-def _lost_nodes(run: _Run) -> set[int]:
-    """Return the nodes that the engine calls lost, else those that did not report their end."""
-    silent = {node.number for node in run.timeline.nodes if not node.finished}
-    return set(run.events["job"]["lost"]) or silent
+        return Ending("oom", _cause("oom", message("job_out_of_memory", **args)))
+    if ending in ("failed", "unknown"):
+        if not any(node.events for node in nodes):
+            return Ending("failed", _cause("job", message("job_failed", said=job.said)))
+        timed_out = stop is not None and stop.reason == "timeout"
+        if not timed_out and any(node.events and not node.finished for node in nodes):
+            ending = "node_lost"  # the ranks of other nodes failed because of it
+    if ending == "node_lost":
+        # Those that the engine calls lost, else those that did not report their end.
+        lost = set(job.lost) or {node.number for node in nodes if not node.finished}
+        ranks = compact(rank for node in nodes if node.number in lost for rank in node.ranks)
+        where = {"nodes": compact(lost) or "?", "ranks": ranks or "?"}
+        return Ending("failed", _cause("node_lost", message("node_lost", **where, **args)))
+    if ending == "refused":
+        return Ending("failed", _cause("job", message("job_refused", said=job.said)))
+    if ending == "timed_out":
+        return Ending("timed_out", _cause("job", message("job_timed_out", **args)))
+    if ending == "preempted":
+        return Ending("interrupted", _cause("job", message("job_preempted", **args)))
+    if ending == "cancelled":
+        return Ending("interrupted", _cause("job", message("job_cancelled", **args)))
+    return None
 
 
 def _stopped(run: _Run) -> Ending | None:
-    stop = run.events.get("stop")
+    stop, steps = run.launcher.stop, run.steps
     if stop is None:
         return None
-    steps = max((rank.steps for rank in run.timeline.ranks), default=0)
-    match stop["reason"]:
+    match stop.reason:
         case "timeout":
-            groups = hang.groups(run.timeline)
-            said = hang.said(run.timeline, groups)
-            found = _cause("timeout", said, stacks=stop.get("stacks", []), hang=groups)
+            groups = hang.groups(run.timeline, stop)
+            text = hang.message_of(run.timeline, stop, groups)
+            found = _cause("timeout", text, stacks=stop.stacks, hang=groups)
             return Ending("timed_out", found)
         case "launcher_killed":
-            said = message("launcher_killed", steps=steps)
-            return Ending("interrupted", _cause("launcher_killed", said))
+            text = message("launcher_killed", steps=steps)
+            return Ending("interrupted", _cause("launcher_killed", text))
         case "files_lost":
-            said = message("run_files_lost", files=", ".join(stop["files"]), steps=steps)
-            return Ending("failed", _cause("files_lost", said))
+            text = message("run_files_lost", files=", ".join(stop.files), steps=steps)
+            return Ending("failed", _cause("files_lost", text))
         case "launcher_error":
-            said = message("launcher_failed", text=stop["message"])
-            return Ending("failed", _cause("launcher", said))
-    said = message("stopped_by_signal", signal=stop["signal"], steps=steps)
-    return Ending("interrupted", _cause("signal", said, signal=stop["signal"]))
+            text = message("launcher_failed", text=stop.message)
+            return Ending("failed", _cause("launcher", text))
+    text = message("stopped_by_signal", signal=stop.signal, steps=steps)
+    return Ending("interrupted", _cause("signal", text, signal=stop.signal))
 
 
 def _ranks_failed(run: _Run) -> Ending | None:
@@ -154,8 +149,9 @@ def _ranks_failed(run: _Run) -> Ending | None:
 def _failures(run: _Run) -> list[tuple[float, Cause]]:
     """Return time and cause of each failed rank: from its own report, else from its exit code."""
     found: dict[int, tuple[float, Cause]] = {}
-    for failure in run.events.get("agent_exit", {}).get("failures", []):
-        found[failure["rank"]] = failure["time_s"], _as_the_agent_says(failure, run)
+    ended, launch = run.launcher.agent_exit, run.launcher.launch
+    for failure in [] if ended is None else ended.failures:
+        found[failure.rank] = failure.time_s, _of_exit_code(failure, run)
     for rank in run.timeline.ranks:
         error = rank.error
         if error is not None:
@@ -163,81 +159,76 @@ def _failures(run: _Run) -> list[tuple[float, Cause]]:
             exit_code = 1 if known is None else known[1].exit_code
             # To the nanosecond, where the launcher knows it less exactly: a peer's broken
             # connection comes after what broke it, often within the same second.
-            launch = run.events["launch"]
-            time_ns = error["t_ns"] - launch["t_ns"] + launch["unix_ns"]
+            time_ns = error.t_ns - launch.t_ns + launch.unix_ns
             found[rank.rank] = time_ns / 1e9, _reported(error, rank.rank, exit_code)
     return list(found.values())
 
 
-def _as_the_agent_says(failure: dict[str, Any], run: _Run) -> Cause:
-    rank, exit_code = failure["rank"], failure["exit_code"]
-    if failure.get("report"):
-        return _reported(failure["report"], rank, exit_code)
+def _of_exit_code(failure: FailedRank, run: _Run) -> Cause:
+    rank, exit_code = failure.rank, failure.exit_code
+    if failure.report is not None:
+        return _reported(failure.report, rank, exit_code)
     if exit_code >= 0:
-        said = message("rank_exited", rank=rank, exit_code=exit_code)
-        return _cause("exit", said, rank=rank, exit_code=exit_code)
+        text = message("rank_exited", rank=rank, exit_code=exit_code)
+        return _cause("exit", text, rank=rank, exit_code=exit_code)
     name = _signal_name(exit_code)
-    out_of_memory = name == "SIGKILL" and run.events.get("oom_kills", {}).get("count", 0) > 0
-    said = message(
+    out_of_memory = name == "SIGKILL" and run.launcher.oom_kills > 0
+    text = message(
         "rank_killed_out_of_memory" if out_of_memory else "rank_killed", rank=rank, signal=name
     )
     kind = "oom" if out_of_memory else "signal"
-    return _cause(kind, said, rank=rank, signal=name, exit_code=exit_code)
+    return _cause(kind, text, rank=rank, signal=name, exit_code=exit_code)
 
 
-def _reported(report: dict[str, Any], rank: int, exit_code: int | None) -> Cause:
-    told = {key: report[key] for key in ("kind", "type", "message", "place", "traceback")}
-    return Cause(rank=rank, exit_code=exit_code, **told)
+def _reported(report: Report | Error, rank: int, exit_code: int | None) -> Cause:
+    names = ("kind", "type", "message", "place", "traceback")
+    return Cause(rank=rank, exit_code=exit_code, **{name: getattr(report, name) for name in names})
 
 
 def _agent_failed(run: _Run) -> Ending | None:
-    agent = run.events.get("agent_exit")
-    if agent is None:
+    ended = run.launcher.agent_exit
+    if ended is None:
         return Ending("failed", _cause("launcher", message("ranks_end_unknown")))
-    code = agent["exit_code"]
+    code = ended.exit_code
     if code == 0:
         return None
     if code < 0:
-        said = message("agent_killed", signal=_signal_name(code))
+        text = message("agent_killed", signal=_signal_name(code))
     else:
-        said = message("agent_exited", exit_code=code)
-    return Ending("failed", _cause("launcher", said, exit_code=code))
+        text = message("agent_exited", exit_code=code)
+    return Ending("failed", _cause("launcher", text, exit_code=code))
 
 
 def _events_lost(run: _Run) -> Ending | None:
     """Return a cause if events are missing: figures from the rest would be wrong."""
-    lines = run.timeline.launcher_malformed_lines
-    if lines:
-        said = message("launcher_events_malformed", lines=lines)
-        return Ending("failed", _cause("events_incomplete", said))
-    nodes = run.timeline.nodes
+    lines, nodes, lost = run.timeline.launcher_malformed_lines, run.timeline.nodes, None
+    rank = None
     silent = [node.number for node in nodes if not node.events.keys() >= {"launch", "agent_exit"}]
-    if silent:
-        said = message("node_events_lost", nodes=compact(silent))
-        return Ending("failed", _cause("events_incomplete", said))
-    for rank in run.timeline.ranks:
-        lost = _lost_of(rank)
-        if lost is not None:
-            return Ending("failed", _cause("events_incomplete", lost, rank=rank.rank))
-    return None
+    if lines:
+        lost = message("launcher_events_malformed", lines=lines)
+    elif silent:
+        lost = message("node_events_lost", nodes=compact(silent))
+    else:
+        losses = ((_lost_of(one), one.rank) for one in run.timeline.ranks)
+        lost, rank = next((one for one in losses if one[0] is not None), (None, None))
+    return None if lost is None else Ending("failed", _cause("events_incomplete", lost, rank=rank))
 
 
 def _lost_of(rank: RankTimeline) -> Message | None:
     """Compare what a rank reports to have trained with the events in its file."""
     number, lines, steps = rank.rank, rank.malformed_lines, rank.steps
     samples, evaluations = rank.counts.samples, len(rank.evaluations)
-    if rank.end_ns is None or not rank.trained:
+    trained = rank.trained
+    if rank.end_ns is None or trained is None:
         return message("rank_unfinished", rank=number)
-    trained = rank.trained["steps"]
-    if lines or trained != steps:
-        return message("steps_lost", rank=number, lines=lines, steps=steps, trained=trained)
-    trained = rank.trained.get("samples")  # absent in events of earlier versions
-    if trained not in (None, samples):
-        return message("samples_altered", rank=number, samples=samples, trained=trained)
-    made = rank.trained.get("evaluations")
+    if lines or trained.steps != steps:
+        return message("steps_lost", rank=number, lines=lines, steps=steps, trained=trained.steps)
+    if trained.samples not in (None, samples):
+        return message("samples_altered", rank=number, samples=samples, trained=trained.samples)
+    made = trained.evaluations
     if made not in (None, evaluations):
         return message("evaluations_lost", rank=number, evaluations=evaluations, made=made)
-    if trained is not None and not (rank.facts and rank.result):
+    if trained.samples is not None and not (rank.reported_facts and rank.reported_result):
         return message("facts_lost", rank=number)
     return None
 
@@ -246,8 +237,8 @@ def _target_missed(run: _Run) -> Ending | None:
     target, rank = run.target, run.timeline.ranks[0]
     if target is None or not target.required or rank.target_reached:
         return None
-    values = [event["value"] for event in rank.evaluations]
-    said = message(
+    values = [event.value for event in rank.evaluations]
+    text = message(
         "target_missed" if values else "target_missed_without_evaluation",
         metric=target.metric,
         target=target.value,
@@ -255,4 +246,4 @@ def _target_missed(run: _Run) -> Ending | None:
         steps=rank.steps,
         value=values[-1] if values else None,
     )
-    return Ending("target_missed", _cause("target_missed", said))
+    return Ending("target_missed", _cause("target_missed", text))

@@ -6,7 +6,7 @@ alone. A run that breaks one of them fails, because its figures would be wrong.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from trainmark.plan.plan import Plan
+    from trainmark.rank.events import Parameters
     from trainmark.record.record import FigureEntry
     from trainmark.record.timeline import RunTimeline
 
@@ -43,7 +44,7 @@ def broken(plan: Plan, timeline: RunTimeline, figures: dict[str, FigureEntry]) -
 
 def samples_per_epoch(plan: Plan, timeline: RunTimeline) -> int:
     """Return the samples of a whole epoch over all ranks: of the data, or as the job declares."""
-    own: int | None = timeline.ranks[0].facts.get("samples_per_epoch")
+    own = timeline.ranks[0].facts.samples_per_epoch
     return plan.data.train_samples if own is None else own
 
 
@@ -67,7 +68,7 @@ def _steps(plan: Plan, timeline: RunTimeline) -> Iterator[Message]:
 
 def _whole(plan: Plan, timeline: RunTimeline) -> Iterator[Message]:
     """Compare epochs with the data, and tokens with the length of a sequence."""
-    whole = min(rank.trained.get("whole_epochs", 0) for rank in timeline.ranks)
+    whole = min(rank.trained.whole_epochs if rank.trained else 0 for rank in timeline.ranks)
     expected = samples_per_epoch(plan, timeline)
     for epoch in sorted({epoch for rank in timeline.ranks for epoch in rank.samples_of_epochs}):
         samples = sum(rank.samples_of_epochs[epoch] for rank in timeline.ranks)
@@ -93,19 +94,19 @@ def _given_peak(plan: Plan, figures: dict[str, FigureEntry]) -> Iterator[Message
 
 def _training(timeline: RunTimeline) -> Iterator[Message]:
     """Yield parameters that were not trained: by their gradients, or because no bit changed."""
-    told = [rank.parameters for rank in timeline.ranks if rank.parameters]
+    reports = [rank.parameters for rank in timeline.ranks if rank.parameters is not None]
     # A rank may hold rows of a table that no sample uses, so all ranks are judged together.
-    changed, unchanged = _on_any_rank(told, "changed", "unchanged")
+    changed, unchanged = _on_any_rank(reports, "changed", "unchanged")
     if not changed and not unchanged:
         yield message("no_trained_parameters")
     if not any(rank.phases["train"].steps for rank in timeline.ranks):
         return  # too short for a figure
-    updates = max((event["updates"] for event in told), default=0)
+    updates = max((report.updates for report in reports), default=0)
     if updates == 0:
         yield message("never_updated")
     if updates < _UPDATES_TO_REACH_ALL:
         return
-    seen, zero = _on_any_rank(told, "gradient", "no_gradient")
+    seen, zero = _on_any_rank(reports, "gradient", "no_gradient")
     if zero:
         names, parameters = ", ".join(zero[:NAMED]), len(seen) + len(zero)
         yield message("gradients_zero", names=names, number=len(zero), parameters=parameters)
@@ -119,8 +120,8 @@ def _training(timeline: RunTimeline) -> Iterator[Message]:
         )
 
 
-def _on_any_rank(told: list[dict[str, Any]], yes: str, no: str) -> tuple[set[str], list[str]]:
+def _on_any_rank(reports: list[Parameters], yes: str, no: str) -> tuple[set[str], list[str]]:
     """Return the names any rank lists under ``yes``, and those listed under ``no`` alone."""
-    found = {name for event in told for name in event[yes]}
-    others = dict.fromkeys(name for event in told for name in event[no])
+    found = {name for report in reports for name in getattr(report, yes)}
+    others = dict.fromkeys(name for report in reports for name in getattr(report, no))
     return found, [name for name in others if name not in found]

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
-from annotated_types import Ge, Le
 from pydantic import Field
 
 from trainmark.data.json_documents import Frozen
+from trainmark.record.shapes import Count  # noqa: TC001 - pydantic reads it
 from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
     from trainmark.plan.plan import Plan
-    from trainmark.record.shapes import CompilerCounts
     from trainmark.record.timeline import RunTimeline
 
-Counted = Annotated[int, Ge(0), Le(2**63 - 1)]
 Cache = Literal["cold", "warm", "mixed"]
 
 
@@ -26,15 +24,15 @@ class Compilation(Frozen):
         description="whether inductor's cache on disk had none, all or some of the graphs"
     )
     reason: Message | None = Field(default=None, description="why cache is null")
-    graphs: Counted | None = Field(description="graphs compiled, recompilations counted")
-    graph_breaks: Counted | None
-    cache_hits: Counted | None = Field(description="forward and backward graphs count each")
-    cache_misses: Counted | None
-    cache_bypasses: Counted | None
-    graphs_left_out: Counted | None = Field(
+    graphs: Count | None = Field(description="graphs compiled, recompilations counted")
+    graph_breaks: Count | None
+    cache_hits: Count | None = Field(description="forward and backward graphs count each")
+    cache_misses: Count | None
+    cache_bypasses: Count | None
+    graphs_left_out: Count | None = Field(
         description="graphs that torch does not replay on the device; null where none is to be"
     )
-    graphs_while_measured: Counted = Field(
+    graphs_while_measured: Count = Field(
         description="compiled within windows after the warm-up, on the rank with most"
     )
 
@@ -44,10 +42,10 @@ def compilation(plan: Plan, timeline: RunTimeline) -> Compilation | None:
     if not plan.recipe.get("compile"):
         return None
     rank = timeline.ranks[0]
-    counts: CompilerCounts | None = rank.result.get("compiler")
+    counts = rank.result.compiler
     cache = None if counts is None else _cache(counts)
     reason = None
-    if not rank.result:
+    if not rank.reported_result:
         reason = message("compiler_unreported")
     elif counts is None:
         reason = message("compiler_uncounted")
@@ -72,8 +70,9 @@ def graphs_while_measured(timeline: RunTimeline) -> int:
     return max(rank.phases["train"].graphs_compiled for rank in timeline.ranks)
 
 
-def _cache(counts: CompilerCounts) -> Cache | None:
-    hits, made = counts["cache_hits"], counts["cache_misses"] + counts["cache_bypasses"]
+def _cache(counts: dict[str, int | None]) -> Cache | None:
+    hits = counts["cache_hits"] or 0
+    made = (counts["cache_misses"] or 0) + (counts["cache_bypasses"] or 0)
     if hits + made == 0:
         return None
     if hits == 0:

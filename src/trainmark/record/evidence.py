@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from hashlib import file_digest
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -21,7 +19,6 @@ from pydantic_core import from_json
 from trainmark.data.json_documents import written_whole
 from trainmark.devices.vendors.cpu import usable_cores
 from trainmark.plan.plan import Plan
-from trainmark.record.in_processes import mapped, processes_for
 from trainmark.record.record import EVIDENCE_NAME, RECORD_FILE, Evidence
 from trainmark.record.redaction import Redactor
 
@@ -83,10 +80,10 @@ def redact(run_dir: Path, *, but: str | None = None) -> None:
     Raises:
         OSError: the disk is full or the folder read-only. The record is redacted nevertheless.
     """
-    paths = [path for path in outputs(run_dir) if path.name != but]
-    processes = processes_for(sum(path.stat().st_size for path in paths))
-    work = partial(_redact_file, Plan.read(run_dir), run_dir)
-    deque(mapped(work, paths, processes=processes), maxlen=0)
+    redactor = redactor_of(Plan.read(run_dir), run_dir)
+    for path in outputs(run_dir):
+        if path.name != but and any(line != _line(line, redactor) for line in _lines(path)):
+            _rewrite(path, redactor)
 
 
 def outputs(run_dir: Path) -> list[Path]:
@@ -99,12 +96,6 @@ def outputs(run_dir: Path) -> list[Path]:
 def redacted(path: Path, redactor: Redactor) -> Iterator[bytes]:
     """Yield a file in redacted pieces."""
     return (_line(line, redactor) for line in _lines(path))
-
-
-def _redact_file(plan: Plan, run_dir: Path, path: Path) -> None:
-    redactor = redactor_of(plan, run_dir)
-    if any(line != _line(line, redactor) for line in _lines(path)):
-        _rewrite(path, redactor)
 
 
 def _rewrite(path: Path, redactor: Redactor) -> None:

@@ -201,7 +201,7 @@ def _mfu(
 ) -> Figure:
     if rate.value is None:
         return Figure(None, rate.reason)
-    products = {rank.facts.get("device", {}).get("name", "an unnamed device") for rank in ranks}
+    products = {rank.facts.device.get("name", "an unnamed device") for rank in ranks}
     if len(products) > 1:
         return Figure(None, message("devices_differ", products=", ".join(sorted(products))))
     (product,) = products
@@ -221,7 +221,7 @@ def _mfu(
 
 
 def _matmul_flops_per_device(ranks: list[RankTimeline]) -> Figure:
-    rates = [rank.facts.get("matmul_flops_per_second") for rank in ranks]
+    rates = [rank.facts.matmul_flops_per_second for rank in ranks]
     known = [value for value in rates if value]
     if len(known) < len(ranks):
         return Figure(None, message("matmul_rate_unmeasured"))
@@ -243,11 +243,11 @@ def _memory(ranks: list[RankTimeline], telemetry: Telemetry | None) -> Figure:
 
 def _process_scope(ranks: list[RankTimeline]) -> bool:
     """Tell whether memory is counted per process (ranks share the host), not per device."""
-    return all(rank.facts.get("memory_scope") == "process" for rank in ranks)
+    return all(rank.facts.memory_scope == "process" for rank in ranks)
 
 
 def _memory_total(ranks: list[RankTimeline]) -> Figure:
-    totals = [rank.facts.get("device", {}).get("memory_total_bytes") for rank in ranks]
+    totals = [rank.facts.device.get("memory_total_bytes") for rank in ranks]
     known = [float(total) for total in totals if total]
     if not known:
         return Figure(None, message("device_unreported"))
@@ -255,7 +255,7 @@ def _memory_total(ranks: list[RankTimeline]) -> Figure:
 
 
 def _allocator_peak(ranks: list[RankTimeline]) -> Figure:
-    peaks = [rank.result.get("allocator_peak_bytes") for rank in ranks]
+    peaks = [rank.result.allocator_peak_bytes for rank in ranks]
     known = [float(peak) for peak in peaks if peak is not None]
     if not known:
         return Figure(None, message("no_counting_allocator"))

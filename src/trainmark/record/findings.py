@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from trainmark.devices.numa import cores_of_rank
-from trainmark.record import preflight, sampling
+from trainmark.record import sampling
 from trainmark.record.checks import samples_per_epoch
 from trainmark.record.compilation import graphs_while_measured
-from trainmark.record.skew import nodes, slow_ranks, unlike_nodes
+from trainmark.record.skew import nodes, preflight_notes, slow_ranks, unlike_nodes
 from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def _few(found: Iterable[Message]) -> list[Message]:
 def _long_evaluation(seen: Seen) -> Iterator[Message]:
     """Compare the time per evaluated row with the time per trained sample."""
     rank, samples = seen.timeline.ranks[0], seen.timeline.counts.samples
-    rows = sum(event["samples"] for event in rank.evaluations)
+    rows = sum(event.samples for event in rank.evaluations)
     trained_s = sum(phase.windows_ns for phase in rank.phases.values()) / _NS_PER_S
     evaluated_s = rank.evaluate_ns / _NS_PER_S
     if not (rows and samples and trained_s) or evaluated_s < _EVALUATION_FLOOR_S:
@@ -146,8 +146,8 @@ def _evaluated_rows(seen: Seen) -> Iterator[Message]:
     """Compare the rows of the last evaluation with the validation data."""
     rows = seen.plan.data.eval_samples
     for event in seen.timeline.ranks[0].evaluations[-1:]:
-        if event["samples"] != rows:
-            yield message("evaluated_rows", scored=event["samples"], rows=rows)
+        if event.samples != rows:
+            yield message("evaluated_rows", scored=event.samples, rows=rows)
 
 
 def _few_updates(seen: Seen) -> Iterator[Message]:
@@ -155,8 +155,8 @@ def _few_updates(seen: Seen) -> Iterator[Message]:
     rank = seen.timeline.ranks[0]
     if rank.parameters is None:
         return
-    skipped = (rank.result.get("job") or {}).get("skipped_steps") or 0
-    updates = rank.parameters["updates"]
+    skipped = rank.result.job.get("skipped_steps") or 0
+    updates = rank.parameters.updates
     if updates < _LEAST_UPDATES * (rank.steps - skipped):
         yield message("few_updates", updates=updates, steps=rank.steps, skipped=skipped)
 
@@ -177,9 +177,9 @@ def _slow_devices(seen: Seen) -> Iterator[Message]:
     """
     rates: dict[str, dict[int, float]] = {}
     for rank in seen.timeline.ranks:
-        rate = rank.facts.get("matmul_flops_per_second")
-        product = rank.facts.get("device", {}).get("name")
-        if rate and product and rank.facts.get("shares_cores") is False:
+        rate = rank.facts.matmul_flops_per_second
+        product = rank.facts.device.get("name")
+        if rate and product and rank.facts.shares_cores is False:
             rates.setdefault(product, {})[rank.rank] = rate
     for product, known in rates.items():
         ordered = sorted(known.values())
@@ -216,7 +216,7 @@ def notes(seen: Seen, steps: Steps, quality: Quality) -> list[Message]:
         *_on_quality(seen.plan, quality),
         *_on_conditions(seen),
         *sampling.notes(seen.telemetry),
-        *preflight.notes(seen.timeline.nodes),
+        *preflight_notes(seen.timeline.nodes),
     ]
     return _few(found)
 
@@ -263,7 +263,7 @@ def _on_conditions(seen: Seen) -> Iterator[Message]:
     others = seen.timeline.others_cpu_share
     if others is not None and others > BUSY_SHARE:
         yield message("machine_busy", share=others)
-    for user in seen.timeline.launcher["launch"]["environment"].get("device_users", ()):
+    for user in seen.timeline.launcher.launch.environment.get("device_users", ()):
         if user["computes"]:
             yield message(
                 "device_shared" if user["used_bytes"] is not None else "device_shared_unknown",
@@ -278,7 +278,7 @@ def _on_conditions(seen: Seen) -> Iterator[Message]:
     graphs = graphs_while_measured(seen.timeline)
     if graphs:
         yield message("compiled_while_measured", graphs=graphs)
-    compiler = seen.timeline.ranks[0].result.get("compiler") or {}
+    compiler = seen.timeline.ranks[0].result.compiler or {}
     if compiler.get("graphs_left_out"):
         yield message("graphs_left_out", graphs=compiler["graphs_left_out"])
     if "oversubscribed" in seen.plan.labels:
@@ -291,13 +291,13 @@ def _on_conditions(seen: Seen) -> Iterator[Message]:
 
 def _many_threads(seen: Seen) -> Iterator[Message]:
     """Yield a note for the first rank with more threads than cores that can run them."""
-    total = seen.timeline.launcher["launch"]["environment"].get("cpu_cores")
+    total = seen.timeline.launcher.launch.environment.get("cpu_cores")
     for rank in seen.timeline.ranks:
-        placed = rank.facts.get("placement") or {}
+        placed = rank.facts.placement or {}
         own, threads = placed.get("usable_cores"), placed.get("threads")
         if not (own and threads):
             continue
-        shared = rank.facts.get("shares_cores") is True
+        shared = rank.facts.shares_cores is True
         cores = cores_of_rank(own, total=total or own, ranks=seen.plan.nproc, shared=shared)
         if threads > cores:
             yield message("more_threads_than_cores", rank=rank.rank, threads=threads, cores=cores)

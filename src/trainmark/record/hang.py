@@ -1,4 +1,4 @@
-"""Say which ranks of a stopped run waited, in which call, and which ranks these waited for.
+"""Find which ranks of a stopped run waited, in which call, and which ranks these waited for.
 
 Computed from the places that each machine found in its ranks' stacks. Says nothing of a hang
 where ranks still reported windows: such a run had only too little time.
@@ -14,22 +14,23 @@ from trainmark.spec import Message, message
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trainmark.record.shapes import StackGroup
+    from trainmark.rank.events import Stop
+    from trainmark.record.shapes import HangGroup
     from trainmark.record.timeline import RunTimeline
 
 _LONGEST = 160  # characters of ranks or places in a sentence
 
 
-def groups(timeline: RunTimeline) -> list[StackGroup]:
+def groups(timeline: RunTimeline, stop: Stop) -> list[HangGroup]:
     """Return where the ranks were, the largest group first; empty without saved stacks."""
     found: dict[tuple[Any, ...], list[int]] = {}
     left = dict(enumerate(timeline.ranks))
-    for told in timeline.launcher["stop"].get("hang", ()):
-        ranks = [rank for rank in parse_cores(told["ranks"]) if left.pop(rank, None)]
-        found.setdefault((told["state"], told["call"], told["where"]), []).extend(ranks)
+    for group in stop.hang:
+        ranks = [rank for rank in parse_cores(group.ranks) if left.pop(rank, None)]
+        found.setdefault((group.state, group.call, group.where), []).extend(ranks)
     if found and left:
         found["unknown", None, "?"] = list(left)
-    made: list[StackGroup] = []
+    made: list[HangGroup] = []
     for (state, call, where), ranks in sorted(found.items(), key=lambda item: -len(item[1])):
         steps = sorted({timeline.ranks[rank].steps for rank in ranks})
         made.append({
@@ -39,33 +40,35 @@ def groups(timeline: RunTimeline) -> list[StackGroup]:
     return [group for group in made if group["count"]]
 
 
-def said(timeline: RunTimeline, found: Sequence[StackGroup]) -> Message:
+def message_of(timeline: RunTimeline, stop: Stop, found: Sequence[HangGroup]) -> Message:
     """Return why a run that was stopped by its time limit had not ended."""
-    stop, ranks = timeline.launcher["stop"], timeline.ranks
-    told = {"limit_s": stop["timeout_s"], "steps": max((rank.steps for rank in ranks), default=0)}
+    ranks = timeline.ranks
+    args: dict[str, Any] = {
+        "limit_s": stop.timeout_s, "steps": max((rank.steps for rank in ranks), default=0),
+    }  # fmt: skip
     phases = [phase for rank in ranks for phase in rank.phases.values() if phase.steps]
-    quiet_ns = stop["t_ns"] - max((x.end_ns for x in phases), default=timeline.launch_ns)
+    quiet_ns = stop.t_ns - max((x.end_ns for x in phases), default=timeline.launch_ns)
     # The stricter state wins: where ranks are in a collective, one in a backward pass may compute.
     alike = ([x for x in found if x["state"] == state] for state in ("collective", "waits"))
     waiting = next(filter(None, alike), [])
     if not waiting or quiet_ns < 3 * max((x.windows_ns / x.windows for x in phases), default=0):
-        return message("timed_out", **told)
+        return message("timed_out", **args)
     others = [group for group in found if group not in waiting]
     missing = [group for group in others if group["state"] in ("elsewhere", "silent")] or others
     calls = ", ".join(dict.fromkeys(str(group["call"]) for group in waiting))
-    told |= {"quiet_s": quiet_ns / 1e9, "call": calls, "places": _places(missing or waiting)}
+    args |= {"quiet_s": quiet_ns / 1e9, "call": calls, "places": _places(missing or waiting)}
     if missing:
         return message(
-            "timed_out_missing", **told, waiting=_ranks(waiting), missing=_ranks(missing)
+            "timed_out_missing", **args, waiting=_ranks(waiting), missing=_ranks(missing)
         )
-    return message("timed_out_apart" if "," in calls else "timed_out_together", **told)
+    return message("timed_out_apart" if "," in calls else "timed_out_together", **args)
 
 
-def _ranks(found: Sequence[StackGroup]) -> str:
+def _ranks(found: Sequence[HangGroup]) -> str:
     return _clipped(compact(rank for group in found for rank in parse_cores(group["ranks"])))
 
 
-def _places(found: Sequence[StackGroup]) -> str:
+def _places(found: Sequence[HangGroup]) -> str:
     """Return ``0-3: barrier (train/job.py:31 step); 4: …`` for some groups."""
     at = [f"{x['call']} ({x['where']})" if x["call"] else x["where"] for x in found]
     ranks = (_clipped(group["ranks"], 40) for group in found)

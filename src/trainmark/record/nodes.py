@@ -6,15 +6,33 @@ first node: each node's clock counts from another moment, and wall clocks may di
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trainmark.rank.events import JOB_EVENTS_FILE, EventFile, node_file
-from trainmark.record.shapes import read_event
+from msgspec.structs import replace
+
+from trainmark.rank.events import (
+    JOB_EVENTS_FILE,
+    AgentExit,
+    Event,
+    EventFile,
+    Job,
+    Launch,
+    Refused,
+    Stop,
+    Synced,
+    node_file,
+    read_event,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
+
+
+def by_name(events: Iterable[Event]) -> dict[str, Any]:
+    """Return the last event of each name."""
+    return {str(type(event).__struct_config__.tag): event for event in events}
 
 
 @dataclass(slots=True)
@@ -22,14 +40,14 @@ class NodeTimeline:
     """What one node's process reported.
 
     Args:
-        events: its events by their names; empty where it left none.
+        events: the last of each name; empty where it left none.
         ranks: numbers of its ranks.
         shift_ns: what is added to its clock to have that of the first node.
         skew_s: its wall clock less that of the first node, at a moment both shared; None: unknown.
     """
 
     number: int
-    events: dict[str, dict[str, Any]]
+    events: dict[str, Any]
     ranks: range
     shift_ns: int = 0
     skew_s: float | None = None
@@ -40,10 +58,26 @@ class NodeTimeline:
         """Tell whether it reported its end."""
         return "finished" in self.events
 
-    def at(self, name: str) -> dict[str, Any] | None:
-        """Return the event called ``name`` on the clock of the first node."""
+    def at(self, name: str) -> Any:
+        """Return the event called ``name`` on the clock of the first node; None without."""
         found = self.events.get(name)
-        return None if found is None else found | {"t_ns": found["t_ns"] + self.shift_ns}
+        return None if found is None else replace(found, t_ns=found.t_ns + self.shift_ns)
+
+
+@dataclass(slots=True)
+class Account:
+    """The launch as of one machine: events of its processes that can end it."""
+
+    launch: Launch
+    stop: Stop | None = None
+    agent_exit: AgentExit | None = None
+    oom_kills: int = 0
+    job: Job | None = None
+    observed_ns: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        ends = (self.stop, self.agent_exit)
+        self.observed_ns = [one.t_ns for one in ends if one is not None]
 
 
 def read_nodes(run_dir: Path, nodes: int, nproc: int) -> list[NodeTimeline]:
@@ -53,14 +87,12 @@ def read_nodes(run_dir: Path, nodes: int, nproc: int) -> list[NodeTimeline]:
         own = range(number * nproc, (number + 1) * nproc)
         path = run_dir / node_file(number)
         file = EventFile(path, read_event)
-        events = {event["event"]: event for event in file} if path.exists() else {}
-        of_another = events.get("launch", {}).get("node", number) != number
-        malformed = file.malformed_lines + of_another
-        found.append(NodeTimeline(number, events, own, malformed_lines=malformed))
+        events = by_name(file) if path.exists() else {}
+        found.append(NodeTimeline(number, events, own, malformed_lines=file.malformed_lines))
     return found
 
 
-def align(nodes: Sequence[NodeTimeline], synced: Sequence[dict[str, Any] | None]) -> None:
+def align(nodes: Sequence[NodeTimeline], synced: Sequence[Synced | None]) -> None:
     """Set each node's shift and skew.
 
     Ranks leave a barrier within less than a millisecond of each other. Where a node has no rank
@@ -69,9 +101,7 @@ def align(nodes: Sequence[NodeTimeline], synced: Sequence[dict[str, Any] | None]
     Args:
         synced: each rank's event after the first barrier; None for one that did not reach it.
     """
-    if not nodes:
-        return
-    first = _moment(nodes[0], synced)
+    first = _moment(nodes[0], synced) if nodes else None
     for node in nodes:
         here = _moment(node, synced)
         if first is None or here is None:
@@ -83,8 +113,7 @@ def align(nodes: Sequence[NodeTimeline], synced: Sequence[dict[str, Any] | None]
         node.skew_s = wall_ns / 1e9 if shared else None
 
 
-@dataclass(frozen=True, slots=True)
-class _Moment:
+class _Moment(NamedTuple):
     """A time on a node's clock and on its wall clock; ``shared`` with all that have one."""
 
     t_ns: int
@@ -92,82 +121,70 @@ class _Moment:
     shared: bool
 
 
-def _moment(node: NodeTimeline, synced: Sequence[dict[str, Any] | None]) -> _Moment | None:
+def _moment(node: NodeTimeline, synced: Sequence[Synced | None]) -> _Moment | None:
     for rank in node.ranks:
         event = synced[rank]
         if event is not None:
-            return _Moment(event["t_ns"], event["unix_ns"], shared=True)
-    launch = node.events.get("launch") or node.events.get("refused")
-    return None if launch is None else _Moment(launch["t_ns"], launch["unix_ns"], shared=False)
+            return _Moment(event.t_ns, event.unix_ns, shared=True)
+    launch: Launch | Refused | None = node.events.get("launch") or node.events.get("refused")
+    return None if launch is None else _Moment(launch.t_ns, launch.unix_ns, shared=False)
 
 
-def account(
-    launcher: dict[str, dict[str, Any]], nodes: Sequence[NodeTimeline], run_dir: Path
-) -> dict[str, dict[str, Any]]:
-    """Return the events of the launch as of one machine, on the clock of the first node.
+def account(launcher: dict[str, Any], nodes: Sequence[NodeTimeline], run_dir: Path) -> Account:
+    """Return the launch as of one machine, on the clock of the first node.
 
     Args:
-        launcher: the events of the process that submitted the run.
+        launcher: the last event of each name of the process that submitted the run.
     """
+    kills = [node.events["oom_kills"].count for node in nodes if "oom_kills" in node.events]
     if not nodes:
-        return launcher
-    # Nodes begin within seconds of each other; the launcher's own clock is another machine's.
-    first = next((one for node in nodes if (one := node.at("launch"))), None)
-    told = dict(launcher)
-    if first is not None:
-        told["launch"] = {**first, "argv": launcher["launch"]["argv"]}
-        told.pop("stop", None)
-        if "stop" in launcher:  # its clock is another machine's: at the last that nodes saw
-            seen = [node.at("finished") for node in nodes]
-            last_ns = max((one["t_ns"] for one in seen if one), default=first["t_ns"])
-            told["stop"] = launcher["stop"] | {"t_ns": last_ns}
-    stops = [one | {"node": node.number} for node in nodes if (one := node.at("stop"))]
-    ends = [_end(node) for node in nodes if "agent_exit" in node.events]
-    if any(one["failures"] for one in ends):
-        # The engine ends the other nodes of a job in which one failed.
-        stops = [one for one in stops if one["reason"] != "signal"]
-    if stops and "stop" not in told:
-        told["stop"] = _first_stop(stops)
-    if ends:
-        shares = [
-            one["others_cpu_share"] for one in ends if one.get("others_cpu_share") is not None
-        ]
-        told["agent_exit"] = {
-            "event": "agent_exit",
-            "t_ns": max(one["t_ns"] for one in ends),
-            "exit_code": next((one["exit_code"] for one in ends if one["exit_code"]), 0),
-            "failures": [failure for one in ends for failure in one["failures"]],
-            "others_cpu_share": max(shares, default=None),
-        }
-    kills = sum(one["count"] for one in _present(nodes, "oom_kills"))
-    if kills:
-        told["oom_kills"] = {"event": "oom_kills", "count": kills}
+        kills = [launcher["oom_kills"].count] if "oom_kills" in launcher else []
     path = run_dir / JOB_EVENTS_FILE
-    if path.exists():
-        said = EventFile(path, read_event)
-        told |= {event["event"]: event for event in said if event["event"] == "job"}
-    return told
+    job = by_name(EventFile(path, read_event)).get("job") if nodes and path.exists() else None
+    ended = _ended(nodes) if nodes else launcher.get("agent_exit")
+    stop, launch = launcher.get("stop"), launcher["launch"]
+    # Nodes begin within seconds of each other; the launcher's own clock is another machine's.
+    first: Launch | None = next((one for node in nodes if (one := node.at("launch"))), None)
+    if first is not None:
+        launch = replace(first, argv=launch.argv)
+        if stop is not None:
+            seen = [one.t_ns for node in nodes if (one := node.at("finished"))]
+            stop = replace(stop, t_ns=max(seen, default=first.t_ns))
+    stops = [replace(one, node=node.number) for node in nodes if (one := node.at("stop"))]
+    if ended is not None and ended.failures:
+        # The engine ends the other nodes of a job in which one failed.
+        stops = [one for one in stops if one.reason != "signal"]
+    if stops and stop is None:
+        stop = _first_stop(stops)
+    return Account(launch, stop, ended, sum(kills), job)
 
 
-def _end(node: NodeTimeline) -> dict[str, Any]:
-    """Return how a node's ranks ended, on the clocks of the first node."""
-    end, skew_s = node.at("agent_exit"), node.skew_s or 0.0
-    assert end is not None
-    failures = [one | {"time_s": one["time_s"] - skew_s} for one in end["failures"]]
-    return end | {"failures": failures}
+def _ended(nodes: Sequence[NodeTimeline]) -> AgentExit | None:
+    """Return how the ranks of all nodes ended, on the clocks of the first node."""
+    ends = [(node, one) for node in nodes if (one := node.at("agent_exit"))]
+    if not ends:
+        return None
+    shares = [one.others_cpu_share for _, one in ends if one.others_cpu_share is not None]
+    return AgentExit(
+        t_ns=max(one.t_ns for _, one in ends),
+        exit_code=next((one.exit_code for _, one in ends if one.exit_code), 0),
+        failures=[
+            replace(failure, time_s=failure.time_s - (node.skew_s or 0.0))
+            for node, one in ends
+            for failure in one.failures
+        ],
+        others_cpu_share=max(shares, default=None),
+    )
 
 
-def _present(nodes: Iterable[NodeTimeline], name: str) -> list[dict[str, Any]]:
-    return [event for event in (node.at(name) for node in nodes) if event is not None]
-
-
-def _first_stop(stops: list[dict[str, Any]]) -> dict[str, Any]:
+def _first_stop(stops: list[Stop]) -> Stop:
     """Return the first stop, with the stacks that all nodes saved.
 
     A node that met its time limit comes before those that were then told to end.
     """
-    order = sorted(stops, key=lambda one: (one["reason"] != "timeout", one["t_ns"]))
-    lists = {
-        name: [item for one in stops for item in one.get(name, [])] for name in ("stacks", "hang")
-    }
-    return order[0] | {name: found for name, found in lists.items() if found}
+    first = min(stops, key=lambda one: (one.reason != "timeout", one.t_ns))
+    return replace(
+        first,
+        stacks=[file for one in stops for file in one.stacks],
+        hang=[group for one in stops for group in one.hang],
+    )

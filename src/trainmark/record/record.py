@@ -9,7 +9,6 @@ import json
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from annotated_types import Ge, Le
 from pydantic import ConfigDict, Field, model_validator, with_config
 from pydantic_core import to_json
 
@@ -23,7 +22,16 @@ from trainmark.errors import RecordError
 from trainmark.plan.plan import Plan  # noqa: TC001 - pydantic reads it at run time
 from trainmark.record.compilation import Compilation  # noqa: TC001 - likewise
 from trainmark.record.series import RunSeries
-from trainmark.record.shapes import DeviceFacts, JobFacts, Machine, RankPlacement, StackGroup
+from trainmark.record.shapes import (
+    Count,
+    DeviceFacts,
+    HangGroup,
+    Int64,
+    JobFacts,
+    Machine,
+    Number,
+    RankPlacement,
+)
 from trainmark.record.telemetry.summary import Telemetry  # noqa: TC001 - pydantic reads it at run time
 from trainmark.spec import Message  # noqa: TC001 - likewise
 
@@ -31,10 +39,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 RECORD_FILE = "record.json"
-# Bounds within which all real values lie and no later computation overflows.
-Int64 = Annotated[int, Ge(-(2**63)), Le(2**63 - 1)]
-NonNegativeInt = Annotated[int, Ge(0), Le(2**63 - 1)]
-Number = Annotated[float, Ge(-1e150), Le(1e150)]
 # Name of a file beside the record: no path into another folder.
 EVIDENCE_NAME = (
     r"^(events\.(launcher|job|(rank|node)[0-9]{1,6})\.jsonl|plan\.json|"
@@ -50,7 +54,7 @@ class Cause(Frozen):
 
     kind: str = Field(description="error, signal, exit, oom, diverged, disk_full, timeout, …")
     message: Message
-    rank: NonNegativeInt | None = None
+    rank: Count | None = None
     place: str | None = Field(default=None, description="the span or phase the rank was in")
     type: str | None = Field(default=None, description="the exception's type")
     signal: str | None = None
@@ -59,7 +63,7 @@ class Cause(Frozen):
     stacks: list[str] = Field(
         default=[], description="files with the ranks' stacks, beside the record"
     )
-    hang: list[StackGroup] = Field(default=[], description="where the ranks were, as stacks tell")
+    hang: list[HangGroup] = Field(default=[], description="where the ranks were, as stacks tell")
 
 
 class Suite(Frozen):
@@ -72,38 +76,38 @@ class Suite(Frozen):
 class RunCounts(Frozen):
     """Counts of the training, summed over all ranks; steps are optimizer steps."""
 
-    samples: NonNegativeInt
-    sequences: NonNegativeInt
-    tokens: NonNegativeInt = Field(description="without padding")
-    tokens_padded: NonNegativeInt
-    steps: NonNegativeInt
-    micro_batches: NonNegativeInt
-    epochs: NonNegativeInt = Field(description="begun; the last may have ended early")
-    skipped_steps: NonNegativeInt | None = Field(description="dropped by the loss scaler")
+    samples: Count
+    sequences: Count
+    tokens: Count = Field(description="without padding")
+    tokens_padded: Count
+    steps: Count
+    micro_batches: Count
+    epochs: Count = Field(description="begun; the last may have ended early")
+    skipped_steps: Count | None = Field(description="dropped by the loss scaler")
 
 
 class RankEntry(Frozen):
     """One rank: its steps, its counts and its spans."""
 
-    rank: NonNegativeInt
-    pid: NonNegativeInt | None
+    rank: Count
+    pid: Count | None
     finished: bool
-    steps: NonNegativeInt
-    samples: NonNegativeInt
+    steps: Count
+    samples: Count
     wall_ns: Int64 | None
     spans_ns: dict[str, Int64]
-    step_ns: NonNegativeInt | None = Field(default=None, description="median measured step")
-    wait_ns: NonNegativeInt | None = Field(default=None, description="mean, for data")
+    step_ns: Count | None = Field(default=None, description="median measured step")
+    wait_ns: Count | None = Field(default=None, description="mean, for data")
     matmul_flops_per_second: Number | None = Field(default=None, description="in preflight")
-    used_bytes: NonNegativeInt | None
-    malformed_lines: NonNegativeInt
+    used_bytes: Count | None
+    malformed_lines: Count
     torn_last_line: bool
 
 
 class Spans(Frozen):
     """The wall time of the rank that ended last, divided into spans that add up to it."""
 
-    rank: NonNegativeInt | None
+    rank: Count | None
     wall_ns: Int64 | None
     by_name_ns: dict[str, Int64]
     train_parts_ns: dict[str, Int64]
@@ -113,10 +117,10 @@ class Spans(Frozen):
 class Steps(Frozen):
     """Step by step: slowest rank's time, mean loss over ranks, samples over ranks."""
 
-    warmup: NonNegativeInt
-    time_ns: list[NonNegativeInt]
+    warmup: Count
+    time_ns: list[Count]
     loss: list[Number | None]
-    samples: list[NonNegativeInt]
+    samples: list[Count]
     drift: Number | None = Field(
         description="last third's median step time over the first's, less 1"
     )
@@ -141,10 +145,10 @@ class FigureEntry(Frozen):
 class QualityPoint(Frozen):
     """One evaluation."""
 
-    epoch: NonNegativeInt
-    step: NonNegativeInt
+    epoch: Count
+    step: Count
     value: Number | None
-    samples: NonNegativeInt
+    samples: Count
     detail: dict[str, Number | None]
     parts: dict[str, dict[str, Number | None]] = Field(default_factory=dict)
 
@@ -157,7 +161,7 @@ class Quality(Frozen):
     target: Number | None
     reached: bool | None
     best_possible: Number | None
-    eval_samples: NonNegativeInt | None
+    eval_samples: Count | None
     history: list[QualityPoint]
     reason: Message | None = None
 
@@ -166,7 +170,7 @@ class Evidence(Frozen):
     """A file beside the record from which it was computed."""
 
     name: Annotated[str, Field(pattern=EVIDENCE_NAME)]
-    bytes: NonNegativeInt
+    bytes: Count
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 

@@ -13,7 +13,7 @@ from pydantic import Field, PositiveInt
 
 from trainmark.data.json_documents import Frozen
 from trainmark.plan.reference import EvidenceLevel  # noqa: TC001 - pydantic reads it
-from trainmark.record.record import NonNegativeInt, Number  # noqa: TC001 - likewise
+from trainmark.record.shapes import Count, Number  # noqa: TC001 - likewise
 from trainmark.spec import Message  # noqa: TC001 - likewise
 
 FAILURES = ("run_not_successful", "run_not_converged", "run_contradicted")
@@ -54,8 +54,8 @@ class Row(Frozen):
     """
 
     file: str
-    line: NonNegativeInt
-    table: NonNegativeInt = 0
+    line: Count
+    table: Count = 0
     form: str
     raw: str
     cells: dict[str, str] = Field({})
@@ -100,7 +100,7 @@ class Unread(Frozen):
     """
 
     file: str
-    line: NonNegativeInt
+    line: Count
     kind: Literal["file", "table", "row", "cell"]
     reason: Message
     raw: str = ""

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _SLOW = 0.05  # of the ranks' median step; devices of one product differ by less
 _FLOOR_NS = 100_000_000  # of measured time; in less, the start of threads decides
 _MOST_SKEW_S = 1.0  # of wall clocks, beyond which logs of nodes cannot be read beside each other
+_LONGEST = 160  # characters of node numbers
 _COMPARED = ("cpu", "cpu_cores", "driver", "kernel", "os", "python", "container_image")
 
 
@@ -63,8 +64,9 @@ def nodes(timeline: RunTimeline) -> list[NodeFacts]:
 
 
 def _facts(node: NodeTimeline, timeline: RunTimeline) -> dict[str, str]:
-    machine = node.events.get("launch", {}).get("environment", {})
-    device = timeline.ranks[node.ranks[0]].facts.get("device", {}).get("name")
+    launch = node.events.get("launch")
+    machine = {} if launch is None else launch.environment
+    device = timeline.ranks[node.ranks[0]].facts.device.get("name")
     found = {name: machine.get(name) for name in _COMPARED} | machine.get("packages", {})
     return {k: str(x) for k, x in (found | {"device": device}).items() if x is not None}
 
@@ -79,3 +81,14 @@ def unlike_nodes(found: Sequence[NodeFacts]) -> Iterator[Message]:
     off = {number: skew_s for number, skew_s in skews.items() if abs(skew_s) > _MOST_SKEW_S}
     for node, skew_s in sorted(off.items(), key=lambda item: -abs(item[1]))[:1]:
         yield message("clock_skew", node=node, skew_s=skew_s, nodes=compact(off))
+
+
+def preflight_notes(nodes: Sequence[NodeTimeline]) -> Iterator[Message]:
+    """Yield a note for each check that spoils figures, with the nodes where it does."""
+    found: dict[str, tuple[str, list[int]]] = {}
+    for node in nodes:
+        for one in node.events["examined"].found if "examined" in node.events else ():
+            found.setdefault(one.code, (one.what, []))[1].append(node.number)
+    for check, (what, numbers) in found.items():
+        where = compact(dict.fromkeys(numbers))
+        yield message("preflight_spoils", check=check, nodes=where[:_LONGEST], what=what)

@@ -9,14 +9,14 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass, field
 from math import nan
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trainmark.record.shapes import BOUNDS_OF_STEPS
-
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from trainmark.rank.events import Window
 
 
 @dataclass(slots=True)
@@ -24,23 +24,18 @@ class RankSteps:
     """The steps of one rank, collected while its file is read."""
 
     step_ns: array[int] = field(default_factory=lambda: array("q"))
-    wait_ns: array[int] = field(default_factory=lambda: array("q"))
     loss: array[float] = field(default_factory=lambda: array("d"))
     samples: array[int] = field(default_factory=lambda: array("q"))
     step_samples: array[int] = field(default_factory=lambda: array("q"))
     windows: list[tuple[int, int]] = field(default_factory=list)  # start and number of steps
 
-    def add(self, window: dict[str, Any]) -> None:
-        """Take the steps of a ``window`` event."""
-        self.windows.append((window["start_ns"], len(window["step_ns"])))
-        self.step_ns.fromlist(window["step_ns"])
-        self.wait_ns.fromlist(window["wait_ns"])
-        self.samples.fromlist(window["samples"])
-        self.step_samples.fromlist(window["step_samples"])
-        try:
-            self.loss.fromlist(window["loss"])
-        except TypeError:  # the array is as it was
-            self.loss.fromlist([nan if value is None else value for value in window["loss"]])
+    def add(self, window: Window) -> None:
+        """Take the steps of a window."""
+        self.windows.append((window.start_ns, len(window.step_ns)))
+        self.step_ns.fromlist(window.step_ns)
+        self.samples.fromlist(window.samples)
+        self.step_samples.fromlist(window.step_samples)
+        self.loss.extend(nan if value is None else value for value in window.loss)
 
     def median_ns(self, last: int) -> float | None:
         """Return the median time of the ``last`` steps; None for 0."""
@@ -54,14 +49,6 @@ class RankSteps:
             ends[at : at + steps] = start_ns + times[at : at + steps].cumsum()
             at += steps
         return ends - times, ends
-
-    def within_bounds(self) -> bool:
-        """Tell whether all numbers are within the bounds that ``shapes.read_event`` checks."""
-        for name, (least, most) in BOUNDS_OF_STEPS.items():
-            values = np.array(getattr(self, name))
-            if np.any((values < least) | (values > most)):
-                return False
-        return True
 
 
 @dataclass(slots=True)

@@ -1,22 +1,22 @@
 """Read a run's event files: spans and counts per rank, a series of steps for the run.
 
-Owns the meaning of events. Reads one rank at a time and keeps only what the run's figures
-need, so that a million steps on eight ranks fit in memory.
+Owns the meaning of events. Reads each file once, one rank at a time, and keeps only what the run's
+figures need, so that a million steps on eight ranks fit in memory.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from trainmark.protocols import Counts, RankWork
-from trainmark.rank.events import LAUNCHER_FILE, EventFile, rank_file
-from trainmark.record.nodes import NodeTimeline, account, align, read_nodes
+from trainmark.rank import events
+from trainmark.rank.events import LAUNCHER_FILE, EventFile, Facts, Result, rank_file, read_event
+from trainmark.record.nodes import Account, NodeTimeline, account, align, by_name, read_nodes
 from trainmark.record.series import MOST_CELLS
-from trainmark.record.shapes import read_event, read_event_unbounded
 from trainmark.record.step_series import RankSteps, Series
 
 if TYPE_CHECKING:
@@ -24,8 +24,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from trainmark.rank.events import Error, Evaluate, Parameters, Synced, Trained, Window
 
 _NO_STEPS = np.empty(0, np.int64), np.empty(0, np.int64)
+_NO_FACTS, _NO_RESULT = Facts(t_ns=0), Result(t_ns=0)
 PHASES = ("compile", "warmup", "train")
 SPAN_NAMES = (
     "launch", "init", "preflight", "data_build", "model_build", "check", "compile", "warmup",
@@ -52,25 +54,26 @@ class Phase:
     model_flops: float | None = 0.0  # None if a window has none
     parts_ns: Counter[str] = field(default_factory=Counter)
 
-    def add(self, window: dict[str, Any]) -> None:
-        """Take a ``window`` event."""
-        self.start_ns = self.start_ns if self.steps else window["start_ns"]
-        self.end_ns = window["end_ns"]
-        self.windows_ns += window["end_ns"] - window["start_ns"]
+    def add(self, window: Window) -> None:
+        """Take a window of the phase."""
+        self.start_ns = self.start_ns if self.steps else window.start_ns
+        self.end_ns = window.end_ns
+        self.windows_ns += window.end_ns - window.start_ns
         self.windows += 1
-        self.step_ns += sum(window["step_ns"])
-        self.wait_ns += sum(window["wait_ns"])
-        self.steps += len(window["step_ns"])
-        self.samples += sum(window["samples"])
-        self.sequences += window["sequences"]
-        self.tokens += window["tokens"]
-        self.tokens_padded += window["tokens_padded"]
-        flops = window["model_flops"]
-        known = flops is not None and self.model_flops is not None
-        self.model_flops = self.model_flops + flops if known else None
-        self.graphs_compiled += window.get("graphs_compiled", 0)
-        if "parts_ns" in window:
-            self.parts_ns.update(window["parts_ns"])
+        self.step_ns += sum(window.step_ns)
+        self.wait_ns += sum(window.wait_ns)
+        self.steps += len(window.step_ns)
+        self.samples += sum(window.samples)
+        self.sequences += window.sequences
+        self.tokens += window.tokens
+        self.tokens_padded += window.tokens_padded
+        if window.model_flops is None or self.model_flops is None:
+            self.model_flops = None
+        else:
+            self.model_flops += window.model_flops
+        self.graphs_compiled += window.graphs_compiled
+        if window.parts_ns:
+            self.parts_ns.update(window.parts_ns)
 
     @property
     def counts(self) -> Counts:
@@ -95,13 +98,13 @@ class RankTimeline:
     samples_of_epochs: Counter[int] = field(default_factory=Counter)
     micro_batches: int = 0
     epochs: int = 0
-    evaluations: list[dict[str, Any]] = field(default_factory=list)
-    parameters: dict[str, Any] | None = None
-    synced: dict[str, Any] | None = None
-    facts: dict[str, Any] = field(default_factory=dict)
-    trained: dict[str, Any] = field(default_factory=dict)
-    result: dict[str, Any] = field(default_factory=dict)
-    error: dict[str, Any] | None = None
+    evaluations: list[Evaluate] = field(default_factory=list)
+    parameters: Parameters | None = None
+    synced: Synced | None = None
+    facts: Facts = _NO_FACTS
+    trained: Trained | None = None
+    result: Result = _NO_RESULT
+    error: Error | None = None
     used_bytes: int | None = None
     malformed_lines: int = 0
     torn: bool = False
@@ -121,7 +124,7 @@ class RankTimeline:
             windows_ns=phase.windows_ns,
             wait_ns=phase.wait_ns,
             parts_ns=phase.parts_ns,
-            facts=self.result.get("job") or {},
+            facts=self.result.job,
         )
 
     @property
@@ -145,20 +148,28 @@ class RankTimeline:
 
         If the rank did not finish, up to the end of its last window or evaluation.
         """
-        if self.trained:
-            start_ns, end_ns = self.trained["start_ns"], self.trained["end_ns"]
-        else:
-            ends = [x.end_ns for x in self.phases.values() if x.steps]
-            ends += [event["end_ns"] for event in self.evaluations]
-            start_ns, end_ns = self.first_window_ns, max(ends, default=None)
-        if start_ns is None or end_ns is None:
+        if self.trained is not None:
+            return self.trained.end_ns - self.trained.start_ns - self.check_ns
+        ends = [x.end_ns for x in self.phases.values() if x.steps]
+        ends += [event.end_ns for event in self.evaluations]
+        if self.first_window_ns is None or not ends:
             return None
-        return int(end_ns - start_ns - self.check_ns)
+        return max(ends) - self.first_window_ns - self.check_ns
+
+    @property
+    def reported_facts(self) -> bool:
+        """Tell whether the rank reported the facts of its device."""
+        return self.facts is not _NO_FACTS
+
+    @property
+    def reported_result(self) -> bool:
+        """Tell whether the rank reported its result."""
+        return self.result is not _NO_RESULT
 
     @property
     def target_reached(self) -> bool:
         """Tell whether the last evaluation reached the target."""
-        return bool(self.evaluations and self.evaluations[-1]["target_reached"])
+        return bool(self.evaluations) and self.evaluations[-1].target_reached
 
     def move(self, shift_ns: int) -> None:
         """Move every time to a clock that shows ``shift_ns`` more."""
@@ -168,11 +179,11 @@ class RankTimeline:
         for phase in self.phases.values():
             phase.start_ns += shift_ns
             phase.end_ns += shift_ns
-        events = [self.trained, *self.evaluations, *filter(None, [self.error])]
-        for event in filter(None, events):
-            for name in ("t_ns", "start_ns", "end_ns"):
-                if name in event:
-                    event[name] += shift_ns
+        for event in filter(None, (self.trained, *self.evaluations, self.error)):
+            event.t_ns += shift_ns
+            if isinstance(event, events.Timed):
+                event.start_ns += shift_ns
+                event.end_ns += shift_ns
 
     def wall_ns(self, launch_ns: int) -> int | None:
         """Return the time from launcher start to this rank's last event or observed end."""
@@ -208,7 +219,7 @@ class RunTimeline:
 
     ranks: list[RankTimeline]
     series: Series
-    launcher: dict[str, dict[str, Any]]  # its events by their names
+    launcher: Account
     launcher_malformed_lines: int = 0
     nodes: list[NodeTimeline] = field(default_factory=list)  # empty: one machine
     rank_steps: list[NDArray[np.int64]] | None = None  # times of each rank's; None: too many
@@ -217,14 +228,14 @@ class RunTimeline:
     @property
     def launch_ns(self) -> int:
         """Return when the launcher began, on the clock of all events."""
-        return int(self.launcher["launch"]["t_ns"])
+        return self.launcher.launch.t_ns
 
     @property
     def end_ns(self) -> int | None:
         """Return the last rank's end; of ranks that did not finish, as the launcher observed it."""
         ends = [rank.last_ns for rank in self.ranks if rank.last_ns is not None]
         if ends and not self.finished:
-            ends += _seen_ns(self.launcher)
+            ends += self.launcher.observed_ns
         return max(ends, default=None)
 
     @property
@@ -235,8 +246,8 @@ class RunTimeline:
     @property
     def others_cpu_share(self) -> float | None:
         """Return the share of the machine's cores that other work used during the run."""
-        share: float | None = self.launcher.get("agent_exit", {}).get("others_cpu_share")
-        return share
+        ended = self.launcher.agent_exit
+        return None if ended is None else ended.others_cpu_share
 
     @property
     def counts(self) -> Counts:
@@ -249,94 +260,66 @@ class RunTimeline:
         return max(rank.steps - rank.phases["train"].steps for rank in self.ranks)
 
 
-def read_rank(run_dir: Path, rank: int) -> tuple[RankTimeline, RankSteps]:
+def read_rank(run_dir: Path, rank: int) -> tuple[RankTimeline, RankSteps]:  # noqa: PLR0912
     """Read one rank's file, also its steps; a missing file is a rank that never started.
 
     Raises:
         OSError: an unreadable file.
     """
+    timeline, steps = RankTimeline(rank), RankSteps()
     path = run_dir / rank_file(rank)
     if not path.exists():
-        return RankTimeline(rank), RankSteps()
-    try:
-        timeline, steps = _read_rank(EventFile(path, read_event_unbounded), rank)
-        if steps.within_bounds():
-            return timeline, steps
-    except OverflowError:  # a number beyond 64 bits
-        pass
-    return _read_rank(EventFile(path, read_event), rank)
-
-
-def _read_rank(events: EventFile, rank: int) -> tuple[RankTimeline, RankSteps]:
-    timeline, steps = RankTimeline(rank), RankSteps()
-    for event in events:
-        timeline.last_ns = event["t_ns"]
-        match event["event"]:
-            case "window":
+        return timeline, steps
+    file = EventFile(path, read_event)
+    for event in file:
+        timeline.last_ns = event.t_ns
+        match event:
+            case events.Window():
                 _add_window(timeline, event)
                 steps.add(event)
-            case "span":
-                timeline.spans_ns[event["name"]] += event["end_ns"] - event["start_ns"]
-            case "start":
-                timeline.start_ns, timeline.pid = event["t_ns"], event["pid"]
-            case "synced":
+            case events.Span():
+                timeline.spans_ns[event.name] += event.end_ns - event.start_ns
+            case events.Start():
+                timeline.start_ns, timeline.pid = event.t_ns, event.pid
+            case events.Synced():
                 timeline.synced = event
-            case "facts":
+            case events.Facts():
                 timeline.facts = event
-            case "evaluate":
+            case events.Evaluate():
                 timeline.evaluations.append(event)
-                timeline.spans_ns["evaluate"] += event["end_ns"] - event["start_ns"]
-            case "trained":
+                timeline.spans_ns["evaluate"] += event.end_ns - event.start_ns
+            case events.Trained():
                 timeline.trained = event
-                timeline.epochs = event["epochs"]
-                _add_check(timeline, event)
-            case "parameters":
+                timeline.epochs = event.epochs
+                _add_check(timeline, event.check_ns)
+            case events.Parameters():
                 timeline.parameters = event
-            case "result":
+            case events.Result():
                 timeline.result = event
-                timeline.used_bytes = event["used_bytes"]
-            case "error":
+                timeline.used_bytes = event.used_bytes
+            case events.Error():
                 timeline.error = event
-            case "end":
-                timeline.end_ns = event["t_ns"]
-    timeline.malformed_lines, timeline.torn = events.malformed_lines, events.torn
+            case events.End():
+                timeline.end_ns = event.t_ns
+    timeline.malformed_lines, timeline.torn = file.malformed_lines, file.torn
     timeline.median_step_ns = steps.median_ns(timeline.phases["train"].steps)
     return timeline, steps
 
 
-def read_ranks(run_dir: Path, world_size: int) -> RunTimeline:
-    """Read the files of all ranks and merge their steps in the order of their numbers."""
-    run = RunTimeline([], Series.empty(), {}, rank_steps=[])
-    cells = 0
-    for rank in range(world_size):
-        timeline, steps = read_rank(run_dir, rank)
-        if rank == 0:
-            run.first_steps_ns = steps.edges_ns()
-        run.ranks.append(timeline)
-        of_rank = Series.of_rank(steps)
-        run.series.add(of_rank)
-        cells += timeline.steps
-        if run.rank_steps is not None:
-            run.rank_steps.append(of_rank.step_ns)
-            run.rank_steps = run.rank_steps if cells <= MOST_CELLS else None
-    return run
-
-
-def _add_window(timeline: RankTimeline, event: dict[str, Any]) -> None:
-    timeline.phases[event["phase"]].add(event)
+def _add_window(timeline: RankTimeline, window: Window) -> None:
+    timeline.phases[window.phase].add(window)
     if timeline.first_window_ns is None:
-        timeline.first_window_ns = event["start_ns"]
-    timeline.epochs = event["epoch"] + 1
-    timeline.samples_of_epochs[event["epoch"]] += sum(event["samples"])
-    timeline.micro_batches += event["micro_batches"]
-    timeline.used_bytes = event["used_bytes"]
-    if "check_ns" in event:
-        _add_check(timeline, event)
+        timeline.first_window_ns = window.start_ns
+    timeline.epochs = window.epoch + 1
+    timeline.samples_of_epochs[window.epoch] += sum(window.samples)
+    timeline.micro_batches += window.micro_batches
+    timeline.used_bytes = window.used_bytes
+    if window.check_ns:
+        _add_check(timeline, window.check_ns)
 
 
-def _add_check(timeline: RankTimeline, event: dict[str, Any]) -> None:
+def _add_check(timeline: RankTimeline, spent_ns: int) -> None:
     """Add the time of the parameter checks between windows, which belongs to no window."""
-    spent_ns = event.get("check_ns", 0)
     timeline.check_ns += spent_ns
     timeline.spans_ns["check"] += spent_ns
 
@@ -352,30 +335,37 @@ def read_run(run_dir: Path, world_size: int, nodes: int = 0) -> RunTimeline:
         KeyError: the launcher's events have no launch.
     """
     launcher_file = EventFile(run_dir / LAUNCHER_FILE, read_event)
-    launcher = {event["event"]: event for event in launcher_file}
+    launcher = by_name(launcher_file)
     if "launch" not in launcher:
         raise KeyError("launch")
-    run = read_ranks(run_dir, world_size)
-    ranks = run.ranks
+    ranks: list[RankTimeline] = []
+    series, first_steps_ns = Series.empty(), _NO_STEPS
+    rank_steps: list[NDArray[np.int64]] | None = []
+    cells = 0
+    for rank in range(world_size):
+        timeline, steps = read_rank(run_dir, rank)
+        if rank == 0:
+            first_steps_ns = steps.edges_ns()
+        ranks.append(timeline)
+        of_rank = Series.of_rank(steps)
+        series.add(of_rank)
+        cells += timeline.steps
+        if rank_steps is not None and cells <= MOST_CELLS:
+            rank_steps.append(of_rank.step_ns)
+        else:
+            rank_steps = None
     of_nodes = read_nodes(run_dir, nodes, world_size // nodes) if nodes else []
     align(of_nodes, [rank.synced for rank in ranks])
     for node in of_nodes:
         for rank in node.ranks:
             ranks[rank].move(node.shift_ns)
-    launcher = account(launcher, of_nodes, run_dir)
+    whole = account(launcher, of_nodes, run_dir)
     starts = [rank.start_ns for rank in ranks if rank.start_ns is not None]
-    if of_nodes and starts and not any("launch" in node.events for node in of_nodes):
-        # The launcher's clock is another machine's.
-        launcher["launch"] = launcher["launch"] | {"t_ns": min(starts)}
-    seen_ns = _seen_ns(launcher)
+    if starts and of_nodes and not any("launch" in node.events for node in of_nodes):
+        whole.launch.t_ns = min(starts)  # the launcher's clock is another machine's
     for item in ranks:
         silent = item.end_ns is None and item.error is None and item.last_ns is not None
-        if silent and seen_ns:
-            item.unfinished_ns = max(0, min(seen_ns) - (item.last_ns or 0))
+        if silent and whole.observed_ns:
+            item.unfinished_ns = max(0, min(whole.observed_ns) - (item.last_ns or 0))
     malformed = launcher_file.malformed_lines + sum(node.malformed_lines for node in of_nodes)
-    return replace(run, launcher=launcher, launcher_malformed_lines=malformed, nodes=of_nodes)
-
-
-def _seen_ns(launcher: dict[str, dict[str, Any]]) -> list[int]:
-    """Return when the launcher stopped the ranks and when it saw them end, where it did."""
-    return [launcher[name]["t_ns"] for name in ("stop", "agent_exit") if name in launcher]
+    return RunTimeline(ranks, series, whole, malformed, of_nodes, rank_steps, first_steps_ns)

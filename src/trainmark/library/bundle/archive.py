@@ -25,7 +25,8 @@ from trainmark.data import json_documents
 from trainmark.data.json_documents import Frozen
 from trainmark.data.regular_file import open_regular
 from trainmark.errors import EXIT_FAILED, EnvironmentFault, RecordError, TrainmarkError
-from trainmark.record.record import RECORD_FILE, Evidence, NonNegativeInt, Suite
+from trainmark.record.record import RECORD_FILE, Evidence, Suite
+from trainmark.record.shapes import Count  # noqa: TC001 - pydantic reads it
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -82,7 +83,7 @@ class Manifest(Frozen):
     schema_version: Literal[1] = 1
     suite: Suite
     files: list[PackedFile] = Field(min_length=1, max_length=MOST_ENTRIES)
-    packed_bytes: NonNegativeInt
+    packed_bytes: Count
     packed_sha256: str
 
     @model_validator(mode="after")

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainmark.errors import RecordError
 from trainmark.pages.exports.tables import settings
-from trainmark.rank.events import LAUNCHER_FILE, EventFile, node_file, rank_file
-from trainmark.record.shapes import read_event
+from trainmark.rank.events import LAUNCHER_FILE, EventFile, any_event, node_file, rank_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,7 +39,7 @@ def _events(path: Path) -> Iterator[dict[str, Any]]:
 
     def numbered(data: bytes) -> dict[str, Any]:
         number = next(lines)  # also of a malformed line
-        return read_event(data) | {"file": path.name, "lineno": number}
+        return any_event(data) | {"file": path.name, "lineno": number}
 
     if path.exists():
         yield from EventFile(path, numbered)

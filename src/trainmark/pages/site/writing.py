@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from trainmark import __version__
-from trainmark.devices.vendors.cpu import usable_cores
 from trainmark.errors import RecordError, UsageError
 from trainmark.library.bundle.archive import ENDING
 from trainmark.library.store.query import counts, listing
@@ -22,7 +21,6 @@ from trainmark.pages import results as display
 from trainmark.pages.site import published, reading, rendering, views
 from trainmark.pages.site.links import RECORDS, Links
 from trainmark.pages.texts import LANGUAGES
-from trainmark.record.in_processes import mapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -129,10 +127,7 @@ def _write_runs(database: Database, new: Path, before: Path) -> tuple[int, int]:
                 shutil.copyfile(before / name, new / name)
         else:
             anew.append(page)
-    batches = [anew[start : start + _BATCH] for start in range(0, len(anew), _BATCH)]
-    processes = usable_cores() if len(anew) > _WORTH_PROCESSES else 1
-    for _ in mapped(partial(_write_pages, new), batches, processes=processes):
-        pass
+    _write_pages(new, anew)
     (new / MARK).write_text(json.dumps(made_of), encoding="utf-8")
     return len(pages), len(anew)
 

@@ -25,7 +25,7 @@ import psutil
 
 from trainmark.protocols import MonitorFault
 from trainmark.protocols.monitor import fits
-from trainmark.rank.events import EventWriter
+from trainmark.rank.events import SAMPLES, EventWriter
 from trainmark.rank.host import Host
 from trainmark.rank.telemetry.log import SampleLog, line_of
 
@@ -217,7 +217,7 @@ def main(run_dir: Path, file: str) -> int:
     """Sample until standard input is closed, then end everything that was started."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # meant for the launcher
         signal.signal(number, signal.SIG_IGN)
-    log = SampleLog(EventWriter(run_dir / file, time.perf_counter_ns))
+    log = SampleLog(EventWriter(run_dir / file, time.perf_counter_ns, SAMPLES))
 
     def stopped(seconds: float) -> bool:
         return bool(select.select([sys.stdin], [], [], max(0.0, seconds))[0])

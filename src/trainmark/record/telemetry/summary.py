@@ -1,6 +1,6 @@
 """Summarise what the sampler read of devices and host, over the run and over its training.
 
-Owns the schema of ``telemetry.jsonl`` and that of the summary. Keeps only the numbers that are
+Owns the schema of the summary. Keeps only the numbers that are
 summarised, 8 bytes each: 0.3 GB for a week of eight devices at 1 Hz. A reading is dated to the
 middle of the time that it took. Must not know vendors.
 """
@@ -9,23 +9,20 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter, defaultdict
-from contextlib import suppress
 from dataclasses import dataclass, field
 from math import nan
 from operator import attrgetter
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
-from annotated_types import Ge, Le, Len
-from pydantic import ConfigDict, Field, TypeAdapter, with_config
-
-# pydantic refuses the standard library's before Python 3.12.
-from typing_extensions import TypedDict
+from annotated_types import Ge, Le
+from pydantic import Field
 
 from trainmark.data.json_documents import Frozen
-from trainmark.protocols.monitor import Bytes, DeviceSample, FaultKind, Measured, Percent, Word  # noqa: TC001 - read at run time
-from trainmark.rank.events import EventFile, telemetry_file
-from trainmark.record.shapes import Amount, Count, Nanoseconds, Number, Rate, Spent  # noqa: TC001 - read at run time
+from trainmark.protocols.monitor import FaultKind  # noqa: TC001 - read at run time
+from trainmark.rank import events
+from trainmark.rank.events import EventFile, SamplerStart, Source, read_sample, telemetry_file
+from trainmark.record.shapes import Amount, Count, Number  # noqa: TC001 - read at run time
 from trainmark.record.telemetry.over_time import (
     Energy,
     Interval,
@@ -37,65 +34,17 @@ from trainmark.record.telemetry.over_time import (
 from trainmark.record.timeline import PHASES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from trainmark.record.telemetry.over_time import Array
     from trainmark.record.timeline import RunTimeline
 
 IntervalName = Literal["run", "train", "measured", "to_target"]
-Source = Literal["monitor", "ipmi", "rapl", "host"]
 NS_PER_S = 1e9
 _OF_DEVICES = ("memory_used_bytes", "utilization_percent", "power_w", "temperature_c", "clock_mhz")
 _OF_HOST = ("cpu_percent", "memory_used_bytes", "node_power_w")
 Share = Annotated[float, Ge(0), Le(1)]
-
-
-@with_config(ConfigDict(extra="ignore", strict=True, allow_inf_nan=False))
-class _Line(TypedDict):
-    """A line of the file: a key that is not named is dropped, one of another event malformed."""
-
-    t_ns: Nanoseconds
-
-
-class _Start(_Line):
-    event: Literal["start"]
-    interval_s: Rate
-    monitor: Word | None
-    devices: list[Annotated[int, Ge(0), Le(10**6)]]
-    host_sources: list[Word]
-
-
-class _Devices(_Line):
-    event: Literal["devices"]
-    took_ns: Spent
-    devices: list[DeviceSample]
-
-
-class _Host(_Line):
-    event: Literal["host"]
-    took_ns: Spent
-    cpu_percent: NotRequired[Percent]
-    memory_used_bytes: NotRequired[Bytes]
-    node_power_w: NotRequired[Measured]
-    package_energy_j: NotRequired[Measured]
-
-
-class _Fault(_Line):
-    event: Literal["fault"]
-    source: Source
-    kind: FaultKind
-    said: Annotated[str, Len(0, 2000)]
-
-
-class _End(_Line):
-    event: Literal["end"]
-    faults: dict[Source, Count]
-
-
-_LINE: TypeAdapter[Any] = TypeAdapter(
-    Annotated[_Start | _Devices | _Host | _Fault | _End, Field(discriminator="event")]
-)
 
 
 class Use(Frozen):
@@ -239,20 +188,13 @@ def intervals(timeline: RunTimeline) -> dict[IntervalName, Interval]:
         if edges:
             found[name] = (min(first for first, _ in edges), max(last for _, last in edges))
     if timeline.ranks[0].target_reached and "train" in found:
-        reached = (rank.evaluations[-1]["end_ns"] for rank in timeline.ranks if rank.evaluations)
+        reached = (rank.evaluations[-1].end_ns for rank in timeline.ranks if rank.evaluations)
         found["to_target"] = (found["train"][0], max(reached))
     return {
         name: ((first - start_ns) / NS_PER_S, (last - start_ns) / NS_PER_S)
         for name, (first, last) in found.items()
         if first < last
     }
-
-
-def _readable(lines: EventFile) -> Iterator[dict[str, Any]]:
-    """Yield the lines up to one that cannot be read; none of a pipe or a folder."""
-    with suppress(OSError):  # no line, or no ``end``, is a note of the record
-        if lines.path.is_file():
-            yield from lines
 
 
 @dataclass
@@ -266,7 +208,7 @@ class Samples:
 
     node: int
     ranks: range
-    start: dict[str, Any] = field(default_factory=dict)
+    start: SamplerStart | None = None
     devices: defaultdict[int, Readings] = field(
         default_factory=lambda: defaultdict(lambda: Readings(*_OF_DEVICES))
     )
@@ -278,35 +220,40 @@ class Samples:
 
     def take(self, file: Path, start_ns: int) -> None:
         """Read a file, as far as it can be read; times count from ``start_ns`` on its clock."""
-        of_device, of_host = attrgetter(*_OF_DEVICES, "energy_j"), (*_OF_HOST, "package_energy_j")
-        lines = EventFile(file, _LINE.validate_json)
-        for line in _readable(lines):
-            middle_ns = line["t_ns"] - line.get("took_ns", 0) // 2
-            self.last_s = (line["t_ns"] - start_ns) / NS_PER_S
-            time_s = (middle_ns - start_ns) / NS_PER_S
-            match line["event"]:
-                case "start":
+        of_device, of_host = (
+            attrgetter(*_OF_DEVICES, "energy_j"),
+            attrgetter(*_OF_HOST, "package_energy_j"),
+        )
+        if not file.is_file():
+            return  # a note of the record tells
+        lines = EventFile(file, read_sample)
+        for line in lines:
+            self.last_s = (line.t_ns - start_ns) / NS_PER_S
+            match line:
+                case events.SamplerStart():
                     self.start = line
-                case "devices":
-                    for sample in line["devices"]:
+                case events.Devices():
+                    middle_s = self.last_s - line.took_ns / 2 / NS_PER_S
+                    for sample in line.devices:
                         self.devices[sample.index].add(
-                            time_s, of_device(sample), sample.throttle_reasons
+                            middle_s, of_device(sample), sample.throttle_reasons
                         )
-                case "host":
-                    self.host.add(time_s, map(line.get, of_host))
-                case "fault":
-                    key = line["source"], line["kind"]
-                    fault = self.faults.setdefault(key, {"said": line["said"], "times": 0})
+                case events.Host():
+                    self.host.add(self.last_s - line.took_ns / 2 / NS_PER_S, of_host(line))
+                case events.Fault():
+                    key = line.source, line.kind
+                    fault = self.faults.setdefault(key, {"said": line.said, "times": 0})
                     fault["times"] += 1
-                case "end":
-                    self.failed = line["faults"]
+                case events.SamplerEnd():
+                    self.failed = line.faults
         self.malformed_lines = lines.malformed_lines
 
     @property
     def ranks_of_devices(self) -> dict[int, list[int]]:
         """Return the ranks of each device that has some."""
         found: dict[int, list[int]] = {}
-        for rank, number in zip(self.ranks, self.start.get("devices", []), strict=False):
+        numbers = self.start.devices if self.start else []
+        for rank, number in zip(self.ranks, numbers, strict=False):
             found.setdefault(number, []).append(rank)
         return found
 
@@ -342,11 +289,12 @@ def summarize(samples: Sequence[Samples], timeline: RunTimeline) -> Telemetry:
     counted: Counter[Source] = Counter()
     for one in filter(None, failed):
         counted.update(one)
+    began = first.start
     hosts = [one.host.over(spans) for one in samples]
     return Telemetry(
-        interval_s=first.start.get("interval_s"),
-        monitor=first.start.get("monitor"),
-        host_sources=first.start.get("host_sources", []),
+        interval_s=began.interval_s if began else None,
+        monitor=began.monitor if began else None,
+        host_sources=began.host_sources if began else [],
         intervals_s=spans,
         devices=[device for one in samples for device in one.told_devices(spans)],
         host=hosts[0],
