@@ -1,4 +1,4 @@
-"""Real processes of ``trainmark serve``, which tests ask, kill and start again."""
+"""Real processes of ``trainmark serve``, which tests ask and end."""
 
 from __future__ import annotations
 
@@ -13,37 +13,31 @@ if TYPE_CHECKING:
 
 
 class Server:
-    """A server of the store ``folder/runs``; after ``kill``, ``start`` takes the same port.
+    """A server of the store ``folder/runs``.
 
     Args:
         options: of the command line.
     """
 
     def __init__(self, folder: Path, *options: str) -> None:
-        self.folder, self.options, self.port = folder, options, "0"
+        self.folder = folder
         (folder / "runs").mkdir(exist_ok=True)
-        self.start()
-
-    def start(self) -> None:
-        """Start it and return when it listens."""
-        command = [sys.executable, "-m", "trainmark", "serve", "--port", self.port, *self.options]
+        command = [sys.executable, "-m", "trainmark", "serve", "--port", "0", *options]
         pipe, out = subprocess.PIPE, subprocess.STDOUT
-        self.process = subprocess.Popen(
-            command, cwd=self.folder, stdout=pipe, stderr=out, text=True
-        )
-        self.said = []
+        self.process = subprocess.Popen(command, cwd=folder, stdout=pipe, stderr=out, text=True)
+        self.lines: list[str] = []
         for line in self.process.stdout:
-            self.said.append(line)
+            self.lines.append(line)
             if found := re.search(r"http://127\.0\.0\.1:([0-9]+)/", line):
                 self.address, self.port = found[0], found[1]
                 break
         else:
-            raise AssertionError("".join(self.said))
-        self._reader = threading.Thread(target=self.said.extend, args=(self.process.stdout,))
+            raise AssertionError("".join(self.lines))
+        self._reader = threading.Thread(target=self.lines.extend, args=(self.process.stdout,))
         self._reader.start()  # or a full pipe would stop the server
 
     def kill(self) -> None:
-        """End it as a machine that loses power ends it, but for what the kernel holds."""
+        """End it at once, and read the last of its output."""
         self.process.kill()
         self.process.wait()
         self._reader.join()

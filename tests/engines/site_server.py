@@ -25,7 +25,7 @@ def served(store: Path, *words: str) -> Iterator[str]:
     command = [sys.executable, "-m", "trainmark", "serve", "--store", str(store), "--port", "0"]
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
-            [*command, "--rate", "0", *words], stdout=subprocess.PIPE, stderr=log, text=True
+            [*command, *words], stdout=subprocess.PIPE, stderr=log, text=True
         )
         try:
             address = process.stdout.readline().strip()

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 import sqlalchemy as sa
-from fastapi.testclient import TestClient
+from starlette.testclient import TestClient
 
 from engines.postgres_server import programs, server
 from store_bodies import (
@@ -25,7 +25,7 @@ from trainmark.library.store.index import Index
 from trainmark.library.store.query import listing
 from trainmark.library.store.tables import METADATA, SOURCES
 from trainmark.server.app import create_app
-from trainmark.server.settings import Settings
+from trainmark.server.serving import Settings
 
 pytest.importorskip("psycopg", reason="no driver of PostgreSQL here (make test-engines)")
 pytestmark = pytest.mark.skipif(programs() is None, reason="no PostgreSQL here (make test-engines)")
@@ -137,7 +137,7 @@ def test_a_server_answers_out_of_postgresql(empty, tmp_path):
     write(tmp_path / "a", document("a"))
     Index(Database(empty)).take([str(tmp_path / "a")], str(tmp_path))
     client = TestClient(create_app(Settings(store=empty)))
+    client.app.state.serving.refresh()
     assert client.get("/health").json() == {"status": "ok", "runs": 1}
-    for path in ("/", "/runs/a", "/cases/distilbert_sst2", "/api/runs/a/record.json",
-                 "/api/history?figure=p_core"):  # fmt: skip
+    for path in ("/", "/runs/a.html", "/cases/distilbert_sst2.html", "/api/runs"):
         assert client.get(path).status_code == 200

@@ -46,9 +46,9 @@ def command(
     from trainmark.library.selection.runs import newest_run
     from trainmark.server.client import Client, RefusedBundleError, token_of
 
-    told = (lambda _: None) if quiet else say_remark
+    waiting = (lambda _: None) if quiet else say_remark
     secret, stored, codes = token_of(token_file), [], {EXIT_PASSED}
-    with closing(Client(to, secret, insecure_http=insecure_http, told=told)) as client:
+    with closing(Client(to, secret, insecure_http=insecure_http, waiting=waiting)) as client:
         for path, launches in (x for word in runs or [newest_run()] for x in _found(word)):
             try:
                 with _bundle(path, launches) as file:

@@ -35,16 +35,6 @@ def command(
     read: Annotated[
         Literal["public", "token"], typer.Option(help="Who may read: all, or those with a token.")
     ] = "public",
-    host_name: Annotated[
-        list[str] | None, typer.Option(help="Name under which it answers; default: any.")
-    ] = None,
-    behind_proxy: Annotated[
-        str | None,
-        typer.Option(metavar="ADDRESS", help="Proxy that says whom a request comes from."),
-    ] = None,
-    rate: Annotated[
-        float, typer.Option(min=0, help="Requests a second from one address; 0: any number.")
-    ] = 20.0,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No log of requests.")] = False,
 ) -> None:
     """Serve the results of a store: pages, JSON, uploads."""
@@ -52,24 +42,16 @@ def command(
         return
     from trainmark.server.app import create_app
     from trainmark.server.running import bound, run
-    from trainmark.server.settings import Settings
+    from trainmark.server.serving import Settings
 
-    settings = Settings(
-        store=store, data=data, read=read, rate=rate,
-        host_names=tuple(name.lower() for name in host_name or ()),
-    )  # fmt: skip
-    app = create_app(settings)
     listening = bound(host, port)
-    app.state.serving.refresh()
+    app = create_app(Settings(store=store, data=data, read=read))
     name, number = listening.getsockname()[:2]
     if not ipaddress.ip_address(name).is_loopback:
         say_remark("other machines reach it without TLS: who is on the way can read tokens")
     address = f"[{name}]" if ":" in name else name
     say(f"http://{address}:{number}/")
-    run(
-        app, listening, quiet=quiet, proxy_headers=behind_proxy is not None,
-        forwarded_allow_ips=behind_proxy or "",
-    )  # fmt: skip
+    run(app, listening, quiet=quiet)
 
 
 def build() -> Any:

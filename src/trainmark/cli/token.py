@@ -38,7 +38,7 @@ def below(name: str, examples: str, command: Callable[..., None]) -> typer.Typer
 
 def token(
     verb: Annotated[Literal["make", "list", "revoke"], typer.Argument()],
-    name: Annotated[str, typer.Argument(help="Of a token; the log of changes has it.")] = "",
+    name: Annotated[str, typer.Argument(help="Of a token.")] = "",
     scope: Annotated[
         list[str] | None, typer.Option(help="upload (default) or read; twice for both.")
     ] = None,

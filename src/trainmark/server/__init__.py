@@ -1,1 +1,4 @@
-"""The server: the pages of ``trainmark.pages.site``, an API, and uploads of bundles."""
+"""The server: the site of a store as files, uploads of bundles, and runs side by side.
+
+It stands behind a reverse proxy, which does TLS, slow clients and limits.
+"""

@@ -1,122 +1,116 @@
-"""What all requests of a server share: its settings, its index, and how that follows the files."""
+"""What the requests of a server share: its settings, its index, and the site that follows it."""
 
 from __future__ import annotations
 
 import logging
+import shutil
 import threading
-import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from tempfile import mkdtemp
+from typing import TYPE_CHECKING, Literal
+from weakref import finalize
 
-from trainmark.data.json_documents import read_bytes
-from trainmark.errors import EnvironmentFault, RecordError, UsageError
-from trainmark.library.store.database import Database
-from trainmark.library.store.index import Index
-from trainmark.library.store.query import listing
-from trainmark.pages.site import reading
-from trainmark.server.metrics import Metrics
-from trainmark.server.tokens import Tokens
+from trainmark.errors import UsageError
+from trainmark.library.selection.indexing import add, opened
+from trainmark.pages.site.writing import write_site
+from trainmark.server.tokens import Tokens, state
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from trainmark.library.store.query import Listing
-    from trainmark.record.record import Record
-    from trainmark.server.settings import Settings
+    from trainmark.library.store.index import Index
 
 LOG = logging.getLogger("trainmark.server")
-_PATIENCE_S = 0.1  # that a request waits for a look at the folder; a longer one goes on without it
+INCOMING, RECEIPT = "incoming", "upload.json"  # uploads that are received, and one that is stored
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Settings of one server.
+
+    Args:
+        store: folder of runs or URL of a database, as ``Database`` takes it.
+        data: folder of tokens and uploads; None: the store's folder, if it is one.
+        read: who may read: everybody, or whoever has a token with the scope ``read``.
+        max_upload_bytes: size of the largest bundle.
+        refresh_s: seconds between two looks at the store's folder.
+    """
+
+    store: str | None = None
+    data: Path | None = None
+    read: Literal["public", "token"] = "public"
+    max_upload_bytes: int = 256 << 20
+    refresh_s: float = 3.0
 
 
 class Serving:
-    """The shared state of one server; ``app.state.serving``.
-
-    Args:
-        clock: seconds that only grow.
+    """The shared state of one server.
 
     Raises:
         UsageError: not a store, or no folder for tokens to read.
-        EnvironmentFault: it cannot be reached, or has tables of another version.
+        EnvironmentFault: the store cannot be reached.
     """
 
-    def __init__(self, settings: Settings, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.database = Database(settings.store)
-        self.index = Index(self.database)
-        self.data: Path | None = settings.data or self.database.folder
+        self.index: Index = opened(settings.store)[0]
+        self.database, top = self.index.database, self.index.database.folder
+        self.data = settings.data or top
         if settings.read == "token" and self.data is None:
             raise UsageError("tokens need a folder", where="--read token", remedy="name --data")
-        # Who may read; None: everybody.
-        self.readers = Tokens(self.data) if self.data and settings.read == "token" else None
-        self.fault: str | None = None  # why the last look at the folder failed
-        self.clock, self.metrics = clock, Metrics()
-        self._lock = threading.Lock()
-        self._look: threading.Thread | None = None
-        self._looked: float | None = None
+        if (
+            top is not None
+            and self.data is not None
+            and top.resolve() in self.data.resolve().parents
+        ):
+            rule = "the data folder is the store's, or outside of it"
+            raise UsageError("the index would follow it in part", where=str(self.data), rule=rule)
+        self.tokens = None if self.data is None else Tokens(self.data)
+        try:
+            if self.data is None:
+                raise PermissionError
+            self.site = state(self.data) / "site"
+            self.site.mkdir(exist_ok=True)
+            shutil.rmtree(self.site.parent / INCOMING, ignore_errors=True)  # of a killed server
+            (self.site.parent / INCOMING).mkdir()
+            self.uploads: Path | None = self.data
+        except OSError:  # nothing can be written there: it is read only
+            self.site = Path(mkdtemp(prefix="trainmark-site-"))
+            finalize(self, shutil.rmtree, self.site, ignore_errors=True)
+            self.uploads = None
+        self.fault: str | None = None  # why the last look at the store failed
+        self._written: object = None
+        self._lock, self._ended = threading.Lock(), threading.Event()
 
     def follow(self) -> None:
-        """Let the index follow the store's folder, in one thread, once every few seconds.
+        """Let the index follow the store, and the site the index, until ``end`` is called."""
+        while not self._ended.is_set():
+            self.refresh()
+            self._ended.wait(self.settings.refresh_s)
 
-        The request that starts a look waits a moment for it; the others take what is there.
-        """
-        with self._lock:
-            now = self.clock()
-            early = self._looked is not None and now - self._looked < self.settings.refresh_s
-            if early or (self._look is not None and self._look.is_alive()):
-                return
-            self._looked = now
-            # A daemon: what is written is whole transactions, nobody need wait for its end.
-            self._look = threading.Thread(target=self.refresh, name="follow", daemon=True)
-            self._look.start()
-        self._look.join(_PATIENCE_S)
+    def end(self) -> None:
+        """Let ``follow`` return."""
+        self._ended.set()
 
     def refresh(self) -> None:
-        """Look at the store's folder now; a fault is logged and kept in ``fault``."""
-        try:
-            self.index.refresh()
-            self._forget_removed()
-            self.fault = None
-        except Exception as error:  # of whatever kind: it must not go on as if it were fresh
-            self.fault = str(error)
-            LOG.error("%s", error, exc_info=not isinstance(error, EnvironmentFault))
+        """Look at the store now; after a fault, such as a full disk, the site stays as it was."""
+        with self._lock:
+            try:
+                self._follow_files()
+                if (version := self.index.version()) != self._written:
+                    write_site(self.database, self.site, served=True)
+                    self._written = version
+                self.fault = None
+            except Exception as error:
+                self.fault = str(error)
+                LOG.exception("the site cannot follow the store")
 
-    def _forget_removed(self) -> None:
-        """Drop from the index uploads outside of the store's folder that were removed."""
-        data, top = self.data and self.data.resolve(), self.database.folder
-        if data is None or not data.is_dir() or (top is not None and data == top.resolve()):
-            return
-        for place in map(Path, self.index.sources()):
-            if place.parent == data and not place.exists():
-                self.index.keep(str(place), [])
-
-    def found(self, run_id: str) -> Listing:
-        """Return what the index holds of a run, the newest of this id.
-
-        Raises:
-            RecordError: there is none.
-        """
-        words = ["kind=record", f"run_id={run_id}"]
-        found = listing(self.database, words, limit=1)
-        if not found.rows:
-            raise RecordError("no such run", where=run_id[:200], remedy="/api/runs lists them")
-        return found
-
-    def record(self, run_id: str) -> Record:
-        """Return the record of a run, held against its evidence.
-
-        Raises:
-            RecordError: there is none, or it cannot be read.
-        """
-        path = reading.stored(self.database, run_id).path
-        with reading.opened(self.database.place(path)) as (found, _):
-            return found
-
-    def record_bytes(self, run_id: str) -> bytes:
-        """Return the record of a run as it is written.
-
-        Raises:
-            RecordError: there is none, or it cannot be read.
-        """
-        path = reading.stored(self.database, run_id).path
-        with reading.opened(self.database.place(path)) as (_, file):
-            return read_bytes(file)
+    def _follow_files(self) -> None:
+        """Let the index follow the store's folder, and uploads that are outside of it."""
+        self.index.refresh()
+        if self.uploads is not None and self.uploads != self.database.folder:
+            top, known = self.uploads.resolve(), set(self.index.sources())
+            there = {str(file.parent) for file in top.glob(f"*/{RECEIPT}")}
+            add(self.index, sorted(there - known))
+            for gone in known - there:
+                if Path(gone).parent == top:
+                    self.index.keep(gone, [])

@@ -1,179 +1,167 @@
-"""Uploads over HTTP: a bundle is received within bounds, and everything is told in the log."""
+"""Take bundles into the data folder: received, verified, stored whole or not at all.
+
+``DATA/DIGEST/`` is named by the bundle's SHA-256 and holds the bundle as it was sent, a receipt,
+and its runs unpacked, which the index follows as any.
+"""
 
 from __future__ import annotations
 
-import asyncio
-import os
-import sys
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+import errno
+import re
+import shutil
+import tempfile
+import threading
+from dataclasses import asdict
 from hashlib import sha256
-from typing import IO, TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from fastapi import APIRouter, Depends, Request
-from fastapi.responses import FileResponse, JSONResponse
-from fastapi.security import HTTPBearer
+import sqlalchemy as sa
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 
-from trainmark.devices.vendors.cpu import usable_cores
-from trainmark.errors import RecordError, UsageError
-from trainmark.library.bundle.archive import ENDING
-from trainmark.server.changes import Changes
-from trainmark.server.client import MEDIA_TYPE, Stored
-from trainmark.server.data import REFUSALS
-from trainmark.server.examining import BUNDLE, full
-from trainmark.server.intake import Intake
+from trainmark.errors import EnvironmentFault, TrainmarkError
+from trainmark.library.bundle.archive import ENDING, unpack
+from trainmark.library.bundle.checking import checks
+from trainmark.library.store.tables import RUNS
+from trainmark.pages.site.links import Links
+from trainmark.record import record
+from trainmark.record.messages import render
+from trainmark.server.client import MEDIA_TYPE, Run, Stored
 from trainmark.server.refused import Refused
-from trainmark.server.tokens import Tokens
+from trainmark.server.serving import INCOMING, LOG, RECEIPT
+from trainmark.server.tokens import state
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from starlette.requests import Request
 
-    from trainmark.library.store.index import Index
     from trainmark.server.serving import Serving
 
-_MOST_AT_ONCE = 8  # uploads that are received or wait for their verification
-_RETRY_S = 2
-_PATIENCE_S, _SLOWEST_BYTES_PER_S = 30, 20_000
+BUNDLE = f"bundle{ENDING}"
+_MOST_UNPACKED_BYTES = 4 << 30
+_RUN_ID = re.compile(r"[A-Za-z0-9_.<>~-]{1,200}")  # with placeholders of redaction
+_ONE_AT_A_TIME = threading.Lock()  # verifying keeps a core busy
 
 
-class Uploads:
-    """What uploads to one server share; ``app.state.uploads``.
-
-    Args:
-        folder: the data folder.
-        most_bytes: size of the largest bundle.
-    """
-
-    def __init__(self, folder: Path, index: Index, *, most_bytes: int) -> None:
-        self.tokens, self.changes, self.most_bytes = Tokens(folder), Changes(folder), most_bytes
-        self.intake = Intake(folder, index, self.changes)
-        self.intake.recover()
-        self._examiners = ThreadPoolExecutor(max(1, usable_cores() // 2), "examine")
-        self._under_way = 0
-
-    async def admitted(self, request: Request) -> str:
-        """Return the name of the token of a request that may upload.
-
-        Raises:
-            Refused: it may not.
-        """
-        given = request.headers.get("authorization")
-        return (await asyncio.to_thread(self.tokens.admitted, given, "upload")).name
-
-    async def take(self, request: Request) -> tuple[Stored, bool]:
-        """Receive, verify and store the body of a request.
-
-        Raises:
-            Refused: it is too large or too slow, does not verify, or too many come at once; its
-                token was revoked meanwhile.
-        """
-        if request.headers.get("content-type", "").lower() != MEDIA_TYPE:
-            raise Refused(415, "not the type of a bundle", rule=f"Content-Type: {MEDIA_TYPE}")
-        length = request.headers.get("content-length", "0")
-        if length.isdecimal() and int(length) > self.most_bytes:
-            raise self._too_large()
-        if self._under_way >= _MOST_AT_ONCE:
-            again = {"Retry-After": str(_RETRY_S)}
-            raise Refused(503, "too many uploads at once", headers=again, remedy="send it later")
-        self._under_way += 1
-        try:
-            staged = await asyncio.to_thread(self.intake.stage)
-            try:
-                with (staged.folder / BUNDLE).open("xb") as file:
-                    digest = await self._received(request, file)
-                token = await self.admitted(request)  # a slow one takes hours
-            except BaseException:
-                staged.remove()
-                raise
-            loop = asyncio.get_running_loop()
-            # In one piece: should this task be cancelled, it still ends whole.
-            work = partial(self.intake.take, staged, digest, token)
-            return await asyncio.shield(loop.run_in_executor(self._examiners, work))
-        except OSError as error:
-            raise full(error) from error
-        finally:
-            self._under_way -= 1
-
-    async def _received(self, request: Request, file: IO[bytes]) -> str:
-        """Write the body to ``file`` and return its digest."""
-        found, size, start = sha256(), 0, asyncio.get_running_loop().time()
-        try:
-            async with asyncio.timeout(_PATIENCE_S) as limit:
-                async for chunk in request.stream():
-                    size += len(chunk)
-                    if size > self.most_bytes:
-                        raise self._too_large()
-                    found.update(chunk)
-                    await asyncio.to_thread(file.write, chunk)
-                    limit.reschedule(start + _PATIENCE_S + size / _SLOWEST_BYTES_PER_S)
-        except TimeoutError:
-            raise Refused(408, f"{size:,} bytes came too slowly") from None
-        except ClientDisconnect:
-            raise Refused(400, f"the connection ended after {size:,} bytes") from None
-        return found.hexdigest()
-
-    def _too_large(self) -> Refused:
-        return Refused(413, "too large", rule=f"at most {self.most_bytes:,} bytes")
-
-
-def uploads_of(serving: Serving) -> Uploads | None:
-    """Return what takes uploads; None where the server has no folder that it may write.
+async def take(request: Request, serving: Serving) -> tuple[Stored, bool]:
+    """Receive, verify and store the bundle in the body of a request; tell whether it is new.
 
     Raises:
-        UsageError: the data folder lies within the store's.
+        Refused: no token for it, too large, it does not verify, a run of it is there with other
+            content, or the disk is full.
     """
-    folder, top = serving.data, serving.database.folder
-    if folder is None or (folder.exists() and not os.access(folder, os.W_OK)):
-        return None
-    if top is not None and top.resolve() in folder.resolve().parents:
-        rule = "the data folder is the store's, or outside of it"
-        raise UsageError("the index would follow it in part", where=str(folder), rule=rule)
-    return Uploads(folder, serving.index, most_bytes=serving.settings.max_upload_bytes)
-
-
-_FILE = {MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}}
-router = APIRouter(responses=REFUSALS)
-
-
-@router.post(
-    "/api/runs",
-    status_code=201,
-    response_model=Stored,
-    responses={200: {"model": Stored, "description": "It is stored already."}},
-    dependencies=[Depends(HTTPBearer(auto_error=False))],  # for the document; asked for below
-    max_body_size=sys.maxsize,  # what may be sent is said only to who may send
-    openapi_extra={"requestBody": {"required": True, "content": _FILE}},
-)
-async def upload(request: Request) -> JSONResponse:
-    """Store a bundle that verifies, made by `trainmark bundle`; answered when it is on the disk."""
-    uploads: Uploads | None = request.app.state.uploads
-    if uploads is None:
+    if serving.uploads is None or serving.tokens is None:
         raise Refused(403, "this server takes no uploads", remedy="start it with --data FOLDER")
-    token, count = None, request.app.state.serving.metrics.upload
+    given = request.headers.get("authorization")
+    token = await run_in_threadpool(serving.tokens.admitted, given, "upload")
+    if request.headers.get("content-type", "").lower() != MEDIA_TYPE:
+        raise Refused(415, "not the type of a bundle", rule=f"Content-Type: {MEDIA_TYPE}")
+    incoming = state(serving.uploads) / INCOMING
     try:
-        token = await uploads.admitted(request)
-        receipt, new = await uploads.take(request)
-    except Refused as error:
-        count("refused")
-        if token is not None:
-            told = partial(uploads.changes.add, "upload", "refused", token=token)
-            await asyncio.to_thread(told, status=error.status, what=error.what)
-        raise
-    count("stored" if new else "known")
-    status = 201 if new else 200
-    return JSONResponse(receipt.model_dump(), status, {"Location": receipt.runs[0].page})
+        with tempfile.TemporaryDirectory(dir=incoming) as place:
+            digest = await _received(request, Path(place), serving.settings.max_upload_bytes)
+            stored = await run_in_threadpool(_stored, serving, Path(place), digest)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise Refused(507, "the server's disk is full", remedy="tell whoever runs it") from None
+    LOG.warning("upload %s with token %s: %s", digest, token.name, "new" if stored[1] else "known")
+    return stored
 
 
-@router.get(
-    "/api/runs/{run_id:path}/bundle",
-    response_class=FileResponse,
-    responses={200: {"content": _FILE}},
-)
-def bundle(run_id: str, request: Request) -> FileResponse:
-    """Return the bundle that brought a run, as it was sent."""
-    uploads: Uploads | None = request.app.state.uploads
-    file = uploads and uploads.intake.bundle(run_id)
-    if not file:
-        raise RecordError("no bundle of this run", where=run_id.replace("/", "_")[:200])
-    return FileResponse(file, media_type=MEDIA_TYPE, filename=f"{run_id}{ENDING}")
+async def _received(request: Request, place: Path, most_bytes: int) -> str:
+    """Write the body to ``BUNDLE`` in a folder and return its digest."""
+    size, found = int(request.headers.get("content-length") or 0), sha256()
+    rule = f"at most {most_bytes:,} bytes"
+    if size > most_bytes:
+        raise Refused(413, "too large", rule=rule)
+    size = 0
+    with (place / BUNDLE).open("xb") as file:
+        try:
+            async for chunk in request.stream():
+                size += len(chunk)
+                if size > most_bytes:
+                    raise Refused(413, "too large", rule=rule)
+                found.update(chunk)
+                await run_in_threadpool(file.write, chunk)
+        except ClientDisconnect:
+            raise Refused(400, f"the connection ended after {size:,} bytes") from None
+    return found.hexdigest()
+
+
+def _stored(serving: Serving, place: Path, digest: str) -> tuple[Stored, bool]:
+    """Verify the bundle in ``place`` and move it to where it stays."""
+    assert serving.uploads is not None
+    target = serving.uploads / digest
+    with _ONE_AT_A_TIME:
+        if (target / RECEIPT).exists():
+            return Stored.model_validate_json((target / RECEIPT).read_bytes()), False
+        launches = _verified(place)
+        links = Links(static=True)
+        runs = [Run(run_id=one, page=f"/{links.run(one)}") for one in launches.values()]
+        receipt = Stored(digest=digest, runs=runs)
+        known = _there(serving, list(launches.values()))
+        for folder, run_id in launches.items():
+            if run_id in known:
+                if known[run_id] != (place / folder / record.RECORD_FILE).read_bytes():
+                    rule = "nothing is overwritten"
+                    raise Refused(409, "it is there with other content", where=run_id, rule=rule)
+                shutil.rmtree(place / folder)  # it would be listed twice
+        if set(launches.values()) <= known.keys():
+            return receipt, False
+        (place / RECEIPT).write_text(receipt.model_dump_json())
+        place.chmod(0o755)
+        place.rename(target)
+        place.mkdir()  # for whoever removes it
+    threading.Thread(target=serving.refresh, daemon=True).start()
+    return receipt, True
+
+
+def _verified(place: Path) -> dict[str, str]:
+    """Unpack the bundle in ``place`` and return the run ids of its launches by their folders."""
+    try:
+        bundle = unpack(place / BUNDLE, place, most_bytes=_MOST_UNPACKED_BYTES)
+        found = [x for x in checks(bundle) if x.state in ("broken", "unverifiable")]
+        launches = {one: record.read(place / one).run_id for one in bundle.launches}
+    except EnvironmentFault as error:
+        raise Refused(507, error.what) from None
+    except TrainmarkError as error:
+        where = (error.where or "").replace(f"{place}/", "").removeprefix(f"{BUNDLE}: ")
+        broken: dict[str, Any] = {"name": "archive", "state": "broken", "said": [], "place": ""}
+        raise Refused(422, error.what, where=where, rule=error.rule, checks=[broken]) from None
+    if found:
+        what = f"it does not verify: {render(found[0].said[0], 'en')}"
+        where = f"{found[0].name} {found[0].place}".strip()
+        remedy = "`trainmark verify` shows all; pack with the server's version of the program"
+        raise Refused(422, what, where=where, remedy=remedy, checks=[asdict(x) for x in found])
+    run_ids = list(launches.values())
+    for run_id in run_ids:
+        if not _RUN_ID.fullmatch(run_id) or run_ids.count(run_id) > 1:
+            rule = "letters, digits and ._-, and each launch its own"
+            raise Refused(422, "not the id of a run", where=f"run_id {run_id[:80]!r}", rule=rule)
+    return launches
+
+
+def _there(serving: Serving, run_ids: list[str]) -> dict[str, bytes]:
+    """Return the records that the store has of some runs, by their ids."""
+    asked = sa.select(RUNS.c.run_id, RUNS.c.path).where(RUNS.c.run_id.in_(run_ids))
+    with serving.database.reading() as connection:
+        listed = connection.execute(asked).all()
+    files = {run_id: Path(serving.database.place(path)) for run_id, path in listed}
+    files = {run_id: x / record.RECORD_FILE if x.is_dir() else x for run_id, x in files.items()}
+    return {run_id: file.read_bytes() for run_id, file in files.items() if file.exists()}
+
+
+def bundle_of(serving: Serving, run_id: str) -> Path:
+    """Return the bundle that brought a run.
+
+    Raises:
+        Refused: there is none.
+    """
+    asked = sa.select(RUNS.c.path).where(RUNS.c.run_id == run_id)
+    with serving.database.reading() as connection:
+        for path in connection.scalars(asked):
+            for folder in Path(serving.database.place(path)).resolve().parents:
+                if serving.uploads and folder.parent == serving.uploads.resolve():
+                    return folder / BUNDLE
+    raise Refused(404, "no bundle of this run", where=run_id[:200])

@@ -172,6 +172,13 @@ class Index:
                 connection.scalars(asked.where(SOURCES.c.form.is_(None)) if unread else asked)
             )
 
+    def version(self) -> tuple[int, int]:
+        """Return what changes with every change of the runs."""
+        asked = sa.select(sa.func.count(), sa.func.coalesce(sa.func.max(RUNS.c.id), 0))
+        with self.database.reading() as connection:
+            count, newest = connection.execute(asked).one()
+        return count, newest
+
     def refresh(self) -> None:
         """Follow the store's own folder: take in records that are new or changed, drop the gone."""
         if self.database.folder is None:

@@ -39,6 +39,7 @@ RUNS = sa.Table(
     sa.Column("more", sa.JSON()),
     # What lists count runs by; the kind last, or the order by time would not use its index.
     sa.Index("runs_case", "case", "device", "precision", "status", "kind"),
+    sqlite_autoincrement=True,  # no id comes twice
 )
 # Lists of values by dotted names. Equal environments are stored once, by a digest of them.
 ENVIRONMENTS = sa.Table(

@@ -75,6 +75,7 @@ class Links:
         static: plain files; otherwise the server's.
         root: of the server, the path that it is below, without a slash at the end; of files, what
             leads from the page to the site's folder: empty or ``../`` once or more.
+        served: the files are those of a server, which compares runs.
         asked: the language is what the reader asked for; a server's pages say it in all addresses.
     """
 
@@ -82,6 +83,7 @@ class Links:
     lang: str = "en"
     root: str = ""
     asked: bool = False
+    served: bool = False
 
     @property
     def told(self) -> str:
@@ -109,9 +111,11 @@ class Links:
         return self._page(f"runs/{self.name(run_id)}")
 
     def compare(self, run_ids: Sequence[str], allow: Sequence[str] = ()) -> str:
-        """Return the address of the side-by-side page; files have none."""
-        allowed = [("allow", key) for key in allow]
-        return self._page("compare", [*(("run", run_id) for run_id in run_ids), *allowed])
+        """Return the address of the side-by-side page; files without a server have none."""
+        fields = [("run", run_id) for run_id in run_ids] + [("allow", key) for key in allow]
+        if self.static:
+            return _with(f"{self._top}compare", [*fields, ("lang", self.told)])
+        return self._page("compare", fields)
 
     def references(self, case: str | None = None) -> str:
         """Return the address of the published figures, of all cases or of one."""

@@ -46,8 +46,11 @@ class _Page(NamedTuple):
         return [*(one.run(self.run_id) for one in links), links[0].record(self.run_id)]
 
 
-def write_site(database: Database, folder: Path) -> tuple[int, int]:
+def write_site(database: Database, folder: Path, *, served: bool = False) -> tuple[int, int]:
     """Write all pages of a store into ``folder``, in place of a site that is there.
+
+    Args:
+        served: whether a server compares the runs that are chosen in the list.
 
     Returns:
         How many runs there are, and of how many the pages were made anew.
@@ -66,7 +69,7 @@ def write_site(database: Database, folder: Path) -> tuple[int, int]:
         new, old = Path(place) / "new", Path(place) / "old"
         for name in _FOLDERS:
             (new / name).mkdir(parents=True)
-        _write_lists(database, new)
+        _write_lists(database, new, served=served)
         counted = _write_runs(database, new, folder)
         try:
             if folder.exists():
@@ -78,14 +81,21 @@ def write_site(database: Database, folder: Path) -> tuple[int, int]:
     return counted
 
 
-def _put(new: Path, lang: str, address: Callable[[Links], str], page: Callable[..., str]) -> None:
+def _put(
+    new: Path,
+    lang: str,
+    address: Callable[[Links], str],
+    page: Callable[..., str],
+    *,
+    served: bool = False,
+) -> None:
     """Write a page at its address, with links that lead from there."""
     place = address(Links(static=True, lang=lang))
-    links = Links(static=True, lang=lang, root="../" * place.count("/"))
+    links = Links(static=True, lang=lang, root="../" * place.count("/"), served=served)
     (new / place).write_text(page(links=links), encoding="utf-8")
 
 
-def _write_lists(database: Database, new: Path) -> None:
+def _write_lists(database: Database, new: Path, *, served: bool) -> None:
     """Write what shows many runs, and what every page loads."""
     for name in rendering.FILES:
         (new / "static" / name).write_text(rendering.file(name), encoding="utf-8")
@@ -95,7 +105,7 @@ def _write_lists(database: Database, new: Path) -> None:
     shown = listing(database, [RECORDS], columns=views.LISTED)
     cases = [values[0] for values, _ in counts(database, ["case"], [RECORDS])]
     for lang in LANGUAGES:
-        put = partial(_put, new, lang)
+        put = partial(_put, new, lang, served=served)
         for page in range(1, max(1, -(-shown.total // views.ROWS)) + 1):
             put(partial(Links.runs, page=page), partial(views.list_page, database, page=page))
         put(Links.index, partial(views.index, shown))

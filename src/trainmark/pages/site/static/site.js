@@ -26,14 +26,14 @@
   const choosing = () => {
     const button = document.querySelector(".compare button");
     if (!button) return;
-    const ticks = [...document.querySelectorAll(".tick input")];
-    const most = Number(button.dataset.most);
+    const most = Number(button.dataset.most), form = button.closest("form");
     const update = () => {
+      const ticks = [...form.querySelectorAll(".tick input")];
       const chosen = ticks.filter((tick) => tick.checked).length;
       button.disabled = chosen < 2;
       for (const tick of ticks) tick.disabled = !tick.checked && chosen >= most;
     };
-    for (const tick of ticks) tick.addEventListener("change", update);
+    form.addEventListener("change", update);
     update();
   };
 
@@ -60,6 +60,12 @@
     let found, sort = given.get("sort") || "-started_utc";
 
     const set = (cell, key, row) => {
+      if (!key) {  // the box that chooses it
+        const tick = cell.querySelector("input");
+        tick.value = row.run_id;
+        tick.checked = tick.disabled = false;
+        return;
+      }
       const link = cell.querySelector("a"), badge = cell.querySelector("span");
       if (key === "status" || key === "trust") {
         badge.textContent = row[key + "_text"];
@@ -94,14 +100,14 @@
         made.className = row.status === "passed" ? "" : "void";
         heads.forEach((head, place) => {
           set(made.cells[place], head.dataset.key, row);
-          made.cells[place].dataset.head = found.heads[head.dataset.key];
+          if (head.dataset.key) made.cells[place].dataset.head = found.heads[head.dataset.key];
         });
         return made;
       }));
       const numbers = { first: Math.min(1, shown.length), last: shown.length, total: order.length };
       counted.textContent = form.dataset.counted.replace(/{(\w+)}/g, (_, name) => numbers[name]);
       document.querySelector("nav.pages")?.remove();
-      for (const head of heads) {
+      for (const head of heads.filter((one) => one.dataset.key)) {
         head.querySelector("button").textContent = found.heads[head.dataset.key];  // has the unit
         if (head.dataset.key !== key) head.removeAttribute("aria-sort");
         else head.setAttribute("aria-sort", sign < 0 ? "descending" : "ascending");
@@ -125,7 +131,7 @@
     form.hidden = false;
     form.addEventListener("submit", (event) => { event.preventDefault(); load(); });
     form.addEventListener("change", load);
-    for (const head of heads) {
+    for (const head of heads.filter((one) => one.dataset.key)) {
       const button = document.createElement("button");
       button.type = "button";
       button.textContent = head.textContent;
