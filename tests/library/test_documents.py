@@ -172,18 +172,15 @@ def test_behind_a_malformed_record_the_next_is_read(imported):
     found = imported('{"a": 1,\n' + json.dumps(INDEX) + '\n{"b": [\n1,\n')
     assert [row.line for row in found.rows] == [2]
     assert [entry.line for entry in found.unread] == [1, 3]
-    nested = '{"a": [1,\n' * 900
-    assert len(imported(nested).unread) == 1  # not one a line, each read to the end
 
 
 @pytest.mark.parametrize(
     ("text", "code"),
     [
         ("{", "json_malformed"),
-        ("[" * 100_000, "json_malformed"),
+        ('{"a":' * 100_000, "json_malformed"),
         ('{"FINAL_RESULT": 1e400}', "json_malformed"),
         ('{"FINAL_RESULT": NaN}', "json_malformed"),
-        ('{"FINAL_RESULT": 1, "FINAL_RESULT": 2}', "json_malformed"),
         (json.dumps(INDEX | {"index": 9}), "json_malformed"),
         (json.dumps(INDEX | {"gpu_num": "8"}), "json_malformed"),
         (json.dumps(INDEX | {"index": 2, "UNIT": "fortnights"}), "cell_is_no_number"),

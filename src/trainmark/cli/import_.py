@@ -33,6 +33,7 @@ def command(
 
     from trainmark.errors import EXIT_FAILED
     from trainmark.library.importers import files, written
+    from trainmark.pages import imported
     from trainmark.pages.document import Grid
     from trainmark.pages.terminal import Screen, show
 
@@ -43,9 +44,9 @@ def command(
     if as_json:
         say_json(document)
     elif output is None and found.rows:
-        typer.echo(show([Grid(written.table(found.rows))], Screen.of_stdout()))
+        typer.echo(show([Grid(imported.table(found.rows))], Screen.of_stdout()))
     if not quiet:
-        for line in written.summary(found.rows, found.unread):
+        for line in imported.summary(found.rows, found.unread):
             say(line, err=True)
     if not found.rows:
         raise typer.Exit(EXIT_FAILED)

@@ -1,4 +1,4 @@
-"""What counts as a number in a log, and how a rule finds it in a line."""
+"""What counts as a number in logs and tables, and how a rule finds it in a line."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import Final
 
 from trainmark.errors import UsageError
 
-_EXPONENT = r"(?:[eE][+-]?\d+)?"
-_THOUSANDS = r"\d{1,3}(?:,\d{3})+(?:\.\d*)?(?!\d)|"
-_PLAIN = rf"\d+(?:\.\d*)?{_EXPONENT}|\.\d+{_EXPONENT}|(?i:nan|inf(?:inity)?)(?![A-Za-z_])"
+_THOUSANDS = r"[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|"
+_FRACTION = r"(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?"
+DIGITS = rf"(?:{_THOUSANDS}[0-9]+){_FRACTION}"
+_OTHERS = r"\.[0-9]+(?:[eE][+-]?[0-9]+)?|(?i:nan|inf(?:inity)?)(?![A-Za-z_])"
 _OPENING = r"\s:='\"(\["
 
 
@@ -47,7 +48,8 @@ class Rule:
         self._separator, self._position, self._whole = separator, position, whole
         self._slice = _slice(cut)
         comma = "," not in separator
-        number = rf"(?>(?!0[xX])[+-]?(?:{_THOUSANDS if comma else ''}{_PLAIN}))"
+        digits = DIGITS if comma else rf"[0-9]+{_FRACTION}"
+        number = rf"(?>(?!0[xX])[+-]?(?:{digits}|{_OTHERS}))"
         ahead = rf"(?![:.\-_{',' if comma else ''}]?\d)"
         self._number = re.compile(rf"[{_OPENING}]*({number}){ahead}")
         # Between keyword and value: something, after a letter.

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainmark.library.analysis.numbers import DIGITS
 from trainmark.record.figures import FIGURES
 from trainmark.record.rows import Reading
 from trainmark.spec import message
@@ -27,18 +28,23 @@ if TYPE_CHECKING:
 WORDS: dict[str, Any] = tomllib.loads(
     Path(__file__).with_name("columns.toml").read_text(encoding="utf-8")
 )
-_KNOWN = {header: entry for entry in WORDS["column"] for header in entry["headers"]}
-_DIGITS = r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?"
-_NUMBER = re.compile(rf"[+-]?(?:{_DIGITS}|\.[0-9]+)")
+_KNOWN = {
+    header: (role, name)
+    for role, names in WORDS["columns"].items()
+    for name, headers in names.items()
+    for header in headers
+}
+_COUNTS = ("steps", "epochs")  # figures of others, in units of their own name
+_READS = {"mem": "memory", "MFU": "percent"}
+_NUMBER = re.compile(rf"[+-]?(?:{DIGITS}|\.[0-9]+)")
 _MOST_BYTES = 1 << 40  # of a device; a larger number without a unit is in another one
-_TERM = re.compile(rf"({_DIGITS})\s*(\*\s*[0-9]+)?\s*([A-Za-z]*)")  # 59.23*8G
+_TERM = re.compile(rf"({DIGITS})\s*(\*\s*[0-9]{{1,6}})?\s*([A-Za-z]*)")  # 59.23*8G
 _FACTORS = re.compile(r"\s*([*/])\s*")
 _HALF_WIDTH = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)} | {0x3000: " "}
 _EMPHASIS = re.compile(r"(\*{1,3}|_{1,2}|`)([^*_`].*)\1")
 _ABSENT = {"empty": [""], "not given": WORDS["nothing"], "out of memory": WORDS["out_of_memory"]}
 _PLAIN = {"": 1.0}
 _SHARE, _POINTS = _PLAIN | {"%": 0.01}, _PLAIN | {"%": 1.0}
-MAX_CELL = 500  # characters; the longest in the public collection has 44
 _USED_AND_TOTAL = 2
 FORMULA_TOLERANCE = 0.01  # a result is printed with fewer digits than its factors
 
@@ -100,17 +106,17 @@ def columns(headers: Sequence[str], *, unknown: str) -> list[Column]:
     found = []
     for header in headers:
         own = re.sub(r"\s+", " ", plain(header).strip("*` "))
-        role = "quality" if own.startswith("final_") else unknown if own else "ignored"
-        other = {"role": role, "name": own, "reads": "quality"}
-        base, _, printed = folded(header).removesuffix(")").partition("(")
-        figure = _KNOWN.get(base, other)
-        with_unit = figure | {"printed_unit": printed} if figure["role"] == "figure" else other
-        entry = _KNOWN.get(folded(header), with_unit)
-        name = entry.get("name", "")
-        unit = FIGURES[name].unit if name in FIGURES else entry.get("unit", "")
-        reads = entry.get("reads", "number")
-        printed = entry.get("printed_unit", "")
-        found.append(Column(header.strip(), entry["role"], name, reads, unit, printed))
+        word, printed = folded(header), ""
+        base, _, unit = word.removesuffix(")").partition("(")
+        if word not in _KNOWN and _KNOWN.get(base, ("",))[0] == "figure":
+            word, printed = base, unit
+        other = "quality" if own.startswith("final_") else unknown if own else "ignored"
+        role, name = _KNOWN.get(word, (other, own))
+        reads = "quality" if role in {"quality", "target"} else _READS.get(name, "number")
+        spec = FIGURES.get(name) if role == "figure" else None
+        unit = spec.unit if spec else name if role == "figure" and name in _COUNTS else ""
+        role = name if role == "other" else role
+        found.append(Column(header.strip(), role, name, reads, unit, printed))
     qualities = [column.name for column in found if column.role == "quality"]
     if len(qualities) == 1:  # a table's only target is that of its only quality
         found = [replace(c, name=qualities[0]) if c.role == "target" else c for c in found]
@@ -133,8 +139,6 @@ def read(text: str, column: Column) -> dict[str, Reading]:
     found: dict[str, tuple[float | None, str]]
     if how is not None:
         found = dict.fromkeys(_names(column), (None, how))
-    elif len(cell) > MAX_CELL:
-        raise _no_number(cell)
     elif column.reads == "memory":
         found = _memory(cell)
     elif column.reads == "quality":

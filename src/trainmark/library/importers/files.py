@@ -1,7 +1,7 @@
 """Read files and folders of other people's results: which form a file has; nothing is lost.
 
-Owns the bounds of what is read, text encodings, links, and rows that are printed twice. A file
-that holds no result is listed with the reason.
+Owns text encodings and rows that are printed twice. A file that holds no result is listed with the
+reason.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass, field
-from itertools import chain, islice
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmark.data.regular_file import open_regular
@@ -23,9 +21,9 @@ from trainmark.spec import message
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
 
 MAX_BYTES = 32 << 20  # of a file that is no log
-MAX_ENTRIES = 100_000  # rows and unread places of one file
 _LOG_MARK = re.compile(rb"\A\x1f\x8b|:::MLLOG|\[PerfLog\]")
 _OWN_PAGE = re.compile(r"page(\.[a-z]+)?\.(md|html)")  # what it shows is beside it as records
 _TABLE = re.compile(r"^[ \t>]*\|.*\r?\n[ \t>]*\|[ \t]*:?-", re.MULTILINE)
@@ -40,14 +38,6 @@ class Imported:
     rows: list[Row] = field(default_factory=list)
     unread: list[Unread] = field(default_factory=list)
 
-    def add(self, entries: Iterable[Row | Unread]) -> None:
-        """Sort entries into what was read and what was not."""
-        for entry in entries:
-            if isinstance(entry, Row):
-                self.rows.append(entry)
-            else:
-                self.unread.append(entry)
-
 
 def read(places: Sequence[Path]) -> Imported:
     """Return the rows of files and folders; of a folder's files all but hidden ones are read.
@@ -55,46 +45,31 @@ def read(places: Sequence[Path]) -> Imported:
     Raises:
         UsageError: there is no such file or folder.
     """
-    found = Imported()
+    found: list[Row | Unread] = []
     for place in places:
         if not place.exists():
-            raise UsageError(
-                "no such file or folder", where=str(place), remedy="name one that exists"
-            )
+            remedy = "name one that exists"
+            raise UsageError("no such file or folder", where=str(place), remedy=remedy)
         for path in _files(place) if place.is_dir() else [place]:
             page = Page(file=os.fsencode(path).decode("utf-8", "replace"), form="")
-            entries = _entries(path, page, place)
-            first = next(entries, page.unread(0, "file", message("file_without_results")))
-            found.add(islice(chain([first], entries), MAX_ENTRIES))
-            if next(entries, None) is not None:
-                why = message("file_has_more", entries=MAX_ENTRIES)
-                found.unread.append(page.unread(0, "file", why))
-    found.rows = list(_duplicates_noted(found.rows))
-    return found
+            none = page.unread(0, "file", message("file_without_results"))
+            found += list(_entries(path, page, in_folder=path != place)) or [none]
+    rows = _duplicates_noted(one for one in found if isinstance(one, Row))
+    return Imported(list(rows), [one for one in found if isinstance(one, Unread)])
 
 
 def _files(place: Path) -> Iterator[Path]:
-    """Yield each file below a folder."""
-    closed: list[OSError] = []
-    for folder, folders, files in os.walk(place, onerror=closed.append):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        links = [name for name in folders if Path(folder, name).is_symlink()]
-        for name in sorted([*files, *links]):
-            if not name.startswith("."):
-                yield Path(folder, name)
-    for error in closed:
-        yield Path(error.filename)
+    """Yield each file below a folder; a link to a folder is not followed."""
+    for path in sorted(place.rglob("*")):
+        hidden = any(part.startswith(".") for part in path.relative_to(place).parts)
+        if not hidden and not path.is_dir():
+            yield path
 
 
-def _entries(path: Path, page: Page, place: Path) -> Iterator[Row | Unread]:
+def _entries(path: Path, page: Page, *, in_folder: bool) -> Iterator[Row | Unread]:
     """Yield the rows of one file and what cannot be read of it."""
-    target, folder = (Path(os.path.realpath(one)) for one in (path, place))
-    inside = path == place or target.is_relative_to(folder)
-    if not inside or (path.is_symlink() and path.is_dir()):
-        yield page.unread(0, "file", message("link_not_followed"))
-        return
     of_run = any((path.parent / launch / RECORD_FILE).exists() for launch in ("", "r1"))
-    if path != place and of_run and _OWN_PAGE.fullmatch(path.name):
+    if in_folder and of_run and _OWN_PAGE.fullmatch(path.name):
         yield page.unread(0, "file", message("page_of_a_run"))
         return
     try:
@@ -105,17 +80,17 @@ def _entries(path: Path, page: Page, place: Path) -> Iterator[Row | Unread]:
         yield page.unread(0, "file", message("file_unreadable", why=why))
         return
     suffix, (text, encoding) = path.suffix.lower(), decoded(content)
-    is_page = suffix in (".md", ".markdown")
-    quotes = is_page or suffix in (".csv", ".tsv", ".json", ".jsonl")  # perhaps lines of a log
+    is_page = suffix in {".md", ".markdown"}
+    quotes = is_page or suffix in {".csv", ".tsv", ".json", ".jsonl"}  # perhaps lines of a log
     if suffix == ".log" or (not quotes and _LOG_MARK.search(content)):
         yield from logs.read(path, page)
     elif len(content) > MAX_BYTES:
         yield page.unread(0, "file", message("file_too_large", megabytes=MAX_BYTES >> 20))
     elif text is None:
         yield page.unread(0, "file", message("file_is_no_text"))
-    elif suffix in (".csv", ".tsv"):
+    elif suffix in {".csv", ".tsv"}:
         yield from documents.read_csv(text, page)
-    elif suffix in (".json", ".jsonl") or (not is_page and text.lstrip()[:1] in ("{", "[")):
+    elif suffix in {".json", ".jsonl"} or (not is_page and text.lstrip()[:1] in {"{", "["}):
         yield from documents.read_json(text, page)
     elif is_page or _TABLE.search(text):
         notes = (message("read_as", encoding=encoding),) if encoding == "gb18030" else ()

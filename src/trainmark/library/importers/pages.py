@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from trainmark.record.rows import Row, Unread
     from trainmark.spec import Message
 
-MAX_BYTES = 2 << 20  # the largest page of the public collection has 13 KB
-MAX_CELLS = 100_000  # each takes about a kilobyte while it is read
-MAX_ROW = 20_000  # characters; the longest row there has 361
 _OTHER_TABLE = re.compile(r"^[ \t]*\|.*\|[ \t]*$|<table\b", re.MULTILINE | re.IGNORECASE)
 _PIPE = re.compile(r"(?<!\\)\|")
 _RULE = re.compile(r"-{2,}")
@@ -40,10 +37,6 @@ _Lines = list[tuple[int, list[str]]]  # of a table: line, from 1, and cells
 
 def read(text: str, page: Page) -> Iterator[Row | Unread]:
     """Yield each row of each result table, and what cannot be read, from top to bottom."""
-    if len(text) > MAX_BYTES or text.count("|") > MAX_CELLS:
-        why = message("page_too_large", cells=MAX_CELLS, megabytes=MAX_BYTES >> 20)
-        yield page.unread(0, "file", why)
-        return
     lines = re.sub(r"\r\n?", "\n", text).split("\n")
     tables: list[_Lines] = []
     for found in _tables(text):
@@ -134,11 +127,10 @@ def _rows(
 ) -> Iterator[Row | Unread]:
     for line, printed in body:
         raw = lines[line - 1]
-        long = message("row_too_long", characters=MAX_ROW) if len(raw) > MAX_ROW else None
-        if why := long or _no_row(printed, known):
+        if why := _no_row(printed, known):
             if why.code == "row_is_heading":
                 page = replace(page, model=plain(str(why.args["text"])))
-            yield page.unread(line, "row", why, raw[:MAX_ROW])
+            yield page.unread(line, "row", why, raw)
             continue
         inner = raw.strip(" \t>").removeprefix("|").removesuffix("|")
         cells = _PIPE.split(inner)  # Markdown adds missing cells and drops those under no header

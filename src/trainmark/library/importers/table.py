@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, get_args
 
 from trainmark import cases
 from trainmark.library.importers.cells import WORDS, CellError, folded, nothing, plain, read
-from trainmark.pages.texts import LANGUAGES, text
-from trainmark.record.record import Grade, Status
+from trainmark.record.record import Grade
 from trainmark.record.rows import Row, Unread
 from trainmark.record.trust import refutes
 from trainmark.spec import message
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from trainmark.record.rows import Reading
     from trainmark.spec import Message
 
-_NUMERALS: dict[str, int] = WORDS["numerals"]
+_NUMERALS: dict[str, int] = WORDS["world"]["numerals"]
 _MACHINES, _CARDS = WORDS["world"]["machines"], WORDS["world"]["cards"]
 _COUNT = rf"[0-9]{{1,6}}|[{''.join(_NUMERALS)}]"
 _WORLD = re.compile(r"\(\s*([0-9]{1,6})\s*[xX*]\s*([0-9]{1,6})\s*(?:\*\s*[0-9]+\s*G[iB]*)?\)")
@@ -42,10 +41,7 @@ _ENGLISH = re.compile(r"\s([0-9]{1,6}) nodes? x ([0-9]{1,6})\s*$")
 _FILE = re.compile(r"(?:config_)?(.*?)x([0-9]{1,6})x([0-9]{1,6})(?:\.?py)?")
 _PRODUCT = re.compile(r"[A-Za-z]{0,6}[-_]?[A-Z]?[0-9]{2,5}")  # not `TP1PP1SH2SP8A10080G`
 _MARK = re.compile(r"\[([^\[\]]+)\]")  # of our own pages: `H100 (1x8) [diverged]`
-_STATUSES = {folded(x): x for x in get_args(Status)} | {
-    folded(text(f"status.{x}", lang)): x for x in get_args(Status) for lang in LANGUAGES
-}
-_NOT_CONVERGED = ("target_missed", "diverged")
+_STATUSES = {word: code for code, words in WORDS["status"].items() for word in words}
 _CHANGE = re.compile(r"(\w[\w .-]{0,60}?) ?= ?(\"[^\"]*\"|[^\s,;()]+)")
 
 
@@ -100,53 +96,50 @@ def row(
         why = message("row_has_other_cells", cells=len(printed), columns=len(columns))
         return [page.unread(line, "row", why, raw)]  # which cell is under which header is unknown
     pairs = list(zip(columns, printed, strict=False))
-    said: dict[str, str] = {}
+    facts: dict[str, str] = {}
     for column, cell in pairs:
         if not column.is_figure and nothing(cell) is None:
-            said[column.role] = ", ".join(filter(None, (said.get(column.role), cell.strip())))
-    figures, unread = _figures(pairs, said, page, line)
-    metric = said.get("metric") or next((c.name for c in columns if c.role == "quality"), None)
-    counts = [_ZEROS.sub("", said[name]) for name in ("nnodes", "nproc") if name in said]
+            facts[column.role] = ", ".join(filter(None, (facts.get(column.role), cell.strip())))
+    figures, unread = _figures(pairs, facts, page, line)
+    metric = facts.get("metric") or next((c.name for c in columns if c.role == "quality"), None)
+    counts = [_ZEROS.sub("", facts[name]) for name in ("nnodes", "nproc") if name in facts]
     world = f"({'x'.join(counts)})" if len(counts) > 1 else ""
-    label = read_label(said.get("configuration", ""), said.get("config_file", ""), world)
-    changed, device = changes(said.get("changes", "")), said.get("device") or label.device
-    notes = [*page.notes, *label.notes, *_failures(said), *_distrust(said)]
+    label = read_label(facts.get("configuration", ""), facts.get("config_file", ""), world)
+    changed, device = changes(facts.get("changes", "")), facts.get("device") or label.device
+    notes = [*page.notes, *label.notes, *_failures(facts), *_distrust(facts)]
     if device and page.device and not same_device(device, page.device):
         notes.append(message("device_differs_from_page", label=device, page=page.device))
-    if "changes" in said and not changed:
-        notes.append(message("changes_name_no_value", text=said["changes"][:60]))
-    changed |= {"parallel": said["parallel"]} if "parallel" in said else {}
+    if "changes" in facts and not changed:
+        notes.append(message("changes_name_no_value", text=facts["changes"][:60]))
+    changed |= {"parallel": facts["parallel"]} if "parallel" in facts else {}
     named = next((changed[name] for name in WORDS["precision"] if name in changed), None)
-    precision = said.get("precision") or named or page.precision
-    model = said.get("model") or page.model
+    precision = facts.get("precision") or named or page.precision
+    model = facts.get("model") or page.model
     entry = Row(
         file=page.file, line=line, table=table, form=page.form, raw=raw,
         cells={column.header: cell for column, cell in pairs},
-        configuration=said.get("configuration") or f"{device or model} {world}",
+        configuration=facts.get("configuration") or f"{device or model} {world}",
         case=case_names().get(model.casefold()),
-        model=model, framework=said.get("framework") or page.framework,
-        vendor=said.get("vendor") or page.vendor, device=device or page.device,
+        model=model, framework=facts.get("framework") or page.framework,
+        vendor=facts.get("vendor") or page.vendor, device=device or page.device,
         nnodes=label.nnodes, nproc=label.nproc,
         precision=precision and precision.split(",")[0].strip().lower(),
-        data_origin=said.get("data_origin"), changes=changed, figures=figures, notes=notes,
+        data_origin=facts.get("data_origin"), changes=changed, figures=figures, notes=notes,
         evidence=page.evidence, metric=metric and metric.partition("&&")[0].strip(),
     )  # fmt: skip
     return [entry, *unread]
 
 
-def _failures(said: dict[str, str]) -> list[Message]:
+def _failures(facts: dict[str, str]) -> list[Message]:
     """Return that the run did not pass, where its status or the mark behind its label says so."""
-    words = [said.get("status", ""), *_MARK.findall(plain(said.get("configuration", "")))]
-    told = {_STATUSES.get(folded(word), "passed") for word in words} - {"passed"}
-    return [
-        message("run_not_converged" if status in _NOT_CONVERGED else "run_not_successful")
-        for status in sorted(told)
-    ]
+    words = [facts.get("status", ""), *_MARK.findall(plain(facts.get("configuration", "")))]
+    codes = {_STATUSES[folded(word)] for word in words if folded(word) in _STATUSES}
+    return [message(code) for code in sorted(codes)]
 
 
-def _distrust(said: dict[str, str]) -> Iterator[Message]:
+def _distrust(facts: dict[str, str]) -> Iterator[Message]:
     """Yield what a row of ours, printed as CSV, says against its own figures."""
-    grade, reasons = said.get("trust"), said.get("trust_reasons", "")
+    grade, reasons = facts.get("trust"), facts.get("trust_reasons", "")
     if grade not in get_args(Grade) or grade == "usable":
         return
     if any(refutes(code) for code in reasons.split()):
@@ -156,17 +149,17 @@ def _distrust(said: dict[str, str]) -> Iterator[Message]:
 
 
 def _figures(
-    pairs: Sequence[tuple[Column, str]], said: dict[str, str], page: Page, line: int
+    pairs: Sequence[tuple[Column, str]], facts: dict[str, str], page: Page, line: int
 ) -> tuple[dict[str, Reading], list[Unread]]:
     """Return the figures of a row's cells, and the cells that cannot be read."""
     figures: dict[str, Reading] = {}
     unread = []
     for column, cell in pairs:
         own = column
-        if column.reads == "quality" and "metric" in said:
-            own = replace(column, name=said["metric"])
+        if column.reads == "quality" and "metric" in facts:
+            own = replace(column, name=facts["metric"])
         elif column.unit == "{work}/s":  # of our CSV, where a column of its own tells
-            own = replace(column, unit=said.get("unit", ""))
+            own = replace(column, unit=facts.get("unit", ""))
         try:
             found = read(cell, own) if column.is_figure else {}
             # A target may stand in the cell of its quality and in a column of its own.
@@ -187,8 +180,8 @@ def read_label(label: str, config_file: str = "", columns: str = "") -> Label:
     devices of a single machine only.
     """
     text = _NUMBERED.sub("", plain(label))
-    own, told = _WORLD.search(text) or _bare(text), _WORLD.fullmatch(columns)
-    printed = own or told
+    own, beside = _WORLD.search(text) or _bare(text), _WORLD.fullmatch(columns)
+    printed = own or beside
     head = text[: own.start()].rstrip() if own else text
     # `H1004机32卡（4x8）`: the device's name ends where the number of machines begins.
     exact = printed and re.search(rf"({printed[1]}){_MACHINES}({_COUNT}){_CARDS}", head)
@@ -196,17 +189,19 @@ def read_label(label: str, config_file: str = "", columns: str = "") -> Label:
     named = _FILE.fullmatch(plain(config_file))
     labelled = (int(printed[1]), int(printed[2])) if printed else None
     by_file = (int(named[2]), int(named[3])) if named else None
-    said = tuple(_NUMERALS.get(word) or int(word) for word in words.groups()) if words else None
-    world = labelled or by_file or (said if said and said[0] == 1 else (0, 0))
+    counted = tuple(_NUMERALS.get(word) or int(word) for word in words.groups()) if words else None
+    world = labelled or by_file or (counted if counted and counted[0] == 1 else (0, 0))
     device = (head[: words.start()] if words else head).strip(" -/*\\,") if words or printed else ""
     if not device and named and _PRODUCT.fullmatch(named[1]):
         device = named[1]
     notes = []
     shown = f"{world[0]}x{world[1]}"
-    agree = not said or (said[0] == world[0] and said[1] in (world[1], world[0] * world[1]))
+    agree = not counted or (
+        counted[0] == world[0] and counted[1] in (world[1], world[0] * world[1])
+    )
     if words and not agree and 0 not in world:
         notes.append(message("label_contradicts_itself", words=words[0].strip(), world=shown))
-    if own and told and (int(told[1]), int(told[2])) != labelled:
+    if own and beside and (int(beside[1]), int(beside[2])) != labelled:
         notes.append(message("columns_contradict_label", columns=columns, label=shown))
     if named and labelled and labelled != by_file:
         notes.append(message("file_contradicts_label", file=named[0], label=shown))
