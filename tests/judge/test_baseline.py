@@ -139,25 +139,13 @@ def test_a_figure_that_is_not_known_is_refused_with_the_nearest() -> None:
     ("old", "new", "said"),
     [
         ("worse_by: 3%", "wrose_by: 3%", ["figures.p_train.wrose_by", "did you mean worse_by"]),
-        ("status: passed", "state: passed", ["state", "did you mean status"]),
-        ("schema_version: 1", "schema: 1", ["'schema'", "did you mean schema_version"]),
         ("schema_version: 1", "schema_version: 2", ["schema_version"]),
-        ("schema_version: 1", "schema_version: one", ["schema_version"]),
         ("status: passed", "status: good", ["status", "'target_missed'"]),
         ("worse_by: 3%", "worse_by: -3%", ["worse_by", "greater than or equal to 0"]),
-        ("worse_by: 3%", "worse_by: 101%", ["worse_by", "less than or equal to 1"]),
         ("worse_by: 3%", "worse_by: 0.03", ["worse_by", "a percentage, as 3%"]),
-        ("worse_by: 3%", "worse_by: nan%", ["worse_by", "finite"]),
-        ("worse_by: 3%", "worse_by: 3%%", ["worse_by", "a percentage"]),
-        ("worse_by: 3%", "worse_by: []", ["worse_by"]),
-        ("median: 100.0", "median: .nan", ["median"]),
         ("median: 100.0", "median: nan", ["median"]),
-        ("median: 100.0", "median: 1e999", ["median"]),
         ("median: 100.0", "median: 0", ["median", "greater than"]),
-        ("median: 100.0", "median: 1e31", ["median", "less than"]),
         ("median: 100.0", "median: 110", ["figures.p_train", "launches: []"]),
-        ("at_most: null", "at_most: inf", ["at_most"]),
-        ("max_age_days: null", "max_age_days: 0", ["max_age_days"]),
         ("taken: '2026-11-21'", "taken: '2026-13-99'", ["taken"]),
         ("unit: samples/s", "unit: a\n      unit: b", ["unit is given twice"]),
     ],
@@ -188,15 +176,3 @@ def test_the_same_work_twice_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "baseline.yaml"
     path.write_text(text + text[text.index("- name") :], encoding="utf-8")
     assert "the same work" in refused(path)
-
-
-def test_names_that_hostile_records_bring_stay_on_their_line(tmp_path: Path) -> None:
-    recipe = golden().plan.recipe | {"data": "real\n- name: evil\x1b[0m"}
-    hostile = launch("x", recipe=recipe, case_key="a\nb: !!x", figures={"p_train": 1.0})
-    path = tmp_path / "baseline.yaml"
-    taken = baseline.take([hostile], ["p_train"])
-    path.write_text(baseline.dumps(taken), encoding="utf-8")
-    (entry,) = baseline.read(path).entries
-    assert entry == taken.entries[0]
-    assert "\n" not in entry.name
-    assert entry.work["data"] == '"real\\n- name: evil\\u001b[0m"'
