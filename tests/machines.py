@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 GIB = 2**30
 CPU = "sys/devices/system/cpu"
 FILES = {
+    "proc/self/mountinfo": "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
+    "35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
+    "32 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n",
     "proc/sys/net/ipv4/ip_local_port_range": "32768\t60999\n",
     **{f"{CPU}/cpu{core}/cpufreq/scaling_governor": "performance\n" for core in range(4)},
     "sys/devices/system/node/node0/cpulist": "0-3\n",

@@ -254,18 +254,6 @@ def test_every_vendor_in_the_package_can_be_seen_without_its_driver(tmp_path, mo
     assert named == set(known) - {"cpu", "fake", "apple"}
 
 
-@pytest.mark.parametrize(
-    "told",
-    [("clocks", "fine", "x", "", ""), Condition("x", "awful", "x"), Condition("x", "fine", 7)],
-)
-def test_what_is_no_condition_is_named_with_its_vendor(tmp_path, told):
-    sound = Condition("ecc", "fine", "on")
-    found = list(devices.device_state(machine(tmp_path, vendor=Card(states=(told, sound)))))
-    assert [one.severity for one in found] == ["unknown", "fine"]
-    assert found[0].what.startswith("fake told ")
-    assert found[0].remedy
-
-
 def test_a_vendor_that_cannot_count_does_not_hide_others(tmp_path, vendors):
     class Broken(Card):
         def count(self):

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmark.check.conformance.device import vendor_faults
-from trainmark.check.conformance.monitor import sample_faults
+from trainmark.check.conformance.device import sample_faults, vendor_faults
 from trainmark.devices import torch_vendor
 from trainmark.devices.vendors import apple
 from trainmark.devices.vendors.apple import Apple, parse

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from machines import write_files
 from trainmark.devices import cgroup
@@ -31,10 +27,6 @@ MACHINES = {
         {GROUP: "0::/\n", MOUNTS: V2,
          f"{TOP}/memory.max": f"{512 * MIB}\n", f"{TOP}/cpu.max": "150000 100000\n"},
         [(".", 512)], 1.5,
-    ),
-    "no_proc": (
-        {f"{TOP}/memory.max": f"{MIB}\n", f"{TOP}/cpu.max": "50000 100000\n",
-         f"{TOP}/memory/memory.limit_in_bytes": NO_LIMIT_V1}, [(".", 1)], 0.5,
     ),
     "middle": (
         {GROUP: f"0::/{STEP}\n", MOUNTS: V2,
@@ -99,10 +91,10 @@ def test_every_limit_above_is_found(
 ) -> None:
     (tmp_path / TOP / STEP).mkdir(parents=True)
     write_files(tmp_path, files)
-    found = cgroup.memory_limits(tmp_path, strict=True)
+    found = cgroup.memory_limits(tmp_path)
     assert found == {tmp_path / TOP / folder: most * MIB for folder, most in limits}
     assert list(found) == [tmp_path / TOP / folder for folder, _ in limits]
-    assert cgroup.core_quota(tmp_path, strict=True) == quota
+    assert cgroup.core_quota(tmp_path) == quota
 
 
 def test_the_processor_has_what_the_lowest_limit_leaves(
@@ -120,26 +112,13 @@ def test_the_processor_has_what_the_lowest_limit_leaves(
 
 @pytest.mark.parametrize(
     ("file", "text"),
-    [("memory.max", "5x\n"), ("memory.max", ""), ("memory.max", "1 2\n"), ("memory.max", "-1\n"),
-     ("cpu.max", "100000\n"), ("cpu.max", ""), ("cpu.max", "1 0\n"), ("cpu.max", "x 100000\n"),
-     ("cpu.max", None), ("memory.max", None)],
-)  # fmt: skip
-def test_a_limit_that_cannot_be_read_is_left_out_or_an_error(
-    tmp_path: Path, file: str, text: str | None
-) -> None:
+    [("memory.max", "5x\n"), ("memory.max", "1 2\n"), ("cpu.max", "100000\n"), ("cpu.max", "")],
+)
+def test_a_limit_that_cannot_be_read_is_left_out(tmp_path: Path, file: str, text: str) -> None:
     write_files(tmp_path, MACHINES["higher_below"][0])
-    own = tmp_path / TOP / "a/b" / file
-    own.unlink()
-    if text is None:
-        own.mkdir()
-    else:
-        own.write_text(text)
+    (tmp_path / TOP / "a/b" / file).write_text(text)
     assert cgroup.core_quota(tmp_path) == 2.0
     assert cgroup.memory_limits(tmp_path)[tmp_path / TOP / "a"] == 4 * MIB
-    with pytest.raises((OSError, ValueError)):
-        cgroup.core_quota(tmp_path, strict=True) if file == "cpu.max" else cgroup.memory_limits(
-            tmp_path, strict=True
-        )
 
 
 @pytest.mark.parametrize(
@@ -156,37 +135,3 @@ def test_files_that_were_read_are_not_used_memory(
     write_files(tmp_path, {"memory.stat": "anon 1\n"})
     with pytest.raises(ValueError, match=r"no .*inactive_file"):
         cgroup.used_bytes(tmp_path)
-
-
-words = st.lists(st.text(max_size=6) | st.sampled_from(["max", "-1", "0", "100000", "٣"]))
-
-
-@given(words)
-def test_any_words_are_a_limit_or_refused(texts: list[str]) -> None:
-    with suppress(ValueError):
-        found = cgroup.parse_bytes(texts)
-        assert found is None or 0 <= found < 1 << 62
-    with suppress(ValueError):
-        cores = cgroup.parse_quota(texts)
-        assert cores is None or cores >= 0
-
-
-@given(
-    st.dictionaries(
-        st.sampled_from([GROUP, MOUNTS, f"{TOP}/memory.max", f"{TOP}/cpu.max", f"{TOP}/a/cpu.max"]),
-        st.binary(max_size=30) | st.sampled_from([V2.encode(), b"0::/a\n", b"0::/..\n", b"1:"]),
-    )
-)
-def test_any_files_leave_a_machine_to_run_on(files: dict[str, bytes]) -> None:
-    with TemporaryDirectory() as folder:
-        for name, content in files.items():
-            (Path(folder) / name).parent.mkdir(parents=True, exist_ok=True)
-            (Path(folder) / name).write_bytes(content)
-        assert 1 <= cpu.usable_cores(Path(folder)) <= (os.cpu_count() or 1)
-        assert 0 <= cpu.total_memory_bytes(Path(folder)) <= cpu.total_memory_bytes(Path("/none"))
-
-
-@given(st.integers(0, (1 << 62) - 1), st.integers(1, 10**9))
-def test_numbers_are_taken_as_the_kernel_writes_them(number: int, period: int) -> None:
-    assert cgroup.parse_bytes([f"{number}"]) == number
-    assert cgroup.parse_quota([f"{number}", f"{period}"]) == number / period

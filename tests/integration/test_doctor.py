@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 
-import psutil
 import pytest
 
 from machines import vendor_package
 from trainmark.check.doctor.examination import CHECKS, SLOW
-from trainmark.launch.processes import RUN_VARIABLE, alive_runs, of_run
+from trainmark.launch.processes import RUN_VARIABLE, alive_runs
 
 SLOW_CODES = [check.__name__ for check in SLOW]
 
@@ -78,57 +76,6 @@ def test_a_torch_that_crashes_is_a_finding(tmp_path, broken_torch):
     assert first == "STOPS A RUN"
     assert any("torch cannot be used" in line and "-6" in line for line in rest)
     assert "FINE" not in done.stdout
-
-
-VENDOR = """
-import os, signal, subprocess
-from trainmark.devices.vendors.cpu import Cpu
-print("a vendor's greeting")
-
-class Faulty(Cpu):
-    name = "faulty"
-    counts_cores = False
-    def count(self):
-        return 1
-    def told(self):
-        with open(os.environ["FAULT_FIFO"], "w") as fifo:
-            fifo.write("here")
-    def open(self, local_rank, ranks_here):
-        self.told()
-        signal.pause()
-    def conditions(self, nproc):
-        if os.environ["FAULT"] == "open":
-            return ()
-        with subprocess.Popen(["sleep", "600"], start_new_session=True):
-            self.told()
-"""
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-@pytest.mark.parametrize("fault", ["open", "tool"])
-def test_what_was_started_ends_with_a_signal(tmp_path, number, fault):
-    if number == signal.SIGKILL and (fault == "tool" or sys.platform != "linux"):
-        pytest.skip("a tool that was started by others outlives a kill")
-    os.mkfifo(tmp_path / "fifo")
-    variables = {
-        "PYTHONPATH": vendor_package(tmp_path, VENDOR), "FAULT": fault,
-        "FAULT_FIFO": str(tmp_path / "fifo"),
-    }  # fmt: skip
-    with subprocess.Popen(
-        [sys.executable, "-m", "trainmark", "doctor", "--device", "faulty", "--json"], cwd=tmp_path,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | variables,
-    ) as process:  # fmt: skip
-        (tmp_path / "fifo").read_text()
-        process.send_signal(number)
-        out, err = process.communicate(timeout=60)
-        started = of_run(variables["FAULT_FIFO"], variable="FAULT_FIFO")
-        _, left = psutil.wait_procs(started, timeout=30)
-        assert left == []
-    assert out == ""
-    assert "a vendor's greeting" in err
-    if number != signal.SIGKILL:
-        assert process.returncode == 1
-        assert f"stopped by {number.name}" in err
 
 
 def test_json_is_json_whatever_a_package_prints(tmp_path):

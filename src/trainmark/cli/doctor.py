@@ -10,11 +10,10 @@ import typer
 
 from trainmark.cli.options import takes
 from trainmark.cli.output import others_to_stderr, say, say_json
-from trainmark.errors import MeasurementError
 from trainmark.plan.request import RunRequest
 
 if TYPE_CHECKING:
-    from trainmark.check.doctor.examination import Found
+    from trainmark.check.doctor.examination import Examination
 
 NAME = "doctor"
 EXAMPLES = """\
@@ -44,14 +43,10 @@ def command(
 
     Ends with 2: something stops it, 1: something spoils its figures, 0: neither.
     """
-    from trainmark.check.doctor.examination import children_ended, examine, subject_of
-    from trainmark.launch.stopping import stop_signals_noted
+    from trainmark.check.doctor.examination import examine, subject_of
 
-    with stop_signals_noted() as stop, others_to_stderr(), children_ended():
-        subject = subject_of(case, out=out, quick=quick, stop=stop, **fields)
-        found = examine(subject)
-    if stop.signal_name:
-        raise MeasurementError(f"stopped by {stop.signal_name}")
+    with others_to_stderr():
+        found = examine(subject_of(case, out=out, quick=quick, **fields))
     if as_json:
         say_json(asdict(found), indent=2)
     else:
@@ -59,7 +54,7 @@ def command(
     raise typer.Exit(found.exit_code)
 
 
-def _print_table(found: Found, *, quiet: bool) -> None:
+def _print_table(found: Examination, *, quiet: bool) -> None:
     """Print what needs attention first, each with its remedy."""
     width = max((len(one.code) for one in found.checks), default=0)
     for severity, heading in list(_HEADINGS.items())[: 2 if quiet else None]:

@@ -23,30 +23,17 @@ _INTEGER = re.compile(r"\d{1,19}", re.ASCII)
 # By the files of one limit; version 2 has both numbers of a quota in one.
 _MEMORY = (("memory.max",), ("memory.limit_in_bytes",))
 _QUOTA = (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us"))
-# Where distributions mount them: root, place, version, controllers.
-_USUAL = [
-    ("/", "/sys/fs/cgroup", "cgroup2", ""),
-    ("/", "/sys/fs/cgroup/memory", "cgroup", "memory"),
-    ("/", "/sys/fs/cgroup/cpu", "cgroup", "cpu"),
-]
 _USED = (("memory.current", "inactive_file"), ("memory.usage_in_bytes", "total_inactive_file"))
 
 
-def core_quota(root: Path = Path("/"), *, strict: bool = False) -> float | None:
-    """Return the cores whose time all cgroups allow; None: no limit.
-
-    Args:
-        strict: raise for a file that cannot be read, instead of leaving it out.
-
-    Raises:
-        OSError, ValueError: one cannot be read, or is not in its format.
-    """
-    return min(_limits("cpu", _QUOTA, parse_quota, root, strict=strict).values(), default=None)
+def core_quota(root: Path = Path("/")) -> float | None:
+    """Return the cores whose time all cgroups allow; None: no limit."""
+    return min(_limits("cpu", _QUOTA, parse_quota, root).values(), default=None)
 
 
-def memory_limits(root: Path = Path("/"), *, strict: bool = False) -> dict[Path, int]:
-    """Return the limits in bytes, by the folder of the cgroup; see ``core_quota``."""
-    return _limits("memory", _MEMORY, parse_bytes, root, strict=strict)
+def memory_limits(root: Path = Path("/")) -> dict[Path, int]:
+    """Return the limits in bytes, by the folder of the cgroup."""
+    return _limits("memory", _MEMORY, parse_bytes, root)
 
 
 def used_bytes(folder: Path) -> int:
@@ -62,29 +49,24 @@ def used_bytes(folder: Path) -> int:
     return _number((folder / current).read_text().strip()) - _number(stat[files])
 
 
-def parse_bytes(texts: list[str]) -> int | None:
+def parse_bytes(text: str) -> int | None:
     """Return a limit of memory in bytes; None: no limit.
 
     Raises:
         ValueError: not such a limit.
     """
-    if texts == ["max"]:
-        return None
-    (text,) = texts
-    found = _number(text)
+    found = _MOST_BYTES if text == "max" else _number(text)
     return found if found < _MOST_BYTES else None
 
 
-def parse_quota(texts: list[str]) -> float | None:
+def parse_quota(text: str) -> float | None:
     """Return the cores of a quota and its period; None: no limit.
 
     Raises:
         ValueError: not such a pair.
     """
-    quota, period = texts
-    if not _number(period):
-        raise ValueError("a period of 0")
-    return None if quota in ("max", "-1") else _number(quota) / int(period)
+    quota, period = text.split()
+    return None if quota in ("max", "-1") else _number(quota) / max(1, _number(period))
 
 
 def _number(text: str) -> int:
@@ -96,23 +78,16 @@ def _number(text: str) -> int:
 def _limits(
     controller: str,
     files: tuple[tuple[str, ...], ...],
-    parse: Callable[[list[str]], Limit | None],
+    parse: Callable[[str], Limit | None],
     root: Path,
-    *,
-    strict: bool,
 ) -> dict[Path, Limit]:
     found = {}
     for folder in folders(controller, root):
         for names in files:
             try:
-                texts = " ".join((folder / name).read_text() for name in names).split()
-                limit = parse(texts)
-            except FileNotFoundError:  # the other version, or the root, which has no limits
-                continue
+                limit = parse(" ".join((folder / name).read_text().strip() for name in names))
             except (OSError, ValueError):
-                if strict:
-                    raise
-                continue
+                continue  # the other version, the root, which has no limits, or not for this user
             if limit is not None:
                 found[folder] = limit
     return found
@@ -127,10 +102,9 @@ def folders(controller: str, root: Path = Path("/")) -> list[Path]:
     for line in _lines(root / "proc/self/cgroup"):
         names, _, path = line.partition(":")[2].partition(":")
         own |= dict.fromkeys(names.split(","), path)
-    shown = [mount.groups() for line in _lines(root / "proc/self/mountinfo")
-             if (mount := _MOUNT.match(line))] or _USUAL  # fmt: skip
+    mounts = map(_MOUNT.match, _lines(root / "proc/self/mountinfo"))
     found = []
-    for mounted, point, version, options in shown:
+    for mounted, point, version, options in (mount.groups() for mount in mounts if mount):
         if version == "cgroup" and controller not in options.split(","):
             continue
         parts: tuple[str, ...] = ()
@@ -145,5 +119,5 @@ def folders(controller: str, root: Path = Path("/")) -> list[Path]:
 def _lines(file: Path) -> list[str]:
     try:
         return file.read_text(errors="replace").splitlines()
-    except OSError:  # not Linux, or /proc is closed: then the usual folders are looked at
+    except OSError:  # not Linux, or /proc is closed
         return []

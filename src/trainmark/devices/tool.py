@@ -9,11 +9,9 @@ import json
 import math
 import os
 import re
-import selectors
 import shutil
 import signal
 import subprocess
-import time
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 TIMEOUT_S = 10.0
-_MOST_BYTES = 4 << 20  # of output; the longest known, of 16 devices, is below 100 KB
 _NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 _MOST = 1e15  # above it is a tool's word for "unknown"
 _BYTES = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -52,11 +49,10 @@ def run(argv: Sequence[str], *, timeout_s: float | None = None, any_code: bool =
         any_code: it may print and still end with an error, as for a figure that a device lacks.
 
     Raises:
-        MonitorFault: it is not there, hangs, ends with an error or prints too much.
+        MonitorFault: it is not there, hangs or ends with an error.
     """
     path, name = find(argv[0]), Path(argv[0]).name
-    if timeout_s is None:
-        timeout_s = TIMEOUT_S
+    timeout_s = TIMEOUT_S if timeout_s is None else timeout_s
     try:
         process = subprocess.Popen(
             [path, *argv[1:]],
@@ -64,59 +60,26 @@ def run(argv: Sequence[str], *, timeout_s: float | None = None, any_code: bool =
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
             start_new_session=True,  # so that what it starts ends with it
         )
     except OSError as error:
         raise MonitorFault("failed", f"{name}: {error.strerror}") from error
     try:
-        out, err = _printed(process, time.monotonic() + timeout_s)
+        out, err = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
         raise MonitorFault("hung", f"{name}: no answer in {timeout_s:g} s") from None
     finally:
-        _end(process)
-    if len(out) > _MOST_BYTES or len(err) > _MOST_BYTES:
-        raise MonitorFault("unreadable", f"{name} printed more than {_MOST_BYTES} bytes")
-    if process.returncode != 0 and not (any_code and out.strip()):
-        said = (err or out).decode(errors="replace").strip().splitlines()
-        last = said[-1][:200] if said else "no message"
-        raise MonitorFault("failed", f"{name}: exit code {process.returncode}: {last}")
-    return out.decode(errors="replace")
-
-
-def _printed(process: subprocess.Popen[bytes], until_s: float) -> tuple[bytes, bytes]:
-    """Return output and errors of a tool that ended, or more than it may print; see ``run``."""
-    assert process.stdout is not None
-    assert process.stderr is not None
-    found = {process.stdout.fileno(): bytearray(), process.stderr.fileno(): bytearray()}
-    out, err = found.values()
-    with selectors.DefaultSelector() as selector:
-        for pipe in found:
-            selector.register(pipe, selectors.EVENT_READ)
-        while selector.get_map():
-            left_s = until_s - time.monotonic()
-            if left_s <= 0:
-                raise subprocess.TimeoutExpired(process.args, 0)
-            for key, _ in selector.select(left_s):
-                part = os.read(key.fd, 1 << 16)
-                found[key.fd] += part
-                if not part:
-                    selector.unregister(key.fd)
-                if len(found[key.fd]) > _MOST_BYTES:
-                    return bytes(out), bytes(err)
-    process.wait(max(0.0, until_s - time.monotonic()))
-    return bytes(out), bytes(err)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill a tool with all that it started, without waiting long for one that cannot be killed."""
-    if process.returncode is None:  # not yet waited for: nobody else can have its number
-        with suppress(ProcessLookupError, PermissionError):
+        if process.returncode is None:
             os.killpg(process.pid, signal.SIGKILL)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(1.0)
-    for pipe in (process.stdout, process.stderr):
-        if pipe is not None:
-            pipe.close()
+            with suppress(subprocess.TimeoutExpired):  # one that cannot be killed
+                process.communicate(timeout=1.0)
+    if process.returncode != 0 and not (any_code and out.strip()):
+        lines = (err or out).strip().splitlines()
+        last = lines[-1][:200] if lines else "no message"
+        raise MonitorFault("failed", f"{name}: exit code {process.returncode}: {last}")
+    return out
 
 
 class Command(NamedTuple):

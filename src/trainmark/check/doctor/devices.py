@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import closing
-from dataclasses import astuple
 from importlib.metadata import version
 from typing import TYPE_CHECKING, get_args
 
@@ -15,8 +14,7 @@ from trainmark.devices import pci
 from trainmark.devices.tool import run
 from trainmark.errors import EnvironmentFault, TrainmarkError
 from trainmark.plan.capabilities import refuse_ranks
-from trainmark.protocols import Condition, DeviceSample, Examined, MonitorFault
-from trainmark.protocols.monitor import Severity
+from trainmark.protocols import DeviceSample, Examined, MonitorFault
 from trainmark.record.findings import BUSY_SHARE
 from trainmark.spec import Precision, Recipe
 
@@ -149,24 +147,10 @@ def device_state(subject: Subject) -> Conditions:
     """Ask the vendor for clocks, limits, ECC and others."""
     vendor = subject.vendor
     if isinstance(vendor, Examined):
-        for one in vendor.conditions(subject.nproc):
-            if _is_condition(one):
-                yield one
-            else:
-                what = f"{vendor.name} told {one!r:.200}, which is no condition"
-                yield judged(what, "tell those who wrote the vendor's package", unknown=True)
+        yield from vendor.conditions(subject.nproc)
     elif vendor is not None and not vendor.counts_cores:
         what = f"clocks, power limits and ECC of {vendor.name} devices are not examined"
         yield judged(what, "look at them with the vendor's tool", unknown=True)
-
-
-def _is_condition(told: object) -> bool:
-    """Tell whether something of a vendor's is a condition; a package may be of any version."""
-    return (
-        isinstance(told, Condition)
-        and told.severity in get_args(Severity)
-        and all(isinstance(text, str) for text in astuple(told))
-    )
 
 
 def monitor(subject: Subject) -> Conditions:

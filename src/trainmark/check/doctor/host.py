@@ -37,7 +37,7 @@ def memory(subject: Subject) -> Conditions:
     """Compare the memory that is free with what ranks need at the least."""
     here = psutil.virtual_memory()
     free, total = here.available, here.total
-    for folder, limit in cgroup.memory_limits(subject.root, strict=True).items():
+    for folder, limit in cgroup.memory_limits(subject.root).items():
         total = min(total, limit)
         free = min(free, limit - cgroup.used_bytes(folder))
     yield judged(
@@ -86,7 +86,7 @@ def strays(_: Subject) -> Conditions:
 
 def cores(subject: Subject) -> Conditions:
     """Compare the cores that ranks may use with their number."""
-    allowed, quota = len(os.sched_getaffinity(0)), cgroup.core_quota(subject.root, strict=True)
+    allowed, quota = len(os.sched_getaffinity(0)), cgroup.core_quota(subject.root)
     usable = allowed if quota is None else min(allowed, quota)
     yield judged(
         f"{subject.nproc} rank(s), {allowed} cores by affinity, cgroup quota {quota or 'none'}",

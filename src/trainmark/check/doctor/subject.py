@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainmark.launch.stopping import StopRequest
 from trainmark.protocols import Condition
 
 if TYPE_CHECKING:
@@ -31,7 +30,6 @@ class Subject:
         data: folder with real data.
         quick: whether only what takes little time is examined.
         end_s: ``time.monotonic()`` at which time is up.
-        stop: nothing more is examined once it holds a signal.
         root: of the file system that holds ``proc``, ``sys`` and ``dev``.
     """
 
@@ -44,7 +42,6 @@ class Subject:
     data: Path | None = None
     quick: bool = False
     end_s: float = inf
-    stop: StopRequest = field(default_factory=StopRequest)
     root: Path = Path("/")
 
 
