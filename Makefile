@@ -24,7 +24,7 @@ SECTIONS ?=
 RESULTS ?=
 RESTART ?=
 
-.PHONY: help install install-dev install-recsys demo test test-oldest test-engines test-nightly lint docs bench pictures gpu lock clean
+.PHONY: help install install-dev demo test test-oldest test-engines test-nightly lint docs bench pictures gpu lock clean
 
 help: ## show what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -33,10 +33,6 @@ install: $(VENV)/.installed-$(TORCH) ## .venv with the program and tested versio
 	@echo "$(BIN)/trainmark is ready: $$($(BIN)/python --version), TORCH=$(TORCH)"
 
 install-dev: $(VENV)/.installed-dev ## the same with the development tools
-
-# Nothing but what the file names: torchrec's own requirements pull a GPU build.
-install-recsys: install ## torchrec as a second engine of dlrm_criteo, CPU only
-	$(PIP_INSTALL) --no-deps --requirement requirements-recsys.lock
 
 demo: install ## measure DistilBERT on generated data, then print the page
 	@run=runs/$$(date -u +%Y%m%dT%H%M%SZ)-demo && \

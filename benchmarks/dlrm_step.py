@@ -39,7 +39,7 @@ def tables_of(engine: str) -> Any:
     """Return fused tables of an engine."""
     rows = [TABLE_ROWS] * NUM_TABLES
     if engine == "torchrec":
-        from trainmark.cases.dlrm_criteo.engine_torchrec import TorchrecTables
+        from benchmarks.dlrm_torchrec import TorchrecTables
 
         return TorchrecTables(rows, DIM, seed=1)
     from trainmark.cases.dlrm_criteo.embeddings import FusedTables

@@ -17,11 +17,10 @@ from torch import distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from trainmark.cases.dlrm_criteo.data.spec_file import write_spec
+from trainmark.cases.dlrm_criteo.embeddings import FusedTables
 from trainmark.cases.dlrm_criteo.hybrid import HybridTables
-from trainmark.cases.dlrm_criteo.job import lookup_of
 from trainmark.cases.dlrm_criteo.model import build_model
 from trainmark.cases.dlrm_criteo.placement import FLOAT_BYTES, Placement, place
-from trainmark.cases.dlrm_criteo.recipe import missing_packages
 from trainmark.devices.vendors.cpu import CpuDevice
 from trainmark.protocols import JobContext
 
@@ -38,7 +37,6 @@ class Spread:
     cardinalities: tuple[int, ...] = CARDINALITIES
     loss_scale: float = 1.0
     dtype: torch.dtype = torch.float32
-    engine: str = "plain"
 
     @property
     def placement(self) -> Placement:
@@ -53,8 +51,6 @@ SPREADS = {
     "more-ranks-than-tables": Spread(4, cardinalities=(9, 40, 5)),
     "bf16-on-the-way": Spread(2, dtype=torch.bfloat16),
 }
-if not missing_packages():
-    SPREADS["torchrec"] = Spread(2, row_budget=138, engine="torchrec")
 
 
 def data(cardinalities: tuple[int, ...]) -> list[tuple[Tensor, Tensor, Tensor]]:
@@ -90,16 +86,15 @@ def train(
 ) -> dict[str, Any]:
     """Take the steps; return losses (sums), pieces of tables, dense weights, logits."""
     cardinalities, ranks = spread.cardinalities, spread.ranks
-    lookup = lookup_of(spread.engine)
     dense: nn.Module = build_model(
         NUMERICAL, DIM, len(cardinalities), [16, DIM], [16, 1], seed=SEED
     )
     if ranks == 1:
-        tables = start = lookup(cardinalities, DIM, seed=SEED)
+        tables = start = FusedTables(cardinalities, DIM, seed=SEED)
     else:
         dense = DistributedDataParallel(dense, process_group=group)
         tables = HybridTables(
-            spread.placement, rank=rank, seed=SEED, lookup=lookup,
+            spread.placement, rank=rank, seed=SEED,
             exchange_dtype=spread.dtype, group=group,
         )  # fmt: skip
         start = tables.start

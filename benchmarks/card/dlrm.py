@@ -1,8 +1,8 @@
-"""DLRM with the largest tables that fit, 26 of one size: our engine, torchrec's, and plain bags.
+"""DLRM with the largest tables that fit, 26 of one size: ours and plain bags.
 
 No two processes fit beside each other, so each is started anew in every round. At 80 GB it fills
 64 GiB of tables, from the host's generators, in about 20 s on 16 cores, and 240 steps of 65,536
-samples take four to twenty seconds: two rounds of three variants and a profile end within five
+samples take four to twenty seconds: two rounds of both and a profile end within five
 minutes.
 """
 
@@ -42,7 +42,7 @@ PLACED = sized(8, 2)  # batches that are on the device at once
 BATCHES = sized(128, 4)  # of an epoch, which is longer than all steps
 ROUNDS, BLOCKS, STEPS, WARMUP = sized((2, 5, 20, 20), (1, 2, 2, 1))
 FACTS = ("embedding_bytes_per_sample", "copy_bytes_per_second")
-PEERS = {"bags": "`EmbeddingBag` with sparse gradients", "torchrec": "`engine=torchrec`"}
+PEERS = {"bags": "`EmbeddingBag` with sparse gradients"}
 
 
 class PartFailedError(RuntimeError):
@@ -58,28 +58,28 @@ def precision_of(device_name: str) -> Any:
     return "fp16" if refused is None else "fp32"
 
 
-def recipe(device_name: str, engine: str) -> Any:
+def recipe(device_name: str) -> Any:
     """Return the published recipe at this batch, with a rate that random labels do not upset."""
     from trainmark import cases
 
     return replace(
-        cases.load(CASE).recipes[RECIPE], micro_batch_size=BATCH, engine=engine,
+        cases.load(CASE).recipes[RECIPE], micro_batch_size=BATCH,
         precision=precision_of(device_name), learning_rate=1e-3, warmup_lr_steps=0,
     )  # fmt: skip
 
 
-def our_job(device_name: str, folder: str, engine: str) -> Any:
-    return on_data(CASE, recipe(device_name, engine), Path(folder), device_name=device_name)
+def our_job(device_name: str, folder: str) -> Any:
+    return on_data(CASE, recipe(device_name), Path(folder), device_name=device_name)
 
 
-def run_ours(device_name: str, folder: str, engine: str) -> None:
+def run_ours(device_name: str, folder: str) -> None:
     """Print seconds a step, and what the case's own figures are made of.
 
     First with batches that are on the device, then as a run has them, read ahead from files.
     """
     from trainmark.train.read_ahead import batches_of
 
-    job = our_job(device_name, folder, engine)
+    job = our_job(device_name, folder)
     context, device = job.context, job.context.device
     placed = cycle(list(islice(batches_of(job, device, 0, depth=0), PLACED)))
     found = _timed(device, lambda: job.step(placed), lambda: context.stages.take_ns(device))
@@ -97,7 +97,7 @@ def run_bags(device_name: str, folder: str) -> None:
     from trainmark import cases, devices
     from trainmark.train.stepper import AUTOCAST_DTYPES
 
-    device, chosen = devices.choose(device_name).open(0, 1), recipe(device_name, "plain")
+    device, chosen = devices.choose(device_name).open(0, 1), recipe(device_name)
     device.set_precision(chosen.precision)
     clicks = cases.part(CASE, "data").load(Path(folder), chosen)
     reader = cases.part(CASE, "data.reader").SplitReader(clicks.spec, "train")
@@ -151,8 +151,8 @@ def _print(device: Device, measured: dict[str, Any]) -> None:
     print(json.dumps(measured | {"peak_bytes": device.memory().allocator_peak_bytes}))
 
 
-def run_profile(device_name: str, folder: str, engine: str) -> None:
-    print_profile(our_job(device_name, folder, engine))
+def run_profile(device_name: str, folder: str) -> None:
+    print_profile(our_job(device_name, folder))
 
 
 def measured(*words: str) -> dict[str, Any]:
@@ -171,16 +171,10 @@ def measured(*words: str) -> dict[str, Any]:
 
 
 def run(card: Card) -> Findings:
-    from trainmark.cases.dlrm_criteo.recipe import missing_packages
-
     rows = TINY_ROWS or rows_that_fit(card.device)
     folder = drawn(card.scratch / "dlrm", rows, train=BATCH * BATCHES, test=BATCH)
-    parts = {"plain": ("ours", card.device, folder, "plain"), "bags": ("bags", card.device, folder)}
-    notes = []
-    if missing := missing_packages():
-        notes.append(f"`engine=torchrec` not compared: {' and '.join(missing)} not installed.")
-    else:
-        parts["torchrec"] = ("ours", card.device, folder, "torchrec")
+    parts = {"plain": ("ours", card.device, folder), "bags": ("bags", card.device, folder)}
+    notes: list[str] = []
     failed: dict[str, str] = {}
 
     def turn(name: str) -> dict[str, Any]:
@@ -220,9 +214,7 @@ def run(card: Card) -> Findings:
     ]  # fmt: skip
     if not all(bar.met for bar in bars):
         head = "Where our steps spend their time"
-        lines.append(
-            profile_table(head, MODULE, "profile", card.device, folder, "plain", limit_s=PROFILE_S)
-        )
+        lines.append(profile_table(head, MODULE, "profile", card.device, folder, limit_s=PROFILE_S))
     return Findings(bars, figures, "\n".join(lines))
 
 
@@ -261,7 +253,7 @@ def _table(results: dict[str, Any], seconds: dict[str, list[float]]) -> list[str
         moved = figures.get(f"{name}_embedding_bytes_per_second")
         share = figures.get(f"{name}_embedding_share_of_copy_rate")
         read = figures.get(f"{name}_read_samples_per_second")
-        label = PEERS.get(name, "ours, `engine=plain`")
+        label = PEERS.get(name, "ours")
         lines.append(
             f"| {label} | {1e3 * middle:.4g} ({1e3 * values[quarter]:.4g} to "
             f"{1e3 * values[-1 - quarter]:.4g}) | {BATCH / middle:,.0f} | "

@@ -21,7 +21,7 @@ class Installed(NamedTuple):
 SOUND = {
     "trainmark": Installed(
         "0.1", ["torch>=2.11,<2.14", "transformers>=5.17", 'nvidia-ml-py>=12; extra == "nvidia"',
-                'numba>=0.68; extra == "cpu"', 'ruff>=9; extra == "dev"']
+                'ruff>=9; extra == "dev"']
     ),
     "torch": Installed("2.13.0+cpu", ["sympy>=1.13.3"]),
     "sympy": Installed("1.14.0", []),
@@ -46,7 +46,6 @@ SOUND = {
         ({"sympy": Installed("1.12", [])}, "spoils", "torch 2.13.0+cpu needs sympy"),
         ({"nvidia-ml-py": Installed("13.1", [])}, "fine", "6 packages"),
         ({"nvidia-ml-py": Installed("11.5", [])}, "spoils", "nvidia-ml-py"),
-        ({"numba": Installed("0.60", [])}, "spoils", "numba"),
         ({"torchvision": Installed("0.28.0", ["torch==2.13.0"])}, "fine", "6 packages"),
         ({"torchvision": Installed("0.27.0", ["torch==2.12.0"])}, "spoils", "torchvision 0.27.0"),
         ({"torchvision": Installed("0.28.0", ["torch==2.13.0", "pillow"])}, "fine", "6 packages"),
@@ -75,12 +74,6 @@ def torch(version: str, **others: str) -> dict[str, Installed]:
     ("here", "broken"),
     [
         (torch("2.13.0"), 0),
-        (torch("2.13.0+cpu", torchrec="1.8.0", fbgemm_gpu_cpu="1.8.0"), 0),
-        (torch("2.10.0", torchrec="1.5.0", fbgemm_gpu="1.5.0+cu126"), 0),
-        (torch("2.13.0", fbgemm_gpu="1.5.0"), 1),
-        (torch("2.13.0", torchrec="1.8.0"), 1),
-        (torch("2.13.0", torchrec="1.5.0", fbgemm_gpu_cpu="1.8.0"), 1),
-        (torch("2.12.0", torchrec="1.6.0", fbgemm_gpu="1.8.0"), 2),
         (torch("2.13.0", pynvml="11.5.3"), 0),
         (torch("2.13.0", pynvml="11.5.3", nvidia_ml_py="13.580.65"), 1),
         (torch("2.13.0", pynvml="13.0.1", nvidia_ml_py="13.580.65"), 0),

@@ -117,14 +117,18 @@ def writing(
             prints = [{"name": name, **fingerprint(file)} for name, file in sorted(sources.items())]
             made_of = {"case": case, "format": form, "sources": prints, **options}
             unfinished = _begun(data, made_of, say)
-            yield unfinished
-            if unfinished is not None:
-                unfinished.save()
-                if data.is_dir():
-                    data.rmdir()  # empty
-                unfinished.folder.rename(data)
-                say(f"done: {data}")
-            lock.unlink()  # left behind by a call that failed, it holds nothing
+            try:
+                yield unfinished
+                if unfinished is not None:
+                    unfinished.save()
+                    if data.is_dir():
+                        data.rmdir()  # empty
+                    unfinished.folder.rename(data)
+                    say(f"done: {data}")
+            finally:
+                lock.unlink()
+                if unfinished and not (unfinished.manifest["files"] or unfinished.manifest["done"]):
+                    shutil.rmtree(unfinished.folder, ignore_errors=True)
     except KeyboardInterrupt:
         say("interrupted; call again to go on with what is finished")
         raise

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 PACKAGES = (
     "torch", "transformers", "peft", "tokenizers", "safetensors", "numpy", "pyarrow",
-    "pydantic", "torchrec", "fbgemm_gpu-cpu", "fbgemm_gpu",
+    "pydantic",
 )  # fmt: skip
 # Variables that affect measurements on any device and contain no secrets.
 VARIABLES = (

@@ -1,6 +1,5 @@
 """The check of a click log's values: what is named, what is kept, what is refused."""
 
-import json
 import os
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -114,14 +113,6 @@ def test_a_category_outside_its_table_is_named(folder, split, table, row, value,
     file.write_bytes(before)
 
 
-def test_the_first_of_the_worst_is_named(folder):
-    file = folder.spec.files["train"].categories[1]
-    for row, value in ((5, 1_001), (20, 1_500), (21, 1_500)):
-        folder.put(file, row, value, np.int16)
-    error = folder.fault()
-    assert (error.what, error.where) == ("category 1500", f"{file}, row 20 (counted from 0)")
-
-
 @pytest.mark.parametrize("value", [2, 255])
 def test_a_label_other_than_0_and_1_is_named(folder, value):
     file = folder.spec.files["train"].label
@@ -171,45 +162,6 @@ def test_the_content_is_read_once_until_a_file_changes(folder, scans):
     second = data.check(folder.path, REAL)
     assert len(scans) == 20
     assert second.content_id != first.content_id
-    assert not list(folder.path.glob(".*"))
-
-
-def test_a_corrected_spec_needs_no_second_read(folder, scans):
-    before = data.check(folder.path, REAL)
-    write_spec(folder.path, (101, 1_000, 50_000), num_numerical=3)
-    after = data.check(folder.path, REAL)
-    assert after.content_id != before.content_id
-    write_spec(folder.path, (2, 1_000, 50_000), num_numerical=3)
-    assert "category" in folder.fault().what
-    assert len(scans) == 10
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda kept: "{",
-        lambda kept: "[]",
-        lambda kept: json.dumps(kept | {"format": 0}),
-        lambda kept: json.dumps(kept | {"found": dict(list(kept["found"].items())[1:])}),
-        lambda kept: json.dumps(kept | {"found": {name: {} for name in kept["found"]}}),
-        lambda kept: json.dumps(
-            kept | {"found": {name: e | {"largest": "1"} for name, e in kept["found"].items()}}
-        ),
-        lambda kept: "[" * 100_000,
-    ],
-)
-def test_damaged_findings_are_found_again(folder, scans, damage):
-    first = data.check(folder.path, REAL)
-    file = folder.path / content.CACHE_FILE
-    file.write_text(damage(json.loads(file.read_text())))
-    assert data.check(folder.path, REAL) == first
-    assert len(scans) == 20
-
-
-def test_where_nothing_can_be_kept_it_is_computed_again(folder, scans):
-    (folder.path / content.CACHE_FILE).mkdir()
-    assert data.check(folder.path, REAL) == data.check(folder.path, REAL)
-    assert len(scans) == 20
     assert not list(folder.path.glob(".*"))
 
 

@@ -97,24 +97,6 @@ def test_the_part_that_takes_longest_binds(
     assert said.code.removesuffix("_far_from_limit") == f"bound_by_{resource}"
 
 
-def test_the_evidence_is_in_the_message(tmp_path: Path) -> None:
-    found = figures(tmp_path, JOB, JOB)
-    # 0.4 GFLOP/s a device of 1 are 40% overall: two thirds within the 60% that are dense.
-    said = bound_by({name: figure.value for name, figure in found.items()})
-    assert said is not None
-    assert said.code == "bound_by_compute"
-    assert said.args == pytest.approx(
-        {
-            "embedding_share": 0.25,
-            "embedding_rate": 0.35,
-            "dense_share": 0.6,
-            "dense_rate": 2 / 3,
-            "exchange_share": 0.1,
-            "input_share": 0.05,
-        }
-    )
-
-
 @pytest.mark.parametrize(("copied", "far"), [(20e3, False), (40e3, True)])
 def test_a_part_far_from_its_limit_is_said_to_be(tmp_path: Path, copied: float, far: bool) -> None:
     job = JOB | {"copy_bytes_per_second": copied}
@@ -132,12 +114,6 @@ def test_the_note_on_a_run_says_what_bounds_it(tmp_path: Path) -> None:
     assert note == bound_by({name: item.value for name, item in figures(tmp_path, JOB).items()})
 
 
-@pytest.mark.parametrize("broken", [{"copy_bytes_per_second": 0}, {"copy_bytes_per_second": "1"},
-                                    {"embedding_bytes_per_sample": -1}])  # fmt: skip
-def test_facts_that_are_no_amounts_give_no_figures(tmp_path: Path, broken: dict[str, Any]) -> None:
-    assert not [name for name in figures(tmp_path, JOB | broken) if "embedding" in name]
-
-
 def test_every_figure_of_the_case_is_declared(tmp_path: Path) -> None:
     declared = {spec.name for spec in load("dlrm_criteo").page.figures}
     assert set(figures(tmp_path, JOB, JOB)) - set(FIGURES) == declared
@@ -150,10 +126,3 @@ def test_one_rank_exchanges_nothing(tmp_path: Path) -> None:
     said = bound_by({name: figure.value for name, figure in found.items()})
     assert said is not None
     assert said.args["exchange_share"] == 0.0
-
-
-def test_other_jobs_have_none_of_it(tmp_path: Path) -> None:
-    found = figures(tmp_path, {"parameters": 3}, parts_ns={})
-    assert not [name for name in found if "embedding" in name or "exchange" in name]
-    assert found["MFU"].reason != message("no_headline_mfu")
-    assert bound_by({name: figure.value for name, figure in found.items()}) is None

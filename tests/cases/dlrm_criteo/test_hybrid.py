@@ -15,8 +15,6 @@ from torch import distributed as dist
 
 import tiny_dlrm
 from tiny_dlrm import BATCH, DIM, LAST, SEED, SPREADS, STEPS, Spread
-from trainmark.cases.dlrm_criteo.auc import roc_auc
-from trainmark.cases.dlrm_criteo.embeddings import FusedTables
 from trainmark.cases.dlrm_criteo.hybrid import HybridTables
 from trainmark.cases.dlrm_criteo.initial import BLOCK_ROWS, fill_rows
 from trainmark.cases.dlrm_criteo.model import build_model
@@ -117,7 +115,6 @@ def test_the_job_on_four_ranks_is_the_job_on_one(
         for value, wanted in zip(job["dense"], alone["dense"], strict=True):
             torch.testing.assert_close(value, wanted, rtol=0, atol=1e-4)
         assert [row["rank"] for row in job["facts"]["placement"]] == list(range(RANKS))
-        assert job["facts"]["engine"] == "plain"
     # Every rank names its dense replica, and the rows it holds of a table.
     held = Counter[str]()
     for job in found:
@@ -132,16 +129,6 @@ def test_the_job_on_four_ranks_is_the_job_on_one(
     assert sum(sent) == 2 * 7 * DIM * 4 * (RANKS - 1) / RANKS
 
 
-def test_spread_scores_have_the_same_auc(spread_over_ranks: list[dict[str, Any]]) -> None:
-    labels = torch.cat([labels for _, labels, _ in tiny_dlrm.data(tiny_dlrm.CARDINALITIES)])
-    alone = torch.cat(tiny_dlrm.train()["logits"])
-    expected = roc_auc(alone.numpy(), labels.numpy())
-    for name in ("two", "cut-by-rows"):
-        found = [item[name]["logits"] for item in spread_over_ranks[: SPREADS[name].ranks]]
-        scores = torch.cat([rank[step] for step in range(STEPS) for rank in found])
-        assert roc_auc(scores.numpy(), labels.numpy()) == pytest.approx(expected, abs=1e-4)
-
-
 @pytest.mark.parametrize("name", SPREADS)
 def test_exchanged_bytes_are_those_that_are_sent(
     spread_over_ranks: list[dict[str, Any]], name: str
@@ -154,8 +141,7 @@ def test_exchanged_bytes_are_those_that_are_sent(
 
 def test_exchanged_bytes_by_hand() -> None:
     tables = [
-        HybridTables(Spread(2, cardinalities=(4, 3, 2)).placement, rank=rank, seed=1,
-                     lookup=FusedTables)
+        HybridTables(Spread(2, cardinalities=(4, 3, 2)).placement, rank=rank, seed=1)
         for rank in range(2)
     ]  # fmt: skip
     assert [item.placement.columns(item.rank) for item in tables] == [(0,), (1, 2)]
@@ -188,7 +174,7 @@ def test_both_exchanges_go_on_beside_the_bottom_layers(monkeypatch: pytest.Monke
         timed.append(name)
         return nullcontext()
 
-    tables = HybridTables(spread.placement, rank=0, seed=SEED, lookup=FusedTables, in_part=part)
+    tables = HybridTables(spread.placement, rank=0, seed=SEED, in_part=part)
     dense = build_model(tiny_dlrm.NUMERICAL, DIM, 7, [16, DIM], [16, 1], seed=SEED)
     dense.bottom.register_forward_hook(lambda *_: notes.append("bottom"))
     for place, layers in (("bottom", dense.bottom), ("top", dense.top)):

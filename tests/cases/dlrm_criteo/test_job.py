@@ -187,12 +187,6 @@ def test_ranks_that_share_a_machine_do_not_chase_its_memory(folder: Path, nproc:
     place_within(memory, CARDINALITIES, 8, 3 * nproc)
 
 
-def test_a_device_of_its_own_for_each_rank_adds_memory(folder: Path) -> None:
-    with pytest.raises(EnvironmentFault, match="the smallest world that holds them has 3 ranks;"):
-        check_fit(folder, SMALL, 2, RankMemory(4_000))
-    place_within(RankMemory(4_000), CARDINALITIES, 8, 3)
-
-
 def test_both_passes_of_the_embedding_stage_are_timed(folder: Path) -> None:
     device = CpuDevice(threads=1, clock=count().__next__)  # a nanosecond from mark to mark
     context = JobContext(recipe=SMALL, data_dir=folder, rank=0, world_size=1, device=device)
@@ -201,17 +195,6 @@ def test_both_passes_of_the_embedding_stage_are_timed(folder: Path) -> None:
     for _ in range(3):
         job.step(batches)
     assert context.stages.take_ns(device) == {"embedding": 3 * 2}
-
-
-def test_facts_name_engine_placement_and_bytes(folder: Path) -> None:
-    facts = job_of(folder).facts()
-    dense = 13 * 16 + 16 + 16 * 8 + 8 + 32 * 16 + 16 + 16 + 1
-    assert facts["engine"] == "plain"
-    assert facts["dense_parameters"] == dense
-    assert facts["parameters"] == dense + 250 * 8
-    assert facts["embedding_bytes_per_sample"] == 4 * 4 * 8 * 4
-    assert facts["exchanged_bytes_per_sample"] == 0
-    assert [row["rows"] for row in facts["placement"]] == [250]
 
 
 def test_model_flops_count_layers_and_interaction(folder: Path) -> None:
@@ -275,17 +258,6 @@ def test_tiny_must_come_nine_tenths_of_the_way_to_the_best_auc() -> None:
     best = best_auc(tiny)
     assert tiny.target_value is not None
     assert 0.9 * (best - 0.5) <= tiny.target_value - 0.5 <= 0.92 * (best - 0.5)
-
-
-def test_tables_and_dense_layers_are_named_as_trained(folder: Path) -> None:
-    job = job_of(folder)
-    found = job.trained_parameters()
-    tables = {name: item for name, item in found.items() if name.startswith("table ")}
-    assert [item.shape for item in tables.values()] == [(rows, 8) for rows in CARDINALITIES]
-    assert set(found) - set(tables) == {name for name, _ in job.model.named_parameters()}
-    before = {name: item.detach().clone() for name, item in found.items()}
-    train(job, 1)
-    assert not any(torch.equal(item, before[name]) for name, item in found.items())
 
 
 def test_tables_are_built_where_the_device_keeps_tensors(folder: Path) -> None:

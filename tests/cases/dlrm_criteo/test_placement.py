@@ -68,14 +68,6 @@ def test_the_smallest_world_is_named_and_fits(
         place(cardinalities, DIM, fewest - 1, budget)
 
 
-def test_the_fewest_look_ups_go_before_the_most_room() -> None:
-    placement = place([100, 10, 9, 8, 7, 6], DIM, 2, 10**6)
-    assert placement.parts == (
-        (Part(0, 0, 100), Part(3, 0, 8), Part(5, 0, 6)),
-        (Part(1, 0, 10), Part(2, 0, 9), Part(4, 0, 7)),
-    )
-
-
 def test_a_table_larger_than_a_rank_is_cut_evenly_over_few_ranks() -> None:
     placement = place([50, 5, 4], DIM, 4, 30 * ROW_BYTES)
     assert placement.parts == (
@@ -98,16 +90,6 @@ def test_the_description_says_who_holds_what() -> None:
     ]
     nothing = place([1], 1, 2, 100).describe()[1]
     assert (nothing["tables"], nothing["lookups_share"]) == ("-", 0.0)
-
-
-def test_what_no_world_holds_says_so() -> None:
-    with pytest.raises(EnvironmentFault) as caught:
-        place([10], 128, 2, 511)
-    assert str(caught.value) == (
-        "10 rows x 128 in fp32, 1 table(s): 0.00 GiB of tables exceed the memory of 2 ranks; "
-        "a rank has 0.00 GiB for them\n  way out: no number of ranks holds them: "
-        "lower max_table_rows or embedding_dim"
-    )
 
 
 def test_the_published_tables_need_a_world_of_their_size() -> None:

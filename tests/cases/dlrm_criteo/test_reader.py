@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainmark.cases.dlrm_criteo.data import reader as module
 from trainmark.cases.dlrm_criteo.data.reader import SplitReader
 from trainmark.cases.dlrm_criteo.data.spec_file import write_spec
 from trainmark.errors import DataError
@@ -58,32 +57,29 @@ def test_one_rank_reads_everything_once(spec):
 @given(
     batch_size=st.integers(1, 120),
     world_size=st.integers(1, 5),
-    portion_rows=st.integers(1, 200),
     seed=st.none() | st.integers(0, 9),
 )
-def test_ranks_share_rows_as_sharding_cuts_them(spec, batch_size, world_size, portion_rows, seed):
+def test_ranks_share_rows_as_sharding_cuts_them(spec, batch_size, world_size, seed):
     numerical, labels, categories = rows_of("train")
     count = -(-103 // batch_size)
     order = None if seed is None else np.random.default_rng(seed).permutation(count)
     numbers = range(count) if order is None else order
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "PORTION_ROWS", portion_rows)
-        for rank in range(world_size):
-            columns = [c for c in range(3) if c % world_size == rank]
-            found = list(
-                SplitReader(spec, "train", columns).batches(
-                    batch_size, rank=rank, world_size=world_size, order=order
-                )
+    for rank in range(world_size):
+        columns = [c for c in range(3) if c % world_size == rank]
+        found = list(
+            SplitReader(spec, "train", columns).batches(
+                batch_size, rank=rank, world_size=world_size, order=order
             )
-            assert len(found) == count
-            for number, batch in zip(numbers, found, strict=True):
-                whole = range(103)[number * batch_size : (number + 1) * batch_size]
-                first, end = (len(whole) * r // world_size for r in (rank, rank + 1))
-                mine = whole[first:end]
-                assert batch.step_samples == len(whole)
-                assert batch.numerical.tolist() == numerical[mine].tolist()
-                assert batch.labels.tolist() == labels[mine].tolist()
-                assert batch.categories.tolist() == categories[columns][:, whole].tolist()
+        )
+        assert len(found) == count
+        for number, batch in zip(numbers, found, strict=True):
+            whole = range(103)[number * batch_size : (number + 1) * batch_size]
+            first, end = (len(whole) * r // world_size for r in (rank, rank + 1))
+            mine = whole[first:end]
+            assert batch.step_samples == len(whole)
+            assert batch.numerical.tolist() == numerical[mine].tolist()
+            assert batch.labels.tolist() == labels[mine].tolist()
+            assert batch.categories.tolist() == categories[columns][:, whole].tolist()
 
 
 def test_the_cut_equals_that_of_the_other_cases(spec):
@@ -103,32 +99,6 @@ def test_ranks_without_rows_get_an_empty_slice(spec):
     (*_, last) = SplitReader(spec, "test").batches(6, rank=0, world_size=2)
     assert (last.numerical.shape, last.labels.shape) == ((0, 2), (0,))
     assert (last.categories.shape, last.step_samples) == ((3, 1), 1)
-
-
-def test_only_the_ranks_columns_are_opened(spec, monkeypatch):
-    opened = []
-    enter = module._Source.__enter__
-    monkeypatch.setattr(
-        module._Source, "__enter__", lambda self: opened.append(self.file.name) or enter(self)
-    )
-    list(SplitReader(spec, "train", [2]).batches(50))
-    assert sorted(opened) == ["cat_2.bin", "label.bin", "numerical.bin"]
-
-
-def test_batches_that_follow_each_other_are_read_at_once(spec, monkeypatch):
-    calls = []
-    fill = module._Source._fill
-    monkeypatch.setattr(
-        module._Source, "_fill",
-        lambda self, room, first: calls.append((first, len(room))) or fill(self, room, first),
-    )  # fmt: skip
-    list(SplitReader(spec, "train", [0]).batches(10))
-    # Portions of 1, 2, 4 and the last 4 batches; two numbers, a label and a category a row.
-    portions = ((0, 10), (10, 20), (30, 40), (70, 33))
-    assert calls == [(first, rows * size) for first, rows in portions for size in (4, 1, 1)]
-    calls.clear()
-    list(SplitReader(spec, "train", []).batches(50, rank=1, world_size=2))
-    assert [first for first, _ in calls] == [25, 25, 75, 101, 75, 101]
 
 
 def test_a_file_that_became_shorter_is_named(spec, tmp_path):

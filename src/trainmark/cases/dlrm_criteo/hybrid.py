@@ -1,7 +1,7 @@
 """Embedding tables sharded over ranks, and the exchanges that bring rows to samples.
 
 Owns both all-to-all exchanges of a step and what is summed and weighed on the way. Knows
-nothing of how a look-up or an update is done, nor of the dense part.
+nothing of the dense part.
 
 A step of one rank runs in this order, and only two places wait:
 
@@ -17,44 +17,23 @@ A step of one rank runs in this order, and only two places wait:
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 from torch.autograd import Function
 
-from trainmark.cases.dlrm_criteo.figures import EXCHANGE_PART
-from trainmark.cases.dlrm_criteo.initial import fill_rows
-from trainmark.cases.dlrm_criteo.timed import look_up
+from .embeddings import FusedTables
+from .figures import EXCHANGE_PART
+from .initial import fill_rows
+from .timed import look_up
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trainmark.cases.dlrm_criteo import timed
-    from trainmark.cases.dlrm_criteo.placement import Part, Placement
-
-
-class Lookup(Protocol):
-    """A module that looks rows up and updates them in its backward pass.
-
-    Called with ids (T, B), it returns (B, T, dim). ``weight`` is (rows, dim), the tables
-    one after the other. An update takes ``learning_rate x gradient / grad_scale``.
-    """
-
-    weight: Tensor
-    learning_rate: float
-    grad_scale: float
-
-    def __call__(self, ids: Tensor) -> Tensor:
-        """Return the rows of ``ids``."""
-
-
-class LookupType(Protocol):
-    """What makes a ``Lookup``; without a seed its weight is left for others to fill."""
-
-    def __call__(self, cardinalities: tuple[int, ...], dim: int, *, seed: int | None) -> Any:
-        """Return a module for tables of so many rows."""
+    from . import timed
+    from .placement import Part, Placement
 
 
 class HybridTables(nn.Module):
@@ -65,7 +44,6 @@ class HybridTables(nn.Module):
     of dense gradients; here gradients of all ranks meet, so they are divided as well.
 
     Args:
-        lookup: the type of module that holds this rank's rows.
         exchange_dtype: what embeddings and gradients travel in.
         group: ranks to exchange with; none: all.
         in_part: enters a part of the step: look-ups and updates, or waiting for an exchange.
@@ -77,7 +55,6 @@ class HybridTables(nn.Module):
         *,
         rank: int,
         seed: int,
-        lookup: LookupType,
         exchange_dtype: torch.dtype = torch.float32,
         group: dist.ProcessGroup | None = None,
         in_part: timed.Part = lambda _: nullcontext(),
@@ -89,7 +66,7 @@ class HybridTables(nn.Module):
         self.exchange_dtype, self.group = exchange_dtype, group
         self.in_part = in_part
         rows = tuple(part.rows for part in self.parts)
-        self.local: Any = lookup(rows, placement.dim, seed=None) if rows else None
+        self.local: Any = FusedTables(rows, placement.dim, seed=None) if rows else None
         for part, weight in self.part_weights():
             fill_rows(
                 weight, table=part.table, first_row=part.first_row,

@@ -17,7 +17,7 @@ from trainmark.train.stepper import AUTOCAST_DTYPES, Stepper, add_floats_over_ra
 
 from . import data as clicks
 from .auc import gather, roc_auc
-from .data.reader import SplitReader, batches_per_portion
+from .data.reader import SplitReader
 from .embeddings import FusedTables
 from .hybrid import HybridTables
 from .model import build_model
@@ -90,18 +90,15 @@ class DlrmJob:
         )  # fmt: skip
         self.check, self.updates = self.stepper.check, self.stepper.updates
         self.global_batch_size = recipe.micro_batch_size * context.world_size
-        self.batches_per_portion = batches_per_portion(self.global_batch_size)
         self.steps_per_epoch = -(-self.readers["train"].num_rows // self.global_batch_size)
 
     def _build_tables(self) -> nn.Module:
         """Return the tables of this rank: all of them where it is alone."""
-        lookup = lookup_of(self.recipe.engine)
         dim, seed = self.recipe.embedding_dim, self.recipe.seed
         if self.context.world_size == 1:
-            alone: nn.Module = lookup(self.placement.cardinalities, dim, seed=seed)
-            return alone
+            return FusedTables(self.placement.cardinalities, dim, seed=seed)
         return HybridTables(
-            self.placement, rank=self.context.rank, seed=seed, lookup=lookup,
+            self.placement, rank=self.context.rank, seed=seed,
             exchange_dtype=AUTOCAST_DTYPES.get(self.recipe.precision, torch.float32),
             in_part=self._in_part,
         )  # fmt: skip
@@ -159,9 +156,8 @@ class DlrmJob:
         scores, labels = [], []
         host = (_tensors(raw) for raw in self._read("test"))
         for numerical, label, ids in read_ahead(
-            host, self.context.device,
-            depth=self.recipe.read_ahead_batches, portion=self.batches_per_portion,
-        ):  # fmt: skip
+            host, self.context.device, depth=self.recipe.read_ahead_batches
+        ):
             with self.stepper.autocast():
                 scores.append(self._logits(self.model, numerical, ids))
             labels.append(label)
@@ -187,7 +183,6 @@ class DlrmJob:
             "dense_parameters": self.dense_parameters,
             "flops_formula": "6 x (weights of linear layers + vectors^2 x dim) "
             "- 2 x weights of the first layer, per sample, without padding",
-            "engine": self.recipe.engine,
             "placement": self.placement.describe(),
             # A row read, its gradient read, the row read again and written.
             "embedding_bytes_per_sample": 4 * len(rows) * dim * FLOAT_BYTES,
@@ -201,12 +196,3 @@ def _tensors(raw: RawBatch) -> tuple[Tensor, Tensor, Tensor]:
     """Return numbers (B_local, 13), labels (B_local,) and ids (columns, B), on the host."""
     numerical, labels = torch.from_numpy(raw.numerical), torch.from_numpy(raw.labels)
     return numerical, labels, torch.from_numpy(raw.categories)
-
-
-def lookup_of(engine: str) -> Any:
-    """Return what makes a module that looks rows up; see ``hybrid.LookupType``."""
-    if engine == "torchrec":
-        from .engine_torchrec import TorchrecTables
-
-        return TorchrecTables
-    return FusedTables

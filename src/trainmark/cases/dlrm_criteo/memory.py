@@ -135,8 +135,7 @@ def _updating_bytes(recipe: DlrmRecipe, *, alone: bool, rows: int, interacting: 
         return rows if alone else rows + rows * HALF // FULL  # as received
     if not alone:
         return rows
-    copied = recipe.engine == "plain"
-    return interacting + (rows if copied else 0)
+    return interacting + rows
 
 
 def _weights(widths: Sequence[int]) -> int:

@@ -1,17 +1,14 @@
 """The recipe of the case: its fields, what they must not be, and what follows from them.
 
-Owns the rules of the layers' widths and of the second engine, which packages that needs and
-which rows it takes. Imports no other module of the case, and none of those packages.
+Owns the rules of the layers' widths. Imports no other module of the case.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from importlib.util import find_spec
-from typing import Literal
 
-from trainmark.errors import EnvironmentFault, UsageError
+from trainmark.errors import UsageError
 from trainmark.spec import (
     NonNegativeInt,
     PositiveInt,
@@ -20,9 +17,6 @@ from trainmark.spec import (
 )
 
 WIDTH = re.compile("0*[1-9][0-9]{0,11}")
-INSTALL_COMMAND = "make install-recsys"
-PACKAGES = ("torchrec", "fbgemm_gpu")
-WIDTH_MULTIPLE = 4  # numbers of a row that a kernel of fbgemm takes at once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,16 +43,12 @@ class DlrmRecipe(Recipe):
     shuffle_batches: bool = recipe_field(
         False, "train batches in random order; rows stay in theirs", rule="closed"
     )
-    engine: Literal["plain", "torchrec"] = recipe_field(
-        "plain", "what looks embeddings up: this program, or the torchrec package"
-    )
 
     def check(self, world_size: int) -> None:
         """Refuse what tables updated within the backward pass cannot do.
 
         Raises:
             UsageError: naming the field and its rule.
-            EnvironmentFault: the engine is not installed.
         """
         del world_size
         layers(self)
@@ -70,7 +60,6 @@ class DlrmRecipe(Recipe):
                     rule="each backward pass updates the rows it looked up, plain SGD, uncompiled",
                     remedy=f"leave {field} at {str(plain).lower()}",
                 )
-        require_engine(self.engine, self.embedding_dim)
 
 
 def widths(words: str, *, field: str, last: int) -> list[int]:
@@ -106,31 +95,3 @@ def table_rows(cardinalities: tuple[int, ...], recipe: DlrmRecipe) -> tuple[int,
     """Return the rows that each table gets."""
     most = recipe.max_table_rows
     return tuple(rows if most is None else min(rows, most) for rows in cardinalities)
-
-
-def missing_packages() -> list[str]:
-    """Return what the second engine needs and is not installed."""
-    return [name for name in PACKAGES if find_spec(name) is None]
-
-
-def require_engine(engine: str, embedding_dim: int) -> None:
-    """Refuse an engine that does not take such rows or whose packages are not installed.
-
-    Raises:
-        UsageError: ``embedding_dim`` is no width of its kernels.
-        EnvironmentFault: it names the packages and the command that installs them.
-    """
-    if engine == "torchrec" and embedding_dim % WIDTH_MULTIPLE:
-        raise UsageError(
-            f"embedding_dim={embedding_dim} does not go with engine={engine}",
-            where="recipe field embedding_dim",
-            rule=f"its kernels take multiples of {WIDTH_MULTIPLE}",
-            remedy="another embedding_dim, or engine=plain",
-        )
-    missing = missing_packages()
-    if engine == "torchrec" and missing:
-        raise EnvironmentFault(
-            f"engine={engine} needs {' and '.join(missing)}",
-            rule="not installed beside this program",
-            remedy=f"{INSTALL_COMMAND}, or engine=plain",
-        )

@@ -12,7 +12,7 @@ import torch
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from trainmark.cases.dlrm_criteo.figures import EMBEDDING_PART
+from .figures import EMBEDDING_PART
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +27,7 @@ def look_up(tables: Any, ids: Tensor, in_part: Part) -> Tensor:
     """Return ``tables(ids)``, with both of its passes put down to the embedding stage.
 
     Args:
-        tables: a module with its update inside its backward pass; see ``hybrid.Lookup``.
+        tables: a module with its update inside its backward pass; see ``FusedTables``.
         in_part: enters a part of the step by name.
     """
     if not torch.is_grad_enabled():

@@ -13,10 +13,6 @@ _OURS = "trainmark"
 _EXTRAS = ("", "nvidia", "prepare")  # of ours; the bounds of what is installed count
 # Packages that ours load when they are there: a wrong one keeps ours from being imported.
 _LOADED_TOO = ("torchvision", "torchaudio")
-# From 1.0 on, release 1.N is built for torch 2.(N + 5), and torchrec has the same numbers:
-# https://docs.pytorch.org/FBGEMM/general/Releases.html and
-# https://pytorch.org/torchrec/setup-torchrec.html, 2026-11-22
-_TORCH_AHEAD = 5
 # Each brings a module pynvml of its own, in place of nvidia-ml-py's; pynvml before 12 only:
 # https://github.com/XuehaiPan/nvitop/issues/44, 2026-11-22
 _OTHER_PYNVML = {"pynvml": (12, 0), "nvidia-ml-py3": (1_000, 0)}
@@ -69,13 +65,6 @@ def package_pairs(_: Subject) -> Conditions:
         return Version(here.version).release[:2] if here else None
 
     broken = []
-    torch, torchrec = release("torch"), release("torchrec")
-    fbgemm = release("fbgemm-gpu-cpu") or release("fbgemm-gpu")
-    remedy = "`make install-recsys`; without it only engine=torchrec fails"
-    if torch and fbgemm and fbgemm >= (1, 0) and torch != (2, fbgemm[1] + _TORCH_AHEAD):
-        broken.append((f"fbgemm {fbgemm} is built for 2.{fbgemm[1] + 5}, torch is {torch}", remedy))
-    if torchrec and torchrec != fbgemm:
-        broken.append((f"torchrec {torchrec} needs the same fbgemm, which is {fbgemm}", remedy))
     for name, sound in _OTHER_PYNVML.items():
         if (other := release(name)) and other < sound and installed("nvidia-ml-py"):
             remedy = f"`pip uninstall {name}`, then `pip install --force-reinstall nvidia-ml-py`"

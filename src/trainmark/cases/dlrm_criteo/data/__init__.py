@@ -27,7 +27,7 @@ from .spec_file import read_spec
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from trainmark.data.full_scan import Extremes
+    from trainmark.data.cache import Extremes
     from trainmark.spec import RankMemory
 
     from ..recipe import DlrmRecipe

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trainmark.data.full_scan import Extremes, cached_scan, extremes
+from trainmark.data.cache import Extremes, cached_scan, extremes
 
 from .layout import CATEGORY_BYTES, readable
 
@@ -52,7 +52,7 @@ def read_content(folder: Path, spec: FeatureSpec) -> dict[Path, Extremes]:
     for file in kinds:
         with readable(file):
             file.stat()
-    found = cached_scan(folder / CACHE_FILE, names, scan, wanted=names)
+    found = cached_scan(folder / CACHE_FILE, names, scan)
     return {file: found[name] for name, file in names.items()}
 
 

@@ -105,18 +105,6 @@ def open_log(path: Path) -> Any:
     return gzip.open(path) if is_gzip(path) else path.open("rb")
 
 
-def refuse_cut_off(path: Path) -> None:
-    """Refuse a plain file without a line end at its end: it is known before hours of reading.
-
-    Raises:
-        DataError: such a file, or one with nothing in it.
-    """
-    with path.open("rb") as stream:
-        if not is_gzip(path):
-            stream.seek(max(path.stat().st_size - 1, 0))
-            _refuse_end(stream.read(), f"{path}, byte {stream.tell():,}")
-
-
 def count_rows(path: Path) -> int:
     """Return the lines of a log.
 
@@ -127,14 +115,11 @@ def count_rows(path: Path) -> int:
     with open_log(path) as stream:
         while (more := stream.read(LONGEST_LINE_BYTES)) and (not block or b"\n" in block):
             rows, block = rows + more.count(b"\n"), more
-    _refuse_end(block, f"{path}, row {rows + 1}")
-    return rows
-
-
-def _refuse_end(end: bytes, where: str) -> None:
-    if not end.endswith(b"\n"):
-        what = "the file ends inside a row" if end else "no row in the file"
+    if not block.endswith(b"\n"):
+        what = "the file ends inside a row" if block else "no row in the file"
+        where = f"{path}, row {rows + 1}"
         raise DataError(what, where=where, rule=ROW_RULE, remedy=AGAIN)
+    return rows
 
 
 def first_fault(path: Path) -> DataError:

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor, nn
 
+from trainmark.cases.dlrm_criteo.embeddings import scaled_or_zero
+from trainmark.cases.dlrm_criteo.initial import fill_rows
 from trainmark.errors import EnvironmentFault
-
-from .embeddings import scaled_or_zero
-from .initial import fill_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
