@@ -16,7 +16,7 @@ from fakes import GOLDEN
 from trainmark.cli.app import main
 from trainmark.errors import UsageError, escaped
 from trainmark.launch import progress
-from trainmark.pages.exports.documents import repeats_json
+from trainmark.pages.exports.forms import repeats_json
 from trainmark.pages.exports.tables import to_csv
 from trainmark.pages.page import html_page, markdown_page
 from trainmark.pages.series import series_table

@@ -14,7 +14,7 @@ from fakes import GOLDEN
 from trainmark.library.store.columns import COLUMNS
 from trainmark.pages.exports.forms import LOGS, TEXTS, WRITERS, to_text
 from trainmark.pages.exports.tables import table, write_parquet
-from trainmark.pages.exports.tensorboard import write_tensorboard
+from trainmark.pages.exports.trackers import write_tensorboard
 from trainmark.record.record import FigureEntry, Record
 
 HOSTILE = (

@@ -12,8 +12,7 @@ from trainmark.errors import RecordError
 from trainmark.library.analysis.engine import analyze
 from trainmark.library.analysis.options import Options
 from trainmark.library.importers import files as importers
-from trainmark.pages.exports.mlperf import to_mlperf
-from trainmark.pages.exports.perflog import to_perflog
+from trainmark.pages.exports.run_log import to_mlperf, to_perflog
 from trainmark.pages.exports.tables import to_csv
 from trainmark.rank.events import node_file
 

@@ -10,7 +10,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from exported_runs import write_two_ranks
 from trainmark.errors import EnvironmentFault, RecordError, UsageError
-from trainmark.pages.exports.tensorboard import write_tensorboard
+from trainmark.pages.exports.trackers import write_tensorboard
 
 START_S = 1767323045.0  # 2026-01-02T03:04:05Z
 

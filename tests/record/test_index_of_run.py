@@ -15,7 +15,7 @@ from trainmark.errors import RecordError
 from trainmark.launch import run_dir as launching
 from trainmark.launch.keeper import take_over
 from trainmark.launch.own_files import OwnFiles
-from trainmark.pages.exports.index import to_index
+from trainmark.pages.exports.forms import to_index
 from trainmark.plan.plan import Plan
 from trainmark.rank.events import EventWriter
 from trainmark.record import record as records

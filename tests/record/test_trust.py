@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fakes import GOLDEN, S, event, launch_event, rank_events, write_events, write_run
-from trainmark.pages.exports.documents import repeats_json
+from trainmark.pages.exports.forms import repeats_json
 from trainmark.pages.exports.tables import to_csv
 from trainmark.pages.page import markdown_page
 from trainmark.record import building

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trainmark.pages import drawing
-from trainmark.pages.exports.documents import repeats_json
+from trainmark.pages.exports.forms import repeats_json
 from trainmark.pages.page import LANGUAGES, html_page, markdown_page
 from trainmark.record.record import RECORD_FILE, read
 

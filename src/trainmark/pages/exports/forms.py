@@ -1,40 +1,80 @@
-"""Which forms there are, and what makes each."""
+"""Records in the forms that other programs read, and what makes each."""
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainmark.errors import UsageError
-from trainmark.pages.exports import (
-    documents,
-    index,
-    mlflow,
-    mlperf,
-    openmetrics,
-    perflog,
-    tables,
-    tensorboard,
-    wandb,
-)
+from pydantic_core import to_jsonable_python
+
+from trainmark.errors import RecordError, UsageError
+from trainmark.pages.exports import openmetrics, run_log, tables, trackers
+from trainmark.pages.summary import summary
+from trainmark.record.index_of_run import index_records
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from trainmark.record.record import Record
 
+
+def to_json(records: Sequence[Record]) -> str:
+    """Return the whole records as a JSON array, one record a line."""
+    lines = ",\n".join(record.model_dump_json() for record in records)
+    return f"[\n{lines}\n]\n" if lines else "[]\n"
+
+
+def repeats_json(records: Sequence[Record]) -> str:
+    """Return the statistics over launches of the same work as JSON; figures by name.
+
+    Raises:
+        RecordError: the launches are not of the same work.
+    """
+    found = summary(records)
+    document = {
+        "run_ids": [record.run_id for record in records],
+        "passed": found.passed,
+        "descriptive": found.descriptive,
+        **asdict(found),
+        "trust": to_jsonable_python(found.trust),
+    }
+    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+
+
+def to_index(records: Sequence[Record]) -> str:
+    """Return the JSON records of one case of each run, as the fifth founding document has them.
+
+    Raises:
+        RecordError: a case that has no such record.
+    """
+    lines = []
+    for record in records:
+        found = index_records(record)
+        if not found:
+            raise RecordError(
+                f"case {record.plan.case} names no mission",
+                where=record.run_id,
+                rule="an index record files a run under its case's mission",
+                remedy="leave this run out, or give the case a mission",
+            )
+        lines += [item.to_json() for item in found]
+    return "".join(f"{line}\n" for line in lines)
+
+
 TEXTS: dict[str, Callable[[Sequence[Record]], str]] = {
     "csv": tables.to_csv,
-    "json": documents.to_json,
-    "index": index.to_index,
+    "json": to_json,
+    "index": to_index,
     "openmetrics": openmetrics.to_openmetrics,
 }
-LOGS = {"perflog": perflog.to_perflog, "mlperf": mlperf.to_mlperf}  # of one run, with its events
+LOGS = {"perflog": run_log.to_perflog, "mlperf": run_log.to_mlperf}  # of one run, with its events
 WRITERS: dict[str, Callable[[Sequence[Record], Path], None]] = {
     "parquet": tables.write_parquet,  # a file, the others are folders
-    "tensorboard": tensorboard.write_tensorboard,
-    "wandb": wandb.write_wandb,
-    "mlflow": mlflow.write_mlflow,
+    "tensorboard": trackers.write_tensorboard,
+    "wandb": trackers.write_wandb,
+    "mlflow": trackers.write_mlflow,
 }
 
 

@@ -1,7 +1,8 @@
-"""A run in the order of its events, as the logs of other systems tell it; ``logs.toml`` has them.
+"""A run as PerfLog or ``:::MLLOG`` lines, in the order of its events; ``logs.toml`` has the lines.
 
-Owns which events of rank 0 become which moments, and their wall-clock times. Steps are seen at
-the edges of windows only: nothing is synchronised between, so no other host time was measured.
+Owns which events of rank 0 become which moments, and their wall-clock times. A step line stands at
+the end of a window: nothing is synchronised inside one, so no other host time was measured. No
+MLPerf submission: programs that read such logs can parse it.
 """
 
 from __future__ import annotations
@@ -17,20 +18,72 @@ from trainmark.pages.exports.tables import settings
 from trainmark.rank.events import LAUNCHER_FILE, EventFile, any_event, node_file, rank_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from trainmark.record.record import Record
 
 LINES = tomllib.loads(Path(__file__).with_name("logs.toml").read_text(encoding="utf-8"))
+_TYPES = {"start": "INTERVAL_START", "stop": "INTERVAL_END"}
+_METADATA = {
+    "file": "file",
+    "lineno": "lineno",
+    "epoch_num": "epoch",
+    "first_epoch_num": "epoch",
+    "samples_count": "trained",
+    "step": "step",
+}
 _MARKERS = {":::": "\\u003a::", "[PerfLog]": "\\u005bPerfLog]"}
 
 
-def line(marker: str, document: dict[str, Any]) -> str:
-    """Return a log line in ASCII, in which no text can pass for a marker or end the line."""
-    text = json.dumps(document, allow_nan=False)
-    for found, written in _MARKERS.items():  # both occur in strings only, where JSON has escapes
-        text = text.replace(found, written)
-    return f"{marker} {text}\n"
+def to_perflog(record: Record, folder: Path) -> str:
+    """Return the PerfLog lines of a run whose events are in ``folder``; raises as ``moments``."""
+    return _lines("perflog", "[PerfLog]", _perflog, record, folder)
+
+
+def to_mlperf(record: Record, folder: Path) -> str:
+    """Return the MLLOG lines of a run whose events are in ``folder``; raises as ``moments``."""
+    return _lines("mlperf", ":::MLLOG", _mlperf, record, folder)
+
+
+def _lines(
+    form: str,
+    marker: str,
+    document: Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]],
+    record: Record,
+    folder: Path,
+) -> str:
+    """Return lines in ASCII, in which no text can pass for a marker or end the line."""
+    lines = []
+    for kind, values in moments(record, folder):
+        for entry in LINES[form].get(kind, ()):
+            text = json.dumps(document(entry, values), allow_nan=False)
+            for found, written in _MARKERS.items():  # both occur in strings, where JSON has escapes
+                text = text.replace(found, written)
+            lines.append(f"{marker} {text}\n")
+    return "".join(lines)
+
+
+def _perflog(entry: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+    metric = values["quality_metric"]
+    named = {
+        name.replace("<metric>", metric): values[source]
+        for name, source in entry.get("value", {}).items()
+    }
+    step = {"step": values[entry["step"]]} if "step" in entry else {}
+    metadata = {name: values[name] for name in ("file", "lineno", "time_ms")} | {"rank": 0}
+    return {"event": entry["event"], "value": named} | step | {"metadata": metadata}
+
+
+def _mlperf(entry: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+    metadata = _METADATA | entry.get("metadata", {})
+    return {
+        "namespace": "",
+        "time_ms": values["time_ms"],
+        "event_type": _TYPES.get(entry["key"].rpartition("_")[2], "POINT_IN_TIME"),
+        "key": entry["key"],
+        "value": entry.get("text") or values.get(entry.get("value", "")),
+        "metadata": {name: values[source] for name, source in metadata.items()},
+    }
 
 
 def _events(path: Path) -> Iterator[dict[str, Any]]:
@@ -48,9 +101,9 @@ def _events(path: Path) -> Iterator[dict[str, Any]]:
 def moments(record: Record, folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield what rank 0 did, in its order: the kind of a moment, and values by name.
 
-    Values are ``known``, the event's own, and of the moment: ``time_ms`` since 1970, ``epoch`` from
-    0, ``step`` and ``trained``: optimizer steps and samples of all ranks until then, ``loss`` of
-    that step.
+    Values are of the run, the event's own, and of the moment: ``time_ms`` since 1970, ``epoch``
+    from 0, ``step`` and ``trained``: optimizer steps and samples of all ranks until then, ``loss``
+    of that step.
 
     Raises:
         RecordError: the events are not in ``folder``, or are of another run.
@@ -61,7 +114,7 @@ def moments(record: Record, folder: Path) -> Iterator[tuple[str, dict[str, Any]]
     launch = next(starts, None)
     if launch is None:
         raise _refused("no events there", folder)
-    of_run, shift_ns = known(record), launch["unix_ns"] - launch["t_ns"]
+    of_run, shift_ns = _of_run(record), launch["unix_ns"] - launch["t_ns"]
     trained, losses = [0, *accumulate(record.steps.samples)], [None, *record.steps.loss]
     epoch, step, last_ns, path = -1, 0, 0, folder / rank_file(0)
     last = {"event": "no more", "t_ns": 0, "file": path.name, "lineno": 0}
@@ -103,17 +156,16 @@ def _refused(what: str, folder: Path) -> RecordError:
     return RecordError(what, where=str(folder), rule=rule, remedy="name the run directory")
 
 
-def known(record: Record) -> dict[str, Any]:
+def _of_run(record: Record) -> dict[str, Any]:
     """Return what a log tells of the run, of its recipe, and its figures, by name."""
     recipe, data = record.plan.recipe, record.plan.data
-    # What a step trained is known best from steps: some ranks train one batch together.
-    samples = max(record.steps.samples, default=recipe["micro_batch_size"]
-                  * recipe["grad_accum_steps"] * record.plan.world_size)  # fmt: skip
+    planned = recipe["micro_batch_size"] * recipe["grad_accum_steps"] * record.plan.world_size
     return {
         **settings(record),
         **{f"figure/{name}": entry.value for name, entry in record.figures.items()},
         "train_samples": data.train_samples,
         "eval_samples": data.eval_samples,
-        "global_batch_size": samples,
+        # What a step trained is known best from steps: some ranks train one batch together.
+        "global_batch_size": max(record.steps.samples, default=planned),
         "ended": "success" if record.passed else "aborted",
     }

@@ -1,24 +1,34 @@
-"""What the programs share that keep runs for comparison: values by step, and what is missing."""
+"""Records in the stores of programs that keep runs for comparison: TensorBoard, W&B, MLflow.
+
+A step has no wall-clock time of its own, so that all values have that of the run's start. Nothing
+is sent anywhere. TensorBoard's file writer would put the host into file names.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from trainmark.errors import EnvironmentFault, RecordError, UsageError
+from trainmark.pages.cells import clean, markdown
+from trainmark.pages.exports.tables import settings
 from trainmark.record.figures import NS_PER_S
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from trainmark.record.record import Record
 
+_NAME = "trainmark"
+_MOST_METRICS, _MOST_PARAMS, _LONGEST = 1000, 100, 500  # of a call: mlflow.utils.validation
+
 
 @contextmanager
-def needed(extra: str) -> Iterator[None]:
+def _needed(extra: str) -> Iterator[None]:
     """Import in the block a package of the extra that has its name.
 
     Raises:
@@ -30,7 +40,7 @@ def needed(extra: str) -> Iterator[None]:
         raise EnvironmentFault(str(error), remedy=f"pip install 'trainmark[{extra}]'") from error
 
 
-def points(record: Record) -> list[tuple[int, dict[str, float]]]:
+def _points(record: Record) -> list[tuple[int, dict[str, float]]]:
     """Return loss, time and throughput of each step, each evaluation, and the figures at the end.
 
     Each with its step, in order. A step has no wall-clock time of its own.
@@ -49,7 +59,7 @@ def points(record: Record) -> list[tuple[int, dict[str, float]]]:
     return [(step, {k: v for k, v in values.items() if v is not None}) for step, values in found]
 
 
-def started_s(record: Record) -> float:
+def _started_s(record: Record) -> float:
     """Return when the run was started, in seconds since 1970.
 
     Raises:
@@ -61,20 +71,126 @@ def started_s(record: Record) -> float:
         raise RecordError("started is no time", where=record.run_id, rule="ISO 8601") from None
 
 
-def safe_name(record: Record) -> str:
+def _safe_name(record: Record) -> str:
     """Return a run's id as a name for a file or an id of others, whatever it contains."""
     return re.sub(r"[^\w-]", "_", record.run_id, flags=re.ASCII)[:100]
 
 
-def run_folder(folder: Path, record: Record) -> Path:
+def _run_folder(folder: Path, record: Record) -> Path:
     """Make the folder of one run.
 
     Raises:
         UsageError: it exists.
         OSError: it cannot be made.
     """
-    found = folder / safe_name(record)
+    found = folder / _safe_name(record)
     if found.exists():
         raise UsageError("the run is there already", where=str(found), remedy="choose another -o")
     found.mkdir(parents=True)
     return found
+
+
+def write_tensorboard(records: Sequence[Record], folder: Path) -> None:
+    """Write an event file for each record; the wall time of all its events is the run's start.
+
+    Raises:
+        EnvironmentFault: the package tensorboard is missing.
+        UsageError: a run's folder exists.
+        OSError: nothing can be written there.
+    """
+    with _needed("tensorboard"):
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
+        from tensorboard.compat.proto.tensor_pb2 import TensorProto
+        from tensorboard.summary.writer.record_writer import RecordWriter
+    text = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text"))
+    for record in records:
+        start_s = _started_s(record)
+        rows = [("setting", "value"), ("---", "---"), *settings(record).items()]
+        table = "\n".join(f"| {markdown(name)} | {markdown(value)} |" for name, value in rows)
+        shown = TensorProto(dtype="DT_STRING", string_val=[table.encode()])
+        said = Summary.Value(tag="settings", metadata=text, tensor=shown)
+        events = [Event(file_version="brain.Event:2"), Event(summary=Summary(value=[said]))]
+        for step, values in _points(record):
+            made = [Summary.Value(tag=name, simple_value=x) for name, x in values.items()]
+            events.append(Event(step=step, summary=Summary(value=made)))
+        path = _run_folder(folder, record) / f"events.out.tfevents.{start_s:.0f}.trainmark"
+        with path.open("wb") as file:
+            writer = RecordWriter(file)
+            for event in events:
+                event.wall_time = start_s
+                writer.write(event.SerializeToString())
+
+
+def write_wandb(records: Sequence[Record], folder: Path) -> None:
+    """Write an offline run for each record into a folder of its name.
+
+    Nothing is sent: no login, no error reports; neither host, user nor program is recorded.
+
+    Raises:
+        EnvironmentFault: the package wandb is missing.
+        UsageError: a run's folder exists.
+        OSError: nothing can be written there.
+    """
+    os.environ["WANDB_ERROR_REPORTING"] = "false"  # read at import
+    with _needed("wandb"):
+        import wandb
+    private = wandb.Settings(
+        mode="offline", silent=True, console="off", host="", username="", program="",
+        program_relpath="", disable_git=True, disable_code=True, disable_job_creation=True,
+        x_disable_meta=True, x_disable_stats=True, x_disable_machine_info=True,
+        x_save_requirements=False,
+    )  # fmt: skip
+    for record in records:
+        name, place = _safe_name(record), _run_folder(folder, record)
+        run = wandb.init(
+            project="trainmark", id=name, name=name, dir=place, config=settings(record),
+            settings=private,
+        )  # fmt: skip
+        for step, values in _points(record):
+            run.log(values, step=step)
+        run.finish(exit_code=0 if record.passed else 1)
+    wandb.teardown()
+
+
+def write_mlflow(records: Sequence[Record], folder: Path) -> None:
+    """Write the records into ``folder/mlflow.db``, beside runs that are there.
+
+    The time of all values is the run's start.
+
+    Raises:
+        EnvironmentFault: the package mlflow is missing.
+        UsageError: a run is there already.
+        OSError: nothing can be written there.
+    """
+    os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"  # read at import
+    with _needed("mlflow"):
+        from mlflow.entities import Metric, Param
+        from mlflow.tracking import MlflowClient
+    folder.mkdir(parents=True, exist_ok=True)
+    place = folder.resolve()
+    client = MlflowClient(tracking_uri=f"sqlite:///{place}/mlflow.db")
+    known = client.get_experiment_by_name(_NAME)
+    artifacts = (place / "artifacts").as_uri()
+    experiment = known.experiment_id if known else client.create_experiment(_NAME, artifacts)
+    for record in records:
+        name, start_ms = _safe_name(record), int(_started_s(record) * 1000)
+        if client.search_runs([experiment], f"attributes.run_name = '{name}'"):
+            raise UsageError("the run is there already", where=name, remedy="choose another -o")
+        run = client.create_run(experiment, start_ms, run_name=name).info.run_id
+        metrics = [
+            Metric(_key(metric), value, start_ms, step)
+            for step, values in _points(record)
+            for metric, value in values.items()
+        ]
+        params = [Param(_key(n), clean(text)[:_LONGEST]) for n, text in settings(record).items()]
+        for first in range(0, len(metrics), _MOST_METRICS):
+            client.log_batch(run, metrics=metrics[first : first + _MOST_METRICS])
+        for first in range(0, len(params), _MOST_PARAMS):
+            client.log_batch(run, params=params[first : first + _MOST_PARAMS])
+        client.set_terminated(run, "FINISHED" if record.passed else "FAILED", start_ms)
+
+
+def _key(name: str) -> str:
+    """Return a name that MLflow takes, of which the first part is a folder."""
+    return "/".join(re.sub(r"[^\w-]", "_", part)[:120] for part in name.split("/", 1))
