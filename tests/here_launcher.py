@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainmark.launch.contract import Command, JobState
-from trainmark.launch.node.command import node_script
+from trainmark.launch.node_script import node_script
 
 
 @dataclass

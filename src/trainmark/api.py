@@ -19,7 +19,7 @@ from trainmark.judge.comparison import compare as compare_results
 from trainmark.judge.comparison.comparing import THRESHOLD
 from trainmark.judge.compliance import check as check_rules
 from trainmark.launch import launchers, series, submission
-from trainmark.launch.launchers.names import CONTAINER, LOCAL
+from trainmark.launch.launchers import CONTAINER, LOCAL
 from trainmark.launch.progress import Progress, end_line
 from trainmark.launch.repeats import launch_shown, launches, shown
 from trainmark.launch.run_dir import refuse_used
@@ -210,7 +210,7 @@ def submitted(plan: Plan, site: Site) -> str:
             rule="an engine must keep the job, and a job is one launch",
             remedy="leave out --detach, or choose slurm, kubernetes or ray and --repeat 1",
         )
-    return submission.start(plan, site).id
+    return submission.prepare(plan, site)().id
 
 
 def attached(job: str, *, cancel: bool = False, quiet: bool = True) -> Records:

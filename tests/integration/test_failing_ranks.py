@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 import faulty_runs
 from real_runs import checked, ended
 
@@ -21,14 +23,7 @@ def test_rank_that_raises(started):
     assert record.ranks[1].steps == 14
 
 
-def test_rank_that_raises_and_leaves_a_child(started):
-    process, run_dir = started("fault=leave_child")
-    code, _, _ = ended(process)
-    record = checked(run_dir)
-    assert (code, record.status) == (1, "failed")
-    assert (record.cause.kind, record.cause.type) == ("error", "ValueError")
-
-
+@pytest.mark.nightly
 def test_an_evaluation_that_raises(started):
     process, run_dir = started("fault=raise_in_evaluation")
     code, _, _ = ended(process)
@@ -37,14 +32,17 @@ def test_an_evaluation_that_raises(started):
     assert (record.cause.kind, record.cause.place) == ("error", "evaluate")
 
 
+@pytest.mark.nightly
 def test_rank_killed(started, fifo):
     faulty_runs.rank_killed(started, fifo, "--nproc", "2", rank=1)
 
 
+@pytest.mark.nightly
 def test_loss_becomes_nan(started):
     faulty_runs.loss_becomes_nan(started)
 
 
+@pytest.mark.nightly
 def test_divergence_for_real(started):
     faulty_runs.diverged(started)
 

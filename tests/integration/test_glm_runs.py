@@ -14,6 +14,8 @@ from trainmark.cases.glm_superglue.job import shape_of
 from trainmark.cases.glm_superglue.model import build_model
 from trainmark.record.record import read
 
+pytestmark = pytest.mark.nightly
+
 SMALL = ("num_heads=1", "target=none", "steps=4")
 
 

@@ -11,6 +11,8 @@ from gpt_tokenizers import write_two_files
 from trainmark.cases.gpt_megatron.data.indexed import IndexedReader
 from trainmark.record.record import read
 
+pytestmark = pytest.mark.nightly
+
 SMALL = ("num_layers=1", "hidden_size=16", "num_heads=2", "seq_length=16", "bs=4", "target=none")
 
 

@@ -14,6 +14,8 @@ import pytest
 
 from trainmark.record import record
 
+pytestmark = pytest.mark.nightly
+
 PAGE = Path(__file__).parents[2] / "docs" / "adding-a-device.md"
 FILE = re.compile(r"### `([\w.-]+)`\n(?:(?!```|\n#).)*```\w*\n(.*?)```", re.DOTALL)
 NAMES = ["imaginary-smi.txt", "imaginary-smi", "imaginary.py", "pyproject.toml",

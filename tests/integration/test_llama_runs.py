@@ -14,6 +14,8 @@ import pytest
 import llama_least_loss
 from trainmark.record.record import read
 
+pytestmark = pytest.mark.nightly
+
 CHANCE = 0.25  # four choices
 MARGIN = 0.5
 # What a model that knows the words and the form gets to, of the least loss of any.

@@ -15,6 +15,8 @@ import pytest
 
 from trainmark.record import record
 
+pytestmark = pytest.mark.nightly
+
 GUIDE = Path(__file__).parents[2] / "docs" / "adding-a-case.md"
 OPTION = """\
 from dataclasses import replace

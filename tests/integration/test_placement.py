@@ -14,6 +14,8 @@ from trainmark.record import record
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.nightly
+
 ON_TWO_NODES = """\
 import os
 from trainmark.devices import numa

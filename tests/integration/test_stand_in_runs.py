@@ -17,6 +17,8 @@ from trainmark.cases.gpt_megatron.memory import predict
 from trainmark.record.record import read
 from trainmark.train.step_memory import PROCESS_BYTES
 
+pytestmark = pytest.mark.nightly
+
 SHORT = ("warmup_steps=1", "window_steps=2", "target_value=none", "--quiet")
 STEPS = 5
 FP32_ERROR = 1e-6

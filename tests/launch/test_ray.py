@@ -16,7 +16,6 @@ from fakes import GOLDEN, check_golden
 from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.launch.contract import JOB_FILE, JobState
 from trainmark.launch.launchers.ray import Ray, RayJob
-from trainmark.launch.node.files import send
 from trainmark.launch.site import ContainerSite, RaySite, Site, read_site
 from trainmark.plan.plan import Plan
 
@@ -95,15 +94,6 @@ def test_the_command_is_golden(plan: Plan) -> None:
     check_golden("ray/common_folder.sh", command.script(Path(plan.run_dir)))
 
 
-def test_the_command_without_a_common_folder_is_golden(plan: Plan) -> None:
-    told = site(
-        address=None, run_root=Path("/scratch/a b"), setup=("module load cuda",),
-        environment={"NCCL_DEBUG": "WARN"}, interface="ib0", ray={"may_grow": True},
-    )  # fmt: skip
-    command = Ray().command(plan, told)
-    check_golden("ray/own_folders.sh", command.script(Path(plan.run_dir)))
-
-
 def test_the_command_is_a_pure_function(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subprocess, "run", None)
     assert Ray().command(plan, site()) == Ray().command(plan, site())
@@ -127,16 +117,6 @@ def test_a_node_is_asked_for_its_devices(
     assert asked_of_the_driver(of_vendor, site(ray={"resources": more}))["bundle"] == bundle
 
 
-def test_a_node_without_the_plan_gets_it(plan: Plan, tmp_path: Path) -> None:
-    told = site(run_root=tmp_path / "root")
-    script = asked_of_the_driver(plan, told)["script"].partition("exec ")[0]
-    (tmp_path / "plan.json").write_text("{}")
-    for content in ("{}", "1"):  # the second time it is there
-        subprocess.run(["sh", "-c", script], cwd=tmp_path, check=True)
-        assert (tmp_path / "root" / plan.run_id / "plan.json").read_text() == "{}"
-        (tmp_path / "plan.json").write_text(content)
-
-
 def test_an_address_that_is_no_url_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "site.yaml"
     file.write_text("ray:\n  address: ray://head:10001\n")
@@ -154,7 +134,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "bin"
     folder.mkdir()
     (folder / "ray").write_text(
-        '#!/bin/sh\necho "$RAY_API_SERVER_ADDRESS $TRAINMARK_RAY_CLUSTER $*" >> "$SAID"\n'
+        '#!/bin/sh\necho "$RAY_API_SERVER_ADDRESS $*" >> "$SAID"\n'
         '[ "$1 $2" != "$FAILS" ] || { echo "no: $2" >&2; exit 1; }\n'
     )
     (folder / "ray").chmod(0o755)
@@ -173,10 +153,12 @@ def test_the_job_is_submitted_and_found_again(plan: Plan, program: Path, tmp_pat
     assert Ray().absent(site()) is None
     job = started(plan, site(), tmp_path)
     said = program.read_text()
-    assert said.startswith(f"http://head:8265  job submit --no-wait --submission-id={plan.run_id} ")
-    assert said.endswith(" -- /opt/trainmark/bin/python -m trainmark.launch.launchers.ray_driver\n")
+    assert said.startswith(f"http://head:8265 job submit --no-wait --submission-id={plan.run_id} ")
+    assert said.endswith(
+        f" -- /opt/trainmark/bin/python -m trainmark.launch.launchers.ray_driver {tmp_path}\n"
+    )
     assert (tmp_path / JOB_FILE).read_text() == plan.run_id
-    assert Ray().attach(job.plan, site()) == job
+    assert Ray().attach(plan, site()) == job
 
 
 def test_a_refused_job_is_told_in_rays_words(
@@ -187,19 +169,6 @@ def test_a_refused_job_is_told_in_rays_words(
         started(plan, site(), tmp_path)
     assert "no: submit" in refused.value.what
     assert not (tmp_path / JOB_FILE).exists()
-
-
-@pytest.mark.parametrize("none_here", [True, False])
-def test_a_local_cluster_is_begun_where_there_is_none(
-    plan: Plan, program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, none_here: bool
-) -> None:
-    monkeypatch.setenv("FAILS", "job list" if none_here else "")
-    started(plan, site(address=None), tmp_path)
-    local = "http://127.0.0.1:8265"
-    begun = [f"{local} {plan.run_id} start --head --port=0 --disable-usage-stats"] * none_here
-    lines = program.read_text().splitlines()
-    assert lines[:-1] == [f"{local}  job list", *begun]
-    assert lines[-1].startswith(f"{local}  job submit")
 
 
 def test_without_the_program_it_is_absent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -253,15 +222,6 @@ def test_states_are_told_apart(
     assert RECORDED[name]["said"] in state.said
 
 
-def test_the_log_of_a_running_job_is_not_read_again(plan: Plan, cluster: Cluster) -> None:
-    job = Ray().attach(plan, site(cluster.url))
-    cluster.says(plan.run_id, "running")
-    assert (job.state().phase, job.state().phase) == ("running", "running")
-    assert [what for _, what, _ in cluster.asked].count(f"{plan.run_id}/logs") == 1
-    cluster.says(plan.run_id, "node_lost")
-    assert job.state().lost == (0,)
-
-
 def test_the_headers_of_the_users_environment_are_sent(
     plan: Plan, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -282,38 +242,3 @@ def test_a_silent_cluster_counts_as_gone_at_last(plan: Plan, cluster: Cluster) -
     last: JobState = job.state()
     assert (last.phase, last.ending) == ("ended", "unknown")
     job.cancel()  # does not fail
-
-
-# Files
-
-
-def test_the_files_of_all_nodes_come_out_of_one_log(
-    plan: Plan, cluster: Cluster, tmp_path: Path
-) -> None:
-    few = plan.model_copy(update={"nproc": 1, "run_dir": str(tmp_path / "here")})
-    (tmp_path / "here").mkdir()
-    texts = []
-    for node in (0, 1):
-        folder = tmp_path / str(node)
-        folder.mkdir()
-        (folder / f"events.node{node}.jsonl").write_text(f'{{"event":"node{node}"}}\n' * 3000)
-        (folder / f"log.rank{node}.txt").write_text("a] line\n")
-        with (tmp_path / "sent").open("w") as stream:
-            send(folder, node, few, stream)
-        lines = (tmp_path / "sent").read_text().splitlines()
-        texts.append([f"[node {node}] {line}" for line in lines])
-    mixed = [line for pair in zip(*texts, strict=True) for line in pair]
-    log = "\n".join(["Running entrypoint", *mixed, 'trainmark-job {"phase": "ended"}'])
-    cluster.says(few.run_id, "succeeded", log)
-    Ray().attach(few, site(cluster.url, run_root=tmp_path)).collect()
-    for node in (0, 1):
-        for name in (f"events.node{node}.jsonl", f"log.rank{node}.txt"):
-            assert (tmp_path / "here" / name).read_bytes() == (
-                tmp_path / str(node) / name
-            ).read_bytes()
-
-
-def test_a_log_that_is_gone_is_told(plan: Plan, cluster: Cluster, tmp_path: Path) -> None:
-    job = Ray().attach(plan, site(cluster.url, run_root=tmp_path))
-    with pytest.raises(EnvironmentFault):
-        job.collect()

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import errno
 import getpass
-import hashlib
 import json
-import os
 import socket
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from fakes import GOLDEN, event, launch_event, window, write_run
-from trainmark.launch.own_files import OwnFiles
-from trainmark.launch.run_dir import finish
 from trainmark.plan.plan import Plan
-from trainmark.rank.events import EventWriter
 from trainmark.record import building, evidence, record
 from trainmark.spec import message
 
@@ -93,19 +86,6 @@ def test_nothing_that_leaves_names_a_person_a_host_a_place_or_a_secret(dirty):
     assert texts["stacks.rank0.txt"] == '  File "<path>/train.py", line 3 in f\n'
 
 
-def test_the_record_names_the_digests_of_the_redacted_files_and_can_be_built_again(dirty):
-    launcher = EventWriter(dirty / "events.launcher.jsonl", time.perf_counter_ns)
-    own = OwnFiles.written(Plan.read(dirty).run_id, dirty, launcher)
-    built = finish(own, stop=None, ended=None)
-    assert built == record.read(dirty)
-    for entry in built.evidence:
-        assert hashlib.sha256((dirty / entry.name).read_bytes()).hexdigest() == entry.sha256
-    before = _texts(dirty)
-    evidence.redact(dirty)
-    assert _texts(dirty) == before
-    assert building.build(dirty) == built
-
-
 def test_files_stay_valid_line_by_line_and_a_torn_line_is_redacted_too(dirty):
     path = dirty / "events.rank0.jsonl"
     count = len(path.read_text().splitlines())
@@ -124,55 +104,6 @@ def test_files_without_anything_to_redact_are_not_written(dirty):
     before = path.stat().st_mtime_ns, path.stat().st_ino
     evidence.redact(dirty)
     assert (path.stat().st_mtime_ns, path.stat().st_ino) == before
-
-
-def test_on_a_full_disk_the_record_is_redacted_alone_and_that_is_said(dirty, monkeypatch, capsys):
-    def full(_path, _redactor):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(evidence, "_rewrite", full)
-    launcher = EventWriter(dirty / "events.launcher.jsonl", time.perf_counter_ns)
-    own = OwnFiles.written(Plan.read(dirty).run_id, dirty, launcher)
-    built = finish(own, stop=None, ended=None)
-    text = (dirty / "record.json").read_text()
-    assert [leak for leak in (*LEAKS, str(dirty)) if leak in text] == []
-    assert built.cause.traceback == CLEAN
-    assert "cannot be redacted: No space left on device" in capsys.readouterr().err
-
-
-def test_a_link_put_in_the_place_of_a_lost_file_is_not_written_through(dirty, tmp_path):
-    foreign = tmp_path / "foreign"
-    foreign.write_text("somebody else's")
-    names = ("plan.json", "events.launcher.jsonl")
-    own = OwnFiles.written(
-        Plan.read(dirty).run_id, dirty, EventWriter(dirty / names[1], time.perf_counter_ns)
-    )
-    for name in names:
-        (dirty / name).unlink()
-        (dirty / name).symlink_to(foreign)
-    assert own.lost() == list(names)
-    own.restore()
-    own.events.close()
-    assert foreign.read_text() == "somebody else's"
-    assert own.lost() == []
-
-
-def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(dirty):
-    own = OwnFiles.written(
-        Plan.read(dirty).run_id,
-        dirty,
-        EventWriter(dirty / "events.launcher.jsonl", time.perf_counter_ns),
-    )
-    for name in ("plan.json", "events.rank0.jsonl"):
-        (dirty / name).unlink()
-        os.mkfifo(dirty / name)
-    assert own.lost() == ["plan.json"]
-    own.restore()
-    own.events.close()
-    built = building.build(dirty)
-    assert [entry.name for entry in built.evidence] == ["events.launcher.jsonl", "plan.json"]
-    assert built.ranks[0].malformed_lines == 1
-    assert built.status == "failed"
 
 
 @pytest.mark.parametrize("more", [

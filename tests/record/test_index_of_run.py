@@ -13,8 +13,7 @@ from fakes import GOLDEN, event, launch_event, span, window, write_run
 from trainmark.cli.app import main
 from trainmark.errors import RecordError
 from trainmark.launch import run_dir as launching
-from trainmark.launch.keeper import take_over
-from trainmark.launch.own_files import OwnFiles
+from trainmark.launch.late_record import make_record
 from trainmark.pages.exports.forms import to_index
 from trainmark.plan.plan import Plan
 from trainmark.rank.events import EventWriter
@@ -170,25 +169,14 @@ FAILED = {
 
 def finish(run_dir: Path, reason: str) -> Record:
     events = EventWriter(run_dir / "events.launcher.jsonl", lambda: 3 * S)
-    own = OwnFiles.written(RUN_ID, run_dir, events)
-    return launching.finish(own, stop={"reason": reason}, ended=None)
+    events.emit("stop", reason=reason)
+    return launching.finish(run_dir, events)
 
 
-def test_a_run_whose_launcher_died_has_them_from_the_keeper(run_dir: Path) -> None:
-    take_over(run_dir, RUN_ID)
+def test_a_run_whose_launcher_died_has_them_too(run_dir: Path) -> None:
+    make_record(run_dir)
     assert records.read(run_dir).status == "interrupted"
     assert filed(run_dir) == FAILED
-
-
-def test_a_launcher_that_died_between_the_two_is_made_up_for(run_dir: Path) -> None:
-    made = finish(run_dir, "launcher_killed")
-    for path in (run_dir / "index").iterdir():
-        path.unlink()
-    (run_dir / "index").rmdir()
-    before = (run_dir / "record.json").read_bytes()
-    take_over(run_dir, made.run_id)
-    assert filed(run_dir) == FAILED
-    assert (run_dir / "record.json").read_bytes() == before
 
 
 def test_a_disk_too_full_for_them_leaves_the_record(
@@ -207,7 +195,6 @@ def test_a_disk_too_full_for_them_leaves_the_record(
     assert list((run_dir / "index").iterdir()) == []
     said = capsys.readouterr().err
     assert "No space left on device" in said
-    assert "report RUN --format index" in said
 
 
 def test_a_mission_that_does_not_fit_leaves_the_record(

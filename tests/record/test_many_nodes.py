@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes import event, launch_event, window, write_events, write_run
-from trainmark.launch.launchers import load
-from trainmark.launch.launchers.names import CLASSES, CONTAINER
+from trainmark.launch.launchers import CLASSES, CONTAINER, load
 from trainmark.launch.site import ContainerSite, Site
 from trainmark.pages.page import markdown_page
 from trainmark.plan.capabilities import Elsewhere
@@ -143,7 +142,7 @@ def test_a_command_for_many_nodes_grows_no_faster_than_their_number(
     hosts.write_text("".join(f"node{number}\n" for number in range(NODES)))
     site = Site().with_hosts(hosts)
     if name == "kubernetes":
-        site = Site(container=ContainerSite(image="image"), run_root=tmp_path)
+        site = Site(container=ContainerSite(image="image"))
     sizes = []
     for nodes in (NODES // 2, NODES):
         command = load(name).command(planned(tmp_path, nodes, name), site)

@@ -22,17 +22,21 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
     """Build the record and pages of a run that ended without them."""
-    from trainmark.launch.late_record import launches_of_series, unrecorded
-    from trainmark.launch.run_dir import finish_for_another
+    from trainmark.errors import RecordError
+    from trainmark.launch.late_record import complete
     from trainmark.library.importers.references import published
     from trainmark.pages.files import write_pages, write_repeats
-    from trainmark.record.record import read
+    from trainmark.record.record import RECORD_FILE, read
 
     run = run.absolute()
-    for folder in unrecorded(run):
-        made = finish_for_another(folder)
+    launches = [run] if (run / "plan.json").exists() else sorted(run.glob("r[0-9]*"))
+    lacking = [folder for folder in launches if not (folder / RECORD_FILE).exists()]
+    if not lacking:
+        raise RecordError("the record exists already", where=str(run))
+    for folder in lacking:
+        complete(folder)
+        made = read(folder)
         write_pages([made], folder, against=[*published([made.plan.case])])
-    launches = launches_of_series(run) or [run]
     records = [read(folder) for folder in launches]
     repeated = launches != [run]
     if repeated:

@@ -86,12 +86,12 @@ def command(
 def _print_dry_run(plan: Plan, site: Site, *, as_json: bool) -> None:
     """Print the plan, or the text that submits it; start nothing."""
     from trainmark.launch import launchers
-    from trainmark.launch.local import command as rank_command
+    from trainmark.launch.node import rank_command
     from trainmark.launch.repeats import launches
     from trainmark.launch.submission import whole
 
     if plan.node_processes == 0:
-        argv = rank_command(plan, python="python")
+        argv = rank_command("python", plan.run_dir)
         if as_json:
             say_json({"plan": plan.model_dump(mode="json"), "command": argv}, indent=2)
             return

@@ -3,7 +3,7 @@
 ``command`` is a pure function of plan and site, so that it can be printed, pasted and tested;
 running it is separate. An engine that users have (Slurm, Kubernetes, Ray) schedules, queues and
 ends jobs; a launcher of ours only speaks with it. On every node the command starts
-``trainmark.launch.node``, and that torchrun.
+``trainmark.launch.node``.
 """
 
 from __future__ import annotations
@@ -25,8 +25,6 @@ Ending = Literal[
     "refused", "unknown",
 ]  # fmt: skip
 SITE_FILE = "site.json"  # in the run directory: the settings that ``attach`` needs
-MISSING_FILE = "collect.fault"  # there: why files of nodes are not here yet
-BEAT_S = 5.0  # between two writes to a node process that runs with ``--heartbeat``
 JOB_FILE = "job.id"  # in the run directory: what the command printed, by which the job is found
 _HEREDOC = "TRAINMARK_FILE"
 # In a shell of its own, so that the user's stays open, in its folder and with its options.
@@ -102,13 +100,10 @@ class Job(Protocol):
         """End it and all its processes; called again where it did not help."""
 
     def collect(self) -> None:
-        """Bring the files of all nodes into the run directory.
-
-        Called when it ended, and again by ``run --attach``: what is there is not fetched again.
-        Does nothing where the nodes wrote them into the run directory itself.
+        """Bring what nodes wrote elsewhere into the run directory, and remove what the job left.
 
         Raises:
-            EnvironmentFault: a node cannot be reached; what was fetched stays.
+            EnvironmentFault: a node or the engine cannot be reached.
         """
 
 

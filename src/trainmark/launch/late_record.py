@@ -1,110 +1,84 @@
-"""Find the launches whose record can still be written after launcher and keeper were killed.
-
-Distinguishes them from runs that are still running, have a record, or never began.
-``run_dir.finish_for_another`` writes the record.
-"""
+"""Make the record of a run whose launcher was killed, from the events that it left."""
 
 from __future__ import annotations
 
 import time
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
+import psutil
+
 from trainmark.errors import RecordError
-from trainmark.launch import processes
-from trainmark.launch.run_dir import finish_for_another
+from trainmark.launch import processes, run_dir
 from trainmark.plan.plan import PLAN_FILE, Plan
-from trainmark.rank.events import LAUNCHER_FILE, EventFile
+from trainmark.rank.events import LAUNCHER_FILE, EventFile, EventWriter
 from trainmark.record.record import RECORD_FILE
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-_KEEPER_PATIENCE_S = 60.0
-_POLL_S = 0.2
+_END_PATIENCE_S = 2.0  # for a sampler whose launcher died
 
 
-def unrecorded(run: Path) -> list[Path]:
-    """Return the folders of the launches of ``run`` that lack a record and can get one.
+def complete(folder: Path) -> None:
+    """Make the missing records in the folder of a run, of its launches or of several runs.
 
-    Args:
-        run: the folder of a run, or of a series of launches.
+    Launches that still run, or never began, are left alone.
 
     Raises:
-        RecordError: not a run, it has a record, it never began, or it is still running.
+        RecordError: ``folder`` is a run itself and can get no record.
     """
-    if (run / RECORD_FILE).exists():
-        raise _recorded(run)
-    launches = [run] if (run / PLAN_FILE).exists() else launches_of_series(run)
-    if not launches:
-        raise RecordError("not a run directory", where=str(run), rule=f"it needs {PLAN_FILE}")
-    lacking = [folder for folder in launches if not (folder / RECORD_FILE).exists()]
-    if not lacking:
-        raise _recorded(run)
-    for folder in lacking:
-        _check(folder)
-    return lacking
+    for below in ("", "*/", "*/*/", "*/*/*/"):
+        for plan in sorted(folder.glob(f"{below}{PLAN_FILE}")):
+            if (plan.parent / RECORD_FILE).exists():
+                continue
+            try:
+                make_record(plan.parent)
+            except RecordError:
+                if plan.parent == folder:
+                    raise
 
 
-def launches_of_series(run: Path) -> list[Path]:
-    """Return the folders ``r1``, ``r2`` … of a series, in order."""
-    found = [path.parent for path in run.glob(f"r*/{PLAN_FILE}")]
-    numbered = [path for path in found if path.name[1:].isdecimal()]
-    return sorted(numbered, key=lambda path: int(path.name[1:]))
-
-
-def finish_killed(folder: Path) -> None:
-    """Leave the record of a launch whose launcher was killed, unless it never began.
-
-    Waits while its keeper ends the ranks and writes the record.
+def make_record(folder: Path) -> None:
+    """End what is left of a launch and make its record, if its launcher did not.
 
     Raises:
-        RecordError: its processes do not end.
+        RecordError: it is still running, is an engine's job, never began, or cannot be read.
     """
-    deadline = time.monotonic() + _KEEPER_PATIENCE_S
-    while not (folder / RECORD_FILE).exists() and processes.is_running(Plan.read(folder).run_id):
-        if time.monotonic() > deadline:
-            raise RecordError("its processes do not end", where=str(folder), remedy="end them")
-        time.sleep(_POLL_S)
-    with suppress(RecordError):  # never began, has one by now, or is past reading: another launch
-        for launch in unrecorded(folder):
-            finish_for_another(launch)
-
-
-def _recorded(run: Path) -> RecordError:
-    return RecordError(
-        "the record exists already",
-        where=str(run),
-        rule="records never change",
-        remedy="`trainmark show` prints it, `trainmark report` makes its page",
-    )
-
-
-def _check(folder: Path) -> None:
     try:
         plan = Plan.read(folder)
-        if plan.node_processes:
-            raise RecordError(
-                f"a run of launcher {plan.launcher}, whose job may still be running",
-                where=str(folder),
-                remedy=f"`trainmark run --attach {folder}` waits for it and makes the record",
-            )
-        run_id = plan.run_id
-        began = any(event["event"] == "launch" for event in EventFile(folder / LAUNCHER_FILE))
-    except FileNotFoundError:
-        began = False
+        with run_dir.locked(folder):
+            if not (folder / RECORD_FILE).exists():
+                _make(plan, folder)
+    except BlockingIOError:
+        raise RecordError(
+            "the run is still running",
+            where=str(folder),
+            remedy="wait for its end, when it writes the record, or stop it with Ctrl-C",
+        ) from None
     except (OSError, ValueError) as error:
-        first = str(error).splitlines()[0]
-        raise RecordError(f"cannot be read: {first}", where=str(folder)) from None
-    if not began:
+        raise RecordError(
+            f"cannot be read: {str(error).splitlines()[0]}", where=str(folder)
+        ) from None
+
+
+def _make(plan: Plan, folder: Path) -> None:
+    if plan.node_processes:
+        raise RecordError(
+            f"a run of launcher {plan.launcher}, whose job may still be running",
+            where=str(folder),
+            remedy=f"`trainmark run --attach {folder}` waits for it and makes the record",
+        )
+    path = folder / LAUNCHER_FILE
+    names = {event["event"] for event in EventFile(path)} if path.exists() else set()
+    if "launch" not in names:
         raise RecordError(
             "the run never began: it has no events of its launcher",
             where=str(folder),
             remedy="delete the folder and run it again",
         )
-    if processes.is_running(run_id):
-        raise RecordError(
-            "the run is still running",
-            where=str(folder),
-            remedy="wait for its end, when it writes the record, or stop it with Ctrl-C",
-        )
+    psutil.wait_procs(processes.of_run(plan.run_id), timeout=_END_PATIENCE_S)
+    processes.kill_run(plan.run_id)
+    events = EventWriter(path, time.perf_counter_ns)
+    if not names & {"stop", "agent_exit"}:
+        events.emit("stop", reason="launcher_killed")
+    run_dir.finish(folder, events)

@@ -10,21 +10,17 @@ import os
 import resource
 import signal
 import time
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
 
-from trainmark.launch.stopping import KEEPER_MODULE
-
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Iterator, Sequence
 
 RUN_VARIABLE = "TRAINMARK_RUN"
-WORKER_MODULE = "trainmark.rank.worker"
 _KILL_ROUNDS = 50
 _ROUND_S = 0.1
 _STACKS_PATIENCE_S = 5
@@ -35,76 +31,52 @@ def mark(run_id: str, node: int | None) -> str:
     return run_id if node is None else f"{run_id}.node{node}"
 
 
-def of_run(run_id: str, variable: str = RUN_VARIABLE) -> list[psutil.Process]:
-    """Return the living processes with ``run_id`` in their environment, except this one.
-
-    Args:
-        variable: the environment variable that holds it.
-    """
-    return [process for value, process in _carriers(variable) if value == run_id]
+def of_run(run_id: str) -> list[psutil.Process]:
+    """Return the living processes with ``run_id`` in their environment, except this one."""
+    return [process for value, process in _processes() if value == run_id]
 
 
-def ranks(run_id: str) -> dict[int, psutil.Process]:
-    """Return the living rank processes of a run on this machine, by rank."""
-    found = {}
-    for process in of_run(run_id):
-        with suppress(psutil.Error):  # ended meanwhile
-            if WORKER_MODULE in process.cmdline() and process.environ().get("RANK", "").isdigit():
-                found[int(process.environ()["RANK"])] = process
-    return dict(sorted(found.items()))
-
-
-def alive_runs(variable: str = RUN_VARIABLE) -> dict[str, list[int]]:
+def alive_runs() -> dict[str, list[int]]:
     """Return the ids of this user's living processes by the id of their run.
 
     Without those of the run that this process belongs to.
     """
     found: dict[str, list[int]] = {}
-    for value, process in _carriers(variable):
-        if value != os.environ.get(variable):
+    for value, process in _processes():
+        if value != os.environ.get(RUN_VARIABLE):
             found.setdefault(value, []).append(process.pid)
     return found
 
 
-def _carriers(variable: str) -> Iterator[tuple[str, psutil.Process]]:
-    """Yield each living process with ``variable`` in its environment, and its value there."""
+def _processes() -> Iterator[tuple[str, psutil.Process]]:
+    """Yield each living process of a run with the id of its run."""
     for process in psutil.process_iter():
         if process.pid == os.getpid():
             continue
         try:
-            value = process.environ().get(variable)
+            value = process.environ().get(RUN_VARIABLE)
             if value and process.status() != psutil.STATUS_ZOMBIE:
                 yield value, process
         except psutil.Error:
             continue  # ended meanwhile, or another user's: not of our runs
 
 
-def is_running(run_id: str) -> bool:
-    """Tell whether a process of the run, or its keeper, is alive on this machine."""
-    command_lines = [p.info["cmdline"] or [] for p in psutil.process_iter(["cmdline"])]
-    keeper = any(KEEPER_MODULE in line and line[-1] == run_id for line in command_lines)
-    return keeper or bool(of_run(run_id))
-
-
-def kill_run(run_id: str, variable: str = RUN_VARIABLE) -> list[int]:
-    """Kill every process of the run; return the ids of those that did not end."""
+def kill_run(run_id: str) -> None:
+    """Kill every process of the run."""
     for _ in range(_KILL_ROUNDS):
-        alive = of_run(run_id, variable)
+        alive = of_run(run_id)
         if not alive:
-            return []
+            return
         for process in alive:
             try:
                 process.kill()
             except psutil.NoSuchProcess:
                 continue  # it ended by itself
         psutil.wait_procs(alive, timeout=_ROUND_S)
-    return [process.pid for process in of_run(run_id, variable)]
 
 
 def save_stacks(
-    ranks: Sequence[subprocess.Popen[bytes] | psutil.Process],
-    files: Sequence[Path],
-    signal_number: int,
+    ranks: Sequence[subprocess.Popen[bytes]], files: Sequence[Path], signal_number: int
 ) -> list[str]:
     """Make every rank write its stacks; return the names of the files that were written.
 
@@ -112,9 +84,8 @@ def save_stacks(
     continued: it handles the pending signal first.
     """
     for rank in ranks:
-        with suppress(psutil.NoSuchProcess):
-            rank.send_signal(signal_number)
-            rank.send_signal(signal.SIGCONT)
+        rank.send_signal(signal_number)
+        rank.send_signal(signal.SIGCONT)
     deadline = time.monotonic() + _STACKS_PATIENCE_S
     before: list[int] = []
     while time.monotonic() < deadline:

@@ -18,7 +18,7 @@ from trainmark.errors import EnvironmentFault, TrainmarkError
 from trainmark.launch import submission
 from trainmark.launch.contract import SITE_FILE
 from trainmark.launch.earlier import Found, estimate, look_up, unusable
-from trainmark.launch.late_record import finish_killed
+from trainmark.launch.late_record import complete
 from trainmark.launch.run_dir import locked
 from trainmark.launch.site import Site, read_site
 from trainmark.plan.capabilities import capable_vendor
@@ -243,9 +243,9 @@ def _under_lock(
             if (folder / SITE_FILE).exists() and not (folder / RECORD_FILE).exists():
                 said(f"{entry.name}: {folder.relative_to(base)} is a submitted job: waiting")
                 submission.follow(*submission.attach(folder), request)
-        except TrainmarkError as fault:  # killed before the engine had it, or a node is gone
+            complete(folder)
+        except TrainmarkError as fault:  # as of a launch that was killed before it began
             said(f"{entry.name}: {fault}")
-        finish_killed(folder)
     return replace(entry, found=look_up(entry.name, entry.plan, base))
 
 

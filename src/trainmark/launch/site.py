@@ -18,7 +18,7 @@ from pydantic import AfterValidator, Field, model_validator
 from trainmark.data import yaml_files
 from trainmark.data.json_documents import Frozen
 from trainmark.errors import UsageError, nearest
-from trainmark.launch.launchers.names import CONTAINER, LOCAL, NAMES
+from trainmark.launch.launchers import CONTAINER, LOCAL, NAMES
 from trainmark.plan.capabilities import Elsewhere
 
 Port = Annotated[int, Ge(1), Le(65_535)]
@@ -113,10 +113,8 @@ class KubernetesSite(Frozen):
             commas. None: the key of the vendor's own device plugin.
     """
 
-    kind: Literal["jobset", "trainjob"] = "jobset"
     namespace: Line = "default"
     context: Line | None = None
-    runtime: Line = "torch-distributed"
     resource: Annotated[str, Field(pattern=_RESOURCES)] | None = None
     cpu: Line | None = None
     memory: Line | None = None
@@ -132,14 +130,12 @@ class RaySite(Frozen):
     """The cluster.
 
     Args:
-        address: URL of its dashboard, ``http://HOST:8265``; None: the local cluster, or a new one.
+        address: URL of its dashboard, ``http://HOST:8265``; None: the local cluster.
         resources: amount by name, that each node is asked for beside CPU and GPU of its ranks.
-        may_grow: whether to wait for nodes that the cluster does not have, as an autoscaler adds.
     """
 
     address: Annotated[str, Field(pattern=r"^https?://[!-~]+$")] | None = None
     resources: dict[Line, float] = Field(default_factory=dict)
-    may_grow: bool = False
 
 
 class SshSite(Frozen):
@@ -147,16 +143,17 @@ class SshSite(Frozen):
 
     Args:
         hosts: file with a host a line; ``--hosts`` takes its place.
-        sync: command that brings the environment to a host, run once for each with ``{host}``.
         check_host_keys: false accepts any key, and the record says so.
+        run_root: folder on the hosts for their files, which are copied back; None: the run
+            directory is on a file system that all hosts share.
     """
 
     hosts: Path | None = None
     user: Line | None = None
     port: Port | None = None
     options: Words = Field(default_factory=dict)
-    sync: Line | None = None
     check_host_keys: bool = True
+    run_root: Folder | None = None
 
 
 class Site(Frozen):
@@ -168,7 +165,6 @@ class Site(Frozen):
         devices_per_node: of a node; a plan that asks for more is refused.
         nodes: that a run may have; a plan that asks for more is refused.
         python: interpreter on the nodes that has this program.
-        run_root: folder on the nodes for their files; None: the run directory is seen by all.
         data: folder on the nodes that holds what ``--data`` names here; None: the same path.
         setup: lines of a shell before anything else on each node (``module load …``).
         environment: variables of the ranks.
@@ -181,7 +177,6 @@ class Site(Frozen):
     devices_per_node: Count | None = None
     nodes: Count | None = None
     python: Line = sys.executable
-    run_root: Folder | None = None
     data: Folder | None = None
     setup: tuple[Line, ...] = ()
     environment: dict[Variable, Line] = Field(default_factory=dict)
@@ -222,12 +217,9 @@ class Site(Frozen):
 
 def default_file() -> Path | None:
     """Return the file that is read without ``--site``; None if it is not there."""
-    try:
-        base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
-        file = Path(base) / "trainmark" / "site.yaml"
-        return file if file.exists() else None
-    except (RuntimeError, PermissionError):  # a user without a home, or with another's
-        return None
+    base = os.environ.get("XDG_CONFIG_HOME") or Path("~/.config").expanduser()
+    file = Path(base) / "trainmark" / "site.yaml"
+    return file if os.access(file, os.R_OK) else None
 
 
 def read_site(path: Path | None) -> Site:

@@ -7,31 +7,29 @@ It may end in between: ``attach`` goes on from the files in the run directory.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from math import inf
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
-from trainmark.data import json_documents
 from trainmark.errors import EnvironmentFault, RecordError, TrainmarkError
 from trainmark.launch import launchers, run_dir
-from trainmark.launch.contract import JOB_FILE, MISSING_FILE, SITE_FILE, JobState
-from trainmark.launch.own_files import OwnFiles
+from trainmark.launch.contract import JOB_FILE, SITE_FILE, JobState
 from trainmark.launch.site import Site
 from trainmark.plan.plan import PLAN_FILE, Plan
 from trainmark.rank.events import JOB_EVENTS_FILE, LAUNCHER_FILE, EventWriter
-from trainmark.record import evidence, record
+from trainmark.record import record
 from trainmark.record.record import RECORD_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trainmark.launch.contract import Command, Job, Launcher
+    from trainmark.launch.contract import Command, Ending, Job, Launcher
     from trainmark.launch.stopping import StopRequest
     from trainmark.record.record import Record
 
@@ -59,38 +57,27 @@ def launcher_of(site: Site, name: str) -> Launcher:
     return found
 
 
-def start(plan: Plan, site: Site) -> Job:
-    """Check, create the run directory, and start the job.
+def prepare(plan: Plan, site: Site) -> Callable[[], Job]:
+    """Check, create the run directory, and return what starts the job.
 
     Raises:
-        TrainmarkError: nothing was submitted.
+        TrainmarkError: there is no run.
     """
     launcher = launcher_of(site, plan.launcher)
     launcher.check(plan, site)
     command = launcher.command(plan, site)
     folder = Path(plan.run_dir)
-    run_dir.create(folder)
-    own = run_dir.begin(plan, folder, {})
-    own.events.close()
-    _write(folder, command, site)
-    return launcher.start(command, plan, site)
-
-
-def _told(site: Site) -> str:
-    return site.model_dump_json(indent=2, exclude_defaults=True) + "\n"
-
-
-def _write(folder: Path, command: Command, site: Site) -> None:
-    for name, content in command.files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(content, encoding="utf-8")
-    (folder / SITE_FILE).write_text(_told(site), encoding="utf-8")
+    with run_dir.created(folder):
+        run_dir.begin(plan, folder, {}).close()
+        for name, content in whole(command, plan, site).files.items():
+            (folder / name).write_text(content, encoding="utf-8")
+    return lambda: launcher.start(command, plan, site)
 
 
 def whole(command: Command, plan: Plan, site: Site) -> Command:
     """Return ``command`` with plan and site among its files, as its pasted text needs them."""
-    own = {PLAN_FILE: plan.model_dump_json(indent=2), SITE_FILE: _told(site)}
+    settings = site.model_dump_json(indent=2, exclude_defaults=True) + "\n"
+    own = {PLAN_FILE: plan.model_dump_json(indent=2), SITE_FILE: settings}
     return replace(command, files=own | dict(command.files))
 
 
@@ -116,54 +103,101 @@ def submit(command: Command, folder: Path) -> str:
     return printed
 
 
+def child(command: Command, plan: Plan, log: str) -> subprocess.Popen[bytes]:
+    """Start ``command`` in the run directory as a process that ends with this one.
+
+    Args:
+        log: name of the file that gets what it prints.
+    """
+    with (Path(plan.run_dir) / log).open("wb") as output:
+        return subprocess.Popen(
+            ("setpriv", "--pdeathsig", "TERM", *command.argv), cwd=plan.run_dir,
+            env=os.environ | dict(command.env), stdin=subprocess.DEVNULL, stdout=output,
+            stderr=output, start_new_session=True,
+        )  # fmt: skip
+
+
+@dataclass
+class ChildJob:
+    """A job that is a process of this machine.
+
+    Args:
+        process: None after the process ended that started it.
+    """
+
+    id: str
+    log: Path
+    process: subprocess.Popen[bytes] | None
+
+    def state(self) -> JobState:
+        """Return whether it runs, or its last words."""
+        code = self.process.poll() if self.process else None
+        if self.process and code is None:
+            return JobState(phase="running", said="running")
+        words = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
+        ending: Ending = "unknown" if code is None else "failed" if code else "completed"
+        # The last of docker's words is about its help.
+        said = "; ".join(filter(None, words[-3:])) if code else ""
+        return JobState(phase="ended", said=said, ending=ending, exit_code=code)
+
+    def cancel(self) -> None:
+        """End it."""
+        if self.process:
+            self.process.terminate()
+
+    def collect(self) -> None:
+        """Do nothing: it wrote into the run directory."""
+
+
+def job_id(plan: Plan, pattern: str) -> str:
+    """Return the last word of what the command of ``plan`` printed.
+
+    Raises:
+        RecordError: there is none that matches ``pattern``.
+    """
+    file = Path(plan.run_dir) / JOB_FILE
+    words = file.read_text(errors="replace").split() if file.exists() else []
+    if not words or not re.fullmatch(pattern, words[-1], re.ASCII):
+        raise RecordError("does not name a job of this run", where=str(file))
+    return words[-1]
+
+
 def folder_of(word: str, runs: Path) -> Path:
     """Return the run directory that ``word`` names, itself or by its job's id.
 
     Raises:
         RecordError: there is none below ``runs``, or several.
     """
-    with suppress(OSError):  # longer than any name
-        if word and Path(word).is_dir():
-            return Path(word).absolute()
-    found = [file.parent for file in sorted(runs.rglob(JOB_FILE)) if word in _words_of(file)]
+    if Path(word).is_dir():
+        return Path(word).absolute()
+    files = sorted(runs.rglob(JOB_FILE))
+    found = [x.parent for x in files if word in x.read_text(errors="replace").split()]
     if len(found) > 1:  # another cluster, or one whose numbers began again
         found = [folder for folder in found if not (folder / RECORD_FILE).exists()] or found
     if len(found) == 1:
         return found[0].absolute()
-    if found:
-        raise RecordError(
-            f"{len(found)} runs have a job {word!r}: {', '.join(map(str, found[:5]))}",
-            where="JOB",
-            remedy="name the folder of the run",
-        )
     raise RecordError(
-        f"no run directory and no job {word!r} below {runs}",
+        f"{len(found)} runs have a job {word!r}: {', '.join(map(str, found[:5]))}"
+        if found
+        else f"no run directory and no job {word!r} below {runs}",
         where="JOB",
-        remedy="name the folder that `--detach` printed, or give --runs",
+        remedy="name the folder of the run, which `--detach` printed, or give --runs",
     )
-
-
-def _words_of(file: Path) -> list[str]:
-    """Return the words of a small file that anybody may have written; none if it is no text."""
-    try:
-        return json_documents.read_bytes(file, max_bytes=4096).decode().split()
-    except (OSError, ValueError):
-        return []
 
 
 def attach(folder: Path) -> tuple[Plan, Job]:
     """Return the plan of a run directory and the job that was started for it.
 
     Raises:
-        RecordError: no such run, or it has a record already that lacks no node's files.
+        RecordError: no such run, or it has a record already.
     """
-    if (folder / RECORD_FILE).exists() and not (folder / MISSING_FILE).exists():
+    if (folder / RECORD_FILE).exists():
         raise RecordError(
-            "the record exists already", where=str(folder), remedy="`trainmark show` prints it"
+            "the record exists already", where=str(folder), remedy="`trainmark report` prints it"
         )
     try:
         plan = Plan.read(folder).model_copy(update={"run_dir": str(folder)})
-        site = Site.model_validate_json(json_documents.read_bytes(folder / SITE_FILE))
+        site = Site.model_validate_json((folder / SITE_FILE).read_bytes())
     except (OSError, ValueError) as error:
         raise RecordError(
             f"not a run of a launcher: {str(error).splitlines()[0]}",
@@ -171,7 +205,7 @@ def attach(folder: Path) -> tuple[Plan, Job]:
             rule=f"it needs plan.json and {SITE_FILE}",
         ) from None
     if not (folder / LAUNCHER_FILE).exists():  # a pasted script
-        run_dir.begin(plan, folder, {}).events.close()
+        run_dir.begin(plan, folder, {}).close()
     return plan, launcher_of(site, plan.launcher).attach(plan, site)
 
 
@@ -237,76 +271,56 @@ def follow(
         request: the job is cancelled as soon as it holds a signal.
         on_poll: called about once a second with what the engine says.
     """
-    ended = False
+    folder = Path(plan.run_dir)
 
     def wait() -> None:
-        nonlocal ended
         on_poll("another process follows it")
-        if request.signal_name is not None and not ended:
-            ended = True
+        if request.signal_name is not None:
             job.cancel()
 
-    with run_dir.locked(Path(plan.run_dir), wait):
+    with run_dir.locked(folder, wait):
+        if (folder / RECORD_FILE).exists():
+            return record.read(folder)
         return _followed(plan, job, request, on_poll)
 
 
 def _followed(plan: Plan, job: Job, request: StopRequest, on_poll: Callable[[str], None]) -> Record:
-    folder = Path(plan.run_dir)
-    if (folder / MISSING_FILE).exists() and (folder / RECORD_FILE).exists():
-        return _fetch_missing(job, folder)
-    if (folder / RECORD_FILE).exists():
-        return record.read(folder)
-    watch = _Watch(plan, job, request)
-    events = EventWriter(folder / JOB_EVENTS_FILE, time.perf_counter_ns)
+    folder, watch = Path(plan.run_dir), _Watch(plan, job, request)
     known: JobState | None = None
     while not watch.over(time.monotonic()):
         if watch.state != known:
             known = watch.state
-            events.emit("job", **asdict(known) | {"lost": list(known.lost)})
+            _emit_state(folder, known)
         on_poll(known.said)
         if known.phase != "ended":
             time.sleep(_POLL_S)
-    events.close()
     try:
         job.collect()
     except EnvironmentFault as fault:
-        (folder / MISSING_FILE).write_text(f"{fault}\n", encoding="utf-8")
-        said = (
-            f"files of nodes are missing: {fault}\n  `trainmark run --attach {folder}` fetches them"
-        )
-        print(f"trainmark: {said}", file=sys.stderr)
-    return _finish(plan, folder, watch.stop)
+        print(f"trainmark: files of nodes are missing: {fault}", file=sys.stderr)
+    return _finish(folder, watch.stop)
 
 
-def _fetch_missing(job: Job, folder: Path) -> Record:
-    """Fetch what nodes still had when the record was made, which stays as it is.
-
-    Raises:
-        EnvironmentFault: a node cannot be reached; what was fetched stays.
-    """
-    job.collect()
-    (folder / MISSING_FILE).unlink()
-    evidence.redact(folder)
-    return record.read(folder)
+def _emit_state(folder: Path, state: JobState) -> None:
+    events = EventWriter(folder / JOB_EVENTS_FILE, time.perf_counter_ns)
+    events.emit("job", **asdict(state) | {"lost": list(state.lost)})
+    events.close()
 
 
-def _finish(plan: Plan, folder: Path, stop: dict[str, Any] | None) -> Record:
+def _finish(folder: Path, stop: dict[str, Any] | None) -> Record:
     events = EventWriter(folder / LAUNCHER_FILE, time.perf_counter_ns)
-    own = OwnFiles.written(plan.run_id, folder, events)
-    return run_dir.finish(own, stop=stop, ended=None)
+    if stop is not None:
+        events.emit("stop", **stop)
+    return run_dir.finish(folder, events)
 
 
 def launch(plan: Plan, site: Site, request: StopRequest, on_poll: Callable[[str], None]) -> Record:
     """Submit ``plan`` and follow it to its record, also where the engine refuses the job."""
+    start = prepare(plan, site)
     try:
-        job = start(plan, site)
+        job = start()
     except TrainmarkError as fault:
-        folder = Path(plan.run_dir)
-        if not (folder / LAUNCHER_FILE).exists():
-            raise  # before the run began
-        state = {"phase": "ended", "said": str(fault.what)[:2000], "ending": "refused"}
-        events = EventWriter(folder / JOB_EVENTS_FILE, time.perf_counter_ns)
-        events.emit("job", **state, exit_code=None, lost=[])
-        events.close()
-        return _finish(plan, folder, None)
+        refused = JobState(phase="ended", said=str(fault.what)[:2000], ending="refused")
+        _emit_state(Path(plan.run_dir), refused)
+        return _finish(Path(plan.run_dir), None)
     return follow(plan, job, request, on_poll)

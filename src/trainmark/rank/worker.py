@@ -7,7 +7,6 @@ around the loop and the report of a failing rank. Knows no case and no vendor.
 from __future__ import annotations
 
 import faulthandler
-import json
 import os
 import signal
 import sys
@@ -214,16 +213,9 @@ def _files_below(run_dir: Path, folder: str) -> list[str]:
     return sorted(path.relative_to(run_dir).as_posix() for path in files)
 
 
-def _leave_error(rank: Rank, report: dict[str, Any], launcher: int) -> None:
-    """Write the report to the launcher's pipe, then to the events and the log.
-
-    The pipe comes first because it works even if the disk is full.
-    """
-    with suppress(OSError):  # the pipe has no reader
-        os.set_blocking(launcher, False)
-        # Not as ASCII: the report must fit the 64 KiB of a pipe that nobody reads yet.
-        os.write(launcher, json.dumps(report, ensure_ascii=False).encode())
-    with suppress(OSError):  # the disk is full, but the launcher has the report
+def _leave_error(rank: Rank, report: dict[str, Any]) -> None:
+    """Write the report to the events and the log."""
+    with suppress(OSError):  # the disk is full: the launcher knows the exit code
         rank.events.emit("error", **report)
         sys.stderr.write(report["traceback"])
 
@@ -242,7 +234,6 @@ def main(run_dir: Path) -> int:
     """Run the rank that the environment names; return its exit code."""
     number, local_rank = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
     die_with_parent()
-    launcher = os.dup(1)
     log = os.open(run_dir / log_file(number), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(log, 1)
     os.dup2(log, 2)
@@ -255,7 +246,7 @@ def main(run_dir: Path) -> int:
             run_rank(rank, run_dir, number, local_rank)
             rank.events.emit("end")
         except Exception as error:  # noqa: BLE001 - report any failure of the rank
-            _leave_error(rank, error_report(error, rank.place, rank.device), launcher)
+            _leave_error(rank, error_report(error, rank.place, rank.device))
             return 1
         finally:
             faulthandler.unregister(STACKS_SIGNAL)

@@ -9,9 +9,8 @@ cat > ray.json <<'TRAINMARK_FILE'
   "bundle": {
     "CPU": 8
   },
-  "may_grow": false,
-  "script": "unset OMP_NUM_THREADS\n[ -e /somewhere/run/plan.json ] || { mkdir -p /somewhere/run; cp plan.json /somewhere/run; }\nset -e\nexec /opt/trainmark/bin/python -m trainmark.launch.node /somewhere/run --port 29500 --port @PORT@ --heartbeat --node-rank \"@RANK@\" --master \"@MASTER@\"\n"
+  "script": "unset OMP_NUM_THREADS\nset -e\nexec /opt/trainmark/bin/python -m trainmark.launch.node /somewhere/run --port 29500 --port @PORT@ --heartbeat --node-rank \"@RANK@\" --master \"@MASTER@\"\n"
 }
 TRAINMARK_FILE
-RAY_API_SERVER_ADDRESS=http://head:8265 ray job submit --no-wait --submission-id=20260102T030405Z-toy-abc123 --working-dir=. '--runtime-env-json={"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": "60"}, "excludes": [".reserve"]}' -- /opt/trainmark/bin/python -m trainmark.launch.launchers.ray_driver
+RAY_API_SERVER_ADDRESS=http://head:8265 ray job submit --no-wait --submission-id=20260102T030405Z-toy-abc123 '--runtime-env-json={"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": "60"}}' -- /opt/trainmark/bin/python -m trainmark.launch.launchers.ray_driver /somewhere/run
 )

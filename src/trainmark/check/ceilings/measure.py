@@ -17,12 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from trainmark import __version__, devices
 from trainmark.check.ceilings.rank import Asked
-from trainmark.devices import numa
 from trainmark.errors import MeasurementError
 from trainmark.launch import processes
-from trainmark.launch.local import POLL_S, run_environment, started
+from trainmark.launch.node import POLL_S, set_up, started
 from trainmark.plan.capabilities import refuse_ranks
-from trainmark.record import environment
 from trainmark.record.redaction import Redactor
 from trainmark.spec import Recipe
 
@@ -57,25 +55,25 @@ def measure_ceilings(
     """
     vendor = devices.choose(device)
     refuse_ranks(vendor, Recipe(), nproc, ranks_share_cores=False)
-    placed = numa.placements(vendor, nproc, os.environ)
-    threads = min(placement.threads for placement in placed)
     start_s, run_id = time.monotonic(), secrets.token_hex(8)
+    setup = set_up(vendor, nproc, run_id)
     with tempfile.TemporaryFile() as results:  # without a name: nothing is left if we are killed
         asked = Asked(
             launcher=os.getpid(), device=vendor.name, world_size=nproc, budget_s=budget_s, full=full
         )
-        variables = os.environ | processes.import_variables() | run_environment(run_id, threads)
         document = {
             "schema": SCHEMA, "suite": {"name": "trainmark", "version": __version__},
             "started": datetime.now(UTC).isoformat(timespec="seconds"), "took_s": 0.0,
             "device": vendor.name, "nproc": nproc, "shares_cores": vendor.torch_type == "cpu",
             "budget_s": budget_s, "full": full,
-            "environment": environment.collect(variables, vendor),
+            "environment": setup.described,
         }  # fmt: skip
         words = [sys.executable, "-m", "trainmark.check.ceilings.rank", json.dumps(asdict(asked))]
-        files = {"stdout": results.fileno(), "stderr": sys.stderr.fileno()}
-        with started(run_id, words, variables, placed, **files) as ranks:
-            _wait(ranks, request, deadline=start_s + timeout_s)
+        try:
+            with started(words, setup, output=results, errors=sys.stderr.fileno()) as ranks:
+                _wait(ranks, request, deadline=start_s + timeout_s)
+        finally:
+            processes.kill_run(run_id)
         results.seek(0)
         found = sorted(map(json.loads, results), key=lambda one: int(one["rank"]))
     if len(found) != nproc:

@@ -10,7 +10,6 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from trainmark.check.doctor.subject import Conditions, Subject, judged
-from trainmark.launch.run_dir import RESERVE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
 
     from trainmark.protocols import Condition
 
+_LEAST_BYTES = 8 << 20  # for the events and the record of a short run
 _LOW_BYTES = 1 << 30  # events and logs of a long run, and what a case saves, fit easily
 _CHUNK_BYTES = 4 << 20
 _MOST_BYTES, _MOST_S = 128 << 20, 2.0  # of each writing and reading
@@ -42,7 +42,7 @@ def out_folder(subject: Subject) -> Conditions:
     yield judged(
         f"{place}: {free / 2**30:.1f} GiB free",
         "free some space, or choose --out on another disk, before it fills up during a run",
-        stops=free < 2 * RESERVE_BYTES,
+        stops=free < _LEAST_BYTES,
         spoils=free < _LOW_BYTES,
     )
 

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 from trainmark.errors import UsageError, nearest
-from trainmark.launch.launchers.names import CLASSES, NAMES
 
 if TYPE_CHECKING:
     from trainmark.launch.contract import Launcher
+
+LOCAL = "local"  # this machine: ``launch.local`` starts its ranks without an engine
+CONTAINER = "container"  # this machine, in the site's container
+CLASSES = {
+    CONTAINER: "Container",
+    "slurm": "Slurm",
+    "ssh": "Ssh",
+    "kubernetes": "Kubernetes",
+    "ray": "Ray",
+}
+NAMES = (LOCAL, *CLASSES)
 
 
 def load(name: str) -> Launcher:
@@ -24,3 +36,15 @@ def load(name: str) -> Launcher:
         )
     launcher: Launcher = getattr(import_module(f"{__name__}.{name}"), CLASSES[name])()
     return launcher
+
+
+def template(file: str, **values: object) -> str:
+    """Return a text of an engine: a template beside the launchers, filled in."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader(__name__, "."), undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
+    )  # fmt: skip
+    environment.filters |= {"join_words": shlex.join, "json": json.dumps}
+    return environment.get_template(file).render(**values)

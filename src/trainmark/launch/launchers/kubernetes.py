@@ -1,34 +1,32 @@
-"""Start a run on Kubernetes with ``kubectl``, and follow its pods.
+"""Start a run on Kubernetes as a JobSet with ``kubectl``, and follow its pods.
 
-Knows what the cluster reports; ``kubernetes_manifest`` has what is created. Where the nodes do not
-see the run directory, their files come through the logs of their pods.
+Run directory and data are on volumes that the pods and, for the run directory, this machine share.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import subprocess
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from trainmark import devices
-from trainmark.errors import EnvironmentFault, RecordError, UsageError
-from trainmark.launch.contract import JOB_FILE, Command, Ending, JobState
-from trainmark.launch.launchers import kubernetes_manifest as manifests
-from trainmark.launch.node.files import names_of, receive
-from trainmark.launch.submission import submit
+from trainmark.errors import EnvironmentFault, UsageError
+from trainmark.launch.contract import Command, Ending, JobState
+from trainmark.launch.launchers import template
+from trainmark.launch.node_script import node_script
+from trainmark.launch.submission import job_id, submit
 
 if TYPE_CHECKING:
     from trainmark.launch.site import Site
     from trainmark.plan.plan import Plan
 
 MANIFEST = "job.yaml"
-_COLLECTED = ".collected"  # in the run directory once all files are: the job's last state
+INSTANCE = "app.kubernetes.io/instance"  # label of what a run creates; its value is ``name``
 _INDEX = "batch.kubernetes.io/job-completion-index"
 # Why pods end, the gravest first: https://kubernetes.io/docs/concepts/workloads/pods/disruptions/
 # and pkg/kubelet in https://github.com/kubernetes/kubernetes, 2026-11-22.
@@ -41,8 +39,49 @@ _ENDINGS: dict[str, Ending] = {
 _GRAVEST_FIRST: list[Ending | None] = [*_ENDINGS.values(), "failed"]
 
 
+def name(run_id: str) -> str:
+    """Return the name of what a run creates: letters, digits and ``-``, as DNS takes it.
+
+    Of a longer one the time and the end, for NAME-node-0-INDEX-xxxxx has at most 63 characters.
+    """
+    found = re.sub(r"[^a-z0-9]+", "-", f"tm-{run_id.lower()}").strip("-")
+    return found if len(found) <= 44 else re.sub("-+", "-", f"{found[:19]}-{found[-24:]}")
+
+
+def accelerators(plan: Plan, site: Site) -> dict[str, int]:
+    """Return how many of what a pod asks for; empty for processors, and where no key is known."""
+    vendor = devices.all_vendors().get(plan.device.vendor)
+    words = site.kubernetes.resource or getattr(vendor, "kubernetes_resource", None) or ""
+    pairs = (word.partition("=") for word in words.split(",") if word)
+    return {key: int(count or plan.nproc) for key, _, count in pairs}
+
+
+def manifest(plan: Plan, site: Site) -> str:
+    """Return the YAML of what a run creates.
+
+    Raises:
+        UsageError: the site names no image.
+    """
+    if site.container is None:
+        remedy = "set container.image"
+        raise UsageError("pods need an image", where="site file, container", remedy=remedy)
+    own, called = site.kubernetes, name(plan.run_id)
+    amounts = {"cpu": own.cpu, "memory": own.memory}
+    master = f"{called}-node-0-0.{called}"
+    return template(
+        "kubernetes.yaml.j2", plan=plan, own=own, name=called, image=site.container.image,
+        labels=own.labels | {"app.kubernetes.io/name": "trainmark", INSTANCE: called},
+        tolerations=[
+            {key: int(word) if key == "tolerationSeconds" else word for key, word in one.items()}
+            for one in own.tolerations
+        ],
+        limits=accelerators(plan, site) | {key: one for key, one in amounts.items() if one},
+        script=node_script(plan, site, node_rank="$JOB_COMPLETION_INDEX", master=master),
+    )  # fmt: skip
+
+
 class Kubernetes:
-    """Runs as a JobSet or a TrainJob; see ``Launcher``."""
+    """Runs as a JobSet; see ``Launcher``."""
 
     name = "kubernetes"
     detaches = True
@@ -63,9 +102,9 @@ class Kubernetes:
         for wrong, what, key, remedy in (
             (not box or box.runtime or box.mounts or box.arguments, "pods take an image alone",
              "container", "set image, and mounts as kubernetes.volumes"),
-            (site.run_root is None and not seen, f"no volume of the pods holds {folder}",
-             "kubernetes.volumes", "name one by its path here, or set run_root"),
-            (not vendor.counts_cores and not manifests.accelerators(plan, site),
+            (not seen, f"no volume of the pods holds {folder}",
+             "kubernetes.volumes", "name one that this machine shares, by its path here"),
+            (not vendor.counts_cores and not accelerators(plan, site),
              f"the resource that stands for {vendor.name} devices is unknown",
              "kubernetes.resource", "set it, for example vendor.com/gpu"),
         ):  # fmt: skip
@@ -73,21 +112,13 @@ class Kubernetes:
                 raise UsageError(what, where=f"site key {key}", remedy=remedy)
         with TemporaryDirectory() as trial:
             file = Path(trial) / MANIFEST
-            file.write_text(manifests.manifest(plan, site), encoding="utf-8")
+            file.write_text(manifest(plan, site), encoding="utf-8")
             _kubectl(site, "create", "-f", str(file), "--dry-run=server")
 
     def command(self, plan: Plan, site: Site) -> Command:
-        """Return what starts the run; a pure function.
-
-        Raises:
-            UsageError: the site names no image.
-        """
-        if site.container is None:
-            raise UsageError(
-                "pods need an image", where="site file, container", remedy="set container.image"
-            )
+        """Return what starts the run; a pure function."""
         argv = (*_words(site), "create", "-f", MANIFEST, "-o", "name")
-        return Command(argv=argv, files={MANIFEST: manifests.manifest(plan, site)}, prints_job=True)
+        return Command(argv=argv, files={MANIFEST: manifest(plan, site)}, prints_job=True)
 
     def start(self, command: Command, plan: Plan, site: Site) -> KubernetesJob:
         """Create what the manifest says."""
@@ -96,90 +127,38 @@ class Kubernetes:
 
     def attach(self, plan: Plan, site: Site) -> KubernetesJob:
         """Return the job that was started for ``plan``, also by a pasted script."""
-        file = Path(plan.run_dir) / JOB_FILE
-        told = file.read_text(errors="replace").split() if file.exists() else []
-        own = rf"[a-z][a-z0-9.-]*/{manifests.name(plan.run_id)}"
-        if not told or not re.fullmatch(own, told[-1]):
-            raise RecordError("does not name a job of this run", where=str(file))
-        return KubernetesJob(told[-1], plan, site)
+        return KubernetesJob(job_id(plan, rf"[a-z][a-z0-9.-]*/{name(plan.run_id)}"), plan, site)
 
 
 class KubernetesJob:
-    """A JobSet or TrainJob; see ``Job``."""
+    """A JobSet; see ``Job``."""
 
     def __init__(self, job: str, plan: Plan, site: Site) -> None:
         self.id = job
-        self._plan, self._site, self._done = plan, site, Path(plan.run_dir) / _COLLECTED
-        self._own = f"{manifests.INSTANCE}={manifests.name(plan.run_id)}"
+        self._plan, self._site = plan, site
         self._last = JobState(phase="waiting", said="created")
         self._seen: dict[int, JobState] = {}
-        self._logs: dict[int, subprocess.Popen[str]] = {}
 
     def state(self) -> JobState:
         """Return where it is now; while the cluster does not answer, where it was."""
-        if self._done.exists():
-            return JobState(**json.loads(self._done.read_text()))
+        kinds = f"{self.id.partition('/')[0]},pods"
+        own = f"{INSTANCE}={name(self._plan.run_id)}"
         try:
-            self._look()
+            told = json.loads(_kubectl(self._site, "get", kinds, "-l", own, "-o", "json"))
         except EnvironmentFault as fault:
             return replace(self._last, said=_unanswered(fault))
+        self._last = state_of(told["items"], self._plan.nnodes, self._seen)
         return self._last
 
-    def _look(self) -> None:
-        """Ask the cluster; delete a job whose runtime, as a TrainJob's may, starts a pod again."""
-        kinds = f"{self.id.partition('/')[0]},pods"
-        told = json.loads(_kubectl(self._site, "get", kinds, "-l", self._own, "-o", "json"))
-        self._last = state_of(told["items"], self._plan.nnodes, self._seen)
-        pods = [one["status"] for one in told["items"] if one["kind"] == "Pod"]
-        boxes = [box for pod in pods for box in pod.get("containerStatuses", [])]
-        if len(pods) > self._plan.nnodes or any(box.get("restartCount") for box in boxes):
-            self.cancel()
-
     def cancel(self) -> None:
-        """Delete what was created; logs, which go with their pods, are read to their ends."""
-        self._logs = self._logs or {node: self._log(node) for node in self._senders()}
+        """Delete what was created."""
         with suppress(EnvironmentFault):  # the state shows that it is still there
-            _delete(self._plan, self._site)
+            self.collect()
 
     def collect(self) -> None:
-        """Receive the files in the pods' logs, then delete what was created.
-
-        Raises:
-            EnvironmentFault: they are not whole; the job is kept.
-        """
-        if not self._done.exists():
-            self._look()  # which pods began
-            self._receive()
-            self._done.write_text(json.dumps(asdict(self._last)))
-        _delete(self._plan, self._site)
-
-    def _senders(self) -> list[int]:
-        """Return the nodes whose files come through logs: those that began."""
-        return [] if self._site.run_root is None else sorted(self._seen)
-
-    def _receive(self) -> None:
-        faults = []
-        for node in self._senders():
-            with self._logs.pop(node, None) or self._log(node) as log:
-                files, lines = names_of(node, self._plan), log.stdout or ()
-                try:
-                    receive(lines, self._done.parent, expected=files)
-                except EnvironmentFault as fault:
-                    faults.append(f"node {node}: {fault.what}")
-        if faults:
-            raise EnvironmentFault(
-                "; ".join(faults), where=self.id,
-                rule="a node that died sends none, and clusters show a log since its last rotation",
-                remedy="use a volume that this machine sees too, and no run_root",
-            )  # fmt: skip
-
-    def _log(self, node: int) -> subprocess.Popen[str]:
-        """Start to read the log of a node's pod until it ends."""
-        which = ("-l", f"{self._own},{_INDEX}={node}", "-c", manifests.CONTAINER, "--tail=-1")
-        return subprocess.Popen(  # in a session of its own, so that no Ctrl-C ends it
-            [*_words(self._site), "logs", *which, "--follow", "--request-timeout=300s"],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            text=True, errors="replace", start_new_session=True)  # fmt: skip
+        """Delete what was created; the pods wrote into the run directory."""
+        file = str(Path(self._plan.run_dir) / MANIFEST)
+        _kubectl(self._site, "delete", "-f", file, "--ignore-not-found", "--wait=false")
 
 
 def state_of(found: list[dict[str, Any]], nnodes: int, seen: dict[int, JobState]) -> JobState:
@@ -187,32 +166,31 @@ def state_of(found: list[dict[str, Any]], nnodes: int, seen: dict[int, JobState]
 
     Args:
         found: the job and its pods, as ``kubectl get -o json`` lists them.
-        seen: pods that began, by node; the call adds to them, for they may be deleted soon.
+        seen: pods that failed, by node; the call adds to them, for they may be deleted soon.
     """
     states = sorted((_pod(one) for one in found if one["kind"] == "Pod"), key=itemgetter(0))
     pods = [pod for _, pod in states]
+    seen |= {node: pod for node, pod in states if pod.ending}
+    lost = tuple(sorted(node for pod in seen.values() for node in pod.lost))
     job = next((_conditions(one) for one in found if one["kind"] != "Pod"), None)
     if job is None and pods:
         return JobState(phase="running", said="its pods are being deleted")
-    failed = {node: pod for node, pod in (*states[::-1], *seen.items()) if pod.ending}
-    seen |= {node: pod for node, pod in states if pod.phase != "waiting"} | failed
-    lost = tuple(sorted({node for pod in (*pods, *failed.values()) for node in pod.lost}))
-    if job is None and not failed:
+    if job is None and not seen:
         return JobState(phase="ended", said="it was deleted", ending="cancelled")
     told = {"Failed=True": {"reason": "Failed"}} if job is None else job
-    if told.keys() & {"Completed=True", "Complete=True"}:
+    if "Completed=True" in told:
         return JobState(phase="ended", said="Completed", ending="completed", exit_code=0)
-    if "Failed=True" in told and not any(pod.phase == "running" and not pod.lost for pod in pods):
+    if "Failed=True" in told and not any(pod.phase == "running" for pod in pods):
         why = told["Failed=True"]
         own = JobState(phase="ended", ending=_ENDINGS.get(why["reason"], "failed"))
-        ends = [failed[node] for node in sorted(failed)]
+        ends = [seen[node] for node in sorted(seen)]
         end = min(ends, key=lambda pod: _GRAVEST_FIRST.index(pod.ending), default=own)
         return replace(end, said="; ".join(filter(None, [_said(why), end.said])), lost=lost)
     waits = [pod for pod in pods if pod.phase == "waiting"]
     said = [f"{len(pods) - len(waits)} of {nnodes} pods run"]
     said += [_said(told["Suspended=True"])] if "Suspended=True" in told else []
     said += [pod.said for pod in pods if pod.said][:3]
-    runs = not waits and (len(pods) >= nnodes or failed)
+    runs = not waits and (len(pods) >= nnodes or seen)
     return JobState(phase="running" if runs else "waiting", said="; ".join(said), lost=lost)
 
 
@@ -220,25 +198,22 @@ def _pod(found: dict[str, Any]) -> tuple[int, JobState]:
     """Return the number of a pod's node, and its state with why it waits or ended."""
     node, status = int(found["metadata"]["annotations"][_INDEX]), found["status"]
     told, boxes = _conditions(found), status.get("containerStatuses", [])
-    box: dict[str, Any] = boxes[0] if boxes else {}
-    now = box.get("state", {})
-    over = now.get("terminated") or box.get("lastState", {}).get("terminated") or {}
+    now = boxes[0].get("state", {}) if boxes else {}
+    over = now.get("terminated") or {}
     sources = (told.get("DisruptionTarget=True"), status, over, now.get("waiting"),
                told.get("PodScheduled=False"), {"reason": status["phase"]})  # fmt: skip
     reasons = [one for one in sources if one and "reason" in one]
     failed: list[Ending] = [_ENDINGS[one["reason"]] for one in reasons if one["reason"] in _ENDINGS]
     if status["phase"] == "Failed" or over.get("exitCode"):
         failed.append("failed")
-    state = JobState(phase="waiting", said=f"node {node}: {_said(reasons[0])}")
+    said = f"node {node}: {_said(reasons[0])}"
     if failed:
         lost = (node,) if failed[0] in ("node_lost", "preempted") else ()
-        state = replace(state, phase="ended", ending=failed[0], lost=lost,
-                        exit_code=over.get("exitCode"))  # fmt: skip
-    elif box.get("ready") and "Ready=False" in told:  # so the cluster marks pods on silent machines
-        state = JobState(phase="running", said=f"node {node} does not answer", lost=(node,))
-    elif over or "running" in now:
-        state = JobState(phase="ended" if over else "running")
-    return node, state
+        code = over.get("exitCode")
+        return node, JobState(phase="ended", said=said, ending=failed[0], lost=lost, exit_code=code)
+    if over or "running" in now:
+        return node, JobState(phase="ended" if over else "running")
+    return node, JobState(phase="waiting", said=said)
 
 
 def _conditions(item: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -267,8 +242,3 @@ def _words(site: Site) -> list[str]:
 def _kubectl(site: Site, *words: str) -> str:
     """Return what ``kubectl`` prints."""
     return submit(Command(argv=(*_words(site), "--request-timeout=10s", *words)), Path())
-
-
-def _delete(plan: Plan, site: Site) -> None:
-    file = str(Path(plan.run_dir) / MANIFEST)
-    _kubectl(site, "delete", "-f", file, "--ignore-not-found", "--wait=false")

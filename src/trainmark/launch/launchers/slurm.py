@@ -8,18 +8,17 @@ nodes see. Must not know what a node's process does.
 from __future__ import annotations
 
 import re
-import shlex
 import shutil
 import subprocess
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainmark.errors import EnvironmentFault, RecordError, UsageError
-from trainmark.launch.contract import JOB_FILE, Command, JobState
-from trainmark.launch.node import containers
-from trainmark.launch.node.command import node_script
-from trainmark.launch.submission import submit
+from trainmark.errors import EnvironmentFault, UsageError
+from trainmark.launch.contract import Command, JobState
+from trainmark.launch.launchers import template
+from trainmark.launch.node_script import node_script, pyxis_options
+from trainmark.launch.submission import job_id, submit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,9 +31,9 @@ if TYPE_CHECKING:
 
 SCRIPT_FILE, NODE_FILE, LOG_FILE = "job.sh", "node.sh", "log.job.txt"
 ENDED_FILE = "job.ended"  # the script's exit code, then why Slurm ended the job, if it did
-PROGRAMS = ("sbatch", "scontrol", "scancel", "sinfo")
+PROGRAMS = ("sbatch", "scontrol", "scancel")
 PATIENCE_S = 20.0  # with a controller under load; Slurm's own MessageTimeout is 10 s
-_SLOWEST_POLL_S = 10.0
+_POLL_S = 5.0
 
 # JOB STATE CODES of https://slurm.schedmd.com/squeue.html (24.11, read 2026-11-22). A state that
 # is not here, COMPLETING and STAGE_OUT among them, still has processes.
@@ -55,30 +54,11 @@ _LOGGED: dict[str, Ending] = {
     r"srun: error: .*: Out Of Memory$": "out_of_memory",
     r"slurmstepd.* JOB \S+ ON \S+ CANCELLED AT \S+ \*\*\*": "cancelled",
 }
-# Options that decide whether the script works; sbatch takes any beginning of a name for it.
-_OWN_OPTIONS = (
-    "array", "batch", "chdir", "error", "exclusive", "help", "hold", "input", "job-name", "nodes",
-    "no-kill", "no-requeue", "ntasks", "ntasks-per-node", "output", "parsable", "quiet", "requeue",
-    "tasks-per-node", "test-only", "usage", "version", "wait", "wrap",
-)  # fmt: skip
 _KEYS = ("partition", "account", "qos", "time", "constraint", "reservation")
-
-# SLURM_NODEID counts the hosts of the job's list, so the first is node 0. Its address is what
-# Slurm itself reaches it by; its name need not be known to a resolver. ``wait`` returns early
-# on the SIGTERM that Slurm sends to end a job: the nodes' processes end first.
-_SCRIPT = """\
-#!/bin/bash
-# Trainmark {plan.run_id}: one task on each of {plan.nnodes} nodes
-first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-address=$(scontrol show node --oneliner "$first" | sed -n 's/.* NodeAddr=\\([^ ]*\\).*/\\1/p')
-export TRAINMARK_MASTER="${{address:-$first}}"
-trap : TERM
-{srun} &
-while wait $!; code=$?; kill -0 $! 2>/dev/null; do :; done
-said=$(scontrol show job "$SLURM_JOB_ID" | grep -Eo '(Reason|PreemptTime)=[^ ]*')
-printf '%s\\n' "$code" "$said" > {ended}
-exit "$code"
-"""
+_OWN_OPTIONS = (
+    "parsable", "job-name", "nodes", "ntasks", "ntasks-per-node", "no-requeue", "chdir", "output",
+    "array", "exclusive", *_KEYS,
+)  # fmt: skip
 
 
 def _ask(*words: str, given: str | None = None) -> tuple[int, str, str]:
@@ -110,34 +90,30 @@ class SlurmJob:
         self._cluster = (f"--clusters={cluster}",) if cluster else ()
         self._run_dir, self._run, self._clock = run_dir, ask, clock
         self._last, self._cancelled = JobState(phase="waiting", said="submitted"), False
-        self._changed_s = self._next_s = clock()
+        self._next_s = clock()
 
     def _ask(self, program: str, *words: str) -> tuple[int, str, str]:
         return self._run(program, *self._cluster, *words)
 
     def state(self) -> JobState:
-        """Return where it is; a controller that does not answer leaves it where it was.
-
-        The longer nothing changed, the less often the controller is asked.
-        """
-        now_s, before = self._clock(), self._last
-        if now_s < self._next_s or before.ending is not None:
-            return before
+        """Return where it is; a controller that does not answer leaves it where it was."""
+        now_s = self._clock()
+        if now_s < self._next_s or self._last.ending is not None:
+            return self._last
+        self._next_s = now_s + _POLL_S
         code, out, err = self._ask("scontrol", "show", "job", "--oneliner", self.id)
         if code == 0:
             self._last = self._known(out)
         elif "Invalid job id" in err:
             self._last = self._forgotten()
         else:
-            self._last = JobState(phase=before.phase, said=err or "scontrol does not answer")
-        self._changed_s = self._changed_s if self._last == before else now_s
-        self._next_s = now_s + min(max((now_s - self._changed_s) / 10, 0.5), _SLOWEST_POLL_S)
+            self._last = JobState(phase=self._last.phase, said=err or "scontrol does not answer")
         return self._last
 
     def cancel(self) -> None:
         """Have Slurm end it: SIGTERM, and after the site's KillWait SIGKILL; then at once."""
         self._ask("scancel", *(("--full", "--signal=KILL") if self._cancelled else ()), self.id)
-        self._cancelled = True
+        self._cancelled, self._next_s = True, self._clock()
 
     def collect(self) -> None:
         """Do nothing: all nodes write into the run directory."""
@@ -150,41 +126,27 @@ class SlurmJob:
             return JobState(phase="waiting" if state.startswith(_WAITING) else "running", said=said)
         if reason == "JobLaunchFailure":
             said += ", as when a node cannot write into the run directory"
-        codes, nodes = _field(shown, "ExitCode"), _field(shown, "NodeList")
-        return self._ended(_ENDINGS[state], said, codes, nodes, shown)
+        return self._ended(_ENDINGS[state], said, _field(shown, "ExitCode"), shown)
 
     def _forgotten(self) -> JobState:
         """Return how a job ended that the controller no longer has."""
         own, _, shown = self._text(ENDED_FILE).partition("\n")
-        wanted = ("--allocations", "--parsable2", "--noheader", "--format=State,ExitCode,NodeList")
+        wanted = ("--allocations", "--parsable2", "--noheader", "--format=State,ExitCode")
         _, out, _ = self._ask("sacct", *wanted, f"--jobs={self.id}")
-        state, codes, nodes = out.strip().split("|") if out.count("|") == 2 else ("", "", "")
+        state, _, codes = out.strip().partition("|")
         ending = _ENDINGS.get(state.partition(" ")[0])  # CANCELLED by 1000
         if ending is None:  # without accounting
-            state, codes, nodes = f"Slurm does not know job {self.id} any more", f"{own}:0", ""
+            state, codes = f"Slurm does not know job {self.id} any more", f"{own}:0"
             ending = {"": None, "0": "completed"}.get(own, "failed")
-        return self._ended(ending, state, codes, nodes, shown)
+        return self._ended(ending, state, codes, shown)
 
-    def _ended(
-        self, ending: Ending | None, said: str, codes: str, nodes: str, shown: str
-    ) -> JobState:
+    def _ended(self, ending: Ending | None, said: str, codes: str, shown: str) -> JobState:
         """Return the last state; ``codes`` are exit code and signal, ``EXIT:SIGNAL``."""
         if ending in {None, "failed"}:
             ending = _cause(shown, self._text(LOG_FILE)) or ending or "unknown"
         code, _, signal = codes.partition(":")
         number = (int(code) or -int(signal)) if (code + signal).isdecimal() and code else None
-        lost = self._down(nodes) if ending in {"failed", "node_lost"} else ()
-        ending = "node_lost" if lost else ending
-        return JobState(phase="ended", said=said, ending=ending, exit_code=number, lost=lost)
-
-    def _down(self, nodes: str) -> tuple[int, ...]:
-        """Return the numbers of a job's nodes that Slurm holds for down."""
-        if nodes in {"", "(null)", "None assigned"}:
-            return ()
-        _, hosts, _ = self._ask("scontrol", "show", "hostnames", nodes)
-        _, out, _ = self._ask("sinfo", "--noheader", "--Node", f"--nodes={nodes}", "--format=%N %T")
-        down = {line.split()[0] for line in out.splitlines() if " down" in line}
-        return tuple(number for number, host in enumerate(hosts.split()) if host in down)
+        return JobState(phase="ended", said=said, ending=ending, exit_code=number)
 
     def _text(self, name: str) -> str:
         path = self._run_dir / name
@@ -222,46 +184,27 @@ class Slurm:
         return f"{missing}: not on PATH" if missing else None
 
     def check(self, plan: Plan, site: Site) -> None:
-        """Have sbatch try the options, and refuse what the script cannot do."""
+        """Have sbatch try the options."""
         words = self.command(plan, site).argv[:-1]
         code, _, err = _ask(*words, "--test-only", given="#!/bin/sh\n")
-        if code != 0 and "node configuration is not available" in err:
-            # So it calls nodes that are down, too, for which a job would wait.
-            named = [f"--partition={site.slurm.partition}"] if site.slurm.partition else []
-            _, nodes, _ = _ask("sinfo", "--noheader", "--Node", "--format=%N", *named)
-            code = 0 if plan.nnodes <= len(set(nodes.split())) else code
         if code != 0:
-            said = [
-                line.removeprefix("sbatch: ").removeprefix("error: ") for line in err.split("\n")
-            ]
-            answers = _ask("sinfo")[0] == 0
-            rule = "Slurm refused the job" if answers else "no cluster answers"
-            remedy = (
-                "use fewer --nnodes, or correct slurm in the site file; --dry-run prints it"
-                if answers
-                else "run this where `sinfo` answers, on a login node for instance"
+            raise EnvironmentFault(
+                err.replace("sbatch: ", "").replace("error: ", "") or "no reason",
+                where="sbatch",
+                rule="Slurm refused the job",
+                remedy="use fewer --nnodes, or correct slurm in the site file; --dry-run prints it",
             )
-            what = "; ".join(said) or "no reason told"
-            raise EnvironmentFault(what, where="sbatch", rule=rule, remedy=remedy)
 
     def command(self, plan: Plan, site: Site) -> Command:
         """Return sbatch with its options, which so outrank ``SBATCH_`` variables, and two scripts.
 
         Raises:
-            UsageError: an option that is not the site's to set, or a folder of the nodes' own.
+            UsageError: an option that is not the site's to set.
         """
-        if site.run_root is not None:
-            raise UsageError(
-                "run_root is set", where="site file",
-                rule="under Slurm all nodes write into the run directory itself",
-                remedy="leave run_root out, and give an --out that all nodes see",
-            )  # fmt: skip
-        srun = [
-            "srun", f"--nodes={plan.nnodes}", f"--ntasks={plan.nnodes}", "--ntasks-per-node=1",
-            "--cpu-bind=none", "--mpi=none", "--kill-on-bad-exit=1", "--wait=0", "--label",
-            *containers.pyxis_options(plan, site, plan.run_dir), "bash", NODE_FILE,
-        ]  # fmt: skip
-        script = _SCRIPT.format(plan=plan, srun=shlex.join(srun), ended=ENDED_FILE)
+        script = template(
+            "slurm.sh.j2", plan=plan, container=pyxis_options(plan, site), node_file=NODE_FILE,
+            ended_file=ENDED_FILE,
+        )  # fmt: skip
         node = node_script(plan, site, node_rank="$SLURM_NODEID", master="$TRAINMARK_MASTER")
         argv = ("sbatch", *_options(plan, site), SCRIPT_FILE)
         return Command(argv=argv, files={SCRIPT_FILE: script, NODE_FILE: node}, prints_job=True)
@@ -272,11 +215,7 @@ class Slurm:
 
     def attach(self, plan: Plan, site: Site) -> SlurmJob:  # noqa: ARG002
         """Return the job whose number the run directory has."""
-        file = Path(plan.run_dir) / JOB_FILE
-        printed = file.read_text(errors="replace") if file.is_file() else ""
-        if not re.fullmatch(r"\d+(;[\w.-]+)?\s*", printed, re.ASCII):
-            raise RecordError("no number of a job", where=str(file), rule="sbatch writes it there")
-        return SlurmJob(printed, Path(plan.run_dir))
+        return SlurmJob(job_id(plan, r"\d+(;[\w.-]+)?"), Path(plan.run_dir))
 
 
 def _options(plan: Plan, site: Site) -> list[str]:
@@ -293,12 +232,9 @@ def _options(plan: Plan, site: Site) -> list[str]:
     gpus = {"gpus-per-node": f"--gpus-per-node={plan.nproc}", "gres": f"--gres=gpu:{plan.nproc}"}
     words += [text for name, text in gpus.items() if name == slurm.gpus_option]
     for name, value in slurm.options.items():
-        own = any(one.startswith(name) for one in (*_KEYS, *_OWN_OPTIONS, slurm.gpus_option))
-        if own or not re.fullmatch(r"[a-z][a-z0-9-]+", name):
-            raise UsageError(
-                f"{name!r} cannot be set there", where=f"site file, slurm.options.{name}",
-                rule="a long name without dashes that neither the launcher nor another key sets",
-                remedy=f"use the keys of slurm: {', '.join(_KEYS)}, exclusive, gpus_option",
-            )  # fmt: skip
+        if name in _OWN_OPTIONS:
+            where = f"site file, slurm.options.{name}"
+            rule = "the launcher or another key of slurm sets it"
+            raise UsageError(f"{name!r} cannot be set there", where=where, rule=rule)
         words.append(f"--{name}" if value == "true" else f"--{name}={value}")
     return words

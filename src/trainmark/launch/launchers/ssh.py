@@ -1,59 +1,140 @@
-"""Start nodes on bare hosts through ssh, end them with this side, and fetch what they wrote.
+"""Bare hosts through ssh: a script holds a connection to each node, and what they wrote is copied.
 
-``command`` starts this module as a program in the folder of the run. It holds one ssh for each node
-and writes to it every few seconds. A node whose input falls silent ends its ranks, so a cut link
-leaves none behind.
+``command`` is that script. It writes to each node every second; a node whose input ends or falls
+silent ends its ranks, so that a cut link leaves none behind. Keys and the agent are the only ways
+in: ssh never asks, and nothing here needs to be root.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import resource
 import shlex
 import shutil
-import sys
-import time
-from contextlib import suppress
-from dataclasses import asdict, dataclass
+import tarfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from subprocess import DEVNULL, PIPE, Popen, run
-from typing import TYPE_CHECKING, Any
+from subprocess import DEVNULL, PIPE, TimeoutExpired, run
+from tempfile import TemporaryFile
+from typing import TYPE_CHECKING, NamedTuple
 
-import psutil
-
-from trainmark.data import json_documents
-from trainmark.errors import RecordError
-from trainmark.launch.contract import BEAT_S, JOB_FILE, Command, Ending, JobState
-from trainmark.launch.launchers import ssh_hosts
-from trainmark.launch.node.command import node_script, run_dir_on_nodes
-from trainmark.launch.stopping import stop_signals_noted
+from trainmark.errors import EnvironmentFault, UsageError
+from trainmark.launch.contract import Command, JobState
+from trainmark.launch.launchers import template
+from trainmark.launch.node import conditions, doctor_words
+from trainmark.launch.node_script import MODULE, node_script, python_script
+from trainmark.launch.submission import ChildJob, child
 from trainmark.plan.plan import PLAN_FILE
-from trainmark.rank.events import node_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
 
-    from trainmark.launch.site import Site
+    from trainmark.launch.site import Site, SshSite
     from trainmark.plan.plan import Plan
 
-MODULE = "trainmark.launch.launchers.ssh"
-NODES_FILE = "ssh.nodes"  # with .json once all is here: then it is redacted as the record is
-STATE_FILE = "ssh.state.json"  # of the job once it ended
-_POLL_S = 0.2
-_GRACE_S = 10.0  # for nodes to fail by themselves after another one did
-_PATIENCE_S = 40.0  # for nodes to end their ranks, then ssh is ended
-# The plan is the first line; a shell reads it byte by byte and leaves the rest to the node.
-_TAKE_PLAN = "set -e; mkdir -p {0}; IFS= read -r plan; printf '%s\\n' \"$plan\" > {0}/plan.json\n"
-# A node that lost us may still be ending its ranks: its files are whole only afterwards.
-_END = """pkill -TERM -f -- {0}
-for _ in $(seq 15); do pgrep -f -- {0} > /dev/null && sleep 1 || break; done
-pkill -KILL -f -- {0}; mkdir -p {1}
-"""
-# In sessions of their own, where no Ctrl-C of the terminal reaches them.
-_run = partial(run, capture_output=True, text=True, check=False, start_new_session=True)
+    Fault = tuple[str, str, str]  # host, what is wrong, the way out
+
+SCRIPT = "ssh.sh"
+_LOST = 255  # ssh's own exit code
+_PATIENCE_S = 60.0
+_HOST = re.compile(
+    r"(?:(?P<user>\w[\w.-]*)@)?(?P<name>\w[\w.-]*|\[[\w:.%]+\])(?::(?P<port>\d{1,5}))?", re.ASCII
+)
+_FIXED = ("BatchMode=yes", "PreferredAuthentications=publickey", "RequestTTY=no")
+_UNCHECKED = ("StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null")
+# A cut link is noticed after 15 s; a connection is not shared, and ends with its process.
+_ALIVE = ("ServerAliveInterval=5", "ServerAliveCountMax=3", "ConnectTimeout=10", "ControlPath=none")
+_REMEDIES = {  # by what ssh prints
+    "IDENTIFICATION HAS CHANGED": "find out why; `ssh-keygen -R {0}`, for a port other than 22 "
+    "`-R [{0}]:PORT`, then connect by hand once",
+    "Host key verification failed": "connect by hand once, and compare the fingerprint",
+    "are too open": "chmod 600 on the key: ssh does not use one that others may read",
+    "Permission denied": "load the key with ssh-add, or add it to ~/.ssh/authorized_keys there",
+    "": "try ssh by hand, and see the hosts file",
+}
+# A node that lost us may still be ending its ranks: its files are complete only afterwards.
+_PACK = """for _ in $(seq 30); do pgrep -f -- {mark} > /dev/null || break; sleep 1; done
+tar -C {folder} --exclude={plan} -cf - ."""
+
+
+class Host(NamedTuple):
+    """One line of a hosts file."""
+
+    name: str
+    user: str | None
+    port: int | None
+
+
+def read_hosts(site: SshSite, *, nnodes: int) -> list[Host]:
+    """Return the first ``nnodes`` hosts of the file: ``[user@]host[:port]`` a line, ``#`` comments.
+
+    Raises:
+        UsageError: no file, a line of another form, a host twice, fewer hosts than nodes.
+    """
+    if site.hosts is None:
+        raise UsageError("missing", where="--hosts", remedy="give --hosts FILE, one host a line")
+    try:
+        lines = site.hosts.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot be read: {error}", where="--hosts") from None
+    hosts: dict[str, Host] = {}
+    for number, text in enumerate((line.partition("#")[0].strip() for line in lines), 1):
+        if not text:
+            continue
+        found, where = _HOST.fullmatch(text), f"{site.hosts}, line {number}"
+        if found is None or not 0 < int(found["port"] or 22) < 65_536:
+            remedy = "write [user@]host[:port], an IPv6 address in brackets; the rest belongs into "
+            raise UsageError(f"no host: {text!r}", where=where, remedy=remedy + "~/.ssh/config")
+        port = int(found["port"]) if found["port"] else site.port
+        host = Host(found["name"].strip("[]"), found["user"] or site.user, port)
+        if hosts.setdefault(host.name.lower(), host) is not host:
+            remedy = "remove one of them; --nproc is the number of ranks on each host"
+            raise UsageError(f"{host.name} is there twice", where=where, remedy=remedy)
+    if len(hosts) < nnodes:
+        what = f"{nnodes} nodes need as many hosts, {len(hosts)} in the file"
+        raise UsageError(what, where=str(site.hosts), remedy="add hosts, or use fewer --nnodes")
+    return list(hosts.values())[:nnodes]
+
+
+def words_to(host: Host, site: SshSite, script: str) -> list[str]:
+    """Return the arguments of ssh that run a script on a host.
+
+    Of an option given twice, ssh takes the first.
+    """
+    own = (("User", host.user), ("Port", host.port), *site.options.items())
+    keys = ("StrictHostKeyChecking=yes",) if site.check_host_keys else _UNCHECKED
+    given = [f"{name}={value}" for name, value in own if value]
+    options = [f"-o{option}" for option in (*_FIXED, *keys, *given, *_ALIVE)]
+    return [*options, host.name, shlex.join(["sh", "-c", script])]
+
+
+def folder_of_hosts(plan: Plan, site: Site) -> Path:
+    """Return the folder of a run on each host."""
+    return Path(plan.run_dir) if site.ssh.run_root is None else site.ssh.run_root / plan.run_id
+
+
+def connection_fault(host: str, printed: str) -> Fault:
+    """Return what ssh said of a connection that failed, and the way out."""
+    lines = [line.strip("@ \r") for line in printed.splitlines() if line.strip("@ \r")]
+    mark = next(mark for mark in _REMEDIES if mark in printed)
+    said = [line for line in lines if mark and mark in line] or lines or ["ssh said nothing"]
+    return host, f"ssh: {said[-1].removeprefix('ssh: ')}", _REMEDIES[mark].format(host)
+
+
+def _on_all(hosts: Iterable[Host], faults: Callable[[Host], Iterable[Fault]]) -> None:
+    """Ask all hosts at once, and raise all faults as one error.
+
+    Raises:
+        EnvironmentFault: there are any.
+    """
+    with ThreadPoolExecutor(64) as pool:
+        found = [
+            fault for of_host in pool.map(lambda host: [*faults(host)], hosts) for fault in of_host
+        ]
+    if found:
+        said = [f"{host}: {what}\n  way out: {remedy}" for host, what, remedy in found]
+        raise EnvironmentFault("\n".join(said))
 
 
 class Ssh:
@@ -64,198 +145,110 @@ class Ssh:
 
     def absent(self, site: Site) -> str | None:  # noqa: ARG002 - the Protocol's
         """Return why it cannot be used here, None if it can."""
-        return None if shutil.which("ssh") and shutil.which("sftp") else "no ssh or sftp installed"
+        return None if shutil.which("ssh") else "no ssh installed"
 
     def check(self, plan: Plan, site: Site) -> None:
-        """Ask all hosts at once for what would stop the run."""
-        ssh_hosts.check_hosts(ssh_hosts.read_hosts(site.ssh, nnodes=plan.nnodes), plan, site)
+        """Let every host examine itself as ``trainmark doctor --quick`` does."""
+        folder = str(site.ssh.run_root or Path(plan.run_dir).parent)
+        words = doctor_words(plan, Path(folder))
+        script = python_script(plan, site, words, folder=folder)
+        hosts = read_hosts(site.ssh, nnodes=plan.nnodes)
+        _on_all(hosts, partial(_examined, site=site, script=script))
 
     def command(self, plan: Plan, site: Site) -> Command:
-        """Return what holds a connection to each node; it follows from the hosts file too."""
-        hosts = ssh_hosts.read_hosts(site.ssh, nnodes=plan.nnodes)
-        folder = None if site.run_root is None else str(run_dir_on_nodes(plan, site))
-        prepare = "" if folder is None else _TAKE_PLAN.format(shlex.quote(folder))
-        script = partial(node_script, plan, site, master=hosts[0].name, options=("--heartbeat",))
-        nodes = []
-        for number, host in enumerate(hosts):
-            options, start = ssh_hosts.options(host, site.ssh), script(node_rank=str(number))
-            nodes.append({"host": host.name, "options": options, "start": prepare + start})
-        told = {"folder": folder, "nodes": nodes}
-        argv, env = (sys.executable, "-m", MODULE), {"PYTHONSAFEPATH": "1"}
-        return Command(argv=argv, env=env, files={NODES_FILE: json.dumps(told, indent=2)})
+        """Return the script that holds a connection to each node; it follows from the hosts too."""
+        hosts, folder = read_hosts(site.ssh, nnodes=plan.nnodes), folder_of_hosts(plan, site)
+        bring = ""
+        if site.ssh.run_root is not None:
+            words = shlex.quote(str(folder)), shlex.quote(plan.model_dump_json())
+            bring = "mkdir -p {0}\nprintf '%s\\n' {1} > {0}/{2}\n".format(*words, PLAN_FILE)
+        nodes = [
+            words_to(host, site.ssh, bring + node_script(
+                plan, site, node_rank=str(number), master=hosts[0].name, folder=folder,
+                options=("--heartbeat",),
+            ))
+            for number, host in enumerate(hosts)
+        ]  # fmt: skip
+        script = template("ssh.sh.j2", plan=plan, nodes=nodes)
+        return Command(argv=("bash", SCRIPT), files={SCRIPT: script})
 
-    def start(self, command: Command, plan: Plan, site: Site) -> SshJob:  # noqa: ARG002
+    def start(self, command: Command, plan: Plan, site: Site) -> SshJob:
         """Run ``command``, which ends all nodes when this process ends."""
-        with (Path(plan.run_dir) / "log.ssh.txt").open("wb") as log:
-            process = Popen(
-                command.argv, env=os.environ | dict(command.env), cwd=plan.run_dir,
-                stdin=DEVNULL, stdout=log, stderr=log, start_new_session=True,
-            )  # fmt: skip
-        return SshJob(plan, str(process.pid), process)
+        process = child(command, plan, "log.ssh.txt")
+        return SshJob(str(process.pid), Path(plan.run_dir) / "log.ssh.txt", process, plan, site)
 
-    def attach(self, plan: Plan, site: Site) -> SshJob:  # noqa: ARG002
-        """Return the job of a run directory."""
-        file = Path(plan.run_dir) / JOB_FILE
-        if not file.exists():
-            raise RecordError("no nodes were started through ssh", where=plan.run_dir)
-        told = file.read_text(errors="replace").strip()
-        if not re.fullmatch(r"[0-9]{1,9}", told):
-            raise RecordError("no number of a process", where=str(file))
-        return SshJob(plan, told)
+    def attach(self, plan: Plan, site: Site) -> SshJob:
+        """Return the job of a run directory, which ended with the process that started it."""
+        return SshJob("", Path(plan.run_dir) / "log.ssh.txt", None, plan, site)
+
+
+def _examined(host: Host, *, site: Site, script: str) -> Iterator[Fault]:
+    """Yield what stops a run on a host."""
+    try:
+        done = run(
+            ["ssh", *words_to(host, site.ssh, script)], stdin=DEVNULL, capture_output=True,
+            text=True, check=False, timeout=_PATIENCE_S,
+        )  # fmt: skip
+        found = conditions(done.stdout[done.stdout.find("{") :])  # start-up files may print before
+        for one in found:
+            if one["severity"] == "stops":
+                yield host.name, one["what"], one["remedy"]
+    except TimeoutExpired:
+        yield host.name, f"no answer in {_PATIENCE_S:g} s", "try ssh by hand"
+    except (ValueError, LookupError):
+        if done.returncode == _LOST:
+            yield connection_fault(host.name, done.stderr)
+            return
+        said = (done.stderr.splitlines() or ["no answer"])[-1]
+        remedy = "name its `python` in the site file, with its `setup`"
+        yield host.name, f"{site.python} does not run this program there: {said}", remedy
 
 
 @dataclass
-class SshJob:
-    """The process that holds the connections, and the nodes at their other ends.
-
-    Args:
-        id: of the process.
-        process: if it is our child.
-    """
+class SshJob(ChildJob):
+    """The script that holds the connections, and the nodes at their other ends."""
 
     plan: Plan
-    id: str
-    process: Popen[bytes] | None = None
-
-    def _alive(self) -> bool:
-        if self.process is not None:
-            return self.process.poll() is None
-        with suppress(psutil.NoSuchProcess):
-            return MODULE in psutil.Process(int(self.id)).cmdline()
-        return False
+    site: Site
 
     def state(self) -> JobState:
-        """Return what the process wrote at its end, or whether it is alive."""
-        alive, file = self._alive(), Path(self.plan.run_dir) / STATE_FILE
-        if file.exists():
-            told = json.loads(file.read_bytes())
-            return JobState(**told | {"lost": tuple(told["lost"])})
-        if alive:
-            return JobState(phase="running", said=f"{self.plan.nnodes} nodes")
-        return JobState(phase="ended", said="the connections were killed", ending="unknown")
-
-    def cancel(self) -> None:
-        """Ask the process to end all nodes."""
-        if self._alive():
-            psutil.Process(int(self.id)).terminate()
+        """Return whether it runs, or which nodes failed and which were lost."""
+        state, folder = super().state(), self.log.parent
+        if state.phase == "running":
+            return replace(state, said=f"{self.plan.nnodes} nodes")
+        codes = {path.suffix[5:]: path.read_text().strip() for path in folder.glob("ssh.exit*")}
+        lost = sorted(int(node) for node, code in codes.items() if code == str(_LOST))
+        if not lost:
+            return state
+        logs = [(folder / f"log.ssh{node}.txt").read_text(errors="replace") for node in lost]
+        faults = [
+            connection_fault(f"node {node}", log) for node, log in zip(lost, logs, strict=True)
+        ]
+        said = "; ".join(f"{node}: {what}" for node, what, _ in faults)
+        return replace(state, said=said, ending="node_lost", lost=tuple(lost))
 
     def collect(self) -> None:
-        """Fetch from all nodes at once what is not here; a broken transfer goes on where it was.
+        """Copy what the nodes wrote, where it is not in the run directory itself.
 
         Raises:
-            EnvironmentFault: with the hosts from which not all was fetched.
+            EnvironmentFault: with the hosts from which it could not be copied.
         """
-        folder = Path(self.plan.run_dir)
-        if not (folder / NODES_FILE).exists():
-            return  # all is here
-        told = json.loads((folder / NODES_FILE).read_bytes())
-        if told["folder"] is not None:
-            files = [folder / node_file(number) for number in range(len(told["nodes"]))]
-            lacking = [number for number, file in enumerate(files) if not file.exists()]
-            ssh_hosts.refuse(ssh_hosts.in_parallel(partial(_fetched, folder, told), lacking))
-        (folder / NODES_FILE).rename(folder / f"{NODES_FILE}.json")
+        if self.site.ssh.run_root is not None:
+            folder = str(folder_of_hosts(self.plan, self.site))
+            mark = re.escape(f"{MODULE} {folder} ")
+            script = _PACK.format(
+                mark=shlex.quote(mark), folder=shlex.quote(folder), plan=PLAN_FILE
+            )
+            hosts = read_hosts(self.site.ssh, nnodes=self.plan.nnodes)
+            _on_all(hosts, lambda host: self._copied(host, script))
 
-
-def _word(path: object) -> str:
-    """Return a path as sftp reads it as one word."""
-    return '"{}"'.format(str(path).replace('"', r"\""))
-
-
-def _fetched(folder: Path, told: dict[str, Any], number: int) -> ssh_hosts.Fault | None:
-    """Fetch a node's files to a hidden folder, and put them in place once all are whole.
-
-    The record's making changes files that are in place, so that no transfer can go on there.
-    """
-    node, there, part = told["nodes"][number], told["folder"], folder / f".node{number}.part"
-    part.mkdir(exist_ok=True)
-    host, options = node["host"], node["options"]
-    ours = rf"-m trainmark\.(launch|measure)\.[a-z]+ {re.escape(there)}"
-    script = _END.format(shlex.quote(ours), shlex.quote(there))
-    address = f"[{host}]" if ":" in host else host
-    end = (["ssh", *options, host, "sh"], script)
-    get = (["sftp", "-b-", *options, address], f"get -aR {_word(there + '/.')} {_word(part)}\n")
-    for argv, typed in (end, get):
-        ended = _run(argv, input=typed)
-        if ended.returncode:
-            return ssh_hosts.connection_fault(host, ended.stderr)
-    files = [path for path in part.rglob("*") if path.is_file()]
-    for path in sorted(files, key=lambda one: one.name == node_file(number)):
-        target = folder / path.relative_to(part)
-        if not target.exists():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            path.rename(target)
-    shutil.rmtree(part)
-    return None
-
-
-def hold(folder: Path, stopped: Callable[[], bool]) -> JobState:
-    """Start all nodes and keep them alive until the last ended, or end them; return how it went.
-
-    Args:
-        folder: of the run.
-        stopped: tells whether this side is to end.
-    """
-    told = json.loads((folder / NODES_FILE).read_bytes())
-    nodes = told["nodes"]
-    logs = [folder / f"log.ssh{number}.txt" for number in range(len(nodes))]
-    links = []
-    for node, log in zip(nodes, logs, strict=True):
-        argv = ["ssh", *node["options"], node["host"], shlex.join(["sh", "-c", node["start"]])]
-        with log.open("wb") as out:
-            links.append(Popen(argv, stdin=PIPE, stdout=out, stderr=out, start_new_session=True))
-    if told["folder"] is not None:
-        _write(links, json.dumps(json.loads((folder / PLAN_FILE).read_bytes())).encode() + b"\n")
-    cancelled, beat_s, end_s = False, 0.0, float("inf")
-    while None in (codes := [link.poll() for link in links]):
-        now_s = time.monotonic()
-        cancelled = cancelled or stopped()
-        if cancelled or any(codes):
-            end_s = min(end_s, now_s if cancelled else now_s + _GRACE_S)
-        if now_s >= min(beat_s, end_s):
-            _write(links, b"." if now_s < end_s else None)
-            beat_s = now_s + BEAT_S
-        if now_s > end_s + _PATIENCE_S:
-            for link in links:
-                link.terminate()
-        time.sleep(_POLL_S)
-    _write(links, None)
-    lost = tuple(number for number, code in enumerate(codes) if code == ssh_hosts.LOST)
-    failed: Ending = "node_lost" if lost else "failed"
-    ending: Ending = "cancelled" if cancelled else failed if any(codes) else "completed"
-    said = []
-    for number in lost:
-        printed = logs[number].read_text(encoding="utf-8", errors="replace")
-        said.append("{}: {}".format(*ssh_hosts.connection_fault(nodes[number]["host"], printed)))
-    words = "; ".join(said) or ending
-    return JobState(phase="ended", said=words, ending=ending, exit_code=int(any(codes)), lost=lost)
-
-
-def _write(links: list[Popen[bytes]], content: bytes | None) -> None:
-    """Write to all nodes; None ends their input."""
-    for link in links:
-        assert link.stdin is not None
-        with suppress(OSError):  # it ended: its exit code tells
-            if content is not None:
-                link.stdin.write(content)
-                link.stdin.flush()
-            else:
-                link.stdin.close()
-
-
-def main() -> int:
-    """Hold the connections of the run in whose folder this was started."""
-    folder, parent = Path.cwd(), os.getppid()
-    with json_documents.written_whole(folder / JOB_FILE) as file:
-        file.write(b"%d\n" % os.getpid())
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]  # one open file for each node
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    with stop_signals_noted() as request:
-        state = hold(folder, lambda: request.signal_name is not None or os.getppid() != parent)
-    with json_documents.written_whole(folder / STATE_FILE) as file:
-        file.write(json.dumps(asdict(state)).encode())
-    print(state.said)
-    return int(state.ending != "completed")
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    def _copied(self, host: Host, script: str) -> Iterator[Fault]:
+        with TemporaryFile() as packed:
+            argv = ["ssh", *words_to(host, self.site.ssh, script)]
+            done = run(argv, stdin=DEVNULL, stdout=packed, stderr=PIPE, check=False)
+            if done.returncode:
+                yield connection_fault(host.name, done.stderr.decode(errors="replace"))
+                return
+            packed.seek(0)
+            with tarfile.open(fileobj=packed) as archive:
+                archive.extractall(self.log.parent, filter="data")

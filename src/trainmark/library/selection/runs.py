@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from trainmark.errors import RecordError
+from trainmark.launch.late_record import complete
 from trainmark.plan.plan import RUNS_DIR
 from trainmark.record import record, trust
 from trainmark.record.verify import verify
@@ -67,8 +68,13 @@ def find_runs(folder: Path) -> list[list[Path]]:
     """Return the runs that ``folder`` is or holds, each as the directories of its launches.
 
     A run is its own launch or has repeats ``r1``, ``r2`` …; those of a plan file lie one
-    down. Where there is no record, ``folder`` alone is returned: reading it says so.
+    down. Where there is no record, ``folder`` alone is returned: reading it says so. Runs whose
+    launcher was killed get their record first.
+
+    Raises:
+        RecordError: ``folder`` is a run that is still running.
     """
+    complete(folder)
     if folder.is_file() or (folder / record.RECORD_FILE).exists():
         return [[folder]]
     return _below(folder, _DEPTH) or [[folder]]

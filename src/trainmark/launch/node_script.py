@@ -1,38 +1,96 @@
-"""Run a node's command in the container of the site: docker, podman or apptainer.
+"""The shell text that starts the node process, in the container of the site where it has one.
 
-Owns mounts, devices, user, shared memory and the image's digest. What is returned is text for a
-POSIX shell, because all but the mounts is the node's own, which may be another machine: its user,
-its device files, the image that it has. Slurm's pyxis and Kubernetes start containers themselves,
-and take ``mounts`` and ``variables``. Must not know vendors: their ``container_needs`` tell.
+Owns mounts, devices, user, shared memory and the image's digest. The text is for a POSIX shell,
+because all but the mounts is the node's own, which may be another machine: its user, its device
+files, the image that it has. Slurm's pyxis and Kubernetes start containers themselves, and take
+``mounts`` and the variables. Must not know vendors: their ``container_needs`` tell.
 """
 
 from __future__ import annotations
 
 import shlex
-import subprocess
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple
 
-from trainmark.errors import EnvironmentFault, UsageError
+from trainmark import devices
+from trainmark.errors import UsageError
 from trainmark.protocols import ContainerNeeds
 from trainmark.record import environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from pathlib import Path
 
     from trainmark.launch.site import ContainerSite, Site
     from trainmark.plan.plan import Plan
-    from trainmark.protocols import Vendor
 
-_PATIENCE_S = 60.0  # with docker's service
+MODULE = "trainmark.launch.node"
 _FABRIC = "/dev/infiniband"  # of the network between nodes, whatever the devices
 _FOUND = (environment.DIGEST_VARIABLE, environment.VERSION_VARIABLE)  # on the node
 _FORWARDED = (*environment.VARIABLES, environment.NETWORK_VARIABLE)
 # The digest in a registry, where the image has one, else that of its configuration.
 _DIGEST = "{{if .RepoDigests}}{{index .RepoDigests 0}}{{else}}{{.Id}}{{end}}"
-_ROOT = (
-    "root of this node would be root in the container: be another user, or name one in arguments"
-)
+
+
+def node_script(
+    plan: Plan,
+    site: Site,
+    *,
+    node_rank: str,
+    master: str,
+    folder: Path | None = None,
+    options: tuple[str, ...] = (),
+) -> str:
+    """Return the lines of a POSIX shell that run one node's part of ``plan``.
+
+    Args:
+        node_rank: a number, or an expression of the shell such as ``$SLURM_NODEID``.
+        master: host of the first node, or such an expression.
+        folder: of the run on the node; None: the run directory itself.
+        options: further ones of the node process, such as ``--heartbeat``.
+    """
+    words = [str(folder or plan.run_dir)]
+    if site.data is not None:
+        words += ["--data", str(site.data)]
+    words += ["--port", str(site.master_port), *options]
+    own = f'--node-rank "{node_rank}" --master "{master}"'
+    return python_script(plan, site, ["-m", MODULE, *words], folder=words[0], unquoted=own)
+
+
+def python_script(
+    plan: Plan, site: Site, words: Sequence[str], *, folder: str, unquoted: str = ""
+) -> str:
+    """Return the lines of a POSIX shell that run Python on a node.
+
+    Args:
+        words: its arguments.
+        folder: of the node, in which it writes; a container has it under the same path.
+        unquoted: further ones, in which the shell replaces its variables.
+    """
+    variables = _container_variables(site) | site.environment
+    if site.interface is not None:
+        # torch's own connections are gloo's; collective libraries of devices follow the same form.
+        backends = ("gloo", plan.device.collective_backend)
+        variables |= {f"{name.upper()}_SOCKET_IFNAME": site.interface for name in backends}
+    lines = ["set -e", *site.setup]
+    lines += [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
+    python = site.python if site.container is None else site.container.python
+    command = f"{shlex.join([python, *words])} {unquoted}".rstrip()
+    if site.container is None or not site.container.of_node:
+        lines.append(f"exec {command}")
+    else:
+        lines.append(f"set -- {command}")
+        lines += _lines_to_run(plan, site, site.container, folder, exported=variables)
+    return "\n".join(lines) + "\n"
+
+
+def _container_variables(site: Site) -> dict[str, str]:
+    """Return what the container's environment tells of it, whoever starts it."""
+    if site.container is None:
+        return {}
+    index = site.container.pip_index
+    image = {environment.IMAGE_VARIABLE: site.container.image}
+    return image | ({} if index is None else {environment.PIP_VARIABLE: index})
 
 
 class Mount(NamedTuple):
@@ -73,62 +131,32 @@ def _mount(text: str) -> Mount:
     source, target, mode = (*text.split(":"), "", "")[:3]
     if text.count(":") - bool(mode) != 1 or mode not in ("", "ro", "rw"):
         raise _refused(text, "a mount is HOST:CONTAINER or HOST:CONTAINER:ro")
-    paths = PurePosixPath(source), PurePosixPath(target)
-    if not all(path.is_absolute() and ".." not in path.parts for path in paths) or "," in text:
-        raise _refused(text, "paths begin at the root and have no '..' and no comma")
-    return Mount(str(paths[0]), str(paths[1]), mode == "ro")
+    if not (source.startswith("/") and target.startswith("/")) or "," in text:
+        raise _refused(text, "paths begin at the root and have no comma")
+    return Mount(source, target, mode == "ro")
 
 
 def _refused(mount: str, rule: str) -> UsageError:
     return UsageError(f"cannot mount {mount!r}", where="the site's container.mounts", rule=rule)
 
 
-def variables(site: Site) -> dict[str, str]:
-    """Return what the container's environment tells of it, whoever starts it."""
-    if site.container is None:
-        return {}
-    index = site.container.pip_index
-    told = {environment.IMAGE_VARIABLE: site.container.image}
-    return told | ({} if index is None else {environment.PIP_VARIABLE: index})
-
-
-def pyxis_options(plan: Plan, site: Site, run_dir: str) -> list[str]:
+def pyxis_options(plan: Plan, site: Site) -> list[str]:
     """Return the options of ``srun`` with which Slurm's plugin starts the site's container.
 
     As ``srun --help`` lists them where pyxis is installed, 2026-11-22.
     """
     if site.container is None or site.container.of_node:
         return []
-    given = [":".join(one[:2]) + ":ro" * one.read_only for one in mounts(plan, site, run_dir)]
+    given = [":".join(one[:2]) + ":ro" * one.read_only for one in mounts(plan, site, plan.run_dir)]
     return [
         f"--container-image={site.container.image}", f"--container-mounts={','.join(given)}",
-        f"--container-workdir={run_dir}", "--no-container-mount-home", *site.container.arguments,
+        f"--container-workdir={plan.run_dir}", "--no-container-mount-home",
+        *site.container.arguments,
     ]  # fmt: skip
 
 
-def check_script(plan: Plan, site: Site) -> str:
-    """Return lines of a shell that say why a node cannot run the container, and then end it.
-
-    Raises:
-        UsageError: a mount is wrong.
-    """
-    container = _of_node(site)
-    paths = [_mount(text).source for text in container.mounts]
-    if plan.data.origin == "real":  # generated data is made where it is not
-        paths.append(str(site.data or plan.data.folder))
-    present = f"{container.runtime} image inspect {shlex.quote(container.image)} >/dev/null"
-    if container.runtime == "apptainer":
-        paths.append(container.image)
-        present = "apptainer version >/dev/null"
-    lines = ["set -e", 'fail() { echo "container: $1" >&2; exit 2; }', present]
-    lines += [f"test -e {path} || fail {path}' is not here'" for path in map(shlex.quote, paths)]
-    if not any(word.startswith("--user") for word in container.arguments):
-        lines.append(f"test \"$(id -u)\" != 0 || fail '{_ROOT}'")
-    return "\n".join(lines) + "\n"
-
-
-def lines_to_run(
-    plan: Plan, site: Site, vendor: Vendor, run_dir: str, *, exported: Iterable[str]
+def _lines_to_run(
+    plan: Plan, site: Site, container: ContainerSite, run_dir: str, *, exported: Iterable[str]
 ) -> list[str]:
     """Return lines of a shell that run the command in ``"$@"`` in the site's container.
 
@@ -141,17 +169,17 @@ def lines_to_run(
     Raises:
         UsageError: a mount is wrong.
     """
-    container = _of_node(site)
+    vendor = devices.all_vendors()[plan.device.vendor]
     runtime = str(container.runtime)
     needs: ContainerNeeds = getattr(vendor, "container_needs", ContainerNeeds())
     image, inspect = shlex.quote(container.image), f"{runtime} image inspect --format"
     mounted = mounts(plan, site, run_dir)
-    where_there = [*needs.mounts]
-    if plan.data.origin == "generated":
+    if_there = [*needs.mounts]
+    if plan.data.origin == "generated":  # made where it is not
         data = str(site.data or plan.data.folder)
-        where_there.append(shlex.quote(data))
+        if_there.append(shlex.quote(data))
         mounted = [one for one in mounted if one != Mount(data, data, read_only=True)]
-    given = _given(where_there, Mount("$path", "$path", read_only=True).option())
+    given = _given(if_there, Mount("$path", "$path", read_only=True).option())
     if runtime == "apptainer":  # has the node's network, memory, devices, user and variables
         digest, version = f"sha256:$(sha256sum <{image} | cut -d ' ' -f 1)", "apptainer version"
         options = ["exec", f"--pwd={run_dir}", "--env=PYTHONNOUSERSITE=1"]
@@ -171,7 +199,6 @@ def lines_to_run(
         given += _given((_FABRIC,), "--ulimit=memlock=-1")  # its memory must not be paged out
     options += [*(mount.option() for mount in mounted), *needs.options.get(runtime, ())]
     return [
-        *check_script(plan, site).splitlines(),
         f"mkdir -p {shlex.quote(run_dir)}",
         f"{environment.DIGEST_VARIABLE}={digest}",
         f"{environment.VERSION_VARIABLE}=$({version})",
@@ -198,25 +225,3 @@ def _given(patterns: Sequence[str], option: str) -> list[str]:
     """Return a line that puts ``option`` before the arguments for each path that is on the node."""
     found = f'test ! -e "$path" || set -- "{option}" "$@"'
     return [f"for path in {' '.join(patterns)}; do {found}; done"] if patterns else []
-
-
-def _of_node(site: Site) -> ContainerSite:
-    assert site.container is not None
-    assert site.container.of_node, "the engine starts it"
-    return site.container
-
-
-def check_here(plan: Plan, site: Site) -> None:
-    """Look whether this machine can run the site's container, before there is a run.
-
-    Raises:
-        EnvironmentFault: runtime, image or the source of a mount is missing, or the user is root.
-    """
-    argv = ["timeout", f"{_PATIENCE_S:g}", "sh", "-c", check_script(plan, site)]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise EnvironmentFault(
-            done.stderr.strip() or f"no answer in {_PATIENCE_S:g} s",
-            where="the site's container",
-            remedy="pull or build the image here first; docs/launchers.md has the keys",
-        )

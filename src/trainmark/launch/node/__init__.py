@@ -1,1 +1,0 @@
-"""What runs on each node of a job, and the commands that start it there."""
