@@ -195,22 +195,6 @@ def test_other_work_is_refused_with_key_and_both_values() -> None:
     assert compare(a, series("b", RATES, recipe={"seed": 2})).allowed == ()
 
 
-def test_a_field_that_one_side_lacks_is_other_work() -> None:
-    a, b = series("a", RATES), series("b", RATES, first_minute=10, recipe={"dropout": 0.5})
-    with pytest.raises(UsageError) as fault:
-        compare(a, b)
-    assert fault.value.remedy == "--allow dropout"
-    found = compare(a, b, allow=["dropout"])
-    assert [(one.name, one.a, one.b) for one in found.allowed] == [("dropout", (None,), (0.5,))]
-    lacked = series("b", RATES, first_minute=10, recipe={"dropout": None})
-    assert compare(a, lacked).allowed == ()
-
-
-def test_a_whole_number_is_the_same_with_a_point() -> None:
-    a = series("a", RATES, recipe={"max_steps": 32})
-    assert compare(a, series("b", RATES, recipe={"max_steps": 32.0})).allowed == ()
-
-
 @pytest.mark.parametrize(
     ("given", "says"),
     [

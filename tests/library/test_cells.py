@@ -169,30 +169,3 @@ def test_any_text_is_read_or_refused(header, cell):
     for reading in found.values():
         assert reading.raw == cell
         assert reading.value is None or math.isfinite(reading.value)
-
-
-NUMBERS = st.floats(min_value=0, max_value=1e15, allow_nan=False)
-
-
-@given(value=NUMBERS)
-def test_a_printed_number_is_read_as_itself(value):
-    assert values("p_whole", repr(value)) == {"p_whole": value}
-    assert values("acc", repr(value)) == {"acc": value}
-
-
-@given(value=st.integers(min_value=0, max_value=10**15))
-def test_thousands_separators_change_nothing(value):
-    assert values("p_whole", f"{value:,}") == {"p_whole": float(value)}
-
-
-@given(used=st.decimals(0, 1024, places=1), total=st.decimals(0, 1024, places=1))
-def test_used_and_total_memory_are_both_read(used, total):
-    assert values("mem", f"{used}/{total}") == {
-        "mem": float(used) * GIB, "mem_total": float(total) * GIB,
-    }  # fmt: skip
-
-
-@given(text=st.from_regex(r"[0-9+*/=.eE%&,GB ()x-]{0,60}", fullmatch=True))
-def test_arithmetic_in_cells_never_fails_otherwise_than_with_a_reason(text):
-    for header in HEADERS:
-        assert read_or_refused(text, header)

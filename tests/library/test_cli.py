@@ -113,20 +113,6 @@ def test_a_pipe_is_read_and_nothing_heavy_is_imported():
     assert done.stderr == "[]\n"
 
 
-def test_closed_standard_input_is_said(analyze, monkeypatch):
-    monkeypatch.setattr(sys, "stdin", None)
-    code, out, err = analyze("-", "--preset", "auto")
-    assert (code, out) == (2, "")
-    assert err.startswith("trainmark: -: standard input is closed")
-
-
-def test_closed_standard_output_is_said_and_no_success(analyze, monkeypatch):
-    monkeypatch.setattr(sys, "__stdout__", None)  # as the interpreter has it then
-    code, out, err = analyze(*PUBLIC)
-    assert (code, out) == (2, "")
-    assert "standard output: is closed, so the record cannot be printed" in err
-
-
 def test_a_log_whose_name_is_not_utf_8_is_read(analyze):
     name = "\udcff.log"
     Path(name).write_text(LOG)

@@ -70,13 +70,6 @@ def test_a_path_that_does_not_exist_is_a_fault_of_usage(cli):
     assert "nonesuch.md" in err
 
 
-def test_words_of_others_show_no_control_characters(cli, tmp_path):
-    (tmp_path / "p.md").write_text(PAGE.replace("X100单机8卡", "X\x1b[31m单机8卡"))
-    for words in ([], ["--json"]):
-        out = "".join(cli("import", "p.md", *words)[1:])
-        assert "\x1b" not in out
-
-
 def test_select_takes_pages_folders_and_runs_apart(tmp_path):
     (tmp_path / "pages").mkdir()
     (tmp_path / "pages" / "README.md").write_text(PAGE)
@@ -99,13 +92,6 @@ def test_pages_of_one_name_in_two_folders_are_two_places(cli, tmp_path):
     code, out, _ = cli("compare", "va", "vb", "--allow", "precision", "--allow", "ran_world",
                        "--allow", "fix_hp", "--json")  # fmt: skip
     assert json.loads(out)["a"]["names"][0] == "va/README.md:8"
-
-
-def test_the_report_of_a_page_says_that_it_is_no_record(cli, tmp_path):
-    (tmp_path / "README.md").write_text(PAGE)
-    code, _, err = cli("report", "README.md")
-    assert code == 2
-    assert "README.md" in err
 
 
 def test_a_folder_with_whatever_lies_in_it(cli, tmp_path):

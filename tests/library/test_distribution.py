@@ -50,23 +50,6 @@ def test_percentiles_of_many_values_stay_within_the_stated_error(monkeypatch):
     assert distribution.percentiles(0)[0] == pytest.approx(1000, rel=RELATIVE_ERROR)
 
 
-def test_percentiles_of_one_value_repeated_are_that_value(monkeypatch):
-    monkeypatch.setattr(module, "EXACT_LIMIT", 10)
-    distribution = filled([7.3] * 1000)
-    assert distribution.percentiles(0.5, 0.99) == [7.3, 7.3]
-
-
-@given(st.lists(st.floats(-1e9, 1e9, allow_subnormal=False), min_size=20, max_size=40))
-def test_buckets_keep_the_order_of_values_of_both_signs(values):
-    distribution = filled(values)
-    exact = [sorted(values)[math.floor(share * (len(values) - 1))] for share in (0.1, 0.5, 0.9)]
-    distribution._flush()
-    for share, value in zip((0.1, 0.5, 0.9), exact, strict=True):
-        assert distribution.percentiles(share)[0] == pytest.approx(
-            value, rel=2 * RELATIVE_ERROR, abs=1e-300
-        )
-
-
 @pytest.mark.parametrize(
     ("mode", "result"),
     [(-2, 8 * 4 / 0.25), (-1, 1.0), (0, 128.0), (1, 0.25), (2, 4.0), (3, 8.0), (4, 0.25)],
@@ -100,17 +83,3 @@ def test_an_unknown_mode_is_refused_with_all_that_exist():
     with pytest.raises(UsageError) as caught:
         check_mode(5, 1)
     assert all(f"{number}: " in str(caught.value) for number in range(-2, 5))
-
-
-@pytest.mark.parametrize("mode", [-2, 0, 3])
-def test_modes_with_a_batch_need_one(mode):
-    with pytest.raises(UsageError, match="--base_batch_size"):
-        check_mode(mode, None)
-
-
-def test_modes_of_units():
-    units = {number: mode.unit for number, mode in MODES.items()}
-    assert units == {
-        -2: None, -1: None, 0: "samples/s", 1: "steps/s", 2: "steps/s", 3: "samples/s",
-        4: "s/epoch",
-    }  # fmt: skip

@@ -139,15 +139,6 @@ def test_a_json_record_of_one_case(imported):
     assert row.cells["mission_name"] == "语义表示"
 
 
-def test_many_records_in_one_file_and_a_file_without_an_ending(imported):
-    memory = INDEX | {"index": 2, "UNIT": "MiB", "FINAL_RESULT": 512.0, "gpu_num": 8}
-    lines = "\n".join(map(json.dumps, (INDEX, memory))) + "\n"
-    rows = imported(lines, "nlp_gpt_sp_bs32_fp32_1_speed").rows
-    assert [row.line for row in rows] == [1, 2]
-    assert rows[1].figure("mem") == 512 * 2**20
-    assert rows[1].world_size is None  # it does not say on how many machines
-
-
 def test_a_record_keeps_its_line_and_its_text_in_any_layout(imported):
     lines = json.dumps(INDEX, ensure_ascii=False, indent=0).split("\n")
     founding = "\n".join(f"{line} \\   # 说明 \\" for line in lines[:-1]) + "\n}"

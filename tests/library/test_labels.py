@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from trainmark.library.importers import table as labels
 
@@ -112,9 +110,3 @@ def test_changed_hyper_parameters():
     }  # fmt: skip
     assert labels.changes("MPE=2048 LBS=3  GAS=64")["GAS"] == "64"
     assert labels.changes("74/81") == {}
-
-
-@given(label=st.text(max_size=60), config_file=st.text(max_size=40))
-def test_any_label_is_read(label, config_file):
-    found = labels.read_label(label, config_file)
-    assert (found.nnodes is None) is (found.nproc is None)

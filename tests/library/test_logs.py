@@ -69,22 +69,12 @@ def test_step_lines_alone_give_the_speed_of_their_intervals(imported):
     assert row.line == 0
 
 
-def test_older_programs_print_one_speed_only(imported):
-    (row,) = imported(perflog("FINISHED", 0, {"training_images_per_second": 7.5})).rows
-    assert values(row) == {"p_whole": 7.5}
-
-
 def test_the_case_key_says_what_ran(imported):
     key = "distilbert:pytorch_1.8:A100:2:8:1"
     text = perflog("INIT_START", 0, {"case": key}) + perflog("FINISHED", 0, TOTALS)
     (row,) = imported(text).rows
     assert (row.configuration, row.case, row.device) == (key, "distilbert_sst2", "A100")
     assert (row.framework, row.world_size) == ("pytorch_1.8", 16)
-
-
-def test_a_run_that_did_not_converge_says_so(imported):
-    (row,) = imported(perflog("FINISHED", 0, TOTALS | {"converged": False})).rows
-    assert [note.code for note in row.notes] == ["run_not_converged"]
 
 
 def test_totals_that_are_no_numbers_are_listed(imported):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -54,15 +52,6 @@ def test_what_only_begins_like_a_number_is_none(text):
 
 def test_a_keyword_that_ends_in_a_letter_is_not_glued_to_its_number():
     assert Rule("loss").value("loss2: 5") is None
-
-
-@pytest.mark.parametrize(("text", "value"), [("inf", math.inf), ("-Infinity", -math.inf)])
-def test_infinity_is_read_as_such(text, value):
-    assert Rule("t:").value(f"t: {text}\n") == value
-
-
-def test_nan_is_read_as_such():
-    assert math.isnan(Rule("t:").value("t: NaN,\n"))
 
 
 @pytest.mark.parametrize(

@@ -163,12 +163,6 @@ def test_auto_says_which_preset_and_how_sure(run):
     ]
 
 
-def test_a_changing_global_batch_size_is_told(run):
-    found = run(LOGS["megatron_ramp_up"], skip_steps=1)
-    assert found.record.FINAL_RESULT == (256 + 512) / 4
-    assert "from 256 to 512" in found.figures["notes"][1]
-
-
 def test_a_half_last_line_leaves_pairs_whole(run):
     half = _megatron(4, 7777)[:150]
     assert "7777" in half
@@ -196,13 +190,6 @@ def test_lines_of_several_trainers_are_ambiguous(run):
     with pytest.raises(DataError) as caught:
         run(LOGS["megatron"] + LOGS["nanogpt"])
     assert "megatron (3), nanogpt (3)" in str(caught.value)
-
-
-def test_a_clear_majority_decides_and_is_told(run):
-    found = run("".join(_megatron(1, 1000) for _ in range(19)) + "iter 1: loss 3, time 5ms,\n")
-    assert found.figures["notes"][0] == (
-        "preset megatron recognised by 19 of its first lines, 1 of other presets"
-    )
 
 
 def test_a_log_of_nobody_lists_the_presets(run):
@@ -246,28 +233,3 @@ def test_events_take_no_options_about_words(run, option, value):
     for preset in ("auto", "perflog"):
         with pytest.raises(UsageError, match="does not apply"):
             run(LOGS["perflog"], preset=preset, **{option: value})
-
-
-def test_events_without_an_interval_are_said_to_be_so(run):
-    with pytest.raises(DataError, match="needs a beginning and an end"):
-        run(_perflog(1000, "STEP_BEGIN"))
-
-
-def test_events_that_no_reader_can_hold_are_malformed(tmp_path):
-    deep = '0: :::MLLOG {"key": ' + "[" * 200_000 + "\n"
-    huge = _mllog(1, "tracked_stats", {"throughput": 10**404})
-    path = tmp_path / "train.log"
-    path.write_text(huge + deep + _mllog(2, "tracked_stats", {"throughput": 8.0}))
-    found = analyze(str(path), Options(preset="mllog"))
-    assert found.record.FINAL_RESULT == 8.0
-    assert found.figures["lines_malformed"] == 2
-    path.write_text(huge)
-    with pytest.raises(DataError, match="1 lines with ':::MLLOG', none with a value"):
-        analyze(str(path), Options(preset="mllog"))
-
-
-@pytest.mark.parametrize("devices", ["9" * 30, "9" * 400])
-def test_a_world_that_is_no_count_says_no_devices(tmp_path, devices):
-    path = tmp_path / "train.log"
-    path.write_text(f"using world size: {devices}\n{LOGS['megatron']}")
-    assert analyze(str(path), Options(preset="auto")).record.gpu_num == 1

@@ -53,14 +53,6 @@ def test_the_collectors_own_parser_reads_the_same(record):
     assert len(ours) == 2 * len(samples(to_openmetrics([record])))
 
 
-def test_no_record_is_an_empty_exposition():
-    assert to_openmetrics([]) == "# EOF\n"
-
-
-def test_a_run_that_is_named_twice_has_one_sample_a_figure(record):
-    assert to_openmetrics([record, record]) == to_openmetrics([record])
-
-
 def test_figures_whose_names_become_one_are_told_apart_by_their_label(record):
     own = {
         "a/b": FigureEntry(value=1.0, unit="x/y z"),

@@ -9,7 +9,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from exported_runs import write_two_ranks
-from trainmark.errors import EnvironmentFault, RecordError, UsageError
+from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.pages.exports.trackers import write_tensorboard
 
 START_S = 1767323045.0  # 2026-01-02T03:04:05Z
@@ -60,19 +60,6 @@ def test_a_run_that_is_there_is_not_written_again(record, tmp_path):
     write_tensorboard([record], tmp_path)
     with pytest.raises(UsageError, match="there already"):
         write_tensorboard([record], tmp_path)
-
-
-def test_a_run_without_a_step_has_its_figures(tmp_path):
-    record, _ = write_two_ranks(tmp_path / "run", ends_after=3)
-    write_tensorboard([record], tmp_path / "boards")
-    found = read(tmp_path / "boards" / record.run_id)
-    assert [item.step for item in found.Scalars("figure/e2e_time")] == [0]
-    assert "train/loss" not in found.Tags()["scalars"]
-
-
-def test_a_start_that_is_no_time_is_refused(record, tmp_path):
-    with pytest.raises(RecordError, match="started is no time"):
-        write_tensorboard([record.model_copy(update={"started": "yesterday"})], tmp_path)
 
 
 @pytest.mark.parametrize("extra", ["tensorboard", "wandb", "mlflow"])

@@ -106,7 +106,6 @@ def command(
 ) -> None:
     """Read the figures of a training log of another program."""
     given = dict(locals())  # typer's values by name: the options of an analysis have the same
-    import sys
     from dataclasses import fields
 
     from trainmark.errors import EXIT_FAILED, UsageError
@@ -114,9 +113,6 @@ def command(
     from trainmark.library.analysis.options import Options
     from trainmark.library.analysis.summary import text
 
-    if sys.__stdout__ is None:  # closed by the caller: the record would be lost in silence
-        what, where = "is closed, so the record cannot be printed", "standard output"
-        raise UsageError(what, where=where, remedy="send it to a file, or to /dev/null")
     options = Options(**{item.name: given[item.name] for item in fields(Options)})
     wanted = [*(logs or []), *([filename] if filename else [])]
     if not wanted:

@@ -21,14 +21,11 @@ class Distribution:
     Percentiles are exact up to ``EXACT_LIMIT`` values. Beyond, values are counted in
     buckets named by sign, exponent and the first eight bits of the fraction; a percentile
     is then the middle of its bucket, within ``RELATIVE_ERROR`` of a value of that rank.
-
-    ``minimum_number`` and ``maximum_number`` count from 1, with the skipped ones.
     """
 
     def __init__(self, skip: int = 0) -> None:
         self.seen = self.count = 0
         self.minimum, self.maximum = math.inf, -math.inf
-        self.minimum_number = self.maximum_number = 0
         self._skip = skip
         self._total = 0.0
         self._values = array("d")
@@ -51,10 +48,8 @@ class Distribution:
             return
         self.count += 1
         self._total += value
-        if value < self.minimum:
-            self.minimum, self.minimum_number = value, self.seen
-        if value > self.maximum:
-            self.maximum, self.maximum_number = value, self.seen
+        self.minimum = min(self.minimum, value)
+        self.maximum = max(self.maximum, value)
         self._values.append(value)
         if len(self._values) > EXACT_LIMIT:
             self._flush()

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 HEAD = 100_000  # lines in which a preset is recognised
 MOVED = 1.02  # mean over median, or median over mean, that is worth a note
-OUTLIER = 3.0  # and so is a value so many times the median, or such a part of it
 _SHARES = {"p50": 0.50, "p90": 0.90, "p99": 0.99}
 _MODE_OF = {"step_time": (2, -2), "steps": (1, 3), "speed": (-1, -1)}  # without, with a batch
 
@@ -296,17 +295,9 @@ def _unit(
 
 
 def _note_outliers(values: Distribution, options: Options, notes: list[str]) -> None:
-    """Note mean and median if outliers moved the mean, or may have."""
-    mean, median, least, most = (
-        values.mean, values.percentiles(0.5)[0], values.minimum, values.maximum,
-    )  # fmt: skip
-    near = most < OUTLIER * median and least * OUTLIER > median
-    if median <= 0 or least < 0 or (near and 1 / MOVED <= mean / median <= MOVED):
-        return
-    farthest, number = most, values.maximum_number
-    if most * least < median**2:  # as ratios, the smallest is farther away
-        farthest, number = least, values.minimum_number
-    robust = "" if options.robust else ", --robust takes the median"
-    place = f"value {number} of {values.seen} is {farthest:g}"
-    ways = f"--skip_steps N leaves out the first values{robust}"
-    notes.append(f"outliers: mean {mean:g} but median {median:g}; {place}. {ways}")
+    """Note mean and median if outliers moved the mean."""
+    mean, median = values.mean, values.percentiles(0.5)[0]
+    if values.minimum >= 0 < median and not 1 / MOVED <= mean / median <= MOVED:
+        robust = "" if options.robust else ", --robust takes the median"
+        ways = f"--skip_steps N leaves out the first values{robust}"
+        notes.append(f"outliers: mean {mean:g} but median {median:g}. {ways}")
