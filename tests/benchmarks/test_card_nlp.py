@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
-from benchmarks.card import distilbert, gpt
+from benchmarks.card import distilbert
 from benchmarks.card.training import Measured
-from benchmarks.gpt_plain import PlainGpt, step_of
+from benchmarks.gpt_plain import PlainGpt
 
-from trainmark import cases
 from trainmark.cases.gpt_megatron.model import build_model
 from trainmark.cases.gpt_megatron.recipe import GptRecipe
 
@@ -50,40 +47,6 @@ def test_the_plain_model_computes_the_cases_loss() -> None:
 
     tokens = 2 * SMALL.seq_length
     assert found.item() == pytest.approx(ours(ids[:, :-1], ids[:, 1:]).item() / tokens, rel=1e-5)
-
-
-def test_the_plain_model_of_the_recipe_is_gpt_2_small() -> None:
-    with torch.device("meta"):
-        plain = PlainGpt(cases.load("gpt_megatron").recipes[gpt.RECIPE])  # type: ignore[arg-type]
-
-    # The published 124,439,808 and 47 more rows of the token table.
-    assert sum(item.numel() for item in plain.parameters()) == 124_439_808 + 47 * 768
-
-
-def test_the_plain_loop_learns_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    losses: list[float] = []
-    forward = PlainGpt.forward
-
-    def noted(self: PlainGpt, ids: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        loss = forward(self, ids, targets)
-        losses.append(loss.item())
-        return loss
-
-    monkeypatch.setattr(PlainGpt, "forward", noted)
-    rows = torch.arange(4 * (SMALL.seq_length + 1)).remainder(7).view(4, -1)
-    step = step_of(replace(SMALL, precision="bf16"), rows, "cpu", compiled=False)
-    for _ in range(30):
-        step()
-
-    assert losses[-1] < losses[0] / 2
-
-
-@pytest.mark.parametrize(("seconds", "met"), [(2.0, True), (2.01, False)])
-def test_the_bar_of_mfu_is_model_flops_over_the_peak(seconds: float, met: bool) -> None:
-    bar = measured("a card", seconds, 1e12).mfu_bar("ours", "ours", gpt.MFU)
-
-    assert bar.measured.startswith(f"{0.9 / seconds:.3f} ")  # 9e11 FLOP a step
-    assert bar.met == met
 
 
 def test_the_published_figure_is_the_cell_of_its_page() -> None:

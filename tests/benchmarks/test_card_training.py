@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -11,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
-from benchmarks.card import glm, largest_tables, llama, training
-from benchmarks.card.running import ROOT
+from benchmarks.card import glm, largest_tables, training
 from benchmarks.card.section import Card
 from benchmarks.card.training import Measured
 from benchmarks.dlrm_plain import DIM, NUM_TABLES
@@ -50,39 +47,6 @@ def test_shares_are_of_the_peak_and_of_the_matmuls_of_the_same_round() -> None:
     assert MEASURED.speed_bar("ours", "peer", "it", 2.0).met
     assert not MEASURED.speed_bar("peer", "ours", "it", 0.6).met
     assert MEASURED.fastest("peer", "ours") == "ours"
-
-
-def test_figures_have_their_units() -> None:
-    figures = MEASURED.figures()
-    assert figures["matmul_flops_per_second"] == 80.0
-    ours = {key[5:]: value for key, value in figures.items() if key.startswith("ours_")}
-    assert ours == {
-        "step_seconds": 2.0, "tokens_per_second": 5.0, "mfu": 0.2, "mamfu": 0.4,
-        "peak_memory_bytes": 3 << 30,
-    }  # fmt: skip
-
-
-def test_without_a_published_peak_the_mfu_is_unknown_and_its_bar_is_not_judged() -> None:
-    unknown = Measured(
-        MEASURED.seconds, MEASURED.peak_bytes, MEASURED.matmul, 80.0, {}, None, "new card"
-    )
-    assert unknown.mfu("ours") is None
-    assert unknown.figures()["ours_mfu"] is None
-    bar = unknown.mfu_bar("ours", "it", 0.0)
-    assert bar.met is None
-    assert bar.row().endswith("| not judged |")
-    assert "new card" in bar.measured
-
-
-def test_a_variant_that_failed_is_told_and_misses_its_bar() -> None:
-    one = Measured(
-        {"ours": [2.0]}, {"ours": 1}, [80.0], 80.0, {"tokens": 10}, 200.0, "device",
-        {"peer": "out of memory"},
-    )  # fmt: skip
-    assert not one.speed_bar("ours", "peer", "it").met
-    assert one.fastest("peer", "ours") == "ours"
-    table = one.table({"ours": "ours", "peer": "the peer"})
-    assert table.splitlines()[-1] == "the peer failed: `out of memory`"
 
 
 class FakePeer:
@@ -158,23 +122,6 @@ def test_the_original_scores_our_batch_as_our_model_does() -> None:
     )  # fmt: skip
 
 
-def test_our_kernels_may_fail_and_the_section_goes_on(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    names = ("library", "trainer", "compiled")
-    found = Measured(
-        {name: [0.1] for name in names}, dict.fromkeys(names, 1 << 34), [1e12], 1e12,
-        {"tokens": 2048}, 1e15, "device", {"own": "out of memory"},
-    )  # fmt: skip
-    monkeypatch.setattr(llama, "generated", lambda _: "folder")
-    monkeypatch.setattr(llama, "take_turns", lambda *_, **__: found)
-    monkeypatch.setattr(llama, "profile_table", lambda *_, **__: "")
-    findings = llama.run(Card("cpu", "full", tmp_path))
-    assert findings.figures["own_over_library_speed"] is None
-    assert "own_predicted_memory_bytes" not in findings.figures
-    assert "library_predicted_memory_bytes" in findings.figures
-
-
 # In a process of its own: the switches are the whole process's.
 TF32 = """
 import torch
@@ -186,11 +133,3 @@ enable_tf32(True)
 keep_tf32_readable()
 print(torch.backends.cuda.matmul.allow_tf32, torch.get_float32_matmul_precision())
 """
-
-
-def test_torch_can_read_what_the_library_set() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", TF32], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["False", "True", "high"]

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from benchmarks.card import compile as section
 from benchmarks.card.section import Card
 from benchmarks.peers import PeerFailedError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def variant(first: list[float], steady: list[float] | None = None) -> dict[str, Any]:
@@ -39,17 +39,6 @@ def test_steps_until_compiling_has_paid(
     assert section._steps_to_pay(found, "cold", "warm") == pytest.approx(steps)
 
 
-def test_without_a_compiler_the_section_says_so_and_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CXX", "no-such-compiler")
-    found = section.run(Card("cpu", "tiny", tmp_path))
-    assert found.bars == []
-    assert set(found.figures.values()) == {None}
-    assert "no-such-compiler" in found.text
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_case_that_fails_is_a_missed_bar_and_leaves_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -70,59 +59,3 @@ def test_a_case_that_fails_is_a_missed_bar_and_leaves_the_others(
     assert found.figures["gpt_megatron_cold_first_step_s"] == 9.0
     assert found.figures["gpt_megatron_warm_step_s"] == 1.0
     assert found.figures["gpt_megatron_cold_steps_to_pay"] == 3 + 7 / 1.0
-
-
-def test_a_case_or_a_device_that_cannot_replay_has_no_such_variant(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert list(section._variants("gpt_megatron", "cpu", {})) == ["eager", "warm"]
-    monkeypatch.setattr("trainmark.devices.vendors.cpu.Cpu.refuse", lambda *_: None)
-    assert list(section._variants("gpt_megatron", "cpu", {})) == ["eager", "warm", "replayed"]
-    assert list(section._variants("glm_superglue", "cpu", {})) == ["eager", "warm"]
-
-
-@pytest.mark.parametrize("sizes", [section.ACCELERATOR, section.PROCESSOR])
-def test_every_size_is_one_that_a_run_would_take(sizes: section.Sizes) -> None:
-    from trainmark.plan.choosing import choose
-    from trainmark.plan.request import RunRequest
-
-    for case, changes in sizes.items():
-        request = RunRequest(case=case, overrides={**changes, "compile": True})
-        assert choose(request).recipe.compile is True
-
-
-@pytest.mark.parametrize("failing", ["replayed", "warm"])
-def test_steps_that_cannot_be_replayed_leave_the_compiled_ones(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
-) -> None:
-    class FakePeer:
-        def __init__(self, _module: str, *words: str) -> None:
-            Path(words[4]).write_text(json.dumps(variant([1.0] * 3)), encoding="ascii")
-            if words[4].endswith(f"{failing}.json"):
-                raise PeerFailedError("cannot be recorded")
-
-        def turn(self) -> float:
-            return 1.0
-
-        def __enter__(self) -> FakePeer:
-            return self
-
-        def __exit__(self, *_: object) -> None:
-            pass
-
-    def first_steps(words: list[str], **_: object) -> Any:
-        Path(words[7]).write_text(json.dumps(variant([2.0] * 3)), encoding="ascii")
-        return SimpleNamespace(returncode=0)
-
-    monkeypatch.setattr(section, "Peer", FakePeer)
-    monkeypatch.setattr(section, "subprocess", SimpleNamespace(run=first_steps))
-    monkeypatch.setattr(section, "_variants", lambda *_: section.VARIANTS)
-    for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
-        monkeypatch.setenv(name, "")
-    if failing == "warm":
-        with pytest.raises(PeerFailedError):
-            section._measure("toy", "cpu", {}, tmp_path / "toy")
-        return
-    found, why = section._measure("toy", "cpu", {}, tmp_path / "toy")
-    assert list(found) == ["cold", "eager", "warm"]
-    assert why == "cannot be recorded"

@@ -30,6 +30,7 @@ def tables_of_full_runs() -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in (ROOT / "benchmarks/results").glob("*.md")}
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", NAMES)
 def test_a_benchmark_ends_with_a_table_of_numbers(name: str, tmp_path: Path) -> None:
     kept = tables_of_full_runs()

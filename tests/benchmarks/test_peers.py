@@ -70,26 +70,6 @@ def test_with_an_allocator_memory_is_its_peak_and_one_step_comes_before_the_cloc
     assert freed == [True]
 
 
-def test_a_device_whose_module_frees_nothing_takes_its_turns_too(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("torch.get_device_module", lambda _: SimpleNamespace())
-
-    assert take_turns(CountingDevice(12345), monkeypatch, "3\n") == 4
-
-    assert capsys.readouterr().out.splitlines() == ["ready", "1.0 12345"]
-
-
-def test_settling_chooses_steps_by_the_time_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = iter([60.0, 0.25])
-    peer = SimpleNamespace(steps=1, more=[[1.0]], turn=lambda: next(answers))
-
-    Peer.settle(peer, 2.0)  # type: ignore[arg-type]
-
-    assert peer.steps == 8
-    assert peer.more == []
-
-
 def test_a_peer_that_ends_says_why() -> None:
     with pytest.raises(PeerFailedError, match="no_such_vendor"):
         Peer("benchmarks.matmul", "no_such_vendor", "fp32")

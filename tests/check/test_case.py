@@ -27,10 +27,6 @@ def here(tmp_path, monkeypatch):
     return subject
 
 
-def test_without_a_case_nothing_is_planned(tmp_path):
-    assert list(case.data(machine(tmp_path))) == []
-
-
 def test_generated_data_is_sound(here):
     recipe, data = case.data(here("toy"))
     assert (recipe.code, recipe.severity, recipe.what) == ("recipe", "fine", "tiny fits 1 rank(s)")
@@ -38,27 +34,11 @@ def test_generated_data_is_sound(here):
     assert data.what.startswith("4,096 training, 1,000 evaluation samples, generated")
 
 
-def test_quick_generates_nothing(here, tmp_path):
-    found = only(case.data(here("toy", quick=True)))
-    assert found.severity == "unknown"
-    assert not (tmp_path / "cache").exists()
-
-
 def test_a_missing_folder_stops_a_run_even_in_quick(here, tmp_path):
     found = only(case.data(here("distilbert_sst2", data=tmp_path / "none", quick=True)))
     assert (found.code, found.severity) == ("data", "stops")
     assert str(tmp_path / "none") in found.what
     assert "prepare" in found.remedy
-
-
-def test_a_folder_that_may_not_be_read_stops_a_run(here, tmp_path, monkeypatch):
-    def closed(*_, **__):
-        raise PermissionError(13, "Permission denied", "/closed/x")
-
-    monkeypatch.setattr(case, "resolve", closed)
-    found = only(case.data(here("toy", data=tmp_path)))
-    assert found.severity == "stops"
-    assert "Permission denied: '/closed/x'" in found.what
 
 
 def test_incomplete_data_stops_a_run(here, tmp_path):
@@ -70,12 +50,6 @@ def test_incomplete_data_stops_a_run(here, tmp_path):
         file.unlink()
     found = only(case.data(here("toy", data=tmp_path / "data")))
     assert (found.code, found.severity) == ("data", "stops")
-
-
-def test_real_data_that_is_not_given_stops_a_run(here):
-    found = only(case.data(here("distilbert_sst2", recipe="throughput-1x1")))
-    assert (found.code, found.severity) == ("recipe", "stops")
-    assert "--data" in found.remedy
 
 
 def test_a_recipe_that_does_not_fit_stops_a_run(here):

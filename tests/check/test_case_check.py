@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,6 +23,7 @@ from trainmark.spec import Message, Recipe, Text, message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from trainmark.launch.stopping import StopRequest
     from trainmark.protocols import Batch
@@ -90,22 +90,6 @@ def test_a_broken_rule_is_named(
     given: dict[int, Record], looked: dict[str, Any], expected: dict[str, list[str]]
 ) -> None:
     assert faults(judge(given, EPOCH | looked)) == {k: v for k, v in expected.items() if v}
-
-
-def test_an_evaluation_over_fewer_rows_is_a_fault_in_each_world() -> None:
-    quality = record().quality.model_copy(update={"eval_samples": 500})
-    (check,) = [item for item in judge(runs(quality=quality), EPOCH) if item.faults]
-    rows = record().plan.data.eval_samples
-    assert check.faults == (message("check_evaluation_rows", ranks=2, scored=500, rows=rows),)
-
-
-def test_an_evaluation_divided_by_the_ranks_is_a_fault() -> None:
-    value = record().quality.value
-    assert value is not None
-    quality = record().quality.model_copy(update={"value": value / 2})
-    (check,) = [item for item in judge(runs(quality=quality), EPOCH) if item.faults]
-    assert check.name == "evaluation"
-    assert check.faults == (message("check_qualities_differ", one=value, two=value / 2),)
 
 
 def test_what_could_not_be_looked_at_is_no_pass() -> None:
@@ -209,14 +193,6 @@ def test_a_look_at_a_job_finds_what_it_announces_wrongly(
     look: Look, job_type: type[toy.ToyJob], expected: dict[str, list[str]]
 ) -> None:
     assert faults(judge(runs(), look(job_type))) == expected
-
-
-def test_a_wait_is_told_with_its_place(look: Look) -> None:
-    found = look(ReadsItsLoss)["waits"]
-    name, line = found["place"].rsplit(":", 1)
-    source = Path(name).read_text(encoding="utf-8").splitlines()[int(line) - 1]
-    assert (Path(name), "loss.item()" in source) == (Path(__file__), True)
-    assert "_local_scalar_dense" in found["operation"]
 
 
 TINY = TOY.recipes["tiny"]

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import pytest
 
 from fake_nvml import FakeCard, put_cards
-from fakes import FakeVendor
 from machines import Card, Reader, machine, only, write_files
 from trainmark import devices as registry
 from trainmark.check.doctor import devices
@@ -34,37 +33,12 @@ def vendors(monkeypatch):
     return have
 
 
-def test_the_devices_are_named(tmp_path):
-    found = only(devices.device(machine(tmp_path)))
-    assert (found.severity, found.what) == ("fine", "2 fake: Fake Accelerator 1")
-
-
 def test_too_few_devices_stop_a_run(tmp_path):
     found = only(devices.device(machine(tmp_path, nproc=3)))
     assert (found.severity, found.what) == ("stops", "3 fake devices needed, 2 here")
     assert "--nproc 2" in found.remedy
     cores = machine(tmp_path, vendor=Card(name="cpu"), nproc=3)
     assert only(devices.device(cores)).severity == "fine"  # `cores` says that they compete
-
-
-def test_no_device_stops_a_run_with_its_reason(tmp_path):
-    subject = machine(
-        tmp_path, vendor=None, fault=EnvironmentFault("no card", remedy="plug one in")
-    )
-    found = only(devices.device(subject))
-    assert (found.severity, found.what, found.remedy) == ("stops", "no card", "plug one in")
-
-
-def test_checks_of_devices_say_nothing_without_one(tmp_path):
-    subject = machine(tmp_path, vendor=None)
-    for check in (devices.precisions, devices.torch, devices.occupants, devices.device_state,
-                  devices.monitor):  # fmt: skip
-        assert list(check(subject)) == []
-
-
-def test_a_sound_driver_is_told(tmp_path, vendors):
-    vendors(Card())
-    assert only(devices.driver(machine(tmp_path))).what == "1.2"
 
 
 def test_cards_that_torch_cannot_drive_are_named(tmp_path, vendors):
@@ -107,13 +81,6 @@ def test_refused_precisions_are_told_with_their_reason(tmp_path):
     assert found.what == "fp32, bf16; not tf32: no units for tf32; not fp16: no units for fp16"
 
 
-@pytest.mark.parametrize(("precision", "severity"), [("tf32", "stops"), ("bf16", "fine")])
-def test_the_recipe_s_precision_must_be_possible(tmp_path, precision, severity):
-    request = SimpleNamespace(recipe=SimpleNamespace(precision=precision))
-    subject = machine(tmp_path, vendor=Card(refused=("tf32",)), choice=request)
-    assert only(devices.precisions(subject)).severity == severity
-
-
 def test_torch_is_opened_in_a_process_of_its_own(tmp_path):
     started = []
 
@@ -136,13 +103,6 @@ def test_a_torch_that_crashes_or_hangs_stops_a_run(tmp_path, said):
 
     found = only(devices.torch(machine(tmp_path, tool=tool)))
     assert (found.severity, said in found.what) == ("stops", True)
-
-
-def test_a_device_that_does_not_open_stops_a_run(tmp_path):
-    answer = json.dumps(["torch cannot open it", "see the driver", {}])
-    found = only(devices.torch(machine(tmp_path, tool=lambda *_, **__: answer)))
-    assert (found.severity, found.what) == ("stops", "torch cannot open it")
-    assert found.remedy == "see the driver"
 
 
 @pytest.mark.parametrize(("precision", "severity"), [("bf16", "stops"), ("fp32", "fine")])
@@ -176,13 +136,6 @@ def test_the_vendor_s_own_conditions_keep_their_codes(tmp_path):
     assert found == [replace(one, group="devices") for one in states]
 
 
-def test_a_vendor_that_tells_no_conditions_is_unknown(tmp_path):
-    silent = only(devices.device_state(machine(tmp_path, vendor=FakeVendor())))
-    assert silent.severity == "unknown"
-    processor = machine(tmp_path, vendor=FakeVendor(name="cpu"))
-    assert list(devices.device_state(processor)) == []
-
-
 @pytest.mark.parametrize(
     ("reads", "severity", "said"),
     [
@@ -198,15 +151,6 @@ def test_the_monitor_is_tried_once(tmp_path, monkeypatch, reads, severity, said)
     found = only(devices.monitor(machine(tmp_path, vendor=Card(reads=reads))))
     assert (found.severity, said in found.what) == (severity, True)
     assert len(closed) == (reads is not None)
-
-
-def test_a_monitor_that_is_not_installed_is_told(tmp_path):
-    class Bare(Card):
-        def monitor(self):
-            raise MonitorFault("absent", "card-smi is not on the PATH")
-
-    found = only(devices.monitor(machine(tmp_path, vendor=Bare())))
-    assert (found.severity, "card-smi is not on the PATH" in found.what) == ("unknown", True)
 
 
 @pytest.mark.parametrize(("busy", "found"), [(None, 1), (10.0, 1), (11.0, 2)])
@@ -246,12 +190,6 @@ def test_faults_of_nvidia_s_cards_come_through(tmp_path, cuda):
     }  # fmt: skip
     assert "python3 (process 4242)" in found["occupants"].what
     assert "card 1" in found["power_limit"].what
-
-
-def test_every_vendor_in_the_package_can_be_seen_without_its_driver(tmp_path, monkeypatch):
-    known = registry.load_all()[0]
-    named = {name for name, vendor in known.items() if getattr(vendor, "pci_vendor", None)}
-    assert named == set(known) - {"cpu", "fake", "apple"}
 
 
 def test_a_vendor_that_cannot_count_does_not_hide_others(tmp_path, vendors):

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from machines import GIB, machine, only
 from trainmark.check.doctor import disk
-from trainmark.check.doctor.examination import examine
 
 if TYPE_CHECKING:
     from fakes import FakeClock
@@ -27,42 +25,11 @@ def test_space_is_compared_with_what_a_run_needs(tmp_path, free, severity):
     assert only(disk.out_folder(subject)).severity == severity
 
 
-def test_the_folder_need_not_exist_and_is_not_made(tmp_path):
-    found = only(disk.out_folder(machine(tmp_path, out=tmp_path / "a" / "b")))
-    assert (found.severity, found.what) == ("fine", f"{tmp_path}: 100.0 GiB free")
-    assert not (tmp_path / "a").exists()
-
-
-def test_nothing_is_left_where_runs_go(tmp_path):
-    subject = machine(tmp_path, out=tmp_path / "runs")
-    subject.out.mkdir()
-    list(disk.out_folder(subject))
-    list(disk.out_speed(subject))
-    assert list(subject.out.iterdir()) == []
-
-
-def test_a_file_in_the_way_stops_a_run(tmp_path):
-    (tmp_path / "runs").write_text("")
-    found = only(disk.out_folder(machine(tmp_path)))
-    assert (found.severity, "Not a directory" in found.what) == ("stops", True)
-
-
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_no_permission_stops_a_run(tmp_path):
     (tmp_path / "runs").mkdir(mode=0o500)
     found = only(disk.out_folder(machine(tmp_path)))
     assert (found.severity, "Permission denied" in found.what) == ("stops", True)
-
-
-def test_a_disk_that_refuses_files_stops_a_run(tmp_path, monkeypatch):
-    def refuse(*_, **__):
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(disk.tempfile, "TemporaryFile", refuse)
-    found = only(disk.out_folder(machine(tmp_path)))
-    assert (found.severity, "Permission denied" in found.what) == ("stops", True)
-    speed = examine(machine(tmp_path), [disk.out_speed]).checks
-    assert [one.severity for one in speed] == ["unknown"]
 
 
 def moved(clock: FakeClock, sizes: list[int], each_ns: int):
@@ -120,24 +87,3 @@ def test_data_is_read_where_it_is_given(tmp_path):
     assert only(disk.data_folder(subject)).severity == "stops"  # it is empty
     (subject.data / "config.json").write_bytes(b"{}")
     assert only(disk.data_folder(subject)).severity == "fine"
-
-
-def test_files_too_small_to_time_tell_no_speed(tmp_path):
-    (tmp_path / "data").mkdir()
-    subject = machine(tmp_path, data=tmp_path / "data")
-    assert list(disk.data_speed(subject)) == []
-    (tmp_path / "data" / "config.json").write_bytes(bytes(4 * MIB - 1))
-    assert list(disk.data_speed(subject)) == []
-
-
-def closed(*_):
-    raise PermissionError(13, "Permission denied", "/closed/x")
-
-
-def test_a_folder_in_a_closed_one_stops_a_run(tmp_path, monkeypatch):
-    subject = machine(tmp_path, data=tmp_path / "data")
-    monkeypatch.setattr(Path, "exists", closed)
-    monkeypatch.setattr(Path, "iterdir", closed)
-    for check in (disk.out_folder, disk.data_folder):
-        found = only(check(subject))
-        assert (found.severity, "Permission denied" in found.what) == ("stops", True)

@@ -63,13 +63,6 @@ def test_a_document_has_everything(tmp_path):
     }  # fmt: skip
 
 
-def test_quick_leaves_out_what_is_slow_and_the_full_form_nothing(tmp_path):
-    assert examine(machine(tmp_path, quick=True), SLOW).checks == []
-    found = examine(machine(tmp_path), SLOW)
-    assert found.left_out == []
-    assert [one.code for one in found.checks] == ["out_speed", "torch"]  # no --data
-
-
 @pytest.mark.parametrize(
     "error",
     [

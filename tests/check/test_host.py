@@ -5,13 +5,10 @@ from __future__ import annotations
 import resource
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from machines import CPU, GIB, Card, cpu_use, machine, memory, only
 from trainmark.check.doctor import host
 from trainmark.check.doctor.examination import examine
-from trainmark.launch.processes import CpuUse
 
 NODES = "sys/devices/system/node"
 QUOTA = "sys/fs/cgroup/cpu.max"
@@ -88,20 +85,6 @@ def test_a_fault_is_found_and_its_neighbour_is_not(
     assert bool(found.remedy) == (severity != "fine")
 
 
-def test_the_remedy_names_what_can_be_done(tmp_path):
-    few = only(host.cores(machine(tmp_path, nproc=9)))
-    assert "--nproc 4" in few.remedy
-    files = only(host.open_files(machine(tmp_path, nproc=8, limit=(100, 4096))))
-    assert "ulimit -n 384" in files.remedy
-    stray = only(host.strays(machine(tmp_path, runs={"r1": [7, 9]})))
-    assert "kill 7 9" in stray.remedy
-
-
-def test_every_run_that_is_alive_is_named(tmp_path):
-    found = list(host.strays(machine(tmp_path, runs={"b": [2], "a": [1]})))
-    assert [one.what.split()[1] for one in found] == ["a", "b"]
-
-
 @pytest.mark.parametrize(
     ("check", "file"),
     [
@@ -116,22 +99,6 @@ def test_a_file_that_is_missing_makes_the_check_unknown(tmp_path, check, file):
     assert (found.group, found.code, found.severity) == ("host", check.__name__, "unknown")
     assert "FileNotFoundError" in found.what
     assert found.remedy
-
-
-def test_counters_that_stand_still_are_unknown(tmp_path):
-    still = CpuUse(1.0, 2.0, 0.0)
-    found = examine(machine(tmp_path, cpu_use=lambda: still), [host.load]).checks
-    assert found[0].severity == "unknown"
-
-
-@given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=20), max_size=4))
-def test_any_text_of_a_governor_is_told(tmp_path_factory, texts):
-    root = tmp_path_factory.mktemp("cpufreq")
-    files = {f"{CPU}/cpu{i}/cpufreq/scaling_governor": text for i, text in enumerate(texts)}
-    subject = machine(root, files)
-    found = only(host.governor(subject))
-    sound = all(text.strip() == "performance" for text in texts)
-    assert found.severity == ("fine" if sound else "spoils")
 
 
 @pytest.mark.parametrize(
@@ -159,15 +126,3 @@ def test_threads_are_compared_with_the_cores_that_run_them(
     assert found.severity == severity
     assert said in found.what
     assert bool(found.remedy) == (severity != "fine")
-
-
-def test_a_quota_bounds_the_threads_of_all_ranks(tmp_path, monkeypatch):
-    monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    subject = machine(tmp_path, {QUOTA: "200000 100000\n"})
-    assert "2 thread(s) for each rank, 1 core(s)" in only(host.threads(subject)).what
-    assert list(host.threads(machine(tmp_path, vendor=None))) == []
-
-
-def test_memory_is_judged_by_the_ranks(tmp_path):
-    subject = machine(tmp_path, nproc=17, **memory(16))
-    assert only(host.memory(subject)).severity == "stops"

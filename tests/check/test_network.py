@@ -31,14 +31,6 @@ def test_a_loopback_address_that_cannot_be_bound_stops_a_run(tmp_path, monkeypat
     assert (found.severity, "Address already in use" in found.what) == ("stops", True)
 
 
-def test_a_port_that_nobody_answers_at_stops_a_run(tmp_path, monkeypatch):
-    def refuse(*_, **__):
-        raise ConnectionRefusedError(111, "Connection refused")
-
-    monkeypatch.setattr(network.socket, "create_connection", refuse)
-    assert only(network.ports(machine(tmp_path))).severity == "stops"
-
-
 def resolves_to(*addresses):
     return lambda *_: [(0, 0, 0, "", (address, 0)) for address in addresses]
 
@@ -55,12 +47,3 @@ def test_the_name_of_this_host_is_looked_up(tmp_path, monkeypatch):
         found = only(network.host_name(machine(tmp_path)))
         assert (found.severity, found.what.count(address)) == (severity, 1 + bool(found.remedy))
     assert "/etc/hosts" in found.remedy
-
-
-def test_a_name_that_does_not_resolve_is_told(tmp_path, monkeypatch):
-    def none(*_):
-        raise OSError("Name or service not known")
-
-    monkeypatch.setattr(network.socket, "getaddrinfo", none)
-    found = only(network.host_name(machine(tmp_path)))
-    assert (found.severity, "not known" in found.what) == ("unknown", True)

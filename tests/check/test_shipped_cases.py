@@ -6,18 +6,16 @@ import re
 import subprocess
 import sys
 from dataclasses import fields, is_dataclass
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, get_args
 
 import pytest
 
 from fakes import FakeVendor
 from trainmark import cases, devices
-from trainmark.cases import generated_folder
 from trainmark.check.conformance.case import description_faults
 from trainmark.errors import UsageError
 from trainmark.plan import overrides, plan, resolving
 from trainmark.plan.request import RunRequest
-from trainmark.protocols import Counts
 from trainmark.spec import Case, DataFacts, Recipe, Rule, fields_under
 
 if TYPE_CHECKING:
@@ -50,11 +48,6 @@ def test_a_case_is_found_by_all_its_names(name: str) -> None:
             assert callable(getattr(cases.part(name, part), function))
     if cases.has_part(name, "prepare"):
         assert callable(cases.part(name, "prepare").prepare)
-
-
-def test_no_two_cases_answer_to_one_word() -> None:
-    words = [word for name in cases.names() for word in (name, *cases.load(name).aliases)]
-    assert len(words) == len(set(words))
 
 
 @pytest.mark.parametrize("name", cases.names())
@@ -146,65 +139,6 @@ CHANGED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", cases.names())
-def test_the_shipped_recipes_tell_what_they_change_of_the_standard(name: str) -> None:
-    case = cases.load(name)
-    found = {}
-    for recipe_name, recipe in case.recipes.items():
-        against = overrides.standard_of(case, recipe_name, world=recipe.world or "1x1")
-        assert against == ("tiny" if recipe.world is None else f"standard-{recipe.world}")
-        fix_hp, extra = overrides.changes(recipe, named=recipe, standard=case.recipes[against])
-        assert extra == {}
-        if fix_hp:
-            found[recipe_name] = overrides.fix_hp_text(fix_hp)
-    assert found == CHANGED.get(name, {})
-
-
-def test_toy_is_small_enough_to_be_read_as_the_example() -> None:
-    files = cases.folder("toy").glob("**/*.py")
-    assert sum(len(file.read_text().splitlines()) for file in files) < 160
-
-
-def test_toys_flop_formula_counts_the_products_of_its_layers(
-    tmp_path: Path, data_root: Path
-) -> None:
-    torch = pytest.importorskip("torch")
-    from torch.utils.flop_counter import FlopCounterMode
-
-    job, batch = toy_job(data_root)
-    with FlopCounterMode(display=False) as counter:
-        job.stepper.step(iter([batch]))
-    assert counter.get_total_flops() == job.model_flops(batch.counts)
-    assert torch.is_tensor(batch.tensors[0])
-
-
-def test_toy_counts_what_it_hands_out(data_root: Path) -> None:
-    job, _ = toy_job(data_root)
-    batches = list(job.batches(0))
-    assert sum((item.counts for item in batches), Counts()) == Counts(samples=4096, sequences=4096)
-    assert job.steps_per_epoch == len(batches) == 64
-    assert job.facts()["parameters"] == 16 * 32 + 32 + 32 * 2 + 2
-    assert job.evaluate().samples == 1_000
-
-
-def toy_job(data_root: Path) -> tuple[Any, Any]:
-    from trainmark.devices.vendors.cpu import CpuDevice
-    from trainmark.protocols import JobContext
-
-    case = cases.load("toy")
-    recipe = case.recipes["tiny"]
-    context = JobContext(
-        recipe=recipe,
-        data_dir=generated_folder(case, recipe, data_root),
-        rank=0,
-        world_size=1,
-        device=CpuDevice(threads=1),
-    )
-    module = cases.part("toy", "job")
-    job = module.build(context, module.load_data(context))
-    return job, next(iter(job.batches(0)))
-
-
 OUTSIDE_CASE = """
 from dataclasses import replace
 from trainmark.cases.toy.case import CASE as TOY
@@ -243,13 +177,6 @@ def test_a_case_without_a_module_that_is_needed_is_named(outside: Path) -> None:
     assert caught.value.where == str(outside)
 
 
-def test_a_module_of_a_case_may_be_a_package(outside: Path) -> None:
-    (outside / "data").mkdir()
-    (outside / "data" / "__init__.py").write_text("from .words import check\n")
-    (outside / "data" / "words.py").write_text("from ..words import NAME as check\n")
-    assert cases.part("far_case", "data").check == "far_case"
-
-
 def test_an_unknown_case_names_the_nearest(outside: Path) -> None:
     with pytest.raises(UsageError, match="unknown case 'far_cas'") as caught:
         cases.load("far_cas")
@@ -258,15 +185,6 @@ def test_an_unknown_case_names_the_nearest(outside: Path) -> None:
         cases.load("zzzz")
     assert "known: " in str(caught.value)
     assert "toy" in str(caught.value)
-
-
-def test_a_case_path_that_is_no_folder_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(cases.PATH_VARIABLE, str(tmp_path / "nowhere"))
-    with pytest.raises(UsageError, match="is not a folder") as caught:
-        cases.names()
-    assert cases.PATH_VARIABLE in str(caught.value)
 
 
 def test_planning_imports_nothing_of_weight() -> None:

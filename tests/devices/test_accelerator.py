@@ -96,13 +96,6 @@ def test_memory_is_the_most_in_use_at_any_call(fake: FakeTorch) -> None:
     assert device.memory().used_bytes == 30 * GIB
 
 
-@pytest.mark.usefixtures("fake")
-def test_it_tells_product_vendor_and_memory() -> None:
-    assert opened().describe() == {
-        "name": "Ascend910B3", "vendor": "ascend", "memory_total_bytes": 64 * GIB
-    }  # fmt: skip
-
-
 def test_what_cannot_be_opened_is_refused_with_torchs_words(fake: FakeTorch) -> None:
     with pytest.raises(EnvironmentFault, match="torch_nowhere") as caught:
         opened(modules=("torch_nowhere",))

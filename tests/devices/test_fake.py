@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from trainmark import devices
-from trainmark.check.conformance.device import vendor_faults
-from trainmark.devices.peaks import dense_peaks
 from trainmark.devices.vendors.fake import PRODUCT_NAME, TRACE_VARIABLE, Fake, Replay
 from trainmark.errors import EnvironmentFault
 from trainmark.protocols import DeviceSample, MonitorFault
@@ -72,13 +69,6 @@ def test_a_trace_is_replayed_by_the_time_since_its_first_reading(
     assert monitor.read() == [sample(300.0)]
 
 
-def test_another_trace_has_other_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(TRACE_VARIABLE, str(written(tmp_path / "t.jsonl", *TRACE)))
-    vendor = Fake()
-    assert (vendor.count(), vendor.monitored(1), vendor.unusable()) == (1, [2], None)
-    assert vendor.product_names() == [PRODUCT_NAME]
-
-
 @pytest.mark.parametrize(
     "content",
     [
@@ -103,12 +93,6 @@ def test_no_trace(content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert fault.value.kind == "unreadable"
 
 
-def test_a_pipe_is_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    os.mkfifo(tmp_path / "t.jsonl")
-    monkeypatch.setenv(TRACE_VARIABLE, str(tmp_path / "t.jsonl"))
-    assert Fake().count() == 0
-
-
 def test_only_who_names_it_learns_that_its_trace_is_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,23 +100,6 @@ def test_only_who_names_it_learns_that_its_trace_is_none(
     assert "device fake" not in [fault.where for fault in devices.unusable()]
     with pytest.raises(EnvironmentFault, match=r"none\.jsonl"):
         devices.choose("fake")
-
-
-def test_the_shipped_trace(clock: FakeClock) -> None:
-    assert vendor_faults(Fake()) == []
-    assert dense_peaks(PRODUCT_NAME) == []
-    monitor = Replay(SHIPPED, clock=clock)
-    energies: list[float] = []
-    reasons = []
-    for _ in range(61):
-        told = monitor.read()
-        assert [one.index for one in told] == list(range(8))
-        energies.append(told[5].energy_j or 0.0)
-        reasons.append(told[5].throttle_reasons)
-        clock.advance(SECOND_NS)
-    assert sorted(set(energies)) == energies
-    assert reasons.count(("thermal",)) == 12
-    assert reasons.count(()) == 49
 
 
 def test_the_shipped_trace_is_what_its_script_makes() -> None:

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from trainmark.check.conformance.device import vendor_faults
-from trainmark.devices import tool as tools
 from trainmark.devices.vendors.intel import Intel
-from trainmark.protocols import DeviceSample, Diagnoses, Located, MonitorFault
+from trainmark.protocols import DeviceSample, Diagnoses, Located
 from vendor_machines import built, machine, pci_card, tool, write
 
 __all__ = ["machine"]
@@ -61,14 +60,6 @@ def test_the_vendor_keeps_the_protocols() -> None:
     assert Intel().modules() == ()
 
 
-def test_an_empty_machine_has_no_device(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    built(monkeypatch, xpu="20250302")
-    vendor = Intel()
-    assert (vendor.count(), vendor.product_names(), vendor.monitored(1)) == (0, [], [])
-    assert vendor.driver_version() is None
-    assert vendor.unusable() is None
-
-
 def test_tiles_are_devices_and_their_cards_are_read(two_max: Path) -> None:
     vendor = Intel()
     assert vendor.count() == 4
@@ -107,14 +98,6 @@ def test_graphics_in_the_processor_are_taken_without_a_card(
     assert Intel().count() == 1
     assert Intel().product_names() == ["unknown"]
     assert Intel().monitor().read() == [DeviceSample(index=0, clock_mhz=600.0, throttle_reasons=())]
-
-
-def test_another_torch_is_named(two_max: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    built(monkeypatch, cuda="13.0")
-    assert Intel().count() == 0
-    refusal = Intel().unusable()
-    assert refusal is not None
-    assert "4 intel device(s)" in refusal.why
 
 
 def test_a_card_without_its_file_or_with_another_driver_is_none(
@@ -166,30 +149,3 @@ def test_without_the_tool_the_kernels_files_are_read(two_max: Path) -> None:
         DeviceSample(index=1, clock_mhz=1550.0, throttle_reasons=("power_cap",), energy_j=2.5),
     ]
     monitor.close()
-
-
-@pytest.mark.parametrize(
-    ("shell", "kind"),
-    [
-        ("sleep 600", "hung"),
-        ("", "unreadable"),
-        ("exit 1", "failed"),
-        (f'[ "$1" = discovery ] && cat {DISCOVERY}; true', "unreadable"),
-        # Kunlunxin's tool of the same name.
-        ("echo '0000:03:00.0 0 0 SERIAL 36 0 0 0 86'", "unreadable"),
-    ],
-)
-def test_a_tool_that_does_not_answer_is_a_fault(
-    two_max: Path, monkeypatch: pytest.MonkeyPatch, shell: str, kind: str
-) -> None:
-    monkeypatch.setattr(tools, "TIMEOUT_S", 0.2)
-    tool(two_max / "bin", "xpu-smi", shell)
-    monitor = Intel().monitor()
-    with pytest.raises(MonitorFault) as found:
-        monitor.read()
-    assert found.value.kind == kind
-    assert Intel().product_names() == ["unknown"] * 4
-    (two_max / "bin/xpu-smi").unlink()
-    with pytest.raises(MonitorFault) as found:
-        monitor.read()
-    assert found.value.kind == "absent"

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from trainmark.check.conformance.device import vendor_faults
-from trainmark.devices import tool as tools
 from trainmark.devices import torch_vendor
 from trainmark.devices.vendors.kunlunxin import Kunlunxin
 from trainmark.protocols import Diagnoses, Located, MonitorFault
@@ -37,15 +36,6 @@ def test_the_vendor_keeps_the_protocols() -> None:
     assert isinstance(Kunlunxin(), Diagnoses)
     assert isinstance(Kunlunxin(), Located)
     assert Kunlunxin().modules() == ("torch_xmlir",)
-
-
-def test_an_empty_machine_has_no_device(machine: Path) -> None:
-    vendor = Kunlunxin()
-    assert (vendor.count(), vendor.product_names(), vendor.monitored(1)) == (0, [], [])
-    assert (vendor.driver_version(), vendor.unusable()) == (None, None)
-    with pytest.raises(MonitorFault) as found:
-        vendor.monitor()
-    assert found.value.kind == "absent"
 
 
 def test_two_cards_are_found_read_and_located(two_p800: Path) -> None:
@@ -78,14 +68,6 @@ def test_both_variables_hide_devices(
     assert Kunlunxin().monitored(2) == left
 
 
-def test_a_missing_package_is_named(two_p800: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch_vendor, "find_spec", lambda name: None)
-    assert Kunlunxin().count() == 0
-    refusal = Kunlunxin().unusable()
-    assert refusal is not None
-    assert "torch_xmlir" in refusal.why
-
-
 def test_a_container_with_the_second_card_reads_it(two_p800: Path) -> None:
     (two_p800 / "root/dev/xpu0").unlink()
     tool(two_p800 / "bin", "xpu-smi", f"{printing(P800)} | tail -1")
@@ -106,29 +88,3 @@ def test_the_earlier_spelling_of_the_tool_is_taken(two_p800: Path) -> None:
     monitor = Kunlunxin().monitor()
     assert monitor.name == "xpu_smi"
     assert [sample.power_w for sample in monitor.read()] == [86.0, 86.0]
-
-
-@pytest.mark.parametrize(
-    ("shell", "kind"),
-    [
-        ("sleep 600", "hung"),
-        ("", "unreadable"),
-        ("exit 1", "failed"),
-        # Intel's tool of the same name.
-        (printing(RECORDED / "xpu-smi-intel/1.2.36-dump.csv"), "unreadable"),
-    ],
-)
-def test_a_tool_that_does_not_answer_is_a_fault(
-    two_p800: Path, monkeypatch: pytest.MonkeyPatch, shell: str, kind: str
-) -> None:
-    monkeypatch.setattr(tools, "TIMEOUT_S", 0.2)
-    tool(two_p800 / "bin", "xpu-smi", shell)
-    monitor = Kunlunxin().monitor()
-    with pytest.raises(MonitorFault) as found:
-        monitor.read()
-    assert found.value.kind == kind
-    assert Kunlunxin().product_names() == ["unknown"] * 2
-    (two_p800 / "bin/xpu-smi").unlink()
-    with pytest.raises(MonitorFault) as found:
-        monitor.read()
-    assert found.value.kind == "absent"

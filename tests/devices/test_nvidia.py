@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from fake_nvml import GIB, H100, FakeCard, NVMLLibraryMismatchError, cuda_library, put_cards
+from fake_nvml import GIB, H100, FakeCard, cuda_library, put_cards
 from fake_nvml import nvml as fake_nvml
 from trainmark import devices
 from trainmark.devices import cuda, torch_build
@@ -18,7 +18,7 @@ from trainmark.devices.vendors import nvidia
 from trainmark.devices.vendors.nvidia import driver, nvml
 from trainmark.devices.vendors.nvidia.device import NvidiaDevice
 from trainmark.errors import EnvironmentFault
-from trainmark.protocols import Diagnoses, ForbidsSynchronization, ReplaysGraphs
+from trainmark.protocols import ForbidsSynchronization, ReplaysGraphs
 from trainmark.spec import RankMemory, Recipe
 
 if TYPE_CHECKING:
@@ -263,21 +263,6 @@ def test_an_old_library_tells_less(vendor: nvidia.Nvidia, monkeypatch: pytest.Mo
     assert vendor.occupants(1) == []  # what the driver reserves is in its "used"
 
 
-def test_a_driver_older_than_the_library_tells_no_processes(
-    vendor: nvidia.Nvidia, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As nvidia-ml-py 13.615 does with a driver before 510."""
-
-    def mismatch(card: FakeCard) -> None:
-        raise NVMLLibraryMismatchError("Unversioned function called")
-
-    put_cards(monkeypatch, FakeCard(computing={7: GIB}))
-    library: Any = sys.modules["pynvml"]
-    library.nvmlDeviceGetComputeRunningProcesses = mismatch
-    assert vendor.product_names() == [H100]
-    assert vendor.occupants(1) == []
-
-
 def test_answers_that_cannot_be_are_unknown(
     vendor: nvidia.Nvidia, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -308,28 +293,12 @@ def test_a_cards_clocks_are_those_of_its_uuid_and_unknown_ones_null(
     assert nvml.clocks("GPU-1") == dict.fromkeys(known)
 
 
-def test_the_vendor_can_say_what_is_wrong() -> None:
-    assert isinstance(nvidia.Nvidia(), Diagnoses)
-
-
 def fake_torch(select: Callable[[int], None] = lambda index: None, **more: Any) -> SimpleNamespace:
     accelerator = SimpleNamespace(set_device_index=select, reset_peak_memory_stats=lambda: None)
     return SimpleNamespace(
         accelerator=accelerator, cuda=SimpleNamespace(**more), __version__="2.11.0+cu126",
         zeros=lambda *_, **__: torch.zeros(()),
     )  # fmt: skip
-
-
-def test_what_torch_cannot_open_is_refused_with_its_words(
-    vendor: nvidia.Nvidia, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(index: int) -> None:
-        raise RuntimeError("No CUDA GPUs are available")
-
-    put_cards(monkeypatch, FakeCard())
-    monkeypatch.setitem(sys.modules, "torch", fake_torch(fail))
-    with pytest.raises(EnvironmentFault, match="No CUDA GPUs are available"):
-        vendor.open(0, 1)
 
 
 @pytest.mark.parametrize(("name", "found"), [(H100, f"{H100} MIG"), (SLICE.name, SLICE.name)])

@@ -122,11 +122,6 @@ def test_another_form_is_a_fault(text: str) -> None:
     assert caught.value.kind == "unreadable"
 
 
-def test_a_line_alone_has_no_card() -> None:
-    """``ToolMonitor`` makes a fault of it."""
-    assert parse("Failed to initialize NVML: Driver/library version mismatch\n") == []
-
-
 def test_the_library_tells_every_card(monkeypatch: pytest.MonkeyPatch) -> None:
     other = FakeCard(uuid="GPU-2", used=3 * GIB, reserved=GIB, events=0x21, energy_mj=None,
                      busy_percent=12)  # fmt: skip

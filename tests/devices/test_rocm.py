@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,11 +11,9 @@ import pytest
 
 from trainmark import devices
 from trainmark.check.conformance.device import vendor_faults
-from trainmark.devices import tool as tools
 from trainmark.devices.vendors.amd import Amd
 from trainmark.devices.vendors.hygon import Hygon
-from trainmark.protocols import Diagnoses, Located, MonitorFault
-from trainmark.spec import Recipe
+from trainmark.protocols import Diagnoses, Located
 from vendor_machines import built, kfd_node, machine, pci_card, printing, tool, write
 
 if TYPE_CHECKING:
@@ -43,20 +40,6 @@ def two_mi100(machine: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     tool(machine / "bin", "rocm-smi", printing(MI100))
     built(monkeypatch, hip="6.0.32830")
     return machine
-
-
-@BOTH
-def test_an_empty_machine_has_no_device(
-    vendor: RocmVendor, pci_vendor: int, machine: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    built(monkeypatch, hip="6.0")
-    assert (vendor.count(), vendor.product_names(), vendor.monitored(1)) == (0, [], [])
-    assert vendor.rank_memory(1) is None
-    assert vendor.driver_version() is None
-    assert vendor.unusable() is None
-    with pytest.raises(MonitorFault) as found:
-        vendor.monitor()
-    assert found.value.kind == "absent"
 
 
 @BOTH
@@ -125,23 +108,6 @@ def test_both_runtimes_hide_devices(
     assert (vendor.unusable() is None) is bool(left)
 
 
-def test_a_container_sees_the_devices_that_it_was_given(two_mi100: Path) -> None:
-    (two_mi100 / "root/dev/dri/renderD128").unlink()
-    vendor = Amd()
-    assert vendor.count() == 1
-    assert vendor.monitored(1) == [0]
-    assert vendor.numa_node(0) == 0
-
-
-def test_another_torch_is_named(two_mi100: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    built(monkeypatch, cuda="13.0")
-    vendor = Amd()
-    assert vendor.count() == 0
-    refusal = vendor.unusable()
-    assert refusal is not None
-    assert "2 amd device(s)" in refusal.why
-
-
 @pytest.mark.parametrize(
     ("metrics", "named"),
     [(b"\x80\0\x02\x04", False), (b"\x08\1\x03\0", False), (b"\x78\0\x01\x06", True), (b"", True),
@@ -161,21 +127,6 @@ def test_graphics_in_a_processor_beside_another_torch_are_no_loss(
     assert (Amd().unusable() is not None) is named
     (bus / "0000:83:00.0/gpu_metrics").write_bytes(b"\x78\0\x01\x06")  # a card beside it
     assert Amd().unusable() is not None
-
-
-def test_files_that_the_user_may_not_open_are_named(
-    two_mi100: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    closed = {two_mi100 / "root/dev/dri/renderD128"}
-    monkeypatch.setattr(os, "access", lambda file, mode: file not in closed)
-    vendor = Amd()
-    assert vendor.count() == 2  # one of them can be used
-    closed.add(two_mi100 / "root/dev/kfd")
-    assert vendor.count() == 0
-    refusal = vendor.unusable()
-    assert refusal is not None
-    assert "dev/kfd" in refusal.why
-    assert vendor.denied()[0].group() in refusal.way_out
 
 
 def test_partitions_of_a_device_are_not_guessed(two_mi100: Path) -> None:
@@ -208,20 +159,6 @@ def test_an_address_or_an_id_is_enough(
     told = json.dumps({f"card{number}": card for number, card in enumerate(cards)})
     tool(machine / "bin", "hy-smi", f"echo {shlex.quote(told)}")
     assert Hygon().monitored(2) == [1, 0]
-
-
-def test_one_device_needs_no_identity(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    built(monkeypatch, hip="7.0")
-    kfd_node(machine / "root", 1, vendor=AMD, minor=128, bus=0x99)
-    tool(machine / "bin", "rocm-smi", "echo '{\"card0\": {}}'")
-    assert Amd().monitored(1) == [0]
-
-
-def test_tf32_and_graphs_are_refused() -> None:
-    for vendor in (Amd(), Hygon()):
-        assert vendor.refuse(Recipe(precision="tf32"), 1) is not None
-        assert vendor.refuse(Recipe(compile="reduce-overhead"), 1) is not None
-        assert vendor.refuse(Recipe(precision="bf16"), 8) is None
 
 
 def test_amd_smi_is_preferred_and_names_come_once(machine: Path) -> None:
@@ -264,49 +201,6 @@ def test_an_amd_smi_that_refuses_a_figure_is_asked_for_the_rest(
     assert told == ["metric"] * tries + ["static", "metric"]  # what is refused is not tried again
 
 
-def test_a_rocm_smi_that_ends_with_an_error_is_still_read(machine: Path) -> None:
-    tool(machine / "bin", "rocm-smi", f"{printing(MI100)}; exit 2")
-    assert [sample.index for sample in Amd().monitor().read()] == [0, 1]
-
-
-@pytest.mark.parametrize(
-    ("shell", "kind"),
-    [
-        ("sleep 600", "hung"),
-        ("", "unreadable"),
-        ("echo no devices", "unreadable"),
-        ("echo '{}'", "unreadable"),
-        ("exit 3", "failed"),
-        (printing(RECORDED / "hy-smi/26.04-bw1000.txt"), "unreadable"),
-    ],
-)
-def test_a_tool_that_does_not_answer_is_a_fault(
-    two_mi100: Path, monkeypatch: pytest.MonkeyPatch, shell: str, kind: str
-) -> None:
-    monkeypatch.setattr(tools, "TIMEOUT_S", 0.2)
-    tool(two_mi100 / "bin", "rocm-smi", shell)
-    vendor = Amd()
-    with pytest.raises(MonitorFault) as found:
-        vendor.monitor().read()
-    assert found.value.kind == kind
-    # Planning goes on without it.
-    assert (vendor.count(), vendor.product_names()) == (2, ["unknown"] * 2)
-    assert vendor.rank_memory(2) is None
-    assert vendor.monitored(2) == []
-
-
-def test_a_tool_that_disappears_is_absent_and_comes_back(two_mi100: Path) -> None:
-    monitor = Amd().monitor()
-    assert len(monitor.read()) == 2
-    file = two_mi100 / "bin/rocm-smi"
-    file.rename(file.with_name("away"))
-    with pytest.raises(MonitorFault) as found:
-        monitor.read()
-    assert found.value.kind == "absent"
-    file.with_name("away").rename(file)
-    assert len(monitor.read()) == 2
-
-
 def test_hygon_reads_json_and_an_older_tools_table(
     machine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -324,10 +218,3 @@ def test_hygon_reads_json_and_an_older_tools_table(
     table = printing(RECORDED / "hy-smi/26.04-bw1000.txt")
     tool(machine / "bin", "hy-smi", f"[ $# = 0 ] || {{ echo usage: hy-smi; exit 2; }}; {table}")
     assert [sample.power_w for sample in Hygon().monitor().read()] == [80.0, 89.0]
-
-
-def test_hygon_takes_rocm_smi_where_there_is_no_hy_smi(machine: Path) -> None:
-    tool(machine / "bin", "rocm-smi", printing(RECORDED / "hy-smi/23.10.1-z100.txt"))
-    monitor = Hygon().monitor()
-    assert monitor.name == "rocm-smi"
-    assert [sample.power_w for sample in monitor.read()] == [38.0, 41.0, 38.0, 39.0]

@@ -10,7 +10,7 @@ import pytest
 
 from trainmark import devices
 from trainmark.check.conformance.device import vendor_faults
-from trainmark.devices import tool, torch_build, torch_vendor
+from trainmark.devices import torch_build, torch_vendor
 from trainmark.devices.torch_build import TorchBuild
 from trainmark.devices.vendors import nvidia
 from trainmark.devices.vendors.ascend import Ascend
@@ -18,9 +18,8 @@ from trainmark.devices.vendors.cambricon import Cambricon
 from trainmark.devices.vendors.iluvatar import Iluvatar
 from trainmark.devices.vendors.metax import MetaX
 from trainmark.devices.vendors.mthreads import MThreads
-from trainmark.devices.vendors.nvidia import Nvidia
 from trainmark.devices.vendors.nvidia import driver as nvidia_driver
-from trainmark.protocols import MonitorFault, Vendor, missing_members
+from trainmark.protocols import MonitorFault
 from trainmark.spec import RankMemory
 
 if TYPE_CHECKING:
@@ -146,15 +145,6 @@ def read_fault(vendor: TorchVendor) -> MonitorFault:
     return found.value
 
 
-def test_the_members_of_a_vendor(case: Case) -> None:
-    vendor = case.kind()
-    assert missing_members(vendor, Vendor) == []
-    assert vendor.visible_devices in vendor.recorded_variables
-    assert len(set(vendor.recorded_variables)) == len(vendor.recorded_variables)
-    assert CASES[vendor.name] is case
-    assert devices.all_vendors()[vendor.name].torch_type == vendor.torch_type
-
-
 def test_the_contract_of_a_vendor(machine: Machine, case: Case) -> None:
     assert vendor_faults(case.kind()) == []
     assert vendor_faults(build(machine, case)) == []
@@ -182,12 +172,6 @@ def test_devices_names_driver_and_memory(machine: Machine, case: Case) -> None:
     assert vendor.rank_memory(1) == RankMemory(case.free_mib << 20)
 
 
-def test_the_kernel_module_knows_its_version_best(machine: Machine) -> None:
-    vendor = build(machine, CASES["iluvatar"])
-    machine.write("sys/module/iluvatar/version", "4.4.0\n")
-    assert vendor.driver_version() == "4.4.0"
-
-
 def test_the_numa_node_is_that_of_the_address_which_the_tool_prints(
     machine: Machine, case: Case
 ) -> None:
@@ -197,15 +181,6 @@ def test_the_numa_node_is_that_of_the_address_which_the_tool_prints(
     machine.write("sys/bus/pci/devices/0000:00:01.0/class", "0x030000")
     found = [vendor.numa_node(rank) for rank in range(len(case.names) + 1)]
     assert found == [*(rank % 2 for rank in range(len(case.names))), None]
-
-
-def test_two_chips_at_one_address(machine: Machine) -> None:
-    vendor = build(
-        machine, CASES["ascend"]._replace(file="npu-smi/25.5.1.txt", names=["310P3"] * 8)
-    )
-    for place, bus in enumerate(("01", "02", "81", "82")):
-        machine.write(f"sys/bus/pci/devices/0000:{bus}:00.0/numa_node", f"{place // 2}\n")
-    assert [vendor.numa_node(rank) for rank in range(8)] == [0, 0, 0, 0, 1, 1, 1, 1]
 
 
 def test_the_variable_chooses_and_orders(
@@ -268,32 +243,6 @@ def test_files_that_this_user_may_not_open(
     assert vendor.unusable() is not None
 
 
-def test_fewer_devices_told_than_there_are_files(machine: Machine, case: Case) -> None:
-    """Then nobody knows which of the tool's devices a rank has."""
-    vendor = build(machine, case)
-    number = 15 + 128 * (vendor.name == "metax")
-    machine.write(case.node.format(number + 1))
-    machine.write(f"sys/class/drm/renderD{number + 1}/device/vendor", "0x9999\n")
-    assert vendor.count() == len(case.names) + 1
-    assert read_fault(vendor).kind == "failed"
-    assert vendor.product_names() == ["unknown"] * (len(case.names) + 1)
-    assert vendor.rank_memory(1) is None
-    assert vendor.numa_node(0) is None
-
-
-def test_a_tool_that_is_not_installed(machine: Machine, case: Case) -> None:
-    vendor = build(machine, case)
-    (machine.bin / vendor.commands[0].argv[0]).unlink()
-    with pytest.raises(MonitorFault) as found:
-        vendor.monitor()
-    assert found.value.kind == "absent"
-    assert vendor.count() == len(case.names)
-    assert vendor.product_names() == ["unknown"] * len(case.names)
-    assert vendor.rank_memory(1) is None
-    assert vendor.monitored(1) == [0]
-    assert vendor.numa_node(0) is None
-
-
 @pytest.mark.parametrize(
     ("script", "kind"),
     [
@@ -308,31 +257,6 @@ def test_a_tool_that_does_not_tell(machine: Machine, case: Case, script: str, ki
     machine.tool(vendor.commands[0].argv[0], script)
     assert read_fault(vendor).kind == kind
     assert vendor.product_names() == ["unknown"] * len(case.names)
-
-
-def test_a_tool_that_hangs(machine: Machine, case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    vendor = build(machine, case)
-    monkeypatch.setattr(tool, "TIMEOUT_S", 0.05)
-    machine.tool(vendor.commands[0].argv[0], "exec sleep 60")
-    assert read_fault(vendor).kind == "hung"
-
-
-def test_a_command_asks_a_hanging_tool_once(
-    machine: Machine, case: Case, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    name = build(machine, case).name
-    asked = []
-
-    def hang(argv: tuple[str, ...], **_: object) -> str:
-        asked.append(argv)
-        raise MonitorFault("hung", "no answer")
-
-    monkeypatch.setattr(tool, "run", hang)
-    for _ in range(2):
-        vendor = devices.choose(name)
-        assert vendor.product_names() == ["unknown"] * len(case.names)
-        assert (vendor.rank_memory(1), vendor.numa_node(0)) == (None, None)
-    assert len(asked) == 1
 
 
 def test_memory_is_read_anew_and_the_rest_once(machine: Machine) -> None:
@@ -359,19 +283,6 @@ def test_the_file_of_metaxs_driver_must_be_open_to_the_user(
     refusal = vendor.unusable()
     assert refusal is not None
     assert "dev/mxcd" in refusal.why
-
-
-def test_a_tool_that_disappears_and_comes_back(machine: Machine, case: Case) -> None:
-    vendor = build(machine, case)
-    monitor = vendor.monitor()
-    before = monitor.read()
-    file = machine.bin / vendor.commands[0].argv[0]
-    away = file.rename(machine.root / "away")
-    with pytest.raises(MonitorFault) as found:
-        monitor.read()
-    assert found.value.kind == "absent"
-    away.rename(file)
-    assert monitor.read() == before
 
 
 def test_a_card_that_is_lost_moves_no_readings_to_others(machine: Machine) -> None:
@@ -422,18 +333,6 @@ def test_a_tool_in_the_vendors_folder(machine: Machine, monkeypatch: pytest.Monk
     assert vendor.product_names() == ["Iluvatar BI-V100"]
 
 
-def test_iluvatars_cards_are_not_nvidias(machine: Machine) -> None:
-    iluvatar = build(machine, CASES["iluvatar"])
-    assert (iluvatar.count(), MetaX().count(), Nvidia().count()) == (1, 0, 0)
-    assert Nvidia().unusable() is None
-
-
-def test_metaxs_cards_are_not_nvidias(machine: Machine) -> None:
-    metax = build(machine, CASES["metax"])
-    assert (Iluvatar().count(), metax.count(), Nvidia().count()) == (0, 2, 0)
-    assert Nvidia().unusable() is None
-
-
 def test_nvidias_cards_are_nobody_elses(machine: Machine) -> None:
     """Not even where another vendor's tools are installed too."""
     machine.write("dev/nvidia0")
@@ -446,16 +345,6 @@ def test_nvidias_cards_are_nobody_elses(machine: Machine) -> None:
     assert (Iluvatar().count(), MetaX().count()) == (0, 0)
     assert not Iluvatar().here()
     assert not MetaX().here()
-
-
-@pytest.mark.parametrize("other", [COREX, MACA])
-def test_another_vendors_torch_does_not_drive_nvidias_cards(
-    machine: Machine, other: TorchBuild
-) -> None:
-    machine.write("dev/nvidia0")
-    machine.installed(other)
-    assert Nvidia().count() == 0
-    assert Nvidia().unusable() is not None
 
 
 def test_render_nodes_of_other_vendors_are_left_out(machine: Machine) -> None:
@@ -505,19 +394,3 @@ def test_who_made_the_installed_torch(
     build = torch_build.torch_build()
     assert build == TorchBuild(expected[0], "10.2")
     assert build.maker == expected[1]
-
-
-def test_the_collective_library(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    nccl = pytest.importorskip("torch.cuda.nccl")
-    monkeypatch.setattr(nccl, "version", lambda: (2, 18, 5))
-    assert build(machine, CASES["iluvatar"]).collective_library() == "nccl 2.18.5"
-    monkeypatch.setattr(torch_vendor, "version", lambda name: {"torch_npu": "2.7.1"}[name])
-    assert build(machine, CASES["ascend"]).collective_library() == "hccl of torch_npu 2.7.1"
-
-
-def test_the_ascend_driver_without_its_version_file(machine: Machine) -> None:
-    vendor = build(machine, CASES["ascend"])
-    file = machine.write("usr/local/Ascend/driver/version.info", "no version\n")
-    assert vendor.driver_version() is None
-    file.unlink()
-    assert vendor.driver_version() is None

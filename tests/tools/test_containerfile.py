@@ -78,22 +78,6 @@ def test_the_build_for_processors_has_the_version_of_the_lock() -> None:
     assert found.stdout == f"torch=={lock()['torch']}\n"
 
 
-@pytest.mark.parametrize("target", TARGETS)
-def test_an_image_is_not_root_s_and_its_first_process_heeds_signals(target: str) -> None:
-    (user,) = of(target, "USER")
-    assert f"--uid 1000 {user}" in " ".join(of(target, "RUN"))
-    assert [word for word, _ in stages()[target]][-1] == "USER"
-    assert of(target, "ENTRYPOINT") == ['["tini", "-s", "--"]']
-    assert " tini " in " ".join(of(target, "RUN"))
-
-
-@pytest.mark.parametrize("target", TARGETS)
-def test_another_package_index_can_be_named(target: str) -> None:
-    order = [f"{word} {rest}" for word, rest in stages()[target]]
-    told = order.index("ARG PIP_INDEX_URL=https://pypi.org/simple")
-    assert told < min(place for place, text in enumerate(order) if "pip install" in text)
-
-
 def test_the_python_is_one_that_the_project_takes() -> None:
     (tag,) = [rest.partition("=")[2] for word, rest in instructions() if word == "ARG"][:1]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

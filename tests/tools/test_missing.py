@@ -54,13 +54,6 @@ def test_a_wheel_serves_and_its_own_requirements_count(tmp_path: Path) -> None:
     assert asked(tmp_path, "no-such-one>=2") == (0, [], [])
 
 
-def test_a_wheel_of_another_version_or_platform_does_not_serve(tmp_path: Path) -> None:
-    wheel(tmp_path, "no_such_one", "1.0")
-    wheel(tmp_path, "no_such_two", "3.0", tag="cp27-cp27m-win32")
-
-    assert asked(tmp_path, "no-such-one>=2", "no-such-two")[1] == ["no-such-one", "no-such-two"]
-
-
 def test_a_version_out_of_range_is_missing_and_comes_in_its_tested_version(tmp_path: Path) -> None:
     code, named, (command,) = asked(tmp_path, "rich<1")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,7 @@ import torch
 
 from fakes import FakeClock, SyncDevice
 from trainmark.spec import Recipe
-from trainmark.train.compilation import counting, facts, graphs_compiled
+from trainmark.train.compilation import counting, facts
 
 if TYPE_CHECKING:
     from fakes import SyncDevice as Device
@@ -66,17 +65,6 @@ def test_hits_misses_and_graphs_left_out_are_told(counters: dict[str, Counter[st
         "graphs_left_out": 3,
     }  # fmt: skip
     assert facts(device, COMPILED) == (facts(device, REPLAYED) or {}) | {"graphs_left_out": None}
-
-
-def test_nothing_counted_is_unknown_and_not_zero(
-    counters: dict[str, Counter[str]], sync_device: Device, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert not counters
-    assert graphs_compiled() is None
-    assert facts(sync_device, COMPILED) is None
-    monkeypatch.setitem(sys.modules, "torch._dynamo.utils", None)  # a version without them
-    assert graphs_compiled() is None
-    assert facts(sync_device, COMPILED) is None
 
 
 def test_without_compiling_nothing_is_counted(

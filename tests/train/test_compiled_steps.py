@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from fakes import FakeClock, SyncDevice
 from tiny_training import batches, new_model, new_stepper
-from trainmark.errors import EnvironmentFault
 from trainmark.protocols import JobContext
 from trainmark.spec import Recipe
 from trainmark.train.parallel import Ranks, parallelize
@@ -96,30 +95,6 @@ def test_each_step_starts_before_its_first_forward_pass(
     assert len(losses_of_an_epoch(stepper)) == 3
     begins = ["step begins"] if mode == "reduce-overhead" else []
     assert calls == [*begins, "forward"] * 3
-
-
-def test_a_device_without_graphs_is_refused(
-    sync_device: SyncDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch, "compile", lambda model, **_: model)
-    context = context_of(sync_device, Recipe(compile="reduce-overhead"), tmp_path)
-    model = new_model()
-    optimizer = torch.optim.SGD(model.parameters())
-    with pytest.raises(EnvironmentFault) as caught:
-        Stepper.of(context, model, optimizer, lambda _: torch.zeros(()))
-    assert caught.value.where == "recipe field compile"
-
-
-@pytest.mark.parametrize(
-    ("compiled", "mode"), [(True, None), ("reduce-overhead", "reduce-overhead")]
-)
-def test_the_compiler_gets_the_mode(
-    compiled: bool | str, mode: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[dict[str, Any]] = []
-    monkeypatch.setattr(torch, "compile", lambda model, **words: asked.append(words) or model)
-    parallelize(new_model(), Ranks(), compiled=compiled)
-    assert asked == [{"mode": mode}]
 
 
 @pytest.fixture

@@ -68,14 +68,6 @@ def test_the_scale_halves_once_the_hysteresis_is_used_up(
     assert skipped == 5  # whether the scale was lowered or not
 
 
-def test_a_spared_overflow_still_drops_its_step_and_starts_the_window_again() -> None:
-    overflows = [False, True, False, False, True, False]
-    scales, weights, skipped = scales_of(overflows, window=3, hysteresis=2)
-    assert [scale / START for scale in scales] == [1, 1, 1, 1, 0.5, 0.5]
-    assert weights == [1, 1, 2, 3, 3, 4]
-    assert skipped == 2
-
-
 @given(
     overflows=st.lists(st.booleans(), max_size=30),
     window=st.integers(1, 5),
@@ -90,12 +82,3 @@ def test_the_scales_are_the_published_rules(
     assert skipped == sum(overflows)
     if weights:
         assert weights[-1] == len(overflows) - sum(overflows)
-
-
-def test_without_scaling_every_step_is_taken() -> None:
-    weight = torch.nn.Parameter(torch.zeros(()))
-    optimizer = torch.optim.SGD([weight], lr=1.0)
-    scaler = LossScaler("cpu", torch.device("cpu"), enabled=False, window=3, hysteresis=2)
-    scaler.scale(-weight).backward()
-    scaler.step(optimizer)
-    assert (float(weight.detach()), scaler.value(), scaler.skipped_steps()) == (1.0, 1.0, 0)

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import gc
-import os
-import subprocess
-import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,7 +11,6 @@ import pytest
 import torch
 
 from fakes import FakeClock, SyncDevice
-from trainmark.errors import UsageError
 from trainmark.protocols import Batch, Counts
 from trainmark.train.read_ahead import THREAD_NAME, batches_of, read_ahead
 
@@ -132,29 +127,6 @@ def test_an_iterator_that_ends_early_ends_its_thread_and_its_source(
     assert not threads()
 
 
-def test_closing_waits_for_the_value_being_read_and_reads_no_other(device: SyncDevice) -> None:
-    source, begun, closing = Source(), threading.Event(), threading.Event()
-
-    class Told(ThreadPoolExecutor):
-        def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-            super().shutdown(wait=False, cancel_futures=cancel_futures)
-            closing.set()
-            super().shutdown(wait=wait)
-
-    def slow() -> Iterator[int]:
-        for number in source:
-            if number == 1:
-                begun.set()
-                assert closing.wait(WAIT_S)
-            yield number
-
-    values = read_ahead(slow(), device, depth=3, worker=lambda: Told(1, THREAD_NAME))
-    assert next(values) == 0
-    assert begun.wait(WAIT_S)
-    values.close()
-    assert (source.yielded, threads()) == ([0, 1], [])
-
-
 UNCLOSED = """
 import itertools, sys, threading
 from fakes import FakeClock, SyncDevice
@@ -167,28 +139,6 @@ if sys.argv[1] == "raise":
     raise OSError("the training failed")
 sys.exit(3)
 """
-
-
-@pytest.mark.parametrize(("end", "code"), [("exit", 3), ("raise", 1)])
-def test_a_process_that_leaves_an_iterator_open_ends(end: str, code: int) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", UNCLOSED, end], capture_output=True, text=True, check=False,
-        timeout=WAIT_S, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-    )  # fmt: skip
-    assert done.returncode == code, done.stderr
-
-
-def test_an_iterator_that_was_never_used_starts_nothing(device: SyncDevice) -> None:
-    source = Source()
-    read_ahead(iter(source), device, depth=2).close()
-    assert (source.yielded, threads()) == ([], [])
-
-
-@DEPTHS
-def test_a_source_that_cannot_be_closed_is_read_too(device: SyncDevice, depth: int) -> None:
-    values = read_ahead(iter([1, 2, 3]), device, depth=depth)
-    assert next(values) == 1
-    values.close()
 
 
 class Pair(NamedTuple):
@@ -232,12 +182,6 @@ def test_every_tensor_is_pinned_by_the_thread_and_moved_by_the_caller(
     main = threading.current_thread().name
     pinned = [f"pin {THREAD_NAME}"] * 4 if depth else []
     assert device.calls == pinned + [f"place {main}"] * 4
-
-
-def test_a_tensor_that_is_not_on_the_host_is_refused(device: SyncDevice) -> None:
-    values = read_ahead(iter([torch.zeros(1, device="meta")]), device, depth=1)
-    with pytest.raises(UsageError, match="a batch holds a tensor on meta"):
-        next(values)
 
 
 class Portions:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 
-import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -86,18 +85,6 @@ def test_the_order_depends_on_seed_and_epoch_alone(epoch: int, **sizes: int) -> 
     assert [m.rows.tolist() for m in first] == [m.rows.tolist() for m in again]
 
 
-def test_another_epoch_or_seed_has_another_order() -> None:
-    def order(seed: int, epoch: int) -> list[int]:
-        (sharding,) = ranks_of(
-            num_rows=50, micro_batch_size=7, grad_accum_steps=1, world_size=1, seed=seed
-        )
-        return np.concatenate([micro.rows for micro in sharding.micro_batches(epoch)]).tolist()
-
-    orders = [tuple(order(seed, epoch)) for seed in (1, 2) for epoch in (0, 1, 2)]
-    assert len(set(orders)) == len(orders)
-    assert all(sorted(item) == list(range(50)) for item in orders)
-
-
 def test_the_same_global_batch_holds_the_same_rows_however_it_is_split() -> None:
     def step_rows(micro: int, accumulate: int, world: int) -> list[list[int]]:
         by_rank = [
@@ -117,19 +104,6 @@ def test_the_same_global_batch_holds_the_same_rows_however_it_is_split() -> None
         ]  # fmt: skip
 
     assert step_rows(16, 1, 1) == step_rows(4, 4, 1) == step_rows(4, 1, 4) == step_rows(2, 4, 2)
-
-
-def test_a_rank_without_a_row_takes_a_weightless_part() -> None:
-    shardings = ranks_of(num_rows=9, micro_batch_size=2, grad_accum_steps=1, world_size=4, seed=1)
-    last = [list(item.micro_batches(0))[-1] for item in shardings]
-    assert [item.weightless for item in last] == [True, True, True, False]
-    assert [len(item.rows) for item in last] == [1, 1, 1, 1]
-    assert {item.step_samples for item in last} == {1}
-
-
-def test_no_rows_are_no_steps() -> None:
-    (sharding,) = ranks_of(num_rows=0, micro_batch_size=2, grad_accum_steps=1, world_size=1, seed=1)
-    assert (sharding.steps_per_epoch, list(sharding.micro_batches(0))) == (0, [])
 
 
 @given(num_rows=st.integers(0, 100), world_size=st.integers(1, 9))

@@ -16,7 +16,7 @@ from trainmark.errors import EnvironmentFault
 from trainmark.protocols import JobContext, MemoryUse
 from trainmark.rank.fit import memory_that_fits
 from trainmark.spec import RankMemory
-from trainmark.train.step_memory import PROCESS_BYTES, Prediction, memory_of_rank
+from trainmark.train.step_memory import PROCESS_BYTES, Prediction
 
 if TYPE_CHECKING:
     from fakes import SyncDevice
@@ -155,22 +155,6 @@ def test_kernels_that_run_there_are_counted() -> None:
     check_fit(Path(), gpt(), 1, RankMemory(needed, machine_bytes=needed))
     with pytest.raises(EnvironmentFault):  # the libraries' loss holds all scores
         check_fit(Path(), gpt(), 1, RankMemory(needed))
-
-
-@pytest.mark.parametrize(
-    ("use", "ranks", "found"),
-    [
-        (MemoryUse(None, 7, 100, "process"), 4, RankMemory(25, machine_bytes=100)),
-        (MemoryUse(None, 30 * GIB, 80 * GIB, "device"), 4, RankMemory(50 * GIB + PROCESS_BYTES)),
-        (MemoryUse(None, 1, 80 * GIB, "device"), 1, RankMemory(80 * GIB)),
-        (MemoryUse(None, None, None, "device"), 1, None),
-    ],
-)
-def test_an_open_device_tells_what_a_rank_can_have(
-    sync_device: SyncDevice, use: MemoryUse, ranks: int, found: RankMemory | None
-) -> None:
-    sync_device.memory = lambda: use  # type: ignore[method-assign]
-    assert memory_of_rank(sync_device, ranks) == found
 
 
 class Silent:

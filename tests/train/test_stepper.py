@@ -12,7 +12,6 @@ from torch import nn
 from tiny_training import ROWS, new_model, new_stepper, rank_main, rows_of_data, train, weights
 from trainmark.errors import DivergedError
 from trainmark.protocols import Batch, Counts
-from trainmark.train.parallel import Ranks, parallelize
 from trainmark.train.stepper import add_floats_over_ranks, add_over_ranks
 
 if TYPE_CHECKING:
@@ -64,20 +63,6 @@ def test_a_weightless_batch_gives_no_gradient_and_no_loss() -> None:
     assert seen == [0.0]
     assert loss is not None
     assert float(loss) == 0.0
-
-
-def test_no_batch_is_no_step() -> None:
-    stepper = new_stepper(new_model())
-    assert stepper.step(iter([])) is None
-    assert stepper.steps == 0
-
-
-def test_a_step_leaves_the_next_ones_batches_alone() -> None:
-    features, targets = rows_of_data()
-    made = [Batch((features[:2], targets[:2]), Counts(samples=2), 2, True) for _ in range(3)]
-    source = iter(made)
-    new_stepper(new_model()).step(source)
-    assert list(source) == made[1:]
 
 
 def test_the_learning_rate_follows_the_schedule() -> None:
@@ -155,24 +140,6 @@ def test_an_overflow_is_a_skipped_step_and_counted(max_grad_norm: float | None) 
     assert stepper.steps == 5
 
 
-def test_the_loss_scale_doubles_after_its_window_and_halves_on_overflow() -> None:
-    features, targets = rows_of_data()
-
-    def loss_sum(model: nn.Module, batch: Batch) -> torch.Tensor:
-        return (model(batch.tensors[0]).float() * batch.tensors[1]).sum()
-
-    stepper = new_stepper(
-        new_model(), precision="fp16", loss_sum=loss_sum, loss_scale_window=3, learning_rate=1e-6
-    )
-    scales = []
-    for factor in (1e-4, 1e-4, 1e-4, 1e38, 1e-4, 1e-4, 1e-4):
-        factors = torch.full_like(targets, factor)
-        stepper.step(iter([Batch((features, factors), Counts(samples=ROWS), ROWS, True)]))
-        scales.append(float(stepper.loss_scale()) / 2**16)
-    assert scales == [1, 1, 2, 1, 1, 1, 2]
-    assert stepper.skipped_steps() == 1
-
-
 def test_a_loss_scale_at_its_floor_ends_the_run() -> None:
     features, targets = rows_of_data()
 
@@ -188,30 +155,6 @@ def test_a_loss_scale_at_its_floor_ends_the_run() -> None:
     with pytest.raises(DivergedError, match="loss_scale_at_floor") as caught:
         stepper.check()
     assert caught.value.details == {"scale": 0.5, "step": 17, "floor": 1.0}
-
-
-def test_a_batch_counted_elsewhere_still_trains() -> None:
-    features, targets = rows_of_data()
-    here, peer = new_model(), new_model()
-    counted = Batch((features, targets), Counts(samples=ROWS), ROWS, True)
-    shared = Batch((features, targets), Counts(), ROWS, True, shared_samples=ROWS)
-    losses = [
-        new_stepper(model).step(iter([batch])) for model, batch in ((here, counted), (peer, shared))
-    ]
-    assert losses[0] == losses[1] != 0
-    torch.testing.assert_close(weights(peer), weights(here), rtol=0, atol=0)
-
-
-def test_without_a_scaler_no_step_is_ever_skipped() -> None:
-    stepper = new_stepper(new_model())
-    train(stepper, micro=32, accumulate=1, epochs=1)
-    assert stepper.skipped_steps() == 0
-
-
-def test_one_rank_is_not_wrapped() -> None:
-    model = new_model()
-    assert parallelize(model, Ranks()).module is model
-    assert add_over_ranks(3, 4, world_size=1, device=torch.device("cpu")) == [3, 4]
 
 
 def test_two_ranks_equal_one(tmp_path: Path) -> None:

@@ -16,14 +16,6 @@ def draws(*shape, seed=0):
     return [torch.randn(*shape, generator=generator) for _ in range(3)]
 
 
-@pytest.mark.parametrize("p", [0.1, 0.2, 0.5])
-def test_the_scale_is_the_inverse_of_the_probability_drawn(p):
-    _, scale = keep_mask(torch.Size([4]), p)
-    levels = round(p * 65536)
-    assert scale == 65536 / (65536 - levels)
-    assert levels / 65536 == pytest.approx(p, abs=2**-17)
-
-
 def test_the_share_kept_is_that_probability():
     torch.manual_seed(1)
     mask, scale = keep_mask(torch.Size([1000, 1001]), 0.1)
@@ -34,15 +26,6 @@ def test_the_share_kept_is_that_probability():
     # Neighbours share a random word, and must not share a fate.
     pairs = (mask.flatten()[:-1] * mask.flatten()[1:]).mean().item()
     assert abs(pairs - kept**2) < 5 * (kept**2 * (1 - kept**2) / mask.numel()) ** 0.5
-
-
-def test_masks_follow_the_seed():
-    masks = []
-    for seed in (3, 3, 4):
-        torch.manual_seed(seed)
-        masks.append(keep_mask(torch.Size([64]), 0.5)[0])
-    assert torch.equal(masks[0], masks[1])
-    assert not torch.equal(masks[0], masks[2])
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -90,27 +73,6 @@ def test_causal_attention_equals_the_librarys(length: int) -> None:
     found = torch.autograd.grad(ours, (q, k, v), grad)
     wanted = torch.autograd.grad(theirs, (q, k, v), grad)
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
-
-
-def test_causal_attention_with_dropout_has_the_exact_gradient() -> None:
-    torch.manual_seed(2)
-    q, k, v = (torch.randn(1, 2, 200, 4, requires_grad=True) for _ in range(3))
-
-    def mixed() -> torch.Tensor:
-        torch.manual_seed(9)  # the same mask each time
-        return attention(q, k, v, is_causal=True, dropout=0.4)
-
-    grad = torch.randn_like(mixed())
-    for tensor, found in zip((q, k, v), torch.autograd.grad(mixed(), (q, k, v), grad), strict=True):
-        direction = torch.randn_like(tensor)
-        with torch.no_grad():
-            tensor.add_(1e-2 * direction)
-            above = (mixed() * grad).sum().double()
-            tensor.sub_(2e-2 * direction)
-            below = (mixed() * grad).sum().double()
-            tensor.add_(1e-2 * direction)
-        slope = (above - below) / 2e-2
-        torch.testing.assert_close((found * direction).sum().double(), slope, rtol=2e-2, atol=2e-1)
 
 
 @pytest.mark.parametrize(
