@@ -6,7 +6,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from trainmark.pages import cells
-from trainmark.pages.document import Block, Grid, Paragraph, Table
+from trainmark.pages.document import Block, Paragraph, Table, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,9 +20,9 @@ _SIZES = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B"))
 def blocks(document: Mapping[str, Any]) -> list[Block]:
     """Return tables of what counts and of all sizes, and what was not measured and why."""
     of_ranks = (rank["measurements"] for rank in document["ranks"])
-    kinds = [_slowest(kinds) for kinds in zip(*of_ranks, strict=True)]
     groups: dict[str, list[Kind]] = {}
-    for kind in kinds:
+    for kinds in zip(*of_ranks, strict=True):
+        kind = min(kinds, key=_best_rate)  # a step waits for the slowest rank
         flops, bus = kind["unit"] == "FLOP/s", kind["bus_factor"] is not None
         title = "matmul" if flops else "bus bandwidth" if bus else "memory"
         if kind["best"] is not None:
@@ -31,8 +31,8 @@ def blocks(document: Mapping[str, Any]) -> list[Block]:
     ranks = f", {document['nproc']} ranks, the slowest of each" if document["nproc"] > 1 else ""
     return [
         Paragraph(f"{', '.join(products)}{ranks}"),
-        *(Grid(_table(title, some)) for title, some in groups.items()),
-        *(Grid(_sizes_table(some)) for some in groups.values()),
+        *(_table(title, some) for title, some in groups.items()),
+        *(_sizes_table(some) for some in groups.values()),
         *map(Paragraph, _of_ranks(document, _remarks)),
     ]
 
@@ -55,20 +55,11 @@ def _of_ranks(document: Mapping[str, Any], lines: Callable[[Kind], Iterable[str]
     ]
 
 
-def _slowest(kinds: Iterable[Kind]) -> Kind:
-    """Return the rank's measurement whose best rate is the lowest: a step waits for that rank.
-
-    Of one that has no rate nobody knows how long.
-    """
-
-    def rate(kind: Kind) -> float:
-        best = kind["best"]
-        return 0.0 if best is None else kind["points"][best]["rate"]["max"]
-
-    return min(kinds, key=rate)
+def _best_rate(kind: Kind) -> float:
+    return 0.0 if kind["best"] is None else kind["points"][kind["best"]]["rate"]["max"]
 
 
-def size_text(size: Sequence[int]) -> str:
+def _size(size: Sequence[int]) -> str:
     """Return ``4096x768x768``, or bytes as ``16 MiB``."""
     if len(size) > 1:
         return "x".join(map(str, size))
@@ -81,13 +72,14 @@ def _table(title: str, kinds: Sequence[Kind]) -> Table:
     points = [kind["points"][kind["best"]] for kind in kinds]
     numbers = [point["rate"][name] for point in points for name in _RATES]
     texts, unit = cells.scaled(numbers, kinds[0]["unit"])
-    rows = []
-    for place, (kind, point) in enumerate(zip(kinds, points, strict=True)):
-        rates = texts[len(_RATES) * place :][: len(_RATES)]
-        shares = (point["swing"], kind["share_of_peak"])
-        rest = ("" if share is None else f"{share:.1%}" for share in shares)
-        rows.append((_name(kind), size_text(point["size"]), *rates, *rest))
-    return Table((f"{title}, {unit}", "size", *_RATES, "swing", "of peak"), tuple(rows))
+    rows = (
+        (
+            _name(kind), _size(point["size"]), *texts[len(_RATES) * place :][: len(_RATES)],
+            *("" if x is None else f"{x:.1%}" for x in (point["swing"], kind["share_of_peak"])),
+        )
+        for place, (kind, point) in enumerate(zip(kinds, points, strict=True))
+    )  # fmt: skip
+    return table((f"{title}, {unit}", "size", *_RATES, "swing", "of peak"), rows)
 
 
 def _sizes_table(kinds: Sequence[Kind]) -> Table:
@@ -106,12 +98,12 @@ def _sizes_table(kinds: Sequence[Kind]) -> Table:
     texts, unit = cells.scaled([*measured.values()], kinds[0]["unit"])
     shown = dict(zip(measured, texts, strict=True))
     heads = tuple(dict.fromkeys(head for head, _ in measured))
-    rows = [
-        (size_text(size), *(shown.get((head, size), "") for head in heads), layers[size])
-        for size in sorted(layers, key=prod)
-    ]
     end = None if any(layers.values()) else -1  # without the column of layers
-    return Table((f"max, {unit}", *heads, "layer of")[:end], tuple(row[:end] for row in rows))
+    rows = (
+        (_size(size), *(shown.get((head, size), "") for head in heads), layers[size])[:end]
+        for size in sorted(layers, key=prod)
+    )
+    return table((f"max, {unit}", *heads, "layer of")[:end], rows)
 
 
 def _name(kind: Kind) -> str:
@@ -132,7 +124,7 @@ def _remarks(kind: Kind) -> list[str]:
 def _not_measured(kind: Kind, status: str) -> list[str]:
     """Return a line with the sizes of a status and their reasons, if there are any."""
     said = [
-        f"{size_text(point['size'])} ({point['reason']})"
+        f"{_size(point['size'])} ({point['reason']})"
         for point in kind["points"]
         if point["status"] == status
     ]

@@ -57,9 +57,14 @@ def number(value: float | None) -> str:
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:#.4g}"
 
 
-def percent(value: float | None) -> str:
+def percent(value: float | None, digits: int = 1) -> str:
     """Return a percentage with its sign, as the fine-tuning page prints MFU."""
-    return NOTHING if value is None else f"{value:.1f}%"
+    return NOTHING if value is None else f"{value:.{digits}f}%"
+
+
+def interval(low: float | None, high: float | None) -> str:
+    """Return both ends of an interval of ratios; ``/`` where there is none."""
+    return NOTHING if low is None or high is None else f"{low:.3f} – {high:.3f}"
 
 
 def quality(value: float | None, *, target: float | None = None) -> str:

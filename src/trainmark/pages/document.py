@@ -1,7 +1,6 @@
-"""A page before it has a format: sections of blocks.
+"""A page before it has a form or a language: sections of blocks, whose texts are phrases.
 
-Owns the blocks that both templates know. Strings in blocks are plain text; escaping is the
-templates' work, so that no block can be shown unescaped by oversight.
+Renderers put phrases into a language and escape them, so that no block escapes anything itself.
 """
 
 from __future__ import annotations
@@ -9,18 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from trainmark.pages.texts import Phrase, t
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterable
 
 Tone = Literal["plain", "muted", "good", "bad", "warn"]
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Headers and rows of strings, neither escaped nor aligned."""
-
-    headers: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
+_MOST, _FIRST, _LAST = 40, 24, 4  # of what a page lists for each rank, device or file
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +22,7 @@ class Paragraph:
     """One or more sentences."""
 
     kind: ClassVar[str] = "paragraph"
-    text: str
+    text: Phrase
     tone: Tone = "plain"
 
 
@@ -37,16 +31,26 @@ class Facts:
     """Names with their values, as a list."""
 
     kind: ClassVar[str] = "facts"
-    items: tuple[tuple[str, str], ...]
+    items: tuple[tuple[Phrase, Phrase], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
-    """A table; ``strong_row`` names the first cell of a row to stand out."""
+class Table:
+    """Headers and rows of cells; ``bars``: start and end of a bar in each row, of 1; terminals."""
 
-    kind: ClassVar[str] = "grid"
-    table: Table
-    strong_row: str | None = None
+    kind: ClassVar[str] = "table"
+    headers: tuple[Phrase, ...]
+    rows: tuple[tuple[Phrase, ...], ...]
+    bars: tuple[tuple[float, float], ...] = ()
+
+
+def table(heads: Iterable[Phrase], rows: Iterable[Iterable[Phrase]], *, short: bool = False) -> Table:
+    """Return a table; a ``short`` one has of very many rows the first and the last."""
+    found = tuple(tuple(row) for row in rows)
+    if short and len(found) > _MOST:
+        gap = (t("head.left_out", n=f"{len(found) - _FIRST - _LAST:,}"), *[""] * (len(found[0]) - 1))
+        found = (*found[:_FIRST], gap, *found[-_LAST:])
+    return Table(tuple(heads), found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,108 +58,76 @@ class Code:
     """Text whose lines and columns matter; ``copied``: a command of one line, to be copied."""
 
     kind: ClassVar[str] = "code"
-    text: str
+    text: Phrase
     copied: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Bars:
-    """Bars of characters, for a terminal."""
-
-    kind: ClassVar[str] = "bars"
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class Chart:
-    """What Vega-Lite draws, and the table behind it; ``report.drawing`` draws it.
+    """What Vega-Lite draws, and the table behind it; ``charts.drawing`` draws it.
 
     ``name``: letters, digits and ``-``; unique in a page, names files and anchors.
-    ``title`` and ``description`` are plain text; the description says what is to be seen.
-    ``draws`` returns Vega-Lite 6 with colours as ``var(--accent)``, its data ``{"name": X}``. Many
-    pages never ask for it.
-    ``data``: the datasets by name, already thinned out; null where a value is missing.
-    ``table``: shortened where it would be long, saying so.
-    ``text``: for formats without pictures, in place of the table; empty where the page says the
-    same elsewhere.
+    ``spec``: Vega-Lite 6 with phrases for titles and colours as ``var(--accent)``; its data are
+    ``{"name": X}``. ``data``: the datasets by name, thinned; null where a value is missing.
+    ``in_text``: formats without pictures show its table; false where the page has it elsewhere.
     """
 
     kind: ClassVar[str] = "chart"
     name: str
-    title: str
-    description: str
-    draws: Callable[[], dict[str, Any]]
+    title: Phrase
+    description: Phrase
+    spec: dict[str, Any]
     data: dict[str, list[dict[str, Any]]]
     table: Table
-    text: str | None = None
-
-    @property
-    def spec(self) -> dict[str, Any]:
-        """Return what Vega-Lite draws."""
-        return self.draws()
+    in_text: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """A few figures at a glance: name, value, unit. Markdown leaves them to the tables.
-
-    ``not_a_result`` is a warning if the run did not pass; the figures are then struck out.
-    """
+    """A few figures at a glance: name, value, unit; ``void``: why they are struck out."""
 
     kind: ClassVar[str] = "tiles"
-    items: tuple[tuple[str, str, str], ...]
-    not_a_result: str = ""
+    items: tuple[tuple[Phrase, Phrase, str], ...]
+    void: Phrase = None
 
 
-Block = Paragraph | Facts | Grid | Code | Bars | Chart | Tiles
+Block = Paragraph | Facts | Table | Code | Chart | Tiles
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A heading and its blocks; level 2 is the page's highest.
+    """A heading and its blocks; level 2 is the page's highest; ``drawer``: the line of a fold."""
 
-    ``drawer``: HTML folds the blocks away under this line.
-    """
-
-    heading: str
-    level: int
+    heading: Phrase
     anchor: str
     blocks: tuple[Block, ...] = ()
-    drawer: str = ""
+    level: int = 2
+    drawer: Phrase = None
 
-    def of_several(self, ident: str, number: str = "") -> Section:
-        """Return the section of one of several records or groups of them.
-
-        Args:
-            ident: begins the names of anchor and charts.
-            number: ends the heading.
-        """
+    def of_several(self, ident: str, number: str) -> Section:
+        """Return the section of one of several records: names begin with ``ident``."""
         blocks = tuple(
             replace(block, name=ident + block.name) if isinstance(block, Chart) else block
             for block in self.blocks
         )
-        heading, anchor = self.heading + number, ident + self.anchor
+        heading, anchor = (self.heading, number), ident + self.anchor
         return replace(self, heading=heading, anchor=anchor, blocks=blocks)
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
-    """A whole page of one case; ``ident`` begins its anchors, which differ in a document.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """A whole page; ``ident`` begins its anchors where several pages are in one file."""
 
-    ``reasons``: of the trust, where it is one grade; otherwise ``trust`` says them.
-    """
-
-    title: str
-    lang: str
-    badge: str
+    title: Phrase
+    badge: Phrase
     tone: Tone
-    verdict: str
-    trust: str
+    verdict: Phrase
+    trust: Phrase
     trust_tone: Tone
-    lead: tuple[Block, ...]
+    reasons: tuple[Phrase, ...] = ()
+    lead: tuple[Block, ...] = ()
     sections: tuple[Section, ...]
     ident: str = ""
-    reasons: tuple[str, ...] = ()
 
     @property
     def charts(self) -> list[Chart]:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trainmark.pages import drawing
+from trainmark.pages.charts import drawing
 from trainmark.pages.exports.forms import repeats_json
-from trainmark.pages.page import LANGUAGES, html_page, markdown_page
+from trainmark.pages.page import html_page, markdown_page
+from trainmark.pages.texts import LANGUAGES
 from trainmark.record.record import RECORD_FILE, read
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
-    from typing import Any
 
     from trainmark.judge.comparison.sides import Result
-    from trainmark.pages.document import Page
+    from trainmark.pages.document import Document
     from trainmark.record.entries import Outcome
     from trainmark.record.record import Record
 
@@ -24,11 +24,7 @@ HTML_PAGE = "page.html"
 
 
 def write_pages(
-    records: Sequence[Record],
-    folder: Path,
-    *,
-    against: Sequence[Result] = (),
-    html: bool = True,
+    records: Sequence[Record], folder: Path, *, against: Sequence[Result] = (), html: bool = True
 ) -> None:
     """Write the result pages of one run, or of several together.
 
@@ -39,13 +35,15 @@ def write_pages(
     for lang in LANGUAGES:
         (folder / f"page.{lang}.md").write_text(markdown_page(records, lang), encoding="utf-8")
     if html:
-        made = html_page(records, against=against, scripts=False)
+        made = html_page(records, against=against)
         (folder / HTML_PAGE).write_text(made, encoding="utf-8")
 
 
-def write_repeats(records: Sequence[Record], folder: Path, **further: Any) -> None:
+def write_repeats(
+    records: Sequence[Record], folder: Path, *, against: Sequence[Result] = (), html: bool = True
+) -> None:
     """Write what the launches say together: pages as above, and the statistics as JSON."""
-    write_pages(records, folder, **further)
+    write_pages(records, folder, against=against, html=html)
     (folder / REPEATS_FILE).write_text(repeats_json(records), encoding="utf-8")
 
 
@@ -60,23 +58,19 @@ def write_missing(outcome: Outcome, against: Sequence[Result] = ()) -> None:
             write_pages([read(folder)], folder, against=against)
     place = outcome.run_dir
     if outcome.planned > 1 and place and place.exists() and not (place / REPEATS_FILE).exists():
-        fallen = [x for x in outcome.fallen if (x / RECORD_FILE).exists()]
-        records = [*outcome.records, *map(read, fallen)]
-        write_repeats(records, place, against=against)
+        fallen = [read(x) for x in outcome.fallen if (x / RECORD_FILE).exists()]
+        write_repeats([*outcome.records, *fallen], place, against=against)
 
 
-def write_charts(pages: Sequence[Page], folder: Path, form: str) -> list[Path]:
+def write_charts(pages: Sequence[Document], folder: Path, form: str, lang: str) -> None:
     """Write each chart as a picture of its own, ``png`` or ``svg``; one that was there is replaced.
 
     Raises:
         OSError: the folder cannot be made or written.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    found = []
-    for place, page in enumerate(pages, start=1):
+    for page in pages:
         for chart in page.charts:
-            case = f"{place}-" if len(pages) > 1 else ""
-            made = drawing.png(chart) if form == "png" else drawing.svg_file(chart).encode()
-            found.append(folder / f"{case}{chart.name}.{form}")
-            found[-1].write_bytes(made)
-    return found
+            made = drawing.png(chart, lang) if form == "png" else drawing.svg_file(chart, lang)
+            data = made if isinstance(made, bytes) else made.encode()
+            (folder / f"{page.ident}{chart.name}.{form}").write_bytes(data)

@@ -16,12 +16,12 @@ from pydantic_core import to_jsonable_python
 from trainmark.errors import UsageError
 from trainmark.library.store.columns import short_device
 from trainmark.pages import cells
-from trainmark.pages.charts import efficiency
-from trainmark.pages.document import Facts, Grid, Page, Paragraph, Section, Table
-from trainmark.pages.listing import TONES, trust_line
-from trainmark.pages.page import LANGUAGES, to_html, to_markdown
+from trainmark.pages.charts.intervals import efficiency
+from trainmark.pages.document import Document, Facts, Paragraph, Section, table
+from trainmark.pages.phrases import TONES, trust_paragraph
+from trainmark.pages.rendering import to_html, to_markdown
 from trainmark.pages.summary import summary
-from trainmark.pages.texts import text
+from trainmark.pages.texts import Phrase, t
 from trainmark.record.trust import graded
 from trainmark.record.work import differing, work
 
@@ -108,34 +108,30 @@ def scaling_text(records: Sequence[Record], form: str, lang: str) -> str:
         return json.dumps(to_jsonable_python(found), indent=1, ensure_ascii=False) + "\n"
     if form not in ("md", "html"):
         raise UsageError(f"no scaling page as {form}", where="--format", remedy="md, html or json")
-    if form == "md":
-        return to_markdown(_page(found, lang))
-    return to_html({one: [_page(found, one)] for one in LANGUAGES}, lang)
+    return to_markdown(_page(found), lang) if form == "md" else to_html([_page(found)], lang)
 
 
-def _page(found: dict[str, Any], lang: str) -> Page:
-    worlds, kind = found["worlds"], found["kind"]
-    heads = (text(f"scaling.{name}", lang, unit=found["unit"]) for name in worlds[0])
-    table = Table(tuple(heads), tuple(tuple(map(_cell, world.values())) for world in worlds))
+def _page(found: dict[str, Any]) -> Document:
+    worlds, kind, trust = found["worlds"], found["kind"], found["trust"]
+    heads = (t(f"scaling.{name}", unit=found["unit"]) for name in worlds[0])
+    shown = table(heads, (map(_cell, world.values()) for world in worlds))
     names = {"first": worlds[0]["world"], "last": worlds[-1]["world"]}
-    share = cells.percent(100 * worlds[-1]["efficiency"][0])
-    means = (Paragraph(text(f"scaling.means-{x}", lang, **names)) for x in (kind, "interval"))
-    chart = efficiency.chart(worlds, lang)
+    means = (Paragraph(t(f"scaling.means-{x}", **names)) for x in (kind, "interval"))
     runs = zip((world["world"] for world in worlds), map(", ".join, found["run_ids"]), strict=True)
-    trust = text("trust.label", lang) + text("sep.colon", lang) + trust_line(found["trust"], lang)
-    shown = (
-        Section(text("section.scaling", lang), 2, "scaling", (chart, Grid(table), *means)),
-        Section(text("section.footer", lang), 2, "provenance", (Facts(tuple(runs)),)),
-    )
-    return Page(
-        title=text("scaling.title", lang, case=found["case"], device=found["device"]), lang=lang,
-        badge=text(f"scaling.{kind}", lang), tone="good", lead=(), sections=shown,
-        verdict=text("scaling.verdict", lang, share=share, **names),
-        trust=trust, trust_tone=TONES[found["trust"].grade], ident=f"{lang}-",
+    return Document(
+        title=t("scaling.title", case=found["case"], device=found["device"]),
+        badge=t(f"scaling.{kind}"), tone="good",
+        verdict=t("scaling.verdict", share=cells.percent(100 * worlds[-1]["efficiency"][0]),
+                  **names),
+        trust=trust_paragraph(trust).text, trust_tone=TONES[trust.grade],
+        sections=(
+            Section(t("section.scaling"), "scaling", (efficiency(worlds), shown, *means)),
+            Section(t("section.footer"), "provenance", (Facts(tuple(runs)),)),
+        ),
     )  # fmt: skip
 
 
-def _cell(value: Any) -> str:
+def _cell(value: Any) -> Phrase:
     if isinstance(value, list):
         return "{} ({}–{})".format(*map(cells.number, value))
-    return str(value) if isinstance(value, str | int) else cells.number(value)
+    return cells.number(value) if isinstance(value, float) else value

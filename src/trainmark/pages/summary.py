@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from trainmark.errors import RecordError
 from trainmark.pages import cells
-from trainmark.pages.document import Table
-from trainmark.pages.texts import text
+from trainmark.pages.document import table
+from trainmark.pages.texts import Phrase, join, t
 from trainmark.record import figures as figures_of
 from trainmark.record.stats import Launches, over_launches
 from trainmark.record.trust import of_repeats
@@ -21,15 +21,13 @@ from trainmark.record.work import differing, each_once, work
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from trainmark.pages.document import Table
     from trainmark.record.record import Record, Trust
 
 
 @dataclass(frozen=True, slots=True)
 class RepeatSummary:
-    """Each figure over the launches that passed, with its unit; ``failed`` is run id and status.
-
-    ``descriptive``: too few launches passed for an interval to infer anything from.
-    """
+    """Each figure over the launches that passed, with its unit; ``failed`` is run id and status."""
 
     case_key: str
     launches: int
@@ -47,7 +45,7 @@ class RepeatSummary:
 
     @property
     def descriptive(self) -> bool:
-        """Tell whether any interval is over too few launches."""
+        """Tell whether any interval is over too few launches to infer anything from it."""
         return any(found.descriptive for found in self.figures.values())
 
     @property
@@ -68,24 +66,18 @@ def summary(records: Sequence[Record]) -> RepeatSummary:
     first = work(records[0])
     for record in records[1:]:
         other = work(record)
-        names = differing(first, other)
-        if names:
-            key = names[0]
-            raise RecordError(
-                f"{key} is {other.get(key)!r}, elsewhere {first.get(key)!r}",
-                where=record.run_id,
-                rule="repeats are launches of the same work",
-            )
+        for key in differing(first, other):
+            what = f"{key} is {other.get(key)!r}, elsewhere {first.get(key)!r}"
+            rule = "repeats are launches of the same work"
+            raise RecordError(what, where=record.run_id, rule=rule)
     each_once(record.run_id for record in records)
     passed = [record for record in records if record.passed]
     figures, units = {}, {}
     for name, spec in figures_of.specs(records[0].plan.about.page).items():
-        if spec.detail:
-            continue
-        told = [(value, one) for one in passed if (value := one.figure(name)) is not None]
-        if told:
-            figures[name] = over_launches([value for value, _ in told])
-            units[name] = told[0][1].figures[name].unit
+        having = [] if spec.detail else [x for x in passed if x.figure(name) is not None]
+        if having:
+            figures[name] = over_launches([one.figure(name) or 0.0 for one in having])
+            units[name] = having[0].figures[name].unit
     qualities = [record.quality.value for record in passed if record.quality.value is not None]
     return RepeatSummary(
         case_key=records[0].case_key,
@@ -99,40 +91,34 @@ def summary(records: Sequence[Record]) -> RepeatSummary:
     )
 
 
-def _cv(found: Launches) -> str:
-    return cells.NOTHING if found.cv is None else f"{100 * found.cv:.2f}%"
-
-
-def summary_table(found: RepeatSummary, *, lang: str = "en") -> Table:
+def summary_table(found: RepeatSummary) -> Table:
     """Return a row a figure: median, unit, interval, CV and the launches it is over.
 
     Of few launches the interval is no more than least and greatest, and is headed so.
     """
     rows = []
-    for name, item in found.figures.items():
-        (median, low, high), unit = cells.scaled(
-            [item.median, item.low, item.high], found.units[name]
-        )
-        rows.append((name, median, unit, f"{low} – {high}", _cv(item), str(item.launches)))
-    if found.quality is not None:
-        item = found.quality
-        median, low, high = (cells.quality(value) for value in (item.median, item.low, item.high))
-        rows.append((found.metric, median, "", f"{low} – {high}", _cv(item), str(item.launches)))
+    for name, item in [*found.figures.items(), (found.metric, found.quality)]:
+        if item is None:
+            continue
+        values = [item.median, item.low, item.high]
+        (median, low, high), unit = cells.scaled(values, found.units.get(name, ""))
+        if item is found.quality:
+            median, low, high = map(cells.quality, values)
+        cv = cells.percent(None if item.cv is None else 100 * item.cv, digits=2)
+        rows.append((name, median, unit, f"{low} – {high}", cv, item.launches))
     interval = "range" if found.is_range else "interval"
     names = ("name", "median", "unit", interval, "cv", "launches")
-    return Table(tuple(text(f"head.{name}", lang) for name in names), tuple(rows))
+    return table((t(f"head.{name}") for name in names), rows)
 
 
-def remarks(found: RepeatSummary, *, lang: str = "en") -> list[str]:
+def remarks(found: RepeatSummary) -> list[Phrase]:
     """Return what must be said beside the table: how many passed, which did not, how few."""
-    lines = [text("repeats.counted", lang, passed=found.passed, all=found.launches)]
+    lines: list[Phrase] = [t("repeats.counted", passed=found.passed, all=found.launches)]
     if found.failed:
-        runs = text("sep.comma", lang).join(
-            f"{run} ({text(f'status.{status}', lang)})" for run, status in found.failed
-        )
-        lines.append(text("repeats.left_out", lang, runs=runs))
+        runs = join((run, " (", t(f"status.{status}"), ")") for run, status in found.failed)
+        lines.append(t("repeats.left_out", runs=runs))
     if found.descriptive:
-        lines.append(text("repeats.descriptive", lang))
+        lines.append(t("repeats.descriptive"))
     elif found.is_range and found.figures:
-        lines.append(text("repeats.is_range", lang))
+        lines.append(t("repeats.is_range"))
     return lines

@@ -1,57 +1,141 @@
-"""Words of the pages and tables in English and in Chinese, looked up by key; see ``texts.toml``."""
+"""Words of pages in English and Chinese, and phrases, which get a language when they are shown.
+
+A phrase is a string, a number, a text by its key (``t``), a message, or several of them together.
+"""
 
 from __future__ import annotations
 
 import tomllib
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainmark.errors import nearest
 from trainmark.record.figures import FIGURES
-from trainmark.spec import Text
+from trainmark.record.messages import render
+from trainmark.spec import Message, Text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
 
 LANGUAGES = ("en", "zh")
+NOTHING = "/"  # the founding pages' mark for "not measured"
+Phrase = object
 
 
-def _read() -> tuple[dict[str, Text], list[tuple[Text, Text]]]:
+@dataclass(frozen=True, slots=True)
+class T:
+    """The text called ``key``, its places filled with ``values``."""
+
+    key: str
+    values: dict[str, Phrase]
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """Phrases with a separator of ``[sep]`` between them."""
+
+    parts: tuple[Phrase, ...]
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """A message of a record; ``own``: the sentences of its case's own codes."""
+
+    message: Message
+    own: Mapping[str, Text]
+
+
+def _read() -> tuple[dict[str, Text], list[tuple[Text, Phrase]]]:
     """Return the texts by ``kind.name``, and the glossary's words with what they mean."""
     tables = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-    words = tables.pop("glossary")
-    texts = {
-        f"{kind}.{name}": Text(**words)
-        for kind, table in tables.items()
-        for name, words in table.items()
-    }
-    return texts, [_explained(item, texts["figure.in_unit"]) for item in words]
+    glossary = tables.pop("glossary")
+    texts = {f"{kind}.{name}": Text(**x) for kind, of in tables.items() for name, x in of.items()}
+    return texts, [_explained(item) for item in glossary]
 
 
-def _explained(item: dict[str, Any], in_unit: Text) -> tuple[Text, Text]:
-    """Return a word of the glossary and what it means."""
+def _explained(item: dict[str, Any]) -> tuple[Text, Phrase]:
     if "figure" not in item:
         return Text(**item["word"]), Text(**item["means"])
     spec = FIGURES[item["figure"]]
-    en, zh = (
-        in_unit.in_language(lang).format(meaning=spec.definition.in_language(lang), unit=spec.unit)
-        for lang in LANGUAGES
-    )
-    return Text(spec.name, spec.name), Text(en, zh)
+    means = T("figure.in_unit", {"meaning": spec.definition, "unit": spec.unit})
+    return Text(spec.name, spec.name), means
 
 
 TEXTS, GLOSSARY = _read()
 
 
-def text(key: str, lang: str, **values: object) -> str:
-    """Return the text called ``key`` in ``lang``, its places filled with ``values``."""
+def t(key: str, **values: Phrase) -> T:
+    """Return the text called ``key``, its places filled with ``values``."""
     assert key in TEXTS, f"no text {key!r}: {nearest(key, TEXTS)}"
-    found = TEXTS[key].in_language(lang)
-    return found.format(**values) if values else found
+    return T(key, values)
 
 
-def has(key: str) -> bool:
-    """Tell whether there is a text called ``key``."""
-    return key in TEXTS
+def term(kind: str, name: str) -> Phrase:
+    """Return the text ``kind.name``; the name where there is none."""
+    return t(f"{kind}.{name}") if f"{kind}.{name}" in TEXTS else name
 
 
-def term(name: str, lang: str) -> str:
-    """Return what a device or an evaluation calls ``name``; as it is where no word is known."""
-    return text(f"term.{name}", lang) if has(f"term.{name}") else name
+def join(parts: Iterable[Phrase], by: str = "comma") -> Joined:
+    """Return phrases with a separator between them: ``comma``, ``colon``, ``semicolon``."""
+    return Joined(tuple(parts), by)
+
+
+def say(phrase: Phrase, lang: str) -> str:
+    """Return a phrase in a language."""
+    match phrase:
+        case str():
+            return phrase
+        case None:
+            return NOTHING
+        case bool():
+            return say(t(f"fact.{'yes' if phrase else 'no'}"), lang)
+        case T():
+            found = TEXTS[phrase.key].in_language(lang)
+            values = {
+                name: value if isinstance(value, int | float) else say(value, lang)
+                for name, value in phrase.values.items()
+            }
+            return found.format(**values) if values else found
+        case Joined():
+            separator = TEXTS[f"sep.{phrase.by}"].in_language(lang)
+            return separator.join(say(part, lang) for part in phrase.parts)
+        case tuple():
+            return "".join(say(part, lang) for part in phrase)
+        case Text():
+            return phrase.in_language(lang)
+        case Message():
+            return render(phrase, lang)
+        case Sentence():
+            return render(phrase.message, lang, phrase.own)
+    return str(phrase)
+
+
+def known(value: Phrase) -> Phrase:
+    """Return a value, or that it is not known."""
+    return t("fact.unknown") if value in (None, "") else value
+
+
+def worded(value: Phrase) -> Phrase:
+    """Return a value, or that there is none."""
+    return t("fact.none") if value in (None, "", {}) else value
+
+
+def pairs(values: Mapping[str, Any] | None) -> Phrase:
+    """Return names and values in a row, none where there are none."""
+    return worded(values and join((name, " ", worded(value)) for name, value in values.items()))
+
+
+def shared(values: Sequence[Phrase]) -> Phrase:
+    """Return the value that all records have, or each different one with their numbers."""
+    places: dict[str, list[int]] = {}
+    for place, value in enumerate(values, start=1):
+        places.setdefault(say(value, "en"), []).append(place)
+    if len(places) == 1:
+        return values[0]
+    numbered = {text: values[found[0] - 1] for text, found in places.items() if text}
+    return join(
+        ((f"[{','.join(map(str, places[text]))}] ", value) for text, value in numbered.items()),
+        "semicolon",
+    )

@@ -2,117 +2,114 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trainmark.pages import cells
-from trainmark.pages.charts import plotting
-from trainmark.pages.document import Chart, Paragraph, Section, Table
-from trainmark.pages.tables import shortened_rows
-from trainmark.pages.texts import text
+from trainmark.pages.charts import vega
+from trainmark.pages.document import Chart, table
+from trainmark.pages.texts import Phrase, t
 from trainmark.record.thinning import TOGETHER
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-    import altair as alt
-
+    from trainmark.pages.charts.vega import Spec
     from trainmark.record.record import Record
     from trainmark.record.series import Extremes, Line
 
-HEIGHT = 120
-_MOST_MARKS = 400  # of lowered clocks
-# In the order of the page: name of the chart, unit, and how much of the file's unit that is.
-_QUANTITIES = {
-    "memory_used_bytes": ("memory", "GiB", cells.GIB),
-    "utilization_percent": ("busy", "%", 1),
-    "power_w": ("power", "W", 1),
-    "temperature_c": ("temperature", "°C", 1),
+# In the order of the page: name of the chart, unit, how much of the record's unit that is, scale.
+_QUANTITIES: dict[str, tuple[str, str, int, Spec]] = {
+    "memory_used_bytes": ("memory", "GiB", cells.GIB, {"zero": True}),
+    "utilization_percent": ("busy", "%", 1, {"domain": [0, 100]}),
+    "power_w": ("power", "W", 1, {"zero": True}),
+    "temperature_c": ("temperature", "°C", 1, {"zero": False}),
 }
-# Lines of single devices: colour and dash.
-_STYLES = tuple(
-    (f"var(--{colour})", dash)
-    for dash in ([1, 0], [5, 3])
-    for colour in ("accent", "eval", "work", "wait")
-)
+_COLOURS = [f"var(--{name})" for name in ("accent", "eval", "work", "wait")] * 2
+_DASHES = [*[[1, 0]] * 4, *[[5, 3]] * 4]
 
 
-def section(record: Record, lang: str) -> Section | None:
-    """Return the charts; None where nothing was sampled."""
-    drawn = charts(record, lang)
-    note = Paragraph(text("time.note", lang), "muted")
-    return Section(text("time.heading", lang), 2, "time", (*drawn, note)) if drawn else None
-
-
-def charts(record: Record, lang: str) -> list[Chart]:
-    """Return a chart for each quantity that devices, then hosts, told at least twice."""
-    found = []
-    for of_host, kind in ((False, "device"), (True, "host")):
-        for quantity, scale in _QUANTITIES.items():
+def charts(record: Record) -> Iterator[Chart]:
+    """Yield a chart for each quantity that devices, then hosts, have at least twice."""
+    for of_host in (False, True):
+        for quantity in _QUANTITIES:
             about = quantity, of_host
-            lines = [one for one in record.series.lines if (one.quantity, one.of_host) == about]
-            told = [one for one in record.series.extremes if (one.quantity, one.of_host) == about]
-            if max((one.readings for one in told), default=0) > 1:
-                told.sort(key=lambda one: -one.highest)
-                found.append(_Quantity(*scale, kind, lines, told).chart(record, lang))
-    return found
+            lines = [x for x in record.series.lines if (x.quantity, x.of_host) == about]
+            found = [x for x in record.series.extremes if (x.quantity, x.of_host) == about]
+            if lines and max((one.readings for one in found), default=0) > 1:
+                found.sort(key=lambda one: -one.highest)
+                yield _chart(record, quantity, lines, found)
 
 
-@dataclass(frozen=True, slots=True)
-class _Quantity:
-    """A quantity of all devices or of all hosts; ``told`` begins with the highest reading."""
+def _chart(
+    record: Record, quantity: str, lines: Sequence[Line], found: Sequence[Extremes]
+) -> Chart:
+    """Return the chart of a quantity, the steps that figures are over shaded."""
+    short, unit, factor, scale = _QUANTITIES[quantity]
+    kind, together = "host" if found[0].of_host else "device", lines[0].of in TOGETHER
+    measured = record.telemetry.intervals_s.get("measured") if record.telemetry else None
+    lowered = [
+        {"s": s, "v": _rounded(value / factor), "of": one.of, "why": why}
+        for one in found for s, value, why in one.lowered
+    ]  # fmt: skip
+    count, top = sum(one.lowered_readings for one in found), found[0]
+    said: list[Phrase] = [t(
+        f"time.{kind}", n=len(found), quantity=t(f"time.{short}"), of=top.of, unit=unit,
+        lowest=_number(min(one.lowest for one in found) / factor),
+        highest=_number(top.highest / factor), at=_moment(top.highest_s),
+    )]  # fmt: skip
+    said += [(" ", t("time.together"))] if together else []
+    said += [(" ", t("time.lowered", n=cells.count(count)))] if count else []
+    rows = [
+        {"s": round(s, 3), "v": _rounded(value / factor), "of": one.of}
+        for one in lines for s, value in one.points
+    ]  # fmt: skip
+    names = [one.of for one in lines]
+    drawn = (_band if together else _lines)(names, unit, scale, t(f"time.{kind}-of"))
+    return Chart(
+        f"time-{kind}-{short}", t(f"time.{kind}-title", quantity=t(f"time.{short}")), (*said,),
+        vega.layers(*drawn[: None if lowered else -1], height=120),
+        {"measured": [{"from": measured[0], "to": measured[1]}] if measured else [],
+         "lowered": lowered, "lines": rows},
+        _table(found, kind, factor),
+    )  # fmt: skip
 
-    short: str
-    unit: str
-    scale: int
-    kind: str
-    lines: Sequence[Line]
-    told: Sequence[Extremes]
 
-    @property
-    def together(self) -> bool:
-        """Tell whether lines are of all devices together."""
-        return self.lines[0].of in TOGETHER
+def _axes(unit: str, scale: Spec) -> Spec:
+    axis = {"format": "~g", "grid": False}
+    x = vega.field("s", title=t("time.axis"), axis=axis, scale={"nice": False})
+    return {"x": x, "y": vega.field("v", title=unit, axis={"tickCount": 4}, scale=scale)}
 
-    def chart(self, record: Record, lang: str) -> Chart:
-        """Return the chart, the steps that figures are over shaded."""
-        measured = record.telemetry.intervals_s.get("measured") if record.telemetry else None
-        quantity = text(f"time.{self.short}", lang)
-        return Chart(
-            name=f"time-{self.kind}-{self.short}",
-            title=text(f"time.{self.kind}-title", lang, quantity=quantity),
-            description=self._description(lang),
-            draws=plotting.later(_spec, self, lang),
-            data={
-                "measured": [{"from": measured[0], "to": measured[1]}] if measured else [],
-                "lowered": self._lowered(),
-                "lines": _wide(self.lines, self.scale) if self.together
-                else _long(self.lines, self.scale),
-            },
-            table=_table(self, lang),
-        )  # fmt: skip
 
-    def _lowered(self) -> list[dict[str, Any]]:
-        """Return readings with lowered clocks, of very many some of each device."""
-        found = [
-            {"s": s, "v": _rounded(value / self.scale), "of": one.of, "why": cells.clean(why)}
-            for one in self.told
-            for s, value, why in one.lowered
-        ]
-        return found[:: -(-len(found) // _MOST_MARKS) or 1]
+def _shade() -> Spec:
+    ends = {"x": vega.field("from"), "x2": {"field": "to"}}
+    return vega.layer("rect", "measured", ends, color="var(--shade)")
 
-    def _description(self, lang: str) -> str:
-        top, lowered = self.told[0], sum(one.lowered_readings for one in self.told)
-        about = {
-            "n": len(self.told), "quantity": text(f"time.{self.short}", lang), "of": top.of,
-            "unit": self.unit,
-            "lowest": _number(min(one.lowest for one in self.told) / self.scale),
-            "highest": _number(top.highest / self.scale), "at": _moment(top.highest_s),
-        }  # fmt: skip
-        said = [text(f"time.{self.kind}", lang, **about)]
-        said += [text("time.together", lang)] if self.together else []
-        said += [text("time.lowered", lang, n=cells.count(lowered))] if lowered else []
-        return " ".join(said)
+
+def _marks(axes: Spec) -> Spec:
+    look: Spec = {"shape": "triangle-down", "filled": True, "size": 45, "color": "var(--bad)"}
+    return vega.layer("point", "lowered", axes, opacity=1, **look)
+
+
+def _lines(names: Sequence[str], unit: str, scale: Spec, title: Phrase) -> list[Spec]:
+    """Return a line for each of ``names``; of several each in its colour and dash."""
+    axes, apart = _axes(unit, scale), dict[str, Any]()
+    if len(names) > 1:
+        for channel, looks in (("color", _COLOURS), ("strokeDash", _DASHES)):
+            of = {"domain": [*names], "range": looks[: len(names)]}
+            apart[channel] = vega.field("of", "n", title=title, scale=of)
+    return [_shade(), vega.layer("line", "lines", {**axes, **apart}), _marks(axes)]
+
+
+def _band(names: Sequence[str], unit: str, scale: Spec, title: Phrase) -> list[Spec]:
+    """Return the median of all devices in the band from the lowest to the highest."""
+    axes, colour = _axes(unit, scale), "var(--accent)"
+    ends = {"pivot": "of", "value": "v", "groupby": ["s"]}
+    y = {**axes["y"], "field": "lowest"}
+    band = vega.layer("area", "lines", {**axes, "y": y, "y2": {"field": "highest"}}, color=colour)
+    line = vega.layer("line", "lines", {**axes, "y": {**axes["y"], "field": "median"}})
+    both = [{**one, "transform": [ends]} for one in (band, line)]
+    both[0]["mark"]["opacity"] = 0.25
+    return [_shade(), *both, _marks(axes)]
 
 
 def _number(value: float) -> str:
@@ -128,98 +125,12 @@ def _rounded(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def _long(lines: Sequence[Line], scale: int) -> list[dict[str, Any]]:
-    """Return a row for each point; of unequal times, so that a reading has its own moment."""
-    return [
-        {"s": round(s, 3), "v": _rounded(value / scale), "of": one.of}
-        for one in lines
-        for s, value in one.points
-    ]
-
-
-def _wide(lines: Sequence[Line], scale: int) -> list[dict[str, Any]]:
-    """Return a row for each stretch of time with the lowest, the median and the highest."""
-    return [
-        {"s": round(points[0][0], 3)}
-        | {one.of: _rounded(value / scale) for one, (_, value) in zip(lines, points, strict=True)}
-        for points in zip(*(one.points for one in lines), strict=True)
-    ]
-
-
-def _spec(found: _Quantity, lang: str) -> dict[str, Any]:
-    import altair as alt
-
-    short, kind, together = found.short, found.kind, found.together
-    x = alt.X("s:Q", title=text("time.axis", lang), axis=alt.Axis(format="~g", grid=False),
-              scale=alt.Scale(nice=False))  # fmt: skip
-    bounds = {"domain": [0, 100]} if short == "busy" else {"zero": short != "temperature"}
-
-    def y(field: str) -> alt.Y:
-        return alt.Y(f"{field}:Q", title=found.unit,
-                     axis=alt.Axis(tickCount=4), scale=alt.Scale(**bounds))  # fmt: skip
-
-    measured = (
-        alt.Chart(alt.NamedData("measured"))
-        .mark_rect(color="var(--shade)")
-        .encode(x=alt.X("from:Q"), x2=alt.X2("to"))
-    )
-    base = alt.Chart(alt.NamedData("lines")).encode(x=x)
-    fields = TOGETHER if together else ("v",)
-    member = alt.Tooltip("of:N", title=text(f"time.{kind}-of", lang))
-    told = [alt.Tooltip("s:Q", title=text("time.axis", lang), format=".1f")]
-    told += [alt.Tooltip(f"{field}:Q", format=".4~g",
-                         title=text(f"time.{field}", lang) if together else found.unit)
-             for field in fields]  # fmt: skip
-    if together:
-        band = base.mark_area(color="var(--accent)", opacity=0.25).encode(
-            y=y("lowest"), y2=alt.Y2("highest")
-        )
-        lines = [band, base.mark_line(color="var(--accent)").encode(y=y("median"))]
-        answering = plotting.answering(base.encode(y=y("median")), told)
-    else:
-        told.insert(0, member)
-        curve = base.encode(y=y("v"))
-        lines = [_lines(curve, [one.of for one in found.lines], text(f"time.{kind}-of", lang))]
-        answering = plotting.answering(curve, told)
-    marks = (
-        alt.Chart(alt.NamedData("lowered"))
-        .mark_point(
-            shape="triangle-down", filled=True, size=45, color="var(--bad)", opacity=1, aria=False
-        )
-        .encode(x=x, y=y("v"), tooltip=[member, alt.Tooltip("why:N")])
-    )
-    marked = [marks] if any(one.lowered for one in found.told) else []  # none: Vega would warn
-    return plotting.layered(measured, *lines, *marked, answering, height=HEIGHT)
-
-
-def _lines(curve: alt.Chart, members: Sequence[str], title: str) -> alt.Chart:
-    """Return a line for each of ``members``; of several each in its colour and dash."""
-    import altair as alt
-
-    if len(members) == 1:
-        alone: alt.Chart = curve.mark_line(color="var(--accent)")
-        return alone
-    styles = _STYLES[: len(members)]
-    names, colours, dashes = list(members), [a for a, _ in styles], [b for _, b in styles]
-    told_apart: alt.Chart = curve.mark_line().encode(
-        color=alt.Color("of:N", title=title, scale=alt.Scale(domain=names, range=colours)),
-        strokeDash=alt.StrokeDash("of:N", title=title, scale=alt.Scale(domain=names, range=dashes)),
-    )
-    return told_apart
-
-
-def _table(found: _Quantity, lang: str) -> Table:
-    """Return what each device or host told over the run, that with the highest reading first."""
-    rows = tuple(
-        (
-            one.of, _number(one.lowest / found.scale), _number(one.highest / found.scale),
-            _moment(one.highest_s), cells.count(one.lowered_readings), cells.count(one.readings),
-        )
-        for one in found.told
+def _table(found: Sequence[Extremes], kind: str, factor: int) -> Any:
+    """Return what each device or host had over the run, that with the highest reading first."""
+    rows = (
+        (one.of, _number(one.lowest / factor), _number(one.highest / factor),
+         _moment(one.highest_s), cells.count(one.lowered_readings), cells.count(one.readings))
+        for one in found
     )  # fmt: skip
-    heads = (
-        text(f"time.{found.kind}-of", lang),
-        *(text(f"time.{name}", lang) for name in ("lowest", "highest", "at", "marked")),
-        text("use.readings", lang),
-    )
-    return Table(heads, shortened_rows(rows, lang))
+    names = (f"time.{kind}-of", "time.lowest", "time.highest", "time.at", "time.marked")
+    return table((*map(t, names), t("use.readings")), rows, short=True)

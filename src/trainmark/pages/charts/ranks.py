@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from statistics import median_low
 from typing import TYPE_CHECKING, Any
 
@@ -10,230 +9,143 @@ import numpy as np
 
 from trainmark.devices.numa import compact
 from trainmark.pages import cells
-from trainmark.pages.charts import plotting
-from trainmark.pages.document import Chart, Paragraph, Section, Table
-from trainmark.pages.tables import shortened_rows
-from trainmark.pages.texts import text
-from trainmark.record.messages import render
+from trainmark.pages.charts import vega
+from trainmark.pages.document import Chart, table
+from trainmark.pages.texts import Phrase, join, t
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from numpy.typing import NDArray
-
+    from trainmark.pages.charts.vega import Spec
     from trainmark.record.record import Record
     from trainmark.record.series import StepShares
 
 MOST_ROWS = 32  # and one of the slowest rank; beyond, a row has several ranks
 _MOST_CELLS = 3300  # beyond, neighbouring stretches are drawn as one
-_ROW_PX = 15
-_MOST = 1e6
+_MOST = 1e6  # what is beyond is not a measurement
 _LEAST_REACH = 0.05  # of the full colour: on most machines less is noise
 
 
-@dataclass(frozen=True, slots=True)
-class Slowest:
-    """The rank with the longest median step; ``share`` over the median rank's, less 1."""
+def charts(record: Record) -> Iterator[Chart]:
+    """Yield what is known of several ranks: over their steps, and over the whole run."""
+    slow = _slowest(record)
+    rank = None if slow is None else slow[0]
+    if record.series.steps is not None:
+        yield _steps(record.series.steps, rank, slow)
+    if sum(bool(entry.step_ns) for entry in record.ranks) > 1:
+        yield _known(record, rank, slow)
 
-    rank: int
-    step_s: float
-    share: float
 
-
-def slowest(record: Record) -> Slowest | None:
-    """Return the rank with the longest median of measured steps; None where all are alike."""
+def _slowest(record: Record) -> tuple[int, Phrase] | None:
+    """Return the rank with the longest median step, in a sentence; None where all are alike."""
     times = {entry.rank: entry.step_ns for entry in record.ranks if entry.step_ns}
     if len({*times.values()}) < 2:
         return None
     rank = max(times, key=times.__getitem__)
-    return Slowest(rank, times[rank] / 1e9, times[rank] / median_low(times.values()) - 1)
+    share = f"{100 * (times[rank] / median_low(times.values()) - 1):.1f}"
+    return rank, (" ", t("ranks.slowest", rank=rank, step=f"{times[rank] / 1e9:.4g}", share=share))
 
 
-def section(record: Record, lang: str) -> Section | None:
-    """Return the maps of several ranks, or why their steps are not drawn; None of a single one."""
-    drawn, reason = charts(record, lang), record.series.no_steps
-    why = [] if reason is None else [Paragraph(render(reason, lang), "warn")]
-    if not drawn and not why:
-        return None
-    note = Paragraph(text("ranks.note", lang), "muted")
-    return Section(text("ranks.heading", lang), 2, "ranks", (*drawn, note, *why))
-
-
-def charts(record: Record, lang: str) -> list[Chart]:
-    """Return what is known of several ranks: over their steps, and over the whole run."""
-    found = record.series.steps
-    steps = None if found is None else _steps(found, record, lang)
-    return [chart for chart in (steps, _known(record, lang)) if chart is not None]
-
-
-def _rows(ranks: Sequence[int], named: int | None, lang: str) -> list[tuple[str, list[int]]]:
+def _rows(ranks: Sequence[int], named: int | None) -> list[tuple[Phrase, list[int]]]:
     """Return the ranks of each row with its label: ``named`` alone and first where it is known."""
     rest = [rank for rank in ranks if rank != named]
-    size = -(-len(rest) // MOST_ROWS)
-    groups = [rest[at : at + size] for at in range(0, len(rest), size)]
-    rows = [(compact(group), group) for group in groups]
-    if named in ranks and named is not None:
-        rows.insert(0, (text("ranks.row", lang, rank=named), [named]))
+    size = -(-len(rest) // MOST_ROWS) or 1
+    groups = (rest[at : at + size] for at in range(0, len(rest), size))
+    rows: list[tuple[Phrase, list[int]]] = [(compact(group), group) for group in groups]
+    if named is not None and named in ranks:
+        rows.insert(0, (t("ranks.row", rank=named), [named]))
     return rows
 
 
-def _named(found: Slowest | None, lang: str) -> list[str]:
-    if found is None:
-        return []
-    share = f"{100 * found.share:.1f}"
-    return [text("ranks.slowest", lang, rank=found.rank, step=f"{found.step_s:.4g}", share=share)]
-
-
-def _steps(found: StepShares, record: Record, lang: str) -> Chart:
+def _steps(found: StepShares, named: int | None, slow: tuple[int, Phrase] | None) -> Chart:
     """Return rank x stretch of steps: its time over that of the median rank."""
-    slow = slowest(record)
-    rows = _rows(found.ranks, slow.rank if slow else None, lang)
-    edges, shares = _drawn(found, len(rows))
+    rows, shares = _rows(found.ranks, named), np.array(found.share, np.float64)
+    places = range(0, shares.shape[1], -(-len(rows) * shares.shape[1] // _MOST_CELLS))
+    edges = [*(found.edges[at] for at in places), found.edges[-1]]
+    drawn = np.fmax.reduceat(shares, places, axis=1)
     place = {rank: row for row, rank in enumerate(found.ranks)}
-    data: list[dict[str, Any]] = []
+    data: list[Spec] = []
     for label, members in rows:
-        part = shares[[place[rank] for rank in members]]
         # Of several ranks the slowest; NaN where none has steps.
-        greatest = np.fmax.reduce(part, axis=0)
+        greatest = np.fmax.reduce(drawn[[place[rank] for rank in members]], axis=0)
         data += [
-            {"of": label, "step": edges[at] + 1, "over": _bounded(float(greatest[at]) - 1)}
+            {"of": label, "step": edges[at] + 1, "end": edges[at + 1] + 1,
+             "over": _bounded(float(greatest[at]) - 1)}
             for at in np.flatnonzero(np.isfinite(greatest)).tolist()
-        ]
+        ]  # fmt: skip
     rank, step, share = found.longest
+    longest = t("ranks.longest", rank=rank, step=cells.count(step), share=f"{share:.2f}")
+    about = {"ranks": cells.count(len(found.ranks)), "steps": cells.count(edges[-1])}
+    x = {"x": vega.step_axis(edges[-1] + 1), "x2": {"field": "end"}}
+    return _map("steps", x, rows, data, (t("ranks.steps", **about), slow[1] if slow else "", " ",
+                longest), _steps_table(found, shares))  # fmt: skip
+
+
+def _map(
+    name: str, x: Spec, rows: Sequence[tuple[Phrase, Any]], data: list[Spec], said: Phrase,
+    behind: Any,
+) -> Chart:  # fmt: skip
+    """Return cells in rows from above: the sign of ``over`` is the colour, its size the strength."""
     reach = _reach(abs(one["over"]) for one in data)
-    size, steps = edges[1], edges[-1]
-    longest = text("ranks.longest", lang, rank=rank, step=cells.count(step), share=f"{share:.2f}")
-    about = {"ranks": cells.count(len(found.ranks)), "steps": cells.count(steps)}
-    return Chart(
-        name="ranks-steps",
-        title=text("ranks.steps.title", lang, reach=f"{100 * reach:.0f}"),
-        description=" ".join([text("ranks.steps", lang, **about), *_named(slow, lang), longest]),
-        draws=plotting.later(_steps_spec, [label for label, _ in rows], size, steps, reach, lang),
-        data={"cells": data},
-        table=_steps_table(found, lang),
-    )
-
-
-def _drawn(found: StepShares, rows: int) -> tuple[tuple[int, ...], NDArray[np.float64]]:
-    """Return edges and shares of as many stretches as are drawn; of several the greatest share."""
-    share = _array(found)
-    count = share.shape[1]
-    places = range(0, count, -(-rows * count // _MOST_CELLS))
-    edges = (*(found.edges[at] for at in places), found.edges[-1])
-    return edges, np.fmax.reduceat(share, places, axis=1)
-
-
-def _array(found: StepShares) -> NDArray[np.float64]:
-    """Return ranks x stretches, NaN where a rank has no steps."""
-    return np.array(found.share, np.float64)
+    axis = {"grid": False, "ticks": False}
+    slower = {"test": "datum.over >= 0", "value": "var(--bad)"}
+    strength = {"domain": [0, reach], "range": [0.04, 1], "clamp": True}
+    encoding = x | {
+        "y": vega.field("of", "n", title=t("use.rank"), sort=[x for x, _ in rows], axis=axis),
+        "color": {"value": "var(--accent)", "condition": slower},
+        "opacity": vega.field("size", scale=strength, legend=None),
+    }
+    cell = vega.layer("rect", "cells", encoding)
+    cell["transform"] = [{"calculate": "abs(datum.over)", "as": "size"}]
+    title = t(f"ranks.{name}.title", reach=f"{100 * reach:.0f}")
+    spec = vega.layers(cell, height=15 * max(len(rows), 3))
+    return Chart(f"ranks-{name}", title, said, spec, {"cells": data}, behind)
 
 
 def _bounded(difference: float) -> float:
-    """Return a difference for a cell; what is beyond a million times is not a measurement."""
     return round(min(max(difference, -_MOST), _MOST), 4)
 
 
 def _reach(differences: Iterable[float]) -> float:
     """Return the difference with the full colour: nearly the greatest, and a round number."""
-    told = list(differences) or [0.0]
-    wanted = max(_LEAST_REACH, float(np.percentile(told, 99)))
-    return next(one for one in (0.05, 0.1, 0.2, 0.5, 1.0, np.inf) if one >= min(wanted, 1.0))
+    wanted = max(_LEAST_REACH, float(np.percentile([*differences] or [0.0], 99)))
+    return next(one for one in (0.05, 0.1, 0.2, 0.5, 1.0) if one >= min(wanted, 1.0))
 
 
-def _colour(reach: float) -> dict[str, Any]:
-    """Return how a difference ``over`` looks: the sign is the colour, the size the strength."""
-    import altair as alt
-
-    slower = {"test": "datum.over >= 0", "value": "var(--bad)"}
-    strength = alt.Scale(domain=[0, reach], range=[0.04, 1], clamp=True)
-    return {
-        "color": alt.ColorValue("var(--accent)", condition=slower),
-        "opacity": alt.Opacity("size:Q", scale=strength, legend=None),
-    }
-
-
-def _map(x: dict[str, Any], rows: Sequence[str], reach: float, told: Sequence[Any], lang: str
-) -> dict[str, Any]:  # fmt: skip
-    """Return cells as Vega-Lite, in ``rows`` from above."""
-    import altair as alt
-
-    y = alt.Y("of:N", title=text("use.rank", lang), sort=list(rows),
-              axis=alt.Axis(grid=False, ticks=False))  # fmt: skip
-    cell = (
-        alt.Chart(alt.NamedData("cells"))
-        .mark_rect(aria=False)  # the table has them; a label each would treble the file
-        .transform_calculate(size="abs(datum.over)", **x.pop("calculated", {}))
-        .encode(y=y, **x, **_colour(reach), tooltip=list(told))
-    )
-    return plotting.layered(cell, height=_ROW_PX * max(len(rows), 3))
-
-
-def _steps_spec(
-    rows: Sequence[str], size: int, steps: int, reach: float, lang: str
-) -> dict[str, Any]:
-    import altair as alt
-
-    x = {
-        "x": plotting.step_axis(steps + 1, lang),
-        "x2": alt.X2("end:Q"),
-        "calculated": {"end": f"min(datum.step + {size}, {steps + 1})"},
-    }
-    told = [
-        alt.Tooltip("of:N", title=text("use.rank", lang)),
-        alt.Tooltip("step:Q", title=text("chart.step", lang), format=","),
-        alt.Tooltip("over:Q", title=text("ranks.over", lang), format="+.1%"),
-    ]
-    return _map(x, rows, reach, told, lang)
-
-
-def _steps_table(found: StepShares, lang: str) -> Table:
+def _steps_table(found: StepShares, shares: Any) -> Any:
     """Return each rank's usual and greatest share, the slowest first."""
-    shares = _array(found)
-    known = np.flatnonzero(~np.isnan(shares).all(axis=1))
-    usual = dict(zip(known.tolist(), np.nanmedian(shares[known], axis=1).tolist(), strict=True))
+    known = np.flatnonzero(~np.isnan(shares).all(axis=1)).tolist()
+    usual = {row: float(np.nanmedian(shares[row])) for row in known}
     rows = []
     for row in sorted(usual, key=lambda row: -usual[row]):
-        share = shares[row]
-        stretch = int(np.nanargmax(share))
-        first, end = found.edges[stretch] + 1, found.edges[stretch + 1]
-        rows.append((str(found.ranks[row]), f"{usual[row]:.3f}", f"{share[stretch]:.3f}",
-                     f"{cells.count(first)}–{cells.count(end)}"))  # fmt: skip
-    heads = (text("use.rank", lang), *(text(f"ranks.{x}", lang) for x in ("usual", "most", "in")))
-    return Table(heads, shortened_rows(rows, lang))
+        at = int(np.nanargmax(shares[row]))
+        steps = f"{cells.count(found.edges[at] + 1)}–{cells.count(found.edges[at + 1])}"
+        rows.append((found.ranks[row], f"{usual[row]:.3f}", f"{shares[row][at]:.3f}", steps))
+    names = ("use.rank", "ranks.usual", "ranks.most", "ranks.in")
+    return table(map(t, names), rows, short=True)
 
 
-def _known(record: Record, lang: str) -> Chart | None:
-    """Return rank x what the record has of it; None of fewer than two ranks with steps."""
-    if sum(bool(entry.step_ns) for entry in record.ranks) < 2:
-        return None
-    slow = slowest(record)
+def _known(record: Record, named: int | None, slow: tuple[int, Phrase] | None) -> Chart:
+    """Return rank x what the record has of it; of several ranks the one that is worst."""
     differences = _differences(record)
-    rows = _rows([entry.rank for entry in record.ranks], slow.rank if slow else None, lang)
-    # Of several ranks the one that is worst.
-    data: list[dict[str, Any]] = [
-        {"of": label, "what": text(f"ranks.{what}", lang), "over": _bounded(max(told))}
+    rows = _rows([entry.rank for entry in record.ranks], named)
+    data: list[Spec] = [
+        {"of": label, "what": t(f"ranks.{what}"), "over": _bounded(max(told))}
         for label, members in rows
         for what, by_rank in differences.items()
         if (told := [by_rank[rank] for rank in members if rank in by_rank])
     ]
-    reach = _reach(abs(one["over"]) for one in data)
-    labels = [text(f"ranks.{what}", lang) for what in differences]
-    about = {"ranks": cells.count(len(record.ranks)), "what": text("sep.comma", lang).join(labels)}
-    said = [text("ranks.known", lang, **about), *_named(slow, lang)]
-    return Chart(
-        name="ranks-known",
-        title=text("ranks.known.title", lang, reach=f"{100 * reach:.0f}"),
-        description=" ".join(said),
-        draws=plotting.later(_known_spec, [label for label, _ in rows], labels, reach, lang),
-        data={"cells": data},
-        table=_known_table(record, lang),
-    )
+    labels = [t(f"ranks.{what}") for what in differences]
+    axis = {"labelAngle": 0, "grid": False, "ticks": False}
+    x = {"x": vega.field("what", "n", title=None, sort=labels, axis=axis)}
+    said = t("ranks.known", ranks=cells.count(len(record.ranks)), what=join(labels))
+    return _map("known", x, rows, data, (said, slow[1] if slow else ""), _known_table(record))
 
 
 def _differences(record: Record) -> dict[str, dict[int, float]]:
     """Return by which share each rank is worse than the median rank, by what was measured.
 
-    Waits are told as a share of the median step.
+    Waits are a share of the median step.
     """
     ranks = record.ranks
     steps = {one.rank: one.step_ns for one in ranks if one.step_ns}
@@ -250,38 +162,16 @@ def _differences(record: Record) -> dict[str, dict[int, float]]:
     return found
 
 
-def _known_spec(
-    rows: Sequence[str], columns: Sequence[str], reach: float, lang: str
-) -> dict[str, Any]:
-    import altair as alt
-
-    axis = alt.Axis(labelAngle=0, grid=False, ticks=False)
-    told = [
-        alt.Tooltip("of:N", title=text("use.rank", lang)),
-        alt.Tooltip("what:N", title=text("ranks.what", lang)),
-        alt.Tooltip("over:Q", title=text("ranks.worse", lang), format="+.1%"),
-    ]
-    x = {"x": alt.X("what:N", title=None, sort=list(columns), axis=axis)}
-    return _map(x, rows, reach, told, lang)
-
-
-def _known_table(record: Record, lang: str) -> Table:
+def _known_table(record: Record) -> Any:
     """Return what the record has of each rank, the slowest first."""
-    rows = tuple(
+    rows = (
         (
-            str(one.rank),
-            str(one.rank // record.plan.nproc),
-            *(
-                cells.NOTHING if ns is None else f"{ns / 1e6:.4g}"
-                for ns in (one.step_ns, one.wait_ns)
-            ),
-            cells.NOTHING
-            if (rate := one.matmul_flops_per_second) is None
-            else f"{rate / 1e12:.4g}",
+            one.rank, one.rank // record.plan.nproc,
+            *(None if ns is None else f"{ns / 1e6:.4g}" for ns in (one.step_ns, one.wait_ns)),
+            (rate := one.matmul_flops_per_second) and f"{rate / 1e12:.4g}",
             cells.memory(one.used_bytes, None),
         )
         for one in sorted(record.ranks, key=lambda one: -(one.step_ns or 0))
-    )
+    )  # fmt: skip
     names = ("node", "step_ms", "wait_ms", "tflops", "memory")
-    heads = (text("use.rank", lang), *(text(f"ranks.{name}", lang) for name in names))
-    return Table(heads, shortened_rows(rows, lang))
+    return table((t("use.rank"), *(t(f"ranks.{name}") for name in names)), rows, short=True)

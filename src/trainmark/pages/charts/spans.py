@@ -1,73 +1,100 @@
-"""The spans of a run as bars along its wall time, and what its training steps consist of."""
+"""Where the wall time of a run went, and what that cost in throughput.
+
+A record keeps the sum of each span, not every occurrence. Bars are therefore stacked in the order
+of the run. What the training steps consist of stands below them: it alternates from step to step.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from trainmark.pages import cells
-from trainmark.pages.charts import plotting
-from trainmark.pages.document import Chart, Table
-from trainmark.pages.texts import text
-from trainmark.pages.waterfall import STEPPED, bars, gloss, parts, text_waterfall
+from trainmark.pages.charts import vega
+from trainmark.pages.document import Chart, table
+from trainmark.pages.phrases import heads
+from trainmark.pages.texts import Phrase, t, term
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from trainmark.record.record import Record
 
+_STEPPED = ("compile", "warmup", "train")  # whose windows ``train_parts_ns`` takes apart
 _SET_UP = ("launch", "init", "preflight", "data_build", "model_build")
-_TEXT_COLUMNS = 96
+_COLOURS = (
+    dict.fromkeys(_SET_UP, "setup") | dict.fromkeys((*_STEPPED, "compute"), "work")
+    | {"evaluate": "eval", "data_wait": "wait"}
+)  # fmt: skip
 
 
-def chart(record: Record, lang: str) -> Chart | None:
-    """Return a bar a span, to 100% of the wall time; None without spans.
+def _bars(record: Record) -> Iterator[tuple[bool, str, Phrase, int, int, float]]:
+    """Yield whether it is a part of steps, name, meaning, start, time and share of each bar."""
+    spans, at, stepped_at = record.spans, 0, None
+    wall = spans.wall_ns or 0
+    for name in sorted(spans.by_name_ns, key=lambda name: name == "other"):  # the rest last
+        spent = spans.by_name_ns[name]
+        stepped_at = at if stepped_at is None and name in _STEPPED else stepped_at
+        if wall and (name == "other" or cells.spent(spent) != cells.spent(0)):
+            yield False, name, term("span", name), at, spent, spent / wall
+        at += spent
+    at, total = stepped_at or 0, sum(spans.train_parts_ns.values())
+    for name, spent in spans.train_parts_ns.items():
+        if total > 0 and (name == "other" or cells.spent(spent) != cells.spent(0)):
+            means = t("spans.edges") if name == "other" else term("span", name)
+            yield True, name, means, at, spent, spent / total
+        at += spent
 
-    Parts of the stepped spans stand below, one after the other from where these begin: they
-    alternate from step to step.
-    """
-    found, taken_apart = bars(record.spans), parts(record.spans)
-    if not found or not record.spans.wall_ns:
+
+def spans(record: Record) -> Chart | None:
+    """Return a bar a span, to 100% of the wall time; None without spans."""
+    found, wall_ns = [*_bars(record)], record.spans.wall_ns or 0
+    if not found:
         return None
-    wall_ns = record.spans.wall_ns
-    within_ns = next((bar.start_ns for bar in found if bar.name in STEPPED), 0)
-    data, rows = [], []
-    for part, bar in [(False, bar) for bar in found] + [(True, bar) for bar in taken_apart]:
-        start_ns = within_ns if part else bar.start_ns
-        within_ns += bar.spent_ns if part else 0
-        name, meaning = cells.clean(bar.name), gloss(bar.name, lang, part=part)
-        spent, share = cells.spent(bar.spent_ns), f"{100 * bar.share:.1f}%"
-        called, dot = (meaning if meaning and lang != "en" else name), "· " * part
-        first, last = (
-            min(max(at_ns, 0), wall_ns) / 1e9 for at_ns in (start_ns, start_ns + bar.spent_ns)
-        )
-        data.append(
-            {
-                "label": f"{dot}{called}\n{spent} s · {share}",
-                "colour": _colour(bar.name, part=part),
-                "from": first,
-                "to": last,
-                "told": f"{name} {meaning}".strip(),
-            }
-        )
-        start = cells.NOTHING if part else cells.spent(start_ns)  # parts alternate
-        rows.append((dot + name, meaning, start, spent, share))
-    heads = [text(f"head.{name}", lang) for name in ("span", "meaning", "start", "time", "share")]
-    wall, axis = cells.spent(wall_ns), text("chart.spans.axis", lang, wall=cells.spent(wall_ns))
-    longest = cells.clean(max(found, key=lambda bar: bar.spent_ns).name)
+    data, rows, ends = [], [], []
+    for part, name, means, start, spent, share in found:
+        first, last = (min(max(x, 0), wall_ns) / wall_ns for x in (start, start + spent))
+        shown, dot = (cells.spent(spent), f"{100 * share:.1f}%"), "· " * part
+        data.append({
+            "label": (dot, t("span.name", name=name, means=means), f"\n{shown[0]} s · {shown[1]}"),
+            "colour": _COLOURS.get(name, "rest"),
+            "from": first * wall_ns / 1e9, "to": last * wall_ns / 1e9,
+        })  # fmt: skip
+        rows.append((dot + name, means, None if part else cells.spent(start), *shown))
+        ends.append((first, last))
+    wall = cells.spent(wall_ns)
+    longest = max((one for one in found if not one[0]), key=lambda one: one[4])[1]
+    count = sum(not part for part, *_ in found)
+    made = table(heads("span", "meaning", "start", "time", "share"), rows)
+    axis = (t("chart.spans.axis"), t("chart.spans.wall", wall=wall))
     return Chart(
-        name="spans",
-        title=text("section.spans", lang),
-        description=text("chart.spans.desc", lang, n=len(found), wall=wall, longest=longest),
-        draws=plotting.later(plotting.bars, data, axis, wall_ns / 1e9, lang),
-        data={"bars": data},
-        table=Table(tuple(heads), tuple(rows)),
-        text=text_waterfall(record, width=_TEXT_COLUMNS, lang=lang),
-    )
+        "spans", t("section.spans"), t("chart.spans.desc", n=count, wall=wall, longest=longest),
+        vega.bars(data, axis, wall_ns / 1e9), {"bars": data},
+        type(made)(made.headers, made.rows, tuple(ends)),
+    )  # fmt: skip
 
 
-def _colour(name: str, *, part: bool) -> str:
-    if part:
-        return {"data_wait": "wait", "compute": "work"}.get(name, "rest")
-    if name in STEPPED:
-        return "work"
-    if name in _SET_UP:
-        return "setup"
-    return "eval" if name == "evaluate" else "rest"
+def throughput(record: Record) -> Chart | None:
+    """Return from p_whole over p_train to p_core what is lost; None without all three."""
+    whole, train, core = (record.figure(name) for name in ("p_whole", "p_train", "p_core"))
+    if whole is None or train is None or core is None or core <= 0:
+        return None
+    unit = record.figures["p_core"].unit
+    data, rows = [], []
+    for name, colour, start, end in (
+        ("p_whole", "work", 0.0, whole),
+        (t("chart.lost_evaluate"), "eval", whole, train),
+        ("p_train", "work", 0.0, train),
+        (t("chart.lost_data_wait"), "wait", train, core),
+        ("p_core", "work", 0.0, core),
+    ):
+        shown = ("" if colour == "work" else "−") + cells.number(end - start)
+        share = f"{100 * (end - start) / core:.1f}%"
+        label = (name, f"\n{shown} {unit} · {share}")
+        data.append({"label": label, "colour": colour, "from": start, "to": end})
+        rows.append((name, shown, share))
+    told = {name: shown for name, shown, _ in rows[::2] if isinstance(name, str)}
+    return Chart(
+        "throughput", t("chart.throughput"), t("chart.throughput.desc", unit=unit, **told),
+        vega.bars(data, (unit, t("chart.throughput.axis")), 1.05 * core), {"bars": data},
+        table((t("head.name"), unit, t("chart.of_core")), rows),
+    )  # fmt: skip

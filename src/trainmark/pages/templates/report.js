@@ -1,5 +1,4 @@
-// The report works without this. It remembers language and theme, copies commands, and hands out
-// the record that is in the file.
+// The report works without this. It remembers language and theme, and copies commands.
 (() => {
   "use strict";
   const root = document.documentElement;
@@ -28,19 +27,6 @@
     button.addEventListener("click", async () => {
       await navigator.clipboard.writeText(button.previousElementSibling.textContent);
       button.dataset.done = "";
-    });
-  }
-  for (const button of document.querySelectorAll("button.download")) {
-    button.hidden = false;
-    button.addEventListener("click", () => {
-      for (const record of document.querySelectorAll("script.record")) {
-        const link = document.createElement("a");
-        const file = new Blob([record.textContent], { type: "application/json" });
-        link.href = URL.createObjectURL(file);
-        link.download = record.id + ".json";
-        link.click();
-        URL.revokeObjectURL(link.href);
-      }
     });
   }
 })();

@@ -1,4 +1,4 @@
-"""What a gate says: a table, Markdown, JUnit XML, annotations of GitHub's workflows.
+"""What a gate and the rules say: a table, Markdown, JUnit XML, annotations of GitHub's workflows.
 
 Names in judgements come from records of others: each output escapes them for itself.
 """
@@ -10,61 +10,63 @@ from typing import TYPE_CHECKING, Any
 
 from trainmark.errors import EXIT_FAILED, EXIT_NOISY, EXIT_USAGE
 from trainmark.pages import cells
-from trainmark.pages.document import Table
-from trainmark.pages.texts import text
+from trainmark.pages.document import Table, table
+from trainmark.pages.phrases import heads
+from trainmark.pages.texts import say, t
 from trainmark.record.messages import render
 from trainmark.spec import Message
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from trainmark.judge.comparison.gate import Judgement
+    from trainmark.judge.compliance import Compliance
 
 _IN_UNIT = ("value", "median", "at_least", "at_most")  # arguments of a message
 
 
-def table(judgements: Sequence[Judgement], lang: str = "en") -> Table:
-    """Return a row a judgement: verdict, figure, work and the sentence."""
-    rows = (
-        (text(f"judgement.{one.verdict}", lang), one.figure, one.work, _sentence(one, lang))
-        for one in judgements
-    )
-    shown = (tuple(_inert(cells.clean(cell)) for cell in row) for row in rows)
-    heads = (
-        text(f"head.{name}", lang) for name in ("judgement", "name", "configuration", "remark")
-    )
-    return Table(tuple(heads), tuple(shown))
+def gate_table(judgements: Sequence[Judgement], lang: str = "en") -> Table:
+    """Return a row a judgement: verdict, figure, work and the sentence, in a language.
+
+    No cell is a command to GitHub's runner, which reads every line of a log.
+    """
+    rows = ((t(f"judgement.{x.verdict}"), x.figure, x.work, _scaled(x)) for x in judgements)
+    shown = ([cells.clean(say(cell, lang)) for cell in row] for row in rows)
+    inert = ([x.replace("::", ": :").replace("##[", "## [") for x in row] for row in shown)
+    return table(heads("judgement", "name", "configuration", "remark"), inert)
 
 
-def _sentence(one: Judgement, lang: str) -> str:
+def _scaled(one: Judgement) -> Message:
     """Return the message with its values in a readable unit."""
     args, code = one.message.args, one.message.code
-    found = ((name, args.get(name)) for name in _IN_UNIT)
-    values = {name: value for name, value in found if isinstance(value, int | float)}
+    values = {x: v for x in _IN_UNIT if isinstance(v := args.get(x), int | float)}
     if "unit" in args and values:
         factor, unit = cells.scale(max(map(abs, values.values())), str(args["unit"]))
-        shown = {name: value / factor for name, value in values.items()}
-        args = args | shown | {"unit": unit}
-    return render(Message(code, args), lang)
-
-
-def _inert(line: str) -> str:
-    """Return text that is no command to the runner of GitHub, which reads every line of a log."""
-    return line.replace("::", ": :").replace("##[", "## [")
+        args = args | {name: value / factor for name, value in values.items()} | {"unit": unit}
+    return Message(code, args)
 
 
 def documents(judgements: Sequence[Judgement], lang: str = "en") -> list[dict[str, Any]]:
     """Return the judgements as JSON has them."""
     return [
-        asdict(one) | {"exit_code": one.exit_code, "sentence": _sentence(one, lang)}
+        asdict(one) | {"exit_code": one.exit_code, "sentence": render(_scaled(one), lang)}
         for one in judgements
     ]
 
 
-def markdown(found: Table) -> str:
+def markdown(judgements: Sequence[Judgement], lang: str = "en") -> str:
     """Return a table in Markdown, as a summary of a workflow has it."""
-    rows = (found.headers, ("---",) * len(found.headers), *found.rows)
+    found = gate_table(judgements, lang)
+    names = [say(head, lang) for head in found.headers]
+    rows = (names, ["---"] * len(names), *found.rows)
     return "".join(f"| {' | '.join(map(cells.markdown, row))} |\n" for row in rows)
+
+
+def _with_texts(
+    judgements: Sequence[Judgement], lang: str
+) -> Iterator[tuple[Judgement, list[str]]]:
+    for one, row in zip(judgements, gate_table(judgements, lang).rows, strict=True):
+        yield one, [str(cell) for cell in row]
 
 
 def junit(judgements: Sequence[Judgement], lang: str = "en") -> str:
@@ -73,7 +75,7 @@ def junit(judgements: Sequence[Judgement], lang: str = "en") -> str:
 
     kinds = {EXIT_FAILED: Failure, EXIT_USAGE: Error, EXIT_NOISY: Skipped}
     suite = TestSuite("trainmark gate")
-    for one, row in zip(judgements, table(judgements, lang).rows, strict=True):
+    for one, row in _with_texts(judgements, lang):
         case = TestCase(row[1], row[2], 0.0)
         if one.exit_code in kinds:
             case.result = [kinds[one.exit_code](row[3], one.verdict)]
@@ -91,13 +93,12 @@ def workflow_commands(judgements: Sequence[Judgement], file: str, lang: str = "e
         file: where a pull request shows them: the baseline; empty: nowhere in particular.
     """
     lines = []
-    for one, row in zip(judgements, table(judgements, lang).rows, strict=True):
+    for one, row in _with_texts(judgements, lang):
         kind = "error" if one.exit_code in (EXIT_FAILED, EXIT_USAGE) else "warning"
         title = _escaped(f"{row[0]}: {row[1]}, {row[2]}")
         place = f"file={_escaped(file)}," if file else ""
-        said = row[3].replace("%", "%25")  # on one line already
         if one.verdict != "passed":
-            lines.append(f"::{kind} {place}title={title}::{said}")
+            lines.append(f"::{kind} {place}title={title}::{row[3].replace('%', '%25')}")
     return lines
 
 
@@ -105,3 +106,15 @@ def _escaped(value: str) -> str:
     """Return the value of a property of a command."""
     line = cells.clean(value).replace("%", "%25")
     return line.replace(":", "%3A").replace(",", "%2C")
+
+
+def compliance_lines(found: Compliance, lang: str) -> Iterator[str]:
+    """Yield how launches comply with the divisions of their case, a line a rule."""
+    about = {"case": found.case, "launches": len(found.run_ids), "division": found.claimed}
+    yield cells.clean(say(t("compliance.of", **about), lang))
+    for name, rules in found.divisions.items():
+        kept = "yes" if found.compliant(name) else "no"
+        yield say(t(f"compliance.{kept}", division=name), lang)
+        for rule in rules:
+            mark = say(t(f"compliance.{'kept' if rule.kept else 'broken'}"), lang)
+            yield f"  {mark} {cells.clean(render(rule.found, lang))}"

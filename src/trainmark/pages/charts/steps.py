@@ -1,0 +1,114 @@
+"""The course of the training over its steps: step time, loss, quality."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from trainmark.pages import cells
+from trainmark.pages.charts import vega
+from trainmark.pages.document import Chart, table
+from trainmark.pages.texts import Phrase, join, t
+from trainmark.record.thinning import thin
+
+if TYPE_CHECKING:
+    from trainmark.pages.charts.vega import Spec
+    from trainmark.record.record import Record
+
+# Beyond this ratio between greatest and least a linear axis shows one spike and a flat line.
+_LOG_RATIO = 20
+_MOST_RULES, _MOST_POINTS = 200, 400  # evaluations; more would hide the curve
+
+
+def step_time(record: Record) -> Chart | None:
+    """Return the step time in ms, warm-up and lowered clocks shaded; None without steps."""
+    values = np.asarray(record.steps.time_ns, np.float64) / 1e6
+    values[values <= 0] = np.nan
+    known = values[np.isfinite(values)]
+    if not len(known):
+        return None
+    count, title, scaled = len(values), t("chart.step_time"), dict[str, Any]()
+    if known.max() > _LOG_RATIO * known.min():
+        title, scaled = t("chart.log", title=title), {"type": "log", "nice": False}
+    warmup, lowered = min(record.steps.warmup, count), record.series.lowered
+    said: list[Phrase] = [t("chart.step_time.desc", n=cells.count(count), warmup=warmup)]
+    said += [t("chart.throttled.desc", n=len(lowered))] if lowered else []
+    shaded = [("warmup", 1, warmup)] if warmup else []
+    shaded += [("throttled", *ends) for ends in lowered]
+    drawn = [*_shades(shaded, count), vega.trace("ms", count, **scaled)]
+    stretches = [
+        {"kind": t(f"chart.{x}"), "step": max(first - 0.5, 1), "to": min(last + 0.5, count)}
+        for x, first, last in shaded
+    ]
+    return Chart(
+        "step-time", title, join(said, "semicolon"), vega.layers(*drawn),
+        {"steps": vega.rows(thin(values)), "shaded": stretches}, vega.stretches(values, "ms"),
+    )  # fmt: skip
+
+
+def _shades(shaded: list[tuple[str, int, int]], steps: int) -> list[Spec]:
+    """Return tints, and strips as strong as the curve: a tint alone has too little contrast."""
+    kinds = {kind: f"var(--{'setup' if kind == 'warmup' else 'wait'})" for kind, *_ in shaded}
+    if not kinds:
+        return []
+    looks = {"domain": [t(f"chart.{kind}") for kind in kinds], "range": [*kinds.values()]}
+    colour = vega.field("kind", "n", title=None, scale=looks)
+    encoding = {"x": vega.step_axis(steps), "x2": {"field": "to"}, "color": colour}
+    return [
+        vega.layer("rect", "shaded", encoding, opacity=0.16),
+        vega.layer("rule", "shaded", encoding, strokeWidth=5, y=0),
+    ]
+
+
+def loss(record: Record) -> Chart | None:
+    """Return the loss step by step, with the evaluations; None without a finite loss."""
+    values = np.asarray(record.steps.loss, np.float64)
+    measured = values[np.isfinite(values)]
+    if not len(measured):
+        return None
+    count, steps = len(values), [point.step for point in record.quality.history]
+    ends = {"first": f"{measured[0]:.4g}", "last": f"{measured[-1]:.4g}"}
+    rule = {"color": "var(--eval)", "strokeDash": [3, 3]}
+    evaluations = vega.layer("rule", "evaluations", {"x": vega.step_axis(count)}, **rule)
+    shown = vega.some(len(steps), most=_MOST_RULES)
+    return Chart(
+        "loss", t("chart.loss"), t("chart.loss.desc", n=cells.count(count), **ends),
+        vega.layers(evaluations, vega.trace(t("chart.loss.axis"), count)),
+        {"steps": vega.rows(thin(values)),
+         "evaluations": [{"step": min(max(steps[at], 1), count)} for at in shown]},
+        vega.stretches(values, ""),
+    )  # fmt: skip
+
+
+def quality(record: Record) -> Chart | None:
+    """Return the quality of each evaluation against the target; None where there was none."""
+    metric, target = record.quality.metric, record.quality.target
+    known = [(x.step, x.value) for x in record.quality.history if x.value is not None]
+    if not known:
+        return None
+    shown = [known[place] for place in vega.some(len(known), most=_MOST_POINTS)]
+    rows = [(cells.count(step), cells.quality(value, target=target)) for step, value in shown]
+    steps = max(len(record.steps.time_ns), *(step for step, _ in known))
+    named = t("chart.quality.no_target")
+    if target is not None:
+        named = t("chart.quality.target", target=f"{target:g}")
+    line, good = vega.trace(metric, steps, "eval"), {"color": "var(--good)"}
+    aim = {"y": vega.field("value")}
+    words = {"align": "left", "baseline": "bottom", "x": 0, "dx": 4, "dy": -3, **good}
+    drawn = vega.layers(
+        vega.layer("rule", "target", aim, strokeDash=[8, 4], **good),
+        vega.layer("text", "target", {**aim, "text": vega.field("label", "n")}, **words),
+        line,
+        vega.layer("point", "steps", line["encoding"], color="var(--eval)", filled=True),
+    )
+    ends = {"first": rows[0][1], "last": rows[-1][1]}
+    return Chart(
+        "quality", t("chart.quality", metric=metric),
+        t("chart.quality.desc", n=cells.count(len(known)), target=named, **ends), drawn,
+        {"steps": [{"step": step, "value": value} for step, value in shown],
+         "target": [] if target is None else [{"value": target, "label": named}]},
+        table((t("chart.step"), metric),
+              (rows[at] for at in vega.some(len(rows), most=vega.TABLE_ROWS))),
+        in_text=False,  # the page has a table of evaluations
+    )  # fmt: skip

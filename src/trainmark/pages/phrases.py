@@ -1,0 +1,153 @@
+"""What a record says in a few words: device, configuration, status, verdict, trust, cause."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trainmark.pages import cells
+from trainmark.pages.document import Facts, Paragraph, Tone, table
+from trainmark.pages.texts import TEXTS, Phrase, Sentence, join, known, shared, t
+from trainmark.plan.plan import SIMULATED
+from trainmark.spec import message
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from trainmark.pages.document import Table
+    from trainmark.record.record import Record, Trust
+    from trainmark.record.shapes import StackGroup
+    from trainmark.spec import FigureSpec, Message, Text
+
+TONES: dict[str, Tone] = {"usable": "good", "noisy": "warn", "do_not_quote": "bad"}
+_LONGEST_RANKS = 40  # characters
+
+
+def sentence(record: Record, found: Message | None, none: Phrase = "") -> Phrase:
+    """Return a message of a record; ``none`` where there is no message."""
+    return none if found is None else Sentence(found, record.plan.about.messages)
+
+
+def short_device(record: Record) -> str:
+    """Return the device's product name, as ranks saw it or else as planning did."""
+    seen = [entry.get("name") for entry in record.environment.get("devices") or [] if entry]
+    names = [cells.clean(name) for name in (*seen, *record.plan.device.product_names) if name]
+    return names[0] if names else cells.NOTHING
+
+
+def has_cards(record: Record) -> bool:
+    """Tell whether each rank has a device to itself; on a host's own cores they share one."""
+    return record.plan.device.torch_type != "cpu"
+
+
+def configuration(device: str, *, nnodes: int, nproc: int, cards: bool = True) -> Phrase:
+    """Return a configuration's name, ``A100 1 node x 8 (1x8)`` or ``A100单机8卡（1x8）``."""
+    nodes = t(f"nodes.{nnodes}") if nnodes in (1, 2) else t("nodes.more", n=nnodes)
+    count = t("nodes.alone") if nproc == 1 else nproc
+    return t(
+        f"configuration.{'cards' if cards else 'processes'}",
+        device=device, nodes=nodes, count=count, nproc=nproc, world=f"{nnodes}x{nproc}",
+    )  # fmt: skip
+
+
+def device_configuration(record: Record) -> Phrase:
+    """Return the configuration of a record."""
+    plan = record.plan
+    return configuration(
+        short_device(record), nnodes=plan.nnodes, nproc=plan.nproc, cards=has_cards(record)
+    )
+
+
+def record_configuration(record: Record) -> Phrase:
+    """Return the configuration of a record; says so if it is simulated or did not pass."""
+    marks: list[Phrase] = [] if record.passed else [t(f"status.{record.status}")]
+    if SIMULATED in record.labels:
+        marks.append(message("trust_simulated_device"))
+    return (device_configuration(record), *((" [", mark, "]") for mark in marks))
+
+
+def definition(spec: FigureSpec, records: Sequence[Record]) -> Phrase:
+    """Return what a figure means on the kind of device that ran, or on each kind."""
+    on_host = spec.on_host or spec.definition
+    return shared([spec.definition if has_cards(record) else on_host for record in records])
+
+
+def verdict(record: Record) -> Phrase:
+    """Return the quality against the target as a sentence."""
+    quality = record.quality
+    if quality.value is None:
+        reason = sentence(record, quality.reason, known(None))
+        return t("verdict.none", metric=quality.metric, reason=reason)
+    key = "no_target" if quality.target is None else "reached" if quality.reached else "missed"
+    value = cells.quality(quality.value, target=quality.target)
+    target = "" if quality.target is None else f"{quality.target:g}"
+    said = t(f"verdict.{key}", metric=quality.metric, value=value, target=target)
+    if quality.best_possible is None:
+        return said
+    return join((said, t("verdict.best", best=f"{quality.best_possible:.3f}")), "semicolon")
+
+
+def label_text(label: str) -> Phrase:
+    """Return a label with what it means."""
+    for key in (f"label.{label}", f"label.{label.rpartition('-')[0]}"):
+        if key in TEXTS:
+            return t("label.form", label=label, meaning=t(key))
+    return label
+
+
+def status_tone(status: str) -> Tone:
+    """Return the tone of a status."""
+    if status == "passed":
+        return "good"
+    return "warn" if status in ("target_missed", "interrupted") else "bad"
+
+
+def trust_line(trust: Trust) -> Phrase:
+    """Return grade and reasons in one line."""
+    grade = t(f"trust.{trust.grade}")
+    return join((grade, join(trust.reasons, "semicolon")), "colon") if trust.reasons else grade
+
+
+def trust_paragraph(trust: Trust) -> Paragraph:
+    """Return the line with its label, in its tone."""
+    return Paragraph(join((t("trust.label"), trust_line(trust)), "colon"), TONES[trust.grade])
+
+
+def hang_table(groups: Sequence[StackGroup]) -> Table:
+    """Return where the ranks were when a run was stopped, a row for the ranks at one place."""
+    rows = []
+    for group in groups:
+        ranks, steps = group["ranks"], "–".join(map(str, group["steps"]))
+        if len(ranks) > _LONGEST_RANKS:
+            ranks = f"{ranks[:_LONGEST_RANKS]}… ({group['count']})"
+        state = (t(f"hang.{group['state']}"), f" {group['call']}" if group["call"] else "")
+        rows.append((ranks, state, group["where"], steps))
+    return table((t(f"hang.{name}") for name in ("ranks", "state", "place", "step")), rows)
+
+
+def numbers(records: Sequence[Record]) -> list[str]:
+    """Return what tells the records apart in headings: nothing for one, ``[1]`` … for more."""
+    return [""] if len(records) == 1 else [f" [{place}]" for place in range(1, len(records) + 1)]
+
+
+def value_heads(records: Sequence[Record]) -> list[Phrase]:
+    """Return the headings of columns that hold one value of each record."""
+    return [number.strip() or t("head.value") for number in numbers(records)]
+
+
+def heads(*names: str) -> list[Phrase]:
+    """Return headings by their names in the texts."""
+    return [t(name if "." in name else f"head.{name}") for name in names]
+
+
+def listed(
+    records: Sequence[Record], read: Callable[[Record], Mapping[str | Text, Phrase]]
+) -> Facts:
+    """Return the facts that ``read`` finds by key or name, each with what the records share."""
+    found = [read(record) for record in records]
+    names = dict.fromkeys(name for facts in found for name in facts)
+    return Facts(
+        tuple(
+            (t(name) if isinstance(name, str) else name, shared([x.get(name, "") for x in found]))
+            for name in names
+        )
+    )

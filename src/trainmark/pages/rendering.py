@@ -1,0 +1,122 @@
+"""Documents as Markdown and as HTML: the templates, and what they are given.
+
+Foreign text is escaped here alone: by autoescape in HTML, by a filter in Markdown.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from functools import cache
+from hashlib import sha256
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from markupsafe import Markup
+
+from trainmark.errors import UsageError, escaped, nearest
+from trainmark.pages import cells
+from trainmark.pages.charts import drawing
+from trainmark.pages.texts import LANGUAGES, Phrase, say, t
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from jinja2 import Environment
+    from jinja2.runtime import Context
+
+    from trainmark.pages.document import Chart, Document
+
+_NUMBER = re.compile(r"(\[\d+\] )?[-+]?[\d,]+(\.\d+)?(e[-+]?\d+)?%?|/|[\d.]+/[\d./]+")
+_TAGS = {"en": "en", "zh": "zh-Hans"}  # of languages, as HTML has them
+
+
+@cache
+def templates() -> Environment:
+    """Return the templates; their filters put phrases into the language ``lang`` they are given."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined, pass_context
+
+    environment = Environment(
+        loader=PackageLoader("trainmark.pages"),
+        # Markdown escapes by its own filter; everything else is HTML or goes into HTML.
+        autoescape=lambda name: name is None or not name.endswith(".md.j2"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+
+    @pass_context
+    def said(context: Context, phrase: Phrase) -> str:
+        return cells.clean(say(phrase, context["lang"]))
+
+    @pass_context
+    def markdown(context: Context, phrase: Phrase) -> str:
+        return cells.markdown(say(phrase, context["lang"]))
+
+    @pass_context
+    def svg(context: Context, chart: Chart) -> Markup:
+        return Markup(drawing.svg(chart, context["lang"]))  # by Vega, which escapes every string
+
+    @pass_context
+    def specification(context: Context, chart: Chart) -> dict[str, Any]:
+        return drawing.document(chart, context["lang"])
+
+    environment.filters |= {
+        "say": said, "say_in": say, "md": markdown, "fence": cells.fence, "svg": svg,
+        "spec": specification,
+    }  # fmt: skip
+    environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "separators": (",", ":")}
+    environment.tests["numeric"] = lambda cell: _NUMBER.fullmatch(cell) is not None
+    environment.globals |= {"t": t, "tags": _TAGS}
+    return environment
+
+
+def rendered(template: str, lang: str, **values: Any) -> str:
+    """Return a template filled in a language.
+
+    Raises:
+        UsageError: no such language.
+    """
+    if lang not in LANGUAGES:
+        raise UsageError(f"no page in {lang!r}", where="--lang", remedy=nearest(lang, LANGUAGES))
+    return escaped(templates().get_template(template).render(lang=lang, **values))
+
+
+def to_markdown(page: Document, lang: str = "en") -> str:
+    """Return the page as GitHub-flavoured Markdown."""
+    written = rendered("page.md.j2", lang, page=page)
+    return re.sub(r"\n{3,}", "\n\n", written).strip() + "\n"
+
+
+def to_html(pages: Sequence[Document], lang: str = "en") -> str:
+    """Return pages as one HTML file in all languages; it never asks for another.
+
+    Args:
+        lang: which of the languages is shown first.
+    """
+    script = escaped(shipped("report.js"))
+    assert "</script" not in script
+    digest = b64encode(sha256(script.encode()).digest()).decode()
+    script_hash = f"sha256-{digest}"
+    bodies = {
+        one: [Markup(body_html(page, one, ident=f"{one}-")) for page in pages] for one in LANGUAGES
+    }
+    return rendered(
+        "page.html.j2", lang, pages=pages, bodies=bodies, script=Markup(script), hash=script_hash
+    )
+
+
+def body_html(page: Document, lang: str, *, ident: str = "", live: bool = False) -> str:
+    """Return head and sections of a page as HTML, to stand in a document of another.
+
+    Args:
+        ident: begins the page's anchors.
+        live: a script of that document draws the charts.
+    """
+    return rendered("body.html.j2", lang, page=page, ident=ident + page.ident, live=live)
+
+
+def shipped(name: str) -> str:
+    """Return the text of a file of the templates."""
+    return files("trainmark.pages").joinpath("templates", name).read_text(encoding="utf-8")
