@@ -165,7 +165,7 @@ def pictured(runs, visit, tmp_path):
     def opened(name):
         run, lang, window = SHOTS[name]
         path = tmp_path / "page.html"
-        path.write_text(html_page([read(runs / run)], lang, scripts=False), encoding="utf-8")
+        path.write_text(html_page([read(runs / run)], lang), encoding="utf-8")
         return visit(file_home(path), **window, **HALF).open("")
 
     return opened

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from comparison_records import row, series
+from document_texts import paragraphs
 from trainmark.errors import UsageError
 from trainmark.judge.comparison import compare
 from trainmark.pages.comparison import blocks
-from trainmark.pages.document import Paragraph
 from trainmark.record.rows import Reading
 from trainmark.record.work import printed_work
 from trainmark.spec import message
@@ -144,7 +144,7 @@ def test_what_a_row_does_not_tell_is_not_compared_and_named() -> None:
     found = compare([row(1, nproc=None)], launches())
     assert (found.a.untold, found.b.untold) == (("ran_world",), ())
     for lang in ("en", "zh"):
-        shown = [one.text for one in blocks(found, lang) if isinstance(one, Paragraph)]
+        shown = paragraphs(blocks(found), lang)
         assert [one for one in shown if "ran_world" in one]
     told = printed_work(row(1, nproc=None, precision=None, case=None))
     assert told.keys() == {"fix_hp", "data"}

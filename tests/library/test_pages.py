@@ -9,7 +9,8 @@ import pytest
 from fakes import GOLDEN
 from trainmark.library.importers import files, pages
 from trainmark.library.importers.table import Page
-from trainmark.pages.tables import record_configuration
+from trainmark.pages.phrases import record_configuration
+from trainmark.pages.texts import say
 from trainmark.record.record import Record, Status
 from trainmark.record.rows import Row
 
@@ -135,7 +136,7 @@ def test_pipes_code_and_quotes():
 def test_a_row_of_our_own_page_has_the_mark_behind_its_label(lang, status):
     record = Record.model_validate_json((GOLDEN / "record_toy.json").read_text(encoding="utf-8"))
     record = record.model_copy(update={"status": status, "cause": None})
-    label = record_configuration(record, lang=lang).replace("[", r"\[").replace("]", r"\]")
+    label = say(record_configuration(record), lang).replace("[", r"\[").replace("]", r"\]")
     (row,) = read(f"| configuration | p_core |\n|---|---|\n| {label} | 9 |\n")
     assert (row.nnodes, row.nproc) == (1, 1)
     ended = status in ("diverged", "target_missed")

@@ -9,8 +9,8 @@ from trainmark.library.importers import pages, references
 from trainmark.library.importers.table import Page
 from trainmark.library.selection.words import select
 from trainmark.pages import document
-from trainmark.pages.page import to_markdown
-from trainmark.pages.tables import reference_table
+from trainmark.pages.rendering import to_markdown
+from trainmark.pages.sections.performance import reference_table
 from trainmark.plan import reference
 from trainmark.record.rows import Row
 
@@ -19,14 +19,13 @@ CASES = {"distilbert_sst2": 4, "glm_superglue": 3, "llama2_7b_lora": 2, "dlrm_cr
 
 def page_of(case):
     """Return the published rows of a case as a page of ours prints them, in Chinese."""
-    table = document.Grid(reference_table(reference.of_case(case), lang="zh"))
-    section = document.Section("性能指标", 2, "figures", (table,))
-    return to_markdown(
-        document.Page(
-            title=case, lang="zh", badge="", tone="plain", verdict="", trust="",
-            trust_tone="plain", lead=(), sections=(section,),
-        )
+    table = reference_table(reference.of_case(case))
+    section = document.Section("性能指标", "figures", (table,))
+    page = document.Document(
+        title=case, badge="", tone="plain", verdict="", trust="", trust_tone="plain",
+        sections=(section,),
     )  # fmt: skip
+    return to_markdown(page, "zh")
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -26,6 +26,6 @@ def test_a_comparison_on_a_terminal(lang: str) -> None:
         "run_id": "b6", "status": "oom", "cause": cause, "plan": b[0].plan,
     }))  # fmt: skip
     found = compare(a, b, figures=["p_core", "mem"], allow=["max_steps"])
-    text = show(blocks(found, lang), Screen(width=100))
+    text = show(blocks(found), Screen(width=100), lang)
     assert "\x1b" not in text
     check_golden(f"comparison.{lang}.txt", text + "\n")

@@ -9,8 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from trainmark.judge.comparison.gate import Judgement
-from trainmark.pages.document import Grid
-from trainmark.pages.gate import documents, junit, markdown, table, workflow_commands
+from trainmark.pages.judgements import (
+    documents,
+    gate_table,
+    junit,
+    markdown,
+    workflow_commands,
+)
 from trainmark.pages.terminal import Screen, show
 from trainmark.spec import message
 
@@ -92,10 +97,10 @@ def test_no_name_is_a_command_or_leaves_its_line() -> None:
         assert "::" not in properties + said
         assert not re.search("%(?!25|3A|2C)", properties + said)
     for width in (60, 61, 75, 200):
-        shown = show([Grid(table(found))], Screen(width=width))
+        shown = show([gate_table(found)], Screen(width=width))
         assert "::" not in shown
         assert "##[" not in shown
-    text = markdown(table(found))
+    text = markdown(found)
     assert len(text.splitlines()) == 2 + len(found)
     assert "<" not in text.replace("&lt;", "")
     assert r"\[x\](y)" in text
@@ -104,7 +109,7 @@ def test_no_name_is_a_command_or_leaves_its_line() -> None:
 
 @pytest.mark.parametrize(("lang", "word"), [("en", "regressed"), ("zh", "变差")])
 def test_the_table_speaks_both_languages(lang: str, word: str) -> None:
-    assert table(judgements(), lang).rows[0][0] == word
+    assert gate_table(judgements(), lang).rows[0][0] == word
 
 
 def test_documents_have_code_numbers_and_sentence() -> None:

@@ -11,10 +11,10 @@ from store_bodies import document, write
 from trainmark.errors import RecordError, UsageError
 from trainmark.library.store.database import Database
 from trainmark.library.store.index import Index
-from trainmark.pages import drawing
-from trainmark.pages.site import cases, charts, reading, rendering, views
+from trainmark.pages.charts import drawing, intervals
+from trainmark.pages.site import cases, reading, rendering, views
 from trainmark.pages.site.links import Links
-from trainmark.pages.texts import text
+from trainmark.pages.texts import say, t
 
 LIVE, CHINESE = Links(), Links(lang="zh")
 HOSTILE = "<script>alert(1)</script>\"'&</title>\u202e{{7*7}}"
@@ -193,7 +193,7 @@ def test_series_of_a_case_stand_in_the_order_of_their_names(tmp_path):
         ))
         for number, precision in enumerate(precisions)
     ]  # fmt: skip
-    (over_time, _) = cases.sections(store(tmp_path, *runs), [*cases.GOOD], "en")
+    (over_time, _) = cases.sections(store(tmp_path, *runs), [*cases.GOOD])
     (chart,) = over_time.blocks
     assert [(row[0], row[1]) for row in chart.table.rows] == [
         ("bf16", "1"), ("fp32", "2"), ("tf32", "3"),
@@ -203,7 +203,7 @@ def test_series_of_a_case_stand_in_the_order_of_their_names(tmp_path):
 def test_the_axis_of_time_has_24_hours_and_no_english_months():
     for until, expected in (("2026-11-22T16:30:00", "15:00"), ("2027-08-31T00:00:00", "2026-12")):
         runs = [("2026-11-22T13:30:00+00:00", 1.0), (f"{until}+00:00", 2.0)]
-        drawn = drawing.svg(charts.history({"A": runs}, {"A": ()}, "p_train", "zh"))
+        drawn = drawing.svg(intervals.history({"A": runs}, {"A": ()}, "p_train"), "zh")
         labels = re.findall(r">([^<>]+)</text>", drawn)
         assert expected in labels
         assert not any(re.search("[AP]M|Nov|Dec|Jan", label) for label in labels)
@@ -222,13 +222,13 @@ def test_a_case_without_quotable_runs_shows_those_that_passed_and_says_so(tmp_pa
     page = Reader(views.case_page(opened, case, links=LIVE))
     assert [found["aria-label"] for found in page.found("a") if "aria-label" in found] == ["run-a"]
     assert page.found("figure", id="chart-history")
-    assert f"{text('site.world', 'en')} 2" in "".join(page.texts)  # a series' name, not a bare 1
-    assert text("site.none_quotable", "en") in page.texts
+    assert "x2" in "".join(page.texts)  # a series' name, not a bare 1
+    assert say(t("site.none_quotable"), "en") in page.texts
     write(tmp_path / "c", document("run-c", trust={"grade": "noisy", "reasons": []}, figures=fast))
     Index(opened).refresh()
     page = Reader(views.case_page(opened, case, links=LIVE))
     assert [found["aria-label"] for found in page.found("a") if "aria-label" in found] == ["run-c"]
-    assert text("site.none_quotable", "en") not in page.texts
+    assert say(t("site.none_quotable"), "en") not in page.texts
 
 
 def test_a_run_that_comes_while_its_case_is_read_is_shown(tmp_path, monkeypatch):

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from document_texts import heads, rows
 from trainmark.errors import RecordError, UsageError
 from trainmark.pages.summary import remarks, summary, summary_table
-from trainmark.pages.texts import text
+from trainmark.pages.texts import say
 from trainmark.record.record import Record
 from trainmark.record.work import groups, work
 from trainmark.spec import message
@@ -38,8 +39,8 @@ def test_median_interval_and_cv_over_launches():
     assert core.cv == pytest.approx(0.0158114, abs=1e-6)
     assert not found.descriptive
     assert core.is_range
-    assert remarks(found)[0] == "5 of 5 launches passed"
-    assert text("head.range", "en") in summary_table(found).headers
+    assert say(remarks(found)[0], "en") == "5 of 5 launches passed"
+    assert "range" in heads(summary_table(found))
 
 
 def test_a_figure_that_the_first_launch_does_not_have():
@@ -56,7 +57,7 @@ def test_of_nine_launches_the_interval_is_narrower_than_the_range():
     found = summary([launch(n, 100.0 + n) for n in range(9)])
     core = found.figures["p_core"]
     assert (core.low, core.high, core.is_range) == (101.0, 107.0, False)
-    assert text("head.interval", "en") in summary_table(found).headers
+    assert "95% interval" in heads(summary_table(found))
 
 
 def test_rates_in_sequences_and_tokens_stand_beside_the_samples():
@@ -80,9 +81,9 @@ def test_failed_launches_are_named_and_never_averaged_in():
     assert found.figures["p_core"].launches == 2
     assert found.failed == (("run1", "failed"), ("run3", "target_missed"))
     assert (found.passed, found.launches, found.descriptive) == (2, 4, True)
-    assert "range" in summary_table(found).headers
-    assert "范围" in summary_table(found, lang="zh").headers
-    assert remarks(found) == [
+    assert "range" in heads(summary_table(found))
+    assert "范围" in heads(summary_table(found), "zh")
+    assert [say(one, "en") for one in remarks(found)] == [
         "2 of 4 launches passed",
         "excluded from every figure: run1 (failed), run3 (target missed)",
         "Fewer than five launches: the range is descriptive, nothing can be inferred from it.",
@@ -94,7 +95,7 @@ def test_no_launch_passed():
     assert found.figures == {}
     assert found.quality is None
     assert summary_table(found).rows == ()
-    assert remarks(found)[0] == "0 of 2 launches passed"
+    assert say(remarks(found)[0], "en") == "0 of 2 launches passed"
 
 
 def test_a_figure_that_some_launches_lack_counts_the_others():
@@ -108,9 +109,9 @@ def test_a_figure_that_some_launches_lack_counts_the_others():
 
 def test_one_launch_has_no_cv():
     table = summary_table(summary([launch(0, 100.0)]))
-    row = next(row for row in table.rows if row[0] == "p_core")
+    row = next(row for row in rows(table) if row[0] == "p_core")
     assert row == ("p_core", "100.0", "samples/s", "100.0 – 100.0", "/", "1")
-    assert table.rows[-1][:2] == ("acc", "0.9117")
+    assert rows(table)[-1][:2] == ("acc", "0.9117")
 
 
 @pytest.mark.parametrize(

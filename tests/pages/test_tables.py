@@ -4,10 +4,14 @@ from pathlib import Path
 
 import pytest
 
+import trainmark
+from document_texts import heads, rows
 from trainmark import cases
 from trainmark.errors import RecordError
-from trainmark.pages import tables
 from trainmark.pages.cells import markdown
+from trainmark.pages.phrases import configuration
+from trainmark.pages.sections import performance as tables
+from trainmark.pages.texts import say
 from trainmark.plan import reference
 from trainmark.plan.plan import PlannedCase
 from trainmark.record.record import Record
@@ -74,10 +78,10 @@ def toml(columns, rows):
     quoted = [f'"{name}"' for name in columns]
     text = f"columns = [{', '.join(quoted)}]\n"
     text += '[[source]]\nid = "page"\nevidence = "C"\ntext = {en = "p", zh = "p"}\n'
-    for configuration, world, *printed in rows:
+    for named, world, *printed in rows:
         cells = ", ".join(f'"{cell}"' for cell in printed)
         text += (
-            f'[[reference]]\nsource = "page"\nconfiguration = "{configuration}"\n'
+            f'[[reference]]\nsource = "page"\nconfiguration = "{named}"\n'
             f'device = "A100"\nworld = "{world}"\nprecision = "fp32"\ncells = [{cells}]\n'
         )
     return text
@@ -98,14 +102,14 @@ def figures(made, **values):
 
 @pytest.mark.parametrize("page", FOUNDING)
 def test_a_founding_page_equals_our_table_cell_by_cell(page, tmp_path):
-    columns, rows = FOUNDING[page]
+    columns, printed = FOUNDING[page]
     path = tmp_path / "reference.toml"
-    path.write_text(toml(columns, rows), encoding="utf-8")
-    table = tables.reference_table(reference.read(path), lang="zh")
-    assert table.headers == ("配置", *columns)
-    assert table.rows == tuple((row[0], *row[2:]) for row in rows)
+    path.write_text(toml(columns, printed), encoding="utf-8")
+    table = tables.reference_table(reference.read(path))
+    assert heads(table, "zh") == ["配置", *columns]
+    assert rows(table, "zh") == [(row[0], *row[2:]) for row in printed]
     # None of the published cells needs escaping: what Markdown shows is what was printed.
-    assert all(markdown(cell) == cell for row in table.rows for cell in row)
+    assert all(markdown(cell) == cell for row in rows(table, "zh") for cell in row)
 
 
 @pytest.mark.parametrize(
@@ -118,14 +122,13 @@ def test_a_founding_page_equals_our_table_cell_by_cell(page, tmp_path):
     ],
 )  # fmt: skip
 def test_the_shipped_references_are_the_founding_page(case, page, names):
-    package = Path(tables.__file__).parents[1]
+    package = Path(trainmark.__file__).parent
     found = reference.read(package / "cases" / case / "reference.toml")
-    columns, rows = FOUNDING[page]
-    table = tables.reference_table(found, lang="zh")
-    assert table.headers == ("配置", *columns)
-    assert table.rows == tuple((row[0], *row[2:]) for row in rows)
-    english = tables.reference_table(found, lang="en")
-    assert [row[0] for row in english.rows] == names
+    columns, printed = FOUNDING[page]
+    table = tables.reference_table(found)
+    assert heads(table, "zh") == ["配置", *columns]
+    assert rows(table, "zh") == [(row[0], *row[2:]) for row in printed]
+    assert [row[0] for row in rows(table)] == names
 
 
 def test_a_record_with_a_published_rows_values_prints_that_row():
@@ -147,10 +150,10 @@ def test_a_record_with_a_published_rows_values_prints_that_row():
         ),
         quality=made.quality.model_copy(update={"value": 0.908, "target": None}),
     )  # fmt: skip
-    (row,) = tables.performance_table([made], lang="zh").rows
+    (row,) = rows(tables.performance_table([made]), "zh")
     printed = FOUNDING["distilbert"][1][1]
     assert row == (printed[0], *printed[2:])
-    (row,) = tables.performance_table([made]).rows
+    (row,) = rows(tables.performance_table([made]))
     assert row[0] == "A100 1 node x 8 (1x8)"
 
 
@@ -177,7 +180,7 @@ def test_a_record_of_dlrm_prints_its_published_row():
             update={"metric": "auc", "value": 0.80261, "target": 0.802}
         ),
     )  # fmt: skip
-    (row,) = tables.performance_table([made], lang="zh").rows
+    (row,) = rows(tables.performance_table([made]), "zh")
     found = dict(zip(tables.PERFORMANCE, row[1:], strict=True))
     assert (found["precision"], found[tables.QUALITY]) == (printed[2], printed[8])
     assert (found["fix_hp"], found["mem"]) == (printed[3], printed[9])
@@ -208,7 +211,7 @@ def test_nothing_measured_is_a_slash():
         fix_hp={},
         status="failed",
     )
-    ((name, *row),) = tables.performance_table([made]).rows
+    ((name, *row),) = rows(tables.performance_table([made]))
     assert row == ["tf32", "/", "/", "/", "/", "/", "/", "/"]
     assert name == "NVIDIA A100-SXM4-40GB 1 node x 2 (1x2) [failed]"
 
@@ -218,10 +221,10 @@ FINE_TUNING = ("fix_hp", "token/p/s", "loss", "mem", tables.QUALITY, "MFU")
 
 def test_a_fine_tuning_page_is_another_column_set():
     table = tables.performance_table([record()], columns=FINE_TUNING, metric="acc(MMLU)")
-    assert table.headers == (
+    assert heads(table) == [
         "configuration", "fix_hp", "token/p/s", "loss", "mem", "acc(MMLU)", "MFU",
-    )  # fmt: skip
-    assert table.rows[0][2:] == ("5714.5", "0.333", "33.4/40.0", "0.9117/0.91", "31.6%")
+    ]  # fmt: skip
+    assert rows(table)[0][2:] == ("5714.5", "0.333", "33.4/40.0", "0.9117/0.91", "31.6%")
 
 
 def test_the_references_choose_the_column_set():
@@ -231,8 +234,6 @@ def test_the_references_choose_the_column_set():
     assert tables.column_set(named()) == tables.PERFORMANCE
     assert tables.column_set(named(*FOUNDING["llama2"][0])) == FINE_TUNING
     assert tables.column_set(named(*FOUNDING["dlrm"][0])) == tables.PERFORMANCE
-    assert tables.quality_header(named("acc(MMLU)", "mem"), metric="acc") == "acc(MMLU)"
-    assert tables.quality_header(named(), metric="acc") == "acc"
     with pytest.raises(RecordError, match="acc, p_hole"):
         tables.column_set(named("acc", "p_hole"))
 
@@ -247,10 +248,10 @@ def test_the_references_choose_the_column_set():
     ],
 )
 def test_configurations(nnodes, nproc, en, zh):
-    assert tables.configuration("X", nnodes=nnodes, nproc=nproc, lang="en") == en
-    assert tables.configuration("X", nnodes=nnodes, nproc=nproc, lang="zh") == zh
+    name = configuration("X", nnodes=nnodes, nproc=nproc)
+    assert (say(name, "en"), say(name, "zh")) == (en, zh)
 
 
 def test_ranks_on_a_host_are_processes_not_cards():
-    name = tables.configuration("CPU", nnodes=1, nproc=2, lang="zh", cards=False)
-    assert name == "CPU单机2进程（1x2）"
+    name = configuration("CPU", nnodes=1, nproc=2, cards=False)
+    assert say(name, "zh") == "CPU单机2进程（1x2）"

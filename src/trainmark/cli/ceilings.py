@@ -58,7 +58,7 @@ def command(
     from trainmark.check.ceilings.measure import measure_ceilings
     from trainmark.launch.stopping import stop_signals_noted
     from trainmark.pages.ceilings import blocks, wrong_results
-    from trainmark.pages.terminal import Screen, show
+    from trainmark.pages.terminal import show
 
     budget = budget_s or (_FULL_S if full else _QUICK_S)
     with stop_signals_noted() as request, others_to_stderr():
@@ -73,7 +73,7 @@ def command(
     if as_json:
         say_json(found)
     else:
-        typer.echo(show(blocks(found), Screen.of_stdout()))
+        typer.echo(show(blocks(found)))
     if wrong := wrong_results(found):
         say("\n".join(f"trainmark: {line}" for line in wrong), err=True)
         raise typer.Exit(EXIT_FAILED)

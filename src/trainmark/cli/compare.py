@@ -66,7 +66,7 @@ def command(
     from trainmark.judge.comparison.comparing import compare, known_figures
     from trainmark.judge.comparison.sides import refuse_other_work
     from trainmark.pages.comparison import blocks
-    from trainmark.pages.terminal import Screen, show
+    from trainmark.pages.terminal import show
     from trainmark.record.work import planned_work, with_all_names
 
     allowed, share = allow or [], _share(threshold)
@@ -89,7 +89,7 @@ def command(
     if as_json:
         say_json(found.as_dict())
     else:
-        typer.echo(show(blocks(found, lang), Screen.of_stdout()))
+        typer.echo(show(blocks(found), lang=lang))
     if found.exit_code:
         raise typer.Exit(found.exit_code)
 

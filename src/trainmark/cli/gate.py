@@ -38,9 +38,8 @@ def command(
     from trainmark.judge.comparison import gate
     from trainmark.judge.comparison.baseline import read
     from trainmark.library.selection.words import select
-    from trainmark.pages import gate as report
-    from trainmark.pages.document import Grid
-    from trainmark.pages.terminal import Screen, show
+    from trainmark.pages import judgements as report
+    from trainmark.pages.terminal import show
     from trainmark.record.work import each_once
 
     if baseline is None and not history:
@@ -63,11 +62,11 @@ def command(
         )
     else:
         shown = [one for one in judged if not quiet or one.verdict != "passed"]
-        typer.echo(show([Grid(report.table(shown, lang))] if shown else [], Screen.of_stdout()))
+        typer.echo(show([report.gate_table(shown, lang)] if shown else [], lang=lang))
     for line in report.workflow_commands(judged, str(baseline or ""), lang) if github else ():
         say(line, err=as_json)
     summary = os.environ.get("GITHUB_STEP_SUMMARY") if github else None
     if summary:
         with writing(Path(summary)), Path(summary).open("a", encoding="utf-8") as file:
-            file.write(report.markdown(report.table(judged, lang)))
+            file.write(report.markdown(judged, lang))
     raise typer.Exit(code)

@@ -34,8 +34,7 @@ def command(
     from trainmark.errors import EXIT_FAILED
     from trainmark.library.importers import files, written
     from trainmark.pages import imported
-    from trainmark.pages.document import Grid
-    from trainmark.pages.terminal import Screen, show
+    from trainmark.pages.terminal import show
 
     found = files.read(paths)
     document = written.document(found.rows, found.unread)
@@ -44,7 +43,7 @@ def command(
     if as_json:
         say_json(document)
     elif output is None and found.rows:
-        typer.echo(show([Grid(imported.table(found.rows))], Screen.of_stdout()))
+        typer.echo(show([imported.table(found.rows)]))
     if not quiet:
         for line in imported.summary(found.rows, found.unread):
             say(line, err=True)

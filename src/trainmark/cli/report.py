@@ -54,7 +54,7 @@ def command(
     from trainmark.library.selection.words import select
     from trainmark.pages.exports.forms import TEXTS
     from trainmark.pages.files import write_charts
-    from trainmark.pages.page import html_page, markdown_page, pages_of
+    from trainmark.pages.page import documents, html_page, markdown_page
     from trainmark.pages.scaling import scaling_text
     from trainmark.record.trust import with_findings
     from trainmark.spec import message
@@ -73,7 +73,7 @@ def command(
         if output is None or str(output) == "-" or scaling:
             raise UsageError("writes charts into a folder", where="--format", remedy="-o FOLDER")
         with writing(output):
-            write_charts(pages_of(records, [lang], **more)[lang], output, wanted)
+            write_charts(documents(records, **more), output, wanted, lang)
         say(str(output), err=True)
         return say_refuted(found.refuted)
     if scaling:

@@ -39,7 +39,7 @@ def command(
         return
     from trainmark.judge.compliance import check
     from trainmark.library.selection.words import select
-    from trainmark.pages.compliance import lines
+    from trainmark.pages.judgements import compliance_lines as lines
     from trainmark.record.work import groups
 
     found = [check(group) for group in groups(select(runs or [], rows=False).records)]

@@ -44,11 +44,16 @@ class Table:
     bars: tuple[tuple[float, float], ...] = ()
 
 
-def table(heads: Iterable[Phrase], rows: Iterable[Iterable[Phrase]], *, short: bool = False) -> Table:
+def table(
+    heads: Iterable[Phrase], rows: Iterable[Iterable[Phrase]], *, short: bool = False
+) -> Table:
     """Return a table; a ``short`` one has of very many rows the first and the last."""
     found = tuple(tuple(row) for row in rows)
     if short and len(found) > _MOST:
-        gap = (t("head.left_out", n=f"{len(found) - _FIRST - _LAST:,}"), *[""] * (len(found[0]) - 1))
+        gap = (
+            t("head.left_out", n=f"{len(found) - _FIRST - _LAST:,}"),
+            *[""] * (len(found[0]) - 1),
+        )
         found = (*found[:_FIRST], gap, *found[-_LAST:])
     return Table(tuple(heads), found)
 

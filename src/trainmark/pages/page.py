@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 _WORST_FIRST: tuple[Tone, ...] = ("bad", "warn", "good")
 
 
-def document(records: Sequence[Record], against: Sequence[Result] = (), ident: str = "") -> Document:
+def document(
+    records: Sequence[Record], against: Sequence[Result] = (), ident: str = ""
+) -> Document:
     """Return the page of ``records``: one or more, all of one case.
 
     Args:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from trainmark.library.store.columns import short_device
 from trainmark.pages import cells
 from trainmark.pages.document import Facts, Paragraph, Tone, table
 from trainmark.pages.texts import TEXTS, Phrase, Sentence, join, known, shared, t
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     from trainmark.pages.document import Table
     from trainmark.record.record import Record, Trust
-    from trainmark.record.shapes import StackGroup
+    from trainmark.record.shapes import HangGroup
     from trainmark.spec import FigureSpec, Message, Text
 
 TONES: dict[str, Tone] = {"usable": "good", "noisy": "warn", "do_not_quote": "bad"}
@@ -25,13 +26,6 @@ _LONGEST_RANKS = 40  # characters
 def sentence(record: Record, found: Message | None, none: Phrase = "") -> Phrase:
     """Return a message of a record; ``none`` where there is no message."""
     return none if found is None else Sentence(found, record.plan.about.messages)
-
-
-def short_device(record: Record) -> str:
-    """Return the device's product name, as ranks saw it or else as planning did."""
-    seen = [entry.get("name") for entry in record.environment.get("devices") or [] if entry]
-    names = [cells.clean(name) for name in (*seen, *record.plan.device.product_names) if name]
-    return names[0] if names else cells.NOTHING
 
 
 def has_cards(record: Record) -> bool:
@@ -112,13 +106,16 @@ def trust_paragraph(trust: Trust) -> Paragraph:
     return Paragraph(join((t("trust.label"), trust_line(trust)), "colon"), TONES[trust.grade])
 
 
-def hang_table(groups: Sequence[StackGroup]) -> Table:
+def few(ranks: str, count: int) -> str:
+    """Return the numbers of ranks or nodes; of very many the first, and how many there are."""
+    return ranks if len(ranks) <= _LONGEST_RANKS else f"{ranks[:_LONGEST_RANKS]}… ({count})"
+
+
+def hang_table(groups: Sequence[HangGroup]) -> Table:
     """Return where the ranks were when a run was stopped, a row for the ranks at one place."""
     rows = []
     for group in groups:
-        ranks, steps = group["ranks"], "–".join(map(str, group["steps"]))
-        if len(ranks) > _LONGEST_RANKS:
-            ranks = f"{ranks[:_LONGEST_RANKS]}… ({group['count']})"
+        ranks, steps = few(group["ranks"], group["count"]), "–".join(map(str, group["steps"]))
         state = (t(f"hang.{group['state']}"), f" {group['call']}" if group["call"] else "")
         rows.append((ranks, state, group["where"], steps))
     return table((t(f"hang.{name}") for name in ("ranks", "state", "place", "step")), rows)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from trainmark.library.store.query import listing
 from trainmark.library.store.tables import RUNS
 from trainmark.pages import cells
-from trainmark.pages.document import Bars, Block, Grid, Paragraph, Table
+from trainmark.pages.document import Block, Code, Paragraph
+from trainmark.pages.document import table as table_of
 from trainmark.pages.exports.tables import arrow, csv_text, write_table
 from trainmark.pages.terminal import Screen, show
 from trainmark.record.messages import render
@@ -46,14 +47,14 @@ def table(found: Listing, *, screen: Screen | None = None) -> str:
     """Return a listing as a table; figures in a readable unit, ``/`` where there is none."""
     screen = screen or _screen()
     heads, columns = shown(found)
-    return show([Grid(Table(tuple(heads), tuple(zip(*columns, strict=True))))], screen)
+    return show([table_of(heads, zip(*columns, strict=True))], screen)
 
 
 def shown(found: Listing) -> tuple[list[str], list[list[str]]]:
     """Return the heads of the columns with their units, and the texts of each column."""
     heads, columns = [], []
-    for place, (key, unit) in enumerate(zip(found.columns, found.units, strict=True)):
-        values = [row[place] for row in found.rows]
+    for at, (key, unit) in enumerate(zip(found.columns, found.units, strict=True)):
+        values = [row[at] for row in found.rows]
         if unit:
             texts, scale = cells.scaled(values, unit)
         else:
@@ -125,12 +126,12 @@ def history_text(pieces: Sequence[dict[str, Any]], *, screen: Screen | None = No
         drawn = [point["value"] for point in points[-60:]]
         chart = bars(drawn, unicode=screen.unicode)
         least, greatest = cells.scaled([min(drawn), max(drawn)], piece["unit"])[0]
-        blocks.append(Bars(f"{chart}  {least} to {greatest} {unit}".rstrip()))
+        blocks.append(Code(f"{chart}  {least} to {greatest} {unit}"))
         rows = [
             (value, *(_cell(point[name]) for name in _POINT))
             for value, point in zip(shown, points, strict=True)
         ]
-        blocks.append(Grid(Table((f"{piece['figure']} {unit}".strip(), *_POINT), tuple(rows))))
+        blocks.append(table_of((f"{piece['figure']} {unit}".strip(), *_POINT), rows))
     return show(blocks, screen)
 
 

@@ -9,16 +9,16 @@ from pydantic_core import to_jsonable_python
 
 from trainmark.errors import EXIT_USAGE
 from trainmark.pages import cells
-from trainmark.pages.document import Block, Code, Grid, Paragraph, Table
-from trainmark.pages.listing import sentence, trust_line
+from trainmark.pages.document import Block, Code, Paragraph, table
+from trainmark.pages.phrases import sentence, trust_line
 from trainmark.pages.terminal import Screen, show
+from trainmark.pages.texts import say
 from trainmark.record.entries import exit_code as code_of
 from trainmark.record.stats import Launches, over_launches
 from trainmark.record.trust import trust_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-    from pathlib import Path
 
     from trainmark.record.entries import Outcome
     from trainmark.record.record import Record
@@ -33,17 +33,19 @@ def series_table(outcomes: Sequence[Outcome], *, screen: Screen | None = None) -
     for the result; ``/`` where there is none, and no column without any. What holds for several
     entries is said once. No line is wider than the screen, but for one with a folder.
     """
-    said = _grouped(pair for outcome in outcomes for pair in _said(outcome))
+    said: dict[str, list[str]] = {}
+    for words, name in (pair for outcome in outcomes for pair in _said(outcome)):
+        said.setdefault(words, []).append(name)
     rows = [_row(outcome) for outcome in outcomes]
-    headers = [head for head in rows[0] if any(row[head] != cells.NOTHING for row in rows)]
+    heads = [head for head in rows[0] if any(row[head] not in ("", "/", None) for row in rows)]
     blocks: list[Block] = [
-        Grid(Table(tuple(headers), tuple(tuple(row[head] for head in headers) for row in rows))),
+        table(heads, ([row[head] or None for head in heads] for row in rows)),
         *(Paragraph(f"{', '.join(names)}: {words}") for words, names in said.items()),
         *(Code(_place(outcome)) for outcome in outcomes if outcome.run_dir is not None),
     ]
     if code_of(outcomes) == EXIT_USAGE:
         blocks.append(Paragraph("nothing could run here: every run of the plan was skipped"))
-    return show(blocks, screen or Screen.of_stdout())
+    return show(blocks, screen)
 
 
 def _said(outcome: Outcome) -> Iterator[tuple[str, str]]:
@@ -56,26 +58,25 @@ def _said(outcome: Outcome) -> Iterator[tuple[str, str]]:
         yield f"did not pass before: {', '.join(_fallen(outcome))}", outcome.name
     trust = trust_of(outcome.records)
     if trust is not None:
-        yield f"trust: {trust_line(trust, 'en')}", outcome.name
-    remarks = [(words, record) for record in outcome.records for words in _remarks(record)]
-    for words in dict.fromkeys(words for words, _ in remarks):
-        having = [record for said, record in remarks if said == words]
-        if len(having) == len(outcome.records):
-            yield words, outcome.name
-        else:
-            for record in having:
-                yield words, f"{outcome.name}/r{record.plan.repeat_index}"
+        yield f"trust: {say(trust_line(trust), 'en')}", outcome.name
+    having: dict[str, list[int]] = {}
+    for record in outcome.records:
+        for words in dict.fromkeys(_remarks(record)):
+            having.setdefault(words, []).append(record.plan.repeat_index)
+    for words, launches in having.items():
+        of_all = len(launches) == len(outcome.records)
+        for name in [""] if of_all else [f"/r{launch}" for launch in launches]:
+            yield words, outcome.name + name
 
 
-def _remarks(record: Record) -> list[str]:
-    """Return why a launch that passed has no result, and what makes its figures doubtful."""
-    said = [
-        f"{kind}: {sentence(record, item, 'en')}"
-        for kind, items in (("finding", record.findings), ("note", record.notes))
-        for item in items
-    ]
+def _remarks(record: Record) -> Iterator[str]:
+    """Yield why a launch that passed has no result, and what makes its figures doubtful."""
     why = _no_result(record)
-    return [*([] if why is None else [f"no final_result: {why}"]), *dict.fromkeys(said)]
+    if why is not None:
+        yield f"no final_result: {why}"
+    for kind, items in (("finding", record.findings), ("note", record.notes)):
+        for item in items:
+            yield f"{kind}: {say(sentence(record, item), 'en')}"
 
 
 def _no_result(record: Record) -> str | None:
@@ -83,15 +84,7 @@ def _no_result(record: Record) -> str | None:
     entry = record.figures.get("final_result")
     if not record.passed or entry is None or entry.value is not None:
         return None
-    return sentence(record, entry.reason, "en")
-
-
-def _grouped(said: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """Return the names by remark, so that equal remarks are printed once; keeps the order."""
-    found: dict[str, list[str]] = {}
-    for words, name in said:
-        found.setdefault(words, []).append(name)
-    return found
+    return say(sentence(record, entry.reason), "en")
 
 
 def _place(outcome: Outcome) -> str:
@@ -101,30 +94,32 @@ def _place(outcome: Outcome) -> str:
     return f"{outcome.name}: {outcome.run_dir}"
 
 
-def series_json(outcomes: Sequence[Outcome], *, name: str, exit_code: int) -> dict[str, Any]:
-    """Return all outcomes as one JSON document."""
-    return {"plan": name, "exit_code": exit_code, "runs": [_entry(x) for x in outcomes]}
-
-
 def _row(outcome: Outcome) -> dict[str, str]:
     """Return the cells of a row by their headers."""
-    result, loss, interval = _over(outcome), _over(outcome, "final_loss"), _interval(outcome)
-    none, ends = cells.NOTHING, ""
+    document = _entry(outcome)
+    result, loss, interval = document["final_result"], document["final_loss"], _interval(outcome)
+    ends = ""
     if interval is not None:
         kind = " (range)" if interval.is_range else ""
         ends = f"{cells.number(interval.low)} – {cells.number(interval.high)}{kind}"
-    passed = sum(record.passed for record in outcome.records)
+    passed = document["statuses"].count("passed")
+    unit = document["final_result_unit"]
     return {
         "run": outcome.name,
         "status": outcome.state,
-        "launches": f"{passed}/{outcome.planned}" if outcome.planned > 1 else none,
-        "final_result": none if result is None else f"{cells.number(result)} {_unit(outcome)}",
-        "interval": ends or none,
-        "quality": cells.quality_and_target(_over(outcome, _QUALITY), _target(outcome)),
-        "token/p/s": cells.number(_over(outcome, "token/p/s")),
-        "final_loss": none if loss is None else f"{loss:.3f}",
-        "mem": cells.memory(_over(outcome, "mem"), _over(outcome, "mem_total")),
+        "launches": f"{passed}/{outcome.planned}" if outcome.planned > 1 else "",
+        "final_result": "" if result is None else f"{cells.number(result)} {unit}",
+        "interval": ends,
+        "quality": cells.quality_and_target(document["quality"], document["quality_target"]),
+        "token/p/s": cells.number(document["tokens_per_s_per_device"]),
+        "final_loss": "" if loss is None else f"{loss:.3f}",
+        "mem": cells.memory(document["mem_bytes"], _over(outcome, "mem_total")),
     }
+
+
+def series_json(outcomes: Sequence[Outcome], *, name: str, exit_code: int) -> dict[str, Any]:
+    """Return all outcomes as one JSON document."""
+    return {"plan": name, "exit_code": exit_code, "runs": [_entry(x) for x in outcomes]}
 
 
 def _fallen(outcome: Outcome) -> list[str]:
@@ -133,41 +128,36 @@ def _fallen(outcome: Outcome) -> list[str]:
     return ["/".join(folder.parts[-depth:]) for folder in outcome.fallen]
 
 
-def _target(outcome: Outcome) -> float | None:
-    return outcome.records[0].quality.target if outcome.records else None
-
-
 def _entry(outcome: Outcome) -> dict[str, Any]:
-    result = _over(outcome)
+    records, result = outcome.records, _over(outcome, "final_result")
     return {
         "name": outcome.name,
         "status": outcome.state,
         "reason": outcome.reason,
-        "run_dir": _text(outcome.run_dir),
+        "run_dir": None if outcome.run_dir is None else str(outcome.run_dir),
         "launches": outcome.planned,
-        "run_ids": [record.run_id for record in outcome.records],
-        "statuses": [record.status for record in outcome.records],
+        "run_ids": [record.run_id for record in records],
+        "statuses": [record.status for record in records],
         "did_not_pass_before": _fallen(outcome),
         "final_result": result,
-        "final_result_unit": None if result is None else _unit(outcome),
+        "final_result_unit": None if result is None else records[0].figures["final_result"].unit,
         "final_result_interval": to_jsonable_python(_interval(outcome)),
         "quality": _over(outcome, _QUALITY),
-        "quality_target": _target(outcome),
+        "quality_target": records[0].quality.target if records else None,
         "tokens_per_s_per_device": _over(outcome, "token/p/s"),
-        "final_result_reason": next(filter(None, map(_no_result, outcome.records)), None),
+        "final_result_reason": next(filter(None, map(_no_result, records)), None),
         "final_loss": _over(outcome, "final_loss"),
         "mem_bytes": _over(outcome, "mem"),
-        "findings": _once(x.as_dict() for record in outcome.records for x in record.findings),
-        "trust": to_jsonable_python(trust_of(outcome.records)),
-        "notes": _once(note.as_dict() for record in outcome.records for note in record.notes),
+        "findings": _once(x.as_dict() for record in records for x in record.findings),
+        "trust": to_jsonable_python(trust_of(records)),
+        "notes": _once(note.as_dict() for record in records for note in record.notes),
     }
 
 
 def _once(items: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for item in items:
-        if item not in found:
-            found.append(item)
+        found += [] if item in found else [item]
     return found
 
 
@@ -179,7 +169,7 @@ def _values(outcome: Outcome, name: str) -> list[float]:
     return [value for value in found if value is not None]
 
 
-def _over(outcome: Outcome, name: str = "final_result") -> float | None:
+def _over(outcome: Outcome, name: str) -> float | None:
     """Return the median over an entry's launches."""
     values = _values(outcome, name)
     return median(values) if values else None
@@ -189,11 +179,3 @@ def _interval(outcome: Outcome) -> Launches | None:
     """Return the result over several launches."""
     values = _values(outcome, "final_result")
     return over_launches(values) if len(values) > 1 else None
-
-
-def _unit(outcome: Outcome) -> str:
-    return outcome.records[0].figures["final_result"].unit
-
-
-def _text(path: Path | None) -> str | None:
-    return None if path is None else str(path)

@@ -205,7 +205,7 @@ def run_table(
     performance, timeline = performance_table([record], columns=PERFORMANCE), spans(record)
     tables = (declared_table(record, x) for x in record.plan.about.page.tables if x.rows)
     blocks: list[Block] = [
-        *_head(record),
+        *_head(record, lang),
         table(performance.headers[1:], (row[1:] for row in performance.rows)),
         _further(record),
         *(found for found in tables if found is not None),
@@ -218,10 +218,10 @@ def run_table(
     return show(blocks, screen, lang)
 
 
-def _head(record: Record) -> list[Block]:
+def _head(record: Record, lang: str) -> list[Block]:
     """Return status and configuration, trust, the verdict, and the cause of a failure."""
     tone, name = status_tone(record.status), device_configuration(record)
-    head = (t(f"ended.{record.status}"), f" {record.plan.case} · ", name)
+    head = (say(t(f"status.{record.status}"), lang).upper(), f" {record.plan.case} · ", name)
     blocks: list[Block] = [
         Paragraph(head, tone),
         trust_paragraph(record.trust),

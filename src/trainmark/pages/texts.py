@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainmark.errors import nearest
 from trainmark.record.figures import FIGURES
-from trainmark.record.messages import render
+from trainmark.record.messages import MESSAGES, render
 from trainmark.spec import Message, Text
 
 if TYPE_CHECKING:
@@ -52,6 +51,7 @@ def _read() -> tuple[dict[str, Text], list[tuple[Text, Phrase]]]:
     tables = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
     glossary = tables.pop("glossary")
     texts = {f"{kind}.{name}": Text(**x) for kind, of in tables.items() for name, x in of.items()}
+    texts |= {code: text for code, text in MESSAGES.items() if code.startswith("status.")}
     return texts, [_explained(item) for item in glossary]
 
 
@@ -68,7 +68,7 @@ TEXTS, GLOSSARY = _read()
 
 def t(key: str, **values: Phrase) -> T:
     """Return the text called ``key``, its places filled with ``values``."""
-    assert key in TEXTS, f"no text {key!r}: {nearest(key, TEXTS)}"
+    assert key in TEXTS, f"no text {key!r}"
     return T(key, values)
 
 
@@ -82,7 +82,7 @@ def join(parts: Iterable[Phrase], by: str = "comma") -> Joined:
     return Joined(tuple(parts), by)
 
 
-def say(phrase: Phrase, lang: str) -> str:
+def say(phrase: Phrase, lang: str) -> str:  # noqa: PLR0911 - a kind each
     """Return a phrase in a language."""
     match phrase:
         case str():

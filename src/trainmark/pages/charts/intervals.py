@@ -50,17 +50,17 @@ def launches(records: Sequence[Record], found: RepeatSummary, name: str) -> Char
             dots.append({"label": label, "percent": percent, "run": record.run_id})
             rows.append((figure, record.run_id, f"{text} {unit}".rstrip(), f"{percent:+.2f}%"))
     reach = 1.08 * max(_LEAST_RANGE, *(abs(dot["percent"]) for dot in dots))
-    y, x = {"y": vega.label_axis(span["label"] for span in spans)}, vega.scale(-reach, reach)
+    y, wide = {"y": vega.label_axis(span["label"] for span in spans)}, vega.scale(-reach, reach)
     axis = t("chart.launches.axis")
-    across = vega.field("low", title=axis, scale=x, axis={"format": "+~g"})
-    dot = {"x": vega.field("percent", scale=x), **y, "detail": vega.field("run", "n")}
+    across = vega.field("low", title=axis, scale=wide, axis={"format": "+~g"})
+    placed = {"x": vega.field("percent", scale=wide), **y, "detail": vega.field("run", "n")}
     accent = {"color": "var(--accent)", "fill": "var(--accent)", "fillOpacity": 0.4}
     drawn = vega.layers(
         vega.layer("rule", "intervals", {"x": across, "x2": {"field": "high"}, **y},
                    color="var(--rest)", strokeWidth=3),
         vega.layer("tick", "intervals", {"x": {"datum": 0}, **y},
                    color="var(--ink)", thickness=2, size=22),
-        vega.layer("point", "launches", dot, size=70, **accent),
+        vega.layer("point", "launches", placed, size=70, **accent),
         height=36 * len(spans),
     )  # fmt: skip
     said = t("chart.launches.desc", figures=len(figures), launches=len(passed))
@@ -78,9 +78,9 @@ def efficiency(worlds: Sequence[dict[str, Any]]) -> Chart:
     data: list[Spec] = []
     for one in worlds:
         share, low, high = (round(100 * value, 3) for value in one["efficiency"])
-        devices = prod(map(int, one["world"].split("x")))
+        count = prod(map(int, one["world"].split("x")))
         shown = f"{one['world']}  {cells.percent(share)}"
-        data.append({"devices": devices, "world": one["world"], "share": share, "low": low,
+        data.append({"devices": count, "world": one["world"], "share": share, "low": low,
                      "high": high, "shown": shown})  # fmt: skip
     devices = sorted({row["devices"] for row in data})
     wide = vega.scale(devices[0] / 1.4, devices[-1] * 1.4, type="log", base=2)
@@ -227,5 +227,3 @@ def scatter(
         {name: [dict(zip(("run", "series", "x", "y"), x, strict=True)) for x in points]},
         table((t("site.run_id"), t("site.series"), *axes), rows),
     )  # fmt: skip
-
-

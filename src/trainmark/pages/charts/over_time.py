@@ -64,10 +64,12 @@ def _chart(
         for one in lines for s, value in one.points
     ]  # fmt: skip
     names = [one.of for one in lines]
-    drawn = (_band if together else _lines)(names, unit, scale, t(f"time.{kind}-of"))
+    axes = _axes(unit, scale)
+    drawn = _band(axes) if together else [_lines(names, axes, t(f"time.{kind}-of"))]
+    marks = [_marks(axes)] if lowered else []
     return Chart(
         f"time-{kind}-{short}", t(f"time.{kind}-title", quantity=t(f"time.{short}")), (*said,),
-        vega.layers(*drawn[: None if lowered else -1], height=120),
+        vega.layers(_shade(), *drawn, *marks, height=120),
         {"measured": [{"from": measured[0], "to": measured[1]}] if measured else [],
          "lowered": lowered, "lines": rows},
         _table(found, kind, factor),
@@ -90,26 +92,23 @@ def _marks(axes: Spec) -> Spec:
     return vega.layer("point", "lowered", axes, opacity=1, **look)
 
 
-def _lines(names: Sequence[str], unit: str, scale: Spec, title: Phrase) -> list[Spec]:
+def _lines(names: Sequence[str], axes: Spec, title: Phrase) -> Spec:
     """Return a line for each of ``names``; of several each in its colour and dash."""
-    axes, apart = _axes(unit, scale), dict[str, Any]()
+    apart: Spec = {}
     if len(names) > 1:
         for channel, looks in (("color", _COLOURS), ("strokeDash", _DASHES)):
             of = {"domain": [*names], "range": looks[: len(names)]}
             apart[channel] = vega.field("of", "n", title=title, scale=of)
-    return [_shade(), vega.layer("line", "lines", {**axes, **apart}), _marks(axes)]
+    return vega.layer("line", "lines", {**axes, **apart})
 
 
-def _band(names: Sequence[str], unit: str, scale: Spec, title: Phrase) -> list[Spec]:
+def _band(axes: Spec) -> list[Spec]:
     """Return the median of all devices in the band from the lowest to the highest."""
-    axes, colour = _axes(unit, scale), "var(--accent)"
-    ends = {"pivot": "of", "value": "v", "groupby": ["s"]}
-    y = {**axes["y"], "field": "lowest"}
-    band = vega.layer("area", "lines", {**axes, "y": y, "y2": {"field": "highest"}}, color=colour)
+    ends = {**axes, "y": {**axes["y"], "field": "lowest"}, "y2": {"field": "highest"}}
+    band = vega.layer("area", "lines", ends, color="var(--accent)", opacity=0.25)
     line = vega.layer("line", "lines", {**axes, "y": {**axes["y"], "field": "median"}})
-    both = [{**one, "transform": [ends]} for one in (band, line)]
-    both[0]["mark"]["opacity"] = 0.25
-    return [_shade(), *both, _marks(axes)]
+    pivot = {"pivot": "of", "value": "v", "groupby": ["s"]}
+    return [{**one, "transform": [pivot]} for one in (band, line)]
 
 
 def _number(value: float) -> str:

@@ -77,15 +77,18 @@ def _steps(found: StepShares, named: int | None, slow: tuple[int, Phrase] | None
     longest = t("ranks.longest", rank=rank, step=cells.count(step), share=f"{share:.2f}")
     about = {"ranks": cells.count(len(found.ranks)), "steps": cells.count(edges[-1])}
     x = {"x": vega.step_axis(edges[-1] + 1), "x2": {"field": "end"}}
-    return _map("steps", x, rows, data, (t("ranks.steps", **about), slow[1] if slow else "", " ",
-                longest), _steps_table(found, shares))  # fmt: skip
+    said = (t("ranks.steps", **about), slow[1] if slow else "", " ", longest)
+    return _map("steps", x, rows, data, description=said, table=_steps_table(found, shares))
 
 
 def _map(
-    name: str, x: Spec, rows: Sequence[tuple[Phrase, Any]], data: list[Spec], said: Phrase,
-    behind: Any,
-) -> Chart:  # fmt: skip
-    """Return cells in rows from above: the sign of ``over`` is the colour, its size the strength."""
+    name: str, x: Spec, rows: Sequence[tuple[Phrase, Any]], data: list[Spec], **more: Any
+) -> Chart:
+    """Return cells in rows from above; of ``over``, the sign is the colour, the size its strength.
+
+    Args:
+        more: description and table of the chart.
+    """
     reach = _reach(abs(one["over"]) for one in data)
     axis = {"grid": False, "ticks": False}
     slower = {"test": "datum.over >= 0", "value": "var(--bad)"}
@@ -97,9 +100,9 @@ def _map(
     }
     cell = vega.layer("rect", "cells", encoding)
     cell["transform"] = [{"calculate": "abs(datum.over)", "as": "size"}]
-    title = t(f"ranks.{name}.title", reach=f"{100 * reach:.0f}")
+    title = t(f"ranks.{name}-title", reach=f"{100 * reach:.0f}")
     spec = vega.layers(cell, height=15 * max(len(rows), 3))
-    return Chart(f"ranks-{name}", title, said, spec, {"cells": data}, behind)
+    return Chart(name=f"ranks-{name}", title=title, spec=spec, data={"cells": data}, **more)
 
 
 def _bounded(difference: float) -> float:
@@ -139,7 +142,8 @@ def _known(record: Record, named: int | None, slow: tuple[int, Phrase] | None) -
     axis = {"labelAngle": 0, "grid": False, "ticks": False}
     x = {"x": vega.field("what", "n", title=None, sort=labels, axis=axis)}
     said = t("ranks.known", ranks=cells.count(len(record.ranks)), what=join(labels))
-    return _map("known", x, rows, data, (said, slow[1] if slow else ""), _known_table(record))
+    about = (said, slow[1] if slow else "")
+    return _map("known", x, rows, data, description=about, table=_known_table(record))
 
 
 def _differences(record: Record) -> dict[str, dict[int, float]]:

@@ -16,7 +16,7 @@ from trainmark.pages import cells
 from trainmark.pages.charts import vega
 from trainmark.pages.document import Block, Chart, Paragraph, Section, table
 from trainmark.pages.phrases import device_configuration, heads
-from trainmark.pages.texts import Phrase, join, say, t, worded
+from trainmark.pages.texts import Phrase, join, say, t
 from trainmark.record.record import Record, Steps
 from trainmark.record.rows import Row
 from trainmark.record.stats import over_launches
@@ -82,10 +82,11 @@ def section(records: Sequence[Record], against: Sequence[Result]) -> Section | N
     own = [one for one in records if one.passed and not refuted(one.trust)]
     known = {one.run_id for one in records}
     others = [one for one in against if isinstance(one, Record) and one.run_id not in known]
-    rows = [[row] for row in against if isinstance(row, Row)]
+    rows: list[Sequence[Result]] = [[row] for row in against if isinstance(row, Row)]
     if not own or not (others or rows):
         return None
-    found = [_beside(own, one) for one in (*groups(others), *rows)]
+    every: list[Sequence[Result]] = [*groups(others), *rows]
+    found = [_beside(own, one) for one in every]
     told = Counter(name for one in found for name in one.over)
     blocks: list[Block] = []
     if told:
@@ -108,7 +109,7 @@ def section(records: Sequence[Record], against: Sequence[Result]) -> Section | N
 def _beside(own: Sequence[Record], reference: Sequence[Result]) -> _Beside:
     """Return a reference with the ratio to it, as far as the work is the same."""
     other, rows = reference[0], isinstance(reference[0], Row)
-    ours, theirs = (printed_work if rows else work)(own[0]), printed_work(other)  # type: ignore[operator]
+    ours, theirs = (printed_work if rows else work)(own[0]), printed_work(other)
     keys = [key for key in theirs if ours.get(key, theirs[key]) != theirs[key]]
     if isinstance(other, Record):
         theirs = work(other)
@@ -131,7 +132,9 @@ def _beside(own: Sequence[Record], reference: Sequence[Result]) -> _Beside:
 def _chart(shown: Sequence[_Beside], figure: str) -> Chart:
     """Return this page's launches above references that tell ``figure``."""
     own = shown[0].results[0]
-    unit, data, rows = own.figures[figure].unit, list[Spec](), list[tuple[Phrase, ...]]()
+    unit = own.figures[figure].unit
+    data: list[Spec] = []
+    rows: list[tuple[Phrase, ...]] = []
     names = [_configuration(one.results[0]) for one in shown]
     same = Counter(say(name, "en") for name in names)
     said: list[Phrase] = []
@@ -140,18 +143,18 @@ def _chart(shown: Sequence[_Beside], figure: str) -> Chart:
         told = [(x, value) for x in one.results if (value := x.figure(figure)) is not None]
         found = over_launches([value for _, value in told])
         low, high = (found.low, found.high) if found.launches > 1 else (None, None)
-        value, ratio, evidence = cells.number(found.median), _ratio(one.over.get(figure)), one.kind
+        median, ratio, evidence = cells.number(found.median), _ratio(one.over.get(figure)), one.kind
         data.append({
             "label": label, "kind": t(f"evidence.{evidence}"), "value": found.median, "low": low,
             "high": high, "filled": LOOKS[evidence][2], "look": evidence,
-            "shown": (label, f":  {value}", f"  ×{ratio}" if ratio else ""),
+            "shown": (label, f":  {median}", f"  ×{ratio}" if ratio else ""),
         })  # fmt: skip
         ends = None if low is None else f"{cells.number(low)} – {cells.number(high)}"
         places = ", ".join(name_of(x) for x, _ in told)
-        rows.append((label, t(f"evidence.{evidence}"), value, ends, found.launches,
+        rows.append((label, t(f"evidence.{evidence}"), median, ends, found.launches,
                      ratio or None, places))  # fmt: skip
         key = "one" if ratio else "desc"
-        said.append(t(f"against.{key}", label=label, kind=t(f"evidence.{evidence}"), value=value,
+        said.append(t(f"against.{key}", label=label, kind=t(f"evidence.{evidence}"), value=median,
                       ratio=ratio, figure=figure, unit=unit))  # fmt: skip
     columns = [*heads("against.of", "against.kind"), f"{figure}, {unit}",
                *heads("interval", "launches", "against.over", "against.place")]  # fmt: skip
@@ -179,7 +182,10 @@ def _ratio(over: tuple[float, float | None, float | None] | None) -> str:
 
 def _spec(data: Sequence[Spec], axis: str) -> Spec:
     kinds = [name for name in LOOKS if any(bar["look"] == name for bar in data)]
-    names, legend = [t(f"evidence.{x}") for x in kinds], {"direction": "vertical", "labelLimit": 420}
+    names, legend = (
+        [t(f"evidence.{x}") for x in kinds],
+        {"direction": "vertical", "labelLimit": 420},
+    )
 
     def by_kind(place: int) -> Spec:
         looks = [f"var(--{LOOKS[x][0]})" if place == 0 else LOOKS[x][place] for x in kinds]
@@ -192,7 +198,14 @@ def _spec(data: Sequence[Spec], axis: str) -> Spec:
     y = {"y": vega.field("label", "n", axis=None, sort=[bar["label"] for bar in data])}
     fill = by_kind(0)
     filled = vega.field("filled", scale=None, legend=None)
-    bar = {"x": x, **y, "fill": fill, "stroke": fill, "strokeDash": by_kind(3), "fillOpacity": filled}
+    bar = {
+        "x": x,
+        **y,
+        "fill": fill,
+        "stroke": fill,
+        "strokeDash": by_kind(3),
+        "fillOpacity": filled,
+    }
     ends = vega.interval("bars", "x", y)
     for one in ends:
         one["transform"] = [{"filter": "datum.low != null"}]

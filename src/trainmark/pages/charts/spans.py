@@ -48,26 +48,26 @@ def _bars(record: Record) -> Iterator[tuple[bool, str, Phrase, int, int, float]]
 def spans(record: Record) -> Chart | None:
     """Return a bar a span, to 100% of the wall time; None without spans."""
     found, wall_ns = [*_bars(record)], record.spans.wall_ns or 0
-    if not found:
+    named = [one for one in found if not one[0]]
+    if not named:
         return None
     data, rows, ends = [], [], []
     for part, name, means, start, spent, share in found:
         first, last = (min(max(x, 0), wall_ns) / wall_ns for x in (start, start + spent))
         shown, dot = (cells.spent(spent), f"{100 * share:.1f}%"), "· " * part
         data.append({
-            "label": (dot, t("span.name", name=name, means=means), f"\n{shown[0]} s · {shown[1]}"),
+            "label": (dot, t("spans.name", name=name, means=means), f"\n{' s · '.join(shown)}"),
             "colour": _COLOURS.get(name, "rest"),
             "from": first * wall_ns / 1e9, "to": last * wall_ns / 1e9,
         })  # fmt: skip
         rows.append((dot + name, means, None if part else cells.spent(start), *shown))
         ends.append((first, last))
     wall = cells.spent(wall_ns)
-    longest = max((one for one in found if not one[0]), key=lambda one: one[4])[1]
-    count = sum(not part for part, *_ in found)
+    longest = max(named, key=lambda one: one[4])[1]
     made = table(heads("span", "meaning", "start", "time", "share"), rows)
     axis = (t("chart.spans.axis"), t("chart.spans.wall", wall=wall))
     return Chart(
-        "spans", t("section.spans"), t("chart.spans.desc", n=count, wall=wall, longest=longest),
+        "spans", t("section.spans"), t("chart.spans.desc", n=len(named), wall=wall, longest=longest),
         vega.bars(data, axis, wall_ns / 1e9), {"bars": data},
         type(made)(made.headers, made.rows, tuple(ends)),
     )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from trainmark.library.store.columns import short_device
 from trainmark.pages import cells
 from trainmark.pages.document import Block, Code, Facts, Paragraph, Section, Table, table
 from trainmark.pages.phrases import (
@@ -13,7 +14,6 @@ from trainmark.pages.phrases import (
     label_text,
     listed,
     sentence,
-    short_device,
     verdict,
 )
 from trainmark.pages.sections.performance import precision_label, precision_note

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from trainmark.devices.numa import compact
 from trainmark.judge.comparison import sides
+from trainmark.library.store.columns import short_device
 from trainmark.pages import cells
 from trainmark.pages.document import Block, Code, Facts, Paragraph, Section, table
-from trainmark.pages.phrases import has_cards, heads, listed, short_device
+from trainmark.pages.phrases import few, has_cards, heads, listed
 from trainmark.pages.texts import GLOSSARY, Phrase, join, known, pairs, shared, t, term, worded
 from trainmark.plan.overrides import fix_hp_text
 from trainmark.record.rows import Row
@@ -119,7 +120,7 @@ def _cpu(record: Record) -> Phrase:
     env = record.environment
     counts = ("cores", "cpu_cores"), ("numa", "numa_nodes")
     return join(
-        [known(env.get("cpu")), *(t(f"env.{of}", n=env[key]) for of, key in counts if env.get(key))]  # type: ignore[literal-required, misc]
+        [known(env.get("cpu")), *(t(f"env.{of}", n=env[key]) for of, key in counts if env.get(key))]  # type: ignore[literal-required]
     )
 
 
@@ -144,14 +145,14 @@ def _by_place(said: Sequence[Phrase], of: str = "") -> list[Phrase]:
     places: dict[str, list[int]] = {}
     for place, one in enumerate(said):
         places.setdefault(str(one), []).append(place)
-    lines = [join((of + compact(found), said[found[0]]), "colon") for found in places.values()]
+    lines = [join((of + few(compact(x), len(x)), said[x[0]]), "colon") for x in places.values()]
     more = len(lines) - _MOST
     return [*lines[:_MOST], *([t("head.left_out", n=cells.count(more))] if more > 0 else ())]
 
 
 def _container(record: Record) -> Phrase:
     env = record.environment
-    kind = " ".join(str(env[x]) for x in ("container", "container_version") if env.get(x))  # type: ignore[literal-required]
+    kind = " ".join(str(env[x]) for x in ("container", "container_version") if env.get(x))
     digest = str(env.get("container_digest") or "").rpartition("@")[2]
     said = [word for word in (kind, env.get("container_image"), digest) if word]
     return join(said) if said else worded(None)

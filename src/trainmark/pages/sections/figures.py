@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from trainmark.judge.audit import audit, known_rules
+from trainmark.judge.audit import RULES, audit
 from trainmark.judge.audit.subject import of_record
 from trainmark.pages import cells, charts
+from trainmark.pages.charts import intervals
 from trainmark.pages.document import Block, Paragraph, Section, Tone, table
 from trainmark.pages.phrases import definition, heads, numbers, sentence, value_heads
 from trainmark.pages.summary import remarks, summary, summary_table
@@ -50,7 +51,8 @@ def further(records: Sequence[Record], columns: Sequence[str]) -> Section:
         if name in specs:  # plans of earlier versions do not declare the figures of a case
             remark = [join((specs[name].label, definition(specs[name], records)), "colon")]
         note = shared([_figure_remark(record, name) for record in records])
-        remark += [note] if say(note, "en") else []
+        told = say(join(remark), "en")
+        remark += [] if told.endswith(say(note, "en")) else [note]  # a note may say the same
         rows.append([name, *values, shown_unit, join(remark, "semicolon")])
     shown = table((t("head.name"), *value_heads(records), *heads("unit", "remark")), rows)
     return Section(t("section.further"), "further", (shown,), 3)
@@ -185,7 +187,7 @@ def repeats(records: Sequence[Record]) -> list[Section]:
         if len(members) < 2:
             continue
         of, anchor = summary(members), f"repeats{place}"
-        plot = charts.launches(members, of, anchor)
+        plot = intervals.launches(members, of, anchor)
         ids = join((t("foot.run"), ", ".join(record.run_id for record in members)), "colon")
         blocks: list[Block] = [] if plot is None else [plot]
         blocks += [summary_table(of)] if of.figures else []
@@ -214,7 +216,7 @@ def audited(records: Sequence[Record]) -> Section:
     """Return how many rules the records were held against, and what these found."""
     pairs = zip(records, numbers(records), strict=True)
     found = audit([of_record(record, number.strip()) for record, number in pairs])
-    blocks: list[Block] = [Paragraph(t("audit.held", rules=len(known_rules())), "muted")]
+    blocks: list[Block] = [Paragraph(t("audit.held", rules=len(RULES)), "muted")]
     if not found:
         blocks.insert(0, Paragraph(t("audit.nothing"), "good"))
         return Section(t("section.audit"), "audit", tuple(blocks))
@@ -227,7 +229,7 @@ def findings_table(found: Sequence[Finding]) -> Block:
     rows = (
         (
             t(f"audit.{one.severity}"), one.rule,
-            (f"{one.subject.file} " if one.subject.record else f"{one.subject.line}: ", one.message),
+            (_place(one), one.message),
             join((name, " ", f"{value:.6g}" if isinstance(value, float) else worded(value))
                  for name, value in one.message.args.items()),
         )
@@ -235,3 +237,7 @@ def findings_table(found: Sequence[Finding]) -> Block:
     )  # fmt: skip
     return table(heads("audit.severity", "audit.rule", "judgement", "audit.arithmetic"), rows,
                  short=True)  # fmt: skip
+
+
+def _place(one: Finding) -> str:
+    return f"{one.subject.file} " if one.subject.record else f"{one.subject.line}: "

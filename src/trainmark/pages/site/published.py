@@ -11,9 +11,9 @@ from trainmark.judge.audit import audit
 from trainmark.judge.audit.finding import SEVERITIES
 from trainmark.judge.audit.subject import of_row
 from trainmark.library.importers import references
-from trainmark.pages.tables import configuration
+from trainmark.pages.phrases import configuration
+from trainmark.pages.sections.performance import reference_cells
 from trainmark.plan.reference import of_case
-from trainmark.record.messages import render
 from trainmark.record.rows import Row
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def counted(case: str) -> tuple[int, dict[str, int]]:
     return len(rows), {severity: found[severity] for severity in SEVERITIES}
 
 
-def shown(case: str, lang: str) -> dict[str, Any]:
+def shown(case: str) -> dict[str, Any]:
     """Return what the page of a case's published rows shows, cells as they are printed.
 
     Raises:
@@ -52,13 +52,13 @@ def shown(case: str, lang: str) -> dict[str, Any]:
     return {
         "heads": told.columns,
         "rows": [
-            (configuration(row.device, nnodes=row.nnodes, nproc=row.nproc, lang=lang), row.source,
-             row.cells | (row.cells_en if lang == "en" else {}))
+            (configuration(row.device, nnodes=row.nnodes, nproc=row.nproc), row.source,
+             dict(zip(row.cells, reference_cells(row), strict=True)))
             for row in told.rows
         ],
         "sources": {row.source.id: row.source for row in told.rows}.values(),
         "findings": [
-            (one.severity, one.rule, one.subject.line, render(one.message, lang))
+            (one.severity, one.rule, one.subject.line, one.message)
             for one in _audited(name)[1]
         ],
     }  # fmt: skip

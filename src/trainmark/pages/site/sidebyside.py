@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any
 from trainmark.judge.comparison import compare
 from trainmark.judge.comparison.sides import surroundings
 from trainmark.pages import cells
-from trainmark.pages.document import Grid, Paragraph, Section, Table
-from trainmark.pages.listing import in_words
-from trainmark.pages.site import charts
-from trainmark.pages.texts import text
+from trainmark.pages.charts import intervals as charts
+from trainmark.pages.document import Paragraph, Section, table
+from trainmark.pages.phrases import heads
+from trainmark.pages.texts import join, t, worded
 from trainmark.record.figures import FIGURES
-from trainmark.record.messages import render
 from trainmark.record.work import differing, work
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ _FIGURES = (
 
 
 def sections(
-    sides: Sequence[Sequence[Record]], lang: str, *, allow: Collection[str] = ()
+    sides: Sequence[Sequence[Record]], *, allow: Collection[str] = ()
 ) -> tuple[list[Section], list[str]]:
     """Return the sections of a comparison of sides, each one or more launches of a run.
 
@@ -51,39 +50,35 @@ def sections(
     works = [work(record) for record in first]
     rest = [{k: v for k, v in one.items() if k not in recipes[0]} for one in works]
     facts = {"environment": surroundings(first), "recipe": recipes, "work": rest}
-    told = [_differences(name, of, lang) for name, of in facts.items()]
+    told = [_differences(name, of) for name, of in facts.items()]
     refused = [sorted({*differing(works[0], one)} - {*allow}) for one in works]
-    blocks = (*_refusals(refused, lang), *_figures(sides, refused, lang, allow))
+    blocks = (*_refusals(refused), *_figures(sides, refused, allow))
     keys = sorted({key for some in refused for key in some})
-    return [*told, Section(text("site.figures", lang), 2, "figures", blocks)], keys
+    return [*told, Section(t("site.figures"), "figures", blocks)], keys
 
 
-def _differences(name: str, facts: Sequence[Mapping[str, Any]], lang: str) -> Section:
+def _differences(name: str, facts: Sequence[Mapping[str, Any]]) -> Section:
     """Return in what the sides differ, as far as all that tell it go."""
     rows = []
     for key in dict.fromkeys(key for told in facts for key in told):
         values = [told.get(key) for told in facts]
         if len({repr(value) for value in values if value is not None}) > 1:
-            shown = (cells.NOTHING if x is None else cells.clean(in_words(x, lang)) for x in values)
-            rows.append((key, *shown))
-    heads = (text("compare.fact", lang), *LETTERS[: len(facts)])
-    none = Paragraph(text("site.no_difference", lang), "muted")
-    block: Block = Grid(Table(heads, tuple(rows))) if rows else none
-    return Section(text(f"differ.{name}", lang), 2, f"differ-{name}", (block,))
+            rows.append((key, *(None if x is None else worded(x) for x in values)))
+    none = Paragraph(t("site.no_difference"), "muted")
+    block: Block = table((t("compare.fact"), *LETTERS[: len(facts)]), rows) if rows else none
+    return Section(t(f"differ.{name}"), f"differ-{name}", (block,))
 
 
-def _refusals(refused: Sequence[Sequence[str]], lang: str) -> Iterator[Block]:
+def _refusals(refused: Sequence[Sequence[str]]) -> Iterator[Block]:
     """Yield which sides are not compared, once for the same reason."""
     for keys in dict.fromkeys(tuple(some) for some in refused if some):
         who = [letter for letter, some in zip(LETTERS, refused, strict=False) if (*some,) == keys]
-        told = {"side": text("sep.comma", lang).join(who), "keys": ", ".join(keys)}
-        yield Paragraph(text("site.refused", lang, **told), "warn")
+        yield Paragraph(t("site.refused", side=join(who), keys=", ".join(keys)), "warn")
 
 
 def _figures(
     sides: Sequence[Sequence[Record]],
     refused: Sequence[Sequence[str]],
-    lang: str,
     allow: Collection[str],
 ) -> Iterator[Block]:
     """Yield what was left out, the figures of all sides, and their ratios to the first."""
@@ -92,8 +87,8 @@ def _figures(
     for letter, launches, keys in list(zip(letters, sides, refused, strict=True))[1:]:
         found = None if keys else _compared(sides[0], launches, allow)
         for one in found.b.left_out if found else ():
-            why = {"side": letter, "run": one.name, "reason": render(one.reason, lang)}
-            yield Paragraph(text("compare.left_out", lang, **why), "warn")
+            said = t("compare.left_out", side=letter, run=one.name, reason=one.reason)
+            yield Paragraph(said, "warn")
         known = {one.name: one for one in found.figures} if found else {}
         for name, of in ratios.items():
             of.append(known.get(name))
@@ -103,13 +98,12 @@ def _figures(
         if any(value is not None for value in values):
             shown, unit = cells.scaled(values, FIGURES[name].unit)
             rows.append((name, unit, *shown))
-    heads = (text("head.name", lang), text("head.unit", lang), *letters)
-    yield Grid(Table(heads, tuple(rows)))
+    yield table((*heads("name", "unit"), *letters), rows)
     told = {name: of for name, of in ratios.items() if any(one and one.ratio for one in of)}
     if told:
-        yield charts.ratios(told, letters, lang)
+        yield charts.ratios(told, letters)
         if any(one and one.descriptive for of in told.values() for one in of):
-            yield Paragraph(text("repeats.descriptive", lang), "warn")
+            yield Paragraph(t("repeats.descriptive"), "warn")
 
 
 def _mean(launches: Sequence[Record], name: str) -> float | None:

@@ -5,20 +5,22 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from markupsafe import Markup
+
 from trainmark.errors import RecordError, UsageError
 from trainmark.library.importers import references
 from trainmark.library.store.entries import stored
 from trainmark.library.store.query import counts, listing
 from trainmark.pages import cells
 from trainmark.pages import results as display
-from trainmark.pages.listing import TONES, status_tone
-from trainmark.pages.page import body_html, compose
+from trainmark.pages.page import document
+from trainmark.pages.phrases import TONES, device_configuration, status_tone
+from trainmark.pages.rendering import body_html
 from trainmark.pages.site import published, reading, sidebyside
 from trainmark.pages.site.cases import GOOD, MAIN, PASSED, SAME, sections
 from trainmark.pages.site.links import CHOICES, NEWEST, RECORDS, fields_of
 from trainmark.pages.site.rendering import NUMBERS, rendered
-from trainmark.pages.tables import device_configuration
-from trainmark.pages.texts import has, text
+from trainmark.pages.texts import Phrase, say, t, term
 from trainmark.record.trust import of_repeats
 
 if TYPE_CHECKING:
@@ -74,7 +76,7 @@ def list_page(
             for key, head in zip(LISTED, heads, strict=True)
             if key != "quality_metric"  # it stands beside the value
         ],
-        counted=text("site.counted" if found.rows else "site.none", links.lang, **span),
+        counted=t("site.counted" if found.rows else "site.none", **span),
         pages=_pages(page, last_page), page_number=page, most=MOST_COMPARED,
     )  # fmt: skip
 
@@ -90,9 +92,9 @@ def rows_of(found: Listing, links: Links) -> list[dict[str, Any]]:
             "started_utc": row["started_utc"][:16].replace("T", " "),
             "quality_value": cells.quality(values["quality_value"]),
             "tone": status_tone(values["status"]),
-            "status_text": text(f"status.{values['status']}", links.lang),
+            "status_text": say(t(f"status.{values['status']}"), links.lang),
             "trust_tone": TONES[values["trust"]],
-            "trust_text": text(f"trust.{values['trust']}", links.lang),
+            "trust_text": say(t(f"trust.{values['trust']}"), links.lang),
             "run_address": links.run(values["run_id"]), "case_address": links.case(values["case"]),
         })  # fmt: skip
     return rows
@@ -101,7 +103,9 @@ def rows_of(found: Listing, links: Links) -> list[dict[str, Any]]:
 def index(found: Listing, *, links: Links) -> str:
     """Return what the script of plain files filters the list by: texts, and values to sort by."""
     units, _ = display.shown(found)  # of all rows: those of a page may have others
-    heads = {key: _head(key, head, links.lang) for key, head in zip(LISTED, units, strict=True)}
+    heads = {
+        key: say(_head(key, head), links.lang) for key, head in zip(LISTED, units, strict=True)
+    }
     return json.dumps({"heads": heads, "rows": rows_of(found, links), "values": found.documents()})
 
 
@@ -117,23 +121,24 @@ def _choices(database: Database) -> dict[str, list[tuple[str, int]]]:
 
 def _column(
     key: str, head: str, words: Sequence[str], sort: str, links: Links
-) -> dict[str, str | None]:
+) -> dict[str, Phrase]:
     """Return a column's head, with the address that sorts by it."""
     down, number = sort.startswith("-"), key in NUMBERS
     by_it = sort.removeprefix("-") in (key, key.removesuffix("_utc"))
     again = key if by_it and down else f"-{key}" if by_it or number or key == "started_utc" else key
     return {
         "key": key,
-        "head": _head(key, head, links.lang),
+        "head": _head(key, head),
         "kind": "n" if number else "",
         "address": None if links.static else links.runs(words, again),
         "order": (("descending" if down else "ascending") if by_it else None),
     }
 
 
-def _head(key: str, head: str, lang: str) -> str:
+def _head(key: str, head: str) -> Phrase:
     """Return the head of a column; figures are called the same in all languages."""
-    return text(f"site.{key}", lang) if has(f"site.{key}") else head
+    named = term("site", key)
+    return head if named == key else named
 
 
 def _pages(page: int, last: int) -> list[int | None]:
@@ -171,12 +176,12 @@ def case_page(database: Database, case: str, *, links: Links) -> str:
         row |= {"started_utc": row["started_utc"][:10], "trust_tone": TONES[values["trust"]]}
         group = tuple(values[key] for key in SAME)
         row["runs"] = cells.count(counted.get(group, 1))  # which may have come since
-        best.append(row | {"trust": text(f"trust.{values['trust']}", links.lang)})
+        best.append(row | {"trust": say(t(f"trust.{values['trust']}"), links.lang)})
     return rendered(
         "case", links, lambda own: own.case(case), case=case, best=best, charts=True,
-        heads={key: _head(key, head, links.lang) for key, head in zip(_BEST, heads, strict=True)},
+        heads={key: _head(key, head) for key, head in zip(_BEST, heads, strict=True)},
         total=cells.count(total), good=cells.count(good), quotable=bool(good), main=MAIN,
-        sections=sections(database, filters, links.lang),
+        sections=sections(database, filters),
         published=case in published.with_rows(),
     )  # fmt: skip
 
@@ -201,10 +206,10 @@ def compare_page(
         {"letter": letter, "run_id": run_id, "record": side[0], "launches": len(side),
          "case": stored(side[0].plan.case),
          "tone": status_tone(side[0].status), "trust": of_repeats(side).grade,
-         "title": device_configuration(side[0], lang=links.lang)}
+         "title": device_configuration(side[0])}
         for letter, run_id, side in zip(sidebyside.LETTERS, chosen, sides, strict=False)
     ]  # fmt: skip
-    found, refused = sidebyside.sections(sides, links.lang, allow=allow)
+    found, refused = sidebyside.sections(sides, allow=allow)
     return rendered(
         "compare", links, lambda own: own.compare(chosen, allow), sides=shown, charts=True,
         sections=found, refused=refused, allow=[*allow], tones=TONES,
@@ -226,7 +231,7 @@ def references_page(case: str | None = None, *, links: Links) -> str:
         return rendered(here, links, lambda own: own.references(), here=here, cases=told)
     return rendered(
         "reference", links, lambda own: own.references(case), here="references", case=case,
-        **published.shown(case, links.lang),
+        **published.shown(case),
     )  # fmt: skip
 
 
@@ -260,10 +265,11 @@ def run_document(
 ) -> str:
     """Return the page of a run; arguments are what ``reading`` tells of it."""
     rows = [*references.published([record.plan.case])]
-    page = compose([record], lang=links.lang, against=rows)
+    page = document([record], rows)
     run_id, case = stored(record.run_id), stored(record.plan.case)  # by which they are found
     return rendered(
         "run", links, lambda own: own.run(run_id), page=page, run_id=run_id, case=case, work=work,
-        body=body_html(page, static=False), launches=launches, bundled=bundled, charts=True,
+        body=Markup(body_html(page, links.lang, live=True)), launches=launches, bundled=bundled,
+        charts=True,
         held=reading.held(record),
     )  # fmt: skip
