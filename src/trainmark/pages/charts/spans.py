@@ -66,8 +66,9 @@ def spans(record: Record) -> Chart | None:
     longest = max(named, key=lambda one: one[4])[1]
     made = table(heads("span", "meaning", "start", "time", "share"), rows)
     axis = (t("chart.spans.axis"), t("chart.spans.wall", wall=wall))
+    said = t("chart.spans.desc", n=len(named), wall=wall, longest=longest)
     return Chart(
-        "spans", t("section.spans"), t("chart.spans.desc", n=len(named), wall=wall, longest=longest),
+        "spans", t("section.spans"), said,
         vega.bars(data, axis, wall_ns / 1e9), {"bars": data},
         type(made)(made.headers, made.rows, tuple(ends)),
     )  # fmt: skip
