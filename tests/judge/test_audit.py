@@ -178,7 +178,8 @@ def test_every_workload_has_a_source_and_a_name_of_its_own() -> None:
     text = (
         Path(trainmark.judge.audit.__file__).with_name("workloads.toml").read_text(encoding="utf-8")
     )
-    entries = tomllib.loads(text)["workload"]
+    document = tomllib.loads(text)
+    entries = [*document["workload"], *document["sizes"]]
     assert all("https://" in entry["source"] and "2026-" in entry["source"] for entry in entries)
     names = [name for entry in entries for name in entry["names"]]
     assert len(names) == len(set(names))

@@ -205,4 +205,5 @@ def workload_of(case: str | None, model: str) -> Workload:
 def workloads() -> list[Workload]:
     """Return what ``workloads.toml`` holds."""
     text = files("trainmark.judge.audit").joinpath("workloads.toml").read_text("utf-8")
-    return [Workload.model_validate(entry) for entry in tomllib.loads(text)["workload"]]
+    found = tomllib.loads(text)
+    return [Workload.model_validate(entry) for entry in (*found["workload"], *found["sizes"])]
