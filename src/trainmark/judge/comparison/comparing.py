@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import compress
 from math import exp
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,7 +11,7 @@ from pydantic_core import to_jsonable_python
 
 from trainmark.errors import EXIT_FAILED, EXIT_NOISY, EXIT_PASSED, UsageError, nearest
 from trainmark.judge.comparison import sides
-from trainmark.judge.comparison.statistics import Group, Ratio, ratio, step_noise
+from trainmark.judge.comparison.statistics import Group, ratio, step_noise
 from trainmark.record.figures import FIGURES, specs
 from trainmark.record.record import Record
 from trainmark.record.rows import Row
@@ -160,23 +159,19 @@ def compare(
         alone = sorted({*map(sides.name_of, before)} - {*map(sides.name_of, now)})
         out += [sides.LeftOut(name, message("compare_alone_in_round")) for name in alone]
     rng = np.random.default_rng(seed)
-    noise = {sides.name_of(one): _noise(one, draws, rng) for one in (*kept[0], *kept[1])}
-    compared = []
-    for name in figures or _usual(kept):
-        unit = _unit(kept, name)
-        told = [[_tells(one, name, unit) for one in results] for results in kept]
-        if turns:  # a round counts where both of its launches tell the figure
-            told = [[all(pair) for pair in zip(*told, strict=True)]] * 2
-        both = [list(compress(results, which)) for results, which in zip(kept, told, strict=True)]
-        groups = [_group(name, results, noise) for results in both]
-        paired, rng = turns is not None, np.random.default_rng([seed, 1])  # for each figure
-        found = ratio(*groups, paired=paired, draws=draws, rng=rng) if all(both) else None
-        compared.append(_judged(known[name], both, groups, found, threshold))
+    noise = [[_noise(one, draws, rng) for one in results] for results in kept]
+    compared = tuple(
+        _compared(
+            known[name], kept, noise,
+            paired=turns is not None, threshold=threshold, draws=draws, seed=seed,
+        )
+        for name in figures or _usual(kept)
+    )  # fmt: skip
     of_a, of_b = sides.side(a, kept[0], no_a), sides.side(b, kept[1], no_b)
     verdict, words = _quality(of_a, of_b)
     trusts = [one.trust for one in (of_a, of_b) if one.trust]
     return Comparison(
-        of_a, of_b, figures=tuple(compared), quality=words, quality_verdict=verdict,
+        of_a, of_b, figures=compared, quality=words, quality_verdict=verdict,
         differences=sides.environment(*kept), allowed=allowed, paired=turns is not None,
         threshold=threshold, draws=draws, seed=seed,
         trust=graded(reason for trust in trusts for reason in trust.reasons) if trusts else None,
@@ -202,30 +197,30 @@ def known_figures(
 
 def _usual(kept: Sequence[Sequence[Result]]) -> Sequence[str]:
     """Return the figures that are compared unless others are asked for."""
-    both = []
-    for name in (*_THROUGHPUTS, *_ELSE):
-        unit = _unit(kept, name)
-        if all(any(_tells(one, name, unit) for one in results) for results in kept):
-            both.append(name)
+    both = [
+        name
+        for name in (*_THROUGHPUTS, *_ELSE)
+        for unit in [_unit(kept, name)]
+        if all(any(_value(one, name, unit) for one in results) for results in kept)
+    ]
     return [name for name in both if name in _THROUGHPUTS] or both[:1] or _THROUGHPUTS[:1]
 
 
 def _unit(kept: Sequence[Sequence[Result]], name: str) -> str:
     """Return the unit that both sides tell a figure in, else the first that one does."""
-    a, b = ([one.figures[name].unit for one in results if _value(one, name)] for results in kept)
+    a, b = (
+        [one.figures[name].unit for one in results if (one.figure(name) or 0) > 0]
+        for results in kept
+    )
     shared = (unit for unit in a if unit in b)
     return next(filter(None, (*shared, *a, *b)), "")
 
 
-def _tells(result: Result, name: str, unit: str) -> bool:
-    """Tell whether a figure is known, and in no other unit: a row may not tell its own."""
-    return _value(result, name) is not None and result.figures[name].unit in (unit, "")
-
-
-def _value(result: Result, name: str) -> float | None:
-    """Return a figure; None where it is not known or has no logarithm."""
+def _value(result: Result, name: str, unit: str) -> float | None:
+    """Return a figure; None where it is not known, has no logarithm or is in another unit."""
     value = result.figure(name)
-    return value if value and value > 0 else None
+    told = value and value > 0 and result.figures[name].unit in {unit, ""}  # a row may tell none
+    return value if told else None
 
 
 def _noise(result: Result, draws: int, rng: np.random.Generator) -> Array | None:
@@ -239,47 +234,48 @@ def _noise(result: Result, draws: int, rng: np.random.Generator) -> Array | None
     return step_noise(times, samples, draws=draws, rng=rng)
 
 
-def _group(name: str, results: Sequence[Result], noise: dict[str, Array | None]) -> Group:
-    """Return a figure over the launches that tell it."""
-    values = [(value, noise[sides.name_of(one)]) for one in results if (value := _value(one, name))]
-    known = [drawn for _, drawn in values if drawn is not None and name in _OVER_STEPS]
-    whole = np.array(known) if known and len(known) == len(values) else None
-    return Group(np.log([value for value, _ in values]), whole)
-
-
-def _judged(
+def _compared(
     spec: FigureSpec,
-    told: Sequence[Sequence[Result]],
-    groups: Sequence[Group],
-    found: Ratio | None,
+    kept: Sequence[Sequence[Result]],
+    noise: Sequence[Sequence[Array | None]],
+    *,
+    paired: bool,
     threshold: float,
+    draws: int,
+    seed: int,
 ) -> ComparedFigure:
-    """Return a figure with its verdict.
-
-    Args:
-        told: the launches or rows that tell it.
-        found: None: one side does not tell it.
-    """
-    everything, counts = [*told[0], *told[1]], (len(told[0]), len(told[1]))
+    """Return a figure with its verdict; it has no ratio where one side does not tell it."""
+    name, unit = spec.name, _unit(kept, spec.name)
+    values = [[_value(one, name, unit) for one in results] for results in kept]
+    telling = [{at for at, value in enumerate(side) if value is not None} for side in values]
+    if paired:  # a round counts where both of its launches tell the figure
+        telling = [telling[0] & telling[1]] * 2
+    groups = []
+    for side, places, of_steps in zip(values, telling, noise, strict=True):
+        drawn = [of_steps[at] for at in sorted(places)]
+        whole = name in _OVER_STEPS and bool(drawn) and all(one is not None for one in drawn)
+        logs = np.log([side[at] for at in sorted(places)])  # type: ignore[arg-type]
+        groups.append(Group(logs, np.array(drawn) if whole else None))
+    counts, rng = (len(telling[0]), len(telling[1])), np.random.default_rng([seed, 1])
+    found = ratio(*groups, paired=paired, draws=draws, rng=rng) if all(counts) else None
     value, low, high = (found.value, found.low, found.high) if found else (None, None, None)
-    if any(isinstance(one, Row) for one in everything):
+    if any(isinstance(one, Row) for results in kept for one in results):
         low = high = None  # a printed figure says nothing of its variation
     enough = min(counts) >= INTERVAL_MIN_LAUNCHES
     verdict = _verdict(low, high, spec, threshold) if enough else "too_little_data"
-    args = {"figure": spec.name, "ratio": value, "low": low, "high": high, "threshold": threshold,
+    args = {"figure": name, "ratio": value, "low": low, "high": high, "threshold": threshold,
             "launches": min(counts), "least": INTERVAL_MIN_LAUNCHES}  # fmt: skip
     if value is None:
-        words = message("compare_absent", figure=spec.name)
+        sentence = message("compare_absent", figure=name)
     elif verdict == "too_little_data":
-        words = message("compare_too_few" if low else "compare_no_interval", **args)
+        sentence = message("compare_too_few" if low else "compare_no_interval", **args)
     else:
-        words = message(f"verdict.{verdict}", **args)
+        sentence = message(f"verdict.{verdict}", **args)
     means = [exp(group.logs.mean()) if len(group.logs) else None for group in groups]
     return ComparedFigure(
-        name=spec.name,
-        unit=max((one.figures[spec.name].unit for one in everything), default=spec.unit),  # or none
-        better=spec.better, a=means[0], b=means[1], ratio=value, low=low, high=high,
-        descriptive=not enough, launches=counts, verdict=verdict, sentence=words,
+        name=name, unit=unit if any(counts) else spec.unit, better=spec.better, a=means[0],
+        b=means[1], ratio=value, low=low, high=high, descriptive=not enough, launches=counts,
+        verdict=verdict, sentence=sentence,
     )  # fmt: skip
 
 

@@ -103,36 +103,43 @@ def chosen(
         rule = "a side is launches of ours, or rows that others published"
         remedy = "name them apart" if given else "name at least one on each side"
         raise UsageError(what, rule=rule, remedy=remedy)
+    if isinstance(given[0], Record):
+        reasons = [_not_counted(one) for one in given if isinstance(one, Record)]
+    else:
+        reasons = _farther([one for one in given if isinstance(one, Row)], others, allow)
+    kept = [one for one, why in zip(given, reasons, strict=True) if why is None]
+    pairs = zip(given, reasons, strict=True)
+    return kept, [LeftOut(name_of(one), why) for one, why in pairs if why is not None]
+
+
+def _not_counted(record: Record) -> Message | None:
+    if refuted(record.trust):
+        return message("compare_refuted")
+    return None if record.passed else message("compare_not_passed", status=record.status)
+
+
+def _farther(
+    rows: Sequence[Row], others: Sequence[Result], allow: Collection[str]
+) -> list[Message | None]:
+    """Return for each row why it does not count: it failed, or another is nearer to the work."""
     wanted = next((printed_work(one) for one in others if isinstance(one, Record)), {})
-    told = [printed_work(one) if isinstance(one, Row) else {} for one in given]
-    unlike = [_unlike(one, wanted) for one in told]
+    told = [printed_work(one) for one in rows]
+    unlike = [[key for key in one if key in wanted and one[key] != wanted[key]] for one in told]
     silent = [[key for key in wanted if key not in one] for one in told]
     # Rates of several worlds have no mean, so that another world weighs more than another field.
     distance = [
         (len({*keys} - {*allow}), "ran_world" in keys, len(keys), len(untold))
         for keys, untold in zip(unlike, silent, strict=True)
     ]
-    passed = (not isinstance(one, Row) or one.failure is None for one in given)
-    nearest = min((far for far, met in zip(distance, passed, strict=True) if met), default=None)
-    kept, left_out = [], []
-    for one, keys, untold, far in zip(given, unlike, silent, distance, strict=True):
-        if isinstance(one, Row):
-            code, key = ("other", keys[0]) if keys else ("silent", ", ".join(untold))
-            farther = message(f"compare_{code}_row", key=key) if far != nearest else None
-            why = one.failure or farther
-        elif refuted(one.trust):
-            why = message("compare_refuted")
-        else:
-            why = None if one.passed else message("compare_not_passed", status=one.status)
-        if why is None:
-            kept.append(one)
-        else:
-            left_out.append(LeftOut(name_of(one), why))
-    return kept, left_out
-
-
-def _unlike(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    return [key for key in one if key in other and one[key] != other[key]]
+    passed = [far for far, row in zip(distance, rows, strict=True) if row.failure is None]
+    reasons = []
+    for row, keys, untold, far in zip(rows, unlike, silent, distance, strict=True):
+        code, key = ("other", keys[0]) if keys else ("silent", ", ".join(untold))
+        farther = far != min(passed, default=None)
+        reasons.append(
+            row.failure or (message(f"compare_{code}_row", key=key) if farther else None)
+        )
+    return reasons
 
 
 def rounds(a: Sequence[Result], b: Sequence[Result]) -> list[list[Record]] | None:
