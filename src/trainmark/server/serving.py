@@ -95,7 +95,7 @@ class Serving:
         """Look at the store now; after a fault, such as a full disk, the site stays as it was."""
         with self._lock:
             try:
-                self._follow_files()
+                self.follow_files()
                 if (version := self.index.version()) != self._written:
                     write_site(self.database, self.site, served=True)
                     self._written = version
@@ -104,7 +104,7 @@ class Serving:
                 self.fault = str(error)
                 LOG.exception("the site cannot follow the store")
 
-    def _follow_files(self) -> None:
+    def follow_files(self) -> None:
         """Let the index follow the store's folder, and uploads that are outside of it."""
         self.index.refresh()
         if self.uploads is not None and self.uploads != self.database.folder:

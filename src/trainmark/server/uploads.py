@@ -113,7 +113,7 @@ def _stored(serving: Serving, place: Path, digest: str) -> tuple[Stored, bool]:
         place.chmod(0o755)
         place.rename(target)
         place.mkdir()  # for whoever removes it
-    threading.Thread(target=serving.refresh, daemon=True).start()
+    serving.follow_files()
     return receipt, True
 
 

@@ -1,23 +1,18 @@
-"""Verify bundles and runs without a network: bytes, signature, records recomputed, pages."""
+"""Verify bundles and runs without a network: bytes, signature, records recomputed, rules."""
 
 from __future__ import annotations
 
 import os
-import tempfile
 from dataclasses import asdict, dataclass
-from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from trainmark import __version__
 from trainmark.errors import EXIT_FAILED, EXIT_PASSED, EXIT_USAGE, UsageError
 from trainmark.judge import compliance
 from trainmark.judge.audit import audit
 from trainmark.judge.audit.subject import of_record
 from trainmark.library.bundle.archive import AlteredError, unpacked
-from trainmark.library.bundle.packing import write_derived
 from trainmark.library.bundle.signing import signer_of
-from trainmark.pages.files import REPEATS_FILE
 from trainmark.record import record, trust
 from trainmark.record.record import RECORD_FILE
 from trainmark.record.verify import verify as verify_record
@@ -30,7 +25,6 @@ if TYPE_CHECKING:
     from trainmark.record.record import Record
 
 State = Literal["held", "noted", "unverifiable", "broken"]
-_DERIVED = (".md", ".html", REPEATS_FILE)
 _EXIT_CODES = {"broken": EXIT_FAILED, "unverifiable": EXIT_USAGE}
 
 
@@ -39,8 +33,7 @@ class Check:
     """One check and what it found.
 
     Args:
-        name: ``archive``, ``signature``, ``record``, ``audit``, ``rules`` or
-            ``pages``.
+        name: ``archive``, ``signature``, ``record``, ``audit`` or ``rules``.
         place: folder of the launch in a bundle; empty: the whole.
         state: ``held``; ``noted``: nothing was asked for; ``unverifiable``: nothing contradicts,
             but something that the check needs is missing; ``broken``: contradicted.
@@ -121,11 +114,9 @@ def checks(
     runs: dict[str, dict[str, Record]] = {}
     for place, one in records.items():
         runs.setdefault(place.partition("/")[0], {})[place] = one
-    found = [check for run in runs.values() for check in _of_run(run, bundle.folder)]
-    yield from found
+    for run in runs.values():
+        yield from _of_run(run, bundle.folder)
     yield from _audited(records)
-    if all(check.state == "held" for check in found if check.name == "record"):
-        yield _pages(bundle, records)
 
 
 def _signature(bundle: Unpacked | None, allowed: Path | None, signer: str | None) -> Check:
@@ -167,21 +158,3 @@ def _audited(records: dict[str, Record]) -> Iterator[Check]:
 
 def _judged(name: str, place: str, faults: list[Message], state: State, fine: Message) -> Check:
     return Check(name, state if faults else "held", tuple(faults) or (fine,), place)
-
-
-def _pages(bundle: Unpacked, records: dict[str, Record]) -> Check:
-    """Compare all that follows from the records with that made anew from them."""
-    if bundle.manifest.suite.version != __version__:
-        said = message("bundle_pages_other_version", version=bundle.manifest.suite.version)
-        return Check("pages", "noted", (said,))
-    with tempfile.TemporaryDirectory() as place:
-        write_derived(records, Path(place))
-        paths = [path for path in Path(place).rglob("*") if path.is_file()]
-        anew = {str(x.relative_to(place)): sha256(x.read_bytes()).hexdigest() for x in paths}
-    there = {file.name: file.sha256 for file in bundle.manifest.files}
-    derived = {name for name in there if name.endswith(_DERIVED) or "/index/" in name}
-    unlike = sorted(name for name in derived | anew.keys() if there.get(name) != anew.get(name))
-    if unlike:
-        said = message("bundle_page_differs", file=unlike[0], files=len(unlike))
-        return Check("pages", "broken", (said,))
-    return Check("pages", "held", (message("bundle_pages", files=len(anew)),))

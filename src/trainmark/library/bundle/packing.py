@@ -1,31 +1,27 @@
-"""Put runs into a bundle: their evidence as it is, all else redacted, pages made anew."""
+"""Put runs into a bundle: redacted copies of their files, and the records that these give."""
 
 from __future__ import annotations
 
 import re
 import tempfile
 import zipfile
-from contextlib import suppress
+from hashlib import file_digest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainmark import __version__
-from trainmark.data.json_documents import read_bytes, written_whole
-from trainmark.errors import EnvironmentFault, UsageError
+from trainmark import __version__, cases
+from trainmark.data.json_documents import written_whole
+from trainmark.errors import EnvironmentFault
+from trainmark.library import redaction
 from trainmark.library.bundle import archive
 from trainmark.library.bundle.archive import BundleError, Manifest, PackedFile
 from trainmark.library.bundle.signing import sign
-from trainmark.pages.files import write_pages, write_repeats
-from trainmark.record import evidence, record, trust
-from trainmark.record.index_of_run import write_index
-from trainmark.record.messages import render
-from trainmark.record.record import RECORD_FILE, Suite
-from trainmark.record.verify import verify
+from trainmark.plan.plan import PLAN_FILE, Plan
+from trainmark.record import building, evidence, record
+from trainmark.record.record import Suite
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from trainmark.record.record import Record
+    from collections.abc import Sequence
 
 
 def pack(
@@ -39,102 +35,59 @@ def pack(
         replace: whether ``output`` may exist.
 
     Raises:
-        BundleError: a record that its evidence does not prove, or evidence that is not redacted.
+        BundleError: a run without its evidence, or of a case that is not installed.
         EnvironmentFault: it cannot be written or signed.
     """
-    if not output.name.endswith(archive.ENDING) or (output.exists() and not replace):
-        what, remedy = "not the name of a bundle", f"end it in {archive.ENDING}"
-        if output.name.endswith(archive.ENDING):
-            what, remedy = "exists already", "choose another -o, or --force"
-        raise BundleError(what, where=str(output), remedy=remedy)
+    if not output.name.endswith(archive.ENDING):
+        remedy = f"end it in {archive.ENDING}"
+        raise BundleError("not the name of a bundle", where=str(output), remedy=remedy)
+    if output.exists() and not replace:
+        raise BundleError("exists already", where=str(output), remedy="another -o, or --force")
     try:
-        with written_whole(output) as file, tempfile.TemporaryDirectory() as scratch:
+        with tempfile.TemporaryDirectory() as place, written_whole(output) as file:
+            for number, launches in enumerate(runs, 1):
+                _add_run(Path(place), number, launches)
+            manifest = Manifest(suite=Suite(version=__version__), files=_listed(Path(place)))
+            content = manifest.model_dump_json(indent=1).encode()
             with zipfile.ZipFile(file, "w") as zipped:
-                files: list[PackedFile] = []
-                for number, launches in enumerate(runs, 1):
-                    files += _add_run(zipped, number, launches, Path(scratch))
-                file.flush()
-                end = file.tell()
-                with Path(file.name).open("rb") as written:
-                    packed = archive.digest(written, end)
-                manifest = Manifest.model_construct(
-                    suite=Suite(version=__version__), files=files, packed_bytes=end,
-                    packed_sha256=packed,
-                )  # fmt: skip
-                content = manifest.model_dump_json(indent=1).encode()
-                archive.add(zipped, archive.MANIFEST_FILE, [content])
+                archive.add(zipped, archive.MANIFEST_FILE, content)
                 if key is not None:
-                    archive.add(zipped, archive.SIGNATURE_FILE, [sign(content, key)])
-            file.flush()
-            with archive.unpacked(Path(file.name)) as made:
-                return made.manifest
+                    archive.add(zipped, archive.SIGNATURE_FILE, sign(content, key))
+                for packed in manifest.files:
+                    archive.add(zipped, packed.name, Path(place) / packed.name)
+        return manifest
     except OSError as error:
-        place = str(error.filename or output)
-        raise EnvironmentFault(f"cannot write: {error.strerror}", where=place) from error
+        where = str(error.filename or output)
+        raise EnvironmentFault(f"cannot write: {error.strerror}", where=where) from error
 
 
-def _add_run(
-    zipped: zipfile.ZipFile, number: int, launches: Sequence[Path], scratch: Path
-) -> Iterator[PackedFile]:
-    """Add a run with its pages and yield what was added."""
-    records = [_proven(path) for path in launches]
-    top = f"{number}-{re.sub('[^a-z0-9_]', '_', records[0].plan.case.lower())[:64]}"
-    repeated = len(launches) > 1
-    places = [f"{top}/r{n}" if repeated else top for n in range(1, len(launches) + 1)]
-    for place, path, found in zip(places, launches, records, strict=True):
-        yield from _add_launch(zipped, place, path if path.is_dir() else path.parent, found)
-    write_derived(dict(zip(places, records, strict=True)), scratch)
-    for path in sorted(path for path in (scratch / top).rglob("*") if path.is_file()):
-        yield archive.add(zipped, str(path.relative_to(scratch)), [path.read_bytes()])
-
-
-def write_derived(records: Mapping[str, Record], folder: Path) -> None:
-    """Write what follows from records alone, each at its place: pages, index lines, repeats.
-
-    The page with charts is not among them: it also shows what evidence has, and its drawing
-    follows from the versions of the libraries that draw.
-    """
-    runs: dict[str, list[Record]] = {}
-    for place, found in records.items():
-        (folder / place).mkdir(parents=True, exist_ok=True)
-        write_pages([found], folder / place, html=False)
-        with suppress(UsageError):  # of a mission that does not fit the form
-            write_index(found, folder / place)
-        if "/" in place:
-            runs.setdefault(place.partition("/")[0], []).append(found)
-    for top, launches in runs.items():
-        write_repeats(launches, folder / top, html=False)
-
-
-def _proven(path: Path) -> Record:
-    """Return a record that its evidence does not contradict."""
-    found = record.read(path)
-    findings = verify(found, path if path.is_dir() else path.parent)
-    for finding in findings:
-        if finding.code == "evidence_absent" or trust.refuted(trust.graded([finding])):
-            raise BundleError(f"cannot be verified: {render(finding, 'en')}", where=str(path))
+def _listed(place: Path) -> list[PackedFile]:
+    """Return all files below a folder, with their digests."""
+    found = []
+    for path in sorted(path for path in place.rglob("*") if path.is_file()):
+        with path.open("rb") as file:
+            digest = file_digest(file, "sha256").hexdigest()
+        name = str(path.relative_to(place))
+        found.append(PackedFile(name=name, bytes=path.stat().st_size, sha256=digest))
     return found
 
 
-def _add_launch(
-    zipped: zipfile.ZipFile, place: str, folder: Path, found: Record
-) -> Iterator[PackedFile]:
-    redactor = evidence.redactor_of(found.plan, folder)
-    told = found.model_dump(mode="json")
-    if redactor.document(told) != told:
-        raise _unredacted(folder / RECORD_FILE)
-    yield archive.add(zipped, f"{place}/{RECORD_FILE}", [read_bytes(folder / RECORD_FILE)])
-    digests = {entry.name: entry.sha256 for entry in found.evidence}
-    for path in evidence.outputs(folder):
-        packed = archive.add(zipped, f"{place}/{path.name}", evidence.redacted(path, redactor))
-        if digests.get(path.name, packed.sha256) != packed.sha256:
-            raise _unredacted(path)
-        yield packed
-
-
-def _unredacted(path: Path) -> BundleError:
-    return BundleError(
-        "holds what is redacted, so its digest in the record would not be that of the bundle",
-        where=str(path),
-        remedy=f"move {RECORD_FILE} away; `trainmark record RUN` redacts and records the run anew",
-    )
+def _add_run(place: Path, number: int, launches: Sequence[Path]) -> None:
+    """Write the redacted copies of a run's launches, each with the record that they give."""
+    folders = [path if path.is_dir() else path.parent for path in launches]
+    for launch, folder in enumerate(folders, 1):
+        if not (folder / PLAN_FILE).exists() or len(evidence.evidence(folder)) < 2:
+            what, remedy = "its evidence is not there", "bundle the run where it was made"
+            raise BundleError(what, where=str(folder), remedy=remedy)
+        plan = Plan.read(folder)
+        if plan.about.page.figures and plan.case not in cases.names():
+            what = f"the case {plan.case} is not installed, whose figures could not be computed"
+            raise BundleError(what, where=str(folder))
+        name = f"{number}-{re.sub('[^a-z0-9_]', '_', plan.case.lower())[:64]}"
+        target = place / name / f"r{launch}" if len(folders) > 1 else place / name
+        target.mkdir(parents=True)
+        redactor = redaction.of_run(plan, folder)
+        for path in evidence.outputs(folder):
+            with (target / path.name).open("wb") as out:
+                out.writelines(redaction.redacted_file(path, redactor))
+        record.write(building.build(target), target)

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from trainmark.errors import RecordError
 from trainmark.library.bundle.archive import ENDING, unpacked
+from trainmark.library.redaction import redacted_record
 from trainmark.library.selection.runs import Reader
 from trainmark.library.store.query import NEWEST_FIRST
 from trainmark.library.store.tables import RUNS
@@ -95,7 +96,7 @@ def _record(path: str) -> Record:
 def opened(path: str) -> Iterator[tuple[Record, Path]]:
     """Give the record of a run and its file; that of a bundle is unpacked meanwhile.
 
-    The record is held against its evidence, unless there is very much of it.
+    The record is redacted, and held against its evidence, unless there is very much of it.
 
     Args:
         path: as the index has it, placed: a run directory, a record, or one within a bundle.
@@ -124,4 +125,4 @@ def _read(path: Path) -> tuple[Record, Path]:
     found = Reader(verify=False).read(file)
     if held(found):
         found = trust.with_findings(found, verify(found, file.parent))
-    return found, file
+    return redacted_record(found), file

@@ -21,6 +21,7 @@ from trainmark.pages import results as display
 from trainmark.pages.site import published, reading, rendering, views
 from trainmark.pages.site.links import RECORDS, Links
 from trainmark.pages.texts import LANGUAGES
+from trainmark.record.record import content
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -147,8 +148,8 @@ def _write_pages(new: Path, pages: Sequence[_Page]) -> None:
     for page in pages:
         address = partial(Links.run, run_id=page.run_id)
         try:
-            with reading.opened(page.path) as (record, file):
-                shutil.copyfile(file, new / page.files[-1])
+            with reading.opened(page.path) as (record, _):
+                (new / page.files[-1]).write_bytes(content(record))
                 shown = partial(views.run_document, record, work=page.work, launches=page.launches)
                 for lang in LANGUAGES:
                     _put(new, lang, address, shown)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmark.record.redaction import Redactor
+from trainmark.library.redaction import Redactor
 
 
 @pytest.fixture

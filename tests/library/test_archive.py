@@ -1,0 +1,126 @@
+"""Archives that are no bundles, and bundles of which something was changed."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections import namedtuple
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from trainmark.errors import EnvironmentFault, RecordError
+from trainmark.library import bundle
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def changed(path: Path, **how: Any) -> Path:
+    """Write a bundle again: entries by name, None: left out; ``manifest``: keys of it."""
+    with zipfile.ZipFile(path) as archive:
+        items: dict[str, bytes | None] = {name: archive.read(name) for name in archive.namelist()}
+    manifest = json.loads(items["manifest.json"] or b"") | how.pop("manifest", {})
+    items["manifest.json"] = json.dumps(manifest).encode()
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in (items | how.get("items", {})).items():
+            if content is not None:
+                archive.writestr(name, content)
+    return path
+
+
+def codes(path: Path) -> tuple[int, list[str]]:
+    found = bundle.verify(path)
+    broken = [said.code for x in found.checks if x.state == "broken" for said in x.said]
+    return found.exit_code, broken
+
+
+def test_a_bundle_that_is_only_written_again_verifies(packed: Path) -> None:
+    assert codes(changed(packed)) == (0, [])
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        {"1-toy/record.json": b"{}"}, {"1-toy/plan.json": None}, {"1-toy/more.txt": b"x"},
+        {"../climbs.txt": b"x"}, {"/etc/passwd": b"x"},
+    ],
+)  # fmt: skip
+def test_files_that_are_not_those_of_the_manifest_are_found(
+    packed: Path, items: dict[str, bytes | None]
+) -> None:
+    assert codes(changed(packed, items=items)) == (1, ["bundle_altered"])
+
+
+def test_a_changed_byte_anywhere_in_a_file_is_found(packed: Path) -> None:
+    with zipfile.ZipFile(packed) as archive:
+        info = archive.getinfo("1-toy/events.rank0.jsonl")
+        at = info.header_offset + 30 + len(info.filename) + 40
+    content = bytearray(packed.read_bytes())
+    content[at] ^= 1
+    packed.write_bytes(content)
+    assert codes(packed) == (1, ["bundle_altered"])
+
+
+def test_figures_that_their_evidence_does_not_give_are_found(packed: Path) -> None:
+    from hashlib import sha256
+
+    with zipfile.ZipFile(packed) as archive:
+        made = json.loads(archive.read("1-toy/record.json"))
+        files = json.loads(archive.read("manifest.json"))["files"]
+    made["figures"]["p_train"]["value"] *= 10
+    text = json.dumps(made).encode()
+    for entry in files:
+        if entry["name"] == "1-toy/record.json":
+            entry |= {"bytes": len(text), "sha256": sha256(text).hexdigest()}
+    changed(packed, items={"1-toy/record.json": text}, manifest={"files": files})
+    code, broken = codes(packed)
+    assert (code, "evidence_disagrees" in broken) == (1, True)
+
+
+FILE = {"name": "1-toy/record.json", "bytes": 1, "sha256": "0" * 64}
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        {"schema_version": 1}, {"files": []}, {"more": 1},
+        *({"files": [FILE | {"name": name}]} for name in (
+            "../x.txt", "/etc/passwd", "1-toy/../x", "1-toy/.hidden", "1-toy/a/b.txt", "x.txt",
+            "1-toy/a\nb", "1-toy\\x.txt",
+        )),
+        {"files": [FILE | {"bytes": 65 << 30}]},
+    ],
+)  # fmt: skip
+def test_a_manifest_of_another_form_is_refused(packed: Path, manifest: dict[str, Any]) -> None:
+    items = {}
+    if names := [file["name"] for file in manifest.get("files", [])]:
+        with zipfile.ZipFile(packed) as archive:
+            items = dict.fromkeys((x for x in archive.namelist() if "/" in x), None)
+        items |= dict.fromkeys(names, b"x")
+    with pytest.raises(bundle.BundleError) as refused:
+        bundle.unpacked(changed(packed, items=items, manifest=manifest)).__enter__()
+    assert refused.value.exit_code == 2
+    assert str(refused.value.where).startswith(str(packed))
+
+
+def test_what_is_no_archive_is_refused(tmp_path: Path, packed: Path) -> None:
+    path = tmp_path / "x.trainmark.zip"
+    with pytest.raises(RecordError, match="not a bundle"):
+        bundle.verify(path)
+    for content in (b"", b"PK\5\6" + bytes(18), packed.read_bytes()[:-30]):
+        path.write_bytes(content)
+        with pytest.raises(RecordError):
+            bundle.unpacked(path).__enter__()
+    path.write_bytes(packed.read_bytes())
+    with pytest.raises(bundle.BundleError, match="no manifest"):
+        bundle.verify(changed(path, items={"manifest.json": None}))
+
+
+def test_what_does_not_fit_on_the_disk_is_refused(
+    packed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = namedtuple("disk", "free")(1_000)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: disk)
+    with pytest.raises(EnvironmentFault, match="do not fit"):
+        bundle.verify(packed)
