@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fakes import GOLDEN, launch_event, rank_events, write_run
 from store_bodies import acknowledged, document, everything, questions, write
 from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.library.selection.indexing import add, opened
@@ -227,6 +228,14 @@ def test_the_index_follows_the_files(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "c").rename(tmp_path / os.fsdecode(b"\xff"))  # no database holds such a name
     assert listed(tmp_path) == "eb"
+
+
+def test_a_run_whose_launcher_was_killed_gets_its_record(tmp_path):
+    write_run(tmp_path / "a", [launch_event()], rank_events())
+    (tmp_path / "a" / "plan.json").write_bytes((GOLDEN / "plan_toy.json").read_bytes())
+    found = listing(opened(str(tmp_path))[0].database, columns=["case", "status"])
+    assert found.rows == [["toy", "interrupted"]]
+    assert (tmp_path / "a" / "record.json").exists()
 
 
 def test_a_record_that_cannot_be_read_is_told(tmp_path):

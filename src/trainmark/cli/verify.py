@@ -37,10 +37,11 @@ def command(
     from trainmark.record.messages import render
 
     found, codes = [], {EXIT_PASSED}
-    for launches in (launches for word in paths for launches in find_runs(word)):
+    for path in paths:
         try:
-            found.append(verify(launches, allowed=allowed_signers, signer=signer))
-            codes.add(found[-1].exit_code)
+            for launches in find_runs(path):
+                found.append(verify(launches, allowed=allowed_signers, signer=signer))
+                codes.add(found[-1].exit_code)
         except TrainmarkError as error:
             say_faults([error])
             codes.add(error.exit_code)

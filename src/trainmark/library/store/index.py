@@ -14,8 +14,10 @@ import sqlalchemy as sa
 
 from trainmark.data import json_documents
 from trainmark.errors import RecordError
+from trainmark.launch.late_record import make_record
 from trainmark.library.store import entries
 from trainmark.library.store.tables import ENVIRONMENTS, FIGURE_NAMES, FORM, RUNS, SOURCES
+from trainmark.plan.plan import PLAN_FILE
 from trainmark.record import record
 from trainmark.spec import message
 
@@ -117,7 +119,12 @@ def _walk(folder: str, depth: int = _DEPTH) -> Iterator[tuple[str, Stamp]]:
         with os.scandir(folder) as inside:
             below = [x.path for x in inside if _followed(x)]
         for path in below:
-            if stamp := _stamp(f"{path}/{record.RECORD_FILE}"):
+            stamp = _stamp(f"{path}/{record.RECORD_FILE}")
+            if stamp is None and _stamp(f"{path}/{PLAN_FILE}"):  # its launcher was killed
+                with suppress(RecordError):  # or it runs still
+                    make_record(Path(path))
+                    stamp = _stamp(f"{path}/{record.RECORD_FILE}")
+            if stamp:
                 yield path, stamp
             elif depth > 1:
                 yield from _walk(path, depth - 1)
