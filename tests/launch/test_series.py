@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import shutil
 from dataclasses import dataclass, field, replace
@@ -16,7 +15,6 @@ from trainmark import devices
 from trainmark.errors import DataError, EnvironmentFault, RecordError, UsageError
 from trainmark.launch import series, submission
 from trainmark.launch.contract import SITE_FILE
-from trainmark.launch.earlier import estimate
 from trainmark.launch.stopping import StopRequest
 from trainmark.pages.series import series_json, series_table
 from trainmark.pages.terminal import Screen
@@ -127,14 +125,9 @@ def go(tmp_path: Path, launcher: Launcher) -> Callable[..., list[Outcome]]:
 def do(
     entries: list[series.CheckedEntry], launcher: Launcher, *, order: str = "rounds", **other: Any
 ) -> list[Outcome]:
-    """Run checked entries with the fake launcher, each launch in 10 s of a clock of its own."""
-    ticks = itertools.count(step=10)
-    return series.run(
-        entries,
-        launcher.request,
-        order=order,
-        **{"launch": launcher, "said": launcher.said.append, "clock": lambda: next(ticks)} | other,
-    )
+    """Run checked entries with the fake launcher."""
+    given = {"launch": launcher, "said": launcher.said.append} | other
+    return series.run(entries, launcher.request, order=order, **given)
 
 
 def checked(
@@ -368,36 +361,6 @@ def test_a_launch_that_cannot_begin_ends_its_entry_alone(
     launcher.endings = {"a r1": "disk"}
     assert states(go(REPEATED)) == {"a": "failed", "b": "passed"}
     assert launcher.launched == ["a/r1", "b"]
-
-
-def test_what_is_left_is_estimated_from_launches_of_the_same_work_alone(
-    go: Callable[..., list[Outcome]], launcher: Launcher, tmp_path: Path
-) -> None:
-    text = REPEATED + "- {case: toy, name: c, timeout: 70, set: {bs: 16}}\n"
-    entries = checked(tmp_path, text)
-    left, seconds = series.expected(entries, "rounds")
-    assert [name for name, _ in left] == ["a", "b", "c", "a", "a"]
-    assert seconds == {"a": [], "b": [], "c": []}
-    limits = 4 * entries[0].found.missing[0].recipe["timeout_s"] + 70
-    nothing = estimate(left, seconds)
-    assert (nothing.launches, nothing.known_s, nothing.unknown_limit_s) == (5, 0, limits)
-    assert nothing.unknown == 5
-
-    go(text)
-    told = [line for line in launcher.said if line.startswith("estimated time: ")]
-    assert told[0].startswith("estimated time: unknown for 5 that never ran, at most")
-    assert told[1].startswith("estimated time: about 0:00:20 for 2 of 4 launches; unknown for 2 ")
-    assert told[2].startswith("estimated time: about 0:00:20 for 2 of 3 launches; unknown for 1 ")
-    assert told[2].endswith("never ran, at most 0:01:10")
-    assert told[3:] == [
-        "estimated time: about 0:00:20 for 2 of 2 launches",
-        "estimated time: about 0:00:10 for 1 of 1 launches",
-    ]
-
-    (tmp_path / "runs/plan/a/r2/record.json").unlink()
-    known = estimate(*series.expected(checked(tmp_path, text), "rounds"))
-    assert (known.launches, known.known_s, known.unknown) == (1, 12.0, 0)  # by records' spans
-    assert str(estimate([], {})) == "nothing is left to do"
 
 
 def test_an_empty_folder_is_no_attempt_and_a_file_is_one(tmp_path: Path) -> None:

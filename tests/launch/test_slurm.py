@@ -21,7 +21,6 @@ from trainmark.plan.plan import Plan
 
 RECORDED = tomllib.loads((Path(__file__).parent / "slurm_outputs.toml").read_text())
 UNKNOWN = (1, "", RECORDED["unknown"]["stderr"].strip())
-NO_ACCOUNTING = (1, "", RECORDED["no_accounting"]["stderr"].strip())
 
 
 @pytest.fixture
@@ -172,19 +171,6 @@ def test_endings_are_told_apart_while_the_controller_knows_the_job(
     assert found == JobState(phase="ended", said=said, ending=ending, exit_code=exit_code)
 
 
-@pytest.mark.parametrize("recording", ENDED)
-def test_endings_are_told_apart_by_accounting(tmp_path: Path, recording: str) -> None:
-    recorded = RECORDED[recording]
-    (tmp_path / LOG_FILE).write_text(recorded.get("log", ""))
-    found = job(tmp_path, scontrol=UNKNOWN, sacct=(0, recorded["sacct"], "")).state()
-    ending = ENDED[recording][0]
-    if recording == "preempted_grace":  # of which sacct has no trace
-        assert found.ending == "failed"
-        (tmp_path / ENDED_FILE).write_text("9\nReason=None\nPreemptTime=2026-11-22T11:29:08\n")
-        found = job(tmp_path, scontrol=UNKNOWN, sacct=(0, recorded["sacct"], "")).state()
-    assert (found.phase, found.ending) == ("ended", ending)
-
-
 MARKERS = {
     "completed": "0\nReason=None\nPreemptTime=None\n",
     "failed": "3\nReason=None\nPreemptTime=None\n",
@@ -210,7 +196,7 @@ def test_endings_are_told_apart_by_the_jobs_own_files(
     marker = MARKERS[recording] if controller_answered else f"{code}\n\n"
     (tmp_path / ENDED_FILE).write_text(marker)
     (tmp_path / LOG_FILE).write_text(RECORDED[recording].get("log", ""))
-    found = job(tmp_path, scontrol=UNKNOWN, sacct=NO_ACCOUNTING).state()
+    found = job(tmp_path, scontrol=UNKNOWN).state()
     ending = ENDED[recording][0]
     assert found == JobState(
         phase="ended", said="Slurm does not know job 4711 any more", ending=ending,
@@ -220,12 +206,12 @@ def test_endings_are_told_apart_by_the_jobs_own_files(
 
 def test_a_killed_first_node_leaves_its_cause_in_the_log_alone(tmp_path: Path) -> None:
     (tmp_path / LOG_FILE).write_text(RECORDED["node_fail"]["log"])
-    found = job(tmp_path, scontrol=UNKNOWN, sacct=NO_ACCOUNTING).state()
+    found = job(tmp_path, scontrol=UNKNOWN).state()
     assert (found.ending, found.exit_code) == ("node_lost", None)
 
 
 def test_a_job_of_which_nothing_is_left_has_an_unknown_end(tmp_path: Path) -> None:
-    found = job(tmp_path, scontrol=UNKNOWN, sacct=(0, "", "")).state()
+    found = job(tmp_path, scontrol=UNKNOWN).state()
     assert (found.phase, found.ending, found.exit_code) == ("ended", "unknown", None)
 
 
@@ -283,7 +269,7 @@ def test_a_silent_controller_leaves_the_job_where_it_was(tmp_path: Path) -> None
     clock = FakeClock()
     one = job(tmp_path, clock, scontrol=(0, RECORDED["running"]["scontrol"], ""))
     assert one.state().phase == "running"
-    one._run.answers["scontrol"] = (1, "", "Unable to contact slurm controller (connect failure)")
+    one._ask.answers["scontrol"] = (1, "", "Unable to contact slurm controller (connect failure)")
     clock.advance(10**10)
     found = one.state()
     assert (found.phase, found.ending) == ("running", None)
@@ -294,19 +280,10 @@ def test_a_cancelled_job_is_killed_when_it_stays(tmp_path: Path) -> None:
     one = job(tmp_path)
     one.cancel()
     one.cancel()
-    assert one._run.asked == [
+    assert one._ask.asked == [
         ("scancel", "4711"),
         ("scancel", "--full", "--signal=KILL", "4711"),
     ]
-
-
-def test_a_job_of_another_cluster_is_asked_for_there(tmp_path: Path) -> None:
-    one = SlurmJob("4711;second\n", tmp_path, Answers(scontrol=UNKNOWN, sacct=NO_ACCOUNTING))
-    one.state()
-    one.cancel()
-    assert one.id == "4711"
-    assert all("--clusters=second" in words for words in one._run.asked)
-    assert {words[0] for words in one._run.asked} == {"scontrol", "sacct", "scancel"}
 
 
 # Programs
@@ -351,7 +328,7 @@ def test_what_sbatch_refuses_is_refused_before_the_run_begins(plan: Plan, progra
 
 def test_a_start_leaves_the_jobs_number(plan: Plan, programs: Path, tmp_path: Path) -> None:
     here = plan.model_copy(update={"run_dir": str(tmp_path)})
-    stand_in(programs, "sbatch", "pwd > where; echo '4711;second'")
+    stand_in(programs, "sbatch", "pwd > where; echo 4711")
     launcher = Slurm()
     started = launcher.start(launcher.command(here, site()), here, site())
     assert (started.id, (tmp_path / "where").read_text().strip()) == ("4711", str(tmp_path))

@@ -135,8 +135,11 @@ def test_every_host_is_examined_and_named_with_its_fault(
         ssh.Ssh().check(plan.model_copy(update={"nnodes": 5}), site)
     lines = caught.value.what.splitlines()
     assert lines[0] == "away: ssh: connect to host away port 22: No route to host"
-    assert lines[2] == "changed: ssh: WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!"
-    assert "ssh-keygen -R changed" in lines[3]
+    assert lines[2] == (
+        "changed: ssh: WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!; "
+        "Host key verification failed."
+    )
+    assert lines[3] == "  way out: let `ssh changed` work without questions"
     assert lines[4].startswith("bare: /opt/env/bin/python does not run this program there: sh: ")
     assert lines[6] == "old: 1 of 2 devices"
     assert len(lines) == 8

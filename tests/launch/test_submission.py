@@ -11,8 +11,6 @@ from trainmark.launch.stopping import StopRequest
 from trainmark.launch.submission import _Watch
 
 RUNNING = JobState(phase="running", said="RUNNING")
-LOST = JobState(phase="running", said="NODE 1 DOWN", lost=(1,))
-CANCELLED = JobState(phase="ended", said="CANCELLED", ending="cancelled")
 PLAN: Any = SimpleNamespace(recipe={"timeout_s": 60})
 
 
@@ -60,12 +58,3 @@ def test_the_nodes_own_time_limit_has_grace_and_waiting_does_not_count() -> None
     assert (watch.stop, job.cancelled) == (None, 0)
     assert not watch.over(10_361.0)
     assert (watch.stop, job.cancelled) == ({"reason": "timeout", "timeout_s": 60.0}, 1)
-
-
-def test_the_others_of_a_lost_node_are_ended_and_it_stays_named() -> None:
-    job = Scripted([RUNNING, LOST, LOST, RUNNING, CANCELLED])
-    watch = _Watch(PLAN, job, StopRequest())
-    told = [(watch.over(now_s), job.cancelled) for now_s in (0.0, 1.0, 31.0, 32.0, 33.0)]
-    assert told == [(False, 0), (False, 0), (False, 0), (False, 1), (False, 1)]
-    assert (watch.state.ending, watch.state.lost, watch.stop) == ("node_lost", (1,), None)
-    assert watch.over(34.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -137,14 +137,13 @@ def _run_plan_file(request: RunRequest, *, dry_run: bool, as_json: bool, quiet: 
     """Run what is left of a plan file, print all of it, and end with its exit code."""
     from trainmark.api import planned_entries, run_entries
     from trainmark.launch import series
-    from trainmark.launch.earlier import estimate
     from trainmark.pages.series import series_json, series_table
     from trainmark.record.entries import exit_code
 
     file, entries = planned_entries(request, say=say_remark, engines=not dry_run)
     if dry_run:
         outcomes = [entry.outcome() for entry in entries]
-        left, seconds = series.expected(entries, file.order)
+        left = series.expected(entries, file.order)
     else:
         outcomes, _ = run_entries(entries, file.order, quiet=quiet, say=say_remark)
     outcomes = [
@@ -156,11 +155,11 @@ def _run_plan_file(request: RunRequest, *, dry_run: bool, as_json: bool, quiet: 
         document = series_json(outcomes, name=file.name, exit_code=code)
         if dry_run:
             plans = [plan.model_dump(mode="json") for _, plan in left]
-            document |= {"estimate": asdict(estimate(left, seconds)), "plans": plans}
+            document |= {"plans": plans}
         say_json(document)
     else:
         typer.echo(series_table(outcomes))
         if dry_run:
-            say(f"estimated time: {estimate(left, seconds)}")
+            say(f"launches to do: {len(left)}")
     if code:
         raise typer.Exit(code)

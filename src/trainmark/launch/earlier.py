@@ -1,4 +1,4 @@
-"""What earlier launches left in folders: which of a plan file's are finished, and their times.
+"""What earlier launches left in folders: which of a plan file's are finished.
 
 A launch is finished if it has a record that passed, of the same work as planned now. Whatever did
 not pass stays in its folder. Launches that are missing go into a new one, the run's next attempt:
@@ -8,10 +8,8 @@ not pass stays in its folder. Launches that are missing go into a new one, the r
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import timedelta
 from pathlib import Path
-from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic_core import to_jsonable_python
 
@@ -21,11 +19,6 @@ from trainmark.plan.plan import Plan
 from trainmark.plan.plan_file import attempt_name, attempt_number
 from trainmark.record.record import RECORD_FILE, Record, read
 from trainmark.record.work import differing, planned_work
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    Seconds = Mapping[str, Sequence[float]]  # what launches took, by the name of their entry
 
 
 @dataclass(slots=True, kw_only=True)
@@ -118,39 +111,3 @@ def _judged(folder: Path, wanted: dict[str, Any]) -> tuple[Record | None, str | 
     if record is None or record.passed:
         return record, None if record else "has no record", True
     return record, f"did not pass: {record.status}", True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
-    """How long some launches take.
-
-    Args:
-        known_s: those of entries with an earlier launch, by its median.
-        unknown: how many are of other entries.
-        unknown_limit_s: sum of their time limits, at which launches are stopped.
-    """
-
-    launches: int
-    known_s: float
-    unknown: int
-    unknown_limit_s: float
-
-    def __str__(self) -> str:
-        known = self.launches - self.unknown
-        spent = timedelta(seconds=round(self.known_s))
-        said = [f"about {spent} for {known} of {self.launches} launches"] if known else []
-        if self.unknown:
-            limit = timedelta(seconds=round(self.unknown_limit_s))
-            said.append(f"unknown for {self.unknown} that never ran, at most {limit}")
-        return "; ".join(said) or "nothing is left to do"
-
-
-def estimate(left: Sequence[tuple[str, Plan]], seconds: Seconds) -> Estimate:
-    """Return the time of the launches ``left``, each with its entry's name."""
-    limits = [plan.recipe["timeout_s"] for name, plan in left if not seconds.get(name)]
-    return Estimate(
-        launches=len(left),
-        known_s=sum(median(seconds[name]) for name, _ in left if seconds.get(name)),
-        unknown=len(limits),
-        unknown_limit_s=sum(limits),
-    )

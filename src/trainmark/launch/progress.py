@@ -12,11 +12,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from trainmark.data.regular_file import open_regular
 from trainmark.errors import escaped
-from trainmark.rank.events import any_event, rank_file
+from trainmark.rank.events import (
+    Evaluate,
+    Facts,
+    RunEvent,
+    Span,
+    Start,
+    Window,
+    rank_file,
+    read_event,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,55 +62,51 @@ class Progress:
 
     def poll(self) -> str:
         """Read new events and return the line to show."""
-        try:
-            with open_regular(Path(self.plan.run_dir) / rank_file(0)) as file:
-                file.seek(self._offset)
-                data = self._rest + file.read()
-                self._offset = file.tell()
-        except (FileNotFoundError, ValueError):
-            return self.text  # not written yet, or deleted, which the record will report
+        path = Path(self.plan.run_dir) / rank_file(0)
+        if not path.exists():
+            return self.text
+        with path.open("rb") as file:
+            file.seek(self._offset)
+            data = self._rest + file.read()
+            self._offset = file.tell()
         *lines, self._rest = data.split(b"\n")
         for line in lines:
-            try:
-                event = any_event(line)
-            except ValueError:
-                continue  # the record counts malformed lines; progress ignores them
-            self._take(event)
+            with suppress(ValueError):  # the record counts malformed lines
+                self._take(read_event(line))
         return self.text
 
-    def _take(self, event: dict[str, Any]) -> None:
-        match event["event"]:
-            case "start":
+    def _take(self, event: RunEvent) -> None:
+        match event:
+            case Start():
                 self.text = "importing"
-            case "span":
-                self.text = _AFTER_SPAN.get(event["name"], self.text)
-            case "facts":
+            case Span():
+                self.text = _AFTER_SPAN.get(event.name, self.text)
+            case Facts():
                 recipe = self.plan.recipe
-                of_epochs = event.get("steps_per_epoch", 0) * recipe["max_epochs"]
+                of_epochs = event.steps_per_epoch * recipe["max_epochs"]
                 self._total_steps = min(of_epochs, recipe["max_steps"] or of_epochs)
-            case "evaluate":
-                if event["value"] is not None:
-                    self._quality = f"  quality {event['value']:.4f}"
-            case "window":
+            case Evaluate():
+                if event.value is not None:
+                    self._quality = f"  quality {event.value:.4f}"
+            case Window():
                 self._window(event)
 
-    def _window(self, event: dict[str, Any]) -> None:
-        steps = len(event["step_ns"])
-        spent_ns = event["end_ns"] - event["start_ns"]
+    def _window(self, event: Window) -> None:
+        steps, spent_ns = len(event.step_ns), event.end_ns - event.start_ns
         self._steps += steps
-        if event["phase"] == "train":
+        if event.phase == "train":
             self._train_ns += spent_ns
             self._train_steps += steps
-        rate = sum(event["samples"]) * self.plan.world_size * 1e9 / max(spent_ns, 1)
-        loss = event["loss"][-1]
+        rate = sum(event.samples) * self.plan.world_size * 1e9 / max(spent_ns, 1)
+        loss = event.loss[-1]
         parts = [
             f"step {self._steps}/{self._total_steps}",
-            f"epoch {event['epoch'] + 1}",
+            f"epoch {event.epoch + 1}",
             "loss nan" if loss is None else f"loss {loss:.4f}",
             f"{rate:,.1f} samples/s",
         ]
-        if event["used_bytes"] is not None:
-            parts.append(f"{event['used_bytes'] / 2**30:.1f} GiB")
+        if event.used_bytes is not None:
+            parts.append(f"{event.used_bytes / 2**30:.1f} GiB")
         if self._train_steps and self._total_steps:
             left_s = (self._total_steps - self._steps) * self._train_ns / self._train_steps / 1e9
             parts.append(f"at most {timedelta(seconds=round(left_s))} left")

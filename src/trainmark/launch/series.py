@@ -7,7 +7,6 @@ a folder.
 
 from __future__ import annotations
 
-import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from trainmark.errors import EnvironmentFault, TrainmarkError
 from trainmark.launch import submission
 from trainmark.launch.contract import SITE_FILE
-from trainmark.launch.earlier import Found, estimate, look_up, unusable
+from trainmark.launch.earlier import Found, look_up, unusable
 from trainmark.launch.late_record import complete
 from trainmark.launch.run_dir import locked
 from trainmark.launch.site import Site, read_site
@@ -141,10 +140,8 @@ def _checked(entry: Entry, site: Site, generated_root: Path | None) -> CheckedEn
     return CheckedEntry(name=entry.name, plan=plan, site=site, found=found)
 
 
-def expected(
-    entries: Sequence[CheckedEntry], order: str
-) -> tuple[list[tuple[str, Plan]], dict[str, list[float]]]:
-    """Return the launches to do, each with its entry's name, and the seconds of earlier ones.
+def expected(entries: Sequence[CheckedEntry], order: str) -> list[tuple[str, Plan]]:
+    """Return the launches to do, each with its entry's name.
 
     Args:
         order: ``ROUNDS``: launch 1 of every entry goes before launch 2 of any, every other round
@@ -160,11 +157,7 @@ def expected(
             return number, place if number % 2 else -place
 
         left.sort(key=turn)
-    seconds = {
-        entry.name: [(record.spans.wall_ns or 0) / 1e9 for _, record in entry.found.ended.values()]
-        for entry in entries
-    }
-    return left, seconds
+    return left
 
 
 def run(
@@ -174,7 +167,6 @@ def run(
     order: str,
     launch: Callable[[Plan, Site, str], Record],
     said: Callable[[str], None],
-    clock: Callable[[], float] = time.monotonic,
 ) -> list[Outcome]:
     """Do all launches that are left and return every entry's outcome.
 
@@ -183,7 +175,7 @@ def run(
         order: see ``expected``.
         launch: does one launch at a site under a label and returns its record.
         said: called with a line for each entry that is not launched (the reason is in the
-            outcome), with the reason why a launch is done again, and with the time that is left.
+            outcome), and with the reason why a launch is done again.
 
     Raises:
         EnvironmentFault: the folder of the runs cannot be used, or another call is at work
@@ -201,12 +193,11 @@ def run(
                 said(f"{labels[name]}: {why}")
             if not entry.found.missing:
                 said(f"{labels[name]}: {entry.outcome().state}")
-        left, seconds = expected(entries, order)
+        left = expected(entries, order)
         faults: dict[str, str] = {}
         while left and request.signal_name is None:
-            said(f"estimated time: {estimate(left, seconds)}")
             name, plan = left.pop(0)
-            entry, started = known[name], clock()
+            entry = known[name]
             try:
                 record = launch(plan, entry.site, labels[name])
             except (TrainmarkError, OSError) as fault:
@@ -215,7 +206,6 @@ def run(
                 left = [turn for turn in left if turn[0] != name]
             else:
                 entry.found.ended[plan.repeat_index] = Path(plan.run_dir), record
-                seconds[name].append(clock() - started)
     outcomes = [entry.outcome(over=True, fault=faults.get(name)) for name, entry in known.items()]
     for outcome in outcomes:
         if outcome.state == "left":

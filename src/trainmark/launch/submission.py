@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 _POLL_S = 1.0
 _CANCEL_PATIENCE_S, _CANCEL_AGAIN_S = 90.0, 30.0
-_LOST_GRACE_S = 30.0  # for the other nodes to fail by themselves
 _GRACE_S = 300.0  # after the run's own time limit, which the nodes keep
 
 
@@ -222,36 +221,23 @@ class _Watch:
     request: StopRequest
     stop: dict[str, Any] | None = None
     state: JobState = field(default_factory=lambda: JobState(phase="waiting"))
-    _lost: tuple[int, ...] = ()
-    _lost_s: float = inf
     _started_s: float = inf
-    _ending_s: float = inf  # since when it is being ended
+    _stopped_s: float = inf
     _asked_s: float = -inf  # when it was last told to end
 
     def over(self, now_s: float) -> bool:
         """Ask for the state and end the job where it must be; tell whether there is no more."""
-        if self.state.phase == "ended" or now_s > self._ending_s + _CANCEL_PATIENCE_S:
+        if self.state.phase == "ended" or now_s > self._stopped_s + _CANCEL_PATIENCE_S:
             return True  # ended, or the engine does not end it: collect what is there
-        self.state = self._named(self.job.state(), now_s)
+        self.state = self.job.state()
         if self.state.phase == "running":
             self._started_s = min(self._started_s, now_s)
         if self.stop is None and self.state.phase != "ended":
             self.stop = self._reason_to_stop(now_s)
-        # The other nodes of a lost one may wait for it until their time limit.
-        if self.stop is not None or now_s > self._lost_s + _LOST_GRACE_S:
-            self._ending_s = min(self._ending_s, now_s)
-        if self._ending_s < inf and now_s >= self._asked_s + _CANCEL_AGAIN_S:
-            self._asked_s = now_s
+        if self.stop is not None and now_s >= self._asked_s + _CANCEL_AGAIN_S:
+            self._stopped_s, self._asked_s = min(self._stopped_s, now_s), now_s
             self.job.cancel()
         return False
-
-    def _named(self, state: JobState, now_s: float) -> JobState:
-        """Return a state with the nodes that were lost before the job was ended for it."""
-        if state.lost:
-            self._lost, self._lost_s = state.lost, min(self._lost_s, now_s)
-        if state.phase != "ended" or not self._lost:
-            return state
-        return replace(state, ending="node_lost", lost=self._lost)
 
     def _reason_to_stop(self, now_s: float) -> dict[str, Any] | None:
         if self.request.signal_name is not None:

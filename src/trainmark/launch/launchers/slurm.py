@@ -1,6 +1,6 @@
 """Slurm: a batch script with one task a node, and the states of the job it becomes.
 
-Owns what sbatch is told and what the answers of scontrol, sacct and the job's own files mean.
+Owns what sbatch is told and what the answers of scontrol and the job's own files mean.
 Slurm queues, starts and ends everything; run directory and data are on a file system that all
 nodes see. Must not know what a node's process does.
 """
@@ -77,23 +77,17 @@ class SlurmJob:
     """A job that was submitted.
 
     Args:
-        printed: what sbatch printed: its number, and ``;CLUSTER`` where there are several.
         ask: runs one of Slurm's programs.
         clock: seconds that only rise.
     """
 
     def __init__(
-        self, printed: str, run_dir: Path, ask: Ask = _ask,
+        self, number: str, run_dir: Path, ask: Ask = _ask,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
-        self.id, _, cluster = printed.strip().partition(";")
-        self._cluster = (f"--clusters={cluster}",) if cluster else ()
-        self._run_dir, self._run, self._clock = run_dir, ask, clock
+        self.id, self._run_dir, self._ask, self._clock = number.strip(), run_dir, ask, clock
         self._last, self._cancelled = JobState(phase="waiting", said="submitted"), False
         self._next_s = clock()
-
-    def _ask(self, program: str, *words: str) -> tuple[int, str, str]:
-        return self._run(program, *self._cluster, *words)
 
     def state(self) -> JobState:
         """Return where it is; a controller that does not answer leaves it where it was."""
@@ -129,16 +123,10 @@ class SlurmJob:
         return self._ended(_ENDINGS[state], said, _field(shown, "ExitCode"), shown)
 
     def _forgotten(self) -> JobState:
-        """Return how a job ended that the controller no longer has."""
+        """Return how a job ended that the controller no longer has, as its own files tell."""
         own, _, shown = self._text(ENDED_FILE).partition("\n")
-        wanted = ("--allocations", "--parsable2", "--noheader", "--format=State,ExitCode")
-        _, out, _ = self._ask("sacct", *wanted, f"--jobs={self.id}")
-        state, _, codes = out.strip().partition("|")
-        ending = _ENDINGS.get(state.partition(" ")[0])  # CANCELLED by 1000
-        if ending is None:  # without accounting
-            state, codes = f"Slurm does not know job {self.id} any more", f"{own}:0"
-            ending = {"": None, "0": "completed"}.get(own, "failed")
-        return self._ended(ending, state, codes, shown)
+        ending: Ending | None = {"": None, "0": "completed"}.get(own, "failed")
+        return self._ended(ending, f"Slurm does not know job {self.id} any more", f"{own}:0", shown)
 
     def _ended(self, ending: Ending | None, said: str, codes: str, shown: str) -> JobState:
         """Return the last state; ``codes`` are exit code and signal, ``EXIT:SIGNAL``."""
@@ -215,7 +203,7 @@ class Slurm:
 
     def attach(self, plan: Plan, site: Site) -> SlurmJob:  # noqa: ARG002
         """Return the job whose number the run directory has."""
-        return SlurmJob(job_id(plan, r"\d+(;[\w.-]+)?"), Path(plan.run_dir))
+        return SlurmJob(job_id(plan, r"\d+"), Path(plan.run_dir))
 
 
 def _options(plan: Plan, site: Site) -> list[str]:

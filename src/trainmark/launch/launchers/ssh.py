@@ -45,14 +45,6 @@ _FIXED = ("BatchMode=yes", "PreferredAuthentications=publickey", "RequestTTY=no"
 _UNCHECKED = ("StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null")
 # A cut link is noticed after 15 s; a connection is not shared, and ends with its process.
 _ALIVE = ("ServerAliveInterval=5", "ServerAliveCountMax=3", "ConnectTimeout=10", "ControlPath=none")
-_REMEDIES = {  # by what ssh prints
-    "IDENTIFICATION HAS CHANGED": "find out why; `ssh-keygen -R {0}`, for a port other than 22 "
-    "`-R [{0}]:PORT`, then connect by hand once",
-    "Host key verification failed": "connect by hand once, and compare the fingerprint",
-    "are too open": "chmod 600 on the key: ssh does not use one that others may read",
-    "Permission denied": "load the key with ssh-add, or add it to ~/.ssh/authorized_keys there",
-    "": "try ssh by hand, and see the hosts file",
-}
 # A node that lost us may still be ending its ranks: its files are complete only afterwards.
 _PACK = """for _ in $(seq 30); do pgrep -f -- {mark} > /dev/null || break; sleep 1; done
 tar -C {folder} --exclude={plan} -cf - ."""
@@ -117,9 +109,8 @@ def folder_of_hosts(plan: Plan, site: Site) -> Path:
 def connection_fault(host: str, printed: str) -> Fault:
     """Return what ssh said of a connection that failed, and the way out."""
     lines = [line.strip("@ \r") for line in printed.splitlines() if line.strip("@ \r")]
-    mark = next(mark for mark in _REMEDIES if mark in printed)
-    said = [line for line in lines if mark and mark in line] or lines or ["ssh said nothing"]
-    return host, f"ssh: {said[-1].removeprefix('ssh: ')}", _REMEDIES[mark].format(host)
+    said = "; ".join(lines[-3:]) or "it said nothing"
+    return host, f"ssh: {said.removeprefix('ssh: ')}", f"let `ssh {host}` work without questions"
 
 
 def _on_all(hosts: Iterable[Host], faults: Callable[[Host], Iterable[Fault]]) -> None:
