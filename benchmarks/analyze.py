@@ -89,8 +89,8 @@ def _compare(path: Path, every: int, bar: float, rounds: int) -> tuple[list[Bar]
     print(f"  writing the log, one line of {every} matches", file=sys.stderr)
     write_log(path, every)
     ours = Runs(
-        [PROGRAM, "analyze", str(path), "--quiet", "--keyword", KEYWORD,
-         "--time_unit", "ms", "--model_mode", "4"]
+        [PROGRAM, "analyze", str(path), "--quiet", f"keyword={KEYWORD}",
+         "time_unit=ms", "model_mode=4"]
     )  # fmt: skip
     plain = Runs([sys.executable, "-c", PLAIN_LOOP, str(path), KEYWORD])
     times = interleave({"plain": plain.once, "ours": ours.once}, rounds=rounds)

@@ -135,28 +135,27 @@ def call(monkeypatch, capfd, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "words", [["show"], ["show", "--json"], ["report"], ["report", "--format", "json"],
-              ["report", "--format", "csv"], ["report", "--format", "html", "--lang", "zh"]],
+    "words", [["report"], ["report", "--format", "md"], ["export", "--to", "json"],
+              ["export", "--to", "csv"], ["report", "--format", "html", "--lang", "zh"]],
 )  # fmt: skip
 def test_no_verb_prints_a_sequence_of_a_record(call, hostile, tmp_path, words):
     path = _written(tmp_path, hostile)
-    code, out, err = call(*words, str(path), "--no-verify")  # it lies alone there
+    code, out, err = call(*words, str(path))
     assert (code, err) == (0, "")
     assert _CONTROL.findall(out) == []
-    if words[-1] in {"--json", "json"}:
-        found = json.loads(out)
-        assert read(path).model_dump(mode="json") == (found[0] if words[0] == "report" else found)
+    if words[-1] == "json":
+        assert json.loads(out)[0]["cause"] == read(path).model_dump(mode="json")["cause"]
 
 
 def test_no_line_of_a_log_moves_a_cursor(call):
     lines = f"name {ATTACK} ips: 5 samples/s\n{ATTACK} ips: x{ATTACK}\n"
     Path("train.log").write_text(lines, encoding="utf-8")
-    words = ["--keyword", "ips:", "--model_mode", "-1", "--model_name", f"m{ATTACK}"]
+    words = ["keyword=ips:", "model_mode=-1", f"model_name=m{ATTACK}"]
     code, out, err = call("analyze", "train.log", *words, "--json")
     assert code == 0
     assert _CONTROL.findall(out + err) == []
     assert json.loads(out.splitlines()[1])["model_name"] == f"m{ATTACK}"
-    _, out, err = call("analyze", "train.log", "--keyword", "ipz:", "--model_mode", "-1")
+    _, out, err = call("analyze", "train.log", "keyword=ipz:", "model_mode=-1")
     assert "nearest is line" in err
     assert _CONTROL.findall(out + err) == []
 
@@ -172,11 +171,11 @@ def test_no_line_of_a_log_moves_a_cursor(call):
         ["run", "toy", "--nproc", WORD],
         ["run", f"{WORD}.yaml"],
         ["list", WORD],
-        ["show", WORD],
+        ["report", WORD],
         ["prepare", WORD, "--from", "x", "--data", "y"],
         ["prepare", "gpt_megatron", "--from", WORD, "--data", "y", "--tokenizer", "z"],
-        ["analyze", WORD, "--preset", "auto"],
-        ["analyze", "x", "--preset", WORD],
+        ["analyze", WORD, "preset=auto"],
+        ["analyze", "x", f"preset={WORD}"],
     ],
 )
 def test_no_word_of_the_command_line_is_quoted_raw(call, words):

@@ -17,9 +17,8 @@ from trainmark import devices
 from trainmark.record import record
 
 VERBS = (
-    "run", "list", "doctor", "ceilings", "prepare", "show", "report", "results", "compare",
-    "baseline", "gate", "export", "record", "check", "audit", "analyze", "import", "schema",
-    "push", "serve",
+    "run", "list", "doctor", "ceilings", "prepare", "report", "results", "compare", "gate",
+    "export", "check", "audit", "analyze", "import", "bundle", "verify", "site", "serve",
 )  # fmt: skip
 
 
@@ -79,8 +78,8 @@ def test_help_names_every_verb_in_a_group_and_says_what_it_does_uncut(cli):
             ["prepare", "distilbert", "--from", ".", "--data", "x", "--text-key", "y"],
             ["--text-key: case distilbert_sst2 takes no --text-key", "it takes nothing"],
         ),
-        (["show"], ["no run there yet"]),
-        (["show", "nowhere"], ["no record there"]),
+        (["report"], ["no run there yet"]),
+        (["report", "nowhere"], ["no record there"]),
     ],
 )
 def test_bad_words_end_in_one_clear_error(cli, words, said):
@@ -308,7 +307,7 @@ def test_list_fields_says_what_changing_one_means(cli):
 
 
 def test_schema_is_a_schema(cli):
-    code, out, _ = cli("schema")
+    code, out, _ = cli("list", "schema")
     assert code == 0
     jsonschema.Draft202012Validator.check_schema(json.loads(out))
     assert out == record.dumps_schema()
@@ -351,13 +350,13 @@ def test_a_full_disk_behind_the_output_is_no_traceback():
     program = Path(sys.executable).with_name("trainmark")
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
-            [program, "schema"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+            [program, "list", "schema"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
         )
     assert done.returncode == 2
     assert done.stderr == "trainmark: No space left on device\n"
 
 
-@pytest.mark.parametrize("verb", ["show", "verify", "report"])
+@pytest.mark.parametrize("verb", ["verify", "report"])
 def test_a_name_that_is_too_long_is_no_traceback(verb):
     program = Path(sys.executable).with_name("trainmark")
     done = subprocess.run([program, verb, "x" * 300], capture_output=True, text=True, check=False)
@@ -385,32 +384,32 @@ def left(tmp_path):
 
 
 @pytest.mark.parametrize("series", ["twice", "r1", "plan/r1"])
-def test_show_after_a_series_shows_all_of_it(cli, left, series):
+def test_report_after_a_series_shows_all_of_it(cli, left, series):
     left("older")
     left(f"{series}/r1", 1, 2)
     left(f"{series}/r2", 2, 2)
-    code, newest, _ = cli("show")
+    code, newest, _ = cli("report")
     assert code == 0
-    assert newest == cli("show", f"runs/{series}")[1]
-    _, both, _ = cli("show", "--json")
+    assert newest == cli("report", f"runs/{series}")[1]
+    _, both, _ = cli("export", "--to", "json")
     assert [one["run_id"] for one in json.loads(both)] == [f"{series}/r1", f"{series}/r2"]
-    first = cli("show", f"runs/{series}/r1")[1]
-    second = cli("show", f"runs/{series}/r2")[1]
+    first = cli("report", f"runs/{series}/r1")[1]
+    second = cli("report", f"runs/{series}/r2")[1]
     assert newest.startswith(first + second)
     assert len(newest) > len(first + second)  # and the summary
 
 
-def test_show_after_the_first_launch_of_a_series_has_its_summary_too(cli, left):
+def test_report_after_the_first_launch_of_a_series_has_its_summary_too(cli, left):
     left("stopped/r1", 1, 5)
-    newest, alone = cli("show")[1], cli("show", "runs/stopped/r1")[1]
+    newest, alone = cli("report")[1], cli("report", "runs/stopped/r1")[1]
     assert newest.startswith(alone)
     assert len(newest) > len(alone)
 
 
-def test_show_takes_a_plans_run_called_r1_for_what_it_is(cli, left):
+def test_report_takes_a_plans_run_called_r1_for_what_it_is(cli, left):
     left("plan/a")
     left("plan/r1")
-    assert json.loads(cli("show", "--json")[1])["run_id"] == "plan/r1"
+    assert json.loads(cli("export", "--to", "json")[1])[0]["run_id"] == "plan/r1"
 
 
 def test_make_demo_deletes_nothing_and_meets_no_plans_folder():

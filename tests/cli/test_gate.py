@@ -1,4 +1,4 @@
-"""``trainmark baseline`` and ``trainmark gate``: files, outputs and exit codes."""
+"""``trainmark gate``: files, outputs and exit codes."""
 
 from __future__ import annotations
 
@@ -35,9 +35,12 @@ def run(folder: str, rate: float, **changes: Any) -> Path:
 def test_a_baseline_is_written_and_held_against_later_runs(cli: Call) -> None:
     for name, rate in (("good", 100.0), ("same", 99.0), ("slow", 90.0)):
         run(name, rate)
-    code, out, err = cli("baseline", "runs/good", "-o", "b.yaml", "--figure", "p_train")
+    code, out, err = cli("gate", "runs/good", "--write", "b.yaml", "--figure", "p_train")
     assert (code, out, err) == (0, "", "b.yaml\n")
-    assert cli("baseline", "runs/good", "--figure", "p_train")[1] == Path("b.yaml").read_text()
+    assert (
+        cli("gate", "runs/good", "--write", "-", "--figure", "p_train")[1]
+        == Path("b.yaml").read_text()
+    )
     code, out, _ = cli("gate", "runs/same", "--baseline", "b.yaml")
     assert (code, out.count("passed")) == (0, 1)
     assert cli("gate", "runs/same", "--baseline", "b.yaml", "--quiet")[:2] == (0, "\n")
@@ -45,7 +48,7 @@ def test_a_baseline_is_written_and_held_against_later_runs(cli: Call) -> None:
     found = json.loads(out)
     assert (code, found["exit_code"]) == (1, 1)
     assert [one["verdict"] for one in found["judgements"]] == ["regressed"]
-    code, _, _ = cli("baseline", "runs/slow", "--update", "b.yaml")
+    code, _, _ = cli("gate", "runs/slow", "--write", "b.yaml")
     assert (code, cli("gate", "runs/slow", "--baseline", "b.yaml")[0]) == (0, 0)
 
 
@@ -54,7 +57,7 @@ def test_a_sentence_has_readable_units_and_the_arguments_those_of_the_record(cli
         path = Path("runs") / name
         path.mkdir(parents=True)
         write(launch(name, figures={"mem": float(used)}), path)
-    cli("baseline", "runs/good", "-o", "b.yaml", "--figure", "mem")
+    cli("gate", "runs/good", "--write", "b.yaml", "--figure", "mem")
     (found,) = json.loads(cli("gate", "runs/big", "--baseline", "b.yaml", "--json")[1])[
         "judgements"
     ]
@@ -65,7 +68,9 @@ def test_a_sentence_has_readable_units_and_the_arguments_those_of_the_record(cli
 def test_a_tolerance_that_hides_regressions_is_told(cli: Call) -> None:
     for n, rate in enumerate((100.0, 150.0), 1):
         run(f"wild/r{n}", rate)
-    code, out, err = cli("baseline", "runs/wild", "--figure", "p_train", "--figure", "mem")
+    code, out, err = cli(
+        "gate", "runs/wild", "--write", "-", "--figure", "p_train", "--figure", "mem"
+    )
     assert (code, "worse_by: 100%" in out) == (0, True)
     assert "wide tolerance of p_train: " in err
 
@@ -73,7 +78,7 @@ def test_a_tolerance_that_hides_regressions_is_told(cli: Call) -> None:
 def test_reports_for_a_pipeline(cli: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     run("good", 100.0)
     run("slow", 90.0)
-    cli("baseline", "runs/good", "-o", "b.yaml", "--figure", "p_train")
+    cli("gate", "runs/good", "--write", "b.yaml", "--figure", "p_train")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", "summary.md")
     Path("summary.md").write_text("# Before\n", encoding="utf-8")
     words = ("gate", "runs/slow", "--baseline", "b.yaml", "--junit", "gate.xml")
@@ -101,14 +106,14 @@ def test_names_in_messages_begin_no_line(cli: Call) -> None:
     hostile = text.replace('"run_id":"odd"', r'"run_id":"odd\n::error::x"')
     assert hostile != text
     (path / "record.json").write_text(hostile, encoding="utf-8")
-    code, out, err = cli("baseline", "runs/odd", "runs/odd")
+    code, out, err = cli("gate", "runs/odd", "runs/odd", "--write", "-")
     assert (code, out) == (2, "")
     assert not any(line.startswith("::") for line in err.splitlines())
 
 
 def test_a_figure_is_named_for_a_history_only(cli: Call) -> None:
     run("good", 100.0)
-    cli("baseline", "runs/good", "-o", "b.yaml", "--figure", "p_train")
+    cli("gate", "runs/good", "--write", "b.yaml", "--figure", "p_train")
     code, out, err = cli("gate", "runs/good", "--baseline", "b.yaml", "--figure", "p_core")
     assert (code, out) == (2, "")
     assert "--history" in err
@@ -124,7 +129,6 @@ def test_runs_against_their_own_history(cli: Call) -> None:
         found, out, _ = cli("gate", f"runs/n{night:02}", *words)
         assert (night, found) == (night, code)
     assert json.loads(out)["judgements"][0]["message"]["args"]["since"] == "n20"
-    assert cli("gate", "runs/n24", *words, "--last", "12")[0] == 1
 
 
 @pytest.mark.parametrize(
@@ -135,15 +139,15 @@ def test_runs_against_their_own_history(cli: Call) -> None:
         (["gate", "runs/good", "runs/good", "--baseline", "b.yaml"], "given twice"),
         (["gate", "page.md", "--baseline", "b.yaml"], "page.md: "),
         (["gate", "runs/nothing", "--baseline", "b.yaml"], "no record there"),
-        (["gate", "runs/good", "--baseline", "b.yaml", "--last", "3"], "--last"),
         (["gate", "runs/good", "--baseline", "b.yaml", "--junit", "no/where.xml"], "no/where.xml"),
-        (["baseline", "runs/good", "--figure", "p_trian"], "did you mean p_train"),
-        (["baseline", "runs/good", "--update", "none.yaml"], "cannot be read"),
+        (["gate", "runs/good", "--write", "-", "--figure", "p_trian"], "did you mean p_train"),
+        (["gate", "runs/good", "--write", "page.md"], "page.md"),
+        (["gate", "runs/good", "--write", "-", "--baseline", "b.yaml"], "makes the baseline"),
     ],
 )
 def test_what_cannot_be_judged_is_a_usage_error(cli: Call, words: list[str], said: str) -> None:
     run("good", 100.0)
-    cli("baseline", "runs/good", "-o", "b.yaml")
+    cli("gate", "runs/good", "--write", "b.yaml")
     Path("page.md").write_text("| a | b |\n|---|---|\n| 1 | 2 |\n", encoding="utf-8")
     code, out, err = cli(*words)
     assert (code, out) == (2, "")
@@ -153,13 +157,13 @@ def test_what_cannot_be_judged_is_a_usage_error(cli: Call, words: list[str], sai
 
 def test_a_record_that_its_evidence_contradicts_fails(cli: Call) -> None:
     run("good", 100.0)
-    cli("baseline", "runs/good", "-o", "b.yaml", "--figure", "p_train")
+    cli("gate", "runs/good", "--write", "b.yaml", "--figure", "p_train")
     bad = run("bad", 100.0)
     (bad / "plan.json").write_text((GOLDEN / "plan_toy.json").read_text(encoding="utf-8"))
     code, out, _ = cli("gate", "runs/bad", "--baseline", "b.yaml", "--json")
     assert code == 1
     assert [one["message"]["code"] for one in json.loads(out)["judgements"]] == ["gate_refuted"]
-    code, _, err = cli("baseline", "runs/bad")
+    code, _, err = cli("gate", "runs/bad", "--write", "-")
     assert code == 2
     assert "bad" in err
 
@@ -168,7 +172,7 @@ def test_a_record_that_its_evidence_contradicts_fails(cli: Call) -> None:
 def test_the_pipeline_of_the_documentation_works(cli: Call, page: str) -> None:
     text = (Path(__file__).parents[2] / "docs" / page).read_text(encoding="utf-8")
     first = next(
-        line for line in text.splitlines() if line.startswith("trainmark baseline runs/first")
+        line for line in text.splitlines() if line.startswith("trainmark gate runs/first --write")
     )
     workflow = yaml.safe_load(text.split("```yaml\n")[1].split("```")[0])
     steps = [step["run"].split() for step in workflow["jobs"]["gate"]["steps"] if "run" in step]

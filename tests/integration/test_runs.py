@@ -61,7 +61,7 @@ def test_distilbert_on_two_ranks_from_command_to_page(tmp_path, cache):
         page = (tmp_path / "run" / name).read_text()
         assert "p_core" in page
         assert str(tmp_path) not in page
-    exported = trainmark("report", "run", "--format", "csv", cache=cache, cwd=tmp_path)
+    exported = trainmark("export", "run", "--to", "csv", cache=cache, cwd=tmp_path)
     assert exported.stdout.splitlines()[1].split(",")[0] == record.run_id
 
 

@@ -251,7 +251,7 @@ def test_a_value_outside_the_narrowed_ones_makes_a_plan_open(
 
 
 def command(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
-    monkeypatch.setattr("sys.argv", ["trainmark", "rules", *words])
+    monkeypatch.setattr("sys.argv", ["trainmark", *words])
     with pytest.raises(SystemExit) as ending:
         main()
     return int(ending.value.code or 0)
@@ -275,36 +275,29 @@ def test_the_command_ends_by_the_division_asked(
     result: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = str(result([planned()] * 5))
-    assert command(monkeypatch, "check", folder, "--json") == 1  # no evidence beside the records
+    assert command(monkeypatch, "audit", "--rules", folder, "--json") == 1  # no evidence
     (document,) = json.loads(capsys.readouterr().out)
     assert document["compliant"] == {"closed": False, "open": False}
     faults = [x for x in document["divisions"]["closed"] if not x["kept"]]
     assert [fault["rule"] for fault in faults] == ["evidence"]
     assert faults[0]["found"]["args"]["wanting"] == "evidence_absent"
     monkeypatch.setattr("trainmark.library.selection.runs.verify", lambda *_: [])
-    assert command(monkeypatch, "check", folder) == 0
+    assert command(monkeypatch, "audit", "--rules", folder) == 0
     assert "closed: compliant" in capsys.readouterr().out
-    command(monkeypatch, "check", folder, "--lang", "zh")
+    command(monkeypatch, "audit", "--rules", folder, "--lang", "zh")
     assert "ok " not in capsys.readouterr().out
-    assert command(monkeypatch, "check", folder + "/r1", "--division", "open") == 1
+    assert command(monkeypatch, "audit", "--rules", folder + "/r1", "--division", "open") == 1
     assert "at least 5 launches; there are 1" in capsys.readouterr().out
-    assert command(monkeypatch, "check", folder + "/none") == 2
-    assert command(monkeypatch, "check", folder, "--division", "third") == 2
+    assert command(monkeypatch, "audit", "--rules", folder + "/none") == 2
+    assert command(monkeypatch, "audit", "--rules", folder, "--division", "third") == 2
 
 
-def test_a_cases_rules_are_printed(
+def test_the_rules_of_each_case_are_listed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert command(monkeypatch, "toy", "--json") == 0
-    document = json.loads(capsys.readouterr().out)
-    assert document["values"]["micro_batch_size"] == {"least": 1, "most": 1024}
-    assert document["values"]["precision"] == "any value"
-    assert (document["closed"]["seeds"], document["open"]["data"]) == (
-        "fixed", {"origin": ["generated"]},
-    )  # fmt: skip
-    assert command(monkeypatch, "toy") == 0
-    out = capsys.readouterr().out
-    assert "micro_batch_size = {least: 1.0, most: 1024.0}" in out
-    assert out.count("launches = 5") == 2
-    assert command(monkeypatch, "no_such_case") == 2
-    assert command(monkeypatch, "toy", "more") == 2
+    assert command(monkeypatch, "list", "divisions", "--json") == 0
+    rows = json.loads(capsys.readouterr().out)["divisions"]
+    toy = {(row["division"], row["key"]): row["value"] for row in rows if row["case"] == "toy"}
+    assert toy["values", "micro_batch_size"] == '{"least": 1.0, "most": 1024.0}'
+    assert toy["values", "precision"] == "any value"
+    assert (toy["closed", "seeds"], toy["open", "launches"]) == ("fixed", "5")

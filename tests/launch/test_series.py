@@ -899,7 +899,7 @@ def test_a_plans_folder_shows_every_run_of_it(go: Callable[..., list[Outcome]], 
     go(TWO + "- {case: toy, name: r1}\n- {case: toy, name: many, repeat: 2}\n")
     for path in Path("runs/plan").rglob("plan.json"):
         path.unlink()  # evidence that these records were not made from
-    code, out, _ = cli("show", "runs/plan", "--json")
+    code, out, _ = cli("export", "runs/plan", "--to", "json")
     assert code == 0
     assert [Path(found["plan"]["run_dir"]).name for found in json.loads(out)] == [
         "a", "b", "r1", "r2", "r1",

@@ -135,14 +135,14 @@ def test_other_indexes_print_the_figure_of_the_log(log, index, result):
     ("options", "said"),
     [
         ({"model_mode": 9}, "no mode 9"),
-        ({"model_mode": 0}, "--base_batch_size"),
-        ({"index": 2}, "--ips_unit"),
+        ({"model_mode": 0}, "base_batch_size"),
+        ({"index": 2}, "ips_unit"),
         ({"index": 4}, "index 4"),
         ({"direction_id": 7}, "direction_id 7 is unknown"),
         ({"mission_name": "x"}, "mission_name 'x' is unknown"),
         ({"mission_name": "语义"}, "语义表示"),
-        ({"preset": "mllog"}, "--keyword: does not apply; preset mllog reads JSON events"),
-        ({"keyword": None}, "--keyword"),
+        ({"preset": "mllog"}, "keyword: does not apply; preset mllog reads JSON events"),
+        ({"keyword": None}, "keyword"),
     ],
 )
 def test_options_that_do_not_fit_are_refused_before_the_log_is_opened(options, said):
@@ -162,5 +162,5 @@ def test_notes_tell_what_an_option_does_not_do(log):
     assert found.record.UNIT == "steps/s"
     assert found.record.FINAL_RESULT == 0.005
     said = text(found)
-    assert "--ips_unit is not used" in said
+    assert "ips_unit is not used" in said
     assert "divides it by 1000 all the same" in said

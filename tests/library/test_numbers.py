@@ -78,7 +78,7 @@ def test_a_position_outside_the_line_has_no_value(position):
 
 @pytest.mark.parametrize("cut", ["a", "1:b", "1:2:3", ":-x"])
 def test_a_range_of_another_form_is_refused(cut):
-    with pytest.raises(UsageError, match="--range"):
+    with pytest.raises(UsageError, match="range"):
         Rule("ips", cut=cut)
 
 

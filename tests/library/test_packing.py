@@ -173,7 +173,7 @@ def test_launches_are_judged_and_shown_together_as_in_their_bundle(
     assert ("rules", "", "noted") in said(alone, "")
     shown = []
     for word in (series, path):
-        assert trainmark_ends("show", str(word)) == 0
+        assert trainmark_ends("report", str(word)) == 0
         shown.append(capsys.readouterr().out)
     assert shown[0].replace(str(series), str(path / "1-toy")) == shown[1]
     assert "3 of 3 launches" in shown[1]

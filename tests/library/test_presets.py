@@ -227,7 +227,7 @@ def test_broken_events_are_counted_not_believed(run, name, line):
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("keyword", "x"), ("position", 0), ("cut", "3"), ("time_unit", "ms"), ("keyword_loss", "x")],
+    [("keyword", "x"), ("position", 0), ("range", "3"), ("time_unit", "ms"), ("keyword_loss", "x")],
 )
 def test_events_take_no_options_about_words(run, option, value):
     for preset in ("auto", "perflog"):

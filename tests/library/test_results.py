@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 
 import pytest
-from pyarrow import parquet
 
 from store_bodies import document, write
 from trainmark.errors import UsageError
@@ -103,28 +100,6 @@ def test_history_shows_a_figure_over_time_for_each_piece_of_work(cli, runs):
     assert cli("results", "history")[0] == 2
     code, out, err = cli("results", "history", "monitor")
     assert (code, out.strip(), "monitor" in err) == (0, "", True)
-
-
-def test_csv_has_the_cells_of_the_report(cli, runs):
-    code, out, _ = cli("results", "export", "--sort", "path")
-    assert code == 0
-    ours = list(csv.DictReader(io.StringIO(out)))
-    words = (*("runs/a", "runs/c", "runs/plan/b"), "--format", "csv", "--no-verify")
-    theirs = list(csv.DictReader(io.StringIO(cli("report", *words)[1])))
-    assert [{name: row[name] for name in theirs[0]} for row in ours] == theirs
-
-
-def test_parquet_has_types_and_nulls(cli, runs, tmp_path):
-    code, _, err = cli("results", "export", "--sort", "path", "-o", "x.parquet")
-    assert (code, err) == (0, "")
-    table = parquet.read_table(tmp_path / "x.parquet")
-    types = {name: str(table.schema.field(name).type) for name in table.column_names}
-    assert (types["case"], types["nproc"], types["steady"]) == ("string", "int64", "bool")
-    assert (types["p_core_samples_per_s"], types["quality_value"]) == ("double", "double")
-    rows = table.to_pylist()
-    assert [row["p_core_samples_per_s"] for row in rows] == [464.57232729765695, None, 900.5]
-    assert [row["cause_kind"] for row in rows] == [None, "oom", None]
-    assert cli("results", "export", "-o", "x.xlsx")[0] == 2
 
 
 def test_what_is_elsewhere_is_added_and_found_by_queries(cli, runs, tmp_path):

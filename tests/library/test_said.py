@@ -63,8 +63,8 @@ def test_a_unit_does_not_rename_what_a_preset_counts(run, data, unit):
     with pytest.raises(UsageError) as caught:
         run(data, ips_unit=other)
     assert f"its numbers are {unit}" in str(caught.value)
-    assert "leave --ips_unit out" in str(caught.value)
-    assert "--base_batch_size N" in str(caught.value)
+    assert "leave ips_unit out" in str(caught.value)
+    assert "base_batch_size=N" in str(caught.value)
     assert run(data, ips_unit=unit).figures["unit"] == unit
 
 
@@ -82,8 +82,8 @@ def test_a_batch_in_the_wanted_unit_computes_it(run):
 
 def test_one_device_is_said_to_be_assumed(run):
     notes = run(PADDLE.format("")).figures["notes"]
-    assert "gpu_num 1 assumed: give --gpu_num N; the result is of one device" in notes
-    assert "gpu_num 1 assumed: give --gpu_num N" in run(DEEPSPEED).figures["notes"]
+    assert "gpu_num 1 assumed: give gpu_num=N; the result is of one device" in notes
+    assert "gpu_num 1 assumed: give gpu_num=N" in run(DEEPSPEED).figures["notes"]
     assert "assumed" not in text(run(DEEPSPEED, gpu_num=1))
 
 
@@ -101,7 +101,7 @@ def test_devices_come_from_the_log_unless_they_are_given(run, data, result):
     assert "gpu_num 8, as the log says" in found.figures["notes"]
     given = run(data, gpu_num=2)
     assert given.record.gpu_num == 2
-    assert "the log says 8 devices; --gpu_num 2 is used" in given.figures["notes"]
+    assert "the log says 8 devices; gpu_num=2 is used" in given.figures["notes"]
 
 
 @pytest.mark.parametrize("total", ["150", "1.2.3", "0"])
@@ -141,7 +141,7 @@ def test_outliers_that_moved_the_mean_are_told(run, values, numbers):
     mean, median = numbers
     told = f"mean {mean:g} but median {median:g}."
     assert told in text(found)
-    assert "--robust takes the median" in text(found)
+    assert "robust takes the median" in text(found)
     assert "outliers" not in text(run(data, preset=None, keyword="time:", index=2, ips_unit="MB"))
 
 
@@ -161,7 +161,7 @@ def test_robust_is_refused_where_the_samples_of_a_time_change(run, data):
     last = _perflog(time_ms=4000).replace("8}", "9}")
     with pytest.raises(UsageError) as caught:
         run(data or PERFLOG.replace("8}", "7}", 1) + last, robust=True)
-    assert caught.value.where == "--robust"
+    assert caught.value.where == "robust"
 
 
 def _throughput(value):
@@ -183,7 +183,7 @@ def test_mlperfs_throughput_has_the_unit_that_is_given(run):
 def test_a_speed_without_a_unit_is_not_given_one(run, data, options):
     found = run(data, **options)
     assert (found.record.FINAL_RESULT, found.record.UNIT) == (2.0, "")
-    assert "the log names no unit of its speed: give --ips_unit" in text(found)
+    assert "the log names no unit of its speed: give ips_unit" in text(found)
     assert "result 2 (no unit)" in text(found)
 
 

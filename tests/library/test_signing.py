@@ -117,7 +117,7 @@ def test_the_program_signs_and_verifies(
     assert document["checks"][1]["said"] == [
         {"code": "bundle_signer", "args": {"signer": "lab@example.org"}}
     ]
-    assert trainmark_ends("bundle", str(run_dir), "-o", path, "--sign", "/none", "--force") == 2
+    assert trainmark_ends("bundle", str(run_dir), "-o", path, "--sign", "/none") == 2
     assert "cannot sign" in capsys.readouterr().err
     assert judged(signers.with_name("x.trainmark.zip"), signers)[0] == 0  # as it was
 

@@ -36,7 +36,7 @@ def report(
     monkeypatch.chdir(tmp_path)
 
     def call(*words: str) -> tuple[int, str]:
-        monkeypatch.setattr(sys, "argv", ["trainmark", "report", *words, "--no-verify"])
+        monkeypatch.setattr(sys, "argv", ["trainmark", "report", *words])
         code: Any = 0
         try:
             main()
@@ -101,7 +101,7 @@ def test_charts_of_several_cases_do_not_replace_each_other(report: Call, tmp_pat
     assert (tmp_path / "charts" / "2-spans.svg").exists()
 
 
-@pytest.mark.parametrize("words", [(), ("-o", "-"), ("--scaling", "-o", "charts")])
+@pytest.mark.parametrize("words", [(), ("-o", "-")])
 def test_charts_need_a_folder(report: Call, words: tuple[str, ...]) -> None:
     code, told = report("bert", "--format", "png", *words)
     assert code == 2

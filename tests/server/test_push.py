@@ -127,11 +127,10 @@ def test_runs_and_bundles_are_sent_and_what_is_refused_is_named(
     runs = [recorded(tmp_path / "runs" / f"push-{n}", f"push-{n}") for n in (1, 2)]
     altered = packed(tmp_path, "push-3")
     altered.write_bytes(altered.read_bytes()[:-100])
-    words = ("push", "--to", server.address, tmp_path / "runs", altered, "--json")
+    words = ("bundle", "--push", server.address, tmp_path / "runs", altered)
     assert ends(monkeypatch, *words) == 1
     out, err = capfd.readouterr()
-    stored = [(item["path"], item["runs"][0]["run_id"]) for item in json.loads(out)]
-    assert stored == [(str(path), path.name) for path in runs]
+    assert [f"/runs/{path.name}" in page for path, page in zip(runs, out.split(), strict=True)]
     assert err.count(str(altered)) == 1
     known = httpx2.get(f"{server.address}api/runs").json()["runs"]
     assert sorted(run["run_id"] for run in known) == ["push-1", "push-2"]
@@ -144,7 +143,7 @@ def test_a_token_that_does_not_admit_ends_with_2_before_the_bundle_is_sent(
     file = tmp_path / "large.trainmark.zip"
     with file.open("wb") as large:
         large.truncate(100 << 20)  # the answer comes while most of it is unsent
-    assert ends(monkeypatch, "push", "--to", server.address, file) == 2
+    assert ends(monkeypatch, "bundle", "--push", server.address, file) == 2
     out, err = capfd.readouterr()
     assert (out, "401" in err, "Traceback" in err) == ("", True, False)
 
@@ -173,12 +172,14 @@ def test_tokens_are_made_listed_and_revoked_by_the_program(tmp_path, monkeypatch
     assert ends(monkeypatch, *token, *words) == 0
     assert ends(monkeypatch, *token, "revoke", "a", "--data", tmp_path) == 0
     capfd.readouterr()
-    assert ends(monkeypatch, *token, "list", "--json", "--data", tmp_path) == 0
+    assert ends(monkeypatch, *token, "list", "--data", tmp_path) == 0
     out = capfd.readouterr().out
     assert secret not in out
-    known = [(x["name"], x["scopes"], x["expires"], x["revoked"] is None) for x in json.loads(out)]
-    last = ("b", ["read"], "2999-01-01T00:00:00Z", True)
-    assert known == [("a", ["upload"], None, False), last]
+    first, last = out.splitlines()
+    assert first.split()[:2] == ["a", "upload"]
+    assert ", revoked " in first
+    assert last.split()[:2] == ["b", "read"]
+    assert last.endswith(", expires 2999-01-01")
     assert ends(monkeypatch, *token, "list", "--data", tmp_path / "nothing") == 2
 
 

@@ -25,15 +25,13 @@ EXAMPLES = """\
 VERBS = {
     "Measure": {
         "run": "Run a case, measure it, and leave a record whatever happens.",
-        "list": "List cases, recipes, fields, devices, launchers, rules.",
+        "list": "List cases, recipes, fields, devices, launchers, rules; the schema.",
         "doctor": "Find what stops a run here or spoils its figures.",
         "ceilings": "Measure rates of matmul, memory, transfers and collectives.",
         "prepare": "Check raw data and write it in the form a case reads.",
     },
     "Read results": {
         "report": "Print or draw the result of runs.",
-        "show": "Print the table of a run, or of each run of a plan.",
-        "record": "Build the record and pages of a run that ended without them.",
         "results": "Find runs among many: list, filter, history of a figure.",
         "serve": "Serve the results of a store: pages, JSON, uploads.",
         "site": "Write the results of a store as a web site of plain files.",
@@ -42,20 +40,16 @@ VERBS = {
     "Judge results": {
         "compare": "Tell whether B is slower or worse than A, with an interval.",
         "gate": "Judge runs by a baseline, or by earlier runs of the same work.",
-        "baseline": "Write the figures of runs, with tolerances, into a file to edit.",
-        "rules": "Print the rules of a case, or whether launches keep them.",
         "audit": "Find errors and doubts in results, or whether they keep the rules.",
     },
     "Exchange results": {
         "bundle": "Put runs with their evidence into one file, or send them.",
-        "push": "Send runs to a server of `trainmark serve`; print their pages.",
         "verify": "Check bytes and signature; compute every figure from events.",
         "import": "Read the figures of result pages, logs and tables of others.",
         "analyze": "Read the figures of a training log of another program.",
     },
     "Extend": {
         "check": "Run a case with one rank and with two; say what is wrong.",
-        "schema": "Print the JSON Schema of record.json.",
     },
 }
 _NAMES = [name for group in VERBS.values() for name in group]

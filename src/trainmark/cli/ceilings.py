@@ -10,7 +10,6 @@ import typer
 from trainmark.cli.output import others_to_stderr, say, say_json
 from trainmark.errors import EXIT_FAILED
 
-NAME = "ceilings"
 EXAMPLES = """\
   trainmark ceilings                          the first device here, half a minute
   trainmark ceilings --full --nproc 8         all eight, larger sizes, a few minutes

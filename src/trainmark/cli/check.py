@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from trainmark.check.conformance.case import Check
     from trainmark.spec import Text
 
-NAME = "check"
 EXAMPLES = """\
   trainmark check toy                     counts, gradients, losses over worlds, FLOPs
   trainmark check my_case bs=8 --steps 40
@@ -33,7 +32,6 @@ def command(
     ] = None,
     steps: Annotated[int, typer.Option(min=10, help="Steps of each run, at most an epoch.")] = 100,
     as_json: Annotated[bool, typer.Option("--json", help="Print the checks as JSON.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
     **fields: Any,
 ) -> None:
     """Run a case with one rank and with two; say what is wrong."""
@@ -45,9 +43,7 @@ def command(
         case=case, overrides=parse_assignments(overrides or []) or None, **fields
     )
     with stop_signals_noted() as stop:
-        found = check_case(
-            request, steps=steps, stop=stop, say=(lambda _: None) if quiet else say_remark
-        )
+        found = check_case(request, steps=steps, stop=stop, say=say_remark)
     if as_json:
         say_json([check.as_dict() for check in found.checks])
     else:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from trainmark.judge.comparison.sides import Result
     from trainmark.launch.series import CheckedEntry
 
-NAME = "compare"
 EXAMPLES = """\
   trainmark compare runs/A runs/B                   is B slower than A?
   trainmark compare "runs/A1 runs/A2" runs/B        several words for one side

@@ -10,12 +10,12 @@ import typer
 
 from trainmark.cli.options import takes
 from trainmark.cli.output import others_to_stderr, say, say_json
+from trainmark.plan.plan import RUNS_DIR
 from trainmark.plan.request import RunRequest
 
 if TYPE_CHECKING:
     from trainmark.check.doctor.examination import Examination
 
-NAME = "doctor"
 EXAMPLES = """\
   trainmark doctor                                this machine, all its devices
   trainmark doctor dlrm_criteo --data data/criteo --nproc 8
@@ -29,7 +29,7 @@ _HEADINGS = {
 @takes(RunRequest, "recipe", "data", "device", "nproc")
 def command(
     case: Annotated[str | None, typer.Argument(help="A case whose data is examined too.")] = None,
-    out: Annotated[Path, typer.Option(help="Folder where runs are written.")] = Path("runs"),
+    out: Annotated[Path, typer.Option(help="Folder where runs are written.")] = RUNS_DIR,
     quick: Annotated[
         bool, typer.Option("--quick", help="Less than 10 s: without torch and speeds of disks.")
     ] = False,

@@ -9,9 +9,10 @@ import typer
 
 from trainmark.cli.output import say, say_refuted, write_text, writing
 
-NAME = "export"
 EXAMPLES = """\
   trainmark export runs/* --to csv -o results.csv
+  trainmark export 'store:case=toy since=2026-11-01' --to parquet -o toy.parquet
+  trainmark export runs/RUN --to index                         one JSON line each: speed, memory
   trainmark export runs/RUN --to perflog                       for one run; also mlperf
   trainmark export runs/* --to openmetrics -o trainmark.prom   replaced as a whole
   trainmark export runs/* --to tensorboard -o boards           a folder; also wandb, mlflow
@@ -29,9 +30,6 @@ def command(
         Path | None,
         typer.Option("--output", "-o", help="File or folder; default for a text: stdout."),
     ] = None,
-    no_verify: Annotated[
-        bool, typer.Option("--no-verify", help="Do not hold records against their evidence.")
-    ] = False,
 ) -> None:
     """Write records in a form that another program reads."""
     from trainmark.errors import RecordError, UsageError
@@ -41,7 +39,7 @@ def command(
     output = None if str(output) == "-" else output
     if output is None and form in WRITERS:
         raise UsageError(f"--to {form} is no text", remedy="give -o PATH")
-    found = select(runs or [], verify=not no_verify)
+    found = select(runs or [])
     if not found.records:
         raise RecordError("no record there", rule="rows of pages are not exported")
     if output is None:

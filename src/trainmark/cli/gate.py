@@ -8,11 +8,11 @@ from typing import Annotated, Literal
 
 import typer
 
-from trainmark.cli.output import say, say_json, write_text, writing
+from trainmark.cli.output import say, say_json, say_remark, write_text, writing
 from trainmark.errors import UsageError
 
-NAME = "gate"
 EXAMPLES = """\
+  trainmark gate runs/RUN --write baseline.yaml            what is expected from now on
   trainmark gate runs/RUN --baseline baseline.yaml
   trainmark gate runs/RUN --history runs                   against the same work in earlier runs
   trainmark gate runs/RUN --baseline baseline.yaml --junit gate.xml --github
@@ -21,10 +21,19 @@ EXAMPLES = """\
 
 def command(
     runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Runs to judge.")],
-    baseline: Annotated[Path | None, typer.Option(help="File of `trainmark baseline`.")] = None,
+    baseline: Annotated[Path | None, typer.Option(help="File of `--write`.")] = None,
     history: Annotated[list[str] | None, typer.Option(metavar="WORD", help="Earlier runs.")] = None,
-    last: Annotated[int, typer.Option(min=10, max=1000, help="Earlier runs that count.")] = 60,
-    figure: Annotated[list[str] | None, typer.Option(help="Figure to judge by history.")] = None,
+    figure: Annotated[
+        list[str] | None, typer.Option(help="Figure to judge by history, or to write.")
+    ] = None,
+    write: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write the runs' figures, with tolerances; in a file that is there, those of "
+            "the same work are replaced. -: stdout.",
+        ),
+    ] = None,
     junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML.")] = None,
     github: Annotated[bool, typer.Option("--github", help="Annotate a GitHub workflow.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -42,8 +51,14 @@ def command(
     from trainmark.pages.terminal import show
     from trainmark.record.work import each_once
 
+    if write is not None:
+        if baseline or history:
+            raise UsageError("--write makes the baseline", remedy="leave the other out")
+        _write(runs, write, figure or [])
+        return
     if baseline is None and not history:
-        raise UsageError("nothing to judge by", remedy="give --baseline FILE or --history WORD")
+        remedy = "give --baseline FILE or --history WORD; --write FILE makes a baseline"
+        raise UsageError("nothing to judge by", remedy=remedy)
     if figure and not history:
         rule = "a baseline names its figures itself"
         raise UsageError("goes with --history", where="--figure", rule=rule, remedy="leave it out")
@@ -52,7 +67,7 @@ def command(
     judged = list(gate.against_baseline(records, read(baseline))) if baseline else []
     if history:
         past = select(history, rows=False).records
-        judged += gate.against_history(records, past, figure or (), last=last)
+        judged += gate.against_history(records, past, figure or ())
     code = gate.exit_code(judged)
     if junit:
         write_text(junit, report.junit(judged, lang))
@@ -70,3 +85,22 @@ def command(
         with writing(Path(summary)), Path(summary).open("a", encoding="utf-8") as file:
             file.write(report.markdown(judged, lang))
     raise typer.Exit(code)
+
+
+def _write(runs: list[str], file: Path, figures: list[str]) -> None:
+    """Write the baseline that ``runs`` make."""
+    from trainmark.judge.comparison.baseline import dumps, read, take
+    from trainmark.library.selection.words import select
+    from trainmark.record.trust import MOST_CV
+
+    new = take(select(runs, rows=False).records, figures, read(file) if file.is_file() else None)
+    for entry in new.entries:
+        wide = [name for name, found in entry.figures.items() if found.worse_by > MOST_CV]
+        if wide:
+            advice = "measure on an idle machine, or set worse_by"
+            say_remark(f"{entry.name}: wide tolerance of {', '.join(wide)}: {advice}")
+    if str(file) == "-":
+        say(dumps(new), newline=False)
+    else:
+        write_text(file, dumps(new))
+        say(str(file), err=True)

@@ -15,16 +15,19 @@ if TYPE_CHECKING:
 
     from trainmark.spec import Case
 
-NAME = "list"
 EXAMPLES = """\
   trainmark list                    everything
   trainmark list recipes            each case's recipes with their main fields
   trainmark list fields --json      what KEY=VALUE can change
   trainmark list launchers --site site.yaml    what can start runs from here
+  trainmark list divisions          what the closed and the open rules of each case ask
+  trainmark list schema > record.schema.json
 """
 
 Rows = list[dict[str, Any]]
-What = Literal["cases", "recipes", "fields", "devices", "launchers", "audit-rules"]
+What = Literal[
+    "cases", "recipes", "fields", "devices", "launchers", "divisions", "audit-rules", "schema",
+]  # fmt: skip
 
 
 def _cases(loaded: Sequence[Case]) -> Rows:
@@ -116,6 +119,24 @@ def _launchers(chosen: Path | None) -> Rows:
     ]
 
 
+def _divisions(loaded: Sequence[Case]) -> Rows:
+    import json
+
+    from trainmark.plan.divisions import of_case
+    from trainmark.spec import fields_under
+
+    found = []
+    for case in loaded:
+        rules = of_case(case).model_dump(mode="json", exclude_unset=True)
+        tunable = dict.fromkeys(sorted(fields_under(case.recipe_type, "closed")), "any value")
+        rules["values"] = tunable | rules.get("values", {})
+        for part, asked in rules.items():
+            for key, value in asked.items():
+                text = value if isinstance(value, str) else json.dumps(value)
+                found.append({"case": case.name, "division": part, "key": key, "value": text})
+    return found
+
+
 def _audit_rules(_: Sequence[Case]) -> Rows:
     from trainmark.judge import audit
     from trainmark.record.messages import render
@@ -139,12 +160,12 @@ def _peaks(product: str) -> str:
 
 _SECTIONS = {
     "cases": _cases, "recipes": _recipes, "fields": _fields, "devices": _devices,
-    "audit-rules": _audit_rules,
+    "divisions": _divisions, "audit-rules": _audit_rules,
 }  # fmt: skip
 
 
 def _gather(names: Sequence[str], site: Path | None) -> dict[str, Rows]:
-    """Return the rows of each section; what cannot be read is said on standard error."""
+    """Return the rows of each section; what cannot be read is named on standard error."""
     from trainmark import cases
 
     loaded: Sequence[Case] = ()
@@ -178,7 +199,12 @@ def command(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List cases, recipes, fields, devices, launchers, audit rules."""
+    """List cases, recipes, fields, devices, launchers, rules; print the record's schema."""
+    if what == "schema":
+        from trainmark.record.record import dumps_schema
+
+        say(dumps_schema(), newline=False)
+        return
     found = _gather((what,) if what else ("cases", "recipes", "devices"), site)
     if as_json:
         say_json(found, indent=2)

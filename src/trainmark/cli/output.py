@@ -1,12 +1,12 @@
-"""Where the verbs print; what they print is text of records, logs and people."""
+"""Safe printing for verbs: what they print is text of records, logs and people."""
 
 from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -14,12 +14,10 @@ import typer
 from trainmark.errors import EXIT_FAILED, EnvironmentFault, escaped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
+    from collections.abc import Iterable, Iterator, Sequence
 
     from trainmark.errors import TrainmarkError
-
-_ENDING = (signal.SIGTERM, signal.SIGHUP)
+    from trainmark.record.record import Record
 
 
 def say(text: object, *, err: bool = False, newline: bool = True) -> None:
@@ -71,27 +69,15 @@ def say_refuted(paths: Iterable[Path]) -> None:
 def writing(output: Path) -> Iterator[None]:
     """Write in the block to what the user named with ``-o``.
 
-    A signal that ends the program ends the block first, which removes what it has half-written.
-
     Raises:
         EnvironmentFault: it cannot be written.
     """
-
-    def end(number: int, _frame: object) -> None:
-        sys.exit(128 + number)  # as shells have it
-
-    ending = [one for one in _ENDING if signal.getsignal(one) == signal.SIG_DFL]
-    for number in ending:
-        signal.signal(number, end)
     try:
         yield
     except OSError as error:
         raise EnvironmentFault(
             f"cannot write: {error.strerror}", where=str(output), remedy="name another place"
         ) from error
-    finally:
-        for number in ending:
-            signal.signal(number, signal.SIG_DFL)
 
 
 def write_text(output: Path, text: str) -> None:
@@ -110,3 +96,39 @@ def write_text(output: Path, text: str) -> None:
         else:
             with written_whole(output) as file:
                 file.write(text.encode())
+
+
+def print_tables(found: Sequence[tuple[Path, Record]], *, repeated: bool) -> None:
+    """Print the table of each launch, and of a series their summary.
+
+    Args:
+        found: the folder of each launch, or the record file itself, and its record.
+    """
+    from trainmark.pages.terminal import repeats_table, run_table
+
+    for path, record in found:
+        typer.echo(run_table(record, run_dir=path.parent if path.is_file() else path))
+    if repeated and found:
+        typer.echo(repeats_table([record for _, record in found]))
+
+
+def print_records(found: Sequence[tuple[Path, Record]], *, as_json: bool, repeated: bool) -> None:
+    """Print the records of a run: as JSON, in a list where it is a series, or as tables.
+
+    Args:
+        found: the folder of each launch and its record.
+    """
+    if as_json:
+        documents = [record.model_dump(mode="json") for _, record in found]
+        say_json(documents if repeated or len(documents) != 1 else documents[0])
+        return
+    print_tables([(from_here(folder), record) for folder, record in found], repeated=repeated)
+
+
+def from_here(path: Path) -> Path:
+    """Return ``path`` as it is called from the folder we are in, if it lies below it."""
+    try:
+        here = Path.cwd()
+    except FileNotFoundError:
+        return path  # the folder we are in was deleted
+    return path.relative_to(here) if path.is_relative_to(here) else path

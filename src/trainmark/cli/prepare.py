@@ -18,7 +18,6 @@ from trainmark.errors import UsageError
 if TYPE_CHECKING:
     from trainmark.spec import Case, PrepareOption
 
-NAME = "prepare"
 EXAMPLES = """\
   trainmark prepare CASE --help                          the options that a case takes
   trainmark prepare CASE --from downloads/ --data data/mine
@@ -44,7 +43,7 @@ def with_options_of_cases(base: type[Any]) -> type[Any]:
             flags = {option.name: option.flag for case in loaded for option in case.prepare_options}
             self.params += [TyperOption(param_decls=[x], hidden=True) for x in flags.values()]
             named = (case for word in args for case in loaded if word in (case.name, *case.aliases))
-            ctx.meta[NAME] = next(named, None)
+            ctx.meta["case"] = next(named, None)
             rest = super().parse_args(ctx, args)
             found = {name: ctx.params.pop(name) for name in flags}
             ctx.meta[_GIVEN] = {name: text for name, text in found.items() if text is not None}
@@ -52,7 +51,7 @@ def with_options_of_cases(base: type[Any]) -> type[Any]:
 
         def format_options(self, ctx: typer.Context, formatter: Any) -> None:
             super().format_options(ctx, formatter)
-            case: Case | None = ctx.meta[NAME]
+            case: Case | None = ctx.meta["case"]
             if case is not None:
                 rows = [(f"{x.flag} [{x.rule}]", x.help) for x in case.prepare_options]
                 with formatter.section(f"Options of {case.name}"):
@@ -92,7 +91,7 @@ def command(
 
 def build() -> Any:
     """Return the command, which takes the options that cases declare."""
-    return command_of(NAME, EXAMPLES, command, with_options_of_cases(TyperCommand))
+    return command_of("prepare", EXAMPLES, command, with_options_of_cases(TyperCommand))
 
 
 def _declared(case: Case, known: dict[str, PrepareOption], name: str) -> PrepareOption:

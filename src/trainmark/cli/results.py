@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from trainmark.cli.output import say, say_json, say_remark, write_text, writing
+from trainmark.cli.output import say, say_json, say_remark
 from trainmark.errors import UsageError
 
-if TYPE_CHECKING:
-    from trainmark.library.store.query import Listing
-
-NAME = "results"
 EXAMPLES = """\
   trainmark results                                       the newest runs under ./runs
   trainmark results case=distilbert_sst2 device~H100 since=2026-11-01
   trainmark results 'p_core>100' 'status!=passed' --sort -p_core --limit 10
   trainmark results env.torch~2.13 --columns path,p_core,MFU
   trainmark results history p_core case=toy               over time, for each piece of work
-  trainmark results export case=toy -o toy.parquet
   trainmark results add /mnt/others/runs published.md --store postgresql://team@host/results
   trainmark results rebuild                               the index anew from the records
 """
-_VERBS = ("history", "export", "add", "rebuild")
+_VERBS = ("history", "add", "rebuild")
 _COLUMNS = "path,device,world,precision,status,trust,p_core"
 
 
@@ -32,8 +26,7 @@ def command(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Filters KEY OPERATOR VALUE, after history FIGURE, export, or nothing; add PATH…, "
-            "rebuild."
+            help="Filters KEY OPERATOR VALUE, after history FIGURE or nothing; add PATH…, rebuild."
         ),
     ] = None,
     store: Annotated[
@@ -45,12 +38,9 @@ def command(
     columns: Annotated[
         str | None, typer.Option(help=f"Keys with commas; default: {_COLUMNS}, with --json all.")
     ] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="File of export: .csv or .parquet.")
-    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Find runs among many: list, filter, export, history of a figure."""
+    """Find runs among many: list, filter, history of a figure."""
     from trainmark.library.selection.indexing import add, opened
     from trainmark.library.store.query import listing, unread
     from trainmark.pages import results as display
@@ -70,35 +60,18 @@ def command(
         if not pieces:
             say_remark(f"no run has a value of {rest[0]}")
         return
-    usual = None if as_json or verb == "export" else _COLUMNS.split(",")
-    most = (None if verb == "export" else 50) if limit is None else limit or None
+    usual = None if as_json else _COLUMNS.split(",")
+    most = 50 if limit is None else limit or None
     found = listing(
         database,
-        rest if verb in ("", "export") else [],
+        rest if verb == "" else [],
         columns=columns.split(",") if columns else usual,
         sort=sort,
         limit=most,
     )
-    if verb == "export":
-        _export(found, output)
-    elif as_json:
+    if as_json:
         say_json(display.document(found, unread(database)))
     else:
         typer.echo(display.table(found))
         for line in display.remarks(found, unread(database)):
             say(line, err=True)
-
-
-def _export(found: Listing, output: Path | None) -> None:
-    """Write a listing in the form of the file's ending; CSV to standard output without a file."""
-    from trainmark.pages.results import to_csv, write_parquet
-
-    if output is None or str(output) == "-":
-        say(to_csv(found), newline=False)
-    elif output.suffix == ".csv":
-        write_text(output, to_csv(found))
-    elif output.suffix == ".parquet":
-        with writing(output):
-            write_parquet(found, output)
-    else:
-        raise UsageError(f"-o {output}", where="-o", rule="a file that ends in .csv or .parquet")

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trainmark.cli.options import takes
-from trainmark.cli.output import say, say_json, say_remark
-from trainmark.cli.running import from_here, print_records
+from trainmark.cli.output import from_here, print_records, say, say_json, say_remark
 from trainmark.errors import EXIT_FAILED, UsageError
 from trainmark.plan.request import RunRequest
 

@@ -11,7 +11,6 @@ import typer
 from trainmark.cli import token
 from trainmark.cli.output import say, say_remark
 
-NAME = "serve"
 EXAMPLES = """\
   trainmark serve                                  ./runs, for this machine alone
   trainmark serve --store runs --port 0            any free port; the line printed names it
@@ -56,4 +55,4 @@ def command(
 
 def build() -> Any:
     """Return the command, with the verbs of tokens below it."""
-    return typer.main.get_command(token.below(NAME, EXAMPLES, command))
+    return typer.main.get_command(token.below("serve", EXAMPLES, command))

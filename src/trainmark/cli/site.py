@@ -9,7 +9,6 @@ import typer
 
 from trainmark.cli.output import say, writing
 
-NAME = "site"
 EXAMPLES = """\
   trainmark site runs -o public                    pages for any web host
   trainmark site postgresql://team@host/results -o public

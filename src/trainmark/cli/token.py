@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from trainmark.cli.options import SETTINGS, TyperGroup, with_examples
-from trainmark.cli.output import say, say_json, say_remark, writing
+from trainmark.cli.output import say, say_remark, writing
 from trainmark.errors import EnvironmentFault, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-NAME = "token"
 EXAMPLES = """\
   trainmark serve token make ci --scope upload --expires 2027-01-01
   trainmark serve token make team --scope read --scope upload --data /var/lib/trainmark
@@ -32,7 +31,7 @@ def below(name: str, examples: str, command: Callable[..., None]) -> typer.Typer
         invoke_without_command=True, add_completion=False, rich_markup_mode=None,
         context_settings=SETTINGS,
     )  # fmt: skip
-    made.command(NAME, cls=with_examples(EXAMPLES))(token)
+    made.command("token", cls=with_examples(EXAMPLES))(token)
     return made
 
 
@@ -49,7 +48,6 @@ def token(
         Path | None,
         typer.Option(help="The server's --data, or its folder of runs; default: ./runs."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="List as JSON.")] = False,
 ) -> None:
     """Make a token and print it, this once; list tokens; revoke one."""
     from trainmark.library.store.database import VARIABLE
@@ -71,10 +69,8 @@ def token(
     elif verb == "revoke":
         with writing(folder):
             tokens.revoke(name)
-    elif as_json:
-        say_json([one.model_dump(mode="json", exclude={"sha256"}) for one in tokens.listed()])
     else:
         for one in tokens.listed():
             days = {"made": one.made, "expires": one.expires, "revoked": one.revoked}
-            said = ", ".join(f"{word} {day:%Y-%m-%d}" for word, day in days.items() if day)
-            say(f"{one.name:24} {','.join(one.scopes):12} {said}")
+            dates = ", ".join(f"{word} {day:%Y-%m-%d}" for word, day in days.items() if day)
+            say(f"{one.name:24} {','.join(one.scopes):12} {dates}")

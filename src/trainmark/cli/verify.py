@@ -10,7 +10,6 @@ import typer
 from trainmark.cli.output import say, say_faults, say_json
 from trainmark.errors import EXIT_FAILED, EXIT_PASSED, TrainmarkError
 
-NAME = "verify"
 EXAMPLES = """\
   trainmark verify run.trainmark.zip
   trainmark verify runs/RUN runs/OTHER
@@ -52,6 +51,6 @@ def command(
             say(item.path)
             for check in item.checks:
                 name = f"{check.name} {check.place}".strip()
-                for said in check.said:
-                    say(f"  {_SIGNS[check.state]} {name}: {render(said, 'en')}")
+                for finding in check.said:
+                    say(f"  {_SIGNS[check.state]} {name}: {render(finding, 'en')}")
     raise typer.Exit(EXIT_FAILED if EXIT_FAILED in codes else max(codes))

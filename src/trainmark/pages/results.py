@@ -146,5 +146,5 @@ def write_parquet(found: Listing, output: Path) -> None:
 
 
 def to_csv(found: Listing) -> str:
-    """Return a listing as ``report --format csv`` prints it."""
+    """Return a listing as ``export --to csv`` prints it."""
     return csv_text(found.heads, found.rows)

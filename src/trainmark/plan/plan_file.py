@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AfterValidator, Field, ValidationError
 
 from trainmark.data.json_documents import Frozen
-from trainmark.data.yaml_text import read
+from trainmark.data.yaml_files import read_yaml
 from trainmark.errors import UsageError, nearest
 from trainmark.plan.capabilities import ACCELERATOR
 from trainmark.plan.plan import RUNS_DIR
@@ -130,7 +130,7 @@ def read_plan_file(request: RunRequest) -> PlanFile:
             remedy="write it under the runs it is meant for; docs/plans.md has the keys",
         )
     try:
-        file = _File.model_validate(read(path).plain())
+        file = _File.model_validate(read_yaml(path))
     except ValidationError as error:
         raise usage_error(error, _File, f"{path}: ") from None
     name = file.name or _as_name(path.stem)

@@ -338,7 +338,7 @@ def _unreadable(file: Path, error: Exception, writer: str | None) -> RecordError
         f"not a record of this schema: {first}",
         where=str(file),
         rule="records never change once written",
-        remedy="`trainmark schema` prints the schema",
+        remedy="`trainmark list schema` prints the schema",
     )
 
 

@@ -57,7 +57,7 @@ _NOISY = (
 
 # Missing evidence lowers the grade but is not a disagreement, so the exit code does not change.
 _UNPROVEN = (
-    "evidence_absent", "evidence_case_absent", "evidence_other_version", "evidence_unchecked",
+    "evidence_absent", "evidence_case_absent", "evidence_other_version",
 )  # fmt: skip
 
 

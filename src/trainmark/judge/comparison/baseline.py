@@ -218,5 +218,5 @@ def read(path: Path) -> Baseline:
     Raises:
         UsageError: no YAML of this form, or of another schema; it names line and nearest key.
     """
-    remedy = "docs/gate.md has the keys; `trainmark baseline` writes a file"
+    remedy = "docs/gate.md has the keys; `trainmark gate RUN --write FILE` makes one"
     return yaml_files.checked(Baseline, yaml_files.read_yaml(path), path, remedy=remedy)

@@ -88,7 +88,7 @@ def analyze(log: str, options: Options) -> Analysis:
                 notes.append(f"gpu_num {choice.devices}, as the log says")
                 options = replace(options, gpu_num=choice.devices)
             elif choice.devices not in {None, options.gpu_num}:
-                used = f"--gpu_num {options.gpu_num} is used"
+                used = f"gpu_num={options.gpu_num} is used"
                 notes.append(f"the log says {choice.devices} devices; {used}")
         everything = chain(head, lines)
         if choice is not None and choice.form is None:
@@ -145,11 +145,11 @@ def _of_lines(
     near = closest(keyword, head) if not found.matched else None
     _require(found, keyword, options, near)
     if options.keyword_loss and found.loss is None:
-        remedy = "check --keyword_loss, or leave it out"
+        remedy = "check keyword_loss, or leave it out"
         raise DataError(f"no number after {loss_word!r} in any line", remedy=remedy)
     if found.batches.count not in {0, found.values.count}:
         what = f"{found.values.count} step times but {found.batches.count} global batch sizes"
-        raise DataError(what, remedy="give --base_batch_size N, what one device takes in a step")
+        raise DataError(what, remedy="give base_batch_size=N, what one device takes in a step")
     return found
 
 
@@ -184,14 +184,14 @@ def _require(found: Values, keyword: str, options: Options, near: str | None) ->
     if found.values.count:
         return
     if seen:
-        what = f"--skip_steps {options.skip_steps} leaves none of {seen} value{'s' * (seen > 1)}"
-        rule, remedy = "the result is the mean of what is left", "leave --skip_steps out"
+        what = f"skip_steps={options.skip_steps} leaves none of {seen} value{'s' * (seen > 1)}"
+        rule, remedy = "the result is the mean of what is left", "leave skip_steps out"
     elif found.matched:
         what = f"{found.matched} lines with {keyword!r}, none with a value"
         rule = f"first is {shown}" if shown else "an interval needs a beginning and an end"
-        remedy = "check the log, or --position, --separator and --range"
+        remedy = "check the log, or position, separator and range"
     else:
-        what, remedy = f"no line with {keyword!r}", "give --keyword as in the log"
+        what, remedy = f"no line with {keyword!r}", "give keyword as in the log"
         rule = f"nearest is {near}" if near else "no line comes near it"
     raise DataError(what, rule=rule, remedy=remedy)
 
@@ -208,7 +208,7 @@ def _computed(log: str, found: Values, options: Options) -> Analysis:
     of_speed = found.reads == "speed" and found.whole_job and options.model_mode is None
     whole_job = of_log or of_speed
     if of_speed and (options.gpu_num or 1) > 1:
-        notes.append("the log's speed is the whole job's: not multiplied by --gpu_num")
+        notes.append("the log's speed is the whole job's: not multiplied by gpu_num")
     devices = 1 if whole_job else options.gpu_num or 1
     time_unit = options.time_unit or found.time_unit
     statistic = "median" if options.robust else "mean"
@@ -220,7 +220,7 @@ def _computed(log: str, found: Values, options: Options) -> Analysis:
         result = modes.final_result(mode, middle, batch=batch, devices=devices, time_unit=time_unit)
         if formula.reads_speed and time_unit != "s":
             speed = f"mode {mode} reads a speed"
-            notes.append(f"{speed}; --time_unit ms divides it by 1000 all the same")
+            notes.append(f"{speed}; time_unit=ms divides it by 1000 all the same")
         how = f"mode {mode}: {formula.formula.replace('mean', statistic)}"
     else:
         largest = options.index in LARGEST
@@ -228,7 +228,7 @@ def _computed(log: str, found: Values, options: Options) -> Analysis:
         how = f"the {'largest' if largest else statistic} of the log's values, as it is"
     if options.gpu_num is None:
         one = "; the result is of one device" if "devices" in how and not whole_job else ""
-        notes.append(f"gpu_num 1 assumed: give --gpu_num N{one}")
+        notes.append(f"gpu_num 1 assumed: give gpu_num=N{one}")
     if options.index not in LARGEST:
         _note_outliers(values, options, notes)
     failed, loss = options.failed or found.failed, found.loss
@@ -260,9 +260,9 @@ def _global_batch(batches: Distribution, options: Options, notes: list[str]) -> 
     if options.robust:
         raise UsageError(
             "the median of the times is of no one number of samples",
-            where="--robust",
+            where="robust",
             rule=f"each time in the log is of {least:g} to {most:g} samples",
-            remedy="leave --robust out, or skip the part where it changes with --skip_steps N",
+            remedy="leave robust out, or skip the part where it changes with skip_steps=N",
         )
     all_ = f"its mean {batches.mean:g} is used, so that the result is all samples over all seconds"
     notes.append(f"global batch size from {least:g} to {most:g}, from the log; {all_}")
@@ -276,20 +276,20 @@ def _unit(
     wanted = options.ips_unit
     if wanted and counted and wanted.removesuffix("ec") != counted:
         what = wanted.partition("/")[0]
-        steps = "read step times with --keyword and --model_mode -2, and " * mode.reads_speed
-        batch = f"--base_batch_size N, in {what} that one device takes in a step"
+        steps = "read step times with keyword and model_mode=-2, and " * mode.reads_speed
+        batch = f"base_batch_size=N, in {what} that one device takes in a step"
         raise UsageError(
             f"{wanted} is not what {log} counts",
-            where="--ips_unit",
+            where="ips_unit",
             rule=f"its numbers are {counted}, and a unit does not convert them",
-            remedy=f"leave --ips_unit out; or {steps}give {batch}",
+            remedy=f"leave ips_unit out; or {steps}give {batch}",
         )
     if mode.unit is not None:
         if wanted not in {None, mode.unit}:
-            notes.append(f"the mode's result is in {mode.unit}; --ips_unit is not used")
+            notes.append(f"the mode's result is in {mode.unit}; ips_unit is not used")
         return mode.unit
     if not (wanted or counted) and mode.reads_speed:
-        notes.append("the log names no unit of its speed: give --ips_unit; UNIT is empty")
+        notes.append("the log names no unit of its speed: give ips_unit; UNIT is empty")
         return ""
     return wanted or counted or modes.DEFAULT_UNIT
 
@@ -298,6 +298,6 @@ def _note_outliers(values: Distribution, options: Options, notes: list[str]) -> 
     """Note mean and median if outliers moved the mean."""
     mean, median = values.mean, values.percentiles(0.5)[0]
     if values.minimum >= 0 < median and not 1 / MOVED <= mean / median <= MOVED:
-        robust = "" if options.robust else ", --robust takes the median"
-        ways = f"--skip_steps N leaves out the first values{robust}"
+        robust = "" if options.robust else ", robust takes the median"
+        ways = f"skip_steps=N leaves out the first values{robust}"
         notes.append(f"outliers: mean {mean:g} but median {median:g}. {ways}")

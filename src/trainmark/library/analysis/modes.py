@@ -21,7 +21,7 @@ class Mode(NamedTuple):
     Args:
         compute: result from the mean in seconds (or of a speed), the batch of a device
             and the number of devices.
-        unit: of the result; None: the one given by ``--ips_unit``.
+        unit: of the result; None: the one given by ``ips_unit``.
         reads_speed: whether the log has a speed, not a time.
     """
 
@@ -51,11 +51,11 @@ def check_mode(number: int, batch: float | None) -> Mode:
     mode = MODES.get(number)
     if mode is None:
         known = "; ".join(f"{key}: {each.formula}" for key, each in MODES.items())
-        raise UsageError(f"no mode {number}", where="--model_mode", remedy=f"choose from {known}")
+        raise UsageError(f"no mode {number}", where="model_mode", remedy=f"choose from {known}")
     if "batch" in mode.formula and batch is None:
         rule = f"mode {number} is {mode.formula}"
-        remedy = "give --base_batch_size N, what one device takes in a step"
-        raise UsageError("no batch size", where="--base_batch_size", rule=rule, remedy=remedy)
+        remedy = "give base_batch_size=N, what one device takes in a step"
+        raise UsageError("no batch size", where="base_batch_size", rule=rule, remedy=remedy)
     return mode
 
 
@@ -78,5 +78,5 @@ def final_result(
     if not math.isfinite(result):
         what = f"no result from a mean of {mean:g}"
         rule = f"mode {number} is {mode.formula}, a finite number above zero"
-        raise DataError(what, rule=rule, remedy="check --keyword and --position")
+        raise DataError(what, rule=rule, remedy="check keyword and position")
     return rounded(result)

@@ -42,8 +42,8 @@ class Rule:
         whole: bool = False,
     ) -> None:
         if not keyword or "\n" in keyword:
-            remedy = "give --keyword TEXT, as in the log, or --preset auto"
-            raise UsageError("no keyword to look for", where="--keyword", remedy=remedy)
+            remedy = "give keyword=TEXT, as in the log, or preset=auto"
+            raise UsageError("no keyword to look for", where="keyword", remedy=remedy)
         self.keyword: Final = keyword
         self._separator, self._position, self._whole = separator, position, whole
         self._slice = _slice(cut)
@@ -90,5 +90,5 @@ def _slice(cut: str) -> slice:
     ends = found.groups() if found else ("-",)
     if "-" in ends:
         rule = "N for the first N characters, or A:B as Python cuts"
-        raise UsageError(f"cannot cut by {cut!r}", where="--range", rule=rule)
+        raise UsageError(f"cannot cut by {cut!r}", where="range", rule=rule)
     return slice(*(int(end) if end else None for end in ends))

@@ -78,17 +78,17 @@ def choose(name: str, head: Sequence[Line]) -> Choice:
     preset = PRESETS[best]
     if not total and name == AUTO:
         known = "".join(f"\n  {one.name}: {one.sample}" for one in wanted)
-        remedy = f"give --keyword TEXT. Known presets:{known}"
-        raise DataError("no line of a known trainer", where="--preset auto", remedy=remedy)
+        remedy = f"give keyword=TEXT. Known presets:{known}"
+        raise DataError("no line of a known trainer", where="preset=auto", remedy=remedy)
     if not total:
         near = next(filter(None, (closest(form.keyword, head) for form in preset.forms)), None)
         what, rule = f"no line of {preset.title}", f"its lines look like: {preset.sample}"
-        remedy = f"nearest is {near}" if near else "try --preset auto, or --keyword TEXT"
-        raise DataError(what, where=f"--preset {name}", rule=rule, remedy=remedy)
+        remedy = f"nearest is {near}" if near else "try preset=auto, or keyword=TEXT"
+        raise DataError(what, where=f"preset={name}", rule=rule, remedy=remedy)
     if count < _SURE * total:
         found = ", ".join(f"{name} ({count})" for name, count in counts.items() if count)
         what = f"lines of several trainers: {found}"
-        raise DataError(what, where="--preset auto", remedy="choose one with --preset NAME")
+        raise DataError(what, where="preset=auto", remedy="choose one with preset=NAME")
     others = f", {total - count} of other presets" if count < total else ""
     why = f"preset {best} recognised by {count} of its first lines{others}"
     forms = (form for form in preset.forms if form.keyword in text)
