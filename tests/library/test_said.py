@@ -7,11 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from trainmark.cli.analyze import _PRESET
 from trainmark.errors import UsageError
 from trainmark.library.analysis.engine import analyze
 from trainmark.library.analysis.options import Options
-from trainmark.library.analysis.presets import PRESETS
 from trainmark.library.analysis.summary import text
 
 MEGATRON = "".join(
@@ -185,7 +183,3 @@ def test_a_speed_without_a_unit_is_not_given_one(run, data, options):
     assert (found.record.FINAL_RESULT, found.record.UNIT) == (2.0, "")
     assert "the log names no unit of its speed: give ips_unit" in text(found)
     assert "result 2 (no unit)" in text(found)
-
-
-def test_help_names_every_preset():
-    assert all(name in _PRESET for name in PRESETS)
