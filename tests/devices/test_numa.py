@@ -235,13 +235,13 @@ def test_a_rank_takes_what_it_is_told_and_tells_what_is_in_effect(
     monkeypatch.setattr(os, "sched_getaffinity", taken.get, raising=False)
     monkeypatch.setattr(os, "sched_setaffinity", taken.__setitem__, raising=False)
     other = Placement(numa_nodes=(0,), cores=(3,), threads=1)
-    told = numa.told([other, Placement(numa_nodes=(1,), cores=(1, 2), threads=2)])
+    told = numa.to_variable([other, Placement(numa_nodes=(1,), cores=(1, 2), threads=2)])
     monkeypatch.setattr(numa, "usable_cores", lambda: 7)
     assert numa.take(told, 1) == {
         "numa_nodes": [1], "cores": "1-2", "threads": 2, "why_not": None, "usable_cores": 7,
     }  # fmt: skip
     assert set(taken[0]) == {1, 2}
-    stay = numa.told([Placement(numa_nodes=(), cores=(0, 9), threads=2, why_not="one_node")])
+    stay = numa.to_variable([Placement(numa_nodes=(), cores=(0, 9), threads=2, why_not="one_node")])
     assert numa.take(stay, 0) == {
         "numa_nodes": [], "cores": "1-2", "threads": 2, "why_not": "one_node",
         "usable_cores": 7,

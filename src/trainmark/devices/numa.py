@@ -48,7 +48,7 @@ class Placement:
     why_not: str | None = None
 
 
-def told(placed: Iterable[Placement]) -> str:
+def to_variable(placed: Iterable[Placement]) -> str:
     """Return the placements of a machine's ranks, by local rank, as ``take`` reads them."""
     return json.dumps([asdict(one) | {"cores": compact(one.cores)} for one in placed])
 
@@ -206,15 +206,15 @@ def placements(
     )
 
 
-def take(told: str | None, local_rank: int) -> dict[str, Any] | None:
+def take(variable: str | None, local_rank: int) -> dict[str, Any] | None:
     """Pin this process as the launcher told it; return the placement that is then in effect.
 
     Args:
-        told: the value of ``TRAINMARK_PLACEMENT``; None: started by hand, nothing is changed.
+        variable: the value of ``TRAINMARK_PLACEMENT``; None: started by hand, nothing is changed.
     """
-    if told is None:
+    if variable is None:
         return None
-    wanted: dict[str, Any] = json.loads(told)[local_rank]
+    wanted: dict[str, Any] = json.loads(variable)[local_rank]
     if wanted["why_not"] is None:
         try:
             os.sched_setaffinity(0, parse_cores(wanted["cores"]))

@@ -46,8 +46,10 @@ class MemoryPeak(Published):
 
 
 def table() -> dict[str, Any]:
-    """Return ``peaks.toml`` as parsed."""
-    return tomllib.loads(files("trainmark.devices").joinpath("peaks.toml").read_text("utf-8"))
+    """Return ``peaks.toml``, with a row's figures beside what it says of them."""
+    data = tomllib.loads(files("trainmark.devices").joinpath("peaks.toml").read_text("utf-8"))
+    data["peak"] = [row | row.pop("figures") for row in data["peak"]]
+    return data
 
 
 def dense_peak(product_name: str, precision: Precision) -> Peak | None:
@@ -100,8 +102,8 @@ def provenance(data: Mapping[str, Any], row: Mapping[str, Any], figure: str) -> 
 
     What an exception for the figure does not say, the row says, and then the table.
     """
-    said = {"source": data["source"], "date": data["date"], "note": None, **row}
+    entry = {"source": data["source"], "date": data["date"], "note": None, **row}
     for exception in row.get("exceptions", ()):
         if figure in exception["figures"]:
-            said |= exception
-    return {name: said[name] for name in Published.__dataclass_fields__}
+            entry |= exception
+    return {name: entry[name] for name in Published.__dataclass_fields__}

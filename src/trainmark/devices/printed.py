@@ -1,6 +1,6 @@
 """Devices in the tables and lists that vendors' tools print for people to read.
 
-What is not told, or cannot be true of any device, is None.
+What is not printed, or cannot be true of any device, is None.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ def device(
     Args:
         memory: what is used and what there is, of several memories the last.
     """
-    told = _MEMORY.findall(memory)
-    used, total = told[-1] if told and len(told) >= memory.count("/") else ("", "")
+    fields = _MEMORY.findall(memory)
+    used, total = fields[-1] if fields and len(fields) >= memory.count("/") else ("", "")
     total_bytes = size_bytes(total, unit="m") or None
     used_bytes = size_bytes(used, unit="m")
     if used_bytes is not None and total_bytes is not None and used_bytes > total_bytes:
         used_bytes = None
     return DeviceSample(
         index=index,
-        name=_told(name),
-        uuid=_told(uuid),
+        name=_name(name),
+        uuid=_name(uuid),
         temperature_c=temperature_c(temperature),
         power_w=watts(power),
         memory_used_bytes=used_bytes,
@@ -59,7 +59,7 @@ def device(
     )
 
 
-def _told(text: str | None) -> str | None:
+def _name(text: str | None) -> str | None:
     return text if text and len(text) <= _NAME_LENGTH and text.isprintable() else None
 
 
@@ -71,8 +71,8 @@ def known(text: str, found: Iterable[DeviceSample]) -> list[DeviceSample]:
     """
     if devices := list(found):
         return devices
-    said = text.strip().splitlines()
-    raise MonitorFault("unreadable", f"no device in {said[0][:100]!r}" if said else "nothing")
+    lines = text.strip().splitlines()
+    raise MonitorFault("unreadable", f"no device in {lines[0][:100]!r}" if lines else "nothing")
 
 
 def word(text: str, place: int) -> str:
@@ -127,9 +127,9 @@ def lists(text: str, start: str) -> Iterator[dict[tuple[str, str], str]]:
         yield found
 
 
-def used_of_total(told: dict[tuple[str, str], str], heading: str) -> str:
+def used_of_total(fields: dict[tuple[str, str], str], heading: str) -> str:
     """Return the memory of a list as a table has it."""
-    return f"{told.get((heading, 'Used'))}/{told.get((heading, 'Total'))}"
+    return f"{fields.get((heading, 'Used'))}/{fields.get((heading, 'Total'))}"
 
 
 def pci_addresses(text: str) -> list[str]:

@@ -51,19 +51,23 @@ def nodes(pci_vendor: int) -> list[Node]:
     ):
         try:
             pairs = (line.split() for line in (folder / "properties").read_text().splitlines())
-            told = {name: int(value) for name, value in pairs}
+            values = {name: int(value) for name, value in pairs}
         except (OSError, ValueError):
             continue  # a container may not read those of devices that it was not given
-        render = root / f"dev/dri/renderD{told.get('drm_render_minor')}"
+        render = root / f"dev/dri/renderD{values.get('drm_render_minor')}"
         # Processors are nodes as well, without SIMD units.
-        if told.get("vendor_id") != pci_vendor or not told.get("simd_count") or not render.exists():
+        if (
+            values.get("vendor_id") != pci_vendor
+            or not values.get("simd_count")
+            or not render.exists()
+        ):
             continue
-        place = told.get("location_id", 0)
+        place = values.get("location_id", 0)
         address = (
-            f"{told.get('domain', 0):04x}:{place >> 8 & 0xFF:02x}:{place >> 3 & 0x1F:02x}."
+            f"{values.get('domain', 0):04x}:{place >> 8 & 0xFF:02x}:{place >> 3 & 0x1F:02x}."
             f"{place & 7:x}"
         )
-        unique_id = told.get("unique_id", 0)
+        unique_id = values.get("unique_id", 0)
         found.append(Node(render, address, f"{unique_id:x}" if unique_id else ""))
     return found
 
@@ -115,12 +119,14 @@ class RocmVendor(TorchVendor):
     def monitor_index(self, number: int) -> int | None:
         """Return the device's place in the tool's list, by its unique id or address."""
         here = nodes(self.pci_vendor)
-        told = self._first[0].values()
+        values = self._first[0].values()
         for own in (here[number].address, here[number].unique_id):
-            found = [sample.index for sample in told if own and own in (sample.uuid or "").split()]
+            found = [
+                sample.index for sample in values if own and own in (sample.uuid or "").split()
+            ]
             if found:
                 return found[0] if len(found) == 1 else None  # partitions of a device share both
-        return next(iter(told)).index if len(here) == len(told) == 1 else None
+        return next(iter(values)).index if len(here) == len(values) == 1 else None
 
     def pci_folders(self) -> list[Path]:
         """Return the folder of each device on the PCI bus."""
@@ -143,26 +149,26 @@ def parse_rocm_smi(text: str) -> list[DeviceSample]:
     Raises:
         MonitorFault: it is another form.
     """
-    told = tool.json_of(text)
-    if not isinstance(told, dict):
-        raise MonitorFault("unreadable", f"a list of {len(told)}, not cards by name")
+    values = tool.json_of(text)
+    if not isinstance(values, dict):
+        raise MonitorFault("unreadable", f"a list of {len(values)}, not cards by name")
     cards = {
         int(match[1]): fields
-        for name, fields in told.items()
+        for name, fields in values.items()
         if (match := _CARD.fullmatch(name)) and isinstance(fields, dict)
     }
     return [_sample(place, cards[card]) for place, card in enumerate(sorted(cards))]
 
 
 def _sample(index: int, fields: Mapping[str, Any]) -> DeviceSample:
-    told = {
+    values = {
         name.lower().rstrip(": "): value
         for name, value in fields.items()
         if isinstance(value, (str, int, float))
     }
 
     def first(*names: str) -> Any:
-        return next((told[name] for name in names if _known(told.get(name))), None)
+        return next((values[name] for name in names if _known(values.get(name))), None)
 
     def memory(what: str) -> int | None:
         size = tool.size_bytes(first(f"{what} (b)"))

@@ -116,14 +116,14 @@ class ToolMonitor:
 
     def read(self) -> list[DeviceSample]:
         """Run the command and return its devices; see ``Monitor.read``."""
-        samples = self._told()
+        samples = self._samples()
         if self._count not in (None, len(samples)):
             raise MonitorFault(
                 "failed", f"{self.name} tells {len(samples)} devices, and {self._count} are here"
             )
         return samples
 
-    def _told(self) -> list[DeviceSample]:
+    def _samples(self) -> list[DeviceSample]:
         faults = []
         for place, (argv, parse, any_code) in enumerate(self._commands):
             try:
@@ -153,8 +153,8 @@ def json_of(text: str) -> Any:
     for start in islice(re.finditer(r"^\s*(?=[\[{])", text, re.MULTILINE), 20):
         with suppress(ValueError, RecursionError):
             return json.JSONDecoder().raw_decode(text, start.end())[0]
-    said = text.strip().splitlines()
-    shown = said[0][:100] if said else "nothing"
+    lines = text.strip().splitlines()
+    shown = lines[0][:100] if lines else "nothing"
     raise MonitorFault("unreadable", f"no JSON in what was printed: {shown}")
 
 

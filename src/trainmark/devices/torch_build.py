@@ -47,15 +47,15 @@ def torch_build() -> TorchBuild | None:
     version_file = Path(found.origin).with_name("version.py")
     if not version_file.exists():
         return None
-    told = {}
+    fields = {}
     for line in version_file.read_text().splitlines():
         name, _, value = line.partition("=")
-        told[name.split(":")[0].strip()] = value.strip().strip("'\"")
+        fields[name.split(":")[0].strip()] = value.strip().strip("'\"")
     cuda, hip, xpu = (
-        None if (value := told.get(name, "")) in ("", "None") else value
+        None if (value := fields.get(name, "")) in ("", "None") else value
         for name in ("cuda", "hip", "xpu")
     )
-    own = told.get("__version__", "unknown")
+    own = fields.get("__version__", "unknown")
     installed = _installed()
     # CoreX 4.5 names itself in the package's version alone.
     return TorchBuild(installed if installed.startswith(f"{own}+") else own, cuda, hip, xpu)

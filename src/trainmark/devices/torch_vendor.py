@@ -122,7 +122,7 @@ class TorchVendor:
 
     @cached_property
     def _first(self) -> tuple[dict[int | None, DeviceSample], str]:
-        """The devices by the monitor's number as it told them first, and what it printed."""
+        """The first reading by the monitor's number, and what the tool printed."""
         monitor = None
         with suppress(MonitorFault):
             monitor = self.monitor()
@@ -140,14 +140,14 @@ class TorchVendor:
         """Return the product name of each visible device, ``unknown`` where no tool tells it."""
         if not self.count():
             return []
-        told, _ = self._first
-        found = [told.get(index) for index in self._indices(len(self.visible()))]
+        samples, _ = self._first
+        found = [samples.get(index) for index in self._indices(len(self.visible()))]
         return [(sample.name if sample else None) or "unknown" for sample in found]
 
     def rank_memory(self, nproc: int) -> RankMemory | None:
         """Return the least free memory among the ranks' devices now; None without a monitor."""
-        told, _ = self._first  # a tool that told nothing is not waited for again
-        now = _reading(self.monitor()) if told else {}
+        samples, _ = self._first  # a tool that gave nothing is not waited for again
+        now = _reading(self.monitor()) if samples else {}
         free = [
             sample.memory_total_bytes - (sample.memory_used_bytes or 0)
             for index in self._indices(nproc)

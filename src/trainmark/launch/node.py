@@ -142,7 +142,7 @@ def started(
         master: where all ranks meet; None: at a free port of this machine, which has them all.
     """
     ranks: list[subprocess.Popen[bytes]] = []
-    placement = {numa.PLACEMENT_VARIABLE: numa.told(setup.placed)}
+    placement = {numa.PLACEMENT_VARIABLE: numa.to_variable(setup.placed)}
     try:
         with ExitStack() as stack:
             meet = master or ("127.0.0.1", stack.enter_context(held_port()))

@@ -61,8 +61,8 @@ class Ranks:
             return value
         self._turn += 1
         self._store.set(f"{self._turn}/{self.rank}", repr(float(value)))
-        told = (self._store.get(f"{self._turn}/{rank}") for rank in range(self.count))
-        return max(float(one) for one in told)
+        values = (self._store.get(f"{self._turn}/{rank}") for rank in range(self.count))
+        return max(float(one) for one in values)
 
     def clock(self) -> int:
         """Return the latest rank's time: on one machine all have one clock."""

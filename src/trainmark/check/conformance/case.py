@@ -65,13 +65,18 @@ class _Skipped(NamedTuple):
     why: Message
 
 
-class _Seen(NamedTuple):
+class _Inputs(NamedTuple):
     """Input of the rules; see ``judge``."""
 
     runs: dict[int, Record]
     probe: dict[str, Any] | Message
     missing: Message | None
     described: Sequence[Message]
+
+    def found(self) -> dict[str, Any]:
+        """Return what the probe found, for the rules that are skipped without it."""
+        assert not isinstance(self.probe, Message)
+        return self.probe
 
     def losses(self) -> dict[int, list[float]]:
         """Return the known losses of each world by its ranks."""
@@ -96,14 +101,16 @@ def judge(
         missing: why there is no run with two ranks.
         described: result of ``description_faults``.
     """
-    seen = _Seen(runs, probe, missing, described)
-    return [_check(name, seen) for name in CHECKS]
+    inputs = _Inputs(runs, probe, missing, described)
+    return [_check(name, inputs) for name in CHECKS]
 
 
-def _check(name: str, seen: _Seen) -> Check:
+def _check(name: str, inputs: _Inputs) -> Check:
     faults: list[Message] = []
     skipped = None
-    for found in chain(_causes(name, seen), _RULES[name](seen)):
+    unprobed = name in _OF_THE_PROBE and isinstance(inputs.probe, Message)
+    rule = [_Skipped(message("check_without_run"))] if unprobed else _RULES[name](inputs)
+    for found in chain(_causes(name, inputs), rule):
         if isinstance(found, _Skipped):
             skipped = found.why
         elif found not in faults:  # both runs often have the same fault
@@ -111,9 +118,9 @@ def _check(name: str, seen: _Seen) -> Check:
     return Check(name, tuple(faults), None if faults else skipped)
 
 
-def _causes(name: str, seen: _Seen) -> Iterator[Message]:
+def _causes(name: str, inputs: _Inputs) -> Iterator[Message]:
     """Yield the causes of failed runs that belong to the check called ``name``."""
-    for world, record in seen.runs.items():
+    for world, record in inputs.runs.items():
         cause = record.cause
         if cause is None or _CHECK_OF_KIND.get(cause.kind, "runs") != name:
             continue
@@ -123,12 +130,9 @@ def _causes(name: str, seen: _Seen) -> Iterator[Message]:
         yield cause.message
 
 
-def _epoch(seen: _Seen) -> Iterator[Message | _Skipped]:
+def _epoch(inputs: _Inputs) -> Iterator[Message | _Skipped]:
     """Compare a whole epoch's batches with what the job and its data declare."""
-    probe = seen.probe
-    if isinstance(probe, Message):
-        yield _Skipped(message("check_without_run"))
-        return
+    probe = inputs.found()
     steps, samples, planned = probe["steps"], probe["samples"], probe["announced_steps"]
     if steps is None:
         return  # too long to read
@@ -136,23 +140,20 @@ def _epoch(seen: _Seen) -> Iterator[Message | _Skipped]:
         yield message("steps_of_epoch", epoch=1, steps=steps, planned=planned)
     expected = probe["announced_samples"]
     if expected is None:
-        expected = next(iter(seen.runs.values())).plan.data.train_samples
+        expected = next(iter(inputs.runs.values())).plan.data.train_samples
     if samples != expected:
         yield message("samples_of_epoch", epoch=1, samples=samples, expected=expected)
 
 
-def _batches(seen: _Seen) -> Iterator[Message | _Skipped]:
-    if isinstance(seen.probe, Message):
-        yield _Skipped(message("check_without_run"))
-        return
-    if seen.probe["draws"] is not None:
-        yield message("check_batches_draw", module=seen.probe["draws"])
-    if seen.probe["overwritten"]:
+def _batches(inputs: _Inputs) -> Iterator[Message | _Skipped]:
+    if inputs.found()["draws"] is not None:
+        yield message("check_batches_draw", module=inputs.found()["draws"])
+    if inputs.found()["overwritten"]:
         yield message("check_batches_overwritten")
 
 
-def _loss_falls(seen: _Seen) -> Iterator[Message | _Skipped]:
-    for world, losses in seen.losses().items():
+def _loss_falls(inputs: _Inputs) -> Iterator[Message | _Skipped]:
+    for world, losses in inputs.losses().items():
         if len(losses) < _FEWEST_STEPS:
             yield _Skipped(message("check_too_few_steps", steps=len(losses)))
             continue
@@ -164,11 +165,11 @@ def _loss_falls(seen: _Seen) -> Iterator[Message | _Skipped]:
             )
 
 
-def _equal_losses(seen: _Seen) -> Iterator[Message | _Skipped]:
-    losses = list(seen.losses().values())
+def _equal_losses(inputs: _Inputs) -> Iterator[Message | _Skipped]:
+    losses = list(inputs.losses().values())
     shortest = min(len(values) for values in losses)
     if len(losses) < 2:
-        yield _Skipped(seen.missing or message("check_without_run"))
+        yield _Skipped(inputs.missing or message("check_without_run"))
     elif shortest < _FEWEST_STEPS:
         yield _Skipped(message("check_too_few_steps", steps=shortest))
     else:
@@ -177,9 +178,9 @@ def _equal_losses(seen: _Seen) -> Iterator[Message | _Skipped]:
             yield message("check_losses_differ", steps=_FEWEST_STEPS, one=one, two=two)
 
 
-def _evaluation(seen: _Seen) -> Iterator[Message | _Skipped]:
+def _evaluation(inputs: _Inputs) -> Iterator[Message | _Skipped]:
     """Compare the evaluated rows with the data, and the qualities of the two runs."""
-    passed = {world: record for world, record in seen.runs.items() if record.cause is None}
+    passed = {world: record for world, record in inputs.runs.items() if record.cause is None}
     for world, record in passed.items():
         rows, scored = record.plan.data.eval_samples, record.quality.eval_samples
         if not record.plan.evaluates:
@@ -192,23 +193,18 @@ def _evaluation(seen: _Seen) -> Iterator[Message | _Skipped]:
         yield message("check_qualities_differ", one=known[0], two=known[1])
 
 
-def _flops(seen: _Seen) -> Iterator[Message | _Skipped]:
-    if isinstance(seen.probe, Message):
-        yield _Skipped(message("check_without_run"))
-        return
-    said, counted = seen.probe["model_flops"], seen.probe["counted"]
-    if said is None:
+def _flops(inputs: _Inputs) -> Iterator[Message | _Skipped]:
+    formula, counted = inputs.found()["model_flops"], inputs.found()["counted"]
+    if formula is None:
         yield _Skipped(message("no_flop_formula"))
-    elif abs(said - counted) > _FLOPS_TOLERANCE * counted:
-        ratio = said / counted if counted else None
-        yield message("check_flops", said=said, counted=counted, ratio=ratio)
+    elif abs(formula - counted) > _FLOPS_TOLERANCE * counted:
+        ratio = formula / counted if counted else None
+        yield message("check_flops", said=formula, counted=counted, ratio=ratio)
 
 
-def _waits(seen: _Seen) -> Iterator[Message | _Skipped]:
-    if isinstance(seen.probe, Message):
-        yield _Skipped(message("check_without_run"))
-    elif seen.probe["waits"] is not None:
-        yield message("check_step_waits", **seen.probe["waits"])
+def _waits(inputs: _Inputs) -> Iterator[Message | _Skipped]:
+    if (waits := inputs.found()["waits"]) is not None:
+        yield message("check_step_waits", **waits)
 
 
 def _mean(values: list[float]) -> float:
@@ -216,9 +212,9 @@ def _mean(values: list[float]) -> float:
 
 
 # Each after the causes of failed runs that belong to it; some have nothing more to look at.
-_RULES: dict[str, Callable[[_Seen], Iterable[Message | _Skipped]]] = {
-    "description": lambda seen: seen.described,
-    "runs": lambda seen: [seen.probe] if isinstance(seen.probe, Message) else [],
+_RULES: dict[str, Callable[[_Inputs], Iterable[Message | _Skipped]]] = {
+    "description": lambda inputs: inputs.described,
+    "runs": lambda inputs: [inputs.probe] if isinstance(inputs.probe, Message) else [],
     "counts": lambda _: (),
     "steps_per_epoch": _epoch,
     "batches": _batches,
@@ -229,6 +225,7 @@ _RULES: dict[str, Callable[[_Seen], Iterable[Message | _Skipped]]] = {
     "flops": _flops,
     "no_waits": _waits,
 }
+_OF_THE_PROBE = {"steps_per_epoch", "batches", "flops", "no_waits"}
 CHECKS = tuple(_RULES)
 
 

@@ -52,7 +52,7 @@ def driver(subject: Subject) -> Conditions:
     """Find devices that are here and cannot be used, and packages of vendors that do not work."""
     known, broken = devices.load_all()
     faults = [*broken, *devices.unusable()]
-    told = {fault.where for fault in faults}
+    named = {fault.where for fault in faults}
     for vendor in known.values():
         where, bus = f"device {vendor.name}", getattr(vendor, "pci_vendor", None)
         try:
@@ -61,7 +61,7 @@ def driver(subject: Subject) -> Conditions:
             what = f"cannot count its devices: {type(error).__name__}: {error}"
             faults.append(EnvironmentFault(what, where=where))
             continue
-        if bus is None or where in told or here:
+        if bus is None or where in named or here:
             continue
         if count := len(pci.accelerators(bus, root=subject.root, classes=_COMPUTES)):
             what, remedy = f"{count} on the PCI bus, and no driver", "load or install the driver"
@@ -100,12 +100,12 @@ def torch(subject: Subject) -> Conditions:
         return
     words = [sys.executable, "-P", "-c", _OPEN, subject.vendor.name, str(subject.nproc)]
     try:
-        said = run(words, timeout_s=OPENING_S)
+        output = run(words, timeout_s=OPENING_S)
     except MonitorFault as fault:
         remedy = "see `python -c 'import torch'`, then the driver with the vendor's tool"
         yield judged(f"torch cannot be used: {fault.said}", remedy, stops=True)
         return
-    what, remedy, refused = json.loads(said.splitlines()[-1])
+    what, remedy, refused = json.loads(output.splitlines()[-1])
     stops = bool(remedy) or _wanted(subject, refused)
     yield judged(what + _reasons(refused), remedy or "another precision", stops=stops)
 

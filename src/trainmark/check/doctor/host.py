@@ -29,7 +29,7 @@ _SHM_BYTES_PER_RANK = 64 << 20
 _FILES_OF_A_PROCESS, _FILES_PER_RANK = 256, 16  # the libraries' own; connections to each rank
 
 
-def _said(subject: Subject, file: str) -> str:
+def _text(subject: Subject, file: str) -> str:
     return (subject.root / file).read_text().strip()
 
 
@@ -99,21 +99,22 @@ def numa(subject: Subject) -> Conditions:
     """Compare the NUMA nodes of the ranks' devices with the cores that ranks may use."""
     folder = "sys/devices/system/node"
     count = len(list((subject.root / folder).glob("node[0-9]*")))
-    vendor, told, far = subject.vendor, list[int | None](), []
+    vendor, near_ranks, far = subject.vendor, list[int | None](), []
     if isinstance(vendor, Located):
-        told = [vendor.numa_node(rank) for rank in range(subject.nproc)]
-    for rank, node in enumerate(told):
+        near_ranks = [vendor.numa_node(rank) for rank in range(subject.nproc)]
+    for rank, node in enumerate(near_ranks):
         if node is not None:
-            near = _said(subject, f"{folder}/node{node}/cpulist")
+            near = _text(subject, f"{folder}/node{node}/cpulist")
             if os.sched_getaffinity(0).isdisjoint(parse_cores(near)):
                 far.append(f"rank {rank} on node {node} with cores {near}")
-    nodes = ", ".join("unknown" if node is None else str(node) for node in told) or "none told"
+    names = ("unknown" if node is None else str(node) for node in near_ranks)
+    nodes = ", ".join(names) or "none told"
     what = f"{count} node(s), of the devices: {nodes}"
     yield judged(
         f"affinity leaves out the node of {'; '.join(far)}" if far else what,
         "ask the scheduler for the cores of the devices' nodes",
         spoils=bool(far),
-        unknown=count > 1 and None in told,
+        unknown=count > 1 and None in near_ranks,
     )
 
 

@@ -35,11 +35,11 @@ def host_name(_: Subject) -> Conditions:
     """Look this host's own name up, as collective libraries do to choose an address."""
     remedy = "give the name its address in /etc/hosts; ranks may fall back to 127.0.0.1 until then"
     try:
-        told = socket.getaddrinfo(socket.gethostname(), None)
+        addresses = socket.getaddrinfo(socket.gethostname(), None)
     except OSError as error:
         yield judged(f"this host's own name does not resolve: {error}", remedy, unknown=True)
         return
-    found = sorted({str(address[4][0]) for address in told})
+    found = sorted({str(address[4][0]) for address in addresses})
     ours = {one.address for some in psutil.net_if_addrs().values() for one in some}
     foreign = [one for one in found if one not in ours and not ip_address(one).is_loopback]
     what = f"this host's own name is {', '.join(found)}"

@@ -100,7 +100,7 @@ def parse_metric(text: str) -> list[DeviceSample]:
     Raises:
         MonitorFault: it is another form.
     """
-    return [_metric(index, told) for index, told in _devices(text)]
+    return [_metric(index, fields) for index, fields in _devices(text)]
 
 
 def parse_static(text: str) -> list[DeviceSample]:
@@ -112,17 +112,17 @@ def parse_static(text: str) -> list[DeviceSample]:
     return [
         DeviceSample(
             index=index,
-            name=_text(_at(told, "asic", "market_name")),
-            uuid=identity(_at(told, "asic", "asic_serial"), _at(told, "bus", "bdf")),
+            name=_text(_at(fields, "asic", "market_name")),
+            uuid=identity(_at(fields, "asic", "asic_serial"), _at(fields, "bus", "bdf")),
         )
-        for index, told in _devices(text)
+        for index, fields in _devices(text)
     ]
 
 
 def _devices(text: str) -> list[tuple[int, Mapping[str, Any]]]:
     """Return each device with its number: a list, from ROCm 7 on within ``gpu_data``."""
-    told = tool.json_of(text)
-    listed = told.get("gpu_data") if isinstance(told, dict) else told
+    fields = tool.json_of(text)
+    listed = fields.get("gpu_data") if isinstance(fields, dict) else fields
     found: dict[int, Mapping[str, Any]] = {
         int(index): one
         for one in (listed if isinstance(listed, list) else [])
@@ -133,26 +133,28 @@ def _devices(text: str) -> list[tuple[int, Mapping[str, Any]]]:
     return sorted(found.items())
 
 
-def _metric(index: int, told: Mapping[str, Any]) -> DeviceSample:
-    energy_j = tool.number(_at(told, "energy", "total_energy_consumption"), most=1e15)
-    told_limits = (_at(told, name) for name in ("throttle", "violation"))
-    limits = next((one for one in told_limits if isinstance(one, dict)), {})
-    temperatures = (tool.temperature_c(_at(told, "temperature", at)) for at in ("edge", "hotspot"))
+def _metric(index: int, fields: Mapping[str, Any]) -> DeviceSample:
+    energy_j = tool.number(_at(fields, "energy", "total_energy_consumption"), most=1e15)
+    limits_of_versions = (_at(fields, name) for name in ("throttle", "violation"))
+    limits = next((one for one in limits_of_versions if isinstance(one, dict)), {})
+    temperatures = (
+        tool.temperature_c(_at(fields, "temperature", at)) for at in ("edge", "hotspot")
+    )
     return DeviceSample(
         index=index,
         temperature_c=next((value for value in temperatures if value is not None), None),
-        power_w=tool.watts(_at(told, "power", "socket_power")),
-        memory_used_bytes=_bytes(_at(told, "mem_usage", "used_vram")),
-        memory_total_bytes=_bytes(_at(told, "mem_usage", "total_vram")),
-        utilization_percent=tool.percent(_at(told, "usage", "gfx_activity")),
-        clock_mhz=tool.megahertz(_at(told, "clock", "gfx_0", "clk")),
-        memory_clock_mhz=tool.megahertz(_at(told, "clock", "mem_0", "clk")),
+        power_w=tool.watts(_at(fields, "power", "socket_power")),
+        memory_used_bytes=_bytes(_at(fields, "mem_usage", "used_vram")),
+        memory_total_bytes=_bytes(_at(fields, "mem_usage", "total_vram")),
+        utilization_percent=tool.percent(_at(fields, "usage", "gfx_activity")),
+        clock_mhz=tool.megahertz(_at(fields, "clock", "gfx_0", "clk")),
+        memory_clock_mhz=tool.megahertz(_at(fields, "clock", "mem_0", "clk")),
         throttle_reasons=_violations(limits),
         energy_j=energy_j or None,  # 0: the device has no counter
     )
 
 
-def _violations(told: Mapping[str, Any]) -> tuple[str, ...] | None:
+def _violations(fields: Mapping[str, Any]) -> tuple[str, ...] | None:
     """Return the limits that hold clocks down now; a device that idles is not held down.
 
     ``throttle_status`` says THROTTLED of devices that idle, and is not read.
@@ -160,7 +162,7 @@ def _violations(told: Mapping[str, Any]) -> tuple[str, ...] | None:
     end = "_violation_status"
     states = {
         name.removesuffix(end): str(state).upper()
-        for name, state in told.items()
+        for name, state in fields.items()
         if name.endswith(end) and "low_utilization" not in name
     }
     if not {"ACTIVE", "NOT ACTIVE"} & set(states.values()):
@@ -170,11 +172,11 @@ def _violations(told: Mapping[str, Any]) -> tuple[str, ...] | None:
     return tuple(sorted(name for name, state in states.items() if state == "ACTIVE"))
 
 
-def _at(told: object, *path: str) -> Any:
+def _at(fields: object, *path: str) -> Any:
     """Return what lies at ``path``, without its unit; None if nothing does."""
     for name in path:
-        told = told.get(name) if isinstance(told, dict) else None
-    return told.get("value") if isinstance(told, dict) and "value" in told else told
+        fields = fields.get(name) if isinstance(fields, dict) else None
+    return fields.get("value") if isinstance(fields, dict) and "value" in fields else fields
 
 
 def _bytes(mib: object) -> int | None:

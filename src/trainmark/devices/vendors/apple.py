@@ -29,18 +29,18 @@ _LINE = re.compile(r"^(GPU [\w ]+): +(\S+)", re.MULTILINE)
 
 def parse(text: str) -> list[DeviceSample]:
     """Return the device of what ``powermetrics`` printed; nothing if it tells none."""
-    told: dict[str, str] = {}
+    fields: dict[str, str] = {}
     for name, value in _LINE.findall(text):
-        told.setdefault(name, value)
-    if not told:
+        fields.setdefault(name, value)
+    if not fields:
         return []
-    milliwatts = tool.number(told.get("GPU Power"))
+    milliwatts = tool.number(fields.get("GPU Power"))
     return [
         DeviceSample(
             index=0,
             power_w=None if milliwatts is None else tool.watts(milliwatts / 1000),
-            utilization_percent=tool.percent(told.get("GPU HW active residency")),
-            clock_mhz=tool.megahertz(told.get("GPU HW active frequency")),
+            utilization_percent=tool.percent(fields.get("GPU HW active residency")),
+            clock_mhz=tool.megahertz(fields.get("GPU HW active frequency")),
         )
     ]
 

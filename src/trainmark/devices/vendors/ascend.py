@@ -66,8 +66,8 @@ class Ascend(TorchVendor):
     def driver_version(self) -> str | None:
         """Return the version in the driver's own file; its kernel modules have none."""
         try:
-            told = (torch_vendor.ROOT / "usr/local/Ascend/driver/version.info").read_text()
+            fields = (torch_vendor.ROOT / "usr/local/Ascend/driver/version.info").read_text()
         except (OSError, UnicodeDecodeError):
             return None
-        version = re.search(r"^Version=(\S+)", told, re.MULTILINE)
+        version = re.search(r"^Version=(\S+)", fields, re.MULTILINE)
         return version[1] if version else None

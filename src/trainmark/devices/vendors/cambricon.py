@@ -34,12 +34,15 @@ def parse_cnmon_info(text: str) -> list[DeviceSample]:
     """
     return known(text, (
         device(
-            index, told.get(("", "Product Name")), uuid=told.get(("", "UUID")),
-            temperature=told.get(("Temperature", "Chip"), told.get(("Temperature", "Board"))),
-            power=told.get(("Power", "Usage")), memory=used_of_total(told, "Physical Memory Usage"),
-            utilization=told.get(("Utilization", "MLU Average")),
+            index, fields.get(("", "Product Name")), uuid=fields.get(("", "UUID")),
+            temperature=fields.get(
+                ("Temperature", "Chip"), fields.get(("Temperature", "Board"))
+            ),
+            power=fields.get(("Power", "Usage")),
+            memory=used_of_total(fields, "Physical Memory Usage"),
+            utilization=fields.get(("Utilization", "MLU Average")),
         )
-        for index, told in enumerate(lists(text, r"Card\s*[0-9]+\s*:?"))
+        for index, fields in enumerate(lists(text, r"Card\s*[0-9]+\s*:?"))
     ))  # fmt: skip
 
 

@@ -34,7 +34,7 @@ class Reading(NamedTuple):
     """What a monitor told at one time: its devices, or why it told nothing."""
 
     t_ns: int
-    told: list[DeviceSample] | MonitorFault
+    samples: list[DeviceSample] | MonitorFault
 
 
 def _trace_file() -> Path:
@@ -56,13 +56,13 @@ def _readings(path: Path) -> Iterator[Reading]:
                 elif event["event"] == "fault" and event["source"] == "monitor":
                     yield Reading(int(event["t_ns"]), MonitorFault(event["kind"], event["said"]))
     except (OSError, ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
-        said = f"{path.name}: {type(error).__name__}: {error}"
-        raise MonitorFault("unreadable", said) from error
+        reason = f"{path.name}: {type(error).__name__}: {error}"
+        raise MonitorFault("unreadable", reason) from error
 
 
-def _sample(told: dict[str, Any]) -> DeviceSample:
+def _sample(fields: dict[str, Any]) -> DeviceSample:
     """Return a device of the trace under our own name: its real one has peaks and an owner."""
-    given = {**told, "name": PRODUCT_NAME, "uuid": None}
+    given = {**fields, "name": PRODUCT_NAME, "uuid": None}
     if "throttle_reasons" in given:
         given["throttle_reasons"] = tuple(given["throttle_reasons"])
     return DeviceSample(**given)
@@ -92,10 +92,10 @@ class Replay:
         if self._behind_ns is None:
             self._behind_ns = now_ns - self._readings[0].t_ns
         next_one = bisect_right(self._readings, now_ns - self._behind_ns, key=lambda one: one.t_ns)
-        told = self._readings[next_one - 1].told
-        if isinstance(told, MonitorFault):
-            raise MonitorFault(told.kind, told.said)
-        return told
+        samples = self._readings[next_one - 1].samples
+        if isinstance(samples, MonitorFault):
+            raise MonitorFault(samples.kind, samples.said)
+        return samples
 
     def close(self) -> None:
         """Do nothing: the trace was read as a whole."""
@@ -116,8 +116,8 @@ class Fake(Cpu):
             MonitorFault: the file is no trace.
         """
         for reading in _readings(_trace_file()):
-            if not isinstance(reading.told, MonitorFault):
-                return [sample.index for sample in reading.told]
+            if not isinstance(reading.samples, MonitorFault):
+                return [sample.index for sample in reading.samples]
         raise MonitorFault("unreadable", f"{_trace_file().name}: no reading of a device")
 
     def count(self) -> int:

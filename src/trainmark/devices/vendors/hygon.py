@@ -36,15 +36,15 @@ def parse_hy_smi(text: str) -> list[DeviceSample]:
         cells = line.split()
         if len(cells) != len(names) or not re.fullmatch(r"[0-9]{1,6}", cells[0]):
             continue
-        told = dict(zip(names, cells, strict=True))
+        fields = dict(zip(names, cells, strict=True))
         found.append(
             DeviceSample(
                 index=len(found),  # earlier versions count from 1
-                temperature_c=tool.temperature_c(told.get("temp")),
-                power_w=tool.watts(told.get("avgpwr")),
-                utilization_percent=tool.percent(told.get("dcu%", told.get("hcu%"))),
-                clock_mhz=tool.megahertz(told.get("sclk")),
-                memory_clock_mhz=tool.megahertz(told.get("mclk")),
+                temperature_c=tool.temperature_c(fields.get("temp")),
+                power_w=tool.watts(fields.get("avgpwr")),
+                utilization_percent=tool.percent(fields.get("dcu%", fields.get("hcu%"))),
+                clock_mhz=tool.megahertz(fields.get("sclk")),
+                memory_clock_mhz=tool.megahertz(fields.get("mclk")),
             )
         )
     return known(text, found)

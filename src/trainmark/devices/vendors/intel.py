@@ -132,10 +132,10 @@ class IntelMonitor(tool.ToolMonitor):
             return found
         if self._known is None:
             self._known = parse_discovery(tool.run([self._path, *_DISCOVERY]))
-        told = {sample.index: sample for sample in super().read()}
+        by_index = {sample.index: sample for sample in super().read()}
         return [
             replace(
-                told.get(known.index, known),
+                by_index.get(known.index, known),
                 index=sample.index,
                 name=known.name,
                 uuid=known.uuid,
@@ -159,12 +159,14 @@ def parse_dump(text: str) -> list[DeviceSample]:
     names = next((row for row in rows if "DeviceId" in row), [])
     found = {}
     for row in rows:
-        told = dict(zip(names, row, strict=False))
-        index = tool.number(told.get("DeviceId"), most=1e6)
+        fields = dict(zip(names, row, strict=False))
+        index = tool.number(fields.get("DeviceId"), most=1e6)
         if len(row) != len(names) or index is None:
             continue
         cell = {
-            what: next((value for name, value in told.items() if column.search(name.lower())), None)
+            what: next(
+                (value for name, value in fields.items() if column.search(name.lower())), None
+            )
             for what, column in _COLUMNS.items()
         }
         found[int(index)] = DeviceSample(
@@ -214,13 +216,13 @@ def read_files(index: int, folder: Path) -> DeviceSample:
     throttling, https://github.com/torvalds/linux, 2026-11-22. Energy is in microjoules: that of the
     card or, failing that, of its package; i915 has another sensor for each tile.
     """
-    own = [file.parent for file in folder.glob("hwmon/hwmon*/name") if _said(file) in _DRIVERS]
+    own = [file.parent for file in folder.glob("hwmon/hwmon*/name") if _text(file) in _DRIVERS]
     energy_uj = _first(own[0], "energy1_input", "energy2_input") if own else None
     limits = [
         *folder.glob("tile*/gt*/freq*/throttle/reason_*"),
         *folder.glob("drm/card*/gt/gt*/throttle_reason_*"),
     ]
-    reasons = {file.name.partition("reason_")[2] for file in limits if _said(file) == "1"}
+    reasons = {file.name.partition("reason_")[2] for file in limits if _text(file) == "1"}
     if "pl1" in reasons:  # the sustained power limit, which a card under full load reaches
         reasons = reasons - {"pl1"} | {"power_cap"}
     return DeviceSample(
@@ -254,11 +256,11 @@ def _render(folder: Path) -> Path | None:
 def _first(folder: Path, *patterns: str) -> float | None:
     """Return the number in the first file that has one; None if none has."""
     files = (file for pattern in patterns for file in sorted(folder.glob(pattern)))
-    told = (tool.number(_said(file), most=1e20) for file in files)
-    return next((value for value in told if value is not None), None)
+    fields = (tool.number(_text(file), most=1e20) for file in files)
+    return next((value for value in fields if value is not None), None)
 
 
-def _said(file: Path) -> str:
+def _text(file: Path) -> str:
     try:
         return file.read_text(errors="replace").strip()
     except OSError:

@@ -21,14 +21,15 @@ def parse_mthreads_gmi_q(text: str) -> list[DeviceSample]:
     """
     return known(text, (
         device(
-            index, told.get(("", "Product Name")), uuid=told.get(("", "GPU UUID")),
-            temperature=told.get(("Temperature", "GPU Current Temp")),
-            power=told.get(("Power Readings", "Power Draw")),
-            memory=used_of_total(told, "FB Memory Usage"),
-            utilization=told.get(("Utilization", "Gpu")), clock=told.get(("Clocks", "Graphics")),
-            memory_clock=told.get(("Clocks", "Memory")),
+            index, fields.get(("", "Product Name")), uuid=fields.get(("", "GPU UUID")),
+            temperature=fields.get(("Temperature", "GPU Current Temp")),
+            power=fields.get(("Power Readings", "Power Draw")),
+            memory=used_of_total(fields, "FB Memory Usage"),
+            utilization=fields.get(("Utilization", "Gpu")),
+            clock=fields.get(("Clocks", "Graphics")),
+            memory_clock=fields.get(("Clocks", "Memory")),
         )
-        for index, told in enumerate(lists(text, r"GPU\s?[0-9]+\s+[0-9A-Fa-f:.]+"))
+        for index, fields in enumerate(lists(text, r"GPU\s?[0-9]+\s+[0-9A-Fa-f:.]+"))
     ))  # fmt: skip
 
 
