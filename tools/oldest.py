@@ -44,7 +44,7 @@ def main() -> None:
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     needed = declared["build-system"]["requires"] + declared["project"]["dependencies"]
     extras = declared["project"]["optional-dependencies"]
-    needed += extras["prepare"] + extras["tensorboard"]
+    needed += extras["server"] + extras["prepare"] + extras["tensorboard"]
     print("\n".join(lowest(requirement) for requirement in needed))
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -122,3 +124,18 @@ def test_what_is_elsewhere_is_added_and_found_by_queries(cli, runs, tmp_path):
     assert (row.figure("p_core"), row.line) == (1900.5, 3)
     with pytest.raises(UsageError, match="unknown key"):
         select(["store:cas=toy"])
+
+
+@pytest.mark.parametrize(
+    ("package", "words", "extra"),
+    [("sqlalchemy", ["results"], "library"), ("starlette", ["serve", "--port", "0"], "server")],
+)
+def test_a_verb_whose_extra_is_missing_names_it(package, words, extra, tmp_path):
+    script = (
+        f"import sys\nsys.modules[{package!r}] = None\nsys.argv[1:] = {words}\n"
+        "from trainmark.cli.app import main\nmain()\n"
+    )
+    command = [sys.executable, "-c", script]
+    ended = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert ended.returncode == 2
+    assert f"pip install 'trainmark[{extra}]'" in ended.stderr

@@ -14,6 +14,8 @@ import typer
 from trainmark.cli.options import SETTINGS, TyperGroup, command_of, with_examples
 from trainmark.errors import EXIT_FAILED, EnvironmentFault, TrainmarkError
 
+# Packages that a verb needs and measuring does not, with the extra that brings each.
+_EXTRAS = {"sqlalchemy": "library", "starlette": "server", "uvicorn": "server", "httpx2": "server"}
 _CTRL_C = 130  # what typer ends with then, without a message; no verb of ours ends so
 EXAMPLES = """\
   trainmark run distilbert_sst2                measure on generated data, here and now
@@ -115,6 +117,14 @@ def main() -> None:
     except TrainmarkError as error:
         print(f"trainmark: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
+    except ModuleNotFoundError as error:
+        extra = _EXTRAS.get((error.name or "").partition(".")[0])
+        if extra is None:
+            raise
+        remedy = f"pip install 'trainmark[{extra}]'"
+        fault = EnvironmentFault(f"{error.name} is not installed", remedy=remedy)
+        print(f"trainmark: {fault}", file=sys.stderr)
+        sys.exit(fault.exit_code)
     except OSError as error:
         if error.errno in (errno.EPIPE, errno.ENOSPC):  # what is left cannot be printed either
             sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - until the process ends
