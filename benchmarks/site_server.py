@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 RECORDS, ROUNDS, READERS, EACH = sized(1_000, 30), sized(11, 2), sized(8, 2), sized(5, 1)
 PAGE_S = 0.3
-FILTERED = "?filter=case%3Ddistilbert_sst2&filter=p_core%3E400&sort=-p_core"
 
 
 def _paths(run_id: str) -> dict[str, tuple[str, float | None]]:
@@ -34,7 +33,7 @@ def _paths(run_id: str) -> dict[str, tuple[str, float | None]]:
         "list page": ("/", PAGE_S),
         "run page": (f"/runs/{run_id}.html", PAGE_S),
         "case page": ("/cases/distilbert_sst2.html", None),
-        "`/api/runs`, filtered and sorted by a figure": (f"/api/runs{FILTERED}", PAGE_S),
+        "all runs as JSON": ("/runs.json", PAGE_S),
         "`/health`": ("/health", None),
     }
 

@@ -139,5 +139,5 @@ def test_a_server_answers_out_of_postgresql(empty, tmp_path):
     client = TestClient(create_app(Settings(store=empty)))
     client.app.state.serving.refresh()
     assert client.get("/health").json() == {"status": "ok", "runs": 1}
-    for path in ("/", "/runs/a.html", "/cases/distilbert_sst2.html", "/api/runs"):
+    for path in ("/", "/runs/a.html", "/cases/distilbert_sst2.html", "/runs.json"):
         assert client.get(path).status_code == 200

@@ -50,7 +50,7 @@ def left(store):
 
 def listed(client):
     client.app.state.serving.refresh()
-    return sorted(run["run_id"] for run in client.get("/api/runs").json()["runs"])
+    return sorted(run["run_id"] for run in client.get("/runs.json").json()["runs"])
 
 
 def test_a_bundle_is_stored_once_under_the_digest_of_its_bytes(store, start, send, tmp_path):

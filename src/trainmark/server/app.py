@@ -26,9 +26,8 @@ from starlette.staticfiles import StaticFiles
 
 from trainmark.errors import EnvironmentFault, TrainmarkError, UsageError, escaped
 from trainmark.library.bundle.archive import ENDING
-from trainmark.library.store.query import counts, listing
-from trainmark.pages import results
-from trainmark.pages.site.links import NEWEST, Links
+from trainmark.library.store.query import counts
+from trainmark.pages.site.links import Links
 from trainmark.pages.site.views import compare_page, error_page
 from trainmark.server import uploads
 from trainmark.server.refused import Refused
@@ -39,9 +38,7 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    from trainmark.library.store.query import Listing
 
-_MOST_ROWS = 10_000
 _SECURITY = {
     # No inline script or style, nothing of others, no frame around us.
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
@@ -72,9 +69,7 @@ def create_app(settings: Settings) -> Starlette:
         routes=[
             Route("/health", _health),
             Route("/compare", _compare),
-            Route("/api/runs", _runs),
             Route("/api/runs", _upload, methods=["POST"]),
-            Route("/api/runs.csv", _runs_csv),
             Route("/api/runs/{run_id}/bundle", _bundle),
             Mount("/", StaticFiles(directory=serving.site, html=True)),
         ],
@@ -172,38 +167,6 @@ def _compare(request: Request) -> Response:
     chosen, allow = (request.query_params.getlist(name) for name in ("run", "allow"))
     database = request.app.state.serving.database
     return HTMLResponse(compare_page(database, chosen, allow=allow, links=_links(request)))
-
-
-def _listed(request: Request) -> Listing:
-    """Return a page of runs, without where their files lie on the server."""
-    asked = request.query_params
-    if unknown := asked.keys() - {"filter", "sort", "page", "limit"}:
-        raise Refused(400, "unknown field", where=min(unknown), rule="filter, sort, page, limit")
-    words, sort = asked.getlist("filter"), asked.get("sort", NEWEST)
-    if any(one.lstrip("-").startswith(("path", "source")) for one in (sort, *words)):
-        raise UsageError("unknown key", where="path", rule="a column or figure")
-    try:
-        page, limit = (int(asked.get(name, usual)) for name, usual in (("page", 1), ("limit", 50)))
-    except ValueError:
-        page = limit = 0
-    if page < 1 or not 1 <= limit <= _MOST_ROWS:
-        rule = f"page from 1, limit from 1 to {_MOST_ROWS:,}"
-        raise UsageError("not a page", where="page, limit", rule=rule)
-    database = request.app.state.serving.database
-    found = listing(database, words, sort=sort, limit=limit, offset=(page - 1) * limit)
-    return found.without("path")
-
-
-def _runs(request: Request) -> Response:
-    found = _listed(request)
-    units = {key: unit for key, unit in zip(found.columns, found.units, strict=True) if unit}
-    return JSONResponse({"total": found.total, "units": units, "runs": found.documents()})
-
-
-def _runs_csv(request: Request) -> Response:
-    found = _listed(request)
-    headers = {"X-Total-Count": str(found.total)}
-    return Response(results.to_csv(found), headers=headers, media_type="text/csv")
 
 
 async def _upload(request: Request) -> Response:
