@@ -19,22 +19,19 @@ def write_matrix(
     name: str,
     rows: Sequence[Any],
     columns: int,
-    *,
-    form: str = "csr",
     **storage: Any,
 ) -> None:
-    """Write rows, shorter ones as if zeros followed, as a group of h5sparse: CSR or CSC."""
+    """Write rows, shorter ones as if zeros followed, as a CSR group of h5sparse."""
     dense = np.zeros((len(rows), columns), np.int64)
     for number, row in enumerate(rows):
         dense[number, : len(row)] = row
-    lines = dense if form == "csr" else dense.T
-    major, minor = np.nonzero(lines)
+    major, minor = np.nonzero(dense)
     group = file.create_group(name)
-    group.attrs["h5sparse_format"] = form
+    group.attrs["h5sparse_format"] = "csr"
     group.attrs["h5sparse_shape"] = dense.shape
-    group.create_dataset("data", data=lines[major, minor], **storage)
+    group.create_dataset("data", data=dense[major, minor], **storage)
     group.create_dataset("indices", data=minor.astype(np.int32), **storage)
-    ends = np.cumsum(np.bincount(major, minlength=len(lines)))
+    ends = np.cumsum(np.bincount(major, minlength=len(dense)))
     group.create_dataset("indptr", data=np.concatenate([[0], ends]))
 
 
@@ -51,7 +48,7 @@ def write_split(
     Args:
         columns: tokens that sequences are padded to.
         evaluation: say which candidates are right.
-        storage: of the vectors, as ``h5py`` takes it; nothing: in one piece. ``form``: csc.
+        storage: of the vectors, as ``h5py`` takes it; nothing: in one piece.
     """
     held = list(samples)
     sequences = [sequence for sample in held for sequence in sample]
@@ -66,14 +63,13 @@ def write_split(
         write_matrix(file, "position", positions, columns, **storage)
         write_matrix(file, "target", target, columns, **storage)
         write_matrix(file, "logit_mask", scored, columns, **storage)
-        form = {"form": storage.get("form", "csr")}
-        write_matrix(file, "mask", [[item.separator] for item in sequences], 1, **form)
+        write_matrix(file, "mask", [[item.separator] for item in sequences], 1)
         bounds = np.stack([np.append(0, ends[:-1]), ends], 1)
-        write_matrix(file, "choice_start_end", bounds, 2, **form)
+        write_matrix(file, "choice_start_end", bounds, 2)
         if evaluation:
             right = [np.flatnonzero([item.correct for item in sample]) for sample in held]
             stops = np.cumsum([len(row) for row in right])
             answers = np.concatenate(right)
-            write_matrix(file, "answer_idx", answers[:, None], 1, **form)
+            write_matrix(file, "answer_idx", answers[:, None], 1)
             bounds = np.stack([np.append(0, stops[:-1]), stops], 1)
-            write_matrix(file, "answer_start_end", bounds, 2, **form)
+            write_matrix(file, "answer_start_end", bounds, 2)

@@ -1,20 +1,14 @@
 """ReCoRD's jsonl as choice sequences: lines, tokens, candidates, the kept tokens; no torch."""
 
 import json
-import os
 import random
 from dataclasses import replace
 
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from trainmark.cases.glm_superglue import data
 from trainmark.cases.glm_superglue.case import CASE
-from trainmark.cases.glm_superglue.data import passages
 from trainmark.cases.glm_superglue.data.cloze import BOUND_TOKENS, DRAW_SEED
-from trainmark.cases.glm_superglue.data.record_jsonl import read_passages
 from trainmark.errors import DataError
 
 RECIPE = replace(
@@ -172,37 +166,6 @@ def test_a_folder_in_the_downloads_form_is_found(tmp_path):
     assert data.check(tmp_path, RECIPE).train_samples == 1
 
 
-def test_a_file_is_tokenised_once(tmp_path, monkeypatch):
-    folder = write(tmp_path)
-    before = data.load(folder, RECIPE).train.batch([0])
-
-    def never(*_):
-        raise AssertionError("tokenised again")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(passages, "tokenise", never)
-        again = data.load(folder, RECIPE).train.batch([0])
-        assert (again.ids == before.ids).all()
-        (folder / "val.jsonl").write_text(json.dumps(line(question("the @placeholder"))) + "\n")
-        with pytest.raises(AssertionError, match="tokenised again"):
-            data.load(folder, RECIPE)
-
-
-@pytest.mark.parametrize("damage", [lambda raw: raw[:40], lambda raw: raw[:-1] + b"\x55"])
-def test_damaged_kept_tokens_are_made_again(tmp_path, damage):
-    folder = write(tmp_path)
-    before = data.load(folder, RECIPE).train.batch([0])
-    for file in (folder / data.TOKENS).iterdir():
-        file.write_bytes(damage(file.read_bytes()))
-    assert (data.load(folder, RECIPE).train.batch([0]).ids == before.ids).all()
-
-
-def test_a_folder_that_cannot_be_written_is_read_all_the_same(tmp_path):
-    folder = write(tmp_path)
-    (folder / data.TOKENS).write_text("in the way")
-    assert data.check(folder, RECIPE).train_samples == 1
-
-
 def edited(**changes):
     return {**line(), **changes}
 
@@ -246,18 +209,6 @@ def test_a_line_that_breaks_a_rule_is_named(tmp_path, bad, message):
     assert "way out" in said
 
 
-@pytest.mark.parametrize(
-    ("train", "message"),
-    [
-        (["\n", "\n"], "DIR/train.jsonl: no passage"),
-        ([edited(qas=[])], "DIR/train.jsonl: no question"),
-        (["\n", line(), "\n", line(question(), question("none"))], "line 4, question 1 (from 0)"),
-    ],
-)
-def test_lines_are_counted_as_an_editor_counts_them(tmp_path, train, message):
-    assert message in fault(write(tmp_path, train))
-
-
 def test_a_question_that_leaves_no_room_is_named(tmp_path):
     folder = write(tmp_path, [line(), line(question(), question("was born in @placeholder"))])
     most = 3 + 2 + BOUND_TOKENS
@@ -266,16 +217,10 @@ def test_a_question_that_leaves_no_room_is_named(tmp_path):
     assert "DIR/train.jsonl, line 2, question 1 (from 0): a question and a candidate take 9" in said
 
 
-def a_pipe(folder):
-    (folder / "val.jsonl").unlink()
-    os.mkfifo(folder / "val.jsonl")
-
-
 @pytest.mark.parametrize(
     ("prepare", "message"),
     [
         (lambda d: (d / "val.jsonl").unlink(), "DIR, val.jsonl: no validation split beside train"),
-        (a_pipe, "DIR/val.jsonl: cannot be read: not a regular file"),
         (lambda d: (d / "model/vocab.txt").unlink(), "no tokenizer.json and no vocab.txt"),
         (lambda d: (d / "model/vocab.txt").write_text(""), "the file is empty"),
         (lambda d: (d / "model/vocab.txt").write_text("[PAD]\n"), "no token [UNK], [CLS]"),
@@ -291,68 +236,9 @@ def test_a_folder_that_lacks_something_is_refused(tmp_path, prepare, message):
     assert message in fault(tmp_path)
 
 
-def test_no_folder_and_no_data_are_refused(tmp_path):
-    assert "no such folder" in fault(tmp_path / "none")
-    assert "DIR: no data files" in fault(tmp_path)
-
-
-def test_bounds_of_a_vocabulary_that_names_them_are_its_own(tmp_path):
-    write(tmp_path, words=["<|endofpiece|>", *WORDS, "<|startofpiece|>"])
-    tokens = data.load(tmp_path, RECIPE).train.tokens
-    assert (tokens.piece_end, tokens.piece_start) == (0, len(WORDS) + 1)
-    assert (tokens.first, tokens.mask, tokens.end) == (3, 5, 1)
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-3, 70) | st.floats() | st.text(max_size=12),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from(["start", "end", "text", "query", "answers"]), inner)
-    ),
-    max_leaves=6,
-)
-
-
 def places(value, path=()):
     """Yield the path of everything in a JSON value."""
     yield path
     if isinstance(value, dict | list):
         for key in value if isinstance(value, dict) else range(len(value)):
             yield from places(value[key], (*path, key))
-
-
-@given(choice=st.data(), put=JSON)
-def test_a_line_is_read_or_refused_whatever_stands_anywhere_in_it(tmp_path_factory, choice, put):
-    whole = [line(question(), question("the @placeholder", "Rome", "Li"))]
-    path = choice.draw(st.sampled_from([item for item in places(whole) if item]))
-    at = whole
-    for key in path[:-1]:
-        at = at[key]
-    at[path[-1]] = put
-    file = tmp_path_factory.getbasetemp() / "anything.jsonl"
-    file.write_text(json.dumps(whole[0]) + "\n", encoding="utf-8")
-    said, found = None, []
-    try:
-        found = list(read_passages(file))
-    except DataError as error:
-        said = str(error)
-    assert said is None or said.startswith(f"{file}, line 1")
-    assert len(found) == (said is None)
-    for passage in found:
-        assert 1 <= passage.num_entities <= len(passage.names)
-        for asked in passage.questions:
-            assert min(asked.answers) < passage.num_entities
-            assert max(asked.answers) < len(passage.names)
-
-
-@given(
-    st.lists(st.lists(st.integers(0, 99), min_size=1, max_size=4), min_size=1, max_size=6),
-)
-def test_rows_of_any_lengths_come_back(rows):
-    from trainmark.cases.glm_superglue.data.passages import Ragged
-
-    held = Ragged.of(rows)
-    assert [held.row(number).tolist() for number in range(len(held))] == rows
-    joined = Ragged.joined([held, held])
-    assert [joined.row(number).tolist() for number in range(len(joined))] == rows * 2
-    assert np.array_equal(joined.lengths, [len(row) for row in rows * 2])

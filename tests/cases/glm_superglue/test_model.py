@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
-from trainmark.cases.glm_superglue.model import Glm, GlmShape, build_model
+from trainmark.cases.glm_superglue.model import Glm, build_model
+from trainmark.cases.glm_superglue.recipe import GlmShape
 from trainmark.train.kernels.choice import LIBRARY, OWN, Kernels
 
 pytestmark = pytest.mark.usefixtures("one_thread")

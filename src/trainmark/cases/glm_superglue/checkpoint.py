@@ -26,13 +26,11 @@ from .data.weights import (
     find_checkpoint,
     match_weights,
 )
-from .model import GlmShape
+from .recipe import GlmShape
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
-
-    from torch import Tensor
 
     from trainmark.data.checkpoint_shapes import StoredTensor
 
@@ -80,22 +78,17 @@ def load(model: Glm, folder: Path) -> LoadReport:
     )
 
 
-def export(folder: Path, file: Path) -> GlmShape:
-    """Write the checkpoint in ``folder`` as safetensors, in its precision; return its sizes.
+def export(source: Path, file: Path) -> GlmShape:
+    """Write a checkpoint as safetensors, in its precision; return its sizes.
 
     Raises:
-        DataError: none is found, it is not readable, or it does not hold a whole model.
+        DataError: it is not readable, or does not hold a whole model.
     """
-    source = find_checkpoint(folder)
     state = read_state(source, rule=RULE, remedy=REMEDY)
     tensors = described(source, state)
     shape = shape_of(tensors, source)
-    expected = expected_shapes(
-        num_layers=shape.num_layers, hidden_size=shape.hidden_size,
-        vocab_size=shape.vocab_size, max_positions=shape.max_positions,
-    )  # fmt: skip
-    matched = match_weights(tensors, expected, source)
-    _write({name: state[tensor.key] for name, tensor in matched.items()}, file)
+    matched = match_weights(tensors, expected_shapes(shape), source)
+    save_file({name: state[tensor.key].contiguous() for name, tensor in matched.items()}, file)
     return shape
 
 
@@ -121,9 +114,3 @@ def shape_of(tensors: Sequence[StoredTensor], file: Path) -> GlmShape:
         num_layers=len(numbers), hidden_size=hidden_size, vocab_size=vocab_size,
         num_heads=max(1, hidden_size // _HEAD_SIZE), max_positions=places - 1,
     )  # fmt: skip
-
-
-def _write(weights: Mapping[str, Tensor], file: Path) -> None:
-    staging = file.with_name(f".{file.name}.writing")
-    save_file({name: item.contiguous() for name, item in weights.items()}, staging)
-    staging.rename(file)

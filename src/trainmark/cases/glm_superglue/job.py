@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from trainmark.protocols import Batch, Counts, Evaluation
+from trainmark.train.batches import training_batches
 from trainmark.train.kernels.choice import choose
 from trainmark.train.optimizer import decay_groups, decay_progress, warmup_factor
 from trainmark.train.parameters import trained
@@ -19,7 +20,7 @@ from trainmark.train.stepper import Stepper, add_over_ranks
 from . import data as samples_of
 from .checkpoint import load
 from .data.examples import grouped_order
-from .model import GlmShape, build_model
+from .model import build_model
 from .scoring import Places, Sequences
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
     from .checkpoint import LoadReport
     from .data import Loaded
-    from .data.examples import ChoiceBatch
     from .model import Glm
     from .recipe import GlmRecipe
 
@@ -39,22 +39,6 @@ SEGMENT_CHOICES = 10  # candidates a sample that an evaluation scores in one for
 def load_data(context: JobContext) -> Loaded:
     """Return training and validation samples."""
     return samples_of.load(context.data_dir, context.recipe)
-
-
-def build(context: JobContext, data: Loaded) -> GlmJob:
-    """Build the model, its weights and its optimizer, and parallelize it over the ranks."""
-    return GlmJob(context, data)
-
-
-def shape_of(recipe: GlmRecipe) -> GlmShape:
-    """Return the model's sizes."""
-    return GlmShape(
-        num_layers=recipe.num_layers,
-        hidden_size=recipe.hidden_size,
-        num_heads=recipe.num_heads,
-        vocab_size=recipe.vocab_size,
-        max_positions=recipe.seq_length,
-    )
 
 
 def lr_factor(recipe: GlmRecipe, finished_steps: int) -> float:
@@ -70,7 +54,7 @@ class GlmJob:
     def __init__(self, context: JobContext, data: Loaded) -> None:
         recipe: GlmRecipe = context.recipe
         self.context, self.data, self.recipe = context, data, recipe
-        self.shape = shape_of(recipe)
+        self.shape = recipe.shape
         self.kernels = choose(recipe, context.device.torch_type)
         self.model: Glm = build_model(
             self.shape, dropout=recipe.dropout, seed=recipe.seed, kernels=self.kernels,
@@ -102,11 +86,10 @@ class GlmJob:
         order = None
         if recipe.group_by_choices:
             order = grouped_order(train.num_choices, self.sharding, epoch)
-        for part in self.sharding.micro_batches(epoch, order=order):
-            choices = train.batch(part.rows, trim=recipe.trim_padding)
-            counts = Counts() if part.weightless else _counts(choices)
-            tensors = Sequences.of(choices), Places.of(choices)
-            yield Batch(tensors, counts, part.step_samples, part.closes_step)
+        return training_batches(
+            train, self.sharding, epoch, order=order,
+            tensors=lambda choices: (Sequences.of(choices), Places.of(choices)),
+        )  # fmt: skip
 
     def _loss_sum(self, batch: Batch) -> Tensor:
         sequences, places = batch.tensors
@@ -146,9 +129,9 @@ class GlmJob:
 
     def _to_score(self, rows: range) -> Iterator[tuple[list[Sequences], Places, Tensor]]:
         """Yield sequences by forward pass, their places, and which are correct, bool (N,)."""
-        size, trim = self.recipe.micro_batch_size, self.recipe.trim_padding
+        size = self.recipe.micro_batch_size
         for first in range(0, len(rows), size):
-            choices = self.data.validation.batch(rows[first : first + size], trim=trim)
+            choices, _ = self.data.validation.batch(rows[first : first + size])
             chunks = [Sequences.of(some) for some in choices.chunks(SEGMENT_CHOICES * size)]
             yield chunks, Places.of(choices), torch.from_numpy(choices.correct)
 
@@ -187,6 +170,4 @@ class GlmJob:
         }
 
 
-def _counts(choices: ChoiceBatch) -> Counts:
-    """Return what a batch holds; candidates that do not exist are not in it."""
-    return Counts(choices.samples, len(choices.ids), choices.tokens, choices.ids.size)
+build = GlmJob

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import prod
 from typing import TYPE_CHECKING
 
 from trainmark.train.step_memory import Prediction, Transformer, predict_peak_bytes
-
-from .data.weights import expected_shapes
 
 if TYPE_CHECKING:
     from .recipe import GlmRecipe
@@ -21,16 +18,12 @@ def predict(
 
     Args:
         choices: candidates of a sample, on average: some micro-batch has as many or more.
-        tokens: of a sample's longest sequence, on average; None: ``seq_length``.
+        tokens: of a sample's longest sequence, on average; None or 0: ``seq_length``.
     """
-    shapes = expected_shapes(
-        num_layers=recipe.num_layers, hidden_size=recipe.hidden_size,
-        vocab_size=recipe.vocab_size, max_positions=recipe.seq_length,
-    )  # fmt: skip
     sequences = int(choices * recipe.micro_batch_size)
-    length = recipe.seq_length if tokens is None else min(tokens, recipe.seq_length)
+    length = min(tokens or recipe.seq_length, recipe.seq_length)
     sizes = Transformer(
-        parameters=sum(map(prod, shapes.values())),
+        parameters=recipe.shape.parameters,
         num_layers=recipe.num_layers,
         hidden_size=recipe.hidden_size,
         num_heads=recipe.num_heads,

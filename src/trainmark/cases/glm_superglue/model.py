@@ -6,7 +6,7 @@ positions, and the initial weights. Must not know where sequences come from.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -16,43 +16,10 @@ from torch.utils.checkpoint import checkpoint
 from trainmark.train.kernels.attention import Prefix
 from trainmark.train.kernels.choice import LIBRARY, Kernels
 
+if TYPE_CHECKING:
+    from .recipe import GlmShape
+
 INIT_STD = 0.02  # projections into the residual stream are divided by sqrt(2 x layers)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GlmShape:
-    """Sizes; the defaults are GLM-large's.
-
-    ``max_positions`` is the longest sequence: each position table has a row more.
-    """
-
-    num_layers: int = 24
-    hidden_size: int = 1024
-    num_heads: int = 16
-    vocab_size: int = 30592
-    max_positions: int = 512
-
-    @property
-    def layer_matmul_weights(self) -> int:
-        """Weights of one block that take part in matrix products at every position."""
-        return 12 * self.hidden_size**2
-
-    @property
-    def head_matmul_weights(self) -> int:
-        """Weights of the head, which runs at target positions only."""
-        return self.vocab_size * self.hidden_size
-
-    @property
-    def parameters(self) -> int:
-        """All that is trained, biases and norms included; the tied table counts once."""
-        tables = self.head_matmul_weights + 2 * (self.max_positions + 1) * self.hidden_size
-        block = self.layer_matmul_weights + 13 * self.hidden_size  # biases 3 + 1 + 4 + 1, norms 4
-        return tables + self.num_layers * block + 2 * self.hidden_size
-
-    def flops_per_token(self, length: float) -> float:
-        """Return the FLOPs of training the blocks on a token of a sequence of ``length``."""
-        weights = 6.0 * self.num_layers * self.layer_matmul_weights
-        return weights + 12.0 * self.num_layers * self.hidden_size * length
 
 
 class Attention(nn.Module):

@@ -1,4 +1,4 @@
-"""How GLM is shaped and trained: the fields of its recipe and their rules."""
+"""How GLM is shaped and trained: its sizes, the fields of its recipe and their rules."""
 
 from __future__ import annotations
 
@@ -9,6 +9,42 @@ from annotated_types import Ge, Gt, Le, Lt
 
 from trainmark.errors import UsageError
 from trainmark.spec import PositiveFloat, PositiveInt, Recipe, recipe_field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GlmShape:
+    """Sizes; the defaults are GLM-large's.
+
+    ``max_positions`` is the longest sequence: each position table has a row more.
+    """
+
+    num_layers: int = 24
+    hidden_size: int = 1024
+    num_heads: int = 16
+    vocab_size: int = 30592
+    max_positions: int = 512
+
+    @property
+    def layer_matmul_weights(self) -> int:
+        """Weights of one block that take part in matrix products at every position."""
+        return 12 * self.hidden_size**2
+
+    @property
+    def head_matmul_weights(self) -> int:
+        """Weights of the head, which runs at target positions only."""
+        return self.vocab_size * self.hidden_size
+
+    @property
+    def parameters(self) -> int:
+        """All that is trained, biases and norms included; the tied table counts once."""
+        tables = self.head_matmul_weights + 2 * (self.max_positions + 1) * self.hidden_size
+        block = self.layer_matmul_weights + 13 * self.hidden_size  # biases 3 + 1 + 4 + 1, norms 4
+        return tables + self.num_layers * block + 2 * self.hidden_size
+
+    def flops_per_token(self, length: float) -> float:
+        """Return the FLOPs of training the blocks on a token of a sequence of ``length``."""
+        weights = 6.0 * self.num_layers * self.layer_matmul_weights
+        return weights + 12.0 * self.num_layers * self.hidden_size * length
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +93,14 @@ class GlmRecipe(Recipe):
         False, "recompute blocks in the backward pass to save memory", rule="closed"
     )
 
+    @property
+    def shape(self) -> GlmShape:
+        """The model's sizes."""
+        return GlmShape(
+            num_layers=self.num_layers, hidden_size=self.hidden_size, num_heads=self.num_heads,
+            vocab_size=self.vocab_size, max_positions=self.seq_length,
+        )  # fmt: skip
+
     def prevents_replay(self) -> str:
         """Return why no recipe of this case allows it: the shapes of a step are not fixed."""
         return "a graph has fixed shapes; here each micro-batch has another number of candidates"
@@ -69,10 +113,9 @@ class GlmRecipe(Recipe):
         """
         del world_size
         if self.hidden_size % self.num_heads:
-            fitting = [n for n in range(1, self.hidden_size + 1) if self.hidden_size % n == 0]
             raise UsageError(
                 f"num_heads={self.num_heads} does not divide hidden_size {self.hidden_size}",
                 where="recipe field num_heads",
                 rule="every head has the same width",
-                remedy=f"use one of {', '.join(map(str, fitting))}",
+                remedy="use a divisor of hidden_size",
             )

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from trainmark.data.split_layout import Form, Layout, find_layout
-from trainmark.errors import DataError
+from trainmark.data.files import Form, Layout, find_layout
 from trainmark.spec import DataFacts
 from trainmark.train.step_memory import refuse_too_little
 
@@ -23,15 +22,13 @@ if TYPE_CHECKING:
     from trainmark.spec import RankMemory
 
     from ..recipe import GlmRecipe
-    from .cloze import ClozeExamples
-    from .passages import Passages
+    from .examples import Examples
 
 __all__ = ["check", "check_fit", "generate", "load"]  # what the core and the job call
 
-MODEL, TOKENS = "model", "tokens"  # subfolders: vocabulary and weights; splits as tokens
+MODEL, TOKENS = "model", "tokens"  # subfolders: vocabulary and weights; cached tokens
 SPARSE = "glm_train_eval_hdf5_sparse"
 JSONL = Form("jsonl", {"train": ("train.jsonl",), "validation": ("val.jsonl",)}, (".", "ReCoRD"))
-PREPARED = Form("tokens", {"train": ("train.npz",), "validation": ("validation.npz",)}, (TOKENS,))
 HDF5 = Form(
     "hdf5",
     {
@@ -40,67 +37,55 @@ HDF5 = Form(
     },
     (".", "ReCoRD", f"ReCoRD/{SPARSE}", SPARSE),  # where the downloads keep them
 )
-RULE = "a data folder holds train.jsonl and val.jsonl of ReCoRD with model/vocab.txt, or tokens/"
-PREPARE = "run `trainmark prepare glm_superglue --from {} --data DIR`"
+RULE = (
+    "a data folder holds train.jsonl and val.jsonl of ReCoRD with model/vocab.txt, or "
+    "train_sparse.hdf5 and eval_sparse.hdf5"
+)
+PREPARE = "run `trainmark prepare glm_superglue --from RAW --data DIR`"
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
     """What a rank trains and scores."""
 
-    train: ClozeExamples
-    validation: ClozeExamples
-
-
-def find_splits(folder: Path) -> Layout:
-    """Return the files of a folder that a run can read.
-
-    Raises:
-        DataError: no such folder, no form, only one split of it, no regular file, or HDF5.
-    """
-    found = find_layout(folder, (JSONL, PREPARED, HDF5), rule=RULE, remedy=PREPARE.format("RAW"))
-    if found.kind == HDF5.kind:
-        raise DataError(
-            "the published HDF5 files are not trained on as they are",
-            where=str(found.files["train"][0]),
-            rule="they are converted to tokens once",
-            remedy=PREPARE.format(folder),
-        )
-    return found
+    train: Examples
+    validation: Examples
 
 
 def load(folder: Path, recipe: GlmRecipe) -> Loaded:
-    """Return both splits; jsonl is tokenised once, and its tokens are kept in the folder.
+    """Return both splits; jsonl is tokenised once, and its tokens are cached in the folder.
 
     Raises:
         DataError: a line, a token, the vocabulary or a sample breaks a rule.
     """
-    return _load(find_splits(folder), folder, recipe)
+    return _load(find_layout(folder, (JSONL, HDF5), rule=RULE, remedy=PREPARE), folder, recipe)
 
 
 def _load(layout: Layout, folder: Path, recipe: GlmRecipe) -> Loaded:
     from .cloze import ClozeExamples, Drawn
-    from .passages import read_jsonl, read_tokens
+    from .hdf5 import SparseExamples
+    from .passages import read_jsonl
     from .tokens import open_vocabulary, vocabulary_file
 
-    splits: dict[str, Passages] = {}
-    if layout.kind == JSONL.kind:
-        vocabulary = vocabulary_file(folder / MODEL)
-        open_vocabulary(vocabulary, recipe.vocab_size)
-        for split, (file,) in layout.files.items():
-            splits[split] = read_jsonl(file, vocabulary, folder / TOKENS)
-    else:
-        splits = {split: read_tokens(file) for split, (file,) in layout.files.items()}
-    drawn = {
-        "train": Drawn.for_training(splits["train"], recipe.max_wrong_choices),
-        "validation": Drawn.for_evaluation(splits["validation"]),
-    }
+    (train,), (validation,) = layout.files["train"], layout.files["validation"]
+    if layout.kind == HDF5.kind:
+        return Loaded(
+            SparseExamples(train, recipe, evaluation=False),
+            SparseExamples(validation, recipe, evaluation=True),
+        )
+    vocabulary = vocabulary_file(folder / MODEL)
+    open_vocabulary(vocabulary, recipe.vocab_size)
+    passages = [read_jsonl(file, vocabulary, folder / TOKENS) for file in (train, validation)]
+    drawn = (
+        Drawn.for_training(passages[0], recipe.max_wrong_choices),
+        Drawn.for_evaluation(passages[1]),
+    )
     return Loaded(*(
         ClozeExamples(
-            splits[split], drawn[split], seq_length=recipe.seq_length,
-            vocab_size=recipe.vocab_size, file=layout.files[split][0],
+            found, samples, seq_length=recipe.seq_length, vocab_size=recipe.vocab_size, file=file,
+            trim=recipe.trim_padding,
         )
-        for split in ("train", "validation")
+        for found, samples, file in zip(passages, drawn, (train, validation), strict=True)
     ))  # fmt: skip
 
 
@@ -112,9 +97,9 @@ def check(folder: Path, recipe: GlmRecipe) -> DataFacts:
     """
     from .passages import digest_of
     from .tokens import vocabulary_file
-    from .weights import check_weights, expected_shapes
+    from .weights import check_weights
 
-    layout = find_splits(folder)
+    layout = find_layout(folder, (JSONL, HDF5), rule=RULE, remedy=PREPARE)
     loaded = _load(layout, folder, recipe)
     files = [file for (file,) in layout.files.values()]
     if layout.kind == JSONL.kind:
@@ -122,11 +107,7 @@ def check(folder: Path, recipe: GlmRecipe) -> DataFacts:
     digest = sha256(digest_of(*files).encode())
     pretrained = recipe.init == "pretrained"
     if pretrained:
-        shapes = expected_shapes(
-            num_layers=recipe.num_layers, hidden_size=recipe.hidden_size,
-            vocab_size=recipe.vocab_size, max_positions=recipe.seq_length,
-        )  # fmt: skip
-        digest.update(digest_of(check_weights(folder, shapes)).encode())
+        digest.update(digest_of(check_weights(folder, recipe.shape)).encode())
     return DataFacts(
         len(loaded.train), len(loaded.validation), digest.hexdigest()[:16], layout.kind,
         best_quality=BEST_ACCURACY if recipe.data == "generated" else None,

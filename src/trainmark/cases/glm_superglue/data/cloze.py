@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
+from trainmark.data.split import Ragged
 from trainmark.errors import DataError
 
 from .examples import ChoiceSequence, Examples
-from .passages import Ragged
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,8 +44,7 @@ class Drawn:
     def for_training(cls, passages: Passages, max_wrong_choices: int) -> Self:
         """Give every right answer a sample with at most so many wrong entities.
 
-        Where there are more, they are drawn; one generator goes through the split. Passages
-        whose candidates were drawn before keep the first.
+        Where there are more, they are drawn; one generator goes through the split.
         """
         draw = random.Random(DRAW_SEED)
         questions, choices = [], []
@@ -56,8 +55,7 @@ class Drawn:
                 drawn = wrong
                 if len(wrong) > max_wrong_choices:
                     drawn = list(wrong)
-                    if not passages.drawn_length:
-                        draw.shuffle(drawn)
+                    draw.shuffle(drawn)
                     drawn = drawn[:max_wrong_choices]
                 questions.append(question)
                 choices.append([answer, *drawn])
@@ -83,11 +81,17 @@ class ClozeExamples(Examples):
     """
 
     def __init__(
-        self, passages: Passages, drawn: Drawn, *, seq_length: int, vocab_size: int, file: Path
+        self,
+        passages: Passages,
+        drawn: Drawn,
+        *,
+        seq_length: int,
+        vocab_size: int,
+        file: Path,
+        trim: bool = False,
     ) -> None:
         self.passages, self.drawn, self.tokens = passages, drawn, passages.tokens
-        self.seq_length, self.file = seq_length, file
-        self.cut_to = passages.drawn_length or seq_length
+        self.seq_length, self.file, self.trim = seq_length, file, trim
         self.num_choices = drawn.choices.lengths
         if not passages.num_questions:
             raise DataError(
@@ -127,7 +131,7 @@ class ClozeExamples(Examples):
 
     def mean_tokens(self) -> float:
         """Return the tokens of a sample's longest sequence, on average."""
-        return float(np.minimum(self._whole_tokens(), self.cut_to).mean())
+        return float(np.minimum(self._whole_tokens(), self.seq_length).mean())
 
     def _whole_tokens(self) -> NDArray[np.int64]:
         """Return what each sample's longest sequence takes with the whole passage."""
@@ -139,13 +143,6 @@ class ClozeExamples(Examples):
     def _refuse_long(self) -> None:
         needed = self._needed_tokens()
         at = int(needed.argmax())
-        if self.passages.drawn_length > self.seq_length:
-            raise DataError(
-                f"sequences were cut to {self.passages.drawn_length} tokens",
-                where=str(self.file),
-                rule=f"they are never cut again; the recipe's seq_length is {self.seq_length}",
-                remedy=f"set seq_length={self.passages.drawn_length}",
-            )
         if needed[at] > self.seq_length:
             raise DataError(
                 f"a question and a candidate take {needed[at]} tokens without the passage",
@@ -156,9 +153,7 @@ class ClozeExamples(Examples):
 
     @property
     def shortened(self) -> int | None:
-        """Samples with a candidate for which the passage is shortened; none: it was before."""
-        if self.passages.drawn_length:
-            return None
+        """Samples with a candidate for which the passage is shortened."""
         return int((self._whole_tokens() > self.seq_length).sum())
 
     def sequences(self, row: int) -> list[ChoiceSequence]:
@@ -182,7 +177,7 @@ class ClozeExamples(Examples):
     ) -> ChoiceSequence:
         """Put one candidate behind its context; what does not fit is cut off the passage."""
         bounds = self.tokens
-        room = self.cut_to - BOUND_TOKENS - len(left) - len(right) - len(name)
+        room = self.seq_length - BOUND_TOKENS - len(left) - len(right) - len(name)
         text = text[:room]
         mask_at = 1 + len(text) + len(left)
         separator = mask_at + len(right) + 2

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from trainmark.protocols import Counts
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -80,11 +82,6 @@ class ChoiceBatch:
         """Candidates of the sample that has most: the width scores are padded to."""
         return int(self.slot.max()) + 1
 
-    @property
-    def tokens(self) -> int:
-        """Tokens without padding."""
-        return int(self.lengths.sum())
-
     def chunks(self, max_sequences: int) -> Iterator[ChoiceBatch]:
         """Yield runs of at most ``max_sequences`` sequences; a sample may lie in several.
 
@@ -103,15 +100,18 @@ class ChoiceBatch:
 
 
 class Examples(ABC):
-    """One split. Samples are numbered from 0.
+    """One split; see ``trainmark.data.split.Split``. Samples are numbered from 0.
 
     Args:
         seq_length: tokens that every sequence is padded to.
         num_choices: candidates of each sample, int64 (samples,).
+        trim: pad to the longest sequence of a batch, rounded up to a multiple of 8, instead of
+            ``seq_length``.
     """
 
     seq_length: int
     num_choices: NDArray[np.int64]
+    trim: bool = False
 
     @property
     def shortened(self) -> int | None:
@@ -129,15 +129,15 @@ class Examples(ABC):
             DataError: the sample cannot be read; the error names its place.
         """
 
-    def batch(self, rows: Iterable[int], *, trim: bool = False) -> ChoiceBatch:
-        """Lay out the samples ``rows``.
+    def mean_tokens(self) -> float:
+        """Return the tokens of a sample's longest sequence, on average; at least: not known."""
+        return 0.0
 
-        Args:
-            trim: pad to the longest sequence of the batch, rounded up to a multiple of 8,
-                instead of ``seq_length``.
-        """
+    def batch(self, rows: Iterable[int]) -> tuple[ChoiceBatch, Counts]:
+        """Lay out the samples ``rows``; candidates that do not exist are not counted."""
         samples = [self.sequences(int(row)) for row in rows]
-        return _laid_out(samples, self.seq_length, trim=trim)
+        made = _laid_out(samples, self.seq_length, trim=self.trim)
+        return made, Counts(len(samples), len(made.ids), int(made.lengths.sum()), made.ids.size)
 
 
 def _laid_out(samples: list[list[ChoiceSequence]], seq_length: int, *, trim: bool) -> ChoiceBatch:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from trainmark.data import input_files
+from trainmark.data import files as data_files
 from trainmark.errors import DataError
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ PLAIN_SIGNS = str.maketrans({"“": '"', "”": '"', "’": "'", "‘": "'", "�
 FETCH_AGAIN = "fetch ReCoRD.zip of the SuperGLUE benchmark again and use train.jsonl and val.jsonl"
 
 readable = partial(
-    input_files.readable,
+    data_files.readable,
     rule="a split is one readable .jsonl file",
     remedy="check the name and the permissions, or prepare the data again",
 )
@@ -71,10 +71,7 @@ def read_passages(file: Path) -> Iterator[Passage]:
         DataError: the first line that breaks a rule, with its number and question.
     """
     found = False
-    with readable(file):
-        input_files.file_bytes(file)
-        stream = file.open("rb")
-    with stream:
+    with readable(file), file.open("rb") as stream:
         for number, line in enumerate(stream, start=1):
             if line.strip():
                 found = True

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from trainmark.data.vocabulary import refuse_short
+from trainmark.data.model_config import refuse_short
 from trainmark.data.wordpiece import open_wordpiece, tokenizer_file
 from trainmark.errors import DataError
 

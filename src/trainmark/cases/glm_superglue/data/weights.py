@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trainmark.data.checkpoint_shapes import ModelWeights, StoredTensor, match
-from trainmark.data.input_files import readable
-from trainmark.data.split_layout import refuse_unreadable
+from trainmark.data.files import readable, refuse_unreadable
 from trainmark.errors import DataError
 from trainmark.train.checkpoints import stored_weights
 
@@ -18,12 +17,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
+    from ..recipe import GlmShape
+
 LATEST = "latest_checkpointed_iteration.txt"
 ORIGINAL = "mp_rank_00_model_states.pt"
 EXPORTED = "model.safetensors"
 RULE = f"a checkpoint is a folder with {EXPORTED}, or with {LATEST} and <iteration>/{ORIGINAL}"
 REMEDY = "put GLM-large's checkpoint there, or add init=random, which is labelled performance-only"
-_WORD_BYTES = 100  # the longest that such a folder is called
 FITTING = "set the recipe's sizes to the checkpoint's, or use the checkpoint of such a model"
 WORDS = "word_embeddings.weight"
 POSITIONS = (
@@ -39,65 +39,44 @@ def find_checkpoint(folder: Path) -> Path:
     Raises:
         DataError: there is no checkpoint, several, or one split over several files.
     """
-    with readable(folder, rule=RULE, remedy=REMEDY):
-        inner = sorted(item for item in folder.iterdir() if item.is_dir())
-    places = [item for item in (folder, *inner) if _marks(item)]
-    if not places:
+    places = [folder, *sorted(item for item in folder.glob("*") if item.is_dir())]
+    found = [
+        item / name for item in places for name in (EXPORTED, LATEST) if (item / name).exists()
+    ]
+    if not found:
         raise DataError("no checkpoint", where=str(folder), rule=RULE, remedy=REMEDY)
-    if places[0] != folder and len(places) > 1:
-        names = ", ".join(item.name for item in places)
+    file = found[0]
+    if any(other.parent != file.parent for other in found[1:]) and file.parent != folder:
+        names = ", ".join(other.parent.name for other in found)
         raise DataError(
-            f"{len(places)} checkpoints: {names}",
-            where=str(folder),
-            rule="one run starts from one checkpoint",
-            remedy="leave one of them there",
-        )
-    exported = places[0] / EXPORTED
-    file = exported if exported.exists() else _latest(places[0])
+            f"several checkpoints: {names}", where=str(folder),
+            rule="one run starts from one checkpoint", remedy="leave one of them there",
+        )  # fmt: skip
+    if file.name == LATEST:
+        with readable(file, rule=RULE, remedy=REMEDY):
+            file = file.parent / file.read_text(errors="replace").strip() / ORIGINAL
+        others = sorted(item.name for item in file.parent.glob("mp_rank_*_model_states.pt"))
+        if others[1:]:
+            raise DataError(
+                f"the weights are cut over {', '.join(others)}", where=str(file.parent),
+                rule=f"they lie in {ORIGINAL} alone",
+                remedy="merge the checkpoint to model parallel size 1 with the tools of its origin",
+            )  # fmt: skip
     refuse_unreadable(file, rule=RULE, remedy=REMEDY)
     return file
 
 
-def _marks(folder: Path) -> bool:
-    return any((folder / name).exists() for name in (EXPORTED, LATEST))
-
-
-def _latest(folder: Path) -> Path:
-    """Return the file that the iteration file points to."""
-    pointer = folder / LATEST
-    refuse_unreadable(pointer, rule=RULE, remedy=REMEDY)
-    with pointer.open("rb") as stream:
-        word = stream.read(_WORD_BYTES + 1).decode(errors="replace").strip()
-    if len(word) > _WORD_BYTES or not word.replace("_", "").isalnum():
-        raise DataError(
-            f"it says {word[:40]!r}",
-            where=str(pointer),
-            rule=f"it holds the name of the folder beside it with {ORIGINAL}",
-            remedy=REMEDY,
-        )
-    others = sorted(item.name for item in (folder / word).glob("mp_rank_*_model_states.pt"))
-    if others and others != [ORIGINAL]:
-        raise DataError(
-            f"the weights are cut over {', '.join(others)}",
-            where=str(folder / word),
-            rule=f"they lie in {ORIGINAL} alone",
-            remedy="merge the checkpoint to model parallel size 1 with the tools of its origin",
-        )
-    return folder / word / ORIGINAL
-
-
-def expected_shapes(
-    *, num_layers: int, hidden_size: int, vocab_size: int, max_positions: int
-) -> dict[str, tuple[int, ...]]:
+def expected_shapes(shape: GlmShape) -> dict[str, tuple[int, ...]]:
     """Return name and shape of every parameter of a model of these sizes."""
-    shapes: dict[str, tuple[int, ...]] = {WORDS: (vocab_size, hidden_size)}
-    shapes |= dict.fromkeys(POSITIONS, (max_positions + 1, hidden_size))
+    hidden_size = shape.hidden_size
+    shapes: dict[str, tuple[int, ...]] = {WORDS: (shape.vocab_size, hidden_size)}
+    shapes |= dict.fromkeys(POSITIONS, (shape.max_positions + 1, hidden_size))
 
     def add(name: str, out: int, into: int | None = None) -> None:
         shapes[f"{name}.weight"] = (out,) if into is None else (out, into)
         shapes[f"{name}.bias"] = (out,)
 
-    for number in range(num_layers):
+    for number in range(shape.num_layers):
         layer = f"{LAYERS}{number}"
         add(f"{layer}.input_layernorm", hidden_size)
         add(f"{layer}.attention.query_key_value", 3 * hidden_size, hidden_size)
@@ -128,12 +107,12 @@ def match_weights(
     return match(found, weights, where=file)
 
 
-def check_weights(folder: Path, shapes: dict[str, tuple[int, ...]]) -> Path:
+def check_weights(folder: Path, shape: GlmShape) -> Path:
     """Check names and shapes of a folder's checkpoint; return its file. No number is read.
 
     Raises:
         DataError: none is found, it is not readable, or it holds the weights of another model.
     """
     file = find_checkpoint(folder)
-    match_weights(stored_weights(file, rule=RULE, remedy=REMEDY), shapes, file)
+    match_weights(stored_weights(file, rule=RULE, remedy=REMEDY), expected_shapes(shape), file)
     return file
