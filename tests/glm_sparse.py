@@ -19,19 +19,22 @@ def write_matrix(
     name: str,
     rows: Sequence[Any],
     columns: int,
+    *,
+    form: str = "csr",
     **storage: Any,
 ) -> None:
-    """Write rows, shorter ones as if zeros followed, as a CSR group of h5sparse."""
+    """Write rows, shorter ones as if zeros followed, as a CSR or CSC group of h5sparse."""
     dense = np.zeros((len(rows), columns), np.int64)
     for number, row in enumerate(rows):
         dense[number, : len(row)] = row
-    major, minor = np.nonzero(dense)
+    lines = dense if form == "csr" else dense.T
+    major, minor = np.nonzero(lines)
     group = file.create_group(name)
-    group.attrs["h5sparse_format"] = "csr"
+    group.attrs["h5sparse_format"] = form
     group.attrs["h5sparse_shape"] = dense.shape
-    group.create_dataset("data", data=dense[major, minor], **storage)
+    group.create_dataset("data", data=lines[major, minor], **storage)
     group.create_dataset("indices", data=minor.astype(np.int32), **storage)
-    ends = np.cumsum(np.bincount(major, minlength=len(dense)))
+    ends = np.cumsum(np.bincount(major, minlength=len(lines)))
     group.create_dataset("indptr", data=np.concatenate([[0], ends]))
 
 
@@ -63,13 +66,13 @@ def write_split(
         write_matrix(file, "position", positions, columns, **storage)
         write_matrix(file, "target", target, columns, **storage)
         write_matrix(file, "logit_mask", scored, columns, **storage)
-        write_matrix(file, "mask", [[item.separator] for item in sequences], 1)
+        write_matrix(file, "mask", [[item.separator] for item in sequences], 1, **storage)
         bounds = np.stack([np.append(0, ends[:-1]), ends], 1)
-        write_matrix(file, "choice_start_end", bounds, 2)
+        write_matrix(file, "choice_start_end", bounds, 2, **storage)
         if evaluation:
             right = [np.flatnonzero([item.correct for item in sample]) for sample in held]
             stops = np.cumsum([len(row) for row in right])
             answers = np.concatenate(right)
-            write_matrix(file, "answer_idx", answers[:, None], 1)
+            write_matrix(file, "answer_idx", answers[:, None], 1, **storage)
             bounds = np.stack([np.append(0, stops[:-1]), stops], 1)
-            write_matrix(file, "answer_start_end", bounds, 2)
+            write_matrix(file, "answer_start_end", bounds, 2, **storage)

@@ -107,13 +107,12 @@ def drawn(card: Card) -> str:
 
 
 def run(card: Card) -> Findings:
-    from trainmark.cases.glm_superglue.job import shape_of
 
     folder, chosen = drawn(card), recipe("ours")
     samples = chosen.micro_batch_size
     sequences = samples * CANDIDATES
     tokens = sequences * SEQ_LENGTH
-    shape = shape_of(chosen)
+    shape = chosen.shape
     found = take_turns(
         card, MODULE,
         {

@@ -10,7 +10,6 @@ import torch
 
 from trainmark.cases import load
 from trainmark.cases.glm_superglue.data import generate
-from trainmark.cases.glm_superglue.job import shape_of
 from trainmark.cases.glm_superglue.model import build_model
 from trainmark.record.record import read
 
@@ -51,7 +50,7 @@ def write_downloads(folder):
     for split, lines in (("train", 200), ("val", 40)):
         file = folder / f"{split}.jsonl"
         file.write_text("".join(file.read_text().splitlines(keepends=True)[:lines]))
-    model = build_model(shape_of(replace(recipe, num_layers=1)), seed=5)
+    model = build_model(replace(recipe, num_layers=1).shape, seed=5)
     weights = folder / "blocklm" / "300"
     weights.mkdir(parents=True)
     torch.save({"module": model.state_dict()}, weights / "mp_rank_00_model_states.pt")

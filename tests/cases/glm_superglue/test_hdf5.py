@@ -10,7 +10,7 @@ import pytest
 from glm_sparse import write_split
 from trainmark.cases.glm_superglue import data
 from trainmark.cases.glm_superglue.case import CASE
-from trainmark.cases.glm_superglue.data import generated
+from trainmark.cases.glm_superglue.data import generated, hdf5
 from trainmark.cases.glm_superglue.prepare import prepare
 from trainmark.errors import DataError, EnvironmentFault
 
@@ -64,11 +64,19 @@ def test_text_and_sparse_file_give_equal_batches(tmp_path, splits, storage):
     assert found.train.shortened is None
 
 
-def test_a_download_is_prepared_and_read(folder, tmp_path, splits):
+@pytest.mark.parametrize("form", ["csr", "csc"])
+def test_a_download_is_prepared_and_read(tmp_path, splits, form, monkeypatch):
+    monkeypatch.setattr(hdf5, "BLOCK_ROWS", 5)
+    folder = write(tmp_path / "raw", splits, form=form)
+    if form == "csc":
+        with pytest.raises(DataError, match="prepare turns csc into csr"):
+            data.load(folder, RECIPE)
     prepare(folder, tmp_path / "data", lambda _: None)
     facts = data.check(tmp_path / "data", RECIPE)
     assert (facts.train_samples, facts.eval_samples, facts.layout) == (12, 8, "hdf5")
-    same(data.load(tmp_path / "data", RECIPE).train, splits.train)
+    found = data.load(tmp_path / "data", RECIPE)
+    same(found.train, splits.train)
+    same(found.validation, splits.validation)
 
 
 def test_plain_data_sets_stand_for_matrices(folder, splits):
@@ -107,7 +115,7 @@ def test_a_token_past_the_vocabulary_is_named(folder):
 def test_a_missing_group_is_named(folder, name):
     with opened(folder) as file:
         del file[name]
-    with pytest.raises(DataError, match=f"train_sparse.hdf5.*, {name}: no such matrix"):
+    with pytest.raises(DataError, match=f"train_sparse.hdf5.*, {name}: no matrix of rows"):
         data.check(folder, RECIPE)
 
 

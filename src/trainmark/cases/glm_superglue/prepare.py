@@ -15,6 +15,7 @@ from trainmark.data.files import find_layout
 from trainmark.data.wordpiece import FILES
 
 from .data import HDF5, JSONL, MODEL
+from .data.hdf5 import write_rows
 from .data.record_jsonl import read_passages
 from .data.tokens import REMEDY, open_vocabulary, vocabulary_file
 from .data.weights import EXPORTED, LATEST, find_checkpoint
@@ -78,7 +79,8 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
 
             unfinished.file(f"{MODEL}/{EXPORTED}", partial(export, checkpoint))
         for name, file in copies.items():
-            unfinished.file(name, partial(shutil.copyfile, file))
+            copy = write_rows if name.endswith(".hdf5") else shutil.copyfile
+            unfinished.file(name, partial(copy, file))
         for split, (file,) in layout.files.items() if form is JSONL else ():
             passages = list(read_passages(file))
             questions = sum(len(passage.questions) for passage in passages)

@@ -4,7 +4,8 @@ Owns the names in the file and the layout of its matrices. ``text``, ``target`` 
 ``logit_mask`` have one row a sequence, ``position`` two: position ids and block position ids.
 ``mask`` holds each sequence's separator, ``choice_start_end`` each sample's sequences,
 ``answer_start_end`` and ``answer_idx`` each evaluation sample's right candidates. A matrix is
-a CSR group in the layout of the h5sparse package, or a plain data set.
+a CSR group in the layout of the h5sparse package, or a plain data set. The publisher's program
+stores CSC groups: ``write_rows`` turns them once.
 """
 
 from __future__ import annotations
@@ -26,7 +27,11 @@ if TYPE_CHECKING:
 
     Numbers = NDArray[np.int64]
 
-RULE = "matrices are CSR groups data, indices, indptr with h5sparse_shape, or data sets"
+RULE = (
+    "matrices are groups data, indices, indptr with h5sparse_format csr and h5sparse_shape, or "
+    "data sets; prepare turns csc into csr"
+)
+BLOCK_ROWS = 1 << 14  # of which dense copies are in memory
 AGAIN = "fetch and unpack glm_train_dataset.zip again, or use ReCoRD's .jsonl files"
 
 
@@ -123,14 +128,14 @@ class _Matrix:
                 self.shape = tuple(np.ravel(found.attrs["h5sparse_shape"]).tolist())
                 self.data, self.indices = found["data"], found["indices"]
                 self.starts = found["indptr"][()].astype(np.int64)
-                sound = len(self.starts) == self.shape[0] + 1
+                sound = _format(found) == "csr" and len(self.starts) == self.shape[0] + 1
             else:
                 self.data, self.shape, sound = found, found.shape, True
         except (KeyError, ValueError) as error:
             sound, file = False, f"{file.filename} ({error})"
         if not sound:
             where = f"{getattr(file, 'filename', file)}, {name}"
-            raise DataError("no such matrix", where=where, rule=RULE, remedy=AGAIN)
+            raise DataError("no matrix of rows", where=where, rule=RULE, remedy=AGAIN)
 
     def rows(self, first: int, last: int | None) -> Numbers:
         """Return rows, int64; what is not stored is 0."""
@@ -142,3 +147,41 @@ class _Matrix:
         owner = np.repeat(np.arange(len(dense)), np.diff(starts))
         dense[owner, self.indices[stored]] = self.data[stored]
         return dense
+
+
+def _format(group: Any) -> str:
+    form = group.attrs.get("h5sparse_format", "")
+    return form.decode("utf-8", "replace") if isinstance(form, bytes) else str(form)
+
+
+def write_rows(source: Path, target: Path) -> None:
+    """Write a copy of a file with CSR groups in place of CSC ones, a block of rows at a time."""
+    import h5py
+
+    with _open(source) as raw, h5py.File(target, "w") as made:
+        for name, matrix in raw.items():
+            if not hasattr(matrix, "keys") or _format(matrix) != "csc":
+                raw.copy(name, made)
+                continue
+            rows, columns = np.ravel(matrix.attrs["h5sparse_shape"]).tolist()
+            group = made.create_group(name)
+            group.attrs["h5sparse_format"], group.attrs["h5sparse_shape"] = "csr", (rows, columns)
+            ends, stored = [0], {"data": matrix["data"].dtype, "indices": np.dtype(np.int32)}
+            for part, dtype in stored.items():
+                group.create_dataset(part, (0,), dtype, maxshape=(None,), chunks=(1 << 16,))
+            starts = matrix["indptr"][()].astype(np.int64)
+            cursors, stops = starts[:-1].copy(), starts[1:]
+            for first in range(0, rows, BLOCK_ROWS):
+                dense = np.zeros((min(BLOCK_ROWS, rows - first), columns), stored["data"])
+                for column in range(columns):  # row numbers ascend in a column
+                    begin, end = cursors[column], stops[column]
+                    found = matrix["indices"][begin : min(end, begin + len(dense))]
+                    found = found[: np.searchsorted(found, first + len(dense))]
+                    dense[found - first, column] = matrix["data"][begin : begin + len(found)]
+                    cursors[column] += len(found)
+                row, at = np.nonzero(dense)
+                for part, values in (("data", dense[row, at]), ("indices", at)):
+                    group[part].resize((ends[-1] + len(row),))
+                    group[part][ends[-1] :] = values
+                ends += (ends[-1] + np.cumsum(np.bincount(row, minlength=len(dense)))).tolist()
+            group["indptr"] = np.array(ends)
