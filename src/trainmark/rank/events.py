@@ -105,7 +105,7 @@ class Facts(Event, tag="facts"):
     collective: str | None = None
 
 
-class Window(Timed, tag="window", kw_only=True, omit_defaults=True):
+class Window(Timed, tag="window", kw_only=True, omit_defaults=True, gc=False):
     """The steps between two synchronisations; lists have one entry a step."""
 
     phase: Literal["compile", "warmup", "train"]
@@ -128,9 +128,8 @@ class Window(Timed, tag="window", kw_only=True, omit_defaults=True):
 
     def __post_init__(self) -> None:
         Timed.__post_init__(self)
-        steps = len(self.step_ns)
-        lists = self.wait_ns, self.loss, self.samples, self.step_samples
-        if not steps or any(len(one) != steps for one in lists):
+        steps, waits, losses = len(self.step_ns), len(self.wait_ns), len(self.loss)
+        if not 0 < steps == waits == losses == len(self.samples) == len(self.step_samples):
             raise ValueError("step_ns, wait_ns, loss, samples, step_samples differ in length")
 
 

@@ -15,7 +15,7 @@ from trainmark.plan.plan import PLAN_FILE, Plan
 from trainmark.record import cause, checks, findings
 from trainmark.record import figures as figures_of
 from trainmark.record.compilation import compilation
-from trainmark.record.evidence import evidence, redactor_of
+from trainmark.record.evidence import evidence
 from trainmark.record.record import (
     Environment,
     FigureEntry,
@@ -181,18 +181,7 @@ def _entries(
 
 
 def build(run_dir: Path) -> Record:
-    """Compute the record of ``run_dir`` from its plan and events, redacted.
-
-    Raises:
-        RecordError: no plan or no launcher events there.
-    """
-    built = compute(run_dir)
-    # The evidence files are normally redacted already, but not if the disk was full.
-    return Record(**redactor_of(built.plan, run_dir).document(built.model_dump()))
-
-
-def compute(run_dir: Path) -> Record:
-    """Compute the record of ``run_dir`` from its plan and events, without redaction.
+    """Compute the record of ``run_dir`` from its plan and events.
 
     Raises:
         RecordError: no plan or no launcher events there.

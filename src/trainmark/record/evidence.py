@@ -1,8 +1,6 @@
 """The files from which a record is computed, and the other output of the ranks.
 
-Owns which files these are, their redaction after the run, and their digests. Plan and events
-need real paths while ranks run, and the record contains their digests, so they are redacted
-after the ranks ended and before the record is written.
+Owns which files these are, their digests, and their redaction where copies of them leave the machine.
 """
 
 from __future__ import annotations
@@ -16,7 +14,6 @@ from typing import IO, TYPE_CHECKING
 
 from pydantic_core import from_json
 
-from trainmark.data.json_documents import written_whole
 from trainmark.devices.vendors.cpu import usable_cores
 from trainmark.plan.plan import Plan
 from trainmark.record.record import EVIDENCE_NAME, RECORD_FILE, Evidence
@@ -69,23 +66,6 @@ def redactor_of(plan: Plan, run_dir: Path) -> Redactor:
     )
 
 
-def redact(run_dir: Path, *, but: str | None = None) -> None:
-    """Redact plan, scripts, events, samples and all output in place, after the processes ended.
-
-    Each file is replaced atomically; a file with nothing to redact is not written.
-
-    Args:
-        but: name of a file that is left as it is.
-
-    Raises:
-        OSError: the disk is full or the folder read-only. The record is redacted nevertheless.
-    """
-    redactor = redactor_of(Plan.read(run_dir), run_dir)
-    for path in outputs(run_dir):
-        if path.name != but and any(line != _line(line, redactor) for line in _lines(path)):
-            _rewrite(path, redactor)
-
-
 def outputs(run_dir: Path) -> list[Path]:
     """Return plan, scripts, events, samples and all output of a run, without its record."""
     names = [_EVENTS, "telemetry*.jsonl", *_OUTPUTS, *_SUBMITTED]
@@ -96,11 +76,6 @@ def outputs(run_dir: Path) -> list[Path]:
 def redacted(path: Path, redactor: Redactor) -> Iterator[bytes]:
     """Yield a file in redacted pieces."""
     return (_line(line, redactor) for line in _lines(path))
-
-
-def _rewrite(path: Path, redactor: Redactor) -> None:
-    with written_whole(path) as file:
-        file.writelines(redacted(path, redactor))
 
 
 def _lines(path: Path) -> Iterator[bytes]:

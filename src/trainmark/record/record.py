@@ -256,6 +256,12 @@ class Record(Frozen):
         """Tell whether the run passed."""
         return self.status == "passed"
 
+    @property
+    def verification(self) -> Literal["verified", "unverified"]:
+        """Return the word for a record that ``verify.checked`` returned, as every list shows it."""
+        unproven = any(one.code.startswith("evidence_") for one in self.trust.reasons)
+        return "unverified" if unproven else "verified"
+
     def figure(self, name: str) -> float | None:
         """Return a figure's value; None where it is not known, or the record does not have it."""
         entry = self.figures.get(name)
@@ -303,36 +309,22 @@ def read(path: Path) -> Record:
             where=str(file),
             remedy="name a run directory or its record.json",
         ) from None
-    with suppress(ValueError):  # said below
-        found = Record.model_validate_json(text, strict=True)
-        # As it is written: every key is once in it, and every number within bounds.
-        if content(found) == text:
-            return found
-    writer = None
     try:
-        writer = _writer(json_documents.parse(text))
         return Record.model_validate_json(text, strict=True)
     except ValueError as error:
-        raise _unreadable(file, error, writer) from None
+        raise _unreadable(file, error, text) from None
 
 
-def _writer(document: Any) -> str | None:
-    """Return the version that wrote a document; None if it is not in the document."""
-    try:
-        version = document["suite"]["version"]
-    except (KeyError, TypeError, IndexError):
-        return None
-    return version if isinstance(version, str) else None
-
-
-def _unreadable(file: Path, error: Exception, writer: str | None) -> RecordError:
+def _unreadable(file: Path, error: Exception, text: bytes) -> RecordError:
     """Return the error for a file that is not a record, or a record of another version."""
-    if writer is not None and writer != __version__:
-        return RecordError(
-            f"written by trainmark {writer}, which {__version__} cannot read",
-            where=str(file),
-            remedy="read it with that version, or run again",
-        )
+    with suppress(ValueError, KeyError, TypeError, IndexError):
+        writer = json.loads(text)["suite"]["version"]
+        if writer != __version__:
+            return RecordError(
+                f"written by trainmark {writer}, which {__version__} cannot read",
+                where=str(file),
+                remedy="read it with that version, or run again",
+            )
     first = " ".join(str(error).splitlines()[:3])
     return RecordError(
         f"not a record of this schema: {first}",

@@ -35,7 +35,8 @@ class RankSteps:
         self.step_ns.fromlist(window.step_ns)
         self.samples.fromlist(window.samples)
         self.step_samples.fromlist(window.step_samples)
-        self.loss.extend(nan if value is None else value for value in window.loss)
+        known = [nan if value is None else value for value in window.loss]
+        self.loss.fromlist(known)
 
     def median_ns(self, last: int) -> float | None:
         """Return the median time of the ``last`` steps; None for 0."""

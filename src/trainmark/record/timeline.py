@@ -54,8 +54,8 @@ class Phase:
     model_flops: float | None = 0.0  # None if a window has none
     parts_ns: Counter[str] = field(default_factory=Counter)
 
-    def add(self, window: Window) -> None:
-        """Take a window of the phase."""
+    def add(self, window: Window, samples: int) -> None:
+        """Take a window of the phase, in which so many samples were trained."""
         self.start_ns = self.start_ns if self.steps else window.start_ns
         self.end_ns = window.end_ns
         self.windows_ns += window.end_ns - window.start_ns
@@ -63,7 +63,7 @@ class Phase:
         self.step_ns += sum(window.step_ns)
         self.wait_ns += sum(window.wait_ns)
         self.steps += len(window.step_ns)
-        self.samples += sum(window.samples)
+        self.samples += samples
         self.sequences += window.sequences
         self.tokens += window.tokens
         self.tokens_padded += window.tokens_padded
@@ -307,11 +307,12 @@ def read_rank(run_dir: Path, rank: int) -> tuple[RankTimeline, RankSteps]:  # no
 
 
 def _add_window(timeline: RankTimeline, window: Window) -> None:
-    timeline.phases[window.phase].add(window)
+    samples = sum(window.samples)
+    timeline.phases[window.phase].add(window, samples)
     if timeline.first_window_ns is None:
         timeline.first_window_ns = window.start_ns
     timeline.epochs = window.epoch + 1
-    timeline.samples_of_epochs[window.epoch] += sum(window.samples)
+    timeline.samples_of_epochs[window.epoch] += samples
     timeline.micro_batches += window.micro_batches
     timeline.used_bytes = window.used_bytes
     if window.check_ns:

@@ -1,40 +1,82 @@
-"""Verify a record against its evidence files: their digests, and the record recomputed from them.
+"""Check a record once, when it is loaded: against itself, and against its evidence files.
 
-The whole record is compared, except for the program that wrote it. Must not know pages.
+A record with its events beside it that gives the same when it is reduced again is verified; any
+other is unverified, and its trust names why.
 """
 
 from __future__ import annotations
 
-import re
 from math import isclose
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from trainmark import __version__, cases
 from trainmark.errors import RecordError
 from trainmark.plan.plan import Plan
 from trainmark.record import building
 from trainmark.record.evidence import evidence
+from trainmark.record.stats import drift, spread
+from trainmark.record.trust import with_findings
 from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from trainmark.record.record import Record
 
+_Difference = tuple[str, Any, Any]  # path of the value, as recorded, as computed again
 # Tolerance for sums in another order, by another version of a library.
 _RELATIVE = 1e-9
-# Placeholders of redaction: in the record, but not in the evidence if the disk was full.
-_STAND_IN = re.compile(
-    r"<(?:secret|credentials|host|email|run|data|python|trainmark|path|address|user)>"
-    r"|~|(?<!\w)\.(?!\w)"
-)
 _LONGEST_SHOWN = 40
-# What computing ends with where a value is none that a run writes.
-UNREADABLE = (
-    RecordError, OSError, ArithmeticError, AssertionError, AttributeError, LookupError, TypeError,
-    ValueError,
-)  # fmt: skip
+
+
+def checked(record: Record, folder: Path | None) -> Record:
+    """Return ``record`` with what contradicts it, or is missing to verify it, in its trust.
+
+    Args:
+        folder: where its events would be; None: nowhere.
+    """
+    found = check_itself(record)
+    found += [message("evidence_absent")] if folder is None else verify(record, folder)
+    return with_findings(record, found)
+
+
+def check_itself(record: Record) -> list[Message]:
+    """Return where figures, counts and spans of a record contradict its own series."""
+    found = [one for one in _identities(record) if not _alike(*one[1:])]
+    return [_disagrees(found)] if found else []
+
+
+def _identities(record: Record) -> Iterator[_Difference]:
+    """Yield values of a record, each with what other values of it give."""
+    steps, counts, figure = record.steps, record.counts, record.figure
+    yield "counts.steps", counts.steps, len(steps.time_ns)
+    yield "counts.samples", counts.samples, sum(steps.samples)
+    yield "ranks.samples", sum(rank.samples for rank in record.ranks), counts.samples
+    measured = np.array(steps.time_ns[steps.warmup :], np.int64)
+    yield "steps.drift", steps.drift, drift(measured)
+    times = spread(measured)
+    if times is not None:
+        for name in ("p50", "p90", "p99", "mad"):
+            value = figure(f"step_time_{name}")
+            if value is not None:
+                yield f"figures.step_time_{name}", value, getattr(times, name)
+        if figure("step_time_cv") is not None and times.cv is not None:
+            yield "figures.step_time_cv", figure("step_time_cv"), 100 * times.cv
+    if record.spans.wall_ns is not None:
+        yield "spans.by_name_ns", sum(record.spans.by_name_ns.values()), record.spans.wall_ns
+    whole, train_s = figure("p_whole"), figure("train_time")
+    if whole is not None and train_s:
+        yield "figures.p_whole", whole, counts.samples / train_s
+    rate, matmul = figure("model_flops_per_device"), figure("matmul_flops_per_device")
+    if rate is not None and matmul and figure("MAMFU") is not None:
+        yield "figures.MAMFU", figure("MAMFU"), 100 * rate / matmul
+    rates = [value for name in ("p_whole", "p_train", "p_core") if (value := figure(name))]
+    yield "figures.p_core", rates, sorted(rates)
+    last = record.quality.history[-1].value if record.quality.history else None
+    yield "quality.value", record.quality.value, last
 
 
 def verify(record: Record, folder: Path) -> list[Message]:
@@ -53,17 +95,16 @@ def verify(record: Record, folder: Path) -> list[Message]:
 
 
 def _recomputed(record: Record, folder: Path) -> list[Message]:
-    """Return how the record differs from one recomputed from the same evidence."""
+    """Return how the record differs from one reduced again from the same evidence."""
     try:
         # Ranks without a file count too, so a plan alone could ask for more than fit in memory.
         planned, ranks = Plan.read(folder).world_size, len(record.ranks)
-        anew = building.compute(folder) if planned == ranks else None
-    except UNREADABLE as error:
+        if planned != ranks:
+            return [_disagrees([("ranks", ranks, planned)])]
+        anew = building.build(folder)
+    except (RecordError, OSError, ValueError) as error:
         return [message("evidence_unreadable", error=f"{type(error).__name__}: {error}"[:200])]
-    if anew is None:
-        values = {"recorded": ranks, "recomputed": planned}
-        return [message("evidence_disagrees", field="ranks", fields=1, **values)]
-    # Equal parts are not converted to dicts: a million steps would be in memory four times.
+    # Equal fields are not converted to dicts: a million steps would be in memory four times.
     unlike = {
         name
         for name in set(type(record).model_fields) - {"suite", "evidence"}
@@ -71,8 +112,6 @@ def _recomputed(record: Record, folder: Path) -> list[Message]:
     }
     ours, theirs = (item.model_dump(mode="json", include=unlike) for item in (anew, record))
     found = list(_differences(theirs, ours, ""))
-    if Path(anew.plan.run_dir).is_absolute():  # the plan, redacted after the events, was not
-        found = [item for item in found if not _redacted(*item[1:])]
     if not found:
         return []
     if anew.plan.about.page.figures and anew.plan.case not in cases.names():
@@ -84,17 +123,20 @@ def _recomputed(record: Record, folder: Path) -> list[Message]:
     writers = {tuple(_series(text)) for text in (record.suite.version, anew.plan.suite_version)}
     if len(writers) == 1 and _series(record.suite.version) != _series(__version__):
         return [message("evidence_other_version", version=record.suite.version)]
-    found.sort(key=lambda item: not item[0].startswith(("status", "figures", "quality")))
-    place, recorded, recomputed = found[0]
-    return [
-        message(
-            "evidence_disagrees",
-            field=place,
-            recorded=_shown(recorded),
-            recomputed=_shown(recomputed),
-            fields=len(found),
-        )
-    ]
+    return [_disagrees(found)]
+
+
+def _disagrees(found: list[_Difference]) -> Message:
+    """Return the first difference, of status, figures or quality if there is one."""
+    first = min(found, key=lambda item: not item[0].startswith(("status", "figures", "quality")))
+    place, recorded, recomputed = first
+    return message(
+        "evidence_disagrees",
+        field=place,
+        recorded=_shown(recorded),
+        recomputed=_shown(recomputed),
+        fields=len(found),
+    )
 
 
 def _of_case(place: str, record: Record) -> bool:
@@ -119,7 +161,7 @@ def _shown(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)[:_LONGEST_SHOWN]
 
 
-def _differences(recorded: Any, recomputed: Any, place: str) -> Iterator[tuple[str, Any, Any]]:
+def _differences(recorded: Any, recomputed: Any, place: str) -> Iterator[_Difference]:
     """Yield every path at which two documents differ, with both values."""
     if recorded == recomputed:
         return
@@ -137,24 +179,8 @@ def _differences(recorded: Any, recomputed: Any, place: str) -> Iterator[tuple[s
         yield place, recorded, recomputed
 
 
-def _redacted(recorded: Any, recomputed: Any) -> bool:
-    """Tell whether a text is the other one with some of it replaced by placeholders."""
-    if not isinstance(recorded, str) or not isinstance(recomputed, str):
-        return False
-    first, *parts = _STAND_IN.split(recorded)
-    if not parts or not recomputed.startswith(first):
-        return False
-    place = len(first)
-    for part in parts[:-1]:
-        place = recomputed.find(part, place)
-        if place < 0:
-            return False
-        place += len(part)
-    return recomputed[place:].endswith(parts[-1])
-
-
 def _alike(recorded: Any, recomputed: Any) -> bool:
     numbers = isinstance(recorded, int | float) and isinstance(recomputed, int | float)
     if not numbers or isinstance(recorded, bool) or isinstance(recomputed, bool):
-        return False
+        return bool(recorded == recomputed)
     return isclose(recorded, recomputed, rel_tol=_RELATIVE)
