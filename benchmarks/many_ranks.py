@@ -188,18 +188,16 @@ def measured(run_dir: Path, nodes: int) -> None:
     own, children = (one.ru_maxrss / 1024 for one in used)
     _check(built, nodes)
     from trainmark.pages.files import write_pages
-    from trainmark.record import evidence, record
+    from trainmark.record import record
 
     written = time.perf_counter()
     record.write(built, run_dir)
     write_pages([built], run_dir)
     paged = time.perf_counter()
-    evidence.redact(run_dir)
     times = {
         "record_s": recorded - start,
         "processor_s": sum(one.ru_utime + one.ru_stime for one in used),
         "pages_s": paged - written,
-        "redaction_s": time.perf_counter() - paged,
     }
     # At most: not all processes have their peak at the same time.
     print(json.dumps(times | {"peak_mb": own + CORES * children}))
@@ -272,7 +270,7 @@ def main() -> bool:
             f"{world * STEPS / found['record_s'] / 1e6:.2f} million steps of ranks a second, "
             f"{found['processor_s']:.0f} s of processor time. The record has "
             f"{found['record_bytes'] / 1e6:.0f} MB; {found['pages_s']:.1f} s to write it with four "
-            f"pages; {found['redaction_s']:.1f} s to redact the events before it."
+            "pages."
         )
     details.append(
         f"On {CORES} cores. The clocks of nodes differ by up to three seconds and what they count "

@@ -22,7 +22,7 @@ from benchmarks.harness import RESULTS, Bar
 from trainmark import devices
 from trainmark.errors import EXIT_FAILED, EXIT_PASSED, EXIT_USAGE, EnvironmentFault, TrainmarkError
 from trainmark.launch.stopping import stop_signals_noted
-from trainmark.record.redaction import Redactor
+from trainmark.library.redaction import Redactor
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

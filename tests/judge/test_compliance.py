@@ -280,8 +280,8 @@ def test_the_command_ends_by_the_division_asked(
     assert document["compliant"] == {"closed": False, "open": False}
     faults = [x for x in document["divisions"]["closed"] if not x["kept"]]
     assert [fault["rule"] for fault in faults] == ["evidence"]
-    assert faults[0]["found"]["args"]["wanting"] == "evidence_absent"
-    monkeypatch.setattr("trainmark.library.selection.runs.verify", lambda *_: [])
+    assert "evidence_absent" in faults[0]["found"]["args"]["wanting"]
+    monkeypatch.setattr("trainmark.library.selection.runs.checked", lambda record, _: record)
     assert command(monkeypatch, "audit", "--rules", folder) == 0
     assert "closed: compliant" in capsys.readouterr().out
     command(monkeypatch, "audit", "--rules", folder, "--lang", "zh")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fakes import event, launch_event, window, write_run
-from trainmark.record.building import compute
+from trainmark.record.building import build
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 S = 1_000_000_000
@@ -44,7 +44,7 @@ def record_of(
     plan = json.loads((GOLDEN / "plan_toy.json").read_text())
     plan["recipe"]["compile"] = compiled
     (run_dir / "plan.json").write_text(json.dumps(plan))
-    return compute(run_dir)
+    return build(run_dir)
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -177,24 +175,6 @@ def test_a_run_whose_launcher_died_has_them_too(run_dir: Path) -> None:
     make_record(run_dir)
     assert records.read(run_dir).status == "interrupted"
     assert filed(run_dir) == FAILED
-
-
-def test_a_disk_too_full_for_them_leaves_the_record(
-    run_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    real = os.fsync
-
-    def full_after_the_record(fd: int) -> None:
-        if (run_dir / "record.json").exists():
-            raise OSError(errno.ENOSPC, "No space left on device")
-        real(fd)
-
-    monkeypatch.setattr(os, "fsync", full_after_the_record)
-    made = finish(run_dir, "launcher_killed")
-    assert records.read(run_dir) == made
-    assert list((run_dir / "index").iterdir()) == []
-    said = capsys.readouterr().err
-    assert "No space left on device" in said
 
 
 def test_a_mission_that_does_not_fit_leaves_the_record(

@@ -10,7 +10,7 @@ import pytest
 from fakes import GOLDEN, S, event, launch_event, rank_events, write_run
 from trainmark import cases
 from trainmark.cli.app import main
-from trainmark.record import building, evidence, record, verify
+from trainmark.record import building, record, verify
 from trainmark.record.index_of_run import index_records
 from trainmark.record.trust import refuted, with_findings
 from trainmark.spec import Mission
@@ -197,44 +197,6 @@ def test_a_refuted_record_has_no_result_for_collections(run_dir: Path) -> None:
     assert [(x.FINAL_RESULT, x.JOB_FAIL_FLAG) for x in index_records(forged)] == [(0.0, 1)] * 2
 
 
-def test_stand_ins_are_no_disagreement_where_a_full_disk_kept_the_evidence_whole(
-    run_dir: Path,
-) -> None:
-    (run_dir / "record.json").unlink()
-    edit(run_dir / "plan.json", "run_dir", value=str(run_dir))
-    edit(run_dir / "plan.json", "data", "folder", value="/mnt/data/toy")
-    record.write(building.build(run_dir), run_dir)
-    assert record.read(run_dir).plan.data.folder != "/mnt/data/toy"
-    assert found(run_dir) == []
-    edit(run_dir / "record.json", "environment", "cpu", value="Faster <host>")
-    assert [args["field"] for _, args in found(run_dir)] == ["environment.cpu"]
-
-
-@pytest.mark.parametrize(
-    ("keys", "value", "field"),
-    [
-        (("environment", "cpu"), "Faster <host>", "environment.cpu"),
-        (("plan", "about", "dataset"), "~", "plan.about.dataset"),
-        (("labels",), ["self-reported", "<host>"], "labels[1]"),
-    ],
-)
-def test_stand_ins_are_a_change_where_the_evidence_is_redacted(
-    run_dir: Path, keys: tuple[str, ...], value: Any, field: str
-) -> None:
-    (run_dir / "record.json").unlink()
-    evidence.redact(run_dir)
-    record.write(building.build(run_dir), run_dir)
-    assert found(run_dir) == []
-    edit(run_dir / "record.json", *keys, value=value)
-    assert [args["field"] for _, args in found(run_dir)] == [field]
-
-
-def test_a_file_that_no_run_writes_is_no_evidence(run_dir: Path) -> None:
-    (run_dir / "events.rank0.jsonl.orig").write_text("")
-    (run_dir / "events.copy.jsonl").write_text("")
-    assert found(run_dir) == []
-
-
 def test_a_report_of_a_rank_with_keys_of_its_own_is_read(run_dir: Path) -> None:
     said = {"code": "exception", "args": {"text": "no room"}}
     report = {"kind": "error", "type": "OSError", "message": said, "place": "train",
@@ -244,3 +206,33 @@ def test_a_report_of_a_rank_with_keys_of_its_own_is_read(run_dir: Path) -> None:
     agent = event("agent_exit", 13 * S, exit_code=1, failures=failures)
     path.write_text(path.read_text().splitlines()[0] + "\n" + json.dumps(agent) + "\n")
     assert building.build(run_dir).cause is not None
+
+
+@pytest.mark.parametrize(
+    ("keys", "value", "field"),
+    [
+        (("ranks", 0, "samples"), 999, "ranks.samples"),
+        (("counts", "steps"), 15, "counts.steps"),
+        (("figures", "step_time_p50", "value"), 0.01, "figures.step_time_p50"),
+        (("figures", "p_whole", "value"), 2048.0, "figures.p_whole"),
+        (("figures", "p_core", "value"), 1.0, "figures.p_core"),
+        (("spans", "wall_ns"), 5, "spans.by_name_ns"),
+        (("quality", "value"), 0.99, "quality.value"),
+    ],
+)
+def test_a_record_that_contradicts_itself_is_refuted_without_its_events(
+    run_dir: Path, tmp_path: Path, keys: tuple[str, ...], value: Any, field: str
+) -> None:
+    alone = tmp_path / "alone" / "record.json"
+    alone.parent.mkdir()
+    alone.write_bytes((run_dir / "record.json").read_bytes())
+    sound = verify.checked(record.read(alone), None)
+    assert (sound.verification, refuted(sound.trust)) == ("unverified", False)
+    edit(alone, *keys, value=value)
+    found = verify.checked(record.read(alone), alone.parent)
+    assert (found.verification, refuted(found.trust)) == ("unverified", True)
+    assert found.trust.reasons[0].args["field"] == field
+
+
+def test_a_record_beside_its_events_is_verified(run_dir: Path) -> None:
+    assert verify.checked(record.read(run_dir), run_dir).verification == "verified"

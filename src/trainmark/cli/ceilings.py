@@ -56,6 +56,7 @@ def command(
     """Measure rates of matmul, memory, transfers and collectives."""
     from trainmark.check.ceilings.measure import measure_ceilings
     from trainmark.launch.stopping import stop_signals_noted
+    from trainmark.library.redaction import Redactor
     from trainmark.pages.ceilings import blocks, wrong_results
     from trainmark.pages.terminal import show
 
@@ -70,7 +71,7 @@ def command(
             timeout_s=timeout or _STARTING_S + 3 * _MOST_KINDS * budget,
         )
     if as_json:
-        say_json(found)
+        say_json(Redactor().document(found))  # it is passed on
     else:
         typer.echo(show(blocks(found)))
     if wrong := wrong_results(found):

@@ -17,7 +17,7 @@ from trainmark.plan.plan import Plan
 from trainmark.record import building
 from trainmark.record.evidence import evidence
 from trainmark.record.stats import drift, spread
-from trainmark.record.trust import with_findings
+from trainmark.record.trust import refutes, with_findings
 from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
@@ -38,8 +38,9 @@ def checked(record: Record, folder: Path | None) -> Record:
     Args:
         folder: where its events would be; None: nowhere.
     """
-    found = check_itself(record)
-    found += [message("evidence_absent")] if folder is None else verify(record, folder)
+    found = [message("evidence_absent")] if folder is None else verify(record, folder)
+    if not any(refutes(one.code) for one in found):
+        found = [*check_itself(record), *found]
     return with_findings(record, found)
 
 

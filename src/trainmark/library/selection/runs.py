@@ -10,7 +10,7 @@ from trainmark.errors import RecordError
 from trainmark.launch.late_record import complete
 from trainmark.plan.plan import RUNS_DIR
 from trainmark.record import record, trust
-from trainmark.record.verify import verify
+from trainmark.record.verify import checked
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,8 +41,7 @@ class Reader:
         found = record.read(path)
         if not self.verify:
             return found
-        findings = verify(found, path if path.is_dir() else path.parent)
-        found = trust.with_findings(found, findings)
+        found = checked(found, path if path.is_dir() else path.parent)
         if trust.refuted(found.trust):
             self.refuted.append(path)
         return found
