@@ -46,6 +46,14 @@ class Sentence:
     own: Mapping[str, Text]
 
 
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A phrase that leads to an address, in HTML."""
+
+    text: Phrase
+    href: str
+
+
 def _read() -> tuple[dict[str, Text], list[tuple[Text, Phrase]]]:
     """Return the texts by ``kind.name``, and the glossary's words with what they mean."""
     tables = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
@@ -107,6 +115,8 @@ def say(phrase: Phrase, lang: str) -> str:  # noqa: PLR0911 - a kind each
             return phrase.in_language(lang)
         case Message():
             return render(phrase, lang)
+        case Link():
+            return say(phrase.text, lang)
         case Sentence():
             return render(phrase.message, lang, phrase.own)
     return str(phrase)

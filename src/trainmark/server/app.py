@@ -69,6 +69,7 @@ def create_app(settings: Settings) -> Starlette:
         routes=[
             Route("/health", _health),
             Route("/compare", _compare),
+            Route("/zh/compare", _compare),
             Route("/api/runs", _upload, methods=["POST"]),
             Route("/api/runs/{run_id}/bundle", _bundle),
             Mount("/", StaticFiles(directory=serving.site, html=True)),
@@ -139,7 +140,7 @@ def _answer(request: Request, error: Any) -> Response:
         if not isinstance(error, EnvironmentFault):
             status, what = 404, error.what
         error = TrainmarkError(what)
-    if request.url.path == "/compare":
+    if request.url.path.endswith("/compare"):
         return HTMLResponse(error_page(error, _links(request)), status, headers)
     parts = {name: getattr(error, name) for name in ("what", "where", "rule", "remedy")}
     problem: dict[str, Any] = {"error": {k: v and escaped(v) for k, v in parts.items()}}
@@ -152,9 +153,12 @@ def _of_http(request: Request, error: Any) -> Response:
     return PlainTextResponse(error.detail, error.status_code, error.headers)
 
 
+def _lang(request: Request) -> str:
+    return "zh" if "/zh/" in request.url.path else "en"
+
+
 def _links(request: Request) -> Links:
-    lang = "zh" if request.query_params.get("lang") == "zh" else "en"
-    return Links(static=True, served=True, lang=lang)
+    return Links("compare", _lang(request), served=True)
 
 
 def _health(request: Request) -> Response:
@@ -166,7 +170,7 @@ def _health(request: Request) -> Response:
 def _compare(request: Request) -> Response:
     chosen, allow = (request.query_params.getlist(name) for name in ("run", "allow"))
     database = request.app.state.serving.database
-    return HTMLResponse(compare_page(database, chosen, allow=allow, links=_links(request)))
+    return HTMLResponse(compare_page(database, chosen, allow=allow, lang=_lang(request)))
 
 
 async def _upload(request: Request) -> Response:

@@ -24,7 +24,7 @@ from trainmark.errors import EnvironmentFault, TrainmarkError
 from trainmark.library.bundle.archive import ENDING, unpack
 from trainmark.library.bundle.checking import checks
 from trainmark.library.store.tables import RUNS
-from trainmark.pages.site.links import Links
+from trainmark.pages.site.links import run_file
 from trainmark.record import record
 from trainmark.record.messages import render
 from trainmark.server.client import MEDIA_TYPE, Run, Stored
@@ -97,8 +97,7 @@ def _stored(serving: Serving, place: Path, digest: str) -> tuple[Stored, bool]:
         if (target / RECEIPT).exists():
             return Stored.model_validate_json((target / RECEIPT).read_bytes()), False
         launches = _verified(place)
-        links = Links(static=True)
-        runs = [Run(run_id=one, page=f"/{links.run(one)}") for one in launches.values()]
+        runs = [Run(run_id=one, page=f"/{run_file(one)}") for one in launches.values()]
         receipt = Stored(digest=digest, runs=runs)
         known = _there(serving, list(launches.values()))
         for folder, run_id in launches.items():

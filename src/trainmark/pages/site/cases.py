@@ -1,4 +1,4 @@
-"""Charts of a case: the main figure over time, and throughput against other figures."""
+"""The page of a case: its best runs, the main figure over time and against others."""
 
 from __future__ import annotations
 
@@ -6,56 +6,105 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from trainmark.judge.comparison.history import change_points
-from trainmark.library.store.query import listing
+from trainmark.library.store.query import counts, listing
 from trainmark.pages import cells
-from trainmark.pages.charts import intervals as charts
-from trainmark.pages.document import Section
-from trainmark.pages.site.links import RECORDS
-from trainmark.pages.texts import t
+from trainmark.pages import results as display
+from trainmark.pages.charts import intervals
+from trainmark.pages.document import Paragraph, Section, table
+from trainmark.pages.site.views import page, with_rows
+from trainmark.pages.texts import Link, Phrase, t, term
 from trainmark.record.figures import FIGURES
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from trainmark.library.store.database import Database
     from trainmark.pages.document import Block
+    from trainmark.pages.site.links import Links
 
 MAIN = "p_train"
-PASSED = (RECORDS, "status=passed", f"{MAIN}>0")
-GOOD = (*PASSED, "trust!=do_not_quote")
-SAME = ("device", "precision", "world", "recipe")
-MOST = 2_000  # runs of charts over time, the newest
+RECORDS = "kind=record"  # what lists are of; rows that others printed are not in them
+_PASSED = (RECORDS, "status=passed", f"{MAIN}>0")
+_GOOD = (*_PASSED, "trust!=do_not_quote")
+_SAME = ("device", "precision", "world", "recipe")
+_BEST = ("run_id", "started_utc", *_SAME, "trust", MAIN, "p_core", "MFU", "mem", "quality_value")
+_MOST = 2_000  # runs of charts over time, the newest
 _DRAWN = 500  # points of a scatter
 _AGAINST = {"mem": (cells.GIB, "GiB"), "power": (1.0, "W"), "MFU": (1.0, "%")}
 
 
-def sections(database: Database, filters: list[str]) -> list[Section]:
+def case_page(database: Database, case: str, links: Links) -> str:
+    """Return the page of a case.
+
+    Where no run may be quoted, it is about all that passed, and says so.
+    """
+    total = sum(count for _, count in counts(database, ["case"], [f"case={case}", RECORDS]))
+    filters = [f"case={case}", *_GOOD]
+    counted = dict(counts(database, _SAME, filters))
+    good = cells.count(sum(counted.values()))
+    said = t("site.best_of", figure=MAIN, good=good, total=cells.count(total))
+    blocks: list[Block] = [Paragraph(said, "muted")]
+    if not counted:
+        filters = [f"case={case}", *_PASSED]
+        counted = dict(counts(database, _SAME, filters))
+        note = "none_quotable" if counted else "none_good"
+        blocks.append(Paragraph(t(f"site.{note}"), "warn"))
+    if counted:
+        blocks.append(_best(database, filters, counted, links))
+    published = Link(t("site.references"), links.references(case))
+    best = Section(t("site.best"), "best", tuple(blocks))
+    actions = [published] if case in with_rows() else []
+    return page(links, case, [best, *sections(database, filters)], actions=actions)
+
+
+def _best(
+    database: Database, filters: Sequence[str], counted: dict[Any, int], links: Links
+) -> Block:
+    """Return the fastest run of each device, precision, world and recipe."""
+    found = listing(database, filters, columns=_BEST, sort=f"-{MAIN}", first_of=_SAME)
+    names, columns = display.shown(found)
+    rows: list[list[Phrase]] = []
+    for texts, values in zip(zip(*columns, strict=True), found.documents(), strict=True):
+        group = tuple(values[key] for key in _SAME)
+        date = texts[_BEST.index("started_utc")][:10]
+        shown: list[Phrase] = [*texts[2:], cells.count(counted.get(group, 1))]
+        shown[_BEST.index("trust") - 2] = t(f"trust.{values['trust']}")
+        rows.append([*shown, Link(date, links.run(values["run_id"]))])
+    ends = (t("site.runs_of"), t("site.best_run"))
+    return table([*map(head, _BEST[2:], names[2:]), *ends], rows)
+
+
+def head(key: str, named: str) -> Phrase:
+    """Return the head of a column; figures are called the same in all languages."""
+    found = term("site", key)
+    return named if found == key else found
+
+
+def sections(database: Database, filters: Sequence[str]) -> list[Section]:
     """Return the charts of runs of a case: the main figure over time, and against others."""
-    columns = ("run_id", "started_utc", "work", *SAME, MAIN, *_AGAINST)
-    found = listing(database, filters, columns=columns, limit=MOST)
-    runs = found.documents()[::-1]
+    columns = ("run_id", "started_utc", "work", *_SAME, MAIN, *_AGAINST)
+    runs = listing(database, filters, columns=columns, limit=_MOST).documents()[::-1]
     if not runs:
         return []
-    names = _names(runs)
-    unit = FIGURES[MAIN].unit
+    names, unit = _names(runs), FIGURES[MAIN].unit
+    drawn = [run for run in runs if run["work"] in names]
     over_time: dict[str, list[tuple[str, float]]] = {name: [] for name in names.values()}
-    for run in runs:
-        if run["work"] in names:
-            over_time[names[run["work"]]].append((run["started_utc"], run[MAIN]))
+    for run in drawn:
+        over_time[names[run["work"]]].append((run["started_utc"], run[MAIN]))
     changes = {
         name: change_points([at for at, _ in of], [value for _, value in of])
         for name, of in over_time.items()
     }
-    history = charts.history(over_time, changes, f"{MAIN}, {unit}")
     against: list[Block] = []
     for name, (factor, scale) in _AGAINST.items():
-        told = [run for run in runs if run[name] is not None and run["work"] in names][-_DRAWN:]
-        if not told:
-            continue
         points = [
             (run["run_id"], names[run["work"]], run[name] / factor, run[MAIN] / run["world"])
-            for run in told
-        ]
-        axes = (f"{name}, {scale}", t("site.per_rank", figure=MAIN, unit=unit))
-        against.append(charts.scatter(points, over_time, name.lower(), axes))
+            for run in drawn if run[name] is not None
+        ][-_DRAWN:]  # fmt: skip
+        if points:
+            axes = (f"{name}, {scale}", t("site.per_rank", figure=MAIN, unit=unit))
+            against.append(intervals.scatter(points, over_time, name.lower(), axes))
+    history = intervals.history(over_time, changes, f"{MAIN}, {unit}")
     return [
         Section(t("site.over_time"), "over-time", (history,)),
         Section(t("site.against_others"), "scatter", tuple(against)),
@@ -64,9 +113,9 @@ def sections(database: Database, filters: list[str]) -> list[Section]:
 
 def _names(runs: list[dict[str, Any]]) -> dict[str, str]:
     """Return the work that most runs did, each under a name of its own, in the names' order."""
-    counted = Counter(run["work"] for run in runs).most_common(charts.MOST_SERIES)
+    counted = Counter(run["work"] for run in runs).most_common(intervals.MOST_SERIES)
     of = {run["work"]: run for run in runs}
-    differ = [key for key in SAME if len({of[work][key] for work, _ in counted}) > 1] or SAME
+    differ = [key for key in _SAME if len({of[work][key] for work, _ in counted}) > 1] or _SAME
     names: dict[str, str] = {}
     for work, _ in counted:
         told = of[work] | {"world": f"x{of[work]['world']}"}

@@ -1,193 +1,77 @@
-"""The pages, each as one HTML document."""
+"""The pages of the site, each as one HTML document."""
 
 from __future__ import annotations
 
-import json
+from collections import Counter
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-from trainmark.errors import RecordError, UsageError
+from trainmark import cases
+from trainmark.errors import UsageError
+from trainmark.judge.audit import audit
+from trainmark.judge.audit.finding import SEVERITIES
+from trainmark.judge.audit.subject import of_row
 from trainmark.library.importers import references
 from trainmark.library.store.entries import stored
-from trainmark.library.store.query import counts, listing
-from trainmark.pages import cells
-from trainmark.pages import results as display
+from trainmark.pages.document import Block, Paragraph, Section, table
 from trainmark.pages.page import document
-from trainmark.pages.phrases import TONES, device_configuration, status_tone
-from trainmark.pages.rendering import body_html
-from trainmark.pages.site import published, reading, sidebyside
-from trainmark.pages.site.cases import GOOD, MAIN, PASSED, SAME, sections
-from trainmark.pages.site.links import CHOICES, NEWEST, RECORDS, fields_of
-from trainmark.pages.site.rendering import NUMBERS, rendered
-from trainmark.pages.texts import Phrase, say, t, term
+from trainmark.pages.phrases import device_configuration, heads
+from trainmark.pages.rendering import body_html, rendered
+from trainmark.pages.sections.figures import findings_table
+from trainmark.pages.sections.performance import (
+    reference_cells,
+    reference_configuration,
+    sources,
+)
+from trainmark.pages.site import reading, sidebyside
+from trainmark.pages.site.links import Links
+from trainmark.pages.texts import Link, Phrase, t
+from trainmark.plan.reference import of_case
+from trainmark.record.rows import Row
 from trainmark.record.trust import of_repeats
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trainmark.errors import TrainmarkError
+    from trainmark.judge.audit.finding import Finding
     from trainmark.library.store.database import Database
-    from trainmark.library.store.query import Listing
-    from trainmark.pages.site.links import Links
     from trainmark.record.record import Record
 
-ROWS = 50  # of a page of the list
 MOST_COMPARED = 6
-_BEST = ("run_id", "started_utc", *SAME, "trust", MAIN, "p_core", "MFU", "mem", "quality_value")
-LISTED = (
-    "run_id", "started_utc", "case", "device", "world", "precision", "status", "trust", MAIN,
-    "MFU", "mem", "quality_value", "quality_metric",
-)  # fmt: skip
 
 
-def list_page(
-    database: Database,
-    words: Sequence[str] = (),
-    *,
-    sort: str = NEWEST,
-    page: int = 1,
-    links: Links,
-) -> str:
-    """Return a page of the list of runs.
-
-    Args:
-        words: filters, as ``links.words_of`` reads them from a URL.
-        page: from 1.
-
-    Raises:
-        UsageError: not a filter, an unknown key, or no such page.
-    """
-    asked = [RECORDS, *words]
-    first = (page - 1) * ROWS
-    found = listing(database, asked, columns=LISTED, sort=sort, limit=ROWS, offset=first)
-    last_page = max(1, -(-found.total // ROWS))
-    if not 1 <= page <= last_page:
-        raise UsageError(f"no page {page} of the list", rule=f"pages are 1 to {last_page}")
-    heads, _ = display.shown(found)
-    last = first + len(found.rows)
-    span = {"first": first + 1, "last": last, "total": cells.count(found.total)}
+def page(
+    links: Links, title: Phrase, sections: Sequence[Section] = (), *, lead: Sequence[Block] = (),
+    trail: Sequence[Link] = (), actions: Sequence[Link] = (), body: str | None = None,
+) -> str:  # fmt: skip
+    """Return a page of sections, or with the body of a report in it."""
+    charts = body is not None or any(x.kind == "chart" for one in sections for x in one.blocks)
+    first = Link(t("site.runs"), links.runs())
     return rendered(
-        "list", links, lambda own: own.runs(words, sort, page), here="runs",
-        words=words, fields=dict.fromkeys(("q", *CHOICES), "") | fields_of(words), sort=sort,
-        newest=NEWEST, rows=rows_of(found, links), choices=_choices(database),
-        columns=[
-            _column(key, head, words, sort, links)
-            for key, head in zip(LISTED, heads, strict=True)
-            if key != "quality_metric"  # it stands beside the value
-        ],
-        counted=t("site.counted" if found.rows else "site.none", **span),
-        pages=_pages(page, last_page), page_number=page, most=MOST_COMPARED,
+        "site/page.html.j2", links.lang, links=links, title=title, sections=sections, lead=lead,
+        trail=[first, *trail], actions=actions, body=body and Markup(body), charts=charts,
+        live=True, ident="",
     )  # fmt: skip
 
 
-def rows_of(found: Listing, links: Links) -> list[dict[str, Any]]:
-    """Return what each row of the list shows, by the keys of its columns, with its addresses."""
-    shown = display.shown(found)[1]
-    rows = []
-    for texts, values in zip(zip(*shown, strict=True), found.documents(), strict=True):
-        row = dict(zip(found.columns, texts, strict=True))
-        rows.append(row | {
-            "run_id": values["run_id"], "case": values["case"], "status": values["status"],
-            "started_utc": row["started_utc"][:16].replace("T", " "),
-            "quality_value": cells.quality(values["quality_value"]),
-            "tone": status_tone(values["status"]),
-            "status_text": say(t(f"status.{values['status']}"), links.lang),
-            "trust_tone": TONES[values["trust"]],
-            "trust_text": say(t(f"trust.{values['trust']}"), links.lang),
-            "run_address": links.run(values["run_id"]), "case_address": links.case(values["case"]),
-        })  # fmt: skip
-    return rows
-
-
-def index(found: Listing, *, links: Links) -> str:
-    """Return what the script of plain files filters the list by: texts, and values to sort by."""
-    units, _ = display.shown(found)  # of all rows: those of a page may have others
-    heads = {
-        key: say(_head(key, head), links.lang) for key, head in zip(LISTED, units, strict=True)
-    }
-    return json.dumps({"heads": heads, "rows": rows_of(found, links), "values": found.documents()})
-
-
-def _choices(database: Database) -> dict[str, list[tuple[str, int]]]:
-    """Return the values of the columns that a form offers, and how many runs have each."""
-    found: dict[str, dict[str, int]] = {key: {} for key in CHOICES}
-    for values, count in counts(database, CHOICES, [RECORDS]):
-        for key, value in zip(CHOICES, values, strict=True):
-            if value is not None:
-                found[key][value] = found[key].get(value, 0) + count
-    return {key: sorted(of.items()) for key, of in found.items()}
-
-
-def _column(
-    key: str, head: str, words: Sequence[str], sort: str, links: Links
-) -> dict[str, Phrase]:
-    """Return a column's head, with the address that sorts by it."""
-    down, number = sort.startswith("-"), key in NUMBERS
-    by_it = sort.removeprefix("-") in (key, key.removesuffix("_utc"))
-    again = key if by_it and down else f"-{key}" if by_it or number or key == "started_utc" else key
-    return {
-        "key": key,
-        "head": _head(key, head),
-        "kind": "n" if number else "",
-        "address": None if links.static else links.runs(words, again),
-        "order": (("descending" if down else "ascending") if by_it else None),
-    }
-
-
-def _head(key: str, head: str) -> Phrase:
-    """Return the head of a column; figures are called the same in all languages."""
-    named = term("site", key)
-    return head if named == key else named
-
-
-def _pages(page: int, last: int) -> list[int | None]:
-    """Return the pages that are linked: the ends and those beside; None for a gap."""
-    near = sorted({1, last, *range(max(1, page - 2), min(last, page + 2) + 1)})
-    shown: list[int | None] = []
-    for before, number in zip([0, *near], near, strict=False):
-        shown += [None, number] if number > before + 1 else [number]
-    return shown
-
-
-def case_page(database: Database, case: str, *, links: Links) -> str:
-    """Return the page of a case: the best runs, the main figure over time, and against others.
-
-    Where no run may be quoted, it is about all that passed, and says so.
-
-    Raises:
-        RecordError: no run of it is there.
-    """
-    of_case = f"case={case}"
-    filters = [of_case, *GOOD]
-    counted = dict(counts(database, SAME, filters))
-    good = sum(counted.values())
-    if not good:
-        filters = [of_case, *PASSED]
-        counted = dict(counts(database, SAME, filters))
-    total = sum(count for _, count in counts(database, ["case"], [of_case, RECORDS]))
-    if not total:
-        raise RecordError("no run of this case", where=case[:200], remedy="the list has all runs")
-    found = listing(database, filters, columns=_BEST, sort=f"-{MAIN}", first_of=SAME)
-    heads, columns = display.shown(found)
-    best = []
-    for shown, values in zip(zip(*columns, strict=True), found.documents(), strict=True):
-        row = dict(zip(_BEST, shown, strict=True)) | {"run_id": values["run_id"]}
-        row |= {"started_utc": row["started_utc"][:10], "trust_tone": TONES[values["trust"]]}
-        group = tuple(values[key] for key in SAME)
-        row["runs"] = cells.count(counted.get(group, 1))  # which may have come since
-        best.append(row | {"trust": say(t(f"trust.{values['trust']}"), links.lang)})
-    return rendered(
-        "case", links, lambda own: own.case(case), case=case, best=best, charts=True,
-        heads={key: _head(key, head) for key, head in zip(_BEST, heads, strict=True)},
-        total=cells.count(total), good=cells.count(good), quotable=bool(good), main=MAIN,
-        sections=sections(database, filters),
-        published=case in published.with_rows(),
+def run_page(record: Record, launches: Sequence[str], links: Links) -> str:
+    """Return the page of a run: its report, with its other launches and its record."""
+    found = document([record], [*references.published([record.plan.case])])
+    run_id, case = stored(record.run_id), stored(record.plan.case)  # by which they are found
+    several = enumerate(launches if len(launches) > 1 else (), start=1)
+    actions = [Link(t("site.launch", n=place), links.run(one)) for place, one in several]
+    actions.append(Link("record.json", links.record(run_id)))
+    return page(
+        links, run_id, trail=[Link(case, links.case(case))], actions=actions,
+        body=body_html(found, links.lang, live=True),
     )  # fmt: skip
 
 
 def compare_page(
-    database: Database, run_ids: Sequence[str], *, allow: Sequence[str] = (), links: Links
+    database: Database, run_ids: Sequence[str], *, allow: Sequence[str] = (), lang: str = "en"
 ) -> str:
     """Return runs side by side, each with all its launches; the first is the base.
 
@@ -199,77 +83,82 @@ def compare_page(
         RecordError: there is no such run, or it cannot be read.
     """
     chosen = list(dict.fromkeys(run_ids))
+    links = Links(Links("").compare(chosen, allow), lang, served=True)
     if not 2 <= len(chosen) <= MOST_COMPARED:
         raise UsageError(f"{len(chosen)} runs", rule=f"2 to {MOST_COMPARED} stand side by side")
     sides = reading.sides(database, chosen)
-    shown = [
-        {"letter": letter, "run_id": run_id, "record": side[0], "launches": len(side),
-         "case": stored(side[0].plan.case),
-         "tone": status_tone(side[0].status), "trust": of_repeats(side).grade,
-         "title": device_configuration(side[0])}
-        for letter, run_id, side in zip(sidebyside.LETTERS, chosen, sides, strict=False)
-    ]  # fmt: skip
     found, refused = sidebyside.sections(sides, allow=allow)
-    return rendered(
-        "compare", links, lambda own: own.compare(chosen, allow), sides=shown, charts=True,
-        sections=found, refused=refused, allow=[*allow], tones=TONES,
-    )  # fmt: skip
-
-
-def references_page(case: str | None = None, *, links: Links) -> str:
-    """Return the published figures that a case ships, with what the audit finds in them.
-
-    Args:
-        case: None: the cases that have any.
-
-    Raises:
-        UsageError: no such case.
-    """
-    if case is None:
-        told = [(name, *published.counted(name)) for name in published.with_rows()]
-        here = "references"
-        return rendered(here, links, lambda own: own.references(), here=here, cases=told)
-    return rendered(
-        "reference", links, lambda own: own.references(case), here="references", case=case,
-        **published.shown(case),
-    )  # fmt: skip
+    rows: list[list[Phrase]] = []
+    for letter, run_id, side in zip(sidebyside.LETTERS, chosen, sides, strict=False):
+        case, others = stored(side[0].plan.case), [x for x in chosen if x != run_id]
+        base = links.compare([run_id, *others], allow)
+        rows.append([
+            letter, Link(run_id, links.run(run_id)), Link(case, links.case(case)),
+            device_configuration(side[0]), t(f"status.{side[0].status}"), len(side),
+            t(f"trust.{of_repeats(side).grade}"),
+            Link(t("site.as_base"), base) if rows else t("site.base"),
+        ])  # fmt: skip
+    names = ("run_id", "case", "device", "status", "runs_of", "trust", "base")
+    lead: list[Block] = [table(["", *(t(f"site.{name}") for name in names)], rows)]
+    if allow:
+        lead.append(Paragraph(t("site.allowed", keys=", ".join(allow)), "warn"))
+    actions = []
+    if refused:
+        words = t("site.allow", keys=", ".join(refused))
+        actions.append(Link(words, links.compare(chosen, [*allow, *refused])))
+    return page(links, t("site.side_by_side"), found, lead=lead, actions=actions)
 
 
 def error_page(error: TrainmarkError, links: Links) -> str:
     """Return the page that says what is wrong with an address."""
-    return rendered("error", links, lambda own: own.runs(), error=error)
+    where = f"{error.where}: " if error.where else ""
+    said = [f"{where}{error.what}", error.rule, error.remedy]
+    return page(links, t("site.fault"), lead=[Paragraph(x, "bad") for x in said if x])
 
 
-def run_page(database: Database, run_id: str, *, links: Links, bundled: bool = False) -> str:
-    """Return the page of a run: its report, with its other launches and its data.
+@cache
+def with_rows() -> tuple[str, ...]:
+    """Return the cases that ship published rows."""
+    return tuple(name for name in cases.names() if of_case(name).rows)
+
+
+@cache
+def _audited(case: str) -> list[Finding]:
+    # Findings name other rows by their lines: on a page these are the numbers of its rows.
+    read = (row for row in references.read(case) if isinstance(row, Row))
+    rows = [row.model_copy(update={"line": number}) for number, row in enumerate(read, 1)]
+    return audit([of_row(row) for row in rows])
+
+
+def references_page(case: str | None, links: Links) -> str:
+    """Return the published figures that a case ships, with what the audit finds in them.
 
     Args:
-        bundled: whether the server has the bundle that brought it.
-
-    Raises:
-        RecordError: there is no such run, or it cannot be read.
+        case: None: the cases that have any.
     """
-    run = reading.stored(database, run_id)
-    others = [one.run_id for one in reading.launches(database, run)]
-    with reading.opened(database.place(run.path)) as (record, _):
-        return run_document(record, work=run.work, launches=others, links=links, bundled=bundled)
+    if case is None:
+        return page(links, t("site.references"), [_all_references(links)])
+    found, findings = of_case(case), _audited(case)
+    columns = ["#", t("head.configuration"), *found.columns, t("reference.evidence")]
+    rows = (
+        (number, reference_configuration(row), *reference_cells(row), row.source.evidence)
+        for number, row in enumerate(found.rows, start=1)
+    )
+    none = Paragraph(t("site.no_findings"), "muted")
+    parts: tuple[tuple[str, Phrase, Block], ...] = (
+        ("rows", t("site.as_printed"), table(columns, rows)),
+        ("findings", t("site.findings"), findings_table(findings) if findings else none),
+        ("sources", t("reference.source"), sources(found)),
+    )
+    sections = [Section(heading, anchor, (block,)) for anchor, heading, block in parts]
+    return page(links, case, sections, trail=[Link(t("site.references"), links.references())])
 
 
-def run_document(
-    record: Record,
-    *,
-    work: str,
-    launches: Sequence[str],
-    links: Links,
-    bundled: bool = False,
-) -> str:
-    """Return the page of a run; arguments are what ``reading`` tells of it."""
-    rows = [*references.published([record.plan.case])]
-    page = document([record], rows)
-    run_id, case = stored(record.run_id), stored(record.plan.case)  # by which they are found
-    return rendered(
-        "run", links, lambda own: own.run(run_id), page=page, run_id=run_id, case=case, work=work,
-        body=Markup(body_html(page, links.lang, live=True)), launches=launches, bundled=bundled,
-        charts=True,
-        held=reading.held(record),
-    )  # fmt: skip
+def _all_references(links: Links) -> Section:
+    rows: list[list[Any]] = []
+    for case in with_rows():
+        counted = Counter(one.severity for one in _audited(case))
+        numbers = (counted[severity] for severity in SEVERITIES)
+        rows.append([Link(case, links.references(case)), len(of_case(case).rows), *numbers])
+    columns = [t("site.case"), t("site.row_count"), *heads(*(f"audit.{x}" for x in SEVERITIES))]
+    return Section(t("site.references_lead"), "references", (table(columns, rows),))

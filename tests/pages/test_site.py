@@ -1,0 +1,280 @@
+"""The site of a store: every link leads somewhere, what pages show, hostile records as text."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+from store_bodies import document, write
+from trainmark.cli.app import main
+from trainmark.errors import UsageError
+from trainmark.library.store.database import Database
+from trainmark.library.store.index import Index
+from trainmark.pages.charts import drawing, intervals
+from trainmark.pages.site import cases, views, writing
+from trainmark.pages.site.links import Links, name
+
+HOSTILE = "<script>alert(1)</script>\"'&</title>\u202e{{7*7}}"
+FAILED = {"status": "failed", "cause": {"kind": "error", "message": {"code": "x", "args": {}}}}
+
+
+class Reader(HTMLParser):
+    """Collects elements, their attributes, and text; fails where they are not nested."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.elements, self.open, self.texts = [], [], []
+        self.feed(page)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        if tag not in ("meta", "link", "input", "br"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+    def of(self, tag, key):
+        return [given[key] for found, given in self.elements if found == tag and key in given]
+
+
+def store(folder, *documents):
+    for place, made in documents:
+        write(folder / place, made)
+    index = Index(Database(str(folder)))
+    index.refresh()
+    return index.database
+
+
+@pytest.fixture
+def runs(tmp_path, monkeypatch):
+    monkeypatch.setattr(writing, "ROWS", 5)
+    made = [
+        (str(n), document(
+            f"run\x1b-{n}" if n == 5 else f"run-{n}",
+            plan__case="toy" if n % 2 else "a/../b\x1b", figures={"p_train": 100.0 + n},
+            started=f"2026-11-01T00:0{n}:00+00:00",
+        ))
+        for n in range(6)
+    ]  # fmt: skip
+    made += [(f"s/r{n}", document(f"s-{n}", plan__repeat_index=n)) for n in (1, 2)]
+    return store(tmp_path / "runs", *made)
+
+
+def read(path):
+    return Reader(path.read_text(encoding="utf-8"))
+
+
+def test_every_link_of_every_page_leads_to_a_file(runs, tmp_path):
+    site = tmp_path / "www" / "public"
+    assert writing.write_site(runs, site) == (8, 8)
+    pages = sorted(site.rglob("*.html"))
+    assert len(pages) == 2 * (2 + 8 + 3 + 1 + 4)
+    for page in pages:
+        found = read(page)
+        for address in [*found.of("a", "href"), *found.of("link", "href"),
+                        *found.of("script", "src"), *found.of("form", "data-index")]:  # fmt: skip
+            parts = urlsplit(address)
+            if parts.scheme:
+                assert parts.scheme == "https"
+            elif parts.path:
+                assert (page.parent / unquote(parts.path)).is_file(), (page, address)
+    assert json.loads((site / "runs" / "s-1.json").read_bytes())["run_id"] == "s-1"
+    assert json.loads((site / "runs.json").read_bytes())["total"] == 8
+    assert (site / "runs.csv").read_text(encoding="utf-8").count("\n") == 9
+    index = json.loads((site / "zh" / "index.json").read_bytes())
+    assert len(index["rows"]) == len(index["values"]) == 8
+    assert (site / "zh" / index["rows"][0]["run_address"]).is_file()
+    for file in (site / "runs.csv", site / "runs.json", site / "runs" / "s-1.json"):
+        assert str(tmp_path) not in file.read_text(encoding="utf-8")
+
+
+def test_the_list_has_the_newest_runs_first_and_pages(runs, tmp_path):
+    writing.write_site(runs, tmp_path / "site")
+    first, second = (read(tmp_path / "site" / page) for page in ("index.html", "page-2.html"))
+    assert "1 to 5 of 8 runs" in first.texts
+    assert "6 to 8 of 8 runs" in second.texts
+    assert [x for x in first.texts if re.fullmatch(r"run.*-\d", x)][:2] == [
+        "run\\u001b-5", "run-4",
+    ]  # fmt: skip
+    assert first.of("input", "type").count("checkbox") == 0
+    writing.write_site(runs, tmp_path / "served", served=True)
+    served = read(tmp_path / "served" / "zh" / "index.html")
+    assert served.of("input", "type").count("checkbox") == 5
+    assert served.of("form", "action") == ["compare"]
+
+
+def test_only_runs_that_change_are_made_again_and_gone_ones_go(runs, tmp_path):
+    site = tmp_path / "site"
+    writing.write_site(runs, site)
+    page = site / "runs" / "run-1.html"
+    before = page.stat().st_mtime_ns
+    write(tmp_path / "runs" / "s" / "r3", document("s-3", plan__repeat_index=3))
+    (tmp_path / "runs" / "0" / "record.json").unlink()
+    Index(runs).refresh()
+    assert writing.write_site(runs, site) == (8, 3)  # the other launches name the new one
+    assert page.stat().st_mtime_ns == before
+    assert not (site / "runs" / "run-0.html").exists()
+    assert not (site / "zh" / "runs" / "run-0.html").exists()
+    assert "launch 3" in read(site / "runs" / "s-1.html").texts
+
+
+def test_a_folder_that_is_no_site_is_left_alone(runs, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "a.txt").write_text("mine")
+    for folder in (tmp_path / "mine", tmp_path / "mine" / "a.txt"):
+        with pytest.raises(UsageError, match="not a site"):
+            writing.write_site(runs, folder)
+    assert [one.name for one in (tmp_path / "mine").iterdir()] == ["a.txt"]
+
+
+def test_a_record_that_cannot_be_read_has_a_page_that_says_so(runs, tmp_path):
+    (tmp_path / "runs" / "1" / "record.json").write_text("{}", encoding="utf-8")
+    writing.write_site(runs, tmp_path / "site")
+    assert "This address cannot be answered" in read(tmp_path / "site/runs/run-1.html").texts
+
+
+def test_hostile_text_of_a_record_is_text(tmp_path):
+    made = document(
+        HOSTILE, plan__case=HOSTILE, plan__recipe_name=HOSTILE, plan__recipe__precision=HOSTILE,
+        environment__devices=[{"name": HOSTILE}], figures={"p_train": 1.0},
+    )  # fmt: skip
+    database = store(tmp_path / "runs", ("a", made))
+    writing.write_site(database, tmp_path / "site", served=True)
+    for page in (tmp_path / "site").rglob("*.html"):
+        text = page.read_text(encoding="utf-8")
+        assert "<script>alert" not in text
+        assert "\u202e" not in text
+        assert "7*7" in text or "49" not in Reader(text).texts
+
+
+def test_a_case_has_its_best_runs_and_steps_over_time(tmp_path):
+    runs = [
+        (f"{number:02}", document(
+            f"run-{number:02}", started=f"2026-11-{number + 1:02}T00:00:00+00:00",
+            plan__recipe_name="tiny", trust={"grade": "usable", "reasons": []},
+            figures={"p_train": (100.0 if number < 10 else 150.0) + number % 3, "power": 300.0},
+            **(FAILED if number == 19 else {}),
+        ))
+        for number in range(20)
+    ]  # fmt: skip
+    database = store(tmp_path, *runs)
+    case = cases.listing(database, columns=["case"], limit=1).rows[0][0]
+    page = Reader(cases.case_page(database, case, Links(f"cases/{case}.html")))
+    assert "../runs/run-17.html" in page.of("a", "href")
+    assert any("19 of 20 runs" in line for line in page.texts)
+    assert "2026-11-11 +49.5%" in page.texts
+    assert page.of("figure", "id") == [
+        f"chart-{name}" for name in ("history", "mem", "power", "mfu")
+    ]
+    assert f"../references/{case}.html" in page.of("a", "href")
+
+
+def test_a_case_without_quotable_runs_shows_those_that_passed_and_says_so(tmp_path):
+    doubtful = {"grade": "do_not_quote", "reasons": []}
+    database = store(
+        tmp_path,
+        ("a", document("run-a", trust=doubtful, figures={"p_train": 100.0})),
+        ("b", document("run-b", trust=doubtful, figures={"p_train": 200.0}, **FAILED)),
+    )
+    case = cases.listing(database, columns=["case"], limit=1).rows[0][0]
+    page = Reader(cases.case_page(database, case, Links("cases/x.html")))
+    assert "../runs/run-a.html" in page.of("a", "href")
+    assert "../runs/run-b.html" not in page.of("a", "href")
+    assert any(line.startswith("No run may be quoted") for line in page.texts)
+
+
+def test_series_of_a_case_stand_in_the_order_of_their_names(tmp_path):
+    precisions = ("tf32", "bf16", "tf32", "fp32", "tf32", "fp32")  # the commonest sorts last
+    runs = [
+        (str(number), document(
+            f"run-{number}", started=f"2026-11-{number + 1:02}T00:00:00+00:00",
+            plan__recipe__precision=precision, figures={"p_train": 100.0},
+            trust={"grade": "usable", "reasons": []},
+        ))
+        for number, precision in enumerate(precisions)
+    ]  # fmt: skip
+    (over_time, _) = cases.sections(store(tmp_path, *runs), ["kind=record"])
+    (chart,) = over_time.blocks
+    assert [row[:2] for row in chart.table.rows] == [("bf16", "1"), ("fp32", "2"), ("tf32", "3")]
+
+
+def test_the_axis_of_time_has_24_hours_and_no_english_months():
+    for until, expected in (("2026-11-22T16:30:00", "15:00"), ("2027-08-31T00:00:00", "2026-12")):
+        runs = [("2026-11-22T13:30:00+00:00", 1.0), (f"{until}+00:00", 2.0)]
+        drawn = drawing.svg(intervals.history({"A": runs}, {"A": ()}, "p_train"), "zh")
+        labels = re.findall(r">([^<>]+)</text>", drawn)
+        assert expected in labels
+        assert not any(re.search("[AP]M|Nov|Dec|Jan", label) for label in labels)
+
+
+def test_runs_side_by_side_are_compared_where_their_work_is_the_same(tmp_path):
+    rates = {"a": 100.0, "b": 120.0, "c": 120.0}
+    runs = [
+        (f"{side}/r{number}", document(
+            f"{side}{number}", plan__repeat_index=number, plan__repeat_count=5,
+            plan__recipe__micro_batch_size=64 if side == "c" else 96,
+            environment__driver="2" if side == "b" else "1",
+            figures={"p_train": rate * (1 + number / 1000)},
+        ))
+        for side, rate in rates.items() for number in range(1, 6)
+    ]  # fmt: skip
+    database = store(tmp_path, *runs)
+    text = views.compare_page(database, ["a1", "b3", "c2"])
+    page = Reader(text)
+    assert page.of("section", "id") == ["differ-environment", "differ-recipe", "differ-work",
+                                        "figures"]  # fmt: skip
+    assert any(re.fullmatch(r"1\.200 \(.* – .*\) faster", line) for line in page.texts)
+    refusal = "C did other work than A and is not compared with it. What differs: micro_batch_size"
+    assert refusal in page.texts
+    addresses = page.of("a", "href")
+    assert "compare?run=a1&run=b3&run=c2&allow=micro_batch_size" in addresses
+    assert "compare?run=b3&run=a1&run=c2" in addresses
+    assert "zh/compare?run=a1&run=b3&run=c2" in addresses
+    assert "runs/b3.html" in addresses
+    allowed = Reader(views.compare_page(database, ["a1", "c2"], allow=["micro_batch_size"]))
+    assert "Compared although the work differs in: micro_batch_size" in allowed.texts
+    apart = Reader(views.compare_page(database, ["a1", "a2"], lang="zh"))
+    assert "未见差异。" in apart.texts
+    for chosen in (["a1"], ["a1", "a1"], [f"{side}{n}" for side in "ab" for n in range(1, 5)]):
+        with pytest.raises(UsageError, match="runs"):
+            views.compare_page(database, chosen)
+
+
+def test_published_rows_stand_with_what_the_audit_finds():
+    every = Reader(views.references_page(None, Links("references.html")))
+    assert "references/dlrm_criteo.html" in every.of("a", "href")
+    page = Reader(views.references_page("dlrm_criteo", Links("references/x.html", "zh")))
+    assert "145088266" in page.texts
+    assert page.texts.count("错误") == 6
+
+
+def test_addresses_are_relative_and_names_are_safe():
+    links = Links("runs/a.html", "zh")
+    assert (links.file, links.here) == ("zh/runs/a.html", "../runs/a.html")
+    assert links.record("b") == "../../runs/b.json"
+    assert links.translations == [("en", "../../runs/a.html"), ("zh", "../../zh/runs/a.html")]
+    assert name("20261123T120000Z-toy-1") == "20261123T120000Z-toy-1"
+    assert len({name("A"), name("a"), name("../a"), name("a/b")}) == 4
+    assert re.fullmatch("[0-9a-f]{24}", name("../../etc"))
+
+
+def test_the_command_writes_and_refuses(tmp_path, monkeypatch, capsys):
+    store(tmp_path / "runs", ("a", document("run-a")))
+    words = ["trainmark", "site", str(tmp_path / "runs"), "-o", str(tmp_path / "public")]
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code
+    assert "1 runs, 1 of them written anew" in capsys.readouterr().err
+    assert Path(tmp_path / "public" / "index.html").is_file()
