@@ -162,9 +162,7 @@ def choose(name: str | None) -> Vendor:
         refusal = vendor.unusable() if isinstance(vendor, Diagnoses) else None
         if refusal is not None:
             raise EnvironmentFault(refusal.why, where="--device", remedy=refusal.way_out)
-    names = ", ".join(
-        item.name for item in known.values() if not named_only(item) and item.count() > 0
-    )
+    names = ", ".join(item.name for item in known.values() if not named_only(item) and item.count())
     raise EnvironmentFault(
         f"no {name} device that this installation can use",
         where="--device",

@@ -13,63 +13,57 @@ import os
 from bisect import bisect_right
 from pathlib import Path
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from trainmark.data.regular_file import open_regular
 from trainmark.devices.vendors.cpu import Cpu, CpuDevice, threads_of_rank
 from trainmark.protocols import DeviceSample, MonitorFault, Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from trainmark.protocols import Occupant
 
 PRODUCT_NAME = "Simulated accelerator"
 TRACE_VARIABLE = "TRAINMARK_FAKE_TRACE"
 _TRACE = Path(__file__).with_name("fake_trace.jsonl")
-_LONGEST_LINE = 1 << 20  # bytes; a reading of eight devices has 2 kB
-
-
-class Reading(NamedTuple):
-    """What a monitor told at one time: its devices, or why it told nothing."""
-
-    t_ns: int
-    samples: list[DeviceSample] | MonitorFault
 
 
 def _trace_file() -> Path:
     return Path(os.environ.get(TRACE_VARIABLE) or _TRACE)
 
 
-def _readings(path: Path) -> Iterator[Reading]:
-    """Yield the readings of a trace, without lines of other events and an incomplete last line.
+def _readings(path: Path) -> list[tuple[int, list[DeviceSample]]]:
+    """Return time (ns) and devices of each reading of a trace, without an incomplete last line.
 
     Raises:
         MonitorFault: it cannot be read, or is no trace.
     """
+    found = []
     try:
-        with open_regular(path) as file:
-            while (line := file.readline(_LONGEST_LINE)).endswith(b"\n"):
-                event = json.loads(line)
+        with path.open("rb") as file:
+            for line in file:
+                event: dict[str, Any] = json.loads(line) if line.endswith(b"\n") else {"event": ""}
                 if event["event"] == "devices":
-                    yield Reading(int(event["t_ns"]), [_sample(one) for one in event["devices"]])
-                elif event["event"] == "fault" and event["source"] == "monitor":
-                    yield Reading(int(event["t_ns"]), MonitorFault(event["kind"], event["said"]))
-    except (OSError, ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
+                    found.append((int(event["t_ns"]), [_sample(one) for one in event["devices"]]))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         reason = f"{path.name}: {type(error).__name__}: {error}"
         raise MonitorFault("unreadable", reason) from error
+    if not found:
+        raise MonitorFault("unreadable", f"{path.name}: no reading of a device")
+    return found
 
 
 def _sample(fields: dict[str, Any]) -> DeviceSample:
     """Return a device of the trace under our own name: its real one has peaks and an owner."""
-    given = {**fields, "name": PRODUCT_NAME, "uuid": None}
-    if "throttle_reasons" in given:
-        given["throttle_reasons"] = tuple(given["throttle_reasons"])
-    return DeviceSample(**given)
+    reasons = fields.get("throttle_reasons")
+    reasons = None if reasons is None else tuple(reasons)
+    return DeviceSample(
+        **(fields | {"name": PRODUCT_NAME, "uuid": None, "throttle_reasons": reasons})
+    )
 
 
 class Replay:
-    """Tell what a trace told as long after its first reading; see ``Monitor``.
+    """Return the readings of a trace as long after its first one; see ``Monitor``.
 
     The last reading stays after the end of the trace.
 
@@ -81,21 +75,16 @@ class Replay:
 
     def __init__(self, path: Path, *, clock: Callable[[], int] = perf_counter_ns) -> None:
         self._clock = clock
-        self._readings = list(_readings(path))
-        if not self._readings:
-            raise MonitorFault("unreadable", f"{path.name}: no reading of a device")
+        self._readings = _readings(path)
         self._behind_ns: int | None = None  # the trace's clock behind this one
 
     def read(self) -> list[DeviceSample]:
         """Return the devices at this time of the trace; see ``Monitor.read``."""
         now_ns = self._clock()
         if self._behind_ns is None:
-            self._behind_ns = now_ns - self._readings[0].t_ns
-        next_one = bisect_right(self._readings, now_ns - self._behind_ns, key=lambda one: one.t_ns)
-        samples = self._readings[next_one - 1].samples
-        if isinstance(samples, MonitorFault):
-            raise MonitorFault(samples.kind, samples.said)
-        return samples
+            self._behind_ns = now_ns - self._readings[0][0]
+        place = bisect_right(self._readings, now_ns - self._behind_ns, key=lambda one: one[0])
+        return self._readings[place - 1][1]
 
     def close(self) -> None:
         """Do nothing: the trace was read as a whole."""
@@ -115,10 +104,7 @@ class Fake(Cpu):
         Raises:
             MonitorFault: the file is no trace.
         """
-        for reading in _readings(_trace_file()):
-            if not isinstance(reading.samples, MonitorFault):
-                return [sample.index for sample in reading.samples]
-        raise MonitorFault("unreadable", f"{_trace_file().name}: no reading of a device")
+        return [sample.index for sample in _readings(_trace_file())[0][1]]
 
     def count(self) -> int:
         """Return the devices of the trace; 0 if it cannot be read."""
