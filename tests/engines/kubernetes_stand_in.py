@@ -2,7 +2,7 @@
 
 An HTTP server that keeps what is created, as an API server does, and starts each pod's command as
 a process here. What a cluster does besides (scheduling, images, volumes, names of hosts) is not
-there: mounts of a pod are folders of this machine, and the first pod is found at 127.0.0.1.
+there: pods see the folders of this machine, and the first pod is found at 127.0.0.1.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import os
 import signal
 import subprocess
 import threading
-import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -23,9 +22,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _GROUPS = {  # path of the version: kind and resource
-    "api/v1": [("ConfigMap", "configmaps"), ("Pod", "pods")],
+    "api/v1": [("Pod", "pods")],
     "apis/jobset.x-k8s.io/v1alpha2": [("JobSet", "jobsets")],
-    "apis/trainer.kubeflow.org/v1alpha1": [("TrainJob", "trainjobs")],
 }
 _INDEX = "batch.kubernetes.io/job-completion-index"
 
@@ -62,37 +60,20 @@ class Cluster:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.objects: dict[str, dict[str, dict[str, Any]]] = {
-            "configmaps": {}, "jobsets": {}, "trainjobs": {},
-        }  # fmt: skip
+        self.objects: dict[str, dict[str, dict[str, Any]]] = {"jobsets": {}}
         self.pods: dict[str, Pod] = {}
-        self.created: list[str] = []
         self.lock = threading.Lock()
 
     def create(self, resource: str, told: dict[str, Any]) -> None:
         name = told["metadata"]["name"]
         self.objects[resource][name] = told
-        self.created.append(f"{resource}/{name}")
-        if resource == "jobsets":
-            self._start(name, told["spec"]["replicatedJobs"][0]["template"]["spec"])
-        elif resource == "trainjobs":
-            self._start(name, _as_runtime(told["spec"]))
+        self._start(name, told["spec"]["replicatedJobs"][0]["template"]["spec"])
 
     def _start(self, name: str, job: dict[str, Any]) -> None:
         template = job["template"]
         (box,) = template["spec"]["containers"]
-        volumes = {one["name"]: one for one in template["spec"]["volumes"]}
         for index in range(job["completions"]):
             script = box["command"][-1].replace(f"{name}-node-0-0.{name}", "127.0.0.1")
-            for mount in box["volumeMounts"]:
-                config = volumes[mount["name"]].get("configMap")
-                if "emptyDir" in volumes[mount["name"]] and mount["mountPath"] != "/dev/shm":
-                    own = self.folder / f"{name}-{index}"
-                    own.mkdir()
-                    script = script.replace(mount["mountPath"], str(own))
-                elif config:
-                    text = self.objects["configmaps"][config["name"]]["data"][mount["subPath"]]
-                    (own / mount["subPath"]).write_text(text)
             log = self.folder / f"{name}-{index}.log"
             with log.open("wb") as output:
                 process = subprocess.Popen(
@@ -110,7 +91,7 @@ class Cluster:
 
     def delete(self, resource: str, name: str) -> dict[str, Any] | None:
         found = self.objects[resource].pop(name, None)
-        if found is not None and resource != "configmaps":
+        if found is not None:
             for pod in list(self.pods.values()):
                 threading.Thread(target=self._end, args=(pod,), daemon=True).start()
         return found
@@ -124,7 +105,6 @@ class Cluster:
             except subprocess.TimeoutExpired:
                 pod.process.kill()
                 pod.process.wait()
-        time.sleep(1)  # open streams of its log reach their end
         self.pods.pop(pod.about["metadata"]["name"], None)
 
     def listed(self, resource: str) -> list[dict[str, Any]]:
@@ -136,23 +116,12 @@ class Cluster:
         phases = {pod.told()["status"]["phase"] for pod in list(self.pods.values())}
         condition: dict[str, Any] = {}
         if phases == {"Succeeded"}:
-            kind = {"JobSet": "Completed", "TrainJob": "Complete"}.get(told["kind"])
-            condition = {"type": kind, "reason": "AllJobsCompleted"}
+            condition = {"type": "Completed", "reason": "AllJobsCompleted"}
         elif phases and phases <= {"Succeeded", "Failed"}:
             message = "jobset failed due to one or more job failures"
             condition = {"type": "Failed", "reason": "FailedJobs", "message": message}
         found = [condition | {"status": "True"}] if condition else []
         return told | {"status": {"conditions": found}}
-
-
-def _as_runtime(spec: dict[str, Any]) -> dict[str, Any]:
-    """Return the job that Kubeflow's runtime torch-distributed makes of a TrainJob."""
-    trainer, (patch,) = spec["trainer"], spec["runtimePatches"]
-    (job,) = patch["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]
-    template = job["template"]["spec"]["template"]
-    (box,) = template["spec"]["containers"]
-    box |= {"image": trainer["image"], "command": trainer["command"]}
-    return {"completions": trainer["numNodes"], "template": template}
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -185,8 +154,6 @@ class _Handler(BaseHTTPRequestHandler):
         version, resource, more, query = self._parts()
         if not resource:
             self._discover(version)
-        elif resource == "pods" and more[1:] == ["log"]:
-            self._stream(more[0])
         else:
             found = self.cluster.listed(resource)
             if more:
@@ -244,25 +211,6 @@ class _Handler(BaseHTTPRequestHandler):
             for kind, name in _GROUPS[path]
         }  # fmt: skip
         return {"openapi": "3.0.0", "info": {"title": "stand-in", "version": "1"}, "paths": paths}
-
-    def _stream(self, name: str) -> None:
-        """Send a pod's log until its process has ended."""
-        pod = self.cluster.pods.get(name)
-        if pod is None:
-            self._missing()
-            return
-        self.send_response(200)
-        self.send_header("Content-Type", "text/plain")
-        self.send_header("Connection", "close")
-        self.end_headers()
-        with pod.log.open("rb") as log:
-            ended = False
-            while not ended:
-                ended = pod.process.poll() is not None
-                self.wfile.write(log.read())
-                time.sleep(0.05)
-            self.wfile.write(log.read())
-        self.close_connection = True
 
     def _body(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(

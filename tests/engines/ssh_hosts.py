@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-PROGRAMS = ("ssh", "sftp", "ssh-keygen", "sshd", "ip", "unshare", "nsenter", "pkill")
+PROGRAMS = ("ssh", "ssh-keygen", "sshd", "ip", "unshare", "nsenter")
 _PATH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
 _PATIENCE_S = 20.0
 
@@ -111,7 +111,7 @@ class Hosts:
         settings.write_text(
             f"HostKey {key}\nAuthorizedKeysFile {self.folder / 'key.pub'}\nListenAddress 0.0.0.0\n"
             "StrictModes no\nUsePAM no\nPasswordAuthentication no\nPermitRootLogin yes\n"
-            f"PidFile none\nSubsystem sftp internal-sftp\nMaxStartups 64\n"
+            f"PidFile none\nMaxStartups 64\n"
         )
         disk, root = shlex.quote(str(self.disk(number))), shlex.quote(str(self.folder / "root"))
         sshd = shlex.join([str(program("sshd")), "-f", str(settings), "-E", f"{settings}.log"])
@@ -174,10 +174,9 @@ class Hosts:
             own["PYTHONPATH"] = os.environ["PYTHONPATH"]
         return {
             "python": sys.executable,
-            "run_root": str(self.folder / "root"),
             "interface": "eth0",
             "environment": own,
-            "ssh": {"options": options, **more},
+            "ssh": {"options": options, "run_root": str(self.folder / "root"), **more},
         }
 
     def end(self) -> None:

