@@ -2,48 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 from typing import TYPE_CHECKING
 
 import pytest
 
 from trainmark.devices import torch_build, torch_vendor
-from trainmark.protocols import MonitorFault
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
-
-    from trainmark.protocols import DeviceSample
-
-# What a parser may return: above it a value is not a reading of one card.
-MOST = {
-    "temperature_c": 250.0, "power_w": 1e4, "memory_used_bytes": 1e15, "memory_total_bytes": 1e15,
-    "utilization_percent": 100.0, "clock_mhz": 2e4, "memory_clock_mhz": 2e4, "energy_j": 1e16,
-}  # fmt: skip
-
-
-def read_or_fault(parse: Callable[[str], list[DeviceSample]], text: str) -> list[DeviceSample]:
-    """Return what a parser reads, with every value in its bounds; empty if it is unreadable."""
-    fault, samples = None, []
-    try:
-        samples = parse(text)
-    except MonitorFault as error:
-        fault = error
-    assert fault is None or (fault.kind == "unreadable" and fault.said)
-    indices = [sample.index for sample in samples]
-    assert indices == sorted(set(indices))
-    for sample in samples:
-        assert sample.index >= 0
-        for name, most in MOST.items():
-            value = getattr(sample, name)
-            least = -60.0 if name == "temperature_c" else 0.0
-            assert value is None or (math.isfinite(value) and least <= value <= most), (name, value)
-        for name in ("name", "uuid"):
-            assert getattr(sample, name) is None or isinstance(getattr(sample, name), str)
-            assert getattr(sample, name) != ""
-    return samples
 
 
 def tool(folder: Path, name: str, shell: str) -> None:

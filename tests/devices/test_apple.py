@@ -13,16 +13,12 @@ from hypothesis import strategies as st
 from trainmark.check.conformance.device import vendor_faults
 from trainmark.devices import torch_vendor
 from trainmark.devices.vendors import apple
-from trainmark.devices.vendors.apple import Apple, parse
+from trainmark.devices.vendors.apple import Apple
 from trainmark.errors import EnvironmentFault
 from trainmark.protocols import MemoryUse, MonitorFault
 from trainmark.spec import Recipe
 
 RECORDED = Path(__file__).parent / "recorded" / "powermetrics"
-READINGS = {
-    "24F74": {"index": 0, "power_w": 0.006, "utilization_percent": 1.14, "clock_mhz": 338.0},
-    "m3-load": {"index": 0, "power_w": 19.304, "utilization_percent": 100.0, "clock_mhz": 1002.0},
-}
 
 
 @pytest.fixture
@@ -72,17 +68,13 @@ def test_root_reads_the_device(machine: Path, monkeypatch: pytest.MonkeyPatch) -
     monitor = Apple().monitor()
     assert monitor is not None
     assert monitor.name == "powermetrics"
-    assert [sample.told() for sample in monitor.read()] == [READINGS["24F74"]]
+    assert [sample.told() for sample in monitor.read()] == [
+        {"index": 0, "power_w": 0.006, "utilization_percent": 1.14, "clock_mhz": 338.0}
+    ]
     put_tool(machine, "powermetrics", "echo 'powermetrics must be invoked as the superuser'")
     with pytest.raises(MonitorFault) as caught:
         monitor.read()
     assert caught.value.kind == "unreadable"
-
-
-@pytest.mark.parametrize("recording", READINGS)
-def test_what_versions_of_the_tool_printed_is_read(recording: str) -> None:
-    (sample,) = parse((RECORDED / f"{recording}.txt").read_text())
-    assert sample.told() == READINGS[recording]
 
 
 LINES = st.builds(

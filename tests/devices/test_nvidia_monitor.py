@@ -17,47 +17,6 @@ from trainmark.devices.vendors.nvidia.monitor import NvmlMonitor, parse, query_f
 from trainmark.protocols import Examined, Located, MonitorFault
 
 RECORDED = Path(__file__).parent / "recorded" / "nvidia-smi"
-MIB = 1 << 20
-KEYS = {
-    "index": 0, "name": "NVIDIA H100 80GB HBM3", "uuid": "GPU-00000001-0000-4000-8000-000000000000",
-    "memory_total_bytes": 81559 * MIB, "memory_clock_mhz": 2619.0,
-}  # fmt: skip
-SUPER = {
-    "index": 0, "name": "NVIDIA GeForce RTX 2080 SUPER",
-    "uuid": "GPU-00000003-0000-4000-8000-000000000000", "memory_total_bytes": 8192 * MIB,
-}  # fmt: skip
-READINGS: dict[str, dict[str, Any]] = {
-    "510.47.03": {
-        "index": 0, "name": "Tesla P100-PCIE-16GB",
-        "uuid": "GPU-00000004-0000-4000-8000-000000000000", "temperature_c": 37.0,
-        "power_w": 28.16, "memory_used_bytes": 0, "utilization_percent": 0.0,
-        "clock_mhz": 405.0, "memory_clock_mhz": 715.0,
-    },
-    "590.48.01": KEYS | {
-        "temperature_c": 59.0, "power_w": 631.95, "memory_used_bytes": 19818 * MIB,
-        "utilization_percent": 100.0, "clock_mhz": 1980.0, "throttle_reasons": (),
-    },
-    "590.48.01-idle": KEYS | {
-        "temperature_c": 41.0, "power_w": 69.85, "memory_used_bytes": 0,
-        "utilization_percent": 0.0, "clock_mhz": 345.0, "throttle_reasons": (),
-    },
-    "590.48.01-mig": {
-        "index": 0, "name": "NVIDIA H200", "uuid": "GPU-00000002-0000-4000-8000-000000000000",
-        "temperature_c": 36.0, "power_w": 295.01, "memory_used_bytes": 16959 * MIB,
-        "memory_total_bytes": 143771 * MIB, "clock_mhz": 1980.0, "memory_clock_mhz": 3201.0,
-        "throttle_reasons": (),
-    },
-    "595.71.05": SUPER | {
-        "temperature_c": 40.0, "power_w": 39.32, "memory_used_bytes": 214 * MIB,
-        "utilization_percent": 0.0, "clock_mhz": 765.0, "memory_clock_mhz": 810.0,
-        "throttle_reasons": ("power_cap",),
-    },
-    "610.57.04": SUPER | {
-        "temperature_c": 38.0, "power_w": 98.14, "memory_used_bytes": 815 * MIB,
-        "utilization_percent": 8.0, "clock_mhz": 2070.0, "memory_clock_mhz": 7500.0,
-        "throttle_reasons": (),
-    },
-}  # fmt: skip
 
 
 @pytest.fixture
@@ -66,16 +25,6 @@ def vendor(monkeypatch: pytest.MonkeyPatch) -> nvidia.Nvidia:
     monkeypatch.setattr(nvidia, "torch_build", lambda: TorchBuild("2.13.0+cu130", "13.0"))
     monkeypatch.setattr(nvidia_driver, "supported_cuda", lambda: (13, 0))
     return nvidia.Nvidia()
-
-
-@pytest.mark.parametrize("recording", READINGS)
-def test_what_versions_of_the_tool_printed_is_read(recording: str) -> None:
-    (sample,) = parse((RECORDED / f"{recording}.csv").read_text())
-    assert sample.told() == READINGS[recording]
-
-
-def test_no_recording_is_left_out() -> None:
-    assert {file.stem for file in RECORDED.glob("*.csv")} == set(READINGS)
 
 
 @pytest.mark.parametrize(
@@ -186,7 +135,7 @@ def test_without_the_library_the_tool_is_asked(
     assert monitor.name == "nvidia-smi"
     for _ in range(2):
         (sample,) = monitor.read()
-        assert sample.told() == READINGS["590.48.01"]
+        assert (sample.name, sample.power_w) == (H100, 631.95)
     asked = (tmp_path / "asked").read_text().splitlines()
     assert len(asked) == 2
     assert asked[0].endswith("clocks_event_reasons.active --format=csv")

@@ -1,0 +1,87 @@
+"""What published outputs of every vendor's tool mean: each sample against ``expected.json``.
+
+``expected.json`` was checked by hand against the outputs, number by number. A new output gets its
+samples there and its source in ``SOURCES.md``.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from trainmark.devices.rocm import parse_rocm_smi
+from trainmark.devices.vendors import apple
+from trainmark.devices.vendors.amd import parse_metric, parse_static
+from trainmark.devices.vendors.ascend import parse_npu_smi
+from trainmark.devices.vendors.cambricon import parse_cnmon, parse_cnmon_info
+from trainmark.devices.vendors.hygon import parse_hy_smi
+from trainmark.devices.vendors.iluvatar import parse_ixsmi, parse_ixsmi_csv
+from trainmark.devices.vendors.intel import parse_discovery, parse_dump
+from trainmark.devices.vendors.kunlunxin import parse_xpu_smi
+from trainmark.devices.vendors.metax import parse_mx_smi
+from trainmark.devices.vendors.mthreads import parse_mthreads_gmi, parse_mthreads_gmi_q
+from trainmark.devices.vendors.nvidia import monitor as nvidia
+from trainmark.protocols import DeviceSample, MonitorFault
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Parse = Callable[[str], list[DeviceSample]]
+
+RECORDED = Path(__file__).parent / "recorded"
+EXPECTED: dict[str, list[dict[str, Any]]] = json.loads((RECORDED / "expected.json").read_text())
+
+
+def cards(text: str) -> list[DeviceSample]:
+    return list(parse_discovery(text).values())
+
+
+# By a part of the file's path; the first that fits.
+PARSERS: dict[str, Parse] = {
+    "xpu-smi-intel/1.3-discovery": cards, "xpu-smi-intel": parse_dump, "static": parse_static,
+    "amd-smi": parse_metric, "rocm-smi": parse_rocm_smi, "hy-smi": parse_hy_smi,
+    "xpu-smi-kunlunxin": parse_xpu_smi, "npu-smi": parse_npu_smi, "-info": parse_cnmon_info,
+    "cnmon": parse_cnmon, "ixsmi/unknown.csv": parse_ixsmi_csv, "ixsmi": parse_ixsmi,
+    "-q.txt": parse_mthreads_gmi_q, "mthreads-gmi": parse_mthreads_gmi, "mx-smi": parse_mx_smi,
+    "nvidia-smi": nvidia.parse, "powermetrics": apple.parse,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_a_recorded_output_is_read_number_by_number(name: str) -> None:
+    parse = next(parse for part, parse in PARSERS.items() if part in name)
+    samples = parse((RECORDED / name).read_text())
+    assert json.loads(json.dumps([sample.told() for sample in samples])) == EXPECTED[name]
+
+
+def test_every_recorded_output_is_tested_and_has_its_source() -> None:
+    files = {str(file.relative_to(RECORDED)) for file in RECORDED.glob("*/*")}
+    assert {name for name in files if ".help." not in name} == set(EXPECTED)
+    sources = (RECORDED / "SOURCES.md").read_text()
+    assert [
+        name
+        for name in files
+        if Path(name).name.split(".help")[0].removesuffix(".csv") not in sources
+    ] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "\n\n", "No devices were found\n", "| a | b | c |\n", "[]", "{}", "1", '{"gpu_data": {}}',
+     '[{"gpu": "x"}]', "DCU  Temp   AvgPwr\n", "Timestamp, DeviceId\n", "Device ID,Device Name\n"],
+)  # fmt: skip
+@pytest.mark.parametrize("parse", PARSERS.values())
+def test_what_names_no_device_is_unreadable_or_empty(parse: Parse, text: str) -> None:
+    try:
+        assert parse(text) == []
+    except MonitorFault as fault:
+        assert fault.kind == "unreadable"  # noqa: PT017 - either is right
+
+
+def test_a_second_die_without_power_of_its_own_has_none() -> None:
+    power = "Average Graphics Package Power (W)"
+    told = {"card0": {power: "237.0"}, "card1": {power: "N/A (Secondary die)"}}
+    assert [one.power_w for one in parse_rocm_smi(json.dumps(told))] == [237.0, None]
