@@ -384,13 +384,16 @@ def test_who_made_the_installed_torch(
     installed: str,
     expected: tuple[str, str | None],
 ) -> None:
-    (tmp_path / "version.py").write_text(f"__version__ = '{own}'\ncuda = '10.2'\nhip = None\n")
+    folder = tmp_path / "torch"
+    folder.mkdir()
+    (folder / "version.py").write_text(f"__version__ = '{own}'\ncuda = '10.2'\nhip = None\n")
+    if installed:
+        (tmp_path / f"torch-{installed}.dist-info").mkdir()
 
     class Spec:
-        origin = str(tmp_path / "__init__.py")
+        origin = str(folder / "__init__.py")
 
     monkeypatch.setattr(torch_build, "find_spec", lambda _: Spec)
-    monkeypatch.setattr(torch_build, "version", lambda _: installed)
     build = torch_build.torch_build()
     assert build == TorchBuild(expected[0], "10.2")
     assert build.maker == expected[1]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import tomllib
 from dataclasses import dataclass
-from importlib.resources import files
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from trainmark.spec import Precision
@@ -45,9 +46,10 @@ class MemoryPeak(Published):
     bytes_per_second: float
 
 
+@cache
 def table() -> dict[str, Any]:
     """Return ``peaks.toml``, with a row's figures beside what it says of them."""
-    data = tomllib.loads(files("trainmark.devices").joinpath("peaks.toml").read_text("utf-8"))
+    data = tomllib.loads(Path(__file__).with_name("peaks.toml").read_text("utf-8"))
     data["peak"] = [row | row.pop("figures") for row in data["peak"]]
     return data
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
@@ -56,13 +55,12 @@ def torch_build() -> TorchBuild | None:
         for name in ("cuda", "hip", "xpu")
     )
     own = fields.get("__version__", "unknown")
-    installed = _installed()
+    installed = _installed(version_file.parents[1])
     # CoreX 4.5 names itself in the package's version alone.
     return TorchBuild(installed if installed.startswith(f"{own}+") else own, cuda, hip, xpu)
 
 
-def _installed() -> str:
-    try:
-        return version("torch")
-    except PackageNotFoundError:
-        return ""
+def _installed(folder: Path) -> str:
+    """Return the version of the package; importlib.metadata takes longer to import than this."""
+    found = [path.name for path in folder.glob("torch-*.dist-info")]
+    return found[0].removeprefix("torch-").removesuffix(".dist-info") if found else ""

@@ -10,7 +10,6 @@ import os
 import re
 from contextlib import suppress
 from functools import cached_property
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -225,6 +224,8 @@ class TorchVendor:
             return f"{self.collective_backend} " + ".".join(str(part) for part in nccl.version())
         if self.package is None:
             return self.collective_backend
+        from importlib.metadata import PackageNotFoundError, version  # only ranks ask
+
         try:
             return f"{self.collective_backend} of {self.package} {version(self.package)}"
         except PackageNotFoundError:

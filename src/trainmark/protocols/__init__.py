@@ -6,13 +6,11 @@ from trainmark.protocols.device import (
     ContainerNeeds,
     Device,
     Diagnoses,
-    ForbidsSynchronization,
     MatmulRate,
     MemoryUse,
     Occupant,
     Refusal,
     ReplaysGraphs,
-    ReportsClocks,
     Vendor,
 )
 from trainmark.protocols.job import (
@@ -21,17 +19,13 @@ from trainmark.protocols.job import (
     Evaluation,
     Job,
     JobContext,
-    OwnEpoch,
     RankWork,
-    ReadsInPortions,
-    SavesArtifacts,
     StepStages,
 )
 from trainmark.protocols.monitor import (
     SET_LIMITS,
     Condition,
     DeviceSample,
-    Examined,
     Located,
     Monitor,
     MonitorFault,
@@ -39,10 +33,10 @@ from trainmark.protocols.monitor import (
 
 __all__ = [
     "DESCRIBE_KEYS", "PRECISION_KEYS", "SET_LIMITS", "Batch", "Condition",
-    "ContainerNeeds", "Counts", "Device", "DeviceSample", "Diagnoses", "Evaluation", "Examined",
-    "ForbidsSynchronization", "Job", "JobContext", "Located", "MatmulRate", "MemoryUse", "Monitor",
-    "MonitorFault", "Occupant", "OwnEpoch", "RankWork", "ReadsInPortions", "Refusal",
-    "ReplaysGraphs", "ReportsClocks", "SavesArtifacts", "StepStages", "Vendor",
+    "ContainerNeeds", "Counts", "Device", "DeviceSample", "Diagnoses", "Evaluation",
+    "Job", "JobContext", "Located", "MatmulRate", "MemoryUse", "Monitor",
+    "MonitorFault", "Occupant", "RankWork", "Refusal",
+    "ReplaysGraphs", "StepStages", "Vendor",
     "members", "missing_members",
 ]  # fmt: skip
 

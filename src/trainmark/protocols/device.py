@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from contextlib import AbstractContextManager
 
     from trainmark.protocols.monitor import Monitor
     from trainmark.spec import Precision, RankMemory, Recipe
@@ -48,7 +47,13 @@ class MatmulRate(NamedTuple):
 
 
 class Device(Protocol):
-    """One accelerator as a rank uses it. Torch is imported inside the methods only."""
+    """One accelerator as a rank uses it. Torch is imported inside the methods only.
+
+    A device that can tell where the host waits for it also has ``forbid_synchronization()``: a
+    context in which every such wait raises an error, for ``conformance.synchronization``. One that
+    knows its clocks has ``clocks()``: clocks and limits by name with the unit in it, None where
+    one is unknown; the benchmarks of a card record them.
+    """
 
     name: str
     torch_type: str
@@ -97,14 +102,6 @@ class Device(Protocol):
 
 
 @runtime_checkable
-class ReportsClocks(Protocol):
-    """A device that can tell its clocks; not every vendor's management library does."""
-
-    def clocks(self) -> dict[str, float | None]:
-        """Return clocks and limits by name with the unit in it; None for an unknown one."""
-
-
-@runtime_checkable
 class ReplaysGraphs(Protocol):
     """A device whose kernels torch records as graphs, for recipes that ``replays_graphs``."""
 
@@ -113,14 +110,6 @@ class ReplaysGraphs(Protocol):
 
     def graphs_left_out(self) -> int | None:
         """Return how many compiled graphs torch runs without a recording; None: unknown."""
-
-
-@runtime_checkable
-class ForbidsSynchronization(Protocol):
-    """A device that can tell where the host waits for it; ``conformance.synchronization`` asks."""
-
-    def forbid_synchronization(self) -> AbstractContextManager[None]:
-        """Return a context in which every wait of the host for the device raises an error."""
 
 
 class Refusal(NamedTuple):
@@ -155,6 +144,9 @@ class Vendor(Protocol):
     ``visible_devices``: the environment variable that hides devices; None where there is none.
     ``recorded_variables``: environment variables that affect its devices, that one among them;
     they must not contain secrets, because they go into the record.
+
+    A vendor that can tell the state of its devices (clocks, limits, ECC) also has
+    ``conditions(nproc) -> Sequence[Condition]``, which ``trainmark doctor`` calls.
     """
 
     name: str

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -136,6 +136,10 @@ class Job(Protocol):
 
     A case's ``job.py`` offers ``load_data(context) -> data`` and
     ``build(context, data) -> Job``; the worker times the two separately.
+
+    A job may also have ``samples_per_epoch``, over all ranks, where its epoch differs from its
+    training data; ``batches_per_portion``, so that at least as many are read ahead; and
+    ``save(folder)``, which writes files after training: every rank calls it, the first writes.
     """
 
     steps_per_epoch: int  # optimizer steps of an epoch, the short last one included
@@ -183,28 +187,6 @@ class Job(Protocol):
 
     def facts(self) -> Mapping[str, Any]:
         """Return facts for the record: parameter count, formula id, engine."""
-
-
-@runtime_checkable
-class OwnEpoch(Protocol):
-    """A job whose epoch differs from its training data: it drops the last rows or repeats some."""
-
-    samples_per_epoch: int  # over all ranks
-
-
-@runtime_checkable
-class ReadsInPortions(Protocol):
-    """A job that reads several batches at a time, so that at least as many are read ahead."""
-
-    batches_per_portion: int
-
-
-@runtime_checkable
-class SavesArtifacts(Protocol):
-    """A job that saves files after training, trained weights for instance."""
-
-    def save(self, folder: Path) -> None:
-        """Write files below ``folder``. Every rank calls it, but only the first one writes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,14 +143,6 @@ class Condition:
 
 
 @runtime_checkable
-class Examined(Protocol):
-    """A vendor that can tell the state of its devices; ``trainmark doctor`` asks."""
-
-    def conditions(self, nproc: int) -> Sequence[Condition]:
-        """Return the state of the devices of ``nproc`` ranks: clocks, limits, ECC and others."""
-
-
-@runtime_checkable
 class Located(Protocol):
     """A vendor that knows to which NUMA node of the machine a device is connected."""
 

@@ -99,7 +99,7 @@ def run_rank(rank: Rank, run_dir: Path, number: int, local_rank: int) -> None:
 
         from trainmark import cases, devices
         from trainmark.plan.plan import Plan
-        from trainmark.protocols import JobContext, OwnEpoch, SavesArtifacts
+        from trainmark.protocols import JobContext
         from trainmark.rank.agreement import refuse_other_packages
         from trainmark.rank.fit import memory_that_fits
         from trainmark.rank.loop import MeasuredLoop, Schedule
@@ -144,7 +144,7 @@ def run_rank(rank: Rank, run_dir: Path, number: int, local_rank: int) -> None:
         matmul_flops_per_second=matmul.flops_per_second,
         matmul_swing=matmul.swing,
         steps_per_epoch=job.steps_per_epoch,
-        samples_per_epoch=job.samples_per_epoch if isinstance(job, OwnEpoch) else None,
+        samples_per_epoch=getattr(job, "samples_per_epoch", None),
         collective=vendor.collective_library() if distributed else None,
     )
     with rank.span("check"):
@@ -172,7 +172,7 @@ def run_rank(rank: Rank, run_dir: Path, number: int, local_rank: int) -> None:
         compiled=counting(recipe),
     ).run()
     watch.close()
-    if isinstance(job, SavesArtifacts):
+    if hasattr(job, "save"):
         with rank.span("checkpoint"):
             job.save(run_dir / ARTIFACTS_DIR)
             barrier()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from torch import Tensor
 
 from trainmark.errors import UsageError
-from trainmark.protocols import Batch, ReadsInPortions
+from trainmark.protocols import Batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
@@ -34,7 +34,7 @@ def _one_thread() -> Executor:
 
 def batches_of(job: Job, device: Device, epoch: int, *, depth: int) -> Generator[Batch, None, None]:
     """Yield the batches of ``epoch`` on the device; see ``read_ahead``."""
-    portion = job.batches_per_portion if isinstance(job, ReadsInPortions) else 1
+    portion = getattr(job, "batches_per_portion", 1)
     return read_ahead(job.batches(epoch), device, depth=depth, portion=portion)
 
 

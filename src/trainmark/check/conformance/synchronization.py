@@ -16,8 +16,6 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from trainmark.protocols import ForbidsSynchronization
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
@@ -112,8 +110,8 @@ def no_synchronization(device: Device) -> Iterator[None]:
     Raises:
         SynchronizedError: it names the operation.
     """
-    own = device.forbid_synchronization() if isinstance(device, ForbidsSynchronization) else None
-    with own or nullcontext(), _Dispatched(device.torch_type), _Called(device.torch_type):
+    own = getattr(device, "forbid_synchronization", nullcontext)()
+    with own, _Dispatched(device.torch_type), _Called(device.torch_type):
         yield
 
 

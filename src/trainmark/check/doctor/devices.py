@@ -14,7 +14,7 @@ from trainmark.devices import pci
 from trainmark.devices.tool import run
 from trainmark.errors import EnvironmentFault, TrainmarkError
 from trainmark.plan.capabilities import refuse_ranks
-from trainmark.protocols import DeviceSample, Examined, MonitorFault
+from trainmark.protocols import DeviceSample, MonitorFault
 from trainmark.record.findings import BUSY_SHARE
 from trainmark.spec import Precision, Recipe
 
@@ -146,7 +146,7 @@ def occupants(subject: Subject) -> Conditions:
 def device_state(subject: Subject) -> Conditions:
     """Ask the vendor for clocks, limits, ECC and others."""
     vendor = subject.vendor
-    if isinstance(vendor, Examined):
+    if vendor is not None and hasattr(vendor, "conditions"):
         yield from vendor.conditions(subject.nproc)
     elif vendor is not None and not vendor.counts_cores:
         what = f"clocks, power limits and ECC of {vendor.name} devices are not examined"

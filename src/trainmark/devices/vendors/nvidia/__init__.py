@@ -141,7 +141,7 @@ class Nvidia:
         return known if len(known) == len(places) else []
 
     def conditions(self, nproc: int) -> list[Condition]:
-        """Return the state of the ranks' cards; see ``protocols.Examined``."""
+        """Return the state of the ranks' cards; see ``protocols.Vendor``."""
         return conditions.conditions(self.monitored(nproc))
 
     def numa_node(self, local_rank: int) -> int | None:
