@@ -116,7 +116,7 @@ def _write_launcher(path: Path) -> None:
 def measured(run_dir: Path) -> None:
     """Do what the launcher does after a run; print seconds and peak megabytes as JSON."""
     start = time.perf_counter()
-    from trainmark.library.selection.runs import Reader
+    from trainmark.library.selection.words import select
     from trainmark.pages.files import write_pages
     from trainmark.record import building, record
 
@@ -130,7 +130,7 @@ def measured(run_dir: Path) -> None:
     assert built.counts.samples == RANKS * STEPS * 64
     trust = built.trust
     del built
-    shown = Reader().read(run_dir)
+    (shown,) = select([str(run_dir)]).records
     verified = time.perf_counter()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     assert shown.trust == trust  # the evidence has nothing to add

@@ -1,50 +1,21 @@
-"""Find the runs that a folder holds, and read their records, each compared with its evidence."""
+"""Find the runs that a folder holds, each as the folders of its launches."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from trainmark.errors import RecordError
 from trainmark.launch.late_record import complete
 from trainmark.plan.plan import RUNS_DIR
-from trainmark.record import record, trust
-from trainmark.record.verify import checked
+from trainmark.record import record
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from trainmark.record.record import Record
 
 _DEPTH = 3  # a repeat of a run of a plan
 _REPEAT = re.compile(r"r\d+")
-
-
-@dataclass(slots=True)
-class Reader:
-    """Read records and remember which of them their evidence contradicts.
-
-    Args:
-        verify: whether to look at the evidence at all.
-    """
-
-    verify: bool = True
-    refuted: list[Path] = field(default_factory=list)
-
-    def read(self, path: Path) -> Record:
-        """Return the record of a run directory or a file, with its evidence in its trust.
-
-        Raises:
-            RecordError: no such file, or not a record of this schema.
-        """
-        found = record.read(path)
-        if not self.verify:
-            return found
-        found = checked(found, path if path.is_dir() else path.parent)
-        if trust.refuted(found.trust):
-            self.refuted.append(path)
-        return found
 
 
 def newest_run() -> Path:

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING
 
 from trainmark.errors import RecordError
 from trainmark.library.bundle.archive import ENDING, unpacked
-from trainmark.library.selection.runs import Reader, find_runs, newest_run
+from trainmark.library.selection.runs import find_runs, newest_run
 from trainmark.plan.reference import REFERENCE
+from trainmark.record import record, trust
 from trainmark.record.record import RECORD_FILE
+from trainmark.record.verify import checked
 
 STORE = "store:"
 
@@ -30,17 +32,21 @@ class Selection:
     """What words named.
 
     Args:
-        records: one a launch, with its evidence in its trust.
+        records: one a launch, checked once: their trust says what contradicts them.
         places: the path each record was read from.
         rows: figures that others published, with what could not be read in ``unread``.
-        refuted: paths of the records that their evidence contradicts.
     """
 
     records: list[Record] = field(default_factory=list)
     places: list[str] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
     unread: list[Unread] = field(default_factory=list)
-    refuted: list[Path] = field(default_factory=list)
+
+    @property
+    def refuted(self) -> list[Path]:
+        """Return the paths of the records that are contradicted."""
+        both = zip(self.records, self.places, strict=True)
+        return [Path(place) for record, place in both if trust.refuted(record.trust)]
 
     @property
     def folders(self) -> list[Path | None]:
@@ -48,6 +54,17 @@ class Selection:
         paths = [Path(place) for place in self.places]
         found = [path.parent if path.is_file() else path for path in paths]
         return [path if path.is_dir() else None for path in found]
+
+    def add(self, path: Path, place: str, *, verify: bool) -> None:
+        """Read a record, and check it unless ``verify`` is false.
+
+        Raises:
+            RecordError: no such file, or not a record of this schema.
+        """
+        found = record.read(path)
+        folder = path if path.is_dir() else path.parent
+        self.records.append(checked(found, folder) if verify else found)
+        self.places.append(place)
 
 
 def select(words: Sequence[str], *, verify: bool = True, rows: bool = True) -> Selection:
@@ -61,29 +78,23 @@ def select(words: Sequence[str], *, verify: bool = True, rows: bool = True) -> S
         RecordError: a word names nothing that can be read.
         UsageError: ``reference:CASE`` names no case, or ``store:QUERY`` is not one.
     """
-    found, reader = Selection(), Reader(verify=verify)
+    found = Selection()
     for word in words or [str(newest_run())]:
         if word.startswith(STORE):
-            _add_stored(found, reader, word.removeprefix(STORE))
-            continue
-        if word.endswith(ENDING):
-            _add_bundle(found, reader, Path(word))
-            continue
-        if word.startswith(REFERENCE):
+            _add_stored(found, word.removeprefix(STORE), verify=verify)
+        elif word.endswith(ENDING):
+            _add_bundle(found, Path(word), verify=verify)
+        elif word.startswith(REFERENCE):
             _add_references(found, word, rows=rows)
-            continue
-        path = Path(word)
-        launches = [launch for run in find_runs(path) for launch in run]
-        if rows and launches == [path] and _imported(path, found):
-            continue
-        for launch in launches:
-            found.records.append(reader.read(launch))
-            found.places.append(str(launch))
-    found.refuted = reader.refuted
+        else:
+            launches = [launch for run in find_runs(Path(word)) for launch in run]
+            if not (rows and launches == [Path(word)] and _imported(Path(word), found)):
+                for launch in launches:
+                    found.add(launch, str(launch), verify=verify)
     return found
 
 
-def _add_stored(found: Selection, reader: Reader, query: str) -> None:
+def _add_stored(found: Selection, query: str, *, verify: bool) -> None:
     """Add what an index finds, the oldest first: ``[STORE?]FILTERS``, records from their files."""
     from trainmark.library.store.database import Database
     from trainmark.library.store.index import Index
@@ -102,20 +113,16 @@ def _add_stored(found: Selection, reader: Reader, query: str) -> None:
         if kind == "row":
             found.rows.append(Row.model_validate(more["row"]))
         elif inside:
-            _add_bundle(found, reader, Path(bundle + ENDING), only=place)
+            _add_bundle(found, Path(bundle + ENDING), only=place, verify=verify)
         else:
-            found.records.append(reader.read(Path(path)))
-            found.places.append(path)
+            found.add(Path(path), path, verify=verify)
 
 
-def _add_bundle(found: Selection, reader: Reader, path: Path, only: str | None = None) -> None:
+def _add_bundle(found: Selection, path: Path, *, verify: bool, only: str | None = None) -> None:
     """Add the records of a bundle whose files agree with its manifest, all or one launch's."""
     with unpacked(path) as bundle:
-        inside = Reader(verify=reader.verify)
         for place in bundle.launches if only is None else [only]:
-            found.records.append(inside.read(bundle.folder / place))
-            found.places.append(str(path / place))
-        reader.refuted += [path / x.relative_to(bundle.folder) for x in inside.refuted]
+            found.add(bundle.folder / place, str(path / place), verify=verify)
 
 
 def _add_references(found: Selection, word: str, *, rows: bool) -> None:
