@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from fake_nvml import FakeCard, put_cards
-from machines import Card, Reader, machine, only, write_files
+from machines import Card, Reader, machine, only
 from trainmark import devices as registry
 from trainmark.check.doctor import devices
 from trainmark.check.doctor.examination import examine
@@ -54,24 +54,6 @@ def test_a_broken_package_of_a_vendor_is_named(tmp_path, vendors):
     found = only(devices.driver(machine(tmp_path)))
     assert (found.severity, "skipped: no count" in found.what) == ("spoils", True)
     assert found.remedy
-
-
-@pytest.mark.parametrize(
-    ("kind", "bus", "count", "severity"),
-    [
-        ("0x030200", "0x1fff", 0, "spoils"),
-        ("0x120000", "0x1fff", 0, "spoils"),
-        ("0x030000", "0x1fff", 0, "fine"),  # it may only draw
-        ("0x030200", "0x1ffe", 0, "fine"),
-        ("0x030200", "0x1fff", 2, "fine"),
-    ],
-)
-def test_a_card_without_a_driver_is_seen_on_the_bus(
-    tmp_path, vendors, *, kind, bus, count, severity
-):
-    write_files(tmp_path, {f"{BUS}/vendor": f"{bus}\n", f"{BUS}/class": f"{kind}\n"})
-    vendors(Card(devices=count))
-    assert only(devices.driver(machine(tmp_path))).severity == severity
 
 
 def test_refused_precisions_are_told_with_their_reason(tmp_path):
@@ -190,14 +172,3 @@ def test_faults_of_nvidia_s_cards_come_through(tmp_path, cuda):
     }  # fmt: skip
     assert "python3 (process 4242)" in found["occupants"].what
     assert "card 1" in found["power_limit"].what
-
-
-def test_a_vendor_that_cannot_count_does_not_hide_others(tmp_path, vendors):
-    class Broken(Card):
-        def count(self):
-            raise OverflowError("of cards")
-
-    vendors(Broken(), Card(name="other"), faults=[EnvironmentFault("odd", where="device third")])
-    found = list(devices.driver(machine(tmp_path)))
-    assert [one.severity for one in found] == ["spoils", "spoils"]
-    assert found[1].what == "device fake: cannot count its devices: OverflowError: of cards"

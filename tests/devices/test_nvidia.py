@@ -12,7 +12,7 @@ import torch
 from fake_nvml import GIB, H100, FakeCard, cuda_library, put_cards
 from fake_nvml import nvml as fake_nvml
 from trainmark import devices
-from trainmark.devices import cuda, torch_build
+from trainmark.devices import cuda, torch_build, torch_vendor
 from trainmark.devices.torch_build import TorchBuild
 from trainmark.devices.vendors import nvidia
 from trainmark.devices.vendors.nvidia import driver, nvml
@@ -20,6 +20,7 @@ from trainmark.devices.vendors.nvidia.device import NvidiaDevice
 from trainmark.errors import EnvironmentFault
 from trainmark.protocols import ReplaysGraphs
 from trainmark.spec import RankMemory, Recipe
+from vendor_machines import pci_card
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -419,3 +420,16 @@ def test_cards_of_another_vendors_driver_are_not_its_own(
     assert (vendor.count(), vendor.unusable()) == (0, None)
     (tmp_path / "nvidia0").touch()
     assert driver.loaded()
+
+
+def test_a_card_on_the_bus_without_its_driver_is_named(
+    vendor: nvidia.Nvidia, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver, "loaded", lambda: False)
+    monkeypatch.setattr(torch_vendor, "ROOT", tmp_path)
+    pci_card(tmp_path, "0000:00:02.0", vendor=vendor.pci_vendor)  # it draws
+    assert vendor.unusable() is None
+    pci_card(tmp_path, "0000:41:00.0", vendor=vendor.pci_vendor, kind="0x030200")
+    refusal = vendor.unusable()
+    assert refusal is not None
+    assert "1 nvidia device(s) on the PCI bus" in refusal.why

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 # Base classes of https://pci-ids.ucw.cz/read/PD, 2026-11-22: display controllers (03), processing
 # accelerators (12), and co-processors (0b).
 CLASSES = ("0x03", "0x12", "0x0b")
+COMPUTE = ("0x0302", "0x12", "0x0b")  # without the display controllers that are there to draw
 
 
 def accelerators(vendor: int, *, root: Path, classes: tuple[str, ...] = CLASSES) -> list[Path]:

@@ -42,8 +42,7 @@ class TorchVendor:
         built: then, the field of ``TorchBuild`` that says so, ``hip`` for example.
         module: the kernel module, whose version is the driver's; several names: of its versions.
         pci_vendor: the vendor's id on the PCI bus.
-        pci_classes: of its devices on the PCI bus, as ``pci.CLASSES``; empty: without the driver's
-            files nothing is said of what is on the bus.
+        pci_classes: of its devices on the PCI bus, where they are found without the driver's files.
         commands: of the tool, or of several; a later command of the first tool that is installed
             is used if the earlier ones' output cannot be read.
         folders: where the vendor installs the tool, if it is not on the PATH.

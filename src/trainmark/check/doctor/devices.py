@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, get_args
 
 from trainmark import devices
 from trainmark.check.doctor.subject import Conditions, Subject, judged
-from trainmark.devices import pci
 from trainmark.devices.tool import run
 from trainmark.errors import EnvironmentFault, TrainmarkError
 from trainmark.plan.capabilities import refuse_ranks
@@ -29,9 +28,6 @@ from trainmark.check.doctor.devices import opened
 print(json.dumps(opened(sys.argv[1], int(sys.argv[2]))))
 """
 OPENING_S = 40.0  # torch from a cold network disk takes up to half a minute
-# Classes of the PCI bus that only compute: 3D controllers, accelerators, co-processors. Of display
-# controllers (0x0300, 0x0380) many are there to draw.
-_COMPUTES = ("0x0302", "0x12", "0x0b")
 
 
 def device(subject: Subject) -> Conditions:
@@ -50,22 +46,7 @@ def device(subject: Subject) -> Conditions:
 
 def driver(subject: Subject) -> Conditions:
     """Find devices that are here and cannot be used, and packages of vendors that do not work."""
-    known, broken = devices.load_all()
-    faults = [*broken, *devices.unusable()]
-    named = {fault.where for fault in faults}
-    for vendor in known.values():
-        where, bus = f"device {vendor.name}", getattr(vendor, "pci_vendor", None)
-        try:
-            here = vendor.count()
-        except Exception as error:  # noqa: BLE001 - a foreign package may raise anything
-            what = f"cannot count its devices: {type(error).__name__}: {error}"
-            faults.append(EnvironmentFault(what, where=where))
-            continue
-        if bus is None or where in named or here:
-            continue
-        if count := len(pci.accelerators(bus, root=subject.root, classes=_COMPUTES)):
-            what, remedy = f"{count} on the PCI bus, and no driver", "load or install the driver"
-            faults.append(EnvironmentFault(what, where=where, remedy=remedy))
+    faults = [*devices.load_all()[1], *devices.unusable()]
     for fault in faults:  # one of the device that is asked for stops a run, as `device` says
         remedy = fault.remedy or "see the vendor's documentation"
         yield judged(f"{fault.where}: {fault.what}", remedy, spoils=True)

@@ -57,7 +57,7 @@ class Amd(RocmVendor):
         They are devices to a torch that is built for them.
         """
         parts = [_in_processor(folder) for folder in self.pci_folders()]
-        return None if all(parts) and not self.drives() else super().unusable()
+        return None if parts and all(parts) and not self.drives() else super().unusable()
 
 
 def _in_processor(folder: Path) -> bool:

@@ -60,7 +60,7 @@ class Intel(TorchVendor):
     built = "xpu"
     module = None  # xe and i915 are of the kernel, whose version is in every record
     pci_vendor = 0x8086
-    pci_classes = ()
+    pci_classes = pci.COMPUTE
 
     def cards(self) -> list[Path]:
         """Return the folder on the PCI bus of each card that torch takes, by address.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from trainmark.devices import pci
+from trainmark.devices import pci, torch_vendor
 from trainmark.devices.torch_build import torch_build
 from trainmark.devices.vendors.nvidia import conditions, driver, monitor, nvml
 from trainmark.protocols import ContainerNeeds, Refusal
@@ -60,7 +60,9 @@ class Nvidia:
 
     def unusable(self) -> Refusal | None:
         """Return why no card that is here can be used; see ``protocols.Diagnoses``."""
-        if not driver.loaded() or self._usable():
+        if not driver.loaded():
+            return self._without_driver()
+        if self._usable():
             return None
         names = " and ".join(sorted({card.name for card in driver.visible()})) or "an NVIDIA device"
         if refusal := refusal_of_torch():
@@ -76,6 +78,15 @@ class Nvidia:
             f"{names} is here, but {driver.LIBRARY} finds none",
             "see `nvidia-smi -L`: a card in MIG mode needs a slice, "
             "`nvidia-smi mig -cgi PROFILE -C`; a container must be given the driver's libraries",
+        )
+
+    def _without_driver(self) -> Refusal | None:
+        count = len(pci.accelerators(self.pci_vendor, root=torch_vendor.ROOT, classes=pci.COMPUTE))
+        if not count:
+            return None
+        return Refusal(
+            f"{count} {self.name} device(s) on the PCI bus, and no driver",
+            "load or install the driver; a container must be given the devices",
         )
 
     def occupants(self, nproc: int) -> list[Occupant]:
