@@ -29,10 +29,12 @@ def audit(subjects: Subjects, *, only: Iterable[str] = ()) -> list[Finding]:
     for name in wanted:
         if name not in RULES:
             raise UsageError(f"no rule {name!r}", rule=f"rules are {', '.join(RULES)}")
-    found = [
-        Finding(name, severity[0] if severity else RULES[name].severity, said, subject)
+    findings = [
+        Finding(name, severity[0] if severity else RULES[name].severity, found, subject)
         for name in wanted
-        for subject, said, *severity in RULES[name].find(subjects)
+        for subject, found, *severity in RULES[name].find(subjects)
     ]
-    found.sort(key=lambda one: (SEVERITIES.index(one.severity), one.subject.file, one.subject.line))
-    return found
+    findings.sort(
+        key=lambda one: (SEVERITIES.index(one.severity), one.subject.file, one.subject.line)
+    )
+    return findings

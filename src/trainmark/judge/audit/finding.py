@@ -41,6 +41,6 @@ class Finding:
         place = {name: getattr(self.subject, name) for name in ("file", "line", "configuration")}
         args = self.message.args  # JSON has no infinity, as of one absurd figure over another
         args = {name: None if value in (inf, -inf) else value for name, value in args.items()}
-        said = {"code": self.message.code, "arithmetic": args}
+        named = {"code": self.message.code, "arithmetic": args}
         text = render(self.message, lang)
-        return {"rule": self.rule, "severity": self.severity, **place, **said, "message": text}
+        return {"rule": self.rule, "severity": self.severity, **place, **named, "message": text}

@@ -73,20 +73,20 @@ def against_baseline(records: Sequence[Record], baseline: Baseline) -> Iterator[
             near = min(baseline.entries, key=lambda one: len(differing(one.work, key)))
             first, *others = differing(near.work, key)
             sides = {"known": near.work.get(first), "found": key.get(first), "others": len(others)}
-            told = message("gate_other_work", key=first, entry=near.name, **sides)
-            yield Judgement(name, "work", "other_work", told)
+            reason = message("gate_other_work", key=first, entry=near.name, **sides)
+            yield Judgement(name, "work", "other_work", reason)
             continue
         usable = yield from _usable(launches, entry.status)
         age = max(map(base.day, launches)) - entry.taken
         if entry.max_age_days and age.days > entry.max_age_days:
-            told = message("gate_outdated", days=age.days, most=entry.max_age_days)
-            yield Judgement(name, "age", "outdated", told)
+            reason = message("gate_outdated", days=age.days, most=entry.max_age_days)
+            yield Judgement(name, "age", "outdated", reason)
         here = base.environment(launches[0])
         changed = [f"{key}: {entry.environment.get(key, '/')} -> {here.get(key, '/')}"
                    for key in differing(entry.environment, here)]  # fmt: skip
         if changed:
-            told = message("gate_environment", changed=", ".join(changed))
-            yield Judgement(name, "environment", "passed", told)
+            reason = message("gate_environment", changed=", ".join(changed))
+            yield Judgement(name, "environment", "passed", reason)
         for figure, expected in entry.figures.items() if usable else ():
             yield _judged(usable, figure, expected)
 
@@ -109,10 +109,10 @@ def against_history(
         past = [one for one in earlier if one.passed and not refuted(one.trust)]
         past = [one for one in past if one.started < begun and work(one) == key]
         known = [name for name in base.FIGURES if base.values([*past, *usable], name)]
-        told = (base.QUALITY, *specs(launches[0].plan.about.page))
+        possible = (base.QUALITY, *specs(launches[0].plan.about.page))
         for name in names:
-            if name not in told:
-                remedy = nearest(name, told)
+            if name not in possible:
+                remedy = nearest(name, possible)
                 raise UsageError(f"no figure {name!r}", where="--figure", remedy=remedy)
         for name in (names or known) if usable else ():
             runs: dict[str, list[float]] = {}
@@ -128,8 +128,8 @@ def _usable(launches: Sequence[Record], status: str) -> Generator[Judgement, Non
     bad = [one for one in launches if one.status != status or refuted(one.trust)]
     for one in bad:
         args = {"run": one.run_id, "status": one.status, "wanted": status}
-        told = message("gate_refuted" if refuted(one.trust) else "gate_status", **args)
-        yield Judgement(base.title(one), "status", "failed", told)
+        reason = message("gate_refuted" if refuted(one.trust) else "gate_status", **args)
+        yield Judgement(base.title(one), "status", "failed", reason)
     return [one for one in launches if one not in bad]
 
 
@@ -137,8 +137,8 @@ def _by_history(launches: Sequence[Record], name: str, runs: Mapping[str, float]
     """Judge one figure by the steps and the noise in the runs before, by their ids."""
     values, least = base.values(launches, name), 2 * history.SHORTEST
     if len(runs) < least:
-        told = message("gate_short_history", figure=name, runs=len(runs), least=least)
-        return Judgement(base.title(launches[0]), name, "noisy", told)
+        reason = message("gate_short_history", figure=name, runs=len(runs), least=least)
+        return Judgement(base.title(launches[0]), name, "noisy", reason)
     series = [*runs.values(), *([median(values)] if values else [])]
     seen = history.outlook(series, history.bounds(history.starts(series)))
     worse, better = (min(1.0, max(x, seen.noise)) for x in (base.LEAST_WORSE, base.LEAST_BETTER))
@@ -150,8 +150,8 @@ def _by_history(launches: Sequence[Record], name: str, runs: Mapping[str, float]
         since = [*runs, launches[0].run_id][seen.began]
         return replace(judged, message=message("gate_step", since=since, **judged.message.args))
     if judged.verdict == "regressed" and len(values) < INTERVAL_MIN_LAUNCHES:
-        told = message("gate_alone", **judged.message.args)
-        return replace(judged, verdict="noisy", message=told)
+        reason = message("gate_alone", **judged.message.args)
+        return replace(judged, verdict="noisy", message=reason)
     change = judged.message.args.get("change")
     if judged.verdict == "passed" and isinstance(change, float) and change < -MOST_CV:
         return replace(judged, verdict="noisy", message=message("gate_wide", **judged.message.args))
@@ -168,8 +168,8 @@ def _judged(
     """
     values, about = base.values(launches, name, expected.unit), launches[0].plan.about
     if len(values) < len(launches):
-        told = message("gate_missing", figure=name, unit=expected.unit)
-        return Judgement(base.title(launches[0]), name, "missing", told)
+        reason = message("gate_missing", figure=name, unit=expected.unit)
+        return Judgement(base.title(launches[0]), name, "missing", reason)
     spec = specs(about.page).get(name)
     higher = about.higher_is_better if name == base.QUALITY else spec and spec.better == "higher"
     sign = 1 if higher else -1  # what has no better direction, power for instance, should not rise
@@ -186,12 +186,12 @@ def _judged(
         else "noisy" if low < -expected.worse_by
         else "passed"
     )  # fmt: skip
-    told = message(f"gate_{beyond or verdict}", **args)
-    reasons = {reason.code for one in launches for reason in one.trust.reasons}
-    if verdict == "regressed" and reasons & _DISTURBED:
-        verdict, told = "noisy", message("gate_disturbed", **args)
+    reason = message(f"gate_{beyond or verdict}", **args)
+    doubts = {found.code for one in launches for found in one.trust.reasons}
+    if verdict == "regressed" and doubts & _DISTURBED:
+        verdict, reason = "noisy", message("gate_disturbed", **args)
     fails = verdict == "improved" and expected.fail_if_better
-    return Judgement(base.title(launches[0]), name, verdict, told, fails)
+    return Judgement(base.title(launches[0]), name, verdict, reason, fails)
 
 
 def _interval(values: Sequence[float], known: Sequence[float], middle: float) -> list[float]:
